@@ -29,6 +29,9 @@ func (rec *reconcile) finish() {
 			orphans = append(orphans, view.Orphan(uid, rec.decisions.Outcomes[uid]))
 		}
 	}
+	if rec.lookupRound.IsLeft() {
+		rec.env.signal()
+	}
 	if rec.decisions.Again {
 		rec.env.wakeUp()
 	}

@@ -92,15 +92,17 @@ func (a *Agent) isIdle() bool {
 func (a *Agent) isFullDue() bool { return !a.opts.Clock().Before(a.loop.fullAt.Add(resyncAfter)) }
 
 // sweep reports whether this sweep needs a reconcile, and which one: where an incremental
-// reconcile made links, one more of these looks at them.
+// reconcile made links, one more of these looks at them, and one reads network namespaces again
+// that could not be read.
 func (a *Agent) sweep() bool {
 	a.loop.closing.Continue()
-	if a.isIdle() {
-		return false
-	}
+	isIdle := a.isIdle()
 	a.work.Lock()
 	defer a.work.Unlock()
-	if a.loop.idle != nil || !a.loop.acted || a.isFullDue() {
+	switch {
+	case isIdle:
+		return a.loop.lookups.IsDue(a.opts.Clock())
+	case a.loop.idle != nil || !a.loop.acted || a.isFullDue():
 		a.full.Store(true)
 	}
 	return true

@@ -91,9 +91,10 @@ func (a *Agent) reconcileOnce() *reconcile {
 	rec.unmanagedFiles = rec.loop.unmanagedFiles
 	if err := rec.observe(); err != nil {
 		a.opts.Log.Error("look at the kernel", "error", err)
+		a.full.Store(true)
 		return rec
 	}
-	rec.observed = true
+	rec.observed, a.loop.pods = true, rec.pods.Snapshot
 	rec.decisions.Choose()
 	rec.admission.Admit()
 	rec.chains.Fit()

@@ -4,11 +4,15 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
+
+	"github.com/skep-dev/skep/agent/functions"
+	"github.com/skep-dev/skep/api/v1alpha1"
 )
 
 // The bounds of what is read of a network namespace of a pod, whose processes may make any number
@@ -16,17 +20,27 @@ import (
 const (
 	// maxDevices and maxRoutes are how many it may have, routes of all tables for each family.
 	maxDevices, maxRoutes = 1024, 4096
-	// podBudget is how long it takes to read one namespace, and podsBudget those of one reconcile.
+	// podBudget is how long it takes to read the devices of one namespace, and as long again its
+	// routes, and podsBudget how long those of one reconcile do.
 	podBudget, podsBudget = 100 * time.Millisecond, 500 * time.Millisecond
 	// skipStats leaves the counters of devices out: RTEXT_FILTER_SKIP_STATS of rtnetlink.h.
 	skipStats = 1 << 3
 )
 
-// TooManyError is the error of a network namespace with more devices or routes than are read.
+// conventional is the name that networks of containers give the device of a pod. The kernel gives
+// a device by its name without a list, so no number of others hides it.
+const conventional = "eth0"
+
+// The lists of a network namespace.
+const devicesList, routesList = "devices", "routes"
+
+// TooManyError is the error of a network namespace with more devices or routes than are read. Of
+// its devices, conventional, those that an attachment names in full, and those where programs of
+// Skep's run are looked up one by one.
 type TooManyError struct {
 	// In is whose it is, such as "pod team-a/web".
 	In string
-	// What is "devices" or "routes". Read is how many were read, and Limit how many may be;
+	// What is devicesList or routesList. Read is how many were read, and Limit how many may be;
 	// Limit is 0 where the time was over.
 	What        string
 	Read, Limit int
@@ -34,11 +48,22 @@ type TooManyError struct {
 
 // Error implements error.
 func (e *TooManyError) Error() string {
-	const fix = "delete those that it does not need; programs that run there stay"
+	const fix = "delete those that it does not need, or name the interfaces without a pattern"
+	why := fmt.Sprintf("its network has more than %d %s, which is the limit of what is read", e.Limit, e.What)
 	if e.Limit == 0 {
-		return fmt.Sprintf("%s is left out: its network %s could not be read within %s, after %d of them; %s", e.In, e.What, podBudget, e.Read, fix)
+		why = fmt.Sprintf("its network %s could not be read within %s, after %d of them", e.What, podBudget, e.Read)
 	}
-	return fmt.Sprintf("%s is left out: its network has more than %d %s, which is the limit of what is read; %s", e.In, e.Limit, e.What, fix)
+	return fmt.Sprintf("other interfaces of %s than %s, those that are named in full, and those where the program runs: %s; %s", e.In, conventional, why, fix)
+}
+
+// isWhole reports whether what a definition chooses is known without a list of devices.
+func isWhole(s *v1alpha1.Interfaces) bool {
+	return !s.Primary && !slices.ContainsFunc(s.Names, functions.IsGlob)
+}
+
+// inFull returns the names that a definition gives without a pattern.
+func inFull(s *v1alpha1.Interfaces) []string {
+	return slices.DeleteFunc(slices.Clone(s.Names), functions.IsGlob)
 }
 
 // bounded reads lists of the network namespace that the calling thread is in.
@@ -54,7 +79,7 @@ func (b bounded) links() (all []netlink.Link, err error) {
 	request := nl.NewNetlinkRequest(unix.RTM_GETLINK, unix.NLM_F_DUMP)
 	request.AddData(nl.NewIfInfomsg(unix.AF_UNSPEC))
 	request.AddData(nl.NewRtAttr(unix.IFLA_EXT_MASK, nl.Uint32Attr(skipStats)))
-	err = b.dump(request, unix.RTM_NEWLINK, "devices", b.maxDevices, func(message []byte) error {
+	err = b.dump(request, unix.RTM_NEWLINK, devicesList, b.maxDevices, func(message []byte) error {
 		one, err := netlink.LinkDeserialize(nil, message)
 		all = append(all, one)
 		return err
@@ -66,7 +91,7 @@ func (b bounded) links() (all []netlink.Link, err error) {
 func (b bounded) defaultRoutes(_ netlink.Link, family int) (all []netlink.Route, err error) {
 	request := nl.NewNetlinkRequest(unix.RTM_GETROUTE, unix.NLM_F_DUMP)
 	request.AddData(&nl.RtMsg{RtMsg: unix.RtMsg{Family: uint8(family)}})
-	err = b.dump(request, unix.RTM_NEWROUTE, "routes", b.maxRoutes, func(message []byte) error {
+	err = b.dump(request, unix.RTM_NEWROUTE, routesList, b.maxRoutes, func(message []byte) error {
 		is := nl.DeserializeRtMsg(message)
 		if is.Family != uint8(family) || is.Dst_len != 0 || is.Table != unix.RT_TABLE_MAIN || is.Flags&unix.RTM_F_CLONED != 0 {
 			return nil

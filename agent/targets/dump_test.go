@@ -13,6 +13,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+
+	"github.com/skep-dev/skep/agent/plan"
 )
 
 // alone calls do in a network namespace of its own, which ends with it.
@@ -35,8 +37,8 @@ func alone(t *testing.T, do func() error) {
 	}
 }
 
-// reading are the bounds of a pod's network namespace.
-func reading(budget time.Duration) bounded {
+// within are the bounds of a pod's network namespace.
+func within(budget time.Duration) bounded {
 	return bounded{in: "pod team-a/web", until: time.Now().Add(budget), maxDevices: maxDevices, maxRoutes: maxRoutes}
 }
 
@@ -72,11 +74,11 @@ func TestABoundedListIsThatOfTheLibrary(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		b := reading(time.Minute)
+		b := within(time.Minute)
 		own := devices{links: b.links, routes: b.defaultRoutes}
 		library := devices{links: netlink.LinkList, routes: netlink.RouteList}
-		got, err := own.list(true, Running{})
-		want, libraryErr := library.list(true, Running{})
+		got, err := own.list(sought{primary: true}, Running{})
+		want, libraryErr := library.list(sought{primary: true}, Running{})
 		if diff := cmp.Diff(want, got); diff != "" || len(want) != 5 {
 			t.Errorf("devices (-library +bounded):\n%s", diff)
 		}
@@ -103,17 +105,17 @@ func TestAListOfAPodIsBounded(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		_, err = reading(time.Minute).defaultRoutes(nil, netlink.FAMILY_V4)
+		_, err = within(time.Minute).defaultRoutes(nil, netlink.FAMILY_V4)
 		isTooMany(t, err, TooManyError{In: "pod team-a/web", What: "routes", Read: maxRoutes, Limit: maxRoutes})
 		if err := veths(maxDevices); err != nil {
 			return err
 		}
-		all, err := reading(time.Minute).links()
+		all, err := within(time.Minute).links()
 		isTooMany(t, err, TooManyError{In: "pod team-a/web", What: "devices", Read: maxDevices, Limit: maxDevices})
 		if len(all) > maxDevices {
 			t.Errorf("%d devices were read", len(all))
 		}
-		_, err = reading(0).links()
+		_, err = within(0).links()
 		isTooMany(t, err, TooManyError{In: "pod team-a/web", What: "devices"})
 		return nil
 	})
@@ -125,6 +127,54 @@ func isTooMany(t *testing.T, err error, want TooManyError) {
 	if !errors.As(err, &got) || *got != want {
 		t.Errorf("the list fails with %v, want %+v", err, want)
 	}
+}
+
+// TestAFloodOfDevicesHidesNoneThatIsLookedFor has more devices than are read, and default routes by
+// some of them.
+func TestAFloodOfDevicesHidesNoneThatIsLookedFor(t *testing.T) {
+	alone(t, func() error {
+		err := errors.Join(veths(maxDevices), netlink.LinkAdd(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "eth0"}, PeerName: "peer0"}))
+		index := map[string]int{}
+		for i, name := range []string{"eth0", "b7", "a9", "a11"} {
+			l, findErr := netlink.LinkByName(name)
+			if findErr != nil {
+				return errors.Join(err, findErr)
+			}
+			index[name] = l.Attrs().Index
+			err = errors.Join(err, netlink.LinkSetUp(l), netlink.AddrAdd(l, &netlink.Addr{IPNet: &net.IPNet{IP: net.IPv4(10, 0, byte(i), 1), Mask: net.CIDRMask(24, 32)}}))
+		}
+		if err = errors.Join(err, netlink.RouteAdd(&netlink.Route{LinkIndex: index["a9"], Gw: net.IPv4(10, 0, 2, 2)})); err != nil {
+			return err
+		}
+		now := Running{UIDs: map[plan.Device][]string{{Index: index["a11"]}: {"a"}}, AsPrimary: func(string, plan.Interface) bool { return false }}
+		reads := func(sentence string, limits bounded, want ...string) {
+			t.Helper()
+			d := devices{links: limits.links, byIndex: netlink.LinkByIndex, byName: netlink.LinkByName, routes: limits.defaultRoutes}
+			all, err := d.list(sought{primary: true, names: map[string]bool{"b7": true, "nosuch": true}}, now)
+			if tooMany := new(TooManyError); !errors.As(err, &tooMany) {
+				t.Errorf("%s: the list fails with %v", sentence, err)
+			}
+			var got []string
+			for _, one := range all {
+				name := one.Name
+				if one.Primary {
+					name += " is primary"
+				}
+				got = append(got, name)
+			}
+			slices.Sort(got)
+			if diff := cmp.Diff(want, got); diff != "" {
+				t.Errorf("%s: devices (-want +got):\n%s", sentence, diff)
+			}
+		}
+		reads("many devices", within(time.Minute), "a11", "a9 is primary", "b7", "eth0")
+		few := within(time.Minute)
+		few.maxRoutes = 1
+		reads("many devices and routes", few, "a11", "b7", "eth0 is primary")
+		few.maxDevices = 2*maxDevices + 10
+		reads("many routes", few, "a11", "b7", "eth0 is primary")
+		return nil
+	})
 }
 
 // TestNamespacesAreReadInTurn begins after the one that was read last.
