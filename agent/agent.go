@@ -165,6 +165,15 @@ type accepted struct {
 	settled chan struct{}
 	labels  map[string]string
 	trust   *intent.Trust
+	// arrived: an intent was accepted, or a label changed, that no reconcile had yet.
+	arrived bool
+}
+
+// hasArrived reports whether an intent waits for the next reconcile.
+func (a *accepted) hasArrived() bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.arrived
 }
 
 // loop is what the loop keeps from one reconcile to the next. Agent.work guards it.

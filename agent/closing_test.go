@@ -154,6 +154,7 @@ func idsOf(a *agent.Agent, p intent.Payload) (ids []uint32) {
 
 // isUnloaded reports whether an agent says that nothing of an application is left.
 func isUnloaded(a *agent.Agent, p intent.Payload) bool {
-	s := statusOf(a, p.Application.Name)
-	return s != nil && len(s.Conditions) > 0 && s.Conditions[0].Reason == "Unloaded"
+	return slices.ContainsFunc(a.Report(), func(s agent.ApplicationStatus) bool {
+		return s.UID == p.UID && len(s.Conditions) > 0 && s.Conditions[0].Reason == "Unloaded"
+	})
 }

@@ -58,8 +58,7 @@ type Actor struct {
 	ObjectRound *objects.Round
 	LoadRound   *loads.Round
 	LookupRound *targets.Round
-	// IsHurried reports whether somebody waits for the next look at the node; nil where nobody
-	// ever does.
+	// IsHurried reports whether something waits for the next look at the node.
 	IsHurried func() bool
 	// stuck are the applications of which an action was not done.
 	stuck map[string]bool

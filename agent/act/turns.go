@@ -9,12 +9,13 @@ import (
 )
 
 // actSlice is how long actions of one kind follow each other before the node is looked at
-// again. Thousands of links take minutes. hurriedSlice is how long they do while a container waits
-// for the next look before it starts: ending a probe takes the kernel a tenth of a second.
+// again. Thousands of links take minutes. hurriedSlice is how long they do while something waits
+// for the next look: a container before it starts, or an intent, which may be a revocation. To
+// detach a program from TCX takes the kernel 10 ms.
 const actSlice, hurriedSlice = time.Second, 50 * time.Millisecond
 
 func (act *Actor) slice() time.Duration {
-	if act.IsHurried != nil && act.IsHurried() {
+	if act.IsHurried() {
 		return hurriedSlice
 	}
 	return actSlice
