@@ -228,3 +228,44 @@ func TestAPodWhoseFilesChangeIsLookedAtAgain(t *testing.T) {
 		t.Errorf("%d links where a container has a process without such a file, want 1", got)
 	}
 }
+
+// TestAProbeStaysInAFileThatContainersShare ends the containers through which the probe of a file was
+// made, and was to be made next. The link goes on for the others, which miss no call.
+func TestAProbeStaysInAFileThatContainersShare(t *testing.T) {
+	needKernel(t)
+	amd64(t)
+	w, r := newWorld(t), newRuntime(t)
+	a := w.onTurns(r, func(*agent.Options) {})
+	p := w.ofTeam("team-a", "uprobe_count", "uprobe_count", inPods(v1alpha1.Pods{}))
+	pods := map[string]*podOf{}
+	for _, name := range []string{"a", "b", "c", "d"} {
+		pods[name] = r.start("team-a", name, "app", nil)
+	}
+	w.give(a, p)
+	rests(t, a)
+	first := idsOf(a, p)
+	is := func(sentence, in string, id []uint32) {
+		t.Helper()
+		if links, _ := placesOf(a, p.UID); !slices.Equal(links, []string{"/app:work in pod team-a/" + in + " container app"}) || !slices.Equal(idsOf(a, p), id) {
+			t.Errorf("%s: the links %v are told in %v, want %v in that of %s", sentence, idsOf(a, p), links, id, in)
+		}
+		before := w.counted(p.UID)
+		if pods["d"].runs("app"); w.counted(p.UID) != before+worked {
+			t.Errorf("%s: %d calls of %d are counted", sentence, w.counted(p.UID)-before, worked)
+		}
+	}
+	is("at first", "a", first)
+	pods["a"].dies()
+	for a.ReconcileIfWoken(t.Context()) {
+		is("without the first container", "b", first)
+	}
+	// The runtime has not told yet that c ended.
+	pods["c"].task.Ends()
+	pods["b"].dies()
+	for a.ReconcileIfWoken(t.Context()) {
+		is("without the second, and with a third that has ended", "c", first)
+	}
+	pods["c"].ends()
+	rests(t, a)
+	is("with the last container", "d", first)
+}

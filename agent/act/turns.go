@@ -55,8 +55,12 @@ func (act *Actor) putOff(a plan.Action, why string) {
 	}
 }
 
-// canEndBefore reports whether there is room to close the link that an action ends.
+// canEndBefore reports whether there is room to close the link that an action ends. An update ends
+// none.
 func (act *Actor) canEndBefore(a plan.Action) bool {
+	if a.Verb == plan.Update {
+		return true
+	}
 	of := act.Look.Set.Links[a.UID]
 	for _, key := range []string{a.Attachment.Key(), a.Replaces} {
 		if l := of[key]; l != nil && !act.Look.Set.HasRoomToEnd(l, act.Look.Facts(l.Path, l.Link), a.Verb != plan.Detach) {
