@@ -143,7 +143,7 @@ func TestAFloodOfDevicesHidesNoneThatIsLookedFor(t *testing.T) {
 			index[name] = l.Attrs().Index
 			err = errors.Join(err, netlink.LinkSetUp(l), netlink.AddrAdd(l, &netlink.Addr{IPNet: &net.IPNet{IP: net.IPv4(10, 0, byte(i), 1), Mask: net.CIDRMask(24, 32)}}))
 		}
-		if err = errors.Join(err, netlink.RouteAdd(&netlink.Route{LinkIndex: index["a9"], Gw: net.IPv4(10, 0, 2, 2)})); err != nil {
+		if err := errors.Join(err, netlink.RouteAdd(&netlink.Route{LinkIndex: index["a9"], Gw: net.IPv4(10, 0, 2, 2)})); err != nil {
 			return err
 		}
 		now := Running{UIDs: map[plan.Device][]string{{Index: index["a11"]}: {"a"}}, AsPrimary: func(string, plan.Interface) bool { return false }}
