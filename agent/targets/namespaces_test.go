@@ -123,8 +123,8 @@ func TestANamespaceThatCannotBeReadIsAsItWas(t *testing.T) {
 	}
 }
 
-// TestANamespaceThatCouldNotBeReadIsTriedAgain opens one with an error first. Each reconcile but the
-// first is incremental, and finds the pod unchanged.
+// TestANamespaceThatCouldNotBeReadIsTriedAgain opens one with an error, which was read before and
+// where something runs. Each reconcile but the first is incremental, and finds the pod unchanged.
 func TestANamespaceThatCouldNotBeReadIsTriedAgain(t *testing.T) {
 	alone(t, func() error {
 		here, err := os.Open("/proc/thread-self/ns/net")
@@ -146,6 +146,7 @@ func TestANamespaceThatCouldNotBeReadIsTriedAgain(t *testing.T) {
 		}}}}
 		on := plan.Device{NetnsID: st.Ino, Index: 1}
 		now, at := Running{UIDs: map[plan.Device][]string{on: {"a"}}}, time.Now()
+		l.seen[st.Ino] = &reading{devices: []plan.Interface{{Device: on, Name: "lo"}}, due: true}
 		look := func(after time.Duration) (fails error) {
 			t.Helper()
 			at = at.Add(after)
