@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 
 	"github.com/spf13/cobra"
 
@@ -64,8 +65,8 @@ func yes(b bool) string {
 
 func newRender() *cobra.Command {
 	var (
-		output string
-		tags   []string
+		output, tagsEnv string
+		tags            []string
 	)
 	cmd := &cobra.Command{
 		Use:   "render PATH",
@@ -76,7 +77,11 @@ func newRender() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			from.Tags = tags
+			more, err := tagsFromEnv(tagsEnv)
+			if err != nil {
+				return err
+			}
+			from.Tags = slices.Concat(tags, more)
 			objects, problems, err := schemas.Render(cmd.Context(), from)
 			if err != nil {
 				return err
@@ -92,6 +97,7 @@ func newRender() *cobra.Command {
 		},
 	}
 	cmd.Flags().StringArrayVarP(&tags, "tag", "t", nil, "value for a CUE @tag: key=value")
+	cmd.Flags().StringVar(&tagsEnv, "tags-from-env", "", "environment variable with more tags, as parameters of an Argo CD plugin: ARGOCD_APP_PARAMETERS")
 	display.OutputFlag(cmd, &output, "yaml", "json")
 	return cmd
 }
