@@ -1,6 +1,7 @@
 package cueartifact
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -22,6 +23,7 @@ import (
 
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/clock"
+	"github.com/skep-dev/skep/controller/cueartifact/archives"
 	"github.com/skep-dev/skep/controller/leader"
 	"github.com/skep-dev/skep/gate"
 	"github.com/skep-dev/skep/gate/evaluations"
@@ -42,7 +44,7 @@ type Reconciler struct {
 	// Evaluator does.
 	Images func(ctx context.Context, namespace string, app v1alpha1.Application) *access.Reader
 	// Store keeps archives. Needed.
-	Store *Store
+	Store *archives.Store
 	// Events tells people. Needed.
 	Events events.EventRecorder
 	// Leader decides whether this replica writes; nil means that it does.
@@ -148,7 +150,7 @@ func (r *Reconciler) finalize(ctx context.Context, o *v1alpha1.CueArtifact) erro
 	if !controllerutil.RemoveFinalizer(o, Finalizer) {
 		return nil
 	}
-	if err := r.Store.remove(o); err != nil {
+	if err := r.Store.Remove(o); err != nil {
 		return fmt.Errorf("remove artifacts of CueArtifact %s: %w", name, err)
 	}
 	r.forget(name)
@@ -187,7 +189,7 @@ func (r *Reconciler) publish(ctx context.Context, o *v1alpha1.CueArtifact, m *me
 		}
 	}
 	if rendered != nil {
-		a, err := r.Store.put(o, source.Revision, rendered)
+		a, err := r.Store.Put(o, source.Revision, rendered.yaml, rendered.digest)
 		if err != nil {
 			return "", retry(ReasonStorageFailed, "store revision %s: %w", source.Revision, err)
 		}
@@ -197,7 +199,7 @@ func (r *Reconciler) publish(ctx context.Context, o *v1alpha1.CueArtifact, m *me
 		return "", err
 	}
 	o.Status.Artifact = published(*m.artifact)
-	if err := r.Store.collect(ctx, *m.artifact); err != nil {
+	if err := r.Store.Collect(ctx, *m.artifact); err != nil {
 		ctrl.LoggerFrom(ctx).Error(err, "remove former artifacts")
 	}
 	return fmt.Sprintf("published revision %s: %s", m.artifact.Revision, m.answers.summary()), nil
@@ -205,7 +207,7 @@ func (r *Reconciler) publish(ctx context.Context, o *v1alpha1.CueArtifact, m *me
 
 // rendering is what a source renders to; nil where that is published, stored and evaluated.
 func (r *Reconciler) rendering(ctx context.Context, o *v1alpha1.CueArtifact, m *memo, source meta.Artifact, t tagValues) (*rendering, error) {
-	if m.digest != "" && !r.mustAnswer(m) && r.Store.has(m.artifact) {
+	if m.digest != "" && !r.mustAnswer(m) && r.Store.Has(m.artifact) {
 		return nil, nil
 	}
 	if kept, ok := r.memory.renderings.Get(m.key); ok {
@@ -247,7 +249,7 @@ func (r *Reconciler) answer(ctx context.Context, o *v1alpha1.CueArtifact, m *mem
 // keepAnnounced has what was published stay announced while something newer fails.
 func (r *Reconciler) keepAnnounced(ctx context.Context, o *v1alpha1.CueArtifact, m *memo) error {
 	if m.artifact == nil {
-		m.artifact = r.Store.stored(o)
+		m.artifact = r.Store.Stored(o)
 	}
 	if m.artifact == nil {
 		return nil
@@ -281,7 +283,7 @@ func (r *Reconciler) report(ctx context.Context, before, o *v1alpha1.CueArtifact
 	if equality.Semantic.DeepEqual(before.Status, o.Status) {
 		return nil
 	}
-	former := r.Store.stored(before)
+	former := r.Store.Stored(before)
 	err := r.Client.Status().Patch(ctx, o, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{}))
 	switch {
 	case apierrors.IsNotFound(err):
@@ -306,7 +308,10 @@ func (r *Reconciler) event(o *v1alpha1.CueArtifact, kind, reason, note string) {
 }
 
 // concurrent is how many are rendered at once.
-func (r *Reconciler) concurrent() int { return orDefault(r.Concurrent, 2) }
+func (r *Reconciler) concurrent() int { return places(r.Concurrent) }
+
+// places is how many are rendered at once where so many are asked for.
+func places(concurrent int) int { return cmp.Or(max(concurrent, 0), 2) }
 
 // retain has the queue forget what no CueArtifact asks any more.
 func (r *Reconciler) retain() {

@@ -115,7 +115,7 @@ func (r *Reconciler) sweep(ctx context.Context) error {
 	for i := range all.Items {
 		exist[client.ObjectKeyFromObject(&all.Items[i])] = true
 	}
-	return r.Store.sweep(exist)
+	return r.Store.Sweep(exist)
 }
 
 // NeedLeaderElection implements manager.LeaderElectionRunnable: the Elector starts it.

@@ -32,6 +32,7 @@ import (
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/controller"
 	"github.com/skep-dev/skep/controller/cueartifact"
+	"github.com/skep-dev/skep/controller/cueartifact/archives"
 	"github.com/skep-dev/skep/test/fixture/programs"
 )
 
@@ -135,7 +136,7 @@ func (f *flux) render(change ...func(*controller.Options)) (stop func()) {
 	f.t.Cleanup(func() { _ = l.Close() })
 	address := l.Addr().String()
 	return f.control(append([]func(*controller.Options){func(o *controller.Options) {
-		o.Cue.Store = cueartifact.StoreOptions{Dir: f.storage, Address: address, Advertised: "127.0.0.1:" + address[strings.LastIndex(address, ":")+1:]}
+		o.Cue.Store = archives.Options{Dir: f.storage, Address: address, Advertised: "127.0.0.1:" + address[strings.LastIndex(address, ":")+1:]}
 		o.Cue.Listen = func() (net.Listener, error) { return l, nil }
 	}}, change...)...)
 }
