@@ -121,6 +121,7 @@ func (r *Reconciler) reconcile(ctx context.Context, name types.NamespacedName) (
 	if err := r.report(ctx, before, o, m, err); err != nil {
 		return ctrl.Result{}, err
 	}
+	r.collect(ctx, m)
 	return ctrl.Result{RequeueAfter: interval(o.Spec, err != nil && !isStalled(err))}, nil
 }
 
@@ -199,9 +200,6 @@ func (r *Reconciler) publish(ctx context.Context, o *v1alpha1.CueArtifact, m *me
 		return "", err
 	}
 	o.Status.Artifact = published(*m.artifact)
-	if err := r.Store.Collect(ctx, *m.artifact); err != nil {
-		ctrl.LoggerFrom(ctx).Error(err, "remove former artifacts")
-	}
 	return fmt.Sprintf("published revision %s: %s", m.artifact.Revision, m.answers.summary()), nil
 }
 
@@ -300,6 +298,16 @@ func (r *Reconciler) report(ctx context.Context, before, o *v1alpha1.CueArtifact
 		r.event(before, corev1.EventTypeNormal, ReasonNewArtifact, r.describeNew(former, m))
 	}
 	return nil
+}
+
+// collect removes what a newer archive replaced some time ago. Until here it was compared with.
+func (r *Reconciler) collect(ctx context.Context, m *memo) {
+	if m.artifact == nil {
+		return
+	}
+	if err := r.Store.Collect(ctx, *m.artifact); err != nil {
+		ctrl.LoggerFrom(ctx).Error(err, "remove former artifacts")
+	}
 }
 
 // event sends an event.

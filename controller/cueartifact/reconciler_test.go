@@ -388,8 +388,16 @@ func TestEventsSayWhatChanged(t *testing.T) {
 	w := newWorld(t, cueArtifact())
 	w.commit("main@sha1:1", yamlOf("one", "two"))
 	w.reconcile()
+	former := filepath.Join(w.storage, w.external().Status.Artifact.Path)
+	long := time.Now().Add(-time.Hour)
+	if err := os.Chtimes(former, long, long); err != nil {
+		t.Fatal(err)
+	}
 	w.commit("main@sha1:2", strings.Replace(yamlOf("one"), "name: f", "name: g", 1)+yamlOf("three"))
 	w.reconcile()
+	if _, err := os.Stat(former); !os.IsNotExist(err) {
+		t.Errorf("what was replaced an hour after it was published is kept: %v", err)
+	}
 	told := w.told()
 	want := []string{"; 2 added: ClusterBpfApplication one, ClusterBpfApplication two", "; 1 added: ClusterBpfApplication three; 1 changed: ClusterBpfApplication one; 1 removed: ClusterBpfApplication two"}
 	if len(told) != len(want) {

@@ -213,8 +213,8 @@ func definitions(image string, names ...string) string {
 	return b.String()
 }
 
-// announced is the ExternalArtifact of a CueArtifact, and what its archive has.
-func (f *flux) announced(o *v1alpha1.CueArtifact) (*sourcev1.ExternalArtifact, string) {
+// external is the ExternalArtifact of a CueArtifact, which has an artifact.
+func (f *flux) external(o *v1alpha1.CueArtifact) *sourcev1.ExternalArtifact {
 	f.t.Helper()
 	ea := &sourcev1.ExternalArtifact{}
 	if err := f.Get(f.t.Context(), client.ObjectKeyFromObject(o), ea); err != nil {
@@ -223,6 +223,13 @@ func (f *flux) announced(o *v1alpha1.CueArtifact) (*sourcev1.ExternalArtifact, s
 	if ea.Status.Artifact == nil {
 		f.t.Fatal("the ExternalArtifact has no artifact")
 	}
+	return ea
+}
+
+// announced is the ExternalArtifact of a CueArtifact, and what its archive has.
+func (f *flux) announced(o *v1alpha1.CueArtifact) (*sourcev1.ExternalArtifact, string) {
+	f.t.Helper()
+	ea := f.external(o)
 	return ea, f.download(*ea.Status.Artifact)
 }
 
