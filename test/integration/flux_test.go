@@ -225,28 +225,40 @@ func (g *gitops) waitsForNodes() {
 	}
 }
 
+// deniesWithoutDeleting commits two versions that are denied: one without a signature, and one in words by which Flux
+// tells that a field cannot change. With force, it would delete the application and create it anew.
 func (g *gitops) deniesWithoutDeleting() {
 	g.t.Helper()
-	app := named("counter", "")
-	uid := g.uid(app)
-	unsigned, _ := g.Push("count:v2", programs.Object("xdp_count_v2"))
-	app = named("counter", unsigned)
-	revision := g.commit(map[string]string{"apps/counter.yaml": g.manifests(app)})
-	message := g.is("apps", revision, metav1.ConditionFalse, "ReconciliationFailed")
-	for _, words := range []string{"ClusterBpfApplication/counter", "baseline/signed", unsigned} {
-		if !strings.Contains(message, words) {
-			g.t.Errorf("the message does not say %q: %s", words, message)
+	frozen := clusterPolicy("frozen", `deny contains "the image is immutable, as every immutable field" if input.application.metadata.labels.frozen`, "")
+	g.create(frozen)
+	g.condition(frozen, v1alpha1.ConditionReady, metav1.ConditionTrue, "Active")
+	unsigned, _ := g.Push("unsigned:v1", programs.Object("xdp_count_v2"))
+	signed, _ := g.Push("count:v2", programs.Object("xdp_count_v2"), "team-a")
+	changed := named("counter", signed)
+	changed.Labels = map[string]string{"frozen": "yes"}
+	uid := g.uid(named("counter", ""))
+	for _, c := range []struct {
+		app   *v1alpha1.ClusterBpfApplication
+		words string
+	}{
+		{named("counter", unsigned), "ClusterBpfApplication counter: baseline/signed at spec.bytecode.image: no known signer signed"},
+		{changed, "the image is unchangeable, as every unchangeable field"},
+	} {
+		revision := g.commit(map[string]string{"apps/counter.yaml": g.manifests(c.app)})
+		message := g.is("apps", revision, metav1.ConditionFalse, "ReconciliationFailed")
+		if !strings.Contains(message, c.words) {
+			g.t.Errorf("the message does not say %q: %s", c.words, message)
 		}
-	}
-	if now := g.uid(app); now != uid {
-		g.t.Errorf("Flux made it anew: it was %s and is %s", uid, now)
-	}
-	for _, m := range g.nodes {
-		m.counts()
+		if now := g.uid(named("counter", "")); now != uid {
+			g.t.Fatalf("Flux made it anew: it was %s and is %s", uid, now)
+		}
+		for _, m := range g.nodes {
+			m.counts()
+		}
 	}
 }
 
-// uid is an object's now, as it was when it is another's.
+// uid is the API server's name of an object: another one where it was deleted and made anew.
 func (g *gitops) uid(o client.Object) types.UID {
 	g.t.Helper()
 	if err := g.Get(g.t.Context(), client.ObjectKeyFromObject(o), o); err != nil {
