@@ -28,6 +28,8 @@ type job struct {
 	Files       map[string][]byte
 	Units       []unit
 	Tags        []string
+	Package     string
+	Expressions []string
 	MemoryBytes int64
 	// Places is how many fields have their places told.
 	Places int
@@ -73,7 +75,7 @@ func serve(c *confined.Child) error {
 	}
 	confined.Watch(j.MemoryBytes, 0)
 	r := newRenderer(j.Files, j.Tags, c.Out)
-	r.places = j.Places
+	r.places, r.pkg, r.expressions = j.Places, j.Package, j.Expressions
 	return r.run(j.Units)
 }
 
@@ -97,7 +99,7 @@ func renderAll(ctx context.Context, t *tree, units []unit, o Options) (outcome, 
 			}
 			return all, nil
 		}
-		out, err := renderIn(ctx, job{t.files, units, o.Tags, o.MemoryBytes, places}, o.Timeout)
+		out, err := renderIn(ctx, job{t.files, units, o.Tags, o.Package, o.Expressions, o.MemoryBytes, places}, o.Timeout)
 		if err != nil {
 			return outcome{}, err
 		}
