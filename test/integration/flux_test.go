@@ -27,7 +27,7 @@ import (
 	"github.com/skep-dev/skep/test/fixture/gitrepo"
 	"github.com/skep-dev/skep/test/fixture/programs"
 	"github.com/skep-dev/skep/test/harness/controlplane"
-	"github.com/skep-dev/skep/test/harness/flux"
+	fluxcd "github.com/skep-dev/skep/test/harness/flux"
 )
 
 // gitopsEnv has the tests of Flux run: make test-gitops sets it.
@@ -48,22 +48,22 @@ func newGitops(t testing.TB) *gitops {
 		t.Skip("SKIPPED: tests with Flux's controllers are run by make test-gitops")
 	}
 	needRoot(t)
-	flux.Need(t)
+	fluxcd.Need(t)
 	plane, err := controlplane.Start(t.Context(), controlplane.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = plane.Stop() })
 	g := &gitops{cluster: newClusterOn(t, plane), repo: gitrepo.New(t)}
-	if err := flux.CRDs(t.Context(), plane.Config); err != nil {
+	if err := fluxcd.CRDs(t.Context(), plane.Config); err != nil {
 		t.Fatal(err)
 	}
 	kubeconfig := filepath.Join(t.TempDir(), "kubeconfig")
 	if err := writeKubeconfig(plane.Config, kubeconfig); err != nil {
 		t.Fatal(err)
 	}
-	flux.SourceController(t, kubeconfig)
-	flux.KustomizeController(t, kubeconfig)
+	fluxcd.SourceController(t, kubeconfig)
+	fluxcd.KustomizeController(t, kubeconfig)
 	webhook, admission := g.admission()
 	g.nodes, _ = g.begin(3, admission)
 	g.admits(webhook)
@@ -382,7 +382,7 @@ func BenchmarkCommit(b *testing.B) {
 				g.until("the signer to be active", func() error { return g.Create(b.Context(), application("first", ref), client.DryRunAll) })
 				files := map[string]string{}
 				for i := range many {
-					files[fmt.Sprintf("apps/%d.yaml", i)] = g.manifests(application(fmt.Sprintf("app-%d", i), ref))
+					files[fmt.Sprintf("apps/%d.yaml", i)] = g.manifests(spread(i, ref))
 				}
 				revision := g.commit(map[string]string{"apps/about.yaml": g.about("apps")})
 				g.kustomization("apps", nil)
@@ -397,6 +397,14 @@ func BenchmarkCommit(b *testing.B) {
 			}
 		})
 	}
+}
+
+// spread is an application that counts one of ten tracepoints, since the kernel takes 64 programs of all nodes on each.
+func spread(i int, image string) *v1alpha1.ClusterBpfApplication {
+	calls := []string{"getpid", "getppid", "getuid", "geteuid", "getgid", "getegid", "gettid", "getpgid", "getsid", "getcpu"}
+	app := application(fmt.Sprintf("app-%d", i), image)
+	app.Spec.Programs[0].Attach = []v1alpha1.Attachment{{Hook: "tracepoint", Tracepoint: "syscalls/sys_enter_" + calls[i%len(calls)]}}
+	return app
 }
 
 // attached reports how many applications are not on all nodes.
