@@ -23,6 +23,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/skep-dev/skep/api/v1alpha1"
+	"github.com/skep-dev/skep/controller"
 	"github.com/skep-dev/skep/gate"
 	"github.com/skep-dev/skep/test/fixture/gitrepo"
 	"github.com/skep-dev/skep/test/fixture/programs"
@@ -42,7 +43,7 @@ type gitops struct {
 
 // newGitops has everything run that there is, with admission, on a control plane of its own: nobody else's
 // has Flux's CRDs.
-func newGitops(t testing.TB) *gitops {
+func newGitops(t testing.TB, change ...func(*controller.Options)) *gitops {
 	t.Helper()
 	if os.Getenv(gitopsEnv) == "" {
 		t.Skip("SKIPPED: tests with Flux's controllers are run by make test-gitops")
@@ -65,7 +66,7 @@ func newGitops(t testing.TB) *gitops {
 	fluxcd.SourceController(t, kubeconfig)
 	fluxcd.KustomizeController(t, kubeconfig)
 	webhook, admission := g.admission()
-	g.nodes, _ = g.begin(3, admission)
+	g.nodes, _ = g.begin(3, append(change, admission)...)
 	g.admits(webhook)
 
 	server := httptest.NewServer(gitrepo.Handler(t, filepath.Dir(g.repo.Dir)))
