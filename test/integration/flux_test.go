@@ -372,39 +372,58 @@ func (g *gitops) grants(account string) {
 	)
 }
 
-// BenchmarkCommit commits 1 and 100 applications for three nodes and reports the seconds from the commit until
-// each is attached on every node, and until the Kustomization is Ready. Flux is told of the commit at once.
+// BenchmarkCommit commits 1 and 100 applications for three nodes, as YAML and as CUE, and reports the seconds from the
+// commit until each is attached on every node, and until the Kustomization is Ready. Flux is told of the commit at once.
 func BenchmarkCommit(b *testing.B) {
 	for _, many := range []int{1, 100} {
-		b.Run(fmt.Sprint(many), func(b *testing.B) {
+		b.Run(fmt.Sprintf("yaml/%d", many), func(b *testing.B) {
 			for b.Loop() {
 				g := newGitops(b)
 				ref, _ := g.Push("app:v1", programs.Object("tracepoint_count"), "team-a")
-				g.until("the signer to be active", func() error { return g.Create(b.Context(), application("first", ref), client.DryRunAll) })
+				revision := g.commit(map[string]string{"apps/about.yaml": g.about("apps")})
+				g.kustomization("apps", nil)
+				g.is("apps", revision, metav1.ConditionTrue, "ReconciliationSucceeded")
 				files := map[string]string{}
 				for i := range many {
 					files[fmt.Sprintf("apps/%d.yaml", i)] = g.manifests(spread(i, ref))
 				}
-				revision := g.commit(map[string]string{"apps/about.yaml": g.about("apps")})
-				g.kustomization("apps", nil)
+				g.measure(b, files, many)
+			}
+		})
+		b.Run(fmt.Sprintf("cue/%d", many), func(b *testing.B) {
+			for b.Loop() {
+				g := newCUE(b)
+				ref, _ := g.Push("app:v1", programs.Object("tracepoint_count"), "team-a")
+				revision := g.commit(map[string]string{"cue/apps.cue": spreadCUE(0), "cue/first.cue": firstCUE})
+				g.renders(ref)
 				g.is("apps", revision, metav1.ConditionTrue, "ReconciliationSucceeded")
-				start := time.Now()
-				revision = g.commit(files)
-				g.until("every application to be attached", func() error { return g.attached(b.Context(), many) })
-				b.ReportMetric(time.Since(start).Seconds(), "s/attached")
-				g.is("apps", revision, metav1.ConditionTrue, "ReconciliationSucceeded")
-				b.ReportMetric(time.Since(start).Seconds(), "s/Ready")
-				b.ReportMetric(0, "ns/op")
+				g.measure(b, map[string]string{"cue/apps.cue": spreadCUE(many)}, many+1)
 			}
 		})
 	}
 }
 
+// measure commits files and waits until so many applications are there in all.
+func (g *gitops) measure(b *testing.B, files map[string]string, many int) {
+	b.Helper()
+	start := time.Now()
+	revision := g.commit(files)
+	g.until("every application to be attached", func() error { return g.attached(b.Context(), many) })
+	b.ReportMetric(time.Since(start).Seconds(), "s/attached")
+	g.is("apps", revision, metav1.ConditionTrue, "ReconciliationSucceeded")
+	b.ReportMetric(time.Since(start).Seconds(), "s/Ready")
+	b.ReportMetric(0, "ns/op")
+}
+
+// traced are ten system calls whose tracepoints are there everywhere.
+func traced() []string {
+	return []string{"getpid", "getppid", "getuid", "geteuid", "getgid", "getegid", "gettid", "getpgid", "getsid", "getcpu"}
+}
+
 // spread is an application that counts one of ten tracepoints, since the kernel takes 64 programs of all nodes on each.
 func spread(i int, image string) *v1alpha1.ClusterBpfApplication {
-	calls := []string{"getpid", "getppid", "getuid", "geteuid", "getgid", "getegid", "gettid", "getpgid", "getsid", "getcpu"}
 	app := application(fmt.Sprintf("app-%d", i), image)
-	app.Spec.Programs[0].Attach = []v1alpha1.Attachment{{Hook: "tracepoint", Tracepoint: "syscalls/sys_enter_" + calls[i%len(calls)]}}
+	app.Spec.Programs[0].Attach = []v1alpha1.Attachment{{Hook: "tracepoint", Tracepoint: "syscalls/sys_enter_" + traced()[i%len(traced())]}}
 	return app
 }
 

@@ -136,3 +136,32 @@ func (g *gitops) artifact(o *v1alpha1.CueArtifact) string {
 	}
 	return ea.Status.Artifact.Revision
 }
+
+// firstCUE is an application that is there before any other: without one, nothing is rendered.
+const firstCUE = "package apps\n\nfirst: #app & {metadata: name: \"first\"}\n"
+
+// spreadCUE is a package with so many applications as spread has them.
+func spreadCUE(many int) string {
+	return fmt.Sprintf(`package apps
+
+import (
+	"list"
+
+	"skep.dev/schemas"
+)
+
+image: string @tag(image)
+calls: ["%s"]
+#app: schemas.#ClusterBpfApplication & {
+	_call: *"getpid" | string
+	spec: {
+		bytecode: "image": image
+		rollout: steps: ["100%%"]
+		programs: [{name: "tracepoint_count", attach: [{hook: "tracepoint", tracepoint: "syscalls/sys_enter_\(_call)"}]}]
+	}
+}
+for i in list.Range(0, %d, 1) {
+	"app-\(i)": #app & {metadata: name: "app-\(i)", _call: calls[mod(i, len(calls))]}
+}
+`, strings.Join(traced(), `", "`), many)
+}
