@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 
 	"github.com/spf13/cobra"
 
@@ -64,8 +65,8 @@ func yes(b bool) string {
 
 func newRender() *cobra.Command {
 	var (
-		output, pkg       string
-		tags, expressions []string
+		output, pkg, tagsEnv string
+		tags, expressions    []string
 	)
 	cmd := &cobra.Command{
 		Use:   "render PATH",
@@ -79,7 +80,11 @@ func newRender() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			from.Package, from.Expressions, from.Tags = pkg, expressions, tags
+			more, err := tagsFromEnv(tagsEnv)
+			if err != nil {
+				return err
+			}
+			from.Package, from.Expressions, from.Tags = pkg, expressions, slices.Concat(tags, more)
 			objects, problems, err := schemas.Render(cmd.Context(), from)
 			if err != nil {
 				return err
@@ -97,6 +102,7 @@ func newRender() *cobra.Command {
 	cmd.Flags().StringVarP(&pkg, "package", "p", "", "CUE package to render, of several in the folder; _ is the one without a name (default: all)")
 	cmd.Flags().StringArrayVarP(&expressions, "expression", "e", nil, "CUE expression to render instead of the whole package, such as apps.edge; may be repeated")
 	cmd.Flags().StringArrayVarP(&tags, "tag", "t", nil, "value for a CUE @tag: key=value")
+	cmd.Flags().StringVar(&tagsEnv, "tags-from-env", "", "environment variable with more tags, as parameters of an Argo CD plugin: ARGOCD_APP_PARAMETERS")
 	display.OutputFlag(cmd, &output, "yaml", "json")
 	return cmd
 }

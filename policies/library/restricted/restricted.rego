@@ -143,9 +143,10 @@ deny contains lib.reason("kernel-memory", lib.program_path(input.application.spe
 }
 
 # uprobe-pid: a probe on a file sees every process that maps the file, whichever
-# namespace's, unless it is limited to one process. Only cluster-wide
-# applications may probe at all.
+# namespace's, unless it is limited to one process. Those of a namespace are guarded:
+# they run for its own pods alone.
 deny contains lib.reason("uprobe-pid", sprintf("%s.binary.pid", [at.path]), msg, fix) if {
+	input.application.kind == "ClusterBpfApplication"
 	some at in attachments
 	data.hooks[at.hook].shape == "UserBinary"
 	object.get(at.attach, ["binary", "pid"], 0) < 1

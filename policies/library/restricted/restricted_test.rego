@@ -13,7 +13,7 @@ listed := with_part(good, "/parameters", {
 
 attached(attach) := with_part(listed, "/application/spec/programs/0/attach", [attach])
 
-# Probes are for cluster-wide applications.
+# A probe of a cluster-wide application, which no guard limits to pods.
 probing(binary) := json.patch(attached({"hook": "uprobe", "binary": binary}), [
 	{"op": "replace", "path": "/application/kind", "value": "ClusterBpfApplication"},
 	{"op": "remove", "path": "/application/metadata/namespace"},
@@ -173,4 +173,11 @@ test_uprobes_without_a_pid_are_refused if {
 		rules(denied) == {"uprobe-pid"}
 		paths(denied, "uprobe-pid") == {"spec.programs[0].attach[0].binary.pid"}
 	}
+}
+
+test_uprobes_of_a_namespace_are_guarded if {
+	count(policy.deny) == 0 with input as without_part(
+		attached({"hook": "uprobe", "binary": {"path": "/bin/bash", "symbol": "readline"}, "pods": {}}),
+		"/parameters/priorities",
+	)
 }
