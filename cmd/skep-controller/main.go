@@ -74,7 +74,7 @@ func newCommand() *cobra.Command {
 		SilenceErrors: true,
 		Version:       version.This().String(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			boundMemory(f.memory)
+			boundMemory(f.memory, policies.EngineOptions{}.WorkerBytes()+o.Cue.MemoryBytes())
 			return run(cmd.Context(), o, f)
 		},
 	}
@@ -120,12 +120,12 @@ func cueFlags(set *pflag.FlagSet, o *controller.Options, f *flags) {
 }
 
 // boundMemory has Go collect what it can before the kernel ends the process, which
-// counts more than Go does: the processes that evaluate policies, and a tenth for what
+// counts more than Go does: children, which evaluate policies and render CUE, and a tenth for what
 // the kernel itself takes and the binary. Under a limit that is small beside those
 // processes, Go has three tenths of it.
-func boundMemory(limit int64) {
+func boundMemory(limit, children int64) {
 	if limit > 0 && os.Getenv("GOMEMLIMIT") == "" {
-		debug.SetMemoryLimit(max(limit-policies.EngineOptions{}.WorkerBytes(), limit/3) / 10 * 9)
+		debug.SetMemoryLimit(max(limit-children, limit/3) / 10 * 9)
 	}
 }
 

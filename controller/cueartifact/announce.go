@@ -82,13 +82,13 @@ const maxNamed = 5
 // describeNew says which revision is published, and what changed with it.
 func (r *Reconciler) describeNew(former *meta.Artifact, m *memo) string {
 	note := fmt.Sprintf("published revision %s: %s", m.artifact.Revision, m.answers.summary())
-	now, err := r.Store.read(*m.artifact)
+	now, err := r.Store.Read(*m.artifact)
 	if err != nil {
 		return note
 	}
 	var before []byte
 	if former != nil {
-		if before, err = r.Store.read(*former); err != nil {
+		if before, err = r.Store.Read(*former); err != nil {
 			return note
 		}
 	}

@@ -1,6 +1,7 @@
 package cueartifact
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -22,6 +23,7 @@ import (
 
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/clock"
+	"github.com/skep-dev/skep/controller/cueartifact/archives"
 	"github.com/skep-dev/skep/controller/leader"
 	"github.com/skep-dev/skep/gate"
 	"github.com/skep-dev/skep/gate/evaluations"
@@ -42,7 +44,7 @@ type Reconciler struct {
 	// Evaluator does.
 	Images func(ctx context.Context, namespace string, app v1alpha1.Application) *access.Reader
 	// Store keeps archives. Needed.
-	Store *Store
+	Store *archives.Store
 	// Events tells people. Needed.
 	Events events.EventRecorder
 	// Leader decides whether this replica writes; nil means that it does.
@@ -119,6 +121,7 @@ func (r *Reconciler) reconcile(ctx context.Context, name types.NamespacedName) (
 	if err := r.report(ctx, before, o, m, err); err != nil {
 		return ctrl.Result{}, err
 	}
+	r.collect(ctx, m)
 	return ctrl.Result{RequeueAfter: interval(o.Spec, err != nil && !isStalled(err))}, nil
 }
 
@@ -148,11 +151,12 @@ func (r *Reconciler) finalize(ctx context.Context, o *v1alpha1.CueArtifact) erro
 	if !controllerutil.RemoveFinalizer(o, Finalizer) {
 		return nil
 	}
-	if err := r.Store.remove(o); err != nil {
+	if err := r.Store.Remove(o); err != nil {
 		return fmt.Errorf("remove artifacts of CueArtifact %s: %w", name, err)
 	}
 	r.forget(name)
-	if err := r.Client.Patch(ctx, o, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})); client.IgnoreNotFound(err) != nil {
+	err := r.Client.Patch(ctx, o, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{}))
+	if client.IgnoreNotFound(err) != nil {
 		return fmt.Errorf("remove finalizer of CueArtifact %s: %w", name, err)
 	}
 	return nil
@@ -187,7 +191,7 @@ func (r *Reconciler) publish(ctx context.Context, o *v1alpha1.CueArtifact, m *me
 		}
 	}
 	if rendered != nil {
-		a, err := r.Store.put(o, source.Revision, rendered)
+		a, err := r.Store.Put(o, source.Revision, rendered.yaml, rendered.digest)
 		if err != nil {
 			return "", retry(ReasonStorageFailed, "store revision %s: %w", source.Revision, err)
 		}
@@ -197,15 +201,12 @@ func (r *Reconciler) publish(ctx context.Context, o *v1alpha1.CueArtifact, m *me
 		return "", err
 	}
 	o.Status.Artifact = published(*m.artifact)
-	if err := r.Store.collect(ctx, *m.artifact); err != nil {
-		ctrl.LoggerFrom(ctx).Error(err, "remove former artifacts")
-	}
 	return fmt.Sprintf("published revision %s: %s", m.artifact.Revision, m.answers.summary()), nil
 }
 
 // rendering is what a source renders to; nil where that is published, stored and evaluated.
 func (r *Reconciler) rendering(ctx context.Context, o *v1alpha1.CueArtifact, m *memo, source meta.Artifact, t tagValues) (*rendering, error) {
-	if m.digest != "" && !r.mustAnswer(m) && r.Store.has(m.artifact) {
+	if m.digest != "" && !r.mustAnswer(m) && r.Store.Has(m.artifact) {
 		return nil, nil
 	}
 	if kept, ok := r.memory.renderings.Get(m.key); ok {
@@ -247,7 +248,7 @@ func (r *Reconciler) answer(ctx context.Context, o *v1alpha1.CueArtifact, m *mem
 // keepAnnounced has what was published stay announced while something newer fails.
 func (r *Reconciler) keepAnnounced(ctx context.Context, o *v1alpha1.CueArtifact, m *memo) error {
 	if m.artifact == nil {
-		m.artifact = r.Store.stored(o)
+		m.artifact = r.Store.Stored(o)
 	}
 	if m.artifact == nil {
 		return nil
@@ -281,7 +282,7 @@ func (r *Reconciler) report(ctx context.Context, before, o *v1alpha1.CueArtifact
 	if equality.Semantic.DeepEqual(before.Status, o.Status) {
 		return nil
 	}
-	former := r.Store.stored(before)
+	former := r.Store.Stored(before)
 	err := r.Client.Status().Patch(ctx, o, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{}))
 	switch {
 	case apierrors.IsNotFound(err):
@@ -289,24 +290,38 @@ func (r *Reconciler) report(ctx context.Context, before, o *v1alpha1.CueArtifact
 	case err != nil:
 		return fmt.Errorf("patch status of CueArtifact %s: %w", client.ObjectKeyFromObject(o), err)
 	}
-	was, is := conditions.Get(before, v1alpha1.ConditionReady), conditions.Get(o, v1alpha1.ConditionReady)
-	switch {
-	case failed != nil && (was == nil || was.Reason != is.Reason || was.Message != is.Message):
-		r.event(before, corev1.EventTypeWarning, is.Reason, fmt.Sprintf("revision %s: %s", o.Status.LastAttemptedRevision, is.Message))
-	case failed != nil || o.Status.Artifact == nil:
-	case before.Status.Artifact == nil || before.Status.Artifact.Revision != o.Status.Artifact.Revision:
-		r.event(before, corev1.EventTypeNormal, ReasonNewArtifact, r.describeNew(former, m))
-	}
+	r.tell(before, o, former, m, failed)
 	return nil
 }
 
-// event sends an event.
-func (r *Reconciler) event(o *v1alpha1.CueArtifact, kind, reason, note string) {
-	r.Events.Eventf(o, nil, kind, reason, "Publish", "%s", note)
+// tell sends an event about another failure than the status said before, and about a new
+// revision.
+func (r *Reconciler) tell(before, o *v1alpha1.CueArtifact, former *meta.Artifact, m *memo, failed error) {
+	was, is := conditions.Get(before, v1alpha1.ConditionReady), conditions.Get(o, v1alpha1.ConditionReady)
+	switch {
+	case failed != nil && (was == nil || was.Reason != is.Reason || was.Message != is.Message):
+		r.Events.Eventf(before, nil, corev1.EventTypeWarning, is.Reason, "Publish", "revision %s: %s", o.Status.LastAttemptedRevision, is.Message)
+	case failed != nil || o.Status.Artifact == nil:
+	case before.Status.Artifact == nil || before.Status.Artifact.Revision != o.Status.Artifact.Revision:
+		r.Events.Eventf(before, nil, corev1.EventTypeNormal, ReasonNewArtifact, "Publish", "%s", r.describeNew(former, m))
+	}
+}
+
+// collect removes what a newer archive replaced some time ago. Until here it was compared with.
+func (r *Reconciler) collect(ctx context.Context, m *memo) {
+	if m.artifact == nil {
+		return
+	}
+	if err := r.Store.Collect(ctx, *m.artifact); err != nil {
+		ctrl.LoggerFrom(ctx).Error(err, "remove former artifacts")
+	}
 }
 
 // concurrent is how many are rendered at once.
-func (r *Reconciler) concurrent() int { return orDefault(r.Concurrent, 2) }
+func (r *Reconciler) concurrent() int { return places(r.Concurrent) }
+
+// places is how many are rendered at once where so many are asked for.
+func places(concurrent int) int { return cmp.Or(max(concurrent, 0), 2) }
 
 // retain has the queue forget what no CueArtifact asks any more.
 func (r *Reconciler) retain() {

@@ -100,7 +100,7 @@ func (r *Reconciler) Start(ctx context.Context) error {
 	asked := evaluations.NewQueue(r.now)
 	r.set(ctx, asked)
 	<-ctx.Done()
-	r.set(nil, nil)
+	r.set(ctx, nil)
 	asked.Wait()
 	return nil
 }
@@ -115,7 +115,7 @@ func (r *Reconciler) sweep(ctx context.Context) error {
 	for i := range all.Items {
 		exist[client.ObjectKeyFromObject(&all.Items[i])] = true
 	}
-	return r.Store.sweep(exist)
+	return r.Store.Sweep(exist)
 }
 
 // NeedLeaderElection implements manager.LeaderElectionRunnable: the Elector starts it.

@@ -21,19 +21,23 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/skep-dev/skep/api/v1alpha1"
+	"github.com/skep-dev/skep/controller/cueartifact/archives"
 	"github.com/skep-dev/skep/schemas"
 	"github.com/skep-dev/skep/text"
 )
 
-// The bounds of what is rendered: how long at most, bytes of YAML, bytes of a tag's value, and
+// The bounds of what is rendered: how long at most, bytes of memory, bytes of a tag's value, and
 // how many problems are named.
 const (
 	maxRenderTime = 30 * time.Second
-	maxRendered   = 16 << 20
+	renderBytes   = 256 << 20
 	maxTagValue   = 4096
 	maxProblems   = 5
 	maxProblem    = 1024
 )
+
+// MemoryBytes is how much memory so many renderings at once take at most, beside this process.
+func MemoryBytes(concurrent int) int64 { return int64(places(concurrent)) * renderBytes }
 
 // tagValues are the tags of a CueArtifact with their values.
 type tagValues struct {
@@ -141,7 +145,7 @@ func (r *rendering) size() int {
 func (r *Reconciler) render(ctx context.Context, o *v1alpha1.CueArtifact, a meta.Artifact, t tagValues) (*rendering, error) {
 	ctx, cancel := context.WithTimeout(ctx, timeout(o.Spec))
 	defer cancel()
-	dir, err := r.Store.scratch()
+	dir, err := r.Store.Scratch()
 	if err != nil {
 		return nil, retry(ReasonStorageFailed, "make a folder for the source: %w", err)
 	}
@@ -153,7 +157,7 @@ func (r *Reconciler) render(ctx context.Context, o *v1alpha1.CueArtifact, a meta
 	}
 	objects, problems, err := schemas.Render(ctx, schemas.Options{
 		Root: filepath.Join(dir, "source"), Path: strings.TrimPrefix(path.Clean("/"+o.Spec.Path), "/"),
-		Package: o.Spec.Package, Expressions: o.Spec.Expressions, Tags: t.args, Timeout: min(timeout(o.Spec), maxRenderTime),
+		Package: o.Spec.Package, Expressions: o.Spec.Expressions, Tags: t.args, Timeout: min(timeout(o.Spec), maxRenderTime), MemoryBytes: renderBytes,
 	})
 	switch {
 	case waited(ctx):
@@ -180,8 +184,8 @@ func rendered(objects []schemas.Object, revision, at string) (*rendering, error)
 	if err := schemas.Write(&out, objects, schemas.YAML); err != nil {
 		return nil, stalled(ReasonRenderFailed, "render revision %s: %w", revision, err)
 	}
-	if out.Len() > maxRendered {
-		return nil, stalled(ReasonRenderFailed, "render revision %s: it renders to more than %d MiB: split it into several CueArtifacts", revision, maxRendered>>20)
+	if out.Len() > archives.MaxContent {
+		return nil, stalled(ReasonRenderFailed, "render revision %s: it renders to more than %d MiB: split it into several CueArtifacts", revision, archives.MaxContent>>20)
 	}
 	sum := sha256.Sum256(out.Bytes())
 	return &rendering{objects: objects, yaml: out.Bytes(), digest: hex.EncodeToString(sum[:])}, nil

@@ -32,6 +32,7 @@ import (
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/controller"
 	"github.com/skep-dev/skep/controller/cueartifact"
+	"github.com/skep-dev/skep/controller/cueartifact/archives"
 	"github.com/skep-dev/skep/test/fixture/programs"
 )
 
@@ -135,7 +136,7 @@ func (f *flux) render(change ...func(*controller.Options)) (stop func()) {
 	f.t.Cleanup(func() { _ = l.Close() })
 	address := l.Addr().String()
 	return f.control(append([]func(*controller.Options){func(o *controller.Options) {
-		o.Cue.Store = cueartifact.StoreOptions{Dir: f.storage, Address: address, Advertised: "127.0.0.1:" + address[strings.LastIndex(address, ":")+1:]}
+		o.Cue.Store = archives.Options{Dir: f.storage, Address: address, Advertised: "127.0.0.1:" + address[strings.LastIndex(address, ":")+1:]}
 		o.Cue.Listen = func() (net.Listener, error) { return l, nil }
 	}}, change...)...)
 }
@@ -212,8 +213,8 @@ func definitions(image string, names ...string) string {
 	return b.String()
 }
 
-// announced is the ExternalArtifact of a CueArtifact, and what its archive has.
-func (f *flux) announced(o *v1alpha1.CueArtifact) (*sourcev1.ExternalArtifact, string) {
+// external is the ExternalArtifact of a CueArtifact, which has an artifact.
+func (f *flux) external(o *v1alpha1.CueArtifact) *sourcev1.ExternalArtifact {
 	f.t.Helper()
 	ea := &sourcev1.ExternalArtifact{}
 	if err := f.Get(f.t.Context(), client.ObjectKeyFromObject(o), ea); err != nil {
@@ -222,6 +223,13 @@ func (f *flux) announced(o *v1alpha1.CueArtifact) (*sourcev1.ExternalArtifact, s
 	if ea.Status.Artifact == nil {
 		f.t.Fatal("the ExternalArtifact has no artifact")
 	}
+	return ea
+}
+
+// announced is the ExternalArtifact of a CueArtifact, and what its archive has.
+func (f *flux) announced(o *v1alpha1.CueArtifact) (*sourcev1.ExternalArtifact, string) {
+	f.t.Helper()
+	ea := f.external(o)
 	return ea, f.download(*ea.Status.Artifact)
 }
 

@@ -1,4 +1,8 @@
-package cueartifact
+// Package archives stores what CueArtifacts publish as archives, and serves them.
+//
+// It owns the folder: how archives are named, how many there are and how much room they take.
+// It knows neither what is in an archive nor who asks for it.
+package archives
 
 import (
 	"archive/tar"
@@ -21,8 +25,8 @@ import (
 	"github.com/skep-dev/skep/api/v1alpha1"
 )
 
-// StoreOptions say where archives are stored, and how many.
-type StoreOptions struct {
+// Options say where archives are stored, and how many.
+type Options struct {
 	// Dir is a folder of the store's own. Needed.
 	Dir string
 	// Address is where the archives are served. Advertised is the host[:port] that clients
@@ -43,6 +47,9 @@ type Store struct {
 	maxBytes int64
 }
 
+// MaxContent is how many bytes of content an archive has at most.
+const MaxContent = 16 << 20
+
 // The names in the store: the one file of an archive, the suffix of archives, and the folder
 // of what is not an archive yet.
 const (
@@ -54,8 +61,8 @@ const (
 // collectTimeout bounds how long old archives of one CueArtifact are looked for.
 const collectTimeout = 5 * time.Second
 
-// NewStore opens a store, and makes its folder.
-func NewStore(o StoreOptions) (*Store, error) {
+// New opens a store, and makes its folder.
+func New(o Options) (*Store, error) {
 	if err := os.MkdirAll(filepath.Join(o.Dir, scratchDir), 0o700); err != nil {
 		return nil, fmt.Errorf("make the folder of artifacts: %w", err)
 	}
@@ -77,8 +84,8 @@ func orDefault[T int | int64 | time.Duration](value, otherwise T) T {
 	return value
 }
 
-// scratch makes a folder for what is being rendered.
-func (s *Store) scratch() (string, error) {
+// Scratch makes a folder for what is being rendered.
+func (s *Store) Scratch() (string, error) {
 	return os.MkdirTemp(filepath.Join(s.storage.BasePath, scratchDir), "")
 }
 
@@ -107,9 +114,9 @@ func (s *Store) artifact(o *v1alpha1.CueArtifact, revision, digest string) meta.
 	return a
 }
 
-// stored is what is announced of the archive that a status says is published; nil where there
+// Stored is what is announced of the archive that a status says is published; nil where there
 // is none, or it is not what the status says. Nothing else of the status is believed.
-func (s *Store) stored(o *v1alpha1.CueArtifact) *meta.Artifact {
+func (s *Store) Stored(o *v1alpha1.CueArtifact) *meta.Artifact {
 	former := o.Status.Artifact
 	if former == nil {
 		return nil
@@ -129,25 +136,25 @@ func (s *Store) stored(o *v1alpha1.CueArtifact) *meta.Artifact {
 	return &a
 }
 
-// has reports whether an archive is stored.
-func (s *Store) has(a *meta.Artifact) bool { return a != nil && s.storage.ArtifactExist(*a) }
+// Has reports whether an archive is stored.
+func (s *Store) Has(a *meta.Artifact) bool { return a != nil && s.storage.ArtifactExist(*a) }
 
-// put stores content as an archive. Content that the status says is published keeps its
+// Put stores content with a digest, in hexadecimal digits, as an archive. Content that the status says is published keeps its
 // revision, also where its archive was lost.
-func (s *Store) put(o *v1alpha1.CueArtifact, sourceRevision string, r *rendering) (meta.Artifact, error) {
-	former, revision := o.Status.Artifact, sourceRevision+revisionMark+r.digest
-	same := former != nil && strings.HasSuffix(former.Revision, revisionMark+r.digest)
+func (s *Store) Put(o *v1alpha1.CueArtifact, sourceRevision string, content []byte, digest string) (meta.Artifact, error) {
+	former, revision := o.Status.Artifact, sourceRevision+revisionMark+digest
+	same := former != nil && strings.HasSuffix(former.Revision, revisionMark+digest)
 	if same {
-		if a := s.stored(o); a != nil {
+		if a := s.Stored(o); a != nil {
 			return *a, nil
 		}
 		revision = former.Revision
 	}
-	if err := s.hasRoom(int64(len(r.yaml))); err != nil {
+	if err := s.hasRoom(int64(len(content))); err != nil {
 		return meta.Artifact{}, err
 	}
-	a := s.artifact(o, revision, r.digest)
-	if err := s.archive(&a, r.yaml); err != nil {
+	a := s.artifact(o, revision, digest)
+	if err := s.archive(&a, content); err != nil {
 		return meta.Artifact{}, err
 	}
 	if same && former.Digest == a.Digest {
@@ -158,7 +165,7 @@ func (s *Store) put(o *v1alpha1.CueArtifact, sourceRevision string, r *rendering
 
 // archive writes an archive.
 func (s *Store) archive(a *meta.Artifact, content []byte) error {
-	dir, err := s.scratch()
+	dir, err := s.Scratch()
 	if err != nil {
 		return err
 	}
@@ -169,7 +176,12 @@ func (s *Store) archive(a *meta.Artifact, content []byte) error {
 	if err := s.storage.MkdirAll(*a); err != nil {
 		return err
 	}
-	return s.storage.Archive(a, dir, nil)
+	if err := s.storage.Archive(a, dir, nil); err != nil {
+		return err
+	}
+	// As an API server stores it.
+	a.LastUpdateTime = a.LastUpdateTime.Rfc3339Copy()
+	return nil
 }
 
 // hasRoom says why so many bytes more cannot be stored.
@@ -194,8 +206,8 @@ func (s *Store) hasRoom(more int64) error {
 	return err
 }
 
-// read reads what an archive has.
-func (s *Store) read(a meta.Artifact) ([]byte, error) {
+// Read reads what an archive has.
+func (s *Store) Read(a meta.Artifact) ([]byte, error) {
 	f, err := os.Open(s.storage.LocalPath(a))
 	if err != nil {
 		return nil, err
@@ -211,26 +223,26 @@ func (s *Store) read(a meta.Artifact) ([]byte, error) {
 			return nil, err
 		}
 		if header.Name == archived {
-			return io.ReadAll(io.LimitReader(files, maxRendered))
+			return io.ReadAll(io.LimitReader(files, MaxContent))
 		}
 	}
 }
 
-// collect removes what a CueArtifact published before, except the last of it.
-func (s *Store) collect(ctx context.Context, a meta.Artifact) error {
+// Collect removes what a CueArtifact published before, except the last of it.
+func (s *Store) Collect(ctx context.Context, a meta.Artifact) error {
 	_, err := s.storage.GarbageCollect(ctx, a, collectTimeout)
 	return err
 }
 
-// remove removes all archives of a CueArtifact.
-func (s *Store) remove(o *v1alpha1.CueArtifact) error {
+// Remove removes all archives of a CueArtifact.
+func (s *Store) Remove(o *v1alpha1.CueArtifact) error {
 	_, err := s.storage.RemoveAll(s.artifact(o, "", "any"))
 	return err
 }
 
-// sweep removes what was being rendered when a process ended, and the archives of CueArtifacts
+// Sweep removes what was being rendered when a process ended, and the archives of CueArtifacts
 // that are not there.
-func (s *Store) sweep(exist map[types.NamespacedName]bool) error {
+func (s *Store) Sweep(exist map[types.NamespacedName]bool) error {
 	errs := []error{os.RemoveAll(filepath.Join(s.storage.BasePath, scratchDir)), os.MkdirAll(filepath.Join(s.storage.BasePath, scratchDir), 0o700)}
 	root := filepath.Join(s.storage.BasePath, strings.ToLower(v1alpha1.KindCueArtifact))
 	dirs, err := filepath.Glob(filepath.Join(root, "*", "*"))

@@ -1,4 +1,4 @@
-package cueartifact
+package archives
 
 import (
 	"context"
