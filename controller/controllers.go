@@ -259,14 +259,9 @@ func join(ctx context.Context, o Options, engine *policies.Engine) (ctrl.Manager
 		Interval: o.Interval, ReadyWithin: time.Second, Describe: memory.Describe,
 		Events: told, Metrics: counted, Leader: elector,
 	}
-	again, err := registerApplications(ctx, mgr, o.Agents, applications)
+	again, err := registerEvaluated(ctx, mgr, o, secrets, applications)
 	if err != nil {
-		return nil, fmt.Errorf("register applications: %w", err)
-	}
-	if again, err = registerCue(ctx, mgr, o, secrets, again, &cueartifact.Reconciler{
-		Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Evaluator: evaluator, Keeper: keeper, Events: told, Leader: elector,
-	}); err != nil {
-		return nil, fmt.Errorf("register CueArtifacts: %w", err)
+		return nil, err
 	}
 	settings := &policy.Reconciler{Client: mgr.GetClient(), Keeper: keeper, Weigher: applications, Changed: again, Events: told, Leader: elector, NamespacedEvery: o.NamespacedPoliciesEvery}
 	if err := settings.Register(mgr); err != nil {
@@ -333,6 +328,25 @@ func remembering(c client.Client, ring *sealing.Ring, registries *registry.Clien
 	shared := access.NewShared(registries, access.SharedOptions{Recall: memory.Recall})
 	memory.Remember, memory.Open = shared.Remember, shared.Open
 	return memory, shared
+}
+
+// registerEvaluated has the manager run what the gate evaluates: applications, and CueArtifacts
+// with those that are rendered. again has all of it evaluated anew.
+func registerEvaluated(ctx context.Context, mgr ctrl.Manager, o Options, secrets *pull.Secrets, r *application.Reconciler) (again func(policy.Where), err error) {
+	applications, err := registerApplications(ctx, mgr, o.Agents, r)
+	if err != nil {
+		return nil, fmt.Errorf("register applications: %w", err)
+	}
+	rendered, err := registerCue(ctx, mgr, o.Cue, secrets, &cueartifact.Reconciler{
+		Client: r.Client, Live: r.Live, Evaluator: r.Evaluator, Keeper: r.Keeper, Events: r.Events, Leader: r.Leader,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("register CueArtifacts: %w", err)
+	}
+	return func(where policy.Where) {
+		applications(where)
+		rendered()
+	}, nil
 }
 
 // registerApplications has the manager run the reconciler, and look where agents

@@ -9,7 +9,6 @@ import (
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/controller/cueartifact"
 	"github.com/skep-dev/skep/controller/cueartifact/archives"
-	"github.com/skep-dev/skep/controller/policy"
 	"github.com/skep-dev/skep/controller/pull"
 	"github.com/skep-dev/skep/image/access"
 )
@@ -39,26 +38,21 @@ func (o CueOptions) MemoryBytes() int64 {
 	return cueartifact.MemoryBytes(o.Concurrent)
 }
 
-// registerCue has the manager render CueArtifacts, where it is asked to. again has applications
-// evaluated anew, and both what is returned.
-func registerCue(ctx context.Context, mgr ctrl.Manager, o Options, secrets *pull.Secrets, again func(policy.Where), r *cueartifact.Reconciler) (both func(policy.Where), err error) {
-	if !o.Cue.served() {
-		return again, nil
+// registerCue has the manager render CueArtifacts, where it is asked to. again has what they
+// render to evaluated anew.
+func registerCue(ctx context.Context, mgr ctrl.Manager, o CueOptions, secrets *pull.Secrets, r *cueartifact.Reconciler) (again func(), err error) {
+	if !o.served() {
+		return func() {}, nil
 	}
-	if r.Store, err = archives.New(o.Cue.Store); err != nil {
+	if r.Store, err = archives.New(o.Store); err != nil {
 		return nil, err
 	}
-	r.Concurrent, r.NoCrossNamespaceRefs = o.Cue.Concurrent, o.Cue.NoCrossNamespaceRefs
-	r.Images = imagesFor(secrets)
-	rendered, err := r.Register(ctx, mgr)
-	if err != nil {
+	r.Concurrent, r.NoCrossNamespaceRefs, r.Images = o.Concurrent, o.NoCrossNamespaceRefs, imagesFor(secrets)
+	if again, err = r.Register(ctx, mgr); err != nil {
 		return nil, err
 	}
-	r.Leader.Add(&archives.Server{Store: r.Store, Address: o.Cue.Store.Address, Listen: o.Cue.Listen})
-	return func(where policy.Where) {
-		again(where)
-		rendered()
-	}, nil
+	r.Leader.Add(&archives.Server{Store: r.Store, Address: o.Store.Address, Listen: o.Listen})
+	return again, nil
 }
 
 // imagesFor reads an application's image for a CueArtifact of a namespace: with the pull Secrets

@@ -65,13 +65,16 @@ func yes(b bool) string {
 
 func newRender() *cobra.Command {
 	var (
-		output, tagsEnv string
-		tags            []string
+		output, pkg, tagsEnv string
+		tags, expressions    []string
 	)
 	cmd := &cobra.Command{
 		Use:   "render PATH",
 		Short: "Print the definitions a CUE package or file comes to",
-		Args:  cobra.ExactArgs(1),
+		Long: "Print the definitions a CUE package or file comes to.\n\n" +
+			"With --package or --expression, the folder PATH alone is rendered: no folder below, no YAML and no JSON. A CueArtifact with the\n" +
+			"same package, expressions and tags renders the same.",
+		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			from, err := sourceOf(cmd, args[0])
 			if err != nil {
@@ -81,7 +84,7 @@ func newRender() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			from.Tags = slices.Concat(tags, more)
+			from.Package, from.Expressions, from.Tags = pkg, expressions, slices.Concat(tags, more)
 			objects, problems, err := schemas.Render(cmd.Context(), from)
 			if err != nil {
 				return err
@@ -96,6 +99,8 @@ func newRender() *cobra.Command {
 			return errors.Join(all...)
 		},
 	}
+	cmd.Flags().StringVarP(&pkg, "package", "p", "", "CUE package to render, of several in the folder; _ is the one without a name (default: all)")
+	cmd.Flags().StringArrayVarP(&expressions, "expression", "e", nil, "CUE expression to render instead of the whole package, such as apps.edge; may be repeated")
 	cmd.Flags().StringArrayVarP(&tags, "tag", "t", nil, "value for a CUE @tag: key=value")
 	cmd.Flags().StringVar(&tagsEnv, "tags-from-env", "", "environment variable with more tags, as parameters of an Argo CD plugin: ARGOCD_APP_PARAMETERS")
 	display.OutputFlag(cmd, &output, "yaml", "json")

@@ -155,7 +155,8 @@ func (r *Reconciler) finalize(ctx context.Context, o *v1alpha1.CueArtifact) erro
 		return fmt.Errorf("remove artifacts of CueArtifact %s: %w", name, err)
 	}
 	r.forget(name)
-	if err := r.Client.Patch(ctx, o, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})); client.IgnoreNotFound(err) != nil {
+	err := r.Client.Patch(ctx, o, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{}))
+	if client.IgnoreNotFound(err) != nil {
 		return fmt.Errorf("remove finalizer of CueArtifact %s: %w", name, err)
 	}
 	return nil
@@ -289,15 +290,21 @@ func (r *Reconciler) report(ctx context.Context, before, o *v1alpha1.CueArtifact
 	case err != nil:
 		return fmt.Errorf("patch status of CueArtifact %s: %w", client.ObjectKeyFromObject(o), err)
 	}
+	r.tell(before, o, former, m, failed)
+	return nil
+}
+
+// tell sends an event about another failure than the status said before, and about a new
+// revision.
+func (r *Reconciler) tell(before, o *v1alpha1.CueArtifact, former *meta.Artifact, m *memo, failed error) {
 	was, is := conditions.Get(before, v1alpha1.ConditionReady), conditions.Get(o, v1alpha1.ConditionReady)
 	switch {
 	case failed != nil && (was == nil || was.Reason != is.Reason || was.Message != is.Message):
-		r.event(before, corev1.EventTypeWarning, is.Reason, fmt.Sprintf("revision %s: %s", o.Status.LastAttemptedRevision, is.Message))
+		r.Events.Eventf(before, nil, corev1.EventTypeWarning, is.Reason, "Publish", "revision %s: %s", o.Status.LastAttemptedRevision, is.Message)
 	case failed != nil || o.Status.Artifact == nil:
 	case before.Status.Artifact == nil || before.Status.Artifact.Revision != o.Status.Artifact.Revision:
-		r.event(before, corev1.EventTypeNormal, ReasonNewArtifact, r.describeNew(former, m))
+		r.Events.Eventf(before, nil, corev1.EventTypeNormal, ReasonNewArtifact, "Publish", "%s", r.describeNew(former, m))
 	}
-	return nil
 }
 
 // collect removes what a newer archive replaced some time ago. Until here it was compared with.
@@ -308,11 +315,6 @@ func (r *Reconciler) collect(ctx context.Context, m *memo) {
 	if err := r.Store.Collect(ctx, *m.artifact); err != nil {
 		ctrl.LoggerFrom(ctx).Error(err, "remove former artifacts")
 	}
-}
-
-// event sends an event.
-func (r *Reconciler) event(o *v1alpha1.CueArtifact, kind, reason, note string) {
-	r.Events.Eventf(o, nil, kind, reason, "Publish", "%s", note)
 }
 
 // concurrent is how many are rendered at once.

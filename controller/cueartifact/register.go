@@ -100,7 +100,7 @@ func (r *Reconciler) Start(ctx context.Context) error {
 	asked := evaluations.NewQueue(r.now)
 	r.set(ctx, asked)
 	<-ctx.Done()
-	r.set(nil, nil)
+	r.set(ctx, nil)
 	asked.Wait()
 	return nil
 }

@@ -68,6 +68,7 @@ func TestManyCueArtifactsAtRestAskNothing(t *testing.T) {
 	f.render(func(o *controller.Options) {
 		o.Config = rest.CopyConfig(o.Config)
 		o.Config.Wrap(asked.wrap)
+		o.Cue.Concurrent = 4
 	})
 	began := time.Now()
 	f.crowd(image)

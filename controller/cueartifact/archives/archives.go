@@ -61,7 +61,7 @@ const (
 // collectTimeout bounds how long old archives of one CueArtifact are looked for.
 const collectTimeout = 5 * time.Second
 
-// NewStore opens a store, and makes its folder.
+// New opens a store, and makes its folder.
 func New(o Options) (*Store, error) {
 	if err := os.MkdirAll(filepath.Join(o.Dir, scratchDir), 0o700); err != nil {
 		return nil, fmt.Errorf("make the folder of artifacts: %w", err)
