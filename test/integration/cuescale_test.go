@@ -27,37 +27,26 @@ const restInterval = 2 * time.Second
 func (f *flux) crowd(image string) {
 	f.t.Helper()
 	f.commit("src", "main@sha1:1", definitions(image, "one"))
-	for i := range many {
+	all := make([]*v1alpha1.CueArtifact, many)
+	for i := range all {
 		// Of different expressions, so that each is rendered.
 		value := fmt.Sprintf("%d", i)
-		f.create(cueArtifact("apps-"+value, "src", func(s *v1alpha1.CueArtifactSpec) {
-			s.Expressions, s.Path = []string{"{one: one, n: " + value + "}"}, "apps"
-		}))
+		all[i] = cueArtifact("apps-"+value, "src", func(s *v1alpha1.CueArtifactSpec) {
+			s.Expressions, s.Path, s.Interval.Duration = []string{"{one: one, n: " + value + "}"}, "apps", restInterval
+		})
+		f.create(all[i])
 	}
-	f.all(func(o *v1alpha1.CueArtifact) bool {
-		return o.Status.Artifact != nil && len(o.Status.Applications) == 1 && o.Status.Applications[0].Allowed != metav1.ConditionUnknown
-	})
-}
-
-// all waits until all CueArtifacts are as they are to be.
-func (f *flux) all(is func(*v1alpha1.CueArtifact) bool) {
-	f.t.Helper()
-	f.within(5*time.Minute, "all CueArtifacts", func() error {
-		var list v1alpha1.CueArtifactList
-		if err := f.List(f.t.Context(), &list, client.InNamespace("default")); err != nil {
-			return err
-		}
-		done := 0
-		for i := range list.Items {
-			if is(&list.Items[i]) {
-				done++
+	for _, o := range all {
+		f.until(o.Name, func() error {
+			if err := f.Get(f.t.Context(), client.ObjectKeyFromObject(o), o); err != nil {
+				return err
 			}
-		}
-		if done < many {
-			return fmt.Errorf("%d of %d are, the first has %v", done, many, list.Items[0].Status)
-		}
-		return nil
-	})
+			if apps := o.Status.Applications; o.Status.Artifact == nil || len(apps) != 1 || apps[0].Allowed == metav1.ConditionUnknown {
+				return fmt.Errorf("its status is %v", o.Status)
+			}
+			return nil
+		})
+	}
 }
 
 func TestManyCueArtifactsAtRestAskNothing(t *testing.T) {
