@@ -2,7 +2,6 @@ package main
 
 import (
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -10,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/skep-dev/skep/cmd/skep/internal/display"
+	"github.com/skep-dev/skep/cmd/skep/internal/images"
 	"github.com/skep-dev/skep/hook"
 	"github.com/skep-dev/skep/schemas"
 )
@@ -66,17 +66,27 @@ func newRender() *cobra.Command {
 	var (
 		output string
 		tags   []string
+		push   images.PushFlags
 	)
 	cmd := &cobra.Command{
 		Use:   "render PATH",
-		Short: "Print the definitions a CUE package or file comes to",
-		Args:  cobra.ExactArgs(1),
+		Short: "Print the definitions a CUE package or file comes to, or push them for Flux and Argo CD",
+		Long:  renderLong,
+		Example: "  skep render -t env=prod definitions\n" +
+			"  skep render --push oci://registry.example.com/bpf/definitions:main --sign --key cosign.key definitions",
+		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := push.Check(); err != nil {
+				return err
+			}
 			from, err := sourceOf(cmd, args[0])
 			if err != nil {
 				return err
 			}
 			from.Tags = tags
+			if push.Wanted() {
+				return pushRendered(cmd, &push, from)
+			}
 			objects, problems, err := schemas.Render(cmd.Context(), from)
 			if err != nil {
 				return err
@@ -84,13 +94,10 @@ func newRender() *cobra.Command {
 			if err := printObjects(cmd.OutOrStdout(), output, objects); err != nil {
 				return err
 			}
-			all := make([]error, 0, len(problems))
-			for _, p := range problems {
-				all = append(all, p)
-			}
-			return errors.Join(all...)
+			return problemsError(problems)
 		},
 	}
+	push.Register(cmd)
 	cmd.Flags().StringArrayVarP(&tags, "tag", "t", nil, "value for a CUE @tag: key=value")
 	display.OutputFlag(cmd, &output, "yaml", "json")
 	return cmd
