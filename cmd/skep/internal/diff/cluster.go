@@ -310,8 +310,10 @@ func kinds() []string {
 	}
 }
 
-// removed adds what the owner of the objects has in the cluster, and PATH has not.
+// removed adds what the owner of the objects has in the cluster, and PATH has not. Where the
+// caller may not list a kind everywhere, the namespaces of PATH are looked at.
 func (c *Cluster) removed(ctx context.Context, r *Report, known map[v1alpha1.Identity]bool, owners map[string]bool) (cautions []string, err error) {
+	var within, hidden []string
 	for _, kind := range kinds() {
 		visit := func(live *unstructured.Unstructured) error {
 			id := v1alpha1.Identity{Kind: kind, Namespace: live.GetNamespace(), Name: live.GetName()}
@@ -322,18 +324,27 @@ func (c *Cluster) removed(ctx context.Context, r *Report, known map[v1alpha1.Ide
 		}
 		err := c.list(ctx, kind, metav1.NamespaceAll, visit)
 		if apierrors.IsForbidden(err) {
-			cautions = append(cautions, fmt.Sprintf("%s: objects that would be removed are shown for the namespaces of PATH alone: %v", kind, err))
-			err = c.listWithin(ctx, kind, known, visit)
+			if err = c.listWithin(ctx, kind, known, visit); err == nil {
+				within = append(within, kind)
+			}
 		}
 		if apierrors.IsForbidden(err) {
-			cautions = append(cautions, fmt.Sprintf("%s: objects that would be removed are not shown: %v; ask for the right to list them", kind, err))
-			err = nil
+			hidden, err = append(hidden, kind), nil
 		}
 		if err != nil {
-			return cautions, fmt.Errorf("list %s: %w", kind, err)
+			return nil, fmt.Errorf("list %s: %w", kind, err)
 		}
 	}
-	return cautions, nil
+	return append(caution("for the namespaces of PATH alone", within), caution("nowhere", hidden)...), nil
+}
+
+// caution says that removed objects of some kinds are not shown everywhere; nothing where there
+// are none.
+func caution(where string, kinds []string) []string {
+	if len(kinds) == 0 {
+		return nil
+	}
+	return []string{fmt.Sprintf("removed objects of the kinds %s are shown %s; ask for the right to list them", strings.Join(kinds, ", "), where)}
 }
 
 // remove adds an object that is removed.
@@ -387,4 +398,3 @@ func (c *Cluster) list(ctx context.Context, kind, namespace string, visit func(*
 		}
 	}
 }
-

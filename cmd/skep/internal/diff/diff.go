@@ -193,4 +193,3 @@ func unified(c Change, before, after string) string {
 	_, out, _ = strings.Cut(out, "\n")
 	return out
 }
-

@@ -27,11 +27,17 @@ func document(o *unstructured.Unstructured) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	maps.DeleteFunc(metadata, func(field string, _ any) bool { return !slices.Contains(authored, field) })
-	plain.Object["metadata"] = metadata
 	annotations := plain.GetAnnotations()
 	maps.DeleteFunc(annotations, func(name, _ string) bool { return name == lastApplied || strings.HasPrefix(name, v1alpha1.Group+"/") })
-	plain.SetAnnotations(annotations)
+	metadata["annotations"] = annotations
+	if len(annotations) == 0 {
+		delete(metadata, "annotations")
+	}
+	if len(plain.GetLabels()) == 0 {
+		delete(metadata, "labels")
+	}
+	maps.DeleteFunc(metadata, func(field string, _ any) bool { return !slices.Contains(authored, field) })
+	plain.Object["metadata"] = metadata
 	doc, err := display.YAML(plain.Object)
 	return string(doc), err
 }
