@@ -46,7 +46,8 @@ func TestMain(m *testing.M) {
 // which writes a test program, "plainkey NAME", which writes a key without a
 // password beside its signer, which is revoked in NAME.revoked.yaml, since 2026 in
 // NAME.since.yaml, and called NAME-twin in NAME.twin.yaml, "json FILE PATH VALUE", "cut FROM TO", "registry",
-// which starts one at $REGISTRY, and "artifact REF", which writes what flux pull artifact finds there.
+// which starts one at $REGISTRY, "artifact REF", which writes what flux pull artifact finds there, and
+// "pipeline FILE STEP TO", which writes the script of a step of examples/ci.
 func TestCommands(t *testing.T) {
 	testscript.Run(t, testscript.Params{
 		Dir:                 "testdata",
@@ -74,6 +75,7 @@ func TestCommands(t *testing.T) {
 			"json":     jsonValue,
 			"registry": serveRegistry,
 			"artifact": readArtifact,
+			"pipeline": pipelineStep,
 		},
 	})
 }
