@@ -1,6 +1,6 @@
 // Package examples holds definitions to copy, each in a folder with the C
 // source of its program, the compiled object, a policy and a page that leads
-// through it, policies to copy, and pipelines to copy.
+// through it, and policies to copy.
 //
 // It owns the embedded files and nothing that acts on them.
 package examples
@@ -16,5 +16,5 @@ import "embed"
 // FS holds the folders of the examples, each with its .c, .o, .cue and .rego
 // files and its README.md.
 //
-//go:embed README.md xdp-counter tcx-firewall tcx-denylist exec-snoop pod-execs shared-map port-fleet evidence ci
+//go:embed README.md xdp-counter tcx-firewall tcx-denylist exec-snoop pod-execs shared-map port-fleet evidence
 var FS embed.FS

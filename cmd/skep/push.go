@@ -89,7 +89,7 @@ func originOf(ctx context.Context, push *images.PushFlags, from schemas.Options,
 	checkout, err := checkoutOf(from)
 	switch {
 	case err == nil:
-		if err = fromCheckout(ctx, &origin, checkout, from, manifests); err != nil {
+		if err := fromCheckout(ctx, &origin, checkout, from, manifests); err != nil {
 			return origin, err
 		}
 	case !errors.Is(err, source.ErrNoCheckout):

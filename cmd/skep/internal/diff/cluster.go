@@ -189,25 +189,25 @@ func supposed(live, wanted *unstructured.Unstructured) *unstructured.Unstructure
 // It is applied as it was before: on the server's side in the name of the same manager, whose
 // fields go that the definition no longer has; or by the annotation of kubectl apply.
 func (c *Cluster) dryRun(ctx context.Context, id v1alpha1.Identity, live, wanted *unstructured.Unstructured) (*unstructured.Unstructured, error) {
-	patch, kind := []byte(nil), types.ApplyPatchType
 	force := true
 	options := metav1.PatchOptions{DryRun: []string{metav1.DryRunAll}, FieldManager: c.manager(live), Force: &force}
 	modified, err := wanted.MarshalJSON()
 	if err != nil {
 		return nil, err
 	}
-	if patch = modified; clientSide(live) && c.FieldManager == "" {
-		current, err := live.MarshalJSON()
-		if err != nil {
-			return nil, err
-		}
-		patch, err = jsonmergepatch.CreateThreeWayJSONMergePatch([]byte(live.GetAnnotations()[lastApplied]), modified, current)
-		if err != nil || string(patch) == "{}" {
-			return live, err
-		}
-		kind, options.Force = types.MergePatchType, nil
+	if !clientSide(live) || c.FieldManager != "" {
+		return c.within(id).Patch(ctx, id.Name, types.ApplyPatchType, modified, options)
 	}
-	return c.within(id).Patch(ctx, id.Name, kind, patch, options)
+	current, err := live.MarshalJSON()
+	if err != nil {
+		return nil, err
+	}
+	patch, err := jsonmergepatch.CreateThreeWayJSONMergePatch([]byte(live.GetAnnotations()[lastApplied]), modified, current)
+	if err != nil || string(patch) == "{}" {
+		return live, err
+	}
+	options.Force = nil
+	return c.within(id).Patch(ctx, id.Name, types.MergePatchType, patch, options)
 }
 
 // appliedBy is who applied an object on the server's side last; empty where nobody did.

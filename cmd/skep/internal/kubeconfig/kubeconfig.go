@@ -1,4 +1,5 @@
-// Package kubeconfig is how commands reach a cluster: as the caller, by kubectl's flags and files.
+// Package kubeconfig is how commands reach a cluster: as the caller, by kubectl's flags and files. It
+// asks the cluster nothing, and shows no credentials.
 package kubeconfig
 
 import (
