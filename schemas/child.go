@@ -31,6 +31,8 @@ type job struct {
 	MemoryBytes int64
 	// Places is how many fields have their places told.
 	Places int
+	// ListTags has the tags told, and nothing rendered.
+	ListTags bool
 }
 
 // record is one line of what the child answers. Exactly one field is set.
@@ -40,6 +42,7 @@ type record struct {
 	End   *int `json:"end,omitempty"`
 	// UsedTag is the key of a tag the unit has a place for.
 	UsedTag string   `json:"usedTag,omitempty"`
+	Tag     *Tag     `json:"tag,omitempty"`
 	Object  *Object  `json:"object,omitempty"`
 	Problem *Problem `json:"problem,omitempty"`
 }
@@ -48,6 +51,7 @@ type record struct {
 type outcome struct {
 	objects  []Object
 	problems []Problem
+	tags     []Tag
 	usedTags map[string]bool
 	// done counts the units that ended, from the first.
 	done int
@@ -74,6 +78,7 @@ func serve(c *confined.Child) error {
 	confined.Watch(j.MemoryBytes, 0)
 	r := newRenderer(j.Files, j.Tags, c.Out)
 	r.places = j.Places
+	r.listTags, r.tagsLeft = j.ListTags, maxTags
 	return r.run(j.Units)
 }
 
@@ -97,12 +102,13 @@ func renderAll(ctx context.Context, t *tree, units []unit, o Options) (outcome, 
 			}
 			return all, nil
 		}
-		out, err := renderIn(ctx, job{t.files, units, o.Tags, o.MemoryBytes, places}, o.Timeout)
+		out, err := renderIn(ctx, job{t.files, units, o.Tags, o.MemoryBytes, places, o.listTags}, o.Timeout)
 		if err != nil {
 			return outcome{}, err
 		}
 		all.objects = append(all.objects, out.objects...)
 		all.problems = append(all.problems, out.problems...)
+		all.tags = append(all.tags, out.tags...)
 		for tag := range out.usedTags {
 			all.usedTags[tag] = true
 		}
@@ -169,6 +175,7 @@ func readOutcome(r io.Reader, units []unit) (outcome, error) {
 	dec := json.NewDecoder(bounded)
 	var objects []Object
 	var problems []Problem
+	var tags []Tag
 	for {
 		var rec record
 		if err := dec.Decode(&rec); errors.Is(err, io.EOF) && bounded.N > 0 {
@@ -183,11 +190,13 @@ func readOutcome(r io.Reader, units []unit) (outcome, error) {
 			objects = append(objects, *rec.Object)
 		case rec.Problem != nil:
 			problems = append(problems, *rec.Problem)
+		case rec.Tag != nil:
+			tags = append(tags, *rec.Tag)
 		case rec.UsedTag != "":
 			out.usedTags[rec.UsedTag] = true
 		case rec.Begin != nil:
 			out.begun = true
-			objects, problems = nil, nil
+			objects, problems, tags = nil, nil, nil
 		case rec.End != nil && (*rec.End != out.done || out.done >= len(units)):
 			return out, errors.New("the renderer's answer is out of order")
 		case rec.End != nil:
@@ -198,6 +207,7 @@ func readOutcome(r io.Reader, units []unit) (outcome, error) {
 				problems[i].unit = units[out.done].Path
 			}
 			out.objects = append(out.objects, objects...)
+			out.tags = append(out.tags, tags...)
 			out.problems = append(out.problems, problems...)
 			out.done++
 		}

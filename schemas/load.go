@@ -37,6 +37,9 @@ type Options struct {
 	Timeout time.Duration
 	// MemoryBytes bounds the renderer's memory; 0 means 512 MiB.
 	MemoryBytes int64
+
+	// listTags has the tags told, and nothing rendered; see Tags.
+	listTags bool
 }
 
 // StreamName is the file that positions in Options.Stream name.

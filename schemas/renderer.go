@@ -32,6 +32,9 @@ type renderer struct {
 	failed  error
 	// places is of how many fields more the places are told.
 	places int
+	// listTags has the tags told, of which tagsLeft more are, and nothing rendered.
+	listTags bool
+	tagsLeft int
 }
 
 // newRenderer makes a renderer that writes records to out.
@@ -55,7 +58,7 @@ func (r *renderer) run(units []unit) error {
 		r.emit(record{Begin: &i})
 		if u.Kind == cuePackage || u.Kind == cueFile {
 			r.cue(u)
-		} else {
+		} else if !r.listTags {
 			r.data(u)
 		}
 		r.emit(record{End: &i})
@@ -75,6 +78,14 @@ func (r *renderer) emit(rec record) {
 		}
 		if p.Definition != nil {
 			p.Definition = &v1alpha1.Identity{Kind: p.Definition.Kind, Namespace: text.Line(p.Definition.Namespace), Name: text.Line(p.Definition.Name)}
+		}
+	}
+	if t := rec.Tag; t != nil {
+		for _, s := range []*string{&t.Name, &t.Type, &t.Default, &t.Doc} {
+			*s = text.Line(*s)
+		}
+		for i := range t.Shorthands {
+			t.Shorthands[i] = text.Line(t.Shorthands[i])
 		}
 	}
 	if r.failed == nil {
@@ -99,6 +110,10 @@ func (r *renderer) cue(u unit) {
 		s := r.newScope()
 		if inst.Err != nil {
 			s.rejectUnit(inst.Err, u.Path)
+			continue
+		}
+		if r.listTags {
+			r.tagsOf(inst)
 			continue
 		}
 		s.walkAll(s.ctx.BuildInstance(inst), u.Path)

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 
 	"github.com/spf13/cobra"
 
@@ -64,9 +65,9 @@ func yes(b bool) string {
 
 func newRender() *cobra.Command {
 	var (
-		output string
-		tags   []string
-		push   images.PushFlags
+		output, tagsEnv string
+		tags            []string
+		push            images.PushFlags
 	)
 	cmd := &cobra.Command{
 		Use:   "render PATH",
@@ -83,7 +84,11 @@ func newRender() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			from.Tags = tags
+			more, err := tagsFromEnv(tagsEnv)
+			if err != nil {
+				return err
+			}
+			from.Tags = slices.Concat(tags, more)
 			if push.Wanted() {
 				return pushRendered(cmd, &push, from)
 			}
@@ -99,6 +104,7 @@ func newRender() *cobra.Command {
 	}
 	push.Register(cmd)
 	cmd.Flags().StringArrayVarP(&tags, "tag", "t", nil, "value for a CUE @tag: key=value")
+	cmd.Flags().StringVar(&tagsEnv, "tags-from-env", "", "environment variable with more tags, as parameters of an Argo CD plugin: ARGOCD_APP_PARAMETERS")
 	display.OutputFlag(cmd, &output, "yaml", "json")
 	return cmd
 }

@@ -1,4 +1,4 @@
-// Command images makes the container images of skep-controller and skep-agent
+// Command images makes the container images of skep-controller, skep-agent and skep
 // without Docker, and without a base image: a static binary is all there is in
 // one, beside the certificate authorities of the machine that makes it.
 //
@@ -20,6 +20,7 @@ import (
 	"path"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 
 	"github.com/google/go-containerregistry/pkg/authn"
@@ -39,8 +40,10 @@ const authorities = "etc/ssl/certs/ca-certificates.crt"
 
 // component is one of the images.
 type component struct {
-	// value is what the chart's values call it.
+	// value is what the chart's values call it; empty of what no node of a cluster runs.
 	value string
+	// repository is where it is pulled from, where the chart does not say so.
+	repository string
 	// command is the folder below cmd, and the binary's name.
 	command string
 	// user runs it unless the Pod says otherwise.
@@ -49,12 +52,14 @@ type component struct {
 	authorities bool
 }
 
-// components are the images that the chart names.
+// components are the images that the chart names, and that of the command line.
 func components() []component {
 	return []component{
 		{value: "controller", command: "skep-controller", user: "65532:65532", authorities: true},
 		// What the agent is to talk to, it is told the authorities of.
 		{value: "agent", command: "skep-agent", user: "0:0"},
+		// The user is the one that plugins of Argo CD have to run as.
+		{repository: "ghcr.io/skep-dev/skep", command: "skep", user: "999:999", authorities: true},
 	}
 }
 
@@ -218,8 +223,8 @@ func packed(out io.Writer, all []made, to, values string) error {
 	}
 	named := map[name.Reference]v1.Image{}
 	var names []string
-	for _, m := range all {
-		ref, err := chart.tag(m.value, "")
+	for _, m := range ofChart(all) {
+		ref, err := chart.tag(m.component, "")
 		if err != nil {
 			return err
 		}
@@ -245,7 +250,7 @@ func pushed(ctx context.Context, out io.Writer, all []made, folder, values strin
 	}
 	named := map[string]any{}
 	for _, m := range all {
-		ref, err := chart.tag(m.value, folder)
+		ref, err := chart.tag(m.component, folder)
 		if err != nil {
 			return err
 		}
@@ -256,7 +261,9 @@ func pushed(ctx context.Context, out io.Writer, all []made, folder, values strin
 		if err != nil {
 			return err
 		}
-		named[m.value] = map[string]any{"repository": ref.Repository.String(), "digest": digest.String()}
+		if m.value != "" {
+			named[m.value] = map[string]any{"repository": ref.Repository.String(), "digest": digest.String()}
+		}
 		if _, err := fmt.Fprintf(out, "%s@%s\n", ref.Repository, digest); err != nil {
 			return err
 		}
@@ -272,7 +279,7 @@ func pushed(ctx context.Context, out io.Writer, all []made, folder, values strin
 // what the chart calls them, and which nodes can run them.
 func write(values string, all []made, named map[string]any) error {
 	content := map[string]map[string]any{}
-	for _, m := range all {
+	for _, m := range ofChart(all) {
 		config, err := m.ConfigFile()
 		if err != nil {
 			return err
@@ -321,12 +328,20 @@ func readChart() (chart, error) {
 	return c, nil
 }
 
-// tag is what the chart calls a component's image, below another folder where
-// one is given.
-func (c chart) tag(value, folder string) (name.Tag, error) {
-	repository, _, err := unstructured.NestedString(c.values, value, "image", "repository")
-	if err != nil {
-		return name.Tag{}, err
+// ofChart are the images that the chart names.
+func ofChart(all []made) []made {
+	return slices.DeleteFunc(slices.Clone(all), func(m made) bool { return m.value == "" })
+}
+
+// tag is what the image of a component is called in the chart's version, below another folder
+// where one is given.
+func (c chart) tag(of component, folder string) (name.Tag, error) {
+	repository := of.repository
+	if of.value != "" {
+		var err error
+		if repository, _, err = unstructured.NestedString(c.values, of.value, "image", "repository"); err != nil {
+			return name.Tag{}, err
+		}
 	}
 	if folder != "" {
 		repository = strings.TrimSuffix(folder, "/") + "/" + path.Base(repository)

@@ -60,11 +60,13 @@ func TestAnImageHoldsItsBinaryAndNoMore(t *testing.T) {
 	want := map[string]map[string]int64{
 		"controller": {"skep-controller": 0o755, "etc": 0o755, "etc/ssl": 0o755, "etc/ssl/certs": 0o755, authorities: 0o644},
 		"agent":      {"skep-agent": 0o755},
+		// The command line.
+		"": {"skep": 0o755, "etc": 0o755, "etc/ssl": 0o755, "etc/ssl/certs": 0o755, authorities: 0o644},
 	}
 	again := pretended(t)
 	for i, m := range pretended(t) {
 		if diff := cmp.Diff(want[m.value], content(t, m)); diff != "" {
-			t.Errorf("%s: %s", m.value, diff)
+			t.Errorf("%s: %s", m.command, diff)
 		}
 		config, err := m.ConfigFile()
 		if err != nil {
@@ -106,11 +108,18 @@ func TestWhatIsPushedIsWhatTheValuesName(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, m := range all {
-		named := values[m.value].Image.Repository + "@" + values[m.value].Image.Digest
-		if !strings.HasPrefix(named, folder+"/"+m.command+"@") || !strings.Contains(said.String(), named+"\n") {
-			t.Errorf("%s is called %s; said was %s", m.value, named, said.String())
+		digest, err := m.Digest()
+		if err != nil {
+			t.Fatal(err)
 		}
-		if diff := cmp.Diff(map[string]string{"kubernetes.io/arch": "arm64"}, values[m.value].NodeSelector); diff != "" {
+		named := folder + "/" + m.command + "@" + digest.String()
+		if !strings.Contains(said.String(), named+"\n") {
+			t.Errorf("%s is not said to be pushed: %s", named, said.String())
+		}
+		if v := values[m.value]; m.value != "" && v.Image.Repository+"@"+v.Image.Digest != named {
+			t.Errorf("%s is called %+v", named, v.Image)
+		}
+		if diff := cmp.Diff(map[string]string{"kubernetes.io/arch": "arm64"}, values[m.value].NodeSelector); m.value != "" && diff != "" {
 			t.Errorf("%s is run where it cannot: %s", m.value, diff)
 		}
 		ref, err := name.NewDigest(named)
@@ -150,7 +159,7 @@ func TestWhatIsPackedHasTheChartsNames(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, m := range all {
+	for _, m := range ofChart(all) {
 		tag, err := name.NewTag("ghcr.io/skep-dev/" + m.command + ":" + chart.version)
 		if err != nil {
 			t.Fatal(err)
