@@ -239,7 +239,7 @@ func (v *Validator) application(ctx context.Context, app v1alpha1.Application, b
 	verdict, aside, err := v.verdict(ctx, app, before)
 	if err != nil {
 		return answer{outcome: unverified, warnings: warnings(
-			fmt.Sprintf("%s %s is not verified yet, and nothing is loaded until it is: ", id.Kind, id), []string{err.Error()})}
+			fmt.Sprintf("%s %s %s", id.Kind, id, gate.WarningUnverified), []string{err.Error()})}
 	}
 	decision := verdict.Decision()
 	a := answer{
@@ -251,7 +251,7 @@ func (v *Validator) application(ctx context.Context, app v1alpha1.Application, b
 		return a
 	case decision.AdmissionWarn:
 		a.outcome = warned
-		a.warnings = append(warnings("denied, and not loaded: ", sentences(decision.Denied, maxWarnings)), a.warnings...)
+		a.warnings = append(warnings(gate.WarningDenied, sentences(decision.Denied, maxWarnings)), a.warnings...)
 		return a
 	}
 	refused := deny(id.Kind+" "+id.String(), sentences(decision.Denied, maxReasons)...)
