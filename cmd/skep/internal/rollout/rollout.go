@@ -23,6 +23,7 @@ import (
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/cmd/internal/exit"
 	"github.com/skep-dev/skep/cmd/skep/internal/display"
+	"github.com/skep-dev/skep/cmd/skep/internal/kubeconfig"
 	"github.com/skep-dev/skep/text"
 )
 
@@ -77,12 +78,12 @@ func parseTarget(arg string) (target, error) {
 }
 
 // find gets an application from the cluster.
-func (k *kubeconfig) find(ctx context.Context, arg string) (*rolled, error) {
+func find(ctx context.Context, k *kubeconfig.Flags, arg string) (*rolled, error) {
 	named, err := parseTarget(arg)
 	if err != nil {
 		return nil, err
 	}
-	config, namespace, err := k.load()
+	config, namespace, err := k.Load()
 	if err != nil {
 		return nil, err
 	}
@@ -154,7 +155,7 @@ func (r *rolled) state() (line string, over bool, err error) {
 
 func newRolloutStatus() *cobra.Command {
 	var (
-		k       kubeconfig
+		k       kubeconfig.Flags
 		watch   bool
 		timeout time.Duration
 	)
@@ -164,7 +165,7 @@ func newRolloutStatus() *cobra.Command {
 		Args:  cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			ctx := cmd.Context()
-			app, err := k.find(ctx, args[0])
+			app, err := find(ctx, &k, args[0])
 			if err != nil {
 				return err
 			}
@@ -178,7 +179,7 @@ func newRolloutStatus() *cobra.Command {
 	}
 	cmd.Flags().BoolVarP(&watch, "watch", "w", true, "wait until the rollout is over")
 	cmd.Flags().DurationVar(&timeout, "timeout", 0, "how long to wait; 0 means without end")
-	k.register(cmd)
+	k.Register(cmd)
 	return cmd
 }
 
@@ -206,13 +207,13 @@ func (r *rolled) follow(ctx context.Context, w io.Writer, watch bool) error {
 }
 
 func newRolloutResume() *cobra.Command {
-	var k kubeconfig
+	var k kubeconfig.Flags
 	cmd := &cobra.Command{
 		Use:   "resume TYPE/NAME",
 		Short: "Begin the next step: past a pause, past nodes that fail, or after an undo",
 		Args:  cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			app, err := k.find(cmd.Context(), args[0])
+			app, err := find(cmd.Context(), &k, args[0])
 			if err != nil {
 				return err
 			}
@@ -232,12 +233,12 @@ func newRolloutResume() *cobra.Command {
 			return err
 		},
 	}
-	k.register(cmd)
+	k.Register(cmd)
 	return cmd
 }
 
 func newRolloutUndo() *cobra.Command {
-	var k kubeconfig
+	var k kubeconfig.Flags
 	cmd := &cobra.Command{
 		Use:   "undo TYPE/NAME",
 		Short: "Bring the version before back to every node, until the definition changes",
@@ -245,7 +246,7 @@ func newRolloutUndo() *cobra.Command {
 			"skep rollout resume.",
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			app, err := k.find(cmd.Context(), args[0])
+			app, err := find(cmd.Context(), &k, args[0])
 			if err != nil {
 				return err
 			}
@@ -263,6 +264,6 @@ func newRolloutUndo() *cobra.Command {
 			return err
 		},
 	}
-	k.register(cmd)
+	k.Register(cmd)
 	return cmd
 }

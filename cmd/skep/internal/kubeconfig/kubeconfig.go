@@ -1,4 +1,5 @@
-package rollout
+// Package kubeconfig has the flags by which commands reach a cluster, as kubectl does.
+package kubeconfig
 
 import (
 	"fmt"
@@ -8,17 +9,18 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 )
 
-// kubeconfig is how a command reaches a cluster, by kubectl's flags.
-type kubeconfig struct{ file, context, namespace string }
+// Flags are how a command reaches a cluster, by kubectl's flags.
+type Flags struct{ file, context, namespace string }
 
-func (k *kubeconfig) register(cmd *cobra.Command) {
+// Register adds the flags to a command.
+func (k *Flags) Register(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&k.file, "kubeconfig", "", "kubeconfig file (default $KUBECONFIG, else ~/.kube/config)")
 	cmd.Flags().StringVar(&k.context, "context", "", "context of the kubeconfig")
 	cmd.Flags().StringVarP(&k.namespace, "namespace", "n", "", "namespace (default the context's)")
 }
 
-// load returns the configuration and the namespace.
-func (k *kubeconfig) load() (*rest.Config, string, error) {
+// Load returns the configuration and the namespace.
+func (k *Flags) Load() (*rest.Config, string, error) {
 	rules := clientcmd.NewDefaultClientConfigLoadingRules()
 	rules.ExplicitPath = k.file
 	chosen := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, &clientcmd.ConfigOverrides{CurrentContext: k.context})
