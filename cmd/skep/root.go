@@ -10,6 +10,7 @@ import (
 	"github.com/skep-dev/skep/cmd/internal/version"
 	"github.com/skep-dev/skep/cmd/skep/internal/host"
 	"github.com/skep-dev/skep/cmd/skep/internal/images"
+	"github.com/skep-dev/skep/cmd/skep/internal/migrate"
 	"github.com/skep-dev/skep/cmd/skep/internal/rollout"
 )
 
@@ -38,7 +39,7 @@ func newRoot(s streams) *cobra.Command {
 		images.NewImage(), images.NewKey(), images.NewSign(images.Timeout), images.NewVerify(images.Timeout),
 		newSchema(), newRender(), newTags(), newVet(), newDiff(), newPolicy(),
 		newRun(), host.NewStatus(), host.NewChain(), host.NewExplain(), newInventory(), host.NewConfirm(), newUnload(),
-		rollout.New(),
+		rollout.New(), migrate.New(),
 		newVersion(),
 	)
 	nameArguments(root)

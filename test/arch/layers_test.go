@@ -39,6 +39,7 @@ func layers() []row {
 		{"confined", nil},
 		{"schemas", with(one, "confined")},
 		{"bytecode", one},
+		{"convert", with(one, "bytecode")},
 		{"atomicfile", nil},
 		{"clock", nil},
 		{"limit", nil},

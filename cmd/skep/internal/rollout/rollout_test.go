@@ -13,8 +13,6 @@ import (
 	"github.com/spf13/cobra"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/client-go/tools/clientcmd"
-	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/skep-dev/skep/api/v1alpha1"
@@ -41,12 +39,7 @@ func newFleet(t *testing.T) *fleet {
 	if f.Client, err = client.New(plane.Config, client.Options{Scheme: scheme}); err != nil {
 		t.Fatal(err)
 	}
-	file := clientcmdapi.NewConfig()
-	file.Clusters["c"] = &clientcmdapi.Cluster{Server: plane.Config.Host, CertificateAuthorityData: plane.Config.CAData}
-	file.AuthInfos["u"] = &clientcmdapi.AuthInfo{ClientCertificateData: plane.Config.CertData, ClientKeyData: plane.Config.KeyData}
-	file.Contexts["x"] = &clientcmdapi.Context{Cluster: "c", AuthInfo: "u", Namespace: "default"}
-	file.CurrentContext = "x"
-	if err := clientcmd.WriteToFile(*file, f.config); err != nil {
+	if err := plane.WriteKubeconfig(f.config); err != nil {
 		t.Fatal(err)
 	}
 	f.app = &v1alpha1.BpfApplication{ObjectMeta: metav1.ObjectMeta{Name: "app", Namespace: "default"}}

@@ -1,0 +1,91 @@
+package migrate
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+
+	"github.com/spf13/cobra"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/discovery"
+	"k8s.io/client-go/dynamic"
+
+	"github.com/skep-dev/skep/convert"
+)
+
+// page is how many objects are listed at once.
+const page = 100
+
+// cluster reads the objects of the kinds that are converted.
+func (c *command) cluster(cmd *cobra.Command) ([]source, error) {
+	config, _, err := c.kube.Load()
+	if err != nil {
+		return nil, err
+	}
+	known, err := discovery.NewDiscoveryClientForConfig(config)
+	if err != nil {
+		return nil, fmt.Errorf("reach cluster: %w", err)
+	}
+	client, err := dynamic.NewForConfig(config)
+	if err != nil {
+		return nil, fmt.Errorf("reach cluster: %w", err)
+	}
+	namespace := ""
+	if flag := cmd.Flags().Lookup("namespace"); flag.Changed {
+		namespace = flag.Value.String()
+	}
+	var all []source
+	for _, group := range convert.Groups() {
+		version := schema.GroupVersion{Group: group, Version: "v1alpha1"}
+		list, err := known.ServerResourcesForGroupVersion(version.String())
+		if apierrors.IsNotFound(err) {
+			continue
+		}
+		if err != nil {
+			return nil, fmt.Errorf("list kinds of %s: %w", version, err)
+		}
+		for _, r := range list.APIResources {
+			if !slices.Contains(convert.Kinds(), r.Kind) || !slices.Contains(r.Verbs, "list") || !r.Namespaced && namespace != "" {
+				continue
+			}
+			api := dynamic.ResourceInterface(client.Resource(version.WithResource(r.Name)))
+			if r.Namespaced {
+				api = client.Resource(version.WithResource(r.Name)).Namespace(namespace)
+			}
+			found, err := every(cmd.Context(), api, r.Name+"."+group)
+			if err != nil {
+				return nil, err
+			}
+			all = append(all, found...)
+		}
+	}
+	return all, nil
+}
+
+// every lists every object of a kind.
+func every(ctx context.Context, api dynamic.ResourceInterface, name string) ([]source, error) {
+	var all []source
+	options := metav1.ListOptions{Limit: page}
+	for {
+		list, err := api.List(ctx, options)
+		if err != nil {
+			return nil, fmt.Errorf("list %s: %w", name, err)
+		}
+		for i := range list.Items {
+			data, err := json.Marshal(&list.Items[i])
+			if err != nil {
+				return nil, fmt.Errorf("read %s: %w", name, err)
+			}
+			all = append(all, source{name + "/" + list.Items[i].GetName(), data})
+		}
+		if len(all) > convert.MaxObjects {
+			return nil, fmt.Errorf("list %s: the cluster has more than %d; convert them by namespace, with -n", name, convert.MaxObjects)
+		}
+		if options.Continue = list.GetContinue(); options.Continue == "" {
+			return all, nil
+		}
+	}
+}

@@ -1,0 +1,136 @@
+package convert_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"golang.org/x/tools/txtar"
+
+	"github.com/skep-dev/skep/convert"
+	"github.com/skep-dev/skep/schemas"
+)
+
+var update = flag.Bool("update", false, "write the golden output")
+
+func TestMain(m *testing.M) {
+	schemas.MaybeRenderChild()
+	flag.Parse()
+	os.Exit(m.Run())
+}
+
+// TestManifests converts the manifest in.yaml of each case to out.yaml. The file left has the
+// objects that become no document, and vet what the schema says of the documents.
+func TestManifests(t *testing.T) {
+	files, err := filepath.Glob("testdata/*.txtar")
+	if err != nil || len(files) == 0 {
+		t.Fatalf("no cases: %v", err)
+	}
+	for _, file := range files {
+		t.Run(strings.TrimSuffix(filepath.Base(file), ".txtar"), func(t *testing.T) {
+			archive, err := txtar.ParseFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			r, err := convert.Convert(archive.Files[0].Data, convert.Options{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			var out, left bytes.Buffer
+			for _, d := range r.Documents {
+				fmt.Fprintf(&out, "---\n%s", d.YAML)
+			}
+			for _, n := range r.Left {
+				fmt.Fprintf(&left, "%d: %s: %s (todo: %v)\n", n.Line, n.Path, n.Text, n.Todo)
+			}
+			archive.Files = []txtar.File{
+				archive.Files[0], {Name: "out.yaml", Data: out.Bytes()}, {Name: "left", Data: left.Bytes()},
+				{Name: "vet", Data: vet(t, out.Bytes(), len(r.Documents))},
+			}
+			got := txtar.Format(archive)
+			if *update {
+				if err := os.WriteFile(file, got, 0o600); err != nil {
+					t.Fatal(err)
+				}
+			}
+			want, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(string(want), string(got)); diff != "" {
+				t.Errorf("want -, got +:\n%s", diff)
+			}
+		})
+	}
+}
+
+// vet says what the schema finds in documents, of which there are n.
+func vet(t *testing.T, documents []byte, n int) []byte {
+	t.Helper()
+	if n == 0 {
+		return nil
+	}
+	objects, problems, err := schemas.Render(t.Context(), schemas.Options{Stream: bytes.NewReader(documents)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	out := fmt.Appendf(nil, "%d of %d documents are valid\n", len(objects), n)
+	for _, p := range problems {
+		out = fmt.Appendf(out, "%s\n", p.Error())
+	}
+	return out
+}
+
+func TestInputsThatAreRejected(t *testing.T) {
+	deep := strings.Repeat("a: {", 70) + strings.Repeat("}", 70)
+	for name, c := range map[string]struct{ in, want string }{
+		"no YAML":               {"a: [", "read YAML"},
+		"a list":                {"- a\n- b\n", "is no object of Kubernetes"},
+		"an alias":              {"kind: &k XdpProgram\nother: *k\n", "is an alias"},
+		"a field twice":         {"kind: a\nkind: b\n", "is given twice"},
+		"fields nested deep":    {deep, "nested more than 64 deep"},
+		"more than may be read": {strings.Repeat("#", convert.MaxBytes+1), "larger than 4 MiB"},
+		"more objects than may": {strings.Repeat("{kind: A}\n---\n", convert.MaxObjects+1), "more than 5000 objects"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if _, err := convert.Convert([]byte(c.in), convert.Options{}); err == nil || !strings.Contains(err.Error(), c.want) {
+				t.Errorf("error %v, want one with %q", err, c.want)
+			}
+		})
+	}
+}
+
+// FuzzConvert looks for inputs that end the process, or whose text leaves a comment.
+func FuzzConvert(f *testing.F) {
+	files, err := filepath.Glob("testdata/*.txtar")
+	if err != nil {
+		f.Fatal(err)
+	}
+	for _, file := range files {
+		archive, err := txtar.ParseFile(file)
+		if err != nil {
+			f.Fatal(err)
+		}
+		f.Add(archive.Files[0].Data)
+	}
+	f.Add([]byte("apiVersion: bpfman.io/v1alpha1\nkind: XdpProgram\nmetadata: {name: \"a\\nkind: B\"}\nspec: {\"x\\ny: 1\": 2}\n"))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		r, err := convert.Convert(data, convert.Options{})
+		if err != nil {
+			return
+		}
+		for _, d := range r.Documents {
+			again, err := convert.Convert(d.YAML, convert.Options{})
+			if err != nil || len(again.Documents) != 0 || len(again.Left) != 1 {
+				out, _ := json.Marshal(again)
+				t.Errorf("the document is no single object of Skep's: %v, %s\n%s", err, out, d.YAML)
+			}
+		}
+	})
+}
