@@ -32,7 +32,7 @@ func (f *flux) crowd(image string) {
 		// Of different expressions, so that each is rendered.
 		value := fmt.Sprintf("%d", i)
 		all[i] = cueArtifact("apps-"+value, "src", func(s *v1alpha1.CueArtifactSpec) {
-			s.Expressions, s.Path, s.Interval.Duration = []string{"{one: one, n: " + value + "}"}, "apps", restInterval
+			s.Expressions, s.Path, s.Interval.Duration = []string{"_app & {metadata: name: \"app-" + value + "\"}"}, "apps", restInterval
 		})
 		f.create(all[i])
 	}
