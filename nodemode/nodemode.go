@@ -31,7 +31,7 @@ import (
 	"github.com/skep-dev/skep/image/transport"
 	"github.com/skep-dev/skep/intent"
 	"github.com/skep-dev/skep/nodemode/diskmemory"
-	"github.com/skep-dev/skep/nodemode/evaluations"
+	"github.com/skep-dev/skep/gate/evaluations"
 	"github.com/skep-dev/skep/nodemode/settings"
 	"github.com/skep-dev/skep/nodemode/source"
 	"github.com/skep-dev/skep/policies"

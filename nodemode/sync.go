@@ -20,7 +20,7 @@ import (
 	"github.com/skep-dev/skep/image/registry"
 	"github.com/skep-dev/skep/intent"
 	"github.com/skep-dev/skep/lifecycle"
-	"github.com/skep-dev/skep/nodemode/evaluations"
+	"github.com/skep-dev/skep/gate/evaluations"
 	"github.com/skep-dev/skep/nodemode/settings"
 	"github.com/skep-dev/skep/policies"
 	"github.com/skep-dev/skep/schemas"

@@ -24,6 +24,8 @@ const epochVariable = "SOURCE_DATE_EPOCH"
 
 // renderLong describes skep render.
 const renderLong = "Print the definitions that a CUE package or file comes to.\n\n" +
+	"With --package or --expression, the folder PATH alone is rendered: no folder below, no YAML and no JSON. A CueArtifact with the\n" +
+	"same package, expressions and tags renders the same.\n\n" +
 	"With --push, put what would be printed into a registry as an OCI artifact of Flux's media types, which\n" +
 	"Flux's OCIRepository and Argo CD's OCI source read. Nothing is pushed if one definition is invalid. Source and\n" +
 	"revision are those of PATH's git repository; a commit is named only if it renders to the same. The same\n" +

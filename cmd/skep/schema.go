@@ -65,9 +65,9 @@ func yes(b bool) string {
 
 func newRender() *cobra.Command {
 	var (
-		output, tagsEnv string
-		tags            []string
-		push            images.PushFlags
+		output, pkg, tagsEnv string
+		tags, expressions    []string
+		push                 images.PushFlags
 	)
 	cmd := &cobra.Command{
 		Use:   "render PATH",
@@ -88,7 +88,7 @@ func newRender() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			from.Tags = slices.Concat(tags, more)
+			from.Package, from.Expressions, from.Tags = pkg, expressions, slices.Concat(tags, more)
 			if push.Wanted() {
 				return pushRendered(cmd, &push, from)
 			}
@@ -103,6 +103,8 @@ func newRender() *cobra.Command {
 		},
 	}
 	push.Register(cmd)
+	cmd.Flags().StringVarP(&pkg, "package", "p", "", "CUE package to render, of several in the folder; _ is the one without a name (default: all)")
+	cmd.Flags().StringArrayVarP(&expressions, "expression", "e", nil, "CUE expression to render instead of the whole package, such as apps.edge; may be repeated")
 	cmd.Flags().StringArrayVarP(&tags, "tag", "t", nil, "value for a CUE @tag: key=value")
 	cmd.Flags().StringVar(&tagsEnv, "tags-from-env", "", "environment variable with more tags, as parameters of an Argo CD plugin: ARGOCD_APP_PARAMETERS")
 	display.OutputFlag(cmd, &output, "yaml", "json")

@@ -69,7 +69,7 @@ const (
 
 // Handle implements admission.Handler. A denial is 403 Forbidden and never 422,
 // which Flux takes for a field that cannot change, and then may delete the
-// object to make it anew.
+// object to make it anew. See changeable as well.
 func (v *Validator) Handle(ctx context.Context, req webhook.AdmissionRequest) webhook.AdmissionResponse {
 	a, err := v.review(ctx, req)
 	if err != nil {
@@ -144,7 +144,7 @@ func name(req webhook.AdmissionRequest) string {
 
 // deny is a denial with its reasons on one line.
 func deny(object string, reasons ...string) answer {
-	return answer{outcome: denied, message: text.Line(object + ": " + strings.Join(reasons, "; "))}
+	return answer{outcome: denied, message: changeable(text.Line(object + ": " + strings.Join(reasons, "; ")))}
 }
 
 // read is an object of one of the kinds that are looked at.
