@@ -1,4 +1,5 @@
-// Package kubeconfig has the flags by which commands reach a cluster, as kubectl does.
+// Package kubeconfig has the flags by which commands reach a cluster, as kubectl does. It reads
+// the file that they name, and asks the cluster nothing.
 package kubeconfig
 
 import (
