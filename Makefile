@@ -30,7 +30,7 @@ UPDATE ?=
 ARCH ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help build bin/skep bin/skep-demo images demo demo-cluster containerd assets test test-integration test-race test-e2e test-kernels corpus fuzz bench bench-cluster cosign generate verify lint fmt clean
+.PHONY: help build bin/skep bin/skep-demo images demo demo-cluster containerd flux assets test test-integration test-gitops test-race test-e2e test-kernels corpus fuzz bench bench-cluster cosign generate verify lint fmt clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -53,16 +53,20 @@ demo-cluster: assets ## Show cluster mode on three nodes of this kernel, with a 
 	@cd test/integration && SKEP_DEMO=1 ../../bin/demo-cluster -test.run '^TestDemo$$' 2>/dev/null
 
 containerd: ## Build the containerd 2 that tests run pods with (minutes, once); without it they have Debian's, and no NRI
-	@go run ./test/harness/containerd/assets
+	@go run ./test/harness/assets containerd
+
+flux: ## Build Flux's source-controller and kustomize-controller that test-gitops runs (minutes, once)
+	@go run ./test/harness/assets flux
 
 assets: ## Build the Kubernetes, etcd and helm that tests run (minutes, once)
-	@go run ./test/harness/controlplane/assets
+	@go run ./test/harness/assets controlplane
 	@test -n "$$CI" || $(MAKE) --no-print-directory containerd
 	@GOFLAGS= $(TOOL) -n helm >/dev/null
 
 test: assets ## Run every test; those that need the kernel need root
 	@$(NOTE_ROOT)
 	go test -timeout 15m $(TESTFLAGS) ./...
+	@if test "$$(id -u)" = 0; then $(MAKE) --no-print-directory test-gitops; fi
 	@if $(CAN_E2E); then $(MAKE) --no-print-directory test-e2e; fi
 	@$(NOTE_ROOT)
 	@$(CAN_E2E) || echo '*** NO CLUSTER: test-e2e is LEFT OUT. It needs root, containerd, runc, containernetworking-plugins and nftables. ***' >&2
@@ -70,6 +74,14 @@ test: assets ## Run every test; those that need the kernel need root
 test-integration: assets ## Run the tests of a cluster alone: a real API server, three nodes of this kernel
 	@$(NOTE_ROOT)
 	go test -timeout 15m $(TESTFLAGS) ./test/harness/controlplane ./test/integration/... ./test/chart
+
+test-gitops: assets ## Have a commit reach programs on three nodes by Flux's own controllers (root)
+	@test -n "$$CI" || $(MAKE) --no-print-directory flux
+	@$(NOTE_ROOT)
+	@$(NOTE_FLUX)
+	SKEP_GITOPS=1 go test -count 1 -timeout 15m $(TESTFLAGS) -run '^TestFlux' ./test/integration
+	@$(NOTE_FLUX)
+	@$(NOTE_ROOT)
 
 test-race: assets ## Run every test under the race detector (needs a C compiler)
 	@$(NOTE_ROOT)
@@ -140,6 +152,10 @@ E2E_TIMEOUT ?= 15m
 # What CI has no time to build, it takes where it is there.
 NOTE_CONTAINERD = ls "$${XDG_CACHE_HOME:-$$HOME/.cache}"/skep-test/containerd-v2*/containerd >/dev/null 2>&1 || \
 	echo '*** NO CONTAINERD 2: pods run on the containerd of Debian, and NRI is NOT TESTED. Build it with: make containerd ***' >&2
+
+# So does test-gitops: CI has no ten minutes for it.
+NOTE_FLUX = ls "$${XDG_CACHE_HOME:-$$HOME/.cache}"/skep-test/flux-*/kustomize-controller >/dev/null 2>&1 || \
+	echo '*** NO FLUX: the tests with its controllers are SKIPPED. Build them with: make flux ***' >&2
 
 # test-kernels goes on without virtual machines.
 CAN_VM = for c in qemu-system-x86_64 xz apt-cache dpkg; do command -v $$c >/dev/null || exit 1; done

@@ -224,8 +224,9 @@ func (a *Agent) restore() error {
 	return nil
 }
 
-// unsettle makes Settled wait again. The caller holds mu.
+// unsettle makes Settled wait again, and hurries the reconcile under way. The caller holds mu.
 func (a *accepted) unsettle() {
+	a.arrived = true
 	select {
 	case <-a.settled:
 		a.settled = make(chan struct{})

@@ -32,6 +32,7 @@ import (
 	"github.com/skep-dev/skep/agent/admission"
 	"github.com/skep-dev/skep/agent/attach"
 	"github.com/skep-dev/skep/agent/chainfit"
+	"github.com/skep-dev/skep/agent/closing"
 	"github.com/skep-dev/skep/agent/containers"
 	"github.com/skep-dev/skep/agent/history"
 	"github.com/skep-dev/skep/agent/kernel"
@@ -84,7 +85,8 @@ type Options struct {
 	Clock func() time.Time
 	// SweepInterval is how often every link is looked at; default one second. Where
 	// nothing is left to do, everything else (pins, interfaces, cgroups, binaries) is
-	// looked at when the kernel reports a change, and at each thirtieth sweep.
+	// looked at when the kernel reports a change, and by the first sweep 30 seconds after it
+	// was looked at last.
 	SweepInterval time.Duration
 	// BackOff bounds how long a failing application waits; default one second
 	// to five minutes.
@@ -163,6 +165,15 @@ type accepted struct {
 	settled chan struct{}
 	labels  map[string]string
 	trust   *intent.Trust
+	// arrived: an intent was accepted, or a label changed, that no reconcile had yet.
+	arrived bool
+}
+
+// hasArrived reports whether an intent waits for the next reconcile.
+func (a *accepted) hasArrived() bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.arrived
 }
 
 // loop is what the loop keeps from one reconcile to the next. Agent.work guards it.
@@ -172,6 +183,8 @@ type loop struct {
 	// queue runs loads beside the loop, and lookups finds targets in the file system.
 	queue   *loads.Queue
 	lookups *targets.Lookups
+	// closing closes links beside the loop.
+	closing *closing.Queue
 	// namespaces are the network namespaces beside the agent's own. None is open between
 	// reconciles.
 	namespaces *netns.Table
@@ -185,9 +198,9 @@ type loop struct {
 	skipped skippedContainers
 	// idle is how the last reconcile left the node, nil where something is left to do.
 	idle *idle
-	// sweeps are those since the last full reconcile, and acted reports that the last reconcile
+	// fullAt is when the last full reconcile began, and acted reports that the last reconcile
 	// was none, and that only its own actions are left to look at.
-	sweeps int
+	fullAt time.Time
 	acted  bool
 	// unmanagedFiles, by uid, are those of the last full reconcile, and pods those of the last
 	// one of either kind.
@@ -237,7 +250,8 @@ func New(o Options) (*Agent, error) {
 
 func newLoop(e *env) *loop {
 	o := &e.opts
-	open := live.New(e.pins, e.dir.Path(statedir.Remnants), o.Log)
+	ends := closing.NewQueue(o.Clock, o.Log)
+	open := live.New(e.pins, ends, e.dir.Path(statedir.Remnants), o.Log)
 	ran, err := history.Open(e.dir.Path(statedir.Ran))
 	if err != nil {
 		o.Log.Error("what ran is not known; limits are granted by age at places where nothing runs", "error", err)
@@ -245,7 +259,7 @@ func newLoop(e *env) *loop {
 	attempts, namespaces, host := retry.NewAttempts(o.BackOff), netns.NewTable(), o.host()
 	e.pins.Filters.Namespaces, host.Namespaces = namespaces, namespaces
 	return &loop{
-		namespaces: namespaces, live: open, queue: loads.NewQueue(o.Clock, o.Log, o.Observer.Loaded), lookups: targets.NewLookups(host, o.Log, e.wakeUp),
+		namespaces: namespaces, closing: ends, live: open, queue: loads.NewQueue(o.Clock, o.Log, o.Observer.Loaded), lookups: targets.NewLookups(host, o.Log, e.wakeUp),
 		attempts: attempts, conflicts: retry.NewConflicts(o.BackOff),
 		admission: admission.New(admission.Options{Log: o.Log, SharePercent: o.NamespaceShare, MapMemory: o.MapMemory, FetchTimeout: o.FetchTimeout,
 			Objects: e.objects, History: ran, Live: open}),
@@ -302,13 +316,14 @@ func (a *Agent) checkMount() error {
 	return err
 }
 
-// Close lets everything go, and waits for what is being fetched or loaded to
+// Close lets everything go, and waits for what is being fetched, loaded or closed to
 // end, but for no file system that does not answer. Programs stay.
 func (a *Agent) Close() error {
 	a.objects.Close()
 	a.work.Lock()
 	defer a.work.Unlock()
 	a.loop.lookups.Close()
+	a.loop.closing.Close()
 	var err error
 	if a.containers != nil {
 		err = a.containers.Close()

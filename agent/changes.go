@@ -101,7 +101,6 @@ func (a *Agent) takePods(apps []*application, full bool) targets.Pods {
 	if !full {
 		pods.Before = a.loop.pods
 	}
-	a.loop.pods = pods.Snapshot
 	return pods
 }
 

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -29,13 +30,17 @@ func (w *world) onTurns(r *runtimeOf, change func(*agent.Options)) *agent.Agent 
 	return a
 }
 
-// rests does what the agent was woken for, until nothing is left.
+// rests does what the agent was woken for, until nothing is left and every link that was to end
+// has ended.
 func rests(t *testing.T, a *agent.Agent) {
 	t.Helper()
-	for a.ReconcileIfWoken(t.Context()) {
-		continue
+	for woken := true; woken; woken = a.ReconcileIfWoken(t.Context()) {
+		for a.ReconcileIfWoken(t.Context()) {
+			continue
+		}
+		reconciledBySweeps(t, a)
+		a.AwaitClosings()
 	}
-	reconciledBySweeps(t, a)
 }
 
 func reconciledBySweeps(t *testing.T, a *agent.Agent) {
@@ -131,11 +136,11 @@ func TestAPodThatNobodyChoosesCausesNoReconcile(t *testing.T) {
 }
 
 // TestChangesOfPodsPutOffNoFullReconcile: what is wrong with a pin, and a container of which nobody
-// told, are found after thirty sweeps, whatever else happens.
+// told, are found after 30 seconds, whatever else happens and however often the agent sweeps.
 func TestChangesOfPodsPutOffNoFullReconcile(t *testing.T) {
 	needKernel(t)
-	w, r := newWorld(t), newRuntime(t)
-	a := w.onTurns(r, func(*agent.Options) {})
+	w, r, now := newWorld(t), newRuntime(t), newClock()
+	a := w.onTurns(r, func(o *agent.Options) { o.Clock = now.Now })
 	chosen := r.start("team-a", "web", "app", nil)
 	p := w.ofTeam("team-a", "cgroup_skb", "cgroup_egress", inCgroups(v1alpha1.Pods{}))
 	w.give(a, p)
@@ -153,20 +158,24 @@ func TestChangesOfPodsPutOffNoFullReconcile(t *testing.T) {
 	r.all["unheard"] = unheard
 	r.mu.Unlock()
 	isThere := func() bool { _, err := os.Lstat(pins[0]); return err == nil }
-	for n := range 31 {
+	live := func(passed time.Duration) {
+		t.Helper()
+		now.forward(passed)
 		r.wake(chosen.Pod)
 		if !a.ReconcileIfWoken(t.Context()) {
 			t.Fatal("the change of a chosen pod causes no reconcile")
 		}
-		before := isThere()
-		if a.Sweep(t.Context()); isThere() {
-			if before || n != 29 {
-				t.Errorf("the pin is back at sweep %d, by an incremental reconcile: %v; want by the full one at sweep 29", n, before)
-			}
-			return
-		}
+		a.Sweep(t.Context())
 	}
-	t.Error("31 sweeps found no pin missing")
+	for range 35 {
+		live(0)
+	}
+	if live(29 * time.Second); isThere() {
+		t.Error("the pin is back after 29 seconds, by an incremental reconcile")
+	}
+	if live(time.Second); !isThere() {
+		t.Error("a sweep after 30 seconds found no pin missing")
+	}
 }
 
 // TestAPodWhoseFilesChangeIsLookedAtAgain: a reconcile that follows changes finds the file of a
@@ -218,4 +227,45 @@ func TestAPodWhoseFilesChangeIsLookedAtAgain(t *testing.T) {
 	if got := w.linkPins(p.UID); got != 1 {
 		t.Errorf("%d links where a container has a process without such a file, want 1", got)
 	}
+}
+
+// TestAProbeStaysInAFileThatContainersShare ends the containers through which the probe of a file was
+// made, and was to be made next. The link goes on for the others, which miss no call.
+func TestAProbeStaysInAFileThatContainersShare(t *testing.T) {
+	needKernel(t)
+	amd64(t)
+	w, r := newWorld(t), newRuntime(t)
+	a := w.onTurns(r, func(*agent.Options) {})
+	p := w.ofTeam("team-a", "uprobe_count", "uprobe_count", inPods(v1alpha1.Pods{}))
+	pods := map[string]*podOf{}
+	for _, name := range []string{"a", "b", "c", "d"} {
+		pods[name] = r.start("team-a", name, "app", nil)
+	}
+	w.give(a, p)
+	rests(t, a)
+	first := idsOf(a, p)
+	is := func(sentence, in string, id []uint32) {
+		t.Helper()
+		if links, _ := placesOf(a, p.UID); !slices.Equal(links, []string{"/app:work in pod team-a/" + in + " container app"}) || !slices.Equal(idsOf(a, p), id) {
+			t.Errorf("%s: the links %v are told in %v, want %v in that of %s", sentence, idsOf(a, p), links, id, in)
+		}
+		before := w.counted(p.UID)
+		if pods["d"].runs("app"); w.counted(p.UID) != before+worked {
+			t.Errorf("%s: %d calls of %d are counted", sentence, w.counted(p.UID)-before, worked)
+		}
+	}
+	is("at first", "a", first)
+	pods["a"].dies()
+	for a.ReconcileIfWoken(t.Context()) {
+		is("without the first container", "b", first)
+	}
+	// The runtime has not told yet that c ended.
+	pods["c"].task.Ends()
+	pods["b"].dies()
+	for a.ReconcileIfWoken(t.Context()) {
+		is("without the second, and with a third that has ended", "c", first)
+	}
+	pods["c"].ends()
+	rests(t, a)
+	is("with the last container", "d", first)
 }

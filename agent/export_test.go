@@ -2,6 +2,7 @@ package agent
 
 import (
 	"context"
+	"sync"
 
 	"github.com/skep-dev/skep/agent/build"
 	"github.com/skep-dev/skep/agent/chain"
@@ -29,16 +30,21 @@ func (a *Agent) NamespacesChanged() { a.wakeUp() }
 // IsIdle is what a sweep of Run asks before it spends a reconcile.
 func (a *Agent) IsIdle() bool { return a.isIdle() }
 
-// ReconcileIfWoken does what Run does where it was woken, and reports whether it was.
+// ReconcileIfWoken does what Run does where it was woken, or links were closed, and reports
+// whether that was so.
 func (a *Agent) ReconcileIfWoken(ctx context.Context) bool {
 	select {
 	case <-a.wake:
-		a.reconcile(ctx)
-		return true
+	case <-a.loop.closing.Ended():
 	default:
 		return false
 	}
+	a.reconcile(ctx)
+	return true
 }
+
+// AwaitClosings waits until the kernel ended the links that are being closed.
+func (a *Agent) AwaitClosings() { a.loop.closing.Close() }
 
 // RefuseChains has chains fail to load as reject says of the names of their members'
 // applications.
@@ -55,6 +61,19 @@ func (a *Agent) RefuseChains(refuse func(members []string) error) {
 		}
 		return build.Chain(parts, files, o, shared)
 	}
+}
+
+// HoldLoads has loads of an application's revision wait until let is called.
+func (a *Agent) HoldLoads(uid string) (let func()) {
+	a.work.Lock()
+	defer a.work.Unlock()
+	held := make(chan struct{})
+	a.loop.queue.Hold = func(line string) {
+		if line == "application "+uid {
+			<-held
+		}
+	}
+	return sync.OnceFunc(func() { close(held) })
 }
 
 // IsLoading reports whether the verifier is at work.

@@ -29,6 +29,9 @@ func (rec *reconcile) finish() {
 			orphans = append(orphans, view.Orphan(uid, rec.decisions.Outcomes[uid]))
 		}
 	}
+	if rec.lookupRound.IsLeft() {
+		rec.env.signal()
+	}
 	if rec.decisions.Again {
 		rec.env.wakeUp()
 	}
@@ -55,7 +58,7 @@ func (rec *reconcile) finish() {
 			app.conflict, all = now.conflict, false
 		}
 		rec.accepted.apps[uid] = app
-		if out := rec.decisions.Outcomes[uid]; out == nil || out.Pending || out.Unsettled {
+		if out := rec.decisions.Outcomes[uid]; out == nil || out.Pending || out.Unsettled || out.Closing {
 			all = false
 		}
 	}

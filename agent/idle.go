@@ -1,13 +1,14 @@
 package agent
 
 import (
+	"time"
+
 	"github.com/skep-dev/skep/agent/clsact"
 	"github.com/skep-dev/skep/agent/kernel"
 )
 
-// resyncAfter is after how many sweeps that found every link unchanged the agent
-// looks at everything again: every 30 seconds where SweepInterval is its default.
-const resyncAfter = 29
+// resyncAfter is how long after a full reconcile the next one is due, whatever happens.
+const resyncAfter = 30 * time.Second
 
 // idle is the state of a node where nothing is left to do: every link, and what the
 // kernel reported of it. The kernel sends no event when somebody detaches a link or
@@ -48,10 +49,11 @@ func newIdle(p *reconcile) *idle {
 }
 
 // isDone reports whether the reconcile had nothing to do, and no later one has before
-// something changes. Its own actions count as nothing where it may have acted.
+// something changes, such as that links which are being closed end. Its own actions count as
+// nothing where it may have acted.
 func (rec *reconcile) isDone(mayHaveActed bool) bool {
 	if !rec.observed || rec.acted && !mayHaveActed || rec.decisions.Again || rec.actor.Ending || rec.objectRound.Fetching || rec.loadRound.HasAsked() || rec.look.HasUnreadable() ||
-		!rec.loop.admission.History.IsKept() || rec.loop.live.HasRemnants() {
+		!rec.loop.admission.History.IsKept() || rec.loop.live.HasClosedRemnants() {
 		return false
 	}
 	for _, c := range rec.loop.live.Chains {
@@ -75,10 +77,9 @@ func (rec *reconcile) isDone(mayHaveActed bool) bool {
 func (a *Agent) isIdle() bool {
 	a.work.Lock()
 	defer a.work.Unlock()
-	if a.loop.idle == nil || a.loop.sweeps >= resyncAfter {
+	if a.loop.idle == nil || a.isFullDue() {
 		return false
 	}
-	a.loop.sweeps++
 	for _, l := range a.loop.idle.links {
 		if facts, err := kernel.Inspect(l.link); err != nil || facts != l.facts {
 			return false
@@ -87,18 +88,22 @@ func (a *Agent) isIdle() bool {
 	return true
 }
 
+// isFullDue reports whether everything is to be looked at anew.
+func (a *Agent) isFullDue() bool { return !a.opts.Clock().Before(a.loop.fullAt.Add(resyncAfter)) }
+
 // sweep reports whether this sweep needs a reconcile, and which one: where an incremental
-// reconcile made links, one more of these looks at them.
+// reconcile made links, one more of these looks at them, and one reads network namespaces again
+// that could not be read.
 func (a *Agent) sweep() bool {
-	if a.isIdle() {
-		return false
-	}
+	a.loop.closing.Continue()
+	isIdle := a.isIdle()
 	a.work.Lock()
 	defer a.work.Unlock()
-	if a.loop.idle == nil && a.loop.acted && a.loop.sweeps < resyncAfter {
-		a.loop.sweeps++
-		return true
+	switch {
+	case isIdle:
+		return a.loop.lookups.IsDue(a.opts.Clock())
+	case a.loop.idle != nil || !a.loop.acted || a.isFullDue():
+		a.full.Store(true)
 	}
-	a.full.Store(true)
 	return true
 }

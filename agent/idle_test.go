@@ -2,6 +2,7 @@ package agent_test
 
 import (
 	"testing"
+	"time"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/link"
@@ -22,13 +23,15 @@ func reconciled(t *testing.T, a *agent.Agent) {
 }
 
 // TestASweepSparesATurnWhereEveryLinkIsUnchanged has no reconcile spent on a node at rest
-// but for one sweep in thirty, and one at once where a link changed.
+// but for one in 30 seconds, and one at once where a link changed.
 func TestASweepSparesATurnWhereEveryLinkIsUnchanged(t *testing.T) {
 	needKernel(t)
 	needLink(t, "tcx/ingress")
 	w := newWorld(t)
 	veth(t, "id0", "id1")
-	a, err := agent.New(w.options())
+	now, o := newClock(), w.options()
+	o.Clock = now.Now
+	a, err := agent.New(o)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -36,12 +39,14 @@ func TestASweepSparesATurnWhereEveryLinkIsUnchanged(t *testing.T) {
 	w.give(a, w.version("1", v1alpha1.Attachment{Hook: "tcx/ingress", Interfaces: &v1alpha1.Interfaces{Names: []string{"id0"}}}))
 	w.give(a, w.intent("member", "xdp_count", v1alpha1.Program{Name: "count_packets", Attach: on("xdp", "id0")}))
 	reconciled(t, a)
-	sweeps := 1
-	for a.IsIdle() {
-		sweeps++
+	now.forward(29 * time.Second)
+	for range 40 {
+		if !a.IsIdle() {
+			t.Fatal("a sweep within 30 seconds is spared no turn")
+		}
 	}
-	if sweeps != 29 {
-		t.Errorf("%d sweeps were spared a turn, want 29", sweeps)
+	if now.forward(time.Second); a.IsIdle() {
+		t.Error("a sweep after 30 seconds is spared a turn")
 	}
 	for _, s := range a.Status() {
 		l := s.Programs[0].Links[0]

@@ -14,8 +14,8 @@ import (
 // places is how many places an application has that delays others.
 const places = 100
 
-// manyPlaces is an intent for a uprobe at each instruction of a function.
-func (w *world) manyPlaces() intent.Payload {
+// manyPlaces is an intent for a uprobe at each instruction of a function with so many.
+func (w *world) manyPlaces(places int) intent.Payload {
 	functions := []userbinary.Function{{Name: "f", Code: bytes.Repeat([]byte{0x90}, places)}}
 	path, at := install(w.t, userbinary.Make(functions, userbinary.Options{})), userbinary.Offset(functions, 0)
 	p := w.version("1", v1alpha1.Attachment{Hook: "uprobe"})
@@ -54,7 +54,7 @@ func TestManyPlacesDelayNobodyElse(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, l := one(t, a)
-	many, began := w.manyPlaces(), time.Now()
+	many, began := w.manyPlaces(places), time.Now()
 	if err := w.accept(a, many); err != nil {
 		t.Fatal(err)
 	}

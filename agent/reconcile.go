@@ -82,6 +82,7 @@ func (a *Agent) reconcile(ctx context.Context) {
 // confirmed that it is gone. Nothing is written back to what was accepted before finish.
 func (a *Agent) reconcileOnce() *reconcile {
 	a.loop.queue.Collect()
+	a.loop.closing.Continue()
 	rec := a.newReconcile()
 	defer rec.finish()
 	if !rec.isIncremental() {
@@ -90,9 +91,10 @@ func (a *Agent) reconcileOnce() *reconcile {
 	rec.unmanagedFiles = rec.loop.unmanagedFiles
 	if err := rec.observe(); err != nil {
 		a.opts.Log.Error("look at the kernel", "error", err)
+		a.full.Store(true)
 		return rec
 	}
-	rec.observed = true
+	rec.observed, a.loop.pods = true, rec.pods.Snapshot
 	rec.decisions.Choose()
 	rec.admission.Admit()
 	rec.chains.Fit()
@@ -110,7 +112,7 @@ func (a *Agent) newReconcile() *reconcile {
 	now, o, l := a.opts.Clock(), &a.opts, a.loop
 	full := a.full.Swap(false) || l.pods == nil
 	if full {
-		l.sweeps = 0
+		l.fullAt = now
 	}
 	apps, labels := a.snapshot()
 	pods := a.takePods(apps, full)
@@ -126,9 +128,13 @@ func (a *Agent) newReconcile() *reconcile {
 	rec.chains = l.chains.Begin(rec.decisions, rec.admission, rec.objectRound, rec.loadRound)
 	rec.actor = &act.Actor{Log: o.Log, Clock: o.Clock, Now: now, Observer: o.Observer, Pins: a.pins, Decisions: rec.decisions, Look: rec.look,
 		Chains: rec.chains, Attempts: l.attempts, Longest: o.BackOff.Longest(), Conflicts: l.conflicts, Measured: l.admission.Profiles, NoDriver: rec.admission.NoteNoDriver,
-		ObjectRound: rec.objectRound, LoadRound: rec.loadRound, LookupRound: rec.lookupRound, IsHurried: a.starts.IsWaiting}
+		ObjectRound: rec.objectRound, LoadRound: rec.loadRound, LookupRound: rec.lookupRound, IsHurried: a.isHurried}
 	return rec
 }
+
+// isHurried reports whether a container, or an intent such as that of a revocation, waits for the
+// next reconcile.
+func (a *Agent) isHurried() bool { return a.starts.IsWaiting() || a.accepted.hasArrived() }
 
 // snapshot copies what Accept and Relabel may change meanwhile; applications
 // are ordered by name.
@@ -137,6 +143,7 @@ func (a *Agent) snapshot() ([]*application, map[string]string) {
 	defer a.intake.Unlock()
 	a.accepted.mu.Lock()
 	defer a.accepted.mu.Unlock()
+	a.accepted.arrived = false
 	apps := make([]*application, 0, len(a.accepted.apps))
 	for _, app := range a.accepted.apps {
 		one := *app

@@ -40,6 +40,8 @@ func (a *Agent) awaitWork(ctx context.Context, sweep <-chan time.Time) bool {
 		case <-a.loop.queue.Ended():
 			a.full.Store(true)
 			return true
+		case <-a.loop.closing.Ended():
+			return true
 		}
 	}
 }
@@ -82,6 +84,7 @@ func (a *Agent) Unload() error {
 	known := a.namespacesOf(a.podsNow(apps, a.loop.live))
 	a.loop.namespaces.Renew(known.All, known.Err)
 	defer a.loop.namespaces.Close()
+	a.loop.closing.Close()
 	return errors.Join(a.loop.queue.Clear(), a.loop.live.Close(), a.pins.Clear(), a.loop.live.Adopt(a.accepted.nameOf))
 }
 
@@ -128,6 +131,8 @@ func (a *Agent) advance(ctx context.Context, p *reconcile) bool {
 				return true
 			}
 		case <-a.wake:
+			return true
+		case <-a.loop.closing.Ended():
 			return true
 		case <-again:
 			return true

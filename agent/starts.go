@@ -48,7 +48,7 @@ func (rec *reconcile) isComing(uid string, c containers.Container) bool {
 	switch {
 	case out == nil:
 		return false
-	case wants(rec.lacksProbe):
+	case wants(func(at plan.Attachment) bool { return rec.lacksProbe(uid, at) }):
 		return true
 	case out.Tried:
 		return false
@@ -57,11 +57,11 @@ func (rec *reconcile) isComing(uid string, c containers.Container) bool {
 		wants(func(at plan.Attachment) bool { return at.NetnsID == c.Pod.NetnsID && rec.lacksChain(uid, at) })
 }
 
-// lacksProbe reports whether a probe was to be put into a file, which other containers may share,
-// through one that ended meanwhile. The next reconcile does it through another.
-func (rec *reconcile) lacksProbe(at plan.Attachment) bool {
+// lacksProbe reports whether a probe could not be put into a file, which other containers may share,
+// since the one ended through which it was to be made. The next reconcile does it through another.
+func (rec *reconcile) lacksProbe(uid string, at plan.Attachment) bool {
 	through, ok := rec.pods.Snapshot.Container(at.Container)
-	return ok && !through.IsRunning()
+	return ok && rec.loop.live.Links[uid][at.Key()] == nil && !through.IsRunning()
 }
 
 // lacksChain reports whether an XDP program is not in the chain of its device, and loads are on their

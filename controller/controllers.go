@@ -19,10 +19,12 @@ import (
 	"strconv"
 	"time"
 
+	sourcev1 "github.com/fluxcd/source-controller/api/v1"
 	"github.com/go-logr/logr"
 	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/discovery"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
@@ -40,6 +42,7 @@ import (
 	"github.com/skep-dev/skep/controller/admission"
 	"github.com/skep-dev/skep/controller/agents"
 	"github.com/skep-dev/skep/controller/application"
+	"github.com/skep-dev/skep/controller/cueartifact"
 	"github.com/skep-dev/skep/controller/imagestore"
 	"github.com/skep-dev/skep/controller/intents"
 	"github.com/skep-dev/skep/controller/leader"
@@ -102,6 +105,10 @@ type Options struct {
 	// Agents chooses the Pods of Namespace that are agents; the zero value takes
 	// one to run on every node.
 	Agents agents.Options
+	// Cue has CueArtifacts rendered and served; the zero value does not.
+	Cue CueOptions
+	// WatchLabelSelector chooses the CueArtifacts that are looked at; nil means all.
+	WatchLabelSelector labels.Selector
 	// PprofPort is where Go's profiles are served, on loopback alone; zero means
 	// nowhere.
 	PprofPort int
@@ -158,7 +165,7 @@ func (m MirrorOptions) served() bool { return m.Address != "" || m.Listener != n
 // Scheme knows every kind that the controller reads or writes.
 func Scheme() (*runtime.Scheme, error) {
 	s := runtime.NewScheme()
-	return s, errors.Join(clientgoscheme.AddToScheme(s), v1alpha1.AddToScheme(s))
+	return s, errors.Join(clientgoscheme.AddToScheme(s), v1alpha1.AddToScheme(s), sourcev1.AddToScheme(s))
 }
 
 // registries reads images, and caches them in the room there is.
@@ -252,9 +259,9 @@ func join(ctx context.Context, o Options, engine *policies.Engine) (ctrl.Manager
 		Interval: o.Interval, ReadyWithin: time.Second, Describe: memory.Describe,
 		Events: told, Metrics: counted, Leader: elector,
 	}
-	again, err := registerApplications(ctx, mgr, o.Agents, applications)
+	again, err := registerEvaluated(ctx, mgr, o, secrets, applications)
 	if err != nil {
-		return nil, fmt.Errorf("register applications: %w", err)
+		return nil, err
 	}
 	settings := &policy.Reconciler{Client: mgr.GetClient(), Keeper: keeper, Weigher: applications, Changed: again, Events: told, Leader: elector, NamespacedEvery: o.NamespacedPoliciesEvery}
 	if err := settings.Register(mgr); err != nil {
@@ -323,6 +330,25 @@ func remembering(c client.Client, ring *sealing.Ring, registries *registry.Clien
 	return memory, shared
 }
 
+// registerEvaluated has the manager run what the gate evaluates: applications, and CueArtifacts
+// with those that are rendered. again has all of it evaluated anew.
+func registerEvaluated(ctx context.Context, mgr ctrl.Manager, o Options, secrets *pull.Secrets, r *application.Reconciler) (again func(policy.Where), err error) {
+	applications, err := registerApplications(ctx, mgr, o.Agents, r)
+	if err != nil {
+		return nil, fmt.Errorf("register applications: %w", err)
+	}
+	rendered, err := registerCue(ctx, mgr, o.Cue, secrets, &cueartifact.Reconciler{
+		Client: r.Client, Live: r.Live, Evaluator: r.Evaluator, Keeper: r.Keeper, Events: r.Events, Leader: r.Leader,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("register CueArtifacts: %w", err)
+	}
+	return func(where policy.Where) {
+		applications(where)
+		rendered()
+	}, nil
+}
+
 // registerApplications has the manager run the reconciler, and look where agents
 // run. again has applications evaluated anew where signers or policies changed.
 func registerApplications(ctx context.Context, mgr ctrl.Manager, o agents.Options, r *application.Reconciler) (again func(policy.Where), err error) {
@@ -346,6 +372,9 @@ func newManager(o Options, certificates *admission.Certificates) (ctrl.Manager, 
 	}
 	several := o.Metrics != nil
 	objects := map[client.Object]cache.ByObject{&corev1.Node{}: {Transform: trimNode}}
+	if o.Cue.served() && o.WatchLabelSelector != nil {
+		objects[&v1alpha1.CueArtifact{}] = cache.ByObject{Label: o.WatchLabelSelector}
+	}
 	maps.Copy(objects, o.Admission.Cache(o.Namespace))
 	maps.Copy(objects, o.Agents.Cache(o.Namespace))
 	// The API server's own priority and fairness bounds what a controller may ask;

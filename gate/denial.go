@@ -74,6 +74,14 @@ func (r *Denial) Error() string {
 	return "deny " + r.Object + ": " + strings.Join(lines, "; ")
 }
 
+// Warnings of a cluster's admission about what it stores and does not load.
+const (
+	// WarningDenied begins each that is a reason of a policy with admission: Warn.
+	WarningDenied = "denied, and not loaded: "
+	// WarningUnverified is in one about an application that could not be evaluated in time.
+	WarningUnverified = "is not verified yet, and nothing is loaded until it is: "
+)
+
 // Sentence is a reason on one line: rule, path, message and fix.
 func Sentence(r policies.Reason) string {
 	var b strings.Builder

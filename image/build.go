@@ -151,7 +151,7 @@ func (b *Built) packArtifact(object []byte, name string, created time.Time, labe
 	if annotations == nil {
 		annotations = map[string]string{}
 	}
-	annotations["org.opencontainers.image.created"] = created.Format(time.RFC3339)
+	annotations[AnnotationCreated] = created.Format(time.RFC3339)
 	layer := b.Add(ObjectMediaType, object)
 	layer.Annotations = map[string]string{"org.opencontainers.image.title": name}
 	d, err := b.addJSON(types.OCIManifestSchema1, v1.Manifest{

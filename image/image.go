@@ -1,6 +1,7 @@
 // Package image is the format of images that hold eBPF objects: bpfman's bytecode image
-// format, multi-arch indexes of it, and OCI artifacts with one object. It parses
-// references, builds images, and reads objects out of what others built.
+// format, multi-arch indexes of it, and OCI artifacts with one object; and it packs the
+// manifests that name them, as Flux has it. It parses references, builds images, and reads
+// objects out of what others built.
 //
 // It owns the bounds of everything that is decoded and the kinds of error. It asks no
 // registry, reads no file, verifies no signature, and reads no ELF beyond what the

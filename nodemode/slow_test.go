@@ -14,7 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/skep-dev/skep/api/v1alpha1"
-	"github.com/skep-dev/skep/nodemode/evaluations"
+	"github.com/skep-dev/skep/gate/evaluations"
 )
 
 // slowRegistry serves a registry under another address. What trickles matches is

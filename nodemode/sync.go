@@ -16,11 +16,11 @@ import (
 
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/gate"
+	"github.com/skep-dev/skep/gate/evaluations"
 	"github.com/skep-dev/skep/image"
 	"github.com/skep-dev/skep/image/registry"
 	"github.com/skep-dev/skep/intent"
 	"github.com/skep-dev/skep/lifecycle"
-	"github.com/skep-dev/skep/nodemode/evaluations"
 	"github.com/skep-dev/skep/nodemode/settings"
 	"github.com/skep-dev/skep/policies"
 	"github.com/skep-dev/skep/schemas"

@@ -28,6 +28,8 @@ type job struct {
 	Files       map[string][]byte
 	Units       []unit
 	Tags        []string
+	Package     string
+	Expressions []string
 	MemoryBytes int64
 	// Places is how many fields have their places told.
 	Places int
@@ -77,7 +79,7 @@ func serve(c *confined.Child) error {
 	}
 	confined.Watch(j.MemoryBytes, 0)
 	r := newRenderer(j.Files, j.Tags, c.Out)
-	r.places = j.Places
+	r.places, r.pkg, r.expressions = j.Places, j.Package, j.Expressions
 	r.listTags, r.tagsLeft = j.ListTags, maxTags
 	return r.run(j.Units)
 }
@@ -102,7 +104,7 @@ func renderAll(ctx context.Context, t *tree, units []unit, o Options) (outcome, 
 			}
 			return all, nil
 		}
-		out, err := renderIn(ctx, job{t.files, units, o.Tags, o.MemoryBytes, places, o.listTags}, o.Timeout)
+		out, err := renderIn(ctx, job{t.files, units, o.Tags, o.Package, o.Expressions, o.MemoryBytes, places, o.listTags}, o.Timeout)
 		if err != nil {
 			return outcome{}, err
 		}

@@ -13,6 +13,8 @@ import (
 	"strings"
 	"time"
 
+	"cuelang.org/go/cue/ast"
+
 	"github.com/skep-dev/skep/api/v1alpha1"
 )
 
@@ -27,6 +29,14 @@ type Options struct {
 	// Stream is a stream of YAML documents to read instead of Root and Path, and no
 	// larger than a file may be. Positions in it name the file StreamName.
 	Stream io.Reader
+	// Package renders the CUE package of that name in the folder Path alone: no other
+	// package, no folder below, no YAML and no JSON. "_" is the one without a name; empty
+	// means all there is.
+	Package string
+	// Expressions are CUE expressions in the scope of the package: of the folder or the CUE
+	// file at Path only what they give is rendered, as by cue export -e. No folder below is
+	// rendered, no YAML and no JSON.
+	Expressions []string
 	// Tags are key=value pairs for fields with a @tag attribute, or names of
 	// boolean tags. A tag that no file has a place for is a problem.
 	Tags []string
@@ -53,6 +63,12 @@ func (o Options) complete() (Options, error) {
 	o.Path = path.Clean(filepath.ToSlash(o.Path))
 	if !filepath.IsLocal(filepath.FromSlash(o.Path)) {
 		return o, fmt.Errorf("load the definitions: path %s lies outside of the source", o.Path)
+	}
+	if !validPackage(o.Package) {
+		return o, fmt.Errorf("load the definitions: %q is no name of a CUE package", o.Package)
+	}
+	if o.selects() && o.Stream != nil {
+		return o, fmt.Errorf("load the definitions: a stream has neither packages nor expressions")
 	}
 	if o.Timeout <= 0 {
 		o.Timeout = 10 * time.Second
@@ -143,7 +159,35 @@ func (o Options) read() (*tree, []unit, error) {
 		return nil, nil, fmt.Errorf("open the source: %w", cause(err))
 	}
 	defer root.Close()
-	return readTree(root, o.Path)
+	t, units, err := readTree(root, o.Path)
+	if err != nil || !o.selects() {
+		return t, units, err
+	}
+	units, err = o.selected(units)
+	t.problems = slices.DeleteFunc(t.problems, func(p Problem) bool { return path.Dir(p.Source.File) != t.sub || isData(p.Source.File) })
+	return t, units, err
+}
+
+// validPackage reports whether a name is one of a CUE package, or empty.
+func validPackage(name string) bool {
+	return name == "" || name == "_" || ast.IsValidIdent(name) && !strings.HasPrefix(name, "_") && !strings.HasPrefix(name, "#")
+}
+
+// selects reports whether one package, or expressions, are rendered instead of all there is.
+func (o Options) selects() bool { return o.Package != "" || len(o.Expressions) > 0 }
+
+// selected is the one unit that a package or expressions are of.
+func (o Options) selected(units []unit) ([]unit, error) {
+	for _, u := range units {
+		switch {
+		case u.Path != o.Path:
+		case u.Kind == cuePackage, u.Kind == cueFile && o.Package == "":
+			return []unit{u}, nil
+		case u.Kind == cueFile:
+			return nil, fmt.Errorf("load the definitions at %s: package %s is looked for in a folder: name the folder, or leave the package out", o.Path, o.Package)
+		}
+	}
+	return nil, fmt.Errorf("load the definitions at %s: there is no CUE for a package or an expression to be of: name the folder of the package", o.Path)
 }
 
 // Load reads every definition at o.Path. One bad definition hides no good one:
@@ -154,7 +198,17 @@ func Load(ctx context.Context, o Options) (Definitions, error) {
 	if err != nil {
 		return Definitions{}, err
 	}
-	d := Definitions{Problems: problems, Sources: map[v1alpha1.Identity]Position{}}
+	d := Decode(objects)
+	d.Problems = append(d.Problems, problems...)
+	sortProblems(d.Problems)
+	d.hide(t)
+	return d, nil
+}
+
+// Decode gives what Render returned the types of the API. What does not fit them is a
+// problem.
+func Decode(objects []Object) Definitions {
+	d := Definitions{Sources: map[v1alpha1.Identity]Position{}}
 	for _, obj := range objects {
 		if err := d.add(obj); err != nil {
 			d.Problems = append(d.Problems, Problem{
@@ -166,8 +220,7 @@ func Load(ctx context.Context, o Options) (Definitions, error) {
 		d.Sources[obj.Identity] = obj.Source
 	}
 	sortProblems(d.Problems)
-	d.hide(t)
-	return d, nil
+	return d
 }
 
 // add decodes an object into its type. A BpfApplication or BpfPolicy that names

@@ -1,6 +1,7 @@
 package schemas
 
 import (
+	"cmp"
 	"crypto/rand"
 	"encoding/json"
 	"fmt"
@@ -15,6 +16,7 @@ import (
 	"cuelang.org/go/cue/errors"
 	"cuelang.org/go/cue/inject/embed"
 	"cuelang.org/go/cue/load"
+	"cuelang.org/go/cue/parser"
 
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/text"
@@ -24,6 +26,9 @@ import (
 type renderer struct {
 	files map[string][]byte
 	tags  []string
+	// pkg and expressions are Options.Package and Options.Expressions.
+	pkg         string
+	expressions []string
 	// root is the absolute folder the files seem to lie in.
 	root    string
 	overlay map[string]load.Source
@@ -108,16 +113,39 @@ func (r *renderer) cue(u unit) {
 	module := path.Join(r.root, within)
 	for _, inst := range r.instances(u, module) {
 		s := r.newScope()
-		if inst.Err != nil {
+		switch {
+		case inst.Err != nil:
 			s.rejectUnit(inst.Err, u.Path)
-			continue
-		}
-		if r.listTags {
+		case r.listTags:
 			r.tagsOf(inst)
-			continue
+		default:
+			s.build(inst, u.Path)
 		}
-		s.walkAll(s.ctx.BuildInstance(inst), u.Path)
 	}
+}
+
+// build renders a package, or the expressions in its scope where there are some.
+func (s *scope) build(inst *build.Instance, file string) {
+	v := s.ctx.BuildInstance(inst)
+	if len(s.r.expressions) == 0 {
+		s.walkAll(v, file)
+		return
+	}
+	for _, e := range s.r.expressions {
+		s.expression(v, inst.ID(), e, file)
+	}
+}
+
+// expression renders what an expression gives in the scope of a package.
+func (s *scope) expression(within cue.Value, importPath, e, file string) {
+	parsed, err := parser.ParseExpr("", e)
+	if err != nil {
+		s.r.emit(record{Problem: &Problem{Message: fmt.Sprintf("the expression %s cannot be read: %v", e, err), Fix: "write it in CUE, such as apps.edge"}})
+		return
+	}
+	v := s.ctx.BuildExpr(parsed, cue.Scope(within), cue.InferBuiltins(true), cue.ImportPath(importPath))
+	s.found = nil
+	s.walkAll(v, file)
 }
 
 // instances loads a unit. A tag that this unit has no place for is taken out
@@ -148,7 +176,7 @@ func (r *renderer) instances(u unit, module string) []*build.Instance {
 func (r *renderer) config(u unit, module string, tags []string) *load.Config {
 	c := &load.Config{Dir: module, ModuleRoot: module, Tags: tags, Overlay: r.overlay, Registry: noRegistry{}, Env: []string{}}
 	if u.Kind == cuePackage {
-		c.Package = "*"
+		c.Package = cmp.Or(r.pkg, "*")
 	}
 	return c
 }

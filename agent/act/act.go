@@ -58,8 +58,7 @@ type Actor struct {
 	ObjectRound *objects.Round
 	LoadRound   *loads.Round
 	LookupRound *targets.Round
-	// IsHurried reports whether somebody waits for the next look at the node; nil where nobody
-	// ever does.
+	// IsHurried reports whether something waits for the next look at the node.
 	IsHurried func() bool
 	// stuck are the applications of which an action was not done.
 	stuck map[string]bool
@@ -352,7 +351,7 @@ func (act *Actor) attachProgram(a plan.Action, program *ebpf.Program) error {
 		return err
 	}
 	if old := act.Look.Set.Links[a.UID][a.Replaces]; old != nil {
-		return act.Look.Set.Detach(old, act.Look.Facts(old.Path, old.Link), act.Now)
+		return act.Look.Set.DetachReplaced(old, act.Look.Facts(old.Path, old.Link), act.Now)
 	}
 	return nil
 }
@@ -361,6 +360,10 @@ func (act *Actor) attachProgram(a plan.Action, program *ebpf.Program) error {
 // pinned is detached.
 func (act *Actor) putLink(uid string, at plan.Attachment, spec uint32, l kernel.Held) error {
 	old := act.Look.Set.Links[uid][at.Key()]
+	var facts kernel.Facts
+	if old != nil {
+		facts = act.Look.Facts(old.Path, old.Link)
+	}
 	pinned, err := act.Pins.PinLink(uid, at, spec, l)
 	if err != nil {
 		kernel.Sever(l)
@@ -372,8 +375,7 @@ func (act *Actor) putLink(uid string, at plan.Attachment, spec uint32, l kernel.
 		// The old one was taken away when the new one was made.
 		act.Look.Set.Release("replaced filter", old)
 	} else if old != nil {
-		kernel.Sever(old.Link)
-		act.Look.Set.Release("replaced link", old)
+		act.Look.Set.Replace(old, facts, act.Now)
 	}
 	return nil
 }

@@ -1,6 +1,7 @@
 package act
 
 import (
+	"fmt"
 	"time"
 
 	"github.com/skep-dev/skep/agent/decide"
@@ -8,12 +9,13 @@ import (
 )
 
 // actSlice is how long actions of one kind follow each other before the node is looked at
-// again. Thousands of links take minutes. hurriedSlice is how long they do while a container waits
-// for the next look before it starts: ending a probe takes the kernel a tenth of a second.
+// again. Thousands of links take minutes. hurriedSlice is how long they do while something waits
+// for the next look: a container before it starts, or an intent, which may be a revocation. To
+// detach a program from TCX takes the kernel 10 ms.
 const actSlice, hurriedSlice = time.Second, 50 * time.Millisecond
 
 func (act *Actor) slice() time.Duration {
-	if act.IsHurried != nil && act.IsHurried() {
+	if act.IsHurried() {
 		return hurriedSlice
 	}
 	return actSlice
@@ -23,24 +25,49 @@ func (act *Actor) slice() time.Duration {
 func (act *Actor) spend(actions []plan.Action) {
 	began, left := act.Clock(), 0
 	for i, a := range inTurn(actions) {
-		if i == 0 || act.Clock().Sub(began) < act.slice() {
+		switch {
+		case i > 0 && act.Clock().Sub(began) >= act.slice():
+			left++
+			act.putOff(a, "it has many links, and the next ones are made or ended soon")
+		case !act.canEndBefore(a):
+			// The end of those that are being closed wakes the loop.
+			act.putOff(a, fmt.Sprintf("it has links that the kernel ends slowly, one after the other: %d of its namespace are being closed, and the next ones follow",
+				act.Look.Set.Closing(a.Attachment.Application.Namespace)))
+		default:
 			act.one(a)
-			continue
-		}
-		left++
-		owners := act.owners(a)
-		act.stick(owners, a)
-		act.LookupRound.Keep(a.Attachment)
-		for _, uid := range owners {
-			act.Decisions.NotePending(uid, decide.ErrQueued)
-			out := act.Decisions.Outcome(uid)
-			out.PutOff, out.Waits = true, "it has many links, and the next ones are made or ended soon"
 		}
 	}
 	if left > 0 {
 		act.Decisions.Again = true
 		act.Log.Info("go on in the next reconcile", "actions", len(actions), "left", left)
 	}
+}
+
+// putOff leaves an action to a later reconcile.
+func (act *Actor) putOff(a plan.Action, why string) {
+	owners := act.owners(a)
+	act.stick(owners, a)
+	act.LookupRound.Keep(a.Attachment)
+	for _, uid := range owners {
+		act.Decisions.NotePending(uid, decide.ErrQueued)
+		out := act.Decisions.Outcome(uid)
+		out.PutOff, out.Waits = true, why
+	}
+}
+
+// canEndBefore reports whether there is room to close the link that an action ends. An update ends
+// none.
+func (act *Actor) canEndBefore(a plan.Action) bool {
+	if a.Verb == plan.Update {
+		return true
+	}
+	of := act.Look.Set.Links[a.UID]
+	for _, key := range []string{a.Attachment.Key(), a.Replaces} {
+		if l := of[key]; l != nil && !act.Look.Set.HasRoomToEnd(l, act.Look.Facts(l.Path, l.Link), a.Verb != plan.Detach) {
+			return false
+		}
+	}
+	return true
 }
 
 // inTurn has applications, and chains, take turns. Of each, the order stays.

@@ -7,11 +7,16 @@ import (
 
 	"github.com/skep-dev/skep/agent/live"
 	"github.com/skep-dev/skep/agent/plan"
+	"github.com/skep-dev/skep/agent/report"
 )
 
 // remnantGrace is how long the kernel may take to end a link that was closed: it
 // frees links and inodes in the background.
 const remnantGrace = 10 * time.Second
+
+// closeDeadline is how long a link may wait for its close, and for the kernel to end it then,
+// before that is an error.
+const closeDeadline = time.Minute
 
 // detach takes a link away. It is forgotten when the kernel agreed, and reported
 // until the kernel runs it no more.
@@ -59,6 +64,10 @@ func (act *Actor) FinishUnloads() {
 // link that somebody else holds but to say so.
 func (act *Actor) reportRemnant(uid string, r live.Remnant, err error) {
 	out := act.Decisions.Outcome(uid)
+	if r.IsClosing() {
+		act.reportClosing(out, r)
+		return
+	}
 	if err == nil && act.Now.Sub(r.Since) < remnantGrace {
 		out.Unsettled, act.Ending = true, true
 		return
@@ -69,4 +78,17 @@ func (act *Actor) reportRemnant(uid string, r live.Remnant, err error) {
 			at.Program, at.Hook, strings.TrimSpace(at.Target.String()), r.Facts.ID, r.Facts.ID)
 	}
 	out.Errs = append(out.Errs, err)
+}
+
+// reportClosing reports a link that is being closed beside the loop.
+func (act *Actor) reportClosing(out *report.Outcome, r live.Remnant) {
+	out.Closing = true
+	if since := act.Now.Sub(r.Since); since > closeDeadline {
+		at := r.Attachment
+		out.Errs = append(out.Errs, fmt.Errorf("detach %s from %s %s: its pin is removed, and the kernel has not ended link %d for %s; it may wait for a process whose memory is locked: see the kernel's log for tasks that hang, and restart the node if that stays",
+			at.Program, at.Hook, strings.TrimSpace(at.Place()), r.Facts.ID, since.Round(time.Second)))
+	}
+	if out.Waits == "" {
+		out.Waits = fmt.Sprintf("the kernel ends its links one after the other: %d of its namespace are being closed", act.Look.Set.Closing(r.Attachment.Application.Namespace))
+	}
 }

@@ -232,9 +232,9 @@ func closeLinks(links []*Link) error {
 	return errors.Join(errs...)
 }
 
-// RemoveLink unpins the link and closes it, which detaches it. Where a pin cannot
+// RemovePin unpins the link, which ends with its last descriptor then. Where a pin cannot
 // be removed, the link stays open, so that the removal can be tried again.
-func (s *Store) RemoveLink(l *Link) error {
+func (s *Store) RemovePin(l *Link) error {
 	if f, ok := l.Link.(*clsact.Filter); !ok {
 		Sever(l.Link)
 	} else if err := f.Detach(); err != nil {
@@ -247,9 +247,6 @@ func (s *Store) RemoveLink(l *Link) error {
 		if err := remove(path, inLinks); err != nil {
 			return fmt.Errorf("remove link of %s: %w", l.Attachment.Program, err)
 		}
-	}
-	if err := l.Close(); err != nil {
-		return fmt.Errorf("close link of %s: %w", l.Attachment.Program, err)
 	}
 	return nil
 }
@@ -329,6 +326,9 @@ type Facts struct {
 	Severed bool
 	// Priority is that of a link of netfilter.
 	Priority int32 `json:",omitempty"`
+	// EndsSlowly: the kernel takes about 0.1 s to end the link, and ends such links one after
+	// the other. It has no other way than to close it.
+	EndsSlowly bool `json:"-"`
 	// Filter is that of a program which no link attaches.
 	Filter clsact.Facts `json:",omitzero"`
 }
@@ -392,6 +392,8 @@ func Inspect(l Held) (Facts, error) {
 		if x := info.NetNs(); x != nil {
 			f.Severed = x.NetnsInode == 0
 		}
+	case link.PerfEventType, link.KprobeMultiType, link.UprobeMultiType:
+		f.EndsSlowly = true
 	case link.NetfilterType:
 		if x := info.Netfilter(); x != nil {
 			f.Priority = x.Priority

@@ -241,7 +241,7 @@ func TestALinkIsPinnedFoundAndTakenAway(t *testing.T) {
 			t.Errorf("RepinLink of %s = %v, %v", gone, made, err)
 		}
 	}
-	if err := errors.Join(second.Close(), s.RemoveLink(found[0])); err != nil {
+	if err := errors.Join(second.Close(), s.RemovePin(found[0]), found[0].Close()); err != nil {
 		t.Error(err)
 	}
 	if _, err := link.NewFromID(now.ID); !errors.Is(err, fs.ErrNotExist) {

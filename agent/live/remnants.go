@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/skep-dev/skep/agent/closing"
 	"github.com/skep-dev/skep/agent/clsact"
 	"github.com/skep-dev/skep/agent/kernel"
 	"github.com/skep-dev/skep/atomicfile"
@@ -24,7 +25,12 @@ type Remnant struct {
 	kernel.Remnant
 	// Since is when it was taken away.
 	Since time.Time
+	// closing is the close beside the loop; nil where it was closed at once.
+	closing *closing.Closing
 }
+
+// IsClosing reports whether the kernel has not answered yet that the link is closed.
+func (r Remnant) IsClosing() bool { return !r.closing.IsDone() }
 
 // remnants are those of all applications, and the file that keeps them: no pin tells of
 // them.
@@ -82,7 +88,7 @@ func readRemnants(path, boot string) (map[string][]Remnant, error) {
 		return all, nil
 	}
 	for _, r := range kept.Remnants {
-		all[r.UID] = append(all[r.UID], Remnant{r.Remnant, time.UnixMilli(r.Since)})
+		all[r.UID] = append(all[r.UID], Remnant{Remnant: r.Remnant, Since: time.UnixMilli(r.Since)})
 	}
 	return all, nil
 }
@@ -90,33 +96,81 @@ func readRemnants(path, boot string) (map[string][]Remnant, error) {
 // Detach takes a link away. It is forgotten when the kernel agreed, and is a remnant
 // until the kernel runs it no more. facts are those of the link, if they are known.
 func (s *Set) Detach(l *kernel.Link, facts kernel.Facts, now time.Time) error {
+	return s.detach(l, facts, now, false)
+}
+
+// DetachReplaced takes away a link in whose place another one runs under another pin.
+func (s *Set) DetachReplaced(l *kernel.Link, facts kernel.Facts, now time.Time) error {
+	return s.detach(l, facts, now, true)
+}
+
+func (s *Set) detach(l *kernel.Link, facts kernel.Facts, now time.Time, replaced bool) error {
 	if !facts.Known() {
 		var err error
 		if facts, err = l.Identify(); err != nil {
 			s.log.Error("look at link that is to go", "pin", l.Path, "error", err)
 		}
 	}
-	if err := s.pins.RemoveLink(l); err != nil {
+	if err := s.pins.RemovePin(l); err != nil {
 		return err
 	}
 	delete(s.Links[l.UID], l.Attachment.Key())
 	if _, ok := l.Link.(*clsact.Filter); ok {
 		// The kernel said that it is gone.
-		return nil
+		return l.Close()
+	}
+	s.closeUnpinned(l, facts, now, replaced)
+	return nil
+}
+
+// Replace lets a link go whose pin is another link's now. facts are its last.
+func (s *Set) Replace(old *kernel.Link, facts kernel.Facts, now time.Time) {
+	if facts.EndsSlowly {
+		s.closeUnpinned(old, facts, now, true)
+		return
+	}
+	kernel.Sever(old.Link)
+	s.Release("replaced link", old)
+}
+
+// closeUnpinned closes a link that has no pin, which is a remnant until the kernel runs it no
+// more: beside the loop where that takes long.
+func (s *Set) closeUnpinned(l *kernel.Link, facts kernel.Facts, now time.Time, replaced bool) {
+	one := Remnant{Remnant: kernel.Remnant{Attachment: l.Attachment, Facts: facts}, Since: now}
+	if facts.EndsSlowly {
+		one.closing = s.closing.Add(closing.Link{Closer: l, What: fmt.Sprintf("%s on %s", l.Attachment.Program, l.Attachment.Place()),
+			Namespace: l.Attachment.Application.Namespace, Replaced: replaced})
+	} else {
+		s.Release("link", l)
 	}
 	if s.remnants.byUID == nil {
 		s.remnants.byUID = map[string][]Remnant{}
 	}
-	s.remnants.byUID[l.UID] = append(s.remnants.byUID[l.UID], Remnant{kernel.Remnant{Attachment: l.Attachment, Facts: facts}, now})
-	return nil
+	s.remnants.byUID[l.UID] = append(s.remnants.byUID[l.UID], one)
 }
+
+// HasRoomToEnd reports whether a link can be taken away now; replaced, in whose place another
+// one runs. One that ends slowly waits until there is room.
+func (s *Set) HasRoomToEnd(l *kernel.Link, facts kernel.Facts, replaced bool) bool {
+	return l == nil || !facts.EndsSlowly || s.closing.HasRoom(l.Attachment.Application.Namespace, replaced)
+}
+
+// Closing returns how many links of a namespace are being closed, or wait for that.
+func (s *Set) Closing(namespace string) int { return s.closing.Waiting(namespace) }
 
 // Remnants returns the application's links that were taken away and may run still.
 func (s *Set) Remnants(uid string) []Remnant { return s.remnants.byUID[uid] }
 
-// HasRemnants reports whether any application has a link that was taken away and may run
-// still.
-func (s *Set) HasRemnants() bool { return len(s.remnants.byUID) > 0 }
+// HasClosedRemnants reports whether any application has a link that was closed and may run still.
+// Of those that are being closed, the end wakes the loop.
+func (s *Set) HasClosedRemnants() bool {
+	for _, all := range s.remnants.byUID {
+		if slices.ContainsFunc(all, func(r Remnant) bool { return !r.IsClosing() }) {
+			return true
+		}
+	}
+	return false
+}
 
 // WithRemnants returns the UIDs of the applications that have remnants, sorted.
 func (s *Set) WithRemnants() []string { return slices.Sorted(maps.Keys(s.remnants.byUID)) }
@@ -127,7 +181,11 @@ func (s *Set) FollowRemnants(runs func(uid string, r Remnant, err error)) {
 	for _, uid := range s.WithRemnants() {
 		var left []Remnant
 		for _, r := range s.remnants.byUID[uid] {
-			if is, err := r.Runs(); is || err != nil {
+			if r.IsClosing() {
+				// To ask the kernel would hold the link, and has no answer while it ends.
+				left = append(left, r)
+				runs(uid, r, nil)
+			} else if is, err := r.Runs(); is || err != nil {
 				left = append(left, r)
 				runs(uid, r, err)
 			}

@@ -15,6 +15,7 @@ import (
 
 	"github.com/cilium/ebpf"
 
+	"github.com/skep-dev/skep/agent/closing"
 	"github.com/skep-dev/skep/agent/clsact"
 	"github.com/skep-dev/skep/agent/kernel"
 	"github.com/skep-dev/skep/agent/netns"
@@ -31,6 +32,7 @@ type Set struct {
 	Chains map[plan.Device]*kernel.Chain
 
 	pins     *kernel.Store
+	closing  *closing.Queue
 	log      *slog.Logger
 	remnants remnants
 	// former are the programs of a revision by uid that was loaded once more. Links may
@@ -45,9 +47,9 @@ type Set struct {
 }
 
 // New returns an empty set. remnantsFile keeps, for the next start, the links that were taken
-// away and may run still.
-func New(pins *kernel.Store, remnantsFile string, log *slog.Logger) *Set {
-	s := &Set{pins: pins, log: log, remnants: remnants{file: remnantsFile}}
+// away and may run still. ends closes the links that the kernel ends slowly.
+func New(pins *kernel.Store, ends *closing.Queue, remnantsFile string, log *slog.Logger) *Set {
+	s := &Set{pins: pins, closing: ends, log: log, remnants: remnants{file: remnantsFile}}
 	pins.Filters.Owner = s.ownerOf
 	return s
 }

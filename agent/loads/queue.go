@@ -120,6 +120,8 @@ type Queue struct {
 	clock   func() time.Time
 	log     *slog.Logger
 	observe func(what Loadable, took time.Duration, err error)
+	// Hold is called beside the loop before each load of a line; tests hold loads by it.
+	Hold func(line string)
 	// results by key, until a reconcile takes them or needs them no more.
 	results map[string]result
 	// served is the sequence number of the last load of a namespace, and since the
@@ -132,7 +134,7 @@ type Queue struct {
 // and that names what it loads.
 func NewQueue(clock func() time.Time, log *slog.Logger, observe func(what Loadable, took time.Duration, err error)) *Queue {
 	return &Queue{lanes: []*lane{{urgency: ForEnding}, {urgency: ForReplacing}, {urgency: ForNew}}, ended: make(chan struct{}, 1),
-		clock: clock, log: log, observe: observe, results: map[string]result{}, served: map[string]uint64{}, since: map[string]uint64{}}
+		clock: clock, log: log, observe: observe, Hold: func(string) {}, results: map[string]result{}, served: map[string]uint64{}, since: map[string]uint64{}}
 }
 
 // Ended yields when a load ended.
@@ -295,9 +297,10 @@ func (q *Queue) begin(one *lane, r Request) bool {
 	if one.types == nil {
 		one.types = btf.NewCache()
 	}
-	types, now := one.types, &load{request: r, began: q.clock(), done: make(chan struct{})}
+	types, hold, now := one.types, q.Hold, &load{request: r, began: q.clock(), done: make(chan struct{})}
 	one.load = now
 	q.wait.Go(func() {
+		hold(r.Line)
 		value, err := run(types)
 		if err == nil {
 			now.result.value = value

@@ -73,8 +73,7 @@ func (p *planner) links() {
 			if ok && !old.Severed && misplaced[id] {
 				verb = Move
 			}
-			if place, exclusive := a.Exclusive(); exclusive && verb == Attach {
-				at := holder{app.UID, place}
+			if at, ok := holderOf(app.UID, a); ok && verb == Attach {
 				if held, is := holders[at]; is {
 					verb, replaces = linkVerb(held, true, app.Revision, a), held.Attachment.Key()
 					p.replaced[[2]string{app.UID, replaces}] = true
@@ -88,20 +87,35 @@ func (p *planner) links() {
 	}
 }
 
-// holder is an application at a place that takes one program.
+// holder is an application at a place that takes one program, or at one of a file that
+// containers share.
 type holder struct {
-	uid   string
-	place ExclusivePlace
+	uid    string
+	place  ExclusivePlace
+	inFile Attachment
+}
+
+func holderOf(uid string, a Attachment) (holder, bool) {
+	place, exclusive := a.Exclusive()
+	inFile, shared := a.InSharedFile()
+	switch {
+	case exclusive:
+		return holder{uid: uid, place: place}, true
+	case shared:
+		return holder{uid: uid, inFile: inFile}, true
+	}
+	return holder{}, false
 }
 
 // holders are the links that nobody wants any more and that have a place which takes one
-// program. What their application attaches there takes it over from them.
+// program, or which containers share. What their application attaches there takes it over from
+// them: a link through a container that ended goes on for the others.
 func (p *planner) holders() map[holder]Link {
 	all := map[holder]Link{}
 	for _, l := range p.have.Links {
-		place, exclusive := l.Attachment.Exclusive()
-		if exclusive && !l.Severed && !p.frozen[l.UID] && !p.gone[l.UID] && !p.wanted[[2]string{l.UID, l.Attachment.Key()}] {
-			all[holder{l.UID, place}] = l
+		at, ok := holderOf(l.UID, l.Attachment)
+		if ok && !l.Severed && !p.frozen[l.UID] && !p.gone[l.UID] && !p.wanted[[2]string{l.UID, l.Attachment.Key()}] {
+			all[at] = l
 		}
 	}
 	return all
@@ -122,7 +136,7 @@ func linkVerb(old Link, found bool, revision string, a Attachment) Verb {
 	if ok && h.Replace == hook.ByLinkUpdate {
 		return Update
 	}
-	if old.Revision == revision && old.Attachment.Instance == a.Instance && old.Attachment.Key() == a.Key() && !old.Elsewhere {
+	if old.Revision == revision && old.Attachment.Instance == a.Instance && old.Attachment.runsAs(a) && !old.Elsewhere {
 		return Update
 	}
 	return Overlap

@@ -117,6 +117,9 @@ func (p *parser) target(hook, name string) plan.Target {
 			p.interfaces[name] = len(p.interfaces) + 1
 		}
 		return plan.Target{Ifindex: p.interfaces[name], Interface: name}
+	case hook == "uprobe":
+		file, container, _ := strings.Cut(name, "@")
+		return plan.Target{Binary: file, BinaryID: "overlay:1", Symbol: "work", Container: container, In: "container " + container}
 	case strings.HasPrefix(hook, "cgroup"):
 		return plan.Target{Cgroup: name}
 	}

@@ -36,6 +36,10 @@ func (v *Versions) resolveAttachments(o intent.Opened, out *report.Outcome) (pla
 			}
 			at.Optional = at.Optional || program.Optional
 			found, err := v.resolve(app, program.Name, at)
+			tooMany := v.LookupRound.TooMany(app.Identity, at)
+			for _, one := range tooMany {
+				absent = append(absent, report.Skip(program.Name, at, one.Error()))
+			}
 			switch {
 			case report.IsAbsent(err) && at.Optional:
 				absent = append(absent, report.Skip(program.Name, at, err.Error()))
@@ -45,7 +49,7 @@ func (v *Versions) resolveAttachments(o intent.Opened, out *report.Outcome) (pla
 					out.Unsettled = out.Unsettled || !unanswered.Late
 					out.Errs = append(out.Errs, fmt.Errorf("place program %s of %s: %w", program.Name, payload.Application, err))
 				}
-			case err == nil && at.Pods != nil && len(found) == 0:
+			case err == nil && at.Pods != nil && len(found) == 0 && len(tooMany) == 0:
 				absent = append(absent, report.InNoPods(program.Name, at))
 			case err != nil:
 				return app, fmt.Errorf("place program %s of %s: %w", program.Name, payload.Application, err)

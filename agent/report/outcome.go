@@ -31,6 +31,8 @@ type Outcome struct {
 	PutOff bool
 	// Unsettled: the version that is to run in place of the newest is on its way.
 	Unsettled bool
+	// Closing: links of it are being closed beside the loop. Their end wakes it.
+	Closing bool
 	// AwaitsMap says whose map the newest intent waits for.
 	AwaitsMap string
 	// TakenMaps are the maps that the version that is to run has from other applications.

@@ -3,7 +3,9 @@ package targets
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
+	"time"
 
 	"github.com/vishvananda/netlink"
 
@@ -23,6 +25,7 @@ type devices struct {
 	namespace netns.Namespace
 	links     func() ([]netlink.Link, error)
 	byIndex   func(int) (netlink.Link, error)
+	byName    func(string) (netlink.Link, error)
 	routes    func(link netlink.Link, family int) ([]netlink.Route, error)
 }
 
@@ -46,11 +49,25 @@ func (d devices) device(index int) plan.Device {
 	return plan.Device{NetnsID: d.namespace.ID, Index: index}
 }
 
-// listDevices reads the network devices of a namespace, whose thread calls it, by index. Which of
-// them are primary is looked up only for withPrimary.
-func listDevices(of netns.Namespace, withPrimary bool, now Running) ([]plan.Interface, error) {
-	d := devices{namespace: of, links: netlink.LinkList, byIndex: netlink.LinkByIndex, routes: netlink.RouteList}
-	return d.list(withPrimary, now)
+// sought is what attachments are looking for among the devices of a namespace.
+type sought struct {
+	// primary: those of the default routes are looked up.
+	primary bool
+	// names are those that attachments give in full.
+	names map[string]bool
+}
+
+// devicesOf are the devices of a namespace, whose thread reads them. Of a namespace of a pod it
+// reads so much as podBudget allows.
+func devicesOf(of netns.Namespace) devices {
+	d := devices{namespace: of, links: netlink.LinkList, byIndex: netlink.LinkByIndex, byName: netlink.LinkByName, routes: netlink.RouteList}
+	if of.ID != 0 {
+		b := bounded{in: of.In, until: time.Now().Add(podBudget), maxDevices: maxDevices, maxRoutes: maxRoutes}
+		d.links = b.links
+		b.until = b.until.Add(podBudget)
+		d.routes = b.defaultRoutes
+	}
+	return d
 }
 
 // dump asks for a list until it is read in one piece, a few times: where other
@@ -70,9 +87,14 @@ func dump[T any](list func() ([]T, error)) (all []T, whole bool, err error) {
 	return all, false, nil
 }
 
-// list implements listDevices.
-func (d devices) list(withPrimary bool, now Running) ([]plan.Interface, error) {
+// list reads the devices, by index. Where there are too many, it fails with *TooManyError beside
+// those that few returns.
+func (d devices) list(want sought, now Running) ([]plan.Interface, error) {
 	links, whole, err := dump(d.links)
+	tooMany := new(TooManyError)
+	if errors.As(err, &tooMany) {
+		return d.few(want, now, err)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("list interfaces: %w", err)
 	}
@@ -86,11 +108,84 @@ func (d devices) list(withPrimary bool, now Running) ([]plan.Interface, error) {
 		}
 	}
 	var primary map[int]bool
-	if withPrimary {
-		if primary, err = d.primaries(now, found); err != nil {
+	if want.primary {
+		if primary, err = d.primaries(now, found); errors.As(err, &tooMany) {
+			return d.few(want, now, err)
+		}
+		if err != nil {
 			return nil, err
 		}
 	}
+	return d.describeAll(found, primary), nil
+}
+
+// few returns why the devices were not listed, with those alone that are looked up without a list:
+// those on which something runs, conventional, those that are sought by name, and the primary ones.
+// Where the routes are too many, conventional is primary.
+func (d devices) few(want sought, now Running, why error) ([]plan.Interface, error) {
+	found := map[int]netlink.Link{}
+	if err := errors.Join(d.ask(now, found), d.askNames(want.names, found)); err != nil {
+		return nil, errors.Join(why, err)
+	}
+	primary := map[int]bool{}
+	if want.primary {
+		var err error
+		if primary, err = d.primariesOfMany(now, found, why); err != nil {
+			return nil, errors.Join(why, err)
+		}
+	}
+	for _, l := range slices.Collect(maps.Values(found)) {
+		if master, err := d.byIndex(l.Attrs().MasterIndex); l.Attrs().MasterIndex != 0 && err == nil {
+			found[master.Attrs().Index] = master
+		}
+	}
+	return d.describeAll(found, primary), why
+}
+
+// askNames asks for devices by their names, of which conventional is one.
+func (d devices) askNames(names map[string]bool, found map[int]netlink.Link) error {
+	for _, name := range append(slices.Collect(maps.Keys(names)), conventional) {
+		l, err := d.byName(name)
+		if gone := new(netlink.LinkNotFoundError); errors.As(err, gone) {
+			continue
+		} else if err != nil {
+			return fmt.Errorf("look at interface %s: %w", name, err)
+		}
+		found[l.Attrs().Index] = l
+	}
+	return nil
+}
+
+// primariesOfMany returns the primary devices among more than are listed, which it adds to found.
+func (d devices) primariesOfMany(now Running, found map[int]netlink.Link, why error) (primary map[int]bool, err error) {
+	tooMany := new(TooManyError)
+	if errors.As(why, &tooMany) && tooMany.What == routesList {
+		err = why
+	} else {
+		primary, err = d.primaries(now, found)
+	}
+	if errors.As(err, &tooMany) {
+		primary = map[int]bool{}
+		d.keepPrimary(now, found, primary)
+		for index, l := range found {
+			primary[index] = primary[index] || l.Attrs().Name == conventional
+		}
+		return primary, nil
+	}
+	for index := range primary {
+		l, askErr := d.byIndex(index)
+		if gone := new(netlink.LinkNotFoundError); errors.As(askErr, gone) {
+			continue
+		} else if askErr != nil {
+			return nil, fmt.Errorf("look at interface %d: %w", index, askErr)
+		}
+		found[index] = l
+	}
+	return primary, err
+}
+
+// describeAll says what is to be known of devices, by index.
+func (d devices) describeAll(found map[int]netlink.Link, primary map[int]bool) []plan.Interface {
 	all := make([]plan.Interface, 0, len(found))
 	for index, l := range found {
 		one := d.describe(l)
@@ -101,7 +196,7 @@ func (d devices) list(withPrimary bool, now Running) ([]plan.Interface, error) {
 		all = append(all, one)
 	}
 	slices.SortFunc(all, func(a, b plan.Interface) int { return a.Device.Compare(b.Device) })
-	return all, nil
+	return all
 }
 
 // describe says what is to be known of a device of the namespace.

@@ -108,7 +108,7 @@ func TestACutOffListTakesNoInterfaceAway(t *testing.T) {
 				}
 				return nil, netlink.LinkNotFoundError{}
 			}}
-			got, err := d.list(false, now)
+			got, err := d.list(sought{}, now)
 			if diff := cmp.Diff(tc.want, got); diff != "" {
 				t.Errorf("interfaces (-want +got):\n%s", diff)
 			}
@@ -142,7 +142,7 @@ func TestCutOffRoutesTakeNoPrimaryAway(t *testing.T) {
 				}
 				return tc.routes.list()
 			}}
-			all, err := d.list(true, now)
+			all, err := d.list(sought{primary: true}, now)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -167,7 +167,7 @@ func TestADeviceIsDescribed(t *testing.T) {
 		&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Index: 3, Name: "veth0", Xdp: &netlink.LinkXdp{Attached: true, AttachMode: 2}}},
 		&netlink.Bond{LinkAttrs: netlink.LinkAttrs{Index: 4, Name: "bond0", Xdp: &netlink.LinkXdp{}}},
 	}}).list}
-	got, err := d.list(false, Running{})
+	got, err := d.list(sought{}, Running{})
 	if err != nil {
 		t.Fatal(err)
 	}

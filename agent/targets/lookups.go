@@ -106,10 +106,12 @@ type Lookups struct {
 	byKey map[string]*lookup
 	// unanswered are those that have no answer, and some that had none a moment ago.
 	unanswered []*lookup
-	// seen are the devices of other network namespaces as they were read last.
-	seen map[uint64][]plan.Interface
+	// seen is how other network namespaces were read last.
+	seen map[uint64]*reading
 	// members are cgroups of pods that were looked at, by their ids.
 	members map[uint64]guard.Member
+	// lastRead is the last of them that was read.
+	lastRead uint64
 	// hierarchy is where the mount of cgroup2 lies; nil until somebody asks.
 	hierarchy *guard.Hierarchy
 }
@@ -118,7 +120,7 @@ type Lookups struct {
 // an answer comes that nobody waits for any more.
 func NewLookups(host attach.Host, log *slog.Logger, wake func()) *Lookups {
 	host.Functions, host.Netfilter = functions.New(), new(attach.Netfilter)
-	return &Lookups{host: host, log: log, wake: wake, byKey: map[string]*lookup{}, seen: map[uint64][]plan.Interface{}}
+	return &Lookups{host: host, log: log, wake: wake, byKey: map[string]*lookup{}, seen: map[uint64]*reading{}}
 }
 
 // Begin begins the look-ups of one reconcile, in which the node has the pods.
@@ -207,6 +209,8 @@ type Round struct {
 	interfaces []plan.Interface
 	there      map[uint64]bool
 	unread     map[uint64]error
+	// left: some are to be read by the next reconcile.
+	left bool
 }
 
 // Host is where the names of targets are looked up.

@@ -6,9 +6,11 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"time"
 
 	"github.com/skep-dev/skep/agent/netns"
 	"github.com/skep-dev/skep/agent/plan"
+	"github.com/skep-dev/skep/agent/retry"
 	"github.com/skep-dev/skep/api/v1alpha1"
 )
 
@@ -51,61 +53,172 @@ func (r *Round) Look(known Namespaces, attachments []Asked, withPrimary bool, no
 	r.namespaces, r.running = known, now
 	r.there, r.unread = map[uint64]bool{}, map[uint64]error{}
 	r.host.Namespaces.Renew(known.All, known.Err)
-	all, err := listDevices(netns.Namespace{}, withPrimary, now)
+	all, err := devicesOf(netns.Namespace{}).list(sought{primary: withPrimary}, now)
 	if err != nil {
 		return nil, err
 	}
-	wanted := map[uint64]bool{}
-	for d := range now.UIDs {
-		wanted[d.NetnsID] = true
-	}
-	for _, one := range attachments {
-		ids, _, _ := known.chosen(one.Application, one.At)
-		for _, id := range ids {
-			wanted[id] = true
+	wanted := known.sought(attachments, withPrimary, now)
+	began, ids := time.Now(), r.inTurn(slices.Sorted(maps.Keys(wanted)))
+	for i, id := range ids {
+		over := i > 0 && time.Since(began) > podsBudget
+		all = append(all, r.lookInto(id, over, wanted[id], now)...)
+		if !over {
+			r.lastRead = id
 		}
 	}
-	delete(wanted, 0)
-	for _, id := range slices.Sorted(maps.Keys(wanted)) {
-		all = append(all, r.lookInto(id, withPrimary, now)...)
-	}
-	maps.DeleteFunc(r.seen, func(id uint64, _ []plan.Interface) bool { return !wanted[id] })
+	maps.DeleteFunc(r.seen, func(id uint64, _ *reading) bool { _, is := wanted[id]; return !is })
 	r.interfaces = all
 	return all, nil
 }
 
-// lookInto reads the devices of another namespace. Of one that cannot be read, those that were
-// seen last count, and those on which something runs; one that is gone has none.
-func (r *Round) lookInto(id uint64, withPrimary bool, now Running) (all []plan.Interface) {
-	one, _ := r.host.Namespaces.Lookup(id)
-	if was, ok := r.seen[id]; ok && r.unchangedNetns[id] && slices.ContainsFunc(was, func(i plan.Interface) bool { return len(now.UIDs[i.Device]) > 0 }) {
-		r.there[id] = true
-		return was
+// sought returns what attachments choose in other network namespaces, by their inodes, and those
+// that something runs in.
+func (n Namespaces) sought(attachments []Asked, withPrimary bool, now Running) map[uint64]sought {
+	all := map[uint64]sought{}
+	add := func(id uint64, names ...string) {
+		if _, ok := all[id]; !ok {
+			all[id] = sought{primary: withPrimary, names: map[string]bool{}}
+		}
+		for _, name := range names {
+			all[id].names[name] = true
+		}
 	}
-	err := r.host.Namespaces.Do(id, func() (err error) {
-		all, err = listDevices(one, withPrimary, now)
-		return err
-	})
-	switch {
+	for d := range now.UIDs {
+		add(d.NetnsID)
+	}
+	for _, one := range attachments {
+		ids, _, _ := n.chosen(one.Application, one.At)
+		for _, id := range ids {
+			add(id, inFull(one.At.Interfaces)...)
+		}
+	}
+	delete(all, 0)
+	return all
+}
+
+// inTurn has namespaces follow the one that the last reconcile read last.
+func (r *Round) inTurn(ids []uint64) []uint64 {
+	next, _ := slices.BinarySearch(ids, r.lastRead+1)
+	return slices.Concat(ids[next:], ids[:next])
+}
+
+// errLater is the error of a network namespace whose turn is in the next reconcile.
+var errLater = errors.New("those of other pods are read first")
+
+// reading is how another network namespace was read last.
+type reading struct {
+	// devices are those that were read.
+	devices []plan.Interface
+	// due: it is to be read, since it is new or changed, or since everything is read anew.
+	due bool
+	// err says why it could not be read, failures times in a row; nil where it could. The next
+	// attempt is at again.
+	err      error
+	failures int
+	again    time.Time
+}
+
+// rereading is when a network namespace is read again that could not be read.
+var rereading = retry.BackOff{First: time.Second, Most: 30 * time.Second}
+
+func (l *reading) fail(now time.Time, err error) {
+	l.due, l.err, l.failures = false, err, l.failures+1
+	l.again = now.Add(rereading.After(l.failures))
+}
+
+// isInUse reports whether something runs on a device that was read.
+func (l *reading) isInUse(now Running) bool {
+	return slices.ContainsFunc(l.devices, func(i plan.Interface) bool { return len(now.UIDs[i.Device]) > 0 })
+}
+
+// lookInto reads the devices of another namespace, unless it is over with the time for that. Of
+// one that cannot be read, those that were seen last count, and those on which something runs; one
+// that is gone has none.
+func (r *Round) lookInto(id uint64, over bool, want sought, now Running) (all []plan.Interface) {
+	last := r.seen[id]
+	if last == nil {
+		last = &reading{due: true}
+		r.seen[id] = last
+	}
+	last.due = last.due || !r.unchangedNetns[id]
+	if !last.due && last.err == nil && last.isInUse(now) {
+		r.there[id] = true
+		return last.devices
+	}
+	one, _ := r.host.Namespaces.Lookup(id)
+	err := errLater
+	if !over {
+		all, err = r.read(id, last, want, now)
+	}
+	switch tooMany := new(TooManyError); {
 	case err == nil:
-		r.seen[id], r.there[id] = all, true
+		r.there[id] = true
 		return all
 	case errors.Is(err, netns.ErrGone):
 		delete(r.seen, id)
 		return nil
-	case !errors.Is(err, netns.ErrUnknown):
-		r.log.Error("look into a network namespace; what runs there is left as it is", "of", one.In, "error", err)
+	case errors.As(err, &tooMany) && all != nil:
+		r.unread[id], r.there[id] = err, true
+		return all
+	case errors.Is(err, errLater):
+		r.left = r.left || last.due
 	}
 	r.unread[id], r.there[id] = err, true
-	all = slices.Clone(r.seen[id])
+	return asSeen(id, one.In, last.devices, now)
+}
+
+// read reads the devices of another namespace. One that could not be read is tried again after a
+// while, and has the same error meanwhile.
+func (r *Round) read(id uint64, last *reading, want sought, now Running) (all []plan.Interface, err error) {
+	one, _ := r.host.Namespaces.Lookup(id)
+	tooMany := new(TooManyError)
+	waits := last.err != nil && r.now.Before(last.again)
+	if waits && !errors.As(last.err, &tooMany) {
+		return nil, last.err
+	}
+	err = r.host.Namespaces.Do(id, func() (err error) {
+		if d := devicesOf(one); waits {
+			all, err = d.few(want, now, last.err)
+		} else {
+			all, err = d.list(want, now)
+		}
+		return err
+	})
+	switch {
+	case err == nil:
+		*last = reading{devices: all}
+	case !waits && !errors.Is(err, netns.ErrGone) && !errors.Is(err, netns.ErrUnknown):
+		if last.fail(r.now, err); !errors.As(err, &tooMany) || last.failures == 1 {
+			r.log.Warn("a network namespace cannot be read whole; what runs there is left as it is", "of", one.In, "next", last.again, "error", err)
+		}
+	}
+	return all, err
+}
+
+// asSeen returns the devices of a namespace that were seen last, and those on which something runs.
+func asSeen(id uint64, in string, seen []plan.Interface, now Running) []plan.Interface {
+	all := slices.Clone(seen)
 	for d := range now.UIDs {
 		if d.NetnsID == id && !slices.ContainsFunc(all, func(i plan.Interface) bool { return i.Device == d }) {
 			was := now.Targets[d]
-			all = append(all, plan.Interface{Device: d, Name: cmp.Or(was.Interface, fmt.Sprintf("#%d", d.Index)), In: cmp.Or(one.In, was.In)})
+			all = append(all, plan.Interface{Device: d, Name: cmp.Or(was.Interface, fmt.Sprintf("#%d", d.Index)), In: cmp.Or(in, was.In)})
 		}
 	}
 	slices.SortFunc(all, func(a, b plan.Interface) int { return a.Device.Compare(b.Device) })
 	return all
+}
+
+// IsLeft reports whether network namespaces are to be read by the next reconcile, incremental or not.
+func (r *Round) IsLeft() bool { return r.left }
+
+// IsDue reports whether a network namespace that could not be read is to be tried again.
+func (l *Lookups) IsDue(now time.Time) bool {
+	for _, one := range l.seen {
+		if one.err != nil && !now.Before(one.again) {
+			return true
+		}
+	}
+	return false
 }
 
 // Present returns the inodes of the other network namespaces that Look read.
@@ -137,12 +250,32 @@ func (r *Round) OnInterfaces(base plan.Attachment, asked v1alpha1.Attachment) ([
 		}
 		one, _ := r.host.Namespaces.Lookup(id)
 		found, err := on(base, asked, one.In, plan.InterfacesIn(id, r.interfaces))
-		if err != nil && r.unread[id] != nil {
+		if tooMany := new(TooManyError); errors.As(r.unread[id], &tooMany) {
+			if !isWhole(asked.Interfaces) {
+				// See TooMany.
+				err = nil
+			}
+		} else if err != nil && r.unread[id] != nil {
 			err = fmt.Errorf("%w: look into the network namespace of %s: %w", ErrWaiting, one.In, r.unread[id])
 		}
 		all, errs = append(all, found...), append(errs, err)
 	}
 	return all, errors.Join(errs...)
+}
+
+// TooMany returns an error for each network namespace that an attachment is for and that has more
+// than is read of it, unless the attachment names all its interfaces in full.
+func (r *Round) TooMany(application v1alpha1.Identity, asked v1alpha1.Attachment) (all []*TooManyError) {
+	if asked.Interfaces == nil || isWhole(asked.Interfaces) {
+		return nil
+	}
+	ids, _, _ := r.namespaces.chosen(application, asked)
+	for _, id := range ids {
+		if one := new(TooManyError); errors.As(r.unread[id], &one) {
+			all = append(all, one)
+		}
+	}
+	return all
 }
 
 // asItRuns returns the attachments of a program in other network namespaces as they are.

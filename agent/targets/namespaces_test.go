@@ -6,8 +6,10 @@ import (
 	"os"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
 
 	"github.com/skep-dev/skep/agent/netns"
 	"github.com/skep-dev/skep/agent/plan"
@@ -100,7 +102,7 @@ func TestANamespaceThatCannotBeReadIsAsItWas(t *testing.T) {
 		Targets: map[plan.Device]plan.Target{{NetnsID: 7, Index: 3}: {Interface: "net1", In: "pod a/was"}}}
 	look := func(known Namespaces) []plan.Interface {
 		t.Helper()
-		l.seen[7] = []plan.Interface{seen}
+		l.seen[7] = &reading{devices: []plan.Interface{seen}}
 		r := l.next(nil, 0)
 		all, err := r.Look(known, nil, false, now)
 		if err != nil {
@@ -118,5 +120,99 @@ func TestANamespaceThatCannotBeReadIsAsItWas(t *testing.T) {
 	want := []plan.Interface{seen, {Device: plan.Device{NetnsID: 7, Index: 3}, Name: "net1", In: "pod a/was"}, {Device: plan.Device{NetnsID: 7, Index: 4}, Name: "#4"}}
 	if diff := cmp.Diff(want, look(unknown)); diff != "" {
 		t.Errorf("interfaces of one that is not known (-want +got):\n%s", diff)
+	}
+}
+
+// TestANamespaceThatCouldNotBeReadIsTriedAgain opens one with an error, which was read before and
+// where something runs. Each reconcile but the first is incremental, and finds the pod unchanged.
+func TestANamespaceThatCouldNotBeReadIsTriedAgain(t *testing.T) {
+	alone(t, func() error {
+		here, err := os.Open("/proc/thread-self/ns/net")
+		if err != nil {
+			return err
+		}
+		defer func() { _ = here.Close() }()
+		var st unix.Stat_t
+		if err := unix.Fstat(int(here.Fd()), &st); err != nil {
+			return err
+		}
+		l, broken, opened := newLooking(t), errors.New("no memory"), 0
+		l.host.Namespaces = netns.NewTable()
+		pods := Namespaces{All: []netns.Namespace{{ID: st.Ino, In: "pod a/p", Open: func() (*os.File, error) {
+			if opened++; broken != nil {
+				return nil, broken
+			}
+			return os.Open(fmt.Sprintf("/proc/self/fd/%d", here.Fd()))
+		}}}}
+		on := plan.Device{NetnsID: st.Ino, Index: 1}
+		now, at := Running{UIDs: map[plan.Device][]string{on: {"a"}}}, time.Now()
+		l.seen[st.Ino] = &reading{devices: []plan.Interface{{Device: on, Name: "lo"}}, due: true}
+		look := func(after time.Duration) (fails error) {
+			t.Helper()
+			at = at.Add(after)
+			r := l.Begin(at, Pods{})
+			r.unchangedNetns = map[uint64]bool{st.Ino: true}
+			// Not from the thread of the test, whose own namespace it is.
+			done := make(chan error)
+			go func() { _, err := r.Look(pods, nil, false, now); done <- err }()
+			if err := <-done; err != nil {
+				t.Fatal(err)
+			}
+			l.host.Namespaces.Close()
+			return r.unread[st.Ino]
+		}
+		if err := look(0); !errors.Is(err, broken) || opened != 1 || l.IsDue(at) {
+			t.Errorf("at first: %v after %d attempts", err, opened)
+		}
+		if err := look(time.Second / 2); !errors.Is(err, broken) || opened != 1 {
+			t.Errorf("soon after: %v after %d attempts", err, opened)
+		}
+		if !l.IsDue(at.Add(time.Second)) {
+			t.Error("it is not due again after a second")
+		}
+		if err := look(time.Second); !errors.Is(err, broken) || opened != 2 || l.IsDue(at.Add(time.Second)) {
+			t.Errorf("a second later: %v after %d attempts, and it is due again a second later: %v", err, opened, l.IsDue(at.Add(time.Second)))
+		}
+		broken = nil
+		if err := look(time.Minute); err != nil || opened != 3 || l.IsDue(at.Add(time.Hour)) {
+			t.Errorf("when it can be read: %v after %d attempts", err, opened)
+		}
+		if err := look(time.Minute); err != nil || opened != 3 {
+			t.Errorf("after it was read: %v after %d attempts", err, opened)
+		}
+		return nil
+	})
+}
+
+// TestANamespaceThatWasNotReadInTimeIsLeftToTheNextReconcile has time for one.
+func TestANamespaceThatWasNotReadInTimeIsLeftToTheNextReconcile(t *testing.T) {
+	l := newLooking(t)
+	l.host.Namespaces = netns.NewTable()
+	unchanged := map[uint64]bool{7: true}
+	now := Running{UIDs: map[plan.Device][]string{{NetnsID: 7, Index: 2}: {"a"}}}
+	eth0 := []plan.Interface{{Device: plan.Device{NetnsID: 7, Index: 2}, Name: "eth0"}}
+	for sentence, c := range map[string]struct {
+		last      *reading
+		unchanged map[uint64]bool
+		is        bool
+	}{
+		"a new one":                             {nil, unchanged, true},
+		"one whose pod changed":                 {&reading{devices: eth0}, nil, true},
+		"one that was left before":              {&reading{devices: eth0, due: true}, unchanged, true},
+		"one that is unchanged and runs":        {&reading{devices: eth0}, unchanged, false},
+		"one that is unchanged, and runs none":  {&reading{}, unchanged, false},
+		"one that could not be read, unchanged": {&reading{err: errLater}, unchanged, false},
+	} {
+		r := l.Begin(time.Now(), Pods{})
+		r.unchangedNetns, r.there, r.unread = c.unchanged, map[uint64]bool{}, map[uint64]error{}
+		if delete(l.seen, 7); c.last != nil {
+			l.seen[7] = c.last
+		}
+		if got := r.lookInto(7, true, sought{}, now); len(got) != 1 {
+			t.Errorf("%s: has the devices %v, want the one where something runs", sentence, got)
+		}
+		if r.IsLeft() != c.is {
+			t.Errorf("%s: is left to the next reconcile: %v, want %v", sentence, r.IsLeft(), c.is)
+		}
 	}
 }

@@ -33,3 +33,9 @@ func (s *BpfSigner) GetConditions() []metav1.Condition { return s.Status.Conditi
 
 // SetConditions replaces the status conditions.
 func (s *BpfSigner) SetConditions(c []metav1.Condition) { s.Status.Conditions = c }
+
+// GetConditions returns the status conditions.
+func (c *CueArtifact) GetConditions() []metav1.Condition { return c.Status.Conditions }
+
+// SetConditions replaces the status conditions.
+func (c *CueArtifact) SetConditions(all []metav1.Condition) { c.Status.Conditions = all }

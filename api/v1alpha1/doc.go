@@ -31,6 +31,8 @@ const (
 	KindBpfPolicy             = "BpfPolicy"
 	KindClusterBpfPolicy      = "ClusterBpfPolicy"
 	KindBpfSigner             = "BpfSigner"
+	// KindCueArtifact is of the cluster alone, and not of a source of definitions.
+	KindCueArtifact = "CueArtifact"
 )
 
 // The kinds that only Skep itself writes.

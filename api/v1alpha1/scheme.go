@@ -22,6 +22,7 @@ func AddToScheme(s *runtime.Scheme) error {
 		&BpfImage{}, &BpfImageList{},
 		&BpfIntent{}, &BpfIntentList{},
 		&BpfNode{}, &BpfNodeList{},
+		&CueArtifact{}, &CueArtifactList{},
 	)
 	metav1.AddToGroupVersion(s, GroupVersion())
 	return nil

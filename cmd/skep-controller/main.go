@@ -16,6 +16,7 @@ import (
 
 	"github.com/go-logr/logr"
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/client-go/rest"
@@ -27,10 +28,12 @@ import (
 	"github.com/skep-dev/skep/controller"
 	"github.com/skep-dev/skep/controller/admission"
 	"github.com/skep-dev/skep/policies"
+	"github.com/skep-dev/skep/schemas"
 )
 
 func main() {
 	policies.MaybeWorkerChild()
+	schemas.MaybeRenderChild()
 	os.Exit(execute())
 }
 
@@ -50,6 +53,7 @@ type flags struct {
 	kubeconfig string
 	cacheSize  string
 	agents     string
+	selector   string
 	format     string
 	verbose    bool
 	memory     int64
@@ -70,7 +74,7 @@ func newCommand() *cobra.Command {
 		SilenceErrors: true,
 		Version:       version.This().String(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			boundMemory(f.memory)
+			boundMemory(f.memory, policies.EngineOptions{}.WorkerBytes()+o.Cue.MemoryBytes())
 			return run(cmd.Context(), o, f)
 		},
 	}
@@ -93,6 +97,7 @@ func newCommand() *cobra.Command {
 	set.StringVar(&o.Mirror.TokenFile, "mirror-token", "", "file of a token of audience skep-mirror, by which replicas ask each other for bytecode (default: they do not)")
 	set.StringVar(&f.agents, "agent-selector", "", "labels of the agents' Pods in --namespace, which report whether a node is reachable (default: an agent is taken to run on every node)")
 	set.DurationVar(&o.Interval, "interval", 10*time.Minute, "how often an application that is well is evaluated again")
+	cueFlags(set, &o, &f)
 	set.IntVar(&o.PprofPort, "pprof-port", 0, "port for /debug/pprof, on 127.0.0.1 alone; 0 serves none")
 	set.Int64Var(&f.memory, "memory-limit", 0, "bytes after which the process is ended: Go is to leave what evaluates policies the memory that may take of them, unless GOMEMLIMIT says otherwise; 0 knows of none")
 	set.StringVar(&f.format, "log-format", "json", "text or json")
@@ -101,13 +106,26 @@ func newCommand() *cobra.Command {
 	return cmd
 }
 
+// cueFlags are those of CueArtifacts, which have Flux's names where Flux has one.
+func cueFlags(set *pflag.FlagSet, o *controller.Options, f *flags) {
+	store := &o.Cue.Store
+	set.StringVar(&store.Address, "artifact-address", "", "address at which artifacts are served to Flux, such as :9790; empty leaves CueArtifacts alone")
+	set.StringVar(&store.Advertised, "artifact-advertised-address", "", "host[:port] that URLs of artifacts have (default: --artifact-address, with this machine's name where that has none)")
+	set.StringVar(&store.Dir, "artifact-storage", "/var/lib/skep/artifacts", "folder for artifacts")
+	set.IntVar(&store.RetentionRecords, "artifact-retention-records", 2, "how many artifacts of a CueArtifact are kept")
+	set.DurationVar(&store.RetentionTTL, "artifact-retention-ttl", time.Minute, "how long an artifact is kept that a newer one replaced")
+	set.IntVar(&o.Cue.Concurrent, "cue-concurrent", 2, "how many CueArtifacts are rendered at once; one namespace has all but one of these places")
+	set.BoolVar(&o.Cue.NoCrossNamespaceRefs, "no-cross-namespace-refs", false, "deny CueArtifacts sources of other namespaces")
+	set.StringVar(&f.selector, "watch-label-selector", "", "labels of the CueArtifacts that are looked at (default: all)")
+}
+
 // boundMemory has Go collect what it can before the kernel ends the process, which
-// counts more than Go does: the processes that evaluate policies, and a tenth for what
+// counts more than Go does: children, which evaluate policies and render CUE, and a tenth for what
 // the kernel itself takes and the binary. Under a limit that is small beside those
 // processes, Go has three tenths of it.
-func boundMemory(limit int64) {
+func boundMemory(limit, children int64) {
 	if limit > 0 && os.Getenv("GOMEMLIMIT") == "" {
-		debug.SetMemoryLimit(max(limit-policies.EngineOptions{}.WorkerBytes(), limit/3) / 10 * 9)
+		debug.SetMemoryLimit(max(limit-children, limit/3) / 10 * 9)
 	}
 }
 
@@ -129,6 +147,11 @@ func run(ctx context.Context, o controller.Options, f flags) error {
 			return fmt.Errorf("read --agent-selector: %w", err)
 		}
 		o.Agents.Selector = selector
+	}
+	if f.selector != "" {
+		if o.WatchLabelSelector, err = labels.Parse(f.selector); err != nil {
+			return fmt.Errorf("read --watch-label-selector: %w", err)
+		}
 	}
 	log, err := logging.New(os.Stderr, f.format, f.verbose)
 	if err != nil {

@@ -1,17 +1,28 @@
 package main
 
 import (
+	"archive/tar"
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
 	"crypto/x509"
 	"encoding/json"
 	"encoding/pem"
+	"errors"
+	"fmt"
+	"io"
+	"log"
+	"maps"
+	"net/http/httptest"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/google/go-containerregistry/pkg/name"
+	"github.com/google/go-containerregistry/pkg/registry"
+	"github.com/google/go-containerregistry/pkg/v1/remote"
 	"github.com/rogpeppe/go-internal/testscript"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -34,7 +45,9 @@ func TestMain(m *testing.M) {
 // TestCommands runs every script of testdata. A script may say "object NAME",
 // which writes a test program, "plainkey NAME", which writes a key without a
 // password beside its signer, which is revoked in NAME.revoked.yaml, since 2026 in
-// NAME.since.yaml, and called NAME-twin in NAME.twin.yaml, "json FILE PATH VALUE", and "cut FROM TO".
+// NAME.since.yaml, and called NAME-twin in NAME.twin.yaml, "json FILE PATH VALUE", "cut FROM TO", "registry",
+// which starts one at $REGISTRY, "artifact REF", which writes what flux pull artifact finds there, and
+// "pipeline FILE STEP TO", which writes the script of a step of examples/ci.
 func TestCommands(t *testing.T) {
 	testscript.Run(t, testscript.Params{
 		Dir:                 "testdata",
@@ -60,6 +73,9 @@ func TestCommands(t *testing.T) {
 			"plainkey": plainKey,
 			"exit":     exitsWith,
 			"json":     jsonValue,
+			"registry": serveRegistry,
+			"artifact": readArtifact,
+			"pipeline": pipelineStep,
 		},
 	})
 }
@@ -147,5 +163,55 @@ func jsonValue(ts *testscript.TestScript, _ bool, args []string) {
 	ts.Check(err)
 	if string(got) != args[2] {
 		ts.Fatalf("%s: %s is %s, want %s", args[0], args[1], got, args[2])
+	}
+}
+
+// serveRegistry starts a registry at $REGISTRY, until the script ends.
+func serveRegistry(ts *testscript.TestScript, _ bool, _ []string) {
+	server := httptest.NewServer(registry.New(registry.Logger(log.New(io.Discard, "", 0)), registry.WithReferrersSupport(true)))
+	ts.Defer(server.Close)
+	ts.Setenv("REGISTRY", strings.TrimPrefix(server.URL, "http://"))
+}
+
+// readArtifact writes the media types and the annotations of an artifact to the files types and
+// annotations, a line each, and the files of its layer beside them: artifact REF. With !, there
+// is to be none.
+func readArtifact(ts *testscript.TestScript, neg bool, args []string) {
+	ref, err := name.ParseReference(args[0])
+	ts.Check(err)
+	img, err := remote.Image(ref)
+	if neg {
+		if err == nil {
+			ts.Fatalf("%s is there", ref)
+		}
+		return
+	}
+	ts.Check(err)
+	manifest, err := img.Manifest()
+	ts.Check(err)
+	layers, err := img.Layers()
+	ts.Check(err)
+	if len(layers) != 1 {
+		ts.Fatalf("%s has %d layers", ref, len(layers))
+	}
+	types := fmt.Sprintf("%s\n%s\n%s\n", manifest.MediaType, manifest.Config.MediaType, manifest.Layers[0].MediaType)
+	ts.Check(os.WriteFile(ts.MkAbs("types"), []byte(types), 0o600))
+	var annotations strings.Builder
+	for _, key := range slices.Sorted(maps.Keys(manifest.Annotations)) {
+		fmt.Fprintf(&annotations, "%s=%s\n", key, manifest.Annotations[key])
+	}
+	ts.Check(os.WriteFile(ts.MkAbs("annotations"), []byte(annotations.String()), 0o600))
+	content, err := layers[0].Uncompressed()
+	ts.Check(err)
+	defer content.Close()
+	for files := tar.NewReader(content); ; {
+		header, err := files.Next()
+		if errors.Is(err, io.EOF) {
+			return
+		}
+		ts.Check(err)
+		data, err := io.ReadAll(files)
+		ts.Check(err)
+		ts.Check(os.WriteFile(ts.MkAbs(header.Name), data, 0o600))
 	}
 }

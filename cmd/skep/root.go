@@ -37,7 +37,7 @@ func newRoot(s streams) *cobra.Command {
 	root.SetErr(s.err)
 	root.AddCommand(
 		images.NewImage(), images.NewKey(), images.NewSign(images.Timeout), images.NewVerify(images.Timeout),
-		newSchema(), newRender(), newTags(), newVet(), newPolicy(),
+		newSchema(), newRender(), newTags(), newVet(), newDiff(), newPolicy(),
 		newRun(), host.NewStatus(), host.NewChain(), host.NewExplain(), newInventory(), host.NewConfirm(), newUnload(),
 		rollout.New(), migrate.New(),
 		newVersion(),

@@ -2,7 +2,6 @@ package main
 
 import (
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -11,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/skep-dev/skep/cmd/skep/internal/display"
+	"github.com/skep-dev/skep/cmd/skep/internal/images"
 	"github.com/skep-dev/skep/hook"
 	"github.com/skep-dev/skep/schemas"
 )
@@ -65,14 +65,21 @@ func yes(b bool) string {
 
 func newRender() *cobra.Command {
 	var (
-		output, tagsEnv string
-		tags            []string
+		output, pkg, tagsEnv string
+		tags, expressions    []string
+		push                 images.PushFlags
 	)
 	cmd := &cobra.Command{
 		Use:   "render PATH",
-		Short: "Print the definitions a CUE package or file comes to",
-		Args:  cobra.ExactArgs(1),
+		Short: "Print the definitions a CUE package or file comes to, or push them for Flux and Argo CD",
+		Long:  renderLong,
+		Example: "  skep render -t env=prod definitions\n" +
+			"  skep render --push oci://registry.example.com/bpf/definitions:main --sign --key cosign.key definitions",
+		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := push.Check(); err != nil {
+				return err
+			}
 			from, err := sourceOf(cmd, args[0])
 			if err != nil {
 				return err
@@ -81,7 +88,10 @@ func newRender() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			from.Tags = slices.Concat(tags, more)
+			from.Package, from.Expressions, from.Tags = pkg, expressions, slices.Concat(tags, more)
+			if push.Wanted() {
+				return pushRendered(cmd, &push, from)
+			}
 			objects, problems, err := schemas.Render(cmd.Context(), from)
 			if err != nil {
 				return err
@@ -89,13 +99,12 @@ func newRender() *cobra.Command {
 			if err := printObjects(cmd.OutOrStdout(), output, objects); err != nil {
 				return err
 			}
-			all := make([]error, 0, len(problems))
-			for _, p := range problems {
-				all = append(all, p)
-			}
-			return errors.Join(all...)
+			return problemsError(problems)
 		},
 	}
+	cmd.Flags().StringVarP(&pkg, "package", "p", "", "CUE package to render, of several in the folder; _ is the one without a name (default: all)")
+	cmd.Flags().StringArrayVarP(&expressions, "expression", "e", nil, "CUE expression to render instead of the whole package, such as apps.edge; may be repeated")
+	push.Register(cmd)
 	cmd.Flags().StringArrayVarP(&tags, "tag", "t", nil, "value for a CUE @tag: key=value")
 	cmd.Flags().StringVar(&tagsEnv, "tags-from-env", "", "environment variable with more tags, as parameters of an Argo CD plugin: ARGOCD_APP_PARAMETERS")
 	display.OutputFlag(cmd, &output, "yaml", "json")

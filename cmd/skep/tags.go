@@ -32,11 +32,7 @@ func newTags() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			all := make([]error, 0, len(problems)+1)
-			for _, p := range problems {
-				all = append(all, p)
-			}
-			return errors.Join(append(all, printTags(cmd, output, tags))...)
+			return errors.Join(problemsError(problems), printTags(cmd, output, tags))
 		},
 	}
 	display.OutputFlag(cmd, &output, "table", "json", "yaml", "argocd")

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"encoding/json"
 	"fmt"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -21,6 +22,15 @@ const (
 	maxWarnings     = 6
 	maxReasons      = 16
 )
+
+// unchangeable are the words by which Flux (fluxcd/pkg/ssa/errors) tells that a field cannot change.
+var unchangeable = regexp.MustCompile(`(is\s)immutable|immutable(\sfield)`)
+
+// changeable is what a denial says, without words by which a Kustomization with force: true would delete
+// the object that runs: they may come from anybody's Rego, or from names in the definition.
+func changeable(message string) string {
+	return unchangeable.ReplaceAllString(message, "${1}unchangeable${2}")
+}
 
 // sentences are reasons as text, the first few of them.
 func sentences(reasons []policies.Reason, most int) []string {

@@ -3,6 +3,7 @@ package admission
 import (
 	"encoding/json"
 	"fmt"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -36,6 +37,23 @@ func TestAnswersAreBounded(t *testing.T) {
 
 // TestNobodyCrowdsAnAuditedRuleOut has a definition, and a policy of its namespace, give many
 // reasons with long messages that name another rule.
+// TestADenialNeverSaysThatAFieldIsImmutable compares with what fluxcd/pkg/ssa/errors looks for.
+func TestADenialNeverSaysThatAFieldIsImmutable(t *testing.T) {
+	flux := regexp.MustCompile(`is\simmutable|immutable\sfield`)
+	for said, want := range map[string]string{
+		"the image is immutable":                  "the image is unchangeable",
+		"an immutable field, which is immutable":  "an unchangeable field, which is unchangeable",
+		"is immutable field is immutable field":   "is unchangeable field is unchangeable field",
+		"this\nimmutable\nfield":                  "this unchangeable field",
+		"immutable infrastructure, not immutable": "immutable infrastructure, not immutable",
+	} {
+		got := deny("BpfApplication a/b", said).message
+		if flux.MatchString(got) || !strings.HasSuffix(got, ": "+want) {
+			t.Errorf("%q becomes %q, want %q", said, got, want)
+		}
+	}
+}
+
 func TestNobodyCrowdsAnAuditedRuleOut(t *testing.T) {
 	reasons := []policies.Reason{{Rule: "try/signers", Message: "nobody known signed it"}}
 	for i := range 400 {

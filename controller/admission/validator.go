@@ -69,7 +69,7 @@ const (
 
 // Handle implements admission.Handler. A denial is 403 Forbidden and never 422,
 // which Flux takes for a field that cannot change, and then may delete the
-// object to make it anew.
+// object to make it anew. See changeable as well.
 func (v *Validator) Handle(ctx context.Context, req webhook.AdmissionRequest) webhook.AdmissionResponse {
 	a, err := v.review(ctx, req)
 	if err != nil {
@@ -144,7 +144,7 @@ func name(req webhook.AdmissionRequest) string {
 
 // deny is a denial with its reasons on one line.
 func deny(object string, reasons ...string) answer {
-	return answer{outcome: denied, message: text.Line(object + ": " + strings.Join(reasons, "; "))}
+	return answer{outcome: denied, message: changeable(text.Line(object + ": " + strings.Join(reasons, "; ")))}
 }
 
 // read is an object of one of the kinds that are looked at.
@@ -239,7 +239,7 @@ func (v *Validator) application(ctx context.Context, app v1alpha1.Application, b
 	verdict, aside, err := v.verdict(ctx, app, before)
 	if err != nil {
 		return answer{outcome: unverified, warnings: warnings(
-			fmt.Sprintf("%s %s is not verified yet, and nothing is loaded until it is: ", id.Kind, id), []string{err.Error()})}
+			fmt.Sprintf("%s %s %s", id.Kind, id, gate.WarningUnverified), []string{err.Error()})}
 	}
 	decision := verdict.Decision()
 	a := answer{
@@ -251,7 +251,7 @@ func (v *Validator) application(ctx context.Context, app v1alpha1.Application, b
 		return a
 	case decision.AdmissionWarn:
 		a.outcome = warned
-		a.warnings = append(warnings("denied, and not loaded: ", sentences(decision.Denied, maxWarnings)), a.warnings...)
+		a.warnings = append(warnings(gate.WarningDenied, sentences(decision.Denied, maxWarnings)), a.warnings...)
 		return a
 	}
 	refused := deny(id.Kind+" "+id.String(), sentences(decision.Denied, maxReasons)...)

@@ -130,11 +130,17 @@ func resolveRef(repo *git.Repository, ref string) (plumbing.Hash, error) {
 // openLocal opens a repository on this host, bare or not, and writes nothing
 // to it.
 func openLocal(dir string) (*git.Repository, error) {
-	repo, err := git.PlainOpen(dir)
+	repo, err := openRepository(dir, false)
 	if err != nil {
 		return nil, fmt.Errorf("open git repository %s: %w", dir, err)
 	}
 	return repo, nil
+}
+
+// openRepository opens the repository of a folder, or of the nearest one above it. The folder may be
+// a further working tree of a repository, as git worktree add makes it.
+func openRepository(dir string, above bool) (*git.Repository, error) {
+	return git.PlainOpenWithOptions(dir, &git.PlainOpenOptions{DetectDotGit: above, EnableDotGitCommonDir: true})
 }
 
 // fetchedRef is where a remote's commit is kept in the node's own repository.

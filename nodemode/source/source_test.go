@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"net"
 	"net/http"
-	"net/http/cgi"
 	"net/http/httptest"
 	"net/url"
 	"os"
@@ -185,15 +184,7 @@ func gitServer(t testing.TB, root, password string) *httptest.Server {
 // countingGitServer is one that counts how often a pack was asked for.
 func countingGitServer(t testing.TB, root, password string, packs *atomic.Int64) *httptest.Server {
 	t.Helper()
-	path, err := exec.Command("git", "--exec-path").Output()
-	if err != nil {
-		t.Skipf("SKIPPED: git is not installed: %v", err)
-	}
-	backend := &cgi.Handler{
-		Path: filepath.Join(strings.TrimSpace(string(path)), "git-http-backend"),
-		Env: []string{"GIT_PROJECT_ROOT=" + root, "GIT_HTTP_EXPORT_ALL=1", "GIT_CONFIG_COUNT=2", "GIT_CONFIG_KEY_0=safe.directory", "GIT_CONFIG_VALUE_0=*",
-			"GIT_CONFIG_KEY_1=uploadpack.allowAnySHA1InWant", "GIT_CONFIG_VALUE_1=true"},
-	}
+	backend := gitrepo.Handler(t, root)
 	server := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if _, got, _ := r.BasicAuth(); got != password {
 			w.Header().Set("WWW-Authenticate", `Basic realm="git"`)

@@ -61,7 +61,7 @@ func layers() []row {
 		{"lifecycle", with(four, "gate")},
 		{"agent", agent},
 		{"nodemode", with(five, "agent", "listen")},
-		{"controller", with(five, "placement", "kubeauth")},
+		{"controller", with(five, "placement", "kubeauth", "listen")},
 		// The demo is a user of node mode, as the command line is.
 		{"demo", with(five, "agent", "nodemode", "examples")},
 		{"examples", nil},

@@ -415,7 +415,7 @@ func TestThePageListsEveryValue(t *testing.T) {
 }
 
 // whole are the values that the table describes as one.
-var whole = regexp.MustCompile(`\.(resources|nodeSelector|affinity|labels|podAnnotations|cacheVolume)$`)
+var whole = regexp.MustCompile(`\.(resources|nodeSelector|affinity|labels|podAnnotations|cacheVolume|storage)$`)
 
 // leaves are the paths of values.
 func leaves(path string, value any) []string {

@@ -90,8 +90,9 @@ func settings() map[string]setting {
 		"everything that can be had":         {values: rich, foreign: []string{"Certificate", "Certificate", "Issuer", "Issuer", "SecurityContextConstraints", "ServiceMonitor", "ServiceMonitor"}},
 		"cert-manager on the oldest cluster": {older: true, values: []string{`certificates.certManager=true`, `certificates.path="` + path + `"`},
 			foreign: []string{"Certificate", "Certificate", "Issuer", "Issuer"}},
-		"programs in pods":              {values: []string{`agent.pods.enabled=true`, `agent.pods.runtimeEndpoint="unix:///run/crio/crio.sock"`, `agent.capabilities=["BPF"]`}},
-		"pull Secrets of one namespace": {values: []string{`registries.pullSecretNamespaces=["default"]`}},
+		"programs in pods":               {values: []string{`agent.pods.enabled=true`, `agent.pods.runtimeEndpoint="unix:///run/crio/crio.sock"`, `agent.capabilities=["BPF"]`}},
+		"CUE with tags of one namespace": {values: []string{`cue.enabled=true`, `cue.tagNamespaces=["default"]`, `networkPolicy.artifactsFrom=[]`}},
+		"pull Secrets of one namespace":  {values: []string{`registries.pullSecretNamespaces=["default"]`}},
 	}
 }
 
@@ -119,6 +120,7 @@ var (
 		`certificates.certManager=true`, `certificates.path="` + path + `"`, `crds.keep=false`, `uninstall.unload=true`,
 		`networkPolicy.webhookFrom=[{"ipBlock":{"cidr":"10.0.0.1/32"}}]`,
 		`networkPolicy.metricsFrom=[{"namespaceSelector":{"matchLabels":{"name":"monitoring"}}}]`,
+		`cue={"enabled":true,"storage":{"persistentVolumeClaim":{"claimName":"artifacts"}},"noCrossNamespaceRefs":true,"watchLabelSelector":"a in (b,c)","tagNamespaces":["*"]}`,
 		`serviceMonitor.enabled=true`, `serviceMonitor.labels={"release":"prometheus"}`, `openshift.enabled=true`,
 	}
 )
@@ -325,6 +327,12 @@ func TestWhatCannotBeIsRefused(t *testing.T) {
 		"an upgrade that comes to no agent":          {`agent.maxUnavailable="0%"`, "maxUnavailable"},
 		"an upgrade of more agents than there are":   {`agent.maxUnavailable="101%"`, "maxUnavailable"},
 		"profiles where the controller is ready":     {`controller.pprofPort=8081`, "controller.pprofPort 8081 is taken"},
+		"profiles where artifacts are served":        {`controller.pprofPort=9790`, "controller.pprofPort 9790 is taken"},
+		"CUE rendered by nobody":                     {`cue.concurrent=0`, "concurrent"},
+		"artifacts of which none is kept":            {`cue.retentionRecords=0`, "retentionRecords"},
+		"artifacts that are gone at once":            {`cue.retentionTTL="0s"`, "retentionTTL"},
+		"artifacts on a volume of two kinds":         {`cue.storage={"hostPath":{"path":"/a"},"nfs":{"server":"a","path":"/"}}`, "storage"},
+		"tags of a namespace that cannot be":         {`cue.tagNamespaces=["team_a"]`, "tagNamespaces"},
 		"profiles where the agent is ready":          {`agent.pprofPort=9092`, "agent.pprofPort 9092 is agent.port too"},
 	} {
 		t.Run(name, func(t *testing.T) {

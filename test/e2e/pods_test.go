@@ -447,9 +447,13 @@ func (c *team) leaves() {
 	for _, one := range ofTeamA() {
 		want += len(one.attach)
 	}
-	if now := c.linked(); now != want {
-		c.t.Errorf("%s is traced by %d links, want %d", c.namespace(), now, want)
-	}
+	// The kernel may not have ended those of the container before.
+	c.until("the pod to be traced by the links that it needs", func() error {
+		if now := c.linked(); now != want {
+			return fmt.Errorf("%s is traced by %d links, want %d", c.namespace(), now, want)
+		}
+		return nil
+	})
 	var network unix.Stat_t
 	if err := unix.Stat(fmt.Sprintf("/proc/%d/ns/net", c.pid()), &network); err != nil {
 		c.t.Fatal(err)

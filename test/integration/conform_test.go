@@ -56,6 +56,7 @@ func (c *cluster) conform() {
 	for _, list := range []client.ObjectList{
 		&v1alpha1.BpfApplicationList{}, &v1alpha1.ClusterBpfApplicationList{},
 		&v1alpha1.BpfPolicyList{}, &v1alpha1.ClusterBpfPolicyList{}, &v1alpha1.BpfSignerList{},
+		&v1alpha1.CueArtifactList{},
 	} {
 		w, err := watching.Watch(ctx, list)
 		if err != nil {

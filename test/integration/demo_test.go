@@ -1,33 +1,25 @@
 package integration
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 	"io"
-	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/yaml"
 
 	"github.com/skep-dev/skep/api/v1alpha1"
-	"github.com/skep-dev/skep/controller"
-	"github.com/skep-dev/skep/controller/admission"
-	reconciler "github.com/skep-dev/skep/controller/application"
 	"github.com/skep-dev/skep/demo/story"
 	"github.com/skep-dev/skep/test/fixture/programs"
 	"github.com/skep-dev/skep/test/harness/command"
-	"github.com/skep-dev/skep/test/harness/deployment"
 )
 
 // demoEnv has TestDemo tell what it does: make demo-cluster sets it.
@@ -51,15 +43,8 @@ func TestDemo(t *testing.T) {
 		info, err := os.Stdout.Stat()
 		s.Out, s.Colour = os.Stdout, err == nil && info.Mode()&os.ModeCharDevice != 0 && os.Getenv("NO_COLOR") == ""
 	}
-	webhook, err := deployment.Free(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	at := netip.MustParseAddrPort(webhook)
-	served, _ := s.serve(t.TempDir(), func(o *controller.Options) {
-		// A busy machine is no reason to store what is rejected in the show.
-		o.Admission = admission.Options{Host: at.Addr().String(), Port: int(at.Port()), Names: []string{at.Addr().String()}, Budget: 7 * time.Second}
-	})
+	webhook, admission := s.admission()
+	served, _ := s.serve(t.TempDir(), admission)
 	defer s.admits(webhook)()
 	s.nodes, s.kubeconfig = s.machines(command.Build(t, "skep-agent"), served, 3), filepath.Join(s.files, "kubeconfig")
 	if err := writeKubeconfig(s.plane.Config, s.kubeconfig); err != nil {
@@ -72,61 +57,6 @@ func TestDemo(t *testing.T) {
 	s.refuses()
 	s.stops(first)
 	s.revokes()
-}
-
-// admits has the API server ask the controller, by what the chart tells it, until
-// the function that it returns is called. Others use the API server after it.
-func (s *show) admits(webhook string) func() {
-	s.t.Helper()
-	chart := deployment.Chart{Namespace: "default"}
-	mutates, err := s.plane.Mutates()
-	if err != nil {
-		s.t.Fatal(err)
-	}
-	if mutates {
-		chart.Versions = deployment.Mutates()
-	}
-	var installed []client.Object
-	for _, file := range []string{"requester.yaml", "webhook.yaml"} {
-		objects, err := chart.Render(file)
-		if err != nil {
-			s.t.Fatal(err)
-		}
-		for _, o := range objects {
-			if o.GetKind() == "Service" {
-				continue
-			}
-			deployment.Call(o, webhook)
-			s.create(o)
-			installed = append(installed, o)
-		}
-	}
-	s.until("admission", func() error { return s.admitted(true) })
-	return func() {
-		for _, o := range installed {
-			if err := s.Delete(s.t.Context(), o); err != nil {
-				s.t.Error(err)
-			}
-		}
-		s.until("no admission", func() error { return s.admitted(false) })
-	}
-}
-
-// admitted tells by dry runs whether a signer without a key is rejected, and
-// whether it is recorded who asks for an application.
-func (s *show) admitted(want bool) error {
-	keyless := s.Signer("tried")
-	keyless.Spec.Key.PublicKey = "none"
-	refused := s.Create(s.t.Context(), keyless, client.DryRunAll)
-	app := fleet("127.0.0.1:1/none:v1")
-	if err := s.Create(s.t.Context(), app, client.DryRunAll); err != nil {
-		return err
-	}
-	requester := app.Annotations[reconciler.AnnotationRequester]
-	if apierrors.IsForbidden(refused) != want || (requester != "") != want {
-		return fmt.Errorf("it is to be %t: %w; requester %q", want, refused, requester)
-	}
-	return nil
 }
 
 // kubectl runs kubectl as you would, and shows it.
@@ -171,27 +101,14 @@ func typed(args []string) string {
 	return strings.Join(words, " ")
 }
 
-// file writes objects as YAML, without what no author writes.
+// file writes objects as YAML, and shows it.
 func (s *show) file(name string, objects ...client.Object) {
 	s.t.Helper()
-	var docs [][]byte
-	for _, o := range objects {
-		gvk, err := s.GroupVersionKindFor(o)
-		if err != nil {
-			s.t.Fatal(err)
-		}
-		o.GetObjectKind().SetGroupVersionKind(gvk)
-		body, err := yaml.Marshal(o)
-		if err != nil {
-			s.t.Fatal(err)
-		}
-		docs = append(docs, body)
-	}
-	body := bytes.Join(docs, []byte("---\n"))
-	if err := os.WriteFile(filepath.Join(s.files, name), body, 0o600); err != nil {
+	body := s.manifests(objects...)
+	if err := os.WriteFile(filepath.Join(s.files, name), []byte(body), 0o600); err != nil {
 		s.t.Fatal(err)
 	}
-	s.Quote(string(body))
+	s.Quote(body)
 }
 
 func (s *show) sets() {

@@ -19,6 +19,7 @@ import (
 	"github.com/skep-dev/skep/controller"
 	"github.com/skep-dev/skep/intent"
 	"github.com/skep-dev/skep/policies"
+	"github.com/skep-dev/skep/schemas"
 	"github.com/skep-dev/skep/test/fixture/supply"
 	"github.com/skep-dev/skep/test/harness/controlplane"
 )
@@ -28,6 +29,7 @@ var shared *controlplane.Plane
 
 func TestMain(m *testing.M) {
 	policies.MaybeWorkerChild()
+	schemas.MaybeRenderChild()
 	ctrl.SetLogger(logs.logger())
 	if folder := os.Getenv(simulatedEnv); folder != "" {
 		if err := simulate(folder); err != nil {

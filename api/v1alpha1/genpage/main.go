@@ -107,7 +107,7 @@ checks what the API server cannot check, such as whether the object has a progra
 
 // order puts a kind beside its twin in the cluster.
 func order(kind string) string {
-	rank := map[string]string{"BpfApplication": "1", "BpfPolicy": "2", "BpfSigner": "3", "BpfNode": "4", "BpfImage": "5", "BpfIntent": "6"}
+	rank := map[string]string{"BpfApplication": "1", "BpfPolicy": "2", "BpfSigner": "3", "CueArtifact": "4", "BpfNode": "5", "BpfImage": "6", "BpfIntent": "7"}
 	own := strings.TrimPrefix(kind, "Cluster")
 	return cmp.Or(rank[own], "9") + own + kind
 }
@@ -119,8 +119,13 @@ func (s section) write(out *bytes.Buffer) {
 		if crd.Spec.Scope == apiextensionsv1.NamespaceScoped {
 			scope = "of a namespace"
 		}
+		if len(names.ShortNames) > 0 {
+			scope = fmt.Sprintf("Short: %s; %s", code(names.ShortNames...), scope)
+		} else {
+			scope = strings.ToUpper(scope[:1]) + scope[1:]
+		}
 		kinds = append(kinds, names.Kind)
-		about = append(about, wrapped(fmt.Sprintf("%s Short: %s; %s.", crd.Spec.Versions[0].Schema.OpenAPIV3Schema.Description, code(names.ShortNames...), scope), ""))
+		about = append(about, wrapped(fmt.Sprintf("%s %s.", crd.Spec.Versions[0].Schema.OpenAPIV3Schema.Description, scope), ""))
 	}
 	fmt.Fprintf(out, "\n## %s\n\n%s\n\n| field | type | takes | |\n|---|---|---|---|\n%s", strings.Join(kinds, ", "), strings.Join(about, "\n\n"), s.table)
 	if s.notes != "" {

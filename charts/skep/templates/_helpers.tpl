@@ -221,11 +221,15 @@ fail until the Pods have it. */}}
 {{- if ge (include "skep.milliseconds" $admission.budget | atoi | mul 5) (mul 4000 $admission.timeoutSeconds) -}}
 {{ fail (printf "admission.budget %s and a quarter of it are not below admission.timeoutSeconds %v: what takes longer would be refused by the API server, which is to store it with a warning" $admission.budget $admission.timeoutSeconds) }}
 {{- end -}}
-{{- if has (int .Values.controller.pprofPort) (list 8080 8081 9443 9444) -}}
-{{ fail (printf "controller.pprofPort %v is taken: the controller serves metrics at 8080, probes at 8081, the webhook at 9443 and the mirror at 9444" .Values.controller.pprofPort) }}
+{{- if has (int .Values.controller.pprofPort) (list 8080 8081 9443 9444 9790) -}}
+{{ fail (printf "controller.pprofPort %v is taken: the controller serves metrics at 8080, probes at 8081, the webhook at 9443, the mirror at 9444 and artifacts at 9790" .Values.controller.pprofPort) }}
 {{- end -}}
 {{- if eq (int .Values.agent.pprofPort) (int .Values.agent.port) -}}
 {{ fail (printf "agent.pprofPort %v is agent.port too: give profiles a port of their own" .Values.agent.pprofPort) }}
+{{- end -}}
+{{- /* Without a cluster to ask, nobody knows. */ -}}
+{{- if and .Values.cue.enabled (lookup "v1" "Namespace" "" "kube-system") (not (.Capabilities.APIVersions.Has "source.toolkit.fluxcd.io/v1/ExternalArtifact")) -}}
+{{ fail "cue.enabled needs ExternalArtifact of source.toolkit.fluxcd.io/v1, which this cluster does not have: install Flux's source-controller v1.9 or later first" }}
 {{- end -}}
 {{- $limit := "" -}}
 {{- with (.Values.agent.resources | default dict).limits -}}

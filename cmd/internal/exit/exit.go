@@ -12,7 +12,7 @@ import (
 // has 128 and the signal's number, as in a shell.
 const (
 	ok = 0
-	// Denied is the code of a denial, and of a question about what does not exist.
+	// Denied is the code of a denial, of a difference, and of a question about what does not exist.
 	Denied    = 1
 	unknown   = 2
 	signalled = 128
@@ -20,6 +20,9 @@ const (
 
 // ErrDenied ends a command whose answer, already printed, is no.
 var ErrDenied = errors.New("denied")
+
+// ErrDiffers ends a command that compares, and has printed what differs.
+var ErrDiffers = errors.New("differs")
 
 // absentError ends a command that was asked about something that does not exist.
 type absentError struct{ error }
@@ -52,7 +55,7 @@ func Of(err error, by syscall.Signal) (code int, line string) {
 		return signalled + int(by), by.String()
 	case err == nil:
 		return ok, ""
-	case errors.Is(err, ErrDenied):
+	case errors.Is(err, ErrDenied), errors.Is(err, ErrDiffers):
 		return Denied, ""
 	case errors.As(err, &missing):
 		return Denied, err.Error()

@@ -17,6 +17,7 @@ func TestEndings(t *testing.T) {
 	}{
 		"it went well":                   {nil, 0, 0, ""},
 		"the answer is no":               {ErrDenied, 0, 1, ""},
+		"something differs":              {ErrDiffers, 0, 1, ""},
 		"it could not be determined":     {errors.New("away"), 0, 2, "away"},
 		"interrupted":                    {errors.New("took longer than 2m0s"), syscall.SIGINT, 130, "interrupted"},
 		"interrupted at the end":         {nil, syscall.SIGINT, 130, "interrupted"},

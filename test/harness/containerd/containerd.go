@@ -4,7 +4,6 @@ package containerd
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -15,30 +14,28 @@ import (
 // version is that of its Go module.
 const version = "v2.4.2"
 
-// ErrNotBuilt is the error of a machine where nobody built it.
-var ErrNotBuilt = errors.New("containerd 2 was not built on this machine: make containerd builds it, in minutes")
-
 func path() (string, error) { return cached.Path("containerd-" + version) }
 
-// Folder is where containerd, its shim and ctr are. It fails with ErrNotBuilt.
+// Folder is where containerd, its shim and ctr are. It fails with
+// cached.ErrNotBuilt.
 func Folder() (string, error) {
 	dir, err := path()
 	if err != nil {
 		return "", err
 	}
-	if _, err := os.Stat(dir); err != nil {
-		return "", ErrNotBuilt
+	if dir, err = cached.Folder(dir); err != nil {
+		return "", fmt.Errorf("find containerd 2, which make containerd builds in minutes: %w", err)
 	}
 	return dir, nil
 }
 
-// Build builds them where this machine has none yet.
-func Build(ctx context.Context) error {
+// Build returns Folder, and builds them where this machine has none yet.
+func Build(ctx context.Context) (string, error) {
 	dir, err := path()
 	if err != nil {
-		return err
+		return "", err
 	}
-	return cached.Once(dir, func(aside string) error {
+	return dir, cached.Once(dir, func(aside string) error {
 		args := []string{"install", "-ldflags", "-s -w"}
 		for _, command := range []string{"containerd", "containerd-shim-runc-v2", "ctr"} {
 			args = append(args, "github.com/containerd/containerd/v2/cmd/"+command+"@"+version)

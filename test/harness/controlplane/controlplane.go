@@ -7,14 +7,10 @@ package controlplane
 
 import (
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
-	"runtime"
 	"slices"
 	"time"
 
@@ -44,36 +40,17 @@ func Assets(ctx context.Context) (string, error) {
 // included. The first caller on a machine builds it, which takes minutes; others
 // wait for it.
 func Built(ctx context.Context) (string, error) {
-	modules := filepath.Join(module.Root(), "test", "harness", "controlplane", "kubernetes")
-	sum, err := os.ReadFile(filepath.Join(modules, "go.mod"))
-	if err != nil {
-		return "", fmt.Errorf("find control plane modules: %w", err)
-	}
-	hash := sha256.Sum256(append(sum, runtime.Version()...))
-	dir, err := cached.Path("kubernetes-" + hex.EncodeToString(hash[:6]))
-	if err != nil {
-		return "", err
-	}
-	return dir, cached.Once(dir, func(aside string) error { return build(ctx, modules, aside) })
+	const set = "k8s.io/component-base/version."
+	return cached.Tools{
+		Name: "kubernetes", Module: filepath.Join(module.Root(), "test", "harness", "controlplane", "kubernetes"),
+		Variables: []string{set + "gitVersion=" + version, set + "gitMajor=1", set + "gitMinor=36"},
+		// etcd's main package is called server.
+		Renamed: map[string]string{"server": "etcd"},
+	}.Build(ctx)
 }
 
 // version is what the API server says of itself; go.mod pins the same.
 const version = "v1.36.3"
-
-// build makes the binaries in a folder.
-func build(ctx context.Context, modules, aside string) error {
-	const set = "-X k8s.io/component-base/version."
-	cmd := exec.CommandContext(ctx, "go", "build", "-o", aside+"/",
-		"-ldflags", "-s -w "+set+"gitVersion="+version+" "+set+"gitMajor=1 "+set+"gitMinor=36", "tool")
-	cmd.Dir = modules
-	// Neither the race detector's cgo nor a caller's flags: one build for all.
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=")
-	if out, err := cmd.CombinedOutput(); err != nil {
-		return fmt.Errorf("build control plane: %w\n%s", err, out)
-	}
-	// etcd's main package is called server.
-	return os.Rename(filepath.Join(aside, "server"), filepath.Join(aside, "etcd"))
-}
 
 // CRDs is the folder of the CRDs the chart installs.
 func CRDs() string { return filepath.Join(module.Root(), "charts", "skep", "files", "crds") }

@@ -1,5 +1,5 @@
-// Package images has the commands that pack, move, sign and verify bytecode images. What they
-// do is done by packages image, bytecode and signing.
+// Package images has the commands that pack, move, sign and verify bytecode images, and how
+// rendered manifests are pushed. What they do is done by packages image, bytecode and signing.
 package images
 
 import (

@@ -127,12 +127,31 @@ func writeNew(name string, data []byte, mode os.FileMode) error {
 	return f.Close()
 }
 
+// signingFlags say with which key a command signs, and in which format.
+type signingFlags struct {
+	key    string
+	bundle bool
+}
+
+func (f *signingFlags) register(cmd *cobra.Command) {
+	cmd.Flags().StringVar(&f.key, "key", "", "private key file")
+	cmd.Flags().BoolVar(&f.bundle, "bundle", false, "write a sigstore bundle as an OCI 1.1 referrer instead of cosign's tag")
+}
+
+// private reads the key, with the password of the environment.
+func (f *signingFlags) private() (*sign.PrivateKey, error) {
+	data, err := os.ReadFile(f.key)
+	if err != nil {
+		return nil, fmt.Errorf("read key: %w", err)
+	}
+	return sign.ParsePrivateKey(data, []byte(os.Getenv(passwordVariable)))
+}
+
 // NewSign returns skep sign, which asks registries no longer than limit.
 func NewSign(limit time.Duration) *cobra.Command {
 	var (
-		key         string
+		how         signingFlags
 		annotations map[string]string
-		bundle      bool
 		reg         RegistryFlags
 	)
 	cmd := &cobra.Command{
@@ -142,11 +161,7 @@ func NewSign(limit time.Duration) *cobra.Command {
 			"does. The key's password is taken from $" + passwordVariable + ".",
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			data, err := os.ReadFile(key)
-			if err != nil {
-				return fmt.Errorf("read key: %w", err)
-			}
-			private, err := sign.ParsePrivateKey(data, []byte(os.Getenv(passwordVariable)))
+			private, err := how.private()
 			if err != nil {
 				return err
 			}
@@ -159,7 +174,7 @@ func NewSign(limit time.Duration) *cobra.Command {
 				if err != nil {
 					return err
 				}
-				if err := sign.Image(ctx, client, r, private, sign.Options{Annotations: annotations, Bundle: bundle}); err != nil {
+				if err := sign.Image(ctx, client, r, private, sign.Options{Annotations: annotations, Bundle: how.bundle}); err != nil {
 					return err
 				}
 				_, err = fmt.Fprintln(cmd.OutOrStdout(), digestReference(r))
@@ -167,9 +182,8 @@ func NewSign(limit time.Duration) *cobra.Command {
 			})
 		},
 	}
-	cmd.Flags().StringVar(&key, "key", "", "private key file")
+	how.register(cmd)
 	cmd.Flags().StringToStringVarP(&annotations, "annotations", "a", nil, "key=value pairs to sign along")
-	cmd.Flags().BoolVar(&bundle, "bundle", false, "write a sigstore bundle as an OCI 1.1 referrer instead of cosign's tag")
 	_ = cmd.MarkFlagRequired("key")
 	reg.Register(cmd)
 	return cmd

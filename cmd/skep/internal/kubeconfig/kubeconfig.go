@@ -1,5 +1,5 @@
-// Package kubeconfig has the flags by which commands reach a cluster, as kubectl does. It reads
-// the file that they name, and asks the cluster nothing.
+// Package kubeconfig is how commands reach a cluster: as the caller, by kubectl's flags and files. It
+// asks the cluster nothing, and shows no credentials.
 package kubeconfig
 
 import (
@@ -10,7 +10,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 )
 
-// Flags are how a command reaches a cluster, by kubectl's flags.
+// Flags are kubectl's.
 type Flags struct{ file, context, namespace string }
 
 // Register adds the flags to a command.

@@ -1,0 +1,160 @@
+package agent_test
+
+import (
+	"io"
+	"log/slog"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/skep-dev/skep/agent"
+	"github.com/skep-dev/skep/api/v1alpha1"
+	"github.com/skep-dev/skep/intent"
+)
+
+// BenchmarkEndingProbes unloads 200 uprobes of one application, and then a program of another. It
+// reports the longest reconcile, how long the second unload takes, and how long both do.
+func BenchmarkEndingProbes(b *testing.B) {
+	var longest, other, both time.Duration
+	for b.Loop() {
+		w := newWorld(b)
+		o := w.options()
+		o.Log, o.SweepInterval = slog.New(slog.NewTextHandler(io.Discard, nil)), time.Hour
+		a, err := agent.New(o)
+		if err != nil {
+			b.Fatal(err)
+		}
+		revoked := w.version("1", v1alpha1.Attachment{Hook: "raw_tp", Tracepoint: "sys_enter"})
+		revoked.UID, revoked.Application.Name = "uid-other", "other"
+		many := w.manyPlaces(200)
+		w.give(a, many, revoked)
+		until(b, "both to be attached", time.Minute, func() bool {
+			a.Reconcile(b.Context())
+			return w.linkPins(many.UID) == 200 && w.linkPins(revoked.UID) == 1
+		})
+		began := time.Now()
+		reconcile := func() {
+			at := time.Now()
+			a.Reconcile(b.Context())
+			longest = max(longest, time.Since(at))
+		}
+		w.give(a, w.tombstone(many))
+		reconcile()
+		w.give(a, w.tombstone(revoked))
+		gave := time.Now()
+		until(b, "the other to be unloaded", time.Minute, func() bool { reconcile(); return isUnloaded(a, revoked) })
+		other += time.Since(gave)
+		until(b, "all to be unloaded", 5*time.Minute, func() bool { reconcile(); return isUnloaded(a, many) })
+		both += time.Since(began)
+		if err := a.Close(); err != nil {
+			b.Fatal(err)
+		}
+	}
+	b.ReportMetric(float64(longest.Milliseconds()), "longest-ms")
+	b.ReportMetric(float64(other.Milliseconds())/float64(b.N), "other-ms")
+	b.ReportMetric(float64(both.Milliseconds())/float64(b.N), "both-ms")
+}
+
+// TestLinksThatEndSlowlyAreClosedBesideTheLoop unloads an application with many uprobes, and
+// stops the agent amid that. Nothing is called unloaded before the kernel ended it, whatever
+// happens, and others are unloaded meanwhile.
+func TestLinksThatEndSlowlyAreClosedBesideTheLoop(t *testing.T) {
+	needKernel(t)
+	w := newWorld(t)
+	a, stop := w.start()
+	many := w.manyPlaces(places)
+	if err := w.accept(a, many); err != nil {
+		t.Fatal(err)
+	}
+	ids := idsOf(a, many)
+	if len(ids) != places {
+		t.Fatalf("%d links are told, want %d", len(ids), places)
+	}
+	ran := func() (n int) {
+		for _, id := range ids {
+			if runs(t, id) != 0 {
+				n++
+			}
+		}
+		return n
+	}
+	w.give(a, w.tombstone(many))
+	until(t, "some of the links to end", time.Minute, func() bool {
+		s := statusOf(a, many.Application.Name)
+		return ran() < places && s.Conditions[0].Reason != "Deployed"
+	})
+	if s := statusOf(a, many.Application.Name); s.Conditions[0].Reason != "Unloading" || !strings.Contains(s.Conditions[0].Message, "are being closed") {
+		t.Errorf("while links are being closed: %+v", s.Conditions[0])
+	}
+	stop()
+	if ran() == 0 {
+		t.Fatal("all links ended before the agent was stopped")
+	}
+	a, _ = w.start()
+	if err := w.accept(a); err != nil {
+		t.Fatal(err)
+	}
+	if n := ran(); n != 0 {
+		t.Errorf("%d links run after the agent said that they do not", n)
+	}
+	w.leavesNothing()
+}
+
+// TestReplacedProbesEndOneByOne updates an application with many uprobes: at no time does more
+// than one of its places have two programs that wait for their end.
+func TestReplacedProbesEndOneByOne(t *testing.T) {
+	needKernel(t)
+	w := newWorld(t)
+	a, _ := w.start()
+	few := w.manyPlaces(10)
+	if err := w.accept(a, few); err != nil {
+		t.Fatal(err)
+	}
+	old := idsOf(a, few)
+	newer := few
+	w.serial++
+	newer.Serial, newer.Variables = w.serial, versioned("2")
+	w.give(a, newer)
+	most := 0
+	until(t, "all places to have another link", time.Minute, func() bool {
+		now, ran := idsOf(a, newer), 0
+		for _, id := range old {
+			if runs(t, id) != 0 {
+				ran++
+			}
+		}
+		made := 0
+		for _, id := range now {
+			if !slices.Contains(old, id) {
+				made++
+			}
+		}
+		most = max(most, ran+made-len(old))
+		return made == len(old) && ran == 0
+	})
+	if most > 2 {
+		t.Errorf("%d places had two programs at once, want at most the one that is being closed and the next one", most)
+	}
+}
+
+// idsOf are the ids of the links that an agent tells of an application.
+func idsOf(a *agent.Agent, p intent.Payload) (ids []uint32) {
+	for _, s := range a.Status() {
+		for _, program := range s.Programs {
+			for _, l := range program.Links {
+				if s.UID == p.UID {
+					ids = append(ids, l.ID)
+				}
+			}
+		}
+	}
+	return ids
+}
+
+// isUnloaded reports whether an agent says that nothing of an application is left.
+func isUnloaded(a *agent.Agent, p intent.Payload) bool {
+	return slices.ContainsFunc(a.Report(), func(s agent.ApplicationStatus) bool {
+		return s.UID == p.UID && len(s.Conditions) > 0 && s.Conditions[0].Reason == "Unloaded"
+	})
+}

@@ -1,0 +1,191 @@
+package targets
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+
+	"github.com/skep-dev/skep/agent/functions"
+	"github.com/skep-dev/skep/api/v1alpha1"
+)
+
+// The bounds of what is read of a network namespace of a pod, whose processes may make any number
+// of devices and routes.
+const (
+	// maxDevices and maxRoutes are how many it may have, routes of all tables for each family.
+	maxDevices, maxRoutes = 1024, 4096
+	// podBudget is how long it takes to read the devices of one namespace, and as long again its
+	// routes, and podsBudget how long those of one reconcile do.
+	podBudget, podsBudget = 100 * time.Millisecond, 500 * time.Millisecond
+	// skipStats leaves the counters of devices out: RTEXT_FILTER_SKIP_STATS of rtnetlink.h.
+	skipStats = 1 << 3
+)
+
+// conventional is the name that networks of containers give the device of a pod. The kernel gives
+// a device by its name without a list, so no number of others hides it.
+const conventional = "eth0"
+
+// The lists of a network namespace.
+const devicesList, routesList = "devices", "routes"
+
+// TooManyError is the error of a network namespace with more devices or routes than are read. Of
+// its devices, conventional, those that an attachment names in full, and those where programs of
+// Skep's run are looked up one by one.
+type TooManyError struct {
+	// In is whose it is, such as "pod team-a/web".
+	In string
+	// What is devicesList or routesList. Read is how many were read, and Limit how many may be;
+	// Limit is 0 where the time was over.
+	What        string
+	Read, Limit int
+}
+
+// Error implements error.
+func (e *TooManyError) Error() string {
+	const fix = "delete those that it does not need, or name the interfaces without a pattern"
+	why := fmt.Sprintf("its network has more than %d %s, which is the limit of what is read", e.Limit, e.What)
+	if e.Limit == 0 {
+		why = fmt.Sprintf("its network %s could not be read within %s, after %d of them", e.What, podBudget, e.Read)
+	}
+	return fmt.Sprintf("other interfaces of %s than %s, those that are named in full, and those where the program runs: %s; %s", e.In, conventional, why, fix)
+}
+
+// isWhole reports whether what a definition chooses is known without a list of devices.
+func isWhole(s *v1alpha1.Interfaces) bool {
+	return !s.Primary && !slices.ContainsFunc(s.Names, functions.IsGlob)
+}
+
+// inFull returns the names that a definition gives without a pattern.
+func inFull(s *v1alpha1.Interfaces) []string {
+	return slices.DeleteFunc(slices.Clone(s.Names), functions.IsGlob)
+}
+
+// bounded reads lists of the network namespace that the calling thread is in.
+type bounded struct {
+	in    string
+	until time.Time
+	// maxDevices and maxRoutes are how many entries are read of a list.
+	maxDevices, maxRoutes int
+}
+
+// links lists devices.
+func (b bounded) links() (all []netlink.Link, err error) {
+	request := nl.NewNetlinkRequest(unix.RTM_GETLINK, unix.NLM_F_DUMP)
+	request.AddData(nl.NewIfInfomsg(unix.AF_UNSPEC))
+	request.AddData(nl.NewRtAttr(unix.IFLA_EXT_MASK, nl.Uint32Attr(skipStats)))
+	err = b.dump(request, unix.RTM_NEWLINK, devicesList, b.maxDevices, func(message []byte) error {
+		one, err := netlink.LinkDeserialize(nil, message)
+		all = append(all, one)
+		return err
+	})
+	return all, err
+}
+
+// defaultRoutes lists the default routes of a family in the main table, without their destination.
+func (b bounded) defaultRoutes(_ netlink.Link, family int) (all []netlink.Route, err error) {
+	request := nl.NewNetlinkRequest(unix.RTM_GETROUTE, unix.NLM_F_DUMP)
+	request.AddData(&nl.RtMsg{RtMsg: unix.RtMsg{Family: uint8(family)}})
+	err = b.dump(request, unix.RTM_NEWROUTE, routesList, b.maxRoutes, func(message []byte) error {
+		is := nl.DeserializeRtMsg(message)
+		if is.Family != uint8(family) || is.Dst_len != 0 || is.Table != unix.RT_TABLE_MAIN || is.Flags&unix.RTM_F_CLONED != 0 {
+			return nil
+		}
+		attributes, err := nl.ParseRouteAttr(message[is.Len():])
+		if err != nil {
+			return err
+		}
+		var route netlink.Route
+		for _, a := range attributes {
+			switch {
+			case a.Attr.Type == unix.RTA_OIF && len(a.Value) == 4:
+				route.LinkIndex = int(binary.NativeEndian.Uint32(a.Value))
+			case a.Attr.Type == unix.RTA_MULTIPATH:
+				route.MultiPath = hops(a.Value)
+			}
+		}
+		all = append(all, route)
+		return nil
+	})
+	return all, err
+}
+
+// hops reads the devices of a route with several (struct rtnexthop of rtnetlink.h).
+func hops(value []byte) (all []*netlink.NexthopInfo) {
+	for len(value) >= unix.SizeofRtNexthop {
+		size := int(binary.NativeEndian.Uint16(value))
+		if size < unix.SizeofRtNexthop {
+			break
+		}
+		all = append(all, &netlink.NexthopInfo{LinkIndex: int(binary.NativeEndian.Uint32(value[4:]))})
+		value = value[min((size+3)&^3, len(value)):]
+	}
+	return all
+}
+
+// dump reads a list, and ends with *TooManyError where it is long or time is over: the kernel
+// makes no more of it when the socket is closed. A list that changed meanwhile is an
+// ErrDumpInterrupted.
+func (b bounded) dump(request *nl.NetlinkRequest, kind uint16, what string, limit int, each func([]byte) error) error {
+	socket, err := nl.Subscribe(unix.NETLINK_ROUTE)
+	if err != nil {
+		return err
+	}
+	defer socket.Close()
+	if err := socket.Send(request); err != nil {
+		return err
+	}
+	read, interrupted := 0, false
+	for {
+		left := time.Until(b.until)
+		if left <= 0 {
+			return &TooManyError{In: b.in, What: what, Read: read}
+		}
+		wait := unix.NsecToTimeval(max(left, time.Microsecond).Nanoseconds())
+		if err := socket.SetReceiveTimeout(&wait); err != nil {
+			return err
+		}
+		messages, from, err := socket.Receive()
+		switch {
+		case errors.Is(err, unix.EAGAIN):
+			return &TooManyError{In: b.in, What: what, Read: read}
+		case err != nil:
+			return err
+		case from.Pid != nl.PidKernel:
+			return fmt.Errorf("process %d answers in place of the kernel", from.Pid)
+		}
+		for _, m := range messages {
+			interrupted = interrupted || m.Header.Flags&unix.NLM_F_DUMP_INTR != 0
+			switch {
+			case m.Header.Type == unix.NLMSG_DONE || m.Header.Type == unix.NLMSG_ERROR:
+				return ending(m.Data, interrupted)
+			case m.Header.Type != kind:
+				continue
+			case read == limit:
+				return &TooManyError{In: b.in, What: what, Read: read, Limit: limit}
+			}
+			read++
+			if err := each(m.Data); err != nil {
+				return err
+			}
+		}
+	}
+}
+
+// ending is the error of the last message of a list.
+func ending(data []byte, interrupted bool) error {
+	if len(data) >= 4 {
+		if code := int32(binary.NativeEndian.Uint32(data)); code != 0 {
+			return unix.Errno(-code)
+		}
+	}
+	if interrupted {
+		return netlink.ErrDumpInterrupted
+	}
+	return nil
+}

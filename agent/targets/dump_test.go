@@ -1,0 +1,189 @@
+package targets
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"runtime"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/skep-dev/skep/agent/plan"
+)
+
+// alone calls do in a network namespace of its own, which ends with it.
+func alone(t *testing.T, do func() error) {
+	t.Helper()
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	own, err := os.Open("/proc/thread-self/ns/net")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = own.Close() }()
+	if err := unix.Unshare(unix.CLONE_NEWNET); errors.Is(err, unix.EPERM) {
+		t.Skip("SKIPPED: no network namespace can be made here")
+	} else if err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(do(), unix.Setns(int(own.Fd()), unix.CLONE_NEWNET)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// within are the bounds of a pod's network namespace.
+func within(budget time.Duration) bounded {
+	return bounded{in: "pod team-a/web", until: time.Now().Add(budget), maxDevices: maxDevices, maxRoutes: maxRoutes}
+}
+
+// veths makes pairs of devices.
+func veths(n int) (err error) {
+	for i := range n {
+		err = errors.Join(err, netlink.LinkAdd(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: fmt.Sprint("a", i)}, PeerName: fmt.Sprint("b", i)}))
+	}
+	return err
+}
+
+// TestABoundedListIsThatOfTheLibrary reads devices and default routes of every form by both.
+func TestABoundedListIsThatOfTheLibrary(t *testing.T) {
+	alone(t, func() error {
+		err := veths(2)
+		index := map[string]int{}
+		for i, name := range []string{"a0", "b0", "a1", "b1"} {
+			l, findErr := netlink.LinkByName(name)
+			if findErr != nil {
+				return errors.Join(err, findErr)
+			}
+			index[name] = l.Attrs().Index
+			err = errors.Join(err, netlink.LinkSetUp(l), netlink.AddrAdd(l, &netlink.Addr{IPNet: &net.IPNet{IP: net.IPv4(10, 0, byte(i), 1), Mask: net.CIDRMask(24, 32)}}))
+		}
+		hop := func(name string, host byte) *netlink.NexthopInfo {
+			return &netlink.NexthopInfo{LinkIndex: index[name], Gw: net.IPv4(10, 0, host, 2)}
+		}
+		err = errors.Join(err,
+			netlink.RouteAdd(&netlink.Route{Gw: net.IPv4(10, 0, 0, 2)}),
+			netlink.RouteAdd(&netlink.Route{Priority: 7, Dst: &net.IPNet{IP: net.IPv4zero, Mask: net.CIDRMask(0, 32)}, MultiPath: []*netlink.NexthopInfo{hop("b0", 1), hop("a1", 2)}}),
+			netlink.RouteAdd(&netlink.Route{LinkIndex: index["b1"], Priority: 9, Table: 100, Gw: net.IPv4(10, 0, 3, 2)}),
+			netlink.RouteAdd(&netlink.Route{LinkIndex: index["a1"], Dst: &net.IPNet{IP: net.IPv6zero, Mask: net.CIDRMask(0, 128)}, Priority: 5}))
+		if err != nil {
+			return err
+		}
+		b := within(time.Minute)
+		own := devices{links: b.links, routes: b.defaultRoutes}
+		library := devices{links: netlink.LinkList, routes: netlink.RouteList}
+		got, err := own.list(sought{primary: true}, Running{})
+		want, libraryErr := library.list(sought{primary: true}, Running{})
+		if diff := cmp.Diff(want, got); diff != "" || len(want) != 5 {
+			t.Errorf("devices (-library +bounded):\n%s", diff)
+		}
+		for _, one := range got {
+			if is := slices.Contains([]string{"a0", "b0", "a1"}, one.Name); one.Primary != is {
+				t.Errorf("%s is primary: %v, want %v", one.Name, one.Primary, is)
+			}
+		}
+		return errors.Join(err, libraryErr)
+	})
+}
+
+func TestAListOfAPodIsBounded(t *testing.T) {
+	const routes = maxRoutes + 500
+	alone(t, func() error {
+		loopback, err := netlink.LinkByName("lo")
+		if err != nil {
+			return err
+		}
+		err = netlink.LinkSetUp(loopback)
+		for i := range routes {
+			err = errors.Join(err, netlink.RouteAdd(&netlink.Route{Type: unix.RTN_BLACKHOLE, Dst: &net.IPNet{IP: net.IPv4(10, byte(i>>8), byte(i), 0), Mask: net.CIDRMask(24, 32)}}))
+		}
+		if err != nil {
+			return err
+		}
+		_, err = within(time.Minute).defaultRoutes(nil, netlink.FAMILY_V4)
+		isTooMany(t, err, TooManyError{In: "pod team-a/web", What: "routes", Read: maxRoutes, Limit: maxRoutes})
+		if err := veths(maxDevices); err != nil {
+			return err
+		}
+		all, err := within(time.Minute).links()
+		isTooMany(t, err, TooManyError{In: "pod team-a/web", What: "devices", Read: maxDevices, Limit: maxDevices})
+		if len(all) > maxDevices {
+			t.Errorf("%d devices were read", len(all))
+		}
+		_, err = within(0).links()
+		isTooMany(t, err, TooManyError{In: "pod team-a/web", What: "devices"})
+		return nil
+	})
+}
+
+func isTooMany(t *testing.T, err error, want TooManyError) {
+	t.Helper()
+	got := new(TooManyError)
+	if !errors.As(err, &got) || *got != want {
+		t.Errorf("the list fails with %v, want %+v", err, want)
+	}
+}
+
+// TestAFloodOfDevicesHidesNoneThatIsLookedFor has more devices than are read, and default routes by
+// some of them.
+func TestAFloodOfDevicesHidesNoneThatIsLookedFor(t *testing.T) {
+	alone(t, func() error {
+		err := errors.Join(veths(maxDevices), netlink.LinkAdd(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "eth0"}, PeerName: "peer0"}))
+		index := map[string]int{}
+		for i, name := range []string{"eth0", "b7", "a9", "a11"} {
+			l, findErr := netlink.LinkByName(name)
+			if findErr != nil {
+				return errors.Join(err, findErr)
+			}
+			index[name] = l.Attrs().Index
+			err = errors.Join(err, netlink.LinkSetUp(l), netlink.AddrAdd(l, &netlink.Addr{IPNet: &net.IPNet{IP: net.IPv4(10, 0, byte(i), 1), Mask: net.CIDRMask(24, 32)}}))
+		}
+		if err := errors.Join(err, netlink.RouteAdd(&netlink.Route{LinkIndex: index["a9"], Gw: net.IPv4(10, 0, 2, 2)})); err != nil {
+			return err
+		}
+		now := Running{UIDs: map[plan.Device][]string{{Index: index["a11"]}: {"a"}}, AsPrimary: func(string, plan.Interface) bool { return false }}
+		reads := func(sentence string, limits bounded, want ...string) {
+			t.Helper()
+			d := devices{links: limits.links, byIndex: netlink.LinkByIndex, byName: netlink.LinkByName, routes: limits.defaultRoutes}
+			all, err := d.list(sought{primary: true, names: map[string]bool{"b7": true, "nosuch": true}}, now)
+			if tooMany := new(TooManyError); !errors.As(err, &tooMany) {
+				t.Errorf("%s: the list fails with %v", sentence, err)
+			}
+			var got []string
+			for _, one := range all {
+				name := one.Name
+				if one.Primary {
+					name += " is primary"
+				}
+				got = append(got, name)
+			}
+			slices.Sort(got)
+			if diff := cmp.Diff(want, got); diff != "" {
+				t.Errorf("%s: devices (-want +got):\n%s", sentence, diff)
+			}
+		}
+		reads("many devices", within(time.Minute), "a11", "a9 is primary", "b7", "eth0")
+		few := within(time.Minute)
+		few.maxRoutes = 1
+		reads("many devices and routes", few, "a11", "b7", "eth0 is primary")
+		few.maxDevices = 2*maxDevices + 10
+		reads("many routes", few, "a11", "b7", "eth0 is primary")
+		return nil
+	})
+}
+
+// TestNamespacesAreReadInTurn begins after the one that was read last.
+func TestNamespacesAreReadInTurn(t *testing.T) {
+	l := newLooking(t)
+	for last, want := range map[uint64][]uint64{0: {3, 5, 9}, 3: {5, 9, 3}, 4: {5, 9, 3}, 9: {3, 5, 9}} {
+		l.lastRead = last
+		if got := l.next(nil, 0).inTurn([]uint64{3, 5, 9}); !slices.Equal(got, want) {
+			t.Errorf("after %d: %v, want %v", last, got, want)
+		}
+	}
+}

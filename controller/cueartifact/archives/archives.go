@@ -1,0 +1,256 @@
+// Package archives stores what CueArtifacts publish as archives, and serves them.
+//
+// It owns the folder: how archives are named, how many there are and how much room they take.
+// It knows neither what is in an archive nor who asks for it.
+package archives
+
+import (
+	"archive/tar"
+	"compress/gzip"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/fluxcd/pkg/apis/meta"
+	"github.com/fluxcd/pkg/artifact/config"
+	"github.com/fluxcd/pkg/artifact/storage"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/skep-dev/skep/api/v1alpha1"
+)
+
+// Options say where archives are stored, and how many.
+type Options struct {
+	// Dir is a folder of the store's own. Needed.
+	Dir string
+	// Address is where the archives are served. Advertised is the host[:port] that clients
+	// reach it at, which the URLs of artifacts have; empty means Address, or this machine's
+	// name where that names none.
+	Address, Advertised string
+	// RetentionRecords is how many archives of a CueArtifact are kept, and RetentionTTL how
+	// long those are that a newer one replaced; zero means 2 and a minute.
+	RetentionRecords int
+	RetentionTTL     time.Duration
+	// MaxBytes is the room for all archives; zero means 1 GiB.
+	MaxBytes int64
+}
+
+// Store keeps the archives of CueArtifacts on disk.
+type Store struct {
+	storage  *storage.Storage
+	maxBytes int64
+}
+
+// MaxContent is how many bytes of content an archive has at most.
+const MaxContent = 16 << 20
+
+// The names in the store: the one file of an archive, the suffix of archives, and the folder
+// of what is not an archive yet.
+const (
+	archived      = "definitions.yaml"
+	archiveSuffix = ".tar.gz"
+	scratchDir    = "tmp"
+)
+
+// collectTimeout bounds how long old archives of one CueArtifact are looked for.
+const collectTimeout = 5 * time.Second
+
+// New opens a store, and makes its folder.
+func New(o Options) (*Store, error) {
+	if err := os.MkdirAll(filepath.Join(o.Dir, scratchDir), 0o700); err != nil {
+		return nil, fmt.Errorf("make the folder of artifacts: %w", err)
+	}
+	s, err := storage.New(&config.Options{
+		StoragePath: o.Dir, StorageAddress: o.Address, StorageAdvAddress: o.Advertised,
+		ArtifactRetentionTTL: orDefault(o.RetentionTTL, time.Minute), ArtifactRetentionRecords: orDefault(o.RetentionRecords, 2),
+	})
+	if err != nil {
+		return nil, fmt.Errorf("open the folder of artifacts: %w", err)
+	}
+	return &Store{storage: s, maxBytes: orDefault(o.MaxBytes, 1<<30)}, nil
+}
+
+// orDefault is a value, or what stands for none.
+func orDefault[T int | int64 | time.Duration](value, otherwise T) T {
+	if value <= 0 {
+		return otherwise
+	}
+	return value
+}
+
+// Scratch makes a folder for what is being rendered.
+func (s *Store) Scratch() (string, error) {
+	return os.MkdirTemp(filepath.Join(s.storage.BasePath, scratchDir), "")
+}
+
+// revisionMark stands in a revision between the source's and the digest of the content.
+const revisionMark = "/sha256:"
+
+// origin is the source's part of a revision.
+func origin(revision string) string {
+	before, _, _ := cutLast(revision, revisionMark)
+	return before
+}
+
+// cutLast cuts at the last mark.
+func cutLast(s, mark string) (before, after string, found bool) {
+	i := strings.LastIndex(s, mark)
+	if i < 0 {
+		return s, "", false
+	}
+	return s[:i], s[i+len(mark):], true
+}
+
+// artifact is what is announced of the content with a digest, in hexadecimal digits.
+func (s *Store) artifact(o *v1alpha1.CueArtifact, revision, digest string) meta.Artifact {
+	a := s.storage.NewArtifactFor(v1alpha1.KindCueArtifact, o, revision, digest+archiveSuffix)
+	a.Metadata = map[string]string{"org.opencontainers.image.revision": origin(revision)}
+	return a
+}
+
+// Stored is what is announced of the archive that a status says is published; nil where there
+// is none, or it is not what the status says. Nothing else of the status is believed.
+func (s *Store) Stored(o *v1alpha1.CueArtifact) *meta.Artifact {
+	former := o.Status.Artifact
+	if former == nil {
+		return nil
+	}
+	_, digest, ok := cutLast(former.Revision, revisionMark)
+	if !ok || len(digest) != 64 || strings.Trim(digest, "0123456789abcdef") != "" {
+		return nil
+	}
+	a := s.artifact(o, former.Revision, digest)
+	a.Digest, a.LastUpdateTime = former.Digest, former.LastUpdateTime
+	info, err := os.Stat(s.storage.LocalPath(a))
+	if err != nil || s.storage.VerifyArtifact(a) != nil {
+		return nil
+	}
+	size := info.Size()
+	a.Size = &size
+	return &a
+}
+
+// Has reports whether an archive is stored.
+func (s *Store) Has(a *meta.Artifact) bool { return a != nil && s.storage.ArtifactExist(*a) }
+
+// Put stores content with a digest, in hexadecimal digits, as an archive. Content that the status says is published keeps its
+// revision, also where its archive was lost.
+func (s *Store) Put(o *v1alpha1.CueArtifact, sourceRevision string, content []byte, digest string) (meta.Artifact, error) {
+	former, revision := o.Status.Artifact, sourceRevision+revisionMark+digest
+	same := former != nil && strings.HasSuffix(former.Revision, revisionMark+digest)
+	if same {
+		if a := s.Stored(o); a != nil {
+			return *a, nil
+		}
+		revision = former.Revision
+	}
+	if err := s.hasRoom(int64(len(content))); err != nil {
+		return meta.Artifact{}, err
+	}
+	a := s.artifact(o, revision, digest)
+	if err := s.archive(&a, content); err != nil {
+		return meta.Artifact{}, err
+	}
+	if same && former.Digest == a.Digest {
+		a.LastUpdateTime = former.LastUpdateTime
+	}
+	return a, nil
+}
+
+// archive writes an archive.
+func (s *Store) archive(a *meta.Artifact, content []byte) error {
+	dir, err := s.Scratch()
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(dir)
+	if err := os.WriteFile(filepath.Join(dir, archived), content, 0o600); err != nil {
+		return err
+	}
+	if err := s.storage.MkdirAll(*a); err != nil {
+		return err
+	}
+	if err := s.storage.Archive(a, dir, nil); err != nil {
+		return err
+	}
+	// As an API server stores it.
+	a.LastUpdateTime = a.LastUpdateTime.Rfc3339Copy()
+	return nil
+}
+
+// hasRoom says why so many bytes more cannot be stored.
+func (s *Store) hasRoom(more int64) error {
+	var used int64
+	err := filepath.WalkDir(s.storage.BasePath, func(_ string, e fs.DirEntry, err error) error {
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil
+		}
+		if err != nil || e.IsDir() {
+			return err
+		}
+		if info, err := e.Info(); err == nil {
+			used += info.Size()
+		}
+		return nil
+	})
+	if err == nil && used+more > s.maxBytes {
+		err = fmt.Errorf("the artifacts of all CueArtifacts have %d MiB, and %d MiB is the room there is: delete some, or keep fewer (--artifact-retention-records)",
+			used>>20, s.maxBytes>>20)
+	}
+	return err
+}
+
+// Read reads what an archive has.
+func (s *Store) Read(a meta.Artifact) ([]byte, error) {
+	f, err := os.Open(s.storage.LocalPath(a))
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	unzipped, err := gzip.NewReader(f)
+	if err != nil {
+		return nil, err
+	}
+	for files := tar.NewReader(unzipped); ; {
+		header, err := files.Next()
+		if err != nil {
+			return nil, err
+		}
+		if header.Name == archived {
+			return io.ReadAll(io.LimitReader(files, MaxContent))
+		}
+	}
+}
+
+// Collect removes what a CueArtifact published before, except the last of it.
+func (s *Store) Collect(ctx context.Context, a meta.Artifact) error {
+	_, err := s.storage.GarbageCollect(ctx, a, collectTimeout)
+	return err
+}
+
+// Remove removes all archives of a CueArtifact.
+func (s *Store) Remove(o *v1alpha1.CueArtifact) error {
+	_, err := s.storage.RemoveAll(s.artifact(o, "", "any"))
+	return err
+}
+
+// Sweep removes what was being rendered when a process ended, and the archives of CueArtifacts
+// that are not there.
+func (s *Store) Sweep(exist map[types.NamespacedName]bool) error {
+	errs := []error{os.RemoveAll(filepath.Join(s.storage.BasePath, scratchDir)), os.MkdirAll(filepath.Join(s.storage.BasePath, scratchDir), 0o700)}
+	root := filepath.Join(s.storage.BasePath, strings.ToLower(v1alpha1.KindCueArtifact))
+	dirs, err := filepath.Glob(filepath.Join(root, "*", "*"))
+	errs = append(errs, err)
+	for _, dir := range dirs {
+		if !exist[types.NamespacedName{Namespace: filepath.Base(filepath.Dir(dir)), Name: filepath.Base(dir)}] {
+			errs = append(errs, os.RemoveAll(dir))
+		}
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,496 @@
+package cueartifact
+
+import (
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/fluxcd/pkg/apis/meta"
+	sourcev1 "github.com/fluxcd/source-controller/api/v1"
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	apimeta "k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/skep-dev/skep/api/v1alpha1"
+)
+
+func TestNothingIsWrittenAtRest(t *testing.T) {
+	w := newWorld(t, cueArtifact())
+	w.commit("main@sha1:1", yamlOf("one", "two"))
+	o, again := w.reconcile()
+	if c := ready(t, o); c.Status != metav1.ConditionTrue || again.RequeueAfter != time.Hour {
+		t.Fatalf("%v, again after %s", c, again.RequeueAfter)
+	}
+	if got := w.external().Status.Artifact; got.URL != "http://artifacts.skep/"+got.Path || got.Metadata["org.opencontainers.image.revision"] != "main@sha1:1" {
+		t.Errorf("the artifact is %v", got)
+	}
+	if out := w.get(http.MethodGet, "/"+w.external().Status.Artifact.Path); out.Code != http.StatusOK {
+		t.Errorf("the archive is answered with %d", out.Code)
+	}
+	// All are evaluated, and others took the memory that the rendering had.
+	w.memory.of(client.ObjectKeyFromObject(o)).answers.unknown = 0
+	w.memory.renderings = newMemory().renderings
+	w.reconcile()
+	w.reads.Store(0)
+	writes, downloads := w.writes.Load(), w.downloads.Load()
+	for range 3 {
+		w.reconcile()
+	}
+	if w.writes.Load() != writes || w.downloads.Load() != downloads || w.reads.Load() != 0 {
+		t.Errorf("at rest there are %d writes, %d downloads and %d reads past the cache", w.writes.Load()-writes, w.downloads.Load()-downloads, w.reads.Load())
+	}
+}
+
+func TestARestartWithoutStorageRendersTheSameRevision(t *testing.T) {
+	w := newWorld(t, cueArtifact())
+	w.commit("main@sha1:1", yamlOf("one"))
+	w.reconcile()
+	w.commit("main@sha1:2", yamlOf("one")+"-- README.md --\nequal\n")
+	before, _ := w.reconcile()
+	if !strings.HasPrefix(before.Status.Artifact.Revision, "main@sha1:1/sha256:") || before.Status.LastAttemptedRevision != "main@sha1:2" {
+		t.Fatalf("equal content has revision %s", before.Status.Artifact.Revision)
+	}
+	external := w.external()
+	w.restart(t.TempDir())
+	after, _ := w.reconcile()
+	if diff := cmp.Diff(before, after); diff != "" {
+		t.Error(diff)
+	}
+	if diff := cmp.Diff(external, w.external()); diff != "" {
+		t.Error(diff)
+	}
+	if out := w.get(http.MethodGet, "/"+external.Status.Artifact.Path); out.Code != http.StatusOK {
+		t.Errorf("the archive is answered with %d", out.Code)
+	}
+}
+
+func TestAFailureKeepsWhatIsPublished(t *testing.T) {
+	const good = "main@sha1:good"
+	for name, c := range map[string]struct {
+		fail    func(*world)
+		edit    func(*v1alpha1.CueArtifact)
+		reason  string
+		stalled bool
+		message string
+	}{
+		"broken CUE": {
+			fail:   func(w *world) { w.commit("main@sha1:2", "-- a.cue --\npackage a\n\nx: 1 & 2\n") },
+			reason: ReasonRenderFailed, stalled: true, message: "a.cue:3:",
+		},
+		"a definition that the schema denies": {
+			fail: func(w *world) {
+				w.commit("main@sha1:2", yamlOf("one")+strings.Replace(yamlOf("two"), "programs:", "progams:", 1))
+			},
+			reason: ReasonRenderFailed, stalled: true, message: "two.yaml:",
+		},
+		"nothing is defined": {
+			fail:   func(w *world) { w.commit("main@sha1:2", "-- README.md --\nempty\n") },
+			reason: ReasonRenderFailed, stalled: true, message: "nothing is defined",
+		},
+		"a path that is not there": {
+			fail: func(w *world) { w.commit("main@sha1:2", "-- README.md --\nempty\n") }, edit: func(o *v1alpha1.CueArtifact) { o.Spec.Path = "./apps" },
+			reason: ReasonRenderFailed, stalled: true, message: "read the definitions at apps",
+		},
+		"a path out of the source": {
+			fail: func(w *world) { w.commit("main@sha1:2", yamlOf("one")) }, edit: func(o *v1alpha1.CueArtifact) { o.Spec.Path = "../../../etc" },
+			reason: ReasonRenderFailed, stalled: true, message: "read the definitions at etc",
+		},
+		"the source is gone": {
+			fail: func(w *world) {
+				if err := w.api.Delete(w.t.Context(), w.commit("main@sha1:2", "")); err != nil {
+					w.t.Fatal(err)
+				}
+			},
+			reason: ReasonSourceNotReady, message: "GitRepository team/src: it is not there",
+		},
+		"the source has no artifact": {
+			fail: func(w *world) {
+				w.announceSource("x", "", func(o *sourcev1.GitRepository) { o.Status.Artifact = nil })
+			},
+			reason: ReasonSourceNotReady, message: "it has no artifact yet",
+		},
+		"a kind that the cluster lacks": {
+			edit:   func(o *v1alpha1.CueArtifact) { o.Spec.SourceRef.Kind = sourcev1.BucketKind },
+			reason: ReasonSourceNotReady, stalled: true, message: "had no such kind",
+		},
+		"what it publishes itself": {
+			edit: func(o *v1alpha1.CueArtifact) {
+				o.Spec.SourceRef = v1alpha1.CueArtifactSource{Kind: sourcev1.ExternalArtifactKind, Name: "apps"}
+			},
+			reason: ReasonAccessDenied, stalled: true, message: "it is what this CueArtifact publishes",
+		},
+		"a source of another namespace": {
+			edit:   func(o *v1alpha1.CueArtifact) { o.Spec.SourceRef.Namespace = "other" },
+			reason: ReasonAccessDenied, stalled: true, message: "--no-cross-namespace-refs",
+		},
+		"an unverified source": {
+			edit:   func(o *v1alpha1.CueArtifact) { o.Spec.RequireVerifiedSource = true },
+			reason: ReasonSourceNotVerified, message: "SourceVerified is not True",
+		},
+		"another digest": {
+			fail: func(w *world) {
+				w.commit("main@sha1:2", yamlOf("two"))
+				w.announceSource("main@sha1:2", "sha256:"+strings.Repeat("0", 64))
+			},
+			reason: ReasonFetchFailed, message: "digest",
+		},
+		"an artifact that is gone": {
+			fail:   func(w *world) { w.announceSource("main@sha1:3", "sha256:"+strings.Repeat("0", 64)) },
+			reason: ReasonFetchFailed, message: "the source's server has it no longer",
+		},
+		"a password in the address": {
+			fail: func(w *world) {
+				w.announceSource("main@sha1:3", "sha256:"+strings.Repeat("0", 64), func(o *sourcev1.GitRepository) {
+					o.Status.Artifact.URL = "http://user:hunter2@127.0.0.1:1/x?token=hunter2"
+				})
+			},
+			reason: ReasonFetchFailed, message: "fetch revision main@sha1:3",
+		},
+		"no archive": {
+			fail: func(w *world) {
+				w.archives.Store("/main@sha1:2", []byte("text"))
+				w.announceSource("main@sha1:2", digestOf([]byte("text")))
+			},
+			reason: ReasonFetchFailed, message: "unpack revision main@sha1:2",
+		},
+		"a source that does not answer": {
+			fail: func(w *world) {
+				w.archives.Store("/main@sha1:2", make(chan struct{}))
+				w.announceSource("main@sha1:2", digestOf(nil))
+			},
+			edit:   func(o *v1alpha1.CueArtifact) { o.Spec.Timeout = &metav1.Duration{Duration: 100 * time.Millisecond} },
+			reason: ReasonFetchFailed, message: "it takes longer than 100ms",
+		},
+		"too many files": {
+			fail: func(w *world) {
+				data := archive(w.t, listOf(maxFiles+1, func(i int) file { return file{"d/" + strings.Repeat("x", i%50) + string(rune('a'+i%26)), ""} }))
+				w.archives.Store("/main@sha1:2", data)
+				w.announceSource("main@sha1:2", digestOf(data))
+			},
+			reason: ReasonFetchFailed, message: "more than 20000 files",
+		},
+		"folders nested too deep": {
+			fail:   func(w *world) { w.commit("main@sha1:2", "-- "+strings.Repeat("d/", maxDepth+1)+"a.yaml --\n") },
+			reason: ReasonFetchFailed, message: "nested deeper than 64",
+		},
+		"files that are too large": {
+			fail: func(w *world) {
+				data := archive(w.t, []file{{"large.bin", strings.Repeat("\x00", maxUnpacked+1)}})
+				w.archives.Store("/main@sha1:2", data)
+				w.announceSource("main@sha1:2", digestOf(data))
+			},
+			reason: ReasonFetchFailed, message: "bigger than max archive size",
+		},
+		"a ConfigMap that is not there": {
+			edit: func(o *v1alpha1.CueArtifact) {
+				o.Spec.Tags = []v1alpha1.CueTag{{Name: "env", ValueFrom: &v1alpha1.CueTagSource{ConfigMapKeyRef: &v1alpha1.CueKeyRef{Name: "m", Key: "k"}}}}
+			},
+			reason: ReasonTagsFailed, message: "get ConfigMap team/m: it is not there",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t, cueArtifact())
+			w.commit(good, yamlOf("one"))
+			before, _ := w.reconcile()
+			external := w.external()
+			w.told()
+			if c.fail != nil {
+				c.fail(w)
+			}
+			if c.edit != nil {
+				c.edit(before)
+				before.Generation++
+				if err := w.api.Update(t.Context(), before); err != nil {
+					t.Fatal(err)
+				}
+			}
+			w.NoCrossNamespaceRefs = true
+			after, again := w.reconcile()
+			got := ready(t, after)
+			if got.Status != metav1.ConditionFalse || got.Reason != c.reason || !strings.Contains(got.Message, c.message) {
+				t.Errorf("Ready is %v, want %s: %s", got, c.reason, c.message)
+			}
+			if strings.Contains(got.Message, "hunter2") || strings.Contains(got.Message, w.storage) {
+				t.Errorf("the message has what nobody is to see: %s", got.Message)
+			}
+			if is := apimeta.IsStatusConditionTrue(after.Status.Conditions, v1alpha1.ConditionStalled); is != c.stalled {
+				t.Errorf("it is stalled: %t", is)
+			}
+			if want := map[bool]time.Duration{true: time.Hour, false: time.Minute}[c.stalled]; again.RequeueAfter != want {
+				t.Errorf("it is looked at again after %s, want %s", again.RequeueAfter, want)
+			}
+			if diff := cmp.Diff(before.Status.Artifact, after.Status.Artifact); diff != "" {
+				t.Error(diff)
+			}
+			if diff := cmp.Diff(external, w.external()); diff != "" {
+				t.Error(diff)
+			}
+			if told := w.told(); len(told) != 1 || !strings.HasPrefix(told[0], "Warning "+c.reason) {
+				t.Errorf("events are %q", told)
+			}
+			w.reconcile()
+			if told := w.told(); len(told) != 0 {
+				t.Errorf("the same failure is told again: %q", told)
+			}
+			if left, err := os.ReadDir(filepath.Join(w.storage, "tmp")); err != nil || len(left) != 0 {
+				t.Errorf("left over: %v, %v", left, err)
+			}
+		})
+	}
+}
+
+// listOf makes a list by index.
+func listOf[T any](n int, f func(int) T) []T {
+	all := make([]T, n)
+	for i := range all {
+		all[i] = f(i)
+	}
+	return all
+}
+
+func TestTagsAndTheirSecrets(t *testing.T) {
+	const secret = "hunter2-hunter2"
+	tag := func(name, kind, object string) v1alpha1.CueTag {
+		ref := &v1alpha1.CueKeyRef{Name: object, Key: "k"}
+		if kind == "Secret" {
+			return v1alpha1.CueTag{Name: name, ValueFrom: &v1alpha1.CueTagSource{SecretKeyRef: ref}}
+		}
+		return v1alpha1.CueTag{Name: name, ValueFrom: &v1alpha1.CueTagSource{ConfigMapKeyRef: ref}}
+	}
+	w := newWorld(t,
+		cueArtifact(func(o *v1alpha1.CueArtifact) {
+			one := "one"
+			o.Spec.Tags = []v1alpha1.CueTag{{Name: "name", Value: &one}, tag("map", "ConfigMap", "m"), tag("secret", "Secret", "s")}
+		}),
+		&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "m"}, Data: map[string]string{"k": "v1"}},
+		&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "s"}, Data: map[string][]byte{"k": []byte(secret)}},
+	)
+	const source = `
+-- a.cue --
+package a
+
+name: string @tag(name)
+map: string @tag(map)
+secret: string @tag(secret)
+app: {
+	apiVersion: "skep.dev/v1alpha1"
+	kind: "ClusterBpfApplication"
+	metadata: "name": name
+	spec: {bytecode: image: "none.example.com/x:" + map, programs: [{"name": "f"}], variables: key: secret}
+}
+`
+	w.commit("main@sha1:1", source)
+	o, _ := w.reconcile()
+	if c := ready(t, o); c.Status != metav1.ConditionTrue {
+		t.Fatal(c)
+	}
+	content, err := w.Store.Read(*w.external().Status.Artifact)
+	if err != nil || !strings.Contains(string(content), "none.example.com/x:v1") || !strings.Contains(string(content), secret) {
+		t.Errorf("%v, the artifact has\n%s", err, content)
+	}
+
+	t.Log("a fault that repeats the Secret is told by its place alone")
+	w.commit("main@sha1:2", strings.Replace(source, "variables: key: secret", `variables: key: secret, bad: secret & "other", "x\(secret)": 1&2`, 1))
+	o, _ = w.reconcile()
+	c := ready(t, o)
+	if c.Reason != ReasonRenderFailed || !strings.Contains(c.Message, "a.cue:") {
+		t.Errorf("Ready is %v", c)
+	}
+	for _, text := range append(w.told(), c.Message) {
+		if strings.Contains(text, "hunter2") {
+			t.Errorf("the Secret is told: %s", text)
+		}
+	}
+
+	t.Log("a changed ConfigMap is rendered at the next look")
+	w.commit("main@sha1:3", source)
+	m := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "m"}, Data: map[string]string{"k": "v2"}}
+	if err := w.api.Update(t.Context(), m); err != nil {
+		t.Fatal(err)
+	}
+	o, _ = w.reconcile()
+	if content, err := w.Store.Read(*w.external().Status.Artifact); err != nil || !strings.Contains(string(content), "none.example.com/x:v2") {
+		t.Errorf("%v, %v, the artifact has\n%s", ready(t, o), err, content)
+	}
+}
+
+func TestSuspendedIsLeftAlone(t *testing.T) {
+	w := newWorld(t, cueArtifact(func(o *v1alpha1.CueArtifact) { o.Spec.Suspend = true }))
+	w.commit("main@sha1:1", yamlOf("one"))
+	if o, again := w.reconcile(); len(o.Status.Conditions) != 0 || again.RequeueAfter != 0 || w.writes.Load() != 0 {
+		t.Errorf("status %v, again after %s, %d writes", o.Status, again.RequeueAfter, w.writes.Load())
+	}
+}
+
+func TestDeletedRemovesItsArchives(t *testing.T) {
+	w := newWorld(t, cueArtifact())
+	w.commit("main@sha1:1", yamlOf("one"))
+	o, _ := w.reconcile()
+	path := w.external().Status.Artifact.Path
+	if err := w.api.Delete(t.Context(), o); err != nil {
+		t.Fatal(err)
+	}
+	if o, _ = w.reconcile(); o.Name != "" {
+		t.Errorf("it is there still: %v", o.Finalizers)
+	}
+	if out := w.get(http.MethodGet, "/"+path); out.Code != http.StatusNotFound {
+		t.Errorf("the archive is answered with %d", out.Code)
+	}
+}
+
+func TestARequestIsAnswered(t *testing.T) {
+	w := newWorld(t, cueArtifact())
+	w.commit("main@sha1:1", yamlOf("one"))
+	o, _ := w.reconcile()
+	o.Annotations = map[string]string{meta.ReconcileRequestAnnotation: "now"}
+	if err := w.api.Update(t.Context(), o); err != nil {
+		t.Fatal(err)
+	}
+	if o, _ = w.reconcile(); o.Status.LastHandledReconcileAt != "now" {
+		t.Errorf("last handled is %q", o.Status.LastHandledReconcileAt)
+	}
+}
+
+func TestAnExternalArtifactOfAnotherIsLeftAlone(t *testing.T) {
+	other := &sourcev1.ExternalArtifact{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "apps"}}
+	w := newWorld(t, cueArtifact(), other)
+	w.commit("main@sha1:1", yamlOf("one"))
+	o, _ := w.reconcile()
+	if c := ready(t, o); c.Reason != ReasonStorageFailed || !strings.Contains(c.Message, "is not this CueArtifact's") {
+		t.Errorf("Ready is %v", c)
+	}
+	if got := w.external(); got.Status.Artifact != nil || got.Spec.SourceRef != nil {
+		t.Errorf("it is changed: %v", got)
+	}
+}
+
+func TestWhatOthersWriteIsRestored(t *testing.T) {
+	w := newWorld(t, cueArtifact())
+	w.commit("main@sha1:1", yamlOf("one"))
+	w.reconcile()
+	before := w.external()
+	forged := before.DeepCopy()
+	forged.Status.Artifact.URL, forged.Spec.SourceRef.Name = "http://evil.example.com/x", "evil"
+	if err := w.api.Update(t.Context(), forged); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.api.Status().Update(t.Context(), forged); err != nil {
+		t.Fatal(err)
+	}
+	w.reconcile()
+	after := w.external()
+	if diff := cmp.Diff(before.Status.Artifact, after.Status.Artifact); diff != "" || after.Spec.SourceRef.Name != "apps" {
+		t.Errorf("%s, %v", diff, after.Spec.SourceRef)
+	}
+}
+
+func TestEventsSayWhatChanged(t *testing.T) {
+	w := newWorld(t, cueArtifact())
+	w.commit("main@sha1:1", yamlOf("one", "two"))
+	w.reconcile()
+	former := filepath.Join(w.storage, w.external().Status.Artifact.Path)
+	long := time.Now().Add(-time.Hour)
+	if err := os.Chtimes(former, long, long); err != nil {
+		t.Fatal(err)
+	}
+	w.commit("main@sha1:2", strings.Replace(yamlOf("one"), "name: f", "name: g", 1)+yamlOf("three"))
+	w.reconcile()
+	if _, err := os.Stat(former); !os.IsNotExist(err) {
+		t.Errorf("what was replaced an hour after it was published is kept: %v", err)
+	}
+	told := w.told()
+	want := []string{"; 2 added: ClusterBpfApplication one, ClusterBpfApplication two", "; 1 added: ClusterBpfApplication three; 1 changed: ClusterBpfApplication one; 1 removed: ClusterBpfApplication two"}
+	if len(told) != len(want) {
+		t.Fatalf("events are %q", told)
+	}
+	for i := range want {
+		if !strings.HasSuffix(told[i], want[i]) || !strings.Contains(told[i], "main@sha1:") {
+			t.Errorf("event %q, want %q", told[i], want[i])
+		}
+	}
+}
+
+func TestANamespaceLeavesOthersAPlace(t *testing.T) {
+	w := newWorld(t, cueArtifact())
+	w.commit("main@sha1:1", yamlOf("one"))
+	leave, ok := w.memory.enter("team", 2)
+	if !ok {
+		t.Fatal("there is no place")
+	}
+	o, again := w.reconcile()
+	if len(o.Status.Conditions) != 0 || again.RequeueAfter == 0 || w.downloads.Load() != 0 {
+		t.Errorf("it did not wait: %v, %s", o.Status, again.RequeueAfter)
+	}
+	if other, ok := w.memory.enter("other", 2); !ok {
+		t.Error("another namespace waits as well")
+	} else {
+		other()
+	}
+	leave()
+	if o, _ = w.reconcile(); ready(t, o).Status != metav1.ConditionTrue {
+		t.Error(ready(t, o))
+	}
+}
+
+func TestRoomIsBounded(t *testing.T) {
+	w := newWorld(t, cueArtifact())
+	w.room = 10
+	w.restart(t.TempDir())
+	w.commit("main@sha1:1", yamlOf("one"))
+	o, _ := w.reconcile()
+	if c := ready(t, o); c.Reason != ReasonStorageFailed || !strings.Contains(c.Message, "is the room there is") {
+		t.Errorf("Ready is %v", c)
+	}
+}
+
+func TestTheServerServesArchivesAlone(t *testing.T) {
+	w := newWorld(t, cueArtifact())
+	w.commit("main@sha1:1", yamlOf("one"))
+	w.reconcile()
+	path := "/" + w.external().Status.Artifact.Path
+	link := strings.Replace(path, path[strings.LastIndex(path, "/")+1:], strings.Repeat("0", 64)+".tar.gz", 1)
+	if err := os.Symlink("/etc/passwd", filepath.Join(w.storage, link)); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		method, path string
+		want         int
+	}{
+		{http.MethodGet, path, http.StatusOK},
+		{http.MethodHead, path, http.StatusOK},
+		{http.MethodPost, path, http.StatusMethodNotAllowed},
+		{http.MethodGet, "/", http.StatusNotFound},
+		{http.MethodGet, "/cueartifact/team/apps/", http.StatusNotFound},
+		{http.MethodGet, "/cueartifact/team/../apps/" + strings.Repeat("0", 64) + ".tar.gz", http.StatusNotFound},
+		{http.MethodGet, path + ".lock", http.StatusNotFound},
+		{http.MethodGet, link, http.StatusNotFound},
+	} {
+		if got := w.get(c.method, c.path); got.Code != c.want {
+			t.Errorf("%s %s is answered with %d, want %d", c.method, c.path, got.Code, c.want)
+		}
+	}
+}
+
+func TestASweepRemovesWhatIsGone(t *testing.T) {
+	w := newWorld(t, cueArtifact())
+	w.commit("main@sha1:1", yamlOf("one"))
+	w.reconcile()
+	gone := filepath.Join(w.storage, "cueartifact", "team", "gone")
+	if err := os.MkdirAll(gone, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.sweep(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(gone); !os.IsNotExist(err) {
+		t.Errorf("it is there still: %v", err)
+	}
+	if !w.Store.Has(w.external().Status.Artifact) {
+		t.Error("what is published was removed")
+	}
+}

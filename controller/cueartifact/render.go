@@ -1,0 +1,219 @@
+package cueartifact
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/fluxcd/pkg/apis/meta"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/skep-dev/skep/api/v1alpha1"
+	"github.com/skep-dev/skep/controller/cueartifact/archives"
+	"github.com/skep-dev/skep/schemas"
+	"github.com/skep-dev/skep/text"
+)
+
+// The bounds of what is rendered: how long at most, bytes of memory, bytes of a tag's value, and
+// how many problems are named.
+const (
+	maxRenderTime = 30 * time.Second
+	renderBytes   = 256 << 20
+	maxTagValue   = 4096
+	maxProblems   = 5
+	maxProblem    = 1024
+)
+
+// MemoryBytes is how much memory so many renderings at once take at most, beside this process.
+func MemoryBytes(concurrent int) int64 { return int64(places(concurrent)) * renderBytes }
+
+// tagValues are the tags of a CueArtifact with their values.
+type tagValues struct {
+	// args are as schemas.Options.Tags takes them.
+	args []string
+	// secrets are the values that come from Secrets.
+	secrets []string
+}
+
+// tags gets the values of a CueArtifact's tags. Those of Secrets are in no error.
+func (r *Reconciler) tags(ctx context.Context, o *v1alpha1.CueArtifact) (t tagValues, err error) {
+	for _, tag := range o.Spec.Tags {
+		switch {
+		case tag.Value != nil:
+			t.args = append(t.args, tag.Name+"="+*tag.Value)
+		case tag.ValueFrom == nil:
+			t.args = append(t.args, tag.Name)
+		default:
+			value, secret, err := r.valueFrom(ctx, o.Namespace, *tag.ValueFrom)
+			if err != nil {
+				return tagValues{}, retry(ReasonTagsFailed, "get the value of tag %s: %w", tag.Name, err)
+			}
+			t.args = append(t.args, tag.Name+"="+value)
+			if secret && value != "" {
+				t.secrets = append(t.secrets, value)
+			}
+		}
+	}
+	return t, nil
+}
+
+// valueFrom reads a key past the cache: no right to list ConfigMaps or Secrets is needed.
+func (r *Reconciler) valueFrom(ctx context.Context, namespace string, from v1alpha1.CueTagSource) (value string, secret bool, err error) {
+	if ref := from.ConfigMapKeyRef; ref != nil {
+		var m corev1.ConfigMap
+		name := types.NamespacedName{Namespace: namespace, Name: ref.Name}
+		if err := whyNot("ConfigMap", name, r.Live.Get(ctx, name, &m)); err != nil {
+			return "", false, err
+		}
+		value, ok := m.Data[ref.Key]
+		return value, false, usable("ConfigMap", name, ref.Key, len(value), ok)
+	}
+	ref := from.SecretKeyRef
+	if ref == nil {
+		return "", false, errors.New("valueFrom names neither a ConfigMap nor a Secret")
+	}
+	var s corev1.Secret
+	name := types.NamespacedName{Namespace: namespace, Name: ref.Name}
+	if err := whyNot("Secret", name, r.Live.Get(ctx, name, &s)); err != nil {
+		return "", true, err
+	}
+	data, ok := s.Data[ref.Key]
+	return string(data), true, usable("Secret", name, ref.Key, len(data), ok)
+}
+
+// whyNot says why an object of a tag cannot be read.
+func whyNot(kind string, name types.NamespacedName, err error) error {
+	switch {
+	case apierrors.IsNotFound(err):
+		return fmt.Errorf("get %s %s: it is not there: create it, or correct valueFrom", kind, name)
+	case apierrors.IsForbidden(err):
+		return fmt.Errorf("get %s %s: Skep may not read it: let it by a Role for this %s", kind, name, kind)
+	case err != nil:
+		return fmt.Errorf("get %s %s: %w", kind, name, err)
+	}
+	return nil
+}
+
+// usable says why a key of an object gives no value.
+func usable(kind string, name types.NamespacedName, key string, size int, ok bool) error {
+	switch {
+	case !ok:
+		return fmt.Errorf("read %s %s: it has no key %s: add it, or correct valueFrom", kind, name, key)
+	case size > maxTagValue:
+		return fmt.Errorf("read %s %s: key %s has more than %d bytes: give it a shorter value", kind, name, key, maxTagValue)
+	}
+	return nil
+}
+
+// inputs is a hash of all that decides what is rendered. It is kept in memory alone.
+func inputs(o *v1alpha1.CueArtifact, a meta.Artifact, t tagValues) string {
+	data, _ := json.Marshal([]any{a.Digest, o.Spec.Path, o.Spec.Package, o.Spec.Expressions, t.args})
+	sum := sha256.Sum256(data)
+	return hex.EncodeToString(sum[:])
+}
+
+// rendering is what a source was rendered to.
+type rendering struct {
+	objects []schemas.Object
+	yaml    []byte
+	// digest is that of yaml, in hexadecimal digits.
+	digest string
+}
+
+// size is how much memory a rendering takes, in bytes.
+func (r *rendering) size() int {
+	n := len(r.yaml)
+	for _, o := range r.objects {
+		n += len(o.JSON) + 512
+	}
+	return n
+}
+
+// render fetches a source's artifact and renders it, within the CueArtifact's time.
+func (r *Reconciler) render(ctx context.Context, o *v1alpha1.CueArtifact, a meta.Artifact, t tagValues) (*rendering, error) {
+	ctx, cancel := context.WithTimeout(ctx, timeout(o.Spec))
+	defer cancel()
+	dir, err := r.Store.Scratch()
+	if err != nil {
+		return nil, retry(ReasonStorageFailed, "make a folder for the source: %w", err)
+	}
+	defer os.RemoveAll(dir)
+	if err := fetchInto(ctx, a, dir); waited(ctx) {
+		return nil, retry(ReasonFetchFailed, "fetch revision %s: it takes longer than %s (spec.timeout)", a.Revision, timeout(o.Spec))
+	} else if err != nil {
+		return nil, retry(ReasonFetchFailed, "%w", err)
+	}
+	objects, problems, err := schemas.Render(ctx, schemas.Options{
+		Root: filepath.Join(dir, "source"), Path: strings.TrimPrefix(path.Clean("/"+o.Spec.Path), "/"),
+		Package: o.Spec.Package, Expressions: o.Spec.Expressions, Tags: t.args, Timeout: min(timeout(o.Spec), maxRenderTime), MemoryBytes: renderBytes,
+	})
+	switch {
+	case waited(ctx):
+		return nil, retry(ReasonRenderFailed, "render revision %s: it takes longer than %s (spec.timeout)", a.Revision, timeout(o.Spec))
+	case ctx.Err() != nil:
+		return nil, ctx.Err()
+	case err != nil:
+		return nil, stalled(ReasonRenderFailed, "render revision %s: %s", a.Revision, t.redact(err.Error()))
+	}
+	problems = append(problems, schemas.Decode(objects).Problems...)
+	if len(problems) > 0 {
+		return nil, stalled(ReasonRenderFailed, "render revision %s: %s", a.Revision, t.describe(problems))
+	}
+	return rendered(objects, a.Revision, o.Spec.Path)
+}
+
+// rendered writes what was rendered as YAML.
+func rendered(objects []schemas.Object, revision, at string) (*rendering, error) {
+	if len(objects) == 0 {
+		return nil, stalled(ReasonRenderFailed, "render revision %s: nothing is defined at %s, and Flux would remove all it applied: "+
+			"correct spec.path, or delete the Kustomization", revision, at)
+	}
+	var out bytes.Buffer
+	if err := schemas.Write(&out, objects, schemas.YAML); err != nil {
+		return nil, stalled(ReasonRenderFailed, "render revision %s: %w", revision, err)
+	}
+	if out.Len() > archives.MaxContent {
+		return nil, stalled(ReasonRenderFailed, "render revision %s: it renders to more than %d MiB: split it into several CueArtifacts", revision, archives.MaxContent>>20)
+	}
+	sum := sha256.Sum256(out.Bytes())
+	return &rendering{objects: objects, yaml: out.Bytes(), digest: hex.EncodeToString(sum[:])}, nil
+}
+
+// describe names the first problems with file, line and column. What CUE says of a fault may
+// repeat values, however the author split or encoded them: if a tag's value comes from a
+// Secret, only the places are named.
+func (t tagValues) describe(problems []schemas.Problem) string {
+	var all []string
+	for _, p := range problems[:min(len(problems), maxProblems)] {
+		line := p.Error()
+		if len(t.secrets) > 0 {
+			line = p.Source.String() + ": the problem is not shown, since a tag has its value from a Secret (run skep vet with another value to see it)"
+		}
+		all = append(all, text.Cut(line, maxProblem))
+	}
+	all = slices.Compact(all)
+	if more := len(problems) - maxProblems; more > 0 {
+		all = append(all, fmt.Sprintf("and %d more", more))
+	}
+	return strings.Join(all, "; ")
+}
+
+// redact takes values of Secrets out of a text.
+func (t tagValues) redact(s string) string {
+	for _, secret := range t.secrets {
+		s = strings.ReplaceAll(s, secret, "***")
+	}
+	return s
+}

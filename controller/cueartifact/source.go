@@ -1,0 +1,177 @@
+package cueartifact
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/fluxcd/pkg/apis/meta"
+	"github.com/fluxcd/pkg/http/fetch"
+	"github.com/fluxcd/pkg/tar"
+	sourcev1 "github.com/fluxcd/source-controller/api/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	apimeta "k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/skep-dev/skep/api/v1alpha1"
+)
+
+// The bounds of a source's artifact: bytes of the archive, bytes and files in it, and how
+// deep they are nested.
+const (
+	maxDownload = 50 << 20
+	maxUnpacked = 256 << 20
+	maxFiles    = 20_000
+	maxDepth    = 64
+)
+
+// sourceObject is a Flux source as clients take it.
+type sourceObject interface {
+	client.Object
+	sourcev1.Source
+	GetConditions() []metav1.Condition
+}
+
+// sources makes an empty object of each kind of source.
+var sources = map[string]func() sourceObject{
+	sourcev1.GitRepositoryKind:    func() sourceObject { return &sourcev1.GitRepository{} },
+	sourcev1.OCIRepositoryKind:    func() sourceObject { return &sourcev1.OCIRepository{} },
+	sourcev1.BucketKind:           func() sourceObject { return &sourcev1.Bucket{} },
+	sourcev1.ExternalArtifactKind: func() sourceObject { return &sourcev1.ExternalArtifact{} },
+}
+
+// sourceKey names the source of a CueArtifact in the field index.
+func sourceKey(kind string, name types.NamespacedName) string { return kind + "/" + name.String() }
+
+// sourceName is the name of a CueArtifact's source.
+func sourceName(o *v1alpha1.CueArtifact) types.NamespacedName {
+	ref := o.Spec.SourceRef
+	return types.NamespacedName{Namespace: cmp.Or(ref.Namespace, o.Namespace), Name: ref.Name}
+}
+
+// source returns the artifact that a CueArtifact is rendered from.
+func (r *Reconciler) source(ctx context.Context, o *v1alpha1.CueArtifact) (*meta.Artifact, error) {
+	ref, name := o.Spec.SourceRef, sourceName(o)
+	what := fmt.Sprintf("%s %s", ref.Kind, name)
+	if name.Namespace != o.Namespace && r.NoCrossNamespaceRefs {
+		return nil, stalled(ReasonAccessDenied, "get %s: sources of other namespaces are not read (--no-cross-namespace-refs): name one of namespace %s", what, o.Namespace)
+	}
+	if ref.Kind == sourcev1.ExternalArtifactKind && name == client.ObjectKeyFromObject(o) {
+		return nil, stalled(ReasonAccessDenied, "get %s: it is what this CueArtifact publishes: name another source", what)
+	}
+	empty, ok := sources[ref.Kind]
+	if !ok || !r.kinds[ref.Kind] {
+		return nil, stalled(ReasonSourceNotReady, "get %s: the cluster had no such kind when the controller started: install it, and restart the controller", what)
+	}
+	src := empty()
+	switch err := r.Client.Get(ctx, name, src); {
+	case apierrors.IsNotFound(err):
+		return nil, retry(ReasonSourceNotReady, "get %s: it is not there: create it, or correct spec.sourceRef", what)
+	case err != nil:
+		return nil, retry(ReasonSourceNotReady, "get %s: %w", what, err)
+	}
+	a := src.GetArtifact()
+	if a == nil || a.URL == "" || a.Digest == "" {
+		return nil, retry(ReasonSourceNotReady, "get %s: it has no artifact yet: its status says why", what)
+	}
+	if o.Spec.RequireVerifiedSource && !verified(src) {
+		return nil, retry(ReasonSourceNotVerified, "get %s: its condition SourceVerified is not True for its present generation, "+
+			"which spec.requireVerifiedSource asks for: give it spec.verify", what)
+	}
+	return a, nil
+}
+
+// verified reports whether a source's signature was verified, for its present generation.
+func verified(src sourceObject) bool {
+	c := apimeta.FindStatusCondition(src.GetConditions(), sourcev1.SourceVerifiedCondition)
+	return c != nil && c.Status == metav1.ConditionTrue && c.ObservedGeneration == src.GetGeneration()
+}
+
+// fetchInto downloads a source's artifact, verifies its digest and unpacks it into a folder.
+func fetchInto(ctx context.Context, a meta.Artifact, dir string) error {
+	const archive = "source.tar.gz"
+	fetcher := fetch.New(fetch.WithMaxDownloadSize(maxDownload), fetch.WithFileName(archive))
+	if err := fetcher.FetchWithContext(ctx, a.URL, a.Digest, dir); err != nil {
+		return fmt.Errorf("fetch revision %s: %w", a.Revision, withoutQuery(err, a.URL))
+	}
+	file := filepath.Join(dir, archive)
+	f, err := os.Open(file)
+	if err != nil {
+		return fmt.Errorf("open revision %s: %w", a.Revision, errors.Unwrap(err))
+	}
+	defer f.Close()
+	if err := unpack(ctx, f, filepath.Join(dir, "source")); err != nil {
+		return fmt.Errorf("unpack revision %s: %w", a.Revision, err)
+	}
+	return os.Remove(file)
+}
+
+// withoutQuery takes the query and the password of an address out of an error, and what names
+// files of this machine.
+func withoutQuery(err error, address string) error {
+	if errors.Is(err, fetch.ErrFileNotFound) {
+		return errors.New("the source's server has it no longer: the source announces another soon")
+	}
+	u, parseErr := url.Parse(address)
+	if parseErr != nil {
+		return errors.New("the source announces an address that is none")
+	}
+	safe := url.URL{Scheme: u.Scheme, Host: u.Host, Path: u.Path}
+	message := strings.ReplaceAll(err.Error(), address, safe.String())
+	if u.RawQuery != "" {
+		message = strings.ReplaceAll(message, u.RawQuery, "…")
+	}
+	if password, ok := u.User.Password(); ok && password != "" {
+		message = strings.ReplaceAll(message, password, "…")
+	}
+	return errors.New(message)
+}
+
+// unpack unpacks an archive within bounds. Links are passed over.
+func unpack(ctx context.Context, from io.Reader, dir string) error {
+	bounded := &boundedArchive{ctx: ctx, from: from}
+	err := tar.Untar(bounded, dir, tar.WithMaxUntarSize(maxUnpacked), tar.WithSkipSymlinks(), tar.WithFilter(bounded.filter))
+	if bounded.err != nil {
+		return bounded.err
+	}
+	if path := (*os.PathError)(nil); errors.As(err, &path) {
+		return path.Err
+	}
+	return err
+}
+
+// boundedArchive is an archive that cannot be read on when a bound is passed.
+type boundedArchive struct {
+	ctx   context.Context
+	from  io.Reader
+	files int
+	err   error
+}
+
+// Read implements io.Reader.
+func (b *boundedArchive) Read(p []byte) (int, error) {
+	if err := cmp.Or(b.err, b.ctx.Err()); err != nil {
+		return 0, err
+	}
+	return b.from.Read(p)
+}
+
+// filter counts what is unpacked, and passes over all that follows a bound.
+func (b *boundedArchive) filter(name string, _ os.FileInfo) bool {
+	b.files++
+	switch {
+	case b.files > maxFiles:
+		b.err = fmt.Errorf("it has more than %d files: leave some out by spec.ignore of the source", maxFiles)
+	case strings.Count(name, "/") > maxDepth:
+		b.err = fmt.Errorf("it has folders nested deeper than %d: leave them out by spec.ignore of the source", maxDepth)
+	}
+	return b.err != nil
+}
