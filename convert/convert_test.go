@@ -134,3 +134,26 @@ func FuzzConvert(f *testing.F) {
 		}
 	})
 }
+
+// A terminal obeys escape sequences, and a line end would leave a comment.
+func TestTextOfAManifestStaysOnItsLine(t *testing.T) {
+	in := `{apiVersion: bpfman.io/v1alpha1, kind: XdpProgram, metadata: {name: "a\n\e[2Jb"}, spec: {"c\n\e[2Jd": "e\n\e[2Jf"}}`
+	r, err := convert.Convert([]byte(in), convert.Options{})
+	if err != nil || len(r.Documents) != 1 {
+		t.Fatalf("%v, %d documents, want 1", err, len(r.Documents))
+	}
+	d := r.Documents[0]
+	found := false
+	for _, n := range d.Notes {
+		found = found || strings.HasPrefix(n.Path, "spec.c ")
+		if strings.ContainsAny(n.Path+n.Text, "\n\x1b") {
+			t.Errorf("a note holds control characters: %+q", n.Path+n.Text)
+		}
+	}
+	if !found {
+		t.Errorf("the field is not noted: %v", d.Notes)
+	}
+	if strings.ContainsAny(d.From+string(d.YAML), "\x1b") || strings.Contains(d.From, "\n") {
+		t.Errorf("the document holds control characters: %q", d.YAML)
+	}
+}
