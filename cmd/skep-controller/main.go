@@ -110,7 +110,7 @@ func newCommand() *cobra.Command {
 func cueFlags(set *pflag.FlagSet, o *controller.Options, f *flags) {
 	store := &o.Cue.Store
 	set.StringVar(&store.Address, "artifact-address", "", "address at which artifacts are served to Flux, such as :9790; empty leaves CueArtifacts alone")
-	set.StringVar(&store.Advertised, "artifact-advertised-address", "", "host[:port] that URLs of artifacts have (default: --artifact-address, with this machine's name where that has none)")
+	set.StringVar(&store.Advertised, "artifact-advertised-address", "", "host[:port] that URLs of artifacts have; an IP address alone has the port of --artifact-address (default: --artifact-address, with this machine's name where that has none)")
 	set.StringVar(&store.Dir, "artifact-storage", "/var/lib/skep/artifacts", "folder for artifacts")
 	set.IntVar(&store.RetentionRecords, "artifact-retention-records", 2, "how many artifacts of a CueArtifact are kept")
 	set.DurationVar(&store.RetentionTTL, "artifact-retention-ttl", time.Minute, "how long an artifact is kept that a newer one replaced")

@@ -73,7 +73,7 @@ func TestTagsAreGotWhereTheyMayBe(t *testing.T) {
 
 // TestArtifactsAreServedWhereTheyAreAdvertised follows the address that Flux is told to the container's port.
 func TestArtifactsAreServedWhereTheyAreAdvertised(t *testing.T) {
-	objects := setting{values: []string{`cue.enabled=true`}}.objects(t)
+	objects := setting{values: []string{`cue.enabled=true`, `controller.replicas=1`}}.objects(t)
 	pod := typed[appsv1.Deployment](t, objects, "Deployment", "skep-controller").Spec.Template
 	container := pod.Spec.Containers[0]
 	service := typed[corev1.Service](t, objects, "Service", "skep-artifacts")
@@ -102,5 +102,20 @@ func TestArtifactsAreServedWhereTheyAreAdvertised(t *testing.T) {
 	from := typed[networkingv1.NetworkPolicy](t, objects, "NetworkPolicy", "skep-artifacts").Spec.Ingress[0]
 	if from.Ports[0].Port.StrVal != "artifacts" || from.From[0].NamespaceSelector.MatchLabels["kubernetes.io/metadata.name"] != "flux-system" {
 		t.Errorf("reached by %+v", from)
+	}
+}
+
+// TestOneOfManyReplicasServesArtifacts is why its own address is advertised: the Service would
+// choose those that serve none as well.
+func TestOneOfManyReplicasServesArtifacts(t *testing.T) {
+	objects := setting{values: []string{`cue.enabled=true`, `controller.replicas=2`}}.objects(t)
+	container := typed[appsv1.Deployment](t, objects, "Deployment", "skep-controller").Spec.Template.Spec.Containers[0]
+	if !slices.Contains(container.Args, "--artifact-advertised-address=$(POD_IP)") {
+		t.Errorf("arguments %q", container.Args)
+	}
+	if !slices.ContainsFunc(container.Env, func(e corev1.EnvVar) bool {
+		return e.Name == "POD_IP" && e.ValueFrom.FieldRef.FieldPath == "status.podIP"
+	}) {
+		t.Errorf("environment %v", container.Env)
 	}
 }

@@ -14,7 +14,7 @@ import (
 
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/controller"
-	"github.com/skep-dev/skep/controller/cueartifact"
+	"github.com/skep-dev/skep/controller/cueartifact/archives"
 	"github.com/skep-dev/skep/test/fixture/programs"
 	"github.com/skep-dev/skep/test/harness/deployment"
 )
@@ -28,7 +28,7 @@ func newCUE(t testing.TB) *gitops {
 	}
 	storage := t.TempDir()
 	return newGitops(t, func(o *controller.Options) {
-		o.Cue.Store = cueartifact.StoreOptions{Dir: storage, Address: address, Advertised: address}
+		o.Cue.Store = archives.Options{Dir: storage, Address: address, Advertised: address}
 	})
 }
 

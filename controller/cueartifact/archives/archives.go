@@ -12,6 +12,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"net"
 	"os"
 	"path/filepath"
 	"strings"
@@ -30,8 +31,8 @@ type Options struct {
 	// Dir is a folder of the store's own. Needed.
 	Dir string
 	// Address is where the archives are served. Advertised is the host[:port] that clients
-	// reach it at, which the URLs of artifacts have; empty means Address, or this machine's
-	// name where that names none.
+	// reach it at, which the URLs of artifacts have; an IP address alone has the port of
+	// Address. Empty means Address, or this machine's name where that names none.
 	Address, Advertised string
 	// RetentionRecords is how many archives of a CueArtifact are kept, and RetentionTTL how
 	// long those are that a newer one replaced; zero means 2 and a minute.
@@ -67,13 +68,22 @@ func New(o Options) (*Store, error) {
 		return nil, fmt.Errorf("make the folder of artifacts: %w", err)
 	}
 	s, err := storage.New(&config.Options{
-		StoragePath: o.Dir, StorageAddress: o.Address, StorageAdvAddress: o.Advertised,
+		StoragePath: o.Dir, StorageAddress: o.Address, StorageAdvAddress: o.advertised(),
 		ArtifactRetentionTTL: orDefault(o.RetentionTTL, time.Minute), ArtifactRetentionRecords: orDefault(o.RetentionRecords, 2),
 	})
 	if err != nil {
 		return nil, fmt.Errorf("open the folder of artifacts: %w", err)
 	}
 	return &Store{storage: s, maxBytes: orDefault(o.MaxBytes, 1<<30)}, nil
+}
+
+// advertised is what URLs have for a host.
+func (o Options) advertised() string {
+	_, port, err := net.SplitHostPort(o.Address)
+	if err != nil || net.ParseIP(o.Advertised) == nil {
+		return o.Advertised
+	}
+	return net.JoinHostPort(o.Advertised, port)
 }
 
 // orDefault is a value, or what stands for none.
