@@ -2,7 +2,6 @@ package main
 
 import (
 	"cmp"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -10,6 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/skep-dev/skep/cmd/skep/internal/argocd"
 	"github.com/skep-dev/skep/cmd/skep/internal/display"
 	"github.com/skep-dev/skep/schemas"
 )
@@ -44,11 +44,7 @@ func printTags(cmd *cobra.Command, format string, tags []schemas.Tag) error {
 	out := cmd.OutOrStdout()
 	switch format {
 	case "argocd":
-		announced := make([]announcement, 0, len(tags))
-		for _, t := range tags {
-			announced = append(announced, announce(t))
-		}
-		return display.JSON(out, announced)
+		return display.JSON(out, argocd.Announce(tags))
 	case "json", "yaml":
 		return display.Data(out, format, map[string]any{"tags": slices.Concat([]schemas.Tag{}, tags)})
 	}
@@ -59,56 +55,15 @@ func printTags(cmd *cobra.Command, format string, tags []schemas.Tag) error {
 	return display.Table(out, []string{"TAG", "TYPE", "DEFAULT", "SHORT", "SOURCE", "DESCRIPTION"}, rows)
 }
 
-// announcement is a parameter that a Config Management Plugin of Argo CD announces
-// (argo-cd, docs/operator-manual/config-management-plugins.md).
-type announcement struct {
-	Name    string `json:"name"`
-	Title   string `json:"title"`
-	Tooltip string `json:"tooltip,omitempty"`
-	// ItemType is string, number or boolean.
-	ItemType string `json:"itemType"`
-	// String is the default.
-	String string `json:"string,omitempty"`
-}
-
-// announce says of a tag what Argo CD shows of a parameter.
-func announce(t schemas.Tag) announcement {
-	a := announcement{Name: t.Name, Title: t.Name, Tooltip: t.Doc, ItemType: "string", String: t.Default}
-	switch t.Type {
-	case "int", "number":
-		a.ItemType = "number"
-	case "bool":
-		a.ItemType = "boolean"
-	}
-	return a
-}
-
-// parameter is one that a user of Argo CD sets on an Application, as the plugin finds it in
-// ARGOCD_APP_PARAMETERS. A tag takes a string and nothing else.
-type parameter struct {
-	Name   string            `json:"name"`
-	String *string           `json:"string"`
-	Array  []string          `json:"array"`
-	Map    map[string]string `json:"map"`
-}
-
 // tagsFromEnv reads tags, each key=value, from an environment variable that holds parameters of
 // Argo CD; one that is not set or empty has none.
 func tagsFromEnv(name string) ([]string, error) {
-	value := os.Getenv(name)
-	if name == "" || value == "" {
+	if name == "" {
 		return nil, nil
 	}
-	var parameters []parameter
-	if err := json.Unmarshal([]byte(value), &parameters); err != nil {
+	tags, err := argocd.Tags(os.Getenv(name))
+	if err != nil {
 		return nil, fmt.Errorf("read parameters of Argo CD from %s: %w", name, err)
-	}
-	tags := make([]string, 0, len(parameters))
-	for _, p := range parameters {
-		if p.String == nil || p.Array != nil || p.Map != nil {
-			return nil, fmt.Errorf("read parameters of Argo CD from %s: parameter %q has no string; a tag of CUE takes one: write {name: %s, string: …}", name, p.Name, p.Name)
-		}
-		tags = append(tags, p.Name+"="+*p.String)
 	}
 	return tags, nil
 }

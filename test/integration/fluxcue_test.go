@@ -14,6 +14,7 @@ import (
 
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/controller"
+	"github.com/skep-dev/skep/controller/cueartifact"
 	"github.com/skep-dev/skep/controller/cueartifact/archives"
 	"github.com/skep-dev/skep/test/fixture/programs"
 	"github.com/skep-dev/skep/test/harness/deployment"
