@@ -31,8 +31,8 @@ func (act *Actor) spend(actions []plan.Action) {
 			act.putOff(a, "it has many links, and the next ones are made or ended soon")
 		case !act.canEndBefore(a):
 			// The end of those that are being closed wakes the loop.
-			act.putOff(a, fmt.Sprintf("it has links that the kernel ends slowly, one after the other: %d of its namespace are being closed, and the next ones follow",
-				act.Look.Set.Closing(a.Attachment.Application.Namespace)))
+			act.putOff(a, fmt.Sprintf("it has links that the kernel ends slowly, one after the other: %d are being closed, and the next ones follow",
+				act.Look.Set.Closing(a.UID, a.Attachment.Application)))
 		default:
 			act.one(a)
 		}

@@ -62,10 +62,10 @@ func (act *Actor) FinishUnloads() {
 
 // reportRemnant reports a link that the kernel runs still. Nothing can be done about a
 // link that somebody else holds but to say so.
-func (act *Actor) reportRemnant(uid string, r live.Remnant, err error) {
+func (act *Actor) reportRemnant(uid string, r live.Remnant, isClosing bool, err error) {
 	out := act.Decisions.Outcome(uid)
-	if r.IsClosing() {
-		act.reportClosing(out, r)
+	if isClosing {
+		act.reportClosing(uid, out, r)
 		return
 	}
 	if err == nil && act.Now.Sub(r.Since) < remnantGrace {
@@ -81,14 +81,14 @@ func (act *Actor) reportRemnant(uid string, r live.Remnant, err error) {
 }
 
 // reportClosing reports a link that is being closed beside the loop.
-func (act *Actor) reportClosing(out *report.Outcome, r live.Remnant) {
+func (act *Actor) reportClosing(uid string, out *report.Outcome, r live.Remnant) {
 	out.Closing = true
-	if since := act.Now.Sub(r.Since); since > closeDeadline {
+	if since := act.Now.Sub(r.Since); since > closeDeadline && r.IsEnding() {
 		at := r.Attachment
 		out.Errs = append(out.Errs, fmt.Errorf("detach %s from %s %s: its pin is removed, and the kernel has not ended link %d for %s; it may wait for a process whose memory is locked: see the kernel's log for tasks that hang, and restart the node if that stays",
 			at.Program, at.Hook, strings.TrimSpace(at.Place()), r.Facts.ID, since.Round(time.Second)))
 	}
 	if out.Waits == "" {
-		out.Waits = fmt.Sprintf("the kernel ends its links one after the other: %d of its namespace are being closed", act.Look.Set.Closing(r.Attachment.Application.Namespace))
+		out.Waits = fmt.Sprintf("the kernel ends its links one after the other: %d are being closed", act.Look.Set.Closing(uid, r.Attachment.Application))
 	}
 }

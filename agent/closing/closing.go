@@ -9,19 +9,20 @@ import (
 	"log/slog"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
 // The bounds of closing.
 const (
-	// maxPerNamespace is how many links of a namespace wait or are being closed. The others keep
+	// maxPerOwner is how many links of an owner wait or are being closed. The others keep
 	// their pins, and stay with whoever ends them.
-	maxPerNamespace = 16
-	// maxWaiting is how many those of all namespaces are together, beyond which each has one.
+	maxPerOwner = 16
+	// maxWaiting is how many those of all owners are together, beyond which each has one.
 	maxWaiting = 64
 	// slowClose is how long a close takes before the next begins beside it, and maxUnderWay how
-	// many are under way at most. A namespace has one.
-	slowClose, maxUnderWay = 2 * time.Second, 8
+	// many are under way at most, each on a thread of its own. An owner has one.
+	slowClose, maxUnderWay = 2 * time.Second, 64
 )
 
 // Link is a link that is to be closed.
@@ -29,10 +30,10 @@ type Link struct {
 	Closer io.Closer
 	// What names it for the log.
 	What string
-	// Namespace is whose it is; empty where it is the cluster's.
-	Namespace string
+	// Owner is who shares one turn: a owner, or one application of the cluster.
+	Owner string
 	// Replaced says that another link runs in its place. Until it is closed, both count an
-	// event, so it is the next of its namespace.
+	// event, so it is the next of its owner.
 	Replaced bool
 }
 
@@ -42,7 +43,12 @@ type Closing struct {
 	began time.Time
 	slow  bool
 	done  chan struct{}
+	// begun is whether it is under way.
+	begun atomic.Bool
 }
+
+// HasBegun reports whether the kernel was asked; until then the link waits for others.
+func (c *Closing) HasBegun() bool { return c.begun.Load() }
 
 // IsDone reports whether the kernel has answered. A nil Closing is done.
 func (c *Closing) IsDone() bool {
@@ -57,17 +63,17 @@ func (c *Closing) IsDone() bool {
 	}
 }
 
-// Queue closes links one after the other, the namespaces in turn. All methods may be called
+// Queue closes links one after the other, the owners in turn. All methods may be called
 // from any goroutine.
 type Queue struct {
 	clock func() time.Time
 	log   *slog.Logger
-	// ended holds a value when a namespace has no link left that waits.
+	// ended holds a value when a owner has no link left that waits.
 	ended chan struct{}
 	wait  sync.WaitGroup
 
 	mu sync.Mutex
-	// turns are the namespaces with links that wait, the next one first.
+	// turns are the owners with links that wait, the next one first.
 	turns    []string
 	waiting  map[string][]*Closing
 	underWay map[string]*Closing
@@ -78,44 +84,44 @@ func NewQueue(clock func() time.Time, log *slog.Logger) *Queue {
 	return &Queue{clock: clock, log: log, ended: make(chan struct{}, 1), waiting: map[string][]*Closing{}, underWay: map[string]*Closing{}}
 }
 
-// Ended yields when every link of a namespace was closed: there is room for more of it.
+// Ended yields when every link of a owner was closed: there is room for more of it.
 func (q *Queue) Ended() <-chan struct{} { return q.ended }
 
-// HasRoom reports whether a namespace may hand over a link. One that was replaced may not wait
-// for others of its namespace that were.
-func (q *Queue) HasRoom(namespace string, replaced bool) bool {
+// HasRoom reports whether a owner may hand over a link. One that was replaced may not wait
+// for others of its owner that were.
+func (q *Queue) HasRoom(owner string, replaced bool) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if replaced {
-		return !slices.ContainsFunc(q.waiting[namespace], func(c *Closing) bool { return c.link.Replaced }) &&
-			(q.underWay[namespace] == nil || !q.underWay[namespace].link.Replaced)
+		return !slices.ContainsFunc(q.waiting[owner], func(c *Closing) bool { return c.link.Replaced }) &&
+			(q.underWay[owner] == nil || !q.underWay[owner].link.Replaced)
 	}
-	own := q.of(namespace)
-	return own == 0 || own < maxPerNamespace && q.all() < maxWaiting
+	own := q.of(owner)
+	return own == 0 || own < maxPerOwner && q.all() < maxWaiting
 }
 
 // Add closes a link as soon as it is its turn. The queue owns it from now on.
 func (q *Queue) Add(l Link) *Closing {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	c, own := &Closing{link: l, done: make(chan struct{})}, q.waiting[l.Namespace]
+	c, own := &Closing{link: l, done: make(chan struct{})}, q.waiting[l.Owner]
 	if len(own) == 0 {
-		q.turns = append(q.turns, l.Namespace)
+		q.turns = append(q.turns, l.Owner)
 	}
 	at := len(own)
 	if l.Replaced {
 		at = 0
 	}
-	q.waiting[l.Namespace] = slices.Insert(own, at, c)
+	q.waiting[l.Owner] = slices.Insert(own, at, c)
 	q.startNext()
 	return c
 }
 
-// Waiting returns how many links of a namespace are not closed yet.
-func (q *Queue) Waiting(namespace string) int {
+// Waiting returns how many links of a owner are not closed yet.
+func (q *Queue) Waiting(owner string) int {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	return q.of(namespace)
+	return q.of(owner)
 }
 
 // Continue begins the next close where the one before it takes long, which it logs once.
@@ -128,9 +134,9 @@ func (q *Queue) Continue() {
 // Close waits until every link is closed. The queue is empty then, and can be used again.
 func (q *Queue) Close() { q.wait.Wait() }
 
-func (q *Queue) of(namespace string) int {
-	own := len(q.waiting[namespace])
-	if q.underWay[namespace] != nil {
+func (q *Queue) of(owner string) int {
+	own := len(q.waiting[owner])
+	if q.underWay[owner] != nil {
 		own++
 	}
 	return own
@@ -147,18 +153,18 @@ func (q *Queue) all() int {
 // startNext begins what may begin: one close, and beside those that take long another one.
 func (q *Queue) startNext() {
 	for q.allSlow() && len(q.underWay) < maxUnderWay {
-		i := slices.IndexFunc(q.turns, func(namespace string) bool { return q.underWay[namespace] == nil })
+		i := slices.IndexFunc(q.turns, func(owner string) bool { return q.underWay[owner] == nil })
 		if i < 0 {
 			return
 		}
-		namespace := q.turns[i]
+		owner := q.turns[i]
 		q.turns = slices.Delete(q.turns, i, i+1)
-		own := q.waiting[namespace]
+		own := q.waiting[owner]
 		c := own[0]
-		if q.waiting[namespace] = own[1:]; len(own) > 1 {
-			q.turns = append(q.turns, namespace)
+		if q.waiting[owner] = own[1:]; len(own) > 1 {
+			q.turns = append(q.turns, owner)
 		} else {
-			delete(q.waiting, namespace)
+			delete(q.waiting, owner)
 		}
 		q.begin(c)
 	}
@@ -170,7 +176,7 @@ func (q *Queue) allSlow() bool {
 	for _, c := range q.underWay {
 		if !c.slow && q.clock().Sub(c.began) > slowClose {
 			c.slow = true
-			q.log.Warn("the kernel takes long to close a link; other links of its namespace wait", "link", c.link.What)
+			q.log.Warn("the kernel takes long to close a link; other links of its owner wait", "link", c.link.What)
 		}
 		all = all && c.slow
 	}
@@ -179,7 +185,8 @@ func (q *Queue) allSlow() bool {
 
 func (q *Queue) begin(c *Closing) {
 	c.began = q.clock()
-	q.underWay[c.link.Namespace] = c
+	c.begun.Store(true)
+	q.underWay[c.link.Owner] = c
 	q.wait.Go(func() {
 		err := c.link.Closer.Close()
 		if err != nil {
@@ -187,10 +194,10 @@ func (q *Queue) begin(c *Closing) {
 		}
 		q.mu.Lock()
 		defer q.mu.Unlock()
-		delete(q.underWay, c.link.Namespace)
+		delete(q.underWay, c.link.Owner)
 		close(c.done)
 		q.startNext()
-		if q.of(c.link.Namespace) == 0 || c.link.Replaced {
+		if q.of(c.link.Owner) == 0 || c.link.Replaced {
 			q.notify()
 		}
 	})

@@ -28,7 +28,7 @@ type closer func() error
 
 func (c closer) Close() error { return c() }
 
-// hand hands over a link of the namespace that is the first letter of its name. One with an
+// hand hands over a link of the owner that is the first letter of its name. One with an
 // exclamation mark was replaced.
 func (k *kernel) hand(name string) *Closing {
 	may := make(chan error)
@@ -37,7 +37,7 @@ func (k *kernel) hand(name string) *Closing {
 		k.began = append(k.began, name)
 		return <-may
 	})
-	one := k.Add(Link{Closer: is, What: name, Namespace: name[:1], Replaced: name[len(name)-1] == '!'})
+	one := k.Add(Link{Closer: is, What: name, Owner: name[:1], Replaced: name[len(name)-1] == '!'})
 	synctest.Wait()
 	return one
 }
@@ -64,7 +64,7 @@ func (k *kernel) finish() {
 	k.Close()
 }
 
-func TestNamespacesTakeTurns(t *testing.T) {
+func TestOwnersTakeTurns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k := newKernel()
 		for _, name := range []string{"a1", "a2", "a3", "b1", "a4!", "c1"} {
@@ -73,7 +73,7 @@ func TestNamespacesTakeTurns(t *testing.T) {
 		want := []string{"a1", "a4!", "b1", "c1", "a2", "a3"}
 		for i, name := range want {
 			if !slices.Equal(k.began, want[:i+1]) {
-				t.Fatalf("began %q, want %q: one at a time, what was replaced first of its namespace", k.began, want[:i+1])
+				t.Fatalf("began %q, want %q: one at a time, what was replaced first of its owner", k.began, want[:i+1])
 			}
 			k.ends(name, nil)
 		}
@@ -97,14 +97,14 @@ func TestALinkIsDoneOnlyAfterTheKernelAnswered(t *testing.T) {
 		}
 		select {
 		case <-k.Ended():
-			t.Error("the loop is woken before the namespace's links ended")
+			t.Error("the loop is woken before the owner's links ended")
 		default:
 		}
 		k.ends("a2", nil)
 		select {
 		case <-k.Ended():
 		default:
-			t.Error("the loop is not woken when the namespace's links ended")
+			t.Error("the loop is not woken when the owner's links ended")
 		}
 		if none := (*Closing)(nil); !none.IsDone() {
 			t.Error("what is not being closed is not done")
@@ -112,23 +112,23 @@ func TestALinkIsDoneOnlyAfterTheKernelAnswered(t *testing.T) {
 	})
 }
 
-func TestANamespaceHasABoundedShare(t *testing.T) {
+func TestAnOwnerHasABoundedShare(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k := newKernel()
 		defer k.finish()
-		give := func(namespace string) (n int) {
-			for k.HasRoom(namespace, false) {
-				k.hand(namespace + string(rune('A'+n)))
+		give := func(owner string) (n int) {
+			for k.HasRoom(owner, false) {
+				k.hand(owner + string(rune('A'+n)))
 				n++
 			}
 			return n
 		}
 		got := []int{}
-		for _, namespace := range []string{"a", "b", "c", "d", "e", "f"} {
-			got = append(got, give(namespace))
+		for _, owner := range []string{"a", "b", "c", "d", "e", "f"} {
+			got = append(got, give(owner))
 		}
 		if want := []int{16, 16, 16, 16, 1, 1}; !slices.Equal(got, want) {
-			t.Errorf("namespaces may hand over %v links, want %v", got, want)
+			t.Errorf("owners may hand over %v links, want %v", got, want)
 		}
 		// Whoever has all of its share may still replace one link, and no second one before that ended.
 		if !k.HasRoom("a", true) {
@@ -141,8 +141,8 @@ func TestANamespaceHasABoundedShare(t *testing.T) {
 	})
 }
 
-// TestACloseThatHangsDelaysItsNamespaceAlone has the kernel not answer for some namespaces.
-func TestACloseThatHangsDelaysItsNamespaceAlone(t *testing.T) {
+// TestACloseThatHangsDelaysItsOwnerAlone has the kernel not answer for some owners.
+func TestACloseThatHangsDelaysItsOwnerAlone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k := newKernel()
 		defer k.finish()
@@ -158,10 +158,10 @@ func TestACloseThatHangsDelaysItsNamespaceAlone(t *testing.T) {
 		k.Continue()
 		synctest.Wait()
 		if !slices.Equal(k.began, []string{"a1", "b1"}) {
-			t.Fatalf("began %q, want that of the other namespace beside the one that hangs", k.began)
+			t.Fatalf("began %q, want that of the other owner beside the one that hangs", k.began)
 		}
-		for _, name := range []string{"c1", "d1", "e1", "f1", "g1", "h1", "i1", "j1"} {
-			k.hand(name)
+		for owner := range 2 * maxUnderWay {
+			k.hand(string([]byte{byte('c' + owner), '1'}))
 			k.now = k.now.Add(slowClose + time.Second)
 			k.Continue()
 			synctest.Wait()

@@ -14,6 +14,7 @@ import (
 	"github.com/skep-dev/skep/agent/closing"
 	"github.com/skep-dev/skep/agent/clsact"
 	"github.com/skep-dev/skep/agent/kernel"
+	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/atomicfile"
 )
 
@@ -31,6 +32,9 @@ type Remnant struct {
 
 // IsClosing reports whether the kernel has not answered yet that the link is closed.
 func (r Remnant) IsClosing() bool { return !r.closing.IsDone() }
+
+// IsEnding reports whether the kernel was asked to close the link, and does not wait for others.
+func (r Remnant) IsEnding() bool { return r.IsClosing() && r.closing.HasBegun() }
 
 // remnants are those of all applications, and the file that keeps them: no pin tells of
 // them.
@@ -139,7 +143,7 @@ func (s *Set) closeUnpinned(l *kernel.Link, facts kernel.Facts, now time.Time, r
 	one := Remnant{Remnant: kernel.Remnant{Attachment: l.Attachment, Facts: facts}, Since: now}
 	if facts.EndsSlowly {
 		one.closing = s.closing.Add(closing.Link{Closer: l, What: fmt.Sprintf("%s on %s", l.Attachment.Program, l.Attachment.Place()),
-			Namespace: l.Attachment.Application.Namespace, Replaced: replaced})
+			Owner: closingOwner(l), Replaced: replaced})
 	} else {
 		s.Release("link", l)
 	}
@@ -152,11 +156,27 @@ func (s *Set) closeUnpinned(l *kernel.Link, facts kernel.Facts, now time.Time, r
 // HasRoomToEnd reports whether a link can be taken away now; replaced, in whose place another
 // one runs. One that ends slowly waits until there is room.
 func (s *Set) HasRoomToEnd(l *kernel.Link, facts kernel.Facts, replaced bool) bool {
-	return l == nil || !facts.EndsSlowly || s.closing.HasRoom(l.Attachment.Application.Namespace, replaced)
+	return l == nil || !facts.EndsSlowly || s.closing.HasRoom(closingOwner(l), replaced)
 }
 
-// Closing returns how many links of a namespace are being closed, or wait for that.
-func (s *Set) Closing(namespace string) int { return s.closing.Waiting(namespace) }
+// Closing returns how many links are being closed, or wait for that, of the owner of an
+// application's.
+func (s *Set) Closing(uid string, app v1alpha1.Identity) int {
+	return s.closing.Waiting(ownerOf(uid, app))
+}
+
+// closingOwner is whose turn it takes to close a link.
+func closingOwner(l *kernel.Link) string { return ownerOf(l.UID, l.Attachment.Application) }
+
+// ownerOf is an application's namespace. Each of the cluster's is an owner of its own, with a name
+// that no namespace has: a process in a pod can hold up the end of a probe in it, and is to hold up
+// that of no other application.
+func ownerOf(uid string, app v1alpha1.Identity) string {
+	if app.Namespace != "" {
+		return app.Namespace
+	}
+	return "/" + uid
+}
 
 // Remnants returns the application's links that were taken away and may run still.
 func (s *Set) Remnants(uid string) []Remnant { return s.remnants.byUID[uid] }
@@ -177,17 +197,17 @@ func (s *Set) WithRemnants() []string { return slices.Sorted(maps.Keys(s.remnant
 
 // FollowRemnants forgets the links that the kernel ended, and reports each other one to
 // runs.
-func (s *Set) FollowRemnants(runs func(uid string, r Remnant, err error)) {
+func (s *Set) FollowRemnants(runs func(uid string, r Remnant, isClosing bool, err error)) {
 	for _, uid := range s.WithRemnants() {
 		var left []Remnant
 		for _, r := range s.remnants.byUID[uid] {
 			if r.IsClosing() {
 				// To ask the kernel would hold the link, and has no answer while it ends.
 				left = append(left, r)
-				runs(uid, r, nil)
+				runs(uid, r, true, nil)
 			} else if is, err := r.Runs(); is || err != nil {
 				left = append(left, r)
-				runs(uid, r, err)
+				runs(uid, r, false, err)
 			}
 		}
 		if s.remnants.byUID[uid] = left; len(left) == 0 {

@@ -53,12 +53,15 @@ func (e *TooManyError) Error() string {
 	if e.Limit == 0 {
 		why = fmt.Sprintf("its network %s could not be read within %s, after %d of them", e.What, podBudget, e.Read)
 	}
+	if e.What == routesList {
+		return fmt.Sprintf("another primary interface of %s than %s: %s; %s", e.In, conventional, why, fix)
+	}
 	return fmt.Sprintf("other interfaces of %s than %s, those that are named in full, and those where the program runs: %s; %s", e.In, conventional, why, fix)
 }
 
-// isWhole reports whether what a definition chooses is known without a list of devices.
-func isWhole(s *v1alpha1.Interfaces) bool {
-	return !s.Primary && !slices.ContainsFunc(s.Names, functions.IsGlob)
+// isWhole reports whether what a definition chooses is known without the list that was not read.
+func (e *TooManyError) isWhole(s *v1alpha1.Interfaces) bool {
+	return !s.Primary && (e.What == routesList || !slices.ContainsFunc(s.Names, functions.IsGlob))
 }
 
 // inFull returns the names that a definition gives without a pattern.

@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/skep-dev/skep/agent/plan"
+	"github.com/skep-dev/skep/api/v1alpha1"
 )
 
 // alone calls do in a network namespace of its own, which ends with it.
@@ -147,14 +148,13 @@ func TestAFloodOfDevicesHidesNoneThatIsLookedFor(t *testing.T) {
 			return err
 		}
 		now := Running{UIDs: map[plan.Device][]string{{Index: index["a11"]}: {"a"}}, AsPrimary: func(string, plan.Interface) bool { return false }}
-		reads := func(sentence string, limits bounded, want ...string) {
+		reads := func(sentence string, limits bounded) (got []string) {
 			t.Helper()
 			d := devices{links: limits.links, byIndex: netlink.LinkByIndex, byName: netlink.LinkByName, routes: limits.defaultRoutes}
 			all, err := d.list(sought{primary: true, names: map[string]bool{"b7": true, "nosuch": true}}, now)
 			if tooMany := new(TooManyError); !errors.As(err, &tooMany) {
 				t.Errorf("%s: the list fails with %v", sentence, err)
 			}
-			var got []string
 			for _, one := range all {
 				name := one.Name
 				if one.Primary {
@@ -163,18 +163,35 @@ func TestAFloodOfDevicesHidesNoneThatIsLookedFor(t *testing.T) {
 				got = append(got, name)
 			}
 			slices.Sort(got)
-			if diff := cmp.Diff(want, got); diff != "" {
-				t.Errorf("%s: devices (-want +got):\n%s", sentence, diff)
-			}
+			return got
 		}
-		reads("many devices", within(time.Minute), "a11", "a9 is primary", "b7", "eth0")
+		if diff := cmp.Diff([]string{"a11", "a9 is primary", "b7", "eth0"}, reads("many devices", within(time.Minute))); diff != "" {
+			t.Errorf("many devices (-want +got):\n%s", diff)
+		}
 		few := within(time.Minute)
 		few.maxRoutes = 1
-		reads("many devices and routes", few, "a11", "b7", "eth0 is primary")
+		if diff := cmp.Diff([]string{"a11", "b7", "eth0 is primary"}, reads("many devices and routes", few)); diff != "" {
+			t.Errorf("many devices and routes (-want +got):\n%s", diff)
+		}
+		// The devices are known, whatever the routes are.
 		few.maxDevices = 2*maxDevices + 10
-		reads("many routes", few, "a11", "b7", "eth0 is primary")
+		got := reads("many routes", few)
+		if len(got) < 2*maxDevices || !slices.Contains(got, "a12") || !slices.Contains(got, "a9") || !slices.Contains(got, "eth0 is primary") {
+			t.Errorf("many routes hide devices: %d are left", len(got))
+		}
 		return nil
 	})
+}
+
+// TestARouteTooManyIsOneOfThePrimaryInterfaceAlone has a definition with a pattern not be told of them.
+func TestARouteTooManyIsOneOfThePrimaryInterfaceAlone(t *testing.T) {
+	pattern, primary, named := &v1alpha1.Interfaces{Names: []string{"net*"}}, &v1alpha1.Interfaces{Primary: true}, &v1alpha1.Interfaces{Names: []string{"net1"}}
+	for list, want := range map[string][3]bool{devicesList: {false, false, true}, routesList: {true, false, true}} {
+		e := &TooManyError{What: list}
+		if got := [3]bool{e.isWhole(pattern), e.isWhole(primary), e.isWhole(named)}; got != want {
+			t.Errorf("%s: a pattern, the primary one and a name are whole: %v, want %v", list, got, want)
+		}
+	}
 }
 
 // TestNamespacesAreReadInTurn begins after the one that was read last.

@@ -88,7 +88,7 @@ func dump[T any](list func() ([]T, error)) (all []T, whole bool, err error) {
 }
 
 // list reads the devices, by index. Where there are too many, it fails with *TooManyError beside
-// those that few returns.
+// those that few returns, and where there are too many routes beside all of them.
 func (d devices) list(want sought, now Running) ([]plan.Interface, error) {
 	links, whole, err := dump(d.links)
 	tooMany := new(TooManyError)
@@ -110,7 +110,7 @@ func (d devices) list(want sought, now Running) ([]plan.Interface, error) {
 	var primary map[int]bool
 	if want.primary {
 		if primary, err = d.primaries(now, found); errors.As(err, &tooMany) {
-			return d.few(want, now, err)
+			return d.describeAll(found, d.likelyPrimary(now, found)), err
 		}
 		if err != nil {
 			return nil, err
@@ -121,7 +121,6 @@ func (d devices) list(want sought, now Running) ([]plan.Interface, error) {
 
 // few returns why the devices were not listed, with those alone that are looked up without a list:
 // those on which something runs, conventional, those that are sought by name, and the primary ones.
-// Where the routes are too many, conventional is primary.
 func (d devices) few(want sought, now Running, why error) ([]plan.Interface, error) {
 	found := map[int]netlink.Link{}
 	if err := errors.Join(d.ask(now, found), d.askNames(want.names, found)); err != nil {
@@ -130,7 +129,7 @@ func (d devices) few(want sought, now Running, why error) ([]plan.Interface, err
 	primary := map[int]bool{}
 	if want.primary {
 		var err error
-		if primary, err = d.primariesOfMany(now, found, why); err != nil {
+		if primary, err = d.primariesOfMany(now, found); err != nil {
 			return nil, errors.Join(why, err)
 		}
 	}
@@ -156,21 +155,22 @@ func (d devices) askNames(names map[string]bool, found map[int]netlink.Link) err
 	return nil
 }
 
-// primariesOfMany returns the primary devices among more than are listed, which it adds to found.
-func (d devices) primariesOfMany(now Running, found map[int]netlink.Link, why error) (primary map[int]bool, err error) {
-	tooMany := new(TooManyError)
-	if errors.As(why, &tooMany) && tooMany.What == routesList {
-		err = why
-	} else {
-		primary, err = d.primaries(now, found)
+// likelyPrimary returns what counts as primary where the routes are too many: conventional, and
+// what was primary for a program that runs.
+func (d devices) likelyPrimary(now Running, found map[int]netlink.Link) map[int]bool {
+	primary := map[int]bool{}
+	d.keepPrimary(now, found, primary)
+	for index, l := range found {
+		primary[index] = primary[index] || l.Attrs().Name == conventional
 	}
-	if errors.As(err, &tooMany) {
-		primary = map[int]bool{}
-		d.keepPrimary(now, found, primary)
-		for index, l := range found {
-			primary[index] = primary[index] || l.Attrs().Name == conventional
-		}
-		return primary, nil
+	return primary
+}
+
+// primariesOfMany returns the primary devices among more than are listed, which it adds to found.
+func (d devices) primariesOfMany(now Running, found map[int]netlink.Link) (primary map[int]bool, err error) {
+	primary, err = d.primaries(now, found)
+	if tooMany := new(TooManyError); errors.As(err, &tooMany) {
+		return d.likelyPrimary(now, found), nil
 	}
 	for index := range primary {
 		l, askErr := d.byIndex(index)

@@ -251,7 +251,7 @@ func (r *Round) OnInterfaces(base plan.Attachment, asked v1alpha1.Attachment) ([
 		one, _ := r.host.Namespaces.Lookup(id)
 		found, err := on(base, asked, one.In, plan.InterfacesIn(id, r.interfaces))
 		if tooMany := new(TooManyError); errors.As(r.unread[id], &tooMany) {
-			if !isWhole(asked.Interfaces) {
+			if !tooMany.isWhole(asked.Interfaces) {
 				// See TooMany.
 				err = nil
 			}
@@ -266,12 +266,12 @@ func (r *Round) OnInterfaces(base plan.Attachment, asked v1alpha1.Attachment) ([
 // TooMany returns an error for each network namespace that an attachment is for and that has more
 // than is read of it, unless the attachment names all its interfaces in full.
 func (r *Round) TooMany(application v1alpha1.Identity, asked v1alpha1.Attachment) (all []*TooManyError) {
-	if asked.Interfaces == nil || isWhole(asked.Interfaces) {
+	if asked.Interfaces == nil {
 		return nil
 	}
 	ids, _, _ := r.namespaces.chosen(application, asked)
 	for _, id := range ids {
-		if one := new(TooManyError); errors.As(r.unread[id], &one) {
+		if one := new(TooManyError); errors.As(r.unread[id], &one) && !one.isWhole(asked.Interfaces) {
 			all = append(all, one)
 		}
 	}

@@ -6,6 +6,7 @@ package argocd
 import (
 	"encoding/json"
 	"fmt"
+	"strings"
 
 	"github.com/skep-dev/skep/schemas"
 )
@@ -57,6 +58,9 @@ func Tags(parameters string) ([]string, error) {
 	}
 	tags := make([]string, 0, len(all))
 	for _, p := range all {
+		if strings.Contains(p.Name, "=") {
+			return nil, fmt.Errorf("parameter %q has an = in its name, as no tag of CUE has", p.Name)
+		}
 		if p.String == nil || p.Array != nil || p.Map != nil {
 			return nil, fmt.Errorf("parameter %q has no string; a tag of CUE takes one: write {name: %s, string: …}", p.Name, p.Name)
 		}

@@ -5,11 +5,11 @@ if obj.spec.suspend then
   return obj
 end
 local annotations = obj.metadata.annotations or {}
-annotations["skep.dev/rollout-undo"] = nil
-if obj.status.rollout.state ~= "RolledBack" then
+-- An empty one undoes nothing. If it were taken away, the last one of all would take the object along.
+if annotations["skep.dev/rollout-undo"] ~= nil then annotations["skep.dev/rollout-undo"] = "" end
+local rollout = obj.status.rollout or {}
+if rollout.state ~= "RolledBack" then
   annotations["skep.dev/rollout-resume"] = tostring(obj.status.serial)
 end
--- An empty table would be taken for a list.
-if next(annotations) == nil then annotations = nil end
 obj.metadata.annotations = annotations
 return obj
