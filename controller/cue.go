@@ -2,6 +2,7 @@ package controller
 
 import (
 	"context"
+	"fmt"
 	"net"
 
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -16,7 +17,7 @@ import (
 // CueOptions says how CueArtifacts are rendered, and where their archives are served.
 type CueOptions struct {
 	// Store says where archives are kept, and where they are served; without an Address
-	// CueArtifacts are left alone.
+	// CueArtifacts are left alone. Its MaxBytes are for archives and what is unpacked.
 	Store archives.Options
 	// Listen takes the place of Store.Address in tests. It is called once a term as the
 	// leader.
@@ -43,6 +44,12 @@ func (o CueOptions) MemoryBytes() int64 {
 func registerCue(ctx context.Context, mgr ctrl.Manager, o CueOptions, secrets *pull.Secrets, r *cueartifact.Reconciler) (again func(), err error) {
 	if !o.served() {
 		return func() {}, nil
+	}
+	if o.Store.MaxBytes > 0 {
+		scratch := cueartifact.ScratchBytes(o.Concurrent)
+		if o.Store.MaxBytes -= scratch; o.Store.MaxBytes <= 0 {
+			return nil, fmt.Errorf("the room for artifacts is too small: sources take up to %d MiB while they are unpacked, by the number that is rendered at once", scratch>>20)
+		}
 	}
 	if r.Store, err = archives.New(o.Store); err != nil {
 		return nil, err

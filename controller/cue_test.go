@@ -2,6 +2,7 @@ package controller
 
 import (
 	"context"
+	"strings"
 	"testing"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -10,6 +11,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"github.com/skep-dev/skep/api/v1alpha1"
+	"github.com/skep-dev/skep/controller/cueartifact"
+	"github.com/skep-dev/skep/controller/cueartifact/archives"
 	"github.com/skep-dev/skep/controller/pull"
 	"github.com/skep-dev/skep/image/access"
 	"github.com/skep-dev/skep/image/registry"
@@ -38,5 +41,13 @@ func TestAnotherNamespacesPullSecretIsNotRead(t *testing.T) {
 		if want := map[string]int{"team": 1}[namespace]; len(read) != want {
 			t.Errorf("for a CueArtifact of namespace %s, Secrets are read: %v", namespace, read)
 		}
+	}
+}
+
+func TestRoomForArtifactsIsBesideWhatIsUnpacked(t *testing.T) {
+	o := CueOptions{Concurrent: 3, Store: archives.Options{Dir: t.TempDir(), Address: ":9790", MaxBytes: 3 * 306 << 20}}
+	_, err := registerCue(t.Context(), nil, o, nil, &cueartifact.Reconciler{})
+	if err == nil || !strings.Contains(err.Error(), "up to 918 MiB while they are unpacked") {
+		t.Errorf("room for 918 MiB and no archive: %v", err)
 	}
 }

@@ -52,11 +52,13 @@ func execute() int {
 type flags struct {
 	kubeconfig string
 	cacheSize  string
-	agents     string
-	selector   string
-	format     string
-	verbose    bool
-	memory     int64
+	// artifactSize is the room for artifacts, as a quantity.
+	artifactSize string
+	agents       string
+	selector     string
+	format       string
+	verbose      bool
+	memory       int64
 	// secureMetrics is the opposite of controller.Options.InsecureMetrics.
 	secureMetrics bool
 }
@@ -110,8 +112,9 @@ func newCommand() *cobra.Command {
 func cueFlags(set *pflag.FlagSet, o *controller.Options, f *flags) {
 	store := &o.Cue.Store
 	set.StringVar(&store.Address, "artifact-address", "", "address at which artifacts are served to Flux, such as :9790; empty leaves CueArtifacts alone")
-	set.StringVar(&store.Advertised, "artifact-advertised-address", "", "host[:port] that URLs of artifacts have; an IP address alone has the port of --artifact-address (default: --artifact-address, with this machine's name where that has none)")
+	set.StringVar(&store.Advertised, "artifact-advertised-address", "", "host[:port] that URLs of artifacts have; an IP address alone has the port of --artifact-address (default: --artifact-address, on localhost where that names no host)")
 	set.StringVar(&store.Dir, "artifact-storage", "/var/lib/skep/artifacts", "folder for artifacts")
+	set.StringVar(&f.artifactSize, "artifact-storage-size", "1Gi", "room in that folder, of which 306Mi for each of --cue-concurrent are for what is unpacked")
 	set.IntVar(&store.RetentionRecords, "artifact-retention-records", 2, "how many artifacts of a CueArtifact are kept")
 	set.DurationVar(&store.RetentionTTL, "artifact-retention-ttl", time.Minute, "how long an artifact is kept that a newer one replaced")
 	set.IntVar(&o.Cue.Concurrent, "cue-concurrent", 2, "how many CueArtifacts are rendered at once; one namespace has all but one of these places")
@@ -136,11 +139,14 @@ func run(ctx context.Context, o controller.Options, f flags) error {
 	if o.Mirror.Address != "" && !o.Admission.Enabled() {
 		return errors.New("--mirror-address shows the webhook's certificate: name a --webhook-port as well")
 	}
-	size, err := resource.ParseQuantity(f.cacheSize)
-	if err != nil || size.Sign() <= 0 {
-		return fmt.Errorf("read --cache-size %q: write it as 512Mi or 1Gi", f.cacheSize)
+	var err error
+	if o.CacheSize, err = bytesOf("--cache-size", f.cacheSize); err != nil {
+		return err
 	}
-	o.CacheSize, o.InsecureMetrics = size.Value(), !f.secureMetrics
+	if o.Cue.Store.MaxBytes, err = bytesOf("--artifact-storage-size", f.artifactSize); err != nil {
+		return err
+	}
+	o.InsecureMetrics = !f.secureMetrics
 	if f.agents != "" {
 		selector, err := labels.Parse(f.agents)
 		if err != nil {
@@ -166,6 +172,15 @@ func run(ctx context.Context, o controller.Options, f flags) error {
 		return err
 	}
 	return mgr.Start(ctx)
+}
+
+// bytesOf reads the quantity that a flag has, in bytes.
+func bytesOf(flag, value string) (int64, error) {
+	size, err := resource.ParseQuantity(value)
+	if err != nil || size.Sign() <= 0 {
+		return 0, fmt.Errorf("read %s %q: write it as 512Mi or 1Gi", flag, value)
+	}
+	return size.Value(), nil
 }
 
 // config is that of a file, or of the pod.

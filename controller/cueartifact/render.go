@@ -39,6 +39,12 @@ const (
 // MemoryBytes is how much memory so many renderings at once take at most, beside this process.
 func MemoryBytes(concurrent int) int64 { return int64(places(concurrent)) * renderBytes }
 
+// ScratchBytes is how much room sources take while they are fetched and unpacked, where so many are
+// rendered at once; zero means 2.
+func ScratchBytes(concurrent int) int64 {
+	return int64(places(concurrent)) * (maxDownload + maxUnpacked)
+}
+
 // tagValues are the tags of a CueArtifact with their values.
 type tagValues struct {
 	// args are as schemas.Options.Tags takes them.

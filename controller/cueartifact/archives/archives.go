@@ -32,7 +32,7 @@ type Options struct {
 	Dir string
 	// Address is where the archives are served. Advertised is the host[:port] that clients
 	// reach it at, which the URLs of artifacts have; an IP address alone has the port of
-	// Address. Empty means Address, or this machine's name where that names none.
+	// Address. Empty means Address, on localhost where that names no host.
 	Address, Advertised string
 	// RetentionRecords is how many archives of a CueArtifact are kept, and RetentionTTL how
 	// long those are that a newer one replaced; zero means 2 and a minute.
@@ -194,10 +194,15 @@ func (s *Store) archive(a *meta.Artifact, content []byte) error {
 	return nil
 }
 
+// root is the folder of the archives.
+func (s *Store) root() string {
+	return filepath.Join(s.storage.BasePath, strings.ToLower(v1alpha1.KindCueArtifact))
+}
+
 // hasRoom says why so many bytes more cannot be stored.
 func (s *Store) hasRoom(more int64) error {
 	var used int64
-	err := filepath.WalkDir(s.storage.BasePath, func(_ string, e fs.DirEntry, err error) error {
+	err := filepath.WalkDir(s.root(), func(_ string, e fs.DirEntry, err error) error {
 		if errors.Is(err, fs.ErrNotExist) {
 			return nil
 		}
@@ -254,7 +259,7 @@ func (s *Store) Remove(o *v1alpha1.CueArtifact) error {
 // that are not there.
 func (s *Store) Sweep(exist map[types.NamespacedName]bool) error {
 	errs := []error{os.RemoveAll(filepath.Join(s.storage.BasePath, scratchDir)), os.MkdirAll(filepath.Join(s.storage.BasePath, scratchDir), 0o700)}
-	root := filepath.Join(s.storage.BasePath, strings.ToLower(v1alpha1.KindCueArtifact))
+	root := s.root()
 	dirs, err := filepath.Glob(filepath.Join(root, "*", "*"))
 	errs = append(errs, err)
 	for _, dir := range dirs {
