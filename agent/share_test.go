@@ -76,14 +76,15 @@ func (w *world) mapOf(a *agent.Agent, name, escaped string) ebpf.MapID {
 	return id
 }
 
-// shared waits until both have one map, and returns its id.
+// shared waits until both run with one map, and returns its id. A taker that had to keep another
+// one has a map before its program runs.
 func (w *world) shared(a *agent.Agent) ebpf.MapID {
 	w.t.Helper()
 	var id ebpf.MapID
 	until(w.t, "both to have one map", time.Minute, func() bool {
 		id = w.mapOf(a, "owner", "counts")
 		state, _ := conditionOf(a, "taker")
-		return id != 0 && id == w.mapOf(a, "taker", "counts") && state == "True Deployed"
+		return id != 0 && id == w.mapOf(a, "taker", "counts") && state == "True Deployed" && !statusOf(a, "taker").KeepsMap()
 	})
 	return id
 }

@@ -5,6 +5,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -80,12 +81,7 @@ kind: ConfigMap
 
 func newSidecar(t *testing.T) sidecar {
 	t.Helper()
-	// Below a folder that every user may enter.
-	folder, err := os.MkdirTemp("", "argocd")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = os.RemoveAll(folder) })
+	folder := t.TempDir()
 	s := sidecar{path: filepath.Join(folder, "bin"), folder: filepath.Join(folder, "repository")}
 	for _, f := range txtar.Parse([]byte(argoRepository)).Files {
 		name := filepath.Join(s.folder, f.Name)
@@ -104,8 +100,11 @@ func newSidecar(t *testing.T) sidecar {
 	if err := os.CopyFS(s.path, os.DirFS(filepath.Dir(skep))); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.Chmod(folder, 0o755); err != nil {
-		t.Fatal(err)
+	// Every user may enter them.
+	for _, one := range []string{folder, filepath.Dir(folder)} {
+		if err := os.Chmod(one, 0o755); err != nil {
+			t.Fatal(err)
+		}
 	}
 	readPlugin(t, "plugin.yaml", &s.plugin)
 	return s
@@ -116,8 +115,8 @@ func (s sidecar) run(t *testing.T, c commanded, folder string, env ...string) (s
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), filepath.Join(s.path, c.Command[0]), c.Command[1:]...)
 	cmd.Dir = filepath.Join(s.folder, folder)
-	cmd.Env = append(env, "PATH="+s.path, "ARGOCD_APP_NAME=counter", "ARGOCD_APP_NAMESPACE=team-a", "ARGOCD_APP_REVISION=3f2c1e",
-		"ARGOCD_APP_SOURCE_PATH="+folder, "ARGOCD_ENV_CLUSTER=edge")
+	cmd.Env = slices.Concat(env, []string{"PATH=" + s.path, "ARGOCD_APP_NAME=counter", "ARGOCD_APP_NAMESPACE=team-a", "ARGOCD_APP_REVISION=3f2c1e",
+		"ARGOCD_APP_SOURCE_PATH="+folder, "ARGOCD_ENV_CLUSTER=edge"})
 	if os.Geteuid() == 0 {
 		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 999, Gid: 999}}
 	}

@@ -150,7 +150,7 @@ func kinds(t *testing.T) (written, internal []string) {
 		t.Fatal(err)
 	}
 	for kind, typ := range scheme.KnownTypes(v1alpha1.GroupVersion()) {
-		o, isObject := reflect.New(typ).Interface().(metav1.Object)
+		o, isObject := reflect.TypeAssert[metav1.Object](reflect.New(typ))
 		if !isObject {
 			continue
 		}

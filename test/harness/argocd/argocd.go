@@ -36,7 +36,7 @@ func HealthOf(script string, object any) (Health, error) {
 		return Health{}, err
 	}
 	if !slices.Contains(statuses, h.Status) {
-		return Health{}, fmt.Errorf("Argo CD knows no health %q", h.Status)
+		return Health{}, fmt.Errorf("health %q is none that Argo CD knows", h.Status)
 	}
 	return h, nil
 }

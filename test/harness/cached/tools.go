@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"runtime"
 )
 
@@ -64,11 +65,11 @@ func (t Tools) Build(ctx context.Context) (string, error) {
 }
 
 func (t Tools) build(ctx context.Context, aside string) error {
-	flags := "-s -w"
+	flags := []string{"-s -w"}
 	for _, v := range t.Variables {
-		flags += " -X " + v
+		flags = append(flags, "-X "+v)
 	}
-	cmd := exec.CommandContext(ctx, "go", "build", "-o", aside+"/", "-ldflags", flags, "tool")
+	cmd := exec.CommandContext(ctx, "go", "build", "-o", aside+"/", "-ldflags", strings.Join(flags, " "), "tool")
 	cmd.Dir = t.Module
 	// Neither the race detector's cgo nor a caller's flags: one build for all.
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=")

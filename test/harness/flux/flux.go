@@ -121,7 +121,7 @@ func start(t testing.TB, name, kubeconfig string, flags []string) {
 	go func() { ended <- cmd.Wait(); close(ended) }()
 	t.Cleanup(func() {
 		end()
-		<-ended
+		_, _ = <-ended
 		if t.Failed() {
 			t.Logf("%s:\n%s", name, said.String())
 		}
