@@ -116,7 +116,7 @@ func (s sidecar) run(t *testing.T, c commanded, folder string, env ...string) (s
 	cmd := exec.CommandContext(t.Context(), filepath.Join(s.path, c.Command[0]), c.Command[1:]...)
 	cmd.Dir = filepath.Join(s.folder, folder)
 	cmd.Env = slices.Concat(env, []string{"PATH=" + s.path, "ARGOCD_APP_NAME=counter", "ARGOCD_APP_NAMESPACE=team-a", "ARGOCD_APP_REVISION=3f2c1e",
-		"ARGOCD_APP_SOURCE_PATH="+folder, "ARGOCD_ENV_CLUSTER=edge"})
+		"ARGOCD_APP_SOURCE_PATH=" + folder, "ARGOCD_ENV_CLUSTER=edge"})
 	if os.Geteuid() == 0 {
 		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 999, Gid: 999}}
 	}
