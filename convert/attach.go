@@ -59,7 +59,7 @@ func (d *draft) attach(index int, name string, f *fields) {
 	if t.directed {
 		a.Hook += "/" + f.direction()
 	}
-	added := t.target(f, &a)
+	added := d.room(f, t.target(f, &a))
 	program.Attach = append(program.Attach, added...)
 	d.scope(f, a.Hook, added)
 }

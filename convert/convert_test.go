@@ -38,7 +38,7 @@ func TestManifests(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			r, err := convert.Convert(archive.Files[0].Data, convert.Options{})
+			r, err := convert.Convert(t.Context(), archive.Files[0].Data, convert.Options{})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -99,7 +99,7 @@ func TestInputsThatAreRejected(t *testing.T) {
 		"more objects than may": {strings.Repeat("{kind: A}\n---\n", convert.MaxObjects+1), "more than 5000 objects"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if _, err := convert.Convert([]byte(c.in), convert.Options{}); err == nil || !strings.Contains(err.Error(), c.want) {
+			if _, err := convert.Convert(t.Context(), []byte(c.in), convert.Options{}); err == nil || !strings.Contains(err.Error(), c.want) {
 				t.Errorf("error %v, want one with %q", err, c.want)
 			}
 		})
@@ -121,12 +121,12 @@ func FuzzConvert(f *testing.F) {
 	}
 	f.Add([]byte("apiVersion: bpfman.io/v1alpha1\nkind: XdpProgram\nmetadata: {name: \"a\\nkind: B\"}\nspec: {\"x\\ny: 1\": 2}\n"))
 	f.Fuzz(func(t *testing.T, data []byte) {
-		r, err := convert.Convert(data, convert.Options{})
+		r, err := convert.Convert(t.Context(), data, convert.Options{})
 		if err != nil {
 			return
 		}
 		for _, d := range r.Documents {
-			again, err := convert.Convert(d.YAML, convert.Options{})
+			again, err := convert.Convert(t.Context(), d.YAML, convert.Options{})
 			if err != nil || len(again.Documents) != 0 || len(again.Left) != 1 {
 				out, _ := json.Marshal(again)
 				t.Errorf("the document is no single object of Skep's: %v, %s\n%s", err, out, d.YAML)
@@ -138,7 +138,7 @@ func FuzzConvert(f *testing.F) {
 // A terminal obeys escape sequences, and a line end would leave a comment.
 func TestTextOfAManifestStaysOnItsLine(t *testing.T) {
 	in := `{apiVersion: bpfman.io/v1alpha1, kind: XdpProgram, metadata: {name: "a\n\e[2Jb"}, spec: {"c\n\e[2Jd": "e\n\e[2Jf"}}`
-	r, err := convert.Convert([]byte(in), convert.Options{})
+	r, err := convert.Convert(t.Context(), []byte(in), convert.Options{})
 	if err != nil || len(r.Documents) != 1 {
 		t.Fatalf("%v, %d documents, want 1", err, len(r.Documents))
 	}

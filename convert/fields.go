@@ -8,6 +8,8 @@ import (
 
 	"go.yaml.in/yaml/v3"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/skep-dev/skep/text"
 )
 
 // fields are those of one mapping of the manifest. Each is taken once, by any of its spellings:
@@ -48,11 +50,12 @@ func (d *draft) below(path, place string, n *yaml.Node) *fields {
 	return f
 }
 
+// join returns the path of a field, shortened to maxPath.
 func join(path, name string) string {
 	if path == "" {
-		return name
+		return text.Cut(name, maxPath)
 	}
-	return path + "." + name
+	return text.Cut(path+"."+name, maxPath)
 }
 
 // take returns the first field with one of the names, given folded; nil where there is none or

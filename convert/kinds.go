@@ -70,7 +70,7 @@ func (d *draft) read() *Note {
 		meta = &fields{d: d, path: "metadata", place: "metadata"}
 	}
 	d.app.Metadata.Name, d.app.Metadata.Namespace = meta.text("name"), meta.text("namespace")
-	d.from = text.Line(fmt.Sprintf("%s %s %s", version, name, identity(d.app.Metadata)))
+	d.from = text.Line(text.Cut(fmt.Sprintf("%s %s %s", version, name, identity(d.app.Metadata)), maxNote))
 	k, left := d.kind(version, name)
 	if left != nil {
 		return left

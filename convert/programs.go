@@ -65,8 +65,9 @@ func (d *draft) programs(spec *fields) {
 	if one.node.Tag == "!!map" {
 		step, first = 2, 1
 	}
-	for i := first; i < len(one.node.Content); i += step {
-		f := d.below(fmt.Sprintf("%s[%d]", one.path, i/step), "spec.programs", one.node.Content[i])
+	nodes := d.bounded(one, "spec.programs", one.node.Content, step*maxPrograms)
+	for i := first; i < len(nodes); i += step {
+		f := d.below(fmt.Sprintf("%s[%d]", one.path, i/step), "spec.programs", nodes[i])
 		d.applicationProgram(f)
 		f.rest()
 	}
@@ -127,7 +128,7 @@ func (d *draft) mapOwner(info *fields) {
 // does, belongs to each.
 func (d *draft) links(index int, hookType string, info *fields, listed *field) {
 	shared := info.take("function", "functionname")
-	for i, node := range listed.node.Content {
+	for i, node := range d.bounded(listed, programPlace(index), listed.node.Content, maxPrograms) {
 		f := d.below(fmt.Sprintf("%s[%d]", listed.path, i), programPlace(index), node)
 		if shared != nil {
 			f.all = append(f.all, &field{name: shared.name, path: shared.path, node: shared.node})

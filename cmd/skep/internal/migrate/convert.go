@@ -95,7 +95,7 @@ func (c *command) run(cmd *cobra.Command, args []string) error {
 	var s summary
 	var failed []error
 	for _, in := range inputs {
-		r, err := convert.Convert(in.data, options)
+		r, err := convert.Convert(cmd.Context(), in.data, options)
 		if err != nil {
 			failed = append(failed, fmt.Errorf("convert %s: %w", in.name, err))
 		}

@@ -1,0 +1,90 @@
+package convert
+
+import (
+	"encoding/json"
+	"fmt"
+
+	"go.yaml.in/yaml/v3"
+
+	"github.com/skep-dev/skep/api/v1alpha1"
+	"github.com/skep-dev/skep/text"
+)
+
+// The bounds of one object. Each is more than a valid application has.
+const (
+	// maxKey bounds the name of a field, in bytes: YAML reads no longer one.
+	maxKey = 1024
+	// maxFields bounds the fields of a mapping.
+	maxFields = 1024
+	// maxPrograms bounds the programs of an object, and the links of a program.
+	maxPrograms = 1000
+	// maxAttachments bounds the attachments of a document, and maxAttachmentBytes them as JSON.
+	maxAttachments, maxAttachmentBytes = 1000, 1 << 20
+	// maxNotes bounds the notes of a document.
+	maxNotes = 1000
+	// maxPath and maxNote bound the path and the text of a note, in bytes.
+	maxPath, maxNote = 512, 1024
+)
+
+// tooLarge says of an object why it is not read, or nil. Nothing of it would be left out alone: a
+// selector without one of its labels chooses more.
+func tooLarge(n *yaml.Node) *Note {
+	if n.Kind == yaml.MappingNode {
+		if len(n.Content) > 2*maxFields {
+			return &Note{Line: n.Line, Todo: true, Text: fmt.Sprintf("a mapping has more than %d fields, so the object is left out; shorten it", maxFields)}
+		}
+		for i := 0; i < len(n.Content); i += 2 {
+			if key := n.Content[i]; len(key.Value) > maxKey {
+				return &Note{Line: key.Line, Todo: true, Text: fmt.Sprintf("the name of a field, %s, is longer than %d bytes, so the object is left out; shorten it",
+					written(key), maxKey)}
+			}
+		}
+	}
+	for _, child := range n.Content {
+		if found := tooLarge(child); found != nil {
+			return found
+		}
+	}
+	return nil
+}
+
+// bounded returns the nodes of a list, or as many as are read.
+func (d *draft) bounded(one *field, place string, nodes []*yaml.Node, most int) []*yaml.Node {
+	if len(nodes) <= most {
+		return nodes
+	}
+	d.todo(one.node, one.path, place, fmt.Sprintf("the list is longer than what is read of it, which is %d; make several applications of it", maxPrograms))
+	return nodes[:most]
+}
+
+// room returns the attachments if the document has room for them. They repeat what they share, such
+// as a selector.
+func (d *draft) room(f *fields, added []v1alpha1.Attachment) []v1alpha1.Attachment {
+	if len(added) == 0 {
+		return nil
+	}
+	one, err := json.Marshal(added[0])
+	d.attachments += len(added)
+	d.attachmentBytes += len(added) * len(one)
+	if err == nil && d.attachments <= maxAttachments && d.attachmentBytes <= maxAttachmentBytes {
+		return added
+	}
+	d.missing(f.path, f.place, fmt.Sprintf("the attachments are more than %d or take more than %d KiB, and these are left out; make several applications of them",
+		maxAttachments, maxAttachmentBytes>>10))
+	return nil
+}
+
+// add records a note, and the comment at its place.
+func (d *draft) add(note Note, place, mark string) {
+	switch {
+	case len(d.notes) > maxNotes:
+		return
+	case len(d.notes) == maxNotes:
+		note = Note{Line: note.Line, Path: "metadata", Todo: true, Text: fmt.Sprintf("there are more than %d notes, and the rest is not written; make several "+
+			"applications of this one, or correct it and convert it again", maxNotes)}
+		place, mark = "metadata", todoMark
+	}
+	note.Path, note.Text = text.Line(text.Cut(note.Path, maxPath)), text.Line(text.Cut(note.Text, maxNote))
+	d.notes = append(d.notes, note)
+	d.comments = append(d.comments, placed{place, mark + note.Path + ": " + note.Text})
+}
