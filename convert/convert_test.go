@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -155,5 +156,26 @@ func TestTextOfAManifestStaysOnItsLine(t *testing.T) {
 	}
 	if strings.ContainsAny(d.From+string(d.YAML), "\x1b") || strings.Contains(d.From, "\n") {
 		t.Errorf("the document holds control characters: %q", d.YAML)
+	}
+}
+
+// With the marks of its owner, Argo CD or Flux would remove the new object as one that Git no
+// longer has.
+func TestMarksOfOwnersAreLeftOut(t *testing.T) {
+	owners := []string{
+		"app.kubernetes.io/instance", "app.kubernetes.io/managed-by", "argocd.argoproj.io/tracking-id", "kustomize.toolkit.fluxcd.io/name",
+		"helm.toolkit.fluxcd.io/namespace", "meta.helm.sh/release-name", "applyset.kubernetes.io/part-of", "config.k8s.io/owning-inventory",
+	}
+	marks := "{app.kubernetes.io/name: kept, " + strings.Join(owners, ": gone, ") + ": gone}"
+	d := one(t, "{apiVersion: bpfman.io/v1alpha1, kind: XdpProgram, metadata: {name: a, labels: "+marks+", annotations: "+marks+"}, spec: {}}")
+	if out := string(d.YAML); strings.Contains(out, ": gone") || strings.Count(out, "app.kubernetes.io/name: kept") != 2 {
+		t.Errorf("marks are carried over, or others are gone:\n%s", out)
+	}
+	for _, name := range owners {
+		for _, path := range []string{"metadata.labels.", "metadata.annotations."} {
+			if !slices.ContainsFunc(d.Notes, func(n convert.Note) bool { return n.Path == path+name && !n.Todo }) {
+				t.Errorf("%s is not noted", path+name)
+			}
+		}
 	}
 }

@@ -2,6 +2,8 @@ package convert
 
 import (
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 
 	"github.com/skep-dev/skep/api/v1alpha1"
@@ -149,6 +151,8 @@ func (d *draft) metadata(meta *fields) {
 	m.Labels, m.Annotations = meta.labels("labels"), meta.labels("annotations")
 	const applied = "kubectl.kubernetes.io/last-applied-configuration"
 	delete(m.Annotations, applied)
+	d.disown("metadata.labels", m.Labels)
+	d.disown("metadata.annotations", m.Annotations)
 	if !d.namespaced && m.Namespace != "" {
 		d.add(Note{Line: d.line, Path: "metadata.namespace", Text: m.Namespace + ": the kind belongs to no namespace, and so does the application"}, "metadata", "")
 		m.Namespace = ""
@@ -159,6 +163,30 @@ func (d *draft) metadata(meta *fields) {
 	meta.note(meta.take("finalizers"), "bpfman's finalizers are left out")
 	meta.note(meta.take("ownerreferences"), "owners are left out; whoever makes bpfman's object has to make Skep's")
 	meta.rest()
+}
+
+// disown takes out, with a note, the marks by which a tool knows objects that it made. It would
+// remove an object that bears them and that it does not know of.
+func (d *draft) disown(path string, marks map[string]string) {
+	for _, name := range slices.Sorted(maps.Keys(marks)) {
+		if !isOwnerMark(name) {
+			continue
+		}
+		delete(marks, name)
+		d.add(Note{Line: d.line, Path: join(path, name), Text: "the tool that made bpfman's object would take Skep's for its own, and might remove it, so this is left out; " +
+			"the tool that makes Skep's sets its own"}, path, "")
+	}
+}
+
+// isOwnerMark reports whether a label or annotation is one of Argo CD's, Flux's, Helm's or
+// kubectl's for objects that they made.
+func isOwnerMark(name string) bool {
+	prefix, _, _ := strings.Cut(name, "/")
+	switch prefix {
+	case "argocd.argoproj.io", "kustomize.toolkit.fluxcd.io", "helm.toolkit.fluxcd.io", "meta.helm.sh", "applyset.kubernetes.io":
+		return true
+	}
+	return name == "app.kubernetes.io/instance" || name == "app.kubernetes.io/managed-by" || name == "config.k8s.io/owning-inventory"
 }
 
 // common reads the fields of a spec that every generation has.
