@@ -179,3 +179,47 @@ func TestMarksOfOwnersAreLeftOut(t *testing.T) {
 		}
 	}
 }
+
+// Each of these said less than the manifest does, or chose more, without a note.
+func TestValuesOfAnotherTypeAreNoted(t *testing.T) {
+	xdp := func(link string) string { return "programs: [{name: a, type: xdp, xdp: {links: [" + link + "]}}]" }
+	uprobe := func(pods string) string {
+		return "programs: [{name: a, type: uprobe, uprobe: {links: [{target: /bin/a, function: f, containers: " + pods + "}]}}]"
+	}
+	for name, c := range map[string]struct{ spec, want, holds, without string }{
+		"interfaces beside discovery": {
+			xdp("{interfaceSelector: {interfaces: [eth7], interfacesDiscoveryConfig: {interfaceAutoDiscovery: true}}}"),
+			"interfaceAutoDiscovery: interfaces are named as well", "- eth7", "'*'",
+		},
+		"the primary interface beside discovery": {
+			xdp("{interfaceSelector: {primaryNodeInterface: true, interfacesDiscoveryConfig: {interfaceAutoDiscovery: true}}}"),
+			"interfaceAutoDiscovery: interfaces are named as well", "primary: true", "'*'",
+		},
+		"a namespace that is a mapping": {uprobe("{namespace: {a: b}}"), "containers.namespace: ", "key: invalid", ""},
+		"a namespace that is a list":    {uprobe("{namespace: [a]}"), "containers.namespace: ", "key: invalid", ""},
+		"programs that are text":        {"programs: a", "spec.programs: a is not a list of programs", "programs: []", ""},
+		"links that are a mapping":      {"programs: [{name: a, type: xdp, xdp: {links: {a: {}}}}]", "links: ", "programs: []", "hook"},
+		"a type that is a list":         {"programs: [{name: a, type: [xdp]}]", "type: ", "programs: []", ""},
+	} {
+		d := one(t, application(c.spec))
+		if out := string(d.YAML); !todo(d, c.want) || !strings.Contains(out, c.holds) || c.without != "" && strings.Contains(out, c.without) {
+			t.Errorf("%s: want a TODO with %q, and the document with %q and without %q:\n%s", name, c.want, c.holds, c.without, out)
+		}
+	}
+	for in, want := range map[string]string{
+		"{image: {url: {a: b}}}": "spec.byteCode.image.url: ",
+		"{image: {}}":            "no image is given in it",
+		"{path: [a]}":            "spec.byteCode.path: ",
+		"{imageurl: [a]}":        "spec.byteCode.imageurl: ",
+		"[a]":                    "it is no mapping",
+		"{image: {url: a, imagePullPolicy: [Never]}}":        "imagePullPolicy: ",
+		"{image: {url: a, imagePullSecret: {}}}":             "no Secret is named",
+		"{image: {url: a, imagePullSecret: [pull]}}":         "imagePullSecret: it is no mapping",
+		"{image: {url: a, imagePullSecret: {name: [pull]}}}": "imagePullSecret.name: ",
+	} {
+		d := one(t, "{apiVersion: bpfman.io/v1alpha1, kind: XdpProgram, metadata: {name: a}, spec: {byteCode: "+in+"}}")
+		if !todo(d, want) {
+			t.Errorf("%s: no TODO with %q in:\n%s", in, want, d.YAML)
+		}
+	}
+}

@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strings"
 
+	"go.yaml.in/yaml/v3"
+
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/text"
 )
@@ -208,25 +210,33 @@ func (d *draft) bytecode(spec *fields) {
 	case one == nil:
 		d.missing("spec.bytecode", place, "no image is given; set spec.bytecode.image")
 		return
-	case len(one.node.Content) == 0:
+	case one.node.Kind == yaml.ScalarNode:
 		d.location(one, one.node.Value)
 		return
 	}
 	f := d.below(one.path, place, one.node)
-	if url := f.take("imageurl"); url != nil {
-		d.location(url, "image://"+url.node.Value)
-	}
+	given := f.location("image://", "imageurl")
 	if image := f.mapping(place, "image"); image != nil {
-		if url := image.take("url"); url != nil {
-			d.location(url, "image://"+url.node.Value)
-		}
+		given = image.location("image://", "url") || given
 		d.pulling(image)
 		image.rest()
 	}
-	if path := f.take("path"); path != nil {
-		d.location(path, "file://"+path.node.Value)
-	}
+	given = f.location("file://", "path") || given
 	f.rest()
+	if !given {
+		d.missing(one.path, place, "no image is given in it; set spec.bytecode.image")
+	}
+}
+
+// location reads what follows a scheme in a URL of bytecode; false where the field is not there or
+// is not text.
+func (f *fields) location(scheme string, names ...string) bool {
+	one := f.take(names...)
+	rest := f.textOf(one)
+	if rest != "" {
+		f.d.location(one, scheme+rest)
+	}
+	return rest != ""
 }
 
 // location reads a URL of bytecode: image://REFERENCE or file:///PATH.
@@ -245,7 +255,7 @@ func (d *draft) location(one *field, url string) {
 func (d *draft) pulling(image *fields) {
 	if policy := image.take("imagepullpolicy"); policy != nil {
 		why := "the tag is resolved by the controller and pulled by digest, once"
-		if policy.node.Value == "Never" {
+		if image.textOf(policy) == "Never" {
 			image.todo(policy, "Never: an image that is only on a node is not found; push it to a registry")
 		} else {
 			image.note(policy, written(policy.node)+": not needed, "+why)
@@ -256,10 +266,14 @@ func (d *draft) pulling(image *fields) {
 		return
 	}
 	name, namespace := secret.node.Value, ""
-	if len(secret.node.Content) > 0 {
+	if secret.node.Kind != yaml.ScalarNode {
 		f := d.below(secret.path, "spec.bytecode.imagePullSecrets", secret.node)
 		name, namespace = f.text("name"), f.text("namespace")
 		f.rest()
+	}
+	if name == "" {
+		image.todo(secret, "no Secret is named, so none is used; set spec.bytecode.imagePullSecrets")
+		return
 	}
 	d.app.Spec.Bytecode.ImagePullSecrets = []v1alpha1.LocalSecret{{Name: name}}
 	if d.namespaced && (namespace == "" || namespace == d.app.Metadata.Namespace) {
