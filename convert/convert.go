@@ -35,6 +35,9 @@ type Options struct {
 	// that the object of an image gives them, and why a value has no equal, by name. Nil where no
 	// image is read: the bytes become comments then.
 	Variables func(image string, raw map[string][]byte) (map[string]apiextensionsv1.JSON, map[string]error, error)
+	// Layouts has images in OCI layouts on disk, oci:DIR, carried over. It is for manifests that are
+	// files; objects of a cluster, which others write, may name no folder.
+	Layouts bool
 }
 
 // Note is one thing that did not carry over as it was.

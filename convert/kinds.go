@@ -12,6 +12,9 @@ import (
 	"github.com/skep-dev/skep/text"
 )
 
+// layoutPrefix begins a reference to an OCI layout on disk: image.LayoutPrefix.
+const layoutPrefix = "oci:"
+
 // The groups that the kinds were in, newest first.
 const (
 	groupBpfman = "bpfman.io"
@@ -248,7 +251,13 @@ func (d *draft) location(one *field, url string) {
 			"and set spec.bytecode.image")
 		return
 	}
-	d.app.Spec.Bytecode.Image = strings.TrimPrefix(strings.TrimPrefix(reference, "https://"), "http://")
+	image := strings.TrimPrefix(strings.TrimPrefix(reference, "https://"), "http://")
+	if strings.HasPrefix(image, layoutPrefix) && !d.options.Layouts {
+		d.todo(one.node, one.path, place, written(one.node)+": it is a folder of the machine that reads it, which no object of a cluster may choose; "+
+			"push the image to a registry, and set spec.bytecode.image")
+		return
+	}
+	d.app.Spec.Bytecode.Image = image
 }
 
 // pulling reads how an image is pulled.
