@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"go.yaml.in/yaml/v3"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/text"
@@ -72,6 +73,62 @@ func (d *draft) room(f *fields, added []v1alpha1.Attachment) []v1alpha1.Attachme
 	d.missing(f.path, f.place, fmt.Sprintf("the attachments are more than %d or take more than %d KiB, and these are left out; make several applications of them",
 		maxAttachments, maxAttachmentBytes>>10))
 	return nil
+}
+
+// The bounds of the schema that have no name in package v1alpha1.
+const (
+	schemaPrograms, schemaAttach, schemaAttachments, schemaVariables = 64, 16, 256, 256
+	schemaNames, schemaContainers, schemaNodeLabels                  = 16, 4, 64
+)
+
+// overSchema notes what a valid application has fewer of. It is carried over as it is, and vet
+// rejects it.
+func (d *draft) overSchema() {
+	spec, all := &d.app.Spec, 0
+	for i, p := range spec.Programs {
+		place := programPlace(i)
+		all += len(p.Attach)
+		d.atMost(place+".attach", place, len(p.Attach), schemaAttach)
+		for j := range p.Attach {
+			d.attachmentOverSchema(fmt.Sprintf("%s.attach[%d]", place, j), &p.Attach[j])
+		}
+	}
+	d.atMost("spec.programs", "spec.programs", len(spec.Programs), schemaPrograms)
+	d.atMost("spec.programs[].attach", "spec.programs", all, schemaAttachments)
+	d.atMost("spec.variables", "spec.variables", len(spec.Variables), schemaVariables)
+	d.selectorOverSchema("spec.nodeSelector", spec.NodeSelector, schemaNodeLabels, v1alpha1.MaxSelectorRequirements, v1alpha1.MaxSelectorValues)
+}
+
+func (d *draft) attachmentOverSchema(place string, a *v1alpha1.Attachment) {
+	if a.Interfaces != nil {
+		d.atMost(place+".interfaces.names", place, len(a.Interfaces.Names), schemaNames)
+		d.atMost(place+".interfaces.exclude", place, len(a.Interfaces.Exclude), schemaNames)
+	}
+	if a.Functions != nil {
+		d.atMost(place+".functions.names", place, len(a.Functions.Names), schemaNames)
+	}
+	if a.Pods != nil {
+		d.atMost(place+".pods.containers", place, len(a.Pods.Containers), schemaContainers)
+		d.selectorOverSchema(place+".pods.selector", a.Pods.Selector, v1alpha1.MaxPodLabels, v1alpha1.MaxPodRequirements, v1alpha1.MaxPodValues)
+	}
+}
+
+func (d *draft) selectorOverSchema(place string, s *metav1.LabelSelector, labels, requirements, values int) {
+	if s == nil {
+		return
+	}
+	d.atMost(place+".matchLabels", place, len(s.MatchLabels), labels)
+	d.atMost(place+".matchExpressions", place, len(s.MatchExpressions), requirements)
+	for i, one := range s.MatchExpressions {
+		d.atMost(fmt.Sprintf("%s.matchExpressions[%d].values", place, i), place, len(one.Values), values)
+	}
+}
+
+// atMost notes a list of Skep's document that is longer than the schema takes.
+func (d *draft) atMost(path, place string, length, most int) {
+	if length > most {
+		d.missing(path, place, fmt.Sprintf("%d are listed, and an application has %d at most; make several applications or programs of it", length, most))
+	}
 }
 
 // add records a note, and the comment at its place.

@@ -119,3 +119,39 @@ func TestTheOtherSpellingOfAFieldIsNoted(t *testing.T) {
 		t.Errorf("the other spelling is not noted, or a label is gone:\n%s", d.YAML)
 	}
 }
+
+// Vet rejects each of these; the TODO says so where the document is written.
+func TestWhatIsOverTheSchemaIsATODO(t *testing.T) {
+	times := func(n int, format string) string {
+		var all strings.Builder
+		for i := range n {
+			all.WriteString(strings.ReplaceAll(format, "%", fmt.Sprint(i)) + ",")
+		}
+		return all.String()
+	}
+	program := "{name: p%, type: tracepoint, tracepoint: {links: [{name: a/b}]}}"
+	uprobe := func(pods string) string {
+		return "programs: [{name: a, type: uprobe, uprobe: {links: [{target: /bin/a, function: f, containers: " + pods + "}]}}]"
+	}
+	xdp := func(selector string) string {
+		return "programs: [{name: a, type: xdp, xdp: {links: [{interfaceSelector: " + selector + "}]}}]"
+	}
+	requirement := "{key: a, operator: In, values: [" + times(1000, "v") + "]}"
+	for want, spec := range map[string]string{
+		"spec.programs: 65 are listed":                       "programs: [" + times(65, program) + "]",
+		"spec.programs[0].attach: 17 are listed":             "programs: [{name: a, type: tracepoint, tracepoint: {links: [{names: [" + times(17, "a/b%") + "]}]}}]",
+		"spec.programs[].attach: 257 are listed":             "programs: [{name: a, type: tracepoint, tracepoint: {links: [{names: [" + times(257, "a/b%") + "]}]}}]",
+		"attach[0].interfaces.names: 17 are listed":          xdp("{interfaces: [" + times(17, "e%") + "]}"),
+		"attach[0].interfaces.exclude: 17 are listed":        xdp("{interfacesDiscoveryConfig: {interfaceAutoDiscovery: true, excludeInterfaces: [" + times(17, "e%") + "]}}"),
+		"attach[0].functions.names: 17 are listed":           "programs: [{name: a, type: kprobe, kprobe: {links: [{function: [" + times(17, "f%") + "]}]}}]",
+		"attach[0].pods.containers: 5 are listed":            uprobe("{containerNames: [" + times(5, "c%") + "]}"),
+		"attach[0].pods.selector.matchLabels: 9 are listed":  uprobe("{pods: {matchLabels: {" + times(9, "l%: v") + "}}}"),
+		"spec.nodeSelector.matchLabels: 65 are listed":       "nodeSelector: {matchLabels: {" + times(65, "l%: v") + "}}",
+		"matchExpressions[0].values: 1000 are listed":        "nodeSelector: {matchExpressions: [" + requirement + "]}",
+		"spec.nodeSelector.matchExpressions: 900 are listed": "nodeSelector: {matchExpressions: [" + times(900, "{key: a, operator: Exists}") + "]}",
+	} {
+		if d := one(t, application(spec)); !todo(d, want) {
+			t.Errorf("no TODO with %q in %v", want, d.Notes)
+		}
+	}
+}

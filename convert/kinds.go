@@ -99,6 +99,7 @@ func (d *draft) read() *Note {
 	if len(d.app.Spec.Programs) == 0 {
 		d.missing("spec.programs", "spec.programs", "no program is left, and the application is invalid until one is added")
 	}
+	d.overSchema()
 	d.root.note(d.root.take("status"), "what bpfman reported is left out; Skep writes its own status")
 	d.root.rest()
 	return nil
