@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 
+	"go.yaml.in/yaml/v3"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/skep-dev/skep/api/v1alpha1"
@@ -59,7 +60,7 @@ func (d *draft) attach(index int, name string, f *fields) {
 	if t.directed {
 		a.Hook += "/" + f.direction()
 	}
-	added := t.target(f, &a)
+	added := d.room(f, t.target(f, &a))
 	program.Attach = append(program.Attach, added...)
 	d.scope(f, a.Hook, added)
 }
@@ -135,6 +136,11 @@ func (f *fields) discover(in *v1alpha1.Interfaces) {
 	if !f.flag("interfaceautodiscovery") {
 		f.note(exclude, "without interfaceAutoDiscovery bpfman does not read it, and it is left out")
 		f.note(allowed, "without interfaceAutoDiscovery bpfman does not read it, and it is left out")
+		return
+	}
+	if len(in.Names) > 0 || in.Primary {
+		// bpfman takes one of them. The fewer interfaces stay.
+		f.d.missing(join(f.path, "interfaceAutoDiscovery"), f.place, "interfaces are named as well, so none is looked for, and the settings of that are left out; write those that are meant")
 		return
 	}
 	in.Exclude = []string{"lo"}
@@ -316,7 +322,12 @@ const labelNamespace = "kubernetes.io/metadata.name"
 func (d *draft) podNamespace(c *fields, p *v1alpha1.Pods) {
 	namespace := c.take("namespace")
 	switch {
-	case namespace == nil || namespace.node.Value == "":
+	case namespace == nil:
+	case namespace.node.Kind != yaml.ScalarNode:
+		// Without one, the pods of every namespace would be chosen.
+		c.wrong(namespace, "text")
+		p.NamespaceSelector = invalidSelector()
+	case namespace.node.Value == "":
 	case !d.namespaced:
 		p.NamespaceSelector = namespaceOf(namespace)
 	case namespace.node.Value != d.app.Metadata.Namespace:

@@ -8,6 +8,7 @@
 package convert
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -34,6 +35,9 @@ type Options struct {
 	// that the object of an image gives them, and why a value has no equal, by name. Nil where no
 	// image is read: the bytes become comments then.
 	Variables func(image string, raw map[string][]byte) (map[string]apiextensionsv1.JSON, map[string]error, error)
+	// Layouts has images in OCI layouts on disk, oci:DIR, carried over. It is for manifests that are
+	// files; objects of a cluster, which others write, may name no folder.
+	Layouts bool
 }
 
 // Note is one thing that did not carry over as it was.
@@ -69,8 +73,9 @@ type Result struct {
 }
 
 // Convert converts a stream of YAML documents or a JSON object; a List is read as its items. An
-// error means that the input is not such a stream or is over a bound, and names its line.
-func Convert(data []byte, o Options) (Result, error) {
+// error means that the input is not such a stream or is over a bound, and names its line, or that
+// ctx is over.
+func Convert(ctx context.Context, data []byte, o Options) (Result, error) {
 	if len(data) > MaxBytes {
 		return Result{}, fmt.Errorf("the input is larger than %d MiB; convert its documents in parts", MaxBytes>>20)
 	}
@@ -84,7 +89,7 @@ func Convert(data []byte, o Options) (Result, error) {
 			return r, fmt.Errorf("read YAML: %w", err)
 		}
 		for _, root := range doc.Content {
-			if err := r.add(root, o, &count); err != nil {
+			if err := r.add(ctx, root, o, &count); err != nil {
 				return r, err
 			}
 		}
@@ -92,7 +97,10 @@ func Convert(data []byte, o Options) (Result, error) {
 }
 
 // add converts one object, or the items of a List.
-func (r *Result) add(root *yaml.Node, o Options, count *int) error {
+func (r *Result) add(ctx context.Context, root *yaml.Node, o Options, count *int) error {
+	if err := ctx.Err(); err != nil {
+		return fmt.Errorf("line %d: %w", root.Line, err)
+	}
 	if root.Tag == "!!null" {
 		return nil
 	}
@@ -101,7 +109,7 @@ func (r *Result) add(root *yaml.Node, o Options, count *int) error {
 	}
 	if items := itemsOf(root); items != nil {
 		for _, item := range items.Content {
-			if err := r.add(item, o, count); err != nil {
+			if err := r.add(ctx, item, o, count); err != nil {
 				return err
 			}
 		}
@@ -110,6 +118,11 @@ func (r *Result) add(root *yaml.Node, o Options, count *int) error {
 	if *count++; *count > MaxObjects {
 		return fmt.Errorf("line %d: the input has more than %d objects; convert it in parts", root.Line, MaxObjects)
 	}
+	if left := tooLarge(root); left != nil {
+		left.Path = "object"
+		r.Left = append(r.Left, *left)
+		return nil
+	}
 	d, err := newDraft(root, o)
 	if err != nil {
 		return err
@@ -117,6 +130,10 @@ func (r *Result) add(root *yaml.Node, o Options, count *int) error {
 	if left := d.read(); left != nil {
 		r.Left = append(r.Left, *left)
 		return nil
+	}
+	// What is read of an image takes long, and its error is a note.
+	if err := ctx.Err(); err != nil {
+		return fmt.Errorf("line %d: %w", root.Line, err)
 	}
 	doc, err := d.document()
 	r.Documents = append(r.Documents, doc)
@@ -142,7 +159,8 @@ func itemsOf(root *yaml.Node) *yaml.Node {
 }
 
 // check rejects what no manifest needs and would have to be bounded: aliases, depth, and a field
-// that is given twice, also where only its spelling differs.
+// that is given twice. Names that only differ in spelling may be those of two labels or variables;
+// of two spellings of one field, the first is read and fields.rest notes the other.
 func check(n *yaml.Node, depth int) error {
 	switch {
 	case depth == 0:

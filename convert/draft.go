@@ -16,6 +16,9 @@ import (
 // maxWritten bounds what a comment repeats of a manifest, in bytes.
 const maxWritten = 256
 
+// todoMark begins a comment that asks for a decision.
+const todoMark = "TODO "
+
 // draft is one document while it is made.
 type draft struct {
 	options Options
@@ -27,6 +30,8 @@ type draft struct {
 	app        application
 	comments   []placed
 	notes      []Note
+	// attachments and attachmentBytes are what has been added; see room.
+	attachments, attachmentBytes int
 }
 
 // placed is a line of comment, and the place that it belongs to, such as spec.programs[0].
@@ -64,18 +69,12 @@ func (d *draft) note(n *yaml.Node, path, place, why string) {
 
 // todo records what somebody has to decide.
 func (d *draft) todo(n *yaml.Node, path, place, why string) {
-	d.add(Note{Line: n.Line, Path: path, Text: why, Todo: true}, place, "TODO ")
+	d.add(Note{Line: n.Line, Path: path, Text: why, Todo: true}, place, todoMark)
 }
 
 // missing records what is not in the manifest and has to be decided.
 func (d *draft) missing(path, place, why string) {
-	d.add(Note{Line: d.line, Path: path, Text: why, Todo: true}, place, "TODO ")
-}
-
-func (d *draft) add(note Note, place, mark string) {
-	note.Path, note.Text = text.Line(note.Path), text.Line(note.Text)
-	d.notes = append(d.notes, note)
-	d.comments = append(d.comments, placed{place, mark + note.Path + ": " + note.Text})
+	d.add(Note{Line: d.line, Path: path, Text: why, Todo: true}, place, todoMark)
 }
 
 // written repeats a value of the manifest on one line, shortened.
@@ -127,13 +126,16 @@ func (d *draft) document() (Document, error) {
 	places := map[string]*yaml.Node{}
 	block(tree.Content[0], "", places)
 	first := tree.Content[0].Content[0]
-	first.HeadComment = "# From " + d.from + "."
+	lines := map[*yaml.Node][]string{first: {"# From " + d.from + "."}}
 	for _, c := range d.comments {
 		at := places[nearest(places, c.place)]
 		if at == nil {
 			at = first
 		}
-		at.HeadComment = strings.TrimPrefix(at.HeadComment+"\n# "+c.line, "\n")
+		lines[at] = append(lines[at], "# "+c.line)
+	}
+	for at, comment := range lines {
+		at.HeadComment = strings.Join(comment, "\n")
 	}
 	var out bytes.Buffer
 	encoder := yaml.NewEncoder(&out)

@@ -8,6 +8,8 @@ import (
 
 	"go.yaml.in/yaml/v3"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/skep-dev/skep/text"
 )
 
 // fields are those of one mapping of the manifest. Each is taken once, by any of its spellings:
@@ -48,11 +50,12 @@ func (d *draft) below(path, place string, n *yaml.Node) *fields {
 	return f
 }
 
+// join returns the path of a field, shortened to maxPath.
 func join(path, name string) string {
 	if path == "" {
-		return name
+		return text.Cut(name, maxPath)
 	}
-	return path + "." + name
+	return text.Cut(path+"."+name, maxPath)
 }
 
 // take returns the first field with one of the names, given folded; nil where there is none or
@@ -95,7 +98,12 @@ func (f *fields) mapping(place string, names ...string) *fields {
 
 // text takes a field that is text; empty where it is not there.
 func (f *fields) text(names ...string) string {
-	one := f.take(names...)
+	return f.textOf(f.take(names...))
+}
+
+// textOf is the text of a field that was taken; empty, with a note, where it is none. A nil one is
+// empty.
+func (f *fields) textOf(one *field) string {
 	if one == nil {
 		return ""
 	}
@@ -162,10 +170,15 @@ func (f *fields) selector(names ...string) *metav1.LabelSelector {
 	var s metav1.LabelSelector
 	if err := strict(one.node, &s); err != nil {
 		f.wrong(one, "a label selector")
-		// It has to choose no more than it did: vet rejects the empty operator.
-		return &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{Key: "invalid"}}}
+		// It has to choose no more than it did.
+		return invalidSelector()
 	}
 	return &s
+}
+
+// invalidSelector is one that vet rejects, so that nothing is chosen: its operator is empty.
+func invalidSelector() *metav1.LabelSelector {
+	return &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{Key: "invalid"}}}
 }
 
 // labels takes a mapping of texts.

@@ -2,11 +2,18 @@ package convert
 
 import (
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
+
+	"go.yaml.in/yaml/v3"
 
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/text"
 )
+
+// layoutPrefix begins a reference to an OCI layout on disk: image.LayoutPrefix.
+const layoutPrefix = "oci:"
 
 // The groups that the kinds were in, newest first.
 const (
@@ -70,7 +77,7 @@ func (d *draft) read() *Note {
 		meta = &fields{d: d, path: "metadata", place: "metadata"}
 	}
 	d.app.Metadata.Name, d.app.Metadata.Namespace = meta.text("name"), meta.text("namespace")
-	d.from = text.Line(fmt.Sprintf("%s %s %s", version, name, identity(d.app.Metadata)))
+	d.from = text.Line(text.Cut(fmt.Sprintf("%s %s %s", version, name, identity(d.app.Metadata)), maxNote))
 	k, left := d.kind(version, name)
 	if left != nil {
 		return left
@@ -92,6 +99,7 @@ func (d *draft) read() *Note {
 	if len(d.app.Spec.Programs) == 0 {
 		d.missing("spec.programs", "spec.programs", "no program is left, and the application is invalid until one is added")
 	}
+	d.overSchema()
 	d.root.note(d.root.take("status"), "what bpfman reported is left out; Skep writes its own status")
 	d.root.rest()
 	return nil
@@ -149,6 +157,8 @@ func (d *draft) metadata(meta *fields) {
 	m.Labels, m.Annotations = meta.labels("labels"), meta.labels("annotations")
 	const applied = "kubectl.kubernetes.io/last-applied-configuration"
 	delete(m.Annotations, applied)
+	d.disown("metadata.labels", m.Labels)
+	d.disown("metadata.annotations", m.Annotations)
 	if !d.namespaced && m.Namespace != "" {
 		d.add(Note{Line: d.line, Path: "metadata.namespace", Text: m.Namespace + ": the kind belongs to no namespace, and so does the application"}, "metadata", "")
 		m.Namespace = ""
@@ -159,6 +169,30 @@ func (d *draft) metadata(meta *fields) {
 	meta.note(meta.take("finalizers"), "bpfman's finalizers are left out")
 	meta.note(meta.take("ownerreferences"), "owners are left out; whoever makes bpfman's object has to make Skep's")
 	meta.rest()
+}
+
+// disown takes out, with a note, the marks by which a tool knows objects that it made. It would
+// remove an object that bears them and that it does not know of.
+func (d *draft) disown(path string, marks map[string]string) {
+	for _, name := range slices.Sorted(maps.Keys(marks)) {
+		if !isOwnerMark(name) {
+			continue
+		}
+		delete(marks, name)
+		d.add(Note{Line: d.line, Path: join(path, name), Text: "the tool that made bpfman's object would take Skep's for its own, and might remove it, so this is left out; " +
+			"the tool that makes Skep's sets its own"}, path, "")
+	}
+}
+
+// isOwnerMark reports whether a label or annotation is one of Argo CD's, Flux's, Helm's or
+// kubectl's for objects that they made.
+func isOwnerMark(name string) bool {
+	prefix, _, _ := strings.Cut(name, "/")
+	switch prefix {
+	case "argocd.argoproj.io", "kustomize.toolkit.fluxcd.io", "helm.toolkit.fluxcd.io", "meta.helm.sh", "applyset.kubernetes.io":
+		return true
+	}
+	return name == "app.kubernetes.io/instance" || name == "app.kubernetes.io/managed-by" || name == "config.k8s.io/owning-inventory"
 }
 
 // common reads the fields of a spec that every generation has.
@@ -180,25 +214,33 @@ func (d *draft) bytecode(spec *fields) {
 	case one == nil:
 		d.missing("spec.bytecode", place, "no image is given; set spec.bytecode.image")
 		return
-	case len(one.node.Content) == 0:
+	case one.node.Kind == yaml.ScalarNode:
 		d.location(one, one.node.Value)
 		return
 	}
 	f := d.below(one.path, place, one.node)
-	if url := f.take("imageurl"); url != nil {
-		d.location(url, "image://"+url.node.Value)
-	}
+	given := f.location("image://", "imageurl")
 	if image := f.mapping(place, "image"); image != nil {
-		if url := image.take("url"); url != nil {
-			d.location(url, "image://"+url.node.Value)
-		}
+		given = image.location("image://", "url") || given
 		d.pulling(image)
 		image.rest()
 	}
-	if path := f.take("path"); path != nil {
-		d.location(path, "file://"+path.node.Value)
-	}
+	given = f.location("file://", "path") || given
 	f.rest()
+	if !given {
+		d.missing(one.path, place, "no image is given in it; set spec.bytecode.image")
+	}
+}
+
+// location reads what follows a scheme in a URL of bytecode; false where the field is not there or
+// is not text.
+func (f *fields) location(scheme string, names ...string) bool {
+	one := f.take(names...)
+	rest := f.textOf(one)
+	if rest != "" {
+		f.d.location(one, scheme+rest)
+	}
+	return rest != ""
 }
 
 // location reads a URL of bytecode: image://REFERENCE or file:///PATH.
@@ -210,14 +252,20 @@ func (d *draft) location(one *field, url string) {
 			"and set spec.bytecode.image")
 		return
 	}
-	d.app.Spec.Bytecode.Image = strings.TrimPrefix(strings.TrimPrefix(reference, "https://"), "http://")
+	image := strings.TrimPrefix(strings.TrimPrefix(reference, "https://"), "http://")
+	if strings.HasPrefix(image, layoutPrefix) && !d.options.Layouts {
+		d.todo(one.node, one.path, place, written(one.node)+": it is a folder of the machine that reads it, which no object of a cluster may choose; "+
+			"push the image to a registry, and set spec.bytecode.image")
+		return
+	}
+	d.app.Spec.Bytecode.Image = image
 }
 
 // pulling reads how an image is pulled.
 func (d *draft) pulling(image *fields) {
 	if policy := image.take("imagepullpolicy"); policy != nil {
 		why := "the tag is resolved by the controller and pulled by digest, once"
-		if policy.node.Value == "Never" {
+		if image.textOf(policy) == "Never" {
 			image.todo(policy, "Never: an image that is only on a node is not found; push it to a registry")
 		} else {
 			image.note(policy, written(policy.node)+": not needed, "+why)
@@ -228,10 +276,14 @@ func (d *draft) pulling(image *fields) {
 		return
 	}
 	name, namespace := secret.node.Value, ""
-	if len(secret.node.Content) > 0 {
+	if secret.node.Kind != yaml.ScalarNode {
 		f := d.below(secret.path, "spec.bytecode.imagePullSecrets", secret.node)
 		name, namespace = f.text("name"), f.text("namespace")
 		f.rest()
+	}
+	if name == "" {
+		image.todo(secret, "no Secret is named, so none is used; set spec.bytecode.imagePullSecrets")
+		return
 	}
 	d.app.Spec.Bytecode.ImagePullSecrets = []v1alpha1.LocalSecret{{Name: name}}
 	if d.namespaced && (namespace == "" || namespace == d.app.Metadata.Namespace) {

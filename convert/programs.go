@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 
+	"go.yaml.in/yaml/v3"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 
 	"github.com/skep-dev/skep/api/v1alpha1"
@@ -20,7 +21,7 @@ func (d *draft) config(spec *fields) {
 	at := spec.mapping("spec.programs", "attachpoint")
 	program := ""
 	if name != nil {
-		program = name.node.Value
+		program = spec.textOf(name)
 	}
 	index := d.program(program)
 	place := programPlace(index)
@@ -62,11 +63,15 @@ func (d *draft) programs(spec *fields) {
 		return
 	}
 	step, first := 1, 0
-	if one.node.Tag == "!!map" {
+	switch one.node.Kind {
+	case yaml.MappingNode:
 		step, first = 2, 1
+	case yaml.ScalarNode:
+		spec.wrong(one, "a list of programs")
 	}
-	for i := first; i < len(one.node.Content); i += step {
-		f := d.below(fmt.Sprintf("%s[%d]", one.path, i/step), "spec.programs", one.node.Content[i])
+	nodes := d.bounded(one, "spec.programs", one.node.Content, step*maxPrograms)
+	for i := first; i < len(nodes); i += step {
+		f := d.below(fmt.Sprintf("%s[%d]", one.path, i/step), "spec.programs", nodes[i])
 		d.applicationProgram(f)
 		f.rest()
 	}
@@ -79,7 +84,7 @@ func (d *draft) applicationProgram(f *fields) {
 		d.missing(f.path+".type", f.place, "the program has no type, and is left out; add it")
 		return
 	}
-	hookType, name := fold(typed.node.Value), f.text("name", "bpffunctionname")
+	hookType, name := fold(f.textOf(typed)), f.text("name", "bpffunctionname")
 	info := f.mapping(f.place, hookType, hookType+"info")
 	if info == nil {
 		info = &fields{d: d, path: f.path, place: f.place}
@@ -126,8 +131,12 @@ func (d *draft) mapOwner(info *fields) {
 // links reads each attachment of a program. What stands beside the list, as the function of fentry
 // does, belongs to each.
 func (d *draft) links(index int, hookType string, info *fields, listed *field) {
+	if listed.node.Kind != yaml.SequenceNode {
+		info.wrong(listed, "a list")
+		return
+	}
 	shared := info.take("function", "functionname")
-	for i, node := range listed.node.Content {
+	for i, node := range d.bounded(listed, programPlace(index), listed.node.Content, maxPrograms) {
 		f := d.below(fmt.Sprintf("%s[%d]", listed.path, i), programPlace(index), node)
 		if shared != nil {
 			f.all = append(f.all, &field{name: shared.name, path: shared.path, node: shared.node})

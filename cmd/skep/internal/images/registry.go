@@ -45,6 +45,17 @@ func within(ctx context.Context, limit time.Duration, what string, run func(cont
 
 // Client opens the images the flags speak of.
 func (f *RegistryFlags) Client() (*registry.Client, error) {
+	return f.client(registry.Options{})
+}
+
+// ClientFor opens images that others name: those of the registries that are allowed, each small
+// enough to be inspected. Whoever pulls one releases it.
+func (f *RegistryFlags) ClientFor(allowed []string) (*registry.Client, error) {
+	return f.client(registry.Options{AllowedRegistries: slices.Concat([]string{}, allowed)}.ForInspection())
+}
+
+// client opens images with the options that are no flags.
+func (f *RegistryFlags) client(o registry.Options) (*registry.Client, error) {
 	dir := f.cacheDir
 	if dir == "" {
 		base, err := os.UserCacheDir()
@@ -53,7 +64,8 @@ func (f *RegistryFlags) Client() (*registry.Client, error) {
 		}
 		dir = filepath.Join(base, "skep", "bytecode")
 	}
-	c, err := registry.NewClient(registry.Options{CacheDir: dir, InsecureRegistries: slices.Clone(f.insecure), UserAgent: "skep/" + version.This().Version})
+	o.CacheDir, o.InsecureRegistries, o.UserAgent = dir, slices.Clone(f.insecure), "skep/"+version.This().Version
+	c, err := registry.NewClient(o)
 	if err != nil {
 		return nil, fmt.Errorf("open registries: %w", err)
 	}

@@ -38,6 +38,7 @@ func (c *command) cluster(cmd *cobra.Command) ([]source, error) {
 		namespace = flag.Value.String()
 	}
 	var all []source
+	left := total{objects: convert.MaxObjects, bytes: maxBytes}
 	for _, group := range convert.Groups() {
 		version := schema.GroupVersion{Group: group, Version: "v1alpha1"}
 		list, err := known.ServerResourcesForGroupVersion(version.String())
@@ -55,7 +56,7 @@ func (c *command) cluster(cmd *cobra.Command) ([]source, error) {
 			if r.Namespaced {
 				api = client.Resource(version.WithResource(r.Name)).Namespace(namespace)
 			}
-			found, err := every(cmd.Context(), api, r.Name+"."+group)
+			found, err := every(cmd.Context(), api, r.Name+"."+group, &left)
 			if err != nil {
 				return nil, err
 			}
@@ -65,8 +66,8 @@ func (c *command) cluster(cmd *cobra.Command) ([]source, error) {
 	return all, nil
 }
 
-// every lists every object of a kind.
-func every(ctx context.Context, api dynamic.ResourceInterface, name string) ([]source, error) {
+// every lists every object of a kind, and takes each of what is left of the bounds.
+func every(ctx context.Context, api dynamic.ResourceInterface, name string, left *total) ([]source, error) {
 	var all []source
 	options := metav1.ListOptions{Limit: page}
 	for {
@@ -79,10 +80,10 @@ func every(ctx context.Context, api dynamic.ResourceInterface, name string) ([]s
 			if err != nil {
 				return nil, fmt.Errorf("read %s: %w", name, err)
 			}
-			all = append(all, source{name + "/" + list.Items[i].GetName(), data})
-		}
-		if len(all) > convert.MaxObjects {
-			return nil, fmt.Errorf("list %s: the cluster has more than %d; convert them by namespace, with -n", name, convert.MaxObjects)
+			if err := left.take(len(data)); err != nil {
+				return nil, fmt.Errorf("list %s: %w by namespace, with -n", name, err)
+			}
+			all = append(all, source{name: name + "/" + list.Items[i].GetName(), data: data})
 		}
 		if options.Continue = list.GetContinue(); options.Continue == "" {
 			return all, nil

@@ -120,12 +120,19 @@ func TestObjectsOfACluster(t *testing.T) {
 // run runs skep convert.
 func run(t *testing.T, args ...string) (stdout, stderr string, err error) {
 	t.Helper()
+	return runWith(t.Context(), t, "", args...)
+}
+
+// runWith runs skep convert with a context and standard input.
+func runWith(ctx context.Context, t *testing.T, stdin string, args ...string) (stdout, stderr string, err error) {
+	t.Helper()
 	var out, errs bytes.Buffer
 	cmd := New()
 	cmd.SilenceErrors, cmd.SilenceUsage = true, true
 	cmd.SetOut(&out)
 	cmd.SetErr(&errs)
+	cmd.SetIn(strings.NewReader(stdin))
 	cmd.SetArgs(args)
-	err = cmd.ExecuteContext(t.Context())
+	err = cmd.ExecuteContext(ctx)
 	return out.String(), errs.String(), err
 }

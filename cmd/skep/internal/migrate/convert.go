@@ -7,10 +7,12 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"iter"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -19,14 +21,17 @@ import (
 	"github.com/skep-dev/skep/cmd/skep/internal/images"
 	"github.com/skep-dev/skep/cmd/skep/internal/kubeconfig"
 	"github.com/skep-dev/skep/convert"
+	"github.com/skep-dev/skep/image/transport"
 	"github.com/skep-dev/skep/text"
 )
 
-// maxFiles bounds the files of one folder, with those below it.
-const maxFiles = 1000
-
-// imageTimeout bounds what is asked of registries for one application.
-const imageTimeout = images.Timeout
+// The bounds of the inputs of one run.
+const (
+	// maxFiles bounds the files, with those of folders.
+	maxFiles = 1000
+	// maxBytes bounds the inputs together.
+	maxBytes = 64 << 20
+)
 
 // stdinPath is the path that names standard input.
 const stdinPath = "-"
@@ -35,6 +40,8 @@ const stdinPath = "-"
 type source struct {
 	name string
 	data []byte
+	// file is that it is a file, named by who runs the command, or in a folder of theirs.
+	file bool
 }
 
 // command is one run of skep convert.
@@ -42,12 +49,15 @@ type command struct {
 	fromCluster, readImages bool
 	kube                    kubeconfig.Flags
 	registries              images.RegistryFlags
+	// allowed are the registries that manifests may name.
+	allowed       []string
+	imagesTimeout time.Duration
 }
 
 // New returns skep convert.
 func New() *cobra.Command {
 	var (
-		c      command
+		c      = command{imagesTimeout: imagesTimeout}
 		output string
 	)
 	cmd := &cobra.Command{
@@ -74,30 +84,40 @@ func New() *cobra.Command {
 	c.kube.Register(cmd)
 	cmd.Flags().Lookup("namespace").Usage = "namespace to read with --from-cluster (default all)"
 	c.registries.Register(cmd)
+	cmd.Flags().StringSliceVar(&c.allowed, "allowed-registry", []string{transport.AnyPublic}, "registry that --read-images may ask: host[:port][/prefix], *.example.com, or * "+
+		"for every one at a public address; one that is listed by name may be at any address")
 	return cmd
 }
 
 // run converts every input. One that cannot be read hides no other.
 func (c *command) run(cmd *cobra.Command, args []string) error {
-	options, err := c.options(cmd.Context())
+	options, stop, err := c.options(cmd.Context())
 	if err != nil {
 		return err
 	}
-	var inputs []source
+	defer stop()
+	inputs := files(cmd.InOrStdin(), args)
 	if c.fromCluster {
-		inputs, err = c.cluster(cmd)
-	} else {
-		inputs, err = read(cmd.InOrStdin(), args)
-	}
-	if err != nil {
-		return err
+		objects, err := c.cluster(cmd)
+		if err != nil {
+			return err
+		}
+		inputs = each(objects)
 	}
 	var s summary
 	var failed []error
-	for _, in := range inputs {
-		r, err := convert.Convert(in.data, options)
+	for in, err := range inputs {
+		if err != nil {
+			failed = append(failed, err)
+			continue
+		}
+		options.Layouts = in.file
+		r, err := convert.Convert(cmd.Context(), in.data, options)
 		if err != nil {
 			failed = append(failed, fmt.Errorf("convert %s: %w", in.name, err))
+		}
+		if err := cmd.Context().Err(); err != nil {
+			return fmt.Errorf("convert %s: %w", in.name, err)
 		}
 		if err := s.print(cmd, in.name, r); err != nil {
 			return err
@@ -149,31 +169,79 @@ func (s *summary) end(w io.Writer) {
 	fmt.Fprintf(w, "applications: %d; objects left out: %d; notes: %d; TODO: %d\n", s.documents, s.left, s.notes, s.todos)
 }
 
-// read reads files, folders and standard input.
-func read(stdin io.Reader, paths []string) ([]source, error) {
-	var all []source
-	for _, path := range paths {
-		if path == stdinPath {
-			data, err := bounded(stdin)
-			if err != nil {
-				return nil, fmt.Errorf("read standard input: %w", err)
+// each has the objects of a cluster converted one by one.
+func each(all []source) iter.Seq2[source, error] {
+	return func(yield func(source, error) bool) {
+		for _, one := range all {
+			if !yield(one, nil) {
+				return
 			}
-			all = append(all, source{"stdin", data})
-			continue
-		}
-		files, err := filesOf(path)
-		if err != nil {
-			return nil, err
-		}
-		for _, file := range files {
-			data, err := readFile(file)
-			if err != nil {
-				return nil, fmt.Errorf("read manifests: %w", err)
-			}
-			all = append(all, source{file, data})
 		}
 	}
-	return all, nil
+}
+
+// files reads files, folders and standard input, each when it is asked for. What is over the bounds
+// of them all ends it with an error.
+func files(stdin io.Reader, paths []string) iter.Seq2[source, error] {
+	return func(yield func(source, error) bool) {
+		left := total{objects: maxFiles, bytes: maxBytes}
+		for one, err := range named(stdin, paths) {
+			if err == nil {
+				err = left.take(len(one.data))
+			}
+			if !yield(one, err) || errors.Is(err, errTotal) {
+				return
+			}
+		}
+	}
+}
+
+// named reads what paths name.
+func named(stdin io.Reader, paths []string) iter.Seq2[source, error] {
+	return func(yield func(source, error) bool) {
+		for _, path := range paths {
+			if path == stdinPath {
+				data, err := bounded(stdin)
+				if err != nil {
+					err = fmt.Errorf("read standard input: %w", err)
+				}
+				if !yield(source{name: "stdin", data: data}, err) {
+					return
+				}
+				continue
+			}
+			all, err := filesOf(path)
+			if err != nil && !yield(source{}, err) {
+				return
+			}
+			for _, file := range all {
+				data, err := readFile(file)
+				if err != nil {
+					err = fmt.Errorf("read manifests: %w", err)
+				}
+				if !yield(source{name: file, data: data, file: true}, err) {
+					return
+				}
+			}
+		}
+	}
+}
+
+// errTotal is that the inputs of one run are over a bound together.
+var errTotal = errors.New("convert them in parts")
+
+// total is what the inputs of one run may still come to.
+type total struct{ objects, bytes int }
+
+// take takes one input of a size, or says that it is over.
+func (t *total) take(size int) error {
+	t.objects--
+	t.bytes -= size
+	if t.objects < 0 || t.bytes < 0 {
+		return fmt.Errorf("the inputs are more than may be converted at once, which is %d MiB of %d files or %d objects of a cluster; %w",
+			maxBytes>>20, maxFiles, convert.MaxObjects, errTotal)
+	}
+	return nil
 }
 
 // filesOf lists the manifests of a path: itself, or the YAML and JSON files of a folder and below.
