@@ -9,6 +9,8 @@ import (
 	authenticationv1 "k8s.io/api/authentication/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"sigs.k8s.io/controller-runtime/pkg/webhook"
+
+	"github.com/skep-dev/skep/api/v1alpha1"
 )
 
 // TestTheRecorderTouchesNothingButItsAnnotation has numbers in a spec that no float
