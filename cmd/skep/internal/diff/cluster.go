@@ -254,7 +254,13 @@ func unreachable(err error) bool {
 		return false
 	}
 	var status apierrors.APIStatus
-	return !errors.As(err, &status) || apierrors.IsUnauthorized(err) || apierrors.ReasonForError(err) == metav1.StatusReasonUnknown
+	if !errors.As(err, &status) || apierrors.IsUnauthorized(err) {
+		return true
+	}
+	// A webhook may deny without a reason, by a code of the client's errors.
+	code := status.Status().Code
+	ofClient := code >= http.StatusBadRequest && code < http.StatusInternalServerError
+	return apierrors.ReasonForError(err) == metav1.StatusReasonUnknown && !ofClient
 }
 
 // answer sets what the API server said of a dry run: an error, or warnings.

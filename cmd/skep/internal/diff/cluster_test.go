@@ -19,7 +19,11 @@ func clusterOf(t *testing.T, answer func(*http.Request) map[string]any) *Cluster
 	t.Helper()
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Type", "application/json")
-		if err := json.NewEncoder(w).Encode(answer(r)); err != nil {
+		body := answer(r)
+		if code, failed := body["code"].(int); failed {
+			w.WriteHeader(code)
+		}
+		if err := json.NewEncoder(w).Encode(body); err != nil {
 			t.Error(err)
 		}
 	}))
@@ -70,6 +74,23 @@ func TestAnUnreadableAnnotationConcernsOneObject(t *testing.T) {
 	}
 	if strings.Contains(report.Against, "s3cr3t") || !strings.HasPrefix(report.Against, "cluster http://127.0.0.1:") {
 		t.Errorf("it is compared with %q", report.Against)
+	}
+}
+
+// TestADenialWithoutAReasonConcernsOneObject has a webhook that sets no reason, as it need not.
+func TestADenialWithoutAReasonConcernsOneObject(t *testing.T) {
+	denial := map[string]any{
+		"apiVersion": "v1", "kind": "Status", "status": "Failure", "code": http.StatusForbidden, "message": `admission webhook "x" denied the request: no`,
+	}
+	c := clusterOf(t, func(r *http.Request) map[string]any {
+		if r.Method == http.MethodPatch && strings.HasSuffix(r.URL.Path, "/bad") {
+			return denial
+		}
+		return application("good", nil)
+	})
+	report, _, err := c.Compare(t.Context(), defined(t, "bad", "good"))
+	if err != nil || len(report.Changes) != 1 || report.Changes[0].Answer != Denied {
+		t.Errorf("it reports %+v, %v", report, err)
 	}
 }
 
