@@ -109,7 +109,7 @@ func TestNoAuthorHidesWhatOthersChange(t *testing.T) {
 				quiet.Diff = "-what is quiet\n"
 				r := &Report{Changes: append(slices.Clone(loud.Changes), quiet)}
 				out := printed(t, r, "markdown")
-				row := fmt.Sprintf("| %s | %s `%s` |", quiet.Action, quiet.Kind, quiet.Identity)
+				row := fmt.Sprintf("| %s | %s %#q |", quiet.Action, quiet.Kind, quiet.Identity)
 				if !strings.Contains(out, row) || !strings.Contains(out, quiet.Diff) || len(out) > maxComment {
 					t.Errorf("%s is hidden in %d bytes", quiet, len(out))
 				}
