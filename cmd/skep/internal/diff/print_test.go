@@ -98,6 +98,7 @@ func TestNoAuthorHidesWhatOthersChange(t *testing.T) {
 		"many":              changes(5_000, 3),
 		"a long diff":       changes(1, 100_000),
 		"a long line":       {Changes: []Change{{Action: Added, Answer: Denied, Diff: "+" + strings.Repeat("x", maxComment) + "\n+the end\n"}}},
+		"rows of backticks": {Changes: slices.Repeat([]Change{{Action: Added, Answer: Denied, Diff: "+" + strings.Repeat("`", 1_000) + "\n"}}, 200)},
 		"a row of backtick": {Changes: []Change{{Action: Added, Answer: Denied, Diff: "+" + strings.Repeat("`", maxComment) + "\n+the end\n"}}},
 	} {
 		t.Run(name, func(t *testing.T) {
