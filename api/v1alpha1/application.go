@@ -775,6 +775,10 @@ const (
 	AnnotationUndo = Group + "/rollout-undo"
 )
 
+// AnnotationRequester says who last changed an application's spec, as JSON. The
+// API server's admission writes it over whatever a user put there.
+const AnnotationRequester = Group + "/requester"
+
 // MaxFailingNodes bounds the nodes that a status names.
 const MaxFailingNodes = 10
 

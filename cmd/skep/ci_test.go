@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -143,6 +144,58 @@ func TestPipelinesCallWhatThereIs(t *testing.T) {
 				t.Errorf("%s: skep %s: %v", path, strings.Join(call, " "), err)
 			}
 		}
+	}
+}
+
+// TestOnlyThePushHasTheKey reads which jobs of the pipelines are given secrets, and after which they run.
+func TestOnlyThePushHasTheKey(t *testing.T) {
+	var workflow struct {
+		Permissions map[string]string
+		Jobs        map[string]struct {
+			Needs, If, Environment string
+			Permissions            map[string]string
+			Steps                  []struct{ With map[string]any }
+		}
+	}
+	readPipeline(t, "github/workflow.yml", &workflow)
+	for name, job := range workflow.Jobs {
+		given := strings.Contains(fmt.Sprint(job.Steps), "secrets.") || job.Permissions["packages"] != ""
+		if given != (name == "push") {
+			t.Errorf("the job %s has secrets or writes packages: %t", name, given)
+		}
+	}
+	push := workflow.Jobs["push"]
+	if push.Needs != "check" || push.Environment == "" || !strings.Contains(push.If, "default_branch") || len(workflow.Permissions) > 0 {
+		t.Errorf("the job push is %+v, and every job may %v", push, workflow.Permissions)
+	}
+	var gitlab map[string]struct {
+		Needs         []string
+		ResourceGroup string `json:"resource_group"`
+		Script        []string
+	}
+	readPipeline(t, "gitlab/skep.gitlab-ci.yml", &gitlab)
+	for name, job := range gitlab {
+		if strings.Contains(fmt.Sprint(job.Script), "COSIGN") != (name == "skep-push") {
+			t.Errorf("the job %s has the script %q", name, job.Script)
+		}
+	}
+	if job := gitlab["skep-push"]; !slices.Contains(job.Needs, "skep-vet") || job.ResourceGroup == "" {
+		t.Errorf("the job skep-push is %+v", job)
+	}
+}
+
+// readPipeline decodes a pipeline to copy, which names no branch of Skep.
+func readPipeline(t *testing.T, name string, into any) {
+	t.Helper()
+	source, err := os.ReadFile(filepath.Join(pipelines, name))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := yaml.Unmarshal(source, into); err != nil {
+		t.Fatal(err)
+	}
+	if found := regexp.MustCompile(`(?m)skep-dev/skep/\S*(@|/)main\b|(?i:version): main`).Find(source); found != nil {
+		t.Errorf("%s: %s is a branch, whose content changes", name, found)
 	}
 }
 

@@ -12,6 +12,7 @@ import (
 	"github.com/skep-dev/skep/cmd/skep/internal/diff"
 	"github.com/skep-dev/skep/cmd/skep/internal/display"
 	"github.com/skep-dev/skep/cmd/skep/internal/kubeconfig"
+	"github.com/skep-dev/skep/cmd/skep/internal/render"
 	"github.com/skep-dev/skep/gate"
 	"github.com/skep-dev/skep/policies"
 	"github.com/skep-dev/skep/schemas"
@@ -20,7 +21,7 @@ import (
 // diffFlags are those of skep diff.
 type diffFlags struct {
 	gateFlags
-	tags        []string
+	what        render.Flags
 	revision    string
 	fromCluster bool
 	kube        kubeconfig.Flags
@@ -54,6 +55,9 @@ func newDiff() *cobra.Command {
 			"  kustomize build | skep diff --from-cluster -",
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := f.check(cmd); err != nil {
+				return err
+			}
 			report, err := f.report(cmd, args[0])
 			if err != nil {
 				return err
@@ -70,7 +74,7 @@ func newDiff() *cobra.Command {
 			return nil
 		},
 	}
-	cmd.Flags().StringArrayVarP(&f.tags, "tag", "t", nil, "value for a CUE @tag: key=value")
+	f.what.Register(cmd)
 	cmd.Flags().StringVar(&f.revision, "from", "HEAD", "branch, tag or commit to compare with: where HEAD and it meet")
 	cmd.Flags().BoolVar(&f.fromCluster, "from-cluster", false, "compare with the cluster")
 	cmd.Flags().StringVar(&f.manager, "field-manager", "", "with --from-cluster: apply as this manager (default: the one that applied the object last)")
@@ -78,10 +82,20 @@ func newDiff() *cobra.Command {
 	display.OutputFlag(cmd, &output, diff.Formats()...)
 	f.kube.Register(cmd)
 	f.register(cmd)
-	for _, with := range []string{"from", "policy", "replaces", "signers"} {
+	for _, with := range []string{"from", "policy", "replaces", "signers", "cache", "insecure-registry"} {
 		cmd.MarkFlagsMutuallyExclusive("from-cluster", with)
 	}
 	return cmd
+}
+
+// check rejects flags that say nothing of a comparison with a commit: who gives one means a cluster.
+func (f *diffFlags) check(cmd *cobra.Command) error {
+	for _, name := range []string{"context", "field-manager", "kubeconfig", "namespace", "selector"} {
+		if cmd.Flags().Changed(name) && !f.fromCluster {
+			return fmt.Errorf("diff: --%s is for a comparison with a cluster; write --from-cluster too", name)
+		}
+	}
+	return nil
 }
 
 // report compares a path with what the flags say.
@@ -90,7 +104,9 @@ func (f *diffFlags) report(cmd *cobra.Command, path string) (diff.Report, error)
 	if err != nil {
 		return diff.Report{}, err
 	}
-	from.Tags = f.tags
+	if err := f.what.Set(&from); err != nil {
+		return diff.Report{}, err
+	}
 	objects, problems, err := schemas.Render(cmd.Context(), from)
 	if err != nil {
 		return diff.Report{}, err

@@ -117,34 +117,41 @@ func checkoutOf(from schemas.Options) (*source.Checkout, error) {
 	return source.OpenCheckout(filepath.Join(from.Root, filepath.FromSlash(from.Path)))
 }
 
-// fromCheckout fills in what the user did not give. The commit is named only if it renders to
+// fromCheckout fills in what the user did not give. A commit is named only if it renders to
 // the same: an artifact whose revision does not hold what is in it would mislead whoever
 // audits it.
 func fromCheckout(ctx context.Context, origin *image.Origin, checkout *source.Checkout, from schemas.Options, manifests []byte) error {
-	head, err := checkout.Head()
+	at, err := checkout.Head()
 	if err != nil {
 		return fmt.Errorf("push: %w", err)
 	}
-	origin.Created = head.Time.UTC()
 	if origin.Source == "" {
 		if origin.Source, err = checkout.Remote(); err != nil || origin.Source == "" {
 			return errors.Join(err, errors.New("push: the git repository has no remote origin; give the address by --source"))
 		}
 	}
-	if origin.Revision != "" {
-		return nil
+	remedy := "give the revision by --revision"
+	if origin.Revision == "" {
+		origin.Revision = at.Revision()
+	} else {
+		named, found := checkout.Named(origin.Revision)
+		if !found {
+			origin.Created = at.Time.UTC()
+			return nil
+		}
+		at, remedy = named, "give a --revision that names no other commit"
 	}
-	origin.Revision = head.Revision()
+	origin.Created = at.Time.UTC()
 	var committed []byte
-	err = atCommit(ctx, checkout, head, from, func(there schemas.Options) error {
+	err = atCommit(ctx, checkout, at, from, func(there schemas.Options) error {
 		committed, err = rendered(ctx, there)
 		return err
 	})
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
-		return fmt.Errorf("push: render commit %s: %w", head.Hash, err)
+		return fmt.Errorf("push: render commit %s: %w", at.Hash, err)
 	}
 	if !bytes.Equal(committed, manifests) {
-		return fmt.Errorf("push: commit %s renders to something else than the working tree; commit the changes, or give the revision by --revision", head.Hash)
+		return fmt.Errorf("push: commit %s renders to something else than the working tree; commit the changes, or %s", at.Hash, remedy)
 	}
 	return nil
 }

@@ -5,12 +5,12 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"slices"
 
 	"github.com/spf13/cobra"
 
 	"github.com/skep-dev/skep/cmd/skep/internal/display"
 	"github.com/skep-dev/skep/cmd/skep/internal/images"
+	"github.com/skep-dev/skep/cmd/skep/internal/render"
 	"github.com/skep-dev/skep/hook"
 	"github.com/skep-dev/skep/schemas"
 )
@@ -65,9 +65,9 @@ func yes(b bool) string {
 
 func newRender() *cobra.Command {
 	var (
-		output, pkg, tagsEnv string
-		tags, expressions    []string
-		push                 images.PushFlags
+		output string
+		what   render.Flags
+		push   images.PushFlags
 	)
 	cmd := &cobra.Command{
 		Use:   "render PATH",
@@ -84,11 +84,9 @@ func newRender() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			more, err := tagsFromEnv(tagsEnv)
-			if err != nil {
+			if err := what.Set(&from); err != nil {
 				return err
 			}
-			from.Package, from.Expressions, from.Tags = pkg, expressions, slices.Concat(tags, more)
 			if push.Wanted() {
 				return pushRendered(cmd, &push, from)
 			}
@@ -102,11 +100,8 @@ func newRender() *cobra.Command {
 			return problemsError(problems)
 		},
 	}
-	cmd.Flags().StringVarP(&pkg, "package", "p", "", "CUE package to render, of several in the folder; _ is the one without a name (default: all)")
-	cmd.Flags().StringArrayVarP(&expressions, "expression", "e", nil, "CUE expression to render instead of the whole package, such as apps.edge; may be repeated")
+	what.Register(cmd)
 	push.Register(cmd)
-	cmd.Flags().StringArrayVarP(&tags, "tag", "t", nil, "value for a CUE @tag: key=value")
-	cmd.Flags().StringVar(&tagsEnv, "tags-from-env", "", "environment variable with more tags, as parameters of an Argo CD plugin: ARGOCD_APP_PARAMETERS")
 	display.OutputFlag(cmd, &output, "yaml", "json")
 	return cmd
 }

@@ -3,8 +3,6 @@ package main
 import (
 	"cmp"
 	"errors"
-	"fmt"
-	"os"
 	"slices"
 
 	"github.com/spf13/cobra"
@@ -53,17 +51,4 @@ func printTags(cmd *cobra.Command, format string, tags []schemas.Tag) error {
 		rows = append(rows, []string{t.Name, t.Type, cmp.Or(t.Default, "-"), cmp.Or(display.List(t.Shorthands), "-"), t.Source.String(), cmp.Or(t.Doc, "-")})
 	}
 	return display.Table(out, []string{"TAG", "TYPE", "DEFAULT", "SHORT", "SOURCE", "DESCRIPTION"}, rows)
-}
-
-// tagsFromEnv reads tags, each key=value, from an environment variable that holds parameters of
-// Argo CD; one that is not set or empty has none.
-func tagsFromEnv(name string) ([]string, error) {
-	if name == "" {
-		return nil, nil
-	}
-	tags, err := argocd.Tags(os.Getenv(name))
-	if err != nil {
-		return nil, fmt.Errorf("read parameters of Argo CD from %s: %w", name, err)
-	}
-	return tags, nil
 }

@@ -59,7 +59,7 @@ func (Recorder) Handle(_ context.Context, req webhook.AdmissionRequest) webhook.
 	}
 	// Where these are the same, the old record is put back: a tool that applies an
 	// object again, whoever runs it, is to change nothing.
-	wanted := before.GetAnnotations()[application.AnnotationRequester]
+	wanted := before.GetAnnotations()[v1alpha1.AnnotationRequester]
 	if req.Operation != admissionv1.Update || differ(&before, &object, steering()...) || !reflect.DeepEqual(object.Object["spec"], before.Object["spec"]) {
 		if wanted, err = record(req.UserInfo); err != nil {
 			return webhook.Errored(http.StatusInternalServerError, err)
@@ -80,20 +80,20 @@ func exact(raw []byte) (object unstructured.Unstructured, err error) {
 // empty, and leaves all else as it was written.
 func patches(annotations map[string]string, wanted string) []webhook.JSONPatchOp {
 	const whole = "/metadata/annotations"
-	key := whole + "/" + strings.ReplaceAll(application.AnnotationRequester, "/", "~1")
-	switch is := annotations[application.AnnotationRequester]; {
+	key := whole + "/" + strings.ReplaceAll(v1alpha1.AnnotationRequester, "/", "~1")
+	switch is := annotations[v1alpha1.AnnotationRequester]; {
 	case is == wanted:
 		return nil
 	case wanted == "":
 		return []webhook.JSONPatchOp{{Operation: "remove", Path: key}}
 	case annotations == nil:
-		return []webhook.JSONPatchOp{{Operation: "add", Path: whole, Value: map[string]string{application.AnnotationRequester: wanted}}}
+		return []webhook.JSONPatchOp{{Operation: "add", Path: whole, Value: map[string]string{v1alpha1.AnnotationRequester: wanted}}}
 	}
 	return []webhook.JSONPatchOp{{Operation: "add", Path: key, Value: wanted}}
 }
 
 // unrecorded is what whoever writes is told while nobody records them.
-const unrecorded = "admission/requester: the annotation " + application.AnnotationRequester + " does not say who asks, which what installs Skep has recorded over whatever stands there " +
+const unrecorded = "admission/requester: the annotation " + v1alpha1.AnnotationRequester + " does not say who asks, which what installs Skep has recorded over whatever stands there " +
 	"(have an admin install the MutatingAdmissionPolicy skep-requester of Skep's chart, or the webhook requester.skep.dev)"
 
 // recorded reports whether an application says truly who asked, so that no policy
@@ -110,11 +110,11 @@ func recorded(before, now client.Object, asks bool, user authenticationv1.UserIn
 	}
 	// The recorders write the same in other words.
 	truth := &v1alpha1.BpfApplication{}
-	truth.SetAnnotations(map[string]string{application.AnnotationRequester: text})
+	truth.SetAnnotations(map[string]string{v1alpha1.AnnotationRequester: text})
 	if reflect.DeepEqual(application.Requester(app), application.Requester(truth)) {
 		return true, nil
 	}
-	return !asks && !differ(before, now, application.AnnotationRequester), nil
+	return !asks && !differ(before, now, v1alpha1.AnnotationRequester), nil
 }
 
 // record is a user as application.Requester reads it. Groups that do not fit

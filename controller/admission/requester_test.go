@@ -10,7 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"sigs.k8s.io/controller-runtime/pkg/webhook"
 
-	"github.com/skep-dev/skep/controller/application"
+	"github.com/skep-dev/skep/api/v1alpha1"
 )
 
 // TestTheRecorderTouchesNothingButItsAnnotation has numbers in a spec that no float
@@ -26,14 +26,14 @@ func TestTheRecorderTouchesNothingButItsAnnotation(t *testing.T) {
 		return runtime.RawExtension{Raw: fmt.Appendf(nil, `{"metadata":{"name":"a"%s},"spec":{"variables":{"seed":%s}}}`, annotations, seed)}
 	}
 	with := func(record string) string {
-		return fmt.Sprintf(`,"annotations":{"mine":"yes",%q:%q}`, application.AnnotationRequester, record)
+		return fmt.Sprintf(`,"annotations":{"mine":"yes",%q:%q}`, v1alpha1.AnnotationRequester, record)
 	}
 	for sentence, c := range map[string]struct {
 		before, now runtime.RawExtension
 		want        []webhook.JSONPatchOp
 	}{
 		"a new one without annotations": {runtime.RawExtension{}, object("", seed),
-			[]webhook.JSONPatchOp{{Operation: "add", Path: whole, Value: map[string]string{application.AnnotationRequester: ben}}}},
+			[]webhook.JSONPatchOp{{Operation: "add", Path: whole, Value: map[string]string{v1alpha1.AnnotationRequester: ben}}}},
 		"a new one with a forgery": {runtime.RawExtension{}, object(with(ann), seed), []webhook.JSONPatchOp{{Operation: "add", Path: key, Value: ben}}},
 		"another number":           {object(with(ann), "9007199254740992"), object(with(ann), seed), []webhook.JSONPatchOp{{Operation: "add", Path: key, Value: ben}}},
 		"the same number":          {object(with(ann), seed), object(with(ann), seed), nil},

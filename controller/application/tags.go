@@ -18,15 +18,11 @@ import (
 // namespaceKind is what namespaces are read as: their metadata is enough.
 var namespaceKind = schema.GroupVersionKind{Version: "v1", Kind: "Namespace"}
 
-// AnnotationRequester says who last changed an application's spec, as JSON. The
-// API server's admission writes it over whatever a user put there.
-const AnnotationRequester = v1alpha1.Group + "/requester"
-
 // Requester is who last changed the application; empty where nobody recorded
 // it.
 func Requester(app v1alpha1.Application) policies.Requester {
 	var who policies.Requester
-	if json.Unmarshal([]byte(app.GetAnnotations()[AnnotationRequester]), &who) != nil {
+	if json.Unmarshal([]byte(app.GetAnnotations()[v1alpha1.AnnotationRequester]), &who) != nil {
 		return policies.Requester{}
 	}
 	return who

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"time"
 
@@ -89,6 +90,27 @@ func (c *Checkout) Head() (Commit, error) {
 		at.Branch = head.Name().Short()
 	}
 	return at, nil
+}
+
+// hashAtEnd is the hash, or seven digits of it at least, that a revision such as main@sha1:HASH ends in.
+var hashAtEnd = regexp.MustCompile(`(?:^|[^0-9A-Za-z])([0-9a-f]{7,40})$`)
+
+// Named is the commit whose hash a revision such as main@sha1:HASH ends in; false where the
+// repository has none such.
+func (c *Checkout) Named(revision string) (Commit, bool) {
+	found := hashAtEnd.FindStringSubmatch(revision)
+	if found == nil {
+		return Commit{}, false
+	}
+	hash, err := c.repo.ResolveRevision(plumbing.Revision(found[1]))
+	if err != nil {
+		return Commit{}, false
+	}
+	commit, err := c.repo.CommitObject(*hash)
+	if err != nil {
+		return Commit{}, false
+	}
+	return commitOf(commit), true
 }
 
 func commitOf(c *object.Commit) Commit { return Commit{Hash: c.Hash.String(), Time: c.Committer.When} }

@@ -10,9 +10,9 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/yaml"
 
+	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/controller"
 	"github.com/skep-dev/skep/controller/admission"
-	reconciler "github.com/skep-dev/skep/controller/application"
 	"github.com/skep-dev/skep/test/harness/deployment"
 )
 
@@ -78,7 +78,7 @@ func (c *cluster) admitted(want bool) error {
 	if err := c.Create(c.t.Context(), app, client.DryRunAll); err != nil {
 		return err
 	}
-	requester := app.Annotations[reconciler.AnnotationRequester]
+	requester := app.Annotations[v1alpha1.AnnotationRequester]
 	if apierrors.IsForbidden(refused) != want || (requester != "") != want {
 		return fmt.Errorf("it is to be %t: %w; requester %q", want, refused, requester)
 	}

@@ -20,7 +20,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/skep-dev/skep/api/v1alpha1"
-	"github.com/skep-dev/skep/controller/application"
 	"github.com/skep-dev/skep/test/fixture/programs"
 )
 
@@ -122,7 +121,7 @@ func TestWhoTakesAPlaceIsJudgedAnew(t *testing.T) {
 }`, ann))
 	again := func() *v1alpha1.BpfApplication {
 		o := w.app(app.Name, app.Spec.Bytecode.Image)
-		o.Annotations = map[string]string{application.AnnotationRequester: fmt.Sprintf(`{"username":%q}`, ann)}
+		o.Annotations = map[string]string{v1alpha1.AnnotationRequester: fmt.Sprintf(`{"username":%q}`, ann)}
 		return o
 	}
 	// Whoever may write in the namespace may delete; the name does not lend what
@@ -156,7 +155,7 @@ func TestForgeriesCountForNothing(t *testing.T) {
 		app := w.app(name, unsigned)
 		app.Spec.Programs[0].Name = "xdp_pass"
 		app.Annotations = map[string]string{
-			"skep.dev/verified": "true", "skep.dev/signers": w.signer, "skep.dev/confirm": "true", application.AnnotationRequester: forgery,
+			"skep.dev/verified": "true", "skep.dev/signers": w.signer, "skep.dev/confirm": "true", v1alpha1.AnnotationRequester: forgery,
 		}
 		app.Status.Digest, app.Status.Signers, app.Status.Serial = digest, []string{w.signer}, 1
 		for _, kind := range []string{v1alpha1.ConditionVerified, v1alpha1.ConditionAllowed, v1alpha1.ConditionDeployed, v1alpha1.ConditionReady} {

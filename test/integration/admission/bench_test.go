@@ -26,7 +26,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/skep-dev/skep/api/v1alpha1"
-	"github.com/skep-dev/skep/controller/application"
 	"github.com/skep-dev/skep/test/fixture/programs"
 	"github.com/skep-dev/skep/test/fixture/rules"
 	"github.com/skep-dev/skep/test/harness/command"
@@ -200,7 +199,7 @@ func review(b testing.TB, app *v1alpha1.BpfApplication) []byte {
 	b.Helper()
 	app.SetGroupVersionKind(v1alpha1.GroupVersion().WithKind(v1alpha1.KindBpfApplication))
 	changed := app.DeepCopy()
-	changed.Annotations = map[string]string{application.AnnotationRequester: `{"username":"admin","groups":[]}`}
+	changed.Annotations = map[string]string{v1alpha1.AnnotationRequester: `{"username":"admin","groups":[]}`}
 	changed.Spec.Programs[0].Attach[0].Interfaces.Names = []string{somewhere}
 	raw := func(o any) runtime.RawExtension {
 		body, err := json.Marshal(o)

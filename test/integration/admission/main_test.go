@@ -29,7 +29,6 @@ import (
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/controller"
 	"github.com/skep-dev/skep/controller/admission"
-	"github.com/skep-dev/skep/controller/application"
 	"github.com/skep-dev/skep/policies"
 	"github.com/skep-dev/skep/test/fixture/supply"
 	"github.com/skep-dev/skep/test/harness/controlplane"
@@ -164,7 +163,7 @@ func requesterRecorded(ctx context.Context, want bool) error {
 	app := &v1alpha1.ClusterBpfApplication{ObjectMeta: metav1.ObjectMeta{Name: "probe"}}
 	app.Spec.Bytecode.Image = "127.0.0.1:1/none@sha256:" + string(slices.Repeat([]byte("0"), 64))
 	app.Spec.Programs = []v1alpha1.Program{{Name: "p"}}
-	app.Annotations = map[string]string{application.AnnotationRequester: forgery}
+	app.Annotations = map[string]string{v1alpha1.AnnotationRequester: forgery}
 	err := admin.Create(ctx, app, client.DryRunAll)
 	if !want {
 		if !apierrors.IsForbidden(err) || !strings.Contains(err.Error(), "admission/requester") {
@@ -175,7 +174,7 @@ func requesterRecorded(ctx context.Context, want bool) error {
 	if err != nil {
 		return err
 	}
-	if got := app.Annotations[application.AnnotationRequester]; got == forgery {
+	if got := app.Annotations[v1alpha1.AnnotationRequester]; got == forgery {
 		return fmt.Errorf("requester is %q", got)
 	}
 	return nil

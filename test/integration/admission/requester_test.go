@@ -67,7 +67,7 @@ func standing(t *testing.T) func(*testing.T) {
 		}{
 			"a label":                   {func(a *v1alpha1.BpfApplication) { a.Labels = map[string]string{"a": "b"} }, true},
 			"to suspend it":             {func(a *v1alpha1.BpfApplication) { a.Spec.Suspend = true }, true},
-			"a forgery":                 {func(a *v1alpha1.BpfApplication) { a.Annotations[application.AnnotationRequester] = forgery }, false},
+			"a forgery":                 {func(a *v1alpha1.BpfApplication) { a.Annotations[v1alpha1.AnnotationRequester] = forgery }, false},
 			"no record":                 {func(a *v1alpha1.BpfApplication) { a.Annotations = nil }, false},
 			"a spec by another":         {func(a *v1alpha1.BpfApplication) { a.Spec.Programs[0].Attach[0].Interfaces.Names[0] = "eth1" }, false},
 			"what steers it by another": {func(a *v1alpha1.BpfApplication) { a.Annotations[gate.AnnotationRequestedAt] = "1" }, false},
@@ -108,7 +108,7 @@ func forgeries(t *testing.T) {
 	ann, _ := w.user("ann", "skep-application-editor")
 	ben, _ := w.user("ben", "skep-application-editor")
 	app := w.app("app", w.signed())
-	app.Annotations = map[string]string{application.AnnotationRequester: forgery, "mine": "yes"}
+	app.Annotations = map[string]string{v1alpha1.AnnotationRequester: forgery, "mine": "yes"}
 	w.create(ann, app)
 	want := policies.Requester{Username: "ann", Groups: []string{"system:authenticated", "group-of-ann"}}
 	if diff := cmp.Diff(want, application.Requester(app)); diff != "" || app.Annotations["mine"] != "yes" {
@@ -120,12 +120,12 @@ func forgeries(t *testing.T) {
 		want   string
 	}{
 		{"another's label does not change it", func(a *v1alpha1.BpfApplication) { a.Labels = map[string]string{"a": "b"} }, "ann"},
-		{"nor does another's forgery", func(a *v1alpha1.BpfApplication) { a.Annotations[application.AnnotationRequester] = forgery }, "ann"},
+		{"nor does another's forgery", func(a *v1alpha1.BpfApplication) { a.Annotations[v1alpha1.AnnotationRequester] = forgery }, "ann"},
 		{"nor its removal, with all annotations", func(a *v1alpha1.BpfApplication) { a.Annotations = nil }, "ann"},
 		{"another's spec does", func(a *v1alpha1.BpfApplication) { a.Spec.Programs[0].Attach[0].Interfaces.Names[0] = "eth1" }, "ben"},
 		{"and so does a spec with a forgery", func(a *v1alpha1.BpfApplication) {
 			a.Spec.Suspend = true
-			a.Annotations[application.AnnotationRequester] = forgery
+			a.Annotations[v1alpha1.AnnotationRequester] = forgery
 		}, "ben"},
 	} {
 		w.asked(app)
@@ -139,8 +139,8 @@ func forgeries(t *testing.T) {
 		}
 	}
 	// What the controller wrote meanwhile is status, and its requester nobody's.
-	if strings.Contains(app.Annotations[application.AnnotationRequester], "serviceaccount") {
-		t.Errorf("requester is %s", app.Annotations[application.AnnotationRequester])
+	if strings.Contains(app.Annotations[v1alpha1.AnnotationRequester], "serviceaccount") {
+		t.Errorf("requester is %s", app.Annotations[v1alpha1.AnnotationRequester])
 	}
 }
 
@@ -189,7 +189,7 @@ func steering(t *testing.T) {
 			{"set", ben, func(a map[string]string) { a[annotation] = "1" }, "ben"},
 			{"left as it is", ann, func(a map[string]string) { a["mine"] = "yes" }, "ben"},
 			{"removed", ann, func(a map[string]string) { delete(a, annotation) }, "ann"},
-			{"set with a forgery", ben, func(a map[string]string) { a[annotation], a[application.AnnotationRequester] = "2", forgery }, "ben"},
+			{"set with a forgery", ben, func(a map[string]string) { a[annotation], a[v1alpha1.AnnotationRequester] = "2", forgery }, "ben"},
 		} {
 			w.asked(app)
 			before := app.DeepCopy()
@@ -209,7 +209,7 @@ func steering(t *testing.T) {
 func drift(t *testing.T) {
 	for name, annotations := range map[string]map[string]string{
 		"without the annotation": nil,
-		"with a forged one":      {application.AnnotationRequester: forgery},
+		"with a forged one":      {v1alpha1.AnnotationRequester: forgery},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t)
@@ -235,15 +235,15 @@ func drift(t *testing.T) {
 				return o
 			}
 			first := apply(flux)
-			text := first.GetAnnotations()[application.AnnotationRequester]
+			text := first.GetAnnotations()[v1alpha1.AnnotationRequester]
 			if !strings.Contains(text, "system:serviceaccount:apps:team") {
 				t.Fatalf("requester is %q", text)
 			}
 			for range 3 {
 				for _, c := range []client.Client{flux, other} {
 					again := apply(c, client.ForceOwnership)
-					if again.GetGeneration() != first.GetGeneration() || again.GetAnnotations()[application.AnnotationRequester] != text {
-						t.Fatalf("applied again: generation %d, requester %q", again.GetGeneration(), again.GetAnnotations()[application.AnnotationRequester])
+					if again.GetGeneration() != first.GetGeneration() || again.GetAnnotations()[v1alpha1.AnnotationRequester] != text {
+						t.Fatalf("applied again: generation %d, requester %q", again.GetGeneration(), again.GetAnnotations()[v1alpha1.AnnotationRequester])
 					}
 					if diff := cmp.Diff(owners(first), owners(again)); diff != "" {
 						t.Fatalf("applying again moved fields between owners:\n%s", diff)

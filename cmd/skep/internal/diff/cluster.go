@@ -23,6 +23,7 @@ import (
 
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/gate"
+	"github.com/skep-dev/skep/nodemode/source"
 	"github.com/skep-dev/skep/schemas"
 	"github.com/skep-dev/skep/text"
 )
@@ -64,7 +65,7 @@ func (c *Cluster) Compare(ctx context.Context, objects []schemas.Object) (r Repo
 	if c.api, err = dynamic.NewForConfig(config); err != nil {
 		return r, nil, fmt.Errorf("reach cluster: %w", err)
 	}
-	r = Report{Against: "cluster " + c.Config.Host, Changes: []Change{}}
+	r = Report{Against: "cluster " + source.Redact(c.Config.Host), Changes: []Change{}}
 	compared := make([]comparison, len(objects))
 	g, gctx := errgroup.WithContext(ctx)
 	g.SetLimit(atOnce)
@@ -203,8 +204,11 @@ func (c *Cluster) dryRun(ctx context.Context, id v1alpha1.Identity, live, wanted
 		return nil, err
 	}
 	patch, err := jsonmergepatch.CreateThreeWayJSONMergePatch([]byte(live.GetAnnotations()[lastApplied]), modified, current)
-	if err != nil || string(patch) == "{}" {
-		return live, err
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w; apply the object again with --server-side, or compare by --field-manager", errLastApplied, err)
+	}
+	if string(patch) == "{}" {
+		return live, nil
 	}
 	options.Force = nil
 	return c.within(id).Patch(ctx, id.Name, types.MergePatchType, patch, options)
@@ -238,10 +242,25 @@ func clientSide(live *unstructured.Unstructured) bool {
 	return live != nil && appliedBy(live) == "" && live.GetAnnotations()[lastApplied] != ""
 }
 
+// Errors that are about one object, or one kind, and do not end the command.
+var (
+	errLastApplied = errors.New("annotation " + lastApplied + " of the live object cannot be read")
+	errTooMany     = fmt.Errorf("there are more than %d", maxListed)
+)
+
 // unreachable reports whether an error is about the API server and no object of it.
 func unreachable(err error) bool {
+	if errors.Is(err, errLastApplied) {
+		return false
+	}
 	var status apierrors.APIStatus
-	return !errors.As(err, &status) || apierrors.IsUnauthorized(err) || apierrors.ReasonForError(err) == metav1.StatusReasonUnknown
+	if !errors.As(err, &status) || apierrors.IsUnauthorized(err) {
+		return true
+	}
+	// A webhook may deny without a reason, by a code of the client's errors.
+	code := status.Status().Code
+	ofClient := code >= http.StatusBadRequest && code < http.StatusInternalServerError
+	return apierrors.ReasonForError(err) == metav1.StatusReasonUnknown && !ofClient
 }
 
 // answer sets what the API server said of a dry run: an error, or warnings.
@@ -313,7 +332,7 @@ func kinds() []string {
 // removed adds what the owner of the objects has in the cluster, and PATH has not. Where the
 // caller may not list a kind everywhere, the namespaces of PATH are looked at.
 func (c *Cluster) removed(ctx context.Context, r *Report, known map[v1alpha1.Identity]bool, owners map[string]bool) (cautions []string, err error) {
-	var within, hidden []string
+	var within, hidden, partly []string
 	for _, kind := range kinds() {
 		visit := func(live *unstructured.Unstructured) error {
 			id := v1alpha1.Identity{Kind: kind, Namespace: live.GetNamespace(), Name: live.GetName()}
@@ -331,20 +350,28 @@ func (c *Cluster) removed(ctx context.Context, r *Report, known map[v1alpha1.Ide
 		if apierrors.IsForbidden(err) {
 			hidden, err = append(hidden, kind), nil
 		}
+		if errors.Is(err, errTooMany) {
+			partly, err = append(partly, kind), nil
+		}
 		if err != nil {
 			return nil, fmt.Errorf("list %s: %w", kind, err)
 		}
 	}
-	return append(caution("for the namespaces of PATH alone", within), caution("nowhere", hidden)...), nil
+	const right = "ask for the right to list them"
+	return slices.Concat(
+		caution("for the namespaces of PATH alone", within, right),
+		caution("nowhere", hidden, right),
+		caution(fmt.Sprintf("for the first %d of each alone", maxListed), partly, "choose fewer by --selector"),
+	), nil
 }
 
 // caution says that removed objects of some kinds are not shown everywhere; nothing where there
 // are none.
-func caution(where string, kinds []string) []string {
+func caution(where string, kinds []string, remedy string) []string {
 	if len(kinds) == 0 {
 		return nil
 	}
-	return []string{fmt.Sprintf("removed objects of the kinds %s are shown %s; ask for the right to list them", strings.Join(kinds, ", "), where)}
+	return []string{fmt.Sprintf("removed objects of the kinds %s are shown %s; %s", strings.Join(kinds, ", "), where, remedy)}
 }
 
 // remove adds an object that is removed.
@@ -376,7 +403,7 @@ func (c *Cluster) listWithin(ctx context.Context, kind string, known map[v1alpha
 	return nil
 }
 
-// list has each object of a kind visited.
+// list has each object of a kind visited, until there are too many.
 func (c *Cluster) list(ctx context.Context, kind, namespace string, visit func(*unstructured.Unstructured) error) error {
 	options := metav1.ListOptions{LabelSelector: c.Selector, Limit: pageSize}
 	for seen := 0; ; {
@@ -394,7 +421,7 @@ func (c *Cluster) list(ctx context.Context, kind, namespace string, visit func(*
 			return nil
 		}
 		if seen >= maxListed {
-			return fmt.Errorf("there are more than %d; choose fewer by --selector", maxListed)
+			return errTooMany
 		}
 	}
 }

@@ -19,7 +19,8 @@ const lastApplied = "kubectl.kubernetes.io/last-applied-configuration"
 var authored = []string{"name", "namespace", "labels", "annotations", "finalizers", "ownerReferences"}
 
 // document is an object as YAML, without what nobody writes into a definition: status, what
-// the API server keeps of it, and the annotations of Skep's own admission and commands.
+// the API server keeps of it, and the annotation that Skep's own admission writes. Those by
+// which people steer Skep, such as rollout-undo and confirm, are shown.
 func document(o *unstructured.Unstructured) (string, error) {
 	plain := o.DeepCopy()
 	delete(plain.Object, "status")
@@ -28,7 +29,7 @@ func document(o *unstructured.Unstructured) (string, error) {
 		return "", err
 	}
 	annotations := plain.GetAnnotations()
-	maps.DeleteFunc(annotations, func(name, _ string) bool { return name == lastApplied || strings.HasPrefix(name, v1alpha1.Group+"/") })
+	maps.DeleteFunc(annotations, func(name, _ string) bool { return name == lastApplied || name == v1alpha1.AnnotationRequester })
 	metadata["annotations"] = annotations
 	if len(annotations) == 0 {
 		delete(metadata, "annotations")

@@ -1,11 +1,15 @@
 package diff
 
 import (
+	"slices"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+
+	"github.com/skep-dev/skep/api/v1alpha1"
 )
 
 // marked is an object with labels and annotations that a manager wrote.
@@ -36,6 +40,30 @@ func TestTheOwnerIsWhoSaysSo(t *testing.T) {
 	} {
 		if owner, kept := ownerOf(c.object), keptByOwner(c.object); owner != c.owner || kept != c.kept {
 			t.Errorf("%s: owner %q, kept %t; want %q, %t", name, owner, kept, c.owner, c.kept)
+		}
+	}
+}
+
+// TestOnlyWhatAdmissionWritesIsHidden has an author steer Skep by annotations, which is a change.
+func TestOnlyWhatAdmissionWritesIsHidden(t *testing.T) {
+	steering := []string{v1alpha1.AnnotationUndo, v1alpha1.AnnotationResume, v1alpha1.Group + "/confirm"}
+	hidden := []string{v1alpha1.AnnotationRequester, lastApplied}
+	annotations := map[string]string{}
+	for _, name := range slices.Concat(steering, hidden) {
+		annotations[name] = "1"
+	}
+	doc, err := document(marked("kubectl", nil, annotations))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range steering {
+		if !strings.Contains(doc, name) {
+			t.Errorf("%s is hidden in:\n%s", name, doc)
+		}
+	}
+	for _, name := range hidden {
+		if strings.Contains(doc, name) {
+			t.Errorf("%s is shown in:\n%s", name, doc)
 		}
 	}
 }

@@ -3,8 +3,11 @@ package diff
 import (
 	"fmt"
 	"io"
+	"regexp"
+	"slices"
 	"strings"
 
+	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/cmd/skep/internal/display"
 	"github.com/skep-dev/skep/text"
 )
@@ -69,31 +72,135 @@ const maxComment = 65_536
 // it instead of adding one.
 const Marker = "<!-- skep diff -->"
 
+// Bounds within a comment, in bytes.
+const (
+	// forLeft is what a line takes that says what is left out, and maxSample the names in it.
+	forLeft, maxSample = 600, 400
+	// fewest is the least of a fold, with its end left out.
+	fewest = 1024
+	// maxLine is what is shown of a line.
+	maxLine = 1024
+	// maxTicks is how many backticks in a row are shown.
+	maxTicks = 15
+)
+
+// group are changes that share what room a comment has: whoever adds many, or long ones, of one
+// group takes nothing from the others.
+type group struct {
+	name    string
+	changes []Change
+}
+
+// groups are the changes in the order in which a reader needs them, without empty groups.
+func (r *Report) groups() []group {
+	all := []group{{name: "rejected"}, {name: "removed"}, {name: "signers and policies"}, {name: "applications"}}
+	for _, c := range r.Changes {
+		at := 3
+		switch {
+		case c.Rejected():
+			at = 0
+		case c.Action == Removed:
+			at = 1
+		case c.Kind == v1alpha1.KindBpfSigner || c.Kind == v1alpha1.KindBpfPolicy || c.Kind == v1alpha1.KindClusterBpfPolicy:
+			at = 2
+		}
+		all[at].changes = append(all[at].changes, c)
+	}
+	return slices.DeleteFunc(all, func(g group) bool { return len(g.changes) == 0 })
+}
+
+// leftOut names the first of the changes that do not fit.
+func (g group) leftOut(shown int) string {
+	left := g.changes[shown:]
+	var names []string
+	for _, c := range left[:min(len(left), 5)] {
+		names = append(names, c.String())
+	}
+	return fmt.Sprintf("%d more (%s), first %s", len(left), g.name, code(text.Cut(text.Line(strings.Join(names, ", ")), maxSample)))
+}
+
+// shares divides room among needs: nobody gets more than it needs, nor less for another's
+// greater need.
+func shares(room int, needs []int) []int {
+	order := make([]int, len(needs))
+	for i := range order {
+		order[i] = i
+	}
+	slices.SortFunc(order, func(a, b int) int { return needs[a] - needs[b] })
+	out := make([]int, len(needs))
+	for i, at := range order {
+		out[at] = max(0, min(needs[at], room/(len(order)-i)))
+		room -= out[at]
+	}
+	return out
+}
+
+// divided writes the parts of groups, each whole if there is room, and else as fit has it of
+// the parts in so many bytes.
+func divided(b *strings.Builder, room int, parts [][]string, fit func(i, most int) string) {
+	needs := make([]int, len(parts))
+	for i, all := range parts {
+		for _, part := range all {
+			needs[i] += len(part)
+		}
+	}
+	for i, most := range shares(room, needs) {
+		if most == needs[i] {
+			b.WriteString(strings.Join(parts[i], ""))
+			continue
+		}
+		b.WriteString(fit(i, most-forLeft))
+	}
+}
+
 // markdown is the report as a comment of at most so many bytes: a table, then the diffs folded.
 // The table takes no more than half of it.
 func (r *Report) markdown(most int) string {
-	const forRest = 128
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s\n**skep diff**: %s\n", Marker, r.Summary())
 	if len(r.Changes) == 0 {
 		return b.String()
 	}
 	b.WriteString("\n| | object | answer |\n|---|---|---|\n")
-	for i, c := range r.Changes {
-		row := fmt.Sprintf("| %s | %s %s | %s |\n", c.Action, c.Kind, code(c.Identity.String()), answerCell(c))
-		if b.Len()+len(row) > most/2 {
-			fmt.Fprintf(&b, "| | and %d more | |\n", len(r.Changes)-i)
-			break
+	groups := r.groups()
+	rows, folds := make([][]string, len(groups)), make([][]string, len(groups))
+	for i, g := range groups {
+		for _, c := range g.changes {
+			rows[i] = append(rows[i], fmt.Sprintf("| %s | %s %s | %s |\n", c.Action, c.Kind, code(c.Identity.String()), answerCell(c)))
+			folds[i] = append(folds[i], c.details(most))
 		}
-		b.WriteString(row)
 	}
-	for i, c := range r.Changes {
-		details := c.details(most - forRest - b.Len())
-		if details == "" {
-			fmt.Fprintf(&b, "\n%d more diffs do not fit here; run `skep diff`.\n", len(r.Changes)-i)
+	divided(&b, most/2-b.Len(), rows, func(i, room int) string {
+		shown, out := 0, ""
+		for ; len(out)+len(rows[i][shown]) <= room; shown++ {
+			out += rows[i][shown]
+		}
+		return out + fmt.Sprintf("| | and %s | |\n", groups[i].leftOut(shown))
+	})
+	divided(&b, most-b.Len(), folds, func(i, room int) string { return groups[i].folded(room, folds[i]) })
+	return b.String()
+}
+
+// folded are as many folds of a group as get at least the fewest bytes each, or all they need.
+func (g group) folded(room int, folds []string) string {
+	var needs []int
+	for least := 0; len(needs) < len(folds); {
+		need := len(folds[len(needs)])
+		if least += min(need, fewest); least > room {
 			break
 		}
-		b.WriteString(details)
+		needs = append(needs, need)
+	}
+	var b strings.Builder
+	for i, most := range shares(room, needs) {
+		if most < needs[i] {
+			b.WriteString(g.changes[i].details(most))
+			continue
+		}
+		b.WriteString(folds[i])
+	}
+	if len(needs) < len(folds) {
+		fmt.Fprintf(&b, "\n%s: these diffs do not fit here; run `skep diff`.\n", g.leftOut(len(needs)))
 	}
 	return b.String()
 }
@@ -109,31 +216,22 @@ func answerCell(c Change) string {
 	return string(c.Answer)
 }
 
-// details are the reasons and the diff of a change, folded, in at most so many bytes: the end
-// of a long one is left out, and empty means that not even a beginning fits.
+// details are the reasons and the diff of a change, folded, in at most so many bytes, at least
+// fewest: the ends of long lines and of a long diff are left out.
 func (c Change) details(most int) string {
-	var lines []string
-	for _, why := range c.Reasons {
-		lines = append(lines, fmt.Sprintf("# %s: %s", c.Answer, text.Line(why)))
-	}
-	for _, why := range c.Warnings {
-		lines = append(lines, "# warning: "+text.Line(why))
-	}
-	for line := range strings.Lines(c.Diff) {
-		lines = append(lines, text.Printable(strings.TrimSuffix(line, "\n")))
-	}
+	lines := c.lines()
 	// Nothing within the fence is Markdown or HTML, and so nobody is mentioned by it.
 	fence := fenceFor(lines)
 	open := "" // An open fold for what stops a reader.
 	if c.Rejected() {
 		open = " open"
 	}
-	head := fmt.Sprintf("\n<details%s><summary>%s %s</summary>\n\n%sdiff\n", open, c.Action, c, fence)
+	head := fmt.Sprintf("\n<details%s><summary>%s %s</summary>\n\n%sdiff\n", open, c.Action, text.Cut(text.Line(c.String()), maxSample), fence)
 	tail := fence + "\n\n</details>\n"
-	const forCut, fewest = 48, 512
+	const forCut = 48
 	room := most - len(head) - len(tail) - forCut
-	if room < fewest {
-		return ""
+	if all := strings.Join(lines, "\n") + "\n"; len(all) <= room+forCut {
+		return head + all + tail
 	}
 	var b strings.Builder
 	b.WriteString(head)
@@ -145,6 +243,27 @@ func (c Change) details(most int) string {
 		b.WriteString(line + "\n")
 	}
 	return b.String() + tail
+}
+
+// manyTicks are more backticks in a row than are shown.
+var manyTicks = regexp.MustCompile(fmt.Sprintf("(`{%d})`+", maxTicks))
+
+// lines are the reasons, the warnings and the diff, each line bounded.
+func (c Change) lines() []string {
+	var lines []string
+	for _, why := range c.Reasons {
+		lines = append(lines, fmt.Sprintf("# %s: %s", c.Answer, text.Line(why)))
+	}
+	for _, why := range c.Warnings {
+		lines = append(lines, "# warning: "+text.Line(why))
+	}
+	for line := range strings.Lines(c.Diff) {
+		lines = append(lines, text.Printable(strings.TrimSuffix(line, "\n")))
+	}
+	for i, line := range lines {
+		lines[i] = text.Cut(manyTicks.ReplaceAllString(line, "$1…"), maxLine)
+	}
+	return lines
 }
 
 // fenceFor is longer than every run of backticks in the lines.

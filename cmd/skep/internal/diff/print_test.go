@@ -3,6 +3,7 @@ package diff
 import (
 	"bytes"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"unicode/utf8"
@@ -39,8 +40,8 @@ func TestACommentFitsOnGitHub(t *testing.T) {
 	}{
 		"nothing":          {changes(0, 0), []string{"0 added, 0 changed"}},
 		"one long diff":    {changes(1, 100_000), []string{"more lines do not fit here"}},
-		"many short diffs": {changes(3_000, 3), []string{"| | and ", "more diffs do not fit here; run `skep diff`"}},
-		"many long diffs":  {changes(300, 300), []string{"more lines do not fit here", "more diffs do not fit here"}},
+		"many short diffs": {changes(3_000, 3), []string{"| | and ", "these diffs do not fit here; run `skep diff`"}},
+		"many long diffs":  {changes(300, 300), []string{"more lines do not fit here", "these diffs do not fit here"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			out := printed(t, c.report, "markdown")
@@ -88,6 +89,60 @@ func TestNothingInACommentIsMarkdown(t *testing.T) {
 	}
 	if out := printed(t, r, "text"); strings.Contains(out, "\x1b") || !strings.Contains(out, "  warning: @everybody\n") {
 		t.Errorf("text is %q", out)
+	}
+}
+
+// TestNoAuthorHidesWhatOthersChange has one add many objects, or one that is long in each way.
+func TestNoAuthorHidesWhatOthersChange(t *testing.T) {
+	for name, loud := range map[string]*Report{
+		"many":              changes(5_000, 3),
+		"a long diff":       changes(1, 100_000),
+		"a long line":       {Changes: []Change{{Action: Added, Answer: Denied, Diff: "+" + strings.Repeat("x", maxComment) + "\n+the end\n"}}},
+		"rows of backticks": {Changes: slices.Repeat([]Change{{Action: Added, Answer: Denied, Diff: "+" + strings.Repeat("`", 1_000) + "\n"}}, 200)},
+		"a row of backtick": {Changes: []Change{{Action: Added, Answer: Denied, Diff: "+" + strings.Repeat("`", maxComment) + "\n+the end\n"}}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			for _, quiet := range []Change{
+				{Action: Removed, Identity: v1alpha1.Identity{Kind: v1alpha1.KindClusterBpfPolicy, Name: "quiet"}},
+				{Action: Changed, Identity: v1alpha1.Identity{Kind: v1alpha1.KindBpfSigner, Name: "quiet"}},
+				{Action: Changed, Identity: v1alpha1.Identity{Kind: v1alpha1.KindBpfApplication, Namespace: "z", Name: "quiet"}},
+			} {
+				quiet.Diff = "-what is quiet\n"
+				r := &Report{Changes: append(slices.Clone(loud.Changes), quiet)}
+				out := printed(t, r, "markdown")
+				row := fmt.Sprintf("| %s | %s %#q |", quiet.Action, quiet.Kind, quiet.Identity)
+				if !strings.Contains(out, row) || !strings.Contains(out, quiet.Diff) || len(out) > maxComment {
+					t.Errorf("%s is hidden in %d bytes", quiet, len(out))
+				}
+				if strings.Contains(loud.Changes[0].Diff, "the end") && !strings.Contains(out, "+the end\n") {
+					t.Error("one line hides the next")
+				}
+				if len(loud.Changes) > 1_000 && !strings.Contains(out, " more (rejected), first `BpfApplication n") {
+					t.Error("it does not name what is left out")
+				}
+			}
+		})
+	}
+}
+
+func TestWhatStopsAReaderIsFirst(t *testing.T) {
+	r := &Report{}
+	for i, c := range []Change{
+		{Action: Added, Identity: v1alpha1.Identity{Kind: v1alpha1.KindBpfApplication}},
+		{Action: Added, Identity: v1alpha1.Identity{Kind: v1alpha1.KindBpfSigner}},
+		{Action: Removed, Identity: v1alpha1.Identity{Kind: v1alpha1.KindBpfApplication}},
+		{Action: Added, Identity: v1alpha1.Identity{Kind: v1alpha1.KindBpfApplication}, Answer: Denied},
+	} {
+		c.Name = fmt.Sprintf("o%d", i)
+		r.Changes = append(r.Changes, c)
+	}
+	out, last := printed(t, r, "markdown"), -1
+	for _, name := range []string{"`o3`", "`o2`", "`o1`", "`o0`"} {
+		at := strings.Index(out, name)
+		if at <= last {
+			t.Errorf("%s is not in its place:\n%s", name, out)
+		}
+		last = at
 	}
 }
 
