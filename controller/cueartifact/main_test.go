@@ -96,6 +96,7 @@ func (w *world) restart(storage string) {
 		w.t.Fatal(err)
 	}
 	w.Reconciler = &Reconciler{
+		Flux:   w.api,
 		Client: interceptor.NewClient(w.api, w.counting()), Live: interceptor.NewClient(w.api, interceptor.Funcs{Get: w.countReads}),
 		Evaluator: newEvaluator(w.t), Keeper: keeper{}, Store: store, Events: w.events,
 		kinds:  map[string]bool{sourcev1.GitRepositoryKind: true, sourcev1.ExternalArtifactKind: true},

@@ -34,6 +34,8 @@ import (
 type Reconciler struct {
 	// Client reads from the cache and writes. Needed.
 	Client client.Client
+	// Flux reads sources and ExternalArtifacts from the cache, not decoded; Register sets it.
+	Flux client.Reader
 	// Live reads the ConfigMaps and Secrets of tags past the cache. Needed.
 	Live client.Reader
 	// Evaluator says what the policies answer. Needed.

@@ -18,6 +18,8 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -33,19 +35,38 @@ const (
 	maxDepth    = 64
 )
 
-// sourceObject is a Flux source as clients take it.
-type sourceObject interface {
-	client.Object
-	sourcev1.Source
-	GetConditions() []metav1.Condition
+// sources are the kinds of sources.
+var sources = []string{sourcev1.GitRepositoryKind, sourcev1.OCIRepositoryKind, sourcev1.BucketKind, sourcev1.ExternalArtifactKind}
+
+// fluxObject is an empty object of a kind of Flux as it is cached: not decoded. What Flux's
+// schema admits, Go's types may not hold, such as an interval of 99999999999h, and then a list
+// of decoded objects would fail as a whole, for all tenants.
+func fluxObject(kind string) *unstructured.Unstructured {
+	o := &unstructured.Unstructured{}
+	o.SetGroupVersionKind(sourcev1.GroupVersion.WithKind(kind))
+	return o
 }
 
-// sources makes an empty object of each kind of source.
-var sources = map[string]func() sourceObject{
-	sourcev1.GitRepositoryKind:    func() sourceObject { return &sourcev1.GitRepository{} },
-	sourcev1.OCIRepositoryKind:    func() sourceObject { return &sourcev1.OCIRepository{} },
-	sourcev1.BucketKind:           func() sourceObject { return &sourcev1.Bucket{} },
-	sourcev1.ExternalArtifactKind: func() sourceObject { return &sourcev1.ExternalArtifact{} },
+// sourceState is what is read of a source: its status, and nothing of its spec.
+type sourceState struct {
+	Artifact   *meta.Artifact     `json:"artifact"`
+	Conditions []metav1.Condition `json:"conditions"`
+
+	// Generation is that of the source, which is no field of its status.
+	Generation int64 `json:"-"`
+}
+
+// stateOf decodes what is read of a source.
+func stateOf(o *unstructured.Unstructured) (s sourceState, err error) {
+	status, _, err := unstructured.NestedMap(o.Object, "status")
+	if err == nil {
+		err = runtime.DefaultUnstructuredConverter.FromUnstructured(status, &s)
+	}
+	if err != nil {
+		return sourceState{}, fmt.Errorf("decode its status: %w", err)
+	}
+	s.Generation = o.GetGeneration()
+	return s, nil
 }
 
 // sourceKey names the source of a CueArtifact in the field index.
@@ -67,22 +88,25 @@ func (r *Reconciler) source(ctx context.Context, o *v1alpha1.CueArtifact) (*meta
 	if ref.Kind == sourcev1.ExternalArtifactKind && name == client.ObjectKeyFromObject(o) {
 		return nil, stalled(ReasonAccessDenied, "get %s: it is what this CueArtifact publishes: name another source", what)
 	}
-	empty, ok := sources[ref.Kind]
-	if !ok || !r.kinds[ref.Kind] {
+	if !r.kinds[ref.Kind] {
 		return nil, stalled(ReasonSourceNotReady, "get %s: the cluster had no such kind when the controller started: install it, and restart the controller", what)
 	}
-	src := empty()
-	switch err := r.Client.Get(ctx, name, src); {
+	object := fluxObject(ref.Kind)
+	switch err := r.Flux.Get(ctx, name, object); {
 	case apierrors.IsNotFound(err):
 		return nil, retry(ReasonSourceNotReady, "get %s: it is not there: create it, or correct spec.sourceRef", what)
 	case err != nil:
 		return nil, retry(ReasonSourceNotReady, "get %s: %w", what, err)
 	}
-	a := src.GetArtifact()
+	src, err := stateOf(object)
+	if err != nil {
+		return nil, retry(ReasonSourceNotReady, "get %s: %w", what, err)
+	}
+	a := src.Artifact
 	if a == nil || a.URL == "" || a.Digest == "" {
 		return nil, retry(ReasonSourceNotReady, "get %s: it has no artifact yet: its status says why", what)
 	}
-	if o.Spec.RequireVerifiedSource && !verified(src) {
+	if o.Spec.RequireVerifiedSource && !src.verified() {
 		return nil, retry(ReasonSourceNotVerified, "get %s: its condition SourceVerified is not True for its present generation, "+
 			"which spec.requireVerifiedSource asks for: give it spec.verify", what)
 	}
@@ -90,9 +114,9 @@ func (r *Reconciler) source(ctx context.Context, o *v1alpha1.CueArtifact) (*meta
 }
 
 // verified reports whether a source's signature was verified, for its present generation.
-func verified(src sourceObject) bool {
-	c := apimeta.FindStatusCondition(src.GetConditions(), sourcev1.SourceVerifiedCondition)
-	return c != nil && c.Status == metav1.ConditionTrue && c.ObservedGeneration == src.GetGeneration()
+func (s sourceState) verified() bool {
+	c := apimeta.FindStatusCondition(s.Conditions, sourcev1.SourceVerifiedCondition)
+	return c != nil && c.Status == metav1.ConditionTrue && c.ObservedGeneration == s.Generation
 }
 
 // fetchInto downloads a source's artifact, verifies its digest and unpacks it into a folder.
