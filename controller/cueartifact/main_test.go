@@ -65,6 +65,8 @@ type world struct {
 	archives  sync.Map
 	// writes and reads are requests to the API server that a client without a cache makes.
 	writes, reads atomic.Int64
+	// deny is asked before a status is written; nil denies nothing.
+	deny func(client.Object) error
 }
 
 // keeper knows signers and policies at once.
@@ -122,6 +124,11 @@ func (w *world) counting() interceptor.Funcs {
 		},
 		SubResourcePatch: func(ctx context.Context, c client.Client, sub string, o client.Object, p client.Patch, opts ...client.SubResourcePatchOption) error {
 			w.writes.Add(1)
+			if w.deny != nil {
+				if err := w.deny(o); err != nil {
+					return err
+				}
+			}
 			return c.SubResource(sub).Patch(ctx, o, p, opts...)
 		},
 	}

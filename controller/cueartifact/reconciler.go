@@ -192,16 +192,19 @@ func (r *Reconciler) publish(ctx context.Context, o *v1alpha1.CueArtifact, m *me
 			return "", err
 		}
 	}
+	stored, digest := m.artifact, m.digest
 	if rendered != nil {
 		a, err := r.Store.Put(o, source.Revision, rendered.yaml, rendered.digest)
 		if err != nil {
 			return "", retry(ReasonStorageFailed, "store revision %s: %w", source.Revision, err)
 		}
-		m.artifact, m.digest = &a, rendered.digest
+		stored, digest = &a, rendered.digest
 	}
-	if err := r.announce(ctx, o, *m.artifact); err != nil {
+	if err := r.announce(ctx, o, *stored); err != nil {
 		return "", err
 	}
+	// Until here the ExternalArtifact may say what was published before, which has to stay.
+	m.artifact, m.digest = stored, digest
 	o.Status.Artifact = published(*m.artifact)
 	return fmt.Sprintf("published revision %s: %s", m.artifact.Revision, m.answers.summary()), nil
 }

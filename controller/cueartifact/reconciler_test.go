@@ -1,6 +1,7 @@
 package cueartifact
 
 import (
+	"errors"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -386,6 +387,35 @@ func TestWhatOthersWriteIsRestored(t *testing.T) {
 	after := w.external()
 	if diff := cmp.Diff(before.Status.Artifact, after.Status.Artifact); diff != "" || after.Spec.SourceRef.Name != "apps" {
 		t.Errorf("%s, %v", diff, after.Spec.SourceRef)
+	}
+}
+
+func TestWhatCouldNotBeAnnouncedIsNotTakenForPublished(t *testing.T) {
+	w := newWorld(t, cueArtifact())
+	w.commit("main@sha1:1", yamlOf("one"))
+	before, _ := w.reconcile()
+	announced := w.external().Status.Artifact
+	denied := false
+	w.deny = func(o client.Object) error {
+		if _, ok := o.(*sourcev1.ExternalArtifact); !ok || denied {
+			return nil
+		}
+		denied = true
+		return errors.New("denied once")
+	}
+	w.commit("main@sha1:2", yamlOf("two"))
+	after, _ := w.reconcile()
+	if c := ready(t, after); c.Reason != ReasonStorageFailed || !strings.Contains(c.Message, "denied once") {
+		t.Errorf("Ready is %v", c)
+	}
+	if diff := cmp.Diff(before.Status.Artifact, after.Status.Artifact) + cmp.Diff(announced, w.external().Status.Artifact); diff != "" {
+		t.Error(diff)
+	}
+	if out := w.get(http.MethodGet, "/"+announced.Path); out.Code != http.StatusOK {
+		t.Errorf("what is announced is answered with %d", out.Code)
+	}
+	if after, _ = w.reconcile(); !strings.HasPrefix(after.Status.Artifact.Revision, "main@sha1:2/") || w.external().Status.Artifact.Revision != after.Status.Artifact.Revision {
+		t.Errorf("then %s is published", after.Status.Artifact.Revision)
 	}
 }
 
