@@ -320,6 +320,14 @@ app: {
 	}
 }
 
+func TestARenderingIsOneCueArtifactsAlone(t *testing.T) {
+	one, other := cueArtifact(), cueArtifact(func(o *v1alpha1.CueArtifact) { o.UID = "2" })
+	source := meta.Artifact{Digest: digestOf(nil)}
+	if inputs(one, source, tagValues{}) == inputs(other, source, tagValues{}) {
+		t.Error("two CueArtifacts share a rendering")
+	}
+}
+
 func TestSuspendedIsLeftAlone(t *testing.T) {
 	w := newWorld(t, cueArtifact(func(o *v1alpha1.CueArtifact) { o.Spec.Suspend = true }))
 	w.commit("main@sha1:1", yamlOf("one"))

@@ -117,9 +117,10 @@ func usable(kind string, name types.NamespacedName, key string, size int, ok boo
 	return nil
 }
 
-// inputs is a hash of all that decides what is rendered. It is kept in memory alone.
+// inputs is a hash of whose and what is rendered. It is kept in memory alone. Equal content of
+// another's is rendered anew: nobody is to be answered by what another's Secrets gave.
 func inputs(o *v1alpha1.CueArtifact, a meta.Artifact, t tagValues) string {
-	data, _ := json.Marshal([]any{a.Digest, o.Spec.Path, o.Spec.Package, o.Spec.Expressions, t.args})
+	data, _ := json.Marshal([]any{o.UID, a.Digest, o.Spec.Path, o.Spec.Package, o.Spec.Expressions, t.args})
 	sum := sha256.Sum256(data)
 	return hex.EncodeToString(sum[:])
 }
