@@ -197,7 +197,8 @@ type CueArtifactStatus struct {
 
 	// Applications are those that were rendered last, with what the policies answer: first
 	// those that are denied, then those that are not evaluated. Of more than 500, the
-	// others are only counted, in the message of Ready.
+	// others are only counted, in the message of Ready; all are, where a tag has its value
+	// from a Secret.
 	// +optional
 	// +kubebuilder:validation:MaxItems=500
 	// +listType=atomic

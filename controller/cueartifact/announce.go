@@ -93,9 +93,13 @@ func (r *Reconciler) create(ctx context.Context, o *v1alpha1.CueArtifact) (*sour
 // removed.
 const maxNamed = 5
 
-// describeNew says which revision is published, and what changed with it.
+// describeNew says which revision is published, and what changed with it, unless names may be
+// those that a Secret's value gave.
 func (r *Reconciler) describeNew(former *meta.Artifact, m *memo) string {
 	note := fmt.Sprintf("published revision %s: %s", m.artifact.Revision, m.answers.summary())
+	if m.answers.hidden || former != nil && !m.shown {
+		return note
+	}
 	now, err := r.Store.Read(*m.artifact)
 	if err != nil {
 		return note

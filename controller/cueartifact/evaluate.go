@@ -45,6 +45,9 @@ type answers struct {
 	// all are those of all applications: first the denied ones, then those that are not
 	// evaluated.
 	all []v1alpha1.RenderedApplication
+	// hidden says that a tag has its value from a Secret: names and reasons may repeat it,
+	// cut or encoded, so that nothing but counts is told.
+	hidden bool
 	// denied and unknown count.
 	denied, unknown int
 	// namespaces are those of the applications, and revision is that of the signers and
@@ -67,7 +70,7 @@ func (a *answers) summary() string {
 
 // listed are those that a status has room for.
 func (a *answers) listed() []v1alpha1.RenderedApplication {
-	if len(a.all) == 0 {
+	if a.hidden || len(a.all) == 0 {
 		return nil
 	}
 	return a.all[:min(len(a.all), maxApplications)]
@@ -76,6 +79,9 @@ func (a *answers) listed() []v1alpha1.RenderedApplication {
 // held is why requireAllowed holds an artifact back; nil where it does not.
 func (a *answers) held() error {
 	first := func(want metav1.ConditionStatus) string {
+		if a.hidden {
+			return "which and why is not shown, since a tag has its value from a Secret (render with another value and ask skep vet)"
+		}
 		i := slices.IndexFunc(a.all, func(r v1alpha1.RenderedApplication) bool { return r.Allowed == want })
 		return fmt.Sprintf("%s %s: %s", a.all[i].Kind, identityOf(a.all[i]), a.all[i].Message)
 	}
@@ -100,13 +106,13 @@ func (r *Reconciler) evaluate(ctx context.Context, o *v1alpha1.CueArtifact, m *m
 		return nil, err
 	}
 	apps := schemas.Decode(objects).Applications
-	a := &answers{namespaces: namespacesOf(apps), all: make([]v1alpha1.RenderedApplication, len(apps))}
+	a := &answers{hidden: t.secret, namespaces: namespacesOf(apps), all: make([]v1alpha1.RenderedApplication, len(apps))}
 	a.revision = r.policyRevision(a.namespaces)
 	group, ctx := errgroup.WithContext(ctx)
 	group.SetLimit(evaluationsAtOnce)
 	for i, app := range apps {
 		group.Go(func() error {
-			a.all[i] = t.redacted(r.ask(ctx, o, m, app.Application))
+			a.all[i] = r.ask(ctx, o, m, app.Application)
 			return ctx.Err()
 		})
 	}
@@ -218,15 +224,4 @@ func (r *Reconciler) namespace(ctx context.Context, name string) policies.Namesp
 	ns.SetGroupVersionKind(namespaceKind)
 	_ = r.Client.Get(ctx, types.NamespacedName{Name: name}, &ns)
 	return policies.Namespace{Name: name, Labels: ns.Labels}
-}
-
-// redacted takes values of Secrets out of an answer.
-func (t tagValues) redacted(a v1alpha1.RenderedApplication) v1alpha1.RenderedApplication {
-	if len(t.secrets) > 0 {
-		a.Namespace, a.Name, a.Message = t.redact(a.Namespace), t.redact(a.Name), t.redact(a.Message)
-		for i := range a.Rules {
-			a.Rules[i] = t.redact(a.Rules[i])
-		}
-	}
-	return a
 }

@@ -283,12 +283,17 @@ func setConditions(o *v1alpha1.CueArtifact, err error, done string) {
 }
 
 // report patches the status once, if it says anything new, and sends an event about it.
-func (r *Reconciler) report(ctx context.Context, before, o *v1alpha1.CueArtifact, m *memo, failed error) error {
+func (r *Reconciler) report(ctx context.Context, before, o *v1alpha1.CueArtifact, m *memo, failed error) (err error) {
+	defer func() {
+		if err == nil && failed == nil {
+			m.shown = !m.answers.hidden
+		}
+	}()
 	if equality.Semantic.DeepEqual(before.Status, o.Status) {
 		return nil
 	}
 	former := r.Store.Stored(before)
-	err := r.Client.Status().Patch(ctx, o, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{}))
+	err = r.Client.Status().Patch(ctx, o, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{}))
 	switch {
 	case apierrors.IsNotFound(err):
 		return nil

@@ -1,6 +1,7 @@
 package cueartifact
 
 import (
+	"encoding/json"
 	"errors"
 	"net/http"
 	"os"
@@ -337,6 +338,62 @@ func TestSuspendedIsLeftAlone(t *testing.T) {
 }
 
 func TestDeletedRemovesItsArchives(t *testing.T) {
+func TestNothingBesideCountsIsToldOfWhatSecretsGave(t *testing.T) {
+	const secret = "hunter2"
+	w := newWorld(t, cueArtifact(func(o *v1alpha1.CueArtifact) {
+		o.Spec.RequireAllowed = true
+		o.Spec.Tags = []v1alpha1.CueTag{{Name: "secret", ValueFrom: &v1alpha1.CueTagSource{SecretKeyRef: &v1alpha1.CueKeyRef{Name: "s", Key: "k"}}}}
+	}), &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "s"}, Data: map[string][]byte{"k": []byte(secret)}})
+	const source = `
+-- a.cue --
+package a
+
+import "strings"
+
+secret: string @tag(secret)
+app: {
+	apiVersion: "skep.dev/v1alpha1"
+	kind: "ClusterBpfApplication"
+	metadata: name: strings.Replace(secret, "2", "-two", -1)
+	spec: {bytecode: image: "forbidden.example.com/\(secret)", programs: [{name: "f"}]}
+}
+`
+	w.commit("main@sha1:1", source)
+	told := func(o *v1alpha1.CueArtifact) {
+		t.Helper()
+		status, err := json.Marshal(o.Status)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, text := range append(w.told(), string(status)) {
+			if strings.Contains(text, "hunter") {
+				t.Errorf("the Secret is told: %s", text)
+			}
+		}
+	}
+	held, _ := w.reconcile()
+	if c := ready(t, held); c.Status != metav1.ConditionFalse || !strings.Contains(c.Message, "1 applications") {
+		t.Errorf("Ready is %v", c)
+	}
+	told(held)
+	edit := func(f func(*v1alpha1.CueArtifact)) *v1alpha1.CueArtifact {
+		f(held)
+		held.Generation++
+		if err := w.api.Update(t.Context(), held); err != nil {
+			t.Fatal(err)
+		}
+		held, _ = w.reconcile()
+		if c := ready(t, held); c.Status != metav1.ConditionTrue {
+			t.Errorf("Ready is %v", c)
+		}
+		return held
+	}
+	told(edit(func(o *v1alpha1.CueArtifact) { o.Spec.RequireAllowed = false }))
+	t.Log("what the Secret gave is not named as removed either")
+	other := "other"
+	told(edit(func(o *v1alpha1.CueArtifact) { o.Spec.Tags = []v1alpha1.CueTag{{Name: "secret", Value: &other}} }))
+}
+
 	w := newWorld(t, cueArtifact())
 	w.commit("main@sha1:1", yamlOf("one"))
 	o, _ := w.reconcile()

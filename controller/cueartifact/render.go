@@ -43,8 +43,8 @@ func MemoryBytes(concurrent int) int64 { return int64(places(concurrent)) * rend
 type tagValues struct {
 	// args are as schemas.Options.Tags takes them.
 	args []string
-	// secrets are the values that come from Secrets.
-	secrets []string
+	// secret says that a value comes from a Secret.
+	secret bool
 }
 
 // tags gets the values of a CueArtifact's tags. Those of Secrets are in no error.
@@ -61,9 +61,7 @@ func (r *Reconciler) tags(ctx context.Context, o *v1alpha1.CueArtifact) (t tagVa
 				return tagValues{}, retry(ReasonTagsFailed, "get the value of tag %s: %w", tag.Name, err)
 			}
 			t.args = append(t.args, tag.Name+"="+value)
-			if secret && value != "" {
-				t.secrets = append(t.secrets, value)
-			}
+			t.secret = t.secret || secret
 		}
 	}
 	return t, nil
@@ -166,7 +164,7 @@ func (r *Reconciler) render(ctx context.Context, o *v1alpha1.CueArtifact, a meta
 	case ctx.Err() != nil:
 		return nil, ctx.Err()
 	case err != nil:
-		return nil, stalled(ReasonRenderFailed, "render revision %s: %s", a.Revision, t.redact(err.Error()))
+		return nil, stalled(ReasonRenderFailed, "render revision %s: %s", a.Revision, t.whatOf(err))
 	}
 	problems = append(problems, schemas.Decode(objects).Problems...)
 	if len(problems) > 0 {
@@ -199,7 +197,7 @@ func (t tagValues) describe(problems []schemas.Problem) string {
 	var all []string
 	for _, p := range problems[:min(len(problems), maxProblems)] {
 		line := p.Error()
-		if len(t.secrets) > 0 {
+		if t.secret {
 			line = p.Source.String() + ": the problem is not shown, since a tag has its value from a Secret (run skep vet with another value to see it)"
 		}
 		all = append(all, text.Cut(line, maxProblem))
@@ -211,10 +209,10 @@ func (t tagValues) describe(problems []schemas.Problem) string {
 	return strings.Join(all, "; ")
 }
 
-// redact takes values of Secrets out of a text.
-func (t tagValues) redact(s string) string {
-	for _, secret := range t.secrets {
-		s = strings.ReplaceAll(s, secret, "***")
+// whatOf is what is told of an error of rendering.
+func (t tagValues) whatOf(err error) string {
+	if t.secret {
+		return "why is not shown, since a tag has its value from a Secret (run skep vet with another value to see it)"
 	}
-	return s
+	return err.Error()
 }
