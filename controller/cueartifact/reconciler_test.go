@@ -496,7 +496,7 @@ func TestEventsSayWhatChanged(t *testing.T) {
 	w.commit("main@sha1:2", strings.Replace(yamlOf("one"), "name: f", "name: g", 1)+yamlOf("three"))
 	w.reconcile()
 	if _, err := os.Stat(former); !os.IsNotExist(err) {
-		t.Errorf("what was replaced an hour after it was published is kept: %v", err)
+		t.Errorf("what was replaced an hour ago is kept: %v", err)
 	}
 	told := w.told()
 	want := []string{"; 2 added: ClusterBpfApplication one, ClusterBpfApplication two", "; 1 added: ClusterBpfApplication three; 1 changed: ClusterBpfApplication one; 1 removed: ClusterBpfApplication two"}
@@ -512,6 +512,13 @@ func TestEventsSayWhatChanged(t *testing.T) {
 
 func TestANamespaceLeavesOthersAPlace(t *testing.T) {
 	w := newWorld(t, cueArtifact())
+	if _, err := os.Stat(former); err != nil {
+		t.Errorf("what was replaced just now is not kept: %v", err)
+	}
+	if err := os.Chtimes(former, long, long); err != nil {
+		t.Fatal(err)
+	}
+	w.reconcile()
 	w.commit("main@sha1:1", yamlOf("one"))
 	leave, ok := w.memory.enter("team", 2)
 	if !ok {

@@ -19,7 +19,9 @@ func TestClientsThatLeaveConnectionsOpenAreAllServed(t *testing.T) {
 	}
 	ctx, stop := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
-	go func() { ended <- (&Server{Store: store, Listen: func() (net.Listener, error) { return l, nil }}).Start(ctx) }()
+	go func() {
+		ended <- (&Server{Store: store, Listen: func() (net.Listener, error) { return l, nil }}).Start(ctx)
+	}()
 	for i := range 50 {
 		transport := &http.Transport{}
 		defer transport.CloseIdleConnections()
