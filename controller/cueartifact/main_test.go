@@ -184,6 +184,9 @@ func files(source string) (all []file) {
 	return all
 }
 
+// linkTo begins the content of a file that is a symbolic link.
+const linkTo = "link to "
+
 // archive packs files.
 func archive(t testing.TB, all []file) []byte {
 	t.Helper()
@@ -191,7 +194,11 @@ func archive(t testing.TB, all []file) []byte {
 	zipped := gzip.NewWriter(&b)
 	out := tar.NewWriter(zipped)
 	for _, f := range all {
-		if err := out.WriteHeader(&tar.Header{Name: f.name, Mode: 0o600, Size: int64(len(f.content)), Typeflag: tar.TypeReg}); err != nil {
+		header := &tar.Header{Name: f.name, Mode: 0o600, Size: int64(len(f.content)), Typeflag: tar.TypeReg}
+		if target, ok := strings.CutPrefix(f.content, linkTo); ok {
+			header.Typeflag, header.Size, header.Linkname, f.content = tar.TypeSymlink, 0, target, ""
+		}
+		if err := out.WriteHeader(header); err != nil {
 			t.Fatal(err)
 		}
 		if _, err := out.Write([]byte(f.content)); err != nil {

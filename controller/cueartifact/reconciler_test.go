@@ -3,6 +3,7 @@ package cueartifact
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -176,6 +177,22 @@ func TestAFailureKeepsWhatIsPublished(t *testing.T) {
 			},
 			reason: ReasonFetchFailed, message: "more than 20000 files",
 		},
+		"too many folders": {
+			fail: func(w *world) {
+				data := archive(w.t, listOf(maxFiles/50, func(i int) file { return file{fmt.Sprintf("%d/", i) + strings.Repeat("d/", 55) + "f", ""} }))
+				w.archives.Store("/main@sha1:2", data)
+				w.announceSource("main@sha1:2", digestOf(data))
+			},
+			reason: ReasonFetchFailed, message: "more than 20000 folders",
+		},
+		"a definition that is a link": {
+			fail: func(w *world) {
+				data := archive(w.t, []file{{"one.yaml", "kind: x\n"}, {"apps/two.yaml", linkTo + "../one.yaml"}})
+				w.archives.Store("/main@sha1:2", data)
+				w.announceSource("main@sha1:2", digestOf(data))
+			},
+			reason: ReasonFetchFailed, message: "apps/two.yaml is a symbolic link",
+		},
 		"folders nested too deep": {
 			fail:   func(w *world) { w.commit("main@sha1:2", "-- "+strings.Repeat("d/", maxDepth+1)+"a.yaml --\n") },
 			reason: ReasonFetchFailed, message: "nested deeper than 64",
@@ -321,23 +338,6 @@ app: {
 	}
 }
 
-func TestARenderingIsOneCueArtifactsAlone(t *testing.T) {
-	one, other := cueArtifact(), cueArtifact(func(o *v1alpha1.CueArtifact) { o.UID = "2" })
-	source := meta.Artifact{Digest: digestOf(nil)}
-	if inputs(one, source, tagValues{}) == inputs(other, source, tagValues{}) {
-		t.Error("two CueArtifacts share a rendering")
-	}
-}
-
-func TestSuspendedIsLeftAlone(t *testing.T) {
-	w := newWorld(t, cueArtifact(func(o *v1alpha1.CueArtifact) { o.Spec.Suspend = true }))
-	w.commit("main@sha1:1", yamlOf("one"))
-	if o, again := w.reconcile(); len(o.Status.Conditions) != 0 || again.RequeueAfter != 0 || w.writes.Load() != 0 {
-		t.Errorf("status %v, again after %s, %d writes", o.Status, again.RequeueAfter, w.writes.Load())
-	}
-}
-
-func TestDeletedRemovesItsArchives(t *testing.T) {
 func TestNothingBesideCountsIsToldOfWhatSecretsGave(t *testing.T) {
 	const secret = "hunter2"
 	w := newWorld(t, cueArtifact(func(o *v1alpha1.CueArtifact) {
@@ -394,6 +394,23 @@ app: {
 	told(edit(func(o *v1alpha1.CueArtifact) { o.Spec.Tags = []v1alpha1.CueTag{{Name: "secret", Value: &other}} }))
 }
 
+func TestARenderingIsOneCueArtifactsAlone(t *testing.T) {
+	one, other := cueArtifact(), cueArtifact(func(o *v1alpha1.CueArtifact) { o.UID = "2" })
+	source := meta.Artifact{Digest: digestOf(nil)}
+	if inputs(one, source, tagValues{}) == inputs(other, source, tagValues{}) {
+		t.Error("two CueArtifacts share a rendering")
+	}
+}
+
+func TestSuspendedIsLeftAlone(t *testing.T) {
+	w := newWorld(t, cueArtifact(func(o *v1alpha1.CueArtifact) { o.Spec.Suspend = true }))
+	w.commit("main@sha1:1", yamlOf("one"))
+	if o, again := w.reconcile(); len(o.Status.Conditions) != 0 || again.RequeueAfter != 0 || w.writes.Load() != 0 {
+		t.Errorf("status %v, again after %s, %d writes", o.Status, again.RequeueAfter, w.writes.Load())
+	}
+}
+
+func TestDeletedRemovesItsArchives(t *testing.T) {
 	w := newWorld(t, cueArtifact())
 	w.commit("main@sha1:1", yamlOf("one"))
 	o, _ := w.reconcile()
@@ -495,6 +512,13 @@ func TestEventsSayWhatChanged(t *testing.T) {
 	}
 	w.commit("main@sha1:2", strings.Replace(yamlOf("one"), "name: f", "name: g", 1)+yamlOf("three"))
 	w.reconcile()
+	if _, err := os.Stat(former); err != nil {
+		t.Errorf("what was replaced just now is not kept: %v", err)
+	}
+	if err := os.Chtimes(former, long, long); err != nil {
+		t.Fatal(err)
+	}
+	w.reconcile()
 	if _, err := os.Stat(former); !os.IsNotExist(err) {
 		t.Errorf("what was replaced an hour ago is kept: %v", err)
 	}
@@ -512,13 +536,6 @@ func TestEventsSayWhatChanged(t *testing.T) {
 
 func TestANamespaceLeavesOthersAPlace(t *testing.T) {
 	w := newWorld(t, cueArtifact())
-	if _, err := os.Stat(former); err != nil {
-		t.Errorf("what was replaced just now is not kept: %v", err)
-	}
-	if err := os.Chtimes(former, long, long); err != nil {
-		t.Fatal(err)
-	}
-	w.reconcile()
 	w.commit("main@sha1:1", yamlOf("one"))
 	leave, ok := w.memory.enter("team", 2)
 	if !ok {

@@ -3,12 +3,15 @@ package cueartifact
 import (
 	"cmp"
 	"context"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"io"
 	"net/url"
 	"os"
+	"path"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/fluxcd/pkg/apis/meta"
@@ -24,6 +27,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/skep-dev/skep/api/v1alpha1"
+	"github.com/skep-dev/skep/text"
 )
 
 // The bounds of a source's artifact: bytes of the archive, bytes and files in it, and how
@@ -159,7 +163,7 @@ func withoutQuery(err error, address string) error {
 	return errors.New(message)
 }
 
-// unpack unpacks an archive within bounds. Links are passed over.
+// unpack unpacks an archive within bounds. Links are passed over, or denied; see filter.
 func unpack(ctx context.Context, from io.Reader, dir string) error {
 	bounded := &boundedArchive{ctx: ctx, from: from}
 	err := tar.Untar(bounded, dir, tar.WithMaxUntarSize(maxUnpacked), tar.WithSkipSymlinks(), tar.WithFilter(bounded.filter))
@@ -177,7 +181,9 @@ type boundedArchive struct {
 	ctx   context.Context
 	from  io.Reader
 	files int
-	err   error
+	// folders are hashes of the folders that files are in.
+	folders map[[sha256.Size]byte]bool
+	err     error
 }
 
 // Read implements io.Reader.
@@ -188,14 +194,40 @@ func (b *boundedArchive) Read(p []byte) (int, error) {
 	return b.from.Read(p)
 }
 
-// filter counts what is unpacked, and passes over all that follows a bound.
-func (b *boundedArchive) filter(name string, _ os.FileInfo) bool {
+// filter counts what is unpacked, and passes over all that follows a bound. A link that has the
+// name of a definition is not passed over: an application behind it would be left out.
+func (b *boundedArchive) filter(name string, info os.FileInfo) bool {
 	b.files++
 	switch {
 	case b.files > maxFiles:
 		b.err = fmt.Errorf("it has more than %d files: leave some out by spec.ignore of the source", maxFiles)
 	case strings.Count(name, "/") > maxDepth:
 		b.err = fmt.Errorf("it has folders nested deeper than %d: leave them out by spec.ignore of the source", maxDepth)
+	case !b.countFolders(name):
+		b.err = fmt.Errorf("it has more than %d folders: leave some out by spec.ignore of the source", maxFiles)
+	case info.Mode()&os.ModeSymlink != 0 && slices.Contains(definitions, path.Ext(name)):
+		b.err = fmt.Errorf("%s is a symbolic link, and links are not followed: put the file itself there, or leave the link out by spec.ignore of the source", text.Cut(name, maxName))
 	}
 	return b.err != nil
+}
+
+// definitions are the extensions of files that are rendered.
+var definitions = []string{".cue", ".yaml", ".yml", ".json"}
+
+// maxName bounds how much of a file's name is told, in bytes.
+const maxName = 256
+
+// countFolders counts the folders that a file is in; false where there are too many.
+func (b *boundedArchive) countFolders(name string) bool {
+	if b.folders == nil {
+		b.folders = map[[sha256.Size]byte]bool{}
+	}
+	for dir := path.Dir(path.Clean(name)); dir != "." && dir != "/"; dir = path.Dir(dir) {
+		sum := sha256.Sum256([]byte(dir))
+		if b.folders[sum] {
+			break
+		}
+		b.folders[sum] = true
+	}
+	return len(b.folders) <= maxFiles
 }
