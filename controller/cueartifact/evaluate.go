@@ -5,6 +5,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -15,6 +16,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/gate"
@@ -35,6 +37,7 @@ const (
 	maxApplications   = 500
 	maxRules          = 8
 	maxMessage        = 256
+	maxListedBytes    = 192 << 10
 )
 
 // namespaceKind is what a Namespace is looked up by; its labels are all that is read.
@@ -72,6 +75,13 @@ func (a *answers) summary() string {
 func (a *answers) listed() []v1alpha1.RenderedApplication {
 	if a.hidden || len(a.all) == 0 {
 		return nil
+	}
+	room := maxListedBytes
+	for i, one := range a.all[:min(len(a.all), maxApplications)] {
+		data, _ := json.Marshal(one)
+		if room -= len(data) + 1; room < 0 {
+			return a.all[:i]
+		}
 	}
 	return a.all[:min(len(a.all), maxApplications)]
 }
@@ -155,7 +165,12 @@ func (r *Reconciler) policyRevision(namespaces []string) string {
 func (r *Reconciler) ask(ctx context.Context, o *v1alpha1.CueArtifact, m *memo, app v1alpha1.Application) v1alpha1.RenderedApplication {
 	id := app.Identity()
 	said := v1alpha1.RenderedApplication{Kind: id.Kind, Namespace: id.Namespace, Name: id.Name, Allowed: metav1.ConditionUnknown}
-	request := gate.Request{Application: app, Namespace: r.namespace(ctx, id.Namespace), Reader: r.reader(ctx, o, app), Passing: true}
+	ns, err := r.namespace(ctx, id.Namespace)
+	if err != nil {
+		said.Message = text.Cut(err.Error(), maxMessage)
+		return said
+	}
+	request := gate.Request{Application: app, Namespace: ns, Reader: r.reader(ctx, o, app), Passing: true}
 	// Package evaluations takes what stands before a slash for whose question it is.
 	name := strings.ReplaceAll(fmt.Sprintf("%s %s %s", o.UID, id.Kind, id), "/", "|")
 	request.Digest = m.imageDigest(name)
@@ -216,12 +231,14 @@ func (r *Reconciler) reader(ctx context.Context, o *v1alpha1.CueArtifact, app v1
 }
 
 // namespace is what policies see of a namespace; one that is not there yet has no labels.
-func (r *Reconciler) namespace(ctx context.Context, name string) policies.Namespace {
+func (r *Reconciler) namespace(ctx context.Context, name string) (policies.Namespace, error) {
 	if name == "" {
-		return policies.Namespace{}
+		return policies.Namespace{}, nil
 	}
 	var ns metav1.PartialObjectMetadata
 	ns.SetGroupVersionKind(namespaceKind)
-	_ = r.Client.Get(ctx, types.NamespacedName{Name: name}, &ns)
-	return policies.Namespace{Name: name, Labels: ns.Labels}
+	if err := client.IgnoreNotFound(r.Client.Get(ctx, types.NamespacedName{Name: name}, &ns)); err != nil {
+		return policies.Namespace{}, fmt.Errorf("get Namespace %s, whose labels policies read: %w", name, err)
+	}
+	return policies.Namespace{Name: name, Labels: ns.Labels}, nil
 }

@@ -67,6 +67,8 @@ type world struct {
 	writes, reads atomic.Int64
 	// deny is asked before a status is written; nil denies nothing.
 	deny func(client.Object) error
+	// unread is why Namespaces cannot be read.
+	unread error
 }
 
 // keeper knows signers and policies at once.
@@ -114,6 +116,12 @@ func (w *world) countReads(ctx context.Context, c client.WithWatch, key client.O
 // counting counts writes.
 func (w *world) counting() interceptor.Funcs {
 	return interceptor.Funcs{
+		Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, o client.Object, opts ...client.GetOption) error {
+			if _, ok := o.(*metav1.PartialObjectMetadata); ok && w.unread != nil {
+				return w.unread
+			}
+			return c.Get(ctx, key, o, opts...)
+		},
 		Create: func(ctx context.Context, c client.WithWatch, o client.Object, opts ...client.CreateOption) error {
 			w.writes.Add(1)
 			return c.Create(ctx, o, opts...)

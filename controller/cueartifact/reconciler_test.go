@@ -394,6 +394,31 @@ app: {
 	told(edit(func(o *v1alpha1.CueArtifact) { o.Spec.Tags = []v1alpha1.CueTag{{Name: "secret", Value: &other}} }))
 }
 
+func TestANamespaceThatCannotBeReadHoldsBack(t *testing.T) {
+	w := newWorld(t, cueArtifact(func(o *v1alpha1.CueArtifact) { o.Spec.RequireAllowed = true }))
+	w.unread = errors.New("the API server is away")
+	w.commit("main@sha1:1", "-- one.yaml --\napiVersion: skep.dev/v1alpha1\nkind: BpfApplication\nmetadata: {name: one, namespace: team}\n"+
+		"spec: {bytecode: {image: none.example.com/x}, programs: [{name: f}]}\n")
+	o, again := w.reconcile()
+	if c := ready(t, o); c.Reason != ReasonNotEvaluated || !strings.Contains(c.Message, "get Namespace team") || again.RequeueAfter != time.Minute {
+		t.Errorf("Ready is %v, again after %s", c, again.RequeueAfter)
+	}
+}
+
+func TestTheListOfApplicationsIsBoundedInBytes(t *testing.T) {
+	a := &answers{all: listOf(maxApplications+1, func(int) v1alpha1.RenderedApplication {
+		return v1alpha1.RenderedApplication{Message: strings.Repeat("<", maxMessage)}
+	})}
+	data, err := json.Marshal(a.listed())
+	if err != nil || len(data) > maxListedBytes || len(data) < maxListedBytes/2 {
+		t.Errorf("%v, the list has %d bytes", err, len(data))
+	}
+	a.all = listOf(maxApplications+1, func(int) v1alpha1.RenderedApplication { return v1alpha1.RenderedApplication{Name: "x"} })
+	if len(a.listed()) != maxApplications {
+		t.Errorf("%d short ones are listed", len(a.listed()))
+	}
+}
+
 func TestARenderingIsOneCueArtifactsAlone(t *testing.T) {
 	one, other := cueArtifact(), cueArtifact(func(o *v1alpha1.CueArtifact) { o.UID = "2" })
 	source := meta.Artifact{Digest: digestOf(nil)}
