@@ -196,8 +196,8 @@ type CueArtifactStatus struct {
 	LastHandledReconcileAt string `json:"lastHandledReconcileAt,omitempty"`
 
 	// Applications are those that were rendered last, with what the policies answer: first
-	// those that are denied, then those that are not evaluated. Of more than 500, the
-	// others are only counted, in the message of Ready; all are, where a tag has its value
+	// those that are denied, then those that are not evaluated. Of more than 500, or of more
+	// than 192 KiB, the others are only counted, in the message of Ready; all are, where a tag has its value
 	// from a Secret.
 	// +optional
 	// +kubebuilder:validation:MaxItems=500

@@ -419,6 +419,15 @@ func TestTheListOfApplicationsIsBoundedInBytes(t *testing.T) {
 	}
 }
 
+func TestApplicationsOfOneCueArtifactAreBounded(t *testing.T) {
+	if err := fewEnough(maxRendered, "main@sha1:1"); err != nil {
+		t.Error(err)
+	}
+	if err := fewEnough(maxRendered+1, "main@sha1:1"); !isStalled(err) || !strings.Contains(err.Error(), "split it into several CueArtifacts") {
+		t.Errorf("one more: %v", err)
+	}
+}
+
 func TestARenderingIsOneCueArtifactsAlone(t *testing.T) {
 	one, other := cueArtifact(), cueArtifact(func(o *v1alpha1.CueArtifact) { o.UID = "2" })
 	source := meta.Artifact{Digest: digestOf(nil)}

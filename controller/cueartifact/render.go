@@ -26,11 +26,12 @@ import (
 	"github.com/skep-dev/skep/text"
 )
 
-// The bounds of what is rendered: how long at most, bytes of memory, bytes of a tag's value, and
-// how many problems are named.
+// The bounds of what is rendered: how long at most, bytes of memory, applications, bytes of a
+// tag's value, and how many problems are named.
 const (
 	maxRenderTime = 30 * time.Second
 	renderBytes   = 256 << 20
+	maxRendered   = 5000
 	maxTagValue   = 4096
 	maxProblems   = 5
 	maxProblem    = 1024
@@ -166,11 +167,24 @@ func (r *Reconciler) render(ctx context.Context, o *v1alpha1.CueArtifact, a meta
 	case err != nil:
 		return nil, stalled(ReasonRenderFailed, "render revision %s: %s", a.Revision, t.whatOf(err))
 	}
-	problems = append(problems, schemas.Decode(objects).Problems...)
+	decoded := schemas.Decode(objects)
+	problems = append(problems, decoded.Problems...)
 	if len(problems) > 0 {
 		return nil, stalled(ReasonRenderFailed, "render revision %s: %s", a.Revision, t.describe(problems))
 	}
+	if err := fewEnough(len(decoded.Applications), a.Revision); err != nil {
+		return nil, err
+	}
 	return rendered(objects, a.Revision, o.Spec.Path)
+}
+
+// fewEnough says why so many applications are too many for one CueArtifact.
+func fewEnough(applications int, revision string) error {
+	if applications > maxRendered {
+		return stalled(ReasonRenderFailed, "render revision %s: it defines %d applications, and %d is the most that one CueArtifact may: split it into several CueArtifacts",
+			revision, applications, maxRendered)
+	}
+	return nil
 }
 
 // rendered writes what was rendered as YAML.
