@@ -68,24 +68,21 @@ type CueArtifactSpec struct {
 	// Interval is how often the source's status, and ConfigMaps and Secrets of tags, are
 	// looked at without an event. A change of the source is seen at once.
 	// +kubebuilder:validation:Type=string
-	// +kubebuilder:validation:MaxLength=32
-	// +kubebuilder:validation:Pattern="^([0-9]+(\\.[0-9]+)?(ms|s|m|h))+$"
+	// +kubebuilder:validation:Pattern=`^([0-9]{1,5}([.][0-9]{1,9})?(ms|s|m|h)){1,3}$`
 	Interval metav1.Duration `json:"interval"`
 
 	// RetryInterval is how long after a failure that may pass another attempt is made.
 	// Absent means the interval.
 	// +optional
 	// +kubebuilder:validation:Type=string
-	// +kubebuilder:validation:MaxLength=32
-	// +kubebuilder:validation:Pattern="^([0-9]+(\\.[0-9]+)?(ms|s|m|h))+$"
+	// +kubebuilder:validation:Pattern=`^([0-9]{1,5}([.][0-9]{1,9})?(ms|s|m|h)){1,3}$`
 	RetryInterval *metav1.Duration `json:"retryInterval,omitempty"`
 
 	// Timeout is how long fetching and rendering may take together, five minutes at most.
 	// +optional
 	// +kubebuilder:default:="60s"
 	// +kubebuilder:validation:Type=string
-	// +kubebuilder:validation:MaxLength=32
-	// +kubebuilder:validation:Pattern="^([0-9]+(\\.[0-9]+)?(ms|s|m))+$"
+	// +kubebuilder:validation:Pattern=`^([0-9]{1,5}([.][0-9]{1,9})?(ms|s|m)){1,3}$`
 	Timeout *metav1.Duration `json:"timeout,omitempty"`
 
 	// Suspend keeps what is published as it is.
@@ -199,8 +196,9 @@ type CueArtifactStatus struct {
 	LastHandledReconcileAt string `json:"lastHandledReconcileAt,omitempty"`
 
 	// Applications are those that were rendered last, with what the policies answer: first
-	// those that are denied, then those that are not evaluated. Of more than 500, the
-	// others are only counted, in the message of Ready.
+	// those that are denied, then those that are not evaluated. Of more than 500, or of more
+	// than 192 KiB, the others are only counted, in the message of Ready; all are, where a tag has its value
+	// from a Secret.
 	// +optional
 	// +kubebuilder:validation:MaxItems=500
 	// +listType=atomic

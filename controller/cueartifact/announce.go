@@ -14,6 +14,8 @@ import (
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 	"sigs.k8s.io/yaml"
@@ -25,8 +27,7 @@ import (
 // where it does.
 func (r *Reconciler) announce(ctx context.Context, o *v1alpha1.CueArtifact, a meta.Artifact) error {
 	name := client.ObjectKeyFromObject(o)
-	before := &sourcev1.ExternalArtifact{}
-	err := r.Client.Get(ctx, name, before)
+	before, err := r.external(ctx, name)
 	if apierrors.IsNotFound(err) {
 		if before, err = r.create(ctx, o); err != nil {
 			return err
@@ -56,6 +57,19 @@ func (r *Reconciler) announce(ctx context.Context, o *v1alpha1.CueArtifact, a me
 	return nil
 }
 
+// external gets an ExternalArtifact from the cache.
+func (r *Reconciler) external(ctx context.Context, name types.NamespacedName) (*sourcev1.ExternalArtifact, error) {
+	object := fluxObject(sourcev1.ExternalArtifactKind)
+	if err := r.Flux.Get(ctx, name, object); err != nil {
+		return nil, err
+	}
+	ea := &sourcev1.ExternalArtifact{}
+	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(object.Object, ea); err != nil {
+		return nil, fmt.Errorf("decode it: %w: delete it", err)
+	}
+	return ea, nil
+}
+
 // specFor is what an ExternalArtifact says of its CueArtifact.
 func specFor(o *v1alpha1.CueArtifact) sourcev1.ExternalArtifactSpec {
 	return sourcev1.ExternalArtifactSpec{SourceRef: &meta.NamespacedObjectKindReference{
@@ -79,9 +93,13 @@ func (r *Reconciler) create(ctx context.Context, o *v1alpha1.CueArtifact) (*sour
 // removed.
 const maxNamed = 5
 
-// describeNew says which revision is published, and what changed with it.
+// describeNew says which revision is published, and what changed with it, unless names may be
+// those that a Secret's value gave.
 func (r *Reconciler) describeNew(former *meta.Artifact, m *memo) string {
 	note := fmt.Sprintf("published revision %s: %s", m.artifact.Revision, m.answers.summary())
+	if m.answers.hidden || former != nil && !m.shown {
+		return note
+	}
 	now, err := r.Store.Read(*m.artifact)
 	if err != nil {
 		return note

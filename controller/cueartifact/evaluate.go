@@ -5,6 +5,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -15,6 +16,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/gate"
@@ -35,6 +37,7 @@ const (
 	maxApplications   = 500
 	maxRules          = 8
 	maxMessage        = 256
+	maxListedBytes    = 192 << 10
 )
 
 // namespaceKind is what a Namespace is looked up by; its labels are all that is read.
@@ -45,6 +48,9 @@ type answers struct {
 	// all are those of all applications: first the denied ones, then those that are not
 	// evaluated.
 	all []v1alpha1.RenderedApplication
+	// hidden says that a tag has its value from a Secret: names and reasons may repeat it,
+	// cut or encoded, so that nothing but counts is told.
+	hidden bool
 	// denied and unknown count.
 	denied, unknown int
 	// namespaces are those of the applications, and revision is that of the signers and
@@ -67,8 +73,15 @@ func (a *answers) summary() string {
 
 // listed are those that a status has room for.
 func (a *answers) listed() []v1alpha1.RenderedApplication {
-	if len(a.all) == 0 {
+	if a.hidden || len(a.all) == 0 {
 		return nil
+	}
+	room := maxListedBytes
+	for i, one := range a.all[:min(len(a.all), maxApplications)] {
+		data, _ := json.Marshal(one)
+		if room -= len(data) + 1; room < 0 {
+			return a.all[:i]
+		}
 	}
 	return a.all[:min(len(a.all), maxApplications)]
 }
@@ -76,6 +89,9 @@ func (a *answers) listed() []v1alpha1.RenderedApplication {
 // held is why requireAllowed holds an artifact back; nil where it does not.
 func (a *answers) held() error {
 	first := func(want metav1.ConditionStatus) string {
+		if a.hidden {
+			return "which and why is not shown, since a tag has its value from a Secret (render with another value and ask skep vet)"
+		}
 		i := slices.IndexFunc(a.all, func(r v1alpha1.RenderedApplication) bool { return r.Allowed == want })
 		return fmt.Sprintf("%s %s: %s", a.all[i].Kind, identityOf(a.all[i]), a.all[i].Message)
 	}
@@ -100,13 +116,13 @@ func (r *Reconciler) evaluate(ctx context.Context, o *v1alpha1.CueArtifact, m *m
 		return nil, err
 	}
 	apps := schemas.Decode(objects).Applications
-	a := &answers{namespaces: namespacesOf(apps), all: make([]v1alpha1.RenderedApplication, len(apps))}
+	a := &answers{hidden: t.secret, namespaces: namespacesOf(apps), all: make([]v1alpha1.RenderedApplication, len(apps))}
 	a.revision = r.policyRevision(a.namespaces)
 	group, ctx := errgroup.WithContext(ctx)
 	group.SetLimit(evaluationsAtOnce)
 	for i, app := range apps {
 		group.Go(func() error {
-			a.all[i] = t.redacted(r.ask(ctx, o, m, app.Application))
+			a.all[i] = r.ask(ctx, o, m, app.Application)
 			return ctx.Err()
 		})
 	}
@@ -149,7 +165,12 @@ func (r *Reconciler) policyRevision(namespaces []string) string {
 func (r *Reconciler) ask(ctx context.Context, o *v1alpha1.CueArtifact, m *memo, app v1alpha1.Application) v1alpha1.RenderedApplication {
 	id := app.Identity()
 	said := v1alpha1.RenderedApplication{Kind: id.Kind, Namespace: id.Namespace, Name: id.Name, Allowed: metav1.ConditionUnknown}
-	request := gate.Request{Application: app, Namespace: r.namespace(ctx, id.Namespace), Reader: r.reader(ctx, o, app), Passing: true}
+	ns, err := r.namespace(ctx, id.Namespace)
+	if err != nil {
+		said.Message = text.Cut(err.Error(), maxMessage)
+		return said
+	}
+	request := gate.Request{Application: app, Namespace: ns, Reader: r.reader(ctx, o, app), Passing: true}
 	// Package evaluations takes what stands before a slash for whose question it is.
 	name := strings.ReplaceAll(fmt.Sprintf("%s %s %s", o.UID, id.Kind, id), "/", "|")
 	request.Digest = m.imageDigest(name)
@@ -210,23 +231,14 @@ func (r *Reconciler) reader(ctx context.Context, o *v1alpha1.CueArtifact, app v1
 }
 
 // namespace is what policies see of a namespace; one that is not there yet has no labels.
-func (r *Reconciler) namespace(ctx context.Context, name string) policies.Namespace {
+func (r *Reconciler) namespace(ctx context.Context, name string) (policies.Namespace, error) {
 	if name == "" {
-		return policies.Namespace{}
+		return policies.Namespace{}, nil
 	}
 	var ns metav1.PartialObjectMetadata
 	ns.SetGroupVersionKind(namespaceKind)
-	_ = r.Client.Get(ctx, types.NamespacedName{Name: name}, &ns)
-	return policies.Namespace{Name: name, Labels: ns.Labels}
-}
-
-// redacted takes values of Secrets out of an answer.
-func (t tagValues) redacted(a v1alpha1.RenderedApplication) v1alpha1.RenderedApplication {
-	if len(t.secrets) > 0 {
-		a.Namespace, a.Name, a.Message = t.redact(a.Namespace), t.redact(a.Name), t.redact(a.Message)
-		for i := range a.Rules {
-			a.Rules[i] = t.redact(a.Rules[i])
-		}
+	if err := client.IgnoreNotFound(r.Client.Get(ctx, types.NamespacedName{Name: name}, &ns)); err != nil {
+		return policies.Namespace{}, fmt.Errorf("get Namespace %s, whose labels policies read: %w", name, err)
 	}
-	return a
+	return policies.Namespace{Name: name, Labels: ns.Labels}, nil
 }

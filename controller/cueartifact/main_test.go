@@ -65,6 +65,10 @@ type world struct {
 	archives  sync.Map
 	// writes and reads are requests to the API server that a client without a cache makes.
 	writes, reads atomic.Int64
+	// deny is asked before a status is written; nil denies nothing.
+	deny func(client.Object) error
+	// unread is why Namespaces cannot be read.
+	unread error
 }
 
 // keeper knows signers and policies at once.
@@ -96,6 +100,7 @@ func (w *world) restart(storage string) {
 		w.t.Fatal(err)
 	}
 	w.Reconciler = &Reconciler{
+		Flux:   w.api,
 		Client: interceptor.NewClient(w.api, w.counting()), Live: interceptor.NewClient(w.api, interceptor.Funcs{Get: w.countReads}),
 		Evaluator: newEvaluator(w.t), Keeper: keeper{}, Store: store, Events: w.events,
 		kinds:  map[string]bool{sourcev1.GitRepositoryKind: true, sourcev1.ExternalArtifactKind: true},
@@ -111,6 +116,12 @@ func (w *world) countReads(ctx context.Context, c client.WithWatch, key client.O
 // counting counts writes.
 func (w *world) counting() interceptor.Funcs {
 	return interceptor.Funcs{
+		Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, o client.Object, opts ...client.GetOption) error {
+			if _, ok := o.(*metav1.PartialObjectMetadata); ok && w.unread != nil {
+				return w.unread
+			}
+			return c.Get(ctx, key, o, opts...)
+		},
 		Create: func(ctx context.Context, c client.WithWatch, o client.Object, opts ...client.CreateOption) error {
 			w.writes.Add(1)
 			return c.Create(ctx, o, opts...)
@@ -121,6 +132,11 @@ func (w *world) counting() interceptor.Funcs {
 		},
 		SubResourcePatch: func(ctx context.Context, c client.Client, sub string, o client.Object, p client.Patch, opts ...client.SubResourcePatchOption) error {
 			w.writes.Add(1)
+			if w.deny != nil {
+				if err := w.deny(o); err != nil {
+					return err
+				}
+			}
 			return c.SubResource(sub).Patch(ctx, o, p, opts...)
 		},
 	}
@@ -176,6 +192,9 @@ func files(source string) (all []file) {
 	return all
 }
 
+// linkTo begins the content of a file that is a symbolic link.
+const linkTo = "link to "
+
 // archive packs files.
 func archive(t testing.TB, all []file) []byte {
 	t.Helper()
@@ -183,7 +202,11 @@ func archive(t testing.TB, all []file) []byte {
 	zipped := gzip.NewWriter(&b)
 	out := tar.NewWriter(zipped)
 	for _, f := range all {
-		if err := out.WriteHeader(&tar.Header{Name: f.name, Mode: 0o600, Size: int64(len(f.content)), Typeflag: tar.TypeReg}); err != nil {
+		header := &tar.Header{Name: f.name, Mode: 0o600, Size: int64(len(f.content)), Typeflag: tar.TypeReg}
+		if target, ok := strings.CutPrefix(f.content, linkTo); ok {
+			header.Typeflag, header.Size, header.Linkname, f.content = tar.TypeSymlink, 0, target, ""
+		}
+		if err := out.WriteHeader(header); err != nil {
 			t.Fatal(err)
 		}
 		if _, err := out.Write([]byte(f.content)); err != nil {

@@ -28,6 +28,9 @@ type memo struct {
 	answers     *answers
 	// artifact is what is published; nil where that is not known.
 	artifact *meta.Artifact
+	// shown says that what the status says is published was rendered without a Secret, so
+	// that events may name its definitions.
+	shown bool
 
 	mu sync.Mutex
 	// digests are what tags stood for when they were asked, by the question; empty where that

@@ -34,6 +34,8 @@ import (
 type Reconciler struct {
 	// Client reads from the cache and writes. Needed.
 	Client client.Client
+	// Flux reads sources and ExternalArtifacts from the cache, not decoded; Register sets it.
+	Flux client.Reader
 	// Live reads the ConfigMaps and Secrets of tags past the cache. Needed.
 	Live client.Reader
 	// Evaluator says what the policies answer. Needed.
@@ -190,16 +192,19 @@ func (r *Reconciler) publish(ctx context.Context, o *v1alpha1.CueArtifact, m *me
 			return "", err
 		}
 	}
+	stored, digest := m.artifact, m.digest
 	if rendered != nil {
 		a, err := r.Store.Put(o, source.Revision, rendered.yaml, rendered.digest)
 		if err != nil {
 			return "", retry(ReasonStorageFailed, "store revision %s: %w", source.Revision, err)
 		}
-		m.artifact, m.digest = &a, rendered.digest
+		stored, digest = &a, rendered.digest
 	}
-	if err := r.announce(ctx, o, *m.artifact); err != nil {
+	if err := r.announce(ctx, o, *stored); err != nil {
 		return "", err
 	}
+	// Until here the ExternalArtifact may say what was published before, which has to stay.
+	m.artifact, m.digest = stored, digest
 	o.Status.Artifact = published(*m.artifact)
 	return fmt.Sprintf("published revision %s: %s", m.artifact.Revision, m.answers.summary()), nil
 }
@@ -278,12 +283,17 @@ func setConditions(o *v1alpha1.CueArtifact, err error, done string) {
 }
 
 // report patches the status once, if it says anything new, and sends an event about it.
-func (r *Reconciler) report(ctx context.Context, before, o *v1alpha1.CueArtifact, m *memo, failed error) error {
+func (r *Reconciler) report(ctx context.Context, before, o *v1alpha1.CueArtifact, m *memo, failed error) (err error) {
+	defer func() {
+		if err == nil && failed == nil {
+			m.shown = !m.answers.hidden
+		}
+	}()
 	if equality.Semantic.DeepEqual(before.Status, o.Status) {
 		return nil
 	}
 	former := r.Store.Stored(before)
-	err := r.Client.Status().Patch(ctx, o, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{}))
+	err = r.Client.Status().Patch(ctx, o, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{}))
 	switch {
 	case apierrors.IsNotFound(err):
 		return nil

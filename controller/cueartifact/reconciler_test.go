@@ -1,6 +1,9 @@
 package cueartifact
 
 import (
+	"encoding/json"
+	"errors"
+	"fmt"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -174,6 +177,22 @@ func TestAFailureKeepsWhatIsPublished(t *testing.T) {
 			},
 			reason: ReasonFetchFailed, message: "more than 20000 files",
 		},
+		"too many folders": {
+			fail: func(w *world) {
+				data := archive(w.t, listOf(maxFiles/50, func(i int) file { return file{fmt.Sprintf("%d/", i) + strings.Repeat("d/", 55) + "f", ""} }))
+				w.archives.Store("/main@sha1:2", data)
+				w.announceSource("main@sha1:2", digestOf(data))
+			},
+			reason: ReasonFetchFailed, message: "more than 20000 folders",
+		},
+		"a definition that is a link": {
+			fail: func(w *world) {
+				data := archive(w.t, []file{{"one.yaml", "kind: x\n"}, {"apps/two.yaml", linkTo + "../one.yaml"}})
+				w.archives.Store("/main@sha1:2", data)
+				w.announceSource("main@sha1:2", digestOf(data))
+			},
+			reason: ReasonFetchFailed, message: "apps/two.yaml is a symbolic link",
+		},
 		"folders nested too deep": {
 			fail:   func(w *world) { w.commit("main@sha1:2", "-- "+strings.Repeat("d/", maxDepth+1)+"a.yaml --\n") },
 			reason: ReasonFetchFailed, message: "nested deeper than 64",
@@ -319,6 +338,104 @@ app: {
 	}
 }
 
+func TestNothingBesideCountsIsToldOfWhatSecretsGave(t *testing.T) {
+	const secret = "hunter2"
+	w := newWorld(t, cueArtifact(func(o *v1alpha1.CueArtifact) {
+		o.Spec.RequireAllowed = true
+		o.Spec.Tags = []v1alpha1.CueTag{{Name: "secret", ValueFrom: &v1alpha1.CueTagSource{SecretKeyRef: &v1alpha1.CueKeyRef{Name: "s", Key: "k"}}}}
+	}), &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "s"}, Data: map[string][]byte{"k": []byte(secret)}})
+	const source = `
+-- a.cue --
+package a
+
+import "strings"
+
+secret: string @tag(secret)
+app: {
+	apiVersion: "skep.dev/v1alpha1"
+	kind: "ClusterBpfApplication"
+	metadata: name: strings.Replace(secret, "2", "-two", -1)
+	spec: {bytecode: image: "forbidden.example.com/\(secret)", programs: [{name: "f"}]}
+}
+`
+	w.commit("main@sha1:1", source)
+	told := func(o *v1alpha1.CueArtifact) {
+		t.Helper()
+		status, err := json.Marshal(o.Status)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, text := range append(w.told(), string(status)) {
+			if strings.Contains(text, "hunter") {
+				t.Errorf("the Secret is told: %s", text)
+			}
+		}
+	}
+	held, _ := w.reconcile()
+	if c := ready(t, held); c.Status != metav1.ConditionFalse || !strings.Contains(c.Message, "1 applications") {
+		t.Errorf("Ready is %v", c)
+	}
+	told(held)
+	edit := func(f func(*v1alpha1.CueArtifact)) *v1alpha1.CueArtifact {
+		f(held)
+		held.Generation++
+		if err := w.api.Update(t.Context(), held); err != nil {
+			t.Fatal(err)
+		}
+		held, _ = w.reconcile()
+		if c := ready(t, held); c.Status != metav1.ConditionTrue {
+			t.Errorf("Ready is %v", c)
+		}
+		return held
+	}
+	told(edit(func(o *v1alpha1.CueArtifact) { o.Spec.RequireAllowed = false }))
+	t.Log("what the Secret gave is not named as removed either")
+	other := "other"
+	told(edit(func(o *v1alpha1.CueArtifact) { o.Spec.Tags = []v1alpha1.CueTag{{Name: "secret", Value: &other}} }))
+}
+
+func TestANamespaceThatCannotBeReadHoldsBack(t *testing.T) {
+	w := newWorld(t, cueArtifact(func(o *v1alpha1.CueArtifact) { o.Spec.RequireAllowed = true }))
+	w.unread = errors.New("the API server is away")
+	w.commit("main@sha1:1", "-- one.yaml --\napiVersion: skep.dev/v1alpha1\nkind: BpfApplication\nmetadata: {name: one, namespace: team}\n"+
+		"spec: {bytecode: {image: none.example.com/x}, programs: [{name: f}]}\n")
+	o, again := w.reconcile()
+	if c := ready(t, o); c.Reason != ReasonNotEvaluated || !strings.Contains(c.Message, "get Namespace team") || again.RequeueAfter != time.Minute {
+		t.Errorf("Ready is %v, again after %s", c, again.RequeueAfter)
+	}
+}
+
+func TestTheListOfApplicationsIsBoundedInBytes(t *testing.T) {
+	a := &answers{all: listOf(maxApplications+1, func(int) v1alpha1.RenderedApplication {
+		return v1alpha1.RenderedApplication{Message: strings.Repeat("<", maxMessage)}
+	})}
+	data, err := json.Marshal(a.listed())
+	if err != nil || len(data) > maxListedBytes || len(data) < maxListedBytes/2 {
+		t.Errorf("%v, the list has %d bytes", err, len(data))
+	}
+	a.all = listOf(maxApplications+1, func(int) v1alpha1.RenderedApplication { return v1alpha1.RenderedApplication{Name: "x"} })
+	if len(a.listed()) != maxApplications {
+		t.Errorf("%d short ones are listed", len(a.listed()))
+	}
+}
+
+func TestApplicationsOfOneCueArtifactAreBounded(t *testing.T) {
+	if err := fewEnough(maxRendered, "main@sha1:1"); err != nil {
+		t.Error(err)
+	}
+	if err := fewEnough(maxRendered+1, "main@sha1:1"); !isStalled(err) || !strings.Contains(err.Error(), "split it into several CueArtifacts") {
+		t.Errorf("one more: %v", err)
+	}
+}
+
+func TestARenderingIsOneCueArtifactsAlone(t *testing.T) {
+	one, other := cueArtifact(), cueArtifact(func(o *v1alpha1.CueArtifact) { o.UID = "2" })
+	source := meta.Artifact{Digest: digestOf(nil)}
+	if inputs(one, source, tagValues{}) == inputs(other, source, tagValues{}) {
+		t.Error("two CueArtifacts share a rendering")
+	}
+}
+
 func TestSuspendedIsLeftAlone(t *testing.T) {
 	w := newWorld(t, cueArtifact(func(o *v1alpha1.CueArtifact) { o.Spec.Suspend = true }))
 	w.commit("main@sha1:1", yamlOf("one"))
@@ -389,6 +506,35 @@ func TestWhatOthersWriteIsRestored(t *testing.T) {
 	}
 }
 
+func TestWhatCouldNotBeAnnouncedIsNotTakenForPublished(t *testing.T) {
+	w := newWorld(t, cueArtifact())
+	w.commit("main@sha1:1", yamlOf("one"))
+	before, _ := w.reconcile()
+	announced := w.external().Status.Artifact
+	denied := false
+	w.deny = func(o client.Object) error {
+		if _, ok := o.(*sourcev1.ExternalArtifact); !ok || denied {
+			return nil
+		}
+		denied = true
+		return errors.New("denied once")
+	}
+	w.commit("main@sha1:2", yamlOf("two"))
+	after, _ := w.reconcile()
+	if c := ready(t, after); c.Reason != ReasonStorageFailed || !strings.Contains(c.Message, "denied once") {
+		t.Errorf("Ready is %v", c)
+	}
+	if diff := cmp.Diff(before.Status.Artifact, after.Status.Artifact) + cmp.Diff(announced, w.external().Status.Artifact); diff != "" {
+		t.Error(diff)
+	}
+	if out := w.get(http.MethodGet, "/"+announced.Path); out.Code != http.StatusOK {
+		t.Errorf("what is announced is answered with %d", out.Code)
+	}
+	if after, _ = w.reconcile(); !strings.HasPrefix(after.Status.Artifact.Revision, "main@sha1:2/") || w.external().Status.Artifact.Revision != after.Status.Artifact.Revision {
+		t.Errorf("then %s is published", after.Status.Artifact.Revision)
+	}
+}
+
 func TestEventsSayWhatChanged(t *testing.T) {
 	w := newWorld(t, cueArtifact())
 	w.commit("main@sha1:1", yamlOf("one", "two"))
@@ -400,8 +546,15 @@ func TestEventsSayWhatChanged(t *testing.T) {
 	}
 	w.commit("main@sha1:2", strings.Replace(yamlOf("one"), "name: f", "name: g", 1)+yamlOf("three"))
 	w.reconcile()
+	if _, err := os.Stat(former); err != nil {
+		t.Errorf("what was replaced just now is not kept: %v", err)
+	}
+	if err := os.Chtimes(former, long, long); err != nil {
+		t.Fatal(err)
+	}
+	w.reconcile()
 	if _, err := os.Stat(former); !os.IsNotExist(err) {
-		t.Errorf("what was replaced an hour after it was published is kept: %v", err)
+		t.Errorf("what was replaced an hour ago is kept: %v", err)
 	}
 	told := w.told()
 	want := []string{"; 2 added: ClusterBpfApplication one, ClusterBpfApplication two", "; 1 added: ClusterBpfApplication three; 1 changed: ClusterBpfApplication one; 1 removed: ClusterBpfApplication two"}

@@ -7,6 +7,7 @@ import (
 	"github.com/fluxcd/pkg/apis/meta"
 	sourcev1 "github.com/fluxcd/source-controller/api/v1"
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/util/workqueue"
@@ -43,7 +44,7 @@ func (s signal) raise() {
 // Register has a manager run the Reconciler on the leader. again has all CueArtifacts looked at
 // where signers or policies changed.
 func (r *Reconciler) Register(ctx context.Context, mgr ctrl.Manager) (again func(), err error) {
-	r.memory, r.changed = newMemory(), make(signal, 1)
+	r.memory, r.changed, r.Flux = newMemory(), make(signal, 1), mgr.GetCache()
 	if err := r.findKinds(mgr.GetRESTMapper()); err != nil {
 		return nil, err
 	}
@@ -64,11 +65,11 @@ func (r *Reconciler) Register(ctx context.Context, mgr ctrl.Manager) (again func
 	b := ctrl.NewControllerManagedBy(mgr).Named("cueartifact").
 		WithOptions(controller.Options{MaxConcurrentReconciles: r.concurrent()}).
 		For(&v1alpha1.CueArtifact{}, written).
-		Owns(&sourcev1.ExternalArtifact{}).
+		Owns(fluxObject(sourcev1.ExternalArtifactKind)).
 		WatchesRawSource(source.Func(r.requeue))
-	for kind, empty := range sources {
+	for _, kind := range sources {
 		if r.kinds[kind] {
-			b = b.Watches(empty(), r.renderedFrom(kind), builder.WithPredicates(revised()))
+			b = b.Watches(fluxObject(kind), r.renderedFrom(kind), builder.WithPredicates(revised()))
 		}
 	}
 	return r.changed.raise, b.Complete(r)
@@ -78,7 +79,7 @@ func (r *Reconciler) Register(ctx context.Context, mgr ctrl.Manager) (again func
 // can be published.
 func (r *Reconciler) findKinds(mapper apimeta.RESTMapper) error {
 	r.kinds = map[string]bool{}
-	for kind := range sources {
+	for _, kind := range sources {
 		_, err := mapper.RESTMapping(schema.GroupKind{Group: sourcev1.GroupVersion.Group, Kind: kind}, sourcev1.GroupVersion.Version)
 		if err != nil && !apimeta.IsNoMatchError(err) {
 			return fmt.Errorf("look up kind %s: %w", kind, err)
@@ -193,15 +194,19 @@ func requested() predicate.Predicate {
 // verified.
 func revised() predicate.Predicate {
 	return predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
-		before, ok := e.ObjectOld.(sourceObject)
-		now, also := e.ObjectNew.(sourceObject)
-		if !ok || !also {
-			return false
-		}
-		x, y := before.GetArtifact(), now.GetArtifact()
+		before, now := state(e.ObjectOld), state(e.ObjectNew)
+		x, y := before.Artifact, now.Artifact
 		if (x == nil) != (y == nil) || x != nil && (x.Revision != y.Revision || x.Digest != y.Digest || x.URL != y.URL) {
 			return true
 		}
-		return verified(before) != verified(now)
+		return before.verified() != now.verified()
 	}}
+}
+
+// state is what is read of a source; nothing where it cannot be decoded.
+func state(o client.Object) (s sourceState) {
+	if o, ok := o.(*unstructured.Unstructured); ok {
+		s, _ = stateOf(o)
+	}
+	return s
 }

@@ -26,11 +26,12 @@ import (
 	"github.com/skep-dev/skep/text"
 )
 
-// The bounds of what is rendered: how long at most, bytes of memory, bytes of a tag's value, and
-// how many problems are named.
+// The bounds of what is rendered: how long at most, bytes of memory, applications, bytes of a
+// tag's value, and how many problems are named.
 const (
 	maxRenderTime = 30 * time.Second
 	renderBytes   = 256 << 20
+	maxRendered   = 5000
 	maxTagValue   = 4096
 	maxProblems   = 5
 	maxProblem    = 1024
@@ -49,8 +50,8 @@ func ScratchBytes(concurrent int) int64 {
 type tagValues struct {
 	// args are as schemas.Options.Tags takes them.
 	args []string
-	// secrets are the values that come from Secrets.
-	secrets []string
+	// secret says that a value comes from a Secret.
+	secret bool
 }
 
 // tags gets the values of a CueArtifact's tags. Those of Secrets are in no error.
@@ -67,9 +68,7 @@ func (r *Reconciler) tags(ctx context.Context, o *v1alpha1.CueArtifact) (t tagVa
 				return tagValues{}, retry(ReasonTagsFailed, "get the value of tag %s: %w", tag.Name, err)
 			}
 			t.args = append(t.args, tag.Name+"="+value)
-			if secret && value != "" {
-				t.secrets = append(t.secrets, value)
-			}
+			t.secret = t.secret || secret
 		}
 	}
 	return t, nil
@@ -123,9 +122,10 @@ func usable(kind string, name types.NamespacedName, key string, size int, ok boo
 	return nil
 }
 
-// inputs is a hash of all that decides what is rendered. It is kept in memory alone.
+// inputs is a hash of whose and what is rendered. It is kept in memory alone. Equal content of
+// another's is rendered anew: nobody is to be answered by what another's Secrets gave.
 func inputs(o *v1alpha1.CueArtifact, a meta.Artifact, t tagValues) string {
-	data, _ := json.Marshal([]any{a.Digest, o.Spec.Path, o.Spec.Package, o.Spec.Expressions, t.args})
+	data, _ := json.Marshal([]any{o.UID, a.Digest, o.Spec.Path, o.Spec.Package, o.Spec.Expressions, t.args})
 	sum := sha256.Sum256(data)
 	return hex.EncodeToString(sum[:])
 }
@@ -171,13 +171,26 @@ func (r *Reconciler) render(ctx context.Context, o *v1alpha1.CueArtifact, a meta
 	case ctx.Err() != nil:
 		return nil, ctx.Err()
 	case err != nil:
-		return nil, stalled(ReasonRenderFailed, "render revision %s: %s", a.Revision, t.redact(err.Error()))
+		return nil, stalled(ReasonRenderFailed, "render revision %s: %s", a.Revision, t.whatOf(err))
 	}
-	problems = append(problems, schemas.Decode(objects).Problems...)
+	decoded := schemas.Decode(objects)
+	problems = append(problems, decoded.Problems...)
 	if len(problems) > 0 {
 		return nil, stalled(ReasonRenderFailed, "render revision %s: %s", a.Revision, t.describe(problems))
 	}
+	if err := fewEnough(len(decoded.Applications), a.Revision); err != nil {
+		return nil, err
+	}
 	return rendered(objects, a.Revision, o.Spec.Path)
+}
+
+// fewEnough says why so many applications are too many for one CueArtifact.
+func fewEnough(applications int, revision string) error {
+	if applications > maxRendered {
+		return stalled(ReasonRenderFailed, "render revision %s: it defines %d applications, and %d is the most that one CueArtifact may: split it into several CueArtifacts",
+			revision, applications, maxRendered)
+	}
+	return nil
 }
 
 // rendered writes what was rendered as YAML.
@@ -204,7 +217,7 @@ func (t tagValues) describe(problems []schemas.Problem) string {
 	var all []string
 	for _, p := range problems[:min(len(problems), maxProblems)] {
 		line := p.Error()
-		if len(t.secrets) > 0 {
+		if t.secret {
 			line = p.Source.String() + ": the problem is not shown, since a tag has its value from a Secret (run skep vet with another value to see it)"
 		}
 		all = append(all, text.Cut(line, maxProblem))
@@ -216,10 +229,10 @@ func (t tagValues) describe(problems []schemas.Problem) string {
 	return strings.Join(all, "; ")
 }
 
-// redact takes values of Secrets out of a text.
-func (t tagValues) redact(s string) string {
-	for _, secret := range t.secrets {
-		s = strings.ReplaceAll(s, secret, "***")
+// whatOf is what is told of an error of rendering.
+func (t tagValues) whatOf(err error) string {
+	if t.secret {
+		return "why is not shown, since a tag has its value from a Secret (run skep vet with another value to see it)"
 	}
-	return s
+	return err.Error()
 }

@@ -3,12 +3,15 @@ package cueartifact
 import (
 	"cmp"
 	"context"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"io"
 	"net/url"
 	"os"
+	"path"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/fluxcd/pkg/apis/meta"
@@ -18,10 +21,13 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/skep-dev/skep/api/v1alpha1"
+	"github.com/skep-dev/skep/text"
 )
 
 // The bounds of a source's artifact: bytes of the archive, bytes and files in it, and how
@@ -33,19 +39,38 @@ const (
 	maxDepth    = 64
 )
 
-// sourceObject is a Flux source as clients take it.
-type sourceObject interface {
-	client.Object
-	sourcev1.Source
-	GetConditions() []metav1.Condition
+// sources are the kinds of sources.
+var sources = []string{sourcev1.GitRepositoryKind, sourcev1.OCIRepositoryKind, sourcev1.BucketKind, sourcev1.ExternalArtifactKind}
+
+// fluxObject is an empty object of a kind of Flux as it is cached: not decoded. What Flux's
+// schema admits, Go's types may not hold, such as an interval of 99999999999h, and then a list
+// of decoded objects would fail as a whole, for all tenants.
+func fluxObject(kind string) *unstructured.Unstructured {
+	o := &unstructured.Unstructured{}
+	o.SetGroupVersionKind(sourcev1.GroupVersion.WithKind(kind))
+	return o
 }
 
-// sources makes an empty object of each kind of source.
-var sources = map[string]func() sourceObject{
-	sourcev1.GitRepositoryKind:    func() sourceObject { return &sourcev1.GitRepository{} },
-	sourcev1.OCIRepositoryKind:    func() sourceObject { return &sourcev1.OCIRepository{} },
-	sourcev1.BucketKind:           func() sourceObject { return &sourcev1.Bucket{} },
-	sourcev1.ExternalArtifactKind: func() sourceObject { return &sourcev1.ExternalArtifact{} },
+// sourceState is what is read of a source: its status, and nothing of its spec.
+type sourceState struct {
+	Artifact   *meta.Artifact     `json:"artifact"`
+	Conditions []metav1.Condition `json:"conditions"`
+
+	// Generation is that of the source, which is no field of its status.
+	Generation int64 `json:"-"`
+}
+
+// stateOf decodes what is read of a source.
+func stateOf(o *unstructured.Unstructured) (s sourceState, err error) {
+	status, _, err := unstructured.NestedMap(o.Object, "status")
+	if err == nil {
+		err = runtime.DefaultUnstructuredConverter.FromUnstructured(status, &s)
+	}
+	if err != nil {
+		return sourceState{}, fmt.Errorf("decode its status: %w", err)
+	}
+	s.Generation = o.GetGeneration()
+	return s, nil
 }
 
 // sourceKey names the source of a CueArtifact in the field index.
@@ -67,22 +92,25 @@ func (r *Reconciler) source(ctx context.Context, o *v1alpha1.CueArtifact) (*meta
 	if ref.Kind == sourcev1.ExternalArtifactKind && name == client.ObjectKeyFromObject(o) {
 		return nil, stalled(ReasonAccessDenied, "get %s: it is what this CueArtifact publishes: name another source", what)
 	}
-	empty, ok := sources[ref.Kind]
-	if !ok || !r.kinds[ref.Kind] {
+	if !r.kinds[ref.Kind] {
 		return nil, stalled(ReasonSourceNotReady, "get %s: the cluster had no such kind when the controller started: install it, and restart the controller", what)
 	}
-	src := empty()
-	switch err := r.Client.Get(ctx, name, src); {
+	object := fluxObject(ref.Kind)
+	switch err := r.Flux.Get(ctx, name, object); {
 	case apierrors.IsNotFound(err):
 		return nil, retry(ReasonSourceNotReady, "get %s: it is not there: create it, or correct spec.sourceRef", what)
 	case err != nil:
 		return nil, retry(ReasonSourceNotReady, "get %s: %w", what, err)
 	}
-	a := src.GetArtifact()
+	src, err := stateOf(object)
+	if err != nil {
+		return nil, retry(ReasonSourceNotReady, "get %s: %w", what, err)
+	}
+	a := src.Artifact
 	if a == nil || a.URL == "" || a.Digest == "" {
 		return nil, retry(ReasonSourceNotReady, "get %s: it has no artifact yet: its status says why", what)
 	}
-	if o.Spec.RequireVerifiedSource && !verified(src) {
+	if o.Spec.RequireVerifiedSource && !src.verified() {
 		return nil, retry(ReasonSourceNotVerified, "get %s: its condition SourceVerified is not True for its present generation, "+
 			"which spec.requireVerifiedSource asks for: give it spec.verify", what)
 	}
@@ -90,9 +118,9 @@ func (r *Reconciler) source(ctx context.Context, o *v1alpha1.CueArtifact) (*meta
 }
 
 // verified reports whether a source's signature was verified, for its present generation.
-func verified(src sourceObject) bool {
-	c := apimeta.FindStatusCondition(src.GetConditions(), sourcev1.SourceVerifiedCondition)
-	return c != nil && c.Status == metav1.ConditionTrue && c.ObservedGeneration == src.GetGeneration()
+func (s sourceState) verified() bool {
+	c := apimeta.FindStatusCondition(s.Conditions, sourcev1.SourceVerifiedCondition)
+	return c != nil && c.Status == metav1.ConditionTrue && c.ObservedGeneration == s.Generation
 }
 
 // fetchInto downloads a source's artifact, verifies its digest and unpacks it into a folder.
@@ -135,7 +163,7 @@ func withoutQuery(err error, address string) error {
 	return errors.New(message)
 }
 
-// unpack unpacks an archive within bounds. Links are passed over.
+// unpack unpacks an archive within bounds. Links are passed over, or denied; see filter.
 func unpack(ctx context.Context, from io.Reader, dir string) error {
 	bounded := &boundedArchive{ctx: ctx, from: from}
 	err := tar.Untar(bounded, dir, tar.WithMaxUntarSize(maxUnpacked), tar.WithSkipSymlinks(), tar.WithFilter(bounded.filter))
@@ -153,7 +181,9 @@ type boundedArchive struct {
 	ctx   context.Context
 	from  io.Reader
 	files int
-	err   error
+	// folders are hashes of the folders that files are in.
+	folders map[[sha256.Size]byte]bool
+	err     error
 }
 
 // Read implements io.Reader.
@@ -164,14 +194,40 @@ func (b *boundedArchive) Read(p []byte) (int, error) {
 	return b.from.Read(p)
 }
 
-// filter counts what is unpacked, and passes over all that follows a bound.
-func (b *boundedArchive) filter(name string, _ os.FileInfo) bool {
+// filter counts what is unpacked, and passes over all that follows a bound. A link that has the
+// name of a definition is not passed over: an application behind it would be left out.
+func (b *boundedArchive) filter(name string, info os.FileInfo) bool {
 	b.files++
 	switch {
 	case b.files > maxFiles:
 		b.err = fmt.Errorf("it has more than %d files: leave some out by spec.ignore of the source", maxFiles)
 	case strings.Count(name, "/") > maxDepth:
 		b.err = fmt.Errorf("it has folders nested deeper than %d: leave them out by spec.ignore of the source", maxDepth)
+	case !b.countFolders(name):
+		b.err = fmt.Errorf("it has more than %d folders: leave some out by spec.ignore of the source", maxFiles)
+	case info.Mode()&os.ModeSymlink != 0 && slices.Contains(definitions, path.Ext(name)):
+		b.err = fmt.Errorf("%s is a symbolic link, and links are not followed: put the file itself there, or leave the link out by spec.ignore of the source", text.Cut(name, maxName))
 	}
 	return b.err != nil
+}
+
+// definitions are the extensions of files that are rendered.
+var definitions = []string{".cue", ".yaml", ".yml", ".json"}
+
+// maxName bounds how much of a file's name is told, in bytes.
+const maxName = 256
+
+// countFolders counts the folders that a file is in; false where there are too many.
+func (b *boundedArchive) countFolders(name string) bool {
+	if b.folders == nil {
+		b.folders = map[[sha256.Size]byte]bool{}
+	}
+	for dir := path.Dir(path.Clean(name)); dir != "." && dir != "/"; dir = path.Dir(dir) {
+		sum := sha256.Sum256([]byte(dir))
+		if b.folders[sum] {
+			break
+		}
+		b.folders[sum] = true
+	}
+	return len(b.folders) <= maxFiles
 }

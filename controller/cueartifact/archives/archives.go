@@ -163,6 +163,9 @@ func (s *Store) Put(o *v1alpha1.CueArtifact, sourceRevision string, content []by
 	if err := s.hasRoom(int64(len(content))); err != nil {
 		return meta.Artifact{}, err
 	}
+	if err := s.replace(o); err != nil {
+		return meta.Artifact{}, err
+	}
 	a := s.artifact(o, revision, digest)
 	if err := s.archive(&a, content); err != nil {
 		return meta.Artifact{}, err
@@ -171,6 +174,17 @@ func (s *Store) Put(o *v1alpha1.CueArtifact, sourceRevision string, content []by
 		a.LastUpdateTime = former.LastUpdateTime
 	}
 	return a, nil
+}
+
+// replace has the time for which what is published is kept count from now: clients may have
+// learned of it just before.
+func (s *Store) replace(o *v1alpha1.CueArtifact) error {
+	former := s.Stored(o)
+	if former == nil {
+		return nil
+	}
+	now := time.Now()
+	return os.Chtimes(s.storage.LocalPath(*former), now, now)
 }
 
 // archive writes an archive.

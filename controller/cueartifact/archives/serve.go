@@ -40,6 +40,9 @@ func (s *Server) Start(ctx context.Context) error {
 
 // ServeHTTP implements http.Handler.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	// Clients such as kustomize-controller make a transport for each fetch and leave its
+	// connection open, of which package listen lets one address have few.
+	w.Header().Set("Connection", "close")
 	if r.Method != http.MethodGet && r.Method != http.MethodHead {
 		w.Header().Set("Allow", "GET, HEAD")
 		http.Error(w, "artifacts are read alone", http.StatusMethodNotAllowed)
