@@ -24,7 +24,7 @@ func TestClientsThatLeaveConnectionsOpenAreAllServed(t *testing.T) {
 	}()
 	for i := range 50 {
 		transport := &http.Transport{}
-		defer transport.CloseIdleConnections()
+		t.Cleanup(transport.CloseIdleConnections)
 		request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+l.Addr().String()+"/", nil)
 		if err != nil {
 			t.Fatal(err)

@@ -121,9 +121,9 @@ func start(t testing.TB, name, kubeconfig string, flags []string) {
 	go func() { ended <- cmd.Wait(); close(ended) }()
 	t.Cleanup(func() {
 		end()
-		_, _ = <-ended
+		how := <-ended
 		if t.Failed() {
-			t.Logf("%s:\n%s", name, said.String())
+			t.Logf("%s ended: %v\n%s", name, how, said.String())
 		}
 	})
 	if err := ready(t.Context(), "http://"+health+"/readyz", ended); err != nil {
