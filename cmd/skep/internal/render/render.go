@@ -1,4 +1,5 @@
-// Package render has the flags by which commands say what they render of CUE.
+// Package render has the flags by which commands say what they render of CUE. It reads them alone: what
+// they choose is rendered by package schemas, and printed or compared by the commands.
 package render
 
 import (
