@@ -275,7 +275,7 @@ func (g *gitops) prunes() {
 	g.clean()
 }
 
-// depends commits a policy that is no Rego, a signer and an application by it, and then mends the policy.
+// depends commits a policy that is no Rego, a signer and an application by it, and then corrects the policy.
 func (g *gitops) depends() {
 	g.t.Helper()
 	image, _ := g.Push("ordered:v1", programs.Object("xdp_count"), "team-b")
