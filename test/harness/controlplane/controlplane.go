@@ -24,6 +24,7 @@ import (
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/envtest"
 
+	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/test/harness/cached"
 	"github.com/skep-dev/skep/test/harness/module"
 )
@@ -75,16 +76,19 @@ func (p *Plane) Uninstall(ctx context.Context) error {
 	if err := envtest.UninstallCRDs(p.Config, CRDInstall()); err != nil {
 		return err
 	}
-	left := &apiextensionsv1.CustomResourceDefinitionList{}
+	var left []apiextensionsv1.CustomResourceDefinition
 	err = wait.PollUntilContextTimeout(ctx, 100*time.Millisecond, 3*time.Minute, true, func(ctx context.Context) (bool, error) {
 		found, err := crds.CustomResourceDefinitions().List(ctx, metav1.ListOptions{})
 		if err == nil {
-			left = found
+			// Others have kinds of their own here, such as Flux.
+			left = slices.DeleteFunc(found.Items, func(crd apiextensionsv1.CustomResourceDefinition) bool {
+				return crd.Spec.Group != v1alpha1.Group
+			})
 		}
-		return err == nil && len(left.Items) == 0, nil
+		return err == nil && len(left) == 0, nil
 	})
 	if err != nil {
-		for _, crd := range left.Items {
+		for _, crd := range left {
 			err = fmt.Errorf("%w; %s is left: %+v", err, crd.Name, crd.Status.Conditions)
 		}
 	}
