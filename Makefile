@@ -149,12 +149,11 @@ CAN_E2E = test "$$(id -u)" = 0 && ls /usr/bin/containerd /usr/sbin/runc /usr/sbi
 # SKEP_E2E_LIVES=1000 takes longer.
 E2E_TIMEOUT ?= 15m
 
-# What CI has no time to build, it takes where it is there.
-NOTE_CONTAINERD = ls "$${XDG_CACHE_HOME:-$$HOME/.cache}"/skep-test/containerd-v2*/containerd >/dev/null 2>&1 || \
+# What CI has no time left to build, it takes where it is there: see .ci/run.
+NOTE_CONTAINERD = go run ./test/harness/assets -built containerd >/dev/null 2>&1 || \
 	echo '*** NO CONTAINERD 2: pods run on the containerd of Debian, and NRI is NOT TESTED. Build it with: make containerd ***' >&2
 
-# So does test-gitops: CI has no ten minutes for it.
-NOTE_FLUX = ls "$${XDG_CACHE_HOME:-$$HOME/.cache}"/skep-test/flux-*/kustomize-controller >/dev/null 2>&1 || \
+NOTE_FLUX = go run ./test/harness/assets -built flux >/dev/null 2>&1 || \
 	echo '*** NO FLUX: the tests with its controllers are SKIPPED. Build them with: make flux ***' >&2
 
 # test-kernels goes on without virtual machines.

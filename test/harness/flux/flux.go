@@ -39,10 +39,13 @@ func tools() cached.Tools { return cached.Tools{Name: "flux", Module: modules()}
 // takes minutes.
 func Build(ctx context.Context) (string, error) { return tools().Build(ctx) }
 
+// Folder is where the controllers are. It fails with cached.ErrNotBuilt.
+func Folder() (string, error) { return tools().Folder() }
+
 // Need skips a test where nobody built the controllers. CRDs needs no build.
 func Need(t testing.TB) {
 	t.Helper()
-	if _, err := tools().Folder(); err != nil {
+	if _, err := Folder(); err != nil {
 		t.Skipf("SKIPPED: Flux's controllers: %v; make flux builds them, in minutes", err)
 	}
 }
