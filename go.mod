@@ -6,6 +6,7 @@ tool github.com/cilium/ebpf/cmd/bpf2go
 
 require (
 	cuelang.org/go v0.17.1
+	github.com/CycloneDX/cyclonedx-go v0.12.0
 	github.com/agnivade/levenshtein v1.2.1
 	github.com/cilium/ebpf v0.22.0
 	github.com/containerd/nri v0.12.5
@@ -35,6 +36,7 @@ require (
 	github.com/klauspost/compress v1.20.1
 	github.com/moby/sys/mountinfo v0.7.3
 	github.com/open-policy-agent/opa v1.22.0
+	github.com/package-url/packageurl-go v0.1.7
 	github.com/prometheus/client_golang v1.25.0
 	github.com/prometheus/procfs v0.22.0
 	github.com/rogpeppe/go-internal v1.16.0
