@@ -66,7 +66,8 @@ func layers() []row {
 		{"demo", with(five, "agent", "nodemode", "examples")},
 		{"examples", nil},
 		{"cmd", []string{anything}},
-		{"release", nil},
+		// A release is of a commit, and signed as users sign.
+		{"release", with(three, "nodemode/source", "release")},
 		{"test", []string{anything, "test"}},
 	}
 }
