@@ -66,7 +66,8 @@ func layers() []row {
 		{"demo", with(five, "agent", "nodemode", "examples")},
 		{"examples", nil},
 		{"cmd", []string{anything}},
-		{"release", nil},
+		// It packs what is in the binary: the CUE module, and the policies.
+		{"release", []string{"schemas", "policies"}},
 		{"test", []string{anything, "test"}},
 	}
 }
