@@ -57,7 +57,7 @@ func images(t *testing.T, folder string) map[string]name.Digest {
 // every makes every artifact once.
 func every(t *testing.T) []artifacts.Artifact {
 	t.Helper()
-	chart, err := artifacts.Chart(artifacts.ChartOptions{Files: chartFolder(), Version: version, Images: images(t, "registry.example.com/team"), Created: created})
+	chart, err := artifacts.Chart(artifacts.Options{Files: chartFolder(), Version: version, Images: images(t, "registry.example.com/team"), Created: created})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -69,7 +69,11 @@ func every(t *testing.T) []artifacts.Artifact {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return append(all, chart, cue)
+	directory, err := artifacts.Kustomize(artifacts.Options{Files: kustomizeFolder(), Version: version, Images: images(t, "registry.example.com/team"), Created: created})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return append(all, chart, cue, directory)
 }
 
 func TestEqualInputGivesEqualDigests(t *testing.T) {
@@ -91,6 +95,7 @@ func TestEqualInputGivesEqualDigests(t *testing.T) {
 	want := map[string]string{
 		"charts/skep": "0.2.0", "skep.dev/schemas": "v1.0.0-0.2.0",
 		"policies/baseline": "v0.2.0", "policies/restricted": "v0.2.0", "policies/library": "v0.2.0",
+		"kustomize/skep": "v0.2.0",
 	}
 	if diff := cmp.Diff(want, named); diff != "" {
 		t.Error(diff)
@@ -99,8 +104,11 @@ func TestEqualInputGivesEqualDigests(t *testing.T) {
 
 func TestAVersionThatIsNoneIsRefused(t *testing.T) {
 	for _, version := range []string{"", "0.2.0", "v0.2", "v0.2.0+", "latest"} {
-		if _, err := artifacts.Chart(artifacts.ChartOptions{Files: chartFolder(), Version: version}); err == nil || !strings.Contains(err.Error(), "vX.Y.Z") {
+		if _, err := artifacts.Chart(artifacts.Options{Files: chartFolder(), Version: version}); err == nil || !strings.Contains(err.Error(), "vX.Y.Z") {
 			t.Errorf("a chart of %q: %v", version, err)
+		}
+		if _, err := artifacts.Kustomize(artifacts.Options{Files: kustomizeFolder(), Version: version}); err == nil || !strings.Contains(err.Error(), "vX.Y.Z") {
+			t.Errorf("a kustomize directory of %q: %v", version, err)
 		}
 		if _, err := artifacts.Module(t.Context(), version); err == nil || !strings.Contains(err.Error(), "vX.Y.Z") {
 			t.Errorf("a module of %q: %v", version, err)

@@ -11,9 +11,10 @@ import (
 	"strings"
 	"time"
 
-	"github.com/google/go-containerregistry/pkg/name"
 	"github.com/google/go-containerregistry/pkg/v1/types"
 	"sigs.k8s.io/yaml"
+
+	"github.com/skep-dev/skep/image"
 )
 
 // The media types of a chart (https://helm.sh/docs/topics/registries/).
@@ -29,21 +30,6 @@ const (
 	schemaFile  = "values.schema.json"
 	ignoredFile = ".helmignore"
 )
-
-// ChartOptions say what chart is made of.
-type ChartOptions struct {
-	// Files is the chart's folder, charts/skep of the repository. Needed.
-	Files fs.FS
-	// Version is the release's, as v0.2.0. The chart's version and appVersion are the same
-	// without the v. Needed.
-	Version string
-	// Images are the images that the values name, by the key that each has there:
-	// controller and agent. Their repositories and digests become the values' defaults.
-	// The chart's own names stay where there are none.
-	Images map[string]name.Digest
-	// Created becomes the time of the files and an annotation. The zero time is none.
-	Created time.Time
-}
 
 // metadata is Chart.yaml, with the fields in Helm's order: as JSON it is the config of the
 // artifact, and Helm writes it so.
@@ -62,8 +48,9 @@ type metadata struct {
 }
 
 // Chart makes the chart as helm package and helm push make it: oci://…/charts/skep, of the
-// release's version without the v. The comments of its values stay.
-func Chart(o ChartOptions) (Artifact, error) {
+// release's version without the v, which is its appVersion, too. The images become defaults of
+// its values, whose comments stay.
+func Chart(o Options) (Artifact, error) {
 	a, err := chartOf(o)
 	if err != nil {
 		return Artifact{}, fmt.Errorf("make chart: %w", err)
@@ -71,7 +58,7 @@ func Chart(o ChartOptions) (Artifact, error) {
 	return a, nil
 }
 
-func chartOf(o ChartOptions) (Artifact, error) {
+func chartOf(o Options) (Artifact, error) {
 	if err := checkVersion(o.Version); err != nil {
 		return Artifact{}, err
 	}
@@ -101,18 +88,18 @@ func chartOf(o ChartOptions) (Artifact, error) {
 	if err != nil {
 		return Artifact{}, err
 	}
-	image, err := assemble(blob{chartConfigType, config}, blob{chartContentType, packed}, about.annotations(o.Created))
-	return Artifact{Repository: "charts/" + about.Name, Tag: tagOf(about.Version), Image: image}, err
+	made, err := assemble(blob{chartConfigType, config}, blob{chartContentType, packed}, about.annotations(o.Created))
+	return Artifact{Repository: "charts/" + about.Name, Tag: tagOf(about.Version), Image: made}, err
 }
 
 // annotations are those that helm push writes.
 func (m metadata) annotations(created time.Time) map[string]string {
 	all := map[string]string{annotationDescription: m.Description, annotationURL: m.Home}
 	if len(m.Sources) > 0 {
-		all[annotationSource] = m.Sources[0]
+		all[image.AnnotationSource] = m.Sources[0]
 	}
 	if !created.IsZero() {
-		all[annotationCreated] = created.UTC().Format(time.RFC3339)
+		all[image.AnnotationCreated] = created.UTC().Format(time.RFC3339)
 	}
 	maps.Copy(all, m.Annotations)
 	all[annotationTitle], all[annotationVersion] = m.Name, m.Version

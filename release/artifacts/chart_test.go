@@ -31,7 +31,7 @@ func must(t *testing.T, args ...string) string {
 }
 
 func TestHelmInstallsTheChartByDigestFromARegistry(t *testing.T) {
-	chart, err := artifacts.Chart(artifacts.ChartOptions{Files: chartFolder(), Version: version, Images: images(t, "registry.example.com/team"), Created: created})
+	chart, err := artifacts.Chart(artifacts.Options{Files: chartFolder(), Version: version, Images: images(t, "registry.example.com/team"), Created: created})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -66,7 +66,7 @@ func TestHelmInstallsTheChartByDigestFromARegistry(t *testing.T) {
 
 // TestTheChartIsWhatHelmPushes has Helm pack and push the same folder.
 func TestTheChartIsWhatHelmPushes(t *testing.T) {
-	ours, err := artifacts.Chart(artifacts.ChartOptions{Files: chartFolder(), Version: version, Images: images(t, "registry.example.com/team"), Created: created})
+	ours, err := artifacts.Chart(artifacts.Options{Files: chartFolder(), Version: version, Images: images(t, "registry.example.com/team"), Created: created})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -142,7 +142,7 @@ func TestTheChartsValuesKeepTheirComments(t *testing.T) {
 		"a repository in several lines": {"agent:\n  image:\n    digest: \"\"\n    repository: |\n      a\n", map[string]name.Digest{"agent": agent}, "", "set agent.image.repository: it is no value in one line"},
 	} {
 		t.Run(sentence, func(t *testing.T) {
-			chart, err := artifacts.Chart(artifacts.ChartOptions{Files: files(c.values), Version: version, Images: c.images})
+			chart, err := artifacts.Chart(artifacts.Options{Files: files(c.values), Version: version, Images: c.images})
 			if c.says != "" {
 				if err == nil || !strings.Contains(err.Error(), c.says) {
 					t.Errorf("it says %v, and not %q", err, c.says)
@@ -171,7 +171,7 @@ func TestTheChartsValuesKeepTheirComments(t *testing.T) {
 }
 
 func TestTheChartsConfigIsItsMetadata(t *testing.T) {
-	chart, err := artifacts.Chart(artifacts.ChartOptions{Files: chartFolder(), Version: "v1.2.3-rc.1+build.5"})
+	chart, err := artifacts.Chart(artifacts.Options{Files: chartFolder(), Version: "v1.2.3-rc.1+build.5"})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -10,8 +10,11 @@ package artifacts
 
 import (
 	"fmt"
+	"io/fs"
 	"strings"
+	"time"
 
+	"github.com/google/go-containerregistry/pkg/name"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"golang.org/x/mod/semver"
 )
@@ -25,12 +28,23 @@ type Artifact struct {
 	v1.Image
 }
 
-// Image titles and versions, as the OCI image specification calls them.
+// Options say what chart and kustomize directory are made of.
+type Options struct {
+	// Files is a folder of the repository: charts/skep for Chart, deploy/kustomize for
+	// Kustomize. Needed.
+	Files fs.FS
+	// Version is the release's, as v0.2.0. Needed.
+	Version string
+	// Images are the images of the components, controller and agent, which replace those
+	// that the files name. Those stay where none is given.
+	Images map[string]name.Digest
+	// Created becomes the time of the files, and an annotation. The zero time is none.
+	Created time.Time
+}
+
+// Annotations of the OCI image specification; package image has others.
 const (
-	annotationCreated     = "org.opencontainers.image.created"
 	annotationDescription = "org.opencontainers.image.description"
-	annotationRevision    = "org.opencontainers.image.revision"
-	annotationSource      = "org.opencontainers.image.source"
 	annotationTitle       = "org.opencontainers.image.title"
 	annotationURL         = "org.opencontainers.image.url"
 	annotationVersion     = "org.opencontainers.image.version"

@@ -8,6 +8,7 @@ import (
 
 	"github.com/google/go-containerregistry/pkg/v1/types"
 
+	"github.com/skep-dev/skep/image"
 	"github.com/skep-dev/skep/policies"
 )
 
@@ -47,8 +48,8 @@ func bundleOf(name, version string) (Artifact, error) {
 	if err != nil {
 		return Artifact{}, err
 	}
-	image, err := assemble(config, blob{types.OCILayer, packed}, map[string]string{
-		annotationTitle: name, annotationVersion: version, annotationSource: sourceURL,
+	made, err := assemble(config, blob{types.OCILayer, packed}, map[string]string{
+		annotationTitle: name, annotationVersion: version, image.AnnotationSource: sourceURL,
 	})
-	return Artifact{Repository: "policies/" + name, Tag: tagOf(version), Image: image}, err
+	return Artifact{Repository: "policies/" + name, Tag: tagOf(version), Image: made}, err
 }

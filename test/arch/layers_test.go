@@ -67,7 +67,7 @@ func layers() []row {
 		{"examples", nil},
 		{"cmd", []string{anything}},
 		// It packs what is in the binary: the CUE module, and the policies.
-		{"release", []string{"schemas", "policies"}},
+		{"release", []string{"image", "schemas", "policies"}},
 		{"test", []string{anything, "test"}},
 	}
 }
