@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/skep-dev/skep/release/dist"
+	"github.com/skep-dev/skep/schemas"
 	"github.com/skep-dev/skep/signing/sign"
 )
 
@@ -34,6 +35,8 @@ const folder = "ghcr.io/skep-dev"
 const builder = "https://github.com/skep-dev/skep/blob/main/docs/release.md#builders"
 
 func main() {
+	// The CUE module is vetted before it is released.
+	schemas.MaybeRenderChild()
 	if err := run(os.Stdout, os.Args[1:]); err != nil {
 		fmt.Fprintln(os.Stderr, "release:", err)
 		os.Exit(1)
@@ -44,7 +47,7 @@ func main() {
 func run(out io.Writer, args []string) error {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
-	o := dist.Options{Checkout: ".", Folder: folder, Out: out}
+	o := dist.Options{Checkout: ".", Folder: folder, Out: out, More: more}
 	flags := flag.NewFlagSet("release", flag.ContinueOnError)
 	flags.StringVar(&o.Version, "version", "", "version of the release, as vX.Y.Z")
 	flags.StringVar(&o.Dir, "dir", "dist/release", "folder of the release, which is replaced")

@@ -58,17 +58,9 @@ type Made struct {
 	Source string
 	// Folder is that of Options.
 	Folder string
-	// Images are references by digest of the images, by what the chart's values call
-	// them, such as controller; that of the command line is skep.
-	Images map[string]Reference
-}
-
-// Reference names an image in a registry.
-type Reference struct {
-	// Repository is registry/repository.
-	Repository string
-	// Digest is the index's.
-	Digest v1.Hash
+	// Images are those that the chart names, as REPOSITORY@sha256:… below Folder, by what
+	// its values call them, such as controller.
+	Images map[string]string
 }
 
 // Artifact is an image or another OCI artifact of a release.
@@ -145,17 +137,15 @@ func (r *release) addMore(ctx context.Context) error {
 	if r.More == nil {
 		return nil
 	}
-	made := Made{Stamp: r.stamp, Source: r.source, Folder: r.Folder, Images: map[string]Reference{}}
+	made := Made{Stamp: r.stamp, Source: r.source, Folder: r.Folder, Images: map[string]string{}}
 	for i, c := range build.Components() {
 		digest, err := r.artifacts[i].digest()
 		if err != nil {
 			return err
 		}
-		called := c.Value
-		if called == "" {
-			called = c.Command
+		if c.Value != "" {
+			made.Images[c.Value] = c.Command + "@" + digest.String()
 		}
-		made.Images[called] = Reference{Repository: r.Folder + "/" + r.artifacts[i].Repository, Digest: digest}
 	}
 	artifacts, files, err := r.More(ctx, made)
 	if err != nil {

@@ -66,8 +66,9 @@ func layers() []row {
 		{"demo", with(five, "agent", "nodemode", "examples")},
 		{"examples", nil},
 		{"cmd", []string{anything}},
-		// A release is of a commit, and signed as users sign.
-		{"release", with(three, "nodemode/source", "release")},
+		// A release is of a commit, signed as users sign, and has what is in the binary: the CUE
+		// module, and the policies.
+		{"release", with(four, "nodemode/source", "release")},
 		{"test", []string{anything, "test"}},
 	}
 }
