@@ -359,12 +359,14 @@ func TestNoReleaseIsBetterThanAHalfOne(t *testing.T) {
 		with func(*dist.Options)
 		says string
 	}{
-		"a version that is none":             {func(o *dist.Options) { o.Version = "1.2" }, "write it as vX.Y.Z"},
-		"a file that is not as committed":    {func(o *dist.Options) { write(t, filepath.Join(o.Checkout, "go.mod"), "module other\n") }, "go.mod differs from its commit"},
-		"a file that is committed and gone":  {func(o *dist.Options) { _ = os.Remove(filepath.Join(o.Checkout, "go.mod")) }, "go.mod differs from its commit"},
-		"a folder that is no checkout":       {func(o *dist.Options) { o.Checkout = t.TempDir() }, "it lies in no git repository"},
-		"binaries that cannot be linked":     {func(o *dist.Options) { o.Build = func(context.Context, build.Link) error { return broken } }, "no linker"},
-		"a chart that cannot be made":        {func(o *dist.Options) { o.More = func(context.Context, dist.Made) ([]dist.Artifact, []dist.File, error) { return nil, nil, broken } }, "no linker"},
+		"a version that is none":            {func(o *dist.Options) { o.Version = "1.2" }, "write it as vX.Y.Z"},
+		"a file that is not as committed":   {func(o *dist.Options) { write(t, filepath.Join(o.Checkout, "go.mod"), "module other\n") }, "go.mod differs from its commit"},
+		"a file that is committed and gone": {func(o *dist.Options) { _ = os.Remove(filepath.Join(o.Checkout, "go.mod")) }, "go.mod differs from its commit"},
+		"a folder that is no checkout":      {func(o *dist.Options) { o.Checkout = t.TempDir() }, "it lies in no git repository"},
+		"binaries that cannot be linked":    {func(o *dist.Options) { o.Build = func(context.Context, build.Link) error { return broken } }, "no linker"},
+		"a chart that cannot be made": {func(o *dist.Options) {
+			o.More = func(context.Context, dist.Made) ([]dist.Artifact, []dist.File, error) { return nil, nil, broken }
+		}, "no linker"},
 		"an agent that is larger than 40 MB": {func(o *dist.Options) { o.Build = large }, "make image of skep-agent: it has 41.0 MB for linux/amd64, and a release takes no more than 40 MB"},
 	} {
 		t.Run(sentence, func(t *testing.T) {
