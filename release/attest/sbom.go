@@ -97,11 +97,11 @@ func modulesOf(build *debug.BuildInfo) []cyclonedx.Component {
 }
 
 // Modules are the modules that are linked into a binary, those that replace others in
-// their places, sorted by path.
+// their places, sorted by path. A folder that replaces a module has no name of its own.
 func Modules(build *debug.BuildInfo) []debug.Module {
 	var all []debug.Module
 	for _, m := range build.Deps {
-		for m.Replace != nil {
+		if m.Replace != nil && m.Replace.Version != "" {
 			m = m.Replace
 		}
 		all = append(all, *m)
