@@ -12,6 +12,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"strings"
 	"time"
 )
 
@@ -87,14 +88,14 @@ const versionPackage = "github.com/skep-dev/skep/cmd/internal/version."
 // Flags are those of go build for a link.
 func (l Link) Flags() []string {
 	flags := []string{"-tags", NoTrace}
-	linker := "-s -w"
+	linker := []string{"-s", "-w"}
 	if s := l.Stamp; s != nil {
 		flags = append(flags, "-trimpath", "-buildvcs=false")
 		for _, set := range []string{"release=" + s.Version, "revision=" + s.Revision, "committed=" + s.Time.UTC().Format(time.RFC3339)} {
-			linker += " -X " + versionPackage + set
+			linker = append(linker, "-X", versionPackage+set)
 		}
 	}
-	return append(flags, "-ldflags", linker)
+	return append(flags, "-ldflags", strings.Join(linker, " "))
 }
 
 // Binaries builds the binaries of all components with the go command of the machine, whose
@@ -105,7 +106,7 @@ func Binaries(ctx context.Context, l Link) error {
 	for _, c := range Components() {
 		args = append(args, "./cmd/"+c.Command)
 	}
-	cmd := exec.CommandContext(ctx, "go", args...)
+	cmd := exec.CommandContext(ctx, "go", args...) //nolint:gosec // the arguments are those of a link
 	cmd.Dir, cmd.Stderr = l.Module, os.Stderr
 	cmd.Env = append(os.Environ(), l.Environment()...)
 	if err := cmd.Run(); err != nil {

@@ -47,7 +47,7 @@ func fileOf(command, arch string) string { return command + "-linux-" + arch }
 // buildBinaries builds the binaries, and puts each into the release with its bill of
 // materials.
 func (r *release) buildBinaries(ctx context.Context) error {
-	if err := os.Mkdir(r.stage, 0o755); err != nil {
+	if err := os.Mkdir(r.stage, 0o750); err != nil {
 		return err
 	}
 	for _, arch := range architectures() {
@@ -90,7 +90,7 @@ func (r *release) addBinary(command, arch string) error {
 	if err := os.Link(built, filepath.Join(r.stage, name)); err != nil {
 		return err
 	}
-	return os.Chmod(built, 0o755)
+	return os.Chmod(built, 0o755) //nolint:gosec // everybody may run it
 }
 
 // describe reads what a binary says of itself.

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"path/filepath"
 
 	"github.com/skep-dev/skep/nodemode/source"
 	"github.com/skep-dev/skep/release/build"
@@ -39,23 +38,20 @@ func (r *release) readCommit(work string) func(context.Context) error {
 
 // sameFiles reports the first file of a commit that the working tree has otherwise.
 func sameFiles(commit, tree string) error {
-	return filepath.WalkDir(commit, func(path string, entry fs.DirEntry, err error) error {
+	committed, found := os.DirFS(commit), os.DirFS(tree)
+	return fs.WalkDir(committed, ".", func(name string, entry fs.DirEntry, err error) error {
 		if err != nil || entry.IsDir() {
 			return err
 		}
-		name, err := filepath.Rel(commit, path)
+		want, err := fs.ReadFile(committed, name)
 		if err != nil {
 			return err
 		}
-		committed, err := os.ReadFile(path)
-		if err != nil {
-			return err
-		}
-		found, err := os.ReadFile(filepath.Join(tree, name))
+		got, err := fs.ReadFile(found, name)
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err
 		}
-		if !bytes.Equal(found, committed) {
+		if !bytes.Equal(got, want) {
 			return fmt.Errorf("release: %s differs from its commit, and a release is made of a commit: commit it, or undo the change", name)
 		}
 		return nil

@@ -169,25 +169,26 @@ func (r *release) replace(context.Context) error {
 
 // say tells what was made.
 func (r *release) say(context.Context) error {
-	said := fmt.Sprintf("%s is in %s\n", r.Version, r.Dir)
+	var said strings.Builder
+	fmt.Fprintf(&said, "%s is in %s\n", r.Version, r.Dir)
 	for _, a := range r.artifacts {
 		digest, err := a.digest()
 		if err != nil {
 			return err
 		}
-		said += fmt.Sprintf("  %s/%s:%s@%s\n", r.Folder, a.Repository, a.Tag, digest)
+		fmt.Fprintf(&said, "  %s/%s:%s@%s\n", r.Folder, a.Repository, a.Tag, digest)
 	}
 	if !r.Push {
-		said += "Nothing was pushed: to push it, write PUSH=registry/folder.\n"
+		said.WriteString("Nothing was pushed: to push it, write PUSH=registry/folder.\n")
 	}
 	if r.Key == nil {
-		said += "\n*** NOTHING IS SIGNED: nobody can verify who made this release. Sign it with KEY=cosign.key. ***\n"
+		said.WriteString("\n*** NOTHING IS SIGNED: nobody can verify who made this release. Sign it with KEY=cosign.key. ***\n")
 	}
-	_, err := io.WriteString(r.Out, said)
+	_, err := io.WriteString(r.Out, said.String())
 	return err
 }
 
-// write writes a file of the release.
+// write writes a file of the release, which everybody may read.
 func (r *release) write(name string, content []byte) error {
-	return os.WriteFile(filepath.Join(r.stage, name), content, 0o644)
+	return os.WriteFile(filepath.Join(r.stage, name), content, 0o644) //nolint:gosec // it is published
 }
