@@ -151,6 +151,16 @@ func fetched(t *testing.T, ref string) v1.Image {
 	return image
 }
 
+// title is the file as which oras pull writes an artifact's only layer.
+func title(t *testing.T, image v1.Image) string {
+	t.Helper()
+	manifest, err := image.Manifest()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return manifest.Layers[0].Annotations["org.opencontainers.image.title"]
+}
+
 // onlyLayer opens the layer of an artifact that has one.
 func onlyLayer(t *testing.T, image v1.Image) io.ReadCloser {
 	t.Helper()

@@ -88,7 +88,7 @@ func chartOf(o Options) (Artifact, error) {
 	if err != nil {
 		return Artifact{}, err
 	}
-	made, err := assemble(blob{chartConfigType, config}, blob{chartContentType, packed}, about.annotations(o.Created))
+	made, err := assemble(blob{mediaType: chartConfigType, data: config}, blob{mediaType: chartContentType, data: packed}, about.annotations(o.Created))
 	return Artifact{Repository: "charts/" + about.Name, Tag: tagOf(about.Version), Image: made}, err
 }
 

@@ -18,12 +18,18 @@ import (
 type blob struct {
 	mediaType types.MediaType
 	data      []byte
+	// title is the name of the file as which oras pull writes it; empty for none.
+	title string
 }
 
 // descriptor is the blob's in a manifest.
 func (b blob) descriptor() (v1.Descriptor, error) {
 	digest, size, err := v1.SHA256(bytes.NewReader(b.data))
-	return v1.Descriptor{MediaType: b.mediaType, Digest: digest, Size: size}, err
+	d := v1.Descriptor{MediaType: b.mediaType, Digest: digest, Size: size}
+	if b.title != "" {
+		d.Annotations = map[string]string{annotationTitle: b.title}
+	}
+	return d, err
 }
 
 // stored is an image whose manifest is written already.
@@ -79,7 +85,7 @@ func layerConfig(mediaType types.MediaType, plain []byte) (blob, error) {
 		return blob{}, err
 	}
 	config, err := json.Marshal(v1.ConfigFile{RootFS: v1.RootFS{Type: "layers", DiffIDs: []v1.Hash{digest}}})
-	return blob{mediaType, config}, err
+	return blob{mediaType: mediaType, data: config}, err
 }
 
 // file is one of an archive's.

@@ -16,7 +16,7 @@ import (
 )
 
 // Kustomize makes the kustomize directory in the form of Flux's artifacts, kustomize/skep: a
-// Flux Kustomization applies it, and its layer is a .tar.gz for everybody else.
+// Flux Kustomization applies it, and oras pull writes kustomize.tar.gz.
 func Kustomize(o Options) (Artifact, error) {
 	a, err := kustomizeOf(o)
 	if err != nil {
@@ -62,7 +62,7 @@ func kustomizeOf(o Options) (Artifact, error) {
 	if !o.Created.IsZero() {
 		annotations[image.AnnotationCreated] = o.Created.UTC().Format(time.RFC3339)
 	}
-	made, err := assemble(config, blob{image.FluxContentMediaType, packed}, annotations)
+	made, err := assemble(config, blob{image.FluxContentMediaType, packed, "kustomize.tar.gz"}, annotations)
 	return Artifact{Repository: "kustomize/skep", Tag: tagOf(o.Version), Image: made}, err
 }
 

@@ -25,7 +25,11 @@ func TestTheKustomizeDirectoryNamesItsImagesByDigest(t *testing.T) {
 		t.Fatal(err)
 	}
 	folder := served(t, made)
-	got := unpacked(t, fetched(t, folder+"/kustomize/skep:v0.2.0"))
+	pulled := fetched(t, folder+"/kustomize/skep:v0.2.0")
+	if got := title(t, pulled); got != "kustomize.tar.gz" {
+		t.Errorf("its file is called %q", got)
+	}
+	got := unpacked(t, pulled)
 	for _, file := range []string{"kustomization.yaml", "namespace.yaml", "crds/kustomization.yaml", "crds/crds.yaml", "skep/kustomization.yaml"} {
 		want, err := fs.ReadFile(kustomizeFolder(), file)
 		if err != nil {

@@ -34,7 +34,7 @@ func imageOf(p schemas.Published) (v1.Image, error) {
 	}
 	layers := map[v1.Hash]blob{}
 	for _, d := range manifest.Layers {
-		layers[d.Digest] = blob{d.MediaType, p.Blobs[d.Digest.String()]}
+		layers[d.Digest] = blob{mediaType: d.MediaType, data: p.Blobs[d.Digest.String()]}
 	}
 	return partial.CompressedToImage(stored{manifest: p.Manifest, config: p.Blobs[manifest.Config.Digest.String()], layers: layers})
 }

@@ -48,7 +48,7 @@ func bundleOf(name, version string) (Artifact, error) {
 	if err != nil {
 		return Artifact{}, err
 	}
-	made, err := assemble(config, blob{types.OCILayer, packed}, map[string]string{
+	made, err := assemble(config, blob{types.OCILayer, packed, "bundle.tar.gz"}, map[string]string{
 		annotationTitle: name, annotationVersion: version, image.AnnotationSource: sourceURL,
 	})
 	return Artifact{Repository: "policies/" + name, Tag: tagOf(version), Image: made}, err

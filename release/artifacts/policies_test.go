@@ -25,6 +25,9 @@ func read(t *testing.T, folder, repository string) bundle.Bundle {
 	if manifest.Config.MediaType != types.OCIConfigJSON || manifest.Layers[0].MediaType != types.OCILayer {
 		t.Fatalf("%s is of %s with a layer of %s", repository, manifest.Config.MediaType, manifest.Layers[0].MediaType)
 	}
+	if got := title(t, image); got != "bundle.tar.gz" {
+		t.Errorf("the file of %s is called %q", repository, got)
+	}
 	content := onlyLayer(t, image)
 	defer content.Close()
 	b, err := bundle.NewReader(content).WithRegoVersion(ast.RegoV1).Read()
