@@ -12,6 +12,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"time"
 )
@@ -101,8 +102,12 @@ func (l Link) Flags() []string {
 // Binaries builds the binaries of all components with the go command of the machine, whose
 // own version is part of what is built.
 func Binaries(ctx context.Context, l Link) error {
+	to, err := filepath.Abs(l.To)
+	if err != nil {
+		return err
+	}
 	args := append([]string{"build"}, l.Flags()...)
-	args = append(args, "-o", l.To+string(os.PathSeparator))
+	args = append(args, "-o", to+string(os.PathSeparator))
 	for _, c := range Components() {
 		args = append(args, "./cmd/"+c.Command)
 	}

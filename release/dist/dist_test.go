@@ -125,14 +125,16 @@ func sums(t *testing.T, dir string) map[string]string {
 	return all
 }
 
-// TestTwoFoldersGiveEqualReleases builds the same commit in two folders, with different
-// settings of the one who builds.
+// TestTwoFoldersGiveEqualReleases builds the same commit in two folders, as make release does,
+// with different settings of the one who builds.
 func TestTwoFoldersGiveEqualReleases(t *testing.T) {
 	var all []map[string]string
 	for _, flags := range []string{"-buildvcs=true", "-tags=other"} {
 		t.Setenv("GOFLAGS", flags)
 		o := options(t)
 		o.Build = build.Binaries
+		t.Chdir(o.Checkout)
+		o.Checkout, o.Dir = ".", "dist/release"
 		if err := dist.Make(t.Context(), o); err != nil {
 			t.Fatal(err)
 		}
