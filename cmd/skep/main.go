@@ -31,8 +31,8 @@ func main() {
 // calledAs is what a user writes to have the binary run: kubectl runs it as its plug-in if it
 // is called kubectl-skep.
 func calledAs(program string) string {
-	if plugin, ok := strings.CutPrefix(filepath.Base(program), "kubectl-"); ok {
-		return "kubectl " + plugin
+	if strings.HasPrefix(filepath.Base(program), "kubectl-skep") {
+		return "kubectl skep"
 	}
 	return "skep"
 }
