@@ -21,7 +21,7 @@ type Namespaces struct {
 	// is forgotten.
 	All []netns.Namespace
 	// Choose returns the inodes of those that an attachment is for; not ok where it is for
-	// the agent's own. It fails where that is not known now. Nil has every attachment be for the
+	// the agent's own. Where it fails, it may be for others beside these. Nil has every attachment be for the
 	// agent's own. It must not block.
 	Choose func(application v1alpha1.Identity, at v1alpha1.Attachment) (ids []uint64, ok bool, err error)
 	// Err says why they are not known now, as before the container runtime has answered. What
@@ -37,7 +37,10 @@ func (n Namespaces) chosen(application v1alpha1.Identity, at v1alpha1.Attachment
 	}
 	ids, ok, err = n.Choose(application, at)
 	ids = slices.Sorted(slices.Values(ids))
-	return slices.Compact(ids), ok, cmp.Or(n.Err, err)
+	if n.Err != nil {
+		return nil, ok, n.Err
+	}
+	return slices.Compact(ids), ok, err
 }
 
 // Asked is one attachment of an application's definition.
@@ -227,22 +230,23 @@ func (r *Round) Present() []uint64 {
 }
 
 // ErrNotKnown is the error of an attachment whose network namespaces are not known now. What runs
-// in them stays. It is an ErrWaiting.
+// in others than those that are known to be chosen stays. It is an ErrWaiting.
 var ErrNotKnown = fmt.Errorf("%w: it is not known which network namespaces are chosen", ErrWaiting)
 
 // OnInterfaces returns one attachment for each interface that the definition selects, in each
 // network namespace that it is for. Where it selects none of one, it fails with ErrWaiting, beside
-// those in others; where the namespaces are not known, with ErrNotKnown beside what runs.
+// those in others; where not all namespaces are known, with ErrNotKnown beside those and what runs,
+// of which some are the same.
 func (r *Round) OnInterfaces(base plan.Attachment, asked v1alpha1.Attachment) ([]plan.Attachment, error) {
-	ids, other, err := r.namespaces.chosen(base.Application, asked)
-	switch {
-	case !other:
+	ids, other, notKnown := r.namespaces.chosen(base.Application, asked)
+	if !other {
 		return on(base, asked, "this node", plan.InterfacesIn(0, r.interfaces))
-	case err != nil:
-		return r.asItRuns(base), fmt.Errorf("%w: %w", ErrNotKnown, err)
 	}
 	var all []plan.Attachment
 	var errs []error
+	if notKnown != nil {
+		all, errs = r.asItRuns(base), append(errs, fmt.Errorf("%w: %w", ErrNotKnown, notKnown))
+	}
 	for _, id := range ids {
 		if !r.there[id] {
 			// It is gone, or the agent's own.
