@@ -24,6 +24,7 @@ import (
 
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/controller"
+	"github.com/skep-dev/skep/convert"
 	"github.com/skep-dev/skep/gate"
 	"github.com/skep-dev/skep/test/fixture/gitrepo"
 	"github.com/skep-dev/skep/test/fixture/programs"
@@ -193,6 +194,39 @@ func TestFlux(t *testing.T) {
 	g.depends()
 	t.Log("Rego sees the service account that Flux impersonates")
 	g.impersonates()
+	t.Log("what bpfman ran is converted and runs")
+	g.comesFromBpfman()
+}
+
+// comesFromBpfman commits what an application of bpfman's comes to.
+func (g *gitops) comesFromBpfman() {
+	g.t.Helper()
+	image, _ := g.Push("bpfman:v1", programs.Object("xdp_count"), "team-a")
+	converted, err := convert.Convert(g.t.Context(), fmt.Appendf(nil, `apiVersion: bpfman.io/v1alpha1
+kind: ClusterBpfApplication
+metadata: {name: fleet}
+spec:
+  nodeSelector: {matchLabels: {role: edge}}
+  byteCode: {image: {url: %s}}
+  programs:
+  - name: count_packets
+    type: XDP
+    xdp: {links: [{interfaceSelector: {interfaces: [eth0]}, priority: 55}]}
+`, image), convert.Options{})
+	if err != nil {
+		g.t.Fatal(err)
+	}
+	if len(converted.Documents) != 1 || len(converted.Left) > 0 {
+		g.t.Fatalf("it comes to %+v", converted)
+	}
+	revision := g.commit(map[string]string{"bpfman/fleet.yaml": string(converted.Documents[0].YAML)})
+	g.kustomization("bpfman", nil)
+	g.is("bpfman", revision, metav1.ConditionTrue, "ReconciliationSucceeded")
+	for _, m := range g.nodes {
+		m.counts()
+	}
+	g.commit(map[string]string{"bpfman/fleet.yaml": "", "bpfman/about.yaml": g.about("bpfman")})
+	g.clean()
 }
 
 func (g *gitops) waitsForNodes() {
