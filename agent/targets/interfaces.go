@@ -128,13 +128,13 @@ func (d devices) list(want sought, now Running) ([]plan.Interface, error) {
 func (d devices) few(want sought, now Running, why error) ([]plan.Interface, error) {
 	found := map[int]netlink.Link{}
 	if err := errors.Join(d.ask(now, found), d.askNames(want.names, found)); err != nil {
-		return nil, fmt.Errorf("%w (it was looked up since %s)", err, why)
+		return nil, fmt.Errorf("%w (it was looked up since %s)", err, why.Error())
 	}
 	primary := map[int]bool{}
 	if want.primary {
 		var err error
 		if primary, err = d.primariesOfMany(now, found); err != nil {
-			return nil, fmt.Errorf("%w (it was looked up since %s)", err, why)
+			return nil, fmt.Errorf("%w (it was looked up since %s)", err, why.Error())
 		}
 	}
 	for _, l := range slices.Collect(maps.Values(found)) {
