@@ -106,9 +106,9 @@ type Options struct {
 	// pods, and closes it. wake has the agent look again where it matters to an intent that the
 	// containers of pods changed; without any pods, all may have.
 	Containers func(wake func(changed ...containers.Pod)) (containers.Source, error)
-	// NamespaceLabels returns the labels of a namespace of the cluster; false where they are
-	// not known. Nil means that there are no namespaces.
-	NamespaceLabels func(namespace string) (map[string]string, bool)
+	// NamespaceLabels returns the labels of a namespace of the cluster. Nil means that there are no
+	// namespaces.
+	NamespaceLabels targets.NamespaceLabels
 	// Observer counts what is done; default nobody.
 	Observer Observer
 }

@@ -66,8 +66,8 @@ func TestAPodThatNobodyChoosesCausesNoReconcile(t *testing.T) {
 	var tier atomic.Value
 	tier.Store("free")
 	a := w.onTurns(r, func(o *agent.Options) {
-		o.NamespaceLabels = func(name string) (map[string]string, bool) {
-			return map[string]string{"tier": tier.Load().(string)}, name != "unknown"
+		o.NamespaceLabels = func(name string) (map[string]string, bool, bool) {
+			return map[string]string{"tier": tier.Load().(string)}, name != "unknown", true
 		}
 	})
 	front := metav1.LabelSelector{MatchLabels: map[string]string{"app": "front"}}

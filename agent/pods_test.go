@@ -379,8 +379,8 @@ func TestPodsAreChosen(t *testing.T) {
 		r.start("team-b", "front", "app", front)}
 	o := w.options()
 	o.Containers = r.source
-	o.NamespaceLabels = func(name string) (map[string]string, bool) {
-		return map[string]string{"tier": name[len(name)-1:]}, true
+	o.NamespaceLabels = func(name string) (map[string]string, bool, bool) {
+		return map[string]string{"tier": name[len(name)-1:]}, true, true
 	}
 	a := w.startWith(o)
 	chosen := metav1.LabelSelector{MatchLabels: front}

@@ -344,6 +344,7 @@ func TestLinksStayWhereTheirReplacementFails(t *testing.T) {
 	if got := w.seen(a); got.Arguments[0] != 4 {
 		t.Errorf("in the new binary the program read %d", got.Arguments[0])
 	}
+	a.AwaitClosings()
 	for target, id := range first {
 		if runs(t, id) != 0 {
 			t.Errorf("the link %d of %s is left", id, target)

@@ -8,6 +8,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // isolatedVariable makes the test binary a process that isolates itself and
@@ -22,6 +24,7 @@ const (
 	roleHungry  = "skep-test-hungry"
 	roleGreedy  = "skep-test-greedy"
 	roleThreads = "skep-test-threads"
+	roleCrowded = "skep-test-crowded"
 	roleBusy    = "skep-test-busy"
 )
 
@@ -62,15 +65,17 @@ func TestMain(m *testing.M) {
 		if err := c.Limit(1 << 20); err != nil {
 			return err
 		}
-		for range 10_000 {
-			go func() {
-				runtime.LockOSThread()
-				select {}
-			}()
+		takeThreads()
+		return nil
+	})
+	// As many threads as there may be, and memory for more.
+	Serve(roleCrowded, func(*Child) error {
+		few := unix.Rlimit{Cur: 1, Max: 1}
+		if err := unix.Setrlimit(unix.RLIMIT_NPROC, &few); err != nil {
+			return err
 		}
-		for {
-			runtime.Gosched()
-		}
+		takeThreads()
+		return nil
 	})
 	Serve(roleBusy, func(*Child) error {
 		Watch(64<<20, 100*time.Millisecond)
@@ -86,6 +91,19 @@ func TestMain(m *testing.M) {
 		os.Exit(0)
 	}
 	os.Exit(m.Run())
+}
+
+// takeThreads makes threads until it is ended.
+func takeThreads() {
+	for range 10_000 {
+		go func() {
+			runtime.LockOSThread()
+			select {}
+		}()
+	}
+	for {
+		runtime.Gosched()
+	}
 }
 
 // size hides from the compiler how much memory is asked for.

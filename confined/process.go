@@ -14,6 +14,8 @@ import (
 	"sync"
 	"syscall"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // reserve is the private memory a Go process may need beside its heap, in bytes.
@@ -24,6 +26,9 @@ const reserve = 192 << 20
 // default the detector prints a race, goes on, and sleeps a second before the exit. Other
 // binaries ignore it.
 const raceOptions = "GORACE=halt_on_error=1 atexit_sleep_ms=0"
+
+// ErrThreads is the error of a child for which there are too many processes or threads.
+var ErrThreads = errors.New("no more processes and threads may be made here; end some, or raise the limit of the service or container (TasksMax of systemd, pids.max of the cgroup)")
 
 // ErrNested says that a child asked for a child of its own.
 var ErrNested = errors.New("this process is a confined child itself")
@@ -57,6 +62,9 @@ func Start(ctx context.Context, role string) (*Process, error) {
 		// The thread ends with this goroutine, and so not before the child.
 		runtime.LockOSThread()
 		p, err := startApart(ctx, role)
+		if errors.Is(err, unix.EAGAIN) {
+			err = fmt.Errorf("%w: %w", ErrThreads, err)
+		}
 		if err != nil {
 			started <- start{err: fmt.Errorf("start child %s: %w", role, err)}
 			return
@@ -122,14 +130,23 @@ type Death struct {
 var memoryDeaths = []string{
 	// Watch, and the Go runtime of its heap.
 	outOfMemory, "cannot allocate memory",
-	// The Go runtime of the stack of a thread, by C and without it.
-	"pthread_create failed: Resource temporarily unavailable", "failed to create new OS thread",
+	// The Go runtime of a thread: without C by the number of ENOMEM, and by C, which says the same
+	// where there is no memory for a stack and where there may be no more threads (pthread_create(3)).
+	// Skep's binaries link no C, but those with the race detector do.
+	"already; errno=12)", "pthread_create failed: Resource temporarily unavailable",
 	// The race detector of its shadow memory, and the Go runtime of the addresses that have one.
 	"failed to allocate", "Failed to mmap", "too many address space collisions",
 }
 
 // OutOfMemory reports whether the child ended because it took too much memory.
 func (d Death) OutOfMemory() bool { return d.says(memoryDeaths...) }
+
+// threadDeath is what the Go runtime says of a thread that the kernel refuses with EAGAIN.
+const threadDeath = "already; errno=11)"
+
+// OutOfThreads reports whether the child ended because no more processes and threads may be made
+// where it runs. That is the doing of all that runs there, and not of its task.
+func (d Death) OutOfThreads() bool { return d.says(threadDeath) }
 
 // OutOfTime reports whether the child ended because it took too much time of CPUs.
 func (d Death) OutOfTime() bool { return d.says(outOfTime) }

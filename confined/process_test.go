@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"strings"
 	"testing"
 )
 
@@ -47,6 +48,17 @@ func TestAChildEndsAtItsLimitOfMemory(t *testing.T) {
 		if death := p.Wait(); death.Err == nil || !death.OutOfMemory() {
 			t.Errorf("%s ended by %v: %s", role, death.Err, death.Cause())
 		}
+	}
+}
+
+// TestAChildThatMayMakeNoThreadEndsForThat and not for its memory.
+func TestAChildThatMayMakeNoThreadEndsForThat(t *testing.T) {
+	death := start(t, roleCrowded).Wait()
+	if strings.Contains(death.Said, "pthread_create") {
+		t.Skip("SKIPPED: by C a process does not say whether it lacks memory or threads")
+	}
+	if death.Err == nil || !death.OutOfThreads() || death.OutOfMemory() {
+		t.Errorf("it ended by %v: %s", death.Err, death.Said)
 	}
 }
 

@@ -354,6 +354,9 @@ func legalInterfaces(a v1alpha1.Attachment) (string, string) {
 	if strings.ContainsFunc(i.MemberOf, func(c rune) bool { return unicode.IsSpace(c) || c == '/' }) {
 		return fmt.Sprintf("%q is no interface", i.MemberOf), "name a bond, team, bridge or VRF"
 	}
+	if _, err := i.Expression(); err != nil {
+		return err.Error(), fmt.Sprintf("write a regular expression of at most %d characters in the syntax of RE2, such as en[op].+", v1alpha1.MaxRegex)
+	}
 	return "", ""
 }
 

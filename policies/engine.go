@@ -302,7 +302,7 @@ func (e *Engine) proveNow(pool *pool, key string, prog program) (proof, error) {
 		return broken(what), nil
 	}
 	err = fmt.Errorf("compile policy %s: %w", prog.Policy, err)
-	if ended != nil {
+	if ended != nil && !ended.OutOfThreads() {
 		// It may be the policy's fault, so it is not tried in a loop.
 		e.penalties.add(died, verdict{Denied: []Reason{{Message: err.Error()}}}, memoryPenalty)
 	}

@@ -131,6 +131,9 @@ func (r *run) all(ctx context.Context, own bool) error {
 		case !errors.As(err, &ended) || tries >= maxTries:
 			return err
 		case len(todo) == 0:
+		case ended.OutOfThreads():
+			// It is the doing of no policy, however often it happens.
+			tries++
 		case ended.exhausted() || ended.begun && diedAt == todo[0]:
 			r.exceeded(todo[0], ended)
 			todo = todo[1:]

@@ -45,6 +45,9 @@ type endedError struct {
 
 // Error names the cause.
 func (e *endedError) Error() string {
+	if e.OutOfThreads() {
+		return fmt.Sprintf("the worker ended: %s", confined.ErrThreads)
+	}
 	return fmt.Sprintf("the worker ended: %v: %s", e.Err, e.Cause())
 }
 

@@ -232,6 +232,8 @@ func (d death) words(memory int64, timeout time.Duration) (broke, fix string) {
 		return errOutput.Error(), "make it smaller or split it into several folders"
 	case d.OutOfMemory():
 		return fmt.Sprintf("rendering it takes more than %d MiB of memory", memory>>20), "look for a loop or a list that grows without bound"
+	case d.OutOfThreads():
+		return "the renderer lacked threads", confined.ErrThreads.Error()
 	case d.StackOverflow():
 		return "it is nested too deeply to be rendered", "look for a definition that contains itself"
 	case d.timeout:

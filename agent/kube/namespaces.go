@@ -23,7 +23,8 @@ import (
 // namespaces are the labels of the cluster's namespaces, and nothing else of them. They are
 // watched from the first question on: an agent without an intent that chooses pods by the labels
 // of their namespaces asks the API server for none. Labels of those that were asked for are kept on
-// disk: a node that comes back without an API server chooses as it did before. It is a
+// disk: a node that comes back without an API server chooses as it did before. They may be older
+// than what the agent acted by, where it was killed before it wrote them. It is a
 // cache.TransformingStore.
 type namespaces struct {
 	path string
@@ -170,10 +171,10 @@ func (n *namespaces) toKeep() (now map[string]map[string]string, changed bool) {
 	return now, !maps.EqualFunc(n.kept, now, maps.Equal[map[string]string])
 }
 
-// labels returns the labels of a namespace, not to be changed: those of an earlier start until all
-// are known, and false where there are none of either. One
-// that the API server does not name has none: a pod outlives its namespace for a while.
-func (n *namespaces) labels(namespace string) (map[string]string, bool) {
+// labels returns the labels of a namespace, not to be changed, as targets.NamespaceLabels does: those
+// of an earlier start until all are known. One that the API server does not name has none: a pod
+// outlives its namespace for a while.
+func (n *namespaces) labels(namespace string) (labels map[string]string, known, current bool) {
 	n.ask.Do(func() { close(n.asked) })
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -183,9 +184,9 @@ func (n *namespaces) labels(namespace string) (map[string]string, bool) {
 	}
 	if !n.synced {
 		labels, kept := n.kept[namespace]
-		return labels, kept
+		return labels, kept, false
 	}
-	return n.all[namespace], true
+	return n.all[namespace], true, true
 }
 
 // followNamespaces watches the namespaces, once somebody asked.

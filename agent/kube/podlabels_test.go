@@ -45,12 +45,12 @@ func TestNamespacesAreWatchedFromTheFirstQuestionOn(t *testing.T) {
 	if n := counts.count.Load(); n != 0 {
 		t.Fatalf("%d requests for namespaces before anybody asked", n)
 	}
-	if labels, known := a.NamespaceLabels(w.name); known {
+	if labels, known, _ := a.NamespaceLabels(w.name); known {
 		t.Errorf("labels %v are known before the first answer", labels)
 	}
 	await := func(what string, want map[string]string) {
 		until(t, what, func() bool {
-			labels, known := a.NamespaceLabels(w.name)
+			labels, known, _ := a.NamespaceLabels(w.name)
 			return known && labels["team"] == want["team"]
 		})
 	}

@@ -60,10 +60,14 @@ func Select(s *v1alpha1.Interfaces, all []Interface) ([]Interface, error) {
 	if err := checkPatterns("exclude", s.Exclude); err != nil {
 		return nil, err
 	}
+	regex, err := s.Expression()
+	if err != nil {
+		return nil, fmt.Errorf("interfaces: %w", err)
+	}
 	var chosen []Interface
 	for _, i := range all {
 		in := s.Primary && i.Primary || matches(s.Names, i.Name)
-		if in && !matches(s.Exclude, i.Name) && i.isOf(s) {
+		if in && !matches(s.Exclude, i.Name) && i.isOf(s) && (regex == nil || regex.MatchString(i.Name)) {
 			chosen = append(chosen, i)
 		}
 	}

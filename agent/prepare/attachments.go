@@ -24,65 +24,117 @@ const maxPlaces = 2000
 func (v *Versions) resolveAttachments(o intent.Opened, out *report.Outcome) (plan.Application, error) {
 	payload := o.Payload()
 	revision := v.Look.Set.Revisions[payload.UID][o.Revision()]
-	app := plan.Application{UID: payload.UID, Identity: payload.Application, Revision: o.Revision(), Taken: revision.TakenKey()}
-	var absent []report.Unmade
-	seen := map[string]bool{}
+	r := resolving{Versions: v, revision: revision, out: out, seen: map[string]bool{},
+		app: plan.Application{UID: payload.UID, Identity: payload.Application, Revision: o.Revision(), Taken: revision.TakenKey()}}
 	for _, program := range payload.Programs {
 		for _, at := range program.Attach {
-			at = v.atOnce(revision, program.Name, at)
-			if why := skipped(revision, program.Name, at); why != "" {
-				absent = append(absent, report.Skip(program.Name, at, why))
-				continue
-			}
 			at.Optional = at.Optional || program.Optional
-			found, err := v.resolve(app, program.Name, at)
-			tooMany := v.LookupRound.TooMany(app.Identity, at)
-			for _, one := range tooMany {
-				absent = append(absent, report.Skip(program.Name, at, one.Error()))
-			}
-			switch {
-			case report.IsAbsent(err) && at.Optional:
-				absent = append(absent, report.Skip(program.Name, at, err.Error()))
-			case errors.Is(err, targets.ErrWaiting) || errors.Is(err, attach.ErrTarget):
-				absent = append(absent, report.Unresolved(program.Name, at, err))
-				if unanswered := new(targets.UnansweredError); errors.As(err, &unanswered) {
-					out.Unsettled = out.Unsettled || !unanswered.Late
-					out.Errs = append(out.Errs, fmt.Errorf("place program %s of %s: %w", program.Name, payload.Application, err))
-				}
-			case err == nil && at.Pods != nil && len(found) == 0 && len(tooMany) == 0:
-				absent = append(absent, report.InNoPods(program.Name, at))
-			case err != nil:
-				return app, fmt.Errorf("place program %s of %s: %w", program.Name, payload.Application, err)
-			}
-			for _, a := range found {
-				key := a.Key()
-				if seen[key] && errors.Is(err, targets.ErrNotKnown) {
-					continue
-				}
-				if seen[key] {
-					return app, fmt.Errorf("place program %s of %s: the definition attaches it to %s %s twice; once is enough", a.Program, payload.Application, a.Hook, a.Target)
-				}
-				seen[key] = true
-				app.Attachments = append(app.Attachments, a)
-			}
-			if over := len(app.Attachments) - maxPlaces; over > 0 && at.Pods != nil {
-				// Pods are not the application's doing: those beyond the bound are left out.
-				app.Attachments = app.Attachments[:maxPlaces]
-				out.Errs = append(out.Errs, fmt.Errorf("place program %s of %s: it has %d places more in pods than the %d that an application has on a node; choose fewer pods or functions",
-					program.Name, payload.Application, over, maxPlaces))
-			}
-			if len(app.Attachments) > maxPlaces {
-				return app, fmt.Errorf("place programs of %s: they have more than %d places on this node; choose fewer functions, or hooks with one link for many, such as kprobe.multi", payload.Application, maxPlaces)
+			if err := r.add(program.Name, v.atOnce(revision, program.Name, at)); err != nil {
+				return r.app, err
 			}
 		}
 	}
-	for _, u := range absent {
-		out.Links = append(out.Links, u)
+	r.tellAbsent()
+	return r.app, nil
+}
+
+// resolving is the state of resolveAttachments.
+type resolving struct {
+	*Versions
+	revision *kernel.Revision
+	out      *report.Outcome
+	// app has what was resolved, and seen the keys of that. absent is what has no target.
+	app    plan.Application
+	seen   map[string]bool
+	absent []report.Unmade
+}
+
+// add resolves an attachment of a program. It fails where the definition is wrong.
+func (r *resolving) add(program string, at v1alpha1.Attachment) error {
+	if why := skipped(r.revision, program, at); why != "" {
+		r.absent = append(r.absent, report.Skip(program, at, why))
+		return nil
+	}
+	found, err := r.resolve(r.app, program, at)
+	tooMany := r.LookupRound.TooMany(r.app.Identity, at)
+	for _, one := range tooMany {
+		r.absent = append(r.absent, report.Skip(program, at, one.Error()))
+	}
+	if err == nil && at.Pods != nil && len(found) == 0 && len(tooMany) == 0 {
+		r.absent = append(r.absent, report.InNoPods(program, at))
+	}
+	if err := r.noteMissing(program, at, err); err != nil {
+		return err
+	}
+	if err := r.addFound(found, errors.Is(err, targets.ErrNotKnown)); err != nil {
+		return err
+	}
+	return r.bound(program, at)
+}
+
+// noteMissing notes why an attachment has no target, or not all, and returns what is no such
+// error.
+func (r *resolving) noteMissing(program string, at v1alpha1.Attachment, err error) error {
+	switch {
+	case report.IsAbsent(err) && at.Optional:
+		r.absent = append(r.absent, report.Skip(program, at, err.Error()))
+	case errors.Is(err, targets.ErrWaiting) || errors.Is(err, attach.ErrTarget):
+		r.absent = append(r.absent, report.Unresolved(program, at, err))
+		if unanswered := new(targets.UnansweredError); errors.As(err, &unanswered) {
+			r.out.Unsettled = r.out.Unsettled || !unanswered.Late
+			r.out.Errs = append(r.out.Errs, r.placing(program, err))
+		}
+	case err != nil:
+		return r.placing(program, err)
+	}
+	return nil
+}
+
+// addFound adds attachments that were resolved. One that is there twice is an error, unless
+// some may be.
+func (r *resolving) addFound(found []plan.Attachment, maybeTwice bool) error {
+	for _, a := range found {
+		key := a.Key()
+		if r.seen[key] && maybeTwice {
+			continue
+		}
+		if r.seen[key] {
+			return r.placing(a.Program, fmt.Errorf("the definition attaches it to %s %s twice; once is enough", a.Hook, a.Target))
+		}
+		r.seen[key] = true
+		r.app.Attachments = append(r.app.Attachments, a)
+	}
+	return nil
+}
+
+// bound fails where the application has more than maxPlaces. Pods are not its doing: of places
+// in pods, those beyond are left out.
+func (r *resolving) bound(program string, at v1alpha1.Attachment) error {
+	over := len(r.app.Attachments) - maxPlaces
+	switch {
+	case over <= 0:
+		return nil
+	case at.Pods == nil:
+		return fmt.Errorf("place programs of %s: they have more than %d places on this node; choose fewer functions, or hooks with one link for many, such as kprobe.multi", r.app.Identity, maxPlaces)
+	}
+	r.app.Attachments = r.app.Attachments[:maxPlaces]
+	r.out.Errs = append(r.out.Errs, r.placing(program, fmt.Errorf("it has %d places more in pods than the %d that an application has on a node; choose fewer pods or functions", over, maxPlaces)))
+	return nil
+}
+
+// tellAbsent puts what has no target into the outcome.
+func (r *resolving) tellAbsent() {
+	for _, u := range r.absent {
+		r.out.Links = append(r.out.Links, u)
 		if u.Status.State == report.Failed {
-			out.Errs = append(out.Errs, fmt.Errorf("place program %s of %s: %s", u.Program, payload.Application, u.Status.Error))
+			r.out.Errs = append(r.out.Errs, r.placing(u.Program, errors.New(u.Status.Error)))
 		}
 	}
-	return app, nil
+}
+
+// placing says of which program an error is.
+func (r *resolving) placing(program string, err error) error {
+	return fmt.Errorf("place program %s of %s: %w", program, r.app.Identity, err)
 }
 
 // atOnce is the attachment by one link for all functions, where the program was loaded for

@@ -6,7 +6,6 @@ import (
 	"fmt"
 
 	"github.com/skep-dev/skep/agent/attach"
-	"github.com/skep-dev/skep/agent/guard"
 	"github.com/skep-dev/skep/agent/plan"
 	"github.com/skep-dev/skep/agent/report"
 	"github.com/skep-dev/skep/agent/targets"
@@ -16,12 +15,13 @@ import (
 
 // resolveInPods resolves an attachment in pods, of which Expand found the places, or an error. A
 // container without the file or the function is no failure where another one has it, and an
-// error of all is a missing target. Where the pods are not known, what runs stays.
+// error of all is a missing target. Where not all pods are known, what runs stays, and some of it
+// is returned twice.
 func (v *Versions) resolveInPods(app plan.Application, program string, at v1alpha1.Attachment, places []plan.Attachment, err error) ([]plan.Attachment, error) {
-	if errors.Is(err, targets.ErrNotKnown) && len(places) == 0 {
-		return v.madeInPods(app.UID, program, at), err
-	}
 	var resolved []plan.Attachment
+	if errors.Is(err, targets.ErrNotKnown) && (at.Interfaces == nil || len(places) == 0) {
+		resolved = v.madeInPods(app.UID, program, at)
+	}
 	var missing error
 	errs := []error{err}
 	for _, one := range places {
@@ -110,14 +110,16 @@ func (v *Versions) setScopes(o intent.Opened, out *report.Outcome) error {
 	if revision == nil {
 		return nil
 	}
-	members := map[string][]guard.Member{}
+	scopes := revision.Scopes()
 	for _, program := range payload.Programs {
 		for _, at := range program.Attach {
-			scope := plan.Scope(at)
-			if _, known := members[scope]; scope == "" || known {
+			name := plan.Scope(at)
+			scope, left := scopes[name]
+			if !left {
 				continue
 			}
-			found, err := v.LookupRound.Members(payload.Application, at)
+			delete(scopes, name)
+			found, err := v.LookupRound.Members(payload.Application, at, scope.Cgroups)
 			if errors.Is(err, targets.ErrNotKnown) || errors.Is(err, targets.ErrNoPods) {
 				// They stay as they are.
 				continue
@@ -125,16 +127,9 @@ func (v *Versions) setScopes(o intent.Opened, out *report.Outcome) error {
 			if err != nil {
 				return fmt.Errorf("find pods of %s: %w", payload.Application, err)
 			}
-			members[scope] = found
-		}
-	}
-	for name, scope := range revision.Scopes() {
-		found, known := members[name]
-		if !known {
-			continue
-		}
-		if err := scope.Set(found); err != nil {
-			out.Errs = append(out.Errs, fmt.Errorf("guard programs of %s: %w", payload.Application, err))
+			if err := scope.Set(found); err != nil {
+				out.Errs = append(out.Errs, fmt.Errorf("guard programs of %s: %w", payload.Application, err))
+			}
 		}
 	}
 	return nil

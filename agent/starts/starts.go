@@ -33,9 +33,9 @@ type Options struct {
 	Log *slog.Logger
 	// Clock tells the time.
 	Clock func() time.Time
-	// NamespaceLabels returns the labels of a namespace of the cluster; false where they are
-	// not known. It must not wait. Nil means that there are no namespaces.
-	NamespaceLabels func(namespace string) (map[string]string, bool)
+	// NamespaceLabels returns the labels of a namespace of the cluster. Nil means that there are no
+	// namespaces.
+	NamespaceLabels targets.NamespaceLabels
 	// Wake asks for a reconcile at once, which reads the containers. It must not wait.
 	Wake func()
 }

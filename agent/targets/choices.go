@@ -21,7 +21,7 @@ type Choices struct {
 	// others.
 	inNamespace     map[string]*podChoices
 	ofCluster       podChoices
-	namespaceLabels func(namespace string) (map[string]string, bool)
+	namespaceLabels NamespaceLabels
 }
 
 // podChoices are different choices of pods.
@@ -34,7 +34,7 @@ type podChoices struct {
 type podChoice struct{ pods, namespaces labels.Selector }
 
 // NewChoices returns those of no attachment. namespaceLabels is as in Pods.
-func NewChoices(namespaceLabels func(namespace string) (map[string]string, bool)) *Choices {
+func NewChoices(namespaceLabels NamespaceLabels) *Choices {
 	return &Choices{inNamespace: map[string]*podChoices{}, namespaceLabels: namespaceLabels}
 }
 

@@ -18,8 +18,8 @@ func TestChoicesMatchThePodsThatAreChosen(t *testing.T) {
 	wrong := &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{Key: "x", Operator: "?"}}}
 	pods := []containers.Pod{{Namespace: "a", Labels: map[string]string{"app": "front"}}, {Namespace: "a"}, {Namespace: "b", Labels: map[string]string{"app": "front"}},
 		{Namespace: "b"}, {Namespace: "unknown"}}
-	labels := func(name string) (map[string]string, bool) {
-		return map[string]string{"tier": map[string]string{"b": "paid"}[name]}, name != "unknown"
+	labels := func(name string) (map[string]string, bool, bool) {
+		return map[string]string{"tier": map[string]string{"b": "paid"}[name]}, name != "unknown", name != "kept"
 	}
 	for sentence, c := range map[string]struct {
 		by     v1alpha1.Identity

@@ -141,6 +141,9 @@ func describeInterfaces(s *v1alpha1.Interfaces) string {
 	if s.MemberOf != "" {
 		parts = append(parts, "members of "+s.MemberOf)
 	}
+	if s.Regex != "" {
+		parts = append(parts, "regex "+s.Regex)
+	}
 	if len(s.Exclude) > 0 {
 		parts = append(parts, "without "+strings.Join(s.Exclude, ", "))
 	}

@@ -20,8 +20,9 @@ import (
 const (
 	// maxDevices and maxRoutes are how many it may have, routes of all tables for each family.
 	maxDevices, maxRoutes = 1024, 4096
-	// podBudget is how long it takes to read the devices of one namespace, and as long again its
-	// routes, and podsBudget how long those of one reconcile do.
+	// podBudget is how long it takes to read the devices of one namespace, as long again its
+	// routes, and as long again what is looked up singly. podsBudget is how long those of one
+	// reconcile take.
 	podBudget, podsBudget = 100 * time.Millisecond, 500 * time.Millisecond
 	// skipStats leaves the counters of devices out: RTEXT_FILTER_SKIP_STATS of rtnetlink.h.
 	skipStats = 1 << 3
@@ -34,10 +35,11 @@ const conventional = "eth0"
 // The lists of a network namespace.
 const devicesList, routesList = "devices", "routes"
 
-// TooManyError is the error of a network namespace with more devices or routes than are read. Of
-// its devices, conventional, those that an attachment names in full, and those where programs of
-// Skep's run are looked up one by one.
-type TooManyError struct {
+// PartialError is the error of a network namespace whose devices or routes were not all read: it has
+// too many, or time was over, which is an ErrWaiting. Of its devices, conventional, those that an
+// attachment names in full, and those where programs of Skep's run are looked up one by one; of its
+// default routes, those to a few addresses.
+type PartialError struct {
 	// In is whose it is, such as "pod team-a/web".
 	In string
 	// What is devicesList or routesList. Read is how many were read, and Limit how many may be;
@@ -46,21 +48,33 @@ type TooManyError struct {
 	Read, Limit int
 }
 
+// isLate reports whether time was over. That is the doing of the node as much as of the pod.
+func (e *PartialError) isLate() bool { return e.Limit == 0 }
+
+// Unwrap makes one for time an ErrWaiting.
+func (e *PartialError) Unwrap() error {
+	if e.isLate() {
+		return ErrWaiting
+	}
+	return nil
+}
+
 // Error implements error.
-func (e *TooManyError) Error() string {
-	const fix = "delete those that it does not need, or name the interfaces without a pattern"
-	why := fmt.Sprintf("its network has more than %d %s, which is the limit of what is read", e.Limit, e.What)
-	if e.Limit == 0 {
-		why = fmt.Sprintf("its network %s could not be read within %s, after %d of them", e.What, podBudget, e.Read)
-	}
+func (e *PartialError) Error() string {
+	others := "other interfaces of %s than %s, those that are named in full, and those where the program runs"
 	if e.What == routesList {
-		return fmt.Sprintf("another primary interface of %s than %s: %s; %s", e.In, conventional, why, fix)
+		others = "another primary interface of %s than %s, and those of the routes to a few addresses"
 	}
-	return fmt.Sprintf("other interfaces of %s than %s, those that are named in full, and those where the program runs: %s; %s", e.In, conventional, why, fix)
+	why := fmt.Sprintf("its network has more than %d %s, which is the limit of what is read; "+
+		"delete those that it does not need, or name the interfaces without a pattern", e.Limit, e.What)
+	if e.isLate() {
+		why = fmt.Sprintf("%s: the kernel gave %d of its network's %s within %s; they are read again", ErrWaiting, e.Read, e.What, podBudget)
+	}
+	return fmt.Sprintf(others+": %s", e.In, conventional, why)
 }
 
 // isWhole reports whether what a definition chooses is known without the list that was not read.
-func (e *TooManyError) isWhole(s *v1alpha1.Interfaces) bool {
+func (e *PartialError) isWhole(s *v1alpha1.Interfaces) bool {
 	return !s.Primary && (e.What == routesList || !slices.ContainsFunc(s.Names, functions.IsGlob))
 }
 
@@ -91,9 +105,10 @@ func (b bounded) links() (all []netlink.Link, err error) {
 }
 
 // defaultRoutes lists the default routes of a family in the main table, without their destination.
+// Where it fails with *PartialError, it returns those that were read.
 func (b bounded) defaultRoutes(_ netlink.Link, family int) (all []netlink.Route, err error) {
 	request := nl.NewNetlinkRequest(unix.RTM_GETROUTE, unix.NLM_F_DUMP)
-	request.AddData(&nl.RtMsg{RtMsg: unix.RtMsg{Family: uint8(family)}})
+	request.AddData(&nl.RtMsg{RtMsg: unix.RtMsg{Family: uint8(family), Table: unix.RT_TABLE_MAIN}})
 	err = b.dump(request, unix.RTM_NEWROUTE, routesList, b.maxRoutes, func(message []byte) error {
 		is := nl.DeserializeRtMsg(message)
 		if is.Family != uint8(family) || is.Dst_len != 0 || is.Table != unix.RT_TABLE_MAIN || is.Flags&unix.RTM_F_CLONED != 0 {
@@ -115,6 +130,10 @@ func (b bounded) defaultRoutes(_ netlink.Link, family int) (all []netlink.Route,
 		all = append(all, route)
 		return nil
 	})
+	if errors.Is(err, unix.ENOENT) {
+		// The table was never made.
+		return nil, nil
+	}
 	return all, err
 }
 
@@ -131,7 +150,7 @@ func hops(value []byte) (all []*netlink.NexthopInfo) {
 	return all
 }
 
-// dump reads a list, and ends with *TooManyError where it is long or time is over: the kernel
+// dump reads a list, and ends with *PartialError where it is long or time is over: the kernel
 // makes no more of it when the socket is closed. A list that changed meanwhile is an
 // ErrDumpInterrupted.
 func (b bounded) dump(request *nl.NetlinkRequest, kind uint16, what string, limit int, each func([]byte) error) error {
@@ -140,6 +159,10 @@ func (b bounded) dump(request *nl.NetlinkRequest, kind uint16, what string, limi
 		return err
 	}
 	defer socket.Close()
+	// The kernel gives the routes of the table alone that the request names.
+	if err := unix.SetsockoptInt(socket.GetFd(), unix.SOL_NETLINK, unix.NETLINK_GET_STRICT_CHK, 1); err != nil {
+		return err
+	}
 	if err := socket.Send(request); err != nil {
 		return err
 	}
@@ -147,7 +170,7 @@ func (b bounded) dump(request *nl.NetlinkRequest, kind uint16, what string, limi
 	for {
 		left := time.Until(b.until)
 		if left <= 0 {
-			return &TooManyError{In: b.in, What: what, Read: read}
+			return &PartialError{In: b.in, What: what, Read: read}
 		}
 		wait := unix.NsecToTimeval(max(left, time.Microsecond).Nanoseconds())
 		if err := socket.SetReceiveTimeout(&wait); err != nil {
@@ -156,7 +179,7 @@ func (b bounded) dump(request *nl.NetlinkRequest, kind uint16, what string, limi
 		messages, from, err := socket.Receive()
 		switch {
 		case errors.Is(err, unix.EAGAIN):
-			return &TooManyError{In: b.in, What: what, Read: read}
+			return &PartialError{In: b.in, What: what, Read: read}
 		case err != nil:
 			return err
 		case from.Pid != nl.PidKernel:
@@ -170,7 +193,7 @@ func (b bounded) dump(request *nl.NetlinkRequest, kind uint16, what string, limi
 			case m.Header.Type != kind:
 				continue
 			case read == limit:
-				return &TooManyError{In: b.in, What: what, Read: read, Limit: limit}
+				return &PartialError{In: b.in, What: what, Read: read, Limit: limit}
 			}
 			read++
 			if err := each(m.Data); err != nil {

@@ -107,24 +107,24 @@ func TestAListOfAPodIsBounded(t *testing.T) {
 			return err
 		}
 		_, err = within(time.Minute).defaultRoutes(nil, netlink.FAMILY_V4)
-		isTooMany(t, err, TooManyError{In: "pod team-a/web", What: "routes", Read: maxRoutes, Limit: maxRoutes})
+		isTooMany(t, err, PartialError{In: "pod team-a/web", What: "routes", Read: maxRoutes, Limit: maxRoutes})
 		if err := veths(maxDevices); err != nil {
 			return err
 		}
 		all, err := within(time.Minute).links()
-		isTooMany(t, err, TooManyError{In: "pod team-a/web", What: "devices", Read: maxDevices, Limit: maxDevices})
+		isTooMany(t, err, PartialError{In: "pod team-a/web", What: "devices", Read: maxDevices, Limit: maxDevices})
 		if len(all) > maxDevices {
 			t.Errorf("%d devices were read", len(all))
 		}
 		_, err = within(0).links()
-		isTooMany(t, err, TooManyError{In: "pod team-a/web", What: "devices"})
+		isTooMany(t, err, PartialError{In: "pod team-a/web", What: "devices"})
 		return nil
 	})
 }
 
-func isTooMany(t *testing.T, err error, want TooManyError) {
+func isTooMany(t *testing.T, err error, want PartialError) {
 	t.Helper()
-	got := new(TooManyError)
+	got := new(PartialError)
 	if !errors.As(err, &got) || *got != want {
 		t.Errorf("the list fails with %v, want %+v", err, want)
 	}
@@ -150,9 +150,10 @@ func TestAFloodOfDevicesHidesNoneThatIsLookedFor(t *testing.T) {
 		now := Running{UIDs: map[plan.Device][]string{{Index: index["a11"]}: {"a"}}, AsPrimary: func(string, plan.Interface) bool { return false }}
 		reads := func(sentence string, limits bounded) (got []string) {
 			t.Helper()
-			d := devices{links: limits.links, byIndex: netlink.LinkByIndex, byName: netlink.LinkByName, routes: limits.defaultRoutes}
+			one := singly{left: time.Minute}
+			d := devices{links: limits.links, byIndex: one.byIndex, byName: one.byName, routes: limits.defaultRoutes, sampledRoutes: one.sampledRoutes}
 			all, err := d.list(sought{primary: true, names: map[string]bool{"b7": true, "nosuch": true}}, now)
-			if tooMany := new(TooManyError); !errors.As(err, &tooMany) {
+			if partial := new(PartialError); !errors.As(err, &partial) {
 				t.Errorf("%s: the list fails with %v", sentence, err)
 			}
 			for _, one := range all {
@@ -170,13 +171,13 @@ func TestAFloodOfDevicesHidesNoneThatIsLookedFor(t *testing.T) {
 		}
 		few := within(time.Minute)
 		few.maxRoutes = 1
-		if diff := cmp.Diff([]string{"a11", "b7", "eth0 is primary"}, reads("many devices and routes", few)); diff != "" {
+		if diff := cmp.Diff([]string{"a11", "a9 is primary", "b7", "eth0 is primary"}, reads("many devices and routes", few)); diff != "" {
 			t.Errorf("many devices and routes (-want +got):\n%s", diff)
 		}
 		// The devices are known, whatever the routes are.
 		few.maxDevices = 2*maxDevices + 10
 		got := reads("many routes", few)
-		if len(got) < 2*maxDevices || !slices.Contains(got, "a12") || !slices.Contains(got, "a9") || !slices.Contains(got, "eth0 is primary") {
+		if len(got) < 2*maxDevices || !slices.Contains(got, "a12") || !slices.Contains(got, "a9 is primary") || !slices.Contains(got, "eth0 is primary") {
 			t.Errorf("many routes hide devices: %d are left", len(got))
 		}
 		return nil
@@ -187,10 +188,83 @@ func TestAFloodOfDevicesHidesNoneThatIsLookedFor(t *testing.T) {
 func TestARouteTooManyIsOneOfThePrimaryInterfaceAlone(t *testing.T) {
 	pattern, primary, named := &v1alpha1.Interfaces{Names: []string{"net*"}}, &v1alpha1.Interfaces{Primary: true}, &v1alpha1.Interfaces{Names: []string{"net1"}}
 	for list, want := range map[string][3]bool{devicesList: {false, false, true}, routesList: {true, false, true}} {
-		e := &TooManyError{What: list}
+		e := &PartialError{What: list}
 		if got := [3]bool{e.isWhole(pattern), e.isWhole(primary), e.isWhole(named)}; got != want {
 			t.Errorf("%s: a pattern, the primary one and a name are whole: %v, want %v", list, got, want)
 		}
+	}
+}
+
+// TestRoutesHideNoDefaultRoute has more routes than are read, and default routes by devices that
+// are not called eth0: of IPv4 by two, of IPv6, where the kernel lists it last, by another.
+func TestRoutesHideNoDefaultRoute(t *testing.T) {
+	alone(t, func() error {
+		err := veths(2)
+		index := map[string]int{}
+		for i, name := range []string{"a0", "b0", "a1", "b1"} {
+			l, findErr := netlink.LinkByName(name)
+			if findErr != nil {
+				return errors.Join(err, findErr)
+			}
+			index[name] = l.Attrs().Index
+			err = errors.Join(err, netlink.LinkSetUp(l), netlink.AddrAdd(l, &netlink.Addr{IPNet: &net.IPNet{IP: net.IPv4(10, 0, byte(i), 1), Mask: net.CIDRMask(24, 32)}}))
+		}
+		err = errors.Join(err,
+			netlink.RouteAdd(&netlink.Route{Dst: &net.IPNet{IP: net.IPv4zero, Mask: net.CIDRMask(0, 32)}, MultiPath: []*netlink.NexthopInfo{{LinkIndex: index["a0"], Gw: net.IPv4(10, 0, 0, 2)}, {LinkIndex: index["b0"], Gw: net.IPv4(10, 0, 1, 2)}}}),
+			netlink.RouteAdd(&netlink.Route{LinkIndex: index["b1"], Dst: &net.IPNet{IP: net.IPv6zero, Mask: net.CIDRMask(0, 128)}}))
+		// Routes with the first address of all come before the default one.
+		for bits := 4; bits <= 32; bits++ {
+			err = errors.Join(err, netlink.RouteAdd(&netlink.Route{Type: unix.RTN_BLACKHOLE, Dst: &net.IPNet{IP: net.IPv4zero, Mask: net.CIDRMask(bits, 32)}}))
+		}
+		for i := range 40 {
+			err = errors.Join(err, netlink.RouteAdd(&netlink.Route{LinkIndex: index["a1"], Dst: &net.IPNet{IP: net.IP{0xfd, byte(i), 15: 0}, Mask: net.CIDRMask(16, 128)}}))
+		}
+		if err != nil {
+			return err
+		}
+		for sentence, limits := range map[string]bounded{
+			"with too many routes": {in: "pod team-a/web", until: time.Now().Add(time.Minute), maxDevices: maxDevices, maxRoutes: 20},
+			"with no time":         {in: "pod team-a/web"},
+		} {
+			one := singly{left: time.Minute}
+			d := devices{links: netlink.LinkList, byIndex: one.byIndex, byName: one.byName, routes: limits.defaultRoutes, sampledRoutes: one.sampledRoutes}
+			all, err := d.list(sought{primary: true}, Running{})
+			if partial := new(PartialError); !errors.As(err, &partial) || partial.isLate() != errors.Is(err, ErrWaiting) {
+				t.Errorf("%s: the list fails with %v", sentence, err)
+			}
+			var got []string
+			for _, i := range all {
+				if i.Primary {
+					got = append(got, i.Name)
+				}
+			}
+			slices.Sort(got)
+			if diff := cmp.Diff([]string{"a0", "b0", "b1"}, got); diff != "" {
+				t.Errorf("%s: primary interfaces (-want +got):\n%s", sentence, diff)
+			}
+		}
+		return nil
+	})
+}
+
+// TestSingleLookUpsHaveATimeTogether looks the loopback device up until no time is left.
+func TestSingleLookUpsHaveATimeTogether(t *testing.T) {
+	one := singly{left: 10 * time.Millisecond}
+	began := time.Now()
+	for {
+		_, err := one.byName("lo")
+		if errors.Is(err, ErrWaiting) {
+			break
+		}
+		if err != nil || time.Since(began) > time.Minute {
+			t.Fatalf("after %s: %v", time.Since(began), err)
+		}
+	}
+	if _, err := one.byIndex(1); !errors.Is(err, ErrWaiting) {
+		t.Errorf("with no time: %v", err)
+	}
+	if _, err := one.sampledRoutes(); !errors.Is(err, ErrWaiting) {
+		t.Errorf("routes, with no time: %v", err)
 	}
 }
 

@@ -27,6 +27,8 @@ type devices struct {
 	byIndex   func(int) (netlink.Link, error)
 	byName    func(string) (netlink.Link, error)
 	routes    func(link netlink.Link, family int) ([]netlink.Route, error)
+	// sampledRoutes returns default routes without a list, where routes fails with *PartialError.
+	sampledRoutes func() ([]netlink.Route, error)
 }
 
 // Running is what of Skep's runs on network devices now. A list that the kernel
@@ -66,6 +68,8 @@ func devicesOf(of netns.Namespace) devices {
 		d.links = b.links
 		b.until = b.until.Add(podBudget)
 		d.routes = b.defaultRoutes
+		one := singly{left: podBudget}
+		d.byIndex, d.byName, d.sampledRoutes = one.byIndex, one.byName, one.sampledRoutes
 	}
 	return d
 }
@@ -81,18 +85,18 @@ func dump[T any](list func() ([]T, error)) (all []T, whole bool, err error) {
 			return all, true, nil
 		}
 		if !errors.Is(err, netlink.ErrDumpInterrupted) {
-			return nil, false, err
+			return all, false, err
 		}
 	}
 	return all, false, nil
 }
 
-// list reads the devices, by index. Where there are too many, it fails with *TooManyError beside
-// those that few returns, and where there are too many routes beside all of them.
+// list reads the devices, by index. Where not all are read, it fails with *PartialError beside
+// those that few returns, and where not all routes are, beside all of them.
 func (d devices) list(want sought, now Running) ([]plan.Interface, error) {
 	links, whole, err := dump(d.links)
-	tooMany := new(TooManyError)
-	if errors.As(err, &tooMany) {
+	partial := new(PartialError)
+	if errors.As(err, &partial) {
 		return d.few(want, now, err)
 	}
 	if err != nil {
@@ -109,8 +113,8 @@ func (d devices) list(want sought, now Running) ([]plan.Interface, error) {
 	}
 	var primary map[int]bool
 	if want.primary {
-		if primary, err = d.primaries(now, found); errors.As(err, &tooMany) {
-			return d.describeAll(found, d.likelyPrimary(now, found)), err
+		if primary, err = d.primaries(now, found); errors.As(err, &partial) {
+			return d.describeAll(found, primary), err
 		}
 		if err != nil {
 			return nil, err
@@ -124,13 +128,13 @@ func (d devices) list(want sought, now Running) ([]plan.Interface, error) {
 func (d devices) few(want sought, now Running, why error) ([]plan.Interface, error) {
 	found := map[int]netlink.Link{}
 	if err := errors.Join(d.ask(now, found), d.askNames(want.names, found)); err != nil {
-		return nil, errors.Join(why, err)
+		return nil, fmt.Errorf("%w (it was looked up since %s)", err, why.Error())
 	}
 	primary := map[int]bool{}
 	if want.primary {
 		var err error
 		if primary, err = d.primariesOfMany(now, found); err != nil {
-			return nil, errors.Join(why, err)
+			return nil, fmt.Errorf("%w (it was looked up since %s)", err, why.Error())
 		}
 	}
 	for _, l := range slices.Collect(maps.Values(found)) {
@@ -155,22 +159,23 @@ func (d devices) askNames(names map[string]bool, found map[int]netlink.Link) err
 	return nil
 }
 
-// likelyPrimary returns what counts as primary where the routes are too many: conventional, and
-// what was primary for a program that runs.
-func (d devices) likelyPrimary(now Running, found map[int]netlink.Link) map[int]bool {
-	primary := map[int]bool{}
+// addLikely adds what counts as primary where not all routes were read: conventional, what was
+// primary for a program that runs, and the devices of default routes that are found without a list.
+func (d devices) addLikely(now Running, found map[int]netlink.Link, primary map[int]bool) error {
 	d.keepPrimary(now, found, primary)
 	for index, l := range found {
 		primary[index] = primary[index] || l.Attrs().Name == conventional
 	}
-	return primary
+	routes, err := d.sampledRoutes()
+	addDevices(routes, primary)
+	return err
 }
 
 // primariesOfMany returns the primary devices among more than are listed, which it adds to found.
 func (d devices) primariesOfMany(now Running, found map[int]netlink.Link) (primary map[int]bool, err error) {
 	primary, err = d.primaries(now, found)
-	if tooMany := new(TooManyError); errors.As(err, &tooMany) {
-		return d.likelyPrimary(now, found), nil
+	if partial := new(PartialError); err != nil && !errors.As(err, &partial) {
+		return nil, err
 	}
 	for index := range primary {
 		l, askErr := d.byIndex(index)
@@ -181,7 +186,7 @@ func (d devices) primariesOfMany(now Running, found map[int]netlink.Link) (prima
 		}
 		found[index] = l
 	}
-	return primary, err
+	return primary, nil
 }
 
 // describeAll says what is to be known of devices, by index.
@@ -233,30 +238,43 @@ func (d devices) ask(now Running, found map[int]netlink.Link) error {
 	return nil
 }
 
-// primaries are the devices that default routes leave by, of either family.
+// primaries are the devices that default routes leave by, of either family. Where not all routes
+// were read, it fails with *PartialError beside those that count then.
 func (d devices) primaries(now Running, found map[int]netlink.Link) (map[int]bool, error) {
 	out := map[int]bool{}
+	var partial *PartialError
 	for _, family := range []int{netlink.FAMILY_V4, netlink.FAMILY_V6} {
 		routes, whole, err := dump(func() ([]netlink.Route, error) { return d.routes(nil, family) })
-		if err != nil {
+		if err != nil && !errors.As(err, &partial) {
 			return nil, fmt.Errorf("list routes: %w", err)
 		}
 		if !whole {
 			d.keepPrimary(now, found, out)
 		}
-		for _, r := range routes {
-			if r.Dst != nil && !isDefault(r) {
-				continue
-			}
-			if r.LinkIndex > 0 {
-				out[r.LinkIndex] = true
-			}
-			for _, hop := range r.MultiPath {
-				out[hop.LinkIndex] = true
-			}
+		addDevices(routes, out)
+	}
+	if partial == nil {
+		return out, nil
+	}
+	if err := d.addLikely(now, found, out); err != nil {
+		return nil, fmt.Errorf("look up default routes: %w", err)
+	}
+	return out, partial
+}
+
+// addDevices adds the devices that the default routes among some leave by.
+func addDevices(routes []netlink.Route, to map[int]bool) {
+	for _, r := range routes {
+		if r.Dst != nil && !isDefault(r) {
+			continue
+		}
+		if r.LinkIndex > 0 {
+			to[r.LinkIndex] = true
+		}
+		for _, hop := range r.MultiPath {
+			to[hop.LinkIndex] = true
 		}
 	}
-	return out, nil
 }
 
 // isDefault tells a default route that names its destination, 0.0.0.0/0 or ::/0.

@@ -21,7 +21,7 @@ type Namespaces struct {
 	// is forgotten.
 	All []netns.Namespace
 	// Choose returns the inodes of those that an attachment is for; not ok where it is for
-	// the agent's own. It fails where that is not known now. Nil has every attachment be for the
+	// the agent's own. Where it fails, it may be for others beside these. Nil has every attachment be for the
 	// agent's own. It must not block.
 	Choose func(application v1alpha1.Identity, at v1alpha1.Attachment) (ids []uint64, ok bool, err error)
 	// Err says why they are not known now, as before the container runtime has answered. What
@@ -37,7 +37,10 @@ func (n Namespaces) chosen(application v1alpha1.Identity, at v1alpha1.Attachment
 	}
 	ids, ok, err = n.Choose(application, at)
 	ids = slices.Sorted(slices.Values(ids))
-	return slices.Compact(ids), ok, cmp.Or(n.Err, err)
+	if n.Err != nil {
+		return nil, ok, n.Err
+	}
+	return slices.Compact(ids), ok, err
 }
 
 // Asked is one attachment of an application's definition.
@@ -150,14 +153,14 @@ func (r *Round) lookInto(id uint64, over bool, want sought, now Running) (all []
 	if !over {
 		all, err = r.read(id, last, want, now)
 	}
-	switch tooMany := new(TooManyError); {
+	switch partial := new(PartialError); {
 	case err == nil:
 		r.there[id] = true
 		return all
 	case errors.Is(err, netns.ErrGone):
 		delete(r.seen, id)
 		return nil
-	case errors.As(err, &tooMany) && all != nil:
+	case errors.As(err, &partial) && all != nil:
 		r.unread[id], r.there[id] = err, true
 		return all
 	case errors.Is(err, errLater):
@@ -171,9 +174,9 @@ func (r *Round) lookInto(id uint64, over bool, want sought, now Running) (all []
 // while, and has the same error meanwhile.
 func (r *Round) read(id uint64, last *reading, want sought, now Running) (all []plan.Interface, err error) {
 	one, _ := r.host.Namespaces.Lookup(id)
-	tooMany := new(TooManyError)
+	partial := new(PartialError)
 	waits := last.err != nil && r.now.Before(last.again)
-	if waits && !errors.As(last.err, &tooMany) {
+	if waits && !errors.As(last.err, &partial) {
 		return nil, last.err
 	}
 	err = r.host.Namespaces.Do(id, func() (err error) {
@@ -188,7 +191,7 @@ func (r *Round) read(id uint64, last *reading, want sought, now Running) (all []
 	case err == nil:
 		*last = reading{devices: all}
 	case !waits && !errors.Is(err, netns.ErrGone) && !errors.Is(err, netns.ErrUnknown):
-		if last.fail(r.now, err); !errors.As(err, &tooMany) || last.failures == 1 {
+		if last.fail(r.now, err); !errors.As(err, &partial) || last.failures == 1 {
 			r.log.Warn("a network namespace cannot be read whole; what runs there is left as it is", "of", one.In, "next", last.again, "error", err)
 		}
 	}
@@ -227,22 +230,23 @@ func (r *Round) Present() []uint64 {
 }
 
 // ErrNotKnown is the error of an attachment whose network namespaces are not known now. What runs
-// in them stays. It is an ErrWaiting.
+// in others than those that are known to be chosen stays. It is an ErrWaiting.
 var ErrNotKnown = fmt.Errorf("%w: it is not known which network namespaces are chosen", ErrWaiting)
 
 // OnInterfaces returns one attachment for each interface that the definition selects, in each
 // network namespace that it is for. Where it selects none of one, it fails with ErrWaiting, beside
-// those in others; where the namespaces are not known, with ErrNotKnown beside what runs.
+// those in others; where not all namespaces are known, with ErrNotKnown beside those and what runs,
+// of which some are the same.
 func (r *Round) OnInterfaces(base plan.Attachment, asked v1alpha1.Attachment) ([]plan.Attachment, error) {
-	ids, other, err := r.namespaces.chosen(base.Application, asked)
-	switch {
-	case !other:
+	ids, other, notKnown := r.namespaces.chosen(base.Application, asked)
+	if !other {
 		return on(base, asked, "this node", plan.InterfacesIn(0, r.interfaces))
-	case err != nil:
-		return r.asItRuns(base), fmt.Errorf("%w: %w", ErrNotKnown, err)
 	}
 	var all []plan.Attachment
 	var errs []error
+	if notKnown != nil {
+		all, errs = r.asItRuns(base), append(errs, fmt.Errorf("%w: %w", ErrNotKnown, notKnown))
+	}
 	for _, id := range ids {
 		if !r.there[id] {
 			// It is gone, or the agent's own.
@@ -250,28 +254,37 @@ func (r *Round) OnInterfaces(base plan.Attachment, asked v1alpha1.Attachment) ([
 		}
 		one, _ := r.host.Namespaces.Lookup(id)
 		found, err := on(base, asked, one.In, plan.InterfacesIn(id, r.interfaces))
-		if tooMany := new(TooManyError); errors.As(r.unread[id], &tooMany) {
-			if !tooMany.isWhole(asked.Interfaces) {
-				// See TooMany.
-				err = nil
-			}
-		} else if err != nil && r.unread[id] != nil {
-			err = fmt.Errorf("%w: look into the network namespace of %s: %w", ErrWaiting, one.In, r.unread[id])
-		}
-		all, errs = append(all, found...), append(errs, err)
+		all, errs = append(all, found...), append(errs, explain(err, one.In, r.unread[id], asked))
 	}
 	return all, errors.Join(errs...)
 }
 
+// explain returns the error of what was chosen among the devices that were read of a namespace,
+// where unread says why that are not all. Of one with too many there is none: see TooMany.
+func explain(err error, in string, unread error, asked v1alpha1.Attachment) error {
+	partial := new(PartialError)
+	switch isPartial := errors.As(unread, &partial); {
+	case isPartial && partial.isWhole(asked.Interfaces):
+		return err
+	case isPartial && partial.isLate():
+		return partial
+	case isPartial:
+		return nil
+	case err != nil && unread != nil:
+		return fmt.Errorf("%w: look into the network namespace of %s: %w", ErrWaiting, in, unread)
+	}
+	return err
+}
+
 // TooMany returns an error for each network namespace that an attachment is for and that has more
 // than is read of it, unless the attachment names all its interfaces in full.
-func (r *Round) TooMany(application v1alpha1.Identity, asked v1alpha1.Attachment) (all []*TooManyError) {
+func (r *Round) TooMany(application v1alpha1.Identity, asked v1alpha1.Attachment) (all []*PartialError) {
 	if asked.Interfaces == nil {
 		return nil
 	}
 	ids, _, _ := r.namespaces.chosen(application, asked)
 	for _, id := range ids {
-		if one := new(TooManyError); errors.As(r.unread[id], &one) && !one.isWhole(asked.Interfaces) {
+		if one := new(PartialError); errors.As(r.unread[id], &one) && !one.isLate() && !one.isWhole(asked.Interfaces) {
 			all = append(all, one)
 		}
 	}

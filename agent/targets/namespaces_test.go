@@ -42,6 +42,7 @@ func TestInterfacesAreThoseOfTheNamespacesThatAreChosen(t *testing.T) {
 		return plan.Interface{Device: plan.Device{NetnsID: id, Index: index}, Name: name, In: map[uint64]string{7: "pod a/p", 8: "pod a/q"}[id]}
 	}
 	lost, broken := errors.New("no answer"), errors.New("no memory")
+	many, late := &PartialError{In: "pod a/q", What: devicesList, Read: 9, Limit: 9}, &PartialError{In: "pod a/q", What: devicesList, Read: 9}
 	for sentence, c := range map[string]struct {
 		application, name string
 		known             Namespaces
@@ -61,6 +62,10 @@ func TestInterfacesAreThoseOfTheNamespacesThatAreChosen(t *testing.T) {
 		"those of no pod":                        {"pods", "eth0", known(nil), nil, nil, nil, ""},
 		"what runs, where pods are not known":    {"pods", "eth0", known(lost), nil, []string{"net1 in pod a/q"}, ErrNotKnown, "no answer"},
 		"what runs, where it is not known which": {"pods", "eth0", failing(known(nil), lost), nil, []string{"net1 in pod a/q"}, ErrNotKnown, "no answer"},
+		"a name of a pod with too many":          {"pods", "eth0", known(nil, 8), map[uint64]error{8: many}, []string{"eth0 in pod a/q"}, nil, ""},
+		"a pattern of a pod with too many":       {"pods", "net*", known(nil, 7), map[uint64]error{7: many}, nil, nil, ""},
+		"a name of a pod that is read late":      {"pods", "eth0", known(nil, 8), map[uint64]error{8: late}, []string{"eth0 in pod a/q"}, nil, ""},
+		"a pattern of a pod that is read late":   {"pods", "net*", known(nil, 8), map[uint64]error{8: late}, []string{"net1 in pod a/q"}, ErrWaiting, "devices within 100ms; they are read again"},
 		"those of a pod that cannot be read":     {"pods", "net1", known(nil, 7), map[uint64]error{7: broken}, nil, ErrWaiting, "look into the network namespace of pod a/p: no memory"},
 	} {
 		t.Run(sentence, func(t *testing.T) {
@@ -76,8 +81,8 @@ func TestInterfacesAreThoseOfTheNamespacesThatAreChosen(t *testing.T) {
 				}
 				return []plan.Device{{NetnsID: 8, Index: 3}}
 			}
-			all, err := r.OnInterfaces(plan.Attachment{Application: v1alpha1.Identity{Name: c.application}, Program: "f", Hook: "xdp"},
-				v1alpha1.Attachment{Interfaces: &v1alpha1.Interfaces{Names: []string{c.name}}})
+			asked := v1alpha1.Attachment{Interfaces: &v1alpha1.Interfaces{Names: []string{c.name}}}
+			all, err := r.OnInterfaces(plan.Attachment{Application: v1alpha1.Identity{Name: c.application}, Program: "f", Hook: "xdp"}, asked)
 			var got []string
 			for _, a := range all {
 				got = append(got, a.Target.String())
@@ -85,7 +90,10 @@ func TestInterfacesAreThoseOfTheNamespacesThatAreChosen(t *testing.T) {
 			if diff := cmp.Diff(c.want, got); diff != "" {
 				t.Errorf("targets (-want +got):\n%s", diff)
 			}
-			if !errors.Is(err, c.err) || c.says != "" && !strings.Contains(fmt.Sprint(err), c.says) {
+			if isTooMany := len(r.TooMany(v1alpha1.Identity{Name: c.application}, asked)) > 0; isTooMany != (c.name == "net*" && errors.Is(c.unread[7], many)) {
+				t.Errorf("it has too many: %v", isTooMany)
+			}
+			if !errors.Is(err, c.err) || c.err == nil && err != nil || c.says != "" && !strings.Contains(fmt.Sprint(err), c.says) {
 				t.Errorf("OnInterfaces fails with %v", err)
 			}
 		})

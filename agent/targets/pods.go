@@ -30,10 +30,15 @@ type Pods struct {
 	// Before has the pods of the last reconcile, where this one follows changes alone: of pods that
 	// are in both, what the last one found counts. Nil in a full one.
 	Before *containers.Snapshot
-	// NamespaceLabels returns the labels of a namespace; false where they are not known. Nil
-	// knows none but kubernetes.io/metadata.name.
-	NamespaceLabels func(namespace string) (map[string]string, bool)
+	// NamespaceLabels tells the labels of namespaces; nil knows none but kubernetes.io/metadata.name.
+	NamespaceLabels NamespaceLabels
 }
+
+// NamespaceLabels returns the labels of a namespace. They are not known where neither the API server
+// has told them nor any are kept. They are not current where they were kept and the API server has
+// not answered since the agent started: they may have changed before the agent could keep them. It
+// must not wait.
+type NamespaceLabels func(namespace string) (labels map[string]string, known, current bool)
 
 // labelNamespace is the label that the API server gives each namespace (corev1.LabelMetadataName).
 const labelNamespace = "kubernetes.io/metadata.name"
@@ -77,57 +82,65 @@ func (p Pods) unchanged() (sandboxes map[string]bool, netns map[uint64]bool) {
 }
 
 // choose returns the pods that an attachment of an application is for. An application of a
-// namespace is for pods of its own namespace alone, whatever its definition says.
-func (p Pods) choose(application v1alpha1.Identity, at v1alpha1.Attachment) ([]containers.Pod, error) {
+// namespace is for pods of its own namespace alone, whatever its definition says. Where it fails
+// with ErrNotKnown it may be for the unsure ones too, which are none where no pod is known.
+func (p Pods) choose(application v1alpha1.Identity, at v1alpha1.Attachment) (chosen, unsure []containers.Pod, err error) {
 	if err := p.check(); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	selector, err := selectorOf(at.Pods.Selector)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	namespaces, err := selectorOf(at.Pods.NamespaceSelector)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	var chosen []containers.Pod
+	var why error
 	for _, pod := range p.Snapshot.Pods() {
 		if !selector.Matches(labels.Set(pod.Labels)) {
 			continue
 		}
-		is := pod.Namespace == application.Namespace
+		is, err := pod.Namespace == application.Namespace, error(nil)
 		if application.Kind != v1alpha1.KindBpfApplication {
-			if is, err = p.inNamespaces(pod.Namespace, namespaces); err != nil {
-				return nil, err
-			}
+			is, err = p.inNamespaces(pod.Namespace, namespaces)
 		}
-		if is {
+		switch {
+		case err != nil:
+			why, unsure = cmp.Or(why, err), append(unsure, pod)
+		case is:
 			chosen = append(chosen, pod)
 		}
 	}
-	return chosen, nil
+	return chosen, unsure, why
 }
 
 // Chooses reports whether an attachment is for a container of the pods, which have one.
 func (p Pods) Chooses(application v1alpha1.Identity, at v1alpha1.Attachment) bool {
-	pods, err := p.choose(application, at)
-	return err == nil && slices.ContainsFunc(pods, func(pod containers.Pod) bool { return len(p.containersOf(pod, at)) > 0 })
+	pods, _, _ := p.choose(application, at)
+	return slices.ContainsFunc(pods, func(pod containers.Pod) bool { return len(p.containersOf(pod, at)) > 0 })
 }
 
-// inNamespaces reports whether a selector chooses a namespace.
+// inNamespaces reports whether a selector chooses a namespace. It fails with ErrNotKnown where the
+// labels are not known, and where those that are not current do not match: what runs by newer ones
+// is not ended for that.
 func (p Pods) inNamespaces(name string, selector labels.Selector) (bool, error) {
 	if selector.Empty() {
 		return true, nil
 	}
 	has := labels.Set{labelNamespace: name}
-	if p.NamespaceLabels != nil {
-		all, known := p.NamespaceLabels(name)
-		if !known {
-			return false, fmt.Errorf("%w: the labels of namespace %s are not known", ErrNotKnown, name)
-		}
-		has = labels.Merge(all, has)
+	if p.NamespaceLabels == nil {
+		return selector.Matches(has), nil
 	}
-	return selector.Matches(has), nil
+	all, known, current := p.NamespaceLabels(name)
+	is := known && selector.Matches(labels.Merge(all, has))
+	switch {
+	case !known:
+		return false, fmt.Errorf("%w: the labels of namespace %s are not known", ErrNotKnown, name)
+	case !is && !current:
+		return false, fmt.Errorf("%w: the labels of namespace %s are those of an earlier start, which the API server has not confirmed", ErrNotKnown, name)
+	}
+	return is, nil
 }
 
 // selectorOf reads a selector of a definition; none chooses everything.
@@ -160,7 +173,7 @@ func (p Pods) Namespaces() Namespaces {
 		if at.Pods == nil {
 			return nil, false, nil
 		}
-		pods, err := p.choose(application, at)
+		pods, _, err := p.choose(application, at)
 		for _, pod := range pods {
 			if hasNetwork(pod) {
 				ids = append(ids, pod.NetnsID)
@@ -211,7 +224,7 @@ func describeContainer(c containers.Container) string {
 }
 
 // inPods returns the attachments of a definition in the pods that it chooses. Where it chooses
-// none there are none, which is no error.
+// none there are none, which is no error. Where it fails with ErrNotKnown there may be others.
 func (r *Round) inPods(base plan.Attachment, h hook.Hook, at v1alpha1.Attachment) ([]plan.Attachment, error) {
 	if err := r.pods.check(); err != nil && !errors.Is(err, ErrNotKnown) {
 		return nil, err
@@ -219,10 +232,7 @@ func (r *Round) inPods(base plan.Attachment, h hook.Hook, at v1alpha1.Attachment
 	if h.Shape == hook.NetworkDevice {
 		return r.OnInterfaces(base, at)
 	}
-	pods, err := r.pods.choose(base.Application, at)
-	if err != nil {
-		return nil, err
-	}
+	pods, _, notKnown := r.pods.choose(base.Application, at)
 	var all []plan.Attachment
 	for _, one := range r.placesIn(pods, base, h, at) {
 		found, err := r.expand(one, h, at)
@@ -231,7 +241,7 @@ func (r *Round) inPods(base plan.Attachment, h hook.Hook, at v1alpha1.Attachment
 		}
 		all = append(all, found...)
 	}
-	return all, nil
+	return all, notKnown
 }
 
 // placesIn returns an attachment for each place that a hook has in pods: of cgroups, network
@@ -267,11 +277,12 @@ func (r *Round) placesIn(pods []containers.Pod, base plan.Attachment, h hook.Hoo
 }
 
 // Members returns the cgroups of the pods that an attachment is for, or of their containers
-// where it chooses some. One that is gone meanwhile is left out. It fails with ErrNotKnown
-// where they are not known now.
-func (r *Round) Members(application v1alpha1.Identity, at v1alpha1.Attachment) ([]guard.Member, error) {
-	pods, err := r.pods.choose(application, at)
-	if err != nil {
+// where it chooses some. One that is gone meanwhile is left out. Of pods that it may be for, those
+// are returned that are members already, by their ids. It fails with ErrNotKnown where no pod is
+// known now.
+func (r *Round) Members(application v1alpha1.Identity, at v1alpha1.Attachment, already func() ([]uint64, error)) ([]guard.Member, error) {
+	pods, unsure, err := r.pods.choose(application, at)
+	if err != nil && len(unsure) == 0 {
 		return nil, err
 	}
 	if r.hierarchy == nil {
@@ -295,13 +306,29 @@ func (r *Round) Members(application v1alpha1.Identity, at v1alpha1.Attachment) (
 		r.soughtMembers[id] = m
 		members = append(members, m)
 	}
-	for _, pod := range pods {
+	addPod := func(pod containers.Pod, is func(id uint64) bool) {
 		if len(at.Pods.Containers) == 0 && pod.CgroupID != 0 {
-			add(pod.CgroupPath, pod.CgroupID)
-			continue
+			if is(pod.CgroupID) {
+				add(pod.CgroupPath, pod.CgroupID)
+			}
+			return
 		}
 		for _, c := range r.pods.containersOf(pod, at) {
-			add(c.CgroupPath, c.CgroupID)
+			if is(c.CgroupID) {
+				add(c.CgroupPath, c.CgroupID)
+			}
+		}
+	}
+	for _, pod := range pods {
+		addPod(pod, func(uint64) bool { return true })
+	}
+	if len(unsure) > 0 {
+		has, err := already()
+		if err != nil {
+			return nil, err
+		}
+		for _, pod := range unsure {
+			addPod(pod, func(id uint64) bool { return slices.Contains(has, id) })
 		}
 	}
 	slices.SortFunc(members, func(a, b guard.Member) int { return cmp.Compare(a.CgroupID, b.CgroupID) })

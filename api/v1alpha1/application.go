@@ -489,6 +489,14 @@ type Interfaces struct {
 	// +kubebuilder:validation:MaxLength=15
 	// +kubebuilder:validation:Pattern=`^[^\s/]+$`
 	MemberOf string `json:"memberOf,omitempty"`
+
+	// Regex keeps, of what Names and Primary chose, the interfaces whose whole name this
+	// regular expression matches, in the syntax of RE2.
+	// +optional
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=256
+	// +kubebuilder:validation:XValidation:rule="'eth0'.matches(self) || !'eth0'.matches(self)",message="it is not a regular expression in the syntax of RE2"
+	Regex string `json:"regex,omitempty"`
 }
 
 // KindPhysical is the kind of network devices on a bus.

@@ -82,11 +82,13 @@ alternatives:
 const filters = `
 ## Interfaces
 
-` + "`interfaces.names`" + ` and ` + "`primary`" + ` choose interfaces; ` + "`exclude`, `kinds` and `memberOf`" + ` narrow the choice.
+` + "`interfaces.names`" + ` and ` + "`primary`" + ` choose interfaces; ` + "`exclude`, `kinds`, `memberOf` and `regex`" + ` narrow the choice.
 
 - ` + "`kinds`" + ` are link types of ip-link(8): ` + "`bond`, `bridge`, `vlan`, `veth`" + ` and so on. ` + "`physical`" + ` is a device on a bus: a network card, or the one
   of a virtual machine. ` + "`names: [\"*\"], kinds: [physical]`" + ` chooses all of them.
 - ` + "`memberOf: bond0`" + ` keeps the members of that bond, team, bridge or VRF. An interface that joins or leaves is attached to or detached from.
+- ` + "`regex: 'en[op].+'`" + ` keeps the interfaces whose whole name the expression matches, in the syntax of RE2. ` + "`names: [\"*\"]`" + ` beside it
+  chooses by the expression alone. It only narrows, so a policy that allows ` + "`names`" + ` holds.
 - An XDP program on a bond runs on its members, if their drivers support that. The kernel takes one program on a bond or on a member, not on
   both: the other attachment fails.
 

@@ -94,11 +94,7 @@ func (f *flux) clear() {
 		f.t.Error(err)
 	}
 	for i := range all.Items {
-		o := &all.Items[i]
-		before := o.DeepCopy()
-		o.Finalizers = nil
-		_ = f.Patch(ctx, o, client.MergeFrom(before))
-		_ = f.Delete(ctx, o)
+		_ = f.Delete(ctx, &all.Items[i])
 	}
 	for _, o := range []client.Object{&sourcev1.ExternalArtifact{}, &sourcev1.GitRepository{}, &corev1.Secret{}} {
 		if err := f.DeleteAllOf(ctx, o, client.InNamespace("default")); err != nil {

@@ -34,7 +34,7 @@ test_an_interface_is_granted_to_a_namespace if {
 		rules(policy.deny) == {"node-interfaces"} with input as with_part(on_node, "/parameters/nodeInterfaces", grant)
 	}
 	granted := with_part(on_node, "/parameters/nodeInterfaces", {"team-a": ["eth0", "eth*"]})
-	every interfaces in [{"names": ["eth0", "lo"]}, {"names": ["e*"]}, {"names": []}, {"primary": true}, {"names": ["eth0"], "primary": true}] {
+	every interfaces in [{"names": ["eth0", "lo"]}, {"names": ["e*"]}, {"names": ["*"], "regex": "eth0"}, {"regex": "eth0"}, {"names": []}, {"primary": true}, {"names": ["eth0"], "primary": true}] {
 		rules(policy.deny) == {"node-interfaces"} with input as with_part(granted, "/application/spec/programs/0/attach/0/interfaces", interfaces)
 	}
 }

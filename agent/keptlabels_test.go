@@ -1,0 +1,83 @@
+package agent_test
+
+import (
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/skep-dev/skep/agent"
+	"github.com/skep-dev/skep/api/v1alpha1"
+)
+
+// TestOlderLabelsOfANamespaceEndNothing kills an agent between a change of labels, which put
+// programs into pods of team-b, and their write. The next start has the labels from before, until
+// the API server answers.
+func TestOlderLabelsOfANamespaceEndNothing(t *testing.T) {
+	needKernel(t)
+	amd64(t)
+	w, r := newWorld(t), newRuntime(t)
+	type labels struct {
+		of      map[string]string
+		current bool
+	}
+	var now atomic.Pointer[labels]
+	start := func() *agent.Agent {
+		return w.onTurns(r, func(o *agent.Options) {
+			o.NamespaceLabels = func(name string) (map[string]string, bool, bool) {
+				l := now.Load()
+				return map[string]string{"firewall": l.of[name]}, true, l.current
+			}
+		})
+	}
+	on := v1alpha1.Pods{NamespaceSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"firewall": "on"}}}
+	eth0 := v1alpha1.Attachment{Hook: "xdp", Interfaces: &v1alpha1.Interfaces{Names: []string{"eth0"}}, Pods: &on}
+	cgroups, devices, probes := w.ofTeam("", "cgroup_skb", "cgroup_egress", inCgroups(on)), w.ofTeam("", "xdp_count", "count_packets", eth0), w.ofTeam("", "uprobe_count", "uprobe_count", inPods(on))
+	uids := []string{cgroups.UID, devices.UID, probes.UID}
+	cgroups.Application.Kind, devices.Application.Kind, probes.Application.Kind = v1alpha1.KindClusterBpfApplication, v1alpha1.KindClusterBpfApplication, v1alpha1.KindClusterBpfApplication
+	a, b := r.start("team-a", "a", "app", nil).connected("cn-a"), r.start("team-b", "b", "app", nil).connected("cn-b")
+
+	now.Store(&labels{map[string]string{"team-b": "on"}, true})
+	first := start()
+	w.give(first, cgroups, devices, probes)
+	rests(t, first)
+	is := func(when string, of *agent.Agent, want []string, waits bool, inA, inB bool) {
+		t.Helper()
+		for _, uid := range uids {
+			got, others := placesOf(of, uid)
+			fits := func(got, want string) bool { return strings.Contains(got, want) }
+			want := want
+			if uid == probes.UID {
+				// The pods share the file, and the probe that is there stays.
+				want = want[len(want)-1:]
+			}
+			if !slices.EqualFunc(got, want, fits) {
+				t.Errorf("%s: %s runs in %v, want %v", when, uid, got, want)
+			}
+			if waits != strings.Contains(others, "Waiting") {
+				t.Errorf("%s: others are %q, want that they wait: %v", when, others, waits)
+			}
+		}
+		for pod, want := range map[*podOf]bool{a: inA, b: inB} {
+			before := w.counted(probes.UID)
+			pod.runs("app")
+			if got := w.counted(probes.UID) > before; got != want {
+				t.Errorf("%s: the guard lets calls of pod %s through: %v, want %v", when, pod.Pod.Name, got, want)
+			}
+		}
+	}
+	is("by the new labels", first, []string{"pod team-b/b"}, false, false, true)
+	must(t, first.Close())
+
+	now.Store(&labels{map[string]string{"team-a": "on", "team-b": "off"}, false})
+	second := start()
+	rests(t, second)
+	is("by older labels", second, []string{"pod team-a/a", "pod team-b/b"}, true, true, true)
+
+	now.Store(&labels{map[string]string{"team-a": "on", "team-b": "off"}, true})
+	second.Wake()
+	rests(t, second)
+	is("as the API server says", second, []string{"pod team-a/a"}, false, true, false)
+}
