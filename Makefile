@@ -35,7 +35,7 @@ KERNELS ?= own,6.1,6.12
 # UPDATE=1 has test-kernels write what it sees of each hook to hook/conformance.
 UPDATE ?=
 # Architecture of the nodes that images are for, such as ARCH=arm64; this
-# machine's unless given.
+# machine's unless given. That of a release is both unless given.
 ARCH ?=
 
 .DEFAULT_GOAL := help
@@ -54,7 +54,7 @@ images: ## Make container images in dist/images.tar; PUSH=registry/folder pushes
 	go run ./release/images -push '$(PUSH)' $(if $(ARCH),-arch '$(ARCH)')
 
 release: ## Make release VERSION=vX.Y.Z in dist/release; KEY=cosign.key signs it, PUSH=registry/folder uploads it
-	go run ./release -version '$(VERSION)' -key '$(KEY)' -push '$(PUSH)' $(if $(BUILDER),-builder '$(BUILDER)')
+	go run ./release -version '$(VERSION)' -key '$(KEY)' -push '$(PUSH)' $(if $(BUILDER),-builder '$(BUILDER)') $(if $(ARCH),-arch '$(ARCH)')
 
 demo: bin/skep bin/skep-demo ## Show the whole pipeline in the real kernel (root; ARGS=--keep leaves it running)
 	bin/skep-demo $(ARGS)

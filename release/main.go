@@ -52,6 +52,7 @@ func run(out io.Writer, args []string) error {
 	flags.StringVar(&o.Version, "version", "", "version of the release, as vX.Y.Z")
 	flags.StringVar(&o.Dir, "dir", "dist/release", "folder of the release, which is replaced")
 	flags.StringVar(&o.Builder, "builder", builder, "URI of who builds, for the provenance")
+	arch := flags.String("arch", "", "architectures of the nodes, as Go calls them and with commas; amd64 and arm64 unless given")
 	key := flags.String("key", "", "private key file that signs; its password is in $"+passwordVariable)
 	push := flags.String("push", "", "registry and folder to push to, such as registry.example.com/team")
 	if err := flags.Parse(args); err != nil {
@@ -59,6 +60,9 @@ func run(out io.Writer, args []string) error {
 	}
 	if o.Version == "" {
 		return errors.New("a release has a version; write VERSION=vX.Y.Z")
+	}
+	if *arch != "" {
+		o.Architectures = strings.Split(*arch, ",")
 	}
 	if *push != "" {
 		o.Folder, o.Push = strings.TrimSuffix(*push, "/"), true

@@ -50,7 +50,7 @@ func (r *release) buildBinaries(ctx context.Context) error {
 	if err := os.Mkdir(r.stage, 0o750); err != nil {
 		return err
 	}
-	for _, arch := range architectures() {
+	for _, arch := range r.Architectures {
 		to := filepath.Join(r.bin, arch)
 		if err := os.MkdirAll(to, 0o750); err != nil {
 			return err
@@ -116,7 +116,7 @@ func (r *release) provenanceOf() attest.Build {
 		// The architecture is each platform's.
 		Environment: slices.DeleteFunc(link.Environment(), func(v string) bool { return strings.HasPrefix(v, "GOARCH=") }),
 	}
-	for _, arch := range architectures() {
+	for _, arch := range r.Architectures {
 		b.Platforms = append(b.Platforms, "linux/"+arch)
 	}
 	for _, m := range r.inputs.modules {

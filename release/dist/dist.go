@@ -43,6 +43,9 @@ type Options struct {
 	Builder string
 	// Time is the time of all that is made; zero for the commit's.
 	Time time.Time
+	// Architectures are those of the binaries and images, as Go calls them; nil for amd64
+	// and arm64.
+	Architectures []string
 	// Build links the binaries; nil for build.Binaries.
 	Build func(context.Context, build.Link) error
 	// More makes what else is released; nil for nothing.
@@ -99,9 +102,6 @@ type release struct {
 	inputs inputs
 }
 
-// architectures are those of the binaries, as Go calls them.
-func architectures() []string { return []string{"amd64", "arm64"} }
-
 // Make makes a release, and pushes it if that is asked for.
 func Make(ctx context.Context, o Options) error {
 	if core, _, _ := strings.Cut(o.Version, "+"); semver.Canonical(o.Version) != core || core == "" {
@@ -109,6 +109,9 @@ func Make(ctx context.Context, o Options) error {
 	}
 	if o.Build == nil {
 		o.Build = build.Binaries
+	}
+	if len(o.Architectures) == 0 {
+		o.Architectures = []string{"amd64", "arm64"}
 	}
 	if err := os.MkdirAll(filepath.Dir(o.Dir), 0o750); err != nil {
 		return err

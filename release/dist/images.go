@@ -56,7 +56,7 @@ func (r *release) makeImages(context.Context) error {
 	for _, c := range build.Components() {
 		a := Artifact{Repository: c.Command, Tag: tagOf(r.Version), SBOMs: map[v1.Hash][]byte{}}
 		var images []v1.Image
-		for _, arch := range architectures() {
+		for _, arch := range r.Architectures {
 			one, err := build.Image(c, build.Content{Binaries: filepath.Join(r.bin, arch), Arch: arch, Authorities: authorities, Stamp: &r.stamp})
 			if err != nil {
 				return err

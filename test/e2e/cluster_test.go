@@ -46,6 +46,7 @@ func TestAUserInstallsSkep(t *testing.T) {
 		{"programs of every kind attach from the agent's container", (*node).attaching},
 		{"teams trace their own pods", (*node).teams},
 		{"the chart goes and takes all programs with it", (*node).uninstalling},
+		{"a release is verified and installed, and the next one takes its place", (*node).releasing},
 	} {
 		done := t.Run(chapter.says, func(t *testing.T) {
 			in := *n

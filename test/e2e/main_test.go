@@ -137,7 +137,7 @@ func build(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if _, err := run("build", "-o", filepath.Join(state, "bin")+"/", "./cmd/skep", "./test/e2e/pause", "./test/e2e/worker"); err != nil {
+	if _, err := run("build", "-o", filepath.Join(state, "bin")+"/", "./cmd/skep", "./release", "./test/e2e/pause", "./test/e2e/worker"); err != nil {
 		return err
 	}
 	// The same links as those that make images asks for later.
