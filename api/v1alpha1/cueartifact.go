@@ -78,8 +78,7 @@ type CueArtifactSpec struct {
 	// +kubebuilder:validation:Pattern=`^([0-9]{1,5}([.][0-9]{1,9})?(ms|s|m|h)){1,3}$`
 	RetryInterval *metav1.Duration `json:"retryInterval,omitempty"`
 
-	// Timeout is how long fetching, rendering and asking the policies may take together, five
-	// minutes at most.
+	// Timeout is how long fetching and rendering may take together, five minutes at most.
 	// +optional
 	// +kubebuilder:default:="60s"
 	// +kubebuilder:validation:Type=string

@@ -7,9 +7,8 @@
 // Flux would remove it from the cluster.
 //
 // Rights: get, list and watch of the four kinds of sources; create, get, list, watch and
-// patch of ExternalArtifacts and their status; get, list and watch of CueArtifacts; patch of
-// their status; update of their finalizers, which owning an ExternalArtifact asks for; get of the
-// ConfigMaps and Secrets that tags name.
+// patch of ExternalArtifacts and their status; get, list, watch and patch of CueArtifacts and
+// their status; update of their finalizers; get of the ConfigMaps and Secrets that tags name.
 package cueartifact
 
 import (
@@ -23,6 +22,9 @@ import (
 
 	"github.com/skep-dev/skep/api/v1alpha1"
 )
+
+// Finalizer keeps a deleted CueArtifact until its archives are removed.
+const Finalizer = v1alpha1.Group + "/cueartifact"
 
 // The reasons of Ready, and of events.
 const (

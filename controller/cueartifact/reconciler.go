@@ -18,6 +18,7 @@ import (
 	"k8s.io/client-go/tools/events"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/skep-dev/skep/api/v1alpha1"
@@ -95,18 +96,20 @@ func (r *Reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 func (r *Reconciler) reconcile(ctx context.Context, name types.NamespacedName) (ctrl.Result, error) {
 	before := &v1alpha1.CueArtifact{}
 	if err := r.Client.Get(ctx, name, before); apierrors.IsNotFound(err) {
-		return ctrl.Result{}, r.remove(name)
+		r.forget(name)
+		return ctrl.Result{}, nil
 	} else if err != nil {
 		return ctrl.Result{}, fmt.Errorf("get CueArtifact %s: %w", name, err)
 	}
-	if !before.DeletionTimestamp.IsZero() || before.Spec.Suspend {
+	if !before.DeletionTimestamp.IsZero() {
+		return ctrl.Result{}, r.finalize(ctx, before)
+	}
+	if before.Spec.Suspend {
 		return ctrl.Result{}, nil
 	}
-	leave, ok := r.memory.enter(name.Namespace, r.concurrent())
-	if !ok {
-		return ctrl.Result{}, errBusy
+	if err := r.addFinalizer(ctx, before); err != nil {
+		return ctrl.Result{}, err
 	}
-	defer leave()
 	o := before.DeepCopy()
 	m := r.memory.of(name)
 	done, err := r.publish(ctx, o, m)
@@ -124,14 +127,39 @@ func (r *Reconciler) reconcile(ctx context.Context, name types.NamespacedName) (
 	return ctrl.Result{RequeueAfter: interval(o.Spec, err != nil && !isStalled(err))}, nil
 }
 
-// remove forgets a CueArtifact that is gone, and removes its archives. Its ExternalArtifact goes
-// with it, by its owner. What goes while nobody leads is swept later: no finalizer holds up a
-// namespace that is deleted after CueArtifacts were switched off.
-func (r *Reconciler) remove(name types.NamespacedName) error {
+// forget forgets a CueArtifact that is gone.
+func (r *Reconciler) forget(name types.NamespacedName) {
 	r.memory.forget(name)
 	r.retain()
-	if err := r.Store.Remove(name); err != nil {
+}
+
+// addFinalizer has a CueArtifact stay until its archives are removed.
+func (r *Reconciler) addFinalizer(ctx context.Context, o *v1alpha1.CueArtifact) error {
+	before := o.DeepCopy()
+	if !controllerutil.AddFinalizer(o, Finalizer) {
+		return nil
+	}
+	if err := r.Client.Patch(ctx, o, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})); err != nil {
+		return fmt.Errorf("add finalizer to CueArtifact %s: %w", client.ObjectKeyFromObject(o), err)
+	}
+	return nil
+}
+
+// finalize removes the archives of a deleted CueArtifact. Its ExternalArtifact goes with it,
+// by its owner.
+func (r *Reconciler) finalize(ctx context.Context, o *v1alpha1.CueArtifact) error {
+	name := client.ObjectKeyFromObject(o)
+	before := o.DeepCopy()
+	if !controllerutil.RemoveFinalizer(o, Finalizer) {
+		return nil
+	}
+	if err := r.Store.Remove(o); err != nil {
 		return fmt.Errorf("remove artifacts of CueArtifact %s: %w", name, err)
+	}
+	r.forget(name)
+	err := r.Client.Patch(ctx, o, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{}))
+	if client.IgnoreNotFound(err) != nil {
+		return fmt.Errorf("remove finalizer of CueArtifact %s: %w", name, err)
 	}
 	return nil
 }
@@ -153,6 +181,9 @@ func (r *Reconciler) publish(ctx context.Context, o *v1alpha1.CueArtifact, m *me
 	}
 	rendered, err := r.rendering(ctx, o, m, *source, tags)
 	if err != nil {
+		return "", err
+	}
+	if err := r.answer(ctx, o, m, rendered, tags); err != nil {
 		return "", err
 	}
 	o.Status.Applications = m.answers.listed()
@@ -178,27 +209,24 @@ func (r *Reconciler) publish(ctx context.Context, o *v1alpha1.CueArtifact, m *me
 	return fmt.Sprintf("published revision %s: %s", m.artifact.Revision, m.answers.summary()), nil
 }
 
-// rendering is what a source renders to, of which the policies were asked; nil where that is
-// published, stored and evaluated. All of it shares the CueArtifact's time.
+// rendering is what a source renders to; nil where that is published, stored and evaluated.
 func (r *Reconciler) rendering(ctx context.Context, o *v1alpha1.CueArtifact, m *memo, source meta.Artifact, t tagValues) (*rendering, error) {
 	if m.digest != "" && !r.mustAnswer(m) && r.Store.Has(m.artifact) {
 		return nil, nil
 	}
-	within, cancel := context.WithTimeout(ctx, timeout(o.Spec))
-	defer cancel()
-	rendered, ok := r.memory.renderings.Get(m.key)
+	if kept, ok := r.memory.renderings.Get(m.key); ok {
+		return kept, nil
+	}
+	leave, ok := r.memory.enter(o.Namespace, r.concurrent())
 	if !ok {
-		var err error
-		if rendered, err = r.render(within, o, source, t); err != nil {
-			return nil, err
-		}
-		r.memory.renderings.Put(m.key, rendered)
+		return nil, errBusy
 	}
-	if r.mustAnswer(m) {
-		if err := r.answer(within, o, m, rendered, t); err != nil {
-			return nil, cmp.Or(ctx.Err(), err)
-		}
+	defer leave()
+	rendered, err := r.render(ctx, o, source, t)
+	if err != nil {
+		return nil, err
 	}
+	r.memory.renderings.Put(m.key, rendered)
 	return rendered, nil
 }
 
@@ -210,6 +238,9 @@ func (r *Reconciler) mustAnswer(m *memo) bool {
 
 // answer has what the policies answer up to date.
 func (r *Reconciler) answer(ctx context.Context, o *v1alpha1.CueArtifact, m *memo, rendered *rendering, t tagValues) error {
+	if rendered == nil || !r.mustAnswer(m) {
+		return nil
+	}
 	a, err := r.evaluate(ctx, o, m, rendered.objects, t)
 	if err != nil {
 		return err

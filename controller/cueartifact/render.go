@@ -13,7 +13,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/fluxcd/pkg/apis/meta"
@@ -148,9 +147,10 @@ func (r *rendering) size() int {
 	return n
 }
 
-// render fetches a source's artifact and renders it, within the CueArtifact's time, which ends
-// the context.
+// render fetches a source's artifact and renders it, within the CueArtifact's time.
 func (r *Reconciler) render(ctx context.Context, o *v1alpha1.CueArtifact, a meta.Artifact, t tagValues) (*rendering, error) {
+	ctx, cancel := context.WithTimeout(ctx, timeout(o.Spec))
+	defer cancel()
 	dir, err := r.Store.Scratch()
 	if err != nil {
 		return nil, retry(ReasonStorageFailed, "make a folder for the source: %w", err)
@@ -170,8 +170,6 @@ func (r *Reconciler) render(ctx context.Context, o *v1alpha1.CueArtifact, a meta
 		return nil, retry(ReasonRenderFailed, "render revision %s: it takes longer than %s (spec.timeout)", a.Revision, timeout(o.Spec))
 	case ctx.Err() != nil:
 		return nil, ctx.Err()
-	case ofMachine(err):
-		return nil, retry(ReasonRenderFailed, "render revision %s: this machine has no room for it now: %s", a.Revision, t.whatOf(err))
 	case err != nil:
 		return nil, stalled(ReasonRenderFailed, "render revision %s: %s", a.Revision, t.whatOf(err))
 	}
@@ -184,16 +182,6 @@ func (r *Reconciler) render(ctx context.Context, o *v1alpha1.CueArtifact, a meta
 		return nil, err
 	}
 	return rendered(objects, a.Revision, o.Spec.Path)
-}
-
-// ofMachine reports whether an error is the machine's and not the source's: it may pass.
-func ofMachine(err error) bool {
-	for _, errno := range []syscall.Errno{syscall.EAGAIN, syscall.ENOMEM, syscall.EMFILE, syscall.ENFILE, syscall.ENOSPC, syscall.EIO} {
-		if errors.Is(err, errno) {
-			return true
-		}
-	}
-	return false
 }
 
 // fewEnough says why so many applications are too many for one CueArtifact.

@@ -21,7 +21,6 @@ import (
 	"github.com/fluxcd/pkg/apis/meta"
 	"github.com/fluxcd/pkg/artifact/config"
 	"github.com/fluxcd/pkg/artifact/storage"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/skep-dev/skep/api/v1alpha1"
@@ -39,24 +38,18 @@ type Options struct {
 	// long those are that a newer one replaced; zero means 2 and a minute.
 	RetentionRecords int
 	RetentionTTL     time.Duration
-	// MaxBytes is the room for all archives, of which a namespace has a quarter; zero means
-	// 1 GiB.
+	// MaxBytes is the room for all archives; zero means 1 GiB.
 	MaxBytes int64
 }
 
 // Store keeps the archives of CueArtifacts on disk.
 type Store struct {
-	storage *storage.Storage
-	// scratch is this process's folder of what is being rendered.
-	scratch  string
+	storage  *storage.Storage
 	maxBytes int64
 }
 
 // MaxContent is how many bytes of content an archive has at most.
 const MaxContent = 16 << 20
-
-// shares is which part of the room one namespace has: a quarter.
-const shares = 4
 
 // The names in the store: the one file of an archive, the suffix of archives, and the folder
 // of what is not an archive yet.
@@ -74,10 +67,6 @@ func New(o Options) (*Store, error) {
 	if err := os.MkdirAll(filepath.Join(o.Dir, scratchDir), 0o700); err != nil {
 		return nil, fmt.Errorf("make the folder of artifacts: %w", err)
 	}
-	scratch, err := os.MkdirTemp(filepath.Join(o.Dir, scratchDir), "")
-	if err != nil {
-		return nil, fmt.Errorf("make a folder for what is being rendered: %w", err)
-	}
 	s, err := storage.New(&config.Options{
 		StoragePath: o.Dir, StorageAddress: o.Address, StorageAdvAddress: o.advertised(),
 		ArtifactRetentionTTL: orDefault(o.RetentionTTL, time.Minute), ArtifactRetentionRecords: orDefault(o.RetentionRecords, 2),
@@ -85,7 +74,7 @@ func New(o Options) (*Store, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open the folder of artifacts: %w", err)
 	}
-	return &Store{storage: s, scratch: scratch, maxBytes: orDefault(o.MaxBytes, 1<<30)}, nil
+	return &Store{storage: s, maxBytes: orDefault(o.MaxBytes, 1<<30)}, nil
 }
 
 // advertised is what URLs have for a host.
@@ -107,7 +96,7 @@ func orDefault[T int | int64 | time.Duration](value, otherwise T) T {
 
 // Scratch makes a folder for what is being rendered.
 func (s *Store) Scratch() (string, error) {
-	return os.MkdirTemp(s.scratch, "")
+	return os.MkdirTemp(filepath.Join(s.storage.BasePath, scratchDir), "")
 }
 
 // revisionMark stands in a revision between the source's and the digest of the content.
@@ -171,7 +160,7 @@ func (s *Store) Put(o *v1alpha1.CueArtifact, sourceRevision string, content []by
 		}
 		revision = former.Revision
 	}
-	if err := s.hasRoom(o.Namespace, int64(len(content))); err != nil {
+	if err := s.hasRoom(int64(len(content))); err != nil {
 		return meta.Artifact{}, err
 	}
 	if err := s.replace(o); err != nil {
@@ -224,30 +213,10 @@ func (s *Store) root() string {
 	return filepath.Join(s.storage.BasePath, strings.ToLower(v1alpha1.KindCueArtifact))
 }
 
-// hasRoom says why a namespace cannot store so many bytes more: it has its share of the room, or
-// all have all of it.
-func (s *Store) hasRoom(namespace string, more int64) error {
-	all, err := used(s.root())
-	if err != nil {
-		return err
-	}
-	own, err := used(filepath.Join(s.root(), namespace))
-	if err != nil {
-		return err
-	}
-	const fix = "delete some, or have an admin keep fewer (--artifact-retention-records)"
-	switch share := s.maxBytes / shares; {
-	case own+more > share:
-		return fmt.Errorf("the artifacts of namespace %s have %d MiB, and %d MiB is the room that one namespace has: %s", namespace, own>>20, share>>20, fix)
-	case all+more > s.maxBytes:
-		return fmt.Errorf("the artifacts of all CueArtifacts have %d MiB, and %d MiB is the room there is: %s", all>>20, s.maxBytes>>20, fix)
-	}
-	return nil
-}
-
-// used is how many bytes the files below a folder have; none where it is not there.
-func used(dir string) (bytes int64, err error) {
-	err = filepath.WalkDir(dir, func(_ string, e fs.DirEntry, err error) error {
+// hasRoom says why so many bytes more cannot be stored.
+func (s *Store) hasRoom(more int64) error {
+	var used int64
+	err := filepath.WalkDir(s.root(), func(_ string, e fs.DirEntry, err error) error {
 		if errors.Is(err, fs.ErrNotExist) {
 			return nil
 		}
@@ -255,11 +224,15 @@ func used(dir string) (bytes int64, err error) {
 			return err
 		}
 		if info, err := e.Info(); err == nil {
-			bytes += info.Size()
+			used += info.Size()
 		}
 		return nil
 	})
-	return bytes, err
+	if err == nil && used+more > s.maxBytes {
+		err = fmt.Errorf("the artifacts of all CueArtifacts have %d MiB, and %d MiB is the room there is: delete some, or keep fewer (--artifact-retention-records)",
+			used>>20, s.maxBytes>>20)
+	}
+	return err
 }
 
 // Read reads what an archive has.
@@ -291,21 +264,15 @@ func (s *Store) Collect(ctx context.Context, a meta.Artifact) error {
 }
 
 // Remove removes all archives of a CueArtifact.
-func (s *Store) Remove(name types.NamespacedName) error {
-	_, err := s.storage.RemoveAll(s.artifact(&v1alpha1.CueArtifact{ObjectMeta: metav1.ObjectMeta{Namespace: name.Namespace, Name: name.Name}}, "", "any"))
+func (s *Store) Remove(o *v1alpha1.CueArtifact) error {
+	_, err := s.storage.RemoveAll(s.artifact(o, "", "any"))
 	return err
 }
 
-// Sweep removes what was being rendered when other processes ended, and the archives of
-// CueArtifacts that are not there.
+// Sweep removes what was being rendered when a process ended, and the archives of CueArtifacts
+// that are not there.
 func (s *Store) Sweep(exist map[types.NamespacedName]bool) error {
-	scratches, err := filepath.Glob(filepath.Join(filepath.Dir(s.scratch), "*"))
-	errs := []error{err}
-	for _, dir := range scratches {
-		if dir != s.scratch {
-			errs = append(errs, os.RemoveAll(dir))
-		}
-	}
+	errs := []error{os.RemoveAll(filepath.Join(s.storage.BasePath, scratchDir)), os.MkdirAll(filepath.Join(s.storage.BasePath, scratchDir), 0o700)}
 	root := s.root()
 	dirs, err := filepath.Glob(filepath.Join(root, "*", "*"))
 	errs = append(errs, err)
