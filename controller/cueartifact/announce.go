@@ -58,10 +58,12 @@ func (r *Reconciler) announce(ctx context.Context, o *v1alpha1.CueArtifact, a me
 func (r *Reconciler) withdraw(ctx context.Context, o *v1alpha1.CueArtifact, why error) error {
 	name := client.ObjectKeyFromObject(o)
 	before, err := r.external(ctx, name)
-	if client.IgnoreNotFound(err) != nil {
+	switch {
+	case apierrors.IsNotFound(err):
+		return nil
+	case err != nil:
 		return retry(ReasonStorageFailed, "get ExternalArtifact %s: %w", name, err)
-	}
-	if err != nil || !metav1.IsControlledBy(before, o) {
+	case !metav1.IsControlledBy(before, o):
 		return nil
 	}
 	ea := before.DeepCopy()
