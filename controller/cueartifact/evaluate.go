@@ -62,6 +62,9 @@ type answers struct {
 // summary counts the applications.
 func (a *answers) summary() string {
 	s := fmt.Sprintf("%d applications", len(a.all))
+	if len(a.all) == 1 {
+		s = "1 application"
+	}
 	if a.denied > 0 {
 		s += fmt.Sprintf(", %d of them denied", a.denied)
 	}
@@ -110,9 +113,12 @@ func identityOf(r v1alpha1.RenderedApplication) v1alpha1.Identity {
 }
 
 // evaluate asks the gate about each application of a rendering: from memory, and of what
-// memory lacks beside the loop.
+// memory lacks beside the loop. Those that the CueArtifact's time does not suffice for are
+// not evaluated.
 func (r *Reconciler) evaluate(ctx context.Context, o *v1alpha1.CueArtifact, m *memo, objects []schemas.Object, t tagValues) (*answers, error) {
-	if err := r.Keeper.Wait(ctx); err != nil {
+	if err := r.Keeper.Wait(ctx); waited(ctx) {
+		return nil, retry(ReasonNotEvaluated, "evaluate the applications: signers and policies are not active after %s (spec.timeout)", timeout(o.Spec))
+	} else if err != nil {
 		return nil, err
 	}
 	apps := schemas.Decode(objects).Applications
@@ -123,6 +129,9 @@ func (r *Reconciler) evaluate(ctx context.Context, o *v1alpha1.CueArtifact, m *m
 	for i, app := range apps {
 		group.Go(func() error {
 			a.all[i] = r.ask(ctx, o, m, app.Application)
+			if waited(ctx) {
+				return nil
+			}
 			return ctx.Err()
 		})
 	}
@@ -177,6 +186,9 @@ func (r *Reconciler) ask(ctx context.Context, o *v1alpha1.CueArtifact, m *memo, 
 	verdict, err := r.Evaluator.Evaluate(registry.CacheOnly(ctx), request)
 	if errors.Is(err, image.ErrNotAsked) || verdict.Outdated() {
 		verdict, err = r.askRegistry(m, name, request)
+	}
+	if err != nil && waited(ctx) {
+		err = fmt.Errorf("it is not evaluated after %s (spec.timeout)", timeout(o.Spec))
 	}
 	if err != nil {
 		said.Message = text.Cut(err.Error(), maxMessage)

@@ -35,9 +35,8 @@ func TestCUEReadsSourcesAndWritesArtifactsAlone(t *testing.T) {
 		got = append(got, fmt.Sprint(r.APIGroups, r.Resources, r.Verbs))
 	}
 	want := []string{
-		"[skep.dev] [cueartifacts] [get list watch patch]",
+		"[skep.dev] [cueartifacts] [get list watch]",
 		"[skep.dev] [cueartifacts/status] [patch]",
-		"[skep.dev] [cueartifacts/finalizers] [update]",
 		"[source.toolkit.fluxcd.io] [gitrepositories ocirepositories buckets] [get list watch]",
 		"[source.toolkit.fluxcd.io] [externalartifacts] [get list watch create patch]",
 		"[source.toolkit.fluxcd.io] [externalartifacts/status] [patch]",

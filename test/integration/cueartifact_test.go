@@ -95,9 +95,6 @@ func (f *flux) clear() {
 	}
 	for i := range all.Items {
 		o := &all.Items[i]
-		before := o.DeepCopy()
-		o.Finalizers = nil
-		_ = f.Patch(ctx, o, client.MergeFrom(before))
 		_ = f.Delete(ctx, o)
 	}
 	for _, o := range []client.Object{&sourcev1.ExternalArtifact{}, &sourcev1.GitRepository{}, &corev1.Secret{}} {

@@ -16,11 +16,13 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/fluxcd/pkg/apis/meta"
 	"github.com/fluxcd/pkg/artifact/config"
 	"github.com/fluxcd/pkg/artifact/storage"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/skep-dev/skep/api/v1alpha1"
@@ -38,7 +40,8 @@ type Options struct {
 	// long those are that a newer one replaced; zero means 2 and a minute.
 	RetentionRecords int
 	RetentionTTL     time.Duration
-	// MaxBytes is the room for all archives; zero means 1 GiB.
+	// MaxBytes is the room for all archives, of which one namespace has half; zero means
+	// 1 GiB.
 	MaxBytes int64
 }
 
@@ -46,7 +49,15 @@ type Options struct {
 type Store struct {
 	storage  *storage.Storage
 	maxBytes int64
+
+	// mu guards what follows.
+	mu sync.Mutex
+	// scratch are the folders of what is being rendered.
+	scratch map[string]bool
 }
+
+// maxOfNamespace is how many archives one namespace has at most.
+const maxOfNamespace = 2000
 
 // MaxContent is how many bytes of content an archive has at most.
 const MaxContent = 16 << 20
@@ -74,7 +85,7 @@ func New(o Options) (*Store, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open the folder of artifacts: %w", err)
 	}
-	return &Store{storage: s, maxBytes: orDefault(o.MaxBytes, 1<<30)}, nil
+	return &Store{storage: s, maxBytes: orDefault(o.MaxBytes, 1<<30), scratch: map[string]bool{}}, nil
 }
 
 // advertised is what URLs have for a host.
@@ -94,9 +105,21 @@ func orDefault[T int | int64 | time.Duration](value, otherwise T) T {
 	return value
 }
 
-// Scratch makes a folder for what is being rendered.
-func (s *Store) Scratch() (string, error) {
-	return os.MkdirTemp(filepath.Join(s.storage.BasePath, scratchDir), "")
+// Scratch makes a folder for what is being rendered, which remove removes. No sweep does.
+func (s *Store) Scratch() (dir string, remove func(), err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	dir, err = os.MkdirTemp(filepath.Join(s.storage.BasePath, scratchDir), "")
+	if err != nil {
+		return "", nil, err
+	}
+	s.scratch[dir] = true
+	return dir, func() {
+		_ = os.RemoveAll(dir)
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		delete(s.scratch, dir)
+	}, nil
 }
 
 // revisionMark stands in a revision between the source's and the digest of the content.
@@ -160,7 +183,7 @@ func (s *Store) Put(o *v1alpha1.CueArtifact, sourceRevision string, content []by
 		}
 		revision = former.Revision
 	}
-	if err := s.hasRoom(int64(len(content))); err != nil {
+	if err := s.hasRoom(o.Namespace, int64(len(content))); err != nil {
 		return meta.Artifact{}, err
 	}
 	if err := s.replace(o); err != nil {
@@ -189,11 +212,11 @@ func (s *Store) replace(o *v1alpha1.CueArtifact) error {
 
 // archive writes an archive.
 func (s *Store) archive(a *meta.Artifact, content []byte) error {
-	dir, err := s.Scratch()
+	dir, remove, err := s.Scratch()
 	if err != nil {
 		return err
 	}
-	defer os.RemoveAll(dir)
+	defer remove()
 	if err := os.WriteFile(filepath.Join(dir, archived), content, 0o600); err != nil {
 		return err
 	}
@@ -213,26 +236,51 @@ func (s *Store) root() string {
 	return filepath.Join(s.storage.BasePath, strings.ToLower(v1alpha1.KindCueArtifact))
 }
 
-// hasRoom says why so many bytes more cannot be stored.
-func (s *Store) hasRoom(more int64) error {
-	var used int64
-	err := filepath.WalkDir(s.root(), func(_ string, e fs.DirEntry, err error) error {
+// usage is how many bytes archives have, and how many they are.
+type usage struct {
+	bytes int64
+	count int
+}
+
+// used is the usage of all archives in a folder; none where there is no such folder.
+func used(dir string) (u usage, err error) {
+	err = filepath.WalkDir(dir, func(_ string, e fs.DirEntry, err error) error {
 		if errors.Is(err, fs.ErrNotExist) {
 			return nil
 		}
-		if err != nil || e.IsDir() {
+		if err != nil || !strings.HasSuffix(e.Name(), archiveSuffix) {
 			return err
 		}
 		if info, err := e.Info(); err == nil {
-			used += info.Size()
+			u.bytes, u.count = u.bytes+info.Size(), u.count+1
 		}
 		return nil
 	})
-	if err == nil && used+more > s.maxBytes {
-		err = fmt.Errorf("the artifacts of all CueArtifacts have %d MiB, and %d MiB is the room there is: delete some, or keep fewer (--artifact-retention-records)",
-			used>>20, s.maxBytes>>20)
+	return u, err
+}
+
+// hasRoom says why so many bytes more of a namespace cannot be stored. One namespace has half
+// of the room, so that it leaves some to the others.
+func (s *Store) hasRoom(namespace string, more int64) error {
+	all, err := used(s.root())
+	if err != nil {
+		return err
 	}
-	return err
+	own, err := used(filepath.Join(s.root(), namespace))
+	switch {
+	case err != nil:
+		return err
+	case all.bytes+more > s.maxBytes:
+		return fmt.Errorf("the artifacts of all CueArtifacts have %d MiB, and %d MiB is the room there is: delete some, keep fewer (--artifact-retention-records), or give more room (--artifact-storage-size)",
+			all.bytes>>20, s.maxBytes>>20)
+	case own.bytes+more > s.maxBytes/2:
+		return fmt.Errorf("the artifacts of namespace %s have %d MiB, and %d MiB is the share of one namespace: delete some CueArtifacts of it, or have an admin give more room (--artifact-storage-size)",
+			namespace, own.bytes>>20, s.maxBytes>>21)
+	case own.count >= maxOfNamespace:
+		return fmt.Errorf("namespace %s has %d artifacts, and %d are the share of one namespace: delete some CueArtifacts of it, or have an admin keep fewer of each (--artifact-retention-records)",
+			namespace, own.count, maxOfNamespace)
+	}
+	return nil
 }
 
 // Read reads what an archive has.
@@ -263,21 +311,40 @@ func (s *Store) Collect(ctx context.Context, a meta.Artifact) error {
 	return err
 }
 
-// Remove removes all archives of a CueArtifact.
-func (s *Store) Remove(o *v1alpha1.CueArtifact) error {
+// Remove removes all archives of the CueArtifact of a name.
+func (s *Store) Remove(name types.NamespacedName) error {
+	o := &v1alpha1.CueArtifact{ObjectMeta: metav1.ObjectMeta{Namespace: name.Namespace, Name: name.Name}}
 	_, err := s.storage.RemoveAll(s.artifact(o, "", "any"))
 	return err
 }
 
 // Sweep removes what was being rendered when a process ended, and the archives of CueArtifacts
-// that are not there.
-func (s *Store) Sweep(exist map[types.NamespacedName]bool) error {
-	errs := []error{os.RemoveAll(filepath.Join(s.storage.BasePath, scratchDir)), os.MkdirAll(filepath.Join(s.storage.BasePath, scratchDir), 0o700)}
-	root := s.root()
-	dirs, err := filepath.Glob(filepath.Join(root, "*", "*"))
+// that are not there. list lists those that are there; it is called once the archives are
+// listed, so that none is removed which is stored meanwhile.
+func (s *Store) Sweep(list func() (exist map[types.NamespacedName]bool, err error)) error {
+	errs := []error{s.sweepScratch()}
+	dirs, err := filepath.Glob(filepath.Join(s.root(), "*", "*"))
 	errs = append(errs, err)
+	exist, err := list()
+	if err != nil {
+		return errors.Join(append(errs, err)...)
+	}
 	for _, dir := range dirs {
 		if !exist[types.NamespacedName{Namespace: filepath.Base(filepath.Dir(dir)), Name: filepath.Base(dir)}] {
+			errs = append(errs, os.RemoveAll(dir))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// sweepScratch removes the folders of what nothing renders any more.
+func (s *Store) sweepScratch() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	dirs, err := filepath.Glob(filepath.Join(s.storage.BasePath, scratchDir, "*"))
+	errs := []error{err}
+	for _, dir := range dirs {
+		if !s.scratch[dir] {
 			errs = append(errs, os.RemoveAll(dir))
 		}
 	}
