@@ -23,8 +23,13 @@ LONGEST := ./test/integration ./agent ./test/integration/admission ./test/chart
 SUITES = $(shell expr $$(nproc) + 1)
 # Flags for the demo, such as ARGS=--keep.
 ARGS ?=
-# Where images pushes to, such as PUSH=registry.example.com/team.
+# Where images and release push to, such as PUSH=registry.example.com/team.
 PUSH ?=
+# What release makes, who signs it (a key of cosign or skep key generate; its password is in
+# $COSIGN_PASSWORD), and who builds it, as a URI.
+VERSION ?=
+KEY ?=
+BUILDER ?=
 # Kernels that test-kernels runs on: own is this machine's, the others are Debian's.
 KERNELS ?= own,6.1,6.12
 # UPDATE=1 has test-kernels write what it sees of each hook to hook/conformance.
@@ -34,7 +39,7 @@ UPDATE ?=
 ARCH ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help build bin/skep bin/skep-demo images demo demo-cluster containerd flux assets test test-integration test-gitops test-race test-e2e test-kernels corpus fuzz bench bench-cluster cosign generate verify lint fmt clean
+.PHONY: help build bin/skep bin/skep-demo images release demo demo-cluster containerd flux assets test test-integration test-gitops test-race test-e2e test-kernels corpus fuzz bench bench-cluster cosign generate verify lint fmt clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -47,6 +52,9 @@ bin/skep bin/skep-demo:
 
 images: ## Make container images in dist/images.tar; PUSH=registry/folder pushes them instead
 	go run ./release/images -push '$(PUSH)' $(if $(ARCH),-arch '$(ARCH)')
+
+release: ## Make release VERSION=vX.Y.Z in dist/release; KEY=cosign.key signs it, PUSH=registry/folder uploads it
+	go run ./release -version '$(VERSION)' -key '$(KEY)' -push '$(PUSH)' $(if $(BUILDER),-builder '$(BUILDER)')
 
 demo: bin/skep bin/skep-demo ## Show the whole pipeline in the real kernel (root; ARGS=--keep leaves it running)
 	bin/skep-demo $(ARGS)

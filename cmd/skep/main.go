@@ -11,6 +11,10 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/spf13/cobra"
 
 	"github.com/skep-dev/skep/cmd/internal/exit"
 	"github.com/skep-dev/skep/policies"
@@ -21,18 +25,29 @@ import (
 func main() {
 	schemas.MaybeRenderChild()
 	policies.MaybeWorkerChild()
-	os.Exit(run(os.Args[1:]))
+	os.Exit(run(calledAs(os.Args[0]), os.Args[1:]))
 }
 
-// run is main without the process around it.
-func run(args []string) int {
+// calledAs is what a user writes to have the binary run: kubectl runs it as its plug-in if it
+// is called kubectl-skep.
+func calledAs(program string) string {
+	if strings.HasPrefix(filepath.Base(program), "kubectl-skep") {
+		return "kubectl skep"
+	}
+	return "skep"
+}
+
+// run is main without the process around it. The name is what help and errors call the
+// command.
+func run(name string, args []string) int {
 	ctx, signalled := exit.OnSignal(context.Background())
 	root := newRoot(streams{in: os.Stdin, out: os.Stdout, err: os.Stderr})
+	root.Annotations = map[string]string{cobra.CommandDisplayNameAnnotation: name}
 	root.SetArgs(args)
 	err := root.ExecuteContext(ctx)
 	code, line := exit.Of(err, signalled())
 	if line != "" {
-		fmt.Fprintln(os.Stderr, "skep: "+text.Printable(line))
+		fmt.Fprintln(os.Stderr, name+": "+text.Printable(line))
 	}
 	return code
 }

@@ -39,7 +39,7 @@ import (
 func TestMain(m *testing.M) {
 	schemas.MaybeRenderChild()
 	policies.MaybeWorkerChild()
-	testscript.Main(m, map[string]func(){"skep": main})
+	testscript.Main(m, map[string]func(){"skep": main, "kubectl-skep": main})
 }
 
 // TestCommands runs every script of testdata. A script may say "object NAME",

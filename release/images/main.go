@@ -1,21 +1,16 @@
-// Command images makes the container images of skep-controller, skep-agent and skep
-// without Docker, and without a base image: a static binary is all there is in
-// one, beside the certificate authorities of the machine that makes it.
+// Command images makes the container images of skep-controller, skep-agent and skep for one
+// architecture, for a cluster to try out what is in the folder.
 //
-// It owns what is in the images and writes below dist. The chart says what they
-// are called; nothing of the product imports it. ko would do the same out of a
-// base image from the network.
+// It writes below dist, or pushes. The chart says what the images are called; package build
+// says what is in them.
 package main
 
 import (
-	"archive/tar"
-	"bytes"
 	"context"
 	"flag"
 	"fmt"
 	"io"
 	"os"
-	"os/exec"
 	"os/signal"
 	"path"
 	"path/filepath"
@@ -26,42 +21,13 @@ import (
 	"github.com/google/go-containerregistry/pkg/authn"
 	"github.com/google/go-containerregistry/pkg/name"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
-	"github.com/google/go-containerregistry/pkg/v1/empty"
-	"github.com/google/go-containerregistry/pkg/v1/mutate"
 	"github.com/google/go-containerregistry/pkg/v1/remote"
 	"github.com/google/go-containerregistry/pkg/v1/tarball"
-	"github.com/google/go-containerregistry/pkg/v1/types"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/yaml"
+
+	"github.com/skep-dev/skep/release/build"
 )
-
-// authorities is where Go looks for certificate authorities first on Linux.
-const authorities = "etc/ssl/certs/ca-certificates.crt"
-
-// component is one of the images.
-type component struct {
-	// value is what the chart's values call it; empty of what no node of a cluster runs.
-	value string
-	// repository is where it is pulled from, where the chart does not say so.
-	repository string
-	// command is the folder below cmd, and the binary's name.
-	command string
-	// user runs it unless the Pod says otherwise.
-	user string
-	// authorities has it know who may sign a registry's certificate.
-	authorities bool
-}
-
-// components are the images that the chart names, and that of the command line.
-func components() []component {
-	return []component{
-		{value: "controller", command: "skep-controller", user: "65532:65532", authorities: true},
-		// What the agent is to talk to, it is told the authorities of.
-		{value: "agent", command: "skep-agent", user: "0:0"},
-		// The user is the one that plugins of Argo CD have to run as.
-		{repository: "ghcr.io/skep-dev/skep", command: "skep", user: "999:999", authorities: true},
-	}
-}
 
 func main() {
 	if err := run(os.Stdout, os.Args[1:]); err != nil {
@@ -69,11 +35,6 @@ func main() {
 		os.Exit(1)
 	}
 }
-
-// noTrace is the tag by which google.golang.org/grpc leaves out golang.org/x/net/trace and its
-// pages of html/template. With these, the linker keeps every method of every type: 4 MB more
-// of the agent.
-const noTrace = "grpcnotrace"
 
 // run builds the binaries of the module in the current folder and makes the
 // images of them.
@@ -95,15 +56,8 @@ func run(out io.Writer, args []string) error {
 		return err
 	}
 	defer os.RemoveAll(binaries)
-	build := exec.CommandContext(ctx, "go", "build", "-tags", noTrace, "-ldflags", "-s -w")
-	build.Args = append(build.Args, "-o", binaries)
-	for _, c := range components() {
-		build.Args = append(build.Args, "./cmd/"+c.command)
-	}
-	// Static and for Linux, whatever the caller's flags and machine are.
-	build.Env, build.Stderr = append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=", "GOOS=linux", "GOARCH="+*arch), os.Stderr
-	if err := build.Run(); err != nil {
-		return fmt.Errorf("build binaries: %w", err)
+	if err := build.Binaries(ctx, build.Link{To: binaries, Arch: *arch}); err != nil {
+		return err
 	}
 	made, err := imagesOf(binaries, *arch)
 	if err != nil {
@@ -118,100 +72,26 @@ func run(out io.Writer, args []string) error {
 
 // made is an image with the component it is of.
 type made struct {
-	component
+	build.Component
 	v1.Image
 }
 
 // imagesOf makes the images of the binaries in a folder, which are of an
 // architecture.
 func imagesOf(binaries, arch string) ([]made, error) {
+	authorities, err := build.MachineAuthorities()
+	if err != nil {
+		return nil, err
+	}
 	var all []made
-	for _, c := range components() {
-		binary, err := os.ReadFile(filepath.Join(binaries, c.command))
+	for _, c := range build.Components() {
+		image, err := build.Image(c, build.Content{Binaries: binaries, Arch: arch, Authorities: authorities})
 		if err != nil {
 			return nil, err
-		}
-		files := []file{{c.command, binary, 0o755}}
-		if c.authorities {
-			bundle, err := os.ReadFile("/" + authorities)
-			if err != nil {
-				return nil, fmt.Errorf("find certificate authorities for the image (Debian: apt-get install ca-certificates): %w", err)
-			}
-			files = append(files, file{authorities, bundle, 0o644})
-		}
-		image, err := imageOf(c, arch, files)
-		if err != nil {
-			return nil, fmt.Errorf("make image of %s: %w", c.command, err)
 		}
 		all = append(all, made{c, image})
 	}
 	return all, nil
-}
-
-// imageOf makes an image that depends on nothing but what is given.
-func imageOf(c component, arch string, files []file) (v1.Image, error) {
-	content, err := archive(files)
-	if err != nil {
-		return nil, err
-	}
-	layer, err := tarball.LayerFromOpener(func() (io.ReadCloser, error) {
-		return io.NopCloser(bytes.NewReader(content)), nil
-	}, tarball.WithMediaType(types.OCILayer))
-	if err != nil {
-		return nil, err
-	}
-	image, err := mutate.AppendLayers(mutate.ConfigMediaType(mutate.MediaType(empty.Image, types.OCIManifestSchema1), types.OCIConfigJSON), layer)
-	if err != nil {
-		return nil, err
-	}
-	config, err := image.ConfigFile()
-	if err != nil {
-		return nil, err
-	}
-	config = config.DeepCopy()
-	config.OS, config.Architecture = "linux", arch
-	config.Config = v1.Config{
-		User: c.user, Entrypoint: []string{"/" + c.command},
-		Labels: map[string]string{
-			"org.opencontainers.image.source":   "https://github.com/skep-dev/skep",
-			"org.opencontainers.image.licenses": "Apache-2.0",
-		},
-	}
-	return mutate.ConfigFile(image, config)
-}
-
-// file is one of an image's.
-type file struct {
-	path    string
-	content []byte
-	mode    int64
-}
-
-// archive is the files as a layer, each behind the folders it lies in; it has no
-// times.
-func archive(files []file) ([]byte, error) {
-	var out bytes.Buffer
-	w := tar.NewWriter(&out)
-	for _, f := range files {
-		for i, r := range f.path {
-			if r != '/' {
-				continue
-			}
-			if err := w.WriteHeader(&tar.Header{Typeflag: tar.TypeDir, Name: f.path[:i+1], Mode: 0o755}); err != nil {
-				return nil, err
-			}
-		}
-		if err := w.WriteHeader(&tar.Header{Typeflag: tar.TypeReg, Name: f.path, Mode: f.mode, Size: int64(len(f.content))}); err != nil {
-			return nil, err
-		}
-		if _, err := w.Write(f.content); err != nil {
-			return nil, err
-		}
-	}
-	if err := w.Close(); err != nil {
-		return nil, err
-	}
-	return out.Bytes(), nil
 }
 
 // packed writes the images to one file, by the names that the chart gives them,
@@ -224,7 +104,7 @@ func packed(out io.Writer, all []made, to, values string) error {
 	named := map[name.Reference]v1.Image{}
 	var names []string
 	for _, m := range ofChart(all) {
-		ref, err := chart.tag(m.component, "")
+		ref, err := chart.tag(m.Component, "")
 		if err != nil {
 			return err
 		}
@@ -250,7 +130,7 @@ func pushed(ctx context.Context, out io.Writer, all []made, folder, values strin
 	}
 	named := map[string]any{}
 	for _, m := range all {
-		ref, err := chart.tag(m.component, folder)
+		ref, err := chart.tag(m.Component, folder)
 		if err != nil {
 			return err
 		}
@@ -261,8 +141,8 @@ func pushed(ctx context.Context, out io.Writer, all []made, folder, values strin
 		if err != nil {
 			return err
 		}
-		if m.value != "" {
-			named[m.value] = map[string]any{"repository": ref.Repository.String(), "digest": digest.String()}
+		if m.Value != "" {
+			named[m.Value] = map[string]any{"repository": ref.Repository.String(), "digest": digest.String()}
 		}
 		if _, err := fmt.Fprintf(out, "%s@%s\n", ref.Repository, digest); err != nil {
 			return err
@@ -284,9 +164,9 @@ func write(values string, all []made, named map[string]any) error {
 		if err != nil {
 			return err
 		}
-		content[m.value] = map[string]any{"nodeSelector": map[string]string{"kubernetes.io/arch": config.Architecture}}
-		if image, ok := named[m.value]; ok {
-			content[m.value]["image"] = image
+		content[m.Value] = map[string]any{"nodeSelector": map[string]string{"kubernetes.io/arch": config.Architecture}}
+		if image, ok := named[m.Value]; ok {
+			content[m.Value]["image"] = image
 		}
 	}
 	body, err := yaml.Marshal(content)
@@ -330,16 +210,16 @@ func readChart() (chart, error) {
 
 // ofChart are the images that the chart names.
 func ofChart(all []made) []made {
-	return slices.DeleteFunc(slices.Clone(all), func(m made) bool { return m.value == "" })
+	return slices.DeleteFunc(slices.Clone(all), func(m made) bool { return m.Value == "" })
 }
 
 // tag is what the image of a component is called in the chart's version, below another folder
 // where one is given.
-func (c chart) tag(of component, folder string) (name.Tag, error) {
-	repository := of.repository
-	if of.value != "" {
+func (c chart) tag(of build.Component, folder string) (name.Tag, error) {
+	repository := of.Repository
+	if of.Value != "" {
 		var err error
-		if repository, _, err = unstructured.NestedString(c.values, of.value, "image", "repository"); err != nil {
+		if repository, _, err = unstructured.NestedString(c.values, of.Value, "image", "repository"); err != nil {
 			return name.Tag{}, err
 		}
 	}

@@ -20,14 +20,16 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/remote"
 	"github.com/google/go-containerregistry/pkg/v1/tarball"
 	"sigs.k8s.io/yaml"
+
+	"github.com/skep-dev/skep/release/build"
 )
 
 // pretended makes images of files that only have the binaries' names.
 func pretended(t *testing.T) []made {
 	t.Helper()
 	dir := t.TempDir()
-	for _, c := range components() {
-		if err := os.WriteFile(filepath.Join(dir, c.command), []byte(c.command), 0o600); err != nil {
+	for _, c := range build.Components() {
+		if err := os.WriteFile(filepath.Join(dir, c.Command), []byte(c.Command), 0o600); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -58,29 +60,29 @@ func content(t *testing.T, image v1.Image) map[string]int64 {
 
 func TestAnImageHoldsItsBinaryAndNoMore(t *testing.T) {
 	want := map[string]map[string]int64{
-		"controller": {"skep-controller": 0o755, "etc": 0o755, "etc/ssl": 0o755, "etc/ssl/certs": 0o755, authorities: 0o644},
+		"controller": {"skep-controller": 0o755, "etc": 0o755, "etc/ssl": 0o755, "etc/ssl/certs": 0o755, build.AuthoritiesFile: 0o644},
 		"agent":      {"skep-agent": 0o755},
 		// The command line.
-		"": {"skep": 0o755, "etc": 0o755, "etc/ssl": 0o755, "etc/ssl/certs": 0o755, authorities: 0o644},
+		"": {"skep": 0o755, "etc": 0o755, "etc/ssl": 0o755, "etc/ssl/certs": 0o755, build.AuthoritiesFile: 0o644},
 	}
 	again := pretended(t)
 	for i, m := range pretended(t) {
-		if diff := cmp.Diff(want[m.value], content(t, m)); diff != "" {
-			t.Errorf("%s: %s", m.command, diff)
+		if diff := cmp.Diff(want[m.Value], content(t, m)); diff != "" {
+			t.Errorf("%s: %s", m.Command, diff)
 		}
 		config, err := m.ConfigFile()
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got := config.Config; got.Entrypoint[0] != "/"+m.command || got.User != m.user || config.OS != "linux" || config.Architecture != "arm64" {
-			t.Errorf("%s is run as %+v", m.value, got)
+		if got := config.Config; got.Entrypoint[0] != "/"+m.Command || got.User != m.User || config.OS != "linux" || config.Architecture != "arm64" {
+			t.Errorf("%s is run as %+v", m.Value, got)
 		}
 		first, err := m.Digest()
 		if err != nil {
 			t.Fatal(err)
 		}
 		if second, err := again[i].Digest(); err != nil || first != second {
-			t.Errorf("%s made twice is %s and %s: %v", m.value, first, second, err)
+			t.Errorf("%s made twice is %s and %s: %v", m.Value, first, second, err)
 		}
 	}
 }
@@ -112,15 +114,15 @@ func TestWhatIsPushedIsWhatTheValuesName(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		named := folder + "/" + m.command + "@" + digest.String()
+		named := folder + "/" + m.Command + "@" + digest.String()
 		if !strings.Contains(said.String(), named+"\n") {
 			t.Errorf("%s is not said to be pushed: %s", named, said.String())
 		}
-		if v := values[m.value]; m.value != "" && v.Image.Repository+"@"+v.Image.Digest != named {
+		if v := values[m.Value]; m.Value != "" && v.Image.Repository+"@"+v.Image.Digest != named {
 			t.Errorf("%s is called %+v", named, v.Image)
 		}
-		if diff := cmp.Diff(map[string]string{"kubernetes.io/arch": "arm64"}, values[m.value].NodeSelector); m.value != "" && diff != "" {
-			t.Errorf("%s is run where it cannot: %s", m.value, diff)
+		if diff := cmp.Diff(map[string]string{"kubernetes.io/arch": "arm64"}, values[m.Value].NodeSelector); m.Value != "" && diff != "" {
+			t.Errorf("%s is run where it cannot: %s", m.Value, diff)
 		}
 		ref, err := name.NewDigest(named)
 		if err != nil {
@@ -160,7 +162,7 @@ func TestWhatIsPackedHasTheChartsNames(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, m := range ofChart(all) {
-		tag, err := name.NewTag("ghcr.io/skep-dev/" + m.command + ":" + chart.version)
+		tag, err := name.NewTag("ghcr.io/skep-dev/" + m.Command + ":" + chart.version)
 		if err != nil {
 			t.Fatal(err)
 		}

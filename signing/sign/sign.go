@@ -1,4 +1,5 @@
-// Package sign signs images with a key, in cosign's formats, and makes keys.
+// Package sign signs images, statements about them, and files with a key, in cosign's
+// formats, and makes keys.
 //
 // It shows no private key, and stores none.
 package sign
@@ -22,7 +23,6 @@ import (
 	ctypes "github.com/sigstore/cosign/v2/pkg/types"
 	"github.com/sigstore/sigstore-go/pkg/bundle"
 	"github.com/sigstore/sigstore/pkg/cryptoutils"
-	"github.com/sigstore/sigstore/pkg/signature/dsse"
 	"github.com/sigstore/sigstore/pkg/signature/payload"
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/types/known/structpb"
@@ -40,6 +40,10 @@ type Options struct {
 	// Bundle writes a sigstore bundle as an OCI referrer instead of a layer of
 	// the tag sha256-….sig. bpfman and cosign before 2.6 do not read bundles.
 	Bundle bool
+	// Identity is the repository that the payload claims, as registry/repository, for an
+	// image that is signed where it is not going to stay; empty for the image's own. A
+	// bundle claims none.
+	Identity string
 	// Now is the creation date a bundle's manifest is given. Zero means the
 	// present. Nothing relies on it.
 	Now time.Time
@@ -72,11 +76,11 @@ func Image(ctx context.Context, target collect.Source, r image.Resolved, key *Pr
 
 // signLegacy adds a layer to the manifest of the tag sha256-….sig.
 func signLegacy(ctx context.Context, to *registry.Attachments, r image.Resolved, digest v1.Hash, key *PrivateKey, options Options) error {
-	content, err := simplePayload(r, digest, options.Annotations)
+	content, err := simplePayload(r, digest, options)
 	if err != nil {
 		return err
 	}
-	m, err := readSignatures(ctx, to, digest)
+	m, err := readSignatures(ctx, to, collect.SignatureTag(digest))
 	if err != nil {
 		return err
 	}
@@ -86,17 +90,21 @@ func signLegacy(ctx context.Context, to *registry.Attachments, r image.Resolved,
 			return nil
 		}
 	}
-	if len(m.Layers) >= collect.MaxLayers {
-		return fmt.Errorf("it has %d signatures already, and no more than %d are read: delete the tag %s and sign again", len(m.Layers), collect.MaxLayers, collect.SignatureTag(digest))
-	}
 	raw, err := key.signer.SignMessage(bytes.NewReader(content))
 	if err != nil {
 		return fmt.Errorf("sign payload: %w", err)
 	}
-	listed := d
-	listed.Annotations = map[string]string{static.SignatureAnnotationKey: base64.StdEncoding.EncodeToString(raw)}
-	m.Layers = append(m.Layers, listed)
-	if err := to.PutBlob(ctx, d, content); err != nil {
+	d.Annotations = map[string]string{static.SignatureAnnotationKey: base64.StdEncoding.EncodeToString(raw)}
+	return addLayer(ctx, to, m, d, content, collect.SignatureTag(digest))
+}
+
+// addLayer adds a layer to the manifest that a tag names.
+func addLayer(ctx context.Context, to *registry.Attachments, m *v1.Manifest, layer v1.Descriptor, content []byte, tag string) error {
+	if len(m.Layers) >= collect.MaxLayers {
+		return fmt.Errorf("it has %d signatures already, and no more than %d are read: delete the tag %s and sign again", len(m.Layers), collect.MaxLayers, tag)
+	}
+	m.Layers = append(m.Layers, layer)
+	if err := to.PutBlob(ctx, layer, content); err != nil {
 		return err
 	}
 	config, err := json.Marshal(configOf(m.Layers))
@@ -108,15 +116,18 @@ func signLegacy(ctx context.Context, to *registry.Attachments, r image.Resolved,
 		configType = types.OCIConfigJSON
 	}
 	m.Config = describe(config, configType)
-	return put(ctx, to, m, config, collect.SignatureTag(digest))
+	return put(ctx, to, m, config, tag)
 }
 
 // simplePayload is cosign's. The identity it claims is the repository, and
 // nobody checks it; for a layout it is a placeholder, since the folder is
 // nobody's business.
-func simplePayload(r image.Resolved, digest v1.Hash, annotations map[string]string) ([]byte, error) {
+func simplePayload(r image.Resolved, digest v1.Hash, options Options) ([]byte, error) {
 	repository := r.Registry + "/" + r.Repository
-	if r.Registry == "" {
+	switch {
+	case options.Identity != "":
+		repository = options.Identity
+	case r.Registry == "":
 		repository = "localhost/layout"
 	}
 	d, err := name.NewDigest(repository + "@" + digest.String())
@@ -124,8 +135,8 @@ func simplePayload(r image.Resolved, digest v1.Hash, annotations map[string]stri
 		return nil, fmt.Errorf("name the image: %w", err)
 	}
 	p := payload.Cosign{Image: d}
-	if len(annotations) > 0 {
-		p.Annotations = anyOf(annotations)
+	if len(options.Annotations) > 0 {
+		p.Annotations = anyOf(options.Annotations)
 	}
 	b, err := p.MarshalJSON()
 	if err != nil {
@@ -142,9 +153,10 @@ func anyOf(in map[string]string) map[string]any {
 	return out
 }
 
-// readSignatures returns the manifest that holds the signatures so far.
-func readSignatures(ctx context.Context, to *registry.Attachments, digest v1.Hash) (*v1.Manifest, error) {
-	raw, err := to.Tagged(ctx, collect.SignatureTag(digest))
+// readSignatures returns the manifest that holds the signatures, or the attestations, of a
+// tag so far.
+func readSignatures(ctx context.Context, to *registry.Attachments, tag string) (*v1.Manifest, error) {
+	raw, err := to.Tagged(ctx, tag)
 	if errors.Is(err, image.ErrNotFound) {
 		return &v1.Manifest{SchemaVersion: 2, MediaType: types.OCIManifestSchema1}, nil
 	}
@@ -157,7 +169,7 @@ func readSignatures(ctx context.Context, to *registry.Attachments, digest v1.Has
 		m.MediaType = types.OCIManifestSchema1
 	}
 	if err != nil || !m.MediaType.IsImage() {
-		return nil, fmt.Errorf("the tag %s holds something other than signatures: delete it and sign again", collect.SignatureTag(digest))
+		return nil, fmt.Errorf("the tag %s holds something other than signatures: delete it and sign again", tag)
 	}
 	return &m, nil
 }
@@ -251,9 +263,9 @@ func makeBundle(digest v1.Hash, key *PrivateKey, annotations map[string]string) 
 
 // sealBundle signs a statement and packs it as cosign does.
 func sealBundle(key *PrivateKey, content []byte) ([]byte, error) {
-	envelope, err := dsse.WrapSigner(key.signer, ctypes.IntotoPayloadType).SignMessage(bytes.NewReader(content))
+	envelope, err := Envelope(key, content)
 	if err != nil {
-		return nil, fmt.Errorf("sign statement: %w", err)
+		return nil, err
 	}
 	public, err := cryptoutils.MarshalPublicKeyToPEM(key.public)
 	if err != nil {

@@ -66,7 +66,9 @@ func layers() []row {
 		{"demo", with(five, "agent", "nodemode", "examples")},
 		{"examples", nil},
 		{"cmd", []string{anything}},
-		{"release", nil},
+		// A release is of a commit, signed as users sign, and has what is in the binary: the CUE
+		// module, and the policies.
+		{"release", with(four, "nodemode/source", "release")},
 		{"test", []string{anything, "test"}},
 	}
 }

@@ -32,6 +32,7 @@ import (
 	"github.com/skep-dev/skep/controller/mirror"
 	"github.com/skep-dev/skep/controller/sealing"
 	"github.com/skep-dev/skep/test/fixture/supply"
+	"github.com/skep-dev/skep/test/harness/helm"
 	"github.com/skep-dev/skep/test/harness/module"
 )
 
@@ -91,7 +92,7 @@ func (i *install) release(verb string, values ...string) {
 // helm runs helm on the API server.
 func (i *install) helm(ctx context.Context, args ...string) (string, error) {
 	i.t.Helper()
-	return helm(ctx, i.t, append(args, "--namespace", namespace, "--kubeconfig", filepath.Join(i.dir, "admin"))...)
+	return helm.Run(ctx, i.t, append(args, "--namespace", namespace, "--kubeconfig", filepath.Join(i.dir, "admin"))...)
 }
 
 // point has webhooks call the process, for which there is no Service here. Where

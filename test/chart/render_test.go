@@ -2,18 +2,13 @@ package chart
 
 import (
 	"bufio"
-	"bytes"
 	"cmp"
-	"context"
 	"errors"
 	"fmt"
 	"io"
-	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 
 	appsv1 "k8s.io/api/apps/v1"
@@ -27,6 +22,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/yaml"
 
+	"github.com/skep-dev/skep/test/harness/helm"
 	"github.com/skep-dev/skep/test/harness/module"
 )
 
@@ -35,38 +31,6 @@ const namespace = "skep-system"
 
 // folder is the chart's.
 func folder() string { return filepath.Join(module.Root(), "charts", "skep") }
-
-// binary is helm's, built once.
-var binary = sync.OnceValues(func() (string, error) {
-	cmd := exec.CommandContext(context.Background(), "go", "tool", "-modfile=tools.mod", "-n", "helm")
-	cmd.Dir = module.Root()
-	// One build for all, whatever the caller's flags.
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=")
-	out, err := cmd.Output()
-	if failed := new(exec.ExitError); errors.As(err, &failed) {
-		return "", fmt.Errorf("build helm: %w\n%s", err, failed.Stderr)
-	}
-	return strings.TrimSpace(string(out)), err
-})
-
-// helm runs helm, and returns what it wrote; the error holds what it complained
-// of.
-func helm(ctx context.Context, t *testing.T, args ...string) (string, error) {
-	t.Helper()
-	path, err := binary()
-	if err != nil {
-		t.Fatal(err)
-	}
-	home := t.TempDir()
-	cmd := exec.CommandContext(ctx, path, args...)
-	cmd.Env = append(os.Environ(), "HELM_CACHE_HOME="+home, "HELM_CONFIG_HOME="+home, "HELM_DATA_HOME="+home)
-	var out, complaint bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &out, &complaint
-	if err := cmd.Run(); err != nil {
-		return out.String(), fmt.Errorf("%w: %s", err, complaint.String())
-	}
-	return out.String(), nil
-}
 
 // setting is what a chart is rendered with.
 type setting struct {
@@ -135,7 +99,7 @@ func (s setting) template(t *testing.T) [][]byte {
 	for _, v := range s.values {
 		args = append(args, "--set-json", v)
 	}
-	out, err := helm(t.Context(), t, args...)
+	out, err := helm.Run(t.Context(), t, args...)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -217,7 +181,7 @@ func TestHelmFindsNothingToComplainOf(t *testing.T) {
 			for _, v := range s.values {
 				args = append(args, "--set-json", v)
 			}
-			if out, err := helm(t.Context(), t, args...); err != nil {
+			if out, err := helm.Run(t.Context(), t, args...); err != nil {
 				t.Errorf("%v\n%s", err, out)
 			}
 		})
@@ -339,7 +303,7 @@ func TestWhatCannotBeIsRefused(t *testing.T) {
 		"profiles where the agent is ready":          {`agent.pprofPort=9092`, "agent.pprofPort 9092 is agent.port too"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			_, err := helm(t.Context(), t, "template", "skep", folder(), "--set-json", c.value)
+			_, err := helm.Run(t.Context(), t, "template", "skep", folder(), "--set-json", c.value)
 			if err == nil || !strings.Contains(err.Error(), c.says) {
 				t.Errorf("it says %v, and not %q", err, c.says)
 			}

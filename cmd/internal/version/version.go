@@ -7,8 +7,9 @@ import (
 	"runtime/debug"
 )
 
-// release is set by the linker for a release.
-var release string
+// What the linker sets for a release: its version, its commit, and when the commit was
+// made (RFC 3339). A release is built from the files of its commit, where Go finds no git.
+var release, revision, committed string
 
 // Build is what a binary knows of itself. Its keys are part of the command line's contract.
 type Build struct {
@@ -27,15 +28,16 @@ type Build struct {
 // This returns the build of the running binary.
 func This() Build {
 	info, _ := debug.ReadBuildInfo()
-	return of(info, release)
+	return of(info, Build{Version: release, Revision: revision, Time: committed})
 }
 
-// of reads what Go wrote into the binary; info is nil if Go wrote nothing. A release has a
-// version of its own.
-func of(info *debug.BuildInfo, release string) Build {
-	b := Build{Version: release, Go: runtime.Version(), Platform: runtime.GOOS + "/" + runtime.GOARCH}
+// of reads what Go wrote into the binary; info is nil if Go wrote nothing. What the linker
+// set is of a release.
+func of(info *debug.BuildInfo, linked Build) Build {
+	b := linked
+	b.Go, b.Platform = runtime.Version(), runtime.GOOS+"/"+runtime.GOARCH
 	if info != nil {
-		b.Version = cmp.Or(release, info.Main.Version)
+		b.Version = cmp.Or(linked.Version, info.Main.Version)
 		for _, s := range info.Settings {
 			switch s.Key {
 			case "vcs.revision":
