@@ -182,6 +182,8 @@ func (t *tree) add(root *os.Root, name string) error {
 	case errors.Is(err, errTooLarge):
 		t.reject(name, fmt.Sprintf("the file is larger than %d MiB and is not read", maxFileBytes>>20), "split it")
 		return nil
+	case OfMachine(err):
+		return fmt.Errorf("read %s: %w", name, cause(err))
 	case err != nil:
 		t.reject(name, "the file cannot be read: "+cause(err).Error(), "make it readable")
 		return nil
@@ -288,4 +290,18 @@ func cause(err error) error {
 		return pe.Err
 	}
 	return err
+}
+
+// OfMachine reports whether an error of Render is of this machine and may pass, such as a lack of
+// memory or of room on a disk: it is no fault of the definitions.
+func OfMachine(err error) bool {
+	if errors.Is(err, errNoRenderer) {
+		return true
+	}
+	for _, no := range []syscall.Errno{syscall.EAGAIN, syscall.ENOMEM, syscall.EMFILE, syscall.ENFILE, syscall.ENOSPC, syscall.EDQUOT, syscall.EIO} {
+		if errors.Is(err, no) {
+			return true
+		}
+	}
+	return false
 }

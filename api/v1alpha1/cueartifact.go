@@ -58,28 +58,30 @@ type CueArtifactSpec struct {
 	// +listType=atomic
 	Expressions []string `json:"expressions,omitempty"`
 
-	// Tags are values of fields with an attribute @tag in CUE.
+	// Tags are values of fields with an attribute @tag in CUE. At most 16 of them have
+	// valueFrom.
 	// +optional
 	// +kubebuilder:validation:MaxItems=64
+	// +kubebuilder:validation:XValidation:rule="self.filter(t, has(t.valueFrom)).size() <= 16",message="at most 16 tags have valueFrom: put several values into one, or give them by value"
 	// +listType=map
 	// +listMapKey=name
 	Tags []CueTag `json:"tags,omitempty"`
 
 	// Interval is how often the source's status, and ConfigMaps and Secrets of tags, are
-	// looked at without an event. A change of the source is seen at once.
+	// looked at without an event; less than 5s is 5s. A change of the source is seen at once.
 	// +kubebuilder:validation:Type=string
 	// +kubebuilder:validation:Pattern=`^([0-9]{1,5}([.][0-9]{1,9})?(ms|s|m|h)){1,3}$`
 	Interval metav1.Duration `json:"interval"`
 
 	// RetryInterval is how long after a failure that may pass another attempt is made.
-	// Absent means the interval.
+	// Absent means the interval; less than 5s is 5s.
 	// +optional
 	// +kubebuilder:validation:Type=string
 	// +kubebuilder:validation:Pattern=`^([0-9]{1,5}([.][0-9]{1,9})?(ms|s|m|h)){1,3}$`
 	RetryInterval *metav1.Duration `json:"retryInterval,omitempty"`
 
-	// Timeout is how long fetching, rendering and asking the policies may take together, five
-	// minutes at most.
+	// Timeout is how long fetching, rendering and evaluating may take together, five minutes
+	// at most. Applications that are not evaluated by then are listed as Unknown.
 	// +optional
 	// +kubebuilder:default:="60s"
 	// +kubebuilder:validation:Type=string

@@ -21,6 +21,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/skep-dev/skep/api/v1alpha1"
+	"github.com/skep-dev/skep/text"
 )
 
 // announce has the ExternalArtifact of a CueArtifact say what is published. Nothing is written
@@ -48,11 +49,36 @@ func (r *Reconciler) announce(ctx context.Context, o *v1alpha1.CueArtifact, a me
 	}
 	ea.Status.Artifact = &a
 	conditions.MarkTrue(ea, meta.ReadyCondition, meta.SucceededReason, "stored artifact for revision '%s'", a.Revision)
+	return r.patchStatus(ctx, before, ea)
+}
+
+// withdraw has the ExternalArtifact of a CueArtifact announce nothing, since the archive was lost
+// and why says why it is not rendered again. Flux then waits for an artifact, and neither asks for
+// one that is not there nor removes what it applied.
+func (r *Reconciler) withdraw(ctx context.Context, o *v1alpha1.CueArtifact, why error) error {
+	name := client.ObjectKeyFromObject(o)
+	before, err := r.external(ctx, name)
+	switch {
+	case apierrors.IsNotFound(err):
+		return nil
+	case err != nil:
+		return retry(ReasonStorageFailed, "get ExternalArtifact %s: %w", name, err)
+	case !metav1.IsControlledBy(before, o):
+		return nil
+	}
+	ea := before.DeepCopy()
+	ea.Status.Artifact = nil
+	conditions.MarkFalse(ea, meta.ReadyCondition, ReasonArtifactLost, "the archive is not stored any more, and is not rendered again: %s", text.Cut(why.Error(), maxProblem))
+	return r.patchStatus(ctx, before, ea)
+}
+
+// patchStatus writes the status of an ExternalArtifact, if it says anything new.
+func (r *Reconciler) patchStatus(ctx context.Context, before, ea *sourcev1.ExternalArtifact) error {
 	if equality.Semantic.DeepEqual(before.Status, ea.Status) {
 		return nil
 	}
 	if err := r.Client.Status().Patch(ctx, ea, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})); err != nil {
-		return retry(ReasonStorageFailed, "patch status of ExternalArtifact %s: %w", name, err)
+		return retry(ReasonStorageFailed, "patch status of ExternalArtifact %s: %w", client.ObjectKeyFromObject(ea), err)
 	}
 	return nil
 }
@@ -80,7 +106,7 @@ func specFor(o *v1alpha1.CueArtifact) sourcev1.ExternalArtifactSpec {
 // create makes the ExternalArtifact of a CueArtifact, which goes with it.
 func (r *Reconciler) create(ctx context.Context, o *v1alpha1.CueArtifact) (*sourcev1.ExternalArtifact, error) {
 	ea := &sourcev1.ExternalArtifact{ObjectMeta: metav1.ObjectMeta{Namespace: o.Namespace, Name: o.Name}, Spec: specFor(o)}
-	if err := controllerutil.SetControllerReference(o, ea, r.Client.Scheme()); err != nil {
+	if err := controllerutil.SetControllerReference(o, ea, r.Client.Scheme(), controllerutil.WithBlockOwnerDeletion(false)); err != nil {
 		return nil, retry(ReasonStorageFailed, "make ExternalArtifact %s: %w", client.ObjectKeyFromObject(ea), err)
 	}
 	if err := r.Client.Create(ctx, ea); err != nil {

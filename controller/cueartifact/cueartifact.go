@@ -8,8 +8,8 @@
 //
 // Rights: get, list and watch of the four kinds of sources; create, get, list, watch and
 // patch of ExternalArtifacts and their status; get, list and watch of CueArtifacts; patch of
-// their status; update of their finalizers, which owning an ExternalArtifact asks for; get of the
-// ConfigMaps and Secrets that tags name.
+// their status; get of the ConfigMaps and Secrets that tags name. A CueArtifact has no
+// finalizer: it can be deleted where nothing renders it.
 package cueartifact
 
 import (
@@ -47,6 +47,9 @@ const (
 	ReasonNotEvaluated = "NotEvaluated"
 	// ReasonStorageFailed: the archive cannot be stored or announced.
 	ReasonStorageFailed = "StorageFailed"
+	// ReasonArtifactLost is of an ExternalArtifact whose archive is lost, and not rendered
+	// again.
+	ReasonArtifactLost = "ArtifactLost"
 )
 
 // failure is why nothing new is published.
@@ -73,13 +76,13 @@ func stalled(reason, format string, args ...any) error {
 	return &failure{reason: reason, stalled: true, err: fmt.Errorf(format, args...)}
 }
 
-// errBusy says that as many CueArtifacts of a namespace are rendered as may be.
-var errBusy = errors.New("others of its namespace are rendered")
+// errBusy says that as many CueArtifacts of a namespace are rendered or evaluated as may be.
+var errBusy = errors.New("others of its namespace are rendered or evaluated")
 
-// maxTimeout bounds how long one CueArtifact is fetched and rendered, in total.
+// maxTimeout bounds how long one CueArtifact is fetched, rendered and evaluated, in total.
 const maxTimeout = 5 * time.Minute
 
-// timeout is how long a CueArtifact may be fetched and rendered.
+// timeout is how long a CueArtifact may be fetched, rendered and evaluated.
 func timeout(spec v1alpha1.CueArtifactSpec) time.Duration {
 	if spec.Timeout == nil || spec.Timeout.Duration <= 0 {
 		return time.Minute
@@ -87,8 +90,9 @@ func timeout(spec v1alpha1.CueArtifactSpec) time.Duration {
 	return min(spec.Timeout.Duration, maxTimeout)
 }
 
-// minInterval bounds how often a CueArtifact is looked at without an event.
-const minInterval = time.Second
+// minInterval bounds how often a CueArtifact is looked at without an event: each time, the objects
+// of its tags are read.
+const minInterval = 5 * time.Second
 
 // interval is when a CueArtifact is looked at again without an event, after a failure too.
 func interval(spec v1alpha1.CueArtifactSpec, failed bool) time.Duration {

@@ -113,26 +113,29 @@ func identityOf(r v1alpha1.RenderedApplication) v1alpha1.Identity {
 }
 
 // evaluate asks the gate about each application of a rendering: from memory, and of what
-// memory lacks beside the loop.
+// memory lacks beside the loop. Those that the CueArtifact's time does not suffice for are
+// not evaluated.
 func (r *Reconciler) evaluate(ctx context.Context, o *v1alpha1.CueArtifact, m *memo, objects []schemas.Object, t tagValues) (*answers, error) {
 	if err := r.Keeper.Wait(ctx); waited(ctx) {
-		return nil, retry(ReasonNotEvaluated, "evaluate what is rendered: signers and policies are not active yet")
+		return nil, retry(ReasonNotEvaluated, "evaluate the applications: signers and policies are not active after %s (spec.timeout)", timeout(o.Spec))
 	} else if err != nil {
 		return nil, err
 	}
 	apps := schemas.Decode(objects).Applications
 	a := &answers{hidden: t.secret, namespaces: namespacesOf(apps), all: make([]v1alpha1.RenderedApplication, len(apps))}
 	a.revision = r.policyRevision(a.namespaces)
-	var group errgroup.Group
+	group, ctx := errgroup.WithContext(ctx)
 	group.SetLimit(evaluationsAtOnce)
 	for i, app := range apps {
 		group.Go(func() error {
 			a.all[i] = r.ask(ctx, o, m, app.Application)
-			return nil
+			if waited(ctx) {
+				return nil
+			}
+			return ctx.Err()
 		})
 	}
-	_ = group.Wait()
-	if err := ctx.Err(); err != nil && !waited(ctx) {
+	if err := group.Wait(); err != nil {
 		return nil, err
 	}
 	rank := map[metav1.ConditionStatus]int{metav1.ConditionFalse: 0, metav1.ConditionUnknown: 1, metav1.ConditionTrue: 2}
@@ -171,10 +174,6 @@ func (r *Reconciler) policyRevision(namespaces []string) string {
 func (r *Reconciler) ask(ctx context.Context, o *v1alpha1.CueArtifact, m *memo, app v1alpha1.Application) v1alpha1.RenderedApplication {
 	id := app.Identity()
 	said := v1alpha1.RenderedApplication{Kind: id.Kind, Namespace: id.Namespace, Name: id.Name, Allowed: metav1.ConditionUnknown}
-	if ctx.Err() != nil {
-		said.Message = "there was no time left to evaluate it: it is evaluated next time, or give spec.timeout more"
-		return said
-	}
 	ns, err := r.namespace(ctx, id.Namespace)
 	if err != nil {
 		said.Message = text.Cut(err.Error(), maxMessage)
@@ -187,6 +186,9 @@ func (r *Reconciler) ask(ctx context.Context, o *v1alpha1.CueArtifact, m *memo, 
 	verdict, err := r.Evaluator.Evaluate(registry.CacheOnly(ctx), request)
 	if errors.Is(err, image.ErrNotAsked) || verdict.Outdated() {
 		verdict, err = r.askRegistry(m, name, request)
+	}
+	if err != nil && waited(ctx) {
+		err = fmt.Errorf("it is not evaluated after %s (spec.timeout)", timeout(o.Spec))
 	}
 	if err != nil {
 		said.Message = text.Cut(err.Error(), maxMessage)

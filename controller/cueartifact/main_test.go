@@ -175,11 +175,16 @@ func (w *world) serve(out http.ResponseWriter, r *http.Request) {
 		case <-data:
 		case <-r.Context().Done():
 		}
+	case redirect:
+		http.Redirect(out, r, string(data), http.StatusFound)
 	default:
 		_ = ok
 		http.NotFound(out, r)
 	}
 }
+
+// redirect is where a request is redirected to.
+type redirect string
 
 // file is one of an archive.
 type file struct{ name, content string }

@@ -97,7 +97,7 @@ type memory struct {
 	// mu guards what follows.
 	mu    sync.Mutex
 	memos map[types.NamespacedName]*memo
-	// busy counts by namespace what is being rendered.
+	// busy counts by namespace what is being rendered and evaluated.
 	busy map[string]int
 }
 
@@ -133,7 +133,7 @@ func (m *memory) reset() {
 	clear(m.memos)
 }
 
-// enter takes one of the places for rendering, of which a namespace may have all but one;
+// enter takes one of the places for rendering and evaluating, of which a namespace may have all but one;
 // false where it has them. leave gives it back.
 func (m *memory) enter(namespace string, places int) (leave func(), ok bool) {
 	m.mu.Lock()

@@ -95,26 +95,24 @@ func (r *Reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 func (r *Reconciler) reconcile(ctx context.Context, name types.NamespacedName) (ctrl.Result, error) {
 	before := &v1alpha1.CueArtifact{}
 	if err := r.Client.Get(ctx, name, before); apierrors.IsNotFound(err) {
-		return ctrl.Result{}, r.remove(name)
+		return ctrl.Result{}, r.forget(ctx, name)
 	} else if err != nil {
 		return ctrl.Result{}, fmt.Errorf("get CueArtifact %s: %w", name, err)
 	}
-	if !before.DeletionTimestamp.IsZero() || before.Spec.Suspend {
+	if !before.DeletionTimestamp.IsZero() {
 		return ctrl.Result{}, nil
 	}
-	leave, ok := r.memory.enter(name.Namespace, r.concurrent())
-	if !ok {
-		return ctrl.Result{}, errBusy
-	}
-	defer leave()
 	o := before.DeepCopy()
 	m := r.memory.of(name)
+	if before.Spec.Suspend {
+		return ctrl.Result{}, r.keepAnnounced(ctx, o, m, errors.New("the CueArtifact is suspended: set spec.suspend to false"))
+	}
 	done, err := r.publish(ctx, o, m)
 	if ctx.Err() != nil || errors.Is(err, errBusy) || apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err) {
 		return ctrl.Result{}, errors.Join(ctx.Err(), err)
 	}
 	if err != nil {
-		err = errors.Join(err, r.keepAnnounced(ctx, o, m))
+		err = errors.Join(err, r.keepAnnounced(ctx, o, m, err))
 	}
 	setConditions(o, err, done)
 	if err := r.report(ctx, before, o, m, err); err != nil {
@@ -124,12 +122,17 @@ func (r *Reconciler) reconcile(ctx context.Context, name types.NamespacedName) (
 	return ctrl.Result{RequeueAfter: interval(o.Spec, err != nil && !isStalled(err))}, nil
 }
 
-// remove forgets a CueArtifact that is gone, and removes its archives. Its ExternalArtifact goes
-// with it, by its owner. What goes while nobody leads is swept later: no finalizer holds up a
-// namespace that is deleted after CueArtifacts were switched off.
-func (r *Reconciler) remove(name types.NamespacedName) error {
+// forget forgets a CueArtifact that is gone, and removes its archives. Its ExternalArtifact goes
+// with it, by its owner. One that only left the cache, since its labels changed, keeps them.
+func (r *Reconciler) forget(ctx context.Context, name types.NamespacedName) error {
 	r.memory.forget(name)
 	r.retain()
+	switch err := r.Live.Get(ctx, name, &v1alpha1.CueArtifact{}); {
+	case err == nil:
+		return nil
+	case !apierrors.IsNotFound(err):
+		return fmt.Errorf("get CueArtifact %s: %w", name, err)
+	}
 	if err := r.Store.Remove(name); err != nil {
 		return fmt.Errorf("remove artifacts of CueArtifact %s: %w", name, err)
 	}
@@ -144,14 +147,12 @@ func (r *Reconciler) publish(ctx context.Context, o *v1alpha1.CueArtifact, m *me
 		return "", err
 	}
 	o.Status.LastAttemptedRevision = source.Revision
-	tags, err := r.tags(ctx, o)
-	if err != nil {
-		return "", err
+	leave, ok := r.memory.enter(o.Namespace, r.concurrent())
+	if !ok {
+		return "", errBusy
 	}
-	if key := inputs(o, *source, tags); key != m.key {
-		m.begin(key)
-	}
-	rendered, err := r.rendering(ctx, o, m, *source, tags)
+	defer leave()
+	rendered, err := r.prepare(ctx, o, m, *source)
 	if err != nil {
 		return "", err
 	}
@@ -178,27 +179,38 @@ func (r *Reconciler) publish(ctx context.Context, o *v1alpha1.CueArtifact, m *me
 	return fmt.Sprintf("published revision %s: %s", m.artifact.Revision, m.answers.summary()), nil
 }
 
-// rendering is what a source renders to, of which the policies were asked; nil where that is
-// published, stored and evaluated. All of it shares the CueArtifact's time.
+// prepare reads the values of tags, renders and asks the policies, within the CueArtifact's
+// time. The caller has a place of its namespace.
+func (r *Reconciler) prepare(ctx context.Context, o *v1alpha1.CueArtifact, m *memo, source meta.Artifact) (*rendering, error) {
+	ctx, cancel := context.WithTimeout(ctx, timeout(o.Spec))
+	defer cancel()
+	tags, err := r.tags(ctx, o)
+	if err != nil {
+		return nil, err
+	}
+	if key := inputs(o, source, tags); key != m.key {
+		m.begin(key)
+	}
+	rendered, err := r.rendering(ctx, o, m, source, tags)
+	if err != nil {
+		return nil, err
+	}
+	return rendered, r.answer(ctx, o, m, rendered, tags)
+}
+
+// rendering is what a source renders to; nil where that is published, stored and evaluated.
 func (r *Reconciler) rendering(ctx context.Context, o *v1alpha1.CueArtifact, m *memo, source meta.Artifact, t tagValues) (*rendering, error) {
 	if m.digest != "" && !r.mustAnswer(m) && r.Store.Has(m.artifact) {
 		return nil, nil
 	}
-	within, cancel := context.WithTimeout(ctx, timeout(o.Spec))
-	defer cancel()
-	rendered, ok := r.memory.renderings.Get(m.key)
-	if !ok {
-		var err error
-		if rendered, err = r.render(within, o, source, t); err != nil {
-			return nil, err
-		}
-		r.memory.renderings.Put(m.key, rendered)
+	if kept, ok := r.memory.renderings.Get(m.key); ok {
+		return kept, nil
 	}
-	if r.mustAnswer(m) {
-		if err := r.answer(within, o, m, rendered, t); err != nil {
-			return nil, cmp.Or(ctx.Err(), err)
-		}
+	rendered, err := r.render(ctx, o, source, t)
+	if err != nil {
+		return nil, err
 	}
+	r.memory.renderings.Put(m.key, rendered)
 	return rendered, nil
 }
 
@@ -210,6 +222,9 @@ func (r *Reconciler) mustAnswer(m *memo) bool {
 
 // answer has what the policies answer up to date.
 func (r *Reconciler) answer(ctx context.Context, o *v1alpha1.CueArtifact, m *memo, rendered *rendering, t tagValues) error {
+	if rendered == nil || !r.mustAnswer(m) {
+		return nil
+	}
 	a, err := r.evaluate(ctx, o, m, rendered.objects, t)
 	if err != nil {
 		return err
@@ -219,13 +234,14 @@ func (r *Reconciler) answer(ctx context.Context, o *v1alpha1.CueArtifact, m *mem
 	return nil
 }
 
-// keepAnnounced has what was published stay announced while something newer fails.
-func (r *Reconciler) keepAnnounced(ctx context.Context, o *v1alpha1.CueArtifact, m *memo) error {
-	if m.artifact == nil {
+// keepAnnounced has what was published stay announced while nothing newer is published, and why
+// says why. Where its archive was lost, the ExternalArtifact says so.
+func (r *Reconciler) keepAnnounced(ctx context.Context, o *v1alpha1.CueArtifact, m *memo, why error) error {
+	if !r.Store.Has(m.artifact) {
 		m.artifact = r.Store.Stored(o)
 	}
 	if m.artifact == nil {
-		return nil
+		return r.withdraw(ctx, o, why)
 	}
 	if err := r.announce(ctx, o, *m.artifact); err != nil {
 		return err
@@ -238,10 +254,11 @@ func (r *Reconciler) keepAnnounced(ctx context.Context, o *v1alpha1.CueArtifact,
 func setConditions(o *v1alpha1.CueArtifact, err error, done string) {
 	ready := conditionOf(err, done)
 	conditions.Set(o, &ready)
-	conditions.Delete(o, v1alpha1.ConditionStalled)
-	conditions.Delete(o, v1alpha1.ConditionReconciling)
+	// Each takes the other's place. One that stays keeps its time, so that nothing is written.
 	switch {
 	case err == nil:
+		conditions.Delete(o, v1alpha1.ConditionStalled)
+		conditions.Delete(o, v1alpha1.ConditionReconciling)
 	case isStalled(err):
 		conditions.MarkStalled(o, ready.Reason, "%s", ready.Message)
 	default:

@@ -129,6 +129,20 @@ func TestAFailureKeepsWhatIsPublished(t *testing.T) {
 			},
 			reason: ReasonAccessDenied, stalled: true, message: "it is what this CueArtifact publishes",
 		},
+		"what is rendered from what it publishes": {
+			fail: func(w *world) {
+				other := cueArtifact(func(o *v1alpha1.CueArtifact) {
+					o.Name, o.UID, o.Spec.SourceRef = "other", "2", v1alpha1.CueArtifactSource{Kind: sourcev1.ExternalArtifactKind, Name: "apps"}
+				})
+				if err := w.api.Create(w.t.Context(), other); err != nil {
+					w.t.Fatal(err)
+				}
+			},
+			edit: func(o *v1alpha1.CueArtifact) {
+				o.Spec.SourceRef = v1alpha1.CueArtifactSource{Kind: sourcev1.ExternalArtifactKind, Name: "other"}
+			},
+			reason: ReasonAccessDenied, stalled: true, message: "rendered from team/other from team/apps",
+		},
 		"a source of another namespace": {
 			edit:   func(o *v1alpha1.CueArtifact) { o.Spec.SourceRef.Namespace = "other" },
 			reason: ReasonAccessDenied, stalled: true, message: "--no-cross-namespace-refs",
@@ -155,6 +169,21 @@ func TestAFailureKeepsWhatIsPublished(t *testing.T) {
 				})
 			},
 			reason: ReasonFetchFailed, message: "fetch revision main@sha1:3",
+		},
+		"a redirect with a signature": {
+			fail: func(w *world) {
+				w.archives.Store("/main@sha1:3", redirect("http://user:hunter2@127.0.0.1:1/bucket?X-Amz-Signature=hunter2#hunter2"))
+				w.announceSource("main@sha1:3", "sha256:"+strings.Repeat("0", 64))
+			},
+			reason: ReasonFetchFailed, message: "http://127.0.0.1:1/bucket\"",
+		},
+		"an archive that is too large": {
+			fail: func(w *world) {
+				data := make([]byte, maxDownload+1)
+				w.archives.Store("/main@sha1:2", data)
+				w.announceSource("main@sha1:2", digestOf(data))
+			},
+			reason: ReasonFetchFailed, message: "52428800",
 		},
 		"no archive": {
 			fail: func(w *world) {
@@ -258,7 +287,7 @@ func TestAFailureKeepsWhatIsPublished(t *testing.T) {
 			if told := w.told(); len(told) != 0 {
 				t.Errorf("the same failure is told again: %q", told)
 			}
-			if left, err := filepath.Glob(filepath.Join(w.storage, "tmp", "*", "*")); err != nil || len(left) != 0 {
+			if left, err := os.ReadDir(filepath.Join(w.storage, "tmp")); err != nil || len(left) != 0 {
 				t.Errorf("left over: %v, %v", left, err)
 			}
 		})
@@ -286,7 +315,7 @@ func TestTagsAndTheirSecrets(t *testing.T) {
 	w := newWorld(t,
 		cueArtifact(func(o *v1alpha1.CueArtifact) {
 			one := "one"
-			o.Spec.Tags = []v1alpha1.CueTag{{Name: "name", Value: &one}, tag("map", "ConfigMap", "m"), tag("secret", "Secret", "s")}
+			o.Spec.Tags = []v1alpha1.CueTag{{Name: "name", Value: &one}, tag("map", "ConfigMap", "m"), tag("again", "ConfigMap", "m"), tag("secret", "Secret", "s")}
 		}),
 		&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "m"}, Data: map[string]string{"k": "v1"}},
 		&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "s"}, Data: map[string][]byte{"k": []byte(secret)}},
@@ -297,6 +326,7 @@ package a
 
 name: string @tag(name)
 map: string @tag(map)
+again: string & map @tag(again)
 secret: string @tag(secret)
 app: {
 	apiVersion: "skep.dev/v1alpha1"
@@ -306,9 +336,13 @@ app: {
 }
 `
 	w.commit("main@sha1:1", source)
+	w.reads.Store(0)
 	o, _ := w.reconcile()
 	if c := ready(t, o); c.Status != metav1.ConditionTrue {
 		t.Fatal(c)
+	}
+	if got := w.reads.Load(); got != 2 {
+		t.Errorf("a ConfigMap and a Secret are read by %d requests", got)
 	}
 	content, err := w.Store.Read(*w.external().Status.Artifact)
 	if err != nil || !strings.Contains(string(content), "none.example.com/x:v1") || !strings.Contains(string(content), secret) {
@@ -374,7 +408,7 @@ app: {
 		}
 	}
 	held, _ := w.reconcile()
-	if c := ready(t, held); c.Status != metav1.ConditionFalse || !strings.Contains(c.Message, "1 application,") {
+	if c := ready(t, held); c.Status != metav1.ConditionFalse || !strings.Contains(c.Message, "1 application, 1 of them") {
 		t.Errorf("Ready is %v", c)
 	}
 	told(held)
@@ -455,7 +489,7 @@ func TestDeletedRemovesItsArchives(t *testing.T) {
 		t.Fatal(err)
 	}
 	if o, _ = w.reconcile(); o.Name != "" {
-		t.Error("it is there still")
+		t.Errorf("it is there still: %v", o.Finalizers)
 	}
 	if out := w.get(http.MethodGet, "/"+path); out.Code != http.StatusNotFound {
 		t.Errorf("the archive is answered with %d", out.Code)
@@ -571,14 +605,18 @@ func TestEventsSayWhatChanged(t *testing.T) {
 }
 
 func TestANamespaceLeavesOthersAPlace(t *testing.T) {
-	w := newWorld(t, cueArtifact())
-	w.commit("main@sha1:1", yamlOf("one"))
+	w := newWorld(t, cueArtifact(func(o *v1alpha1.CueArtifact) {
+		o.Spec.Tags = []v1alpha1.CueTag{{Name: "env", ValueFrom: &v1alpha1.CueTagSource{ConfigMapKeyRef: &v1alpha1.CueKeyRef{Name: "m", Key: "k"}}}}
+	}), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "m"}, Data: map[string]string{"k": "one"}})
+	w.commit("main@sha1:1", "-- a.cue --\npackage a\n\nenv: string @tag(env)\napp: {apiVersion: \"skep.dev/v1alpha1\", kind: \"ClusterBpfApplication\", metadata: name: env, "+
+		"spec: {bytecode: image: \"none.example.com/x\", programs: [{name: \"f\"}]}}\n")
+	w.reads.Store(0)
 	leave, ok := w.memory.enter("team", 2)
 	if !ok {
 		t.Fatal("there is no place")
 	}
 	o, again := w.reconcile()
-	if len(o.Status.Conditions) != 0 || again.RequeueAfter == 0 || w.downloads.Load() != 0 {
+	if len(o.Status.Conditions) != 0 || again.RequeueAfter == 0 || w.downloads.Load() != 0 || w.reads.Load() != 0 {
 		t.Errorf("it did not wait: %v, %s", o.Status, again.RequeueAfter)
 	}
 	if other, ok := w.memory.enter("other", 2); !ok {
@@ -592,49 +630,13 @@ func TestANamespaceLeavesOthersAPlace(t *testing.T) {
 	}
 }
 
-// never knows no signers and policies.
-type never struct{}
-
-func (never) Wait(ctx context.Context) error {
-	<-ctx.Done()
-	return ctx.Err()
-}
-
-func TestEvaluatingTakesNoLongerThanIsAskedFor(t *testing.T) {
-	w := newWorld(t, cueArtifact(func(o *v1alpha1.CueArtifact) { o.Spec.Timeout = &metav1.Duration{Duration: time.Second} }))
-	w.Keeper = never{}
-	w.commit("main@sha1:1", yamlOf("one"))
-	o, again := w.reconcile()
-	if c := ready(t, o); c.Reason != ReasonNotEvaluated || again.RequeueAfter != time.Minute {
-		t.Errorf("Ready is %v, again after %s", c, again.RequeueAfter)
-	}
-	if len(w.memory.busy) != 0 {
-		t.Errorf("places are taken: %v", w.memory.busy)
-	}
-	w.Keeper = keeper{}
-	if o, _ = w.reconcile(); ready(t, o).Status != metav1.ConditionTrue {
-		t.Error(ready(t, o))
-	}
-}
-
-func TestWhatTheMachineLacksIsTriedAgain(t *testing.T) {
-	for err, want := range map[error]bool{
-		fmt.Errorf("start: %w", syscall.EAGAIN): true, fmt.Errorf("write: %w", &os.PathError{Op: "write", Err: syscall.ENOSPC}): true,
-		fmt.Errorf("open: %w", syscall.ENOENT): false, errors.New("x: conflicting values 1 and 2"): false,
-	} {
-		if ofMachine(err) != want {
-			t.Errorf("%v: ofMachine is %t", err, !want)
-		}
-	}
-}
-
 func TestRoomIsBounded(t *testing.T) {
 	w := newWorld(t, cueArtifact())
 	w.room = 10
 	w.restart(t.TempDir())
 	w.commit("main@sha1:1", yamlOf("one"))
 	o, _ := w.reconcile()
-	if c := ready(t, o); c.Reason != ReasonStorageFailed || !strings.Contains(c.Message, "is the room that one namespace has") {
+	if c := ready(t, o); c.Reason != ReasonStorageFailed || !strings.Contains(c.Message, "is the room there is") {
 		t.Errorf("Ready is %v", c)
 	}
 }
@@ -685,3 +687,152 @@ func TestASweepRemovesWhatIsGone(t *testing.T) {
 		t.Error("what is published was removed")
 	}
 }
+
+// stuck never knows signers and policies.
+type stuck struct{ waits func() }
+
+func (s stuck) Wait(ctx context.Context) error {
+	s.waits()
+	<-ctx.Done()
+	return ctx.Err()
+}
+
+func TestEvaluatingHasThePlaceAndTheTimeOfRendering(t *testing.T) {
+	w := newWorld(t, cueArtifact())
+	w.commit("main@sha1:1", yamlOf("one"))
+	o, _ := w.reconcile()
+	o.Spec.Timeout = &metav1.Duration{Duration: 100 * time.Millisecond}
+	if err := w.api.Update(t.Context(), o); err != nil {
+		t.Fatal(err)
+	}
+	// What is rendered is in memory, and its application is not evaluated.
+	free := true
+	w.Keeper = stuck{func() { _, free = w.memory.enter("team", 2) }}
+	o, again := w.reconcile()
+	if c := ready(t, o); c.Reason != ReasonNotEvaluated || !strings.Contains(c.Message, "spec.timeout") || again.RequeueAfter != time.Minute {
+		t.Errorf("Ready is %v, again after %s", c, again.RequeueAfter)
+	}
+	if free {
+		t.Error("its namespace has another place while it is evaluated")
+	}
+}
+
+func TestALostArchiveIsNotAnnounced(t *testing.T) {
+	for name, c := range map[string]struct {
+		edit    func(*v1alpha1.CueArtifact)
+		message string
+	}{
+		"suspended": {func(o *v1alpha1.CueArtifact) { o.Spec.Suspend = true }, "the CueArtifact is suspended"},
+		"failing":   {func(o *v1alpha1.CueArtifact) { o.Spec.Path = "none" }, "read the definitions at none"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t, cueArtifact())
+			w.commit("main@sha1:1", yamlOf("one"))
+			o, _ := w.reconcile()
+			before := w.external()
+			c.edit(o)
+			if err := w.api.Update(t.Context(), o); err != nil {
+				t.Fatal(err)
+			}
+			w.reconcile()
+			if diff := cmp.Diff(before.Status, w.external().Status); diff != "" {
+				t.Errorf("while its archive is stored: %s", diff)
+			}
+			w.restart(t.TempDir())
+			o, _ = w.reconcile()
+			after := w.external()
+			got := apimeta.FindStatusCondition(after.Status.Conditions, meta.ReadyCondition)
+			if after.Status.Artifact != nil || got == nil || got.Status != metav1.ConditionFalse || got.Reason != ReasonArtifactLost || !strings.Contains(got.Message, c.message) {
+				t.Errorf("artifact %v, Ready is %v", after.Status.Artifact, got)
+			}
+			for i := range o.Status.Conditions {
+				o.Status.Conditions[i].LastTransitionTime = metav1.NewTime(time.Now().Add(-time.Hour))
+			}
+			if err := w.api.Status().Update(t.Context(), o); err != nil {
+				t.Fatal(err)
+			}
+			writes := w.writes.Load()
+			o, _ = w.reconcile()
+			if w.writes.Load() != writes {
+				t.Error("it is written at rest")
+			}
+
+			t.Log("rendered again, it is the same revision")
+			o.Spec.Suspend, o.Spec.Path = false, ""
+			if err := w.api.Update(t.Context(), o); err != nil {
+				t.Fatal(err)
+			}
+			w.reconcile()
+			if diff := cmp.Diff(before.Status.Artifact, w.external().Status.Artifact); diff != "" {
+				t.Error(diff)
+			}
+		})
+	}
+}
+
+func TestWhatIsOfTheMachineIsTriedAgain(t *testing.T) {
+	if err := (tagValues{}).notRendered("main@sha1:1", fmt.Errorf("start the renderer: %w", syscall.EAGAIN)); isStalled(err) || !strings.Contains(err.Error(), "tries again") {
+		t.Errorf("a machine without room for a process: %v", err)
+	}
+	if err := (tagValues{}).notRendered("main@sha1:1", os.ErrNotExist); !isStalled(err) {
+		t.Errorf("a path that is not there: %v", err)
+	}
+}
+
+func TestOneOfOtherLabelsKeepsItsArchives(t *testing.T) {
+	w := newWorld(t, cueArtifact())
+	w.commit("main@sha1:1", yamlOf("one"))
+	o, _ := w.reconcile()
+	if len(o.Finalizers) != 0 {
+		t.Errorf("finalizers are %v", o.Finalizers)
+	}
+	if err := w.forget(t.Context(), client.ObjectKeyFromObject(o)); err != nil || !w.Store.Has(w.external().Status.Artifact) {
+		t.Errorf("it is removed, %v", err)
+	}
+}
+
+func TestAVerifiedSourceIsRendered(t *testing.T) {
+	w := newWorld(t, cueArtifact(func(o *v1alpha1.CueArtifact) { o.Spec.RequireVerifiedSource = true }))
+	data := archive(t, files(yamlOf("one")))
+	w.archives.Store("/main@sha1:1", data)
+	verified := func(generation int64) func(*sourcev1.GitRepository) {
+		return func(o *sourcev1.GitRepository) {
+			o.Status.Conditions = []metav1.Condition{{Type: sourcev1.SourceVerifiedCondition, Status: metav1.ConditionTrue, ObservedGeneration: generation, Reason: "Verified", LastTransitionTime: metav1.Now()}}
+		}
+	}
+	w.announceSource("main@sha1:1", digestOf(data), verified(7))
+	if o, _ := w.reconcile(); ready(t, o).Reason != ReasonSourceNotVerified {
+		t.Errorf("of another generation: %v", ready(t, o))
+	}
+	w.announceSource("main@sha1:1", digestOf(data), verified(0))
+	if o, _ := w.reconcile(); ready(t, o).Status != metav1.ConditionTrue {
+		t.Error(ready(t, o))
+	}
+}
+
+func TestAnswersAreAskedForOnceWhileAllAreKnown(t *testing.T) {
+	w := newWorld(t, cueArtifact())
+	w.commit("main@sha1:1", yamlOf("one"))
+	asked := 0
+	w.Keeper = counted{&asked}
+	o, _ := w.reconcile()
+	w.reconcile()
+	if asked != 2 {
+		t.Errorf("one that is not evaluated is asked about %d times in two looks", asked)
+	}
+	w.memory.of(client.ObjectKeyFromObject(o)).answers.unknown = 0
+	w.reconcile()
+	if asked != 2 {
+		t.Error("what the policies answered is asked again")
+	}
+	w.memory.of(client.ObjectKeyFromObject(o)).answers.revision = "other policies"
+	w.reconcile()
+	if asked != 3 {
+		t.Error("other policies are not asked")
+	}
+}
+
+// counted counts how often the policies are asked.
+type counted struct{ times *int }
+
+func (c counted) Wait(context.Context) error { *c.times++; return nil }

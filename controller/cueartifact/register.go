@@ -108,15 +108,17 @@ func (r *Reconciler) Start(ctx context.Context) error {
 
 // sweep removes from the store what no CueArtifact has.
 func (r *Reconciler) sweep(ctx context.Context) error {
-	var all v1alpha1.CueArtifactList
-	if err := r.Live.List(ctx, &all); err != nil {
-		return fmt.Errorf("list CueArtifacts: %w", err)
-	}
-	exist := map[types.NamespacedName]bool{}
-	for i := range all.Items {
-		exist[client.ObjectKeyFromObject(&all.Items[i])] = true
-	}
-	return r.Store.Sweep(exist)
+	return r.Store.Sweep(func() (map[types.NamespacedName]bool, error) {
+		var all v1alpha1.CueArtifactList
+		if err := r.Live.List(ctx, &all); err != nil {
+			return nil, fmt.Errorf("list CueArtifacts: %w", err)
+		}
+		exist := map[types.NamespacedName]bool{}
+		for i := range all.Items {
+			exist[client.ObjectKeyFromObject(&all.Items[i])] = true
+		}
+		return exist, nil
+	})
 }
 
 // NeedLeaderElection implements manager.LeaderElectionRunnable: the Elector starts it.

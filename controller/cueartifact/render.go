@@ -8,18 +8,17 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"os"
 	"path"
 	"path/filepath"
 	"slices"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/fluxcd/pkg/apis/meta"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/controller/cueartifact/archives"
@@ -57,6 +56,7 @@ type tagValues struct {
 
 // tags gets the values of a CueArtifact's tags. Those of Secrets are in no error.
 func (r *Reconciler) tags(ctx context.Context, o *v1alpha1.CueArtifact) (t tagValues, err error) {
+	keys := objectKeys{live: r.Live, namespace: o.Namespace, read: map[string]map[string][]byte{}}
 	for _, tag := range o.Spec.Tags {
 		switch {
 		case tag.Value != nil:
@@ -64,39 +64,62 @@ func (r *Reconciler) tags(ctx context.Context, o *v1alpha1.CueArtifact) (t tagVa
 		case tag.ValueFrom == nil:
 			t.args = append(t.args, tag.Name)
 		default:
-			value, secret, err := r.valueFrom(ctx, o.Namespace, *tag.ValueFrom)
+			value, err := keys.value(ctx, *tag.ValueFrom)
 			if err != nil {
 				return tagValues{}, retry(ReasonTagsFailed, "get the value of tag %s: %w", tag.Name, err)
 			}
 			t.args = append(t.args, tag.Name+"="+value)
-			t.secret = t.secret || secret
+			t.secret = t.secret || tag.ValueFrom.SecretKeyRef != nil
 		}
 	}
 	return t, nil
 }
 
-// valueFrom reads a key past the cache: no right to list ConfigMaps or Secrets is needed.
-func (r *Reconciler) valueFrom(ctx context.Context, namespace string, from v1alpha1.CueTagSource) (value string, secret bool, err error) {
-	if ref := from.ConfigMapKeyRef; ref != nil {
-		var m corev1.ConfigMap
-		name := types.NamespacedName{Namespace: namespace, Name: ref.Name}
-		if err := whyNot("ConfigMap", name, r.Live.Get(ctx, name, &m)); err != nil {
-			return "", false, err
-		}
-		value, ok := m.Data[ref.Key]
-		return value, false, usable("ConfigMap", name, ref.Key, len(value), ok)
-	}
-	ref := from.SecretKeyRef
+// objectKeys reads keys of ConfigMaps and Secrets of a namespace past the cache, each object
+// once: no right to list them is needed.
+type objectKeys struct {
+	live      client.Reader
+	namespace string
+	// read are the keys of objects that were read, by kind and name.
+	read map[string]map[string][]byte
+}
+
+// value is what a key has.
+func (k objectKeys) value(ctx context.Context, from v1alpha1.CueTagSource) (string, error) {
+	kind, ref := "ConfigMap", from.ConfigMapKeyRef
 	if ref == nil {
-		return "", false, errors.New("valueFrom names neither a ConfigMap nor a Secret")
+		kind, ref = "Secret", from.SecretKeyRef
 	}
-	var s corev1.Secret
-	name := types.NamespacedName{Namespace: namespace, Name: ref.Name}
-	if err := whyNot("Secret", name, r.Live.Get(ctx, name, &s)); err != nil {
-		return "", true, err
+	if ref == nil {
+		return "", errors.New("valueFrom names neither a ConfigMap nor a Secret")
 	}
-	data, ok := s.Data[ref.Key]
-	return string(data), true, usable("Secret", name, ref.Key, len(data), ok)
+	name := types.NamespacedName{Namespace: k.namespace, Name: ref.Name}
+	keys, ok := k.read[kind+"/"+ref.Name]
+	if !ok {
+		var err error
+		if keys, err = k.get(ctx, kind, name); err != nil {
+			return "", whyNot(kind, name, err)
+		}
+		k.read[kind+"/"+ref.Name] = keys
+	}
+	value, ok := keys[ref.Key]
+	return string(value), usable(kind, name, ref.Key, len(value), ok)
+}
+
+// get reads an object.
+func (k objectKeys) get(ctx context.Context, kind string, name types.NamespacedName) (map[string][]byte, error) {
+	if kind == "Secret" {
+		var s corev1.Secret
+		err := k.live.Get(ctx, name, &s)
+		return s.Data, err
+	}
+	var m corev1.ConfigMap
+	err := k.live.Get(ctx, name, &m)
+	keys := map[string][]byte{}
+	for key, value := range m.Data {
+		keys[key] = []byte(value)
+	}
+	return keys, err
 }
 
 // whyNot says why an object of a tag cannot be read.
@@ -106,10 +129,8 @@ func whyNot(kind string, name types.NamespacedName, err error) error {
 		return fmt.Errorf("get %s %s: it is not there: create it, or correct valueFrom", kind, name)
 	case apierrors.IsForbidden(err):
 		return fmt.Errorf("get %s %s: Skep may not read it: let it by a Role for this %s", kind, name, kind)
-	case err != nil:
-		return fmt.Errorf("get %s %s: %w", kind, name, err)
 	}
-	return nil
+	return fmt.Errorf("get %s %s: %w", kind, name, err)
 }
 
 // usable says why a key of an object gives no value.
@@ -148,14 +169,13 @@ func (r *rendering) size() int {
 	return n
 }
 
-// render fetches a source's artifact and renders it, within the CueArtifact's time, which ends
-// the context.
+// render fetches a source's artifact and renders it, until ctx ends.
 func (r *Reconciler) render(ctx context.Context, o *v1alpha1.CueArtifact, a meta.Artifact, t tagValues) (*rendering, error) {
-	dir, err := r.Store.Scratch()
+	dir, remove, err := r.Store.Scratch()
 	if err != nil {
 		return nil, retry(ReasonStorageFailed, "make a folder for the source: %w", err)
 	}
-	defer os.RemoveAll(dir)
+	defer remove()
 	if err := fetchInto(ctx, a, dir); waited(ctx) {
 		return nil, retry(ReasonFetchFailed, "fetch revision %s: it takes longer than %s (spec.timeout)", a.Revision, timeout(o.Spec))
 	} else if err != nil {
@@ -170,10 +190,8 @@ func (r *Reconciler) render(ctx context.Context, o *v1alpha1.CueArtifact, a meta
 		return nil, retry(ReasonRenderFailed, "render revision %s: it takes longer than %s (spec.timeout)", a.Revision, timeout(o.Spec))
 	case ctx.Err() != nil:
 		return nil, ctx.Err()
-	case ofMachine(err):
-		return nil, retry(ReasonRenderFailed, "render revision %s: this machine has no room for it now: %s", a.Revision, t.whatOf(err))
 	case err != nil:
-		return nil, stalled(ReasonRenderFailed, "render revision %s: %s", a.Revision, t.whatOf(err))
+		return nil, t.notRendered(a.Revision, err)
 	}
 	decoded := schemas.Decode(objects)
 	problems = append(problems, decoded.Problems...)
@@ -184,16 +202,6 @@ func (r *Reconciler) render(ctx context.Context, o *v1alpha1.CueArtifact, a meta
 		return nil, err
 	}
 	return rendered(objects, a.Revision, o.Spec.Path)
-}
-
-// ofMachine reports whether an error is the machine's and not the source's: it may pass.
-func ofMachine(err error) bool {
-	for _, errno := range []syscall.Errno{syscall.EAGAIN, syscall.ENOMEM, syscall.EMFILE, syscall.ENFILE, syscall.ENOSPC, syscall.EIO} {
-		if errors.Is(err, errno) {
-			return true
-		}
-	}
-	return false
 }
 
 // fewEnough says why so many applications are too many for one CueArtifact.
@@ -239,6 +247,14 @@ func (t tagValues) describe(problems []schemas.Problem) string {
 		all = append(all, fmt.Sprintf("and %d more", more))
 	}
 	return strings.Join(all, "; ")
+}
+
+// notRendered is why a revision is not rendered. What is of this machine may pass.
+func (t tagValues) notRendered(revision string, err error) error {
+	if schemas.OfMachine(err) {
+		return retry(ReasonRenderFailed, "render revision %s: the controller cannot at present, and tries again: %s", revision, t.whatOf(err))
+	}
+	return stalled(ReasonRenderFailed, "render revision %s: %s", revision, t.whatOf(err))
 }
 
 // whatOf is what is told of an error of rendering.

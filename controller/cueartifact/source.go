@@ -11,6 +11,7 @@ import (
 	"os"
 	"path"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -89,8 +90,8 @@ func (r *Reconciler) source(ctx context.Context, o *v1alpha1.CueArtifact) (*meta
 	if name.Namespace != o.Namespace && r.NoCrossNamespaceRefs {
 		return nil, stalled(ReasonAccessDenied, "get %s: sources of other namespaces are not read (--no-cross-namespace-refs): name one of namespace %s", what, o.Namespace)
 	}
-	if ref.Kind == sourcev1.ExternalArtifactKind && name == client.ObjectKeyFromObject(o) {
-		return nil, stalled(ReasonAccessDenied, "get %s: it is what this CueArtifact publishes: name another source", what)
+	if err := r.circular(ctx, o); err != nil {
+		return nil, err
 	}
 	if !r.kinds[ref.Kind] {
 		return nil, stalled(ReasonSourceNotReady, "get %s: the cluster had no such kind when the controller started: install it, and restart the controller", what)
@@ -117,6 +118,33 @@ func (r *Reconciler) source(ctx context.Context, o *v1alpha1.CueArtifact) (*meta
 	return a, nil
 }
 
+// maxChain is how many CueArtifacts may be rendered from each other.
+const maxChain = 16
+
+// circular denies a source that is rendered, by however many CueArtifacts, from what this one
+// publishes: nothing new would ever come into such a circle. What a CueArtifact publishes has its
+// name.
+func (r *Reconciler) circular(ctx context.Context, o *v1alpha1.CueArtifact) error {
+	self, at, what := client.ObjectKeyFromObject(o), o, ""
+	for range maxChain {
+		if at.Spec.SourceRef.Kind != sourcev1.ExternalArtifactKind {
+			return nil
+		}
+		name := sourceName(at)
+		what += " from " + name.String()
+		if name == self {
+			return stalled(ReasonAccessDenied, "get ExternalArtifact %s: it is what this CueArtifact publishes, which is rendered%s: name another source", sourceName(o), what)
+		}
+		at = &v1alpha1.CueArtifact{}
+		if err := r.Client.Get(ctx, name, at); apierrors.IsNotFound(err) {
+			return nil
+		} else if err != nil {
+			return fmt.Errorf("get CueArtifact %s: %w", name, err)
+		}
+	}
+	return stalled(ReasonAccessDenied, "get ExternalArtifact %s: more than %d CueArtifacts are rendered from each other: name the source of the first", sourceName(o), maxChain)
+}
+
 // verified reports whether a source's signature was verified, for its present generation.
 func (s sourceState) verified() bool {
 	c := apimeta.FindStatusCondition(s.Conditions, sourcev1.SourceVerifiedCondition)
@@ -128,7 +156,7 @@ func fetchInto(ctx context.Context, a meta.Artifact, dir string) error {
 	const archive = "source.tar.gz"
 	fetcher := fetch.New(fetch.WithMaxDownloadSize(maxDownload), fetch.WithFileName(archive))
 	if err := fetcher.FetchWithContext(ctx, a.URL, a.Digest, dir); err != nil {
-		return fmt.Errorf("fetch revision %s: %w", a.Revision, withoutQuery(err, a.URL))
+		return fmt.Errorf("fetch revision %s: %w", a.Revision, withoutSecrets(err, a.URL))
 	}
 	file := filepath.Join(dir, archive)
 	f, err := os.Open(file)
@@ -142,25 +170,27 @@ func fetchInto(ctx context.Context, a meta.Artifact, dir string) error {
 	return os.Remove(file)
 }
 
-// withoutQuery takes the query and the password of an address out of an error, and what names
-// files of this machine.
-func withoutQuery(err error, address string) error {
+// addresses matches the addresses in an error of net/http, which quotes them: that of the source,
+// and those that its server redirects to, whose queries are signatures.
+var addresses = regexp.MustCompile(`[a-zA-Z][a-zA-Z0-9+.-]*://[^\s"]+`)
+
+// withoutSecrets takes user, password, query and fragment of each address out of an error.
+func withoutSecrets(err error, address string) error {
 	if errors.Is(err, fetch.ErrFileNotFound) {
 		return errors.New("the source's server has it no longer: the source announces another soon")
 	}
-	u, parseErr := url.Parse(address)
-	if parseErr != nil {
-		return errors.New("the source announces an address that is none")
+	// An address may have spaces and quotes in it.
+	message := strings.ReplaceAll(err.Error(), address, safe(address))
+	return errors.New(addresses.ReplaceAllStringFunc(message, safe))
+}
+
+// safe is an address without user, password, query and fragment.
+func safe(address string) string {
+	u, err := url.Parse(address)
+	if err != nil {
+		return "an address that is none"
 	}
-	safe := url.URL{Scheme: u.Scheme, Host: u.Host, Path: u.Path}
-	message := strings.ReplaceAll(err.Error(), address, safe.String())
-	if u.RawQuery != "" {
-		message = strings.ReplaceAll(message, u.RawQuery, "…")
-	}
-	if password, ok := u.User.Password(); ok && password != "" {
-		message = strings.ReplaceAll(message, password, "…")
-	}
-	return errors.New(message)
+	return (&url.URL{Scheme: u.Scheme, Host: u.Host, Path: u.Path}).String()
 }
 
 // unpack unpacks an archive within bounds. Links are passed over, or denied; see filter.

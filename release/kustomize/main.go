@@ -134,11 +134,12 @@ func divide(rendered []byte) (map[string][]byte, error) {
 
 // kustomization is a kustomization.yaml of resources.
 func kustomization(resources ...string) []byte {
-	out := "apiVersion: kustomize.config.k8s.io/v1beta1\nkind: Kustomization\nresources:\n"
+	var out bytes.Buffer
+	out.WriteString("apiVersion: kustomize.config.k8s.io/v1beta1\nkind: Kustomization\nresources:\n")
 	for _, r := range resources {
-		out += "- " + r + "\n"
+		fmt.Fprintf(&out, "- %s\n", r)
 	}
-	return []byte(out)
+	return out.Bytes()
 }
 
 // helms are labels and annotations that say who installed what, or which version it is:

@@ -37,7 +37,6 @@ func TestCUEReadsSourcesAndWritesArtifactsAlone(t *testing.T) {
 	want := []string{
 		"[skep.dev] [cueartifacts] [get list watch]",
 		"[skep.dev] [cueartifacts/status] [patch]",
-		"[skep.dev] [cueartifacts/finalizers] [update]",
 		"[source.toolkit.fluxcd.io] [gitrepositories ocirepositories buckets] [get list watch]",
 		"[source.toolkit.fluxcd.io] [externalartifacts] [get list watch create patch]",
 		"[source.toolkit.fluxcd.io] [externalartifacts/status] [patch]",

@@ -84,7 +84,7 @@ var (
 		`certificates.certManager=true`, `certificates.path="` + path + `"`, `crds.keep=false`, `uninstall.unload=true`,
 		`networkPolicy.webhookFrom=[{"ipBlock":{"cidr":"10.0.0.1/32"}}]`,
 		`networkPolicy.metricsFrom=[{"namespaceSelector":{"matchLabels":{"name":"monitoring"}}}]`,
-		`cue={"enabled":true,"storage":{"persistentVolumeClaim":{"claimName":"artifacts"}},"noCrossNamespaceRefs":true,"watchLabelSelector":"a in (b,c)","tagNamespaces":["*"]}`,
+		`cue={"enabled":true,"storage":{"ephemeral":{"volumeClaimTemplate":{"spec":{"accessModes":["ReadWriteOnce"],"resources":{"requests":{"storage":"1Gi"}}}}}},"noCrossNamespaceRefs":false,"watchLabelSelector":"a in (b,c)","tagNamespaces":["*"]}`,
 		`serviceMonitor.enabled=true`, `serviceMonitor.labels={"release":"prometheus"}`, `openshift.enabled=true`,
 	}
 )
@@ -268,6 +268,9 @@ func TestWhatCannotBeIsRefused(t *testing.T) {
 		"plug-ins by a relative path":                {`agent.pods.nriSocket="run/nri.sock"`, "nriSocket"},
 		"a runtime in the root folder":               {`agent.pods.runtimeEndpoint="/runtime.sock"`, "runtimeEndpoint"},
 		"a relative path":                            {`agent.hostPaths.state="var/lib"`, "state"},
+		"artifacts of two replicas in one claim":     {`cue={"enabled":true,"storage":{"persistentVolumeClaim":{"claimName":"artifacts"}}}`, "cue.storage.ephemeral"},
+		"renderings that take all of the memory":     {`cue={"enabled":true,"concurrent":5}`, "cue.concurrent 5 takes 1280 MiB of controller.resources.limits.memory 2Gi"},
+		"a retention that no duration holds":         {`cue.retentionTTL="999999999h"`, "retentionTTL"},
 		"a number where a word is meant":             {`crds.keep=1`, "keep"},
 		"a path that can be guessed":                 {`certificates.path="validate"`, "path"},
 		"a path that changes with each rendering":    {`certificates.certManager=true`, "needs certificates.path"},

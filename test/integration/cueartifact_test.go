@@ -94,7 +94,8 @@ func (f *flux) clear() {
 		f.t.Error(err)
 	}
 	for i := range all.Items {
-		_ = f.Delete(ctx, &all.Items[i])
+		o := &all.Items[i]
+		_ = f.Delete(ctx, o)
 	}
 	for _, o := range []client.Object{&sourcev1.ExternalArtifact{}, &sourcev1.GitRepository{}, &corev1.Secret{}} {
 		if err := f.DeleteAllOf(ctx, o, client.InNamespace("default")); err != nil {

@@ -2,12 +2,14 @@ package integration
 
 import (
 	"fmt"
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -32,15 +34,12 @@ func TestCueThatExhaustsHarmsNoOther(t *testing.T) {
 
 x: {for i in list.Range(0, 100000000, 1) {"\(i)": {a: i, b: [i, i, i]}}}
 `, "MiB of memory"},
-		"output": {`import (
-	"list"
-	"strings"
-)
+		"output": {`import "strings"
 
-_long: strings.Repeat("# 34567\n", 8000)
-for i in list.Range(0, 300, 1) {"p\(i)": {
-	apiVersion: "skep.dev/v1alpha1", kind: "ClusterBpfPolicy", metadata: name: "p\(i)", spec: rego: _long
-}}
+_long: strings.Repeat("#", 200000)
+all: [for i, _ in strings.Split(strings.Repeat("x,", 100), ",") {
+	apiVersion: "skep.dev/v1alpha1", kind: "ClusterBpfPolicy", metadata: name: "p\(i)", spec: rego: "package skep.policy\n" + _long
+}]
 `, "it renders to more than 16 MiB"},
 		"depth": {"x: " + strings.Repeat("{a: ", 200000) + "1" + strings.Repeat("}", 200000) + "\n", ""},
 	}
@@ -95,6 +94,32 @@ func TestCueReadsNothingOfTheController(t *testing.T) {
 			t.Errorf("%s: %s", o.Name, got)
 		}
 	}
+
+	t.Log("and what is published has nothing of it either")
+	o := cueArtifact("published", "published")
+	f.commit("published", "main@sha1:1", definitions("none.example.com/x", "z")+"\nz: spec: variables: {token: _token}\n_token: string | *\"none\" @tag(token,var=username)\n")
+	f.create(o)
+	f.ready(o, "main@sha1:1")
+	if _, content := f.announced(o); !strings.Contains(content, "token: none\n") || strings.Contains(content, "hunter2") {
+		t.Errorf("the artifact has\n%s", content)
+	}
+}
+
+func TestTagsFromObjectsAreBounded(t *testing.T) {
+	f := newFlux(t)
+	tagged := func(name string, n int) *v1alpha1.CueArtifact {
+		return cueArtifact(name, "src", func(s *v1alpha1.CueArtifactSpec) {
+			for i := range n {
+				s.Tags = append(s.Tags, v1alpha1.CueTag{Name: fmt.Sprintf("t%d", i), ValueFrom: &v1alpha1.CueTagSource{SecretKeyRef: &v1alpha1.CueKeyRef{Name: "s", Key: "k"}}})
+			}
+		})
+	}
+	if err := f.Create(t.Context(), tagged("few", 16)); err != nil {
+		t.Error(err)
+	}
+	if err := f.Create(t.Context(), tagged("many", 17)); err == nil || !strings.Contains(err.Error(), "at most 16 tags have valueFrom") {
+		t.Errorf("17 are answered with %v", err)
+	}
 }
 
 func TestASourceThatGoesKeepsWhatIsPublished(t *testing.T) {
@@ -146,15 +171,21 @@ func TestASourceThatGoesKeepsWhatIsPublished(t *testing.T) {
 	f.ready(o, "main@sha1:4")
 
 	t.Log("and deleted, nothing is left")
+	stored := filepath.Join(f.storage, "cueartifact", o.Namespace, o.Name)
+	if _, err := os.Stat(stored); err != nil {
+		t.Error(err)
+	}
 	if err := f.Delete(t.Context(), o); err != nil {
 		t.Fatal(err)
 	}
-	f.until("its archives to go", func() error {
-		left, err := filepath.Glob(filepath.Join(f.storage, "cueartifact", o.Namespace, o.Name, "*"))
-		if err == nil && len(left) > 0 {
-			err = fmt.Errorf("%v are left", left)
+	if err := f.Get(t.Context(), client.ObjectKeyFromObject(o), o); !apierrors.IsNotFound(err) {
+		t.Errorf("it waits for somebody, with finalizers %v: %v", o.Finalizers, err)
+	}
+	f.until("its archives go", func() error {
+		if _, err := os.Stat(stored); !os.IsNotExist(err) {
+			return fmt.Errorf("%s is there: %w", stored, err)
 		}
-		return err
+		return nil
 	})
 }
 

@@ -21,7 +21,7 @@ import (
 const many = 200
 
 // restInterval is how often each of them is looked at without an event.
-const restInterval = 2 * time.Second
+const restInterval = 5 * time.Second
 
 // crowd makes many CueArtifacts of one source, and waits until all are published.
 func (f *flux) crowd(image string) {

@@ -231,6 +231,22 @@ fail until the Pods have it. */}}
 {{- if and .Values.cue.enabled (lookup "v1" "Namespace" "" "kube-system") (not (.Capabilities.APIVersions.Has "source.toolkit.fluxcd.io/v1/ExternalArtifact")) -}}
 {{ fail "cue.enabled needs ExternalArtifact of source.toolkit.fluxcd.io/v1, which this cluster does not have: install Flux's source-controller v1.9 or later first" }}
 {{- end -}}
+{{- if .Values.cue.enabled -}}
+{{- /* Two Pods cannot have a claim that one node has; of one that is not there yet, nobody knows. */ -}}
+{{- with .Values.cue.storage.persistentVolumeClaim -}}
+{{- $claim := lookup "v1" "PersistentVolumeClaim" $.Release.Namespace .claimName | default dict -}}
+{{- if and (gt (int $.Values.controller.replicas) 1) (not (has "ReadWriteMany" (($claim.spec | default dict).accessModes | default list))) -}}
+{{ fail (printf "cue.storage.persistentVolumeClaim %s is not known to be ReadWriteMany, and controller.replicas is %v: Pods on two nodes cannot have it. Give each replica a claim of its own (cue.storage.ephemeral), or have one replica" .claimName $.Values.controller.replicas) }}
+{{- end -}}
+{{- end -}}
+{{- /* As cueartifact.MemoryBytes counts. */ -}}
+{{- with ((.Values.controller.resources | default dict).limits | default dict).memory -}}
+{{- $bytes := include "skep.bytes" . -}}
+{{- if and $bytes (gt (mul $.Values.cue.concurrent 536870912) ($bytes | int64)) -}}
+{{ fail (printf "cue.concurrent %v takes %v MiB of controller.resources.limits.memory %v, and half of it at most may be for rendering: raise that limit, or render fewer at a time" $.Values.cue.concurrent (mul $.Values.cue.concurrent 256) .) }}
+{{- end -}}
+{{- end -}}
+{{- end -}}
 {{- $limit := "" -}}
 {{- with (.Values.agent.resources | default dict).limits -}}
 {{- with .memory -}}{{- $limit = . -}}{{- end -}}

@@ -16,6 +16,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/fluxcd/pkg/apis/meta"
@@ -39,24 +40,27 @@ type Options struct {
 	// long those are that a newer one replaced; zero means 2 and a minute.
 	RetentionRecords int
 	RetentionTTL     time.Duration
-	// MaxBytes is the room for all archives, of which a namespace has a quarter; zero means
+	// MaxBytes is the room for all archives, of which one namespace has half; zero means
 	// 1 GiB.
 	MaxBytes int64
 }
 
 // Store keeps the archives of CueArtifacts on disk.
 type Store struct {
-	storage *storage.Storage
-	// scratch is this process's folder of what is being rendered.
-	scratch  string
+	storage  *storage.Storage
 	maxBytes int64
+
+	// mu guards what follows.
+	mu sync.Mutex
+	// scratch are the folders of what is being rendered.
+	scratch map[string]bool
 }
+
+// maxOfNamespace is how many archives one namespace has at most.
+const maxOfNamespace = 2000
 
 // MaxContent is how many bytes of content an archive has at most.
 const MaxContent = 16 << 20
-
-// shares is which part of the room one namespace has: a quarter.
-const shares = 4
 
 // The names in the store: the one file of an archive, the suffix of archives, and the folder
 // of what is not an archive yet.
@@ -74,10 +78,6 @@ func New(o Options) (*Store, error) {
 	if err := os.MkdirAll(filepath.Join(o.Dir, scratchDir), 0o700); err != nil {
 		return nil, fmt.Errorf("make the folder of artifacts: %w", err)
 	}
-	scratch, err := os.MkdirTemp(filepath.Join(o.Dir, scratchDir), "")
-	if err != nil {
-		return nil, fmt.Errorf("make a folder for what is being rendered: %w", err)
-	}
 	s, err := storage.New(&config.Options{
 		StoragePath: o.Dir, StorageAddress: o.Address, StorageAdvAddress: o.advertised(),
 		ArtifactRetentionTTL: orDefault(o.RetentionTTL, time.Minute), ArtifactRetentionRecords: orDefault(o.RetentionRecords, 2),
@@ -85,7 +85,7 @@ func New(o Options) (*Store, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open the folder of artifacts: %w", err)
 	}
-	return &Store{storage: s, scratch: scratch, maxBytes: orDefault(o.MaxBytes, 1<<30)}, nil
+	return &Store{storage: s, maxBytes: orDefault(o.MaxBytes, 1<<30), scratch: map[string]bool{}}, nil
 }
 
 // advertised is what URLs have for a host.
@@ -105,9 +105,21 @@ func orDefault[T int | int64 | time.Duration](value, otherwise T) T {
 	return value
 }
 
-// Scratch makes a folder for what is being rendered.
-func (s *Store) Scratch() (string, error) {
-	return os.MkdirTemp(s.scratch, "")
+// Scratch makes a folder for what is being rendered, which remove removes. No sweep does.
+func (s *Store) Scratch() (dir string, remove func(), err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	dir, err = os.MkdirTemp(filepath.Join(s.storage.BasePath, scratchDir), "")
+	if err != nil {
+		return "", nil, err
+	}
+	s.scratch[dir] = true
+	return dir, func() {
+		_ = os.RemoveAll(dir)
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		delete(s.scratch, dir)
+	}, nil
 }
 
 // revisionMark stands in a revision between the source's and the digest of the content.
@@ -200,11 +212,11 @@ func (s *Store) replace(o *v1alpha1.CueArtifact) error {
 
 // archive writes an archive.
 func (s *Store) archive(a *meta.Artifact, content []byte) error {
-	dir, err := s.Scratch()
+	dir, remove, err := s.Scratch()
 	if err != nil {
 		return err
 	}
-	defer os.RemoveAll(dir)
+	defer remove()
 	if err := os.WriteFile(filepath.Join(dir, archived), content, 0o600); err != nil {
 		return err
 	}
@@ -224,42 +236,51 @@ func (s *Store) root() string {
 	return filepath.Join(s.storage.BasePath, strings.ToLower(v1alpha1.KindCueArtifact))
 }
 
-// hasRoom says why a namespace cannot store so many bytes more: it has its share of the room, or
-// all have all of it.
+// usage is how many bytes archives have, and how many they are.
+type usage struct {
+	bytes int64
+	count int
+}
+
+// used is the usage of all archives in a folder; none where there is no such folder.
+func used(dir string) (u usage, err error) {
+	err = filepath.WalkDir(dir, func(_ string, e fs.DirEntry, err error) error {
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil
+		}
+		if err != nil || !strings.HasSuffix(e.Name(), archiveSuffix) {
+			return err
+		}
+		if info, err := e.Info(); err == nil {
+			u.bytes, u.count = u.bytes+info.Size(), u.count+1
+		}
+		return nil
+	})
+	return u, err
+}
+
+// hasRoom says why so many bytes more of a namespace cannot be stored. One namespace has half
+// of the room, so that it leaves some to the others.
 func (s *Store) hasRoom(namespace string, more int64) error {
 	all, err := used(s.root())
 	if err != nil {
 		return err
 	}
 	own, err := used(filepath.Join(s.root(), namespace))
-	if err != nil {
+	switch {
+	case err != nil:
 		return err
-	}
-	const fix = "delete some, or have an admin keep fewer (--artifact-retention-records)"
-	switch share := s.maxBytes / shares; {
-	case own+more > share:
-		return fmt.Errorf("the artifacts of namespace %s have %d MiB, and %d MiB is the room that one namespace has: %s", namespace, own>>20, share>>20, fix)
-	case all+more > s.maxBytes:
-		return fmt.Errorf("the artifacts of all CueArtifacts have %d MiB, and %d MiB is the room there is: %s", all>>20, s.maxBytes>>20, fix)
+	case all.bytes+more > s.maxBytes:
+		return fmt.Errorf("the artifacts of all CueArtifacts have %d MiB, and %d MiB is the room there is: delete some, keep fewer (--artifact-retention-records), or give more room (--artifact-storage-size)",
+			all.bytes>>20, s.maxBytes>>20)
+	case own.bytes+more > s.maxBytes/2:
+		return fmt.Errorf("the artifacts of namespace %s have %d MiB, and %d MiB is the share of one namespace: delete some CueArtifacts of it, or have an admin give more room (--artifact-storage-size)",
+			namespace, own.bytes>>20, s.maxBytes>>21)
+	case own.count >= maxOfNamespace:
+		return fmt.Errorf("namespace %s has %d artifacts, and %d are the share of one namespace: delete some CueArtifacts of it, or have an admin keep fewer of each (--artifact-retention-records)",
+			namespace, own.count, maxOfNamespace)
 	}
 	return nil
-}
-
-// used is how many bytes the files below a folder have; none where it is not there.
-func used(dir string) (bytes int64, err error) {
-	err = filepath.WalkDir(dir, func(_ string, e fs.DirEntry, err error) error {
-		if errors.Is(err, fs.ErrNotExist) {
-			return nil
-		}
-		if err != nil || e.IsDir() {
-			return err
-		}
-		if info, err := e.Info(); err == nil {
-			bytes += info.Size()
-		}
-		return nil
-	})
-	return bytes, err
 }
 
 // Read reads what an archive has.
@@ -290,27 +311,40 @@ func (s *Store) Collect(ctx context.Context, a meta.Artifact) error {
 	return err
 }
 
-// Remove removes all archives of a CueArtifact.
+// Remove removes all archives of the CueArtifact of a name.
 func (s *Store) Remove(name types.NamespacedName) error {
-	_, err := s.storage.RemoveAll(s.artifact(&v1alpha1.CueArtifact{ObjectMeta: metav1.ObjectMeta{Namespace: name.Namespace, Name: name.Name}}, "", "any"))
+	o := &v1alpha1.CueArtifact{ObjectMeta: metav1.ObjectMeta{Namespace: name.Namespace, Name: name.Name}}
+	_, err := s.storage.RemoveAll(s.artifact(o, "", "any"))
 	return err
 }
 
-// Sweep removes what was being rendered when other processes ended, and the archives of
-// CueArtifacts that are not there.
-func (s *Store) Sweep(exist map[types.NamespacedName]bool) error {
-	scratches, err := filepath.Glob(filepath.Join(filepath.Dir(s.scratch), "*"))
-	errs := []error{err}
-	for _, dir := range scratches {
-		if dir != s.scratch {
+// Sweep removes what was being rendered when a process ended, and the archives of CueArtifacts
+// that are not there. list lists those that are there; it is called once the archives are
+// listed, so that none is removed which is stored meanwhile.
+func (s *Store) Sweep(list func() (exist map[types.NamespacedName]bool, err error)) error {
+	errs := []error{s.sweepScratch()}
+	dirs, err := filepath.Glob(filepath.Join(s.root(), "*", "*"))
+	errs = append(errs, err)
+	exist, err := list()
+	if err != nil {
+		return errors.Join(append(errs, err)...)
+	}
+	for _, dir := range dirs {
+		if !exist[types.NamespacedName{Namespace: filepath.Base(filepath.Dir(dir)), Name: filepath.Base(dir)}] {
 			errs = append(errs, os.RemoveAll(dir))
 		}
 	}
-	root := s.root()
-	dirs, err := filepath.Glob(filepath.Join(root, "*", "*"))
-	errs = append(errs, err)
+	return errors.Join(errs...)
+}
+
+// sweepScratch removes the folders of what nothing renders any more.
+func (s *Store) sweepScratch() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	dirs, err := filepath.Glob(filepath.Join(s.storage.BasePath, scratchDir, "*"))
+	errs := []error{err}
 	for _, dir := range dirs {
-		if !exist[types.NamespacedName{Namespace: filepath.Base(filepath.Dir(dir)), Name: filepath.Base(dir)}] {
+		if !s.scratch[dir] {
 			errs = append(errs, os.RemoveAll(dir))
 		}
 	}

@@ -1,71 +1,22 @@
 package archives
 
 import (
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
+	"github.com/fluxcd/pkg/apis/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/skep-dev/skep/api/v1alpha1"
 )
-
-// of is a CueArtifact of a namespace.
-func of(namespace string) *v1alpha1.CueArtifact {
-	return &v1alpha1.CueArtifact{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "apps"}}
-}
-
-func TestANamespaceFillsItsShareAlone(t *testing.T) {
-	s, err := New(Options{Dir: t.TempDir(), Address: ":9790", MaxBytes: 4000})
-	if err != nil {
-		t.Fatal(err)
-	}
-	content := []byte(strings.Repeat("a", 900))
-	if _, err := s.Put(of("a"), "main@sha1:1", content, strings.Repeat("0", 64)); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := s.Put(of("a"), "main@sha1:2", content, strings.Repeat("1", 64)); err == nil || !strings.Contains(err.Error(), "namespace a have") {
-		t.Errorf("over its share: %v", err)
-	}
-	if _, err := s.Put(of("b"), "main@sha1:1", content, strings.Repeat("0", 64)); err != nil {
-		t.Errorf("another namespace: %v", err)
-	}
-}
-
-func TestASweepLeavesWhatIsBeingRendered(t *testing.T) {
-	dir := t.TempDir()
-	former, err := New(Options{Dir: dir, Address: ":9790"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	left, err := former.Scratch()
-	if err != nil {
-		t.Fatal(err)
-	}
-	s, err := New(Options{Dir: dir, Address: ":9790"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	mine, err := s.Scratch()
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, ns := range []string{"a", "b"} {
-		if _, err := s.Put(of(ns), "main@sha1:1", []byte("x"), strings.Repeat("0", 64)); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if err := s.Sweep(map[types.NamespacedName]bool{{Namespace: "a", Name: "apps"}: true}); err != nil {
-		t.Fatal(err)
-	}
-	for path, want := range map[string]bool{mine: true, left: false, filepath.Join(s.root(), "a", "apps"): true, filepath.Join(s.root(), "b", "apps"): false} {
-		if _, err := os.Stat(path); (err == nil) != want {
-			t.Errorf("%s: %v", path, err)
-		}
-	}
-}
 
 func TestAnAddressOfAPodHasThePortThatIsServed(t *testing.T) {
 	for o, want := range map[Options]string{
@@ -78,5 +29,88 @@ func TestAnAddressOfAPodHasThePortThatIsServed(t *testing.T) {
 		if got := o.advertised(); got != want {
 			t.Errorf("%+v is advertised as %q, want %q", o, got, want)
 		}
+	}
+}
+
+// cueArtifact is one of a name.
+func cueArtifact(namespace, name string) *v1alpha1.CueArtifact {
+	return &v1alpha1.CueArtifact{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}}
+}
+
+// put stores content for a CueArtifact, which cannot be compressed.
+func put(t *testing.T, s *Store, namespace, name string, size int) (meta.Artifact, error) {
+	t.Helper()
+	content := make([]byte, size)
+	if _, err := rand.Read(content); err != nil {
+		t.Fatal(err)
+	}
+	sum := sha256.Sum256(content)
+	return s.Put(cueArtifact(namespace, name), "main@sha1:1", content, hex.EncodeToString(sum[:]))
+}
+
+func TestANamespaceLeavesOthersRoom(t *testing.T) {
+	s, err := New(Options{Dir: t.TempDir(), Address: ":9790", MaxBytes: 100 << 10})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := put(t, s, "team-a", "one", 30<<10); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := put(t, s, "team-a", "two", 30<<10); err == nil || !strings.Contains(err.Error(), "share of one namespace") || !strings.Contains(err.Error(), "--artifact-storage-size") {
+		t.Errorf("more than its share: %v", err)
+	}
+	if _, err := put(t, s, "team-b", "one", 30<<10); err != nil {
+		t.Errorf("another namespace: %v", err)
+	}
+	for i := range maxOfNamespace {
+		dir := filepath.Join(s.root(), "team-c", fmt.Sprint(i))
+		if err := errors.Join(os.MkdirAll(dir, 0o700), os.WriteFile(filepath.Join(dir, "x.tar.gz"), nil, 0o600)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := put(t, s, "team-c", "one", 1); err == nil || !strings.Contains(err.Error(), "team-c has 2000 artifacts") {
+		t.Errorf("more archives than its share: %v", err)
+	}
+}
+
+func TestASweepLeavesWhatIsUsed(t *testing.T) {
+	dir := t.TempDir()
+	s, err := New(Options{Dir: dir, Address: ":9790"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	left := filepath.Join(dir, scratchDir, "left")
+	if err := os.Mkdir(left, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	used, remove, err := s.Scratch()
+	if err != nil {
+		t.Fatal(err)
+	}
+	gone, err := put(t, s, "team", "gone", 10)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var meanwhile meta.Artifact
+	if err := s.Sweep(func() (map[types.NamespacedName]bool, error) {
+		meanwhile, err = put(t, s, "team", "meanwhile", 10)
+		return nil, err
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(left); !os.IsNotExist(err) {
+		t.Errorf("what a former process rendered is there still: %v", err)
+	}
+	if _, err := os.Stat(used); err != nil {
+		t.Errorf("what is being rendered: %v", err)
+	}
+	if s.Has(&gone) || !s.Has(&meanwhile) {
+		t.Errorf("one that is gone is stored: %t, one that came meanwhile: %t", s.Has(&gone), s.Has(&meanwhile))
+	}
+	if remove(); len(s.scratch) != 0 {
+		t.Errorf("%v is remembered", s.scratch)
+	}
+	if _, err := os.Stat(used); !os.IsNotExist(err) {
+		t.Errorf("what was rendered is there still: %v", err)
 	}
 }
