@@ -3,7 +3,6 @@ package e2e
 import (
 	"crypto"
 	"errors"
-	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -15,7 +14,6 @@ import (
 	"github.com/sigstore/sigstore/pkg/cryptoutils"
 	"github.com/sigstore/sigstore/pkg/signature"
 
-	"github.com/skep-dev/skep/gate"
 	"github.com/skep-dev/skep/test/harness/module"
 )
 
@@ -48,10 +46,10 @@ func (n *node) releasing() {
 	n.helm("upgrade", "skep", "oci://"+second["charts/skep"], "--reset-then-reuse-values", "--wait")
 	n.agentReady(before)
 	n.runsImagesOf(second)
-	n.looksAgain(counter...)
 	n.ready(counter...)
 	n.still(id)
 	n.sees(counter...)
+	n.another("second")
 	if now := n.sealed(); now != sealed {
 		n.t.Errorf("intents were sealed anew: they were\n%s\nand are\n%s", sealed, now)
 	}
@@ -155,20 +153,21 @@ func (n *node) runsImagesOf(release map[string]string) {
 	}
 }
 
-// looksAgain has the controller look at an application, and waits until it did.
-func (n *node) looksAgain(application ...string) {
+// another applies the counter under another name, and waits until it runs: whoever leads has
+// looked at what was there by then.
+func (n *node) another(name string) {
 	n.t.Helper()
-	n.must(append([]string{"annotate", "--overwrite"}, append(application, gate.AnnotationRequestedAt+"=again")...)...)
-	n.until("the controller to look again", func() error {
-		if got := n.field("{.status.lastHandledReconcileAt}", application...); got != "again" {
-			return fmt.Errorf("it answered request %q", got)
-		}
-		return nil
-	})
+	page, err := os.ReadFile(n.path("home/cluster/counter.yaml"))
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	n.file(name+".yaml", strings.Replace(string(page), "name: counter", "name: "+name, 1))
+	n.must("apply", "--filename", n.path(name+".yaml"))
+	n.ready(counter[0], name)
 }
 
-// sealed is what is sealed for the nodes.
+// sealed is what is sealed of the counter for the nodes.
 func (n *node) sealed() string {
 	n.t.Helper()
-	return n.field("{range .items[*]}{.metadata.uid} {.spec}{end}", "bpfintents")
+	return n.field(`{range .items[?(@.spec.application.name=="counter")]}{.metadata.uid} {.spec}{end}`, "bpfintents")
 }
