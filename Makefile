@@ -159,7 +159,7 @@ clean: ## Remove what the other targets built
 CAN_E2E = test "$$(id -u)" = 0 && ls /usr/bin/containerd /usr/sbin/runc /usr/sbin/nft /usr/lib/cni/bridge >/dev/null 2>&1
 
 # SKEP_E2E_LIVES=1000 takes longer.
-E2E_TIMEOUT ?= 15m
+E2E_TIMEOUT ?= 25m
 
 # What CI has no time left to build, it takes where it is there: see .ci/run.
 NOTE_CONTAINERD = go run ./test/harness/assets -built containerd >/dev/null 2>&1 || \
