@@ -169,5 +169,9 @@ func (n *node) another(name string) {
 // sealed is what is sealed of the counter for the nodes.
 func (n *node) sealed() string {
 	n.t.Helper()
-	return n.field(`{range .items[?(@.spec.application.name=="counter")]}{.metadata.uid} {.spec}{end}`, "bpfintents")
+	found := n.field(`{range .items[?(@.spec.application.name=="counter")]}{.metadata.uid} {.spec}{end}`, "bpfintents")
+	if found == "" {
+		n.t.Fatal("nothing is sealed of the counter")
+	}
+	return found
 }
