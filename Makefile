@@ -77,7 +77,7 @@ assets: ## Build the Kubernetes, etcd and helm that tests run (minutes, once)
 
 test: assets ## Run every test; those that need the kernel need root
 	@$(NOTE_ROOT)
-	go test -p $(SUITES) -timeout 15m $(TESTFLAGS) $(LONGEST) ./...
+	go test -p $(SUITES) -timeout 25m $(TESTFLAGS) $(LONGEST) ./...
 	@if test "$$(id -u)" = 0; then $(MAKE) --no-print-directory test-gitops; fi
 	@if $(CAN_E2E); then $(MAKE) --no-print-directory test-e2e; fi
 	@$(NOTE_ROOT)
@@ -97,7 +97,7 @@ test-gitops: assets ## Have a commit reach programs on three nodes by Flux's own
 
 test-race: assets ## Run every test under the race detector (needs a C compiler)
 	@$(NOTE_ROOT)
-	CGO_ENABLED=1 go test -race -p $(SUITES) -timeout 25m $(TESTFLAGS) $(LONGEST) ./...
+	CGO_ENABLED=1 go test -race -p $(SUITES) -timeout 40m $(TESTFLAGS) $(LONGEST) ./...
 	@$(NOTE_ROOT)
 
 test-e2e: assets ## Install Skep into a real cluster of one node by the commands of docs/getting-started-cluster.md (root, containerd)
