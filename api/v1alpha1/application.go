@@ -495,7 +495,6 @@ type Interfaces struct {
 	// +optional
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=256
-	// +kubebuilder:validation:XValidation:rule="'eth0'.matches(self) || !'eth0'.matches(self)",message="it is not a regular expression in the syntax of RE2"
 	Regex string `json:"regex,omitempty"`
 }
 

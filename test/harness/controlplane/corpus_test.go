@@ -29,6 +29,8 @@ var crdLine = regexp.MustCompile(`(?m)^crd: (accepts|refuses|none)$`)
 // apart are the definitions that CUE rejects and the API server does not, each
 // with the reason why it cannot.
 var apart = map[string]string{
+	"interface-regex": accepted + "a rule for it is estimated to cost as much as half of all others together; " +
+		"the gate refuses what is none by its shape",
 	"status":           accepted + "it drops a status that comes with an object: who may write one writes it apart",
 	"unknown-metadata": accepted + "metadata are the API server's: it gives every object a uid, whatever one was sent",
 	"variable-beyond-64-bits": accepted + "JSON knows no size of numbers, and clients send it as another; " +
