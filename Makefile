@@ -17,10 +17,8 @@ BENCHCOUNT ?= 6
 BENCHOUT ?= dist/bench.txt
 # How long fuzz runs each target, as a duration or a number of inputs: 10s, 5000x.
 FUZZTIME ?= 30s
-# The packages whose tests take longest. They begin first, so that none of them runs alone at the
-# end. They wait more than they work: one more than there are CPUs runs at a time.
+# The packages whose tests take longest. They begin first, so that none of them runs alone at the end.
 LONGEST := ./test/integration ./agent ./test/integration/admission ./test/chart
-SUITES = $(shell expr $$(nproc) + 1)
 # Flags for the demo, such as ARGS=--keep.
 ARGS ?=
 # Where images and release push to, such as PUSH=registry.example.com/team.
@@ -77,7 +75,7 @@ assets: ## Build the Kubernetes, etcd and helm that tests run (minutes, once)
 
 test: assets ## Run every test; those that need the kernel need root
 	@$(NOTE_ROOT)
-	go test -p $(SUITES) -timeout 25m $(TESTFLAGS) $(LONGEST) ./...
+	go test -timeout 25m $(TESTFLAGS) $(LONGEST) ./...
 	@if test "$$(id -u)" = 0; then $(MAKE) --no-print-directory test-gitops; fi
 	@if $(CAN_E2E); then $(MAKE) --no-print-directory test-e2e; fi
 	@$(NOTE_ROOT)
@@ -97,7 +95,7 @@ test-gitops: assets ## Have a commit reach programs on three nodes by Flux's own
 
 test-race: assets ## Run every test under the race detector (needs a C compiler)
 	@$(NOTE_ROOT)
-	CGO_ENABLED=1 go test -race -p $(SUITES) -timeout 40m $(TESTFLAGS) $(LONGEST) ./...
+	CGO_ENABLED=1 go test -race -timeout 40m $(TESTFLAGS) $(LONGEST) ./...
 	@$(NOTE_ROOT)
 
 test-e2e: assets ## Install Skep into a real cluster of one node by the commands of docs/getting-started-cluster.md (root, containerd)
