@@ -226,7 +226,13 @@ spec:
 		m.counts()
 	}
 	g.commit(map[string]string{"bpfman/fleet.yaml": "", "bpfman/about.yaml": g.about("bpfman")})
-	g.clean()
+	g.until("it to go", func() error {
+		err := g.Get(g.t.Context(), client.ObjectKeyFromObject(fleet("")), fleet(""))
+		if err == nil {
+			err = errors.New("it is there")
+		}
+		return client.IgnoreNotFound(err)
+	})
 }
 
 func (g *gitops) waitsForNodes() {
