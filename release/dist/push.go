@@ -32,8 +32,8 @@ const (
 	fileType        = "application/octet-stream"
 )
 
-// push uploads everything: images by their digests first and signatures next, so that whoever
-// follows a tag finds what is signed.
+// push uploads everything: images by their digests first and signatures next, so that clients
+// that follow a tag find what is signed.
 func (r *release) push(ctx context.Context) error {
 	c, err := client()
 	if err != nil {

@@ -94,7 +94,7 @@ func (r *release) writeEnvelope(name string, statement []byte) error {
 }
 
 // signArtifact signs an artifact and the images of its index, each with the provenance and
-// the bills of materials that are about it. Whoever looks up the tag gets the index, which
+// the bills of materials that are about it. A client that asks for the tag gets the index, which
 // has the bills of all its images.
 func (r *release) signArtifact(ctx context.Context, c *registry.Client, a Artifact, provenance []byte) error {
 	digests, err := a.digests()

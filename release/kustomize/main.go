@@ -143,7 +143,7 @@ func kustomization(resources ...string) []byte {
 }
 
 // helms are labels and annotations that say who installed what, or which version it is:
-// whoever applies the directory with other images would say what is not so.
+// users who apply the directory with other images would say what is not so.
 func helms() []string {
 	return []string{"helm.sh/chart", "helm.sh/resource-policy", "app.kubernetes.io/managed-by", "app.kubernetes.io/version"}
 }

@@ -159,7 +159,7 @@ func (n *node) runsImagesOf(release map[string]string) {
 	}
 }
 
-// another applies the counter under another name, and waits until it runs: whoever leads has
+// another applies the counter under another name, and waits until it runs: the controller that leads has
 // looked at what was there by then.
 func (n *node) another(name string) {
 	n.t.Helper()
