@@ -54,7 +54,10 @@ func (f *fields) interfaces() (in *v1alpha1.Interfaces, discovered bool) {
 // choose reads a selector of interfaces.
 func (f *fields) choose(in *v1alpha1.Interfaces) (discovered bool) {
 	f.name(in, "interfaces", "interface")
-	in.Primary = f.flag("primarynodeinterface")
+	primary := f.take("primarynodeinterface")
+	if in.Primary = f.flagOf(primary); in.Primary {
+		f.note(primary, "bpfman means the interface of the node's InternalIP, and Skep that of the default route; name the interface where a node has two")
+	}
 	discovery := f.mapping(f.place, "interfacesdiscoveryconfig")
 	if discovery == nil {
 		discovery = f
