@@ -139,7 +139,8 @@ func (f *fields) allow(in *v1alpha1.Interfaces, list *field) {
 		if err != nil {
 			// It stays, so that vet rejects it: without names, pods would mean eth0.
 			f.todo(list, fmt.Sprintf("%s cannot be read (%v), and bpfman reads nothing from it on; correct it", name, err))
-			in.Names = append(names, name)
+			names = append(names, name)
+			in.Names = names
 			return
 		}
 		expressions = append(expressions, whole)
