@@ -8,6 +8,7 @@ import (
 
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 
+	"github.com/skep-dev/skep/bytecode/values"
 	"github.com/skep-dev/skep/convert"
 	"github.com/skep-dev/skep/image"
 	"github.com/skep-dev/skep/image/registry"
@@ -78,7 +79,7 @@ func (r *reader) variables(reference string, raw map[string][]byte) (map[string]
 		r.known[reference] = one
 		return nil, nil, err
 	}
-	return convert.Values(object, raw)
+	return values.Decode(object, raw)
 }
 
 // object reads the object of an image.
