@@ -2,6 +2,7 @@ package convert_test
 
 import (
 	"fmt"
+	"os"
 	"regexp"
 	"strings"
 	"testing"
@@ -67,5 +68,22 @@ func TestExpressionsAndNamesAreAlternatives(t *testing.T) {
 func TestAnExpressionThatIsTooLongIsNoted(t *testing.T) {
 	if _, d := discovered(t, "/"+strings.Repeat("a", v1alpha1.MaxRegex)+"/"); !todo(d, "interfaces.regex: it has 260 characters") {
 		t.Errorf("no TODO in:\n%s", d.YAML)
+	}
+}
+
+// TestThePageShowsWhatALinkBecomes holds the example of the page to the conversion.
+func TestThePageShowsWhatALinkBecomes(t *testing.T) {
+	page, err := os.ReadFile("../docs/migrate-from-bpfman.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	blocks := regexp.MustCompile("(?s)```yaml\n(.*?)```").FindAllStringSubmatch(string(page), 2)
+	if len(blocks) != 2 {
+		t.Fatalf("%d blocks of YAML, want a link and what it becomes", len(blocks))
+	}
+	d := one(t, "apiVersion: bpfman.io/v1alpha1\nkind: ClusterBpfApplication\nmetadata: {name: a}\nspec:\n  byteCode: {image: {url: registry.example.com/a:v1}}\n"+
+		"  programs:\n  - name: a\n    type: XDP\n    xdp:\n      links:\n"+blocks[0][1])
+	if !strings.Contains(string(d.YAML), blocks[1][1]) {
+		t.Errorf("the page shows:\n%sand it becomes:\n%s", blocks[1][1], d.YAML)
 	}
 }
