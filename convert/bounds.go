@@ -3,6 +3,7 @@ package convert
 import (
 	"encoding/json"
 	"fmt"
+	"unicode/utf8"
 
 	"go.yaml.in/yaml/v3"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -103,6 +104,10 @@ func (d *draft) attachmentOverSchema(place string, a *v1alpha1.Attachment) {
 	if a.Interfaces != nil {
 		d.atMost(place+".interfaces.names", place, len(a.Interfaces.Names), schemaNames)
 		d.atMost(place+".interfaces.exclude", place, len(a.Interfaces.Exclude), schemaNames)
+		if n := utf8.RuneCountInString(a.Interfaces.Regex); n > v1alpha1.MaxRegex {
+			d.missing(place+".interfaces.regex", place, fmt.Sprintf("it has %d characters, and an attachment has %d at most; shorten it, or make several attachments of it",
+				n, v1alpha1.MaxRegex))
+		}
 	}
 	if a.Functions != nil {
 		d.atMost(place+".functions.names", place, len(a.Functions.Names), schemaNames)

@@ -150,7 +150,11 @@ func (f *fields) number(most uint64, names ...string) (n uint64, ok bool) {
 
 // flag takes a field that is true or false; false where it is not there.
 func (f *fields) flag(names ...string) bool {
-	one := f.take(names...)
+	return f.flagOf(f.take(names...))
+}
+
+// flagOf is the value of a field that was taken; false where it is nil, or, with a note, is none.
+func (f *fields) flagOf(one *field) bool {
 	if one == nil {
 		return false
 	}

@@ -1,6 +1,7 @@
 package convert
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -113,7 +114,7 @@ func identity(m metadata) string {
 func (d *draft) kind(version, name string) (kind, *Note) {
 	group, _, _ := strings.Cut(version, "/")
 	leave := func(todo bool, why string) *Note {
-		return &Note{Line: d.line, Path: d.from, Text: why, Todo: todo}
+		return &Note{Line: d.line, Path: cmp.Or(strings.TrimSpace(d.from), "object"), Text: why, Todo: todo}
 	}
 	if group != groupBpfman && group != groupBpfd && group != groupBpfdIO {
 		return kind{}, leave(false, "it is none of bpfman's kinds, and is left as it is")

@@ -105,6 +105,9 @@ func (d *draft) applicationProgram(f *fields) {
 		d.links(index, hookType, info, listed)
 	case !links || info.has("attach"):
 		d.attach(index, hookType, info)
+	default:
+		// It says where fentry and fexit would be attached.
+		info.take("function", "functionname")
 	}
 	info.rest()
 	d.detached(index, info.path)

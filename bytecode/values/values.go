@@ -1,5 +1,6 @@
 // Package values turns the plain values of a definition into the bytes of an
-// object's global variables and of the entries of its maps, by the object's own BTF.
+// object's global variables and of the entries of its maps, by the object's own BTF, and such
+// bytes of variables into plain values.
 //
 // It is pure: it changes the parsed object it is given and touches neither
 // kernel nor file. The gate calls it to reject early what the agent would

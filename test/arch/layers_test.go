@@ -39,7 +39,7 @@ func layers() []row {
 		{"confined", nil},
 		{"schemas", with(one, "confined")},
 		{"bytecode", one},
-		{"convert", with(one, "bytecode")},
+		{"convert", one},
 		{"atomicfile", nil},
 		{"clock", nil},
 		{"limit", nil},

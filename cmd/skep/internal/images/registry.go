@@ -24,6 +24,11 @@ type RegistryFlags struct {
 // Register adds the flags to a command.
 func (f *RegistryFlags) Register(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&f.cacheDir, "cache", "", "folder of the bytecode cache (default: the user's cache folder)")
+	f.RegisterInsecure(cmd)
+}
+
+// RegisterInsecure adds the flags to a command whose client has no cache.
+func (f *RegistryFlags) RegisterInsecure(cmd *cobra.Command) {
 	cmd.Flags().StringSliceVar(&f.insecure, "insecure-registry", nil, "registry host:port to reach over plain http; loopback needs no mention")
 }
 
@@ -45,17 +50,6 @@ func within(ctx context.Context, limit time.Duration, what string, run func(cont
 
 // Client opens the images the flags speak of.
 func (f *RegistryFlags) Client() (*registry.Client, error) {
-	return f.client(registry.Options{})
-}
-
-// ClientFor opens images that others name: those of the registries that are allowed, each small
-// enough to be inspected. Whoever pulls one releases it.
-func (f *RegistryFlags) ClientFor(allowed []string) (*registry.Client, error) {
-	return f.client(registry.Options{AllowedRegistries: slices.Concat([]string{}, allowed)}.ForInspection())
-}
-
-// client opens images with the options that are no flags.
-func (f *RegistryFlags) client(o registry.Options) (*registry.Client, error) {
 	dir := f.cacheDir
 	if dir == "" {
 		base, err := os.UserCacheDir()
@@ -64,7 +58,18 @@ func (f *RegistryFlags) client(o registry.Options) (*registry.Client, error) {
 		}
 		dir = filepath.Join(base, "skep", "bytecode")
 	}
-	o.CacheDir, o.InsecureRegistries, o.UserAgent = dir, slices.Clone(f.insecure), "skep/"+version.This().Version
+	return f.client(registry.Options{CacheDir: dir})
+}
+
+// ClientFor opens images that others name: those of the registries that are allowed, each small
+// enough to be inspected. None of them is left on disk. Whoever pulls one releases it.
+func (f *RegistryFlags) ClientFor(allowed []string) (*registry.Client, error) {
+	return f.client(registry.Options{AllowedRegistries: slices.Concat([]string{}, allowed)}.ForInspection())
+}
+
+// client opens images with the options that are no flags.
+func (f *RegistryFlags) client(o registry.Options) (*registry.Client, error) {
+	o.InsecureRegistries, o.UserAgent = slices.Clone(f.insecure), "skep/"+version.This().Version
 	c, err := registry.NewClient(o)
 	if err != nil {
 		return nil, fmt.Errorf("open registries: %w", err)

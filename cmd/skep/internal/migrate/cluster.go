@@ -13,6 +13,7 @@ import (
 	"k8s.io/client-go/discovery"
 	"k8s.io/client-go/dynamic"
 
+	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/convert"
 )
 
@@ -83,7 +84,8 @@ func every(ctx context.Context, api dynamic.ResourceInterface, name string, left
 			if err := left.take(len(data)); err != nil {
 				return nil, fmt.Errorf("list %s: %w by namespace, with -n", name, err)
 			}
-			all = append(all, source{name: name + "/" + list.Items[i].GetName(), data: data})
+			identity := v1alpha1.Identity{Namespace: list.Items[i].GetNamespace(), Name: list.Items[i].GetName()}
+			all = append(all, source{name: name + "/" + identity.String(), data: data})
 		}
 		if options.Continue = list.GetContinue(); options.Continue == "" {
 			return all, nil

@@ -84,7 +84,7 @@ func TestObjectsOfACluster(t *testing.T) {
 	define(t, c, "bpfman.io", "BpfApplication", apiextensionsv1.NamespaceScoped)
 	define(t, c, "bpfman.io", "ClusterBpfApplicationState", apiextensionsv1.ClusterScoped)
 	define(t, c, "bpfd.dev", "XdpProgram", apiextensionsv1.ClusterScoped)
-	image := map[string]any{"image": map[string]any{"url": "registry.example.com/bpf/app:v1"}}
+	image := map[string]any{"image": map[string]any{"url": "registry.example.com/bpf/app:v1", "imagePullPolicy": "Always"}}
 	links := []any{map[string]any{
 		"interfaceSelector": map[string]any{"interfaces": []any{"eth0"}}, "priority": int64(7),
 		"networkNamespaces": map[string]any{"pods": map[string]any{}},
@@ -107,7 +107,7 @@ func TestObjectsOfACluster(t *testing.T) {
 			t.Errorf("no %q in:\n%s", want, out)
 		}
 	}
-	if want := "applications: 3; objects left out: 0; notes: 0; TODO: 1\n"; !strings.HasSuffix(summary, want) {
+	if want := "applications: 3; objects left out: 0; notes: 3; TODO: 1\n"; !strings.HasSuffix(summary, want) || !strings.Contains(summary, "bpfapplications.bpfman.io/kube-system/theirs:1: note ") {
 		t.Errorf("summary %s, want %s", summary, want)
 	}
 

@@ -83,7 +83,7 @@ func New() *cobra.Command {
 	display.OutputFlag(cmd, &output, "yaml")
 	c.kube.Register(cmd)
 	cmd.Flags().Lookup("namespace").Usage = "namespace to read with --from-cluster (default all)"
-	c.registries.Register(cmd)
+	c.registries.RegisterInsecure(cmd)
 	cmd.Flags().StringSliceVar(&c.allowed, "allowed-registry", []string{transport.AnyPublic}, "registry that --read-images may ask: host[:port][/prefix], *.example.com, or * "+
 		"for every one at a public address; one that is listed by name may be at any address")
 	return cmd

@@ -8,9 +8,11 @@ import (
 
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 
+	"github.com/skep-dev/skep/bytecode/values"
 	"github.com/skep-dev/skep/convert"
 	"github.com/skep-dev/skep/image"
 	"github.com/skep-dev/skep/image/registry"
+	"github.com/skep-dev/skep/recent"
 )
 
 // The bounds of reading images, which whoever writes a manifest names.
@@ -19,14 +21,19 @@ const (
 	imagesTimeout = 10 * time.Minute
 	// maxImages bounds the images.
 	maxImages = 500
+	// maxObjects and maxObjectBytes bound the objects that are remembered: those used last.
+	maxObjects, maxObjectBytes = 100, 64 << 20
 )
 
-// reader reads images, and asks a registry once for each reference.
+// reader reads images. It asks a registry once what each reference stands for, and for an object
+// again only where those that are remembered do not have it.
 type reader struct {
 	ctx    context.Context //nolint:containedctx // it is that of one run, and convert.Options has none
 	client *registry.Client
 	// known are the references that were asked for.
 	known map[string]answer
+	// objects are remembered by reference.
+	objects *recent.Cache[[]byte]
 }
 
 // answer is what a reference stands for, or why its image cannot be read.
@@ -45,8 +52,12 @@ func (c *command) options(ctx context.Context) (o convert.Options, stop context.
 		return o, nil, err
 	}
 	ctx, stop = context.WithTimeout(ctx, c.imagesTimeout)
-	r := &reader{ctx: ctx, client: client, known: map[string]answer{}}
-	return convert.Options{Variables: r.variables}, stop, nil
+	return convert.Options{Variables: newReader(ctx, client).variables}, stop, nil
+}
+
+func newReader(ctx context.Context, client *registry.Client) *reader {
+	objects := recent.Options[[]byte]{Entries: maxObjects, Bytes: maxObjectBytes, Size: func(object []byte) int { return len(object) }}
+	return &reader{ctx: ctx, client: client, known: map[string]answer{}, objects: recent.New(objects)}
 }
 
 // variables is convert.Options.Variables.
@@ -62,15 +73,27 @@ func (r *reader) variables(reference string, raw map[string][]byte) (map[string]
 	if one.err != nil {
 		return nil, nil, one.err
 	}
-	// A second time, the cache has it.
-	pulled, err := r.client.Pull(r.ctx, one.resolved)
+	object, err := r.object(one.resolved)
 	if err != nil {
-		one.err = fmt.Errorf("read image: %w", err)
+		one.err = err
 		r.known[reference] = one
-		return nil, nil, one.err
+		return nil, nil, err
+	}
+	return values.Decode(object, raw)
+}
+
+// object reads the object of an image.
+func (r *reader) object(resolved image.Resolved) ([]byte, error) {
+	if object, remembered := r.objects.Get(resolved.Reference); remembered {
+		return object, nil
+	}
+	pulled, err := r.client.Pull(r.ctx, resolved)
+	if err != nil {
+		return nil, fmt.Errorf("read image: %w", err)
 	}
 	defer pulled.Release()
-	return convert.Values(pulled.Object, raw)
+	r.objects.Put(resolved.Reference, pulled.Object)
+	return pulled.Object, nil
 }
 
 // resolve asks a registry what a reference stands for.

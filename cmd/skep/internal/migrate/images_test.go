@@ -35,7 +35,7 @@ func TestARegistryIsAskedOnceForAReference(t *testing.T) {
 	ref, _ := chain.Push("counter:v1", programs.Object("xdp_count"))
 	asked := func(images ...string) int64 {
 		before := chain.Requests.Load()
-		out, summary, err := run(t, "--read-images", "--allowed-registry", chain.Registry, "--cache", t.TempDir(), manifests(t, images...))
+		out, summary, err := run(t, "--read-images", "--allowed-registry", chain.Registry, manifests(t, images...))
 		if err != nil || strings.Count(out, "sampling: 7") != len(images) {
 			t.Fatalf("%v, want %d values:\n%s%s", err, len(images), out, summary)
 		}
@@ -46,12 +46,37 @@ func TestARegistryIsAskedOnceForAReference(t *testing.T) {
 	}
 }
 
+// Whoever may write an application would fill the user's disk or memory with images.
+func TestImagesAreRememberedWithinBoundsAndNotOnDisk(t *testing.T) {
+	home := t.TempDir()
+	t.Setenv("XDG_CACHE_HOME", home)
+	chain := supply.New(t)
+	ref, _ := chain.Push("counter:v1", programs.Object("xdp_count"))
+	if _, _, err := run(t, "--read-images", "--allowed-registry", chain.Registry, manifests(t, ref)); err != nil {
+		t.Fatal(err)
+	}
+	if left, err := os.ReadDir(home); err != nil || len(left) != 0 {
+		t.Errorf("%v and %v are left on disk", left, err)
+	}
+	small, large := newReader(t.Context(), nil).objects, newReader(t.Context(), nil).objects
+	for i := range 2 * maxObjects {
+		small.Put(fmt.Sprint(i), []byte{0})
+		large.Put(fmt.Sprint(i), make([]byte, maxObjectBytes/8))
+	}
+	if entries, _ := small.Held(); entries != maxObjects {
+		t.Errorf("%d objects are remembered, want %d", entries, maxObjects)
+	}
+	if _, bytes := large.Held(); bytes != maxObjectBytes {
+		t.Errorf("%d bytes are remembered, want %d", bytes, maxObjectBytes)
+	}
+}
+
 // Whoever may write an application would have the user's machine ask hosts of its network.
 func TestARegistryOfThisNetworkIsAskedWhereItIsListed(t *testing.T) {
 	chain := supply.New(t)
 	ref, _ := chain.Push("counter:v1", programs.Object("xdp_count"))
 	before := chain.Requests.Load()
-	out, _, err := run(t, "--read-images", "--cache", t.TempDir(), manifests(t, ref))
+	out, _, err := run(t, "--read-images", manifests(t, ref))
 	if asked := chain.Requests.Load() - before; !errors.Is(err, exit.ErrDenied) || asked != 0 || !strings.Contains(out, "list it by --allowed-registry") {
 		t.Errorf("%v, %d requests, want none and a TODO that names the flag:\n%s", err, asked, out)
 	}

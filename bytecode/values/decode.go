@@ -1,4 +1,4 @@
-package convert
+package values
 
 import (
 	"bytes"
@@ -13,19 +13,18 @@ import (
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 
 	"github.com/skep-dev/skep/bytecode/objectfile"
-	"github.com/skep-dev/skep/bytecode/values"
 )
 
-// maxTypeDepth bounds how deep types are nested in each other.
+// maxTypeDepth bounds how deep types that are decoded are nested in each other.
 const maxTypeDepth = 16
 
 // exact is the greatest integer below which a JSON number loses no bit.
 const exact = 1 << 53
 
-// Values gives the bytes of variables the types that an object's BTF says. Each value that it
-// returns makes the same bytes again; rejected says of the others why they have no equal. The error
-// is for an object that cannot be read.
-func Values(object []byte, raw map[string][]byte) (known map[string]apiextensionsv1.JSON, rejected map[string]error, err error) {
+// Decode turns the bytes of an object's variables, by name, into the values that its BTF says. Encode
+// makes the same bytes of each again; rejected says of the others why they have no value. A variable
+// that the object does not have is in neither. The error is for an object that cannot be read.
+func Decode(object []byte, raw map[string][]byte) (known map[string]apiextensionsv1.JSON, rejected map[string]error, err error) {
 	o, err := objectfile.Read(object)
 	if err != nil {
 		return nil, nil, fmt.Errorf("read object: %w", err)
@@ -67,7 +66,7 @@ func valueOf(t btf.Type, order binary.ByteOrder, b []byte) ([]byte, error) {
 	if err != nil {
 		return nil, fmt.Errorf("write value: %w", err)
 	}
-	if again, err := values.Encode(t, order, out); err != nil || !bytes.Equal(again, b) {
+	if again, err := Encode(t, order, out); err != nil || !bytes.Equal(again, b) {
 		return nil, errors.New("no value of its type makes these bytes, such as where padding is set")
 	}
 	return out, nil
@@ -80,20 +79,20 @@ func decode(t btf.Type, order binary.ByteOrder, b []byte, depth int) (any, error
 	}
 	switch t := btf.UnderlyingType(t).(type) {
 	case *btf.Int:
-		return number(b, order, t.Encoding), nil
+		return decodeNumber(b, order, t.Encoding), nil
 	case *btf.Enum:
-		return number(b, order, map[bool]btf.IntEncoding{true: btf.Signed, false: btf.Unsigned}[t.Signed]), nil
+		return decodeNumber(b, order, map[bool]btf.IntEncoding{true: btf.Signed, false: btf.Unsigned}[t.Signed]), nil
 	case *btf.Array:
-		return elements(t, order, b, depth)
+		return decodeArray(t, order, b, depth)
 	case *btf.Struct:
-		return members(t, order, b, depth)
+		return decodeStruct(t, order, b, depth)
 	default:
 		return nil, fmt.Errorf("values of its type (%T) are not read from bytes", t)
 	}
 }
 
-// elements reads an array; one of char is text.
-func elements(t *btf.Array, order binary.ByteOrder, b []byte, depth int) (any, error) {
+// decodeArray reads an array; one of char is text.
+func decodeArray(t *btf.Array, order binary.ByteOrder, b []byte, depth int) (any, error) {
 	if i, is := btf.UnderlyingType(t.Type).(*btf.Int); is && i.Encoding == btf.Char {
 		return string(bytes.TrimRight(b, "\x00")), nil
 	}
@@ -112,8 +111,8 @@ func elements(t *btf.Array, order binary.ByteOrder, b []byte, depth int) (any, e
 	return list, nil
 }
 
-// members reads a struct.
-func members(t *btf.Struct, order binary.ByteOrder, b []byte, depth int) (any, error) {
+// decodeStruct reads a struct.
+func decodeStruct(t *btf.Struct, order binary.ByteOrder, b []byte, depth int) (any, error) {
 	fields := map[string]any{}
 	for _, m := range t.Members {
 		size, err := btf.Sizeof(m.Type)
@@ -131,8 +130,8 @@ func members(t *btf.Struct, order binary.ByteOrder, b []byte, depth int) (any, e
 	return fields, nil
 }
 
-// number reads an integer of any size. One that a JSON number does not hold is a decimal string.
-func number(b []byte, order binary.ByteOrder, encoding btf.IntEncoding) any {
+// decodeNumber reads an integer of any size. One that a JSON number does not hold is a decimal string.
+func decodeNumber(b []byte, order binary.ByteOrder, encoding btf.IntEncoding) any {
 	digits := slices.Clone(b)
 	if order == binary.LittleEndian {
 		slices.Reverse(digits)

@@ -1,10 +1,10 @@
-package convert_test
+package values_test
 
 import (
 	"strings"
 	"testing"
 
-	"github.com/skep-dev/skep/convert"
+	"github.com/skep-dev/skep/bytecode/values"
 	"github.com/skep-dev/skep/test/fixture/programs"
 )
 
@@ -22,7 +22,7 @@ func TestBytesBecomeValuesOfTheObjectsTypes(t *testing.T) {
 		"bit fields":                   {"xdp_nested", "some_flags", make([]byte, 8), "", "is a bit field"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			known, rejected, err := convert.Values(programs.Object(c.object), map[string][]byte{c.variable: c.bytes})
+			known, rejected, err := values.Decode(programs.Object(c.object), map[string][]byte{c.variable: c.bytes})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -34,7 +34,7 @@ func TestBytesBecomeValuesOfTheObjectsTypes(t *testing.T) {
 			}
 		})
 	}
-	if _, _, err := convert.Values([]byte("no object"), nil); err == nil {
+	if _, _, err := values.Decode([]byte("no object"), nil); err == nil {
 		t.Error("no error for what is no object")
 	}
 }
