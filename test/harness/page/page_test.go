@@ -51,3 +51,29 @@ func TestStepsAreCommandsAndFiles(t *testing.T) {
 		t.Errorf("the reader is at %s", reader.At)
 	}
 }
+
+// TestPagesHaveStepsToWalk holds the pages that are walked to the headings and blocks that their tests read.
+func TestPagesHaveStepsToWalk(t *testing.T) {
+	for _, c := range []struct {
+		name, from, to  string
+		commands, files int
+	}{
+		{"getting-started-cluster.md", "## 1. Install", "## 5. Uninstall", 14, 1},
+		{"getting-started-cluster.md", "## 5. Uninstall", "## On kind", 4, 0},
+		{"gitops.md", "## 1. The repository", "## 3. A denied commit, and a deletion", 10, 4},
+		{"gitops.md", "## 3. A denied commit, and a deletion", "## 4. CUE", 6, 0},
+		{"gitops.md", "## 4. CUE", "## Without Flux", 7, 2},
+	} {
+		var commands, files int
+		for _, s := range page.Steps(t, page.Read(t, c.name), c.from, c.to) {
+			if s.File != "" {
+				files++
+			} else {
+				commands++
+			}
+		}
+		if commands != c.commands || files != c.files {
+			t.Errorf("%s, from %q to %q: %d commands and %d files, want %d and %d", c.name, c.from, c.to, commands, files, c.commands, c.files)
+		}
+	}
+}
