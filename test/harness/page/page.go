@@ -16,8 +16,7 @@ import (
 	"testing"
 	"time"
 
-	"k8s.io/apimachinery/pkg/util/wait"
-
+	"github.com/skep-dev/skep/test/harness/await"
 	"github.com/skep-dev/skep/test/harness/module"
 )
 
@@ -108,27 +107,33 @@ type Reader struct {
 	Env []string
 }
 
+// patience bounds how long a step is repeated; far more than a reader needs.
+const patience = 2 * time.Minute
+
+var errAnother = errors.New("the output is another one")
+
 // Do does a step, and fails the test if the page shows another output. Services are reached and
 // signers known a moment after somebody said so, for which a reader would ask a second time: a
-// step with kubectl is repeated for up to a minute.
+// step with kubectl is repeated until then.
 func (r *Reader) Do(t testing.TB, s Step) {
 	t.Helper()
 	if s.File != "" {
 		r.write(t, s)
 		return
 	}
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
 	var out, at string
-	err := wait.PollUntilContextTimeout(t.Context(), 100*time.Millisecond, time.Minute, true, func(context.Context) (bool, error) {
-		var err error
+	err := await.Until(ctx, 100*time.Millisecond, func() (err error) {
 		// A command may take longer than repetitions may.
-		if out, at, err = r.run(t.Context(), s.Command); err != nil {
-			return false, err
+		if out, at, err = r.run(t.Context(), s.Command); err == nil && !Says(s.Shown, out) && strings.Contains(s.Command, "kubectl ") {
+			err = errAnother
 		}
-		return Says(s.Shown, out) || !strings.Contains(s.Command, "kubectl "), nil
+		return err
 	})
 	t.Logf("$ %s\n%s", s.Command, out)
 	if err == nil && !Says(s.Shown, out) {
-		err = errors.New("the output is another one")
+		err = errAnother
 	}
 	if err != nil {
 		t.Fatalf("the page shows\n%s\n%v", s.Shown, err)
