@@ -20,6 +20,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/intstr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/skep-dev/skep/api/v1alpha1"
@@ -239,6 +240,8 @@ func (g *gitops) waitsForNodes() {
 	g.t.Helper()
 	image, _ := g.Push("count:v1", programs.Object("xdp_count"), "team-a")
 	app := named("counter", image)
+	// The first step's node is another one each time: it may be the one that is away.
+	app.Spec.Rollout = &v1alpha1.Rollout{Steps: []intstr.IntOrString{intstr.FromString("100%")}}
 	g.until("the signer to be active", func() error { return g.Create(g.t.Context(), app.DeepCopy(), client.DryRunAll) })
 	away := g.nodes[2]
 	away.kill()

@@ -123,6 +123,18 @@ func TestFluxAppliesWhatCUEComesTo(t *testing.T) {
 			return nil
 		})
 	}
+
+	t.Log("docs/gitops.md, from an empty repository on")
+	// Nothing collects garbage here: what a CueArtifact owns stays.
+	for _, own := range []client.Object{
+		object("kustomize.toolkit.fluxcd.io/v1", "Kustomization", "apps"), o, object("source.toolkit.fluxcd.io/v1", "ExternalArtifact", "apps"),
+	} {
+		if err := g.Delete(t.Context(), own); err != nil {
+			t.Fatal(err)
+		}
+	}
+	g.clean()
+	newWalk(t, g).all()
 }
 
 // artifact is the revision that a CueArtifact's ExternalArtifact announces.

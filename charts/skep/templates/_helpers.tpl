@@ -229,7 +229,7 @@ fail until the Pods have it. */}}
 {{- end -}}
 {{- /* Without a cluster to ask, nobody knows. */ -}}
 {{- if and .Values.cue.enabled (lookup "v1" "Namespace" "" "kube-system") (not (.Capabilities.APIVersions.Has "source.toolkit.fluxcd.io/v1/ExternalArtifact")) -}}
-{{ fail "cue.enabled needs ExternalArtifact of source.toolkit.fluxcd.io/v1, which this cluster does not have: install Flux's source-controller v1.9 or later first" }}
+{{ fail "cue.enabled needs ExternalArtifact of source.toolkit.fluxcd.io/v1, which this cluster does not have: install Flux 2.7 (source-controller v1.7) or later first" }}
 {{- end -}}
 {{- if .Values.cue.enabled -}}
 {{- /* Two Pods cannot have a claim that one node has; of one that is not there yet, nobody knows. */ -}}

@@ -1,4 +1,6 @@
 // Package await has tests wait for a condition.
+//
+// It owns the loop alone: what is waited for, and for how long, its callers say.
 package await
 
 import (
