@@ -173,7 +173,7 @@ NOTE_CONTAINERD = go run ./test/harness/assets -built containerd >/dev/null 2>&1
 NOTE_FLUX = go run ./test/harness/assets -built flux >/dev/null 2>&1 || \
 	echo '*** NO FLUX: the tests with its controllers are SKIPPED. Build them with: make flux ***' >&2
 
-ARM64 ?= ./api/v1alpha1 ./hook/... ./bytecode/... ./image/... ./signing/... ./convert ./intent ./text \
+ARM64 ?= ./api/v1alpha1 ./hook/... ./bytecode/... ./image/... ./convert ./intent ./text \
 	./agent/plan ./agent/decide ./agent/history ./agent/targets ./agent/containers ./agent/functions ./agent/usdt ./agent/chain
 
 # test-kernels goes on without virtual machines.
