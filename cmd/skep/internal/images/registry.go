@@ -62,7 +62,7 @@ func (f *RegistryFlags) Client() (*registry.Client, error) {
 }
 
 // ClientFor opens images that others name: those of the registries that are allowed, each small
-// enough to be inspected. None of them is left on disk. Whoever pulls one releases it.
+// enough to be inspected. None of them is left on disk. A caller that pulls one releases it.
 func (f *RegistryFlags) ClientFor(allowed []string) (*registry.Client, error) {
 	return f.client(registry.Options{AllowedRegistries: slices.Concat([]string{}, allowed)}.ForInspection())
 }

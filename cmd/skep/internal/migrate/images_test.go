@@ -46,7 +46,7 @@ func TestARegistryIsAskedOnceForAReference(t *testing.T) {
 	}
 }
 
-// Whoever may write an application would fill the user's disk or memory with images.
+// A person who may write an application would fill the user's disk or memory with images.
 func TestImagesAreRememberedWithinBoundsAndNotOnDisk(t *testing.T) {
 	home := t.TempDir()
 	t.Setenv("XDG_CACHE_HOME", home)
