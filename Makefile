@@ -52,7 +52,7 @@ images: ## Make container images in dist/images.tar; PUSH=registry/folder pushes
 	go run ./release/images -push '$(PUSH)' $(if $(ARCH),-arch '$(ARCH)')
 
 release: ## Make release VERSION=vX.Y.Z in dist/release; KEY=cosign.key signs it, PUSH=registry/folder uploads it
-	go run ./release -version '$(VERSION)' -key '$(KEY)' -push '$(PUSH)' $(if $(BUILDER),-builder '$(BUILDER)') $(if $(ARCH),-arch '$(ARCH)')
+	GOFLAGS=-mod=readonly GOWORK=off GOEXPERIMENT= go run ./release -version '$(VERSION)' -key '$(KEY)' -push '$(PUSH)' $(if $(BUILDER),-builder '$(BUILDER)') $(if $(ARCH),-arch '$(ARCH)')
 
 demo: bin/skep bin/skep-demo ## Show the whole pipeline in the real kernel (root; ARGS=--keep leaves it running)
 	bin/skep-demo $(ARGS)

@@ -104,6 +104,9 @@ func (r *release) describe(command, arch string) (attest.Binary, error) {
 	if err != nil {
 		return attest.Binary{}, fmt.Errorf("read what is linked into %s: %w", command, err)
 	}
+	if err := (build.Link{Arch: arch, Stamp: &r.stamp}).Check(info); err != nil {
+		return attest.Binary{}, fmt.Errorf("check how %s was built: %w", command, err)
+	}
 	return attest.Binary{Command: command, Arch: arch, SHA256: sum, Build: info}, nil
 }
 

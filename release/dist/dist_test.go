@@ -10,6 +10,7 @@ import (
 	"io/fs"
 	"maps"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -126,11 +127,11 @@ func sums(t *testing.T, dir string) map[string]string {
 }
 
 // TestTwoFoldersGiveEqualReleases builds the same commit in two folders, as make release does,
-// with different settings of the one who builds.
+// with different settings of the one who builds, in the environment or by go env -w.
 func TestTwoFoldersGiveEqualReleases(t *testing.T) {
 	var all []map[string]string
-	for _, flags := range []string{"-buildvcs=true", "-tags=other"} {
-		t.Setenv("GOFLAGS", flags)
+	for _, set := range [][2]string{{"GOFLAGS", "-buildmode=pie"}, {"GOENV", settings(t, "GOFLAGS=-buildmode=pie\nGOAMD64=v3\n")}} {
+		t.Setenv(set[0], set[1])
 		o := options(t)
 		o.Build = build.Binaries
 		t.Chdir(o.Checkout)
@@ -143,6 +144,19 @@ func TestTwoFoldersGiveEqualReleases(t *testing.T) {
 	if diff := cmp.Diff(all[0], all[1]); diff != "" || len(all[0]) == 0 {
 		t.Errorf("%d files differ: %s", len(all[0]), diff)
 	}
+}
+
+// settings is a file such as go env -w writes. Go finds modules and its cache as before.
+func settings(t *testing.T, content string) string {
+	t.Helper()
+	found, err := exec.CommandContext(t.Context(), "go", "env", "GOMODCACHE", "GOPROXY").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	known := strings.Fields(string(found))
+	file := filepath.Join(t.TempDir(), "env")
+	write(t, file, content+"GOMODCACHE="+known[0]+"\nGOPROXY="+known[1]+"\n")
+	return file
 }
 
 // once are folders of binaries by their architecture, which TestMain removes.
