@@ -8,8 +8,10 @@ package dist
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -30,7 +32,7 @@ type Options struct {
 	// that differs from it is an error.
 	Checkout string
 	// Dir is the folder of the release, such as dist/release. It is replaced as a whole, and
-	// only by a release that is complete.
+	// only by a release that is complete. It is new, empty, or has a release.
 	Dir string
 	// Folder is the registry and folder that images are named below, such as
 	// ghcr.io/skep-dev.
@@ -95,9 +97,9 @@ type release struct {
 	stamp build.Stamp
 	// source has the files of the commit, bin the binaries, each below its architecture.
 	source, bin string
-	// stage becomes Dir.
-	stage     string
-	artifacts []Artifact
+	// stage becomes Dir, and what was Dir becomes before.
+	stage, before string
+	artifacts     []Artifact
 	// inputs are what Go wrote into the binaries.
 	inputs inputs
 }
@@ -113,6 +115,9 @@ func Make(ctx context.Context, o Options) error {
 	if len(o.Architectures) == 0 {
 		o.Architectures = []string{"amd64", "arm64"}
 	}
+	if err := replaceable(o.Dir); err != nil {
+		return err
+	}
 	if err := os.MkdirAll(filepath.Dir(o.Dir), 0o750); err != nil {
 		return err
 	}
@@ -122,7 +127,7 @@ func Make(ctx context.Context, o Options) error {
 		return err
 	}
 	defer func() { _ = os.RemoveAll(work) }()
-	r := &release{Options: o, bin: filepath.Join(work, "bin"), stage: filepath.Join(work, "stage")}
+	r := &release{Options: o, bin: filepath.Join(work, "bin"), stage: filepath.Join(work, "stage"), before: filepath.Join(work, "before")}
 	steps := []func(context.Context) error{r.readCommit(work), r.buildBinaries, r.makeImages, r.addMore, r.attest, r.sign, r.replace}
 	if o.Push {
 		steps = append(steps, r.push)
@@ -162,12 +167,31 @@ func (r *release) addMore(ctx context.Context) error {
 	return r.addArtifacts(artifacts)
 }
 
-// replace has what was staged take the place of the release before.
-func (r *release) replace(context.Context) error {
-	if err := os.RemoveAll(r.Dir); err != nil {
-		return fmt.Errorf("remove the release before: %w", err)
+// replaceable returns an error for a folder that has something else than a release.
+func replaceable(dir string) error {
+	entries, err := os.ReadDir(dir)
+	if errors.Is(err, fs.ErrNotExist) || err == nil && len(entries) == 0 {
+		return nil
 	}
-	return os.Rename(r.stage, r.Dir)
+	if err == nil {
+		_, err = os.Stat(filepath.Join(dir, SumsFile))
+	}
+	if err != nil {
+		return fmt.Errorf("replace folder %s: it has no release; name another folder, or remove it: %w", dir, err)
+	}
+	return nil
+}
+
+// replace has what was staged take the place of the release before, which comes back where that
+// fails.
+func (r *release) replace(context.Context) error {
+	if err := os.Rename(r.Dir, r.before); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("move the release before: %w", err)
+	}
+	if err := os.Rename(r.stage, r.Dir); err != nil {
+		return errors.Join(err, os.Rename(r.before, r.Dir))
+	}
+	return nil
 }
 
 // say tells what was made.

@@ -378,6 +378,8 @@ func TestNoReleaseIsBetterThanAHalfOne(t *testing.T) {
 		"a version that is none":            {func(o *dist.Options) { o.Version = "1.2" }, "write it as vX.Y.Z"},
 		"a file that is not as committed":   {func(o *dist.Options) { write(t, filepath.Join(o.Checkout, "go.mod"), "module other\n") }, "go.mod differs from its commit"},
 		"a file that is committed and gone": {func(o *dist.Options) { _ = os.Remove(filepath.Join(o.Checkout, "go.mod")) }, "go.mod differs from its commit"},
+		"a file that is in no commit":       {func(o *dist.Options) { write(t, filepath.Join(o.Checkout, "cmd", "skep", "more.go"), "package main\n") }, "cmd/skep/more.go is not in the commit"},
+		"a folder that has no release":      {func(o *dist.Options) { _ = os.Remove(filepath.Join(o.Dir, dist.SumsFile)) }, "it has no release; name another folder"},
 		"a folder that is no checkout":      {func(o *dist.Options) { o.Checkout = t.TempDir() }, "it lies in no git repository"},
 		"binaries that cannot be linked":    {func(o *dist.Options) { o.Build = func(context.Context, build.Link) error { return broken } }, "no linker"},
 		"a chart that cannot be made": {func(o *dist.Options) {
@@ -388,6 +390,7 @@ func TestNoReleaseIsBetterThanAHalfOne(t *testing.T) {
 		t.Run(sentence, func(t *testing.T) {
 			o := options(t)
 			write(t, filepath.Join(o.Dir, "before"), "")
+			write(t, filepath.Join(o.Dir, dist.SumsFile), "")
 			c.with(&o)
 			if err := dist.Make(t.Context(), o); err == nil || !strings.Contains(err.Error(), c.says) {
 				t.Errorf("got %v, want %s", err, c.says)
