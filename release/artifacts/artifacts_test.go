@@ -103,7 +103,7 @@ func TestEqualInputGivesEqualDigests(t *testing.T) {
 }
 
 func TestAVersionThatIsNoneIsRefused(t *testing.T) {
-	for _, version := range []string{"", "0.2.0", "v0.2", "v0.2.0+", "latest"} {
+	for _, version := range []string{"", "0.2.0", "v0.2", "v0.2.0+", "v0.2.0+build.5", "latest"} {
 		if _, err := artifacts.Chart(artifacts.Options{Files: chartFolder(), Version: version}); err == nil || !strings.Contains(err.Error(), "vX.Y.Z") {
 			t.Errorf("a chart of %q: %v", version, err)
 		}

@@ -15,6 +15,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/skep-dev/skep/image"
+	"github.com/skep-dev/skep/release/build"
 )
 
 // The media types of a chart (https://helm.sh/docs/topics/registries/).
@@ -59,7 +60,7 @@ func Chart(o Options) (Artifact, error) {
 }
 
 func chartOf(o Options) (Artifact, error) {
-	if err := checkVersion(o.Version); err != nil {
+	if err := build.CheckVersion(o.Version); err != nil {
 		return Artifact{}, err
 	}
 	files, err := chartFiles(o.Files)
@@ -89,7 +90,7 @@ func chartOf(o Options) (Artifact, error) {
 		return Artifact{}, err
 	}
 	made, err := assemble(blob{mediaType: chartConfigType, data: config}, blob{mediaType: chartContentType, data: packed}, about.annotations(o.Created))
-	return Artifact{Repository: "charts/" + about.Name, Tag: tagOf(about.Version), Image: made}, err
+	return Artifact{Repository: "charts/" + about.Name, Tag: about.Version, Image: made}, err
 }
 
 // annotations are those that helm push writes.

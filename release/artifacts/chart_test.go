@@ -171,7 +171,7 @@ func TestTheChartsValuesKeepTheirComments(t *testing.T) {
 }
 
 func TestTheChartsConfigIsItsMetadata(t *testing.T) {
-	chart, err := artifacts.Chart(artifacts.Options{Files: chartFolder(), Version: "v1.2.3-rc.1+build.5"})
+	chart, err := artifacts.Chart(artifacts.Options{Files: chartFolder(), Version: "v1.2.3-rc.1"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -189,7 +189,7 @@ func TestTheChartsConfigIsItsMetadata(t *testing.T) {
 	if diff := cmp.Diff(packed, config); diff != "" {
 		t.Error(diff)
 	}
-	if config["version"] != "1.2.3-rc.1+build.5" || config["appVersion"] != config["version"] || chart.Tag != "1.2.3-rc.1_build.5" {
+	if config["version"] != "1.2.3-rc.1" || config["appVersion"] != config["version"] || chart.Tag != "1.2.3-rc.1" {
 		t.Errorf("it is %v, tagged %s", config, chart.Tag)
 	}
 }

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"regexp"
 	"strings"
+
+	"github.com/skep-dev/skep/release/build"
 )
 
 // unreleased is the heading of what no release has yet.
@@ -17,7 +19,7 @@ var relative = regexp.MustCompile(`\]\(([A-Za-z0-9_./-]+[^:)\s]*)\)`)
 // heading itself is left out, and links to files lead to the version's tag. An empty
 // section is an error.
 func Notes(changelog []byte, version string) ([]byte, error) {
-	if err := checkVersion(version); err != nil {
+	if err := build.CheckVersion(version); err != nil {
 		return nil, err
 	}
 	text, found := section(string(changelog), version)
@@ -33,7 +35,7 @@ func Notes(changelog []byte, version string) ([]byte, error) {
 	if !says(text) {
 		return nil, fmt.Errorf("read release notes of %s: the changelog's section %q is empty: say in it what a user notices", version, "## "+heading)
 	}
-	return []byte(relative.ReplaceAllString(text, "]("+sourceURL+"/blob/"+version+"/$1)") + "\n"), nil
+	return []byte(relative.ReplaceAllString(text, "]("+build.Source+"/blob/"+version+"/$1)") + "\n"), nil
 }
 
 // section is what stands below a heading, up to the next of its level. The heading may have the

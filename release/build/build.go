@@ -17,6 +17,8 @@ import (
 	"runtime/debug"
 	"strings"
 	"time"
+
+	"golang.org/x/mod/semver"
 )
 
 // Component is one of the binaries, and the image of it.
@@ -61,6 +63,15 @@ func Components() []Component {
 // pages of html/template. With these, the linker keeps every method of every type: 4 MB more
 // of the agent.
 const NoTrace = "grpcnotrace"
+
+// CheckVersion returns an error for everything but a whole semantic version: v1.2.3, with a
+// pre-release or without. Build metadata has no place in a tag, and CUE takes none.
+func CheckVersion(version string) error {
+	if version == "" || semver.Canonical(version) != version {
+		return fmt.Errorf("read version %q: write it as vX.Y.Z, such as v0.2.0 or v0.2.0-rc.1", version)
+	}
+	return nil
+}
 
 // Stamp is what binaries of a release say of themselves.
 type Stamp struct {

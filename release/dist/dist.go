@@ -12,14 +12,16 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"net/url"
 	"os"
 	"path/filepath"
 	"strings"
 	"time"
 
+	"github.com/google/go-containerregistry/pkg/name"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
-	"golang.org/x/mod/semver"
 
+	"github.com/skep-dev/skep/image"
 	"github.com/skep-dev/skep/release/build"
 	"github.com/skep-dev/skep/signing/sign"
 )
@@ -37,7 +39,7 @@ type Options struct {
 	// Folder is the registry and folder that images are named below, such as
 	// ghcr.io/skep-dev.
 	Folder string
-	// Push has all of it uploaded to Folder.
+	// Push has all of it uploaded to Folder. It needs a Key.
 	Push bool
 	// Key signs. Without one nothing is signed.
 	Key *sign.PrivateKey
@@ -106,17 +108,14 @@ type release struct {
 
 // Make makes a release, and pushes it if that is asked for.
 func Make(ctx context.Context, o Options) error {
-	if core, _, _ := strings.Cut(o.Version, "+"); semver.Canonical(o.Version) != core || core == "" {
-		return fmt.Errorf("read version %q: write it as vX.Y.Z, such as v0.2.0 or v0.2.0-rc.1", o.Version)
+	if err := o.check(); err != nil {
+		return err
 	}
 	if o.Build == nil {
 		o.Build = build.Binaries
 	}
 	if len(o.Architectures) == 0 {
 		o.Architectures = []string{"amd64", "arm64"}
-	}
-	if err := replaceable(o.Dir); err != nil {
-		return err
 	}
 	if err := os.MkdirAll(filepath.Dir(o.Dir), 0o750); err != nil {
 		return err
@@ -138,6 +137,24 @@ func Make(ctx context.Context, o Options) error {
 		}
 	}
 	return nil
+}
+
+// check returns an error for options by which no release can be made: it would come after minutes
+// of building.
+func (o Options) check() error {
+	if err := build.CheckVersion(o.Version); err != nil {
+		return err
+	}
+	if _, err := name.NewRepository(o.Folder+"/"+filesRepository, name.StrictValidation); err != nil {
+		return fmt.Errorf("read registry and folder: %s; write them as registry.example.com/team", image.Scrub(err.Error()))
+	}
+	if u, err := url.Parse(o.Builder); err != nil || !u.IsAbs() {
+		return fmt.Errorf("read builder %q: it is no URI; write it as https://ci.example.com/release", image.Scrub(o.Builder))
+	}
+	if o.Push && o.Key == nil {
+		return errors.New("push release: nobody could verify one that is not signed; sign it with KEY=cosign.key, or push images for a trial by make images PUSH=registry/folder")
+	}
+	return replaceable(o.Dir)
 }
 
 // addMore adds what else is released.

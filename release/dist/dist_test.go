@@ -376,6 +376,10 @@ func TestNoReleaseIsBetterThanAHalfOne(t *testing.T) {
 		says string
 	}{
 		"a version that is none":            {func(o *dist.Options) { o.Version = "1.2" }, "write it as vX.Y.Z"},
+		"a version with build metadata":     {func(o *dist.Options) { o.Version = "v1.2.3+4" }, "write it as vX.Y.Z"},
+		"a push that nobody could verify":   {func(o *dist.Options) { o.Push = true }, "sign it with KEY=cosign.key"},
+		"a folder of no registry":           {func(o *dist.Options) { o.Folder = "team" }, "write them as registry.example.com/team"},
+		"a builder that is no URI":          {func(o *dist.Options) { o.Builder = "me" }, `read builder "me": it is no URI`},
 		"a file that is not as committed":   {func(o *dist.Options) { write(t, filepath.Join(o.Checkout, "go.mod"), "module other\n") }, "go.mod differs from its commit"},
 		"a file that is committed and gone": {func(o *dist.Options) { _ = os.Remove(filepath.Join(o.Checkout, "go.mod")) }, "go.mod differs from its commit"},
 		"a file that is in no commit":       {func(o *dist.Options) { write(t, filepath.Join(o.Checkout, "cmd", "skep", "more.go"), "package main\n") }, "cmd/skep/more.go is not in the commit"},

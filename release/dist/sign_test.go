@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 	"github.com/google/go-containerregistry/pkg/name"
 	"github.com/google/go-containerregistry/pkg/registry"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
@@ -97,6 +98,25 @@ func signedRelease(t *testing.T) (o dist.Options, public []byte) {
 		t.Fatal(err)
 	}
 	return o, public
+}
+
+// TestAVersionIsReleasedOnce pushes a release again, which changes nothing, and then another one of
+// the same version.
+func TestAVersionIsReleasedOnce(t *testing.T) {
+	o, _ := signedRelease(t)
+	before := references(t, o)
+	o.Dir = filepath.Join(t.TempDir(), "release")
+	if err := dist.Make(t.Context(), o); err != nil {
+		t.Errorf("the same release: %v", err)
+	}
+	o.Time = committed.Add(time.Hour)
+	if err := dist.Make(t.Context(), o); err == nil || !strings.Contains(err.Error(), "it was released already as sha256:") {
+		t.Errorf("another release of the same version: %v", err)
+	}
+	byName := cmpopts.SortSlices(func(a, b name.Digest) bool { return a.String() < b.String() })
+	if diff := cmp.Diff(before, references(t, o), byName, cmp.Comparer(func(a, b name.Digest) bool { return a.String() == b.String() })); diff != "" {
+		t.Error(diff)
+	}
 }
 
 // references are all images of a release by digest, those of an index too.
