@@ -74,6 +74,12 @@ func TestAKeyIsReadWithThePasswordOfTheEnvironment(t *testing.T) {
 		if (err == nil) != c.signs || (key != nil) != c.signs {
 			t.Errorf("%s: %v", sentence, err)
 		}
+		if left, set := os.LookupEnv(passwordVariable); set {
+			t.Errorf("%s: commands would be run with the password %q", sentence, left)
+		}
+		if err != nil && !strings.Contains(err.Error(), "$"+passwordVariable) {
+			t.Errorf("%s: %v", sentence, err)
+		}
 		if err != nil && c.password != "" && strings.Contains(err.Error(), c.password) {
 			t.Errorf("%s stands in the error: %v", sentence, err)
 		}
@@ -91,7 +97,11 @@ func TestARunThatCannotBeIsRefusedAtOnce(t *testing.T) {
 	}{
 		"no version":              {nil, "", "write VERSION=vX.Y.Z"},
 		"a version that is none":  {[]string{"-version", "1"}, "", "write it as vX.Y.Z"},
+		"a version of no module":  {[]string{"-version", "v2.0.0"}, "", "give it the path of that major version first"},
 		"a time that is none":     {[]string{"-version", "v1.2.3"}, "now", "is no number of seconds since 1970"},
+		"a time before 1970":      {[]string{"-version", "v1.2.3"}, "-1", "is no number of seconds since 1970"},
+		"a time of no archive":    {[]string{"-version", "v1.2.3"}, "8589934592", "after the year 2242"},
+		"a version without flag":  {[]string{"v1.2.3"}, "", `"v1.2.3" is none; the version is given as`},
 		"a key that is not there": {[]string{"-version", "v1.2.3", "-key", "missing.key"}, "", "read key"},
 	} {
 		t.Setenv(epochVariable, c.epoch)

@@ -15,6 +15,8 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"runtime/debug"
+	"slices"
 	"strings"
 	"time"
 
@@ -45,6 +47,9 @@ type Options struct {
 	Key *sign.PrivateKey
 	// Builder is the URI of who builds, for the provenance.
 	Builder string
+	// Authorities is the module that the certificate authorities of images are from, for the
+	// provenance: see build.AuthoritiesModule.
+	Authorities debug.Module
 	// Time is the time of all that is made; zero for the commit's.
 	Time time.Time
 	// Architectures are those of the binaries and images, as Go calls them; nil for amd64
@@ -117,6 +122,7 @@ func Make(ctx context.Context, o Options) error {
 	if len(o.Architectures) == 0 {
 		o.Architectures = []string{"amd64", "arm64"}
 	}
+	o.Architectures = slices.Compact(slices.Sorted(slices.Values(o.Architectures)))
 	if err := os.MkdirAll(filepath.Dir(o.Dir), 0o750); err != nil {
 		return err
 	}

@@ -12,6 +12,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime/debug"
 	"slices"
 	"strings"
 	"testing"
@@ -100,6 +101,7 @@ func options(t *testing.T) dist.Options {
 	return dist.Options{
 		Version: "v1.2.3-rc.1", Checkout: checkout(t), Dir: filepath.Join(t.TempDir(), "dist", "release"),
 		Folder: "registry.example.com/team", Builder: "https://example.com/ci", Out: new(bytes.Buffer), Build: linked,
+		Authorities: debug.Module{Path: "example.com/roots", Version: "v1.0.0", Sum: "h1:47DEQpj8HBSa+/TImW+5JCeuQeRkm5NMpJWZG3hSuFU="},
 	}
 }
 
@@ -342,7 +344,10 @@ func TestWhatIsSaidOfARelease(t *testing.T) {
 					Version         string
 					SourceDateEpoch int64
 				}
-				ResolvedDependencies []struct{ Digest map[string]string }
+				ResolvedDependencies []struct {
+					URI    string
+					Digest map[string]string
+				}
 			}
 			RunDetails struct{ Builder struct{ ID string } }
 		}
@@ -362,6 +367,10 @@ func TestWhatIsSaidOfARelease(t *testing.T) {
 		t.Errorf("%d subjects: %+v", len(said.Subject), said.Subject)
 	}
 	p := said.Predicate
+	if all := p.BuildDefinition.ResolvedDependencies; !strings.HasPrefix(all[len(all)-1].URI, "pkg:golang/example.com/roots@v1.0.0") ||
+		len(all[len(all)-1].Digest["dirHash"]) != 64 {
+		t.Errorf("the authorities of images are from nowhere: %+v", all)
+	}
 	if p.BuildDefinition.ExternalParameters.Version != o.Version || p.BuildDefinition.ExternalParameters.SourceDateEpoch != 1_800_000_000 ||
 		len(p.BuildDefinition.ResolvedDependencies[0].Digest["gitCommit"]) != 40 || p.RunDetails.Builder.ID != "https://example.com/ci" {
 		t.Errorf("%+v", p)

@@ -48,6 +48,7 @@ func (a Artifact) digests() ([]v1.Hash, error) {
 // makeImages makes an image of each binary, for all architectures.
 func (r *release) makeImages(context.Context) error {
 	authorities := build.MozillaAuthorities()
+	r.inputs.addModules(r.Authorities)
 	var all []Artifact
 	for _, c := range build.Components() {
 		a := Artifact{Repository: c.Command, Tag: r.Version, SBOMs: map[v1.Hash][]byte{}}
