@@ -38,7 +38,7 @@ UPDATE ?=
 ARCH ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help build bin/skep bin/skep-demo images release demo demo-cluster containerd flux assets test test-integration test-gitops test-race test-e2e test-kernels corpus fuzz bench bench-cluster cosign generate verify lint fmt clean
+.PHONY: help build bin/skep bin/skep-demo images cut release demo demo-cluster containerd flux assets test test-integration test-gitops test-race test-e2e test-kernels corpus fuzz bench bench-cluster cosign generate verify lint fmt clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -51,6 +51,10 @@ bin/skep bin/skep-demo:
 
 images: ## Make container images in dist/images.tar; PUSH=registry/folder pushes them instead
 	go run ./release/images -push '$(PUSH)' $(if $(ARCH),-arch '$(ARCH)')
+
+cut: ## Give changelog, chart and kustomize directory the VERSION=vX.Y.Z that is released next; look at it and commit it
+	go run ./release/cut -version '$(VERSION)'
+	go generate ./release/kustomize
 
 release: ## Make release VERSION=vX.Y.Z in dist/release; KEY=cosign.key signs it, PUSH=registry/folder uploads it
 	GOFLAGS=-mod=readonly GOWORK=off GOEXPERIMENT= go run ./release -version '$(VERSION)' -key '$(KEY)' -push '$(PUSH)' $(if $(BUILDER),-builder '$(BUILDER)') $(if $(FOLDER),-folder '$(FOLDER)') $(if $(ARCH),-arch '$(ARCH)')

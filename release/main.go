@@ -17,6 +17,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/skep-dev/skep/release/artifacts"
 	"github.com/skep-dev/skep/release/build"
 	"github.com/skep-dev/skep/release/dist"
 	"github.com/skep-dev/skep/schemas"
@@ -85,6 +86,10 @@ func run(out io.Writer, args []string) error {
 		return err
 	}
 	if o.Key, err = privateKey(*key); err != nil {
+		return err
+	}
+	// What is released is the commit, which the working tree has to be equal to.
+	if err := artifacts.CheckCut(os.DirFS(o.Checkout), o.Version); err != nil {
 		return err
 	}
 	if o.Authorities, err = build.AuthoritiesModule(); err != nil {

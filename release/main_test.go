@@ -23,7 +23,7 @@ func TestMain(m *testing.M) {
 
 func TestWhatIsReleasedBesideImages(t *testing.T) {
 	made := dist.Made{
-		Stamp: build.Stamp{Version: "v1.2.3", Time: time.Unix(1_800_000_000, 0)}, Source: "..", Folder: "registry.example.com/team",
+		Stamp: build.Stamp{Version: "v1.2.3-rc.1", Time: time.Unix(1_800_000_000, 0)}, Source: "..", Folder: "registry.example.com/team",
 		Images: map[string]string{
 			"controller": "skep-controller@sha256:" + strings.Repeat("a", 64), "agent": "skep-agent@sha256:" + strings.Repeat("b", 64),
 		},
@@ -37,7 +37,7 @@ func TestWhatIsReleasedBesideImages(t *testing.T) {
 		tags[a.Repository] = a.Tag
 	}
 	for repository, tag := range map[string]string{
-		"charts/skep": "1.2.3", "kustomize/skep": "v1.2.3", "policies/baseline": "v1.2.3", "policies/restricted": "v1.2.3", "policies/library": "v1.2.3",
+		"charts/skep": "1.2.3-rc.1", "kustomize/skep": "v1.2.3-rc.1", "policies/baseline": "v1.2.3-rc.1", "policies/restricted": "v1.2.3-rc.1", "policies/library": "v1.2.3-rc.1",
 	} {
 		if tags[repository] != tag {
 			t.Errorf("%s has the tag %q: %v", repository, tags[repository], tags)
