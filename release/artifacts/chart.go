@@ -81,7 +81,7 @@ func chartOf(o Options) (Artifact, error) {
 			return Artifact{}, fmt.Errorf("fill images into %s: %w", valuesFile, err)
 		}
 	}
-	_, packed, err := archived(inChartOrder(about.Name, files), o.Created.UTC())
+	_, packed, err := image.Archive(inChartOrder(about.Name, files), o.Created.UTC())
 	if err != nil {
 		return Artifact{}, err
 	}
@@ -136,7 +136,7 @@ func chartFiles(from fs.FS) (map[string][]byte, error) {
 }
 
 // inChartOrder is the order in which Helm packs a chart's files, below the chart's name.
-func inChartOrder(chart string, files map[string][]byte) []file {
+func inChartOrder(chart string, files map[string][]byte) []image.File {
 	rank := func(p string) int {
 		if i := slices.Index([]string{chartFile, valuesFile, schemaFile}, p); i >= 0 {
 			return i - 4
@@ -149,9 +149,9 @@ func inChartOrder(chart string, files map[string][]byte) []file {
 	paths := slices.SortedFunc(maps.Keys(files), func(a, b string) int {
 		return cmp.Or(cmp.Compare(rank(a), rank(b)), cmp.Compare(a, b))
 	})
-	var all []file
+	var all []image.File
 	for _, p := range paths {
-		all = append(all, file{chart + "/" + p, files[p]})
+		all = append(all, image.File{Name: chart + "/" + p, Content: files[p]})
 	}
 	return all
 }

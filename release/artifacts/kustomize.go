@@ -30,7 +30,7 @@ func kustomizeOf(o Options) (Artifact, error) {
 	if err := build.CheckVersion(o.Version); err != nil {
 		return Artifact{}, err
 	}
-	var files []file
+	var files []image.File
 	used := map[string]bool{}
 	err := fs.WalkDir(o.Files, ".", func(p string, entry fs.DirEntry, err error) error {
 		if err != nil || entry.IsDir() {
@@ -40,7 +40,7 @@ func kustomizeOf(o Options) (Artifact, error) {
 		if err == nil && len(o.Images) > 0 {
 			content, err = byDigest(content, o.Images, used)
 		}
-		files = append(files, file{p, content})
+		files = append(files, image.File{Name: p, Content: content})
 		return err
 	})
 	if err != nil {
@@ -51,7 +51,7 @@ func kustomizeOf(o Options) (Artifact, error) {
 			return Artifact{}, fmt.Errorf("no object has an image of %s", component)
 		}
 	}
-	plain, packed, err := archived(files, o.Created.UTC())
+	plain, packed, err := image.Archive(files, o.Created.UTC())
 	if err != nil {
 		return Artifact{}, err
 	}
