@@ -108,7 +108,7 @@ func epoch(given string) (time.Time, error) {
 	if err != nil {
 		return time.Time{}, fmt.Errorf("read $%s: %q is no number of seconds since 1970, or one after the year 2242", epochVariable, given)
 	}
-	return time.Unix(int64(seconds), 0).UTC(), nil //nolint:gosec // it has 33 bits
+	return time.Unix(int64(seconds), 0).UTC(), nil
 }
 
 // privateKey reads the key in a file; nil where none is given. The password leaves the environment:
