@@ -49,7 +49,7 @@ type metadata struct {
 }
 
 // Chart makes the chart as helm package and helm push make it: oci://…/charts/skep, of the
-// release's version without the v, which is its appVersion, too. The images become defaults of
+// release's version without the v. Its appVersion has the v, since images are tagged so. The images become defaults of
 // its values, whose comments stay.
 func Chart(o Options) (Artifact, error) {
 	a, err := chartOf(o)
@@ -72,7 +72,7 @@ func chartOf(o Options) (Artifact, error) {
 		return Artifact{}, fmt.Errorf("read %s: %w", chartFile, err)
 	}
 	about.Version = strings.TrimPrefix(o.Version, "v")
-	about.AppVersion = about.Version
+	about.AppVersion = o.Version
 	if files[chartFile], err = yaml.Marshal(about); err != nil {
 		return Artifact{}, err
 	}
@@ -114,7 +114,10 @@ func chartFiles(from fs.FS) (map[string][]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	patterns := strings.Fields(string(ignored))
+	patterns, err := ignoredNames(string(ignored))
+	if err != nil {
+		return nil, err
+	}
 	files := map[string][]byte{}
 	err = fs.WalkDir(from, ".", func(file string, entry fs.DirEntry, err error) error {
 		if err != nil {
@@ -133,6 +136,22 @@ func chartFiles(from fs.FS) (map[string][]byte, error) {
 		return err
 	})
 	return files, err
+}
+
+// ignoredNames are the patterns of .helmignore, which all are of a file's or folder's own name: what
+// else Helm has there, such as paths, would be read as something else here.
+func ignoredNames(content string) ([]string, error) {
+	var patterns []string
+	for line := range strings.Lines(content) {
+		switch line = strings.TrimSpace(line); {
+		case line == "", strings.HasPrefix(line, "#"):
+		case strings.ContainsAny(line, "/! "):
+			return nil, fmt.Errorf("read %s: %q is more than the pattern of a name: write one, such as *.swp", ignoredFile, line)
+		default:
+			patterns = append(patterns, line)
+		}
+	}
+	return patterns, nil
 }
 
 // inChartOrder is the order in which Helm packs a chart's files, below the chart's name.

@@ -1,6 +1,7 @@
 package artifacts
 
 import (
+	"bytes"
 	"fmt"
 	"io/fs"
 	"regexp"
@@ -19,7 +20,8 @@ const (
 	ChartFile     = "charts/skep/" + chartFile
 )
 
-// chartVersions are the lines of Chart.yaml that have its version.
+// chartVersions are the lines of Chart.yaml that have its version. That of the application has the
+// v, since it is the tag of images.
 var chartVersions = regexp.MustCompile(`(?m)^(version|appVersion): .*$`)
 
 // Cut returns changelog and Chart.yaml as the commit of a release has them: what was unreleased
@@ -43,7 +45,13 @@ func Cut(changelog, chart []byte, version string, at time.Time) (cutChangelog, c
 	before := "## " + unreleased + "\n"
 	after := before + "\n## " + version + " - " + at.UTC().Format(time.DateOnly) + "\n"
 	cut := strings.Replace(string(changelog), before, after, 1)
-	return []byte(cut), chartVersions.ReplaceAll(chart, []byte("$1: "+strings.TrimPrefix(version, "v"))), nil
+	cutChart = chartVersions.ReplaceAllFunc(chart, func(line []byte) []byte {
+		if bytes.HasPrefix(line, []byte("appVersion")) {
+			return []byte("appVersion: " + version)
+		}
+		return []byte("version: " + strings.TrimPrefix(version, "v"))
+	})
+	return []byte(cut), cutChart, nil
 }
 
 // CheckCut returns an error where the files of a commit are not those of a version: the changelog
@@ -65,7 +73,7 @@ func CheckCut(repository fs.FS, version string) error {
 	if err := yaml.UnmarshalStrict(content, &about); err != nil {
 		return fmt.Errorf("read %s: %w", ChartFile, err)
 	}
-	if "v"+about.Version != version || "v"+about.AppVersion != version {
+	if "v"+about.Version != version || about.AppVersion != version {
 		return fmt.Errorf("release %s: %s has version %s and appVersion %s: %s", version, ChartFile, about.Version, about.AppVersion, howToCut(version))
 	}
 	return nil

@@ -12,7 +12,7 @@ import (
 
 const (
 	uncut      = "# Changelog\n\n## Unreleased\n\n- A thing.\n\n## v0.1.0 - 2026-01-01\n\n- Old.\n"
-	uncutChart = "apiVersion: v2\nname: skep\nversion: 0.1.0\nappVersion: 0.1.0\nkubeVersion: \">=1.30.0-0\"\n"
+	uncutChart = "apiVersion: v2\nname: skep\nversion: 0.1.0\nappVersion: v0.1.0\nkubeVersion: \">=1.30.0-0\"\n"
 )
 
 func TestACutGivesWhatIsUnreleasedAVersion(t *testing.T) {
@@ -44,11 +44,13 @@ func TestAReleaseIsOfACommitThatWasCut(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	tagged := strings.Replace(string(chart), "appVersion: v0", "appVersion: 0", 1)
 	for sentence, c := range map[string]struct{ changelog, chart, version, says string }{
+		"an image of another tag":        {string(changelog), tagged, "v0.2.0", "has version 0.2.0 and appVersion 0.2.0:"},
 		"the version that was cut":       {string(changelog), string(chart), "v0.2.0", ""},
 		"a pre-release of any commit":    {uncut, uncutChart, "v0.2.0-rc.1", ""},
 		"a version without a section":    {uncut, uncutChart, "v0.2.0", `no section "## v0.2.0": make cut VERSION=v0.2.0`},
-		"a chart of the version before":  {string(changelog), uncutChart, "v0.2.0", "has version 0.1.0 and appVersion 0.1.0: make cut VERSION=v0.2.0"},
+		"a chart of the version before":  {string(changelog), uncutChart, "v0.2.0", "has version 0.1.0 and appVersion v0.1.0: make cut VERSION=v0.2.0"},
 		"a commit of the version before": {uncut, string(chart), "v0.1.0", "has version 0.2.0"},
 	} {
 		files := fstest.MapFS{artifacts.ChangelogFile: {Data: []byte(c.changelog)}, artifacts.ChartFile: {Data: []byte(c.chart)}}
