@@ -16,7 +16,7 @@ var obstacles = map[ebpf.ProgramType]string{
 	ebpf.LWTSeg6Local: "it is a part of a route, which ip-route(8) adds (encap seg6local)",
 	ebpf.LircMode2:    "it attaches to an infrared receiver, for which the kernel has no links",
 	ebpf.StructOps:    "it is a table of functions that the kernel calls, such as a congestion control, and not one program",
-	ebpf.Syscall:      "it attaches to nothing, and runs when a process asks for it",
+	ebpf.Syscall:      "it attaches to nothing: a process has it run, cannot be ended meanwhile, and it may load programs that nobody has read (bpf_sys_bpf)",
 }
 
 // Obstacle says why the hook is not attached; empty where it is, or where no more is to be

@@ -2,8 +2,8 @@ package hook
 
 import "github.com/cilium/ebpf"
 
-// table holds every hook that cilium/ebpf's package link can attach, plus the
-// clsact TC hooks. MinKernel is the first kernel where the program can be held
+// table holds every hook that cilium/ebpf's package link can attach, the clsact TC
+// hooks, and what libbpf has sections for and nothing attaches. MinKernel is the first kernel where the program can be held
 // by a bpf_link where there is such a link, else the first with the program
 // type: what has no link cannot be pinned, and ends with the agent. The source is
 // ebpf-docs, data/feature-versions.yaml (BSD-2), and the kernel's history where
@@ -94,5 +94,6 @@ var table = []Hook{
 	{"lwt_seg6local", []string{"lwt_seg6local"}, ebpf.LWTSeg6Local, ebpf.AttachNone, None, "4.18", false, Exclusive, ByOverlap, Traffic, false},
 	{"sk_msg", []string{"sk_msg"}, ebpf.SkMsg, ebpf.AttachSkMsgVerdict, None, "6.10", false, Exclusive, ByOverlap, Traffic, false},
 	{"lirc_mode2", []string{"lirc_mode2"}, ebpf.LircMode2, ebpf.AttachLircMode2, None, "4.18", false, Parallel, ByOverlap, Observe, false},
+	{"syscall", []string{"syscall"}, ebpf.Syscall, ebpf.AttachNone, None, "5.14", false, Exclusive, ByOverlap, Control, false},
 	{"struct_ops", []string{"struct_ops"}, ebpf.StructOps, ebpf.AttachNone, None, "6.4", false, Exclusive, ByLinkUpdate, Control, false},
 }
