@@ -1,6 +1,7 @@
 package main
 
 import (
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
@@ -109,6 +110,9 @@ func TestARunThatCannotBeIsRefusedAtOnce(t *testing.T) {
 		if err := run(&out, append(c.args, "-dir", filepath.Join(t.TempDir(), "release"))); err == nil || !strings.Contains(err.Error(), c.says) {
 			t.Errorf("%s: %v", sentence, err)
 		}
+	}
+	if err := run(io.Discard, []string{"-help"}); err != nil {
+		t.Errorf("help is asked for: %v", err)
 	}
 	if at, err := epoch("1800000000"); err != nil || !cmp.Equal(at, time.Unix(1_800_000_000, 0)) {
 		t.Errorf("%v, %v", at, err)

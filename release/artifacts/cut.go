@@ -36,8 +36,8 @@ func Cut(changelog, chart []byte, version string, at time.Time) (cutChangelog, c
 	if _, found := section(string(changelog), version); found {
 		return nil, nil, fmt.Errorf("cut %s: the changelog has its section already", version)
 	}
-	if _, err := Notes(changelog, version+"-0"); err != nil {
-		return nil, nil, err
+	if text, _ := section(string(changelog), unreleased); !says(text) {
+		return nil, nil, fmt.Errorf("cut %s: the changelog's section %q is empty, or there is none: say in it what a user notices", version, "## "+unreleased)
 	}
 	if n := len(chartVersions.FindAll(chart, -1)); n != 2 {
 		return nil, nil, fmt.Errorf("cut %s: %s has %d lines of its version, and not 2", version, ChartFile, n)

@@ -22,9 +22,9 @@ func Notes(changelog []byte, version string) ([]byte, error) {
 	if err := build.CheckVersion(version); err != nil {
 		return nil, err
 	}
-	headings := []string{version}
+	headings, fix := []string{version}, howToCut(version)
 	if core, _, early := strings.Cut(version, "-"); early {
-		headings = append(headings, core, unreleased)
+		headings, fix = append(headings, core, unreleased), "add one that says what a user notices"
 	}
 	for _, heading := range headings {
 		text, found := section(string(changelog), heading)
@@ -36,7 +36,7 @@ func Notes(changelog []byte, version string) ([]byte, error) {
 		}
 		return []byte(relative.ReplaceAllString(text, "]("+build.Source+"/blob/"+version+"/$1)") + "\n"), nil
 	}
-	return nil, fmt.Errorf("read release notes of %s: the changelog has no section %q: %s", version, "## "+headings[len(headings)-1], howToCut(headings[0]))
+	return nil, fmt.Errorf("read release notes of %s: the changelog has no section %q: %s", version, "## "+headings[len(headings)-1], fix)
 }
 
 // section is what stands below a heading, up to the next of its level. The heading may have the

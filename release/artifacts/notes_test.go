@@ -24,7 +24,7 @@ func TestNotesAreTheSectionOfTheVersion(t *testing.T) {
 			"## v0.2.0\n- [a](docs/a.md#b), [c](https://example.com/c), [d](#d)\n", "v0.2.0",
 			"- [a](https://github.com/skep-dev/skep/blob/v0.2.0/docs/a.md#b), [c](https://example.com/c), [d](#d)\n", "",
 		},
-		"no section at all":           {"# Changelog\n", "v0.2.0-rc.1", "", `no section "## Unreleased"`},
+		"no section at all":           {"# Changelog\n", "v0.2.0-rc.1", "", `no section "## Unreleased": add one that says`},
 		"a version that was not cut":  {"## Unreleased\n- A thing.\n", "v0.2.0", "", `no section "## v0.2.0": make cut VERSION=v0.2.0`},
 		"an empty section":            {"## Unreleased\n\n## v0.1.0\n- Old.\n", "v0.2.0-rc.1", "", `section "## Unreleased" is empty: say in it`},
 		"a section of headings":       {"## v0.2.0\n### Added\n\n## Unreleased\n- Next.\n", "v0.2.0", "", `section "## v0.2.0" is empty`},

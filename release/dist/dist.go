@@ -229,7 +229,7 @@ func (r *release) say(context.Context) error {
 		fmt.Fprintf(&said, "  %s/%s:%s@%s\n", r.Folder, a.Repository, a.Tag, digest)
 	}
 	if !r.Push {
-		said.WriteString("Nothing was pushed: to push it, write PUSH=registry/folder.\n")
+		said.WriteString("Nothing was pushed: to push it, write KEY=cosign.key PUSH=registry/folder.\n")
 	}
 	if r.Key == nil {
 		said.WriteString("\n*** NOTHING IS SIGNED: nobody can verify who made this release. Sign it with KEY=cosign.key. ***\n")
