@@ -74,7 +74,7 @@ func CheckCut(repository fs.FS, version string) error {
 		return fmt.Errorf("read %s: %w", ChartFile, err)
 	}
 	if "v"+about.Version != version || about.AppVersion != version {
-		return fmt.Errorf("release %s: %s has version %s and appVersion %s: %s", version, ChartFile, about.Version, about.AppVersion, howToCut(version))
+		return fmt.Errorf("check %s for release %s: it has version %s and appVersion %s: %s", ChartFile, version, about.Version, about.AppVersion, howToCut(version))
 	}
 	return nil
 }

@@ -51,7 +51,7 @@ func nothingElse(checkout *source.Checkout, commit string) error {
 	for _, name := range uncommitted {
 		folder, _, below := strings.Cut(name, "/")
 		if _, err := os.Stat(filepath.Join(commit, folder)); below && err == nil {
-			return fmt.Errorf("release: %s is not in the commit, and a release is made of a commit: commit it, move it, or have git ignore it", name)
+			return fmt.Errorf("read working tree: %s is not in the commit, and a release is made of a commit: commit it, move it, or have git ignore it", name)
 		}
 	}
 	return nil
@@ -73,7 +73,7 @@ func sameFiles(commit, tree string) error {
 			return err
 		}
 		if !bytes.Equal(got, want) {
-			return fmt.Errorf("release: %s differs from its commit, and a release is made of a commit: commit it, or undo the change", name)
+			return fmt.Errorf("read working tree: %s differs from its commit, and a release is made of a commit: commit it, or undo the change", name)
 		}
 		return nil
 	})
