@@ -24,10 +24,11 @@ ARGS ?=
 # Where images and release push to, such as PUSH=registry.example.com/team.
 PUSH ?=
 # What release makes, who signs it (a key of cosign or skep key generate; its password is in
-# $COSIGN_PASSWORD), and who builds it, as a URI.
+# $COSIGN_PASSWORD), who builds it, as a URI, and what images are named below where nothing is pushed.
 VERSION ?=
 KEY ?=
 BUILDER ?=
+FOLDER ?=
 # Kernels that test-kernels runs on: own is this machine's, the others are Debian's.
 KERNELS ?= own,6.1,6.12
 # UPDATE=1 has test-kernels write what it sees of each hook to hook/conformance.
@@ -37,7 +38,7 @@ UPDATE ?=
 ARCH ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help build bin/skep bin/skep-demo images release demo demo-cluster containerd flux assets test test-integration test-gitops test-race test-e2e test-kernels test-arm64 corpus fuzz bench bench-cluster cosign generate verify lint fmt clean
+.PHONY: help build bin/skep bin/skep-demo images cut release demo demo-cluster containerd flux assets test test-integration test-gitops test-race test-e2e test-kernels test-arm64 corpus fuzz bench bench-cluster cosign generate verify lint fmt clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -51,8 +52,12 @@ bin/skep bin/skep-demo:
 images: ## Make container images in dist/images.tar; PUSH=registry/folder pushes them instead
 	go run ./release/images -push '$(PUSH)' $(if $(ARCH),-arch '$(ARCH)')
 
+cut: ## Give changelog, chart and kustomize directory the VERSION=vX.Y.Z that is released next; look at it and commit it
+	go run ./release/cut -version '$(VERSION)'
+	go generate ./release/kustomize
+
 release: ## Make release VERSION=vX.Y.Z in dist/release; KEY=cosign.key signs it, PUSH=registry/folder uploads it
-	go run ./release -version '$(VERSION)' -key '$(KEY)' -push '$(PUSH)' $(if $(BUILDER),-builder '$(BUILDER)') $(if $(ARCH),-arch '$(ARCH)')
+	GOFLAGS=-mod=readonly GOWORK=off GOEXPERIMENT= go run ./release -version '$(VERSION)' -key '$(KEY)' -push '$(PUSH)' $(if $(BUILDER),-builder '$(BUILDER)') $(if $(FOLDER),-folder '$(FOLDER)') $(if $(ARCH),-arch '$(ARCH)')
 
 demo: bin/skep bin/skep-demo ## Show the whole pipeline in the real kernel (root; ARGS=--keep leaves it running)
 	bin/skep-demo $(ARGS)

@@ -1,10 +1,7 @@
 package image
 
 import (
-	"archive/tar"
-	"bytes"
 	"cmp"
-	"compress/gzip"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -167,7 +164,7 @@ func (b *Built) packArtifact(object []byte, name string, created time.Time, labe
 }
 
 func (b *Built) packImage(object []byte, name string, created time.Time, p v1.Platform, labels map[string]string) (v1.Descriptor, error) {
-	plain, packed, err := archive(object, name, created)
+	plain, packed, err := Archive([]File{{name, object}}, created)
 	if err != nil {
 		return v1.Descriptor{}, fmt.Errorf("pack layer: %w", err)
 	}
@@ -190,33 +187,4 @@ func (b *Built) packImage(object []byte, name string, created time.Time, p v1.Pl
 		Config:        config,
 		Layers:        []v1.Descriptor{b.Add(types.OCILayer, packed)},
 	})
-}
-
-// archive makes the layer, and its plain form for the config's diff id.
-func archive(object []byte, name string, modified time.Time) (plain, packed []byte, err error) {
-	var out, zipped bytes.Buffer
-	w := tar.NewWriter(&out)
-	header := &tar.Header{
-		Typeflag: tar.TypeReg, Name: name, Size: int64(len(object)), Mode: 0o644, ModTime: modified, Format: tar.FormatUSTAR,
-	}
-	if err := w.WriteHeader(header); err != nil {
-		return nil, nil, err
-	}
-	if _, err := w.Write(object); err != nil {
-		return nil, nil, err
-	}
-	if err := w.Close(); err != nil {
-		return nil, nil, err
-	}
-	z, err := gzip.NewWriterLevel(&zipped, gzip.BestCompression)
-	if err != nil {
-		return nil, nil, err
-	}
-	if _, err := z.Write(out.Bytes()); err != nil {
-		return nil, nil, err
-	}
-	if err := z.Close(); err != nil {
-		return nil, nil, err
-	}
-	return out.Bytes(), zipped.Bytes(), nil
 }

@@ -40,7 +40,7 @@ type Origin struct {
 // the same digests.
 func BuildManifests(filename string, manifests []byte, from Origin) (*Built, error) {
 	created := from.Created.UTC().Truncate(time.Second)
-	plain, packed, err := archive(manifests, filename, created)
+	plain, packed, err := Archive([]File{{filename, manifests}}, created)
 	if err != nil {
 		return nil, fmt.Errorf("pack manifests: %w", err)
 	}

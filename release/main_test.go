@@ -1,6 +1,7 @@
 package main
 
 import (
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
@@ -23,7 +24,7 @@ func TestMain(m *testing.M) {
 
 func TestWhatIsReleasedBesideImages(t *testing.T) {
 	made := dist.Made{
-		Stamp: build.Stamp{Version: "v1.2.3", Time: time.Unix(1_800_000_000, 0)}, Source: "..", Folder: "registry.example.com/team",
+		Stamp: build.Stamp{Version: "v1.2.3-rc.1", Time: time.Unix(1_800_000_000, 0)}, Source: "..", Folder: "registry.example.com/team",
 		Images: map[string]string{
 			"controller": "skep-controller@sha256:" + strings.Repeat("a", 64), "agent": "skep-agent@sha256:" + strings.Repeat("b", 64),
 		},
@@ -37,7 +38,7 @@ func TestWhatIsReleasedBesideImages(t *testing.T) {
 		tags[a.Repository] = a.Tag
 	}
 	for repository, tag := range map[string]string{
-		"charts/skep": "1.2.3", "kustomize/skep": "v1.2.3", "policies/baseline": "v1.2.3", "policies/restricted": "v1.2.3", "policies/library": "v1.2.3",
+		"charts/skep": "1.2.3-rc.1", "kustomize/skep": "v1.2.3-rc.1", "policies/baseline": "v1.2.3-rc.1", "policies/restricted": "v1.2.3-rc.1", "policies/library": "v1.2.3-rc.1",
 	} {
 		if tags[repository] != tag {
 			t.Errorf("%s has the tag %q: %v", repository, tags[repository], tags)
@@ -74,6 +75,12 @@ func TestAKeyIsReadWithThePasswordOfTheEnvironment(t *testing.T) {
 		if (err == nil) != c.signs || (key != nil) != c.signs {
 			t.Errorf("%s: %v", sentence, err)
 		}
+		if left, set := os.LookupEnv(passwordVariable); set {
+			t.Errorf("%s: commands would be run with the password %q", sentence, left)
+		}
+		if err != nil && !strings.Contains(err.Error(), "$"+passwordVariable) {
+			t.Errorf("%s: %v", sentence, err)
+		}
 		if err != nil && c.password != "" && strings.Contains(err.Error(), c.password) {
 			t.Errorf("%s stands in the error: %v", sentence, err)
 		}
@@ -91,7 +98,11 @@ func TestARunThatCannotBeIsRefusedAtOnce(t *testing.T) {
 	}{
 		"no version":              {nil, "", "write VERSION=vX.Y.Z"},
 		"a version that is none":  {[]string{"-version", "1"}, "", "write it as vX.Y.Z"},
+		"a version of no module":  {[]string{"-version", "v2.0.0"}, "", "give it the path of that major version first"},
 		"a time that is none":     {[]string{"-version", "v1.2.3"}, "now", "is no number of seconds since 1970"},
+		"a time before 1970":      {[]string{"-version", "v1.2.3"}, "-1", "is no number of seconds since 1970"},
+		"a time of no archive":    {[]string{"-version", "v1.2.3"}, "8589934592", "after the year 2242"},
+		"a version without flag":  {[]string{"v1.2.3"}, "", `"v1.2.3" is none; the version is given as`},
 		"a key that is not there": {[]string{"-version", "v1.2.3", "-key", "missing.key"}, "", "read key"},
 	} {
 		t.Setenv(epochVariable, c.epoch)
@@ -99,6 +110,9 @@ func TestARunThatCannotBeIsRefusedAtOnce(t *testing.T) {
 		if err := run(&out, append(c.args, "-dir", filepath.Join(t.TempDir(), "release"))); err == nil || !strings.Contains(err.Error(), c.says) {
 			t.Errorf("%s: %v", sentence, err)
 		}
+	}
+	if err := run(io.Discard, []string{"-help"}); err != nil {
+		t.Errorf("help is asked for: %v", err)
 	}
 	if at, err := epoch("1800000000"); err != nil || !cmp.Equal(at, time.Unix(1_800_000_000, 0)) {
 		t.Errorf("%v, %v", at, err)

@@ -48,7 +48,7 @@ func more(ctx context.Context, made dist.Made) ([]dist.Artifact, []dist.File, er
 	for _, a := range all {
 		named = append(named, dist.Artifact{Repository: a.Repository, Tag: a.Tag, Image: a.Image})
 	}
-	changelog, err := os.ReadFile(filepath.Join(made.Source, "CHANGELOG.md"))
+	changelog, err := os.ReadFile(filepath.Join(made.Source, artifacts.ChangelogFile))
 	if err != nil {
 		return nil, nil, err
 	}

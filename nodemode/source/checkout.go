@@ -115,6 +115,27 @@ func (c *Checkout) Named(revision string) (Commit, bool) {
 
 func commitOf(c *object.Commit) Commit { return Commit{Hash: c.Hash.String(), Time: c.Committer.When} }
 
+// Uncommitted are the files of the working tree that neither HEAD has nor .gitignore names,
+// sorted, with slashes.
+func (c *Checkout) Uncommitted() ([]string, error) {
+	tree, err := c.repo.Worktree()
+	if err != nil {
+		return nil, fmt.Errorf("find working tree: %w", err)
+	}
+	status, err := tree.Status()
+	if err != nil {
+		return nil, fmt.Errorf("compare working tree with its commit: %w", err)
+	}
+	var all []string
+	for name, s := range status {
+		if s.Worktree == git.Untracked || s.Staging == git.Added {
+			all = append(all, name)
+		}
+	}
+	slices.Sort(all)
+	return all, nil
+}
+
 // Remote is the address of the remote origin, or of the only remote, without secrets; empty
 // where there is none.
 func (c *Checkout) Remote() (string, error) {

@@ -24,6 +24,27 @@ func mustCheckout(t *testing.T, path string) *Checkout {
 	return c
 }
 
+func TestACheckoutKnowsWhatIsNotCommitted(t *testing.T) {
+	r := gitrepo.New(t)
+	r.Commit(map[string]string{"apps/a.cue": "one", ".gitignore": "*.key\n"})
+	for _, name := range []string{"apps/a.cue", "apps/staged.cue", "apps/own.key", "b.cue"} {
+		if err := os.WriteFile(filepath.Join(r.Dir, name), []byte("two"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	tree, err := r.Repo.Worktree()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := tree.Add("apps/staged.cue"); err != nil {
+		t.Fatal(err)
+	}
+	got, err := mustCheckout(t, filepath.Join(r.Dir, "apps")).Uncommitted()
+	if diff := cmp.Diff([]string{"apps/staged.cue", "b.cue"}, got); diff != "" || err != nil {
+		t.Errorf("%s, %v", diff, err)
+	}
+}
+
 func TestACheckoutKnowsItsCommit(t *testing.T) {
 	r := gitrepo.New(t)
 	if _, err := mustCheckout(t, r.Dir).Head(); err == nil || !strings.Contains(err.Error(), "make a first commit") {

@@ -6,8 +6,6 @@ import (
 	"errors"
 	"io"
 	"io/fs"
-	"log"
-	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
@@ -16,13 +14,13 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-containerregistry/pkg/name"
-	"github.com/google/go-containerregistry/pkg/registry"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/remote"
 	"github.com/google/go-containerregistry/pkg/v1/validate"
 
 	"github.com/skep-dev/skep/release/artifacts"
 	"github.com/skep-dev/skep/schemas"
+	fixture "github.com/skep-dev/skep/test/fixture/images"
 	"github.com/skep-dev/skep/test/harness/module"
 )
 
@@ -103,7 +101,7 @@ func TestEqualInputGivesEqualDigests(t *testing.T) {
 }
 
 func TestAVersionThatIsNoneIsRefused(t *testing.T) {
-	for _, version := range []string{"", "0.2.0", "v0.2", "v0.2.0+", "latest"} {
+	for _, version := range []string{"", "0.2.0", "v0.2", "v0.2.0+", "v0.2.0+build.5", "latest"} {
 		if _, err := artifacts.Chart(artifacts.Options{Files: chartFolder(), Version: version}); err == nil || !strings.Contains(err.Error(), "vX.Y.Z") {
 			t.Errorf("a chart of %q: %v", version, err)
 		}
@@ -122,9 +120,7 @@ func TestAVersionThatIsNoneIsRefused(t *testing.T) {
 // served pushes artifacts to a registry on loopback, and returns its folder as host:port/team.
 func served(t *testing.T, all ...artifacts.Artifact) string {
 	t.Helper()
-	server := httptest.NewServer(registry.New(registry.Logger(log.New(io.Discard, "", 0))))
-	t.Cleanup(server.Close)
-	folder := strings.TrimPrefix(server.URL, "http://") + "/team"
+	folder := fixture.Real(t).Host + "/team"
 	for _, a := range all {
 		ref, err := name.NewTag(folder + "/" + a.Repository + ":" + a.Tag)
 		if err != nil {

@@ -15,6 +15,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/skep-dev/skep/image"
+	"github.com/skep-dev/skep/release/build"
 )
 
 // The media types of a chart (https://helm.sh/docs/topics/registries/).
@@ -48,7 +49,7 @@ type metadata struct {
 }
 
 // Chart makes the chart as helm package and helm push make it: oci://…/charts/skep, of the
-// release's version without the v, which is its appVersion, too. The images become defaults of
+// release's version without the v. Its appVersion has the v, since images are tagged so. The images become defaults of
 // its values, whose comments stay.
 func Chart(o Options) (Artifact, error) {
 	a, err := chartOf(o)
@@ -59,7 +60,7 @@ func Chart(o Options) (Artifact, error) {
 }
 
 func chartOf(o Options) (Artifact, error) {
-	if err := checkVersion(o.Version); err != nil {
+	if err := build.CheckVersion(o.Version); err != nil {
 		return Artifact{}, err
 	}
 	files, err := chartFiles(o.Files)
@@ -71,7 +72,7 @@ func chartOf(o Options) (Artifact, error) {
 		return Artifact{}, fmt.Errorf("read %s: %w", chartFile, err)
 	}
 	about.Version = strings.TrimPrefix(o.Version, "v")
-	about.AppVersion = about.Version
+	about.AppVersion = o.Version
 	if files[chartFile], err = yaml.Marshal(about); err != nil {
 		return Artifact{}, err
 	}
@@ -80,7 +81,7 @@ func chartOf(o Options) (Artifact, error) {
 			return Artifact{}, fmt.Errorf("fill images into %s: %w", valuesFile, err)
 		}
 	}
-	_, packed, err := archived(inChartOrder(about.Name, files), o.Created.UTC())
+	_, packed, err := image.Archive(inChartOrder(about.Name, files), o.Created.UTC())
 	if err != nil {
 		return Artifact{}, err
 	}
@@ -89,7 +90,7 @@ func chartOf(o Options) (Artifact, error) {
 		return Artifact{}, err
 	}
 	made, err := assemble(blob{mediaType: chartConfigType, data: config}, blob{mediaType: chartContentType, data: packed}, about.annotations(o.Created))
-	return Artifact{Repository: "charts/" + about.Name, Tag: tagOf(about.Version), Image: made}, err
+	return Artifact{Repository: "charts/" + about.Name, Tag: about.Version, Image: made}, err
 }
 
 // annotations are those that helm push writes.
@@ -113,7 +114,10 @@ func chartFiles(from fs.FS) (map[string][]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	patterns := strings.Fields(string(ignored))
+	patterns, err := ignoredNames(string(ignored))
+	if err != nil {
+		return nil, err
+	}
 	files := map[string][]byte{}
 	err = fs.WalkDir(from, ".", func(file string, entry fs.DirEntry, err error) error {
 		if err != nil {
@@ -134,8 +138,24 @@ func chartFiles(from fs.FS) (map[string][]byte, error) {
 	return files, err
 }
 
+// ignoredNames are the patterns of .helmignore, which all are of a file's or folder's own name: what
+// else Helm has there, such as paths, would be read as something else here.
+func ignoredNames(content string) ([]string, error) {
+	var patterns []string
+	for line := range strings.Lines(content) {
+		switch line = strings.TrimSpace(line); {
+		case line == "", strings.HasPrefix(line, "#"):
+		case strings.ContainsAny(line, "/! "):
+			return nil, fmt.Errorf("read %s: %q is more than the pattern of a name: write one, such as *.swp", ignoredFile, line)
+		default:
+			patterns = append(patterns, line)
+		}
+	}
+	return patterns, nil
+}
+
 // inChartOrder is the order in which Helm packs a chart's files, below the chart's name.
-func inChartOrder(chart string, files map[string][]byte) []file {
+func inChartOrder(chart string, files map[string][]byte) []image.File {
 	rank := func(p string) int {
 		if i := slices.Index([]string{chartFile, valuesFile, schemaFile}, p); i >= 0 {
 			return i - 4
@@ -148,9 +168,9 @@ func inChartOrder(chart string, files map[string][]byte) []file {
 	paths := slices.SortedFunc(maps.Keys(files), func(a, b string) int {
 		return cmp.Or(cmp.Compare(rank(a), rank(b)), cmp.Compare(a, b))
 	})
-	var all []file
+	var all []image.File
 	for _, p := range paths {
-		all = append(all, file{chart + "/" + p, files[p]})
+		all = append(all, image.File{Name: chart + "/" + p, Content: files[p]})
 	}
 	return all
 }

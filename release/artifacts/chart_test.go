@@ -57,7 +57,7 @@ func TestHelmInstallsTheChartByDigestFromARegistry(t *testing.T) {
 			if diff := cmp.Diff(want, named); diff != "" {
 				t.Error(diff)
 			}
-			if !strings.Contains(out, "helm.sh/chart: skep-0.2.0\n") || !strings.Contains(out, `app.kubernetes.io/version: "0.2.0"`) {
+			if !strings.Contains(out, "helm.sh/chart: skep-0.2.0\n") || !strings.Contains(out, `app.kubernetes.io/version: "v0.2.0"`) {
 				t.Error("its objects do not have the version")
 			}
 		})
@@ -79,7 +79,7 @@ func TestTheChartIsWhatHelmPushes(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(dir, "skep", "values.yaml"), []byte(values), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	must(t, "package", filepath.Join(dir, "skep"), "--version", "0.2.0", "--app-version", "0.2.0", "--destination", dir)
+	must(t, "package", filepath.Join(dir, "skep"), "--version", "0.2.0", "--app-version", "v0.2.0", "--destination", dir)
 	must(t, "push", filepath.Join(dir, "skep-0.2.0.tgz"), "oci://"+folder+"/charts", "--plain-http")
 	theirs := fetched(t, folder+"/charts/skep:0.2.0")
 	if diff := cmp.Diff(unpacked(t, theirs), unpacked(t, ours.Image)); diff != "" {
@@ -118,7 +118,7 @@ func TestTheChartsValuesKeepTheirComments(t *testing.T) {
 	const block = "agent:\n  image:\n    digest: 'sha256:old'\n    repository: ghcr.io/a/agent\n"
 	files := func(values string) fstest.MapFS {
 		return fstest.MapFS{
-			".helmignore": {Data: []byte("*.swp\n.git\n")}, "Chart.yaml": {Data: []byte("apiVersion: v2\nname: skep\nversion: 0.1.0\n")},
+			".helmignore": {Data: []byte("# Names alone.\n*.swp\n\n.git\n")}, "Chart.yaml": {Data: []byte("apiVersion: v2\nname: skep\nversion: 0.1.0\n")},
 			"values.yaml": {Data: []byte(values)}, "templates/.a.yaml.swp": {Data: []byte("x")}, ".git/config": {Data: []byte("x")},
 		}
 	}
@@ -171,7 +171,7 @@ func TestTheChartsValuesKeepTheirComments(t *testing.T) {
 }
 
 func TestTheChartsConfigIsItsMetadata(t *testing.T) {
-	chart, err := artifacts.Chart(artifacts.Options{Files: chartFolder(), Version: "v1.2.3-rc.1+build.5"})
+	chart, err := artifacts.Chart(artifacts.Options{Files: chartFolder(), Version: "v1.2.3-rc.1"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -189,7 +189,16 @@ func TestTheChartsConfigIsItsMetadata(t *testing.T) {
 	if diff := cmp.Diff(packed, config); diff != "" {
 		t.Error(diff)
 	}
-	if config["version"] != "1.2.3-rc.1+build.5" || config["appVersion"] != config["version"] || chart.Tag != "1.2.3-rc.1_build.5" {
+	if config["version"] != "1.2.3-rc.1" || config["appVersion"] != "v1.2.3-rc.1" || chart.Tag != "1.2.3-rc.1" {
 		t.Errorf("it is %v, tagged %s", config, chart.Tag)
+	}
+}
+
+func TestAPatternThatWouldBeReadOtherwiseIsRefused(t *testing.T) {
+	for _, pattern := range []string{"docs/*.md", "!values.yaml"} {
+		files := fstest.MapFS{".helmignore": {Data: []byte(pattern + "\n")}}
+		if _, err := artifacts.Chart(artifacts.Options{Files: files, Version: version}); err == nil || !strings.Contains(err.Error(), "more than the pattern of a name") {
+			t.Errorf("%s: %v", pattern, err)
+		}
 	}
 }

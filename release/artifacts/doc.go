@@ -9,14 +9,11 @@
 package artifacts
 
 import (
-	"fmt"
 	"io/fs"
-	"strings"
 	"time"
 
 	"github.com/google/go-containerregistry/pkg/name"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
-	"golang.org/x/mod/semver"
 )
 
 // Artifact is an OCI artifact, and where it is pushed to.
@@ -49,19 +46,3 @@ const (
 	annotationURL         = "org.opencontainers.image.url"
 	annotationVersion     = "org.opencontainers.image.version"
 )
-
-// sourceURL is the repository that a release is made from.
-const sourceURL = "https://github.com/skep-dev/skep"
-
-// checkVersion returns an error for everything but a whole semantic version: v1.2.3, with
-// a pre-release or build metadata or without.
-func checkVersion(version string) error {
-	if core, _, _ := strings.Cut(version, "+"); semver.Canonical(version) != core || core == "" {
-		return fmt.Errorf("read version %q: write it as vX.Y.Z, such as v0.2.0 or v0.2.0-rc.1", version)
-	}
-	return nil
-}
-
-// tagOf is a version as a tag, which has no place for the + of build metadata. Helm writes
-// it so, too.
-func tagOf(version string) string { return strings.ReplaceAll(version, "+", "_") }

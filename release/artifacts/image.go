@@ -1,12 +1,9 @@
 package artifacts
 
 import (
-	"archive/tar"
 	"bytes"
-	"compress/gzip"
 	"encoding/json"
 	"fmt"
-	"time"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/partial"
@@ -86,39 +83,4 @@ func layerConfig(mediaType types.MediaType, plain []byte) (blob, error) {
 	}
 	config, err := json.Marshal(v1.ConfigFile{RootFS: v1.RootFS{Type: "layers", DiffIDs: []v1.Hash{digest}}})
 	return blob{mediaType: mediaType, data: config}, err
-}
-
-// file is one of an archive's.
-type file struct {
-	path    string
-	content []byte
-}
-
-// archived is files as a tar archive, of a time, and the same compressed.
-func archived(files []file, modified time.Time) (plain, packed []byte, err error) {
-	var out, zipped bytes.Buffer
-	w := tar.NewWriter(&out)
-	for _, f := range files {
-		header := &tar.Header{Typeflag: tar.TypeReg, Name: f.path, Mode: 0o644, Size: int64(len(f.content)), ModTime: modified, Format: tar.FormatUSTAR}
-		if err := w.WriteHeader(header); err != nil {
-			return nil, nil, err
-		}
-		if _, err := w.Write(f.content); err != nil {
-			return nil, nil, err
-		}
-	}
-	if err := w.Close(); err != nil {
-		return nil, nil, err
-	}
-	z, err := gzip.NewWriterLevel(&zipped, gzip.BestCompression)
-	if err != nil {
-		return nil, nil, err
-	}
-	if _, err := z.Write(out.Bytes()); err != nil {
-		return nil, nil, err
-	}
-	if err := z.Close(); err != nil {
-		return nil, nil, err
-	}
-	return out.Bytes(), zipped.Bytes(), nil
 }

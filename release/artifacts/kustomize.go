@@ -13,6 +13,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/name"
 
 	"github.com/skep-dev/skep/image"
+	"github.com/skep-dev/skep/release/build"
 )
 
 // Kustomize makes the kustomize directory in the form of Flux's artifacts, kustomize/skep: a
@@ -26,10 +27,10 @@ func Kustomize(o Options) (Artifact, error) {
 }
 
 func kustomizeOf(o Options) (Artifact, error) {
-	if err := checkVersion(o.Version); err != nil {
+	if err := build.CheckVersion(o.Version); err != nil {
 		return Artifact{}, err
 	}
-	var files []file
+	var files []image.File
 	used := map[string]bool{}
 	err := fs.WalkDir(o.Files, ".", func(p string, entry fs.DirEntry, err error) error {
 		if err != nil || entry.IsDir() {
@@ -39,7 +40,7 @@ func kustomizeOf(o Options) (Artifact, error) {
 		if err == nil && len(o.Images) > 0 {
 			content, err = byDigest(content, o.Images, used)
 		}
-		files = append(files, file{p, content})
+		files = append(files, image.File{Name: p, Content: content})
 		return err
 	})
 	if err != nil {
@@ -50,7 +51,7 @@ func kustomizeOf(o Options) (Artifact, error) {
 			return Artifact{}, fmt.Errorf("no object has an image of %s", component)
 		}
 	}
-	plain, packed, err := archived(files, o.Created.UTC())
+	plain, packed, err := image.Archive(files, o.Created.UTC())
 	if err != nil {
 		return Artifact{}, err
 	}
@@ -58,12 +59,12 @@ func kustomizeOf(o Options) (Artifact, error) {
 	if err != nil {
 		return Artifact{}, err
 	}
-	annotations := map[string]string{image.AnnotationSource: sourceURL, image.AnnotationRevision: o.Version, annotationVersion: o.Version}
+	annotations := map[string]string{image.AnnotationSource: build.Source, image.AnnotationRevision: o.Version, annotationVersion: o.Version}
 	if !o.Created.IsZero() {
 		annotations[image.AnnotationCreated] = o.Created.UTC().Format(time.RFC3339)
 	}
 	made, err := assemble(config, blob{image.FluxContentMediaType, packed, "kustomize.tar.gz"}, annotations)
-	return Artifact{Repository: "kustomize/skep", Tag: tagOf(o.Version), Image: made}, err
+	return Artifact{Repository: "kustomize/skep", Tag: o.Version, Image: made}, err
 }
 
 // imageLine is the image of a container.

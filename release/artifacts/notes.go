@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"regexp"
 	"strings"
+
+	"github.com/skep-dev/skep/release/build"
 )
 
 // unreleased is the heading of what no release has yet.
@@ -13,27 +15,28 @@ const unreleased = "Unreleased"
 var relative = regexp.MustCompile(`\]\(([A-Za-z0-9_./-]+[^:)\s]*)\)`)
 
 // Notes returns the release notes of a version, as v0.2.0: the section of CHANGELOG.md
-// whose heading is the version, as "## v0.2.0 - 2026-12-01", or else "## Unreleased". The
-// heading itself is left out, and links to files lead to the version's tag. An empty
-// section is an error.
+// whose heading is the version, as "## v0.2.0 - 2026-12-01". For a pre-release, as v0.2.0-rc.1,
+// that is the section of v0.2.0, or else "## Unreleased". The heading itself is left out, and
+// links to files lead to the version's tag. No section, or an empty one, is an error.
 func Notes(changelog []byte, version string) ([]byte, error) {
-	if err := checkVersion(version); err != nil {
+	if err := build.CheckVersion(version); err != nil {
 		return nil, err
 	}
-	text, found := section(string(changelog), version)
-	heading := version
-	if !found {
-		text, found = section(string(changelog), unreleased)
-		heading = unreleased
+	headings, fix := []string{version}, howToCut(version)
+	if core, _, early := strings.Cut(version, "-"); early {
+		headings, fix = append(headings, core, unreleased), "add one that says what a user notices"
 	}
-	if !found {
-		return nil, fmt.Errorf("read release notes of %s: the changelog has neither a section %q nor %q: add one that says what a user notices",
-			version, "## "+version, "## "+unreleased)
+	for _, heading := range headings {
+		text, found := section(string(changelog), heading)
+		if !found {
+			continue
+		}
+		if !says(text) {
+			return nil, fmt.Errorf("read release notes of %s: the changelog's section %q is empty: say in it what a user notices", version, "## "+heading)
+		}
+		return []byte(relative.ReplaceAllString(text, "]("+build.Source+"/blob/"+version+"/$1)") + "\n"), nil
 	}
-	if !says(text) {
-		return nil, fmt.Errorf("read release notes of %s: the changelog's section %q is empty: say in it what a user notices", version, "## "+heading)
-	}
-	return []byte(relative.ReplaceAllString(text, "]("+sourceURL+"/blob/"+version+"/$1)") + "\n"), nil
+	return nil, fmt.Errorf("read release notes of %s: the changelog has no section %q: %s", version, "## "+headings[len(headings)-1], fix)
 }
 
 // section is what stands below a heading, up to the next of its level. The heading may have the

@@ -10,6 +10,7 @@ import (
 
 	"github.com/skep-dev/skep/image"
 	"github.com/skep-dev/skep/policies"
+	"github.com/skep-dev/skep/release/build"
 )
 
 // Policies makes the OPA bundles of a release, as v0.2.0, in the form that OPA downloads
@@ -17,7 +18,7 @@ import (
 // functions that policies import. The profiles share a package, so each has a bundle of
 // its own. A bundle's revision is the version.
 func Policies(version string) ([]Artifact, error) {
-	if err := checkVersion(version); err != nil {
+	if err := build.CheckVersion(version); err != nil {
 		return nil, err
 	}
 	var all []Artifact
@@ -49,7 +50,7 @@ func bundleOf(name, version string) (Artifact, error) {
 		return Artifact{}, err
 	}
 	made, err := assemble(config, blob{types.OCILayer, packed, "bundle.tar.gz"}, map[string]string{
-		annotationTitle: name, annotationVersion: version, image.AnnotationSource: sourceURL,
+		annotationTitle: name, annotationVersion: version, image.AnnotationSource: build.Source,
 	})
-	return Artifact{Repository: "policies/" + name, Tag: tagOf(version), Image: made}, err
+	return Artifact{Repository: "policies/" + name, Tag: version, Image: made}, err
 }

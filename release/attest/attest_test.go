@@ -101,7 +101,7 @@ func TestABillOfMaterialsHasWhatIsLinked(t *testing.T) {
 
 func TestProvenanceIsAboutEverySubject(t *testing.T) {
 	b := attest.Build{
-		Builder: "https://example.com/ci", Source: "https://github.com/skep-dev/skep", Revision: strings.Repeat("d", 40), Version: "v1.2.3", Time: at,
+		Builder: "https://example.com/ci", Source: "https://github.com/skep-dev/skep", Revision: strings.Repeat("d", 40), Version: "v1.2.3", Folder: "ghcr.io/skep-dev", Time: at,
 		Platforms: []string{"linux/amd64"}, Flags: []string{"-trimpath"}, Environment: []string{"GOFLAGS="}, Go: "go1.26.8", Modules: attest.Modules(build()),
 	}
 	subjects := []attest.Subject{{Name: "skep", SHA256: strings.Repeat("a", 64)}, {Name: "ghcr.io/skep-dev/skep", SHA256: strings.Repeat("b", 64)}}
@@ -113,10 +113,10 @@ func TestProvenanceIsAboutEverySubject(t *testing.T) {
 		`"subject":[{"name":"skep","digest":{"sha256":"` + strings.Repeat("a", 64) + `"}},{"name":"ghcr.io/skep-dev/skep","digest":{"sha256":"` + strings.Repeat("b", 64) + `"}}],` +
 		`"predicateType":"https://slsa.dev/provenance/v1","predicate":{"buildDefinition":{` +
 		`"buildType":"https://github.com/skep-dev/skep/blob/main/docs/release.md#provenance",` +
-		`"externalParameters":{"platforms":["linux/amd64"],"source":{"digest":{"gitCommit":"` + strings.Repeat("d", 40) + `"},"uri":"git+https://github.com/skep-dev/skep"},"sourceDateEpoch":1772597167,"version":"v1.2.3"},` +
+		`"externalParameters":{"folder":"ghcr.io/skep-dev","platforms":["linux/amd64"],"source":{"digest":{"gitCommit":"` + strings.Repeat("d", 40) + `"},"uri":"git+https://github.com/skep-dev/skep"},"sourceDateEpoch":1772597167,"version":"v1.2.3"},` +
 		`"internalParameters":{"command":"go build","environment":["GOFLAGS="],"flags":["-trimpath"]},` +
 		`"resolvedDependencies":[{"digest":{"gitCommit":"` + strings.Repeat("d", 40) + `"},"uri":"git+https://github.com/skep-dev/skep@` + strings.Repeat("d", 40) + `"},` +
-		`{"name":"go","uri":"https://go.dev/dl/#go1.26.8"},{"uri":"pkg:golang/example.com/local@v0.0.0"},` +
+		`{"name":"go","uri":"pkg:golang/stdlib@1.26.8"},{"uri":"pkg:golang/example.com/local@v0.0.0"},` +
 		`{"digest":{"dirHash":"` + sumHex + `"},"uri":"pkg:golang/example.com/new@v2.0.0%2Bincompatible"},` +
 		`{"digest":{"dirHash":"` + sumHex + `"},"uri":"pkg:golang/gopkg.in/ini.v1@v1.67.0"}]},` +
 		`"runDetails":{"builder":{"id":"https://example.com/ci"}}}}`

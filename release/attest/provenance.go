@@ -45,6 +45,9 @@ type Build struct {
 	Revision string
 	// Version is the release's, as v1.2.3.
 	Version string
+	// Folder is the registry and folder that images are named below: chart and kustomize directory
+	// have it.
+	Folder string
 	// Time is when the commit was made, or SOURCE_DATE_EPOCH.
 	Time time.Time
 	// Platforms are those of the binaries, such as linux/amd64.
@@ -53,7 +56,7 @@ type Build struct {
 	Flags, Environment []string
 	// Go is the version of Go, as go1.26.8.
 	Go string
-	// Modules are those that are linked into any of the binaries.
+	// Modules are those that are linked into any of the binaries, or of which images have files.
 	Modules []debug.Module
 }
 
@@ -62,7 +65,7 @@ type Build struct {
 func Provenance(b Build, subjects []Subject) ([]byte, error) {
 	external, err := structOf(map[string]any{
 		"source":  map[string]any{"uri": "git+" + b.Source, "digest": map[string]any{"gitCommit": b.Revision}},
-		"version": b.Version, "sourceDateEpoch": b.Time.Unix(), "platforms": b.Platforms,
+		"version": b.Version, "folder": b.Folder, "sourceDateEpoch": b.Time.Unix(), "platforms": b.Platforms,
 	})
 	if err != nil {
 		return nil, err
@@ -91,7 +94,8 @@ func Provenance(b Build, subjects []Subject) ([]byte, error) {
 func (b Build) resolved() []*intoto.ResourceDescriptor {
 	all := []*intoto.ResourceDescriptor{
 		{Uri: "git+" + b.Source + "@" + b.Revision, Digest: map[string]string{"gitCommit": b.Revision}},
-		{Name: "go", Uri: "https://go.dev/dl/#" + b.Go},
+		// Where it came from, nobody saw.
+		{Name: "go", Uri: goLibrary(b.Go)},
 	}
 	for _, m := range b.Modules {
 		d := &intoto.ResourceDescriptor{Uri: goPackage(m.Path, m.Version, nil, "")}

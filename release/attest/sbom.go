@@ -76,10 +76,8 @@ func (b Binary) component(version string) cyclonedx.Component {
 
 // modulesOf are the modules that are linked, and Go's own library.
 func modulesOf(build *debug.BuildInfo) []cyclonedx.Component {
-	library := strings.TrimPrefix(build.GoVersion, "go")
 	all := []cyclonedx.Component{{
-		Type: cyclonedx.ComponentTypeLibrary, Name: "std", Version: build.GoVersion,
-		PackageURL: packageurl.NewPackageURL(packageurl.TypeGolang, "", "stdlib", library, nil, "").ToString(),
+		Type: cyclonedx.ComponentTypeLibrary, Name: "std", Version: build.GoVersion, PackageURL: goLibrary(build.GoVersion),
 	}}
 	for _, m := range Modules(build) {
 		c := cyclonedx.Component{
@@ -127,6 +125,11 @@ func treeHash(sum string) (string, bool) {
 func goPackage(module, version string, q packageurl.Qualifiers, sub string) string {
 	namespace, name := path.Split(module)
 	return packageurl.NewPackageURL(packageurl.TypeGolang, strings.TrimSuffix(namespace, "/"), name, version, q, sub).ToString()
+}
+
+// goLibrary is the package URL of Go's own library, by the version of Go, as go1.26.8.
+func goLibrary(version string) string {
+	return packageurl.NewPackageURL(packageurl.TypeGolang, "", "stdlib", strings.TrimPrefix(version, "go"), nil, "").ToString()
 }
 
 func sha256Of(sum string) *[]cyclonedx.Hash {

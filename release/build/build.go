@@ -13,8 +13,12 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
+	"runtime/debug"
 	"strings"
 	"time"
+
+	"golang.org/x/mod/semver"
 )
 
 // Component is one of the binaries, and the image of it.
@@ -59,6 +63,15 @@ func Components() []Component {
 // pages of html/template. With these, the linker keeps every method of every type: 4 MB more
 // of the agent.
 const NoTrace = "grpcnotrace"
+
+// CheckVersion returns an error for everything but a whole semantic version: v1.2.3, with a
+// pre-release or without. Build metadata has no place in a tag, and CUE takes none.
+func CheckVersion(version string) error {
+	if version == "" || semver.Canonical(version) != version {
+		return fmt.Errorf("read version %q: write it as vX.Y.Z, such as v0.2.0 or v0.2.0-rc.1", version)
+	}
+	return nil
+}
 
 // Stamp is what binaries of a release say of themselves.
 type Stamp struct {
@@ -122,11 +135,32 @@ func Binaries(ctx context.Context, l Link) error {
 
 // Environment is what go build is told by its environment: static and for Linux, whatever
 // the caller's flags and machine are. A release is for every processor of an architecture,
-// and no workspace counts.
+// and neither a workspace nor another version of Go counts. Flags are not left empty, since Go
+// takes those of go env -w then.
 func (l Link) Environment() []string {
-	env := []string{"CGO_ENABLED=0", "GOFLAGS=", "GOOS=linux", "GOARCH=" + l.Arch}
+	env := []string{"CGO_ENABLED=0", "GOFLAGS=-mod=readonly", "GOOS=linux", "GOARCH=" + l.Arch}
 	if l.Stamp != nil {
-		env = append(env, "GOAMD64=v1", "GOARM64=v8.0", "GOEXPERIMENT=", "GOFIPS140=off", "GOWORK=off")
+		env = append(env, "GOAMD64=v1", "GOARM64=v8.0", "GOEXPERIMENT=", "GOFIPS140=off", "GOTOOLCHAIN=local", "GOWORK=off", "GO_EXTLINK_ENABLED=0")
 	}
 	return env
+}
+
+// Check returns an error where a binary of a release says of itself that it was built in another
+// way than Flags and Environment say, or by another Go than this command, which packs it. What
+// go env -w has set is seen here.
+func (l Link) Check(binary *debug.BuildInfo) error {
+	if binary.GoVersion != runtime.Version() {
+		return fmt.Errorf("it was built by %q, and is packed by %q: run make release with one version of Go in PATH", binary.GoVersion, runtime.Version())
+	}
+	want := map[string]string{
+		"-buildmode": "exe", "-compiler": "gc", "-tags": NoTrace, "-trimpath": "true", "CGO_ENABLED": "0",
+		"GOOS": "linux", "GOARCH": l.Arch, "GOAMD64": "v1", "GOARM64": "v8.0",
+	}
+	for _, s := range binary.Settings {
+		// The standard library's defaults follow from go.mod.
+		if value, known := want[s.Key]; s.Key != "DefaultGODEBUG" && (!known || value != s.Value) {
+			return fmt.Errorf("it was built with %s=%s, which no release is: see go env -changed, and undo it with go env -u", s.Key, s.Value)
+		}
+	}
+	return nil
 }

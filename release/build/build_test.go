@@ -3,6 +3,8 @@ package build_test
 import (
 	"crypto/x509"
 	"encoding/pem"
+	"runtime"
+	"runtime/debug"
 	"slices"
 	"strings"
 	"testing"
@@ -52,5 +54,28 @@ func TestAuthoritiesAreThoseOfMozilla(t *testing.T) {
 	}
 	if !strings.Contains(names, "ISRG Root X1") || strings.Count(names, "\n") < 80 {
 		t.Errorf("authorities are\n%s", names)
+	}
+}
+
+func TestABinarySaysHowItWasBuilt(t *testing.T) {
+	link := build.Link{Arch: "arm64", Stamp: &build.Stamp{}}
+	asked := []debug.BuildSetting{
+		{Key: "-buildmode", Value: "exe"}, {Key: "-compiler", Value: "gc"}, {Key: "-tags", Value: "grpcnotrace"}, {Key: "-trimpath", Value: "true"},
+		{Key: "DefaultGODEBUG", Value: "a=1"}, {Key: "CGO_ENABLED", Value: "0"}, {Key: "GOARCH", Value: "arm64"}, {Key: "GOOS", Value: "linux"}, {Key: "GOARM64", Value: "v8.0"},
+	}
+	for sentence, c := range map[string]struct {
+		goVersion string
+		more      debug.BuildSetting
+		says      string
+	}{
+		"as it was asked for": {runtime.Version(), asked[0], ""},
+		"by another Go":       {"go1.2.3", asked[0], `it was built by "go1.2.3"`},
+		"with an experiment":  {runtime.Version(), debug.BuildSetting{Key: "GOEXPERIMENT", Value: "nosimd"}, "it was built with GOEXPERIMENT=nosimd"},
+		"with other tags":     {runtime.Version(), debug.BuildSetting{Key: "-tags", Value: "other"}, "it was built with -tags=other"},
+	} {
+		err := link.Check(&debug.BuildInfo{GoVersion: c.goVersion, Settings: append(slices.Clone(asked), c.more)})
+		if (err == nil) != (c.says == "") || err != nil && !strings.Contains(err.Error(), c.says) {
+			t.Errorf("%s: %v", sentence, err)
+		}
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"runtime/debug"
 	"time"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
@@ -58,6 +59,24 @@ func MozillaAuthorities() []byte {
 		}
 	}
 	return out.Bytes()
+}
+
+// authoritiesModule has the authorities of Mozilla.
+const authoritiesModule = "golang.org/x/crypto/x509roots/fallback"
+
+// AuthoritiesModule is the module that MozillaAuthorities are from, as it is linked into this
+// command.
+func AuthoritiesModule() (debug.Module, error) {
+	info, ok := debug.ReadBuildInfo()
+	if !ok {
+		return debug.Module{}, fmt.Errorf("find version of %s: Go wrote nothing into this command", authoritiesModule)
+	}
+	for _, m := range info.Deps {
+		if m.Path == authoritiesModule {
+			return *m, nil
+		}
+	}
+	return debug.Module{}, fmt.Errorf("find version of %s: it is not linked into this command", authoritiesModule)
 }
 
 // Image makes the image of a component, which depends on nothing but what is given.

@@ -24,19 +24,24 @@ const (
 	attestationEnding = ".att"
 )
 
-// inputs are what Go linked into the binaries of a release.
+// inputs are what Go linked into the binaries of a release, and what else is in images.
 type inputs struct {
 	goVersion string
 	// modules are by path and version.
 	modules map[string]debug.Module
 }
 
+// add adds what is linked into a binary.
 func (i *inputs) add(b *debug.BuildInfo) {
 	i.goVersion = b.GoVersion
+	i.addModules(attest.Modules(b)...)
+}
+
+func (i *inputs) addModules(all ...debug.Module) {
 	if i.modules == nil {
 		i.modules = map[string]debug.Module{}
 	}
-	for _, m := range attest.Modules(b) {
+	for _, m := range all {
 		i.modules[m.Path+"@"+m.Version] = m
 	}
 }
@@ -104,6 +109,9 @@ func (r *release) describe(command, arch string) (attest.Binary, error) {
 	if err != nil {
 		return attest.Binary{}, fmt.Errorf("read what is linked into %s: %w", command, err)
 	}
+	if err := (build.Link{Arch: arch, Stamp: &r.stamp}).Check(info); err != nil {
+		return attest.Binary{}, fmt.Errorf("check how %s was built: %w", command, err)
+	}
 	return attest.Binary{Command: command, Arch: arch, SHA256: sum, Build: info}, nil
 }
 
@@ -111,7 +119,7 @@ func (r *release) describe(command, arch string) (attest.Binary, error) {
 func (r *release) provenanceOf() attest.Build {
 	link := build.Link{Stamp: &r.stamp}
 	b := attest.Build{
-		Builder: r.Builder, Source: build.Source, Revision: r.stamp.Revision, Version: r.Version, Time: r.stamp.Time,
+		Builder: r.Builder, Source: build.Source, Revision: r.stamp.Revision, Version: r.Version, Folder: r.Folder, Time: r.stamp.Time,
 		Flags: link.Flags(), Go: r.inputs.goVersion,
 		// The architecture is each platform's.
 		Environment: slices.DeleteFunc(link.Environment(), func(v string) bool { return strings.HasPrefix(v, "GOARCH=") }),

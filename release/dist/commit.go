@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"path/filepath"
+	"strings"
 
 	"github.com/skep-dev/skep/nodemode/source"
 	"github.com/skep-dev/skep/release/build"
@@ -32,8 +34,27 @@ func (r *release) readCommit(work string) func(context.Context) error {
 		if r.source, err = checkout.Export(ctx, head, work); err != nil {
 			return err
 		}
-		return sameFiles(r.source, r.Checkout)
+		if err := sameFiles(r.source, r.Checkout); err != nil {
+			return err
+		}
+		return nothingElse(checkout, r.source)
 	}
+}
+
+// nothingElse reports the first file that a folder of the commit has in the working tree alone:
+// what the command packs itself, such as the CUE module, would have it too.
+func nothingElse(checkout *source.Checkout, commit string) error {
+	uncommitted, err := checkout.Uncommitted()
+	if err != nil {
+		return err
+	}
+	for _, name := range uncommitted {
+		folder, _, below := strings.Cut(name, "/")
+		if _, err := os.Stat(filepath.Join(commit, folder)); below && err == nil {
+			return fmt.Errorf("read working tree: %s is not in the commit, and a release is made of a commit: commit it, move it, or have git ignore it", name)
+		}
+	}
+	return nil
 }
 
 // sameFiles reports the first file of a commit that the working tree has otherwise.
@@ -52,7 +73,7 @@ func sameFiles(commit, tree string) error {
 			return err
 		}
 		if !bytes.Equal(got, want) {
-			return fmt.Errorf("release: %s differs from its commit, and a release is made of a commit: commit it, or undo the change", name)
+			return fmt.Errorf("read working tree: %s differs from its commit, and a release is made of a commit: commit it, or undo the change", name)
 		}
 		return nil
 	})

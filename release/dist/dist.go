@@ -8,16 +8,22 @@ package dist
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
+	"io/fs"
+	"net/url"
 	"os"
 	"path/filepath"
+	"runtime/debug"
+	"slices"
 	"strings"
 	"time"
 
+	"github.com/google/go-containerregistry/pkg/name"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
-	"golang.org/x/mod/semver"
 
+	"github.com/skep-dev/skep/image"
 	"github.com/skep-dev/skep/release/build"
 	"github.com/skep-dev/skep/signing/sign"
 )
@@ -30,17 +36,20 @@ type Options struct {
 	// that differs from it is an error.
 	Checkout string
 	// Dir is the folder of the release, such as dist/release. It is replaced as a whole, and
-	// only by a release that is complete.
+	// only by a release that is complete. It is new, empty, or has a release.
 	Dir string
 	// Folder is the registry and folder that images are named below, such as
 	// ghcr.io/skep-dev.
 	Folder string
-	// Push has all of it uploaded to Folder.
+	// Push has all of it uploaded to Folder. It needs a Key.
 	Push bool
 	// Key signs. Without one nothing is signed.
 	Key *sign.PrivateKey
 	// Builder is the URI of who builds, for the provenance.
 	Builder string
+	// Authorities is the module that the certificate authorities of images are from, for the
+	// provenance: see build.AuthoritiesModule.
+	Authorities debug.Module
 	// Time is the time of all that is made; zero for the commit's.
 	Time time.Time
 	// Architectures are those of the binaries and images, as Go calls them; nil for amd64
@@ -95,17 +104,17 @@ type release struct {
 	stamp build.Stamp
 	// source has the files of the commit, bin the binaries, each below its architecture.
 	source, bin string
-	// stage becomes Dir.
-	stage     string
-	artifacts []Artifact
+	// stage becomes Dir, and what was Dir becomes before.
+	stage, before string
+	artifacts     []Artifact
 	// inputs are what Go wrote into the binaries.
 	inputs inputs
 }
 
 // Make makes a release, and pushes it if that is asked for.
 func Make(ctx context.Context, o Options) error {
-	if core, _, _ := strings.Cut(o.Version, "+"); semver.Canonical(o.Version) != core || core == "" {
-		return fmt.Errorf("read version %q: write it as vX.Y.Z, such as v0.2.0 or v0.2.0-rc.1", o.Version)
+	if err := o.check(); err != nil {
+		return err
 	}
 	if o.Build == nil {
 		o.Build = build.Binaries
@@ -113,6 +122,7 @@ func Make(ctx context.Context, o Options) error {
 	if len(o.Architectures) == 0 {
 		o.Architectures = []string{"amd64", "arm64"}
 	}
+	o.Architectures = slices.Compact(slices.Sorted(slices.Values(o.Architectures)))
 	if err := os.MkdirAll(filepath.Dir(o.Dir), 0o750); err != nil {
 		return err
 	}
@@ -122,7 +132,7 @@ func Make(ctx context.Context, o Options) error {
 		return err
 	}
 	defer func() { _ = os.RemoveAll(work) }()
-	r := &release{Options: o, bin: filepath.Join(work, "bin"), stage: filepath.Join(work, "stage")}
+	r := &release{Options: o, bin: filepath.Join(work, "bin"), stage: filepath.Join(work, "stage"), before: filepath.Join(work, "before")}
 	steps := []func(context.Context) error{r.readCommit(work), r.buildBinaries, r.makeImages, r.addMore, r.attest, r.sign, r.replace}
 	if o.Push {
 		steps = append(steps, r.push)
@@ -133,6 +143,24 @@ func Make(ctx context.Context, o Options) error {
 		}
 	}
 	return nil
+}
+
+// check returns an error for options by which no release can be made: it would come after minutes
+// of building.
+func (o Options) check() error {
+	if err := build.CheckVersion(o.Version); err != nil {
+		return err
+	}
+	if _, err := name.NewRepository(o.Folder+"/"+filesRepository, name.StrictValidation); err != nil {
+		return fmt.Errorf("read registry and folder: %s; write them as registry.example.com/team", image.Scrub(err.Error()))
+	}
+	if u, err := url.Parse(o.Builder); err != nil || !u.IsAbs() {
+		return fmt.Errorf("read builder %q: it is no URI; write it as https://ci.example.com/release", image.Scrub(o.Builder))
+	}
+	if o.Push && o.Key == nil {
+		return errors.New("push release: nobody could verify one that is not signed; sign it with KEY=cosign.key, or push images for a trial by make images PUSH=registry/folder")
+	}
+	return replaceable(o.Dir)
 }
 
 // addMore adds what else is released.
@@ -162,12 +190,31 @@ func (r *release) addMore(ctx context.Context) error {
 	return r.addArtifacts(artifacts)
 }
 
-// replace has what was staged take the place of the release before.
-func (r *release) replace(context.Context) error {
-	if err := os.RemoveAll(r.Dir); err != nil {
-		return fmt.Errorf("remove the release before: %w", err)
+// replaceable returns an error for a folder that has something else than a release.
+func replaceable(dir string) error {
+	entries, err := os.ReadDir(dir)
+	if errors.Is(err, fs.ErrNotExist) || err == nil && len(entries) == 0 {
+		return nil
 	}
-	return os.Rename(r.stage, r.Dir)
+	if err == nil {
+		_, err = os.Stat(filepath.Join(dir, SumsFile))
+	}
+	if err != nil {
+		return fmt.Errorf("replace folder %s: it has no release; name another folder, or remove it: %w", dir, err)
+	}
+	return nil
+}
+
+// replace has what was staged take the place of the release before, which comes back where that
+// fails.
+func (r *release) replace(context.Context) error {
+	if err := os.Rename(r.Dir, r.before); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("move the release before: %w", err)
+	}
+	if err := os.Rename(r.stage, r.Dir); err != nil {
+		return errors.Join(err, os.Rename(r.before, r.Dir))
+	}
+	return nil
 }
 
 // say tells what was made.
@@ -182,7 +229,7 @@ func (r *release) say(context.Context) error {
 		fmt.Fprintf(&said, "  %s/%s:%s@%s\n", r.Folder, a.Repository, a.Tag, digest)
 	}
 	if !r.Push {
-		said.WriteString("Nothing was pushed: to push it, write PUSH=registry/folder.\n")
+		said.WriteString("Nothing was pushed: to push it, write KEY=cosign.key PUSH=registry/folder.\n")
 	}
 	if r.Key == nil {
 		said.WriteString("\n*** NOTHING IS SIGNED: nobody can verify who made this release. Sign it with KEY=cosign.key. ***\n")

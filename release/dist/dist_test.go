@@ -10,7 +10,9 @@ import (
 	"io/fs"
 	"maps"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"runtime/debug"
 	"slices"
 	"strings"
 	"testing"
@@ -99,6 +101,7 @@ func options(t *testing.T) dist.Options {
 	return dist.Options{
 		Version: "v1.2.3-rc.1", Checkout: checkout(t), Dir: filepath.Join(t.TempDir(), "dist", "release"),
 		Folder: "registry.example.com/team", Builder: "https://example.com/ci", Out: new(bytes.Buffer), Build: linked,
+		Authorities: debug.Module{Path: "example.com/roots", Version: "v1.0.0", Sum: "h1:47DEQpj8HBSa+/TImW+5JCeuQeRkm5NMpJWZG3hSuFU="},
 	}
 }
 
@@ -126,11 +129,11 @@ func sums(t *testing.T, dir string) map[string]string {
 }
 
 // TestTwoFoldersGiveEqualReleases builds the same commit in two folders, as make release does,
-// with different settings of the one who builds.
+// with different settings of the one who builds, in the environment or by go env -w.
 func TestTwoFoldersGiveEqualReleases(t *testing.T) {
 	var all []map[string]string
-	for _, flags := range []string{"-buildvcs=true", "-tags=other"} {
-		t.Setenv("GOFLAGS", flags)
+	for _, set := range [][2]string{{"GOFLAGS", "-buildmode=pie"}, {"GOENV", settings(t, "GOFLAGS=-buildmode=pie\nGOAMD64=v3\n")}} {
+		t.Setenv(set[0], set[1])
 		o := options(t)
 		o.Build = build.Binaries
 		t.Chdir(o.Checkout)
@@ -143,6 +146,19 @@ func TestTwoFoldersGiveEqualReleases(t *testing.T) {
 	if diff := cmp.Diff(all[0], all[1]); diff != "" || len(all[0]) == 0 {
 		t.Errorf("%d files differ: %s", len(all[0]), diff)
 	}
+}
+
+// settings is a file such as go env -w writes. Go finds modules and its cache as before.
+func settings(t *testing.T, content string) string {
+	t.Helper()
+	found, err := exec.CommandContext(t.Context(), "go", "env", "GOMODCACHE", "GOPROXY").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	known := strings.Fields(string(found))
+	file := filepath.Join(t.TempDir(), "env")
+	write(t, file, content+"GOMODCACHE="+known[0]+"\nGOPROXY="+known[1]+"\n")
+	return file
 }
 
 // once are folders of binaries by their architecture, which TestMain removes.
@@ -328,7 +344,10 @@ func TestWhatIsSaidOfARelease(t *testing.T) {
 					Version         string
 					SourceDateEpoch int64
 				}
-				ResolvedDependencies []struct{ Digest map[string]string }
+				ResolvedDependencies []struct {
+					URI    string
+					Digest map[string]string
+				}
 			}
 			RunDetails struct{ Builder struct{ ID string } }
 		}
@@ -348,6 +367,10 @@ func TestWhatIsSaidOfARelease(t *testing.T) {
 		t.Errorf("%d subjects: %+v", len(said.Subject), said.Subject)
 	}
 	p := said.Predicate
+	if all := p.BuildDefinition.ResolvedDependencies; !strings.HasPrefix(all[len(all)-1].URI, "pkg:golang/example.com/roots@v1.0.0") ||
+		len(all[len(all)-1].Digest["dirHash"]) != 64 {
+		t.Errorf("the authorities of images are from nowhere: %+v", all)
+	}
 	if p.BuildDefinition.ExternalParameters.Version != o.Version || p.BuildDefinition.ExternalParameters.SourceDateEpoch != 1_800_000_000 ||
 		len(p.BuildDefinition.ResolvedDependencies[0].Digest["gitCommit"]) != 40 || p.RunDetails.Builder.ID != "https://example.com/ci" {
 		t.Errorf("%+v", p)
@@ -362,8 +385,14 @@ func TestNoReleaseIsBetterThanAHalfOne(t *testing.T) {
 		says string
 	}{
 		"a version that is none":            {func(o *dist.Options) { o.Version = "1.2" }, "write it as vX.Y.Z"},
+		"a version with build metadata":     {func(o *dist.Options) { o.Version = "v1.2.3+4" }, "write it as vX.Y.Z"},
+		"a push that nobody could verify":   {func(o *dist.Options) { o.Push = true }, "sign it with KEY=cosign.key"},
+		"a folder of no registry":           {func(o *dist.Options) { o.Folder = "team" }, "write them as registry.example.com/team"},
+		"a builder that is no URI":          {func(o *dist.Options) { o.Builder = "me" }, `read builder "me": it is no URI`},
 		"a file that is not as committed":   {func(o *dist.Options) { write(t, filepath.Join(o.Checkout, "go.mod"), "module other\n") }, "go.mod differs from its commit"},
 		"a file that is committed and gone": {func(o *dist.Options) { _ = os.Remove(filepath.Join(o.Checkout, "go.mod")) }, "go.mod differs from its commit"},
+		"a file that is in no commit":       {func(o *dist.Options) { write(t, filepath.Join(o.Checkout, "cmd", "skep", "more.go"), "package main\n") }, "cmd/skep/more.go is not in the commit"},
+		"a folder that has no release":      {func(o *dist.Options) { _ = os.Remove(filepath.Join(o.Dir, dist.SumsFile)) }, "it has no release; name another folder"},
 		"a folder that is no checkout":      {func(o *dist.Options) { o.Checkout = t.TempDir() }, "it lies in no git repository"},
 		"binaries that cannot be linked":    {func(o *dist.Options) { o.Build = func(context.Context, build.Link) error { return broken } }, "no linker"},
 		"a chart that cannot be made": {func(o *dist.Options) {
@@ -374,6 +403,7 @@ func TestNoReleaseIsBetterThanAHalfOne(t *testing.T) {
 		t.Run(sentence, func(t *testing.T) {
 			o := options(t)
 			write(t, filepath.Join(o.Dir, "before"), "")
+			write(t, filepath.Join(o.Dir, dist.SumsFile), "")
 			c.with(&o)
 			if err := dist.Make(t.Context(), o); err == nil || !strings.Contains(err.Error(), c.says) {
 				t.Errorf("got %v, want %s", err, c.says)

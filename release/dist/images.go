@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"path/filepath"
-	"strings"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/empty"
@@ -20,9 +19,6 @@ const layouts = "oci"
 
 // refName is how a layout names an image.
 const refName = "org.opencontainers.image.ref.name"
-
-// tagOf is a version as a tag, which has no place for the + of build metadata.
-func tagOf(version string) string { return strings.ReplaceAll(version, "+", "_") }
 
 // digest is the artifact's.
 func (a Artifact) digest() (v1.Hash, error) {
@@ -52,9 +48,10 @@ func (a Artifact) digests() ([]v1.Hash, error) {
 // makeImages makes an image of each binary, for all architectures.
 func (r *release) makeImages(context.Context) error {
 	authorities := build.MozillaAuthorities()
+	r.inputs.addModules(r.Authorities)
 	var all []Artifact
 	for _, c := range build.Components() {
-		a := Artifact{Repository: c.Command, Tag: tagOf(r.Version), SBOMs: map[v1.Hash][]byte{}}
+		a := Artifact{Repository: c.Command, Tag: r.Version, SBOMs: map[v1.Hash][]byte{}}
 		var images []v1.Image
 		for _, arch := range r.Architectures {
 			one, err := build.Image(c, build.Content{Binaries: filepath.Join(r.bin, arch), Arch: arch, Authorities: authorities, Stamp: &r.stamp})

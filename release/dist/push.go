@@ -2,10 +2,12 @@ package dist
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"github.com/google/go-containerregistry/pkg/authn"
@@ -21,7 +23,7 @@ import (
 	"github.com/skep-dev/skep/signing/sign"
 )
 
-// pushTimeout bounds the push of one image.
+// pushTimeout bounds the push of one image, and that of the files.
 const pushTimeout = 10 * time.Minute
 
 // What the files of a release are pushed as: an artifact whose layers are files with titles,
@@ -39,12 +41,50 @@ func (r *release) push(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	names, signatures, err := r.namesOfFiles()
+	if err != nil {
+		return err
+	}
+	files, err := r.filesArtifact(names)
+	if err != nil {
+		return err
+	}
+	if err := r.neverMoved(ctx, c, Artifact{Repository: filesRepository, Tag: r.Version, Image: files}); err != nil {
+		return err
+	}
 	for _, a := range r.artifacts {
 		if err := r.pushArtifact(ctx, c, a); err != nil {
 			return err
 		}
 	}
-	return r.pushFiles(ctx, c)
+	if err := r.pushFiles(ctx, c, files, r.Version); err != nil {
+		return err
+	}
+	// Signatures are other ones each time, and so an artifact of their own.
+	if files, err = r.filesArtifact(signatures); err != nil {
+		return err
+	}
+	return r.pushFiles(ctx, c, files, r.Version+"-signatures")
+}
+
+// neverMoved returns an error where the registry has a tag of the release for something else: what
+// users have verified would not be what others pull. A repository that cannot be read is new.
+func (r *release) neverMoved(ctx context.Context, c *registry.Client, files Artifact) error {
+	for _, a := range append(slices.Clone(r.artifacts), files) {
+		want, err := a.digest()
+		if err != nil {
+			return err
+		}
+		tagged := r.Folder + "/" + a.Repository + ":" + a.Tag
+		switch found, err := c.Resolve(ctx, tagged); {
+		case errors.Is(err, image.ErrNotFound), errors.Is(err, image.ErrUnauthorized):
+		case err != nil:
+			return fmt.Errorf("look for %s: %w", tagged, err)
+		case found.Digest != want.String():
+			return fmt.Errorf("push %s: it was released already as %s, and this release has %s: choose the next version", tagged, found.Digest, want)
+		}
+	}
+	return nil
 }
 
 // pushArtifact copies the layout of an artifact, with its signatures.
@@ -68,14 +108,9 @@ func (r *release) pushArtifact(ctx context.Context, c *registry.Client, a Artifa
 	return nil
 }
 
-// pushFiles pushes the files as one artifact, and their signatures as another, since
-// signatures are other ones each time.
-func (r *release) pushFiles(ctx context.Context, c *registry.Client) error {
+// namesOfFiles are the files of the release, and their signatures.
+func (r *release) namesOfFiles() (files, signatures []string, err error) {
 	entries, err := os.ReadDir(r.Dir)
-	if err != nil {
-		return err
-	}
-	var files, signatures []string
 	for _, e := range entries {
 		switch ending := filepath.Ext(e.Name()); {
 		case e.IsDir():
@@ -85,18 +120,13 @@ func (r *release) pushFiles(ctx context.Context, c *registry.Client) error {
 			files = append(files, e.Name())
 		}
 	}
-	if err := r.pushNamed(ctx, c, files, tagOf(r.Version)); err != nil || r.Key == nil {
-		return err
-	}
-	return r.pushNamed(ctx, c, signatures, tagOf(r.Version)+"-signatures")
+	return files, signatures, err
 }
 
-// pushNamed pushes some of the files, signs the artifact, and then tags it.
-func (r *release) pushNamed(ctx context.Context, c *registry.Client, names []string, tag string) error {
-	artifact, err := r.filesArtifact(names)
-	if err != nil {
-		return err
-	}
+// pushFiles pushes an artifact of files, signs it, and then tags it.
+func (r *release) pushFiles(ctx context.Context, c *registry.Client, artifact v1.Image, tag string) error {
+	ctx, cancel := context.WithTimeout(ctx, pushTimeout)
+	defer cancel()
 	digest, err := artifact.Digest()
 	if err != nil {
 		return err
@@ -110,14 +140,12 @@ func (r *release) pushNamed(ctx context.Context, c *registry.Client, names []str
 	if err := remote.Write(byDigest, artifact, how...); err != nil {
 		return fmt.Errorf("push %s: %w", byDigest, err)
 	}
-	if r.Key != nil {
-		at, err := c.Parse(byDigest.String())
-		if err != nil {
-			return err
-		}
-		if err := sign.Image(ctx, c, at, r.Key, sign.Options{}); err != nil {
-			return err
-		}
+	at, err := c.Parse(byDigest.String())
+	if err != nil {
+		return err
+	}
+	if err := sign.Image(ctx, c, at, r.Key, sign.Options{}); err != nil {
+		return err
 	}
 	if err := remote.Tag(byDigest.Tag(tag), artifact, how...); err != nil {
 		return fmt.Errorf("tag %s: %w", byDigest, err)

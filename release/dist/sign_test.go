@@ -7,8 +7,6 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"io"
-	"log"
-	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"slices"
@@ -17,8 +15,8 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 	"github.com/google/go-containerregistry/pkg/name"
-	"github.com/google/go-containerregistry/pkg/registry"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/empty"
 	"github.com/google/go-containerregistry/pkg/v1/remote"
@@ -39,6 +37,7 @@ import (
 	"github.com/skep-dev/skep/signing"
 	"github.com/skep-dev/skep/signing/collect"
 	"github.com/skep-dev/skep/signing/sign"
+	fixture "github.com/skep-dev/skep/test/fixture/images"
 )
 
 // pair makes a key, with the password of its file, and its public half.
@@ -85,11 +84,9 @@ func TestASignedRelease(t *testing.T) {
 // signedRelease is a release that was signed and pushed, with the key's public half.
 func signedRelease(t *testing.T) (o dist.Options, public []byte) {
 	t.Helper()
-	server := httptest.NewServer(registry.New(registry.Logger(log.New(io.Discard, "", 0))))
-	t.Cleanup(server.Close)
 	o = options(t)
 	o.Key, public = pair(t)
-	o.Folder, o.Push = strings.TrimPrefix(server.URL, "http://")+"/team", true
+	o.Folder, o.Push = fixture.Real(t).Host+"/team", true
 	o.More = func(context.Context, dist.Made) ([]dist.Artifact, []dist.File, error) {
 		return []dist.Artifact{{Repository: "charts/skep", Tag: "1.2.3-rc.1", Image: empty.Image}}, nil, nil
 	}
@@ -97,6 +94,25 @@ func signedRelease(t *testing.T) (o dist.Options, public []byte) {
 		t.Fatal(err)
 	}
 	return o, public
+}
+
+// TestAVersionIsReleasedOnce pushes a release again, which changes nothing, and then another one of
+// the same version.
+func TestAVersionIsReleasedOnce(t *testing.T) {
+	o, _ := signedRelease(t)
+	before := references(t, o)
+	o.Dir = filepath.Join(t.TempDir(), "release")
+	if err := dist.Make(t.Context(), o); err != nil {
+		t.Errorf("the same release: %v", err)
+	}
+	o.Time = committed.Add(time.Hour)
+	if err := dist.Make(t.Context(), o); err == nil || !strings.Contains(err.Error(), "it was released already as sha256:") {
+		t.Errorf("another release of the same version: %v", err)
+	}
+	byName := cmpopts.SortSlices(func(a, b name.Digest) bool { return a.String() < b.String() })
+	if diff := cmp.Diff(before, references(t, o), byName, cmp.Comparer(func(a, b name.Digest) bool { return a.String() == b.String() })); diff != "" {
+		t.Error(diff)
+	}
 }
 
 // references are all images of a release by digest, those of an index too.

@@ -7,6 +7,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"flag"
 	"fmt"
 	"io"
@@ -45,7 +46,9 @@ func run(out io.Writer, args []string) error {
 	push := flags.String("push", "", "registry and folder to push to, such as registry.example.com/team")
 	dist := flags.String("dist", "dist", "folder for what is made")
 	arch := flags.String("arch", runtime.GOARCH, "architecture of the nodes, as Go calls it")
-	if err := flags.Parse(args); err != nil {
+	if err := flags.Parse(args); errors.Is(err, flag.ErrHelp) {
+		return nil
+	} else if err != nil {
 		return err
 	}
 	if err := os.MkdirAll(*dist, 0o750); err != nil {

@@ -4,8 +4,6 @@ import (
 	"archive/tar"
 	"errors"
 	"io"
-	"log"
-	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
@@ -13,7 +11,6 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-containerregistry/pkg/name"
-	"github.com/google/go-containerregistry/pkg/registry"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/mutate"
 
@@ -22,6 +19,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/skep-dev/skep/release/build"
+	fixture "github.com/skep-dev/skep/test/fixture/images"
 )
 
 // pretended makes images of files that only have the binaries' names.
@@ -88,9 +86,7 @@ func TestAnImageHoldsItsBinaryAndNoMore(t *testing.T) {
 }
 
 func TestWhatIsPushedIsWhatTheValuesName(t *testing.T) {
-	server := httptest.NewServer(registry.New(registry.Logger(log.New(io.Discard, "", 0))))
-	defer server.Close()
-	folder := strings.TrimPrefix(server.URL, "http://") + "/team"
+	folder := fixture.Real(t).Host + "/team"
 	file := filepath.Join(t.TempDir(), "images.yaml")
 	all := pretended(t)
 	t.Chdir("../..")

@@ -31,7 +31,7 @@ func (n *node) releasing() {
 	}
 	n.commit()
 	n.run("skep", "key", "generate", "--output-key-prefix", n.path("home/maker"))
-	first := n.release("v0.1.0")
+	first := n.release("v0.1.0-rc.1")
 	n.must("create", "namespace", "skep-system")
 	// The images of a release know the authorities that everybody knows.
 	n.must(namespaced("create", "configmap", "authorities", "--from-file="+n.path("pki/ca.crt"))...)
@@ -48,7 +48,7 @@ func (n *node) releasing() {
 	n.sees(counter...)
 	id, before, sealed := n.program(counter...), n.agent(), n.sealed()
 
-	second := n.release("v0.2.0")
+	second := n.release("v0.1.0-rc.2")
 	n.helm("upgrade", "skep", "oci://"+second["charts/skep"], "--reset-then-reuse-values", "--wait")
 	n.agentReady(before)
 	n.runsImagesOf(second)
