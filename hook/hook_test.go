@@ -2,7 +2,6 @@ package hook_test
 
 import (
 	"regexp"
-	"strings"
 	"testing"
 
 	"github.com/cilium/ebpf"
@@ -118,14 +117,29 @@ func TestTableIsWhole(t *testing.T) {
 		if h.Shape == "" || h.Sharing == "" || h.Replace == "" || h.Risk == "" {
 			t.Errorf("%s: a column is empty", h.Name)
 		}
-		// That Skep attaches what it does not yet is said by the hooks of clsact alone.
-		if isClsact := strings.HasPrefix(h.Name, "tc/"); (h.Obstacle() == "") != (h.Attachable || isClsact) {
-			t.Errorf("%s: attachable: %v, obstacle %q", h.Name, h.Attachable, h.Obstacle())
+		if why, instead := h.Obstacle(); (why == "") != h.Attachable || (instead == "") != h.Attachable {
+			t.Errorf("%s: attachable: %v, obstacle %q, instead %q", h.Name, h.Attachable, why, instead)
 		}
 	}
 	for _, must := range []string{"xdp", "tcx/ingress", "tcx/egress", "tracepoint", "raw_tp", "tp_btf", "uprobe", "uretprobe", "cgroup/connect4", "cgroup/bind6", "cgroup/sendmsg4", "cgroup/getsockopt", "cgroup/sock_create", "cgroup_skb/ingress", "cgroup_skb/egress", "sk_lookup", "iter"} {
 		if h, ok := hook.Lookup(must); !ok || !h.Attachable {
 			t.Errorf("%s must be attachable", must)
+		}
+	}
+}
+
+func TestASectionWithoutAHookIsKnown(t *testing.T) {
+	for section, want := range map[string]string{
+		"syscall": "syscall", "?uprobe.session//bin/bash:read*": "uprobe.session", "uprobe.session.s//bin/bash:main": "uprobe.session",
+		"fsession/tcp_connect": "fsession", "action": "action", "uprobe.multi//bin/bash:main": "", "prog": "", "syscalls": "",
+	} {
+		if u, ok := hook.WithoutHook(section); u.Name != want || ok != (want != "") {
+			t.Errorf("%s: %q, %v, want %q", section, u.Name, ok, want)
+		}
+	}
+	for _, u := range hook.SectionsWithoutHook() {
+		if h, _, ok := hook.FromSection(u.Name); ok {
+			t.Errorf("section %s implies hook %s", u.Name, h.Name)
 		}
 	}
 }
