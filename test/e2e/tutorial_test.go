@@ -84,16 +84,28 @@ func says(shown, got string) bool {
 // an answer may.
 var late = regexp.MustCompile(`(?m)^Warning: .* is not verified yet, and nothing is loaded until it is: .*\n`)
 
-// walk does what docs/getting-started-cluster.md says between two headings, from the repository's folder, as a reader whose
-// home is empty.
-func (n *node) walk(from, to string) {
-	n.t.Helper()
-	body, err := os.ReadFile(filepath.Join(module.Root(), "docs", "getting-started-cluster.md"))
+// The pages that are walked, below docs.
+const (
+	tutorialPage = "getting-started-cluster.md"
+	podsPage     = "pods.md"
+)
+
+// pageOf returns a page's text.
+func pageOf(t *testing.T, name string) string {
+	t.Helper()
+	body, err := os.ReadFile(filepath.Join(module.Root(), "docs", name))
 	if err != nil {
-		n.t.Fatal(err)
+		t.Fatal(err)
 	}
+	return string(body)
+}
+
+// walk does what a page says between two headings, from the repository's folder, as a reader who
+// did what the pages before say.
+func (n *node) walk(page, from, to string) {
+	n.t.Helper()
 	at := module.Root()
-	for _, s := range steps(n.t, string(body), from, to) {
+	for _, s := range steps(n.t, pageOf(n.t, page), from, to) {
 		if s.file != "" {
 			if err := os.WriteFile(filepath.Join(at, s.file), []byte(s.content), 0o600); err != nil {
 				n.t.Fatal(err)
@@ -116,13 +128,13 @@ func (n *node) shell(s step, at string) string {
 		body, err := cmd.CombinedOutput()
 		out = late.ReplaceAllString(string(body), "")
 		if err == nil && !says(s.shown, out) && strings.Contains(s.command, "kubectl ") {
-			err = errors.New("the tutorial shows another answer")
+			err = errors.New("the page shows another answer")
 		}
 		return err
 	})
 	n.t.Logf("$ %s\n%s", s.command, out)
 	if err != nil || !says(s.shown, out) {
-		n.t.Fatalf("the tutorial shows\n%s\n%v", s.shown, err)
+		n.t.Fatalf("the page shows\n%s\n%v", s.shown, err)
 	}
 	where, err := os.ReadFile(n.path("home/.at"))
 	if err != nil {
@@ -154,22 +166,19 @@ func TestWhatAPageShowsIsCompared(t *testing.T) {
 	}
 }
 
-// TestTheTutorialHasStepsToWalk needs no cluster: it holds the page to the headings and blocks
+// TestThePagesHaveStepsToWalk needs no cluster: it holds the pages to the headings and blocks
 // that walk reads.
-func TestTheTutorialHasStepsToWalk(t *testing.T) {
-	body, err := os.ReadFile(filepath.Join(module.Root(), "docs", "getting-started-cluster.md"))
-	if err != nil {
-		t.Fatal(err)
-	}
+func TestThePagesHaveStepsToWalk(t *testing.T) {
 	for _, c := range []struct {
-		from, to        string
+		page, from, to  string
 		commands, files int
 	}{
-		{"## 1. Install", "## 5. Uninstall", 14, 1},
-		{"## 5. Uninstall", "## On kind", 4, 0},
+		{tutorialPage, "## 1. Install", "## 5. Uninstall", 14, 1},
+		{tutorialPage, "## 5. Uninstall", "## On kind", 4, 0},
+		{podsPage, podsFrom, podsTo, 17, 2},
 	} {
 		var commands, files int
-		for _, s := range steps(t, string(body), c.from, c.to) {
+		for _, s := range steps(t, pageOf(t, c.page), c.from, c.to) {
 			if s.file != "" {
 				files++
 			} else {
@@ -177,7 +186,7 @@ func TestTheTutorialHasStepsToWalk(t *testing.T) {
 			}
 		}
 		if commands != c.commands || files != c.files {
-			t.Errorf("from %q to %q: %d commands and %d files, want %d and %d", c.from, c.to, commands, files, c.commands, c.files)
+			t.Errorf("%s from %q to %q: %d commands and %d files, want %d and %d", c.page, c.from, c.to, commands, files, c.commands, c.files)
 		}
 	}
 }
