@@ -122,6 +122,7 @@ func (n *node) walk(page, from, to string) {
 func (n *node) shell(s step, at string) string {
 	n.t.Helper()
 	var out string
+	began := time.Now()
 	err := until(time.Minute, func() error {
 		cmd := exec.CommandContext(n.t.Context(), "bash", "-c", s.command+"\npwd >~/.at")
 		cmd.Dir = at
@@ -132,7 +133,7 @@ func (n *node) shell(s step, at string) string {
 		}
 		return err
 	})
-	n.t.Logf("$ %s\n%s", s.command, out)
+	n.t.Logf("$ %s # %v\n%s", s.command, time.Since(began).Round(100*time.Millisecond), out)
 	if err != nil || !says(s.shown, out) {
 		n.t.Fatalf("the page shows\n%s\n%v", s.shown, err)
 	}
