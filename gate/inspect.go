@@ -92,7 +92,7 @@ func fitProgram(r *denials, id v1alpha1.Identity, i int, p v1alpha1.Program, fac
 		a = fillAttachment(a, fact)
 		filled.Attach = append(filled.Attach, a)
 		if a.Hook == "" {
-			denyUnnamed(r, at+".hook", fact)
+			r.add("shape/hook", at+".hook", "name the hook", "section %q of program %s implies no hook, and the definition names none", fact.Section, p.Name)
 			continue
 		}
 		completeAttachment(r, id, at, a)
@@ -161,15 +161,6 @@ func fillAttachment(a v1alpha1.Attachment, fact bytecode.Program) v1alpha1.Attac
 		a.ProceedOn = []string{"Pass"}
 	}
 	return a
-}
-
-// denyUnnamed denies an attachment whose hook neither the definition nor the section names.
-func denyUnnamed(r *denials, at string, p bytecode.Program) {
-	if s, known := hook.WithoutHook(p.Section); known {
-		r.add("shape/hook", at, "use "+s.Instead, "this version of Skep does not attach section %q of program %s: %s", p.Section, p.Name, s.Why)
-		return
-	}
-	r.add("shape/hook", at, "name the hook", "section %q of program %s implies no hook, and the definition names none", p.Section, p.Name)
 }
 
 // fillTarget sets the field of the hook's shape, where the definition left it

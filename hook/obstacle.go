@@ -1,10 +1,6 @@
 package hook
 
-import (
-	"strings"
-
-	"github.com/cilium/ebpf"
-)
+import "github.com/cilium/ebpf"
 
 // obstacle says why something is not attached, and what does the like of it: the rest of a sentence
 // that begins with use.
@@ -15,9 +11,9 @@ var obstacles = map[ebpf.ProgramType]obstacle{
 	ebpf.Extension: {"it replaces a function of another program, whose owner would have to allow that",
 		"xdp or tcx hooks: an interface runs several programs of them in order"},
 	ebpf.LSM: {"the library that loads programs cannot name the LSM hook to the kernel for a cgroup",
-		"lsm with pods, for the tasks of chosen pods or units, or a cgroup hook such as cgroup/sock_create"},
+		"lsm with pods, which denies by a negative error in place of 0"},
 	ebpf.SocketFilter: {"a process attaches it to a socket of its own (SO_ATTACH_BPF), and it ends with that process",
-		"cgroup_skb hooks for the sockets of a cgroup, or tcx hooks for an interface"},
+		"tcx/ingress and tcx/egress, with the same context: return TCX_NEXT in place of a number of bytes"},
 	ebpf.SkSKB:       ofSocketMaps,
 	ebpf.SkMsg:       ofSocketMaps,
 	ebpf.SkReuseport: {"a process attaches it to the sockets that it shares a port with (SO_ATTACH_REUSEPORT_EBPF)", "sk_lookup, which chooses the socket of a new connection"},
@@ -27,6 +23,11 @@ var obstacles = map[ebpf.ProgramType]obstacle{
 	ebpf.LWTSeg6Local: {"it is a part of a route, which ip-route(8) adds (encap seg6local)",
 		"ip-route(8)"},
 	ebpf.LircMode2: {"it attaches to an infrared receiver, for which the kernel has no links", "ir-keytable(1), which loads and attaches it"},
+	ebpf.Syscall: {"it attaches to nothing: a process has it run, cannot be ended meanwhile, and it may load programs that nobody has read (bpf_sys_bpf)",
+		"maps.NAME.contents of the definition, where it fills maps"},
+	ebpf.SchedACT: {"it is an action of a filter of tc(8)", `SEC("tc") with a tcx or tc hook`},
+	ebpf.Kprobe:   {"the library that attaches programs has no link for it", "two programs, of uprobe.multi and uretprobe.multi"},
+	ebpf.Tracing:  {"the library that attaches programs has no link for it", "two programs, of fentry and fexit"},
 	ebpf.StructOps: {"it is a table of functions that the kernel calls, such as a congestion control, and not one program",
 		"bpftool-struct_ops(8), which registers it"},
 }
@@ -44,33 +45,4 @@ func (h Hook) Obstacle() (why, instead string) {
 	}
 	o := obstacles[h.ProgramType]
 	return o.why, o.instead
-}
-
-// SectionWithoutHook is a section of libbpf whose programs no hook of the table takes.
-type SectionWithoutHook struct {
-	// Name is the section's, or what it begins with up to a slash.
-	Name string
-	// Why says why there is no hook, and Instead what to use, as those of Obstacle.
-	Why, Instead string
-}
-
-// SectionsWithoutHook are all of them.
-func SectionsWithoutHook() []SectionWithoutHook {
-	const unlinked = "the library that attaches programs has no links for it"
-	return []SectionWithoutHook{
-		{"fsession", unlinked, "two programs, of fentry and fexit"},
-		{"uprobe.session", unlinked, "two programs, of uprobe.multi and uretprobe.multi"},
-		{"syscall", "it attaches to nothing, and runs when a process asks for it", "a process of your own that loads and runs it"},
-		{"action", "it is an action of a filter of tc(8)", `SEC("tc") with a tcx or tc hook`},
-	}
-}
-
-// WithoutHook finds a section among SectionsWithoutHook.
-func WithoutHook(section string) (SectionWithoutHook, bool) {
-	for _, s := range SectionsWithoutHook() {
-		if _, is := cutSection(strings.TrimPrefix(section, "?"), s.Name); is {
-			return s, true
-		}
-	}
-	return SectionWithoutHook{}, false
 }

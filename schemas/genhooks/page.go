@@ -277,11 +277,6 @@ func obstacles(b *strings.Builder, rows []hook.Hook) {
 		why, instead := h.Obstacle()
 		fmt.Fprintf(b, "| `%s` | %s | %s | %s | %s |\n", h.Name, h.ProgramType, h.MinKernel, why, instead)
 	}
-	b.WriteString("\nThese sections of libbpf belong to no hook. The same rule denies them, once the object is read:\n\n" +
-		"| section | why | use instead |\n|---|---|---|\n")
-	for _, s := range hook.SectionsWithoutHook() {
-		fmt.Fprintf(b, "| `%s` | %s | %s |\n", s.Name, s.Why, s.Instead)
-	}
 }
 
 const fromSections = `

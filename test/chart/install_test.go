@@ -32,6 +32,7 @@ import (
 	"github.com/skep-dev/skep/controller/mirror"
 	"github.com/skep-dev/skep/controller/sealing"
 	"github.com/skep-dev/skep/test/fixture/supply"
+	"github.com/skep-dev/skep/test/harness/await"
 	"github.com/skep-dev/skep/test/harness/helm"
 	"github.com/skep-dev/skep/test/harness/module"
 )
@@ -135,18 +136,8 @@ func (i *install) until(what string, check func() error) {
 	i.t.Helper()
 	ctx, cancel := context.WithTimeout(i.t.Context(), patience)
 	defer cancel()
-	tick := time.NewTicker(50 * time.Millisecond)
-	defer tick.Stop()
-	for {
-		err := check()
-		if err == nil {
-			return
-		}
-		select {
-		case <-ctx.Done():
-			i.t.Fatalf("wait for %s: %v", what, err)
-		case <-tick.C:
-		}
+	if err := await.Until(ctx, 50*time.Millisecond, check); err != nil {
+		i.t.Fatalf("wait for %s: %v", what, err)
 	}
 }
 

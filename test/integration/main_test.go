@@ -21,6 +21,7 @@ import (
 	"github.com/skep-dev/skep/policies"
 	"github.com/skep-dev/skep/schemas"
 	"github.com/skep-dev/skep/test/fixture/supply"
+	"github.com/skep-dev/skep/test/harness/await"
 	"github.com/skep-dev/skep/test/harness/controlplane"
 )
 
@@ -195,18 +196,8 @@ func (c *cluster) within(limit time.Duration, what string, check func() error) {
 	c.t.Helper()
 	ctx, cancel := context.WithTimeout(c.t.Context(), limit)
 	defer cancel()
-	tick := time.NewTicker(50 * time.Millisecond)
-	defer tick.Stop()
-	for {
-		err := check()
-		if err == nil {
-			return
-		}
-		select {
-		case <-ctx.Done():
-			c.t.Fatalf("%s: %v", what, err)
-		case <-tick.C:
-		}
+	if err := await.Until(ctx, 50*time.Millisecond, check); err != nil {
+		c.t.Fatalf("%s: %v", what, err)
 	}
 }
 

@@ -31,6 +31,7 @@ import (
 	"github.com/skep-dev/skep/controller/admission"
 	"github.com/skep-dev/skep/policies"
 	"github.com/skep-dev/skep/test/fixture/supply"
+	"github.com/skep-dev/skep/test/harness/await"
 	"github.com/skep-dev/skep/test/harness/controlplane"
 	"github.com/skep-dev/skep/test/harness/deployment"
 	"github.com/skep-dev/skep/test/harness/series"
@@ -184,19 +185,7 @@ func requesterRecorded(ctx context.Context, want bool) error {
 func until(ctx context.Context, check func() error) error {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	tick := time.NewTicker(50 * time.Millisecond)
-	defer tick.Stop()
-	for {
-		err := check()
-		if err == nil {
-			return nil
-		}
-		select {
-		case <-ctx.Done():
-			return fmt.Errorf("gave up waiting: %w", err)
-		case <-tick.C:
-		}
-	}
+	return await.Until(ctx, 50*time.Millisecond, check)
 }
 
 func newClient(config *rest.Config) (client.Client, error) {
