@@ -127,7 +127,7 @@ func (h Hook) InBinary() string {
 	switch {
 	case h.Shape != UserBinary:
 		return ""
-	case h.AttachType == ebpf.AttachTraceUprobeMulti, h.Name == "uprobe.session":
+	case h.AttachType == ebpf.AttachTraceUprobeMulti:
 		return InSymbols
 	case h.Name == "usdt":
 		return InUSDT

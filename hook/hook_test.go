@@ -34,7 +34,6 @@ func TestFromSection(t *testing.T) {
 		"tracepointless/syscalls":               {"", ""},
 		"uprobe.session.s//bin/bash:read*":      {"uprobe.session", "/bin/bash:read*"},
 		"fsession/tcp_connect":                  {"fsession", "tcp_connect"},
-		"action":                                {"action", ""},
 		"syscalls":                              {"", ""},
 		"classifier":                            {"", ""},
 		"":                                      {"", ""},
@@ -88,7 +87,7 @@ func TestFirstKernelsAreThoseOfLinks(t *testing.T) {
 	// Held by no link: their first kernel is that of the program type.
 	unlinked := map[string]string{"tc/ingress": "4.5", "tc/egress": "4.5", "socket": "3.19", "lirc_mode2": "4.18",
 		"sk_skb": "4.14", "sk_reuseport": "4.19", "sk_reuseport/migrate": "5.14", "lwt_in": "4.10", "lwt_out": "4.10", "lwt_xmit": "4.10", "lwt_seg6local": "4.18", "syscall": "5.14",
-		"uprobe.session": "6.13", "fsession": "7.0", "action": "4.1"}
+		"uprobe.session": "6.13", "fsession": "7.0"}
 	for _, h := range hook.All() {
 		want, special := unlinked[h.Name]
 		if !special {

@@ -95,7 +95,7 @@ func TestEveryHookTakesTheFieldsOfItsRowAndNoOthers(t *testing.T) {
 		var docs strings.Builder
 		for field, value := range values {
 			takes := shapeField[h.Shape] == field || field == "functions" && h.Name == "lsm_cgroup" || field == "priority" && h.Sharing == hook.Ordered && h.Name != "netfilter" || field == "netfilter" && h.Name == field || (field == "proceedOn" || field == "xdpMode") && h.Name == "xdp" || field == "pods" && h.Namespaceable
-			if field == "binary" && (strings.HasSuffix(h.Name, ".multi") || h.Name == "uprobe.session") {
+			if field == "binary" && strings.HasSuffix(h.Name, ".multi") {
 				value = "{path: /b, symbols: {names: [s]}}"
 			} else if field == "binary" && h.Name == "usdt" {
 				value = "{path: /b, usdt: {provider: p, name: n}}"
