@@ -270,8 +270,8 @@ func attached(b *strings.Builder, rows []hook.Hook) {
 func obstacles(b *strings.Builder, rows []hook.Hook) {
 	rows = slices.DeleteFunc(slices.Clone(rows), func(h hook.Hook) bool { return h.Attachable })
 	fmt.Fprintf(b, "\n## Known, and not supported today (%d)\n\n", len(rows))
-	b.WriteString("The rule `shape/hook` denies a definition with one of these hooks, before anything is fetched. The denial names the cause and what to use\n" +
-		"instead, which is not always the same.\n\n" +
+	b.WriteString("The rule `shape/hook` denies a definition with one of these hooks: before anything is fetched, if the definition names the hook, or else\n" +
+		"once the object is read. The denial names the cause and what to use instead, which does not always do the same.\n\n" +
 		"| hook | program type | kernel | why | use instead |\n|---|---|---|---|---|\n")
 	for _, h := range rows {
 		why, instead := h.Obstacle()
