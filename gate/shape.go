@@ -225,6 +225,9 @@ func shapeAttachment(r *denials, id v1alpha1.Identity, at string, a v1alpha1.Att
 func completeAttachment(r *denials, id v1alpha1.Identity, at string, a v1alpha1.Attachment) {
 	shapeAttachment(r, id, at, a)
 	h, _ := hook.Lookup(a.Hook)
+	if !h.Attachable {
+		return
+	}
 	for _, f := range fields {
 		if f.isMissing(h, a) {
 			r.add("shape/fields", at+"."+f.name, f.howToSet(h), "hook %s needs %s, and neither the definition nor the program's section names it", h.Name, f.name)

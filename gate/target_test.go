@@ -102,6 +102,18 @@ func TestAnExampleOfItsTargetIsEnoughForEveryHook(t *testing.T) {
 	}
 }
 
+func TestAHookThatIsNotAttachedIsDeniedForThatAlone(t *testing.T) {
+	for _, h := range hook.All() {
+		why, instead := h.Obstacle()
+		denial := new(Denial)
+		if err := denied(v1alpha1.Attachment{Hook: h.Name}); h.Attachable {
+			continue
+		} else if !errors.As(err, &denial) || len(denial.Reasons) != 1 || !strings.Contains(denial.Reasons[0].Message, why) || denial.Reasons[0].Fix != "use "+instead {
+			t.Errorf("%s: %v", h.Name, err)
+		}
+	}
+}
+
 func TestAMissingTargetIsShownByAnExample(t *testing.T) {
 	for name, want := range map[string]string{
 		"xdp":          "set interfaces, such as interfaces: {primary: true}, or pods",
