@@ -103,7 +103,7 @@ test-race: assets ## Run every test under the race detector (needs a C compiler)
 	CGO_ENABLED=1 go test -race -timeout 40m $(TESTFLAGS) $(LONGEST) ./...
 	@$(NOTE_ROOT)
 
-test-e2e: assets ## Install Skep into a real cluster of one node by the commands of docs/getting-started-cluster.md (root, containerd)
+test-e2e: assets ## Install Skep into a real cluster of one node by the commands of docs/getting-started-cluster.md and docs/pods.md (root, containerd)
 	@$(NOTE_CONTAINERD)
 	SKEP_E2E=1 go test -count 1 -timeout $(E2E_TIMEOUT) $(TESTFLAGS) ./test/e2e
 	@$(NOTE_CONTAINERD)

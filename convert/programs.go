@@ -119,8 +119,8 @@ func unknownType(hookType string) string {
 		if fold(h.Name) != hookType {
 			continue
 		}
-		if why := h.Obstacle(); why != "" {
-			return "Skep does not attach " + h.Name + " yet: " + why
+		if why, instead := h.Obstacle(); why != "" {
+			return "Skep does not attach " + h.Name + ": " + why + "; use " + instead
 		}
 		return "bpfman has no such type; Skep attaches it by hook: " + h.Name
 	}

@@ -225,9 +225,12 @@ func shapeAttachment(r *denials, id v1alpha1.Identity, at string, a v1alpha1.Att
 func completeAttachment(r *denials, id v1alpha1.Identity, at string, a v1alpha1.Attachment) {
 	shapeAttachment(r, id, at, a)
 	h, _ := hook.Lookup(a.Hook)
+	if !h.Attachable {
+		return
+	}
 	for _, f := range fields {
 		if f.isMissing(h, a) {
-			r.add("shape/fields", at+"."+f.name, "set "+f.name, "hook %s needs %s, and neither the definition nor the program's section names it", h.Name, f.name)
+			r.add("shape/fields", at+"."+f.name, f.howToSet(h), "hook %s needs %s, and neither the definition nor the program's section names it", h.Name, f.name)
 		}
 	}
 }
@@ -235,11 +238,8 @@ func completeAttachment(r *denials, id v1alpha1.Identity, at string, a v1alpha1.
 // checkHook denies hooks the agent cannot attach or the scope cannot hold.
 func checkHook(r *denials, at string, h hook.Hook) {
 	if !h.Attachable {
-		why := ""
-		if obstacle := h.Obstacle(); obstacle != "" {
-			why = ": " + obstacle
-		}
-		r.add("shape/hook", at+".hook", "use a hook that skep schema hooks marks attachable", "hook %s is known, but this version of Skep does not attach it%s", h.Name, why)
+		why, instead := h.Obstacle()
+		r.add("shape/hook", at+".hook", "use "+instead, "hook %s is known, but this version of Skep does not attach it: %s", h.Name, why)
 	}
 }
 
@@ -276,6 +276,15 @@ type field struct {
 // isMissing reports whether an attachment to the hook needs the field and does not have it.
 func (f field) isMissing(h hook.Hook, a v1alpha1.Attachment) bool {
 	return f.required(h) && !f.given(a) && (a.Pods == nil || !f.inPods)
+}
+
+// howToSet says how an attachment to the hook gets the field.
+func (f field) howToSet(h hook.Hook) string {
+	fix := fmt.Sprintf("set %s, such as %s", f.name, h.Needs())
+	if f.inPods && h.Namespaceable {
+		fix += ", or pods"
+	}
+	return fix
 }
 
 // hasShape makes a predicate over a hook's shape.

@@ -1,9 +1,13 @@
 package gate
 
 import (
+	"errors"
+	"slices"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"sigs.k8s.io/yaml"
 
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/hook"
@@ -50,6 +54,77 @@ func TestTheFunctionOfASectionIsThatOfTheAttachment(t *testing.T) {
 		fillTarget(&a, h, target)
 		if diff := cmp.Diff(want, a.Functions); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", section, diff)
+		}
+	}
+}
+
+// attachment reads one that is written as fields in YAML.
+func attachment(t *testing.T, fields ...string) (a v1alpha1.Attachment) {
+	t.Helper()
+	fields = slices.DeleteFunc(fields, func(f string) bool { return f == "" })
+	if err := yaml.UnmarshalStrict([]byte("{"+strings.Join(fields, ", ")+"}"), &a); err != nil {
+		t.Fatalf("%s: %v", fields, err)
+	}
+	return a
+}
+
+// denied is what is denied of an attachment of an application of the cluster.
+func denied(a v1alpha1.Attachment) error {
+	r := &denials{}
+	completeAttachment(r, v1alpha1.Identity{Kind: v1alpha1.KindClusterBpfApplication}, "at", a)
+	return r.err()
+}
+
+func TestTheExamplesSayWhatTheirSectionsSay(t *testing.T) {
+	for _, e := range hook.Examples() {
+		implied, target, _ := hook.FromSection(e.Section)
+		said := v1alpha1.Attachment{}
+		if implied.Name == e.Hook && target != "" {
+			fillTarget(&said, implied, target)
+		}
+		if diff := cmp.Diff(attachment(t, e.Said), said); diff != "" {
+			t.Errorf("%s (-example +section):\n%s", e.Section, diff)
+		}
+		if err := denied(attachment(t, "hook: "+e.Hook, e.Said, e.Added)); err != nil {
+			t.Errorf("%s: %v", e.Section, err)
+		}
+	}
+}
+
+func TestAnExampleOfItsTargetIsEnoughForEveryHook(t *testing.T) {
+	for _, h := range hook.All() {
+		if !h.Attachable {
+			continue
+		}
+		if err := denied(attachment(t, "hook: "+h.Name, h.Needs())); err != nil {
+			t.Errorf("%s with %q: %v", h.Name, h.Needs(), err)
+		}
+	}
+}
+
+func TestAHookThatIsNotAttachedIsDeniedForThatAlone(t *testing.T) {
+	for _, h := range hook.All() {
+		why, instead := h.Obstacle()
+		denial := new(Denial)
+		if err := denied(v1alpha1.Attachment{Hook: h.Name}); h.Attachable {
+			continue
+		} else if !errors.As(err, &denial) || len(denial.Reasons) != 1 || !strings.Contains(denial.Reasons[0].Message, why) || denial.Reasons[0].Fix != "use "+instead {
+			t.Errorf("%s: %v", h.Name, err)
+		}
+	}
+}
+
+func TestAMissingTargetIsShownByAnExample(t *testing.T) {
+	for name, want := range map[string]string{
+		"xdp":          "set interfaces, such as interfaces: {primary: true}, or pods",
+		"netkit/peer":  "set interfaces, such as interfaces: {primary: true}",
+		"cgroup/bind6": "set cgroup, such as cgroup: /system.slice, or pods",
+		"kretsyscall":  "set functions, such as functions: {names: [openat]}",
+		"perf_event":   "set perfEvent, such as perfEvent: {event: cpu-clock, frequency: 99}",
+	} {
+		denial := new(Denial)
+		if err := denied(v1alpha1.Attachment{Hook: name}); !errors.As(err, &denial) || denial.Reasons[0].Fix != want {
+			t.Errorf("%s: %v, want the fix %q", name, err, want)
 		}
 	}
 }

@@ -198,7 +198,7 @@ func (h Hook) Guardable() bool {
 	case ebpf.Kprobe, ebpf.TracePoint, ebpf.RawTracepoint, ebpf.RawTracepointWritable:
 		return true
 	case ebpf.Tracing:
-		return h.AttachType != ebpf.AttachTraceIter
+		return h.Shape != None
 	case ebpf.LSM:
 		return h.AttachType == ebpf.AttachLSMMac
 	}

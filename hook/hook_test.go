@@ -2,7 +2,6 @@ package hook_test
 
 import (
 	"regexp"
-	"strings"
 	"testing"
 
 	"github.com/cilium/ebpf"
@@ -33,6 +32,9 @@ func TestFromSection(t *testing.T) {
 		"sk_lookup/redirect":                    {"sk_lookup", "redirect"},
 		"kprobe.multi/tcp_*":                    {"kprobe.multi", "tcp_*"},
 		"tracepointless/syscalls":               {"", ""},
+		"uprobe.session.s//bin/bash:read*":      {"uprobe.session", "/bin/bash:read*"},
+		"fsession/tcp_connect":                  {"fsession", "tcp_connect"},
+		"syscalls":                              {"", ""},
 		"classifier":                            {"", ""},
 		"":                                      {"", ""},
 		".text":                                 {"", ""},
@@ -84,7 +86,8 @@ func TestFirstKernelsAreThoseOfLinks(t *testing.T) {
 	}
 	// Held by no link: their first kernel is that of the program type.
 	unlinked := map[string]string{"tc/ingress": "4.5", "tc/egress": "4.5", "socket": "3.19", "lirc_mode2": "4.18",
-		"sk_skb": "4.14", "sk_reuseport": "4.19", "sk_reuseport/migrate": "5.14", "lwt_in": "4.10", "lwt_out": "4.10", "lwt_xmit": "4.10", "lwt_seg6local": "4.18", "syscall": "5.14"}
+		"sk_skb": "4.14", "sk_reuseport": "4.19", "sk_reuseport/migrate": "5.14", "lwt_in": "4.10", "lwt_out": "4.10", "lwt_xmit": "4.10", "lwt_seg6local": "4.18", "syscall": "5.14",
+		"uprobe.session": "6.13", "fsession": "7.0"}
 	for _, h := range hook.All() {
 		want, special := unlinked[h.Name]
 		if !special {
@@ -118,9 +121,8 @@ func TestTableIsWhole(t *testing.T) {
 		if h.Shape == "" || h.Sharing == "" || h.Replace == "" || h.Risk == "" {
 			t.Errorf("%s: a column is empty", h.Name)
 		}
-		// That Skep attaches what it does not yet is said by the hooks of clsact alone.
-		if isClsact := strings.HasPrefix(h.Name, "tc/"); (h.Obstacle() == "") != (h.Attachable || isClsact) {
-			t.Errorf("%s: attachable: %v, obstacle %q", h.Name, h.Attachable, h.Obstacle())
+		if why, instead := h.Obstacle(); (why == "") != h.Attachable || (instead == "") != h.Attachable {
+			t.Errorf("%s: attachable: %v, obstacle %q, instead %q", h.Name, h.Attachable, why, instead)
 		}
 	}
 	for _, must := range []string{"xdp", "tcx/ingress", "tcx/egress", "tracepoint", "raw_tp", "tp_btf", "uprobe", "uretprobe", "cgroup/connect4", "cgroup/bind6", "cgroup/sendmsg4", "cgroup/getsockopt", "cgroup/sock_create", "cgroup_skb/ingress", "cgroup_skb/egress", "sk_lookup", "iter"} {

@@ -2,28 +2,46 @@ package hook
 
 import "github.com/cilium/ebpf"
 
-// obstacles say why programs of a type are not attached.
-var obstacles = map[ebpf.ProgramType]string{
-	ebpf.Extension:    "it replaces a function of another program, whose owner would have to allow that",
-	ebpf.LSM:          "the library that loads programs cannot name the LSM hook to the kernel for a cgroup",
-	ebpf.SocketFilter: "a process attaches it to a socket of its own (SO_ATTACH_BPF), and it ends with that process",
-	ebpf.SkSKB:        "it attaches to a map of sockets, which processes fill with their own",
-	ebpf.SkMsg:        "it attaches to a map of sockets, which processes fill with their own",
-	ebpf.SkReuseport:  "a process attaches it to the sockets that it shares a port with (SO_ATTACH_REUSEPORT_EBPF)",
-	ebpf.LWTIn:        "it is a part of a route, which ip-route(8) adds (encap bpf)",
-	ebpf.LWTOut:       "it is a part of a route, which ip-route(8) adds (encap bpf)",
-	ebpf.LWTXmit:      "it is a part of a route, which ip-route(8) adds (encap bpf)",
-	ebpf.LWTSeg6Local: "it is a part of a route, which ip-route(8) adds (encap seg6local)",
-	ebpf.LircMode2:    "it attaches to an infrared receiver, for which the kernel has no links",
-	ebpf.StructOps:    "it is a table of functions that the kernel calls, such as a congestion control, and not one program",
-	ebpf.Syscall:      "it attaches to nothing: a process has it run, cannot be ended meanwhile, and it may load programs that nobody has read (bpf_sys_bpf)",
+// obstacle says why something is not attached, and what does the like of it: the rest of a sentence
+// that begins with use.
+type obstacle struct{ why, instead string }
+
+// obstacles are those of the hooks that are not attached, by their programs' type.
+var obstacles = map[ebpf.ProgramType]obstacle{
+	ebpf.Extension: {"it replaces a function of another program, whose owner would have to allow that",
+		"xdp or tcx hooks: an interface runs several programs of them in order"},
+	ebpf.LSM: {"the library that loads programs cannot name the LSM hook to the kernel for a cgroup",
+		"lsm with pods, which denies by a negative error in place of 0"},
+	ebpf.SocketFilter: {"a process attaches it to a socket of its own (SO_ATTACH_BPF), and it ends with that process",
+		"tcx/ingress and tcx/egress, with the same context: return TCX_NEXT in place of a number of bytes"},
+	ebpf.SkSKB:       ofSocketMaps,
+	ebpf.SkMsg:       ofSocketMaps,
+	ebpf.SkReuseport: {"a process attaches it to the sockets that it shares a port with (SO_ATTACH_REUSEPORT_EBPF)", "sk_lookup, which chooses the socket of a new connection"},
+	ebpf.LWTIn:       {"it is a part of a route, which ip-route(8) adds (encap bpf)", "tcx/ingress"},
+	ebpf.LWTOut:      ofRoutesOut,
+	ebpf.LWTXmit:     ofRoutesOut,
+	ebpf.LWTSeg6Local: {"it is a part of a route, which ip-route(8) adds (encap seg6local)",
+		"ip-route(8)"},
+	ebpf.LircMode2: {"it attaches to an infrared receiver, for which the kernel has no links", "ir-keytable(1), which loads and attaches it"},
+	ebpf.Syscall: {"it attaches to nothing: a process has it run, cannot be ended meanwhile, and it may load programs that nobody has read (bpf_sys_bpf)",
+		"maps.NAME.contents of the definition, where it fills maps"},
+	ebpf.Kprobe:  {"the library that attaches programs has no link for it", "two programs, of uprobe.multi and uretprobe.multi"},
+	ebpf.Tracing: {"the library that attaches programs has no link for it", "two programs, of fentry and fexit"},
+	ebpf.StructOps: {"it is a table of functions that the kernel calls, such as a congestion control, and not one program",
+		"bpftool-struct_ops(8), which registers it"},
 }
 
-// Obstacle says why the hook is not attached; empty where it is, or where no more is to be
-// said than that.
-func (h Hook) Obstacle() string {
+var (
+	ofSocketMaps = obstacle{"it attaches to a map of sockets, which processes fill with their own",
+		"cgroup_skb hooks, which see and drop what sockets send and receive, and redirect nothing"}
+	ofRoutesOut = obstacle{"it is a part of a route, which ip-route(8) adds (encap bpf)", "tcx/egress"}
+)
+
+// Obstacle says why the hook is not attached, and what to use instead; both are empty where it is.
+func (h Hook) Obstacle() (why, instead string) {
 	if h.Attachable {
-		return ""
+		return "", ""
 	}
-	return obstacles[h.ProgramType]
+	o := obstacles[h.ProgramType]
+	return o.why, o.instead
 }

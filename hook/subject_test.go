@@ -46,7 +46,7 @@ func TestOnlyWhatRunsInATaskIsGuarded(t *testing.T) {
 			t.Errorf("%s is guarded, and is about packets or has its cgroup", h.Name)
 		}
 	}
-	if guardable != 20 {
+	if guardable != 21 {
 		t.Errorf("%d hooks can be guarded", guardable)
 	}
 	if hook.SubjectOfType(ebpf.Kprobe) != hook.Any {

@@ -3,12 +3,14 @@ package hook
 import "github.com/cilium/ebpf"
 
 // table holds every hook that cilium/ebpf's package link can attach, the clsact TC
-// hooks, and what libbpf has sections for and nothing attaches. MinKernel is the first kernel where the program can be held
-// by a bpf_link where there is such a link, else the first with the program
-// type: what has no link cannot be pinned, and ends with the agent. The source is
+// hooks, and what libbpf has sections for and nothing attaches. MinKernel is the first
+// kernel where the program can be held by a bpf_link where there is such a link, else
+// the first with the program type: what has no link cannot be pinned, and ends with the
+// agent. The source is
 // ebpf-docs, data/feature-versions.yaml (BSD-2), and the kernel's history where
 // that has no link type: raw tracepoints and tracing 5.7 (70ed506c3bbc), struct_ops
-// 6.4 (68b04864ca42), sockets of maps 6.10 (699c23f02c65).
+// 6.4 (68b04864ca42), sockets of maps 6.10 (699c23f02c65), sessions of uprobes 6.13
+// (d920179b3d48) and of fentry 7.0 (2d419c4).
 //
 // SEC("tc/ingress") means TCX to libbpf and so it does here; clsact is asked
 // for by naming the hook.
@@ -40,11 +42,13 @@ var table = []Hook{
 	{"fentry", []string{"fentry"}, ebpf.Tracing, ebpf.AttachTraceFEntry, KernelFunction, "5.7", true, Parallel, ByOverlap, Observe, true},
 	{"fexit", []string{"fexit"}, ebpf.Tracing, ebpf.AttachTraceFExit, KernelFunction, "5.7", true, Parallel, ByOverlap, Observe, true},
 	{"fmod_ret", []string{"fmod_ret"}, ebpf.Tracing, ebpf.AttachModifyReturn, KernelFunction, "5.7", true, Parallel, ByOverlap, Control, true},
+	{"fsession", []string{"fsession"}, ebpf.Tracing, ebpf.AttachNone, None, "7.0", false, Parallel, ByOverlap, Observe, false},
 	{"freplace", []string{"freplace"}, ebpf.Extension, ebpf.AttachNone, KernelFunction, "5.7", false, Exclusive, ByOverlap, Control, false},
 	{"uprobe", []string{"uprobe"}, ebpf.Kprobe, ebpf.AttachNone, UserBinary, "5.15", true, Parallel, ByOverlap, Observe, true},
 	{"uretprobe", []string{"uretprobe"}, ebpf.Kprobe, ebpf.AttachNone, UserBinary, "5.15", true, Parallel, ByOverlap, Observe, true},
 	{"uprobe.multi", []string{"uprobe.multi"}, ebpf.Kprobe, ebpf.AttachTraceUprobeMulti, UserBinary, "6.6", true, Parallel, ByOverlap, Observe, true},
 	{"uretprobe.multi", []string{"uretprobe.multi"}, ebpf.Kprobe, ebpf.AttachTraceUprobeMulti, UserBinary, "6.6", true, Parallel, ByOverlap, Observe, true},
+	{"uprobe.session", []string{"uprobe.session"}, ebpf.Kprobe, ebpf.AttachNone, None, "6.13", false, Parallel, ByOverlap, Observe, false},
 	{"usdt", []string{"usdt"}, ebpf.Kprobe, ebpf.AttachNone, UserBinary, "5.15", true, Parallel, ByOverlap, Observe, true},
 	{"lsm", []string{"lsm"}, ebpf.LSM, ebpf.AttachLSMMac, KernelFunction, "5.7", true, Parallel, ByOverlap, Control, true},
 	{"lsm_cgroup", []string{"lsm_cgroup"}, ebpf.LSM, ebpf.AttachLSMCgroup, Cgroup, "6.0", false, Parallel, ByLinkUpdate, Control, false},

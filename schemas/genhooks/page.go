@@ -18,10 +18,12 @@ A hook is a place in the kernel that a program attaches to. This page is made fr
 the schema, ` + "`data.hooks`" + ` in Rego and ` + "`skep schema hooks`" + `.
 
 A definition names a hook as libbpf names its section. If the program's section implies the hook, the definition may leave it out:
-` + "`SEC(\"tracepoint/syscalls/sys_enter_execve\")`" + ` is hook and target in one.
+` + "`SEC(\"tracepoint/syscalls/sys_enter_execve\")`" + ` is hook and target in one. [From a section to an
+attachment](#from-a-section-to-an-attachment) has an example for each kind.
 
 - A section that implies no hook, such as ` + "`SEC(\"prog\")`, `SEC(\"classifier\")` or `SEC(\"tc\")`" + `, leaves the hook to the definition. If the section implies
   no program type either, the program gets the hook's type, and the kernel verifies it as that.
+- A leading ` + "`?`" + `, by which libbpf does not load a program unless asked, changes nothing: the definition lists what is loaded.
 - ` + "`SEC(\"xdp/devmap\")` and `SEC(\"xdp/cpumap\")`" + ` are for entries of maps. Such a program attaches nowhere, and no definition lists it.
 
 | column | |
@@ -143,7 +145,8 @@ status names the filter: ` + "`clsact pref 17000 handle 0x1`" + `.
 const binaries = `
 ## Binaries
 
-The field ` + "`binary`" + ` has a path in the node's file system, a pid for one process, and one of these:
+The field ` + "`binary`" + ` has a path in the node's file system or a name that is looked for as libbpf does, such as ` + "`libssl.so.3`" + `, a pid for
+one process, and one of these:
 
 | field | hook | attaches to |
 |---|---|---|
@@ -191,7 +194,7 @@ const functions = `
 | ` + "`kprobe.multi`, `kretprobe.multi`, `kprobe.session`" + ` | names and globs | all of them |
 | ` + "`ksyscall`, `kretsyscall`" + ` | system calls, such as openat | each system call |
 | ` + "`fentry`, `fexit`, `fmod_ret`" + ` | names; the program is loaded once for each | each function |
-| ` + "`lsm`, `lsm.s`" + ` | LSM hooks, such as file_open; the program is loaded once for each | each hook |
+| ` + "`lsm`" + ` | LSM hooks, such as file_open; the program is loaded once for each | each hook |
 
 - A glob has the syntax of Go's path.Match, as in ` + "`interfaces`" + `. It chooses among the functions that ftrace can trace
   (` + "`available_filter_functions`" + ` of tracefs). Where the kernel does not show these, it chooses among all symbols. Functions that share their
@@ -233,6 +236,7 @@ func writePage(w io.Writer, rows []hook.Hook, kernels []conformance.Kernel) erro
 	var b strings.Builder
 	b.WriteString(intro)
 	attached(&b, rows)
+	examples(&b)
 	obstacles(&b, rows)
 	seen(&b, rows, kernels)
 	b.WriteString(choices + filters + functions + binaries + netfilter + perfEvents)
@@ -266,11 +270,57 @@ func attached(b *strings.Builder, rows []hook.Hook) {
 func obstacles(b *strings.Builder, rows []hook.Hook) {
 	rows = slices.DeleteFunc(slices.Clone(rows), func(h hook.Hook) bool { return h.Attachable })
 	fmt.Fprintf(b, "\n## Known, and not supported today (%d)\n\n", len(rows))
-	b.WriteString("The rule `shape/hook` denies a definition with one of these hooks, before anything is fetched.\n\n" +
-		"| hook | program type | kernel | why |\n|---|---|---|---|\n")
+	b.WriteString("The rule `shape/hook` denies a definition with one of these hooks: before anything is fetched, if the definition names the hook, or else\n" +
+		"once the object is read. The denial names the cause and what to use instead, which does not always do the same.\n\n" +
+		"| hook | program type | kernel | why | use instead |\n|---|---|---|---|---|\n")
 	for _, h := range rows {
-		fmt.Fprintf(b, "| `%s` | %s | %s | %s |\n", h.Name, h.ProgramType, h.MinKernel, h.Obstacle())
+		why, instead := h.Obstacle()
+		fmt.Fprintf(b, "| `%s` | %s | %s | %s | %s |\n", h.Name, h.ProgramType, h.MinKernel, why, instead)
 	}
+}
+
+const fromSections = `
+## From a section to an attachment
+
+A line of the table is one attachment: an item of ` + "`programs[].attach`" + `. Where the section names the target, the definition needs no
+` + "`attach`" + `. A target in the definition replaces that of the section, for this hook.
+
+` + "```yaml" + `
+programs:
+- name: connects          # SEC("kprobe/tcp_connect") names hook and target
+- name: count_packets     # SEC("xdp") names the hook
+  attach:
+  - interfaces: {primary: true}
+- name: classify          # SEC("tc") names neither
+  attach:
+  - hook: tcx/ingress
+    interfaces: {names: [eth0]}
+  - hook: tcx/egress
+    interfaces: {names: [eth0]}
+` + "```" + `
+
+| section | hook | target that the section names | fields that the definition adds, such as |
+|---|---|---|---|
+`
+
+// examples writes attachments of every kind, by the section of their program.
+func examples(b *strings.Builder) {
+	b.WriteString(fromSections)
+	for _, e := range hook.Examples() {
+		added := e.Added
+		if implied, _, _ := hook.FromSection(e.Section); implied.Name != e.Hook {
+			added = "hook: " + e.Hook + ", " + added
+		}
+		fmt.Fprintf(b, "| `%s` | `%s` | %s | %s |\n", e.Section, e.Hook, code(e.Said), code(added))
+	}
+}
+
+// code is a text as code; nothing stays nothing.
+func code(text string) string {
+	if text == "" {
+		return ""
+	}
+	return "`" + text + "`"
 }
 
 // line is one row of the page.

@@ -73,7 +73,7 @@ func (n *node) home() {
 }
 
 // tutorial does the whole page but for its end.
-func (n *node) tutorial() { n.walk("## 1. Install", "## 5. Uninstall") }
+func (n *node) tutorial() { n.walk(tutorialPage, "## 1. Install", "## 5. Uninstall") }
 
 // must runs kubectl, which is to succeed.
 func (n *node) must(args ...string) string {
@@ -536,7 +536,7 @@ func (n *node) elsewhere() {
 func (n *node) uninstalling() {
 	n.weigh()
 	id := n.program(counter...)
-	n.walk("## 5. Uninstall", "## On kind")
+	n.walk(tutorialPage, "## 5. Uninstall", "## On kind")
 	if p, err := ebpf.NewProgramFromID(id); err == nil {
 		_ = p.Close()
 		n.t.Errorf("program %d is still there", id)

@@ -28,6 +28,7 @@ const containerd1Config = `version = 2
 disabled_plugins = ["io.containerd.internal.v1.opt"]
 [plugins."io.containerd.grpc.v1.cri"]
   sandbox_image = "registry.example.com/pause:1"
+  registry.config_path = "%STATE%/certs.d"
   # Without CAP_SYS_RESOURCE nobody may lower what he was given.
   restrict_oom_score_adj = true
   disable_tcp_service = true
@@ -38,14 +39,20 @@ disabled_plugins = ["io.containerd.internal.v1.opt"]
 
 const containerd2Config = `version = 3
 disabled_plugins = ["io.containerd.internal.v1.opt"]
-[plugins."io.containerd.cri.v1.images".pinned_images]
-  sandbox = "registry.example.com/pause:1"
+[plugins."io.containerd.cri.v1.images"]
+  pinned_images.sandbox = "registry.example.com/pause:1"
+  registry.config_path = "%STATE%/certs.d"
 [plugins."io.containerd.cri.v1.runtime"]
   # Without CAP_SYS_RESOURCE nobody may lower what he was given.
   restrict_oom_score_adj = true
   [plugins."io.containerd.cri.v1.runtime".cni]
     bin_dirs = ["/usr/lib/cni"]
     conf_dir = "%STATE%/cni"
+`
+
+// dockerHub has the node's registry stand for Docker's.
+const dockerHub = `[host."https://registry.example.com"]
+  capabilities = ["pull", "resolve"]
 `
 
 const cniConfig = `{"cniVersion": "0.4.0", "name": "node", "plugins": [

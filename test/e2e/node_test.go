@@ -47,6 +47,7 @@ func newNode(t *testing.T) *node {
 	n.names()
 	n.controlPlane()
 	n.file("containerd.toml", containerdConfig(n.t))
+	n.file("certs.d/docker.io/hosts.toml", dockerHub)
 	n.file("cni/10-node.conflist", cniConfig)
 	n.file("kubelet.yaml", kubeletConfig)
 	n.file("proxy.yaml", proxyConfig)

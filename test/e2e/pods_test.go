@@ -98,17 +98,20 @@ func (n *node) teams() {
 	a.lives(b)
 }
 
-// installForPods has the agent attach in pods.
+// The headings of the page on pods that are walked: the one the walk begins at, and the next.
+const podsFrom, podsTo = "## A team traces its own pods", "## Choose pods"
+
+// installForPods has the agent attach in pods, as the page says, after what this machine and this
+// test need beside that.
 func (n *node) installForPods() {
 	n.t.Helper()
 	cgroup2, err := hierarchy2()
 	if err != nil {
 		n.t.Fatal(err)
 	}
-	before := n.agent()
-	n.helm("upgrade", "skep", "charts/skep", "--reuse-values", "--set=agent.hostPaths.cgroup="+cgroup2, "--set=agent.pods.enabled=true", "--set=metrics.secure=false",
-		"--set=agent.capabilities={BPF,NET_ADMIN,PERFMON}", "--wait")
-	n.agentReady(before)
+	n.helm("upgrade", "skep", "charts/skep", "--reuse-values", "--set=agent.hostPaths.cgroup="+cgroup2, "--set=metrics.secure=false",
+		"--set=agent.capabilities={BPF,NET_ADMIN,PERFMON}")
+	n.walk(podsPage, podsFrom, podsTo)
 	for _, object := range []string{"uprobe_count", "cgroup_connect4", "tcx_drop_port", "tracepoint_count", "usdt_count", "kprobe_count", "tp_poisoned"} {
 		n.file("pods/"+object+".o", string(programs.Object(object)))
 		n.run("skep", "image", "build", "-f", n.path("pods/"+object+".o"), imageOfObject(object))

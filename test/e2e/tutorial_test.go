@@ -5,15 +5,18 @@ import (
 	"github.com/skep-dev/skep/test/harness/page"
 )
 
-// tutorial is the page that is walked.
-const tutorial = "getting-started-cluster.md"
+// The pages that are walked, below docs.
+const (
+	tutorialPage = "getting-started-cluster.md"
+	podsPage     = "pods.md"
+)
 
-// walk does what the tutorial says between two headings, from the repository's folder, as a reader whose
-// home is empty.
-func (n *node) walk(from, to string) {
+// walk does what a page says between two headings, from the repository's folder, as a reader who did
+// what the pages before say.
+func (n *node) walk(name, from, to string) {
 	n.t.Helper()
 	reader := page.Reader{Home: n.path("home"), At: module.Root()}
-	for _, s := range page.Steps(n.t, page.Read(n.t, tutorial), from, to) {
+	for _, s := range page.Steps(n.t, page.Read(n.t, name), from, to) {
 		reader.Do(n.t, s)
 	}
 }

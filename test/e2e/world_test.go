@@ -108,15 +108,40 @@ func (a *authority) issue(t *testing.T, usage x509.ExtKeyUsage, subject string, 
 func (n *node) registry(a *authority) {
 	n.t.Helper()
 	n.serve(a, "registry.example.com", "443")
-	for _, command := range []string{"pause", "worker"} {
-		ref, err := name.ParseReference("registry.example.com/" + command + ":1")
+	for image, v := range map[string]struct {
+		command string
+		others  map[string][]byte
+	}{
+		"pause:1":              {"pause", nil},
+		"worker:1":             {"worker", probing()},
+		"library/busybox:1.37": {"pause", shell(n.t)},
+	} {
+		ref, err := name.ParseReference("registry.example.com/" + image)
 		if err == nil {
-			err = remote.Write(ref, imageOf(n.t, n.path("bin/"+command), probing()))
+			err = remote.Write(ref, imageOf(n.t, n.path("bin/"+v.command), v.others))
 		}
 		if err != nil {
 			n.t.Fatal(err)
 		}
 	}
+}
+
+// shell is what the image busybox has of what pods of the pages use, made of the machine's own
+// files, which are Debian's.
+func shell(t *testing.T) map[string][]byte {
+	t.Helper()
+	all := map[string][]byte{}
+	for to, from := range map[string]string{
+		"bin/sh": "/usr/bin/dash", "bin/date": "/usr/bin/date", "bin/sleep": "/usr/bin/sleep",
+		"lib/x86_64-linux-gnu/libc.so.6": "/lib/x86_64-linux-gnu/libc.so.6", "lib64/ld-linux-x86-64.so.2": "/lib64/ld-linux-x86-64.so.2",
+	} {
+		body, err := os.ReadFile(from)
+		if err != nil {
+			t.Fatal(err)
+		}
+		all[to] = body
+	}
+	return all
 }
 
 // serve starts a registry that has a name, and shows a certificate of it.
