@@ -127,10 +127,13 @@ func seesTask(name string) bool {
 }
 
 // isKfuncOfPods reports whether a kfunc works on memory of the program, on its packet, or on
-// numbers: nothing of it leads to another namespace.
+// numbers: nothing of it leads to another namespace. bpf_obj_new and bpf_percpu_obj_new are none:
+// all programs of the node share one allocator (bpf_global_ma), which clears nothing, so that an
+// object holds what another namespace's program freed. Neither are bpf_strlen and its like, which
+// read at any address.
 func isKfuncOfPods(name string) bool {
-	for _, prefix := range []string{"bpf_dynptr_", "bpf_iter_num_", "bpf_list_", "bpf_rbtree_", "bpf_obj_", "bpf_percpu_obj_", "bpf_xdp_metadata_rx_", "bpf_session_",
-		"bpf_rcu_read_", "bpf_preempt_", "bpf_local_irq_", "bpf_arena_", "bpf_str"} {
+	for _, prefix := range []string{"bpf_dynptr_", "bpf_iter_num_", "bpf_list_", "bpf_rbtree_", "bpf_obj_drop", "bpf_percpu_obj_drop", "bpf_xdp_metadata_rx_", "bpf_session_",
+		"bpf_rcu_read_", "bpf_preempt_", "bpf_local_irq_", "bpf_arena_"} {
 		if strings.HasPrefix(name, prefix) {
 			return true
 		}
