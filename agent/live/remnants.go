@@ -162,16 +162,16 @@ func (s *Set) HasRoomToEnd(l *kernel.Link, facts kernel.Facts, replaced bool) bo
 // Closing returns how many links are being closed, or wait for that, of the owner of an
 // application's.
 func (s *Set) Closing(uid string, app v1alpha1.Identity) int {
-	return s.closing.Waiting(ownerOf(uid, app))
+	return s.closing.Waiting(Owner(uid, app))
 }
 
 // closingOwner is whose turn it takes to close a link.
-func closingOwner(l *kernel.Link) string { return ownerOf(l.UID, l.Attachment.Application) }
+func closingOwner(l *kernel.Link) string { return Owner(l.UID, l.Attachment.Application) }
 
-// ownerOf is an application's namespace. Each of the cluster's is an owner of its own, with a name
+// Owner is whose turns an application has: those of its namespace. Each of the cluster's is an owner of its own, with a name
 // that no namespace has: a process in a pod can hold up the end of a probe in it, and is to hold up
 // that of no other application.
-func ownerOf(uid string, app v1alpha1.Identity) string {
+func Owner(uid string, app v1alpha1.Identity) string {
 	if app.Namespace != "" {
 		return app.Namespace
 	}
