@@ -2,7 +2,6 @@ package act
 
 import (
 	"fmt"
-	"slices"
 	"time"
 
 	"github.com/skep-dev/skep/agent/decide"
@@ -72,21 +71,17 @@ func (act *Actor) canEndBefore(a plan.Action) bool {
 	return true
 }
 
-// turnOf is whose turn an action takes: that of the owner of all applications that it is about, or
-// of a chain that several owners have.
+// turnOf is whose turn an action takes: that of the application's owner, or that of a chain. Chains
+// keep their order, since the kernel takes no XDP program on a member of a device that has one.
 func (act *Actor) turnOf(a plan.Action) string {
-	var owners []string
-	for _, uid := range act.owners(a) {
-		of := a.Attachment.Application
-		if app := act.Decisions.Application(uid); app != nil {
-			of = app.Newest.Payload().Application
-		}
-		owners = append(owners, live.Owner(uid, of))
+	if a.Verb == plan.SetChain {
+		return lineOf(a)
 	}
-	if slices.Sort(owners); len(slices.Compact(owners)) == 1 {
-		return owners[0]
+	of := a.Attachment.Application
+	if app := act.Decisions.Application(a.UID); app != nil {
+		of = app.Newest.Payload().Application
 	}
-	return lineOf(a)
+	return live.Owner(a.UID, of)
 }
 
 // lineOf is what keeps the order of its actions: an application, or a chain.
@@ -97,7 +92,7 @@ func lineOf(a plan.Action) string {
 	return a.UID
 }
 
-// inTurn has owners take turns, and of each its applications and chains, so that nobody has more
+// inTurn has owners and chains take turns, and of each owner its applications, so that nobody has more
 // turns for having more of these. Of each application and chain, the order stays.
 func inTurn(actions []plan.Action, turnOf func(plan.Action) string) []plan.Action {
 	return rotate(rotate(actions, lineOf), turnOf)
