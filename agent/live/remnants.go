@@ -127,14 +127,18 @@ func (s *Set) detach(l *kernel.Link, facts kernel.Facts, now time.Time, replaced
 	return nil
 }
 
-// Replace lets a link go whose pin is another link's now. facts are its last.
+// Replace lets a link go whose pin is another link's now. facts are its last. It is a remnant as one
+// that was detached: somebody else may hold it, and what it runs may be what is to run no more.
 func (s *Set) Replace(old *kernel.Link, facts kernel.Facts, now time.Time) {
-	if facts.EndsSlowly {
-		s.closeUnpinned(old, facts, now, true)
+	if !facts.EndsSlowly {
+		kernel.Sever(old.Link)
+	}
+	if !facts.Known() {
+		// One that cannot be read runs nothing that is known.
+		s.Release("replaced link", old)
 		return
 	}
-	kernel.Sever(old.Link)
-	s.Release("replaced link", old)
+	s.closeUnpinned(old, facts, now, true)
 }
 
 // closeUnpinned closes a link that has no pin, which is a remnant until the kernel runs it no
