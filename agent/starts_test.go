@@ -149,14 +149,31 @@ func TestATenantThatIsLateIsNotWaitedFor(t *testing.T) {
 	if r.starting(pods["second"], time.Minute) {
 		t.Error("a container waits for a tenant that was late")
 	}
+	// One namespace after the other would hold the node up all the time.
 	other := r.start("team-b", "web", "web", nil).connected("cn-other")
+	if r.starting(other, time.Minute) {
+		t.Error("another team's container waits right after one that waited in vain")
+	}
+	now.forward(time.Second)
 	if !r.starting(other, time.Minute) || attachedTo(a, quick.UID) != 1 {
 		t.Errorf("another team's container has %d programs as it starts", attachedTo(a, quick.UID))
 	}
+	for pause := 5 * time.Second; pause < 2*time.Minute; pause *= 2 {
+		now.forward(min(pause, time.Minute) - 2*time.Second)
+		if r.starting(pods["second"], time.Minute) {
+			t.Errorf("a container waits for a tenant that was late less than %v ago", pause)
+		}
+		if now.forward(2 * time.Second); !r.starting(pods["second"], 300*time.Millisecond) {
+			t.Errorf("a container does not wait for a tenant that was late %v ago", pause)
+		}
+	}
 	now.forward(time.Minute)
 	let()
-	if !r.starting(pods["second"], time.Minute) {
+	if !r.starting(pods["second"], time.Minute) || attachedTo(a, slow.UID) == 0 {
 		t.Error("a container does not wait for a tenant that was late long ago")
+	}
+	if !r.starting(r.start("team-a", "third", "web", nil).connected("cn-third"), time.Minute) {
+		t.Error("a container does not wait for a tenant that was in time")
 	}
 }
 

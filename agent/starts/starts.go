@@ -3,8 +3,8 @@
 //
 // The runtime holds up the whole node meanwhile, so containers wait for what takes a moment: for
 // programs that are in the kernel, and never for an object or for the verifier of a version. A
-// tenant that is late is not waited for any more for a while, so that its pods cost others one
-// wait in that time. The package attaches nothing: it waits for reconciles, of which it is told.
+// tenant that is late is not waited for any more for a while, which grows while it stays late. The
+// package attaches nothing: it waits for reconciles, of which it is told.
 package starts
 
 import (
@@ -22,10 +22,14 @@ import (
 	"github.com/skep-dev/skep/intent"
 )
 
-// lateFor is how long no container waits for a tenant that was late, and busyFor how long none
-// waits at all where the agent itself was: as long as a container waits at most, so that a node
-// starts containers half of the time at least.
-const lateFor, busyFor = time.Minute, time.Second
+// firstPause is how long no container waits for a tenant that was late, doubled each time up to
+// longestPause until it is in time.
+const firstPause, longestPause = 5 * time.Second, time.Minute
+
+// respite is how long no container waits for programs of any namespace where those of one were late,
+// and for none at all where the agent itself was: as long as a container waits at most, so that a
+// node starts containers half of the time at least, however many are late in turn.
+const respite = time.Second
 
 // Options are what Starts is told once. All are required but NamespaceLabels.
 type Options struct {
@@ -48,8 +52,14 @@ type Starts struct {
 	loaded []Application
 	// waiting are those that wait, by the container's id.
 	waiting map[string]*start
-	// late is until when no container waits for a tenant.
-	late map[tenant]time.Time
+	// late are the tenants that were late when last waited for.
+	late map[tenant]pause
+}
+
+// pause is a time in which no container waits for a tenant.
+type pause struct {
+	until time.Time
+	long  time.Duration
 }
 
 // Application is one that chooses pods, and is in the kernel.
@@ -74,8 +84,12 @@ func Of(p intent.Payload) Application {
 }
 
 // tenant is whom a late application is held against: its namespace or, of the cluster's, it
-// itself. The zero value is the agent itself.
+// itself.
 type tenant struct{ namespace, name string }
+
+// theAgent is the tenant that stands for the agent itself, and namespaces the one that stands for all
+// namespaces. No name of Kubernetes is a star.
+var theAgent, namespaces = tenant{}, tenant{namespace: "*"}
 
 func tenantOf(i v1alpha1.Identity) tenant {
 	if i.Namespace != "" {
@@ -95,7 +109,7 @@ type start struct {
 
 // New returns Starts that know no application yet.
 func New(o Options) *Starts {
-	return &Starts{opts: o, waiting: map[string]*start{}, late: map[tenant]time.Time{}}
+	return &Starts{opts: o, waiting: map[string]*start{}, late: map[tenant]pause{}}
 }
 
 // Chooses implements containers.Starts.
@@ -107,7 +121,7 @@ func (s *Starts) Chooses(c containers.Container) bool {
 
 // awaitedBy are the applications that the container is to wait for. The caller holds mu.
 func (s *Starts) awaitedBy(c containers.Container) map[string]v1alpha1.Identity {
-	if s.isLate(tenant{}) {
+	if s.isLate(theAgent) {
 		return nil
 	}
 	pods := targets.Pods{Snapshot: containers.NewSnapshot([]containers.Container{c}), NamespaceLabels: s.opts.NamespaceLabels}
@@ -123,8 +137,8 @@ func (s *Starts) awaitedBy(c containers.Container) map[string]v1alpha1.Identity 
 
 // isLate reports whether a tenant is not waited for. The caller holds mu.
 func (s *Starts) isLate(t tenant) bool {
-	until, ok := s.late[t]
-	return ok && s.opts.Clock().Before(until)
+	now := s.opts.Clock()
+	return now.Before(s.late[t].until) || t.namespace != "" && now.Before(s.late[namespaces].until)
 }
 
 // Attach implements containers.Starts.
@@ -136,6 +150,7 @@ func (s *Starts) Attach(ctx context.Context, c containers.Container) {
 		return
 	}
 	s.waiting[c.ID] = one
+	asked := maps.Clone(one.awaited)
 	s.mu.Unlock()
 	s.opts.Wake()
 	select {
@@ -145,7 +160,11 @@ func (s *Starts) Attach(ctx context.Context, c containers.Container) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.waiting, c.ID)
-	if len(one.awaited) > 0 && errors.Is(ctx.Err(), context.DeadlineExceeded) {
+	if len(one.awaited) == 0 {
+		for _, application := range asked {
+			delete(s.late, tenantOf(application))
+		}
+	} else if errors.Is(ctx.Err(), context.DeadlineExceeded) {
 		s.noteLate(one, c)
 	}
 }
@@ -168,17 +187,28 @@ func (s *Starts) IsWaiting() bool {
 // noteLate notes whom a container waited for in vain. The caller holds mu.
 func (s *Starts) noteLate(one *start, c containers.Container) {
 	now := s.opts.Clock()
-	maps.DeleteFunc(s.late, func(_ tenant, until time.Time) bool { return !now.Before(until) })
+	// What was late is remembered for as long again, so that it is known for late where it still is.
+	maps.DeleteFunc(s.late, func(_ tenant, p pause) bool { return !now.Before(p.until.Add(p.long)) })
 	log := s.opts.Log.With("pod", c.Pod.Namespace+"/"+c.Pod.Name, "container", c.Name)
+	short := pause{now.Add(respite), respite}
 	if !one.seen {
-		s.late[tenant{}] = now.Add(busyFor)
-		log.Warn("a container started before its programs were attached, since the agent is busy; no container waits for programs meanwhile", "for", busyFor)
+		s.late[theAgent] = short
+		log.Warn("a container started before its programs were attached, since the agent is busy; no container waits for programs meanwhile", "for", respite)
 		return
 	}
+	paused := map[tenant]bool{}
 	for _, application := range one.awaited {
-		s.late[tenantOf(application)] = now.Add(lateFor)
+		t := tenantOf(application)
+		if t.namespace != "" {
+			s.late[namespaces] = short
+		}
+		if !paused[t] {
+			paused[t] = true
+			long := min(max(firstPause, 2*s.late[t].long), longestPause)
+			s.late[t] = pause{now.Add(long), long}
+		}
 		log.Warn("a container started before a program was attached, which takes long; no container waits for programs of that tenant meanwhile",
-			"application", application.String(), "for", lateFor)
+			"application", application.String(), "for", s.late[t].long)
 	}
 }
 

@@ -56,6 +56,11 @@ func (c *team) lives(other *team) {
 	for name, now := range c.seen() {
 		c.t.Logf("%s of %s counted %d events of pods that did everything at once", name, c.namespace(), now-own[name])
 	}
+	for line := range strings.Lines(c.must(namespaced("logs", "daemonset/skep-agent")...)) {
+		if strings.Contains(line, "a container started before") {
+			c.t.Logf("the agent: %s", line)
+		}
+	}
 	if now := other.seen(); !maps.Equal(now, others) {
 		c.t.Errorf("the programs of %s counted %v before and %v after pods of another team lived", other.namespace(), others, now)
 	}
