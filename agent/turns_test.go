@@ -11,6 +11,7 @@ import (
 
 	"github.com/skep-dev/skep/agent"
 	"github.com/skep-dev/skep/api/v1alpha1"
+	"github.com/skep-dev/skep/intent"
 )
 
 // onDetach is a log that is called for each link that was detached, with the application's UID.
@@ -35,8 +36,14 @@ func (h onDetach) WithGroup(string) slog.Handler { return h }
 
 // TestARevocationComesBeforeWhatIsLeftToDetach has a tenant unload links that are detached in the
 // loop, of which the kernel ends one after the other, and another application be revoked amid that.
-// Each action takes some time of the test's clock.
+// Each action takes some time of the test's clock. A tenant has one turn, however many applications
+// it has.
 func TestARevocationComesBeforeWhatIsLeftToDetach(t *testing.T) {
+	t.Run("of one application", func(t *testing.T) { revokeAmid(t, 1) })
+	t.Run("of many applications", func(t *testing.T) { revokeAmid(t, 20) })
+}
+
+func revokeAmid(t *testing.T, applications int) {
 	needKernel(t)
 	needLink(t, "tcx/ingress")
 	quiet(t)
@@ -46,8 +53,16 @@ func TestARevocationComesBeforeWhatIsLeftToDetach(t *testing.T) {
 		veth(t, fmt.Sprint("many", i), fmt.Sprint("more", i))
 	}
 	var order []string
-	many := w.version("1", v1alpha1.Attachment{Hook: "tcx/ingress", Interfaces: &v1alpha1.Interfaces{Names: []string{"many*", "more*"}}})
-	many.UID, many.Application.Name = "uid-many", "many"
+	var many []intent.Payload
+	for i := range applications {
+		names := []string{fmt.Sprint("many", i), fmt.Sprint("more", i)}
+		if applications == 1 {
+			names = []string{"many*", "more*"}
+		}
+		p := w.version("1", v1alpha1.Attachment{Hook: "tcx/ingress", Interfaces: &v1alpha1.Interfaces{Names: names}})
+		p.UID, p.Application = fmt.Sprintf("uid-many-%02d", i), v1alpha1.Identity{Kind: v1alpha1.KindBpfApplication, Namespace: "many", Name: fmt.Sprint("many-", i)}
+		many = append(many, p)
+	}
 	revoked := w.version("1", v1alpha1.Attachment{Hook: "raw_tp", Tracepoint: "sys_enter"})
 	revoked.UID, revoked.Application.Name = "uid-revoked", "revoked"
 	var a *agent.Agent
@@ -63,19 +78,29 @@ func TestARevocationComesBeforeWhatIsLeftToDetach(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = a.Close() })
-	w.give(a, many, revoked)
-	until(t, "both to be attached", time.Minute, func() bool {
+	w.give(a, append(many, revoked)...)
+	until(t, "all to be attached", time.Minute, func() bool {
 		a.Reconcile(t.Context())
-		return w.linkPins(many.UID) == 2*pairs && w.linkPins(revoked.UID) == 1
+		for _, p := range many {
+			if w.linkPins(p.UID) < 2 {
+				return false
+			}
+		}
+		return (applications > 1 || w.linkPins(many[0].UID) == 2*pairs) && w.linkPins(revoked.UID) == 1
 	})
-	ids := idsOf(a, many)
+	var ids []uint32
+	for _, p := range many {
+		ids = append(ids, idsOf(a, p)...)
+	}
 	last := idsOf(a, revoked)[0]
 	reconcile := func() {
 		if !a.ReconcileIfWoken(t.Context()) {
 			a.Sweep(t.Context())
 		}
 	}
-	w.give(a, w.tombstone(many))
+	for _, p := range many {
+		w.give(a, w.tombstone(p))
+	}
 	until(t, "the other to be unloaded", time.Minute, func() bool { reconcile(); return isUnloaded(a, revoked) })
 	if runs(t, last) != 0 {
 		t.Error("it is called unloaded, and runs")
@@ -83,7 +108,10 @@ func TestARevocationComesBeforeWhatIsLeftToDetach(t *testing.T) {
 	if at := slices.Index(order, revoked.UID); at < 3 || at > 10 {
 		t.Errorf("it was detached after %d links, want it soon after the 3 before which it was revoked", at)
 	}
-	until(t, "all to be unloaded", time.Minute, func() bool { reconcile(); return isUnloaded(a, many) })
+	until(t, "all to be unloaded", time.Minute, func() bool {
+		reconcile()
+		return !slices.ContainsFunc(many, func(p intent.Payload) bool { return !isUnloaded(a, p) })
+	})
 	for _, id := range ids {
 		if runs(t, id) != 0 {
 			t.Errorf("link %d runs, and is called unloaded", id)

@@ -214,3 +214,35 @@ func TestALinkThatSomebodyElseHoldsIsReportedUntilItEnds(t *testing.T) {
 	until(t, "it to be gone", time.Minute, func() bool { s := reportOf(a, "app"); return !s.Unloading && s.Error == "" })
 	w.leavesNothing()
 }
+
+// TestALinkThatWasReplacedIsReportedUntilItEnds has somebody else hold the link of a version when
+// another version takes its place: both run until then.
+func TestALinkThatWasReplacedIsReportedUntilItEnds(t *testing.T) {
+	needKernel(t)
+	w := newWorld(t)
+	a, _ := w.start()
+	at := v1alpha1.Attachment{Hook: "raw_tp", Tracepoint: "sys_enter"}
+	if err := w.accept(a, w.version("1", at)); err != nil {
+		t.Fatal(err)
+	}
+	_, l := one(t, a)
+	held, err := link.NewFromID(link.ID(l.ID))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = held.Close() }()
+	p := w.version("2", at)
+	if err := w.accept(a, p); err == nil || !strings.Contains(err.Error(), "another pin or process holds it") {
+		t.Errorf("Settled = %v", err)
+	}
+	if _, now := one(t, a); now.ID == l.ID || now.State != agent.Attached {
+		t.Errorf("the new version is told as %+v", now)
+	}
+	if err := held.Close(); err != nil {
+		t.Fatal(err)
+	}
+	until(t, "the former version to be gone", time.Minute, func() bool { return reportOf(a, "hooks").Error == "" })
+	if runs(t, l.ID) != 0 {
+		t.Error("the former version runs, and is not reported")
+	}
+}

@@ -55,6 +55,10 @@ func helperReads(h Helper) bool {
 		// %s of a number reads at that address of the kernel, into the program's memory. What
 		// bpf_trace_printk writes no program reads.
 		return true
+	case "bpf_xdp_adjust_head", "bpf_xdp_adjust_meta":
+		// What they add before a packet has what the kernel left there: pointers, and packets of
+		// others. They clear nothing, unlike bpf_xdp_adjust_tail and the helpers of skbs.
+		return true
 	case "bpf_read_branch_records", "bpf_get_branch_snapshot":
 		// Addresses of the kernel's code.
 		return true
@@ -79,15 +83,15 @@ func kfuncReads(name string) bool {
 // finishReads says by what the program reads memory of the kernel.
 func (p *inspected) finishReads(t ebpf.ProgramType, insns asm.Instructions) {
 	f := &p.facts
-	stacks, registers := userStacks{}, registerReads{}
+	harmless, registers := harmlessCalls{}, registerReads{}
 	called := func(id int64, arguments [5]pointers.Passed) {
-		stacks.called(id, arguments)
+		harmless.called(id, arguments)
 		registers.called(id, arguments)
 	}
 	load := pointers.ForeignLoad(insns, pointers.Rules{Fields: fieldsOf(t), Helper: helperReturns, Kfunc: kfuncReturns, Copied: helperCopies, Called: called})
 	var by []string
 	for _, name := range f.Helpers {
-		if helperReads(p.helpers[name]) && !stacks[name] {
+		if helperReads(p.helpers[name]) && !harmless[name] {
 			by = append(by, name)
 		}
 	}
@@ -143,26 +147,28 @@ func (r registerReads) addresses() []hook.Registers {
 	return by
 }
 
-// userStacks are the helpers that read stacks, and whether all calls of one read that of the
-// current task in its own memory.
-type userStacks map[string]bool
+// harmlessCalls are helpers, and whether all calls of one are harmless by a number that they pass:
+// they read the stack of the current task in its own memory, or only take bytes off a packet.
+type harmlessCalls map[string]bool
 
 // flagUserStack is BPF_F_USER_STACK.
 const flagUserStack = 1 << 8
 
-func (u userStacks) called(id int64, arguments [5]pointers.Passed) {
+func (u harmlessCalls) called(id int64, arguments [5]pointers.Passed) {
 	h, _ := helperByID(id)
-	var flags int
+	var is bool
 	switch h.Name {
 	case "bpf_get_stackid":
-		flags = arguments[2].Number
+		is = arguments[2].Number&flagUserStack != 0
 	case "bpf_get_stack":
-		flags = arguments[3].Number
+		is = arguments[3].Number&flagUserStack != 0
+	case "bpf_xdp_adjust_head", "bpf_xdp_adjust_meta":
+		is = arguments[1].Number > 0
 	default:
 		return
 	}
 	before, seen := u[h.Name]
-	u[h.Name] = flags&flagUserStack != 0 && (before || !seen)
+	u[h.Name] = is && (before || !seen)
 }
 
 // fieldsOf is what pointers in the context of a type of program lead to.

@@ -9,30 +9,33 @@ import (
 )
 
 // TestACallLeadsANamespaceNowhereElse has a program of a namespace call helpers and kfuncs: on a
-// hook of its tasks, and on one where whatever task runs.
+// hook of its tasks, on one where whatever task runs, and on one where a task runs that uses a socket.
 func TestACallLeadsANamespaceNowhereElse(t *testing.T) {
 	for _, c := range []struct {
-		call             string
-		inTask, onPacket bool
+		call                       string
+		inTask, onPacket, onSocket bool
 	}{
-		{"bpf_map_lookup_elem", true, true},
-		{"bpf_ktime_get_ns", true, true},
-		{"bpf_skb_load_bytes", true, true},
-		{"bpf_get_current_pid_tgid", true, false},
-		{"bpf_get_current_comm", true, false},
-		{"bpf_probe_read_user", true, false},
-		{"bpf_current_task_under_cgroup", true, false},
-		{"bpf_sk_lookup_tcp", false, false},
-		{"bpf_skc_lookup_tcp", false, false},
-		{"bpf_copy_from_user", false, false},
-		{"kfunc bpf_dynptr_from_skb", true, true},
-		{"kfunc bpf_obj_new_impl", true, true},
-		{"kfunc bpf_skb_ct_lookup", false, false},
-		{"kfunc bpf_cgroup_from_id", false, false},
-		{"kfunc bpf_task_from_pid", false, false},
-		{"kfunc bpf_copy_from_user_str", false, false},
+		{"bpf_map_lookup_elem", true, true, true},
+		{"bpf_ktime_get_ns", true, true, true},
+		{"bpf_skb_load_bytes", true, true, true},
+		{"bpf_get_current_pid_tgid", true, false, true},
+		{"bpf_get_current_comm", true, false, true},
+		{"bpf_probe_read_user", true, false, false},
+		{"bpf_current_task_under_cgroup", true, false, true},
+		{"bpf_sk_lookup_tcp", false, false, false},
+		{"bpf_skc_lookup_tcp", false, false, false},
+		{"bpf_copy_from_user", false, false, false},
+		{"kfunc bpf_dynptr_from_skb", true, true, true},
+		{"kfunc bpf_obj_drop_impl", true, true, true},
+		{"kfunc bpf_obj_new_impl", false, false, false},
+		{"kfunc bpf_percpu_obj_new_impl", false, false, false},
+		{"kfunc bpf_strnchr", false, false, false},
+		{"kfunc bpf_skb_ct_lookup", false, false, false},
+		{"kfunc bpf_cgroup_from_id", false, false, false},
+		{"kfunc bpf_task_from_pid", false, false, false},
+		{"kfunc bpf_copy_from_user_str", false, false, false},
 	} {
-		for hook, allowed := range map[string]bool{"uprobe": c.inTask, "tcx/ingress": c.onPacket} {
+		for hook, allowed := range map[string]bool{"uprobe": c.inTask, "cgroup/sysctl": c.inTask, "tcx/ingress": c.onPacket, "cgroup/connect4": c.onSocket} {
 			// Its section says of no type.
 			p := bytecode.Program{Name: "p", Type: "UnspecifiedProgram"}
 			if kfunc, is := strings.CutPrefix(c.call, "kfunc "); is {

@@ -22,7 +22,7 @@ func fitScope(r *denials, id v1alpha1.Identity, programs []v1alpha1.Program, fac
 		return
 	}
 	// A program whose section says of no type is of the hook's, so that its name counts.
-	named, besides, guarded, some := map[string]string{}, map[string]bool{}, false, false
+	named, runs, guarded, some := map[string]string{}, map[string]others{}, false, others{}
 	attachments := map[string][]v1alpha1.Attachment{}
 	for i, p := range programs {
 		at := fmt.Sprintf("spec.programs[%d]", i)
@@ -31,9 +31,7 @@ func fitScope(r *denials, id v1alpha1.Identity, programs []v1alpha1.Program, fac
 		for k, a := range p.Attach {
 			h, _ := hook.Lookup(a.Hook)
 			guarded = guarded || h.Guardable()
-			if !h.Guardable() && hook.SubjectOf(h.Name, "") != hook.Current {
-				besides[p.Name], some = true, true
-			}
+			runs[p.Name], some = runs[p.Name].at(h), some.at(h)
 			fitOffset(r, id, fmt.Sprintf("%s.attach[%d]", at, k), a)
 			fitSubject(r, id, fmt.Sprintf("%s.attach[%d]", at, k), a, fact)
 		}
@@ -46,7 +44,11 @@ func fitScope(r *denials, id v1alpha1.Identity, programs []v1alpha1.Program, fac
 		if at = cmp.Or(at, "spec.bytecode.image"); guarded && !isNamed && len(p.AsyncCallbacks) > 0 {
 			denyLater(r, id, at, p)
 		}
-		fitCalls(r, id, at, p, besides[p.Name] || !isNamed && some)
+		in := some
+		if isNamed {
+			in = runs[p.Name]
+		}
+		fitCalls(r, id, at, p, in)
 		if p.ReadsKernelMemory && !(isNamed && readsRegisters(attachments[p.Name], p)) {
 			denyProgram(r, id, at, p, "reads memory of the kernel, which belongs to all namespaces", p.ReadsKernelMemoryBy)
 		}
@@ -89,9 +91,24 @@ func denyProgram(r *denials, id v1alpha1.Identity, at string, p bytecode.Program
 		"program %s %s, and a %s may not: %s", p.Name, does, id.Kind, strings.Join(by, ", "))
 }
 
-// fitCalls denies calls that lead out of the Pods. besides says that the program does not run for
-// a task of them: the receive path of a packet runs in whatever task is interrupted, or sends it.
-func fitCalls(r *denials, id v1alpha1.Identity, at string, p bytecode.Program, besides bool) {
+// others says which tasks a program may run in that are not of its Pods.
+type others struct {
+	// besides: any task. The receive path of a packet runs in whatever task is interrupted, or sends it.
+	besides bool
+	// handed: one that uses a socket of a Pod which it was handed (SCM_RIGHTS of unix(7)). A socket
+	// stays in the cgroup of the task that made it.
+	handed bool
+}
+
+// at adds those of a hook.
+func (o others) at(h hook.Hook) others {
+	o.besides = o.besides || !h.Guardable() && hook.SubjectOf(h.Name, "") != hook.Current
+	o.handed = o.handed || slices.Contains([]ebpf.ProgramType{ebpf.CGroupSock, ebpf.CGroupSockAddr, ebpf.CGroupSockopt}, h.ProgramType)
+	return o
+}
+
+// fitCalls denies calls that lead out of the Pods, also by the task that the program runs in.
+func fitCalls(r *denials, id v1alpha1.Identity, at string, p bytecode.Program, in others) {
 	for _, c := range []struct {
 		does string
 		is   func(name string) bool
@@ -101,13 +118,15 @@ func fitCalls(r *denials, id v1alpha1.Identity, at string, p bytecode.Program, b
 		{"finds sockets of other network namespaces", isOneOf("bpf_sk_lookup_tcp", "bpf_sk_lookup_udp", "bpf_skc_lookup_tcp"), true},
 		// A page of a file that does not come holds up the end of everybody's probes.
 		{"sleeps for as long as a file of the Pod takes", isOneOf("bpf_copy_from_user", "bpf_copy_from_user_task"), true},
-		{"sees the task that happens to run, which may be of any namespace", seesTask, besides},
+		{"sees the task that happens to run, which may be of any namespace", seesTask, in.besides},
+		{"reads memory of the task that uses a socket, which may be of another namespace and was handed it", isOneOf("bpf_probe_read_user", "bpf_probe_read_user_str"),
+			in.handed && !in.besides},
 	} {
 		if by := slices.DeleteFunc(slices.Clone(p.Helpers), func(name string) bool { return !c.is(name) }); c.when && len(by) > 0 {
 			denyProgram(r, id, at, p, c.does, by)
 		}
 	}
-	if besides && len(p.AsyncCallbacks) > 0 {
+	if in.besides && len(p.AsyncCallbacks) > 0 {
 		denyLater(r, id, at, p)
 	}
 	if by := slices.DeleteFunc(slices.Clone(p.Kfuncs), isKfuncOfPods); len(by) > 0 {
@@ -127,10 +146,13 @@ func seesTask(name string) bool {
 }
 
 // isKfuncOfPods reports whether a kfunc works on memory of the program, on its packet, or on
-// numbers: nothing of it leads to another namespace.
+// numbers: nothing of it leads to another namespace. bpf_obj_new and bpf_percpu_obj_new are none:
+// all programs of the node share one allocator (bpf_global_ma), which clears nothing, so that an
+// object holds what another namespace's program freed. Neither are bpf_strlen and its like, which
+// read at any address.
 func isKfuncOfPods(name string) bool {
-	for _, prefix := range []string{"bpf_dynptr_", "bpf_iter_num_", "bpf_list_", "bpf_rbtree_", "bpf_obj_", "bpf_percpu_obj_", "bpf_xdp_metadata_rx_", "bpf_session_",
-		"bpf_rcu_read_", "bpf_preempt_", "bpf_local_irq_", "bpf_arena_", "bpf_str"} {
+	for _, prefix := range []string{"bpf_dynptr_", "bpf_iter_num_", "bpf_list_", "bpf_rbtree_", "bpf_obj_drop", "bpf_percpu_obj_drop", "bpf_xdp_metadata_rx_", "bpf_session_",
+		"bpf_rcu_read_", "bpf_preempt_", "bpf_local_irq_", "bpf_arena_"} {
 		if strings.HasPrefix(name, prefix) {
 			return true
 		}

@@ -37,7 +37,8 @@ func TestANamespaceSeesItsOwnPodsAlone(t *testing.T) {
 		"what the scheduler does with tasks": {"raw_tp_count", tracepoint("raw_tp", "sched_switch"), "attach[0].tracepoint", "raw_tp sched_switch is not known"},
 		"the middle of a function": {"uprobe_count", v1alpha1.Attachment{Hook: "uprobe", Binary: &v1alpha1.UserBinary{Path: "/app", Symbol: "main", Offset: 1}, Pods: pods},
 			"attach[0].binary.offset", "an offset may lie inside of an instruction"},
-		"memory of the kernel": {"tp_poisoned", tracepoint("tracepoint", "syscalls/sys_enter_getpgid"), "spec.programs[0]", "reads memory of the kernel"},
+		"room before its packets": {"xdp_adjust", v1alpha1.Attachment{Hook: "xdp", Pods: pods}, "spec.programs[0]", "reads memory of the kernel"},
+		"memory of the kernel":    {"tp_poisoned", tracepoint("tracepoint", "syscalls/sys_enter_getpgid"), "spec.programs[0]", "reads memory of the kernel"},
 	} {
 		t.Run(sentence, func(t *testing.T) {
 			wide := app(w.signed(c.object), programOf(t, c.object), c.at)

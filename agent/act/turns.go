@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/skep-dev/skep/agent/decide"
+	"github.com/skep-dev/skep/agent/live"
 	"github.com/skep-dev/skep/agent/plan"
 )
 
@@ -24,7 +25,7 @@ func (act *Actor) slice() time.Duration {
 // spend does actions for a bounded time, one at least, and puts the others off.
 func (act *Actor) spend(actions []plan.Action) {
 	began, left := act.Clock(), 0
-	for i, a := range inTurn(actions) {
+	for i, a := range inTurn(actions, act.turnOf) {
 		switch {
 		case i > 0 && act.Clock().Sub(began) >= act.slice():
 			left++
@@ -70,15 +71,39 @@ func (act *Actor) canEndBefore(a plan.Action) bool {
 	return true
 }
 
-// inTurn has applications, and chains, take turns. Of each, the order stays.
-func inTurn(actions []plan.Action) []plan.Action {
+// turnOf is whose turn an action takes: that of the application's owner, or that of a chain. Chains
+// keep their order, since the kernel takes no XDP program on a member of a device that has one.
+func (act *Actor) turnOf(a plan.Action) string {
+	if a.Verb == plan.SetChain {
+		return lineOf(a)
+	}
+	of := a.Attachment.Application
+	if app := act.Decisions.Application(a.UID); app != nil {
+		of = app.Newest.Payload().Application
+	}
+	return live.Owner(a.UID, of)
+}
+
+// lineOf is what keeps the order of its actions: an application, or a chain.
+func lineOf(a plan.Action) string {
+	if a.Verb == plan.SetChain {
+		return "chain " + a.Device.String()
+	}
+	return a.UID
+}
+
+// inTurn has owners and chains take turns, and of each owner its applications, so that nobody has more
+// turns for having more of these. Of each application and chain, the order stays.
+func inTurn(actions []plan.Action, turnOf func(plan.Action) string) []plan.Action {
+	return rotate(rotate(actions, lineOf), turnOf)
+}
+
+// rotate has those of a name follow each other, each after one of all other names.
+func rotate(actions []plan.Action, nameOf func(plan.Action) string) []plan.Action {
 	var names []string
 	queues := map[string][]plan.Action{}
 	for _, a := range actions {
-		name := a.UID
-		if a.Verb == plan.SetChain {
-			name = "chain " + a.Device.String()
-		}
+		name := nameOf(a)
 		if queues[name] == nil {
 			names = append(names, name)
 		}

@@ -127,14 +127,18 @@ func (s *Set) detach(l *kernel.Link, facts kernel.Facts, now time.Time, replaced
 	return nil
 }
 
-// Replace lets a link go whose pin is another link's now. facts are its last.
+// Replace lets a link go whose pin is another link's now. facts are its last. It is a remnant as one
+// that was detached: somebody else may hold it, and what it runs may be what is to run no more.
 func (s *Set) Replace(old *kernel.Link, facts kernel.Facts, now time.Time) {
-	if facts.EndsSlowly {
-		s.closeUnpinned(old, facts, now, true)
+	if !facts.EndsSlowly {
+		kernel.Sever(old.Link)
+	}
+	if !facts.Known() {
+		// One that cannot be read runs nothing that is known.
+		s.Release("replaced link", old)
 		return
 	}
-	kernel.Sever(old.Link)
-	s.Release("replaced link", old)
+	s.closeUnpinned(old, facts, now, true)
 }
 
 // closeUnpinned closes a link that has no pin, which is a remnant until the kernel runs it no
@@ -162,16 +166,16 @@ func (s *Set) HasRoomToEnd(l *kernel.Link, facts kernel.Facts, replaced bool) bo
 // Closing returns how many links are being closed, or wait for that, of the owner of an
 // application's.
 func (s *Set) Closing(uid string, app v1alpha1.Identity) int {
-	return s.closing.Waiting(ownerOf(uid, app))
+	return s.closing.Waiting(Owner(uid, app))
 }
 
 // closingOwner is whose turn it takes to close a link.
-func closingOwner(l *kernel.Link) string { return ownerOf(l.UID, l.Attachment.Application) }
+func closingOwner(l *kernel.Link) string { return Owner(l.UID, l.Attachment.Application) }
 
-// ownerOf is an application's namespace. Each of the cluster's is an owner of its own, with a name
+// Owner is whose turns an application has: those of its namespace. Each of the cluster's is an owner of its own, with a name
 // that no namespace has: a process in a pod can hold up the end of a probe in it, and is to hold up
 // that of no other application.
-func ownerOf(uid string, app v1alpha1.Identity) string {
+func Owner(uid string, app v1alpha1.Identity) string {
 	if app.Namespace != "" {
 		return app.Namespace
 	}
