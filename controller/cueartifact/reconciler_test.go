@@ -22,6 +22,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/skep-dev/skep/api/v1alpha1"
+	"github.com/skep-dev/skep/gate"
+	"github.com/skep-dev/skep/gate/evaluations"
 )
 
 func TestNothingIsWrittenAtRest(t *testing.T) {
@@ -627,6 +629,43 @@ func TestANamespaceLeavesOthersAPlace(t *testing.T) {
 	leave()
 	if o, _ = w.reconcile(); ready(t, o).Status != metav1.ConditionTrue {
 		t.Error(ready(t, o))
+	}
+}
+
+// TestANamespaceAsksAsOne has as many questions of a namespace wait for registries as may.
+func TestANamespaceAsksAsOne(t *testing.T) {
+	for owner, want := range map[string]string{"team": "others are asked about first", "other": "waiting for registry none.example.com"} {
+		w := newWorld(t, cueArtifact())
+		w.commit("main@sha1:1", yamlOf("one"))
+		ctx, cancel := context.WithCancel(t.Context())
+		queue := evaluations.NewQueue(time.Now)
+		w.set(ctx, queue)
+		for i := range evaluations.MaxOfAnOwner {
+			name := fmt.Sprint(i)
+			queue.Ask(ctx, evaluations.Question{Name: name, Registry: name, Owner: owner, Ask: func(ctx context.Context) evaluations.Answer {
+				<-ctx.Done()
+				return evaluations.Answer{Err: ctx.Err()}
+			}}, false)
+		}
+		if o, _ := w.reconcile(); len(o.Status.Applications) != 1 || !strings.Contains(o.Status.Applications[0].Message, want) {
+			t.Errorf("questions of namespace %s: %v, want %q", owner, o.Status.Applications, want)
+		}
+		cancel()
+		queue.Wait()
+	}
+}
+
+// TestAnAnswerIsNoVerdict would keep the facts of each application's object, and who signed it.
+func TestAnAnswerIsNoVerdict(t *testing.T) {
+	app := &v1alpha1.ClusterBpfApplication{ObjectMeta: metav1.ObjectMeta{Name: "one"}}
+	app.Spec.Bytecode.Image = "other.example.com/x"
+	verdict, err := newEvaluator(t).Evaluate(t.Context(), gate.Request{Application: app})
+	if err != nil || verdict.Application() == nil {
+		t.Fatal(err)
+	}
+	a := answer(app.Identity(), verdict, nil)
+	if a.Verdict.Application() != nil || a.Told.Allowed != metav1.ConditionFalse || len(a.Told.Rules) == 0 || a.Told.Name != "one" {
+		t.Errorf("the answer is %+v", a)
 	}
 }
 
