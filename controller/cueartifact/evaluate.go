@@ -122,6 +122,9 @@ func (r *Reconciler) evaluate(ctx context.Context, o *v1alpha1.CueArtifact, m *m
 		return nil, err
 	}
 	apps := schemas.Decode(objects).Applications
+	if err := r.memory.hasRoom(client.ObjectKeyFromObject(o), len(apps)); err != nil {
+		return nil, err
+	}
 	a := &answers{hidden: t.secret, namespaces: namespacesOf(apps), all: make([]v1alpha1.RenderedApplication, len(apps))}
 	a.revision = r.policyRevision(a.namespaces)
 	group, ctx := errgroup.WithContext(ctx)

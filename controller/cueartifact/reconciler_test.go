@@ -19,6 +19,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/skep-dev/skep/api/v1alpha1"
@@ -463,6 +464,24 @@ func TestApplicationsOfOneCueArtifactAreBounded(t *testing.T) {
 	}
 	if err := fewEnough(maxRendered+1, "main@sha1:1"); !isStalled(err) || !strings.Contains(err.Error(), "split it into several CueArtifacts") {
 		t.Errorf("one more: %v", err)
+	}
+}
+
+func TestApplicationsOfANamespaceAreBounded(t *testing.T) {
+	w := newWorld(t, cueArtifact())
+	w.commit("main@sha1:1", yamlOf("one"))
+	full := func(namespace string) {
+		w.memory.of(types.NamespacedName{Namespace: namespace, Name: "full"}).answered(&answers{all: make([]v1alpha1.RenderedApplication, maxOfNamespace)})
+	}
+	full("team")
+	o, again := w.reconcile()
+	if c := ready(t, o); c.Reason != ReasonRenderFailed || !strings.Contains(c.Message, "share of one namespace") || again.RequeueAfter != time.Minute {
+		t.Errorf("Ready is %v, again after %s", c, again.RequeueAfter)
+	}
+	w.memory.forget(types.NamespacedName{Namespace: "team", Name: "full"})
+	full("other")
+	if o, _ = w.reconcile(); ready(t, o).Status != metav1.ConditionTrue {
+		t.Error(ready(t, o))
 	}
 }
 
