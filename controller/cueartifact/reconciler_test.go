@@ -19,8 +19,11 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/event"
 
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/gate"
@@ -862,10 +865,30 @@ func TestAVerifiedSourceIsRendered(t *testing.T) {
 	if o, _ := w.reconcile(); ready(t, o).Reason != ReasonSourceNotVerified {
 		t.Errorf("of another generation: %v", ready(t, o))
 	}
-	w.announceSource("main@sha1:1", digestOf(data), verified(0))
+	including := func(o *sourcev1.GitRepository) {
+		o.Status.IncludedArtifacts = []*meta.Artifact{{Revision: "main@sha1:2", Path: "other", URL: "http://source/other", LastUpdateTime: metav1.Now()}}
+	}
+	included := w.announceSource("main@sha1:1", digestOf(data), verified(0), including)
+	if o, _ := w.reconcile(); ready(t, o).Reason != ReasonSourceNotVerified || !strings.Contains(ready(t, o).Message, "includes other repositories") {
+		t.Errorf("with another repository in it: %v", ready(t, o))
+	}
+	alone := w.announceSource("main@sha1:1", digestOf(data), verified(0), func(o *sourcev1.GitRepository) { o.Status.IncludedArtifacts = nil })
 	if o, _ := w.reconcile(); ready(t, o).Status != metav1.ConditionTrue {
 		t.Error(ready(t, o))
 	}
+	if !revised().Update(event.UpdateEvent{ObjectOld: cached(t, included), ObjectNew: cached(t, alone)}) {
+		t.Error("it is not looked at again when nothing is included any more")
+	}
+}
+
+// cached is a source as the cache has it.
+func cached(t *testing.T, o client.Object) *unstructured.Unstructured {
+	t.Helper()
+	fields, err := runtime.DefaultUnstructuredConverter.ToUnstructured(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &unstructured.Unstructured{Object: fields}
 }
 
 func TestAnswersAreAskedForOnceWhileAllAreKnown(t *testing.T) {
