@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"path"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -31,6 +32,7 @@ import (
 type pipeline struct {
 	client.Client
 	t                      *testing.T
+	plane                  *controlplane.Plane
 	skep, dir, key, config string
 	registry               string
 }
@@ -47,7 +49,7 @@ func newPipeline(t *testing.T) *pipeline {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = plane.Stop() })
-	p := &pipeline{t: t, skep: command.Build(t, "skep"), dir: t.TempDir(), registry: images.Real(t, registry.WithReferrersSupport(true)).Host}
+	p := &pipeline{t: t, plane: plane, skep: command.Build(t, "skep"), dir: t.TempDir(), registry: images.Real(t, registry.WithReferrersSupport(true)).Host}
 	p.config, p.key = filepath.Join(t.TempDir(), "kubeconfig"), filepath.Join(t.TempDir(), "team")
 	if p.Client, err = client.New(plane.Config, client.Options{}); err != nil {
 		t.Fatal(err)
@@ -102,13 +104,16 @@ func (p *pipeline) push(repository string, flags ...string) string {
 	return digest
 }
 
-// source has Flux follow a repository, and verify it.
-func (p *pipeline) source(repository string) *unstructured.Unstructured {
+// source has Flux follow a repository, and verify it, by a specification that is added to the usual one.
+func (p *pipeline) source(repository string, spec map[string]any) *unstructured.Unstructured {
 	p.t.Helper()
-	o := object("source.toolkit.fluxcd.io/v1", "OCIRepository", repository)
+	o := object("source.toolkit.fluxcd.io/v1", "OCIRepository", path.Base(repository))
 	o.Object["spec"] = map[string]any{
 		"interval": "1h", "url": "oci://" + p.registry + "/" + repository, "insecure": true, "ref": map[string]any{"tag": "main"},
 		"verify": map[string]any{"provider": "cosign", "secretRef": map[string]any{"name": "team"}},
+	}
+	for field, value := range spec {
+		_ = unstructured.SetNestedField(o.Object, value, "spec", field)
 	}
 	if err := p.Create(p.t.Context(), o); err != nil {
 		p.t.Fatal(err)
@@ -155,7 +160,7 @@ func TestFluxTakesWhatRenderPushes(t *testing.T) {
 	signed := []string{"--sign", "--key", p.key + ".key"}
 	for repository, flags := range map[string][]string{"tagged": signed, "bundled": append(signed, "--bundle")} {
 		digest := p.push(repository, flags...)
-		got := p.settled(p.source(repository))
+		got := p.settled(p.source(repository, nil))
 		if got.Status.Artifact.Revision != "main@"+digest || !apimeta.IsStatusConditionTrue(got.Status.Conditions, "Ready") ||
 			!apimeta.IsStatusConditionTrue(got.Status.Conditions, "SourceVerified") {
 			t.Errorf("%s: %+v, want revision main@%s", repository, got.Status, digest)
@@ -165,7 +170,7 @@ func TestFluxTakesWhatRenderPushes(t *testing.T) {
 		}
 	}
 	p.push("unsigned")
-	if got := p.settled(p.source("unsigned")); apimeta.IsStatusConditionTrue(got.Status.Conditions, "Ready") {
+	if got := p.settled(p.source("unsigned", nil)); apimeta.IsStatusConditionTrue(got.Status.Conditions, "Ready") {
 		t.Errorf("unsigned: %+v", got.Status)
 	}
 
