@@ -98,7 +98,7 @@ func listed(f *fields, list *field) []string {
 
 // xdp reads a device and the verdicts after which the next program runs.
 func (f *fields) xdp(a *v1alpha1.Attachment) []v1alpha1.Attachment {
-	taken := f.take("proceedon")
+	taken := f.proceedOn()
 	if taken == nil {
 		return f.device(a)
 	}
@@ -120,19 +120,37 @@ func (f *fields) xdp(a *v1alpha1.Attachment) []v1alpha1.Attachment {
 	return f.device(a)
 }
 
+// proceedOn takes the verdicts after which the next program runs; nil where bpfman's default is
+// meant, as by a list without any.
+func (f *fields) proceedOn() *field {
+	taken := f.take("proceedon")
+	if taken != nil && taken.node.Kind == yaml.SequenceNode && len(taken.node.Content) == 0 {
+		return nil
+	}
+	return taken
+}
+
 // tc reads a device. With filters of clsact, the program's verdict says itself whether the next
 // one runs.
 func (f *fields) tc(a *v1alpha1.Attachment) []v1alpha1.Attachment {
-	if taken := f.take("proceedon"); taken != nil {
-		other := slices.DeleteFunc(listed(f, taken), func(v string) bool {
-			return slices.Contains([]string{"unspec", "pipe", "dispatcherreturn"}, fold(v))
-		})
-		if len(other) > 0 {
-			f.todo(taken, strings.Join(other, ", ")+": such a verdict ends the filters of clsact; have the program return TC_ACT_UNSPEC where the next "+
-				"one is to run (docs/hooks.md)")
-		} else {
-			f.note(taken, "not needed: the next filter runs after these verdicts in any case")
-		}
+	taken := f.proceedOn()
+	if taken == nil {
+		return f.device(a)
+	}
+	all := listed(f, taken)
+	pipes := slices.ContainsFunc(all, func(v string) bool { return fold(v) == "pipe" })
+	other := slices.DeleteFunc(all, func(v string) bool {
+		return slices.Contains([]string{"unspec", "pipe", "dispatcherreturn"}, fold(v))
+	})
+	switch {
+	case len(other) > 0:
+		f.todo(taken, strings.Join(other, ", ")+": such a verdict ends the filters of clsact; have the program return TC_ACT_UNSPEC where the next "+
+			"one is to run (docs/hooks.md)")
+	case !pipes:
+		f.todo(taken, "Pipe is not listed, and bpfman runs no further program after TC_ACT_PIPE; the next filter of clsact runs then, so have the program "+
+			"return TC_ACT_OK where it is to be the last (docs/hooks.md)")
+	default:
+		f.note(taken, "not needed: the next filter runs after these verdicts in any case")
 	}
 	return f.device(a)
 }

@@ -180,6 +180,17 @@ func (f *fields) selector(names ...string) *metav1.LabelSelector {
 	return &s
 }
 
+// owner takes the labels of the program whose maps are shared; nil where there are none. bpfman
+// itself writes an empty selector, which chooses nothing here.
+func (f *fields) owner() *field {
+	one := f.take("mapownerselector")
+	var s metav1.LabelSelector
+	if one != nil && strict(one.node, &s) == nil && len(s.MatchLabels)+len(s.MatchExpressions) == 0 {
+		return nil
+	}
+	return one
+}
+
 // invalidSelector is one that vet rejects, so that nothing is chosen: its operator is empty.
 func invalidSelector() *metav1.LabelSelector {
 	return &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{Key: "invalid"}}}

@@ -202,7 +202,7 @@ func (d *draft) common(spec *fields) {
 	if s := spec.selector("nodeselector"); s != nil && len(s.MatchLabels)+len(s.MatchExpressions) > 0 {
 		d.app.Spec.NodeSelector = s
 	}
-	spec.todo(spec.take("mapownerselector"), "the map of another program is named and not chosen by labels: list this application in sharedWith of "+
+	spec.todo(spec.owner(), "the map of another program is named and not chosen by labels: list this application in sharedWith of "+
 		"that one's map, and set maps.MAP.from here (docs/maps.md)")
 	d.globalData(spec)
 }

@@ -128,7 +128,7 @@ func unknownType(hookType string) string {
 }
 
 func (d *draft) mapOwner(info *fields) {
-	info.todo(info.take("mapownerselector"), "programs of one application share its maps; across applications see docs/maps.md")
+	info.todo(info.owner(), "programs of one application share its maps; across applications see docs/maps.md")
 }
 
 // links reads each attachment of a program. What stands beside the list, as the function of fentry

@@ -122,6 +122,9 @@ func (r *Reconciler) evaluate(ctx context.Context, o *v1alpha1.CueArtifact, m *m
 		return nil, err
 	}
 	apps := schemas.Decode(objects).Applications
+	if err := r.memory.hasRoom(client.ObjectKeyFromObject(o), len(apps)); err != nil {
+		return nil, err
+	}
 	a := &answers{hidden: t.secret, namespaces: namespacesOf(apps), all: make([]v1alpha1.RenderedApplication, len(apps))}
 	a.revision = r.policyRevision(a.namespaces)
 	group, ctx := errgroup.WithContext(ctx)
@@ -173,64 +176,71 @@ func (r *Reconciler) policyRevision(namespaces []string) string {
 // ask asks about one application.
 func (r *Reconciler) ask(ctx context.Context, o *v1alpha1.CueArtifact, m *memo, app v1alpha1.Application) v1alpha1.RenderedApplication {
 	id := app.Identity()
-	said := v1alpha1.RenderedApplication{Kind: id.Kind, Namespace: id.Namespace, Name: id.Name, Allowed: metav1.ConditionUnknown}
+	unknown := v1alpha1.RenderedApplication{Kind: id.Kind, Namespace: id.Namespace, Name: id.Name, Allowed: metav1.ConditionUnknown}
 	ns, err := r.namespace(ctx, id.Namespace)
 	if err != nil {
-		said.Message = text.Cut(err.Error(), maxMessage)
-		return said
+		unknown.Message = text.Cut(err.Error(), maxMessage)
+		return unknown
 	}
 	request := gate.Request{Application: app, Namespace: ns, Reader: r.reader(ctx, o, app), Passing: true}
 	// Package evaluations takes what stands before a slash for whose question it is.
 	name := strings.ReplaceAll(fmt.Sprintf("%s %s %s", o.UID, id.Kind, id), "/", "|")
 	request.Digest = m.imageDigest(name)
 	verdict, err := r.Evaluator.Evaluate(registry.CacheOnly(ctx), request)
+	a := answer(id, verdict, err)
 	if errors.Is(err, image.ErrNotAsked) || verdict.Outdated() {
-		verdict, err = r.askRegistry(m, name, request)
+		a = r.askRegistry(m, name, o.Namespace, request)
 	}
-	if err != nil && waited(ctx) {
-		err = fmt.Errorf("it is not evaluated after %s (spec.timeout)", timeout(o.Spec))
+	if a.Err != nil && waited(ctx) {
+		a.Err = fmt.Errorf("it is not evaluated after %s (spec.timeout)", timeout(o.Spec))
 	}
-	if err != nil {
-		said.Message = text.Cut(err.Error(), maxMessage)
-		return said
+	if a.Err != nil {
+		unknown.Message = text.Cut(a.Err.Error(), maxMessage)
+		return unknown
 	}
-	m.remember(name, verdict.Image().Digest)
-	if verdict.Allowed() {
-		said.Allowed = metav1.ConditionTrue
-		return said
-	}
-	said.Allowed = metav1.ConditionFalse
-	denied := verdict.Decision().Denied
-	rules := policies.Rules(denied)
-	said.Rules = rules[:min(len(rules), maxRules)]
-	if len(denied) > 0 {
-		said.Message = text.Cut(gate.Sentence(denied[0]), maxMessage)
-	}
-	return said
+	m.remember(name, a.Digest)
+	return a.Told
 }
 
-// askRegistry has what memory lacks asked beside the loop. Until the answer comes, the error
-// says what is waited for.
-func (r *Reconciler) askRegistry(m *memo, name string, request gate.Request) (gate.Verdict, error) {
+// answer is what is told of a verdict, and what the tag stands for, without the verdict.
+func answer(id v1alpha1.Identity, verdict gate.Verdict, err error) evaluations.Answer {
+	if err != nil {
+		return evaluations.Answer{Err: err}
+	}
+	told := v1alpha1.RenderedApplication{Kind: id.Kind, Namespace: id.Namespace, Name: id.Name, Allowed: metav1.ConditionTrue}
+	if !verdict.Allowed() {
+		told.Allowed = metav1.ConditionFalse
+		denied := verdict.Decision().Denied
+		rules := policies.Rules(denied)
+		told.Rules = slices.Clone(rules[:min(len(rules), maxRules)])
+		if len(denied) > 0 {
+			told.Message = text.Cut(gate.Sentence(denied[0]), maxMessage)
+		}
+	}
+	return evaluations.Answer{Told: told, Digest: verdict.Image().Digest}
+}
+
+// askRegistry has what memory lacks asked beside the loop, as a question of a namespace. Until
+// the answer comes, the error says what is waited for.
+func (r *Reconciler) askRegistry(m *memo, name, namespace string, request gate.Request) evaluations.Answer {
 	term, queue := r.asking()
 	if queue == nil {
-		return gate.Verdict{}, errors.New("it is evaluated once this replica leads")
+		return evaluations.Answer{Err: errors.New("it is evaluated once this replica leads")}
 	}
-	body := request.Application.Body()
+	id := request.Application.Identity()
 	sum := sha256.Sum256(fmt.Appendf(nil, "%s %q", m.key, request.Digest))
 	q := evaluations.Question{
-		Name: name + "/rendered", Subject: hex.EncodeToString(sum[:]), Revision: r.Evaluator.RevisionIn(request.Application.Identity().Namespace),
-		Registry: image.RegistryOf(body.Bytecode.Image),
-		Ask: func(ctx context.Context) (a evaluations.Answer) {
+		Name: name + "/rendered", Subject: hex.EncodeToString(sum[:]), Revision: r.Evaluator.RevisionIn(id.Namespace),
+		Registry: image.RegistryOf(request.Application.Body().Bytecode.Image), Owner: namespace,
+		Ask: func(ctx context.Context) evaluations.Answer {
 			ctx, cancel := context.WithTimeout(ctx, evaluationTimeout)
 			defer cancel()
-			a.Verdict, a.Err = r.Evaluator.Evaluate(ctx, request)
-			return a
+			verdict, err := r.Evaluator.Evaluate(ctx, request)
+			return answer(id, verdict, err)
 		},
 	}
 	before, answered := queue.Answered(q)
-	a := queue.Ask(term, q, answered && before.Err != nil && m.mayAskAgain(name, r.now()))
-	return a.Verdict, a.Err
+	return queue.Ask(term, q, answered && before.Err != nil && m.mayAskAgain(name, r.now()))
 }
 
 // reader reads the image of an application. With the pull Secrets that it names only where it

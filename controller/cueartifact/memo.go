@@ -16,6 +16,10 @@ const (
 	maxKeptBytes = 64 << 20
 )
 
+// maxOfNamespace is how many applications the CueArtifacts of one namespace have at most: what is
+// answered about each is in memory.
+const maxOfNamespace = 4 * maxRendered
+
 // askAgain is how long after a failed answer a registry is asked again.
 const askAgain = time.Minute
 
@@ -80,6 +84,16 @@ func (m *memo) waits() bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.answers != nil && m.answers.unknown > 0
+}
+
+// applications is how many there is an answer about in memory.
+func (m *memo) applications() int {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.answers == nil {
+		return 0
+	}
+	return len(m.answers.all)
 }
 
 // answered keeps what the policies answer.
@@ -149,6 +163,24 @@ func (m *memory) enter(namespace string, places int) (leave func(), ok bool) {
 			delete(m.busy, namespace)
 		}
 	}, true
+}
+
+// hasRoom says why a CueArtifact cannot have so many applications beside the others of its
+// namespace.
+func (m *memory) hasRoom(name types.NamespacedName, applications int) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	others := 0
+	for other, memo := range m.memos {
+		if other.Namespace == name.Namespace && other != name {
+			others += memo.applications()
+		}
+	}
+	if others+applications > maxOfNamespace {
+		return retry(ReasonRenderFailed, "it defines %d applications, other CueArtifacts of namespace %s have %d, and %d are the share of one namespace: delete some, or use another namespace",
+			applications, name.Namespace, others, maxOfNamespace)
+	}
+	return nil
 }
 
 // waiting lists the CueArtifacts that have applications which are not evaluated.

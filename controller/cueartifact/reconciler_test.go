@@ -19,9 +19,15 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/event"
 
 	"github.com/skep-dev/skep/api/v1alpha1"
+	"github.com/skep-dev/skep/gate"
+	"github.com/skep-dev/skep/gate/evaluations"
 )
 
 func TestNothingIsWrittenAtRest(t *testing.T) {
@@ -464,6 +470,24 @@ func TestApplicationsOfOneCueArtifactAreBounded(t *testing.T) {
 	}
 }
 
+func TestApplicationsOfANamespaceAreBounded(t *testing.T) {
+	w := newWorld(t, cueArtifact())
+	w.commit("main@sha1:1", yamlOf("one"))
+	full := func(namespace string) {
+		w.memory.of(types.NamespacedName{Namespace: namespace, Name: "full"}).answered(&answers{all: make([]v1alpha1.RenderedApplication, maxOfNamespace)})
+	}
+	full("team")
+	o, again := w.reconcile()
+	if c := ready(t, o); c.Reason != ReasonRenderFailed || !strings.Contains(c.Message, "share of one namespace") || again.RequeueAfter != time.Minute {
+		t.Errorf("Ready is %v, again after %s", c, again.RequeueAfter)
+	}
+	w.memory.forget(types.NamespacedName{Namespace: "team", Name: "full"})
+	full("other")
+	if o, _ = w.reconcile(); ready(t, o).Status != metav1.ConditionTrue {
+		t.Error(ready(t, o))
+	}
+}
+
 func TestARenderingIsOneCueArtifactsAlone(t *testing.T) {
 	one, other := cueArtifact(), cueArtifact(func(o *v1alpha1.CueArtifact) { o.UID = "2" })
 	source := meta.Artifact{Digest: digestOf(nil)}
@@ -627,6 +651,43 @@ func TestANamespaceLeavesOthersAPlace(t *testing.T) {
 	leave()
 	if o, _ = w.reconcile(); ready(t, o).Status != metav1.ConditionTrue {
 		t.Error(ready(t, o))
+	}
+}
+
+// TestANamespaceAsksAsOne has as many questions of a namespace wait for registries as may.
+func TestANamespaceAsksAsOne(t *testing.T) {
+	for owner, want := range map[string]string{"team": "others are asked about first", "other": "waiting for registry none.example.com"} {
+		w := newWorld(t, cueArtifact())
+		w.commit("main@sha1:1", yamlOf("one"))
+		ctx, cancel := context.WithCancel(t.Context())
+		queue := evaluations.NewQueue(time.Now)
+		w.set(ctx, queue)
+		for i := range evaluations.MaxOfAnOwner {
+			name := fmt.Sprint(i)
+			queue.Ask(ctx, evaluations.Question{Name: name, Registry: name, Owner: owner, Ask: func(ctx context.Context) evaluations.Answer {
+				<-ctx.Done()
+				return evaluations.Answer{Err: ctx.Err()}
+			}}, false)
+		}
+		if o, _ := w.reconcile(); len(o.Status.Applications) != 1 || !strings.Contains(o.Status.Applications[0].Message, want) {
+			t.Errorf("questions of namespace %s: %v, want %q", owner, o.Status.Applications, want)
+		}
+		cancel()
+		queue.Wait()
+	}
+}
+
+// TestAnAnswerIsNoVerdict would keep the facts of each application's object, and who signed it.
+func TestAnAnswerIsNoVerdict(t *testing.T) {
+	app := &v1alpha1.ClusterBpfApplication{ObjectMeta: metav1.ObjectMeta{Name: "one"}}
+	app.Spec.Bytecode.Image = "other.example.com/x"
+	verdict, err := newEvaluator(t).Evaluate(t.Context(), gate.Request{Application: app})
+	if err != nil || verdict.Application() == nil {
+		t.Fatal(err)
+	}
+	a := answer(app.Identity(), verdict, nil)
+	if a.Verdict.Application() != nil || a.Told.Allowed != metav1.ConditionFalse || len(a.Told.Rules) == 0 || a.Told.Name != "one" {
+		t.Errorf("the answer is %+v", a)
 	}
 }
 
@@ -804,10 +865,30 @@ func TestAVerifiedSourceIsRendered(t *testing.T) {
 	if o, _ := w.reconcile(); ready(t, o).Reason != ReasonSourceNotVerified {
 		t.Errorf("of another generation: %v", ready(t, o))
 	}
-	w.announceSource("main@sha1:1", digestOf(data), verified(0))
+	including := func(o *sourcev1.GitRepository) {
+		o.Status.IncludedArtifacts = []*meta.Artifact{{Revision: "main@sha1:2", Path: "other", URL: "http://source/other", LastUpdateTime: metav1.Now()}}
+	}
+	included := w.announceSource("main@sha1:1", digestOf(data), verified(0), including)
+	if o, _ := w.reconcile(); ready(t, o).Reason != ReasonSourceNotVerified || !strings.Contains(ready(t, o).Message, "includes other repositories") {
+		t.Errorf("with another repository in it: %v", ready(t, o))
+	}
+	alone := w.announceSource("main@sha1:1", digestOf(data), verified(0), func(o *sourcev1.GitRepository) { o.Status.IncludedArtifacts = nil })
 	if o, _ := w.reconcile(); ready(t, o).Status != metav1.ConditionTrue {
 		t.Error(ready(t, o))
 	}
+	if !revised().Update(event.UpdateEvent{ObjectOld: cached(t, included), ObjectNew: cached(t, alone)}) {
+		t.Error("it is not looked at again when nothing is included any more")
+	}
+}
+
+// cached is a source as the cache has it.
+func cached(t *testing.T, o client.Object) *unstructured.Unstructured {
+	t.Helper()
+	fields, err := runtime.DefaultUnstructuredConverter.ToUnstructured(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &unstructured.Unstructured{Object: fields}
 }
 
 func TestAnswersAreAskedForOnceWhileAllAreKnown(t *testing.T) {

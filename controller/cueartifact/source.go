@@ -56,6 +56,9 @@ func fluxObject(kind string) *unstructured.Unstructured {
 type sourceState struct {
 	Artifact   *meta.Artifact     `json:"artifact"`
 	Conditions []metav1.Condition `json:"conditions"`
+	// IncludedArtifacts are of other repositories, and are in the artifact too. The source's
+	// signature says nothing of them.
+	IncludedArtifacts []meta.Artifact `json:"includedArtifacts"`
 
 	// Generation is that of the source, which is no field of its status.
 	Generation int64 `json:"-"`
@@ -111,6 +114,10 @@ func (r *Reconciler) source(ctx context.Context, o *v1alpha1.CueArtifact) (*meta
 	if a == nil || a.URL == "" || a.Digest == "" {
 		return nil, retry(ReasonSourceNotReady, "get %s: it has no artifact yet: its status says why", what)
 	}
+	if o.Spec.RequireVerifiedSource && len(src.IncludedArtifacts) > 0 {
+		return nil, retry(ReasonSourceNotVerified, "get %s: it includes other repositories, whose signatures its spec.verify does not verify, "+
+			"and spec.requireVerifiedSource asks for: take them out of its spec.include, and render them by CueArtifacts of their own", what)
+	}
 	if o.Spec.RequireVerifiedSource && !src.verified() {
 		return nil, retry(ReasonSourceNotVerified, "get %s: its condition SourceVerified is not True for its present generation, "+
 			"which spec.requireVerifiedSource asks for: give it spec.verify", what)
@@ -145,10 +152,11 @@ func (r *Reconciler) circular(ctx context.Context, o *v1alpha1.CueArtifact) erro
 	return stalled(ReasonAccessDenied, "get ExternalArtifact %s: more than %d CueArtifacts are rendered from each other: name the source of the first", sourceName(o), maxChain)
 }
 
-// verified reports whether a source's signature was verified, for its present generation.
+// verified reports whether a source's signature was verified, for its present generation, and is
+// about all of the artifact.
 func (s sourceState) verified() bool {
 	c := apimeta.FindStatusCondition(s.Conditions, sourcev1.SourceVerifiedCondition)
-	return c != nil && c.Status == metav1.ConditionTrue && c.ObservedGeneration == s.Generation
+	return c != nil && c.Status == metav1.ConditionTrue && c.ObservedGeneration == s.Generation && len(s.IncludedArtifacts) == 0
 }
 
 // fetchInto downloads a source's artifact, verifies its digest and unpacks it into a folder.

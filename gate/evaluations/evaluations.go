@@ -15,6 +15,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/gate"
 )
 
@@ -28,6 +29,10 @@ const (
 	slowAfter      = 2 * time.Second
 )
 
+// MaxOfAnOwner is how many questions of one owner are under way at most, those that wait
+// included: each keeps its application in memory.
+const MaxOfAnOwner = 64
+
 // revocationWaits is how long a revocation waits for the answer about what runs: a
 // little more than collecting signatures takes (gate.Options.CollectTimeout). Then what
 // was sealed decides.
@@ -35,6 +40,10 @@ const revocationWaits = 20 * time.Second
 
 // ErrOverdue stands for an answer that a revocation waited for too long.
 var ErrOverdue = errors.New("no answer in the time that a revocation waits")
+
+// errCrowded stands for the answer to a question that its owner has too many others beside.
+// It says no time, so that who repeats it says the same.
+var errCrowded = fmt.Errorf("%w: others are asked about first", gate.ErrPending)
 
 // errPreempted ends an evaluation whose registry is slow while another one waits for
 // the same registry. It is begun again later.
@@ -69,6 +78,9 @@ type Question struct {
 	Subject, Revision string
 	// Registry is the one that is asked.
 	Registry string
+	// Owner is whose question it is, such as a namespace: nobody's many questions hold up
+	// another's. Empty where all are of one.
+	Owner string
 	// Urgent questions are those that a revocation waits for.
 	Urgent bool
 	// Ask gets the answer. It ends with its context.
@@ -82,6 +94,9 @@ func (q Question) same(other Question) bool {
 // Answer is what a registry, or the gate, said.
 type Answer struct {
 	Verdict gate.Verdict
+	// Told is what is told of a verdict that is not kept itself, since facts and evidence make
+	// it large.
+	Told v1alpha1.RenderedApplication
 	// Digest is what a tag stands for.
 	Digest string
 	Err    error
@@ -96,10 +111,16 @@ type evaluation struct {
 	slow    bool
 }
 
-// known is the last answer to a question.
+// known is the last answer to a question, which is not asked by it again.
 type known struct {
 	Question
 	Answer
+}
+
+// answered is an answer to a question, without what the question needed to be asked.
+func answered(q Question, a Answer) known {
+	q.Ask = nil
+	return known{q, a}
 }
 
 // Queue asks registries beside the loop that acts. Only Wait waits for
@@ -135,21 +156,37 @@ func NewQueue(now func() time.Time) *Queue {
 	return &Queue{now: now, ended: make(chan struct{}, 1), SlowAfter: slowAfter, RevocationWaits: revocationWaits, known: map[string]known{}, revoking: map[string]waiting{}}
 }
 
-// Ask returns the last answer to a question, or a pendingError. It has the question
-// asked where there is no answer, and, with anew, even if there is one.
+// Ask returns the last answer to a question, or an error that is gate.ErrPending. It has the
+// question asked where there is no answer, and, with anew, even if there is one; later, where
+// its owner has MaxOfAnOwner under way.
 func (e *Queue) Ask(ctx context.Context, q Question, anew bool) Answer {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	have, answered := e.known[q.Name]
-	answered = answered && have.same(q)
-	since := e.now()
-	if !answered || anew {
-		since = e.enter(ctx, q)
+	have, known := e.known[q.Name]
+	known = known && have.same(q)
+	pending := errCrowded
+	if (!known || anew) && e.hasRoom(q) {
+		pending = &pendingError{registry: q.Registry, since: e.enter(ctx, q)}
 	}
-	if answered {
+	if known {
 		return have.Answer
 	}
-	return Answer{Err: &pendingError{registry: q.Registry, since: since}}
+	return Answer{Err: pending}
+}
+
+// hasRoom reports whether a question is under way, or its owner may have one more. The caller
+// holds mu.
+func (e *Queue) hasRoom(q Question) bool {
+	count := 0
+	for _, other := range e.all {
+		if other.Name == q.Name {
+			return true
+		}
+		if other.Owner == q.Owner {
+			count++
+		}
+	}
+	return q.Owner == "" || count < MaxOfAnOwner
 }
 
 // Overdue reports whether a revocation waited too long for the answer to a question.
@@ -212,7 +249,7 @@ func (e *Queue) enter(ctx context.Context, q Question) (since time.Time) {
 func (e *Queue) Note(q Question, a Answer) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	e.known[q.Name] = known{q, a}
+	e.known[q.Name] = answered(q, a)
 }
 
 // Retain drops questions and answers about applications of other UIDs.
@@ -240,22 +277,36 @@ func (e *Queue) Idle() bool {
 	return len(e.all) == 0
 }
 
-// begin starts what there is a place for, in the order it was asked. The caller
-// holds mu.
+// begin starts what there is a place for. The caller holds mu.
 func (e *Queue) begin(ctx context.Context) {
+	for v := e.next(); v != nil; v = e.next() {
+		running, stop := context.WithCancelCause(ctx)
+		v.running, v.stop = true, stop
+		timer := time.AfterFunc(e.SlowAfter, func() { e.slowed(v) })
+		e.group.Go(func() {
+			a := v.Ask(running)
+			timer.Stop()
+			e.end(ctx, v, a, errors.Is(context.Cause(running), errPreempted))
+			stop(nil)
+		})
+	}
+}
+
+// next is the evaluation that starts next: one of the owner that has the fewest running, the
+// first that was asked of those; nil where there is a place for none. The caller holds mu.
+func (e *Queue) next() (first *evaluation) {
+	running := map[string]int{}
 	for _, v := range e.all {
-		if !v.running && e.hasPlace(v) {
-			running, stop := context.WithCancelCause(ctx)
-			v.running, v.stop = true, stop
-			timer := time.AfterFunc(e.SlowAfter, func() { e.slowed(v) })
-			e.group.Go(func() {
-				a := v.Ask(running)
-				timer.Stop()
-				e.end(ctx, v, a, errors.Is(context.Cause(running), errPreempted))
-				stop(nil)
-			})
+		if v.running {
+			running[v.Owner]++
 		}
 	}
+	for _, v := range e.all {
+		if !v.running && (first == nil || running[v.Owner] < running[first.Owner]) && e.hasPlace(v) {
+			first = v
+		}
+	}
+	return first
 }
 
 // hasPlace reports whether one more evaluation may run. The caller holds mu.
@@ -302,7 +353,7 @@ func (e *Queue) end(ctx context.Context, v *evaluation, a Answer, crowded bool) 
 		if crowded && a.Err != nil && ctx.Err() == nil {
 			e.all = append(e.all, &evaluation{Question: v.Question, since: v.since})
 		} else {
-			e.known[v.Name] = known{v.Question, a}
+			e.known[v.Name] = answered(v.Question, a)
 		}
 	}
 	e.begin(ctx)
