@@ -230,6 +230,14 @@ func TestAFailureKeepsWhatIsPublished(t *testing.T) {
 			},
 			reason: ReasonFetchFailed, message: "apps/two.yaml is a symbolic link",
 		},
+		"a folder that is a link": {
+			fail: func(w *world) {
+				data := archive(w.t, []file{{"one.yaml", "kind: x\n"}, {"prod/apps", linkTo + "../shared"}})
+				w.archives.Store("/main@sha1:2", data)
+				w.announceSource("main@sha1:2", digestOf(data))
+			},
+			reason: ReasonFetchFailed, message: "prod/apps is a symbolic link",
+		},
 		"folders nested too deep": {
 			fail:   func(w *world) { w.commit("main@sha1:2", "-- "+strings.Repeat("d/", maxDepth+1)+"a.yaml --\n") },
 			reason: ReasonFetchFailed, message: "nested deeper than 64",

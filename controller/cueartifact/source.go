@@ -12,7 +12,6 @@ import (
 	"path"
 	"path/filepath"
 	"regexp"
-	"slices"
 	"strings"
 
 	"github.com/fluxcd/pkg/apis/meta"
@@ -243,14 +242,12 @@ func (b *boundedArchive) filter(name string, info os.FileInfo) bool {
 		b.err = fmt.Errorf("it has folders nested deeper than %d: leave them out by spec.ignore of the source", maxDepth)
 	case !b.countFolders(name):
 		b.err = fmt.Errorf("it has more than %d folders: leave some out by spec.ignore of the source", maxFiles)
-	case info.Mode()&os.ModeSymlink != 0 && slices.Contains(definitions, path.Ext(name)):
-		b.err = fmt.Errorf("%s is a symbolic link, and links are not followed: put the file itself there, or leave the link out by spec.ignore of the source", text.Cut(name, maxName))
+	case info.Mode()&os.ModeSymlink != 0:
+		// Behind one may be definitions, or a folder of them, which Flux would prune if they were missing.
+		b.err = fmt.Errorf("%s is a symbolic link, and links are not followed: put what it leads to there, or leave the link out by spec.ignore of the source", text.Cut(name, maxName))
 	}
 	return b.err != nil
 }
-
-// definitions are the extensions of files that are rendered.
-var definitions = []string{".cue", ".yaml", ".yml", ".json"}
 
 // maxName bounds how much of a file's name is told, in bytes.
 const maxName = 256
