@@ -9,12 +9,14 @@
 package clsact
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"slices"
 
 	"github.com/cilium/ebpf"
 	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
 	"github.com/skep-dev/skep/agent/netns"
@@ -71,7 +73,8 @@ func New(notes Notes) *Table {
 // Look forgets what was read, so that each list that is needed is read again, once.
 func (t *Table) Look() { t.seen = nil }
 
-// entry is a filter as the kernel lists it. Filters of another kind have no program.
+// entry is a filter as the kernel lists it. Filters of another kind have no program; where several of
+// others are alike, it is the first.
 type entry struct {
 	pref    uint16
 	handle  uint32
@@ -107,12 +110,13 @@ const dumpTries = 5
 // within calls do where the interface is.
 func (t *Table) within(d plan.Device, do func() error) error { return t.Namespaces.Do(d.NetnsID, do) }
 
-// read lists the filters of a side. With a network namespace, its filters went.
-func (t *Table) read(s Side) ([]entry, error) {
-	var found []netlink.Filter
-	err := t.within(s.Device, func() (err error) {
+// read lists the filters of a side. With a network namespace, its filters went. Processes of a pod
+// may make any number of filters, so of those of others that are alike, the first stands for all:
+// what they are is not asked for, but which prefs they have.
+func (t *Table) read(s Side) (all []entry, err error) {
+	err = t.within(s.Device, func() (err error) {
 		for range dumpTries {
-			found, err = netlink.FilterList(device(s.Device.Index), s.parent())
+			all, err = t.dump(s)
 			if !errors.Is(err, netlink.ErrDumpInterrupted) {
 				return err
 			}
@@ -125,24 +129,72 @@ func (t *Table) read(s Side) ([]entry, error) {
 	if err != nil {
 		return nil, fmt.Errorf("list %s filters of interface %s: %w", s, s.Device, err)
 	}
-	var all []entry
-	for _, f := range found {
-		a := f.Attrs()
-		if s.Egress && a.Parent != s.parent() {
-			// A qdisc of the kind ingress lists its filters for either side
-			// (ingress_tcf_block of net/sched/sch_ingress.c).
-			continue
-		}
-		e := entry{pref: a.Priority, handle: a.Handle}
-		if a.Chain != nil {
-			e.chain = *a.Chain
-		}
-		if bpf, ok := f.(*netlink.BpfFilter); ok {
-			e.program = ebpf.ProgramID(bpf.Id)
-		}
-		all = append(all, e)
-	}
 	return all, nil
+}
+
+// dump reads the filters of a side one by one, in the network namespace of the thread.
+func (t *Table) dump(s Side) (all []entry, err error) {
+	request := nl.NewNetlinkRequest(unix.RTM_GETTFILTER, unix.NLM_F_DUMP)
+	request.AddData(&nl.TcMsg{Family: nl.FAMILY_ALL, Ifindex: int32(s.Device.Index), Parent: s.parent()})
+	type kind struct {
+		pref    uint16
+		isFirst bool
+		program ebpf.ProgramID
+	}
+	seen := map[kind]bool{}
+	var malformed error
+	err = request.ExecuteIter(unix.NETLINK_ROUTE, unix.RTM_NEWTFILTER, func(message []byte) bool {
+		e, parent, err := parse(message)
+		malformed = err
+		// A qdisc of the kind ingress lists its filters for either side
+		// (ingress_tcf_block of net/sched/sch_ingress.c).
+		if err != nil || s.Egress && parent != s.parent() {
+			return err == nil
+		}
+		is := kind{e.pref, e.chain == 0, e.program}
+		if _, ours := t.Owner(e.program); ours || !seen[is] {
+			seen[is] = true
+			all = append(all, e)
+		}
+		return true
+	})
+	return all, errors.Join(err, malformed)
+}
+
+// errMalformed is the error of a message that is too short.
+var errMalformed = errors.New("the kernel's message about a filter is too short")
+
+// parse reads a message about a filter, and the parent of the filter (struct tcmsg of rtnetlink.h).
+func parse(message []byte) (e entry, parent uint32, err error) {
+	if len(message) < nl.SizeofTcMsg {
+		return entry{}, 0, errMalformed
+	}
+	about := nl.DeserializeTcMsg(message)
+	e.pref, e.handle = uint16(about.Info>>16), about.Handle
+	attributes, err := nl.ParseRouteAttr(message[nl.SizeofTcMsg:])
+	if err != nil {
+		return entry{}, 0, err
+	}
+	isBPF := false
+	for _, a := range attributes {
+		switch {
+		case a.Attr.Type == nl.TCA_KIND:
+			isBPF = unix.ByteSliceToString(a.Value) == "bpf"
+		case a.Attr.Type == nl.TCA_CHAIN && len(a.Value) == 4:
+			e.chain = binary.NativeEndian.Uint32(a.Value)
+		case a.Attr.Type == nl.TCA_OPTIONS && isBPF:
+			options, err := nl.ParseRouteAttr(a.Value)
+			if err != nil {
+				return entry{}, 0, err
+			}
+			for _, o := range options {
+				if o.Attr.Type == nl.TCA_BPF_ID && len(o.Value) == 4 {
+					e.program = ebpf.ProgramID(binary.NativeEndian.Uint32(o.Value))
+				}
+			}
+		}
+	}
+	return e, about.Parent, nil
 }
 
 // device is an interface by its index alone.
