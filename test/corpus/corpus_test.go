@@ -156,11 +156,11 @@ const openEntries = 1024
 
 // definition is the shortest one for the object: what its sections say is left out.
 func definition(o object, image string) (*v1alpha1.ClusterBpfApplication, error) {
-	read, err := objectfile.Read(o.body)
+	facts, err := bytecode.Inspect(bytes.NewReader(o.body), bytecode.Options{})
 	if err != nil {
 		return nil, err
 	}
-	facts, err := bytecode.Inspect(bytes.NewReader(o.body), bytecode.Options{})
+	read, err := objectfile.Read(o.body)
 	if err != nil {
 		return nil, err
 	}
