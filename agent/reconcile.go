@@ -120,9 +120,9 @@ func (a *Agent) newReconcile() *reconcile {
 	rec := &reconcile{env: a.env, loop: l, accepted: a.accepted, apps: apps, pods: pods, look: l.live.Look(),
 		objectRound: a.objects.Begin(), loadRound: l.queue.Begin(), lookupRound: l.lookups.Begin(now, pods)}
 	node := version.Node{Name: o.Node, Labels: labels}
-	versions := &prepare.Versions{Log: o.Log, Now: now, Node: node, Profile: o.Profile, Pin: a.pins.PinRevision, Look: rec.look, Sharing: sharing.Of(node, knownOf(apps)),
+	versions := prepare.New(prepare.Versions{Log: o.Log, Now: now, Node: node, Profile: o.Profile, Pin: a.pins.PinRevision, Look: rec.look, Sharing: sharing.Of(node, knownOf(apps)),
 		Memory: l.admission.Memory, Measured: l.admission.Profiles,
-		ObjectRound: rec.objectRound, LoadRound: rec.loadRound, LookupRound: rec.lookupRound}
+		ObjectRound: rec.objectRound, LoadRound: rec.loadRound, LookupRound: rec.lookupRound})
 	rec.decisions = decide.New(decide.Options{Log: o.Log, Now: now, Node: node, Look: rec.look, Prepare: versions.Prepare, Applications: statesOf(apps)})
 	rec.admission = l.admission.Begin(rec.decisions, rec.loadRound, rec.lookupRound)
 	rec.chains = l.chains.Begin(rec.decisions, rec.admission, rec.objectRound, rec.loadRound)

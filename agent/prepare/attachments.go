@@ -14,9 +14,35 @@ import (
 	"github.com/skep-dev/skep/intent"
 )
 
-// maxPlaces is how many attachments an application may have on a node. Each is a link, with
-// a descriptor and a pin, that every sweep looks at.
-const maxPlaces = 2000
+// maxPlaces is how many attachments an application may have on a node, and maxOfNamespace how many
+// those of a namespace have together. Each is a link, with a descriptor and a pin, that every sweep
+// looks at before it does anything for others.
+const maxPlaces, maxOfNamespace = 2000, 4 * 2000
+
+// placed is how many attachments applications have, by namespace and UID.
+type placed map[string]map[string]int
+
+// note notes what an application has; nothing of the cluster's, which are an admin's.
+func (p placed) note(of v1alpha1.Identity, uid string, places int) {
+	if of.Namespace == "" {
+		return
+	}
+	if p[of.Namespace] == nil {
+		p[of.Namespace] = map[string]int{}
+	}
+	p[of.Namespace][uid] = places
+}
+
+// left is how many an application may have, beside those of its namespace that came before it.
+func (p placed) left(of v1alpha1.Identity, uid string) int {
+	left := maxOfNamespace
+	for other, places := range p[of.Namespace] {
+		if other != uid {
+			left -= places
+		}
+	}
+	return max(0, min(left, maxPlaces))
+}
 
 // resolveAttachments turns an intent into resolved attachments. A target that is
 // not there is told and waited for; what the definition says wrongly rejects
@@ -35,6 +61,7 @@ func (v *Versions) resolveAttachments(o intent.Opened, out *report.Outcome) (pla
 		}
 	}
 	r.tellAbsent()
+	v.placed.note(payload.Application, payload.UID, len(r.app.Attachments))
 	return r.app, nil
 }
 
@@ -107,18 +134,23 @@ func (r *resolving) addFound(found []plan.Attachment, maybeTwice bool) error {
 	return nil
 }
 
-// bound fails where the application has more than maxPlaces. Pods are not its doing: of places
-// in pods, those beyond are left out.
+// bound fails where the application has more places than are left for it. Pods are not its doing: of
+// places in pods, those beyond are left out.
 func (r *resolving) bound(program string, at v1alpha1.Attachment) error {
-	over := len(r.app.Attachments) - maxPlaces
+	limit := r.placed.left(r.app.Identity, r.app.UID)
+	over, whose := len(r.app.Attachments)-limit, "an application"
+	if limit < maxPlaces {
+		whose = fmt.Sprintf("an application of a namespace whose others have %d of %d", maxOfNamespace-limit, maxOfNamespace)
+	}
 	switch {
 	case over <= 0:
 		return nil
 	case at.Pods == nil:
-		return fmt.Errorf("place programs of %s: they have more than %d places on this node; choose fewer functions, or hooks with one link for many, such as kprobe.multi", r.app.Identity, maxPlaces)
+		return fmt.Errorf("place programs of %s: they have %d places, and %s has %d on a node; choose fewer functions, or hooks with one link for many, such as kprobe.multi",
+			r.app.Identity, limit+over, whose, limit)
 	}
-	r.app.Attachments = r.app.Attachments[:maxPlaces]
-	r.out.Errs = append(r.out.Errs, r.placing(program, fmt.Errorf("it has %d places more in pods than the %d that an application has on a node; choose fewer pods or functions", over, maxPlaces)))
+	r.app.Attachments = r.app.Attachments[:limit]
+	r.out.Errs = append(r.out.Errs, r.placing(program, fmt.Errorf("with it, there are %d places, and %s has %d on a node, so that it is not in all pods; choose fewer pods or functions", limit+over, whose, limit)))
 	return nil
 }
 

@@ -48,6 +48,16 @@ type Versions struct {
 	ObjectRound *objects.Round
 	LoadRound   *loads.Round
 	LookupRound *targets.Round
+
+	// placed are the places of those that were prepared.
+	placed placed
+}
+
+// New returns what prepares the versions of one reconcile, whose applications come in one order
+// each time.
+func New(v Versions) *Versions {
+	v.placed = placed{}
+	return &v
 }
 
 // Prepare returns a version as it is to run, once it is in the kernel. What is missing or on
