@@ -204,6 +204,9 @@ func parse(object []byte, opts Options) (*objectfile.Object, error) {
 		if legacy := legacyError(object, err); legacy != nil {
 			return nil, legacy
 		}
+		if tables := structOpsError(object); tables != nil {
+			return nil, tables
+		}
 		return nil, &parseError{err}
 	}
 	if err := legacyMaps(read.Spec); err != nil {

@@ -90,8 +90,8 @@ func mapMemory(m *ebpf.MapSpec, cpus uint64) uint64 {
 		node := sum(trieNode, key)
 		return sum(mapHeader, product(entries, sum(node, value)), product(entries, node))
 	case ebpf.RingBuf, ebpf.UserRingbuf:
-		pages := entries / pageSize
-		return sum(mapHeader, 3*pageSize, entries, product(2*pages+3, pointer))
+		size := uint64(RingBytes(m.MaxEntries, pageSize))
+		return sum(mapHeader, 3*pageSize, size, product(2*size/pageSize+3, pointer))
 	case ebpf.Queue, ebpf.Stack:
 		return sum(mapHeader, product(entries+1, value))
 	case ebpf.BloomFilter:
@@ -117,6 +117,17 @@ func mapMemory(m *ebpf.MapSpec, cpus uint64) uint64 {
 	default:
 		return sum(mapHeader, product(entries, product(sum(key, value), cpus)))
 	}
+}
+
+// RingBytes is the size in bytes that a ring of an object has on a kernel with pages of
+// that size, a power of two. The kernel takes nothing but a power of two of whole pages, so
+// the next larger one is used, as by libbpf. Zero stays zero, and so does what is too large
+// to be rounded up: the kernel denies both.
+func RingBytes(size, page uint32) uint32 {
+	if size == 0 || size > 1<<31 {
+		return size
+	}
+	return max(uint32(powerOfTwo(uint64(size))), page)
 }
 
 // arrayMemory is array_map_mem_usage: eight-byte slots in one allocation,

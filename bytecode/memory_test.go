@@ -66,6 +66,21 @@ func TestArithmeticSaturates(t *testing.T) {
 	}
 }
 
+func TestRingBytes(t *testing.T) {
+	for _, c := range []struct{ size, page, want uint32 }{
+		{0, 4096, 0}, {1, 4096, 4096}, {1000, 4096, 4096}, {4096, 4096, 4096}, {4097, 4096, 8192}, {3 * 4096, 4096, 4 * 4096},
+		{4096, 64 << 10, 64 << 10}, {1 << 31, 4096, 1 << 31}, {1<<31 + 1, 4096, 1<<31 + 1},
+	} {
+		if got := RingBytes(c.size, c.page); got != c.want {
+			t.Errorf("RingBytes(%d, %d) = %d, want %d", c.size, c.page, got, c.want)
+		}
+	}
+	small, page := ebpf.MapSpec{Type: ebpf.RingBuf, MaxEntries: 1000}, ebpf.MapSpec{Type: ebpf.RingBuf, MaxEntries: pageSize}
+	if got, want := mapMemory(&small, testCPUs), mapMemory(&page, testCPUs); got != want {
+		t.Errorf("a ring of 1000 bytes takes %d, want the %d of a page", got, want)
+	}
+}
+
 func TestResized(t *testing.T) {
 	for kind := ebpf.Hash; kind <= ebpf.Arena; kind++ {
 		spec := ebpf.MapSpec{Type: kind, KeySize: 8, ValueSize: 24, MaxEntries: 5000, Flags: flagNoPrealloc, MapExtra: 3}

@@ -123,6 +123,10 @@ func fitHook(r *denials, at string, h hook.Hook, fact bytecode.Program) {
 			"program %s is of type %s, and hook %s takes %s", fact.Name, fact.Type, h.Name, want)
 		return
 	}
+	if why, instead := h.TargetObstacle(fact.Target); why != "" {
+		r.add("shape/hook", at+".hook", "use "+instead, "program %s is of section %q, which this version of Skep does not attach: %s", fact.Name, fact.Section, why)
+		return
+	}
 	built, ok := hook.Lookup(fact.Hook)
 	if !ok || built.AttachType == h.AttachType || h.Shape == hook.NetworkDevice || interchangeable(built, h) {
 		return

@@ -10,6 +10,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/skep-dev/skep/api/v1alpha1"
+	"github.com/skep-dev/skep/bytecode"
 	"github.com/skep-dev/skep/hook"
 )
 
@@ -110,6 +111,24 @@ func TestAHookThatIsNotAttachedIsDeniedForThatAlone(t *testing.T) {
 			continue
 		} else if !errors.As(err, &denial) || len(denial.Reasons) != 1 || !strings.Contains(denial.Reasons[0].Message, why) || denial.Reasons[0].Fix != "use "+instead {
 			t.Errorf("%s: %v", h.Name, err)
+		}
+	}
+}
+
+func TestAnIteratorOverOneThingIsDenied(t *testing.T) {
+	for section, want := range map[string]string{
+		"iter/task": "", "iter.s/task_vma": "", "iter/bpf_map": "",
+		"iter/bpf_map_elem": "use iter/bpf_map,", "iter.s/bpf_map_elem": "use iter/bpf_map,", "iter/bpf_sk_storage_map": "use iter/bpf_map,",
+		"iter/sockmap": "use iter/bpf_map,", "iter/cgroup": "use iter/task,",
+	} {
+		h, target, _ := hook.FromSection(section)
+		r := &denials{}
+		fitHook(r, "at", h, bytecode.Program{Name: "dump", Section: section, Hook: h.Name, Target: target, Type: h.ProgramType.String()})
+		switch {
+		case want == "" && len(r.reasons) > 0:
+			t.Errorf("%s is denied: %v", section, r.reasons)
+		case want != "" && (len(r.reasons) != 1 || r.reasons[0].Rule != "shape/hook" || !strings.HasPrefix(r.reasons[0].Fix, want)):
+			t.Errorf("%s: %v, want one reason with the fix %q", section, r.reasons, want)
 		}
 	}
 }

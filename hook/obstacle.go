@@ -1,6 +1,11 @@
 package hook
 
-import "github.com/cilium/ebpf"
+import (
+	"maps"
+	"slices"
+
+	"github.com/cilium/ebpf"
+)
 
 // obstacle says why something is not attached, and what does the like of it: the rest of a sentence
 // that begins with use.
@@ -34,6 +39,8 @@ var obstacles = map[ebpf.ProgramType]obstacle{
 var (
 	ofSocketMaps = obstacle{"it attaches to a map of sockets, which processes fill with their own",
 		"cgroup_skb hooks, which see and drop what sockets send and receive, and redirect nothing"}
+	ofOneMap = obstacle{"it goes over one map, which the kernel wants named when it attaches the iterator, and no field of a definition names it",
+		"iter/bpf_map, which goes over all maps, or read the pinned map"}
 	ofRoutesOut = obstacle{"it is a part of a route, which ip-route(8) adds (encap bpf)", "tcx/egress"}
 )
 
@@ -43,5 +50,27 @@ func (h Hook) Obstacle() (why, instead string) {
 		return "", ""
 	}
 	o := obstacles[h.ProgramType]
+	return o.why, o.instead
+}
+
+// iterators are the obstacles of those that go over one thing, by what their section names.
+var iterators = map[string]obstacle{
+	"bpf_map_elem":       ofOneMap,
+	"bpf_sk_storage_map": ofOneMap,
+	"sockmap":            ofOneMap,
+	"cgroup": {"it goes over cgroups from one of them on, which the kernel wants named when it attaches the iterator, and the library that attaches it cannot",
+		"iter/task, which finds the cgroup of each task"},
+}
+
+// Iterators lists what iter/TARGET must not name, in order; see TargetObstacle.
+func Iterators() []string { return slices.Sorted(maps.Keys(iterators)) }
+
+// TargetObstacle says why a program is not attached to the hook whose section names the target, and
+// what to use instead; both are empty where it is.
+func (h Hook) TargetObstacle(target string) (why, instead string) {
+	if h.Name != "iter" {
+		return "", ""
+	}
+	o := iterators[target]
 	return o.why, o.instead
 }

@@ -131,6 +131,23 @@ func TestSizesThatTheObjectLeavesOpenLoad(t *testing.T) {
 	}
 }
 
+// TestRingsGetASizeThatTheKernelTakes: the next power of two of whole pages, as with libbpf.
+func TestRingsGetASizeThatTheKernelTakes(t *testing.T) {
+	s, _ := store(t)
+	object, page := fromCorpus(t, "ring_sizes"), uint32(os.Getpagesize())
+	entries := 5 * page
+	p, err := Prepare(opened(t, intent.Payload{Programs: bySections(t, object), Maps: map[string]v1alpha1.Map{"small": {MaxEntries: &entries}}}), object)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := load(t, s, p, nil)
+	for name, want := range map[string]uint32{"small": 8 * page, "in_array": page, "three_pages": 256 << 10} {
+		if got := r.Maps[name].MaxEntries(); got != want {
+			t.Errorf("%s has %d bytes, want %d", name, got, want)
+		}
+	}
+}
+
 func TestASectionThatSaysNothingIsVerifiedAsTheHooksType(t *testing.T) {
 	s, _ := store(t)
 	p, err := Prepare(opened(t, intent.Payload{Programs: program("unspecified", "xdp", "")}), programs.Object("plain_sections"))

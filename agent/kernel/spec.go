@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"os"
 	"reflect"
 	"slices"
 	"strings"
@@ -14,6 +15,7 @@ import (
 	"github.com/skep-dev/skep/agent/guard"
 	"github.com/skep-dev/skep/agent/plan"
 	"github.com/skep-dev/skep/api/v1alpha1"
+	"github.com/skep-dev/skep/bytecode"
 	"github.com/skep-dev/skep/bytecode/objectfile"
 	"github.com/skep-dev/skep/bytecode/values"
 	"github.com/skep-dev/skep/hook"
@@ -156,8 +158,9 @@ func overrideMaps(spec *ebpf.CollectionSpec, maps map[string]v1alpha1.Map) error
 // process, and the agent does not.
 const arenaAddress = 1 << 44
 
-// ownMaps takes pinning by name away, since pins go where the store says, and
-// rejects maps the agent cannot look after.
+// ownMaps takes pinning by name away, since pins go where the store says, gives arenas
+// and rings what the kernel wants to know of them, and rejects maps the agent cannot look
+// after.
 func ownMaps(spec *ebpf.CollectionSpec) error {
 	for name, ms := range spec.Maps {
 		ms.Pinning = ebpf.PinNone
@@ -166,6 +169,10 @@ func ownMaps(spec *ebpf.CollectionSpec) error {
 		}
 		if ms.Type == ebpf.Arena && ms.MapExtra == 0 {
 			ms.MapExtra = arenaAddress
+		}
+		roundRing(ms)
+		if ms.InnerMap != nil {
+			roundRing(ms.InnerMap)
 		}
 		if ms.Type == ebpf.StructOpsMap {
 			return fmt.Errorf("map %s: struct_ops is not among the hooks the agent attaches; take it out of the object", name)
@@ -327,4 +334,11 @@ func names[T any](m map[string]T) string {
 	}
 	slices.Sort(list)
 	return strings.Join(list, ", ")
+}
+
+// roundRing gives a ring the size that it has on this kernel; see bytecode.RingBytes.
+func roundRing(ms *ebpf.MapSpec) {
+	if ms.Type == ebpf.RingBuf || ms.Type == ebpf.UserRingbuf {
+		ms.MaxEntries = bytecode.RingBytes(ms.MaxEntries, uint32(os.Getpagesize()))
+	}
 }

@@ -123,7 +123,9 @@ func (p *Prepared) compare(name string, ms *ebpf.MapSpec, l Lent, object []byte)
 		if err != nil {
 			return fmt.Errorf("read object of %s: %w", owner.Application, err)
 		}
-		declared = read.Spec.Maps[l.Name].MaxEntries
+		was := read.Spec.Maps[l.Name]
+		roundRing(was)
+		declared = was.MaxEntries
 	}
 	if found := differences(ms, theirs, declared); len(found) > 0 {
 		return &ShapeError{Application: p.Application, Owner: owner.Application, Map: name, OwnersMap: l.Name,

@@ -277,6 +277,12 @@ func obstacles(b *strings.Builder, rows []hook.Hook) {
 		why, instead := h.Obstacle()
 		fmt.Fprintf(b, "| `%s` | %s | %s | %s | %s |\n", h.Name, h.ProgramType, h.MinKernel, why, instead)
 	}
+	b.WriteString("\nNor are these iterators, of the hook `iter`:\n\n| section | why | use instead |\n|---|---|---|\n")
+	for _, target := range hook.Iterators() {
+		iter, _ := hook.Lookup("iter")
+		why, instead := iter.TargetObstacle(target)
+		fmt.Fprintf(b, "| `iter/%s` | %s | %s |\n", target, why, instead)
+	}
 }
 
 const fromSections = `

@@ -3,8 +3,8 @@
 //
 // The programs in testdata are one for each feature of libbpf that tools use. make corpus
 // adds objects that nobody here wrote: the test data of cilium/ebpf and, on Debian, the
-// programs of xdp-tools. The test counts those that the library loads by itself, and of
-// these the ones that load and fire in Skep.
+// programs of libbpf-tools, pcp, knot and xdp-tools. The test counts those that the library
+// loads by itself, and of these the ones that load and fire in Skep.
 //
 // It owns the objects and the count. What fires is decided by the kernel, which counts how
 // often each program ran.

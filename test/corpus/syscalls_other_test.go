@@ -1,0 +1,5 @@
+//go:build !amd64
+
+package corpus_test
+
+var olderSyscalls []uintptr
