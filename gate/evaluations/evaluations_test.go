@@ -36,7 +36,7 @@ func (r *registries) answer(name string) {
 	r.may[name] <- struct{}{}
 }
 
-// question is one of an owner, to a registry of its own: whoever may apply may name any host.
+// question is one of an owner, to a registry of its own: everybody who may apply may name any host.
 func (r *registries) question(owner string, i int) evaluations.Question {
 	name := fmt.Sprintf("%s-%d", owner, i)
 	may := make(chan struct{}, 1)
