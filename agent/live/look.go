@@ -40,7 +40,6 @@ func (s *Set) Look() *Look {
 // Observe asks the kernel about every link and chain. interfaces are those of the node, and
 // namespaces those that they are in.
 func (l *Look) Observe(interfaces []plan.Interface, namespaces *netns.Table) {
-	l.Set.pins.Filters.Look()
 	l.links = nil
 	l.State = plan.State{Interfaces: interfaces, Revisions: map[string][]string{}}
 	for uid := range l.Set.Revisions {
