@@ -83,7 +83,7 @@ type Table struct {
 
 // New returns a table. Owner is to be set before it is used.
 func New(notes Notes) *Table {
-	return &Table{notes: notes, Owner: func(ebpf.ProgramID) (Owner, bool) { return Owner{}, false }, Clock: time.Now, left: podsBudget}
+	return &Table{notes: notes, Owner: func(ebpf.ProgramID) (Owner, bool) { return Owner{}, false }, Clock: time.Now, looks: 1, left: podsBudget}
 }
 
 // entry is a filter as the kernel tells of it. Filters of another kind have no program; where several of
@@ -96,9 +96,9 @@ type entry struct {
 // dumpTries bounds how often a list is asked for again because it changed while it was read.
 const dumpTries = 5
 
-// read lists the filters of a side. With a network namespace, its filters went. Processes of a pod
-// may make any number of filters, so of those of others that are alike, the first stands for all:
-// what they are is not asked for, but which prefs they have. Where the list is not whole it fails with *PartialError, beside those that were read.
+// read lists the filters of a side. Processes of a pod may make any number of filters, so of those of
+// others that are alike, the first stands for all: what they are is not asked for, but which prefs they
+// have. Where the list is not whole, it fails with *PartialError beside those that were read.
 func (t *Table) read(s Side) (all []entry, err error) {
 	is := t.side(s)
 	limits, ok := t.limits(s.Device, maxFilters)
@@ -123,9 +123,6 @@ func (t *Table) read(s Side) (all []entry, err error) {
 		}
 		return err
 	})
-	if errors.Is(err, netns.ErrGone) {
-		return nil, nil
-	}
 	if err != nil && !errors.As(err, new(*PartialError)) {
 		return nil, fmt.Errorf("list %s filters of interface %s: %w", s, s.Device, err)
 	}
@@ -316,7 +313,7 @@ func (t *Table) NotedNamespaces() ([]uint64, error) {
 }
 
 func (t *Table) sweep(s Side, keep func(Side, Owner) bool) error {
-	all, err := t.ours(s, 0)
+	all, err := t.ours(s)
 	return errors.Join(t.remove(s, all, func(e entry) bool {
 		whose, ok := t.Owner(e.program)
 		return ok && !keep(s, whose)

@@ -18,11 +18,9 @@ import (
 // Filter is a filter of Skep's. It stands for one attachment: where a kill left the filter
 // twice, it is both.
 type Filter struct {
-	table *Table
-	side  Side
-	band  Band
-	// near is the pref that the priority asks for.
-	near    uint16
+	table   *Table
+	side    Side
+	band    Band
 	owner   Owner
 	name    string
 	program *ebpf.Program
@@ -69,7 +67,10 @@ var ErrFull = errors.New("every pref for the hook is taken")
 // The filter takes the program over. It is not ok where the hook has no filters.
 func (t *Table) Restore(r Request) (*Filter, bool) {
 	side, band, ok := Of(r.Hook, r.Device)
-	return &Filter{table: t, side: side, band: band, near: band.pref(r.Priority), owner: r.Owner, name: r.Name, program: r.Program}, ok
+	if ok {
+		t.side(side).likely[band.pref(r.Priority)] = true
+	}
+	return &Filter{table: t, side: side, band: band, owner: r.Owner, name: r.Name, program: r.Program}, ok
 }
 
 // Attach makes a filter, and takes former ones of its owner away. The error wraps unix.ENODEV
@@ -176,7 +177,7 @@ func (f *Filter) move(m move) error {
 	if err := f.put(netlink.FilterAdd, m.to, handle, f.program); err != nil {
 		return err
 	}
-	all, err := f.table.oursNow(f.side, f.near)
+	all, err := f.table.oursNow(f.side)
 	if err != nil {
 		return err
 	}
@@ -186,7 +187,7 @@ func (f *Filter) move(m move) error {
 // Facts returns what the kernel said at the last look. Where the filter's network namespace is
 // not known now, it is taken to be as it was left, with no pref.
 func (f *Filter) Facts() (Facts, error) {
-	all, err := f.table.ours(f.side, f.near)
+	all, err := f.table.ours(f.side)
 	if errors.Is(err, netns.ErrUnknown) {
 		info, err := f.program.Info()
 		if err != nil {
@@ -213,7 +214,7 @@ func (f *Filter) Facts() (Facts, error) {
 // Update exchanges the program in one step, and takes copies away. It fails with
 // unix.ENOLINK where there is no filter any more.
 func (f *Filter) Update(program *ebpf.Program) error {
-	all, err := f.table.oursNow(f.side, f.near)
+	all, err := f.table.oursNow(f.side)
 	i := slices.IndexFunc(all, f.is)
 	if i < 0 {
 		return cmp.Or(err, error(unix.ENOLINK))
@@ -281,7 +282,7 @@ func (f *Filter) Unpin() error { return nil }
 // Detach deletes the filter, and the qdisc that was made for it where nobody uses it. It fails with
 // *PartialError, beside deleting what was found, where a copy may be left.
 func (f *Filter) Detach() error {
-	all, err := f.table.oursNow(f.side, f.near)
+	all, err := f.table.oursNow(f.side)
 	if err := errors.Join(f.table.remove(f.side, all, f.is), err); err != nil {
 		return err
 	}

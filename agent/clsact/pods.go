@@ -16,7 +16,7 @@ import (
 // filters and devices.
 const (
 	// maxFilters is how many a side of an interface may have, and maxDevices and maxQdiscs a namespace.
-	maxFilters, maxDevices, maxQdiscs = 4096, 1024, 4096
+	maxFilters, maxDevices, maxQdiscs = 2048, 1024, 4096
 	// podBudget is how long one look works in a namespace, and podsBudget in all together.
 	podBudget, podsBudget = 100 * time.Millisecond, 500 * time.Millisecond
 	// patience is how long a list of the agent's own namespace may take.
@@ -62,8 +62,9 @@ func (t *Table) partialSide(s Side, limit int) *PartialError {
 type pod struct {
 	// left is how long this look may yet work in it.
 	left time.Duration
-	// isCut: a list was not read whole in this look. isLate: its time was over.
-	isCut, isLate bool
+	// isCut: a list was not read whole in this look. isLate: its time was over. isSearching: a search
+	// went on, which has an end.
+	isCut, isLate, isSearching bool
 	// hasTurn: lists are read in this look. After failures in a row, the next turn is at again.
 	hasTurn  bool
 	failures int
@@ -75,16 +76,18 @@ type pod struct {
 // renew begins a look. It reports whether there is nothing to remember.
 func (p *pod) renew(now time.Time) bool {
 	switch {
-	case p.isCut || p.isLate:
-		p.failures++
-		p.again, p.hasTurn, p.isSlow = now.Add(rereading.After(p.failures)), false, p.isLate
+	case p.isCut || p.isLate || p.isSearching:
+		if !p.isSearching {
+			p.failures++
+		}
+		p.again, p.hasTurn, p.isSlow = now.Add(rereading.After(max(p.failures, 1))), false, p.isLate
 	case now.Before(p.again):
 	case p.hasTurn:
 		return true
 	default:
 		p.hasTurn, p.isSlow = true, false
 	}
-	p.left, p.isCut, p.isLate = podBudget, false, false
+	p.left, p.isCut, p.isLate, p.isSearching = podBudget, false, false, false
 	return false
 }
 

@@ -30,7 +30,10 @@ type side struct {
 	places map[place]bool
 	// isWhole: none of Skep's is elsewhere, since a list was read whole, or each pref of the bands was asked for.
 	isWhole bool
-	// searched is the last pref that was asked for, one after the other.
+	// likely are the prefs that filters of Skep's ask for by their priority, which were asked for in the
+	// look likelyIn. searched is the last pref that was asked for, one after the other.
+	likely   map[uint16]bool
+	likelyIn int
 	searched uint16
 	// found are the filters of Skep's that the kernel told of last, in the look foundIn; isFresh, while no change was asked for.
 	found   []entry
@@ -52,16 +55,16 @@ func (t *Table) side(s Side) *side {
 		if t.sides == nil {
 			t.sides = map[Side]*side{}
 		}
-		t.sides[s] = &side{places: map[place]bool{}}
+		t.sides[s] = &side{places: map[place]bool{}, likely: map[uint16]bool{}}
 	}
 	t.sides[s].usedAt = t.Clock()
 	return t.sides[s]
 }
 
 // ours returns the filters of Skep's on a side in the order in which they run, as the kernel told in this
-// look. near is the pref where one is likely. Where others may be there, it fails with *PartialError
+// look. Where others may be there, it fails with *PartialError
 // beside those that were found. While there is no time for a pod, what was seen last counts.
-func (t *Table) ours(s Side, near uint16) ([]entry, error) {
+func (t *Table) ours(s Side) ([]entry, error) {
 	is := t.side(s)
 	switch hasTime := t.timeLeft(s.Device) > 0; {
 	case !is.isFresh:
@@ -70,15 +73,15 @@ func (t *Table) ours(s Side, near uint16) ([]entry, error) {
 	case !hasTime && is.cut != nil:
 		return is.found, is.cut
 	}
-	return t.oursNow(s, near)
+	return t.oursNow(s)
 }
 
 // oursNow is ours, asked for anew.
-func (t *Table) oursNow(s Side, near uint16) ([]entry, error) {
+func (t *Table) oursNow(s Side) ([]entry, error) {
 	is := t.side(s)
 	var cut error
 	if !is.isWhole {
-		if cut = t.locate(s, near); cut != nil && !errors.As(cut, new(*PartialError)) {
+		if cut = t.locate(s); cut != nil && !errors.As(cut, new(*PartialError)) {
 			return nil, cut
 		}
 	}
@@ -102,28 +105,33 @@ func (t *Table) oursNow(s Side, near uint16) ([]entry, error) {
 			if err != nil {
 				return nil, err
 			}
-			return t.oursNow(s, near)
+			return t.oursNow(s)
 		}
 	}
 	return found, cut
 }
 
 // locate looks for filters of Skep's by a list and, where that is not read whole, pref by pref.
-func (t *Table) locate(s Side, near uint16) error {
-	_, err := t.list(s)
-	if !errors.As(err, new(*PartialError)) {
+func (t *Table) locate(s Side) (err error) {
+	is := t.side(s)
+	if is.searched == 0 {
+		if _, err = t.list(s); !errors.As(err, new(*PartialError)) {
+			return err
+		}
+	}
+	if err := t.search(s); err != nil || is.isWhole {
 		return err
 	}
-	searchErr := t.search(s, near)
-	if searchErr != nil || t.side(s).isWhole {
-		return searchErr
-	}
-	return err
+	return is.cut
 }
 
 // list reads the filters of a side, and remembers where those of Skep's are.
 func (t *Table) list(s Side) ([]entry, error) {
 	all, err := t.read(s)
+	if errors.Is(err, netns.ErrGone) {
+		delete(t.sides, s)
+		return nil, nil
+	}
 	cut := new(PartialError)
 	if err != nil && !errors.As(err, &cut) {
 		return nil, err
@@ -142,16 +150,17 @@ func (t *Table) list(s Side) ([]entry, error) {
 	return all, err
 }
 
-// nearby is how many prefs are asked for behind the one where a filter is likely.
-const nearby = 256
+// nearby is how many prefs are asked for behind one where a filter is likely.
+const nearby = 64
 
-// search asks for filters of Skep's at the prefs behind the one where one is likely, and at those of all
-// bands, from where it ended before: as long as the look has time for it.
-func (t *Table) search(s Side, near uint16) error {
-	if !t.isBounded(s.Device) || !t.hasTurn(s.Device) {
+// search asks for filters of Skep's at the prefs behind those where one is likely and, where the pod has its
+// turn, at those of all bands, from where it ended before. It leaves a quarter of the time to others.
+func (t *Table) search(s Side) error {
+	left := t.timeLeft(s.Device)
+	if !t.isBounded(s.Device) || left == 0 {
 		return nil
 	}
-	is, until := t.side(s), time.Now().Add(t.timeLeft(s.Device))
+	is, until := t.side(s), time.Now().Add(left*3/4)
 	return t.asking(s, func(ask func(place) (entry, bool, error)) error {
 		try := func(pref uint16) error {
 			e, ok, err := ask(place{pref: pref, handle: handle})
@@ -160,19 +169,21 @@ func (t *Table) search(s Side, near uint16) error {
 			}
 			return err
 		}
-		for i := range uint16(nearby) {
-			if near == 0 || near+i > forTC.last || !time.Now().Before(until) {
-				break
-			}
-			if err := try(near + i); err != nil {
-				return err
+		for first := range is.likely {
+			for pref := first; is.likelyIn != t.looks && pref < min(first+nearby, forTC.last) && time.Now().Before(until); pref++ {
+				if err := try(pref); err != nil {
+					return err
+				}
 			}
 		}
-		for is.searched < forTC.last && time.Now().Before(until) {
+		is.likelyIn = t.looks
+		p := t.pod(s.Device.NetnsID)
+		for p.hasTurn && is.searched < forTC.last && time.Now().Before(until) {
 			if err := try(is.searched + 1); err != nil {
 				return err
 			}
 			is.searched++
+			p.isSearching = true
 		}
 		is.isWhole = is.searched == forTC.last
 		return nil

@@ -246,15 +246,19 @@ func (s *Set) SweepFilters(ids []uint64) {
 			continue
 		}
 		if err != nil {
-			if !errors.As(err, new(*clsact.PartialError)) || !s.partlySwept[id] {
+			if !isPartial(err) || !s.partlySwept[id] {
 				s.log.Error("take away filters that an earlier agent left; it is tried again", "network namespace", id, "error", err)
 			}
-			s.partlySwept[id] = errors.As(err, new(*clsact.PartialError))
+			s.partlySwept[id] = isPartial(err)
 			continue
 		}
 		s.swept[id] = slices.Contains(ids, id)
 	}
 }
+
+// isPartial reports whether an error is that a pod has too many filters to see one among them. The sweep logs
+// that once, and what is to be done about a filter fails with it.
+func isPartial(err error) bool { return errors.As(err, new(*clsact.PartialError)) }
 
 // forgetSwept forgets the namespaces that are not there: another may get the number.
 func (s *Set) forgetSwept(ids []uint64) {
@@ -289,7 +293,7 @@ func (s *Set) sweepFilters(id uint64) error {
 
 // followFilter pins the program that a filter runs, and logs where that fails.
 func (s *Set) followFilter(l *kernel.Link) {
-	if err := s.follow(l); err != nil {
+	if err := s.follow(l); err != nil && !isPartial(err) {
 		s.log.Error("pin the program of a filter", "pin", l.Path, "error", err)
 	}
 }
