@@ -86,6 +86,9 @@ func New(notes Notes) *Table {
 	return &Table{notes: notes, Owner: func(ebpf.ProgramID) (Owner, bool) { return Owner{}, false }, Clock: time.Now, looks: 1, left: podsBudget}
 }
 
+// Forget forgets what was seen, where others are Skep's than before.
+func (t *Table) Forget() { t.sides, t.swept = nil, nil }
+
 // entry is a filter as the kernel tells of it. Filters of another kind have no program; where several of
 // others are alike, it is the first.
 type entry struct {
@@ -328,9 +331,7 @@ func (t *Table) remove(s Side, all []entry, goes func(entry) bool) error {
 		if goes(e) {
 			f := filter(s, e.pref, e.handle)
 			f.Chain = &e.chain
-			is := t.side(s)
-			delete(is.places, e.place)
-			is.isFresh = false
+			t.side(s).isFresh = false
 			errs = append(errs, t.within(s.Device, func() error { return netlink.FilterDel(f) }))
 			places = append(places, e.place)
 		}
@@ -341,10 +342,10 @@ func (t *Table) remove(s Side, all []entry, goes func(entry) bool) error {
 		return err
 	}
 	if slices.ContainsFunc(left, goes) {
-		for _, e := range left {
-			t.side(s).places[e.place] = true
-		}
 		return fmt.Errorf("delete %s filter of interface %s: %w", s, s.Device, errors.Join(append(errs, errors.New("it is there still"))...))
+	}
+	for _, at := range places {
+		delete(t.side(s).places, at)
 	}
 	return nil
 }

@@ -189,6 +189,7 @@ func (s *Set) SpecID(uid string, t plan.Target) uint32 {
 func (s *Set) Adopt(nameOf func(uid string) string) error {
 	s.Revisions, s.Links, s.Chains = map[string]map[string]*kernel.Revision{}, map[string]map[string]*kernel.Link{}, map[plan.Device]*kernel.Chain{}
 	s.unread = nil
+	s.pins.Filters.Forget()
 	if err := s.remnants.restore(); err != nil {
 		s.log.Error("what an earlier agent took away is not looked after", "error", err)
 	}

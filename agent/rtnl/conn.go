@@ -29,11 +29,8 @@ func Open() (*Conn, error) {
 func (c *Conn) Close() { _ = unix.Close(c.socket) }
 
 // Ask returns the kernel's answer, of a kind, to a request for one thing. It fails with the kernel's
-// errno, and with unix.ENOENT where the kernel has nothing to say. The answer is valid until the next
-// call.
+// errno. The answer is valid until the next call.
 func (c *Conn) Ask(request *nl.NetlinkRequest, kind uint16) ([]byte, error) {
-	// The acknowledgement ends an answer without content.
-	request.Flags |= unix.NLM_F_ACK
 	if err := unix.Sendto(c.socket, request.Serialize(), 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
 		return nil, err
 	}
@@ -57,14 +54,11 @@ func (c *Conn) Ask(request *nl.NetlinkRequest, kind uint16) ([]byte, error) {
 		for _, m := range messages {
 			switch {
 			case m.Header.Seq != request.Seq:
-				// The acknowledgement of the request before.
+				continue
 			case m.Header.Type == kind:
 				return m.Data, nil
 			case m.Header.Type == unix.NLMSG_ERROR:
-				if err := ending(m.Data, false); err != nil {
-					return nil, err
-				}
-				return nil, unix.ENOENT
+				return nil, ending(m.Data, false)
 			}
 		}
 	}
