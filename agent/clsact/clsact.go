@@ -195,11 +195,6 @@ func parse(message []byte) (e entry, parent uint32, err error) {
 	return e, about.Parent, nil
 }
 
-// device is an interface by its index alone.
-func device(ifindex int) netlink.Link {
-	return &netlink.Device{LinkAttrs: netlink.LinkAttrs{Index: ifindex}}
-}
-
 // filter is what the kernel is asked for at a pref and handle of a side.
 func filter(s Side, pref uint16, handle uint32) *netlink.BpfFilter {
 	return &netlink.BpfFilter{

@@ -3,6 +3,7 @@ package clsact
 import (
 	"errors"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -108,10 +109,8 @@ func (f *floodable) table() *Table {
 	table := New(f.notes)
 	table.Namespaces, table.Clock = f.pods, func() time.Time { return f.now }
 	table.Owner = func(id ebpf.ProgramID) (Owner, bool) {
-		for _, own := range f.ids {
-			if own == id {
-				return Owner{"uid", "one"}, true
-			}
+		if slices.Contains(f.ids, id) {
+			return Owner{"uid", "one"}, true
 		}
 		return Owner{}, false
 	}
