@@ -117,6 +117,13 @@ func (f *floodable) table() *Table {
 	return table
 }
 
+// look begins a look in which the pod has its turn, however long the machine took in the one before.
+func (f *floodable) look(table *Table) {
+	table.Look()
+	f.now = f.now.Add(time.Minute)
+	table.Look()
+}
+
 // request is for a filter on eth0 that runs a program of Skep's.
 func (f *floodable) request(hook string, priority int32) Request {
 	p, err := f.programs[0].Clone()
@@ -200,12 +207,12 @@ func TestAFloodHidesNoFilter(t *testing.T) {
 			table := f.table()
 			one := f.attach(table, hook)
 			f.flood()
-			table.Look()
+			f.look(table)
 			hasFacts(t, "in a flood", one, Facts{f.ids[0], 17000, 1, 1})
 			if err := one.Update(f.programs[1]); err != nil {
 				t.Fatal(err)
 			}
-			table.Look()
+			f.look(table)
 			hasFacts(t, "after an update", one, Facts{f.ids[1], 17000, 1, 1})
 			if table.side(one.side).cut != nil {
 				t.Error("a list was read")
@@ -213,11 +220,11 @@ func TestAFloodHidesNoFilter(t *testing.T) {
 			if err := netlink.FilterDel(filter(one.side, 17000, handle)); err != nil {
 				t.Fatal(err)
 			}
-			table.Look()
+			f.look(table)
 			hasFacts(t, "after others deleted it", one, Facts{})
 			f.add(one.side, 17000, handle, f.programs[1])
 			table.side(one.side).places[place{pref: 17000, handle: handle}] = true
-			table.Look()
+			f.look(table)
 			hasFacts(t, "after it came back", one, Facts{f.ids[1], 17000, 1, 1})
 			if err := one.Detach(); err != nil {
 				t.Error(err)
@@ -238,10 +245,14 @@ func TestAFilterThatMayBeHiddenIsNoneThatIsGone(t *testing.T) {
 	f.add(first.side, 9000, handle, f.programs[0])
 	table := f.table()
 	one := f.restore(table, "tc/ingress")
-	if got, err := one.Facts(); err != nil || got.Copies == 0 {
-		t.Fatalf("at once, the filter is %+v: %v", got, err)
-	}
 	looks := 0
+	for got, err := one.Facts(); got.Copies == 0; got, err = one.Facts() {
+		// A busy machine may take all time for the list.
+		if looks++; !errors.As(err, new(*PartialError)) || looks > 100 {
+			t.Fatalf("after %d looks, the filter is %+v: %v", looks, got, err)
+		}
+		f.look(table)
+	}
 	for err := error(&PartialError{}); err != nil; looks++ {
 		if err = one.Detach(); err != nil && !errors.As(err, new(*PartialError)) || looks > 1000 {
 			t.Fatal(err)
@@ -249,8 +260,7 @@ func TestAFilterThatMayBeHiddenIsNoneThatIsGone(t *testing.T) {
 		if f.isThere(one.side, 17000) {
 			t.Fatal("the filter is there after it was found")
 		}
-		f.now = f.now.Add(time.Minute)
-		table.Look()
+		f.look(table)
 	}
 	if f.isThere(one.side, 9000) {
 		t.Errorf("after %d looks, the copy is there and taken for gone", looks)
@@ -296,8 +306,7 @@ func TestAFloodIsReadAgainEverMoreSlowly(t *testing.T) {
 			}
 		}
 	}
-	f.now = f.now.Add(time.Minute)
-	table.Look()
+	f.look(table)
 	if err := attach(); err != nil {
 		t.Errorf("after the flood: %v", err)
 	}
@@ -317,8 +326,7 @@ func TestASweepFindsWhatAFloodHides(t *testing.T) {
 		if err != nil && !errors.As(err, new(*PartialError)) || sweeps > 1000 {
 			t.Fatal(err)
 		}
-		f.now = f.now.Add(time.Minute)
-		table.Look()
+		f.look(table)
 	}
 	if f.isThere(egress, 30000) || !f.isThere(first.side, 17000) {
 		t.Errorf("after %d sweeps, what is left is there: %v; what is kept: %v", sweeps, f.isThere(egress, 30000), f.isThere(first.side, 17000))
@@ -381,8 +389,8 @@ func TestWhatWasSeenLastCountsWhileThereIsNoTime(t *testing.T) {
 	table := f.table()
 	one := f.attach(table, "tc/ingress")
 	want := Facts{f.ids[0], 17000, 1, 1}
+	f.look(table)
 	hasFacts(t, "at first", one, want)
-	table.Look()
 	table.pod(f.eth0.NetnsID).isLate = true
 	table.Look()
 	if err := netlink.FilterDel(filter(one.side, 17000, handle)); err != nil {
@@ -392,8 +400,7 @@ func TestWhatWasSeenLastCountsWhileThereIsNoTime(t *testing.T) {
 	if err := one.Update(f.programs[1]); !errors.Is(err, unix.ENOLINK) {
 		t.Errorf("an update, which looks nevertheless: %v", err)
 	}
-	f.now = f.now.Add(time.Minute)
-	table.Look()
+	f.look(table)
 	hasFacts(t, "with time", one, Facts{})
 }
 
