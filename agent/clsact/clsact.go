@@ -12,6 +12,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
@@ -291,8 +292,14 @@ func (t *Table) SweepQdiscs(netnsID uint64) error {
 // TidyLeft deletes the qdiscs that nothing needs, among those of pods that could not be read in time.
 func (t *Table) TidyLeft() error {
 	var errs []error
-	for d := range t.untidy {
-		errs = append(errs, t.tidy(d))
+	for d := range maps.Clone(t.untidy) {
+		err := t.tidy(d)
+		if err != nil {
+			t.tidyLater(d)
+		}
+		if !errors.Is(err, netns.ErrUnknown) {
+			errs = append(errs, err)
+		}
 	}
 	return errors.Join(errs...)
 }

@@ -120,7 +120,8 @@ func (t *Table) tidy(d plan.Device) error {
 	for _, egress := range []bool{false, true} {
 		all, err := t.list(Side{d, egress})
 		if errors.As(err, new(*PartialError)) {
-			return t.tidyLater(d)
+			t.tidyLater(d)
+			return nil
 		}
 		if err != nil {
 			return err
@@ -133,7 +134,8 @@ func (t *Table) tidy(d plan.Device) error {
 	if !used {
 		switch kind, err := t.kindOf(d); {
 		case errors.As(err, new(*PartialError)):
-			return t.tidyLater(d)
+			t.tidyLater(d)
+			return nil
 		case err != nil:
 			return err
 		case kind == "clsact":
@@ -146,12 +148,12 @@ func (t *Table) tidy(d plan.Device) error {
 	return t.notes.Forget(d)
 }
 
-func (t *Table) tidyLater(d plan.Device) error {
+// tidyLater has TidyLeft tidy the interface.
+func (t *Table) tidyLater(d plan.Device) {
 	if t.untidy == nil {
 		t.untidy = map[plan.Device]bool{}
 	}
 	t.untidy[d] = true
-	return nil
 }
 
 // Probe reports whether the kernel has the qdisc, and loads its module. It fails with

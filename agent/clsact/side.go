@@ -62,8 +62,8 @@ func (t *Table) side(s Side) *side {
 }
 
 // ours returns the filters of Skep's on a side in the order in which they run, as the kernel told in this
-// look. Where others may be there, it fails with *PartialError
-// beside those that were found. While there is no time for a pod, what was seen last counts.
+// look. Where more of them may be there, it fails with *PartialError beside those that were found. While
+// there is no time for a pod, what was seen last counts.
 func (t *Table) ours(s Side) ([]entry, error) {
 	is := t.side(s)
 	switch hasTime := t.timeLeft(s.Device) > 0; {
