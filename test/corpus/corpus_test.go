@@ -199,7 +199,7 @@ func label(name string) string {
 func attachment(p bytecode.Program) v1alpha1.Attachment {
 	var a v1alpha1.Attachment
 	h, ok := hook.Lookup(p.Hook)
-	if !ok {
+	if !ok || h.Name == "socket" {
 		i := slices.IndexFunc(hook.All(), func(h hook.Hook) bool { return h.ProgramType.String() == p.Type })
 		if i < 0 {
 			return a
