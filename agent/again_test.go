@@ -1,6 +1,7 @@
 package agent_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -15,6 +16,7 @@ import (
 
 	"github.com/skep-dev/skep/agent"
 	"github.com/skep-dev/skep/api/v1alpha1"
+	"github.com/skep-dev/skep/test/harness/await"
 )
 
 // reload unloads a module and loads it again, as only a virtual machine of test/kernel lets
@@ -162,9 +164,18 @@ func TestWhatIsNotTracedFiresNothing(t *testing.T) {
 	}
 	w := newWorld(t)
 	a, _ := w.start()
-	err = w.accept(a, w.version("1", v1alpha1.Attachment{Hook: "fentry", Functions: &v1alpha1.Functions{Names: []string{untraced}}}))
-	if err == nil || !strings.Contains(err.Error(), "the kernel has a function "+untraced+" and cannot trace it") {
-		t.Errorf("the agent says %v", err)
+	w.give(a, w.version("1", v1alpha1.Attachment{Hook: "fentry", Functions: &v1alpha1.Functions{Names: []string{untraced}}}))
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	// The first reconcile may have looked at the functions of the kernel for long enough.
+	err = await.Until(ctx, time.Millisecond, func() error {
+		if err := a.Settled(ctx); err == nil || !strings.Contains(err.Error(), "the kernel has a function "+untraced+" and cannot trace it") {
+			return fmt.Errorf("the agent says %w", err)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Error(err)
 	}
 }
 
