@@ -130,7 +130,7 @@ corpus: ## Run the objects of test/corpus, and some that nobody here wrote, on L
 	go run ./test/corpus/gather bin/corpus
 	@$(NOTE_ROOT)
 	@($(CAN_VM)) || echo '$(NO_VM)' >&2
-	SKEP_VM_PACKAGES=test/corpus SKEP_VM_KERNELS="$$( ($(CAN_VM)) && echo own,6.12 || echo own)" go test -v -count 1 -timeout 25m ./test/kernel -run OtherKernels
+	SKEP_VM_PACKAGES=test/corpus SKEP_VM_TIMEOUT=40m SKEP_VM_KERNELS="$$( ($(CAN_VM)) && echo own,6.12 || echo own)" go test -v -count 1 -timeout 60m ./test/kernel -run OtherKernels
 
 # Without a bound on it, the search for a smaller input of the same coverage takes
 # most of the time: one target ran 134 inputs a minute.
