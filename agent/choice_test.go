@@ -215,7 +215,7 @@ func TestWhatIsOptionalIsLeftOut(t *testing.T) {
 	if attach.Probe(h) == nil {
 		veth(t, "op0", "op1")
 		until(t, "the interface to be attached to", time.Minute, func() bool { return len(skipped()) == 2 })
-		check("with the interface", "rejected sys_enter", "by_tracepoint syscalls/sys_enter_getpgi")
+		check("with the interface", "rejected sys_enter", "by_tracepoint syscalls/sys_enter_nothing")
 	}
 	unloads(t, w, a, 0)
 }

@@ -39,6 +39,9 @@ type ApplicationStatus struct {
 	Held bool `json:"retained,omitempty"`
 	// Revision is what runs; empty where nothing does.
 	Revision string `json:"revision,omitempty"`
+	// Pins is the folder that has the pins of the revision: a map's is m-NAME in it, with the
+	// bytes of NAME other than letters, digits and _ as %xx. It is another one after an update.
+	Pins string `json:"pins,omitempty"`
 	// Wanted is the newest intent's revision.
 	Wanted string `json:"wanted,omitempty"`
 	// Image is the reference as written, Digest what it resolved to, and Signers
@@ -173,6 +176,7 @@ func (v View) remains(uid string) ApplicationStatus {
 		}
 		s.Programs = append(s.Programs, one)
 	}
+	s.Pins = v.Look.Set.RevisionPins(uid, s.Revision)
 	return s
 }
 
@@ -220,6 +224,7 @@ func (v View) Application(app Application, out *Outcome) ApplicationStatus {
 	if out.Live != nil && (left.Revision == "" || len(out.Errs) == 0 || v.links(payload.UID, out.Live.Revision())) {
 		s.Revision = out.Live.Revision()
 	}
+	s.Pins = v.Look.Set.RevisionPins(payload.UID, s.Revision)
 	s.Alternatives, s.TakenMaps = out.alternatives(), out.TakenMaps
 	s.Skipped = describeSkipped(out, s.Alternatives)
 	s.Unloading = payload.Tombstone && v.Look.Set.Has(payload.UID)
