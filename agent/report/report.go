@@ -14,12 +14,14 @@ import (
 	"github.com/cilium/ebpf"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/skep-dev/skep/agent/attach"
 	"github.com/skep-dev/skep/agent/kernel"
 	"github.com/skep-dev/skep/agent/live"
 	"github.com/skep-dev/skep/agent/loads"
 	"github.com/skep-dev/skep/agent/plan"
 	"github.com/skep-dev/skep/agent/version"
 	"github.com/skep-dev/skep/api/v1alpha1"
+	"github.com/skep-dev/skep/hook"
 	"github.com/skep-dev/skep/intent"
 )
 
@@ -190,12 +192,24 @@ func (v View) links(uid, revision string) bool {
 	return slices.ContainsFunc(v.Look.Set.Members(uid), func(m plan.Member) bool { return m.Revision == revision })
 }
 
-// describeAll joins errors, one a line.
+// describeAll joins errors, one a line. An event that the node has no counter for fails on every
+// CPU, and is told of the first.
 func describeAll(errs []error) string {
-	if err := errors.Join(errs...); err != nil {
-		return err.Error()
+	var lines []string
+	told := map[string]bool{}
+	for _, err := range errs {
+		lacks := new(attach.LackingError)
+		if errors.As(err, &lacks) && lacks.Hook.Shape == hook.PerfEvent {
+			if told[lacks.Error()] {
+				continue
+			}
+			told[lacks.Error()] = true
+		}
+		if err != nil {
+			lines = append(lines, err.Error())
+		}
 	}
-	return ""
+	return strings.Join(lines, "\n")
 }
 
 // Application returns the status of an application that this node has an intent of.

@@ -9,7 +9,7 @@ func TestARegexMatchesWholeNames(t *testing.T) {
 	for regex, c := range map[string]struct{ matches, not []string }{
 		`eth[0-9]+`:      {[]string{"eth0", "eth12"}, []string{"eth", "veth0", "eth0.100", "eth0\n"}},
 		`eth0|en[po].+`:  {[]string{"eth0", "enp1s0", "eno1"}, []string{"eth01", "xeth0", "en0"}},
-		`\Qeth.\E.*`:      {[]string{"eth.0"}, []string{"eth0"}},
+		`\Qeth.\E.*`:     {[]string{"eth.0"}, []string{"eth0"}},
 		`^(?i)WAN$`:      {[]string{"wan", "WAN"}, []string{"wan0"}},
 		`(?:eth|wan)\d$`: {[]string{"wan1"}, []string{"wan11"}},
 	} {
