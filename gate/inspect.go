@@ -3,6 +3,7 @@ package gate
 import (
 	"context"
 	"fmt"
+	"slices"
 	"sort"
 	"strconv"
 	"strings"
@@ -84,12 +85,13 @@ func near(name string, names []string) string {
 	return n.String()
 }
 
-// denySection denies a program without a hook. A section that says of no type of program may be
-// misspelled.
+// denySection denies a program without a hook, whose section may be misspelled. Those of libbpf that
+// name a type of program alone are not.
 func denySection(r *denials, path string, fact bytecode.Program) {
 	fix, like := "name the hook", ""
-	if fact.Type == ebpf.UnspecifiedProgram.String() {
-		like = nearSection(strings.TrimPrefix(fact.Section, "?"))
+	section := strings.TrimPrefix(fact.Section, "?")
+	if !slices.Contains([]string{"tc", "classifier", "action", "cgroup/skb"}, section) {
+		like = nearSection(section)
 	}
 	if like != "" {
 		fix += ", or write the section as libbpf does"

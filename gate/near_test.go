@@ -16,10 +16,11 @@ func TestADenialNamesSectionsNearAMisspelledOne(t *testing.T) {
 		typ  ebpf.ProgramType
 		says string
 	}{
-		"xdpp":               {ebpf.UnspecifiedProgram, `implies none; near it are xdp (name the hook, or write the section as libbpf does)`},
+		"xdpp":               {ebpf.XDP, `implies none; near it are xdp (name the hook, or write the section as libbpf does)`},
 		"?kprob/tcp_connect": {ebpf.UnspecifiedProgram, "implies none; near it are kprobe"},
 		"cgroup/conect4":     {ebpf.UnspecifiedProgram, "implies none; near it are cgroup/connect4"},
 		"prog":               {ebpf.UnspecifiedProgram, `its section "prog" implies none (name the hook)`},
+		"classifier":         {ebpf.SchedCLS, `its section "classifier" implies none (name the hook)`},
 		"cgroup/skb":         {ebpf.CGroupSKB, `its section "cgroup/skb" implies none (name the hook)`},
 	} {
 		t.Run(section, func(t *testing.T) {
