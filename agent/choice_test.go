@@ -93,8 +93,11 @@ func TestTheFirstSetThatTheKernelSupportsRuns(t *testing.T) {
 			[]v1alpha1.Program{fentry, fexit, kprobe, rawTP}, map[string][]string{"by_fentry": {"by_fentry", "by_fexit"}, "by_kprobe": {"by_kprobe"}, "by_raw_tp": {"by_raw_tp"}}[best],
 			map[string]string{"by_fentry": "", "by_kprobe": "alternative getpgid does without by_fentry, by_fexit: ", "by_raw_tp": "alternative getpgid does without by_fentry, by_fexit, by_kprobe: "}[best]},
 		"by the tracepoints that it has": {[]v1alpha1.Alternative{alternative("getpgid", "by_tracepoint", "by_raw_tp")},
-			[]v1alpha1.Program{onTracepoint("by_tracepoint", "tracepoint", "syscalls/sys_enter_nothing"), rawTP}, []string{"by_raw_tp"},
-			"alternative getpgid does without by_tracepoint: target does not exist: the kernel has no tracepoint syscalls/sys_enter_nothing"},
+			[]v1alpha1.Program{onTracepoint("by_tracepoint", "tracepoint", "syscalls/sys_enter_getpgi"), rawTP}, []string{"by_raw_tp"},
+			"alternative getpgid does without by_tracepoint: target does not exist: the kernel has no tracepoint syscalls/sys_enter_getpgi; near it are syscalls/sys_enter_getpgid"},
+		"by the raw tracepoints that it has": {[]v1alpha1.Alternative{alternative("getpgid", "by_raw_tp", "by_tracepoint")},
+			[]v1alpha1.Program{onTracepoint("by_raw_tp", "raw_tp", "sys_entr"), tracepoint}, []string{"by_tracepoint"},
+			"alternative getpgid does without by_raw_tp: target does not exist: the kernel has no tracepoint sys_entr; near it are sys_enter"},
 		"by what its verifier says": {[]v1alpha1.Alternative{alternative("getpgid", "by_tracepoint rejected", "by_raw_tp")},
 			[]v1alpha1.Program{tracepoint, onTracepoint("rejected", "raw_tp", "sys_enter"), rawTP}, []string{"by_raw_tp"},
 			"alternative getpgid does without by_tracepoint, rejected: load choosing: "},
@@ -156,7 +159,7 @@ func TestAnAlternativeThatTheKernelSupportsNoSetOfFails(t *testing.T) {
 	w := newWorld(t)
 	a, _ := w.start()
 	p := w.choosing([]v1alpha1.Alternative{alternative("getpgid", "by_tracepoint", "rejected")},
-		onTracepoint("by_tracepoint", "tracepoint", "syscalls/sys_enter_nothing"), onTracepoint("rejected", "raw_tp", "sys_enter"))
+		onTracepoint("by_tracepoint", "tracepoint", "syscalls/sys_enter_getpgi"), onTracepoint("rejected", "raw_tp", "sys_enter"))
 	err := w.accept(a, p)
 	for _, want := range []string{"alternative getpgid", "sys_enter_nothing", "rejected"} {
 		if err == nil || !strings.Contains(err.Error(), want) {
@@ -299,7 +302,7 @@ func TestOptionalAttachmentsOfOneProgramAreLeftOutOneByOne(t *testing.T) {
 	needKernel(t)
 	w := newWorld(t)
 	a, _ := w.start()
-	p := onTracepoint("by_tracepoint", "tracepoint", "syscalls/sys_enter_nothing")
+	p := onTracepoint("by_tracepoint", "tracepoint", "syscalls/sys_enter_getpgi")
 	p.Attach = append(p.Attach, v1alpha1.Attachment{Hook: "tracepoint", Tracepoint: "syscalls/sys_enter_getpgid"},
 		v1alpha1.Attachment{Hook: "tracepoint", Tracepoint: "syscalls/sys_enter_none"})
 	for i := range p.Attach {

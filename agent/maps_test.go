@@ -20,7 +20,7 @@ import (
 func (w *world) pinned(a *agent.Agent, escaped string) *ebpf.Map {
 	w.t.Helper()
 	s := a.Status()[0]
-	m, err := ebpf.LoadPinnedMap(filepath.Join(w.bpffs, s.UID, s.Revision, "m-"+escaped), nil)
+	m, err := ebpf.LoadPinnedMap(filepath.Join(s.Pins, "m-"+escaped), nil)
 	if err != nil {
 		w.t.Fatal(err)
 	}

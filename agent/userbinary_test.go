@@ -98,7 +98,7 @@ func TestOneLinkFiresForManyFunctions(t *testing.T) {
 	}
 }
 
-func TestAFunctionThatABinaryLacksIsNamedWithThoseNearIt(t *testing.T) {
+func TestWhatIsNotThereOfABinaryOrProcessIsNamed(t *testing.T) {
 	needKernel(t)
 	needHook(t, "uprobe.multi")
 	for sentence, c := range map[string]struct {
@@ -112,6 +112,9 @@ func TestAFunctionThatABinaryLacksIsNamedWithThoseNearIt(t *testing.T) {
 		"too many":    {"uprobe.multi", v1alpha1.UserBinary{Symbols: &v1alpha1.Symbols{Names: []string{"work_*"}, Limit: ptr[int32](2)}}, "more than 2 functions are chosen"},
 		"none":        {"uprobe.multi", v1alpha1.UserBinary{Symbols: &v1alpha1.Symbols{Names: []string{"work_*"}, Exclude: []string{"*"}}}, "exclude takes away every function"},
 		"of a uprobe": {"uprobe", v1alpha1.UserBinary{Symbol: "Other"}, "look for symbol Other: not found; near it are other"},
+		// Beyond PID_MAX_LIMIT of include/linux/threads.h, there is none.
+		"of a process that ended":      {"uprobe", v1alpha1.UserBinary{Symbol: "work_one", PID: 1 << 23}, "find process 8388608: target does not exist: no such process"},
+		"many of a process that ended": {"uprobe.multi", v1alpha1.UserBinary{Symbols: &v1alpha1.Symbols{Names: []string{"work_one"}}, PID: 1 << 23}, "find process 8388608: target does not exist"},
 	} {
 		t.Run(sentence, func(t *testing.T) {
 			w := newWorld(t)

@@ -3,6 +3,7 @@ package gate
 import (
 	"context"
 	"fmt"
+	"slices"
 	"sort"
 	"strconv"
 	"strings"
@@ -12,6 +13,7 @@ import (
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/bytecode"
 	"github.com/skep-dev/skep/hook"
+	"github.com/skep-dev/skep/text"
 )
 
 // Inspected is a verified request whose bytecode was read and whose definition
@@ -41,7 +43,7 @@ func (e *Evaluator) Inspect(_ context.Context, v Verified) (Inspected, error) {
 	for i, p := range spec.Programs {
 		fact, ok := facts.Program(p.Name)
 		if !ok {
-			r.add("inspect/program", fmt.Sprintf("spec.programs[%d].name", i), "use one of: "+strings.Join(programNames(facts), ", "), "the object has no program %q", p.Name)
+			r.add("inspect/program", fmt.Sprintf("spec.programs[%d].name", i), "use one of: "+strings.Join(programNames(facts), ", "), "the object has no program %q%s", p.Name, near(p.Name, programNames(facts)))
 			continue
 		}
 		programs = append(programs, fitProgram(r, id, i, p, fact))
@@ -74,6 +76,47 @@ func programNames(f bytecode.Facts) []string {
 	return names
 }
 
+// near lists the names that are most like one that is not among them.
+func near(name string, names []string) string {
+	n := text.NewNearest(name)
+	for _, one := range names {
+		n.Add([]byte(one))
+	}
+	return n.String()
+}
+
+// denySection denies a program without a hook, whose section may be misspelled. Those of libbpf that
+// name a type of program alone are not.
+func denySection(r *denials, path string, fact bytecode.Program) {
+	fix, like := "name the hook", ""
+	section := strings.TrimPrefix(fact.Section, "?")
+	if !slices.Contains([]string{"tc", "classifier", "action", "cgroup/skb"}, section) {
+		like = nearSection(section)
+	}
+	if like != "" {
+		fix += ", or write the section as libbpf does"
+	}
+	r.add("shape/hook", path, fix, "the definition names no hook for program %s, and its section %q implies none%s", fact.Name, fact.Section, like)
+}
+
+// nearSection lists the sections that are most like one, or else most like what it begins with.
+func nearSection(section string) string {
+	var sections []string
+	for _, h := range hook.All() {
+		sections = append(sections, h.Sections...)
+	}
+	for {
+		if like := near(section, sections); like != "" {
+			return like
+		}
+		slash := strings.LastIndexByte(section, '/')
+		if slash < 0 {
+			return ""
+		}
+		section = section[:slash]
+	}
+}
+
 // fitProgram fills in what the section says and checks the result.
 func fitProgram(r *denials, id v1alpha1.Identity, i int, p v1alpha1.Program, fact bytecode.Program) v1alpha1.Program {
 	if kind, ok := hook.ForMapEntries(fact.Section); ok {
@@ -92,7 +135,7 @@ func fitProgram(r *denials, id v1alpha1.Identity, i int, p v1alpha1.Program, fac
 		a = fillAttachment(a, fact)
 		filled.Attach = append(filled.Attach, a)
 		if a.Hook == "" {
-			r.add("shape/hook", at+".hook", "name the hook", "section %q of program %s implies no hook, and the definition names none", fact.Section, p.Name)
+			denySection(r, at+".hook", fact)
 			continue
 		}
 		completeAttachment(r, id, at, a)
@@ -241,7 +284,7 @@ func fitMaps(r *denials, overrides map[string]v1alpha1.Map, facts bytecode.Facts
 	}
 	for _, name := range sortedKeys(overrides) {
 		if _, ok := have[name]; !ok {
-			r.add("inspect/map", "spec.maps."+name, "use one of: "+strings.Join(names, ", "), "the object has no map %q", name)
+			r.add("inspect/map", "spec.maps."+name, "use one of: "+strings.Join(names, ", "), "the object has no map %q%s", name, near(name, names))
 		}
 	}
 	for _, name := range names {

@@ -215,8 +215,12 @@ func shapeAttachment(r *denials, id v1alpha1.Identity, at string, a v1alpha1.Att
 		r.add("shape/hook", at+".hook", "use one of: "+strings.Join(hook.Names(), ", "), "hook %q is not known", a.Hook)
 		return
 	}
-	checkHook(r, at, h)
 	checkScope(r, id, at, h, a)
+	if !h.Attachable {
+		why, instead := h.Obstacle()
+		r.add("shape/hook", at+".hook", "use "+instead, "hook %s is known, but this version of Skep does not attach it: %s", h.Name, why)
+		return
+	}
 	checkFields(r, at, h, a)
 }
 
@@ -232,14 +236,6 @@ func completeAttachment(r *denials, id v1alpha1.Identity, at string, a v1alpha1.
 		if f.isMissing(h, a) {
 			r.add("shape/fields", at+"."+f.name, f.howToSet(h), "hook %s needs %s, and neither the definition nor the program's section names it", h.Name, f.name)
 		}
-	}
-}
-
-// checkHook denies hooks the agent cannot attach or the scope cannot hold.
-func checkHook(r *denials, at string, h hook.Hook) {
-	if !h.Attachable {
-		why, instead := h.Obstacle()
-		r.add("shape/hook", at+".hook", "use "+instead, "hook %s is known, but this version of Skep does not attach it: %s", h.Name, why)
 	}
 }
 

@@ -29,8 +29,9 @@ func usdtProbe(_ hook.Hook, r Request) (kernel.Held, error) {
 			return nil, err
 		}
 	}
-	return r.Found.executable.Uprobe("", r.Program, &link.UprobeOptions{
+	l, err := r.Found.executable.Uprobe("", r.Program, &link.UprobeOptions{
 		PID: int(r.Attachment.PID), Address: r.Found.site.Offset, RefCtrOffset: r.Found.site.Semaphore, Cookie: uint64(r.SpecID)})
+	return l, noProcess(r.Attachment, err)
 }
 
 // putSpec writes where the arguments of a probe are, in the form of the object that has

@@ -6,12 +6,14 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"slices"
 	"strings"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/link"
+	"golang.org/x/sys/unix"
 
 	"github.com/skep-dev/skep/agent/kernel"
 	"github.com/skep-dev/skep/agent/plan"
@@ -31,7 +33,17 @@ func probe(_ hook.Hook, r Request, attach prober) (link.Link, error) {
 	if r.Attachment.Symbol != "" {
 		opts.Offset = r.Attachment.Offset
 	}
-	return attach(r.Found.executable, r.Attachment.Symbol, r.Program, opts)
+	l, err := attach(r.Found.executable, r.Attachment.Symbol, r.Program, opts)
+	return l, noProcess(r.Attachment, err)
+}
+
+// noProcess marks an error that says there is no such process. The library says ErrNotExist of
+// one, too: the file is held open.
+func noProcess(a plan.Attachment, err error) error {
+	if a.PID != 0 && (errors.Is(err, unix.ESRCH) || errors.Is(err, fs.ErrNotExist)) {
+		return fmt.Errorf("find process %d: %w: %w", a.PID, ErrTarget, unix.ESRCH)
+	}
+	return missing(err)
 }
 
 func uprobeMulti(_ hook.Hook, r Request) (kernel.Held, error) {
@@ -45,7 +57,7 @@ func uretprobeMulti(_ hook.Hook, r Request) (kernel.Held, error) {
 // probeAll makes one link for all functions.
 func probeAll(r Request, attach multiProber) (link.Link, error) {
 	l, err := attach(r.Found.executable, nil, r.Program, &link.UprobeMultiOptions{Addresses: r.Found.addresses, PID: uint32(r.Attachment.PID)})
-	return l, missing(err)
+	return l, noProcess(r.Attachment, err)
 }
 
 // multiProber is what the two kinds of probe on many functions have in common.

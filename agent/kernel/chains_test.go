@@ -257,7 +257,7 @@ func TestAPinOfSomebodyElsesOutlivesTheRevisionAroundIt(t *testing.T) {
 	s, _ := store(t)
 	p := tracer(t, "1")
 	load(t, s, p, nil)
-	theirs := filepath.Join(s.revisionDir("uid", p.Revision), "theirs")
+	theirs := filepath.Join(s.RevisionDir("uid", p.Revision), "theirs")
 	if err := os.Mkdir(theirs, 0o700); err != nil {
 		t.Fatal(err)
 	}

@@ -292,13 +292,13 @@ func (s *Store) PinRevision(r *Revision) error {
 	}
 	// What is there under the name already lacked something, or has other applications' maps
 	// that are not theirs any more. A kill leaves either of the two.
-	if swapped, err := swap(s.revisionDir(r.UID, r.Name), aside, inRevision); swapped || err != nil {
+	if swapped, err := swap(s.RevisionDir(r.UID, r.Name), aside, inRevision); swapped || err != nil {
 		return err
 	}
 	if err := s.DropRevision(r.UID, r.Name); err != nil {
 		return err
 	}
-	if err := takePlace(aside, s.revisionDir(r.UID, r.Name), inRevision, fill); err != nil {
+	if err := takePlace(aside, s.RevisionDir(r.UID, r.Name), inRevision, fill); err != nil {
 		return fmt.Errorf("pin revision %s: %w", r.Name, err)
 	}
 	return nil
@@ -368,7 +368,7 @@ func pinProgram(p *ebpf.Program, path string) error {
 // OpenRevision opens what a revision has pinned, whole or not; see Whole. Pins
 // that cannot be read are left out and returned as strays.
 func (s *Store) OpenRevision(uid, revision string) (*Revision, []Stray, error) {
-	dir := s.revisionDir(uid, revision)
+	dir := s.RevisionDir(uid, revision)
 	found, err := list(dir, inRevision)
 	if err != nil {
 		return nil, nil, err
@@ -476,7 +476,7 @@ func (r *Revision) Lacks(choices []plan.Choice, instances []string) bool {
 // Repin makes again the pins of a revision that someone removed, from what is
 // held open, and tells how many.
 func (s *Store) Repin(r *Revision) (int, error) {
-	dir := s.revisionDir(r.UID, r.Name)
+	dir := s.RevisionDir(r.UID, r.Name)
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return 0, fmt.Errorf("make pin directory: %w", err)
 	}
@@ -524,7 +524,7 @@ func (s *Store) AddCopy(r *Revision, instance string, program *ebpf.Program) err
 		r.copies = map[string][]*ebpf.Program{}
 	}
 	r.copies[instance] = append(r.copies[instance], program)
-	_, err := r.pin(s.revisionDir(r.UID, r.Name))
+	_, err := r.pin(s.RevisionDir(r.UID, r.Name))
 	return errors.Join(err, r.index())
 }
 

@@ -173,7 +173,7 @@ func (s *Store) Revisions(uid string) ([]string, error) {
 			continue
 		}
 		// One without a pin of Skep's holds what somebody else left there.
-		pins, err := list(s.revisionDir(uid, n), inRevision)
+		pins, err := list(s.RevisionDir(uid, n), inRevision)
 		if err != nil {
 			return nil, err
 		}
@@ -187,7 +187,7 @@ func (s *Store) Revisions(uid string) ([]string, error) {
 // DropRevision removes a revision's pins. Links that run its programs keep
 // them alive.
 func (s *Store) DropRevision(uid, revision string) error {
-	dir := s.revisionDir(uid, revision)
+	dir := s.RevisionDir(uid, revision)
 	_, foreign, err := sift(dir, inRevision)
 	if err != nil {
 		return err
@@ -242,7 +242,8 @@ func (s *Store) appDir(uid string) string { return filepath.Join(s.root, escape(
 
 func (s *Store) linksDir(uid string) string { return filepath.Join(s.appDir(uid), linksDir) }
 
-func (s *Store) revisionDir(uid, revision string) string {
+// RevisionDir is the folder of a revision's pins: a map's is m-NAME in it, and a program's p-NAME.
+func (s *Store) RevisionDir(uid, revision string) string {
 	return filepath.Join(s.appDir(uid), revision)
 }
 

@@ -438,6 +438,14 @@ func (s *Set) RevisionNames(uid string) []string { return slices.Sorted(maps.Key
 // ChainPin returns the path of the pin of an interface's chain.
 func (s *Set) ChainPin(d plan.Device) string { return s.pins.ChainPath(d) }
 
+// RevisionPins returns the folder that has the pins of a revision; empty where it has none.
+func (s *Set) RevisionPins(uid, revision string) string {
+	if s.Revisions[uid][revision] == nil {
+		return ""
+	}
+	return s.pins.RevisionDir(uid, revision)
+}
+
 // Release closes what is not needed any more, and logs where that fails.
 func (s *Set) Release(what string, c io.Closer) {
 	if err := c.Close(); err != nil {

@@ -116,8 +116,8 @@ func (v *Versions) loadAnew(app *decide.Application, o intent.Opened, out *repor
 	return nil
 }
 
-// explain says which hook of the intent the kernel lacks, or which function, where it
-// rejected to load a program for that.
+// explain says which hook of the intent the kernel lacks, or which function or tracepoint,
+// where it rejected to load a program for that.
 func (v *Versions) explain(payload intent.Payload, err error) error {
 	if refused := new(kernel.LoadError); !errors.As(err, &refused) || refused.Log != "" {
 		return err
@@ -125,7 +125,7 @@ func (v *Versions) explain(payload intent.Payload, err error) error {
 	for _, program := range payload.Programs {
 		for _, at := range program.Attach {
 			h, ok := hook.Lookup(at.Hook)
-			if missing := v.LookupRound.ExplainLoad(h, at.Functions, err); errors.Is(missing, attach.ErrTarget) {
+			if missing := v.LookupRound.ExplainLoad(h, at, err); errors.Is(missing, attach.ErrTarget) {
 				return fmt.Errorf("load program %s of %s: %w", program.Name, payload.Application, missing)
 			}
 			if lacks := new(attach.LackingError); ok && errors.As(attach.Explain(h, err), &lacks) {

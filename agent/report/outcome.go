@@ -5,6 +5,7 @@ import (
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/link"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/skep-dev/skep/agent/attach"
 	"github.com/skep-dev/skep/agent/plan"
@@ -100,11 +101,19 @@ func (o *Outcome) SettlePods(uid string, attached func(program, hook string) boo
 
 // InNoPods is an attachment for which the node has no pod.
 func InNoPods(program string, at v1alpha1.Attachment) Unmade {
-	why := "no pod of this node is chosen by pods"
+	why := "no pod of this node is chosen by " + describePods(at.Pods)
 	if at.Pods != nil && len(at.Pods.Containers) > 0 {
-		why = "no pod of this node is chosen by pods with such a container; a unit or cgroup of a host has one, of its own name"
+		why += " with such a container; a unit or cgroup of a host has one, of its own name"
 	}
 	return Unmade{program, LinkStatus{Hook: at.Hook, Target: targets.Describe(at), State: NoPods, Error: why}}
+}
+
+// describePods repeats the labels of a choice of pods in a message.
+func describePods(p *v1alpha1.Pods) string {
+	if p == nil || p.Selector == nil || len(p.Selector.MatchLabels)+len(p.Selector.MatchExpressions) == 0 {
+		return "pods"
+	}
+	return "pods (" + metav1.FormatLabelSelector(p.Selector) + ")"
 }
 
 // Fail notes an action that failed for an application.

@@ -14,12 +14,14 @@ import (
 	"github.com/cilium/ebpf"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/skep-dev/skep/agent/attach"
 	"github.com/skep-dev/skep/agent/kernel"
 	"github.com/skep-dev/skep/agent/live"
 	"github.com/skep-dev/skep/agent/loads"
 	"github.com/skep-dev/skep/agent/plan"
 	"github.com/skep-dev/skep/agent/version"
 	"github.com/skep-dev/skep/api/v1alpha1"
+	"github.com/skep-dev/skep/hook"
 	"github.com/skep-dev/skep/intent"
 )
 
@@ -39,6 +41,9 @@ type ApplicationStatus struct {
 	Held bool `json:"retained,omitempty"`
 	// Revision is what runs; empty where nothing does.
 	Revision string `json:"revision,omitempty"`
+	// Pins is the folder that has the pins of the revision: a map's is m-NAME in it, with the
+	// bytes of NAME other than letters, digits and _ as %xx. It is another one after an update.
+	Pins string `json:"pins,omitempty"`
 	// Wanted is the newest intent's revision.
 	Wanted string `json:"wanted,omitempty"`
 	// Image is the reference as written, Digest what it resolved to, and Signers
@@ -173,6 +178,7 @@ func (v View) remains(uid string) ApplicationStatus {
 		}
 		s.Programs = append(s.Programs, one)
 	}
+	s.Pins = v.Look.Set.RevisionPins(uid, s.Revision)
 	return s
 }
 
@@ -186,12 +192,24 @@ func (v View) links(uid, revision string) bool {
 	return slices.ContainsFunc(v.Look.Set.Members(uid), func(m plan.Member) bool { return m.Revision == revision })
 }
 
-// describeAll joins errors, one a line.
+// describeAll joins errors, one a line. An event that the node has no counter for fails on every
+// CPU, and is told of the first.
 func describeAll(errs []error) string {
-	if err := errors.Join(errs...); err != nil {
-		return err.Error()
+	var lines []string
+	told := map[string]bool{}
+	for _, err := range errs {
+		lacks := new(attach.LackingError)
+		if errors.As(err, &lacks) && lacks.Hook.Shape == hook.PerfEvent {
+			if told[lacks.Error()] {
+				continue
+			}
+			told[lacks.Error()] = true
+		}
+		if err != nil {
+			lines = append(lines, err.Error())
+		}
 	}
-	return ""
+	return strings.Join(lines, "\n")
 }
 
 // Application returns the status of an application that this node has an intent of.
@@ -220,6 +238,7 @@ func (v View) Application(app Application, out *Outcome) ApplicationStatus {
 	if out.Live != nil && (left.Revision == "" || len(out.Errs) == 0 || v.links(payload.UID, out.Live.Revision())) {
 		s.Revision = out.Live.Revision()
 	}
+	s.Pins = v.Look.Set.RevisionPins(payload.UID, s.Revision)
 	s.Alternatives, s.TakenMaps = out.alternatives(), out.TakenMaps
 	s.Skipped = describeSkipped(out, s.Alternatives)
 	s.Unloading = payload.Tombstone && v.Look.Set.Has(payload.UID)

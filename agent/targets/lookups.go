@@ -7,6 +7,7 @@
 package targets
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -239,13 +240,16 @@ func (r *Round) Supports(at v1alpha1.Attachment) error {
 	return nil
 }
 
-// ExplainLoad returns a better error of a load that failed for a function that the kernel
-// has not.
-func (r *Round) ExplainLoad(h hook.Hook, f *v1alpha1.Functions, err error) error {
-	if f == nil {
-		return err
+// ExplainLoad returns a better error of a load that failed for a function or a tracepoint
+// that the kernel has not.
+func (r *Round) ExplainLoad(h hook.Hook, at v1alpha1.Attachment, err error) error {
+	switch {
+	case at.Functions != nil:
+		return attach.ExplainLoad(r.host, h, at.Functions.Names, err)
+	case h.Shape == hook.Tracepoint && h.LoadsForTarget():
+		return cmp.Or(attach.CheckTracepoint(h, at.Tracepoint), err)
 	}
-	return attach.ExplainLoad(r.host, h, f.Names, err)
+	return err
 }
 
 // byPath reports whether the target of an attachment is found by a path that may lie on

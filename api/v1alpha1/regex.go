@@ -30,5 +30,10 @@ func (i *Interfaces) Expression() (*regexp.Regexp, error) {
 		before, _, _ := strings.Cut(i.Regex, wrong.Expr)
 		return nil, fmt.Errorf("read regex %q: character %d: %w", i.Regex, utf8.RuneCountInString(before)+1, err)
 	}
-	return regexp.Compile(`\A(?:` + i.Regex + `)\z`)
+	whole, err := regexp.Compile(`\A(?:` + i.Regex + `)\z`)
+	if err != nil {
+		// The one valid expression that takes what follows it for its own.
+		return nil, fmt.Errorf(`read regex %q: \Q is not closed: write \E behind what it quotes`, i.Regex)
+	}
+	return whole, nil
 }

@@ -9,6 +9,7 @@ func TestARegexMatchesWholeNames(t *testing.T) {
 	for regex, c := range map[string]struct{ matches, not []string }{
 		`eth[0-9]+`:      {[]string{"eth0", "eth12"}, []string{"eth", "veth0", "eth0.100", "eth0\n"}},
 		`eth0|en[po].+`:  {[]string{"eth0", "enp1s0", "eno1"}, []string{"eth01", "xeth0", "en0"}},
+		`\Qeth.\E.*`:     {[]string{"eth.0"}, []string{"eth0"}},
 		`^(?i)WAN$`:      {[]string{"wan", "WAN"}, []string{"wan0"}},
 		`(?:eth|wan)\d$`: {[]string{"wan1"}, []string{"wan11"}},
 	} {
@@ -37,6 +38,8 @@ func TestAWrongRegexIsToldWithItsPlace(t *testing.T) {
 		`eth(?=0)`:                "character 4: error parsing regexp: invalid or unsupported Perl syntax",
 		`(a)\1`:                   `character 4: error parsing regexp: invalid escape sequence`,
 		strings.Repeat("é", 257):  "it has 257 characters, and at most 256 are taken",
+		`eth\Q`:                   `read regex "eth\\Q": \Q is not closed`,
+		`\Qe(`:                    `\Q is not closed: write \E behind`,
 		`((a{100}){100}){100}`:    "character 4: error parsing regexp: invalid repeat count",
 		`eth` + "\xff" + `[0-9]+`: "invalid UTF-8",
 	} {

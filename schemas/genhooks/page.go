@@ -25,6 +25,8 @@ attachment](#from-a-section-to-an-attachment) has an example for each kind.
   no program type either, the program gets the hook's type, and the kernel verifies it as that.
 - A leading ` + "`?`" + `, by which libbpf does not load a program unless asked, changes nothing: the definition lists what is loaded.
 - ` + "`SEC(\"xdp/devmap\")` and `SEC(\"xdp/cpumap\")`" + ` are for entries of maps. Such a program attaches nowhere, and no definition lists it.
+- ` + "`SEC(\"socket\")`" + ` is a socket filter. It attaches to ` + "`tcx/*`, `tc/*` or `netkit/*`" + `, which the definition names: it sees each packet, and the packet
+  goes on whatever it returns ([ADR 75](adr/0075-a-socket-filter-observes-a-device.md)).
 
 | column | |
 |---|---|
@@ -39,13 +41,13 @@ attachment](#from-a-section-to-an-attachment) has an example for each kind.
 | target | field of the attachment |
 |---|---|
 | NetworkDevice | ` + "`interfaces`" + `: [names, kinds or the primary one](#interfaces); ` + "`priority`" + ` if the hook is ordered, see [TCX and clsact](#tcx-and-clsact); ` + "`proceedOn`" + ` and ` + "`xdpMode`" + ` for [xdp](#xdp) |
-| Tracepoint | ` + "`tracepoint`" + `: category/name for ` + "`tracepoint`" + `, a name for the others |
+| Tracepoint | ` + "`tracepoint`" + `: category/name for ` + "`tracepoint`" + `, a name for the others; see [tracepoints](#tracepoints) |
 | Cgroup | ` + "`cgroup`" + `: a path below the cgroup2 mount; or ` + "`pods`" + ` |
 | UserBinary | ` + "`binary`" + `: path, pid, and where in it; see [binaries](#binaries) |
 | NetworkNamespace | ` + "`networkNamespace`" + `: a path; without it the host's own; ` + "`netfilter`" + ` for [netfilter](#netfilter) |
 | KernelFunction | ` + "`functions`" + `: names, and for kprobes globs, exclusions, module, offset and limit; see [functions](#functions-of-the-kernel) |
 | PerfEvent | ` + "`perfEvent`" + `: event, period or frequency, pid; see [perf events](#perf-events) |
-| None | none |
+| None | none; see [iterators](#iterators) |
 `
 
 const choices = `
@@ -213,6 +215,30 @@ const functions = `
 - ` + "`lsm`" + ` needs a kernel that was booted with ` + "`bpf`" + ` among its security modules (` + "`lsm=…,bpf`" + `).
 `
 
+const tracepoints = `
+## Tracepoints
+
+- ` + "`tracepoint`" + ` takes the names that tracefs lists, with their category: ` + "`ls /sys/kernel/tracing/events/*`" + `. The other hooks take them without it, and
+  not those of single system calls: ` + "`raw_tp: sys_enter`" + ` is for all of them.
+- If the kernel lacks a tracepoint, the error names those near it.
+- Kernels differ in what a tracepoint has. A kernel whose tracepoint has fewer arguments, or a shorter record, than a program reads does not support
+  the attachment: an [optional](#kernels-that-differ) one is left out there. The verifier checks the arguments of ` + "`tp_btf`" + `, so an
+  alternative can depend on them.
+
+## Iterators
+
+A program of ` + "`iter`" + ` runs when its pin is read, and the reader gets what it writes with ` + "`bpf_seq_write` or `bpf_seq_printf`" + `. ` + "`skep explain NAME`" + ` shows the
+path, which stays the same over updates:
+
+` + "```" + `console
+$ skep explain tasks
+…
+  program dump_task id 171674 tag bbf789997ca84562
+    Attached   iter read /sys/fs/bpf/skep/e3ef7c8dced9a54aafe06f77c8013b6a/+links/33d495b7185f31707036c467055da798
+$ cat /sys/fs/bpf/skep/e3ef7c8dced9a54aafe06f77c8013b6a/+links/33d495b7185f31707036c467055da798
+` + "```" + `
+`
+
 const perfEvents = `
 ## Perf events
 
@@ -239,7 +265,7 @@ func writePage(w io.Writer, rows []hook.Hook, kernels []conformance.Kernel) erro
 	examples(&b)
 	obstacles(&b, rows)
 	seen(&b, rows, kernels)
-	b.WriteString(choices + filters + functions + binaries + netfilter + perfEvents)
+	b.WriteString(choices + filters + functions + binaries + netfilter + tracepoints + perfEvents)
 	var kernel, processor []string
 	for _, e := range hook.Events() {
 		name := "`" + e.Name + "`"

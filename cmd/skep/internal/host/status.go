@@ -431,6 +431,9 @@ func explain(w io.Writer, a nodemode.Application) {
 	fmt.Fprintf(w, "%s %s\n  source   %s\n", a.Kind, a.Identity(), text.Printable(cmp.Or(a.Source, "-")))
 	printVersions(w, a)
 	fmt.Fprintf(w, "  signers  %s\n", cmp.Or(display.List(a.Signers), "none"))
+	if a.Agent != nil && a.Agent.Pins != "" {
+		fmt.Fprintf(w, "  pins     %s\n", text.Printable(a.Agent.Pins))
+	}
 	printUnloaded(w, a)
 	for _, p := range a.Problems {
 		printProblem(w, p)
@@ -447,14 +450,39 @@ func explain(w io.Writer, a nodemode.Application) {
 		if left[p.Name] {
 			continue
 		}
-		fmt.Fprintf(w, "  program %s id %d tag %s\n", p.Name, p.ID, p.Tag)
-		for _, l := range p.Links {
-			fmt.Fprintf(w, "    %-10s %s on %s %s\n", l.State, l.Hook, text.Printable(l.Target), text.Printable(cmp.Or(l.Error, l.Filter, describeMode(l))))
-		}
+		printProgram(w, p)
 	}
 	if a.Agent != nil {
 		explainAgent(w, a)
 	}
+}
+
+// printProgram is a line for a program and one for each of its links.
+func printProgram(w io.Writer, p agent.ProgramStatus) {
+	line := "  program " + p.Name
+	if p.ID != 0 {
+		line += fmt.Sprintf(" id %d tag %s", p.ID, p.Tag)
+	}
+	fmt.Fprintln(w, line)
+	for _, l := range p.Links {
+		where := l.Hook
+		if l.Hook != iterator {
+			where += " on " + text.Printable(l.Target)
+		}
+		line := fmt.Sprintf("    %-10s %s %s", l.State, where, text.Printable(cmp.Or(l.Error, l.Filter, describeMode(l), describeIterator(l))))
+		fmt.Fprintln(w, strings.TrimRight(line, " "))
+	}
+}
+
+// iterator is the hook that has no target.
+const iterator = "iter"
+
+// describeIterator says how an iterator is run; empty of other links.
+func describeIterator(l agent.LinkStatus) string {
+	if l.Hook != iterator || l.Pin == "" {
+		return ""
+	}
+	return "read " + l.Pin
 }
 
 // withoutSkipped is the message of a condition without what the lines below it say of

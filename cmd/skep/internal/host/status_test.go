@@ -109,8 +109,23 @@ func TestExplainSaysOnceWhyAnAlternativeDoesNotRun(t *testing.T) {
 	explain(&out, a)
 	want := "  Ready      False    every program runs, but for what is optional, see below\n" +
 		"  alternative call\n    Skipped    on_entry, on_exit " + why + "\n    Runs       probe\n" +
-		"  program probe id 7 tag aa\n  program extra id 0 tag \n    Skipped    xdp on eth9 " + also + "\n"
+		"  program probe id 7 tag aa\n  program extra\n    Skipped    xdp on eth9 " + also + "\n"
 	if !strings.HasSuffix(out.String(), want) || strings.Count(out.String(), why) != 1 {
 		t.Errorf("it says:\n%s\nwant at its end:\n%s", &out, want)
+	}
+}
+
+// TestExplainNamesWhatToRead: the folder of the maps, and the pin of an iterator.
+func TestExplainNamesWhatToRead(t *testing.T) {
+	a := notReady(func(a *nodemode.Application) {
+		a.Programs = []agent.ProgramStatus{{Name: "tasks", ID: 7, Tag: "aa", Links: []agent.LinkStatus{{Hook: "iter", Target: "-", State: agent.Attached, Pin: "/sys/fs/bpf/skep/u/+links/l"}}}}
+		a.Agent = &agent.ApplicationStatus{Pins: "/sys/fs/bpf/skep/u/r"}
+	})
+	var out bytes.Buffer
+	explain(&out, a)
+	for _, want := range []string{"  pins     /sys/fs/bpf/skep/u/r\n", "  program tasks id 7 tag aa\n    Attached   iter read /sys/fs/bpf/skep/u/+links/l\n"} {
+		if !strings.Contains(out.String(), want) {
+			t.Errorf("it says:\n%s\nwant %q in it", &out, want)
+		}
 	}
 }

@@ -1,0 +1,46 @@
+package gate
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/cilium/ebpf"
+
+	"github.com/skep-dev/skep/api/v1alpha1"
+	"github.com/skep-dev/skep/bytecode"
+)
+
+// TestADenialNamesSectionsNearAMisspelledOne: and none where the section is libbpf's own.
+func TestADenialNamesSectionsNearAMisspelledOne(t *testing.T) {
+	for section, c := range map[string]struct {
+		typ  ebpf.ProgramType
+		says string
+	}{
+		"xdpp":               {ebpf.XDP, `implies none; near it are xdp (name the hook, or write the section as libbpf does)`},
+		"?kprob/tcp_connect": {ebpf.UnspecifiedProgram, "implies none; near it are kprobe"},
+		"cgroup/conect4":     {ebpf.UnspecifiedProgram, "implies none; near it are cgroup/connect4"},
+		"prog":               {ebpf.UnspecifiedProgram, `its section "prog" implies none (name the hook)`},
+		"classifier":         {ebpf.SchedCLS, `its section "classifier" implies none (name the hook)`},
+		"cgroup/skb":         {ebpf.CGroupSKB, `its section "cgroup/skb" implies none (name the hook)`},
+	} {
+		t.Run(section, func(t *testing.T) {
+			r := &denials{object: "app"}
+			fitProgram(r, v1alpha1.Identity{}, 0, v1alpha1.Program{Name: "f"}, bytecode.Program{Name: "f", Section: section, Type: c.typ.String()})
+			if len(r.reasons) != 1 {
+				t.Fatalf("reasons = %+v", r.reasons)
+			}
+			if said := r.reasons[0].Message + " (" + r.reasons[0].Fix + ")"; !strings.Contains(said, c.says) {
+				t.Errorf("says %q, want %q in it", said, c.says)
+			}
+		})
+	}
+}
+
+// TestAHookThatIsNotAttachedIsTheOnlyReason: which fields it would take is nobody's question.
+func TestAHookThatIsNotAttachedIsTheOnlyReason(t *testing.T) {
+	r := &denials{object: "app"}
+	shapeAttachment(r, v1alpha1.Identity{}, "at", v1alpha1.Attachment{Hook: "uprobe.session", Binary: &v1alpha1.UserBinary{Path: "/a", Symbols: &v1alpha1.Symbols{Names: []string{"f"}}}})
+	if len(r.reasons) != 1 || r.reasons[0].Rule != "shape/hook" {
+		t.Errorf("reasons = %+v", r.reasons)
+	}
+}
