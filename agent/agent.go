@@ -258,6 +258,7 @@ func newLoop(e *env) *loop {
 	}
 	attempts, namespaces, host := retry.NewAttempts(o.BackOff), netns.NewTable(), o.host()
 	e.pins.Filters.Namespaces, host.Namespaces = namespaces, namespaces
+	e.pins.Filters.Clock = o.Clock
 	return &loop{
 		namespaces: namespaces, closing: ends, live: open, queue: loads.NewQueue(o.Clock, o.Log, o.Observer.Loaded), lookups: targets.NewLookups(host, o.Log, e.wakeUp),
 		attempts: attempts, conflicts: retry.NewConflicts(o.BackOff),

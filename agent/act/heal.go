@@ -56,7 +56,7 @@ func (act *Actor) drifted(a plan.Action) (string, Drift) {
 		path, unmanaged = act.Pins.ChainPath(a.Device), seen != nil && seen.Members == nil
 	} else {
 		l := act.Look.Set.Links[a.UID][a.Attachment.Key()]
-		if l == nil || a.Verb == plan.Detach {
+		if l == nil || a.Verb == plan.Detach || act.Look.IsUnreadable(l.Path) {
 			return "", ""
 		}
 		facts := act.Look.Seen(l.Path)

@@ -12,7 +12,9 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
+	"time"
 
 	"github.com/cilium/ebpf"
 	"github.com/vishvananda/netlink"
@@ -21,6 +23,7 @@ import (
 
 	"github.com/skep-dev/skep/agent/netns"
 	"github.com/skep-dev/skep/agent/plan"
+	"github.com/skep-dev/skep/agent/rtnl"
 )
 
 // Side is one direction of the traffic of an interface.
@@ -54,86 +57,84 @@ type Notes interface {
 	Forget(plan.Device) error
 }
 
-// Table is the filters of interfaces. Its lists are those of the last look. The
+// Table is the filters of interfaces. What it says of them is of the last look. The
 // caller serializes all calls.
+//
+// Any number of filters in pods delays none: a filter is looked up where it was put or seen, and
+// what is read beyond that has a bound.
 type Table struct {
 	// Owner says whose program it is that has an id; not ok where it is not Skep's.
 	Owner func(ebpf.ProgramID) (Owner, bool)
 	// Namespaces are those of the node; nil where all interfaces are in the agent's own.
 	Namespaces *netns.Table
-	notes      Notes
-	seen       map[Side][]entry
+	// Clock says when a pod is read again. Unhurried has no bound: nothing waits.
+	Clock     func() time.Time
+	Unhurried bool
+	notes     Notes
+	// looks counts them, and left is how long the last one may yet work in pods.
+	looks int
+	left  time.Duration
+	sides map[Side]*side
+	pods  map[uint64]*pod
+	// swept are the sides that are done in network namespaces that are not swept whole yet.
+	swept map[uint64]map[Side]bool
+	// untidy are the devices whose qdisc may be one that nothing needs.
+	untidy map[plan.Device]bool
 }
 
 // New returns a table. Owner is to be set before it is used.
 func New(notes Notes) *Table {
-	return &Table{notes: notes, Owner: func(ebpf.ProgramID) (Owner, bool) { return Owner{}, false }}
+	return &Table{notes: notes, Owner: func(ebpf.ProgramID) (Owner, bool) { return Owner{}, false }, Clock: time.Now, looks: 1, left: podsBudget}
 }
 
-// Look forgets what was read, so that each list that is needed is read again, once.
-func (t *Table) Look() { t.seen = nil }
+// Forget forgets what was seen, where others are Skep's than before.
+func (t *Table) Forget() { t.sides, t.swept = nil, nil }
 
-// entry is a filter as the kernel lists it. Filters of another kind have no program; where several of
+// entry is a filter as the kernel tells of it. Filters of another kind have no program; where several of
 // others are alike, it is the first.
 type entry struct {
-	pref    uint16
-	handle  uint32
-	chain   uint32
+	place
 	program ebpf.ProgramID
-}
-
-// list returns the filters of a side in the order in which they run, as they were read last.
-func (t *Table) list(s Side) ([]entry, error) {
-	if all, ok := t.seen[s]; ok {
-		return all, nil
-	}
-	all, err := t.read(s)
-	if err != nil {
-		return nil, err
-	}
-	if t.seen == nil {
-		t.seen = map[Side][]entry{}
-	}
-	t.seen[s] = all
-	return all, nil
-}
-
-// listAgain reads the filters of a side anew.
-func (t *Table) listAgain(s Side) ([]entry, error) {
-	delete(t.seen, s)
-	return t.list(s)
 }
 
 // dumpTries bounds how often a list is asked for again because it changed while it was read.
 const dumpTries = 5
 
-// within calls do where the interface is.
-func (t *Table) within(d plan.Device, do func() error) error { return t.Namespaces.Do(d.NetnsID, do) }
-
-// read lists the filters of a side. With a network namespace, its filters went. Processes of a pod
-// may make any number of filters, so of those of others that are alike, the first stands for all:
-// what they are is not asked for, but which prefs they have.
+// read lists the filters of a side. Processes of a pod may make any number of filters, so of those of
+// others that are alike, the first stands for all: what they are is not asked for, but which prefs they
+// have. Where the list is not whole, it fails with *PartialError beside those that were read.
 func (t *Table) read(s Side) (all []entry, err error) {
+	is := t.side(s)
+	limits, ok := t.limits(s.Device, maxFilters)
+	if is.cut != nil && (!ok || is.listedIn == t.looks) {
+		return nil, is.cut
+	}
+	isOwnFault := t.isBounded(s.Device) && t.pod(s.Device.NetnsID).left <= t.left
 	err = t.within(s.Device, func() (err error) {
+		if !ok {
+			return t.partialSide(s, 0)
+		}
+		is.listedIn = t.looks
 		for range dumpTries {
-			all, err = t.dump(s)
-			if !errors.Is(err, netlink.ErrDumpInterrupted) {
-				return err
+			if all, err = t.dump(s, limits); !errors.Is(err, netlink.ErrDumpInterrupted) {
+				break
 			}
+		}
+		if cut := new(rtnl.PartialError); errors.As(err, &cut) {
+			p := t.pod(s.Device.NetnsID)
+			p.isCut = p.isCut || isOwnFault || cut.Limit > 0
+			return t.partialSide(s, cut.Limit)
 		}
 		return err
 	})
-	if errors.Is(err, netns.ErrGone) {
-		return nil, nil
-	}
-	if err != nil {
+	if err != nil && !errors.As(err, new(*PartialError)) {
 		return nil, fmt.Errorf("list %s filters of interface %s: %w", s, s.Device, err)
 	}
-	return all, nil
+	return all, err
 }
 
 // dump reads the filters of a side one by one, in the network namespace of the thread.
-func (t *Table) dump(s Side) (all []entry, err error) {
+func (t *Table) dump(s Side, limits rtnl.Limits) (all []entry, err error) {
 	request := nl.NewNetlinkRequest(unix.RTM_GETTFILTER, unix.NLM_F_DUMP)
 	request.AddData(&nl.TcMsg{Family: nl.FAMILY_ALL, Ifindex: int32(s.Device.Index), Parent: s.parent()})
 	type kind struct {
@@ -142,23 +143,21 @@ func (t *Table) dump(s Side) (all []entry, err error) {
 		program ebpf.ProgramID
 	}
 	seen := map[kind]bool{}
-	var malformed error
-	err = request.ExecuteIter(unix.NETLINK_ROUTE, unix.RTM_NEWTFILTER, func(message []byte) bool {
+	err = rtnl.List(request, unix.RTM_NEWTFILTER, limits, func(message []byte) error {
 		e, parent, err := parse(message)
-		malformed = err
 		// A qdisc of the kind ingress lists its filters for either side
 		// (ingress_tcf_block of net/sched/sch_ingress.c).
 		if err != nil || s.Egress && parent != s.parent() {
-			return err == nil
+			return err
 		}
 		is := kind{e.pref, e.chain == 0, e.program}
 		if _, ours := t.Owner(e.program); ours || !seen[is] {
 			seen[is] = true
 			all = append(all, e)
 		}
-		return true
+		return nil
 	})
-	return all, errors.Join(err, malformed)
+	return all, err
 }
 
 // errMalformed is the error of a message that is too short.
@@ -197,11 +196,6 @@ func parse(message []byte) (e entry, parent uint32, err error) {
 	return e, about.Parent, nil
 }
 
-// device is an interface by its index alone.
-func device(ifindex int) netlink.Link {
-	return &netlink.Device{LinkAttrs: netlink.LinkAttrs{Index: ifindex}}
-}
-
 // filter is what the kernel is asked for at a pref and handle of a side.
 func filter(s Side, pref uint16, handle uint32) *netlink.BpfFilter {
 	return &netlink.BpfFilter{
@@ -217,24 +211,70 @@ func (t *Table) isOurs(e entry, o Owner, b Band) bool {
 }
 
 // Sweep deletes Skep's filters that keep does not name, on all interfaces of a network
-// namespace, and the qdiscs that they needed. Those are what a killed agent left.
+// namespace, and the qdiscs that they needed. Those are what a killed agent left. Where it fails, the
+// next one goes on with what is left.
 func (t *Table) Sweep(netnsID uint64, keep func(Side, Owner) bool) error {
-	var links []netlink.Link
-	err := t.Namespaces.Do(netnsID, func() (err error) {
-		links, err = netlink.LinkList()
-		return err
-	})
-	if err != nil && !errors.Is(err, netlink.ErrDumpInterrupted) && !errors.Is(err, netns.ErrGone) {
-		return fmt.Errorf("list interfaces: %w", err)
+	devices, err := t.devices(netnsID)
+	errs := []error{err}
+	if t.swept == nil {
+		t.swept = map[uint64]map[Side]bool{}
 	}
-	var errs []error
-	for _, l := range links {
+	if t.swept[netnsID] == nil {
+		t.swept[netnsID] = map[Side]bool{}
+	}
+	for _, d := range devices {
 		for _, egress := range []bool{false, true} {
-			s := Side{plan.Device{NetnsID: netnsID, Index: l.Attrs().Index}, egress}
-			errs = append(errs, t.sweep(s, keep))
+			s := Side{d, egress}
+			if t.swept[netnsID][s] {
+				continue
+			}
+			err := t.sweep(s, keep)
+			t.swept[netnsID][s] = err == nil
+			if errs = append(errs, err); err != nil && !t.hasTurn(d) {
+				return errors.Join(errs...)
+			}
 		}
 	}
-	return errors.Join(append(errs, t.SweepQdiscs(netnsID))...)
+	err = errors.Join(append(errs, t.SweepQdiscs(netnsID))...)
+	if err == nil || errors.Is(err, netns.ErrGone) {
+		delete(t.swept, netnsID)
+	}
+	return err
+}
+
+// devices lists those of a network namespace. Where that is not done whole, it fails beside some:
+// those with a qdisc of Skep's are among them.
+func (t *Table) devices(netnsID uint64) ([]plan.Device, error) {
+	noted, err := t.notes.Noted()
+	if err != nil {
+		return nil, err
+	}
+	all := slices.DeleteFunc(noted, func(d plan.Device) bool { return d.NetnsID != netnsID })
+	limits, ok := t.limits(plan.Device{NetnsID: netnsID}, maxDevices)
+	var links []netlink.Link
+	err = t.within(plan.Device{NetnsID: netnsID}, func() (err error) {
+		if !ok {
+			return &rtnl.PartialError{}
+		}
+		links, err = rtnl.Links(limits)
+		return err
+	})
+	for _, l := range links {
+		if d := (plan.Device{NetnsID: netnsID, Index: l.Attrs().Index}); !slices.Contains(all, d) {
+			all = append(all, d)
+		}
+	}
+	if errors.Is(err, netlink.ErrDumpInterrupted) || errors.Is(err, netns.ErrGone) {
+		return all, nil
+	}
+	if cut := new(rtnl.PartialError); errors.As(err, &cut) {
+		one, _ := t.Namespaces.Lookup(netnsID)
+		return all, &PartialError{What: "interfaces", In: one.In, Fix: "ip link del", Limit: cut.Limit}
+	}
+	if err != nil {
+		return all, fmt.Errorf("list interfaces: %w", err)
+	}
+	return all, nil
 }
 
 // SweepQdiscs deletes the qdiscs in a network namespace that Skep made and nothing needs.
@@ -244,6 +284,21 @@ func (t *Table) SweepQdiscs(netnsID uint64) error {
 	for _, d := range noted {
 		if d.NetnsID == netnsID {
 			errs = append(errs, t.tidy(d))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// TidyLeft deletes the qdiscs that nothing needs, among those of pods that could not be read in time.
+func (t *Table) TidyLeft() error {
+	var errs []error
+	for d := range maps.Clone(t.untidy) {
+		err := t.tidy(d)
+		if err != nil {
+			t.tidyLater(d)
+		}
+		if !errors.Is(err, netns.ErrUnknown) {
+			errs = append(errs, err)
 		}
 	}
 	return errors.Join(errs...)
@@ -263,36 +318,36 @@ func (t *Table) NotedNamespaces() ([]uint64, error) {
 }
 
 func (t *Table) sweep(s Side, keep func(Side, Owner) bool) error {
-	all, err := t.read(s)
-	if err != nil {
-		return err
-	}
-	return t.remove(s, all, func(e entry) bool {
+	all, err := t.ours(s)
+	return errors.Join(t.remove(s, all, func(e entry) bool {
 		whose, ok := t.Owner(e.program)
 		return ok && !keep(s, whose)
-	})
+	}), err)
 }
 
-// remove deletes the entries of a list that go, and makes sure that they went.
+// remove deletes the entries that go, and makes sure that they went.
 func (t *Table) remove(s Side, all []entry, goes func(entry) bool) error {
 	var errs []error
+	var places []place
 	for _, e := range all {
 		if goes(e) {
 			f := filter(s, e.pref, e.handle)
 			f.Chain = &e.chain
+			t.side(s).isFresh = false
 			errs = append(errs, t.within(s.Device, func() error { return netlink.FilterDel(f) }))
+			places = append(places, e.place)
 		}
 	}
-	if len(errs) == 0 {
-		return nil
-	}
 	// Somebody else may have deleted them, or the interface, meanwhile.
-	left, err := t.listAgain(s)
-	if err != nil {
+	left, err := t.lookUp(s, places)
+	if err != nil && !errors.Is(err, netns.ErrGone) {
 		return err
 	}
 	if slices.ContainsFunc(left, goes) {
 		return fmt.Errorf("delete %s filter of interface %s: %w", s, s.Device, errors.Join(append(errs, errors.New("it is there still"))...))
+	}
+	for _, at := range places {
+		delete(t.side(s).places, at)
 	}
 	return nil
 }

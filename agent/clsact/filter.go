@@ -1,6 +1,7 @@
 package clsact
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"maps"
@@ -66,6 +67,9 @@ var ErrFull = errors.New("every pref for the hook is taken")
 // The filter takes the program over. It is not ok where the hook has no filters.
 func (t *Table) Restore(r Request) (*Filter, bool) {
 	side, band, ok := Of(r.Hook, r.Device)
+	if ok {
+		t.side(side).likely[band.pref(r.Priority)] = true
+	}
 	return &Filter{table: t, side: side, band: band, owner: r.Owner, name: r.Name, program: r.Program}, ok
 }
 
@@ -100,7 +104,7 @@ func (f *Filter) attach(r Request) error {
 
 // try looks for a place and takes it. It fails with EEXIST where another was faster.
 func (f *Filter) try(r Request) error {
-	all, err := f.table.listAgain(f.side)
+	all, err := f.table.list(f.side)
 	if err != nil {
 		return err
 	}
@@ -154,7 +158,8 @@ func (f *Filter) is(e entry) bool { return f.table.isOurs(e, f.owner, f.band) }
 func (f *Filter) put(how func(netlink.Filter) error, pref uint16, handle uint32, program *ebpf.Program) error {
 	one := filter(f.side, pref, handle)
 	one.Fd, one.Name = program.FD(), f.name
-	delete(f.table.seen, f.side)
+	is := f.table.side(f.side)
+	is.places[place{pref: pref, handle: handle}], is.isFresh = true, false
 	switch err := f.table.within(f.side.Device, func() error { return how(one) }); {
 	case errors.Is(err, unix.EOPNOTSUPP):
 		return fmt.Errorf("add filter: the %s filters of the interface are a block that it shares with others (tc qdisc show); attach to another interface: %w", f.side, err)
@@ -172,7 +177,7 @@ func (f *Filter) move(m move) error {
 	if err := f.put(netlink.FilterAdd, m.to, handle, f.program); err != nil {
 		return err
 	}
-	all, err := f.table.listAgain(f.side)
+	all, err := f.table.oursNow(f.side)
 	if err != nil {
 		return err
 	}
@@ -182,7 +187,7 @@ func (f *Filter) move(m move) error {
 // Facts returns what the kernel said at the last look. Where the filter's network namespace is
 // not known now, it is taken to be as it was left, with no pref.
 func (f *Filter) Facts() (Facts, error) {
-	all, err := f.table.list(f.side)
+	all, err := f.table.ours(f.side)
 	if errors.Is(err, netns.ErrUnknown) {
 		info, err := f.program.Info()
 		if err != nil {
@@ -190,9 +195,6 @@ func (f *Filter) Facts() (Facts, error) {
 		}
 		id, _ := info.ID()
 		return Facts{Program: id, Copies: 1}, nil
-	}
-	if err != nil {
-		return Facts{}, err
 	}
 	var facts Facts
 	for _, e := range all {
@@ -203,19 +205,19 @@ func (f *Filter) Facts() (Facts, error) {
 			facts.Program, facts.Pref, facts.Handle = e.program, e.pref, e.handle
 		}
 	}
+	if facts.Copies == 0 && err != nil {
+		return Facts{}, err
+	}
 	return facts, nil
 }
 
 // Update exchanges the program in one step, and takes copies away. It fails with
 // unix.ENOLINK where there is no filter any more.
 func (f *Filter) Update(program *ebpf.Program) error {
-	all, err := f.table.listAgain(f.side)
-	if err != nil {
-		return err
-	}
+	all, err := f.table.oursNow(f.side)
 	i := slices.IndexFunc(all, f.is)
 	if i < 0 {
-		return unix.ENOLINK
+		return cmp.Or(err, error(unix.ENOLINK))
 	}
 	next, err := program.Clone()
 	if err != nil {
@@ -277,13 +279,14 @@ func (f *Filter) Pin(path string) error {
 // Unpin does nothing: no path is remembered.
 func (f *Filter) Unpin() error { return nil }
 
-// Detach deletes the filter, and the qdisc that was made for it where nobody uses it.
+// Detach deletes the filter, and the qdisc that was made for it where nobody uses it. It fails with
+// *PartialError, beside deleting what was found, where a copy may be left.
 func (f *Filter) Detach() error {
-	all, err := f.table.listAgain(f.side)
-	if err != nil {
+	all, err := f.table.oursNow(f.side)
+	if err := errors.Join(f.table.remove(f.side, all, f.is), err); err != nil {
 		return err
 	}
-	return errors.Join(f.table.remove(f.side, all, f.is), f.table.tidy(f.side.Device))
+	return f.table.tidy(f.side.Device)
 }
 
 // Close lets the program go. The filter stays.

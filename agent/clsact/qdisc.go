@@ -7,10 +7,12 @@ import (
 
 	"github.com/cilium/ebpf"
 	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
 	"github.com/skep-dev/skep/agent/netns"
 	"github.com/skep-dev/skep/agent/plan"
+	"github.com/skep-dev/skep/agent/rtnl"
 )
 
 // qdisc is the clsact qdisc of an interface.
@@ -52,32 +54,54 @@ func (t *Table) needQdisc(s Side) error {
 // fits checks the qdisc that somebody else made: one of the kind ingress has no filters for
 // what goes out, and takes them for what comes in.
 func (t *Table) fits(s Side) error {
+	if !s.Egress {
+		return nil
+	}
 	kind, err := t.kindOf(s.Device)
-	if err == nil && s.Egress && kind != "clsact" {
+	if err == nil && kind != "clsact" {
 		err = fmt.Errorf("the interface has a qdisc %s of somebody else, which has no place for egress filters; replace it with clsact (tc qdisc), or attach to another interface", kind)
 	}
 	return err
 }
 
-// kindOf is the kind of the qdisc in the place of clsact; empty where there is none.
-func (t *Table) kindOf(d plan.Device) (string, error) {
-	var all []netlink.Qdisc
-	err := t.within(d, func() (err error) {
-		all, err = netlink.QdiscList(device(d.Index))
+// kindOf is the kind of the qdisc in the place of clsact; empty where there is none. The kernel lists those of
+// all interfaces of the network namespace: to ask for one alone would tell everybody of a change.
+func (t *Table) kindOf(d plan.Device) (kind string, err error) {
+	request := nl.NewNetlinkRequest(unix.RTM_GETQDISC, unix.NLM_F_DUMP)
+	request.AddData(&nl.TcMsg{Family: nl.FAMILY_ALL, Ifindex: int32(d.Index)})
+	limits, ok := t.limits(d, maxQdiscs)
+	err = t.within(d, func() error {
+		if !ok {
+			return t.partial(d, "qdiscs", "tc qdisc del", 0)
+		}
+		err := rtnl.List(request, unix.RTM_NEWQDISC, limits, func(message []byte) error {
+			if len(message) < nl.SizeofTcMsg {
+				return errMalformed
+			}
+			is := nl.DeserializeTcMsg(message)
+			if int(is.Ifindex) != d.Index || is.Parent != netlink.HANDLE_CLSACT {
+				return nil
+			}
+			attributes, err := nl.ParseRouteAttr(message[nl.SizeofTcMsg:])
+			for _, a := range attributes {
+				if a.Attr.Type == nl.TCA_KIND {
+					kind = unix.ByteSliceToString(a.Value)
+				}
+			}
+			return err
+		})
+		if cut := new(rtnl.PartialError); errors.As(err, &cut) {
+			return t.partial(d, "qdiscs", "tc qdisc del", cut.Limit)
+		}
 		return err
 	})
-	if errors.Is(err, netns.ErrGone) {
-		return "", nil
+	if kind != "" || errors.Is(err, netns.ErrGone) {
+		return kind, nil
 	}
-	if err != nil && !errors.Is(err, netlink.ErrDumpInterrupted) {
-		return "", fmt.Errorf("list qdiscs of interface %s: %w", d, err)
+	if err != nil {
+		return "", fmt.Errorf("look for the qdisc of interface %s: %w", d, err)
 	}
-	for _, q := range all {
-		if q.Attrs().Parent == netlink.HANDLE_CLSACT {
-			return q.Type(), nil
-		}
-	}
-	return "", err
+	return "", nil
 }
 
 func (t *Table) isNoted(d plan.Device) (bool, error) {
@@ -86,14 +110,19 @@ func (t *Table) isNoted(d plan.Device) (bool, error) {
 }
 
 // tidy deletes the qdisc that Skep made where it has no filter any more. One that others use is
-// theirs from now on, unless filters of Skep's are among them.
+// theirs from now on, unless filters of Skep's are among them. One with too many to tell is left as it is.
 func (t *Table) tidy(d plan.Device) error {
+	delete(t.untidy, d)
 	if noted, err := t.isNoted(d); err != nil || !noted {
 		return err
 	}
 	used := false
 	for _, egress := range []bool{false, true} {
-		all, err := t.listAgain(Side{d, egress})
+		all, err := t.list(Side{d, egress})
+		if errors.As(err, new(*PartialError)) {
+			t.tidyLater(d)
+			return nil
+		}
 		if err != nil {
 			return err
 		}
@@ -104,6 +133,9 @@ func (t *Table) tidy(d plan.Device) error {
 	}
 	if !used {
 		switch kind, err := t.kindOf(d); {
+		case errors.As(err, new(*PartialError)):
+			t.tidyLater(d)
+			return nil
 		case err != nil:
 			return err
 		case kind == "clsact":
@@ -114,6 +146,14 @@ func (t *Table) tidy(d plan.Device) error {
 		}
 	}
 	return t.notes.Forget(d)
+}
+
+// tidyLater has TidyLeft tidy the interface.
+func (t *Table) tidyLater(d plan.Device) {
+	if t.untidy == nil {
+		t.untidy = map[plan.Device]bool{}
+	}
+	t.untidy[d] = true
 }
 
 // Probe reports whether the kernel has the qdisc, and loads its module. It fails with

@@ -68,6 +68,9 @@ func (s *Store) clearFilters() error {
 	if err != nil {
 		return err
 	}
+	s.Filters.Forget()
+	s.Filters.Unhurried = true
+	defer func() { s.Filters.Unhurried = false }()
 	s.Filters.Owner = func(id ebpf.ProgramID) (clsact.Owner, bool) { return clsact.Owner{}, own[id] }
 	noted, err := s.Filters.NotedNamespaces()
 	if err != nil {

@@ -40,7 +40,6 @@ func (s *Set) Look() *Look {
 // Observe asks the kernel about every link and chain. interfaces are those of the node, and
 // namespaces those that they are in.
 func (l *Look) Observe(interfaces []plan.Interface, namespaces *netns.Table) {
-	l.Set.pins.Filters.Look()
 	l.links = nil
 	l.State = plan.State{Interfaces: interfaces, Revisions: map[string][]string{}}
 	for uid := range l.Set.Revisions {
@@ -69,7 +68,9 @@ func (l *Look) Observe(interfaces []plan.Interface, namespaces *netns.Table) {
 func (l *Look) inspect(pin string, one kernel.Held) kernel.Facts {
 	facts, err := kernel.Inspect(one)
 	if err != nil {
-		l.Set.log.Error("look at link; others are not affected", "pin", pin, "error", err)
+		if !isPartial(err) {
+			l.Set.log.Error("look at link; others are not affected", "pin", pin, "error", err)
+		}
 		l.unreadable[pin] = true
 		return kernel.Facts{}
 	}
@@ -85,7 +86,12 @@ func (l *Look) observeOrder(namespaces *netns.Table) {
 		if h, ok := hook.Lookup(one.Attachment.Hook); !ok || !h.TakesPriority() || one.Severed {
 			continue
 		}
-		facts := l.facts[l.links[i].Path]
+		pin := l.links[i].Path
+		if l.unreadable[pin] {
+			one.Unplaced = true
+			continue
+		}
+		facts := l.facts[pin]
 		if facts.Filter.Copies > 0 {
 			one.Position, one.Unplaced = int(facts.Filter.Pref), facts.Filter.Pref == 0
 			continue
@@ -182,7 +188,7 @@ func (l *Look) Facts(pin string, one kernel.Held) kernel.Facts {
 		return f
 	}
 	f, err := kernel.Inspect(one)
-	if err != nil {
+	if err != nil && !isPartial(err) {
 		l.Set.log.Error("look at link", "pin", pin, "error", err)
 	}
 	return f
@@ -191,7 +197,10 @@ func (l *Look) Facts(pin string, one kernel.Held) kernel.Facts {
 // Seen returns the facts of a link that Observe read.
 func (l *Look) Seen(pin string) kernel.Facts { return l.facts[pin] }
 
-// HasUnreadable reports whether a link could not be read.
+// IsUnreadable reports whether a link could not be read.
+func (l *Look) IsUnreadable(pin string) bool { return l.unreadable[pin] }
+
+// HasUnreadable reports whether any link could not be read.
 func (l *Look) HasUnreadable() bool { return len(l.unreadable) > 0 }
 
 // NoteSevered notes of each link that runs nothing any more what its info does not tell.

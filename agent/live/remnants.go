@@ -111,7 +111,7 @@ func (s *Set) DetachReplaced(l *kernel.Link, facts kernel.Facts, now time.Time) 
 func (s *Set) detach(l *kernel.Link, facts kernel.Facts, now time.Time, replaced bool) error {
 	if !facts.Known() {
 		var err error
-		if facts, err = l.Identify(); err != nil {
+		if facts, err = l.Identify(); err != nil && !isPartial(err) {
 			s.log.Error("look at link that is to go", "pin", l.Path, "error", err)
 		}
 	}

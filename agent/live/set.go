@@ -42,6 +42,8 @@ type Set struct {
 	unread []kernel.Stray
 	// swept are the network namespaces in which no filter is left of an earlier agent.
 	swept map[uint64]bool
+	// partlySwept are those that were not looked at whole, which was logged.
+	partlySwept map[uint64]bool
 	// logged are the paths of the unmanaged files that were logged.
 	logged map[string]bool
 }
@@ -187,6 +189,7 @@ func (s *Set) SpecID(uid string, t plan.Target) uint32 {
 func (s *Set) Adopt(nameOf func(uid string) string) error {
 	s.Revisions, s.Links, s.Chains = map[string]map[string]*kernel.Revision{}, map[string]map[string]*kernel.Link{}, map[plan.Device]*kernel.Chain{}
 	s.unread = nil
+	s.pins.Filters.Forget()
 	if err := s.remnants.restore(); err != nil {
 		s.log.Error("what an earlier agent took away is not looked after", "error", err)
 	}
@@ -215,7 +218,7 @@ func (s *Set) Adopt(nameOf func(uid string) string) error {
 // adoptFilters takes over the filters of the links, and takes away those that a kill left
 // without a link in the agent's own network namespace: they were being made.
 func (s *Set) adoptFilters() {
-	s.pins.Filters.Owner, s.swept = s.ownerOf, map[uint64]bool{}
+	s.pins.Filters.Owner, s.swept, s.partlySwept = s.ownerOf, map[uint64]bool{}, map[uint64]bool{}
 	for _, links := range s.Links {
 		for _, l := range links {
 			if l.Attachment.NetnsID == 0 {
@@ -226,12 +229,13 @@ func (s *Set) adoptFilters() {
 	s.SweepFilters([]uint64{0})
 }
 
-// SweepFilters does the same for network namespaces that were not looked at yet, and for those
-// that are gone. ids are those that are there.
+// SweepFilters begins a look at filters. It does the same for network namespaces that were not looked
+// at yet, and for those that are gone. ids are those that are there.
 func (s *Set) SweepFilters(ids []uint64) {
+	s.pins.Filters.Look()
 	s.forgetSwept(ids)
 	noted, err := s.pins.Filters.NotedNamespaces()
-	if err != nil {
+	if err := errors.Join(err, s.pins.Filters.TidyLeft()); err != nil {
 		s.log.Error("look for filters that an earlier agent left", "error", err)
 	}
 	for _, id := range append(slices.Clone(ids), noted...) {
@@ -243,16 +247,25 @@ func (s *Set) SweepFilters(ids []uint64) {
 			continue
 		}
 		if err != nil {
-			s.log.Error("take away filters that an earlier agent left; it is tried again", "network namespace", id, "error", err)
+			if !isPartial(err) || !s.partlySwept[id] {
+				s.log.Error("take away filters that an earlier agent left; it is tried again", "network namespace", id, "error", err)
+			}
+			s.partlySwept[id] = isPartial(err)
 			continue
 		}
 		s.swept[id] = slices.Contains(ids, id)
 	}
 }
 
+// isPartial reports whether an error is that a pod has too many filters to see one among them. The sweep logs
+// that once, and what is to be done about a filter fails with it.
+func isPartial(err error) bool { return errors.As(err, new(*clsact.PartialError)) }
+
 // forgetSwept forgets the namespaces that are not there: another may get the number.
 func (s *Set) forgetSwept(ids []uint64) {
-	maps.DeleteFunc(s.swept, func(id uint64, _ bool) bool { return id != 0 && !slices.Contains(ids, id) })
+	isGone := func(id uint64, _ bool) bool { return id != 0 && !slices.Contains(ids, id) }
+	maps.DeleteFunc(s.swept, isGone)
+	maps.DeleteFunc(s.partlySwept, isGone)
 }
 
 // sweepFilters takes away the filters without a link in one network namespace.
@@ -281,7 +294,7 @@ func (s *Set) sweepFilters(id uint64) error {
 
 // followFilter pins the program that a filter runs, and logs where that fails.
 func (s *Set) followFilter(l *kernel.Link) {
-	if err := s.follow(l); err != nil {
+	if err := s.follow(l); err != nil && !isPartial(err) {
 		s.log.Error("pin the program of a filter", "pin", l.Path, "error", err)
 	}
 }

@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/skep-dev/skep/agent/functions"
+	"github.com/skep-dev/skep/agent/rtnl"
 	"github.com/skep-dev/skep/api/v1alpha1"
 )
 
@@ -24,8 +25,6 @@ const (
 	// routes, and as long again what is looked up singly. podsBudget is how long those of one
 	// reconcile take.
 	podBudget, podsBudget = 100 * time.Millisecond, 500 * time.Millisecond
-	// skipStats leaves the counters of devices out: RTEXT_FILTER_SKIP_STATS of rtnetlink.h.
-	skipStats = 1 << 3
 )
 
 // conventional is the name that networks of containers give the device of a pod. The kernel gives
@@ -92,16 +91,17 @@ type bounded struct {
 }
 
 // links lists devices.
-func (b bounded) links() (all []netlink.Link, err error) {
-	request := nl.NewNetlinkRequest(unix.RTM_GETLINK, unix.NLM_F_DUMP)
-	request.AddData(nl.NewIfInfomsg(unix.AF_UNSPEC))
-	request.AddData(nl.NewRtAttr(unix.IFLA_EXT_MASK, nl.Uint32Attr(skipStats)))
-	err = b.dump(request, unix.RTM_NEWLINK, devicesList, b.maxDevices, func(message []byte) error {
-		one, err := netlink.LinkDeserialize(nil, message)
-		all = append(all, one)
-		return err
-	})
-	return all, err
+func (b bounded) links() ([]netlink.Link, error) {
+	all, err := rtnl.Links(rtnl.Limits{Entries: b.maxDevices, Until: b.until})
+	return all, b.explain(err, devicesList)
+}
+
+// explain says whose list was not read whole.
+func (b bounded) explain(err error, what string) error {
+	if cut := new(rtnl.PartialError); errors.As(err, &cut) {
+		return &PartialError{In: b.in, What: what, Read: cut.Read, Limit: cut.Limit}
+	}
+	return err
 }
 
 // defaultRoutes lists the default routes of a family in the main table, without their destination.
@@ -109,7 +109,8 @@ func (b bounded) links() (all []netlink.Link, err error) {
 func (b bounded) defaultRoutes(_ netlink.Link, family int) (all []netlink.Route, err error) {
 	request := nl.NewNetlinkRequest(unix.RTM_GETROUTE, unix.NLM_F_DUMP)
 	request.AddData(&nl.RtMsg{RtMsg: unix.RtMsg{Family: uint8(family), Table: unix.RT_TABLE_MAIN}})
-	err = b.dump(request, unix.RTM_NEWROUTE, routesList, b.maxRoutes, func(message []byte) error {
+	limits := rtnl.Limits{Entries: b.maxRoutes, Until: b.until}
+	err = rtnl.List(request, unix.RTM_NEWROUTE, limits, func(message []byte) error {
 		is := nl.DeserializeRtMsg(message)
 		if is.Family != uint8(family) || is.Dst_len != 0 || is.Table != unix.RT_TABLE_MAIN || is.Flags&unix.RTM_F_CLONED != 0 {
 			return nil
@@ -134,7 +135,7 @@ func (b bounded) defaultRoutes(_ netlink.Link, family int) (all []netlink.Route,
 		// The table was never made.
 		return nil, nil
 	}
-	return all, err
+	return all, b.explain(err, routesList)
 }
 
 // hops reads the devices of a route with several (struct rtnexthop of rtnetlink.h).
@@ -148,70 +149,4 @@ func hops(value []byte) (all []*netlink.NexthopInfo) {
 		value = value[min((size+3)&^3, len(value)):]
 	}
 	return all
-}
-
-// dump reads a list, and ends with *PartialError where it is long or time is over: the kernel
-// makes no more of it when the socket is closed. A list that changed meanwhile is an
-// ErrDumpInterrupted.
-func (b bounded) dump(request *nl.NetlinkRequest, kind uint16, what string, limit int, each func([]byte) error) error {
-	socket, err := nl.Subscribe(unix.NETLINK_ROUTE)
-	if err != nil {
-		return err
-	}
-	defer socket.Close()
-	// The kernel gives the routes of the table alone that the request names.
-	if err := unix.SetsockoptInt(socket.GetFd(), unix.SOL_NETLINK, unix.NETLINK_GET_STRICT_CHK, 1); err != nil {
-		return err
-	}
-	if err := socket.Send(request); err != nil {
-		return err
-	}
-	read, interrupted := 0, false
-	for {
-		left := time.Until(b.until)
-		if left <= 0 {
-			return &PartialError{In: b.in, What: what, Read: read}
-		}
-		wait := unix.NsecToTimeval(max(left, time.Microsecond).Nanoseconds())
-		if err := socket.SetReceiveTimeout(&wait); err != nil {
-			return err
-		}
-		messages, from, err := socket.Receive()
-		switch {
-		case errors.Is(err, unix.EAGAIN):
-			return &PartialError{In: b.in, What: what, Read: read}
-		case err != nil:
-			return err
-		case from.Pid != nl.PidKernel:
-			return fmt.Errorf("process %d answers in place of the kernel", from.Pid)
-		}
-		for _, m := range messages {
-			interrupted = interrupted || m.Header.Flags&unix.NLM_F_DUMP_INTR != 0
-			switch {
-			case m.Header.Type == unix.NLMSG_DONE || m.Header.Type == unix.NLMSG_ERROR:
-				return ending(m.Data, interrupted)
-			case m.Header.Type != kind:
-				continue
-			case read == limit:
-				return &PartialError{In: b.in, What: what, Read: read, Limit: limit}
-			}
-			read++
-			if err := each(m.Data); err != nil {
-				return err
-			}
-		}
-	}
-}
-
-// ending is the error of the last message of a list.
-func ending(data []byte, interrupted bool) error {
-	if len(data) >= 4 {
-		if code := int32(binary.NativeEndian.Uint32(data)); code != 0 {
-			return unix.Errno(-code)
-		}
-	}
-	if interrupted {
-		return netlink.ErrDumpInterrupted
-	}
-	return nil
 }

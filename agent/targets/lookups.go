@@ -4,9 +4,6 @@
 //
 // A path may lie on a file system that never answers. The package therefore looks beside
 // the agent's loop, with bounds on the goroutines that wait. It attaches nothing.
-//
-// Size: pods, their network devices and their files are looked up in one Round, whose bounds on
-// time hold for all of them together.
 package targets
 
 import (
