@@ -32,6 +32,7 @@ func fitScope(r *denials, id v1alpha1.Identity, programs []v1alpha1.Program, fac
 			h, _ := hook.Lookup(a.Hook)
 			guarded = guarded || h.Guardable()
 			runs[p.Name], some = runs[p.Name].at(h), some.at(h)
+			fitDecision(r, id, fmt.Sprintf("%s.attach[%d]", at, k), a, h)
 			fitOffset(r, id, fmt.Sprintf("%s.attach[%d]", at, k), a)
 			fitSubject(r, id, fmt.Sprintf("%s.attach[%d]", at, k), a, fact)
 		}
@@ -116,6 +117,10 @@ func fitCalls(r *denials, id v1alpha1.Identity, at string, p bytecode.Program, i
 	}{
 		// They take the id of a network namespace, and a Pod's device has the node's as a peer.
 		{"finds sockets of other network namespaces", isOneOf("bpf_sk_lookup_tcp", "bpf_sk_lookup_udp", "bpf_skc_lookup_tcp"), true},
+		// A container runtime denies devices by a program at the container's cgroup, and those at the
+		// Pod's run after it.
+		{"can lift what another program at a cgroup denied, such as devices of the node", isOneOf("bpf_set_retval"), true},
+		{"decides for the container runtime, which takes rights of the node from itself in the Pod's cgroup", isOneOf("bpf_override_return", "bpf_probe_write_user"), true},
 		// A page of a file that does not come holds up the end of everybody's probes.
 		{"sleeps for as long as a file of the Pod takes", isOneOf("bpf_copy_from_user", "bpf_copy_from_user_task"), true},
 		{"sees the task that happens to run, which may be of any namespace", seesTask, in.besides},
@@ -158,6 +163,16 @@ func isKfuncOfPods(name string) bool {
 		}
 	}
 	return slices.Contains([]string{"bpf_refcount_acquire_impl", "bpf_refcount_acquire"}, name)
+}
+
+// fitDecision denies hooks by which a program answers in place of the kernel for a task. The tasks
+// of a Pod are not only its own: the container runtime begins in the Pod's cgroup with all rights of
+// the node, at every start and every exec, and asks the kernel to take them away.
+func fitDecision(r *denials, id v1alpha1.Identity, at string, a v1alpha1.Attachment, h hook.Hook) {
+	if h.Guardable() && h.Risk == hook.Control {
+		r.add("inspect/scope", at+".hook", "use a hook that observes, such as fexit or tracepoint, or use a "+v1alpha1.KindClusterBpfApplication,
+			"%s decides for the container runtime, too, which takes rights of the node from itself in the Pod's cgroup, so that a %s could keep them for its Pods", a.Hook, id.Kind)
+	}
 }
 
 // fitOffset denies a probe in the middle of a function. It is written into a file that Pods of other
