@@ -154,10 +154,11 @@ func seesTask(name string) bool {
 // numbers: nothing of it leads to another namespace. bpf_obj_new and bpf_percpu_obj_new are none:
 // all programs of the node share one allocator (bpf_global_ma), which clears nothing, so that an
 // object holds what another namespace's program freed. Neither are bpf_strlen and its like, which
-// read at any address.
+// read at any address, or bpf_local_irq_save and bpf_preempt_disable: a program that then loops
+// takes its CPU from everybody.
 func isKfuncOfPods(name string) bool {
 	for _, prefix := range []string{"bpf_dynptr_", "bpf_iter_num_", "bpf_list_", "bpf_rbtree_", "bpf_obj_drop", "bpf_percpu_obj_drop", "bpf_xdp_metadata_rx_", "bpf_session_",
-		"bpf_rcu_read_", "bpf_preempt_", "bpf_local_irq_", "bpf_arena_"} {
+		"bpf_rcu_read_", "bpf_arena_"} {
 		if strings.HasPrefix(name, prefix) {
 			return true
 		}
