@@ -23,6 +23,11 @@ func TestACallLeadsANamespaceNowhereElse(t *testing.T) {
 		{"bpf_probe_read_user", true, false, false},
 		{"bpf_current_task_under_cgroup", true, false, true},
 		{"bpf_sk_lookup_tcp", false, false, false},
+		{"bpf_get_socket_uid", true, false, true},
+		{"bpf_skb_cgroup_id", true, false, true},
+		{"bpf_tcp_sock", true, false, true},
+		{"bpf_skc_to_tcp_sock", true, false, true},
+		{"bpf_sk_storage_get", true, false, true},
 		{"bpf_skc_lookup_tcp", false, false, false},
 		{"bpf_copy_from_user", false, false, false},
 		{"bpf_set_retval", false, false, false},
@@ -58,6 +63,15 @@ func TestACallLeadsANamespaceNowhereElse(t *testing.T) {
 					t.Errorf("%s calls %s on %s: %v, want it allowed: %v", kind, c.call, hook, r.reasons, ok)
 				}
 			}
+		}
+	}
+	// What goes out is its own Pod's.
+	for hook, want := range map[string]int{"tcx/egress": 0, "tc/egress": 0, "tc/ingress": 1, "cgroup_skb/ingress": 0} {
+		r := &denials{}
+		fitScope(r, v1alpha1.Identity{Kind: v1alpha1.KindBpfApplication}, []v1alpha1.Program{{Name: "p", Attach: []v1alpha1.Attachment{{Hook: hook, Pods: &v1alpha1.Pods{}}}}},
+			bytecode.Facts{Programs: []bytecode.Program{{Name: "p", Helpers: []string{"bpf_get_socket_uid"}}}})
+		if len(r.reasons) != want {
+			t.Errorf("on %s: %v, want %d", hook, r.reasons, want)
 		}
 	}
 	// One that may be tail called counts, whatever names it.

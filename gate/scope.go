@@ -99,12 +99,16 @@ type others struct {
 	// handed: one that uses a socket of a Pod which it was handed (SCM_RIGHTS of unix(7)). A socket
 	// stays in the cgroup of the task that made it.
 	handed bool
+	// sent: a packet that comes in may have the socket that sent it, in another Pod. The kernel keeps
+	// it with the packet between network namespaces until it routes the packet (skb_scrub_packet).
+	sent bool
 }
 
 // at adds those of a hook.
 func (o others) at(h hook.Hook) others {
 	o.besides = o.besides || !h.Guardable() && hook.SubjectOf(h.Name, "") != hook.Current
 	o.handed = o.handed || slices.Contains([]ebpf.ProgramType{ebpf.CGroupSock, ebpf.CGroupSockAddr, ebpf.CGroupSockopt}, h.ProgramType)
+	o.sent = o.sent || h.ProgramType == ebpf.SchedCLS && strings.HasSuffix(h.Name, "/ingress")
 	return o
 }
 
@@ -126,6 +130,7 @@ func fitCalls(r *denials, id v1alpha1.Identity, at string, p bytecode.Program, i
 		{"sees the task that happens to run, which may be of any namespace", seesTask, in.besides},
 		{"reads memory of the task that uses a socket, which may be of another namespace and was handed it", isOneOf("bpf_probe_read_user", "bpf_probe_read_user_str"),
 			in.handed && !in.besides},
+		{"looks at the socket of a packet that comes in, which may be the sender's in another namespace", seesSocket, in.sent},
 	} {
 		if by := slices.DeleteFunc(slices.Clone(p.Helpers), func(name string) bool { return !c.is(name) }); c.when && len(by) > 0 {
 			denyProgram(r, id, at, p, c.does, by)
@@ -148,6 +153,13 @@ func seesTask(name string) bool {
 	return strings.HasPrefix(name, "bpf_get_current_") || strings.HasPrefix(name, "bpf_probe_read") ||
 		slices.Contains([]string{"bpf_current_task_under_cgroup", "bpf_get_task_stack", "bpf_get_stack", "bpf_get_stackid", "bpf_send_signal", "bpf_send_signal_thread",
 			"bpf_get_ns_current_pid_tgid", "bpf_probe_write_user", "bpf_task_pt_regs", "bpf_get_cgroup_classid", "bpf_skb_cgroup_classid"}, name)
+}
+
+// seesSocket reports whether a helper is about the socket of a packet, its owner or its cgroup.
+func seesSocket(name string) bool {
+	return strings.HasPrefix(name, "bpf_skc_to_") || strings.HasPrefix(name, "bpf_sk_storage_") || slices.Contains([]string{"bpf_get_socket_uid", "bpf_get_socket_cookie",
+		"bpf_get_netns_cookie", "bpf_skb_cgroup_id", "bpf_skb_ancestor_cgroup_id", "bpf_skb_under_cgroup", "bpf_sk_cgroup_id", "bpf_sk_ancestor_cgroup_id",
+		"bpf_sk_fullsock", "bpf_tcp_sock", "bpf_get_listener_sock"}, name)
 }
 
 // isKfuncOfPods reports whether a kfunc works on memory of the program, on its packet, or on
