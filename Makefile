@@ -23,6 +23,8 @@ LONGEST := ./test/integration ./agent ./test/integration/admission ./test/chart
 # them and triple their time; what they have in common with others, it sees in the tests of those.
 SEQUENTIAL := ./api/... ./bytecode/... ./convert/... ./hook/... ./intent/... ./release/... ./schemas/... ./test/arch ./test/argocd ./test/chart ./test/docs ./cmd/skep/internal/migrate
 RACED = $(filter-out $(shell go list $(SEQUENTIAL)),$(shell go list $(LONGEST) && go list ./...))
+# How many packages test-race tests at once: the longest wait for a cluster half of their time.
+ATONCE ?= $(shell echo $$(($$(nproc) * 3 / 2)))
 # Flags for the demo, such as ARGS=--keep.
 ARGS ?=
 # Where images and release push to, such as PUSH=registry.example.com/team.
@@ -105,7 +107,7 @@ test-gitops: assets ## Have a commit reach programs on three nodes by Flux's own
 test-race: assets ## Run every test, under the race detector where it can find something (needs a C compiler)
 	@$(NOTE_ROOT)
 	@go test -timeout 25m $(TESTFLAGS) $(SEQUENTIAL); sequential=$$?; \
-	CGO_ENABLED=1 go test -race -timeout 40m $(TESTFLAGS) $(RACED) && exit $$sequential
+	CGO_ENABLED=1 go test -race -p $(ATONCE) -timeout 40m $(TESTFLAGS) $(RACED) && exit $$sequential
 	@$(NOTE_ROOT)
 
 test-e2e: assets ## Install Skep into a real cluster of one node by the commands of docs/getting-started-cluster.md and docs/pods.md (root, containerd)
@@ -130,7 +132,7 @@ corpus: ## Run the objects of test/corpus, and some that nobody here wrote, on L
 	go run ./test/corpus/gather bin/corpus
 	@$(NOTE_ROOT)
 	@($(CAN_VM)) || echo '$(NO_VM)' >&2
-	SKEP_VM_PACKAGES=test/corpus SKEP_VM_KERNELS="$$( ($(CAN_VM)) && echo own,6.12 || echo own)" go test -v -count 1 -timeout 25m ./test/kernel -run OtherKernels
+	SKEP_VM_PACKAGES=test/corpus SKEP_VM_TIMEOUT=40m SKEP_VM_KERNELS="$$( ($(CAN_VM)) && echo own,6.12 || echo own)" go test -v -count 1 -timeout 60m ./test/kernel -run OtherKernels
 
 # Without a bound on it, the search for a smaller input of the same coverage takes
 # most of the time: one target ran 134 inputs a minute.

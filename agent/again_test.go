@@ -1,6 +1,7 @@
 package agent_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -9,11 +10,13 @@ import (
 	"testing"
 	"time"
 
+	"github.com/cilium/ebpf/btf"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
 	"github.com/skep-dev/skep/agent"
 	"github.com/skep-dev/skep/api/v1alpha1"
+	"github.com/skep-dev/skep/test/harness/await"
 )
 
 // reload unloads a module and loads it again, as only a virtual machine of test/kernel lets
@@ -141,6 +144,38 @@ func TestAKprobeIsOnTheFunctionThatIsNamedOrNone(t *testing.T) {
 		if err == nil || !strings.Contains(err.Error(), "the kernel has no function sys_getpgid") || !strings.Contains(err.Error(), "near it") || !strings.Contains(err.Error(), "hook ksyscall") {
 			t.Errorf("the agent says %v", err)
 		}
+	}
+}
+
+// TestWhatIsNotTracedFiresNothing names a function of the kernel that ftrace has no place in. The kernel
+// says that it is busy.
+func TestWhatIsNotTracedFiresNothing(t *testing.T) {
+	needKernel(t)
+	needHook(t, "fentry")
+	const untraced = "blk_account_io_done"
+	types, err := btf.LoadKernelSpec()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var function *btf.Func
+	traced, err := os.ReadFile("/sys/kernel/tracing/available_filter_functions")
+	if err != nil || types.TypeByName(untraced, &function) != nil || strings.Contains(string(traced), "\n"+untraced+"\n") {
+		t.Skipf("SKIPPED: this kernel has no function %s that cannot be traced: %v", untraced, err)
+	}
+	w := newWorld(t)
+	a, _ := w.start()
+	w.give(a, w.version("1", v1alpha1.Attachment{Hook: "fentry", Functions: &v1alpha1.Functions{Names: []string{untraced}}}))
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	// The first reconcile may have looked at the functions of the kernel for long enough.
+	err = await.Until(ctx, time.Millisecond, func() error {
+		if err := a.Settled(ctx); err == nil || !strings.Contains(err.Error(), "the kernel has a function "+untraced+" and cannot trace it") {
+			return fmt.Errorf("the agent says %w", err)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Error(err)
 	}
 }
 

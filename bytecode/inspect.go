@@ -16,7 +16,7 @@ import (
 // InspectorRevision names the rules that turn an object into Facts. It is
 // raised when the same object would yield other facts: facts are remembered by
 // it.
-const InspectorRevision = "5"
+const InspectorRevision = "6"
 
 // DefaultCPUs is how many possible CPUs per-CPU maps are counted for where
 // nobody says: a large machine of today, so that estimates err on the high side.
@@ -138,7 +138,7 @@ func gather(object *objectfile.Object, opts Options) (Facts, error) {
 	}
 	var all needs
 	for _, name := range sortedKeys(spec.Programs) {
-		p, err := inspectProgram(spec, name)
+		p, err := inspectProgram(object, name)
 		if err != nil {
 			return Facts{}, err
 		}

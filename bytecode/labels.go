@@ -4,6 +4,8 @@ import (
 	"encoding/json"
 	"fmt"
 	"strings"
+
+	"github.com/cilium/ebpf"
 )
 
 // The labels of bpfman's bytecode image format; package image, which may import
@@ -182,6 +184,9 @@ func programLabels(p Program) []string {
 	switch {
 	case kernel == "":
 		return nil
+	case p.Hook == "socket":
+		// What the object says, and what Skep loads it as.
+		return []string{kernelTypeLabel(ebpf.SocketFilter.String()), kernel, "tcx"}
 	case strings.HasPrefix(p.Hook, "tcx/"):
 		return []string{"tcx", kernel}
 	case kernel == "tc":

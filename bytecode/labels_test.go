@@ -23,6 +23,7 @@ func labelled() bytecode.Facts {
 			{Name: "count", Type: "XDP", Hook: "xdp"},
 			{Name: "shape", Type: "SchedCLS", Hook: "tcx/egress"},
 			{Name: "classic", Type: "SchedCLS"},
+			{Name: "filter", Type: "SchedCLS", Hook: "socket"},
 			{Name: "watch", Type: "TracePoint", Hook: "tracepoint"},
 			{Name: "enter", Type: "Kprobe", Hook: "kprobe.multi"},
 			{Name: "leave", Type: "Kprobe", Hook: "uretprobe"},
@@ -41,7 +42,7 @@ func labelled() bytecode.Facts {
 
 func TestLabels(t *testing.T) {
 	want := map[string]string{
-		image.LabelPrograms: `{"before":"fentry","classic":"tc","count":"xdp","enter":"kprobe","leave":"uretprobe","shape":"tcx","typed":"tracing","watch":"tracepoint"}`,
+		image.LabelPrograms: `{"before":"fentry","classic":"tc","count":"xdp","enter":"kprobe","filter":"socket_filter","leave":"uretprobe","shape":"tcx","typed":"tracing","watch":"tracepoint"}`,
 		image.LabelMaps:     `{"counts":"per_cpu_array","events":"ringbuf","new":"maptype(77)"}`,
 	}
 	if diff := cmp.Diff(want, bytecode.Labels(labelled())); diff != "" {
@@ -105,6 +106,7 @@ func TestCompareLabels(t *testing.T) {
 		"the kernel's type of a kprobe":        {labels: with(image.LabelPrograms, "enter", "probe")},
 		"tc for a program that TCX takes":      {labels: with(image.LabelPrograms, "shape", "tc")},
 		"tcx for a program that tc takes":      {labels: with(image.LabelPrograms, "classic", "tcx")},
+		"what Skep loads a socket filter as":   {labels: with(image.LabelPrograms, "filter", "tc")},
 		"tracepoint for one with BTF":          {labels: with(image.LabelPrograms, "typed", "tracepoint")},
 		"kprobe for a uretprobe":               {labels: with(image.LabelPrograms, "leave", "kprobe"), want: [][4]string{{`io.ebpf.programs["leave"]`, "kprobe", "uretprobe", "claims that program"}}},
 		"a function of no type as a program":   {labels: with(image.LabelPrograms, "called", "xdp"), want: [][4]string{{`io.ebpf.programs["called"]`, "xdp", "", "claims that program"}}},

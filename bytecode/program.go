@@ -38,9 +38,14 @@ type inspected struct {
 }
 
 // inspectProgram reads one linked program.
-func inspectProgram(spec *ebpf.CollectionSpec, name string) (*inspected, error) {
+func inspectProgram(object *objectfile.Object, name string) (*inspected, error) {
+	spec := object.Spec
 	s := spec.Programs[name]
 	row, target, _ := hook.FromSection(s.SectionName)
+	if object.SocketFilters[name] {
+		// Whatever follows the word in the name of the section.
+		row, _ = hook.Lookup("socket")
+	}
 	license := cutNUL(s.License)
 	p := &inspected{
 		facts: Program{

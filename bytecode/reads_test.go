@@ -9,6 +9,7 @@ import (
 	"github.com/cilium/ebpf/asm"
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/skep-dev/skep/bytecode/objectfile"
 	"github.com/skep-dev/skep/hook"
 	"github.com/skep-dev/skep/test/corpus"
 	"github.com/skep-dev/skep/test/fixture/programs"
@@ -18,9 +19,10 @@ import (
 func inspectedOne(t *testing.T, kind ebpf.ProgramType, section string, insns ...asm.Instruction) Program {
 	t.Helper()
 	insns[0] = insns[0].WithSymbol("f")
-	p, err := inspectProgram(&ebpf.CollectionSpec{Programs: map[string]*ebpf.ProgramSpec{
+	spec := &ebpf.CollectionSpec{Programs: map[string]*ebpf.ProgramSpec{
 		"f": {Name: "f", Type: kind, SectionName: section, License: "GPL", Instructions: append(insns, asm.Mov.Imm(asm.R0, 0), asm.Return())},
-	}}, "f")
+	}}
+	p, err := inspectProgram(&objectfile.Object{Spec: spec}, "f")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -360,6 +360,7 @@ func TestWhatIsRefusedSaysWhy(t *testing.T) {
 		"a function the object lacks":                              {app(count, "nope", onEth0()), "inspect/program", "spec.programs[0].name", "count_packets"},
 		"a hook that does not exist":                               {app(count, "count_packets", v1alpha1.Attachment{Hook: "xpd"}), "shape/hook", "spec.programs[0].attach[0].hook", `"xpd" is not known`},
 		"a hook the agent does not attach":                         {app(count, "count_packets", v1alpha1.Attachment{Hook: "freplace", Functions: &v1alpha1.Functions{Names: []string{"f"}}}), "shape/hook", "spec.programs[0].attach[0].hook", "does not attach it: it replaces a function of another program"},
+		"a socket filter at a socket":                              {app(w.signed("xdp_contents"), "on_socket"), "shape/hook", "spec.programs[0].attach[0].hook", "use tcx/ingress and tcx/egress, where it sees each packet"},
 		"a hook for another program type":                          {app(count, "count_packets", v1alpha1.Attachment{Hook: "tcx/ingress", Interfaces: onEth0().Interfaces}), "inspect/hook", "spec.programs[0].attach[0].hook", "type XDP"},
 		"a program for a device map at an interface":               {app(w.signed("xdp_map_entries"), "at_device", onEth0()), "inspect/hook", "spec.programs[0]", "entries of a devmap"},
 		"a program for a CPU map by its section":                   {app(w.signed("xdp_map_entries"), "at_cpu", v1alpha1.Attachment{Interfaces: onEth0().Interfaces}), "inspect/hook", "spec.programs[0]", "entries of a cpumap"},

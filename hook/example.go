@@ -13,6 +13,7 @@ func Examples() []Example {
 		{"tc/ingress", "tcx/ingress", "", `interfaces: {names: ["en*"], exclude: [eno1]}`},
 		{"tc/ingress", "tc/ingress", "", "interfaces: {names: [eth0]}"},
 		{"tc", "tcx/egress", "", "interfaces: {names: [eth0]}"},
+		{"socket", "tcx/ingress", "", "interfaces: {names: [eth0]}"},
 		{"raw_tp/sched_switch", "raw_tp", "tracepoint: sched_switch", ""},
 		{"tp_btf/sched_switch", "tp_btf", "tracepoint: sched_switch", ""},
 		{"tracepoint/syscalls/sys_enter_execve", "tracepoint", "tracepoint: syscalls/sys_enter_execve", ""},

@@ -18,7 +18,7 @@ var obstacles = map[ebpf.ProgramType]obstacle{
 	ebpf.LSM: {"the library that loads programs cannot name the LSM hook to the kernel for a cgroup",
 		"lsm with pods, which denies by a negative error in place of 0"},
 	ebpf.SocketFilter: {"a process attaches it to a socket of its own (SO_ATTACH_BPF), and it ends with that process",
-		"tcx/ingress and tcx/egress, with the same context: return TCX_NEXT in place of a number of bytes"},
+		"tcx/ingress and tcx/egress, where it sees each packet, and the packet goes on whatever it returns"},
 	ebpf.SkSKB:       ofSocketMaps,
 	ebpf.SkMsg:       ofSocketMaps,
 	ebpf.SkReuseport: {"a process attaches it to the sockets that it shares a port with (SO_ATTACH_REUSEPORT_EBPF)", "sk_lookup, which chooses the socket of a new connection"},

@@ -67,7 +67,14 @@ func tracefsMounted() bool {
 
 // tracing attaches where the program was loaded for: its target is in it.
 func tracing(h hook.Hook, r Request) (kernel.Held, error) {
-	return link.AttachTracing(link.TracingOptions{Program: r.Program, AttachType: h.AttachType})
+	l, err := link.AttachTracing(link.TracingOptions{Program: r.Program, AttachType: h.AttachType})
+	if errors.Is(err, unix.EBUSY) && h.TakesFunctions() && r.Host.Functions != nil {
+		// A function that begins with no place for ftrace (bpf_arch_text_poke of arch/x86/net/bpf_jit_comp.c).
+		if untraced := r.Host.Functions.Explain("", r.Attachment.Function); untraced != nil {
+			return nil, fmt.Errorf("%w: %w", ErrTarget, untraced)
+		}
+	}
+	return l, err
 }
 
 // missing marks an error that says there is no such tracepoint or file.

@@ -87,6 +87,11 @@ func prepare(o intent.Opened, object []byte, loads loader) (*Prepared, error) {
 			return nil, fmt.Errorf("prepare programs of %s: %w", p.Application, err)
 		}
 	}
+	for name := range read.SocketFilters {
+		if err := observe(spec.Programs[name]); err != nil {
+			return nil, fmt.Errorf("prepare program %s of %s: %w", name, p.Application, err)
+		}
+	}
 	programs, err := instances(spec, p.Programs, loads)
 	if err != nil {
 		return nil, fmt.Errorf("prepare programs of %s: %w", p.Application, err)

@@ -34,6 +34,8 @@ type Object struct {
 	// and whether it can do without: programs have pointers that the verifier knows, and no
 	// bare addresses.
 	TypedKsyms map[string]bool
+	// SocketFilters are the programs whose sections make them socket filters.
+	SocketFilters map[string]bool
 	// License is what the licence section says, or empty. Programs have it too;
 	// an object without programs has it nowhere else.
 	License string
@@ -43,6 +45,9 @@ type Object struct {
 // cilium/ebpf takes less: weak map definitions, such as those of usdt.bpf.h,
 // weak __kconfig variables, __kconfig variables behind a typedef, and variables
 // of the kernel that have a type.
+//
+// Socket filters become programs of traffic control, which have the same context and all of
+// their helpers (docs/adr/0075-a-socket-filter-observes-a-device.md).
 func Read(object []byte) (*Object, error) {
 	bound, err := Bind(object)
 	if err != nil {
@@ -174,10 +179,14 @@ func (b *Bound) Parse() (*Object, error) {
 			return nil, fmt.Errorf("section %s: %w", KconfigSection, err)
 		}
 	}
-	for _, p := range spec.Programs {
+	filters := map[string]bool{}
+	for name, p := range spec.Programs {
 		b.hide(p.Instructions)
+		if p.Type == ebpf.SocketFilter {
+			p.Type, filters[name] = ebpf.SchedCLS, true
+		}
 	}
-	return &Object{Spec: spec, WeakKconfig: b.weak, TypedKsyms: b.typed, License: b.license}, nil
+	return &Object{Spec: spec, WeakKconfig: b.weak, TypedKsyms: b.typed, SocketFilters: filters, License: b.license}, nil
 }
 
 // hide makes hidden functions static, as libbpf does: the kernel then checks them for the

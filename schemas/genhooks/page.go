@@ -25,6 +25,8 @@ attachment](#from-a-section-to-an-attachment) has an example for each kind.
   no program type either, the program gets the hook's type, and the kernel verifies it as that.
 - A leading ` + "`?`" + `, by which libbpf does not load a program unless asked, changes nothing: the definition lists what is loaded.
 - ` + "`SEC(\"xdp/devmap\")` and `SEC(\"xdp/cpumap\")`" + ` are for entries of maps. Such a program attaches nowhere, and no definition lists it.
+- ` + "`SEC(\"socket\")`" + ` is a socket filter. It attaches to ` + "`tcx/*`, `tc/*` or `netkit/*`" + `, which the definition names: it sees each packet, and the packet
+  goes on whatever it returns ([ADR 75](adr/0075-a-socket-filter-observes-a-device.md)).
 
 | column | |
 |---|---|

@@ -14,6 +14,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
@@ -73,6 +74,12 @@ func TestPackagesOnOtherKernels(t *testing.T) {
 		t.Fatal(err)
 	}
 	init := build(t, filepath.Join(work, "init"), "build", "./init")
+	timeout := testBound
+	if said := os.Getenv("SKEP_VM_TIMEOUT"); said != "" {
+		if timeout, err = time.ParseDuration(said); err != nil {
+			t.Fatal(err)
+		}
+	}
 	tests := map[string]built{}
 	for _, entry := range packages() {
 		dir, pattern, _ := strings.Cut(entry, "=")
@@ -81,7 +88,7 @@ func TestPackagesOnOtherKernels(t *testing.T) {
 		}
 		name := strings.ReplaceAll(dir, "/", "-")
 		out := filepath.Join(work, name)
-		tests[name] = built{path: out, Test: Test{Binary: build(t, out, "test", "-c", filepath.Join(root, dir)), Setting: Setting{Dir: dir, Run: pattern, Bench: os.Getenv("SKEP_VM_BENCH")}}}
+		tests[name] = built{path: out, Test: Test{Binary: build(t, out, "test", "-c", filepath.Join(root, dir)), Setting: Setting{Dir: dir, Run: pattern, Bench: os.Getenv("SKEP_VM_BENCH"), Timeout: timeout}}}
 	}
 	var mu sync.Mutex
 	seen := map[string]map[string]conformance.Outcome{}
@@ -113,7 +120,7 @@ func TestPackagesOnOtherKernels(t *testing.T) {
 func here(t *testing.T, tests map[string]built) (map[string]Result, string) {
 	results := map[string]Result{}
 	for _, name := range slices.Sorted(maps.Keys(tests)) {
-		cmd := exec.CommandContext(t.Context(), tests[name].path, "-test.v", "-test.short", "-test.timeout=10m", "-test.run="+tests[name].Run)
+		cmd := exec.CommandContext(t.Context(), tests[name].path, "-test.v", "-test.short", "-test.timeout="+tests[name].Timeout.String(), "-test.run="+tests[name].Run)
 		cmd.Dir = filepath.Join(root, tests[name].Dir)
 		out, err := cmd.CombinedOutput()
 		if cmd.ProcessState == nil {

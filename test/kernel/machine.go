@@ -61,13 +61,18 @@ type Setting struct {
 	Run string
 	// Bench chooses benchmarks as go test -bench does; empty for none.
 	Bench string
+	// Timeout ends the tests of one binary.
+	Timeout time.Duration
 }
 
 // The bounds of a machine. Under emulation on a busy processor the kernel takes half a
 // minute to its first test, and the tests a few minutes.
 const (
 	bootBound = 3 * time.Minute
-	runBound  = 15 * time.Minute
+	// testBound is a Setting's Timeout where nobody says, and restBound what a machine has beside
+	// the longest.
+	testBound = 10 * time.Minute
+	restBound = 5 * time.Minute
 )
 
 // errNotBooted says that a machine stopped, or was stopped, before its first test.
@@ -101,7 +106,11 @@ func (m Machine) boot(ctx context.Context, log io.Writer) (map[string]Result, er
 	if err := os.WriteFile(initrd, body, 0o600); err != nil {
 		return nil, fmt.Errorf("boot kernel: %w", err)
 	}
-	ctx, cancel := context.WithTimeout(ctx, runBound)
+	bound := restBound
+	for _, test := range m.Tests {
+		bound = max(bound, test.Timeout+restBound)
+	}
+	ctx, cancel := context.WithTimeout(ctx, bound)
 	defer cancel()
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)

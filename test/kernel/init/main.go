@@ -13,6 +13,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -67,7 +68,10 @@ func prepare() error {
 // run runs one test binary between two marks.
 func run(test string) {
 	name := filepath.Base(test)
-	var setting struct{ Dir, Run, Bench string }
+	var setting struct {
+		Dir, Run, Bench string
+		Timeout         time.Duration
+	}
 	body, err := os.ReadFile("/settings/" + name)
 	if err == nil {
 		err = json.Unmarshal(body, &setting)
@@ -76,7 +80,7 @@ func run(test string) {
 		fmt.Println("init:", err)
 	}
 	fmt.Println("SKEP-VM begin", name)
-	cmd := exec.CommandContext(context.Background(), test, "-test.v", "-test.short", "-test.timeout=10m", "-test.run="+setting.Run, "-test.bench="+setting.Bench)
+	cmd := exec.CommandContext(context.Background(), test, "-test.v", "-test.short", "-test.timeout="+setting.Timeout.String(), "-test.run="+setting.Run, "-test.bench="+setting.Bench)
 	cmd.Dir, cmd.Stdout, cmd.Stderr = "/"+setting.Dir, os.Stdout, os.Stdout
 	cmd.Env = append(os.Environ(), "PATH=/", "HOME=/tmp")
 	code := 0
