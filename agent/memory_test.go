@@ -80,8 +80,8 @@ func TestMapsOfAllTakeNoMoreThanTheNodeHas(t *testing.T) {
 		t.Errorf("the first is told %q, the small one %q", errorOf(a, first), errorOf(a, small))
 	}
 	refusal := errorOf(a, large)
-	for _, says := range []string{"load area/large: make maps: memory: it takes 2 MiB, and of the 4 MiB that this node has for maps 4 MiB are held: ",
-		"1 MiB by namespace area, 3 MiB by others; ", "use smaller maps (spec.maps.NAME.maxEntries), or have an administrator raise --map-memory"} {
+	for _, says := range []string{"load area/large: make maps and programs: memory: it takes 2 MiB, and of the 4 MiB that this node has for maps and programs 4 MiB are held: ",
+		"1 MiB by namespace area, 3 MiB by others; ", "use smaller maps (spec.maps.NAME.maxEntries) or smaller or fewer programs, or have an administrator raise --map-memory"} {
 		if !strings.Contains(refusal, says) {
 			t.Errorf("the large one is told %q, want %q", refusal, says)
 		}

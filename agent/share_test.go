@@ -467,7 +467,7 @@ func TestASharedMapCountsOnce(t *testing.T) {
 	if !isIn(a, owner) || !isIn(a, taker) {
 		t.Fatalf("the owner is told %q, the taker %q", errorOf(a, owner), errorOf(a, taker))
 	}
-	held := "of the 4 MiB that this node has for maps 3 MiB are held: "
+	held := "of the 4 MiB that this node has for maps and programs 3 MiB are held: "
 	if got := errorOf(a, third); !strings.Contains(got, held) {
 		t.Errorf("the third is told %q, want %q", got, held)
 	}

@@ -23,13 +23,25 @@ func TestACallLeadsANamespaceNowhereElse(t *testing.T) {
 		{"bpf_probe_read_user", true, false, false},
 		{"bpf_current_task_under_cgroup", true, false, true},
 		{"bpf_sk_lookup_tcp", false, false, false},
+		{"bpf_get_socket_uid", true, false, true},
+		{"bpf_skb_cgroup_id", true, false, true},
+		{"bpf_tcp_sock", true, false, true},
+		{"bpf_skc_to_tcp_sock", true, false, true},
+		{"bpf_sk_storage_get", true, false, true},
 		{"bpf_skc_lookup_tcp", false, false, false},
 		{"bpf_copy_from_user", false, false, false},
+		{"bpf_set_retval", false, false, false},
+		{"bpf_get_retval", true, true, true},
+		{"bpf_override_return", false, false, false},
+		{"bpf_probe_write_user", false, false, false},
 		{"kfunc bpf_dynptr_from_skb", true, true, true},
 		{"kfunc bpf_obj_drop_impl", true, true, true},
 		{"kfunc bpf_obj_new_impl", false, false, false},
 		{"kfunc bpf_percpu_obj_new_impl", false, false, false},
 		{"kfunc bpf_strnchr", false, false, false},
+		{"kfunc bpf_rcu_read_lock", true, true, true},
+		{"kfunc bpf_preempt_disable", false, false, false},
+		{"kfunc bpf_local_irq_save", false, false, false},
 		{"kfunc bpf_skb_ct_lookup", false, false, false},
 		{"kfunc bpf_cgroup_from_id", false, false, false},
 		{"kfunc bpf_task_from_pid", false, false, false},
@@ -53,6 +65,15 @@ func TestACallLeadsANamespaceNowhereElse(t *testing.T) {
 			}
 		}
 	}
+	// What goes out is its own Pod's.
+	for hook, want := range map[string]int{"tcx/egress": 0, "tc/egress": 0, "tc/ingress": 1, "cgroup_skb/ingress": 0} {
+		r := &denials{}
+		fitScope(r, v1alpha1.Identity{Kind: v1alpha1.KindBpfApplication}, []v1alpha1.Program{{Name: "p", Attach: []v1alpha1.Attachment{{Hook: hook, Pods: &v1alpha1.Pods{}}}}},
+			bytecode.Facts{Programs: []bytecode.Program{{Name: "p", Helpers: []string{"bpf_get_socket_uid"}}}})
+		if len(r.reasons) != want {
+			t.Errorf("on %s: %v, want %d", hook, r.reasons, want)
+		}
+	}
 	// One that may be tail called counts, whatever names it.
 	facts := bytecode.Facts{Programs: []bytecode.Program{{Name: "p", Type: "XDP"}, {Name: "q", Type: "XDP", Helpers: []string{"bpf_get_current_comm"}}}}
 	defined := []v1alpha1.Program{{Name: "p", Attach: []v1alpha1.Attachment{{Hook: "xdp", Pods: &v1alpha1.Pods{}}}}}
@@ -61,6 +82,35 @@ func TestACallLeadsANamespaceNowhereElse(t *testing.T) {
 		r := &denials{}
 		if fitScope(r, v1alpha1.Identity{Kind: v1alpha1.KindBpfApplication}, defined, facts); len(r.reasons) != want {
 			t.Errorf("beside a map of type %s: %v, want %d", maps, r.reasons, want)
+		}
+	}
+}
+
+// TestANamespaceDecidesNothingForTheRuntime has programs answer in place of the kernel for the tasks of
+// Pods. The container runtime is among these: it drops its rights in the Pod's cgroup.
+func TestANamespaceDecidesNothingForTheRuntime(t *testing.T) {
+	function := func(hook, name string) v1alpha1.Attachment {
+		return v1alpha1.Attachment{Hook: hook, Functions: &v1alpha1.Functions{Names: []string{name}}, Pods: &v1alpha1.Pods{}}
+	}
+	for sentence, c := range map[string]struct {
+		at      v1alpha1.Attachment
+		allowed bool
+	}{
+		"in place of a system call":      {function("fmod_ret", "__x64_sys_capset"), false},
+		"in place of a security module":  {function("fmod_ret", "security_sb_mount"), false},
+		"as one":                         {function("lsm", "sb_mount"), false},
+		"it sees a system call":          {function("fentry", "__x64_sys_capset"), true},
+		"it sees what one returns":       {function("fexit", "__x64_sys_capset"), true},
+		"it sees what a module is asked": {function("kprobe", "security_sb_mount"), true},
+		"it decides for sockets":         {v1alpha1.Attachment{Hook: "cgroup/connect4", Pods: &v1alpha1.Pods{}}, true},
+	} {
+		defined := []v1alpha1.Program{{Name: "p", Attach: []v1alpha1.Attachment{c.at}}}
+		for kind, ok := range map[string]bool{v1alpha1.KindBpfApplication: c.allowed, v1alpha1.KindClusterBpfApplication: true} {
+			r := &denials{}
+			fitScope(r, v1alpha1.Identity{Kind: kind}, defined, bytecode.Facts{Programs: []bytecode.Program{{Name: "p", Type: "UnspecifiedProgram"}}})
+			if (len(r.reasons) == 0) != ok {
+				t.Errorf("%s, of a %s: %v, want it allowed: %v", sentence, kind, r.reasons, ok)
+			}
 		}
 	}
 }

@@ -32,6 +32,7 @@ func fitScope(r *denials, id v1alpha1.Identity, programs []v1alpha1.Program, fac
 			h, _ := hook.Lookup(a.Hook)
 			guarded = guarded || h.Guardable()
 			runs[p.Name], some = runs[p.Name].at(h), some.at(h)
+			fitDecision(r, id, fmt.Sprintf("%s.attach[%d]", at, k), a, h)
 			fitOffset(r, id, fmt.Sprintf("%s.attach[%d]", at, k), a)
 			fitSubject(r, id, fmt.Sprintf("%s.attach[%d]", at, k), a, fact)
 		}
@@ -98,12 +99,16 @@ type others struct {
 	// handed: one that uses a socket of a Pod which it was handed (SCM_RIGHTS of unix(7)). A socket
 	// stays in the cgroup of the task that made it.
 	handed bool
+	// sent: a packet that comes in may have the socket that sent it, in another Pod. The kernel keeps
+	// it with the packet between network namespaces until it routes the packet (skb_scrub_packet).
+	sent bool
 }
 
 // at adds those of a hook.
 func (o others) at(h hook.Hook) others {
 	o.besides = o.besides || !h.Guardable() && hook.SubjectOf(h.Name, "") != hook.Current
 	o.handed = o.handed || slices.Contains([]ebpf.ProgramType{ebpf.CGroupSock, ebpf.CGroupSockAddr, ebpf.CGroupSockopt}, h.ProgramType)
+	o.sent = o.sent || h.ProgramType == ebpf.SchedCLS && strings.HasSuffix(h.Name, "/ingress")
 	return o
 }
 
@@ -116,11 +121,16 @@ func fitCalls(r *denials, id v1alpha1.Identity, at string, p bytecode.Program, i
 	}{
 		// They take the id of a network namespace, and a Pod's device has the node's as a peer.
 		{"finds sockets of other network namespaces", isOneOf("bpf_sk_lookup_tcp", "bpf_sk_lookup_udp", "bpf_skc_lookup_tcp"), true},
+		// A container runtime denies devices by a program at the container's cgroup, and those at the
+		// Pod's run after it.
+		{"can lift what another program at a cgroup denied, such as devices of the node", isOneOf("bpf_set_retval"), true},
+		{"decides for the container runtime, which takes rights of the node from itself in the Pod's cgroup", isOneOf("bpf_override_return", "bpf_probe_write_user"), true},
 		// A page of a file that does not come holds up the end of everybody's probes.
 		{"sleeps for as long as a file of the Pod takes", isOneOf("bpf_copy_from_user", "bpf_copy_from_user_task"), true},
 		{"sees the task that happens to run, which may be of any namespace", seesTask, in.besides},
 		{"reads memory of the task that uses a socket, which may be of another namespace and was handed it", isOneOf("bpf_probe_read_user", "bpf_probe_read_user_str"),
 			in.handed && !in.besides},
+		{"looks at the socket of a packet that comes in, which may be the sender's in another namespace", seesSocket, in.sent},
 	} {
 		if by := slices.DeleteFunc(slices.Clone(p.Helpers), func(name string) bool { return !c.is(name) }); c.when && len(by) > 0 {
 			denyProgram(r, id, at, p, c.does, by)
@@ -145,19 +155,37 @@ func seesTask(name string) bool {
 			"bpf_get_ns_current_pid_tgid", "bpf_probe_write_user", "bpf_task_pt_regs", "bpf_get_cgroup_classid", "bpf_skb_cgroup_classid"}, name)
 }
 
+// seesSocket reports whether a helper is about the socket of a packet, its owner or its cgroup.
+func seesSocket(name string) bool {
+	return strings.HasPrefix(name, "bpf_skc_to_") || strings.HasPrefix(name, "bpf_sk_storage_") || slices.Contains([]string{"bpf_get_socket_uid", "bpf_get_socket_cookie",
+		"bpf_get_netns_cookie", "bpf_skb_cgroup_id", "bpf_skb_ancestor_cgroup_id", "bpf_skb_under_cgroup", "bpf_sk_cgroup_id", "bpf_sk_ancestor_cgroup_id",
+		"bpf_sk_fullsock", "bpf_tcp_sock", "bpf_get_listener_sock"}, name)
+}
+
 // isKfuncOfPods reports whether a kfunc works on memory of the program, on its packet, or on
 // numbers: nothing of it leads to another namespace. bpf_obj_new and bpf_percpu_obj_new are none:
 // all programs of the node share one allocator (bpf_global_ma), which clears nothing, so that an
 // object holds what another namespace's program freed. Neither are bpf_strlen and its like, which
-// read at any address.
+// read at any address, or bpf_local_irq_save and bpf_preempt_disable: a program that then loops
+// takes its CPU from everybody.
 func isKfuncOfPods(name string) bool {
 	for _, prefix := range []string{"bpf_dynptr_", "bpf_iter_num_", "bpf_list_", "bpf_rbtree_", "bpf_obj_drop", "bpf_percpu_obj_drop", "bpf_xdp_metadata_rx_", "bpf_session_",
-		"bpf_rcu_read_", "bpf_preempt_", "bpf_local_irq_", "bpf_arena_"} {
+		"bpf_rcu_read_", "bpf_arena_"} {
 		if strings.HasPrefix(name, prefix) {
 			return true
 		}
 	}
 	return slices.Contains([]string{"bpf_refcount_acquire_impl", "bpf_refcount_acquire"}, name)
+}
+
+// fitDecision denies hooks by which a program answers in place of the kernel for a task. The tasks
+// of a Pod are not only its own: the container runtime begins in the Pod's cgroup with all rights of
+// the node, at every start and every exec, and asks the kernel to take them away.
+func fitDecision(r *denials, id v1alpha1.Identity, at string, a v1alpha1.Attachment, h hook.Hook) {
+	if h.Guardable() && h.Risk == hook.Control {
+		r.add("inspect/scope", at+".hook", "use a hook that observes, such as fexit or tracepoint, or use a "+v1alpha1.KindClusterBpfApplication,
+			"%s decides for the container runtime, too, which takes rights of the node from itself in the Pod's cgroup, so that a %s could keep them for its Pods", a.Hook, id.Kind)
+	}
 }
 
 // fitOffset denies a probe in the middle of a function. It is written into a file that Pods of other

@@ -15,7 +15,7 @@ import (
 	"github.com/skep-dev/skep/intent"
 )
 
-// Memory is the memory that this node has for maps, where it is limited.
+// Memory is the memory that this node has for maps and programs, where it is limited.
 type Memory struct {
 	// Limit is in bytes; 0 sets none.
 	Limit   int64
@@ -37,7 +37,7 @@ func (m *Memory) Claim(o intent.Opened, memory uint64) *plan.Claim {
 		c.Seniority = plan.Remembered
 	case held == 1:
 		// It runs beside what it replaces. Of two that run so, no third is owed room.
-		c.Seniority, c.Held = plan.Replacing, memoryNeed(kernel.MapMemory(m.live.Revisions)[payload.UID])
+		c.Seniority, c.Held = plan.Replacing, memoryNeed(kernel.Memory(m.live.Revisions)[payload.UID])
 	case held > 1:
 		c.Seniority = plan.Replacing
 	case ran:
@@ -61,15 +61,15 @@ func (m *Memory) Explain(key string, out *report.Outcome, pending error) error {
 // memoryNeed is a need of so many bytes for maps.
 func memoryNeed(bytes uint64) plan.Need { return plan.Need{Memory: int(bytes)} }
 
-// memoryOf is what the maps of one revision of an application may take, without those that
+// memoryOf is what the maps and programs of one revision of an application may take, without maps that
 // another application has.
 func (adm *Round) memoryOf(uid, revision string) plan.Need {
 	all := maps.Clone(adm.look.Set.Revisions)
 	all[uid] = map[string]*kernel.Revision{revision: all[uid][revision]}
-	return memoryNeed(kernel.MapMemory(all)[uid])
+	return memoryNeed(kernel.Memory(all)[uid])
 }
 
-// AdmitLoads grants the memory for maps to what is to be loaded: first to what is in
+// AdmitLoads grants the memory for maps and programs to what is to be loaded: first to what is in
 // the kernel, then to what this node remembers to have run, then to the oldest
 // application. What does not fit leaves the queue, and the next reconcile has the error.
 func (adm *Round) AdmitLoads() {
@@ -117,7 +117,7 @@ func (adm *Round) noteNoMemory(was, now error) {
 // of their loads as UID.
 func (adm *Round) memoryClaims() []plan.Claim {
 	var all []plan.Claim
-	here, memory := map[string]bool{}, kernel.MapMemory(adm.look.Set.Revisions)
+	here, memory := map[string]bool{}, kernel.Memory(adm.look.Set.Revisions)
 	for uid, revisions := range adm.look.Set.Revisions {
 		c := plan.Claim{UID: uid, Seniority: plan.Running, Need: memoryNeed(memory[uid])}
 		if app := adm.decisions.Application(uid); app != nil {
@@ -187,7 +187,7 @@ func (adm *Round) addMemory(now map[history.At]history.Record) {
 	if adm.Memory.Limit == 0 {
 		return
 	}
-	memory := kernel.MapMemory(adm.look.Set.Revisions)
+	memory := kernel.Memory(adm.look.Set.Revisions)
 	for uid, revisions := range adm.look.Set.Revisions {
 		one := history.Record{UID: uid, Hook: plan.MapMemory().Hook}
 		for name := range revisions {

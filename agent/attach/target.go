@@ -81,7 +81,7 @@ func (host Host) holdIn(a plan.Attachment) (*heldTarget, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := p.answers(root); err != nil {
+	if err := p.answers(root, c.Process); err != nil {
 		p.close()
 		return nil, fmt.Errorf("find %s: %w: %w", a.Target, ErrTarget, err)
 	}
@@ -91,8 +91,9 @@ func (host Host) holdIn(a plan.Attachment) (*heldTarget, error) {
 // answers reports whether the file is on a file system of the node's own disks or memory, or on the
 // container's root. The kernel reads the page of a probe while it holds a lock of all processes
 // (register_for_each_vma of kernel/events/uprobes.c), so one that a container mounted, such as
-// FUSE or NFS, and an overlay of its own, would hold up the node.
-func (p *heldTarget) answers(root *os.File) error {
+// FUSE or NFS, and an overlay of its own, would hold up the node. An overlay is the runtime's where
+// that has it mounted: a container's process may have changed its root to one of its own.
+func (p *heldTarget) answers(root *os.File, of process.Process) error {
 	var fs unix.Statfs_t
 	if err := unix.Fstatfs(int(p.file.Fd()), &fs); err != nil {
 		return fmt.Errorf("look at its file system: %w", err)
@@ -103,8 +104,11 @@ func (p *heldTarget) answers(root *os.File) error {
 		if err := unix.Fstat(int(root.Fd()), &own); err != nil {
 			return fmt.Errorf("look at the root of the container: %w", err)
 		}
-		if own.Dev == p.stat.Dev {
-			return nil
+		if own.Dev != p.stat.Dev {
+			break
+		}
+		if is, err := of.IsMountedOutside(own.Dev); is || err != nil {
+			return err
 		}
 	case unix.EXT4_SUPER_MAGIC, unix.XFS_SUPER_MAGIC, unix.BTRFS_SUPER_MAGIC, unix.TMPFS_MAGIC, unix.F2FS_SUPER_MAGIC, unix.SQUASHFS_MAGIC, unix.EROFS_SUPER_MAGIC_V1, zfsMagic:
 		return nil

@@ -3,6 +3,7 @@ package attach
 import (
 	"debug/buildinfo"
 	"debug/elf"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
@@ -17,6 +18,7 @@ import (
 
 	"github.com/skep-dev/skep/agent/kernel"
 	"github.com/skep-dev/skep/agent/plan"
+	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/hook"
 )
 
@@ -71,7 +73,11 @@ func (f *Found) read(a plan.Attachment) error {
 		return missing(err)
 	}
 	if a.Container != "" && strings.HasPrefix(a.Hook, "uretprobe") {
-		if err := returnsOnStack(f.target.path()); err != nil {
+		err := returnsOnStack(f.target.path())
+		if err == nil && a.Application.Kind == v1alpha1.KindBpfApplication {
+			err = isUnwound(f.target.path())
+		}
+		if err != nil {
 			return fmt.Errorf("find %s: %w: %w", a.Target, ErrTarget, err)
 		}
 	}
@@ -102,6 +108,49 @@ func returnsOnStack(path string) error {
 		}
 		return nil
 	})
+}
+
+// isUnwound fails for a program or library through whose functions exceptions pass. The one that
+// looks for a handler follows the return addresses, finds that of a return probe, and aborts the
+// process (std::terminate of C++, and panics of Rust) in every container that runs the file, those of
+// other namespaces too. The C library has tables of handlers for cancelled threads alone.
+func isUnwound(path string) error {
+	return inBinary(path, "look for tables of exceptions", func(body io.ReaderAt) error {
+		file, err := readBinary(body)
+		if err != nil {
+			return err
+		}
+		if file.Section(".gcc_except_table") == nil || strings.HasPrefix(soname(file), "libc.so.") {
+			return nil
+		}
+		return errors.New("exceptions pass through its functions, which a return probe has abort the process, also those of other namespaces that run the same file; " +
+			"attach a uprobe, or use a " + v1alpha1.KindClusterBpfApplication)
+	})
+}
+
+// maxDynamic bounds what the dynamic linker is told, in entries.
+const maxDynamic = 4096
+
+// soname is the beginning of the name that a library of 64 bits says of itself; empty where it says
+// none. It reads that alone: the names of a file may be as large as it wishes.
+func soname(file *elf.File) string {
+	table := file.SectionByType(elf.SHT_DYNAMIC)
+	if table == nil || file.Class != elf.ELFCLASS64 || int(table.Link) >= len(file.Sections) {
+		return ""
+	}
+	entries := io.NewSectionReader(table.ReaderAt, 0, int64(min(table.Size, maxDynamic*16)))
+	for {
+		var one elf.Dyn64
+		if err := binary.Read(entries, file.ByteOrder, &one); err != nil || elf.DynTag(one.Tag) == elf.DT_NULL {
+			return ""
+		}
+		if elf.DynTag(one.Tag) == elf.DT_SONAME {
+			name := make([]byte, 16)
+			n, _ := file.Sections[table.Link].ReaderAt.ReadAt(name, int64(one.Val))
+			is, _, _ := strings.Cut(string(name[:n]), "\x00")
+			return is
+		}
+	}
 }
 
 // reachable fails where the process of the attachment cannot be found.

@@ -24,6 +24,16 @@ import (
 const (
 	firstWait   = 100 * time.Millisecond
 	longestWait = 10 * time.Second
+	// hungWait is longestWait of one for which the runtime hangs.
+	hungWait = 2 * time.Minute
+)
+
+// lookTimeout bounds the look at one sandbox or container. slowPause is how many times as long as that
+// took the runtime is then asked about no other one of the namespace, so that a namespace has a part
+// of the reader's time alone, however many of its containers hang.
+const (
+	lookTimeout = 3 * time.Second
+	slowPause   = 4
 )
 
 // maxEvents is how many events may wait. The list has what is lost beyond.
@@ -40,7 +50,7 @@ func NewCRI(o Options) (Source, error) {
 		return nil, fmt.Errorf("make source of containers: the endpoint %q is no absolute path of a socket, or no mount of cgroup2 is named", o.Endpoint)
 	}
 	read := func(ctx context.Context, st *state, starts Starts) {
-		r := &reader{looker: looker{opts: o, state: st}, socket: socket, starts: starts, retries: map[string]retry{}}
+		r := &reader{looker: looker{opts: o, state: st}, socket: socket, starts: starts, retries: map[string]retry{}, slow: map[string]time.Time{}}
 		r.read(ctx)
 	}
 	if o.NRI == "" {
@@ -73,6 +83,8 @@ type reader struct {
 	announced *sync.WaitGroup
 	// retries are when containers and sandboxes that are left out are looked at again.
 	retries map[string]retry
+	// slow are namespaces of which none is looked at before the time.
+	slow map[string]time.Time
 	// answered: the connection was of use.
 	answered bool
 }
@@ -81,8 +93,8 @@ type reader struct {
 type retry struct {
 	at   time.Time
 	wait time.Duration
-	// sandbox is that of a container.
-	sandbox string
+	// sandbox is that of a container, and namespace that of its pod.
+	sandbox, namespace string
 }
 
 // read reads until the context ends, over any number of connections.
@@ -252,16 +264,16 @@ func (r *reader) list(ctx context.Context) error {
 	if n := max(len(sandboxes.GetItems()), len(running.GetContainers())); n > maxContainers {
 		return fmt.Errorf("list containers: the runtime has %d, and at most %d are read", n, maxContainers)
 	}
-	ids := map[string]bool{}
+	ids, namespaces := map[string]bool{}, map[string]string{}
 	for _, one := range sandboxes.GetItems() {
-		ids[one.GetId()] = true
-		if err := r.look(ctx, one.GetId(), ""); err != nil {
+		ids[one.GetId()], namespaces[one.GetId()] = true, one.GetMetadata().GetNamespace()
+		if err := r.look(ctx, one.GetId(), "", namespaces[one.GetId()]); err != nil {
 			return err
 		}
 	}
 	for _, one := range running.GetContainers() {
 		ids[one.GetId()] = true
-		if err := r.look(ctx, one.GetId(), one.GetPodSandboxId()); err != nil {
+		if err := r.look(ctx, one.GetId(), one.GetPodSandboxId(), namespaces[one.GetPodSandboxId()]); err != nil {
 			return err
 		}
 	}
@@ -288,7 +300,7 @@ func (r *reader) happened(ctx context.Context, e *cri.ContainerEventResponse) er
 		case id:
 			sandbox = ""
 		}
-		return r.look(ctx, id, sandbox)
+		return r.look(ctx, id, sandbox, e.GetPodSandboxStatus().GetMetadata().GetNamespace())
 	case cri.ContainerEventType_CONTAINER_STOPPED_EVENT, cri.ContainerEventType_CONTAINER_DELETED_EVENT:
 		// What runs leaves with its process.
 		delete(r.retries, id)
@@ -304,7 +316,7 @@ func (r *reader) again(ctx context.Context) error {
 		if one.at.After(now) {
 			continue
 		}
-		if err := r.look(ctx, id, one.sandbox); err != nil {
+		if err := r.look(ctx, id, one.sandbox, one.namespace); err != nil {
 			return err
 		}
 	}
@@ -313,7 +325,12 @@ func (r *reader) again(ctx context.Context) error {
 
 // call makes one call within the time for it.
 func call[Q, A any](ctx context.Context, r *looker, of func(context.Context, Q, ...grpc.CallOption) (A, error), question Q) (A, error) {
-	ctx, stop := context.WithTimeout(ctx, r.opts.Timeout)
+	return callFor(ctx, r.opts.Timeout, of, question)
+}
+
+// callFor makes one call within a time.
+func callFor[Q, A any](ctx context.Context, timeout time.Duration, of func(context.Context, Q, ...grpc.CallOption) (A, error), question Q) (A, error) {
+	ctx, stop := context.WithTimeout(ctx, timeout)
 	defer stop()
 	return of(ctx, question)
 }

@@ -32,7 +32,7 @@ type faulty struct {
 	cri.UnimplementedRuntimeServiceServer
 	socket string
 	lists  atomic.Int64
-	// hangs is a container of which nothing is said.
+	// hangs begins the ids of containers and sandboxes of which nothing is said.
 	hangs string
 	// events are sent; nil where the runtime has none.
 	events     chan *cri.ContainerEventResponse
@@ -75,7 +75,19 @@ func (f *faulty) GetContainerEvents(q *cri.GetEventsRequest, to grpc.ServerStrea
 	}
 }
 
-func (f *faulty) PodSandboxStatus(_ context.Context, q *cri.PodSandboxStatusRequest) (*cri.PodSandboxStatusResponse, error) {
+// hang waits for the end of a call about what is not answered.
+func (f *faulty) hang(ctx context.Context, id string) error {
+	if f.hangs == "" || !strings.HasPrefix(id, f.hangs) {
+		return nil
+	}
+	<-ctx.Done()
+	return ctx.Err()
+}
+
+func (f *faulty) PodSandboxStatus(ctx context.Context, q *cri.PodSandboxStatusRequest) (*cri.PodSandboxStatusResponse, error) {
+	if err := f.hang(ctx, q.GetPodSandboxId()); err != nil {
+		return nil, err
+	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if a := f.sandbox[q.GetPodSandboxId()]; a != nil {
@@ -85,9 +97,8 @@ func (f *faulty) PodSandboxStatus(_ context.Context, q *cri.PodSandboxStatusRequ
 }
 
 func (f *faulty) ContainerStatus(ctx context.Context, q *cri.ContainerStatusRequest) (*cri.ContainerStatusResponse, error) {
-	if q.GetContainerId() == f.hangs {
-		<-ctx.Done()
-		return nil, ctx.Err()
+	if err := f.hang(ctx, q.GetContainerId()); err != nil {
+		return nil, err
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -398,6 +409,28 @@ func TestAContainerThatHangsTheRuntimeDelaysNoOther(t *testing.T) {
 	got := await(t, s, "the other container", has("good"))
 	if left := got.Skipped(); len(left) != 1 || left[0].ID != "hangs" || left[0].Reason != NoAnswer {
 		t.Errorf("skipped: %v", left)
+	}
+}
+
+// TestANamespaceWhosePodsHangDelaysNoOther has the runtime answer nothing about a hundred pods of one
+// namespace, which come first in its list.
+func TestANamespaceWhosePodsHangDelaysNoOther(t *testing.T) {
+	f := newFaulty(t, "good")
+	f.hangs = "hangs"
+	for i := range 100 {
+		id := fmt.Sprint("hangs-", i)
+		f.sandboxes = slices.Insert(f.sandboxes, 0, &cri.PodSandbox{Id: id, Metadata: &cri.PodSandboxMetadata{Namespace: "red"}})
+		f.containers = slices.Insert(f.containers, 0, &cri.Container{Id: id + "-main", PodSandboxId: id})
+	}
+	f.serve(t)
+	s := f.source(t, func(o *Options) { o.Timeout = time.Second })
+	began := time.Now()
+	got := await(t, s, "the other container", has("good"))
+	if took := time.Since(began); took > 5*time.Second {
+		t.Errorf("the other container is seen after %s", took)
+	}
+	if left := got.Skipped(); len(left) < 100 {
+		t.Errorf("%d are left out, want all that hang", len(left))
 	}
 }
 

@@ -12,14 +12,21 @@ import (
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// look reads a sandbox or a container that is not known, unless it was left out a moment ago.
-// It fails where the runtime does not answer at all.
-func (r *reader) look(ctx context.Context, id, sandbox string) error {
+// look reads a sandbox or a container that is not known, unless it was left out a moment ago, or
+// another one of its namespace took long. It fails where the runtime does not answer at all. One
+// that is not answered is no sign of that: a runtime may ask what the pod itself runs.
+func (r *reader) look(ctx context.Context, id, sandbox, namespace string) error {
 	if r.state.has(id) {
 		delete(r.retries, id)
 		return nil
 	}
-	if one, ok := r.retries[id]; ok && one.at.After(r.opts.Clock()) {
+	began := r.opts.Clock()
+	if one, ok := r.retries[id]; ok && one.at.After(began) {
+		return nil
+	}
+	if at, ok := r.slow[namespace]; ok && at.After(began) {
+		r.retries[id] = retry{at: at, wait: firstWait, sandbox: sandbox, namespace: namespace}
+		r.state.skip(Skipped{ID: id, Reason: NoAnswer, Err: errSlow})
 		return nil
 	}
 	var p Pod
@@ -27,10 +34,11 @@ func (r *reader) look(ctx context.Context, id, sandbox string) error {
 	if sandbox == "" {
 		p, err = r.lookAtSandbox(ctx, id)
 	} else {
-		p, err = r.lookAtBoth(ctx, id, sandbox)
+		p, err = r.lookAtBoth(ctx, id, sandbox, namespace)
 	}
 	if err == nil {
 		delete(r.retries, id)
+		delete(r.slow, namespace)
 		return nil
 	}
 	why := new(skip)
@@ -38,23 +46,28 @@ func (r *reader) look(ctx context.Context, id, sandbox string) error {
 		why = &skip{NoAnswer, err}
 	}
 	code := status.Code(err)
-	first := firstWait
+	first, longest := firstWait, longestWait
 	if code == codes.DeadlineExceeded {
 		// Where the runtime hangs for this one alone, the others come first.
-		first = longestWait
+		first, longest = longestWait, hungWait
+		now := r.opts.Clock()
+		r.slow[namespace] = now.Add(slowPause * now.Sub(began))
 	}
-	r.leaveOut(Skipped{ID: id, Pod: p, Reason: why.reason, Err: err}, sandbox, first)
-	if code == codes.DeadlineExceeded || code == codes.Unavailable {
+	r.leaveOut(Skipped{ID: id, Pod: p, Reason: why.reason, Err: err}, retry{sandbox: sandbox, namespace: namespace}, first, longest)
+	if code == codes.Unavailable {
 		return err
 	}
-	return nil
+	return ctx.Err()
 }
 
+// errSlow is why a container or sandbox was not looked at.
+var errSlow = errors.New("the runtime took long to answer for another one of its namespace; it is asked again soon")
+
 // leaveOut notes when to look again.
-func (r *reader) leaveOut(one Skipped, sandbox string, first time.Duration) {
-	next := retry{wait: first, sandbox: sandbox}
+func (r *reader) leaveOut(one Skipped, next retry, first, longest time.Duration) {
+	next.wait = first
 	if before, ok := r.retries[one.ID]; ok {
-		next.wait = max(first, min(2*before.wait, longestWait))
+		next.wait = max(first, min(2*before.wait, longest))
 	}
 	next.at = r.opts.Clock().Add(next.wait)
 	r.retries[one.ID] = next
@@ -63,7 +76,7 @@ func (r *reader) leaveOut(one Skipped, sandbox string, first time.Duration) {
 
 // lookAtSandbox reads a pod, and the process that holds its namespaces where there is one.
 func (r *looker) lookAtSandbox(ctx context.Context, id string) (Pod, error) {
-	answer, err := call(ctx, r, r.client.PodSandboxStatus, &cri.PodSandboxStatusRequest{PodSandboxId: id, Verbose: true})
+	answer, err := callFor(ctx, min(r.opts.Timeout, lookTimeout), r.client.PodSandboxStatus, &cri.PodSandboxStatusRequest{PodSandboxId: id, Verbose: true})
 	if err != nil {
 		return Pod{}, fmt.Errorf("read sandbox %.64q: %w", id, err)
 	}
@@ -111,9 +124,9 @@ func (r *looker) watch(found *confirmed, id string) error {
 }
 
 // lookAtBoth reads a container, and first its pod where that is not known.
-func (r *reader) lookAtBoth(ctx context.Context, id, sandbox string) (Pod, error) {
+func (r *reader) lookAtBoth(ctx context.Context, id, sandbox, namespace string) (Pod, error) {
 	if _, ok := r.state.pod(sandbox); !ok {
-		if err := r.look(ctx, sandbox, ""); err != nil {
+		if err := r.look(ctx, sandbox, "", namespace); err != nil {
 			return Pod{}, err
 		}
 	}
@@ -127,7 +140,7 @@ func (r *looker) lookAtContainer(ctx context.Context, id, sandbox string, announ
 	if !ok {
 		return Pod{}, skipFor(NoSandbox, fmt.Errorf("read container %.64q: its sandbox %.64q is left out", id, sandbox))
 	}
-	answer, err := call(ctx, r, r.client.ContainerStatus, &cri.ContainerStatusRequest{ContainerId: id, Verbose: true})
+	answer, err := callFor(ctx, min(r.opts.Timeout, lookTimeout), r.client.ContainerStatus, &cri.ContainerStatusRequest{ContainerId: id, Verbose: true})
 	if err != nil {
 		return p, fmt.Errorf("read container %.64q: %w", id, err)
 	}

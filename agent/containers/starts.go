@@ -2,6 +2,7 @@ package containers
 
 import (
 	"context"
+	"errors"
 	"sync"
 
 	"github.com/containerd/nri/pkg/api"
@@ -20,6 +21,9 @@ type Starts interface {
 	// Attach returns when all that is to be in the container before it starts is there, and when
 	// the context ends, which it does soon. The container is in the Snapshot.
 	Attach(ctx context.Context, c Container)
+	// Unseen is told of a container that was to wait, and of which the runtime did not answer in
+	// time. Chooses may leave out others of its namespace, whose starts would wait in vain, too.
+	Unseen(c Container)
 }
 
 // Announcer is a Source that may hear of containers before they start.
@@ -87,6 +91,9 @@ func (l *listener) starting(ctx context.Context, q *api.StartContainerRequest) {
 		return
 	}
 	if err := l.confirm(ctx, c); err != nil {
+		if errors.Is(ctx.Err(), context.DeadlineExceeded) {
+			l.starts.Unseen(c)
+		}
 		l.opts.Log.Info("a container that starts could not be looked at before; programs are attached in it soon after",
 			"id", c.ID, "pod", c.Pod.Namespace+"/"+c.Pod.Name, "error", err)
 		return

@@ -14,6 +14,7 @@ import (
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/link"
+	"github.com/containerd/nri/pkg/api"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/skep-dev/skep/agent/nri"
@@ -24,9 +25,11 @@ import (
 type hearer struct {
 	chooses func(Container) bool
 	attach  func(context.Context, Container)
-	// asked and attached are how often they were called.
-	asked, attached atomic.Int64
+	// asked, attached and unseen are how often they were called.
+	asked, attached, unseen atomic.Int64
 }
+
+func (l *hearer) Unseen(Container) { l.unseen.Add(1) }
 
 func (l *hearer) Chooses(c Container) bool {
 	l.asked.Add(1)
@@ -40,6 +43,31 @@ func (l *hearer) Attach(ctx context.Context, c Container) {
 	l.attached.Add(1)
 	if l.attach != nil {
 		l.attach(ctx, c)
+	}
+}
+
+// TestAContainerThatTheRuntimeDoesNotShowIsUnseen has the runtime not answer for one that starts.
+func TestAContainerThatTheRuntimeDoesNotShowIsUnseen(t *testing.T) {
+	f := newFaulty(t)
+	f.hangs = "hangs"
+	f.serve(t)
+	conn, err := dialCRI(f.socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = conn.Close() }()
+	heard, o := new(hearer), Options{}
+	o.fill()
+	l := &listener{looker: looker{opts: o, state: newState(func(...Pod) {}), client: cri.NewRuntimeServiceClient(conn)}, starts: heard}
+	for id, want := range map[string]int64{"hangs": 1, "unknown": 0} {
+		heard.unseen.Store(0)
+		ctx, stop := context.WithTimeout(t.Context(), 100*time.Millisecond)
+		l.starting(ctx, &api.StartContainerRequest{Pod: &api.PodSandbox{Id: id, Uid: "u", Namespace: "blue", Name: "web"},
+			Container: &api.Container{Id: id + "-main", PodSandboxId: id, Name: "main", Pid: 1}})
+		stop()
+		if heard.attached.Load() != 0 || heard.unseen.Load() != want {
+			t.Errorf("%s: attached in %d, unseen %d times, want %d", id, heard.attached.Load(), heard.unseen.Load(), want)
+		}
 	}
 }
 

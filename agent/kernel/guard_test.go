@@ -342,14 +342,7 @@ func TestAScopeIsFoundAgainAndIsARevisionsOwn(t *testing.T) {
 func TestScopesCountAsMemory(t *testing.T) {
 	s, _ := store(t)
 	guarded, plain := guardedTracer(t, strings.Repeat("a", 32)), tracer(t, "1")
-	with, err := guarded.Memory(nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	without, err := plain.Memory(nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	with, without := memory(t, guarded, nil), memory(t, plain, nil)
 	if with < without+guard.MaxMembers*16 {
 		t.Errorf("with a scope the maps take %d bytes, without one %d", with, without)
 	}

@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
 	"github.com/cilium/ebpf/btf"
 
 	"github.com/skep-dev/skep/agent/guard"
@@ -40,6 +41,8 @@ type Revision struct {
 	// memory is what each map may take, in bytes, by the kernel's id; mapIDs are those ids.
 	memory map[ebpf.MapID]uint64
 	mapIDs map[string]ebpf.MapID
+	// programs is what all programs take, in bytes.
+	programs uint64
 	// identities of instances.
 	identities map[string]identity
 }
@@ -111,7 +114,7 @@ func (r *Revision) Instance(id ebpf.ProgramID) (string, bool) {
 }
 
 func (r *Revision) index() error {
-	r.ids, r.identities = map[ebpf.ProgramID]string{}, map[string]identity{}
+	r.ids, r.identities, r.programs = map[ebpf.ProgramID]string{}, map[string]identity{}, 0
 	for pin, p := range r.all() {
 		info, err := p.Info()
 		if err != nil {
@@ -121,6 +124,9 @@ func (r *Revision) index() error {
 		if !ok {
 			return fmt.Errorf("read info of program %s: the kernel tells no id", pin)
 		}
+		// The kernel tells no size to a process without CAP_BPF, which could load none.
+		size, _ := info.TranslatedSize()
+		r.programs = addMemory(r.programs, memoryOfProgram(size/asm.InstructionSize))
 		name, _, isCopy := strings.Cut(pin, copySuffix)
 		r.ids[id] = unescape(name)
 		if !isCopy {

@@ -11,14 +11,41 @@ import (
 	"github.com/skep-dev/skep/bytecode/layout"
 )
 
-// MostMapMemory is the greatest figure of map memory, 32 TiB: what takes more counts
+// MostMapMemory is the greatest figure of memory, 32 TiB: what takes more counts
 // as that much, so that sums of figures stay numbers.
 const MostMapMemory = 1 << 45
 
-// Memory is what the maps may take, in bytes, that Load makes of the object when old
+// The kernel keeps a program's instructions, 8 bytes each, and what it made of them for the
+// processor, in whole pages, and for each line of the source where it lies.
+const instructionMemory, programMemory = 32, 2 * 4096
+
+// memoryOfProgram is what a program of so many instructions may take, in bytes.
+func memoryOfProgram(instructions int) uint64 {
+	return programMemory + instructionMemory*uint64(instructions)
+}
+
+// instructionsOf counts the instructions of a program and its functions, each of 8 bytes.
+func instructionsOf(spec *ebpf.ProgramSpec) int {
+	n := 0
+	for i := range spec.Instructions {
+		n += int(spec.Instructions[i].Width())
+	}
+	return n
+}
+
+// Memory is what the maps and programs may take, in bytes, that Load makes of the object when old
 // is the revision that runs now, or nil. Maps that are shared with old count nothing, nor
-// do those of other applications.
+// do those of other applications. Of sets of programs of which a node chooses one, all count.
 func (p *Prepared) Memory(old *Revision) (uint64, error) {
+	all, err := p.mapMemory(old)
+	for _, spec := range p.Spec.Programs {
+		all = addMemory(all, memoryOfProgram(instructionsOf(spec)))
+	}
+	return all, err
+}
+
+// mapMemory is Memory of the maps alone.
+func (p *Prepared) mapMemory(old *Revision) (uint64, error) {
 	cpus, err := countCPUs()
 	if err != nil {
 		return 0, err
@@ -75,10 +102,23 @@ func (r *Revision) weigh() error {
 	return nil
 }
 
-// MapMemory is what the maps of each application may take when they are full, in bytes and
-// by uid. A map counts once: for the application that made it, and where that is gone for
+// Memory is what the programs and maps of each application may take when the maps are full, in bytes
+// and by uid. A map counts once: for the application that made it, and where that is gone for
 // one of those that have it from there, the first by uid.
-func MapMemory(revisions map[string]map[string]*Revision) map[string]uint64 {
+func Memory(revisions map[string]map[string]*Revision) map[string]uint64 {
+	all := mapMemory(revisions)
+	for uid, of := range revisions {
+		for _, r := range of {
+			if r != nil {
+				all[uid] = addMemory(all[uid], r.programs)
+			}
+		}
+	}
+	return all
+}
+
+// mapMemory is Memory of the maps alone.
+func mapMemory(revisions map[string]map[string]*Revision) map[string]uint64 {
 	counted, all := map[ebpf.MapID]bool{}, map[string]uint64{}
 	for _, taken := range []bool{false, true} {
 		for _, uid := range slices.Sorted(maps.Keys(revisions)) {

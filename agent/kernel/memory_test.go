@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
 
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/intent"
@@ -28,12 +29,12 @@ func bigMapsThat(t *testing.T, update v1alpha1.MapUpdate, rows, perCPU uint32) *
 }
 
 func memoryOf(revisions map[string]*Revision) uint64 {
-	return MapMemory(map[string]map[string]*Revision{"uid": revisions})["uid"]
+	return mapMemory(map[string]map[string]*Revision{"uid": revisions})["uid"]
 }
 
 func memory(t *testing.T, p *Prepared, old *Revision) uint64 {
 	t.Helper()
-	found, err := p.Memory(old)
+	found, err := p.mapMemory(old)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -118,5 +119,54 @@ func TestFiguresOfMemoryAddUp(t *testing.T) {
 	}
 	if got := memoryOf(map[string]*Revision{"none": nil}); got != 0 {
 		t.Errorf("no revision takes %d", got)
+	}
+}
+
+// TestProgramsWeighWhatTheKernelKeepsOfThem loads a small program, and one of as many instructions as
+// the kernel takes in a tenth of a second, once for each of two scopes.
+func TestProgramsWeighWhatTheKernelKeepsOfThem(t *testing.T) {
+	for sentence, n := range map[string]int{"a small program": 8, "a large one": 100_000} {
+		t.Run(sentence, func(t *testing.T) {
+			spec := &ebpf.ProgramSpec{Type: ebpf.RawTracepoint, License: "GPL"}
+			for range n - 1 {
+				spec.Instructions = append(spec.Instructions, asm.Mov.Imm(asm.R0, 0))
+			}
+			spec.Instructions = append(spec.Instructions, asm.Return())
+			prepared := &Prepared{Spec: &ebpf.CollectionSpec{Programs: map[string]*ebpf.ProgramSpec{"p@scope/a": spec, "p@scope/b": spec}}}
+			claimed, err := prepared.Memory(nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			r := &Revision{UID: "uid", Programs: map[string]*ebpf.Program{}}
+			defer func() { _ = r.Close() }()
+			var keeps uint64
+			for name := range prepared.Spec.Programs {
+				p, err := ebpf.NewProgram(spec)
+				if err != nil {
+					t.Fatal(err)
+				}
+				r.Programs[name] = p
+				info, err := p.Info()
+				if err != nil {
+					t.Fatal(err)
+				}
+				translated, _ := info.Memlock()
+				jited, err := info.JitedSize()
+				if err != nil {
+					t.Fatal(err)
+				}
+				keeps += translated + uint64(jited)
+			}
+			if err := r.index(); err != nil {
+				t.Fatal(err)
+			}
+			runs := Memory(map[string]map[string]*Revision{"uid": {"a": r}})["uid"]
+			if runs < keeps || claimed < keeps || claimed < runs {
+				t.Errorf("%d bytes are claimed and %d are counted of %d that the kernel keeps", claimed, runs, keeps)
+			}
+			if n > 1000 && claimed > 4*keeps {
+				t.Errorf("%d bytes are claimed, and the kernel keeps %d", claimed, keeps)
+			}
+		})
 	}
 }

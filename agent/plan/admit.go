@@ -23,7 +23,7 @@ func PlaceOf(a Attachment) Place {
 	return Place{Hook: a.Hook, Device: a.Target.Device(), Interface: a.Target.String()}
 }
 
-// MapMemory is the memory that a node has for the maps of all applications together.
+// MapMemory is the memory that a node has for the maps and programs of all applications together.
 // The kernel charges it to the agent, which makes them.
 func MapMemory() Place { return Place{Hook: "map memory"} }
 
@@ -98,7 +98,7 @@ func (c Claim) Precedes(other Claim) int {
 // Limits bound all programs of a place together. Zero means no limit.
 type Limits struct {
 	Maps, Functions, Programs int
-	// Memory bounds what maps may take, in bytes.
+	// Memory bounds what maps and programs may take, in bytes.
 	Memory int
 	// Dispatcher is what joins several programs takes: one map and one function.
 	Dispatcher bool
@@ -123,7 +123,7 @@ type OverLimitError struct {
 // Error implements error.
 func (e *OverLimitError) Error() string {
 	if e.Place == MapMemory() {
-		return fmt.Sprintf("make maps: %s: %s; %s", e.Limit, e.Reason, e.Fix)
+		return fmt.Sprintf("make maps and programs: %s: %s; %s", e.Limit, e.Reason, e.Fix)
 	}
 	return fmt.Sprintf("place programs on %s: %s: %s; %s", e.Place, e.Limit, e.Reason, e.Fix)
 }
@@ -217,12 +217,12 @@ func dimensions(l Limits) []dimension {
 	if l.Dispatcher {
 		shared = 1
 	}
-	const kernel, node = "the kernel allows", "this node has for maps"
+	const kernel, node = "the kernel allows", "this node has for maps and programs"
 	return []dimension{
 		{"maps", l.Maps, func(n Need) int { return n.Maps }, shared, kernel, strconv.Itoa, "use fewer maps or data sections, or attach to another interface"},
 		{"functions", l.Functions, func(n Need) int { return n.Functions }, shared, kernel, strconv.Itoa, "let the compiler inline functions (static __always_inline), or attach to another interface"},
 		{"programs", l.Programs, func(n Need) int { return n.Programs }, 0, kernel, strconv.Itoa, "attach fewer programs, or attach to another interface"},
-		{"memory", l.Memory, func(n Need) int { return n.Memory }, 0, node, mebibytes, "use smaller maps (spec.maps.NAME.maxEntries), or have an administrator raise --map-memory"},
+		{"memory", l.Memory, func(n Need) int { return n.Memory }, 0, node, mebibytes, "use smaller maps (spec.maps.NAME.maxEntries) or smaller or fewer programs, or have an administrator raise --map-memory"},
 	}
 }
 

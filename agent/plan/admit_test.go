@@ -102,11 +102,11 @@ func TestLimitsAreGrantedInOrder(t *testing.T) {
 		"memory of maps is counted, and what runs and ran has it first": {
 			[]plan.Claim{claim("a", "x", plan.Running, 9, memory(2048)), claim("b", "x", plan.Remembered, 8, memory(512)),
 				claim("c", "y", plan.Arriving, 1, memory(513)), claim("d", "y", plan.Arriving, 2, memory(512))}, plan.Limits{Memory: 3 << 30},
-			map[string]string{"c": "memory: it takes 513 MiB, and of the 3072 MiB that this node has for maps 2560 MiB are held: " +
-				"0 MiB by namespace y, 2560 MiB by others; use smaller maps (spec.maps.NAME.maxEntries), or have an administrator raise --map-memory"}},
+			map[string]string{"c": "memory: it takes 513 MiB, and of the 3072 MiB that this node has for maps and programs 2560 MiB are held: " +
+				"0 MiB by namespace y, 2560 MiB by others; use smaller maps (spec.maps.NAME.maxEntries) or smaller or fewer programs, or have an administrator raise --map-memory"}},
 		"what runs beyond the memory keeps running, and nothing joins it": {
 			[]plan.Claim{claim("a", "x", plan.Running, 1, memory(4096)), claim("b", "x", plan.Remembered, 1, memory(1)), claim("c", "x", plan.Arriving, 1, plan.Need{})},
-			plan.Limits{Memory: 3 << 30}, map[string]string{"b": "memory: it takes 1 MiB, and of the 3072 MiB that this node has for maps 4096 MiB are held"}},
+			plan.Limits{Memory: 3 << 30}, map[string]string{"b": "memory: it takes 1 MiB, and of the 3072 MiB that this node has for maps and programs 4096 MiB are held"}},
 		"a namespace has its share of the memory": {
 			[]plan.Claim{claim("a", "x", plan.Arriving, 1, memory(1536)), claim("b", "x", plan.Arriving, 2, memory(1)), claim("c", "", plan.Arriving, 3, memory(1535))},
 			plan.Limits{Memory: 3 << 30, SharePercent: 50},
@@ -140,7 +140,7 @@ func TestLimitsAreGrantedInOrder(t *testing.T) {
 
 func TestARefusalOfMapMemoryNamesNoInterface(t *testing.T) {
 	got := plan.Admit(plan.MapMemory(), []plan.Claim{claim("a", "x", plan.Arriving, 1, plan.Need{Memory: 2})}, plan.Limits{Memory: 1})["a"]
-	if got == nil || !strings.HasPrefix(got.Error(), "make maps: memory: it takes 1 MiB, ") {
+	if got == nil || !strings.HasPrefix(got.Error(), "make maps and programs: memory: it takes 1 MiB, ") {
 		t.Errorf("it is told %v", got)
 	}
 }

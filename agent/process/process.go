@@ -166,9 +166,22 @@ func denied(err error) error {
 	return fmt.Errorf("%w: this process has CAP_SYS_PTRACE; a security module such as AppArmor denies it (appArmorProfile Unconfined), or the process is outside of this one's user namespace", err)
 }
 
-// parseStartTime reads field 22 of /proc/PID/stat. The second field, the name of the
-// process, is in parentheses and may have any byte in it.
-func parseStartTime(stat []byte) (uint64, error) {
+// parent is the id of the process's parent.
+func (f *Folder) parent() (int, error) {
+	stat, err := f.read("stat")
+	if err != nil {
+		return 0, err
+	}
+	parent, err := parseStat(stat, 4)
+	return int(parent), err
+}
+
+// parseStartTime reads field 22 of /proc/PID/stat.
+func parseStartTime(stat []byte) (uint64, error) { return parseStat(stat, 22) }
+
+// parseStat reads a number of /proc/PID/stat by its field, of which the first is 1. The second one,
+// the name of the process, is in parentheses and may have any byte in it.
+func parseStat(stat []byte, field int) (uint64, error) {
 	end := bytes.LastIndexByte(stat, ')')
 	if end < 0 {
 		return 0, errors.New("parse stat: it has no name")
@@ -177,11 +190,11 @@ func parseStartTime(stat []byte) (uint64, error) {
 	if len(fields) < 20 {
 		return 0, fmt.Errorf("parse stat: it has %d fields behind the name", len(fields))
 	}
-	started, err := strconv.ParseUint(fields[19], 10, 64)
+	n, err := strconv.ParseUint(fields[field-3], 10, 64)
 	if err != nil {
 		return 0, fmt.Errorf("parse stat: %w", err)
 	}
-	return started, nil
+	return n, nil
 }
 
 // ParseCgroup reads the path in cgroup2 of /proc/PID/cgroup: the line of the hierarchy 0. It

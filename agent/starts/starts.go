@@ -54,6 +54,8 @@ type Starts struct {
 	waiting map[string]*start
 	// late are the tenants that were late when last waited for.
 	late map[tenant]pause
+	// unseen are the namespaces of pods of which the runtime did not answer in time.
+	unseen map[string]pause
 }
 
 // pause is a time in which no container waits for a tenant.
@@ -61,6 +63,16 @@ type pause struct {
 	until time.Time
 	long  time.Duration
 }
+
+// next is the pause that follows one.
+func (p pause) next(now time.Time) pause {
+	long := min(max(firstPause, 2*p.long), longestPause)
+	return pause{now.Add(long), long}
+}
+
+// isOver reports whether a pause ended as long ago as it took. Until then who was late is known for
+// that, where it still is.
+func (p pause) isOver(now time.Time) bool { return !now.Before(p.until.Add(p.long)) }
 
 // Application is one that chooses pods, and is in the kernel.
 type Application struct {
@@ -109,14 +121,27 @@ type start struct {
 
 // New returns Starts that know no application yet.
 func New(o Options) *Starts {
-	return &Starts{opts: o, waiting: map[string]*start{}, late: map[tenant]pause{}}
+	return &Starts{opts: o, waiting: map[string]*start{}, late: map[tenant]pause{}, unseen: map[string]pause{}}
 }
 
 // Chooses implements containers.Starts.
 func (s *Starts) Chooses(c containers.Container) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return len(s.awaitedBy(c)) > 0
+	return !s.opts.Clock().Before(s.unseen[c.Pod.Namespace].until) && len(s.awaitedBy(c)) > 0
+}
+
+// Unseen implements containers.Starts. It is held against the pod's namespace, whosever programs the
+// container waited for: that may be the one that has the runtime hang.
+func (s *Starts) Unseen(c containers.Container) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	now := s.opts.Clock()
+	maps.DeleteFunc(s.unseen, func(_ string, p pause) bool { return p.isOver(now) })
+	next := s.unseen[c.Pod.Namespace].next(now)
+	s.unseen[c.Pod.Namespace] = next
+	s.opts.Log.Warn("a container started before the runtime told of it; no container of its namespace waits for programs meanwhile",
+		"pod", c.Pod.Namespace+"/"+c.Pod.Name, "container", c.Name, "for", next.long)
 }
 
 // awaitedBy are the applications that the container is to wait for. The caller holds mu.
@@ -144,6 +169,7 @@ func (s *Starts) isLate(t tenant) bool {
 // Attach implements containers.Starts.
 func (s *Starts) Attach(ctx context.Context, c containers.Container) {
 	s.mu.Lock()
+	delete(s.unseen, c.Pod.Namespace)
 	one := &start{awaited: s.awaitedBy(c), done: make(chan struct{})}
 	if len(one.awaited) == 0 {
 		s.mu.Unlock()
@@ -187,8 +213,7 @@ func (s *Starts) IsWaiting() bool {
 // noteLate notes whom a container waited for in vain. The caller holds mu.
 func (s *Starts) noteLate(one *start, c containers.Container) {
 	now := s.opts.Clock()
-	// What was late is remembered for as long again, so that it is known for late where it still is.
-	maps.DeleteFunc(s.late, func(_ tenant, p pause) bool { return !now.Before(p.until.Add(p.long)) })
+	maps.DeleteFunc(s.late, func(_ tenant, p pause) bool { return p.isOver(now) })
 	log := s.opts.Log.With("pod", c.Pod.Namespace+"/"+c.Pod.Name, "container", c.Name)
 	short := pause{now.Add(respite), respite}
 	if !one.seen {
@@ -204,8 +229,7 @@ func (s *Starts) noteLate(one *start, c containers.Container) {
 		}
 		if !paused[t] {
 			paused[t] = true
-			long := min(max(firstPause, 2*s.late[t].long), longestPause)
-			s.late[t] = pause{now.Add(long), long}
+			s.late[t] = s.late[t].next(now)
 		}
 		log.Warn("a container started before a program was attached, which takes long; no container waits for programs of that tenant meanwhile",
 			"application", application.String(), "for", s.late[t].long)
