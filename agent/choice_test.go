@@ -159,7 +159,7 @@ func TestAnAlternativeThatTheKernelSupportsNoSetOfFails(t *testing.T) {
 	w := newWorld(t)
 	a, _ := w.start()
 	p := w.choosing([]v1alpha1.Alternative{alternative("getpgid", "by_tracepoint", "rejected")},
-		onTracepoint("by_tracepoint", "tracepoint", "syscalls/sys_enter_getpgi"), onTracepoint("rejected", "raw_tp", "sys_enter"))
+		onTracepoint("by_tracepoint", "tracepoint", "syscalls/sys_enter_nothing"), onTracepoint("rejected", "raw_tp", "sys_enter"))
 	err := w.accept(a, p)
 	for _, want := range []string{"alternative getpgid", "sys_enter_nothing", "rejected"} {
 		if err == nil || !strings.Contains(err.Error(), want) {
@@ -302,7 +302,7 @@ func TestOptionalAttachmentsOfOneProgramAreLeftOutOneByOne(t *testing.T) {
 	needKernel(t)
 	w := newWorld(t)
 	a, _ := w.start()
-	p := onTracepoint("by_tracepoint", "tracepoint", "syscalls/sys_enter_getpgi")
+	p := onTracepoint("by_tracepoint", "tracepoint", "syscalls/sys_enter_nothing")
 	p.Attach = append(p.Attach, v1alpha1.Attachment{Hook: "tracepoint", Tracepoint: "syscalls/sys_enter_getpgid"},
 		v1alpha1.Attachment{Hook: "tracepoint", Tracepoint: "syscalls/sys_enter_none"})
 	for i := range p.Attach {
