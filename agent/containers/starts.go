@@ -6,6 +6,8 @@ import (
 	"sync"
 
 	"github.com/containerd/nri/pkg/api"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/skep-dev/skep/agent/nri"
@@ -91,7 +93,8 @@ func (l *listener) starting(ctx context.Context, q *api.StartContainerRequest) {
 		return
 	}
 	if err := l.confirm(ctx, c); err != nil {
-		if errors.Is(ctx.Err(), context.DeadlineExceeded) {
+		// The runtime may know before this process that the time is over.
+		if errors.Is(ctx.Err(), context.DeadlineExceeded) || status.Code(err) == codes.DeadlineExceeded {
 			l.starts.Unseen(c)
 		}
 		l.opts.Log.Info("a container that starts could not be looked at before; programs are attached in it soon after",
