@@ -117,7 +117,7 @@ func TestRoomThatIsFreedIsGivenAtOnce(t *testing.T) {
 	}
 	// When the third comes, nothing else happens that would have the agent look again.
 	for _, p := range []intent.Payload{second, third} {
-		if err := w.accept(a, p); err == nil || !strings.Contains(err.Error(), p.Application.String()+": load "+p.Application.String()+": make maps: ") {
+		if err := w.accept(a, p); err == nil || !strings.Contains(err.Error(), p.Application.String()+": load "+p.Application.String()+": make maps and programs: ") {
 			t.Fatalf("Settled = %v", err)
 		}
 	}

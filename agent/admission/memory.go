@@ -108,7 +108,7 @@ func (adm *Round) AdmitLoads() {
 // none.
 func (adm *Round) noteNoMemory(was, now error) {
 	if was == nil && !decide.IsPending(now) {
-		adm.Log.Warn("no room for maps; it is loaded when there is", "error", now)
+		adm.Log.Warn("no room for maps and programs; it is loaded when there is", "error", now)
 	}
 	adm.decisions.Again = adm.decisions.Again || was == nil || was.Error() != now.Error()
 }
