@@ -157,6 +157,7 @@ func TestASourceThatGoesKeepsWhatIsPublished(t *testing.T) {
 	f.hold = nil
 	f.mu.Unlock()
 	close(hold)
+	f.change(o, func() { o.Spec.Timeout = nil })
 
 	t.Log("no source")
 	if err := f.Delete(t.Context(), src); err != nil {
