@@ -14,6 +14,7 @@ import (
 	"github.com/cilium/ebpf"
 
 	"github.com/skep-dev/skep/agent"
+	"github.com/skep-dev/skep/agent/kernel"
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/intent"
 )
@@ -84,9 +85,26 @@ func (w *world) shared(a *agent.Agent) ebpf.MapID {
 	until(w.t, "both to have one map", time.Minute, func() bool {
 		id = w.mapOf(a, "owner", "counts")
 		state, _ := conditionOf(a, "taker")
-		return id != 0 && id == w.mapOf(a, "taker", "counts") && state == "True Deployed" && !statusOf(a, "taker").KeepsMap()
+		return id != 0 && id == w.mapOf(a, "taker", "counts") && state == "True Deployed" && !statusOf(a, "taker").KeepsMap() && w.runsWhatIsPinned(a, "taker")
 	})
 	return id
+}
+
+// runsWhatIsPinned reports whether the status is of the program that is pinned: pins with another map
+// come before the program that uses it runs.
+func (w *world) runsWhatIsPinned(a *agent.Agent, name string) bool {
+	w.t.Helper()
+	s := statusOf(a, name)
+	if s == nil || len(s.Programs) != 1 {
+		return false
+	}
+	p, err := ebpf.LoadPinnedProgram(filepath.Join(w.bpffs, s.UID, s.Revision, "p-"+s.Programs[0].Name), nil)
+	if err != nil {
+		return false
+	}
+	defer func() { _ = p.Close() }()
+	id, err := kernel.ProgramID(p)
+	return err == nil && uint32(id) == s.Programs[0].ID
 }
 
 // conditionOf is the status, reason and message of the condition Deployed.
