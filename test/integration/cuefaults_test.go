@@ -157,7 +157,6 @@ func TestASourceThatGoesKeepsWhatIsPublished(t *testing.T) {
 	f.hold = nil
 	f.mu.Unlock()
 	close(hold)
-	f.change(o, func() { o.Spec.Timeout = nil })
 
 	t.Log("no source")
 	if err := f.Delete(t.Context(), src); err != nil {
@@ -169,6 +168,7 @@ func TestASourceThatGoesKeepsWhatIsPublished(t *testing.T) {
 	if _, content := f.announced(o); !strings.Contains(content, "name: one\n") {
 		t.Errorf("the artifact has\n%s", content)
 	}
+	f.change(o, func() { o.Spec.Timeout = nil })
 	f.commit("src", "main@sha1:4", definitions(image, "four"))
 	f.ready(o, "main@sha1:4")
 
