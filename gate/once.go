@@ -5,8 +5,6 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/cilium/ebpf"
-
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/bytecode"
 	"github.com/skep-dev/skep/hook"
@@ -14,32 +12,39 @@ import (
 
 // fitOnce denies programs that run once, in the agent, and that it could not answer for. The kernel
 // does not end a run, not even when the process is killed: the run has to end by itself, as far as
-// the verifier walked it. And it has the agent's descriptors and rights.
+// the verifier walked it. And it has the agent's descriptors and rights, and is the agent's doing.
 func fitOnce(r *denials, programs []v1alpha1.Program, facts bytecode.Facts) {
-	named, some := map[string]string{}, false
 	for i, p := range programs {
-		for _, a := range p.Attach {
-			if h, _ := hook.Lookup(a.Hook); h.RunsOnce() {
-				named[p.Name], some = fmt.Sprintf("spec.programs[%d]", i), true
-			}
+		runsOnce := func(a v1alpha1.Attachment) bool { h, _ := hook.Lookup(a.Hook); return h.RunsOnce() }
+		if fact, ok := facts.Program(p.Name); ok && slices.ContainsFunc(p.Attach, runsOnce) {
+			fitRun(r, fmt.Sprintf("spec.programs[%d]", i), fact)
 		}
 	}
-	for _, p := range facts.Programs {
-		at, isNamed := named[p.Name]
-		if !isNamed {
-			// It may be tail called.
-			if !some || !callsTails(facts) || p.Type != ebpf.Syscall.String() {
-				continue
-			}
-			at = "spec.bytecode.image"
-		}
-		if by := slices.DeleteFunc(slices.Clone(p.Helpers), func(name string) bool { return !isOneOf("bpf_sys_bpf", "bpf_sys_close")(name) }); len(by) > 0 {
-			r.add("inspect/once", at, "take the calls out of the program",
-				"program %s makes system calls with the descriptors and rights of the agent, so that it may load what nobody has read, and change what others have (%s)", p.Name, strings.Join(by, ", "))
-		}
-		if len(p.RepeatsBy) > 0 {
-			r.add("inspect/once", at, "write loops whose number of rounds the verifier knows, or fill maps by maps.NAME.contents",
-				"program %s repeats by what the verifier walks once, and nothing ends its run: it would keep the agent from loading others' programs (%s)", p.Name, strings.Join(p.RepeatsBy, ", "))
+}
+
+// fitRun denies what a program may not do in the agent.
+func fitRun(r *denials, at string, p bytecode.Program) {
+	for _, c := range []struct {
+		does, fix string
+		is        func(name string) bool
+	}{
+		{"makes system calls with the descriptors and rights of the agent, so that it may load what nobody has read, and change what others have",
+			"take the calls out of the program", isOneOf("bpf_sys_bpf", "bpf_sys_close", "hid_bpf_attach_prog")},
+		{"repeats by what the verifier walks once, and nothing ends its run: it would keep the agent from loading others' programs",
+			"write loops whose number of rounds the verifier knows, or fill maps by maps.NAME.contents", func(name string) bool { return slices.Contains(p.RepeatsBy, name) }},
+		// The verifier walks each program of a prog array apart, and an application may share the array with others.
+		{"goes on with another program, of which the verifier does not know that it ends with this one's loops", "call a function of the object",
+			isOneOf("bpf_tail_call")},
+		{"waits for the memory of another process, which may never come, and nothing ends its run", "read it by a program that is attached",
+			func(name string) bool { return strings.HasPrefix(name, "bpf_copy_from_user_task") }},
+		{"does to the current process what it does, and that is the agent", "take the calls out of the program, or do so by a program that is attached",
+			func(name string) bool {
+				return name == "bpf_probe_write_user" || strings.HasPrefix(name, "bpf_send_signal")
+			}},
+	} {
+		if by := slices.DeleteFunc(slices.Concat(p.Helpers, p.Kfuncs, p.RepeatsBy), func(name string) bool { return !c.is(name) }); len(by) > 0 {
+			slices.Sort(by)
+			r.add("inspect/once", at, c.fix, "program %s %s (%s)", p.Name, c.does, strings.Join(slices.Compact(by), ", "))
 		}
 	}
 }

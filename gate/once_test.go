@@ -13,12 +13,6 @@ func TestWhatRunsOnceEndsByItselfAndMakesNoSystemCalls(t *testing.T) {
 		p.Name, p.Type = "p", "Syscall"
 		return p
 	}
-	other := func(p bytecode.Program) bytecode.Program {
-		p = runs(p)
-		p.Name = "other"
-		return p
-	}
-	array := bytecode.Map{Name: "calls", Type: "ProgramArray"}
 	for sentence, c := range map[string]struct {
 		hook  string
 		facts bytecode.Facts
@@ -32,10 +26,17 @@ func TestWhatRunsOnceEndsByItselfAndMakesNoSystemCalls(t *testing.T) {
 			"spec.programs[0]", "(bpf_sys_close)"},
 		"repeats": {"syscall", bytecode.Facts{Programs: []bytecode.Program{runs(bytecode.Program{RepeatsBy: []string{"bpf_loop", "may_goto"}})}},
 			"spec.programs[0]", "nothing ends its run: it would keep the agent from loading others' programs (bpf_loop, may_goto)"},
-		"another repeats that it may call": {"syscall", bytecode.Facts{Maps: []bytecode.Map{array}, Programs: []bytecode.Program{runs(bytecode.Program{}),
-			other(bytecode.Program{RepeatsBy: []string{"bpf_loop"}})}}, "spec.bytecode.image", "program other repeats"},
+		"goes on with what another application may put into a prog array": {"syscall", bytecode.Facts{Programs: []bytecode.Program{runs(bytecode.Program{Helpers: []string{"bpf_tail_call"}})}},
+			"spec.programs[0]", "(bpf_tail_call)"},
+		"waits for a process": {"syscall", bytecode.Facts{Programs: []bytecode.Program{runs(bytecode.Program{Helpers: []string{"bpf_copy_from_user_task"}})}},
+			"spec.programs[0]", "which may never come, and nothing ends its run (bpf_copy_from_user_task)"},
+		"waits for a process by a kfunc": {"syscall", bytecode.Facts{Programs: []bytecode.Program{runs(bytecode.Program{Kfuncs: []string{"bpf_copy_from_user_task_str"}})}},
+			"spec.programs[0]", "(bpf_copy_from_user_task_str)"},
+		"reads its own arguments of a process": {"syscall", bytecode.Facts{Programs: []bytecode.Program{runs(bytecode.Program{Helpers: []string{"bpf_copy_from_user"}})}}, "", ""},
+		"ends the agent": {"syscall", bytecode.Facts{Programs: []bytecode.Program{runs(bytecode.Program{Helpers: []string{"bpf_probe_write_user", "bpf_send_signal"}})}},
+			"spec.programs[0]", "and that is the agent (bpf_probe_write_user, bpf_send_signal)"},
 		"another repeats that nobody calls": {"syscall", bytecode.Facts{Programs: []bytecode.Program{runs(bytecode.Program{}),
-			other(bytecode.Program{RepeatsBy: []string{"bpf_loop"}})}}, "", ""},
+			bytecode.Program{Name: "other", Type: "Syscall", RepeatsBy: []string{"bpf_loop"}}}}, "", ""},
 		"repeats where it is called by events": {"fentry", bytecode.Facts{Programs: []bytecode.Program{runs(bytecode.Program{RepeatsBy: []string{"bpf_loop"}})}}, "", ""},
 	} {
 		r := &denials{}

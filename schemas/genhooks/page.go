@@ -259,8 +259,8 @@ programs:
 - Several run in the order of the definition. A negative result is an error (an errno), and the version is not loaded. It gets no arguments; ` + "`variables`" + `
   of the definition take their place.
 - The next version runs its own, on the maps that it keeps. A restart of the agent runs nothing; a reboot does, with new maps.
-- ` + "`inspect/once`" + ` denies what would not end by itself (` + "`bpf_loop`, `bpf_for_each_map_elem`, iterators, `may_goto`" + `), and system calls
-  (` + "`bpf_sys_bpf`, `bpf_sys_close`" + `), which would be the agent's. Only a ` + "`ClusterBpfApplication`" + ` has such programs
+- ` + "`inspect/once`" + ` denies what would not end by itself (` + "`bpf_loop`, `bpf_for_each_map_elem`, iterators, `may_goto`, `bpf_tail_call`, `bpf_copy_from_user_task`" + `),
+  and what it would do as the agent (` + "`bpf_sys_bpf`, `bpf_sys_close`, `bpf_send_signal`, `bpf_probe_write_user`" + `). Only a ` + "`ClusterBpfApplication`" + ` has such programs
   ([ADR 79](adr/0079-a-syscall-program-runs-once-when-its-version-is-loaded.md)).
 `
 
