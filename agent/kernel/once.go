@@ -21,13 +21,14 @@ type RunError struct {
 	Program string
 	// Returned is what it returned, as a negative errno; 0 where the kernel did not run it.
 	Returned int32
-	err      error
+	// err is the kernel's error; nil where it ran the program.
+	err error
 }
 
 // Error implements error.
 func (e *RunError) Error() string {
 	if e.Returned != 0 {
-		return fmt.Sprintf("run %s once: it returned %d (%v), and so failed; a program of hook syscall returns 0 or more if it did what it is for", e.Program, e.Returned, e.err)
+		return fmt.Sprintf("run %s once: it returned %d (%v), and so failed; a program of hook syscall returns 0 or more if it did what it is for", e.Program, e.Returned, unix.Errno(-e.Returned))
 	}
 	if errors.Is(e.err, unix.EINVAL) {
 		return fmt.Sprintf("run %s once: %v; it may read arguments, which Skep gives none: put them into variables", e.Program, e.err)
@@ -35,7 +36,8 @@ func (e *RunError) Error() string {
 	return fmt.Sprintf("run %s once: %v", e.Program, e.err)
 }
 
-// Unwrap returns the kernel's error, or that which the program returned.
+// Unwrap returns the kernel's error. What a program returned is none: it says nothing of this
+// process's rights or of what the kernel has.
 func (e *RunError) Unwrap() error { return e.err }
 
 // once lists what of the programs runs once.
@@ -71,7 +73,7 @@ func (r *Revision) runOnce(p *Prepared) error {
 			return p.rejection(&RunError{Program: name, err: err})
 		}
 		if n := int32(returned); n < 0 {
-			return p.rejection(&RunError{Program: name, Returned: n, err: unix.Errno(-n)})
+			return p.rejection(&RunError{Program: name, Returned: n})
 		}
 	}
 	return nil

@@ -117,9 +117,9 @@ func (v *Versions) loadAnew(app *decide.Application, o intent.Opened, out *repor
 }
 
 // explain says which hook of the intent the kernel lacks, or which function or tracepoint,
-// where it rejected to load a program for that.
+// where it rejected to load a program for that. A program that ran and failed was loaded.
 func (v *Versions) explain(payload intent.Payload, err error) error {
-	if refused := new(kernel.LoadError); !errors.As(err, &refused) || refused.Log != "" {
+	if refused := new(kernel.LoadError); !errors.As(err, &refused) || refused.Log != "" || errors.As(err, new(*kernel.RunError)) {
 		return err
 	}
 	for _, program := range payload.Programs {
