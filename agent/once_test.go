@@ -122,6 +122,19 @@ func info(id uint32) (*ebpf.ProgramInfo, error) {
 	return program.Info()
 }
 
+func TestAProgramWhoseSectionSaysOfNoTypeRunsOnce(t *testing.T) {
+	needKernel(t)
+	needHook(t, "syscall")
+	w := newWorld(t)
+	a, _ := w.start()
+	if err := w.accept(a, w.once("on_syscall_unnamed")); err != nil {
+		t.Fatal(err)
+	}
+	if got := lastRun(t, a); got != 1 {
+		t.Errorf("version %d ran last", got)
+	}
+}
+
 // TestTheVerifierWalksWhatRunsOnce has two functions that are not static loop 30 times each, one
 // within the other: the verifier would look at each apart, and see 60 rounds of 900.
 func TestTheVerifierWalksWhatRunsOnce(t *testing.T) {

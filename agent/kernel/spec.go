@@ -11,6 +11,7 @@ import (
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/asm"
+	"golang.org/x/sys/unix"
 
 	"github.com/skep-dev/skep/agent/guard"
 	"github.com/skep-dev/skep/agent/plan"
@@ -258,7 +259,8 @@ func instance(ps *ebpf.ProgramSpec, a v1alpha1.Attachment) (*ebpf.ProgramSpec, e
 		return nil, fmt.Errorf("section %q makes it a %s program, and hook %s takes %s; name another hook or another function", ps.SectionName, one.Type, h.Name, h.ProgramType)
 	}
 	if h.RunsOnce() {
-		one.Instructions = inlined(one.Instructions)
+		// A section that says of no type does not say so, and the kernel takes no other.
+		one.Instructions, one.Flags = inlined(one.Instructions), one.Flags|unix.BPF_F_SLEEPABLE
 	}
 	if h.AttachType != ebpf.AttachNone && h.ProgramType != ebpf.SchedCLS {
 		one.AttachType = h.AttachType

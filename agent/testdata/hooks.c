@@ -68,6 +68,9 @@ const volatile __s32 ran_with = 0;
 
 PROGRAM(on_syscall, "syscall", ran_with)
 
+/* Its section says of no type. */
+PROGRAM(on_syscall_unnamed, "once", 0)
+
 /* Reads an argument. */
 SEC("syscall")
 int on_syscall_with(__u64 *argument)
