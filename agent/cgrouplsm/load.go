@@ -15,6 +15,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"runtime"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/asm"
@@ -43,6 +44,9 @@ func Is(spec *ebpf.ProgramSpec) bool {
 func Load(spec *ebpf.ProgramSpec, maps map[string]*ebpf.Map, cache *btf.Cache) (*ebpf.Program, error) {
 	if len(spec.Instructions) == 0 {
 		return nil, fmt.Errorf("load %s: it has no instructions", spec.Name)
+	}
+	if spec.ByteOrder != nil && spec.ByteOrder != native() {
+		return nil, fmt.Errorf("load %s: it is for processors of another byte order (%s); compile the object with -target bpf on one like this", spec.Name, spec.ByteOrder)
 	}
 	if cache == nil {
 		cache = btf.NewCache()
@@ -81,6 +85,12 @@ func Load(spec *ebpf.ProgramSpec, maps map[string]*ebpf.Map, cache *btf.Cache) (
 		attr.describe(handle, functions, lines)
 	}
 	program, err := attr.load()
+	// The instructions have no more than their descriptors.
+	runtime.KeepAlive(maps)
+	if rejection := new(ebpf.VerifierError); errors.As(err, &rejection) {
+		// Its text begins with what was done, which the library alone can say, and a colon.
+		return nil, fmt.Errorf("load %s for lsm_cgroup/%s%w", spec.Name, spec.AttachTo, err)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("load %s for lsm_cgroup/%s: %w", spec.Name, spec.AttachTo, err)
 	}

@@ -3,6 +3,7 @@ package cgrouplsm_test
 import (
 	"bytes"
 	_ "embed"
+	"encoding/binary"
 	"errors"
 	"slices"
 	"strings"
@@ -143,6 +144,9 @@ func TestWhatTheKernelRejectsHasItsLog(t *testing.T) {
 	if !errors.As(err, &rejection) || !errors.Is(err, unix.EINVAL) || !strings.Contains(strings.Join(rejection.Log, "\n"), "R0") {
 		t.Errorf("the error is %v", err)
 	}
+	if want := "load returns_more for lsm_cgroup/socket_create: invalid argument: "; !strings.HasPrefix(err.Error(), want) {
+		t.Errorf("the error is %q, want %q first", err, want)
+	}
 }
 
 func TestWhatCannotBePutInIsSaid(t *testing.T) {
@@ -163,6 +167,14 @@ func TestWhatCannotBePutInIsSaid(t *testing.T) {
 	}
 	if _, err := cgrouplsm.Load(spec.Programs["refuses"], nil, nil); err == nil {
 		t.Error("a program is loaded without its maps")
+	}
+	foreign := spec.Programs["refuses"].Copy()
+	foreign.ByteOrder = binary.BigEndian
+	if spec.ByteOrder == binary.BigEndian {
+		foreign.ByteOrder = binary.LittleEndian
+	}
+	if _, err := cgrouplsm.Load(foreign, all, nil); err == nil || !strings.Contains(err.Error(), "byte order") {
+		t.Errorf("a program for other processors is loaded, or the error is %v", err)
 	}
 	if _, err := cgrouplsm.Load(&ebpf.ProgramSpec{Name: "empty", AttachTo: "socket_create"}, nil, nil); err == nil {
 		t.Error("a program without instructions is loaded")

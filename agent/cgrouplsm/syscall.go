@@ -73,10 +73,11 @@ func (a *attributesOfLoad) describe(types *btf.Handle, functions, lines []byte) 
 	}
 }
 
-// load asks the kernel, and once more for the verifier's log where it rejects the program.
+// load asks the kernel, and once more for the verifier's log where it rejects the program. Where
+// the log is empty, the verifier was not asked, and the error is the kernel's alone.
 func (a *attributesOfLoad) load() (*ebpf.Program, error) {
 	program, err := a.ask()
-	if err == nil || errors.Is(err, unix.EPERM) || errors.Is(err, unix.ENOMEM) {
+	if err == nil || errors.Is(err, unix.ENOMEM) {
 		return program, err
 	}
 	for size := firstLog; size <= mostLog; size *= 4 {
@@ -88,7 +89,7 @@ func (a *attributesOfLoad) load() (*ebpf.Program, error) {
 			return again, nil
 		}
 		if !errors.Is(rejection, unix.ENOSPC) || size == mostLog {
-			return nil, &ebpf.VerifierError{Cause: err, Log: linesOf(log)}
+			return nil, said(err, log)
 		}
 	}
 	return nil, err
@@ -108,12 +109,16 @@ func (a *attributesOfLoad) ask() (*ebpf.Program, error) {
 	}
 }
 
-// linesOf are those of a log that ends with a zero.
-func linesOf(log []byte) []string {
+// said is an error with the lines of a log that ends with a zero.
+func said(err error, log []byte) error {
 	log, _, _ = bytes.Cut(log, []byte{0})
-	var lines []string
-	for line := range strings.SplitSeq(strings.TrimSpace(string(log)), "\n") {
-		lines = append(lines, strings.TrimRight(line, "\t\r\v\n "))
+	text := strings.TrimSpace(string(log))
+	if text == "" {
+		return err
 	}
-	return lines
+	rejection := &ebpf.VerifierError{Cause: err}
+	for line := range strings.SplitSeq(text, "\n") {
+		rejection.Log = append(rejection.Log, strings.TrimRight(line, "\t\r\v\n "))
+	}
+	return rejection
 }
