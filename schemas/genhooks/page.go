@@ -258,10 +258,14 @@ programs:
 
 - Several run in the order of the definition. A negative result is an error (an errno), and the version is not loaded. It gets no arguments; ` + "`variables`" + `
   of the definition take their place.
-- The next version runs its own, on the maps that it keeps. A restart of the agent runs nothing; a reboot does, with new maps.
+- The next version runs its own, on the maps that it keeps. A restart of the agent runs nothing; a reboot does, with new maps. A version that failed is
+  tried again after a while, and its programs run again: what they write, they should be able to write twice.
+- ` + "`skep explain`" + ` shows such a program as ` + "`Ran`" + `.
+- The verifier has to see the loops end. A counter whose address goes to a helper is not seen: copy it into another variable first
+  (` + "`__u32 key = i; bpf_map_update_elem(&squares, &key, &value, 0)`" + `), or the log says ` + "`infinite loop detected`" + `.
 - ` + "`inspect/once`" + ` denies what would not end by itself (` + "`bpf_loop`, `bpf_for_each_map_elem`, iterators, `may_goto`, `bpf_tail_call`, `bpf_copy_from_user_task`" + `),
-  and what it would do as the agent (` + "`bpf_sys_bpf`, `bpf_sys_close`, `bpf_send_signal`, `bpf_probe_write_user`" + `). Only a ` + "`ClusterBpfApplication`" + ` has such programs
-  ([ADR 79](adr/0079-a-syscall-program-runs-once-when-its-version-is-loaded.md)).
+  and what it would do as the agent (` + "`bpf_sys_bpf`, `bpf_sys_close`, `bpf_send_signal`, `bpf_probe_write_user`" + `). Only a ` + "`ClusterBpfApplication`" + ` has such
+  programs ([ADR 79](adr/0079-a-syscall-program-runs-once-when-its-version-is-loaded.md)).
 `
 
 const perfEvents = `
