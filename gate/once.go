@@ -29,7 +29,7 @@ func fitRun(r *denials, at string, p bytecode.Program) {
 		is        func(name string) bool
 	}{
 		{"makes system calls with the descriptors and rights of the agent, so that it may load what nobody has read, and change what others have",
-			"take the calls out of the program", isOneOf("bpf_sys_bpf", "bpf_sys_close", "hid_bpf_attach_prog")},
+			"take the calls out of the program", isOneOf("bpf_sys_bpf", "bpf_sys_close", "bpf_btf_find_by_name_kind", "hid_bpf_attach_prog")},
 		{"repeats by what the verifier walks once, and nothing ends its run: it would keep the agent from loading others' programs",
 			"write loops whose number of rounds the verifier knows, or fill maps by maps.NAME.contents", func(name string) bool { return slices.Contains(p.RepeatsBy, name) }},
 		// The verifier walks each program of a prog array apart, and an application may share the array with others.
