@@ -32,7 +32,7 @@ func fitRun(r *denials, at string, p bytecode.Program) {
 			"take the calls out of the program", isOneOf("bpf_sys_bpf", "bpf_sys_close", "bpf_btf_find_by_name_kind", "hid_bpf_attach_prog")},
 		{"repeats by what the verifier walks once, and nothing ends its run: it would keep the agent from loading others' programs",
 			"write loops whose number of rounds the verifier knows, or fill maps by maps.NAME.contents", func(name string) bool { return slices.Contains(p.RepeatsBy, name) }},
-		// The verifier walks each program of a prog array apart, and an application may share the array with others.
+		// The verifier walks each program of a prog array apart, and kernels before 6.12 count tail calls anew in each function.
 		{"goes on with another program, of which the verifier does not know that it ends with this one's loops", "call a function of the object",
 			isOneOf("bpf_tail_call")},
 		{"waits for the memory of another process, which may never come, and nothing ends its run", "read it by a program that is attached",

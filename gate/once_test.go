@@ -28,7 +28,7 @@ func TestWhatRunsOnceEndsByItselfAndMakesNoSystemCalls(t *testing.T) {
 			"spec.programs[0]", "(bpf_sys_close)"},
 		"repeats": {"syscall", bytecode.Facts{Programs: []bytecode.Program{runs(bytecode.Program{RepeatsBy: []string{"bpf_loop", "may_goto"}})}},
 			"spec.programs[0]", "nothing ends its run: it would keep the agent from loading others' programs (bpf_loop, may_goto)"},
-		"goes on with what another application may put into a prog array": {"syscall", bytecode.Facts{Programs: []bytecode.Program{runs(bytecode.Program{Helpers: []string{"bpf_tail_call"}})}},
+		"goes on with another program": {"syscall", bytecode.Facts{Programs: []bytecode.Program{runs(bytecode.Program{Helpers: []string{"bpf_tail_call"}})}},
 			"spec.programs[0]", "(bpf_tail_call)"},
 		"waits for a process": {"syscall", bytecode.Facts{Programs: []bytecode.Program{runs(bytecode.Program{Helpers: []string{"bpf_copy_from_user_task"}})}},
 			"spec.programs[0]", "which may never come, and nothing ends its run (bpf_copy_from_user_task)"},
