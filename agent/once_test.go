@@ -86,7 +86,7 @@ func TestAVersionWhoseProgramFailsIsNotLoaded(t *testing.T) {
 	needKernel(t)
 	needHook(t, "syscall")
 	w := newWorld(t)
-	a, _ := w.start()
+	a, stop := w.start()
 	if err := w.accept(a, w.returning(1, 0)); err != nil {
 		t.Fatal(err)
 	}
@@ -109,6 +109,19 @@ func TestAVersionWhoseProgramFailsIsNotLoaded(t *testing.T) {
 	}
 	if _, err := info(runs.ID); err != nil {
 		t.Errorf("the version before is gone: %v", err)
+	}
+	stop()
+	a, _ = w.start()
+	if err := w.accept(a); err == nil {
+		t.Error("the version that fails is loaded after a restart")
+	}
+	if _, err := info(runs.ID); err != nil {
+		t.Errorf("the version before is gone after a restart: %v", err)
+	}
+	for _, s := range a.Status() {
+		if s.Application.Name == "hooks" && (s.Conditions[0].Reason != "KeptPrevious" || len(s.Programs) != 1 || s.Programs[0].ID != runs.ID) {
+			t.Errorf("after a restart the status is %+v", s)
+		}
 	}
 }
 
