@@ -30,12 +30,10 @@ func (a *Agent) NamespacesChanged() { a.wakeUp() }
 // IsIdle is what a sweep of Run asks before it spends a reconcile.
 func (a *Agent) IsIdle() bool { return a.isIdle() }
 
-// ReconcileIfWoken does what Run does where it was woken, or links were closed, and reports
-// whether that was so.
+// ReconcileIfWoken does what Run does where it was woken, and reports whether that was so.
 func (a *Agent) ReconcileIfWoken(ctx context.Context) bool {
 	select {
 	case <-a.wake:
-	case <-a.loop.closing.Ended():
 	default:
 		return false
 	}
@@ -70,6 +68,20 @@ func (a *Agent) HoldLoads(uid string) (let func()) {
 	held := make(chan struct{})
 	a.loop.queue.Hold = func(line string) {
 		if line == "application "+uid {
+			<-held
+		}
+	}
+	return sync.OnceFunc(func() { close(held) })
+}
+
+// HoldLinks has the links of an application that are made beside the loop wait until let is
+// called, as the kernel has them wait for the memory of a process.
+func (a *Agent) HoldLinks(uid string) (let func()) {
+	a.work.Lock()
+	defer a.work.Unlock()
+	held := make(chan struct{})
+	a.loop.live.Hold = func(of string) {
+		if of == uid {
 			<-held
 		}
 	}

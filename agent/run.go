@@ -40,8 +40,6 @@ func (a *Agent) awaitWork(ctx context.Context, sweep <-chan time.Time) bool {
 		case <-a.loop.queue.Ended():
 			a.full.Store(true)
 			return true
-		case <-a.loop.closing.Ended():
-			return true
 		}
 	}
 }
@@ -131,8 +129,6 @@ func (a *Agent) advance(ctx context.Context, p *reconcile) bool {
 				return true
 			}
 		case <-a.wake:
-			return true
-		case <-a.loop.closing.Ended():
 			return true
 		case <-again:
 			return true
