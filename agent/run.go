@@ -100,7 +100,7 @@ const (
 )
 
 // advance starts the loads that a reconcile needs, one after the other, and waits for
-// them and for objects until the context ends. It reports whether another reconcile
+// them, for objects and for links until the context ends. It reports whether another reconcile
 // has something to do. An intent or an interface that comes ends the wait at once.
 func (a *Agent) advance(ctx context.Context, p *reconcile) bool {
 	if p.observed {
@@ -114,7 +114,7 @@ func (a *Agent) advance(ctx context.Context, p *reconcile) bool {
 		var found bool
 		queue, found = a.loop.queue.StartNext(queue)
 		fresh = fresh || found
-		if len(a.loop.queue.Current()) == 0 && (fresh || !p.objectRound.Fetching && !p.actor.Ending) {
+		if len(a.loop.queue.Current()) == 0 && (fresh || !p.objectRound.Fetching && !p.actor.Ending && !p.actor.Making) {
 			return fresh
 		}
 		var again <-chan time.Time

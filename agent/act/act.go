@@ -68,8 +68,9 @@ type Actor struct {
 	// waited in vain for those of all.
 	late   map[string]bool
 	waited time.Duration
-	// Ending reports that the kernel has yet to end links that were closed.
-	Ending bool
+	// Ending reports that the kernel has yet to end links that were closed, and Making that it has
+	// yet to make links which this reconcile began. The end of each of those wakes the loop.
+	Ending, Making bool
 }
 
 // Act does the actions: first those that only end something, then what puts back what

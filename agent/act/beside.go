@@ -132,7 +132,7 @@ func (act *Actor) await(owner string, m *live.Making) {
 		most = 0
 	}
 	if !act.Look.Set.Await(m, most) {
-		act.late[owner] = true
+		act.late[owner], act.Making = true, true
 		act.waited += most
 	}
 }
