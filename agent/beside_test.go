@@ -152,7 +152,7 @@ func TestALinkThatTakesLongDelaysNobodyElse(t *testing.T) {
 	healed := w.version("1", v1alpha1.Attachment{Hook: "tcx/ingress", Interfaces: &v1alpha1.Interfaces{Names: []string{"lb0"}}})
 	must(t, w.accept(a, gone, probe, healed))
 	hangs, _ := w.inFile("hangs")
-	let := a.HoldLinks(hangs.UID)
+	let, _ := a.HoldLinks(hangs.UID)
 	t.Cleanup(let)
 	w.give(a, hangs)
 	until(t, "the kernel to be asked for the probe", time.Minute, func() bool { return isMaking(a, hangs) })
@@ -189,7 +189,7 @@ func TestALinkThatNobodyWantsAnyMoreIsClosed(t *testing.T) {
 	w := newWorld(t)
 	a, counts := w.observed(t)
 	many := w.manyPlaces(5)
-	let := a.HoldLinks(many.UID)
+	let, asked := a.HoldLinks(many.UID)
 	t.Cleanup(let)
 	w.give(a, many)
 	until(t, "the kernel to be asked for a probe", time.Minute, func() bool { return isMaking(a, many) })
@@ -207,8 +207,8 @@ func TestALinkThatNobodyWantsAnyMoreIsClosed(t *testing.T) {
 	if n := counts()[`skep_agent_attach_duration_seconds{hook="uprobe",result="ok"}`]; n != 0 {
 		t.Errorf("%v links count as attached", n)
 	}
-	if n := probesOf(t, "on_uprobe"); n != 0 {
-		t.Errorf("%d links run", n)
+	if n := probesOf(t, "on_uprobe"); n != 0 || asked.Load() != 1 {
+		t.Errorf("%d links run, and the kernel was asked for %d; want none and the one that it could not give back", n, asked.Load())
 	}
 }
 
@@ -219,7 +219,7 @@ func TestALinkOfAnOlderVersionIsNotTaken(t *testing.T) {
 	w := newWorld(t)
 	a, _ := w.start()
 	p, _ := w.inFile("changes")
-	let := a.HoldLinks(p.UID)
+	let, _ := a.HoldLinks(p.UID)
 	t.Cleanup(let)
 	w.give(a, p)
 	until(t, "the kernel to be asked for the probe", time.Minute, func() bool { return isMaking(a, p) })
@@ -245,7 +245,7 @@ func TestALinkThatIsNotMadeInTimeIsAnError(t *testing.T) {
 	o.Clock = now.Now
 	a := w.startWith(o)
 	p, path := w.inFile("hangs")
-	let := a.HoldLinks(p.UID)
+	let, _ := a.HoldLinks(p.UID)
 	t.Cleanup(let)
 	w.give(a, p)
 	until(t, "the kernel to be asked for the probe", time.Minute, func() bool { return isMaking(a, p) })
@@ -271,7 +271,7 @@ func TestAnAgentThatStopsLeavesNoLinkThatIsBeingMade(t *testing.T) {
 	a, err := agent.New(w.options())
 	must(t, err)
 	many := w.manyPlaces(5)
-	let := a.HoldLinks(many.UID)
+	let, _ := a.HoldLinks(many.UID)
 	t.Cleanup(let)
 	w.give(a, many)
 	until(t, "the kernel to be asked for a probe", time.Minute, func() bool {

@@ -3,6 +3,7 @@ package agent
 import (
 	"context"
 	"sync"
+	"sync/atomic"
 
 	"github.com/skep-dev/skep/agent/build"
 	"github.com/skep-dev/skep/agent/chain"
@@ -75,17 +76,18 @@ func (a *Agent) HoldLoads(uid string) (let func()) {
 }
 
 // HoldLinks has the links of an application that are made beside the loop wait until let is
-// called, as the kernel has them wait for the memory of a process.
-func (a *Agent) HoldLinks(uid string) (let func()) {
+// called, as the kernel has them wait for the memory of a process. asked is how many these were.
+func (a *Agent) HoldLinks(uid string) (let func(), asked *atomic.Int64) {
 	a.work.Lock()
 	defer a.work.Unlock()
-	held := make(chan struct{})
+	held, asked := make(chan struct{}), new(atomic.Int64)
 	a.loop.live.Hold = func(of string) {
 		if of == uid {
+			asked.Add(1)
 			<-held
 		}
 	}
-	return sync.OnceFunc(func() { close(held) })
+	return sync.OnceFunc(func() { close(held) }), asked
 }
 
 // IsLoading reports whether the verifier is at work.

@@ -188,7 +188,7 @@ func TestAContainerStartsWhenItsProbeIsMade(t *testing.T) {
 			a := w.announceTo(r, nil)
 			p := w.ofTeam("team-a", "uprobe_count", "uprobe_count", inPods(v1alpha1.Pods{}))
 			must(t, w.accept(a, p))
-			let := a.HoldLinks(p.UID)
+			let, _ := a.HoldLinks(p.UID)
 			t.Cleanup(let)
 			web, waited := r.start("team-a", "web", "web", nil), make(chan bool)
 			go func() {
