@@ -264,6 +264,33 @@ func TestALinkThatIsNotMadeInTimeIsAnError(t *testing.T) {
 	must(t, w.accept(a))
 }
 
+// TestALinkThatFailedIsReportedSoWhileItIsTriedAgain has the kernel take long for the second try.
+func TestALinkThatFailedIsReportedSoWhileItIsTriedAgain(t *testing.T) {
+	needKernel(t)
+	w, now := newWorld(t), newClock()
+	o := w.options()
+	o.Clock = now.Now
+	a := w.idle(o)
+	p := w.version("1", v1alpha1.Attachment{Hook: "tracepoint", Tracepoint: "nope/nope"})
+	w.give(a, p)
+	failed := func() bool {
+		a.Reconcile(t.Context())
+		return statusOf(a, "hooks").Conditions[0].Reason == "Failed"
+	}
+	until(t, "the link to fail", time.Minute, failed)
+	let, asked := a.HoldLinks(p.UID)
+	t.Cleanup(let)
+	now.forward(5 * time.Second)
+	for asked.Load() == 0 {
+		if !failed() {
+			t.Errorf("while it is tried again: %+v", statusOf(a, "hooks").Conditions[0])
+		}
+	}
+	if !failed() {
+		t.Errorf("while the kernel is asked again: %+v", statusOf(a, "hooks").Conditions[0])
+	}
+}
+
 // TestAnAgentThatStopsLeavesNoLinkThatIsBeingMade stops an agent while the kernel makes a probe.
 func TestAnAgentThatStopsLeavesNoLinkThatIsBeingMade(t *testing.T) {
 	needKernel(t)

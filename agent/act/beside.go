@@ -141,12 +141,17 @@ func (act *Actor) await(owner string, m *live.Making) {
 func (act *Actor) noteMaking(uid string, a plan.Action, making *MakingError) {
 	out := act.Decisions.Outcome(uid)
 	out.PutOff = true
-	if making.late {
+	before := act.Decisions.FailedBefore(uid, a.String())
+	switch {
+	case making.late:
 		out.Fail(uid, a, making)
-		return
+	case before != nil:
+		// It is tried again, and what is known of it stays true until there is an answer.
+		out.Fail(uid, a, before)
+	default:
+		act.Decisions.NotePending(uid, decide.ErrQueued)
+		out.Waits = making.Error()
 	}
-	act.Decisions.NotePending(uid, decide.ErrQueued)
-	out.Waits = making.Error()
 }
 
 // reportMaking reports a link that nobody wants any more, and that the kernel may make still.

@@ -317,7 +317,8 @@ func (k *Kernel) Check(prefix string, names ...string) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if err := k.checkModules(); err != nil {
-		return nil //nolint:nilerr // nobody can tell
+		// Nobody can tell.
+		return nil
 	}
 	for _, name := range names {
 		known, ok := k.explained[prefix+name]
