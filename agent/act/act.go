@@ -1,5 +1,5 @@
 // Package act does what was planned: it alone changes links and chains, and it alone ends
-// them. It does the actions in their order, takes chains that were loaded, and notes how each
+// them. Links that the kernel may take long to make are made beside the loop. It does the actions in their order, takes chains that were loaded, and notes how each
 // action went. It forgets nothing before the kernel and the BPF file system confirmed that it is
 // gone.
 package act
