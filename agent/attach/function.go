@@ -140,6 +140,12 @@ func ExplainLoad(host Host, h hook.Hook, names []string, err error) error {
 	if !h.TakesFunctions() || !h.LoadsForTarget() {
 		return err
 	}
+	if errors.Is(err, ebpf.ErrNotSupported) && host.Functions != nil {
+		// Of a function that no type information has, the library says that it is not supported.
+		if missing := CheckFunctions(host, h, names); errors.Is(missing, ErrTarget) {
+			return missing
+		}
+	}
 	return missingFunctions(host, h, err, names)
 }
 
