@@ -179,6 +179,10 @@ func (p *Prepared) rejection(err error) *LoadError {
 		explained = fmt.Errorf("%w; in a namespace, what functions can use of the stack is cleared, and all 512 bytes where an address on the stack "+
 			"is computed: move the buffer into a map, or index it by constants", explained)
 	}
+	if missing := p.missingOfKernel(err); missing != "" {
+		explained = fmt.Errorf("%w; the program reads %s, which this kernel has not: look whether it is there (bpf_core_field_exists and its like), "+
+			"or keep the application to nodes whose kernel has it", explained, missing)
+	}
 	return &LoadError{Application: p.Application.String(), Log: LogOf(err), err: explained}
 }
 
