@@ -21,7 +21,7 @@ FUZZTIME ?= 30s
 LONGEST := ./test/integration ./agent ./test/integration/admission ./test/chart
 # The packages whose tests do one thing after the other, or only start processes. The race detector would find nothing in
 # them and triple their time; what they have in common with others, it sees in the tests of those.
-SEQUENTIAL := ./agent/clsact ./agent/rtnl ./api/... ./bytecode/... ./convert/... ./hook/... ./intent/... ./release/... ./schemas/... ./test/arch ./test/argocd ./test/chart ./test/docs ./cmd/skep/internal/migrate
+SEQUENTIAL := ./agent/cgrouplsm ./agent/clsact ./agent/rtnl ./api/... ./bytecode/... ./convert/... ./hook/... ./intent/... ./release/... ./schemas/... ./test/arch ./test/argocd ./test/chart ./test/docs ./cmd/skep/internal/migrate
 RACED = $(filter-out $(shell go list $(SEQUENTIAL)),$(shell go list $(LONGEST) && go list ./...))
 # How many packages test-race tests at once: the longest wait for a cluster half of their time.
 ATONCE ?= $(shell echo $$(($$(nproc) * 3 / 2)))

@@ -101,6 +101,8 @@ func target(t testing.TB, h hook.Hook) v1alpha1.Attachment {
 			at.Functions.Names = []string{"security_task_getp*"}
 		case h.Name == "lsm":
 			at.Functions.Names = []string{"task_getpgid"}
+		case h.Name == "lsm_cgroup":
+			at.Functions.Names = []string{"socket_create"}
 		}
 	}
 	return at

@@ -99,6 +99,7 @@ func TestANamespaceDecidesNothingForTheRuntime(t *testing.T) {
 		"in place of a system call":      {function("fmod_ret", "__x64_sys_capset"), false},
 		"in place of a security module":  {function("fmod_ret", "security_sb_mount"), false},
 		"as one":                         {function("lsm", "sb_mount"), false},
+		"as one, of a cgroup":            {function("lsm_cgroup", "sb_mount"), false},
 		"it sees a system call":          {function("fentry", "__x64_sys_capset"), true},
 		"it sees what one returns":       {function("fexit", "__x64_sys_capset"), true},
 		"it sees what a module is asked": {function("kprobe", "security_sb_mount"), true},

@@ -182,7 +182,7 @@ func isKfuncOfPods(name string) bool {
 // of a Pod are not only its own: the container runtime begins in the Pod's cgroup with all rights of
 // the node, at every start and every exec, and asks the kernel to take them away.
 func fitDecision(r *denials, id v1alpha1.Identity, at string, a v1alpha1.Attachment, h hook.Hook) {
-	if h.Guardable() && h.Risk == hook.Control {
+	if h.Risk == hook.Control && (h.Guardable() || h.ProgramType == ebpf.LSM) {
 		r.add("inspect/scope", at+".hook", "use a hook that observes, such as fexit or tracepoint, or use a "+v1alpha1.KindClusterBpfApplication,
 			"%s decides for the container runtime, too, which takes rights of the node from itself in the Pod's cgroup, so that a %s could keep them for its Pods", a.Hook, id.Kind)
 	}

@@ -1,5 +1,7 @@
 package hook
 
+import "strings"
+
 // Example is an attachment of a program. Said and Added are fields of an attachment as YAML, such
 // as "cgroup: /": those that the program's section says, and those that a definition may add. Each
 // is empty where there are none.
@@ -28,11 +30,17 @@ func Examples() []Example {
 		{"usdt//usr/bin/python3:python:line", "usdt", "binary: {path: /usr/bin/python3, usdt: {provider: python, name: line}}", ""},
 		{"iter/task", "iter", "", ""},
 		{"cgroup/connect4", "cgroup/connect4", "", "cgroup: /system.slice"},
+		{"lsm_cgroup/socket_bind", "lsm_cgroup", "functions: {names: [socket_bind]}", "cgroup: /system.slice"},
 		{"cgroup/skb", "cgroup_skb/egress", "", "cgroup: /"},
 		{"sk_lookup", "sk_lookup", "", "networkNamespace: /run/netns/blue"},
 		{"netfilter", "netfilter", "", "netfilter: {family: IPv4, hook: LocalIn}"},
 		{"perf_event", "perf_event", "", "perfEvent: {event: cpu-clock, frequency: 99}"},
 	}
+}
+
+// fields are all of the example.
+func (e Example) fields() string {
+	return strings.TrimPrefix(strings.TrimSuffix(e.Said+", "+e.Added, ", "), ", ")
 }
 
 // Needs are the fields of an attachment's target as YAML, by the example that is most like the
@@ -42,9 +50,9 @@ func (h Hook) Needs() string {
 	for _, e := range Examples() {
 		switch other, _ := Lookup(e.Hook); {
 		case other.Name == h.Name:
-			return e.Said + e.Added
+			return e.fields()
 		case like == "" && other.Shape == h.Shape && other.InBinary() == h.InBinary() && other.TakesSyscalls() == h.TakesSyscalls():
-			like = e.Said + e.Added
+			like = e.fields()
 		}
 	}
 	return like

@@ -15,8 +15,6 @@ type obstacle struct{ why, instead string }
 var obstacles = map[ebpf.ProgramType]obstacle{
 	ebpf.Extension: {"it replaces a function of another program, whose owner would have to allow that",
 		"xdp or tcx hooks: an interface runs several programs of them in order"},
-	ebpf.LSM: {"the library that loads programs cannot name the LSM hook to the kernel for a cgroup",
-		"lsm with pods, which denies by a negative error in place of 0"},
 	ebpf.SocketFilter: {"a process attaches it to a socket of its own (SO_ATTACH_BPF), and it ends with that process",
 		"tcx/ingress and tcx/egress, where it sees each packet, and the packet goes on whatever it returns"},
 	ebpf.SkSKB:       ofSocketMaps,

@@ -15,9 +15,6 @@ import "github.com/cilium/ebpf"
 // SEC("tc/ingress") means TCX to libbpf and so it does here; clsact is asked
 // for by naming the hook.
 //
-// lsm_cgroup is not attachable: cilium/ebpf 0.22 tells the kernel no function when it
-// loads a program of it.
-//
 // A namespace holds a hook in its own pods (docs/adr/0062-a-namespace-reaches-its-own-pods.md):
 // those whose target is a pod's, and those of tasks, whose programs are guarded.
 var table = []Hook{
@@ -51,7 +48,7 @@ var table = []Hook{
 	{"uprobe.session", []string{"uprobe.session"}, ebpf.Kprobe, ebpf.AttachNone, None, "6.13", false, Parallel, ByOverlap, Observe, false},
 	{"usdt", []string{"usdt"}, ebpf.Kprobe, ebpf.AttachNone, UserBinary, "5.15", true, Parallel, ByOverlap, Observe, true},
 	{"lsm", []string{"lsm"}, ebpf.LSM, ebpf.AttachLSMMac, KernelFunction, "5.7", true, Parallel, ByOverlap, Control, true},
-	{"lsm_cgroup", []string{"lsm_cgroup"}, ebpf.LSM, ebpf.AttachLSMCgroup, Cgroup, "6.0", false, Parallel, ByLinkUpdate, Control, false},
+	{"lsm_cgroup", []string{"lsm_cgroup"}, ebpf.LSM, ebpf.AttachLSMCgroup, Cgroup, "6.0", true, Parallel, ByLinkUpdate, Control, true},
 	{"iter", []string{"iter"}, ebpf.Tracing, ebpf.AttachTraceIter, None, "5.8", false, Parallel, ByOverlap, Observe, true},
 	{"cgroup_skb/ingress", []string{"cgroup_skb/ingress"}, ebpf.CGroupSKB, ebpf.AttachCGroupInetIngress, Cgroup, "5.7", true, Parallel, ByLinkUpdate, Traffic, true},
 	{"cgroup_skb/egress", []string{"cgroup_skb/egress"}, ebpf.CGroupSKB, ebpf.AttachCGroupInetEgress, Cgroup, "5.7", true, Parallel, ByLinkUpdate, Traffic, true},

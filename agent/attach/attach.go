@@ -115,6 +115,7 @@ var attachers = map[string]attacher{
 	"fexit":           tracing,
 	"fmod_ret":        tracing,
 	"lsm":             lsm,
+	"lsm_cgroup":      lsmOfCgroup,
 
 	"uprobe":          uprobe,
 	"uretprobe":       uretprobe,

@@ -68,10 +68,30 @@ func kprobeMulti(h hook.Hook, r Request) (kernel.Held, error) {
 
 // lsm attaches only where the program would run: the kernel takes it otherwise, too.
 func lsm(h hook.Hook, r Request) (kernel.Held, error) {
-	if modules, active := lsmActive(); !active {
-		return nil, lackingPart(h, fmt.Sprintf("runs no programs of LSM hooks, since bpf is not among its security modules (%s); boot it with lsm=…,bpf", modules), nil)
+	if err := runsLSM(h); err != nil {
+		return nil, err
 	}
 	return link.AttachLSM(link.LSMOptions{Program: r.Program})
+}
+
+// lsmOfCgroup attaches to the tasks and sockets of a cgroup.
+func lsmOfCgroup(h hook.Hook, r Request) (kernel.Held, error) {
+	if err := runsLSM(h); err != nil {
+		return nil, err
+	}
+	l, err := cgroup(h, r)
+	if errors.Is(err, unix.E2BIG) {
+		err = fmt.Errorf("%w: the kernel has programs of cgroups at no more than ten LSM hooks at a time; detach those of another", err)
+	}
+	return l, err
+}
+
+// runsLSM returns a *LackingError where the kernel loads programs of LSM hooks and runs none.
+func runsLSM(h hook.Hook) error {
+	if modules, active := lsmActive(); !active {
+		return lackingPart(h, fmt.Sprintf("runs no programs of LSM hooks, since bpf is not among its security modules (%s); boot it with lsm=…,bpf", modules), nil)
+	}
+	return nil
 }
 
 // syscallPrefixes are what the kernel calls the functions of system calls, by

@@ -11,6 +11,7 @@ import (
 	"github.com/cilium/ebpf/link"
 	"golang.org/x/sys/unix"
 
+	"github.com/skep-dev/skep/agent/cgrouplsm"
 	"github.com/skep-dev/skep/agent/clsact"
 	"github.com/skep-dev/skep/hook"
 )
@@ -143,8 +144,12 @@ func trivial(h hook.Hook, target string) (*ebpf.Program, error) {
 	if h.Shape == hook.KernelFunction {
 		verdict = 0
 	}
-	return ebpf.NewProgramWithOptions(&ebpf.ProgramSpec{
+	spec := &ebpf.ProgramSpec{
 		Name: "skep_try", Type: h.ProgramType, AttachType: h.AttachType, AttachTo: target, License: "GPL",
 		Instructions: asm.Instructions{asm.Mov.Imm(asm.R0, verdict), asm.Return()},
-	}, ebpf.ProgramOptions{LogDisabled: true})
+	}
+	if cgrouplsm.Is(spec) {
+		return cgrouplsm.Load(spec, nil, nil)
+	}
+	return ebpf.NewProgramWithOptions(spec, ebpf.ProgramOptions{LogDisabled: true})
 }

@@ -47,8 +47,7 @@ func (e *UnsupportedError) Error() string {
 // other programs and the kernel's own function decide, and 1 on kprobe.session, which is
 // not called then when the function returns.
 //
-// Put uses a slot of eight bytes of the stack and leaves the id of a cgroup there: see
-// ClearFrames, which comes first, so that the program clears its stack after the guard let a
+// Put uses 16 bytes of the stack and leaves the id of a cgroup there: see ClearFrames, which comes first, so that the program clears its stack after the guard let a
 // task in. The program gets its context, and nothing else that the
 // guard had in registers: it could read the kernel's memory by what leads to cgroups.
 func Put(spec *ebpf.ProgramSpec, scope string) error {
@@ -83,21 +82,32 @@ func neutral(spec *ebpf.ProgramSpec) int32 {
 // prologue is the instructions of the guard. The program's own follow them.
 //
 // R6 is the program's context, R7 the value of the map of levels, R8 the multiplier of the
-// filter, and R9 the current task's cgroup where the program may read it.
+// filter, and R9 the current task's cgroup where the program may read it, or the place of
+// that cgroup among the outsiders.
 func prologue(spec *ebpf.ProgramSpec, scope string) asm.Instructions {
 	task := walkable(spec)
+	var others *outsiders
+	if task == nil {
+		others = &outsiders{scope}
+	}
 	insns := append(asm.Instructions{
 		asm.Mov.Reg(asm.R6, asm.R1),
 		asm.LoadMapValue(asm.R7, 0, 0).WithReference(levelsName(scope)),
 		asm.LoadImm(asm.R8, multiplier, asm.DWord),
 	}, task.find()...)
-	size := len(level(scope, 0, task, 0))
+	remember := others.remember()
+	// A level has one instruction of two words, the load of the map.
+	size := len(level(scope, 0, task, 0)) + 1
+	insns = append(insns, others.check(MaxLevels*size+rememberWords)...)
 	for i := range MaxLevels {
-		// What follows the last level are two instructions for tasks that do not match. A level
-		// has one instruction of two words, the load of the map.
-		match := (MaxLevels-i)*(size+1) + 2
+		// What follows the last level are two instructions for tasks that do not match.
+		match := (MaxLevels-i)*size + 2
+		if others != nil {
+			match += rememberWords
+		}
 		insns = append(insns, level(scope, i, task, match)...)
 	}
+	insns = append(insns, remember...)
 	return append(insns,
 		asm.Mov.Imm(asm.R0, neutral(spec)), asm.Return(),
 		asm.Mov.Reg(asm.R1, asm.R6), asm.Mov.Imm(asm.R0, 0), asm.Mov.Imm(asm.R7, 0), asm.Mov.Imm(asm.R8, 0), asm.Mov.Imm(asm.R9, 0))
@@ -117,7 +127,7 @@ func level(scope string, i int, task *fields, match int) asm.Instructions {
 	}, ancestor...)
 	return append(insns,
 		jump(asm.JEq, asm.R0, 0, at, next),
-		asm.StoreMem(asm.RFP, -8, asm.R0, asm.DWord),
+		asm.StoreMem(asm.RFP, slotCgroup, asm.R0, asm.DWord),
 		asm.Mul.Reg(asm.R0, asm.R8),
 		asm.RSh.Imm(asm.R0, filterShift),
 		asm.Mov.Reg(asm.R2, asm.R0),
@@ -129,7 +139,7 @@ func level(scope string, i int, task *fields, match int) asm.Instructions {
 		asm.And.Imm(asm.R2, 1),
 		jump(asm.JEq, asm.R2, 0, at+11, next),
 		asm.Mov.Reg(asm.R2, asm.RFP),
-		asm.Add.Imm(asm.R2, -8),
+		asm.Add.Imm(asm.R2, slotCgroup),
 		asm.LoadMapPtr(asm.R1, 0).WithReference(cgroupsName(scope)),
 		asm.FnMapLookupElem.Call(),
 		// The load of the map takes two words.

@@ -25,8 +25,9 @@ const (
 const Prefix = "skep.scope/"
 
 const (
-	cgroupsSuffix = "/cgroups"
-	levelsSuffix  = "/levels"
+	cgroupsSuffix   = "/cgroups"
+	levelsSuffix    = "/levels"
+	outsidersSuffix = "/outsiders"
 )
 
 // The value of the map of levels: the levels, of which 0 is none, and a filter. The
@@ -54,17 +55,21 @@ func cgroupsName(scope string) string { return Prefix + scope + cgroupsSuffix }
 
 func levelsName(scope string) string { return Prefix + scope + levelsSuffix }
 
+func outsidersName(scope string) string { return Prefix + scope + outsidersSuffix }
+
 // IsMap reports whether the name is one of a map of a scope.
 func IsMap(name string) bool { return strings.HasPrefix(name, Prefix) }
 
 // Maps are the maps of a scope by their names in a collection: the set of the ids of its
-// cgroups, and the levels at which they lie. Programs read them and cannot write them.
-// Both are empty at first, so that a guarded program runs for no task.
+// cgroups, and the levels at which they lie. Programs read these and cannot write them.
+// In a third, guards write which cgroups are not of the scope; it decides of no task that it is.
+// All are empty at first, so that a guarded program runs for no task.
 func Maps(scope string) map[string]*ebpf.MapSpec {
 	return map[string]*ebpf.MapSpec{
 		// Preallocated, since kernels before 6.1 warn of other hashes in tracing programs.
-		cgroupsName(scope): {Name: "skep_cgroups", Type: ebpf.Hash, KeySize: 8, ValueSize: 1, MaxEntries: MaxMembers, Flags: unix.BPF_F_RDONLY_PROG},
-		levelsName(scope):  {Name: "skep_levels", Type: ebpf.Array, KeySize: 4, ValueSize: valueBytes, MaxEntries: 1, Flags: unix.BPF_F_RDONLY_PROG},
+		cgroupsName(scope):   {Name: "skep_cgroups", Type: ebpf.Hash, KeySize: 8, ValueSize: 1, MaxEntries: MaxMembers, Flags: unix.BPF_F_RDONLY_PROG},
+		levelsName(scope):    {Name: "skep_levels", Type: ebpf.Array, KeySize: 4, ValueSize: valueBytes, MaxEntries: 1, Flags: unix.BPF_F_RDONLY_PROG},
+		outsidersName(scope): {Name: "skep_outsiders", Type: ebpf.Array, KeySize: 4, ValueSize: outsidersBytes, MaxEntries: 1},
 	}
 }
 
@@ -77,16 +82,16 @@ type Member struct {
 }
 
 // Scope is the contents of a scope in the kernel. It does not own its maps.
-type Scope struct{ cgroups, levels *ebpf.Map }
+type Scope struct{ cgroups, levels, outsiders *ebpf.Map }
 
 // Scopes finds the scopes among maps by their names in a collection. One that lacks a map
-// is left out.
+// is left out; that of outsiders may lack: programs that an older agent loaded have none.
 func Scopes(all map[string]*ebpf.Map) map[string]Scope {
 	found := map[string]Scope{}
 	for name, cgroups := range all {
 		scope, ok := strings.CutSuffix(strings.TrimPrefix(name, Prefix), cgroupsSuffix)
 		if levels := all[levelsName(scope)]; ok && IsMap(name) && levels != nil {
-			found[scope] = Scope{cgroups, levels}
+			found[scope] = Scope{cgroups, levels, all[outsidersName(scope)]}
 		}
 	}
 	return found
@@ -130,12 +135,36 @@ func (s Scope) Set(members []Member) error {
 	if err := check(members, levels); err != nil {
 		return err
 	}
-	for _, id := range slices.Sorted(maps.Keys(wanted)) {
+	return s.add(slices.Sorted(maps.Keys(wanted)), slices.Sorted(maps.Keys(levels)), members)
+}
+
+// add adds the ids of cgroups and has the levels those of all members. What guards know of
+// outsiders begins anew if something changes.
+func (s Scope) add(ids []uint64, levels []int, members []Member) error {
+	has, err := s.levels.LookupBytes(uint32(0))
+	if err != nil {
+		return fmt.Errorf("read levels of scope: %w", err)
+	}
+	knows, err := s.remembers()
+	if err != nil {
+		return err
+	}
+	value, remembers := levelsOf(has, levels, members), len(levels) >= leastLevels && s.outsiders != nil
+	if len(ids) == 0 && slices.Equal(has, value) && knows == remembers {
+		return nil
+	}
+	if err := s.setEpoch(false); err != nil {
+		return err
+	}
+	for _, id := range ids {
 		if err := s.cgroups.Put(id, uint8(1)); err != nil {
 			return fmt.Errorf("add cgroup %d to scope: %w", id, err)
 		}
 	}
-	return s.setLevels(slices.Sorted(maps.Keys(levels)), members)
+	if err := s.levels.Put(uint32(0), value); err != nil {
+		return fmt.Errorf("set levels of scope: %w", err)
+	}
+	return s.setEpoch(remembers)
 }
 
 // check rejects members that a scope cannot have.
@@ -157,13 +186,9 @@ func check(members []Member, levels map[int]bool) error {
 	return nil
 }
 
-// setLevels writes the levels and the filter where they differ. A level that stays keeps its
-// place: the kernel writes the value while programs read it.
-func (s Scope) setLevels(levels []int, members []Member) error {
-	has, err := s.levels.LookupBytes(uint32(0))
-	if err != nil {
-		return fmt.Errorf("read levels of scope: %w", err)
-	}
+// levelsOf is the value of the map of levels that follows the one it has. A level that stays
+// keeps its place: the kernel writes the value while programs read it.
+func levelsOf(has []byte, levels []int, members []Member) []byte {
 	value := make([]byte, valueBytes)
 	var free [][]byte
 	for i := range MaxLevels {
@@ -174,7 +199,7 @@ func (s Scope) setLevels(levels []int, members []Member) error {
 			continue
 		}
 		binary.NativeEndian.PutUint32(at, uint32(level))
-		levels = slices.DeleteFunc(levels, func(l int) bool { return l == level })
+		levels = slices.DeleteFunc(slices.Clone(levels), func(l int) bool { return l == level })
 	}
 	for i, level := range levels {
 		binary.NativeEndian.PutUint32(free[i], uint32(level))
@@ -183,13 +208,7 @@ func (s Scope) setLevels(levels []int, members []Member) error {
 		at, mask := bit(m.CgroupID)
 		value[at] |= mask
 	}
-	if slices.Equal(has, value) {
-		return nil
-	}
-	if err := s.levels.Put(uint32(0), value); err != nil {
-		return fmt.Errorf("set levels of scope: %w", err)
-	}
-	return nil
+	return value
 }
 
 // Cgroups are the ids of the members, sorted.

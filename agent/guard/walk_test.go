@@ -65,6 +65,9 @@ func TestAProgramFollowsPointersToItsCgroupsWhereTheKernelAllowsItAndTheyStay(t 
 		if n := calls(spec, asm.FnGetCurrentAncestorCgroupId); n != MaxLevels {
 			t.Errorf("%s: it can ask for %d ancestors", sentence, n)
 		}
+		if n := calls(spec, asm.FnGetCurrentCgroupId); n != 2*(1-c.want) {
+			t.Errorf("%s: it asks for its own cgroup at %d places", sentence, n)
+		}
 	}
 }
 
@@ -109,10 +112,19 @@ func TestATaskMatchesHoweverDeepItIs(t *testing.T) {
 // TestATaskThatIsMovedIsNotTakenForAnother has a task outside of the scope be moved between
 // cgroups that come and go, as members do, while it makes system calls.
 func TestATaskThatIsMovedIsNotTakenForAnother(t *testing.T) {
-	g := onGetpgid(t, licensed(ebpf.TracePoint, "GPL"))
+	for _, license := range []string{"GPL", "Proprietary"} {
+		t.Run(license, func(t *testing.T) { movesTasks(t, license) })
+	}
+}
+
+func movesTasks(t *testing.T, license string) {
+	t.Helper()
+	g := onGetpgid(t, licensed(ebpf.TracePoint, license))
 	a, b := tasks.Cgroup(t, "skep-a"), tasks.Cgroup(t, "skep-b")
 	inside, outside := tasks.Start(t, a), tasks.Start(t, b)
-	set(t, g.scope, a)
+	if err := g.scope.Set(append(slices.Clone(elsewhere), member(t, a))); err != nil {
+		t.Fatal(err)
+	}
 	// move puts a process into a cgroup that is made for it, and back.
 	move := func(p *tasks.Task, home, to string) error {
 		if err := os.Mkdir(to, 0o755); err != nil {
@@ -147,11 +159,13 @@ func TestATaskThatIsMovedIsNotTakenForAnother(t *testing.T) {
 // guard uses.
 func TestAGuardLeavesNothingToTheProgram(t *testing.T) {
 	for _, r := range []asm.Register{asm.R0, asm.R2, asm.R3, asm.R4, asm.R5, asm.R7, asm.R8, asm.R9} {
-		spec := licensed(ebpf.TracePoint, "GPL")
-		spec.Instructions = append(asm.Instructions{asm.LoadMem(asm.R1, r, 0, asm.DWord).WithSymbol("counts_runs")}, spec.Instructions...)
-		spec.Instructions[1] = spec.Instructions[1].WithSymbol("")
-		if _, err := loadGuarded(t, spec); err == nil {
-			t.Errorf("a program reads memory by %s", r)
+		for _, license := range []string{"GPL", "Proprietary"} {
+			spec := licensed(ebpf.TracePoint, license)
+			spec.Instructions = append(asm.Instructions{asm.LoadMem(asm.R1, r, 0, asm.DWord).WithSymbol("counts_runs")}, spec.Instructions...)
+			spec.Instructions[1] = spec.Instructions[1].WithSymbol("")
+			if _, err := loadGuarded(t, spec); err == nil {
+				t.Errorf("a program under %s reads memory by %s", license, r)
+			}
 		}
 	}
 }

@@ -3,12 +3,14 @@ package kernel
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/btf"
 	"golang.org/x/sys/unix"
 
+	"github.com/skep-dev/skep/agent/cgrouplsm"
 	"github.com/skep-dev/skep/agent/plan"
 	"github.com/skep-dev/skep/text"
 )
@@ -30,9 +32,10 @@ type tailCall struct {
 	key            any
 }
 
-// setChoicesAside takes out of the spec what the node may not support, and returns the
-// tail calls to it.
-func (p *Prepared) setChoicesAside(spec *ebpf.CollectionSpec) []tailCall {
+// setAside takes out of the spec what the node may not support and what the library does not
+// load, and returns the tail calls to it.
+func (p *Prepared) setAside(spec *ebpf.CollectionSpec) []tailCall {
+	maps.DeleteFunc(spec.Programs, func(_ string, ps *ebpf.ProgramSpec) bool { return cgrouplsm.Is(ps) })
 	for _, c := range p.Choices {
 		for _, set := range c.Sets {
 			for _, instance := range set.Instances {
@@ -61,8 +64,27 @@ func (p *Prepared) setChoicesAside(spec *ebpf.CollectionSpec) []tailCall {
 	return later
 }
 
-// choose loads of each choice the first set that the kernel supports.
-func (r *Revision) choose(p *Prepared, lacks Lacks, later []tailCall, cache *btf.Cache) error {
+// loadAside loads what the library does not load, and of each choice the first set that the
+// kernel supports.
+func (r *Revision) loadAside(p *Prepared, lacks Lacks, later []tailCall, cache *btf.Cache) error {
+	chosen := map[string]bool{}
+	for _, c := range p.Choices {
+		for _, set := range c.Sets {
+			for _, instance := range set.Instances {
+				chosen[instance] = true
+			}
+		}
+	}
+	for instance, ps := range p.Spec.Programs {
+		if !cgrouplsm.Is(ps) || chosen[instance] {
+			continue
+		}
+		program, err := loadOne(p, r, instance, cache)
+		if err != nil {
+			return err
+		}
+		r.Programs[instance] = program
+	}
 	rejected := map[string]error{}
 	for i := range p.Choices {
 		if err := r.chooseSet(p, i, lacks, rejected, cache); err != nil {

@@ -13,6 +13,7 @@ import (
 	"github.com/cilium/ebpf/asm"
 	"github.com/cilium/ebpf/btf"
 
+	"github.com/skep-dev/skep/agent/cgrouplsm"
 	"github.com/skep-dev/skep/agent/guard"
 	"github.com/skep-dev/skep/agent/plan"
 	"github.com/skep-dev/skep/agent/rights"
@@ -213,7 +214,7 @@ func Load(p *Prepared, old *Revision, lacks Lacks, cache *btf.Cache) (*Revision,
 	if err != nil {
 		return nil, nil, err
 	}
-	later := p.setChoicesAside(spec)
+	later := p.setAside(spec)
 	coll, err := ebpf.NewCollectionWithOptions(spec, ebpf.CollectionOptions{MapReplacements: replacements, Cache: cache})
 	if err != nil {
 		return nil, nil, p.rejection(err)
@@ -229,7 +230,7 @@ func Load(p *Prepared, old *Revision, lacks Lacks, cache *btf.Cache) (*Revision,
 			r.contents[name] = p.contentsOf(name)
 		}
 	}
-	if err := errors.Join(r.choose(p, lacks, later, cache), r.index(), bindOwner(slices.Collect(maps.Values(r.Programs)), ownerOf(p))); err != nil {
+	if err := errors.Join(r.loadAside(p, lacks, later, cache), r.index(), bindOwner(slices.Collect(maps.Values(r.Programs)), ownerOf(p))); err != nil {
 		return nil, nil, errors.Join(err, r.Close())
 	}
 	return r, reports, nil
@@ -514,6 +515,13 @@ func LoadCopy(p *Prepared, r *Revision, instance string, cache *btf.Cache) (*ebp
 
 // loadOne loads a program of an instance on the maps of r.
 func loadOne(p *Prepared, r *Revision, instance string, cache *btf.Cache) (*ebpf.Program, error) {
+	if ps := p.Spec.Programs[instance]; cgrouplsm.Is(ps) {
+		program, err := cgrouplsm.Load(ps, r.Maps, cache)
+		if err != nil {
+			return nil, p.rejection(err)
+		}
+		return program, nil
+	}
 	spec, err := loadable(p.Spec, r.Maps)
 	if err != nil {
 		return nil, err

@@ -234,6 +234,8 @@ func attachment(p bytecode.Program) v1alpha1.Attachment {
 		a.Functions = &v1alpha1.Functions{Names: []string{"getpgid"}}
 	case h.Name == "lsm":
 		a.Functions = &v1alpha1.Functions{Names: []string{"task_getpgid"}}
+	case h.Name == "lsm_cgroup":
+		a.Functions = &v1alpha1.Functions{Names: []string{"socket_create"}}
 	case h.TakesFunctions():
 		a.Functions = &v1alpha1.Functions{Names: []string{"security_task_getpgid"}}
 	case h.InBinary() == hook.InSymbols:

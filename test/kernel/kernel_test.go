@@ -34,7 +34,7 @@ func packages() []string {
 	if wanted := os.Getenv("SKEP_VM_PACKAGES"); wanted != "" {
 		return strings.Split(wanted, ",")
 	}
-	return []string{"agent/attach", "agent/chain", "agent/inventory", "agent/kernel", "agent=EveryHookConforms|Fires|Tenants|AndTheBond"}
+	return []string{"agent/attach", "agent/cgrouplsm", "agent/chain", "agent/inventory", "agent/kernel", "agent=EveryHookConforms|Fires|Tenants|AndTheBond"}
 }
 
 // modules are what the tests need and Debian builds as modules, in the order

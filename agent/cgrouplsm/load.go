@@ -1,0 +1,177 @@
+// Package cgrouplsm loads LSM programs for cgroups (BPF_LSM_CGROUP). The kernel wants to be
+// told their LSM hook when they are loaded, and cilium/ebpf tells it no function with this
+// attach type.
+//
+// It does what the library does between a ProgramSpec and the kernel, with the library's own
+// parts: it refers to maps and to functions of the kernel, relocates (CO-RE), and writes the
+// type information. Addresses (__ksym), variables of the kernel's configuration (__kconfig) and
+// functions of modules are left to the library, and are an error here. Maps, links and pins are
+// others'.
+package cgrouplsm
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io/fs"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
+	"github.com/cilium/ebpf/btf"
+)
+
+// NotBuiltError says that a program uses something that only the library puts in.
+type NotBuiltError struct {
+	// Program is the function, and Uses what it uses.
+	Program, Uses string
+}
+
+// Error implements error.
+func (e *NotBuiltError) Error() string {
+	return fmt.Sprintf("load %s: a program of hook lsm_cgroup cannot use %s yet; leave it out, or use hook lsm with pods", e.Program, e.Uses)
+}
+
+// Is reports whether a program is to be loaded here and not by the library.
+func Is(spec *ebpf.ProgramSpec) bool {
+	return spec.Type == ebpf.LSM && spec.AttachType == ebpf.AttachLSMCgroup
+}
+
+// Load loads a program for the LSM hook that its AttachTo names, on maps by their names in the
+// collection. The cache may be nil. What the kernel rejects is an *ebpf.VerifierError; a hook
+// that it does not have is btf.ErrNotFound.
+func Load(spec *ebpf.ProgramSpec, maps map[string]*ebpf.Map, cache *btf.Cache) (*ebpf.Program, error) {
+	if cache == nil {
+		cache = btf.NewCache()
+	}
+	insns := append(asm.Instructions(nil), spec.Instructions...)
+	kernel, err := cache.Kernel()
+	if err != nil {
+		return nil, fmt.Errorf("load %s: read the kernel's type information: %w", spec.Name, err)
+	}
+	id, err := functionID(kernel, "bpf_lsm_"+spec.AttachTo)
+	if err != nil {
+		return nil, fmt.Errorf("load %s: find LSM hook %s: %w", spec.Name, spec.AttachTo, err)
+	}
+	if err := refer(spec.Name, insns, maps, kernel); err != nil {
+		return nil, err
+	}
+	var types btf.Builder
+	if err := relocate(insns, &types, cache); err != nil {
+		return nil, fmt.Errorf("load %s: apply CO-RE relocations: %w", spec.Name, err)
+	}
+	functions, lines, err := btf.MarshalExtInfos(insns, &types)
+	if err != nil {
+		return nil, fmt.Errorf("load %s: write type information: %w", spec.Name, err)
+	}
+	var code bytes.Buffer
+	if err := insns.Marshal(&code, native()); err != nil {
+		return nil, fmt.Errorf("load %s: %w", spec.Name, err)
+	}
+	attr := attributes(spec, code.Bytes(), id)
+	if !types.Empty() {
+		handle, err := btf.NewHandle(&types)
+		if err != nil {
+			return nil, fmt.Errorf("load %s: load type information: %w", spec.Name, err)
+		}
+		defer func() { _ = handle.Close() }()
+		attr.describe(handle, functions, lines)
+	}
+	program, err := attr.load()
+	if err != nil {
+		return nil, fmt.Errorf("load %s for lsm_cgroup/%s: %w", spec.Name, spec.AttachTo, err)
+	}
+	return program, nil
+}
+
+// functionID is the id of one of the kernel's functions in its type information.
+func functionID(kernel *btf.Spec, name string) (btf.TypeID, error) {
+	var function *btf.Func
+	if err := kernel.TypeByName(name, &function); err != nil {
+		return 0, err
+	}
+	return kernel.TypeID(function)
+}
+
+// refer has the instructions refer to maps by their descriptors, and to functions of the kernel
+// by their ids.
+func refer(program string, insns asm.Instructions, maps map[string]*ebpf.Map, kernel *btf.Spec) error {
+	for i := range insns {
+		ins := &insns[i]
+		name := ins.Reference()
+		switch {
+		case ins.IsLoadFromMap() && maps[name] != nil:
+			if err := ins.AssociateMap(maps[name]); err != nil {
+				return fmt.Errorf("load %s: refer to map %s: %w", program, name, err)
+			}
+		case ins.IsLoadFromMap():
+			return &NotBuiltError{program, "variables of the kernel's configuration (__kconfig)"}
+		case ins.IsKfuncCall():
+			id, err := functionID(kernel, name)
+			if err != nil {
+				return fmt.Errorf("load %s: find function %s of the kernel: %w", program, name, err)
+			}
+			ins.Constant, ins.Offset = int64(id), 0
+		case ins.OpCode.IsDWordLoad() && name != "" && !ins.IsLoadOfFunctionPointer():
+			return &NotBuiltError{program, "addresses of the kernel (" + name + ")"}
+		}
+	}
+	return nil
+}
+
+// relocate applies CO-RE relocations for the kernel that runs and its modules.
+func relocate(insns asm.Instructions, types *btf.Builder, cache *btf.Cache) error {
+	var relocations []*btf.CORERelocation
+	var at []*asm.Instruction
+	for i := range insns {
+		if r := btf.CORERelocationMetadata(&insns[i]); r != nil {
+			relocations, at = append(relocations, r), append(at, &insns[i])
+		}
+	}
+	if len(at) == 0 {
+		return nil
+	}
+	targets, err := kernelAndModules(cache)
+	if err != nil {
+		return err
+	}
+	fixups, err := btf.CORERelocate(relocations, targets, native(), types.Add)
+	if err != nil {
+		return err
+	}
+	for i, fixup := range fixups {
+		if err := fixup.Apply(at[i]); err != nil {
+			return fmt.Errorf("%s: %w", relocations[i], err)
+		}
+	}
+	return nil
+}
+
+// native is this machine's byte order as the library takes it.
+func native() binary.ByteOrder {
+	if binary.NativeEndian.Uint16([]byte{1, 0}) == 1 {
+		return binary.LittleEndian
+	}
+	return binary.BigEndian
+}
+
+// kernelAndModules is the type information of both.
+func kernelAndModules(cache *btf.Cache) ([]*btf.Spec, error) {
+	kernel, err := cache.Kernel()
+	if err != nil {
+		return nil, fmt.Errorf("read the kernel's type information: %w", err)
+	}
+	all := []*btf.Spec{kernel}
+	modules, err := cache.Modules()
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("list modules with type information: %w", err)
+	}
+	for _, module := range modules {
+		types, err := cache.Module(module)
+		if err != nil {
+			return nil, fmt.Errorf("read type information of module %s: %w", module, err)
+		}
+		all = append(all, types)
+	}
+	return all, nil
+}
