@@ -57,7 +57,7 @@ func nameOfRelocation(types *btf.Spec, r *btf.CORERelocation) string {
 		return ""
 	}
 	var accessor []int
-	for _, index := range strings.Split(said[1], ":") {
+	for index := range strings.SplitSeq(said[1], ":") {
 		one, err := strconv.Atoi(index)
 		if err != nil {
 			return ""
