@@ -57,3 +57,14 @@ func TestASocketFilterIsDeniedOnce(t *testing.T) {
 		t.Errorf("reasons = %+v", r.reasons)
 	}
 }
+
+// TestABinaryIsNotTheAgents: examples of libbpf trace themselves, by a path that is another
+// file for who attaches their program.
+func TestABinaryIsNotTheAgents(t *testing.T) {
+	for path, denied := range map[string]bool{"/proc/self/exe": true, "/proc/thread-self/exe": true, "/proc/1/root/bin/tool": false, "/proc/selfish/exe": false} {
+		wrong, fix := legalBinary(v1alpha1.Attachment{Binary: &v1alpha1.UserBinary{Path: path, Symbol: "f"}})
+		if denied != strings.Contains(wrong, "leads to Skep itself") || denied != (fix != "") {
+			t.Errorf("%s: %q (%s)", path, wrong, fix)
+		}
+	}
+}
