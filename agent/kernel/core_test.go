@@ -24,6 +24,20 @@ func TestARejectionNamesWhatTheKernelHasNot(t *testing.T) {
 	}
 }
 
+func TestARejectionSaysThatNodesAreUnknown(t *testing.T) {
+	s, _ := store(t)
+	p, err := Prepare(opened(t, intent.Payload{Programs: program("tcx_tree", "tcx/ingress", "")}), programs.Object("tcx_tree"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err = loadAndPin(s, p, nil); err == nil {
+		t.Fatal("it was loaded: the library knows nodes now, and the explanation can go")
+	}
+	if known := LogOf(err); strings.Contains(known, "has no valid bpf_spin_lock") != strings.Contains(err.Error(), "which nodes its lists and trees hold") {
+		t.Error(err)
+	}
+}
+
 func TestWhatIndexesLeadTo(t *testing.T) {
 	word := &btf.Int{Name: "int", Size: 4}
 	union := &btf.Union{Members: []btf.Member{{Name: "a", Type: word}, {Name: "b", Type: word}}}
