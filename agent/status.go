@@ -27,6 +27,7 @@ type (
 const (
 	Attached      = report.Attached
 	Waiting       = report.Waiting
+	Ran           = report.Ran
 	Skipped       = report.Skipped
 	NoPods        = report.NoPods
 	Failed        = report.Failed

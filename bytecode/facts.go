@@ -119,6 +119,10 @@ type Program struct {
 	// AsyncCallbacks are the helpers and kfuncs by which parts of the program run later, for
 	// any task, so that Subject is any and no scope guard holds.
 	AsyncCallbacks []string `json:"asyncCallbacks,omitempty"`
+	// RepeatsBy are the helpers, kfuncs and instructions (may_goto) by which the program runs
+	// parts of it that the verifier walks once as often as a number says or something has entries:
+	// its instructions do not bound how long it runs.
+	RepeatsBy []string `json:"repeatsBy,omitempty"`
 	// ReadsKernelMemory reports whether the program reads memory of the kernel, or of another
 	// process, that is not its own and that its hook does not hand out as a value. What is
 	// not known counts as reading.

@@ -75,6 +75,7 @@ func inspectProgram(object *objectfile.Object, name string) (*inspected, error) 
 	}
 	p.finish(s.Type)
 	p.finishSubject(s.Type)
+	p.finishRepeats(s.Instructions)
 	p.finishReads(s.Type, s.Instructions)
 	return p, nil
 }

@@ -158,6 +158,28 @@ func TestEveryHelperIsDecided(t *testing.T) {
 	}
 }
 
+func TestWhatRepeatsIsKnown(t *testing.T) {
+	kfunc := func(name string) asm.Instruction {
+		return asm.Instruction{OpCode: asm.OpCode(asm.JumpClass).SetJumpOp(asm.Call), Src: asm.PseudoKfuncCall, Constant: -1}.WithReference(name)
+	}
+	for sentence, c := range map[string]struct {
+		does asm.Instruction
+		want string
+	}{
+		"a call":                {asm.FnKtimeGetNs.Call(), "[]"},
+		"a loop":                {asm.FnLoop.Call(), "[bpf_loop]"},
+		"entries of a map":      {asm.FnForEachMapElem.Call(), "[bpf_for_each_map_elem]"},
+		"entries of a ring":     {asm.FnUserRingbufDrain.Call(), "[bpf_user_ringbuf_drain]"},
+		"numbers":               {kfunc("bpf_iter_num_next"), "[bpf_iter_num_next]"},
+		"the begin of numbers":  {kfunc("bpf_iter_num_new"), "[]"},
+		"a jump without an end": {asm.Instruction{OpCode: asm.OpCode(asm.JumpClass).SetJumpOp(asm.JCOND)}, "[may_goto]"},
+	} {
+		if got := fmt.Sprint(inspectedOne(t, ebpf.Syscall, "syscall", c.does).RepeatsBy); got != c.want {
+			t.Errorf("%s: it repeats by %s, want %s", sentence, got, c.want)
+		}
+	}
+}
+
 func TestSubjectsOfPrograms(t *testing.T) {
 	for sentence, c := range map[string]struct {
 		kind    ebpf.ProgramType

@@ -29,6 +29,7 @@ func Examples() []Example {
 		{"uprobe.multi/libssl.so.3:SSL_*", "uprobe.multi", `binary: {path: libssl.so.3, symbols: {names: ["SSL_*"]}}`, ""},
 		{"usdt//usr/bin/python3:python:line", "usdt", "binary: {path: /usr/bin/python3, usdt: {provider: python, name: line}}", ""},
 		{"iter/task", "iter", "", ""},
+		{"syscall", "syscall", "", ""},
 		{"cgroup/connect4", "cgroup/connect4", "", "cgroup: /system.slice"},
 		{"lsm_cgroup/socket_bind", "lsm_cgroup", "functions: {names: [socket_bind]}", "cgroup: /system.slice"},
 		{"cgroup/skb", "cgroup_skb/egress", "", "cgroup: /"},

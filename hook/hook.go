@@ -183,6 +183,10 @@ func (h Hook) AttachesAtOnce() bool {
 	return h.AttachType == ebpf.AttachTraceKprobeMulti || h.AttachType == ebpf.AttachTraceKprobeSession
 }
 
+// RunsOnce reports whether programs of the hook are attached to nothing: they run once, when
+// their version is loaded and before it is attached.
+func (h Hook) RunsOnce() bool { return h.ProgramType == ebpf.Syscall }
+
 // LoadsForTarget reports whether the kernel is told the function or tracepoint when it
 // loads a program, and not when the program is attached.
 func (h Hook) LoadsForTarget() bool {

@@ -26,10 +26,8 @@ var obstacles = map[ebpf.ProgramType]obstacle{
 	ebpf.LWTSeg6Local: {"it is a part of a route, which ip-route(8) adds (encap seg6local)",
 		"ip-route(8)"},
 	ebpf.LircMode2: {"it attaches to an infrared receiver, for which the kernel has no links", "ir-keytable(1), which loads and attaches it"},
-	ebpf.Syscall: {"it attaches to nothing: a process has it run, cannot be ended meanwhile, and it may load programs that nobody has read (bpf_sys_bpf)",
-		"maps.NAME.contents of the definition, where it fills maps"},
-	ebpf.Kprobe:  {"the library that attaches programs has no link for it", "two programs, of uprobe.multi and uretprobe.multi"},
-	ebpf.Tracing: {"the library that attaches programs has no link for it", "two programs, of fentry and fexit"},
+	ebpf.Kprobe:    {"the library that attaches programs has no link for it", "two programs, of uprobe.multi and uretprobe.multi"},
+	ebpf.Tracing:   {"the library that attaches programs has no link for it", "two programs, of fentry and fexit"},
 	ebpf.StructOps: {"it is a table of functions that the kernel calls, such as a congestion control, and not one program",
 		"bpftool-struct_ops(8), which registers it"},
 }

@@ -95,6 +95,6 @@ var table = []Hook{
 	{"lwt_seg6local", []string{"lwt_seg6local"}, ebpf.LWTSeg6Local, ebpf.AttachNone, None, "4.18", false, Exclusive, ByOverlap, Traffic, false},
 	{"sk_msg", []string{"sk_msg"}, ebpf.SkMsg, ebpf.AttachSkMsgVerdict, None, "6.10", false, Exclusive, ByOverlap, Traffic, false},
 	{"lirc_mode2", []string{"lirc_mode2"}, ebpf.LircMode2, ebpf.AttachLircMode2, None, "4.18", false, Parallel, ByOverlap, Observe, false},
-	{"syscall", []string{"syscall"}, ebpf.Syscall, ebpf.AttachNone, None, "5.14", false, Exclusive, ByOverlap, Control, false},
+	{"syscall", []string{"syscall"}, ebpf.Syscall, ebpf.AttachNone, None, "5.14", false, Parallel, ByOverlap, Control, true},
 	{"struct_ops", []string{"struct_ops"}, ebpf.StructOps, ebpf.AttachNone, None, "6.4", false, Exclusive, ByLinkUpdate, Control, false},
 }

@@ -217,7 +217,7 @@ func LogOf(err error) string {
 // Load puts a prepared object into the kernel. Maps whose contents can stay are
 // shared with old, the revision that runs now, or nil, and what the object is to Take is
 // another application's; the reports tell what became of each other one. It pins and attaches nothing, and touches nothing but its
-// arguments. Of what the intent leaves to the node, it loads what the kernel supports;
+// arguments and, by the programs that run once, those maps. Of what the intent leaves to the node, it loads what the kernel supports;
 // lacks says what it is known not to. Errors about the object are *LoadError.
 func Load(p *Prepared, old *Revision, lacks Lacks, cache *btf.Cache) (*Revision, []MapReport, error) {
 	hasher := layout.New()
@@ -244,6 +244,9 @@ func Load(p *Prepared, old *Revision, lacks Lacks, cache *btf.Cache) (*Revision,
 		}
 	}
 	if err := errors.Join(r.loadAside(p, lacks, later, cache), r.index(), bindOwner(slices.Collect(maps.Values(r.Programs)), ownerOf(p))); err != nil {
+		return nil, nil, errors.Join(err, r.Close())
+	}
+	if err := r.runOnce(p); err != nil {
 		return nil, nil, errors.Join(err, r.Close())
 	}
 	return r, reports, nil

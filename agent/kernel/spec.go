@@ -39,6 +39,8 @@ type Prepared struct {
 	Maps map[string]v1alpha1.Map
 	// Choices are what of Spec is loaded only where the kernel supports it.
 	Choices []plan.Choice
+	// Once are the instances that run once when they are loaded, in the order of the definition.
+	Once []string
 	// taken are maps of other applications by the name of the one whose place they have.
 	taken map[string]*ebpf.Map
 }
@@ -97,7 +99,7 @@ func prepare(o intent.Opened, object []byte, loads loader) (*Prepared, error) {
 		return nil, fmt.Errorf("prepare programs of %s: %w", p.Application, err)
 	}
 	spec.Programs = programs
-	prepared.Spec = spec
+	prepared.Spec, prepared.Once = spec, once(p.Programs, loads)
 	return prepared, prepared.checkNames()
 }
 
@@ -254,6 +256,9 @@ func instance(ps *ebpf.ProgramSpec, a v1alpha1.Attachment) (*ebpf.ProgramSpec, e
 	}
 	if one.Type != h.ProgramType {
 		return nil, fmt.Errorf("section %q makes it a %s program, and hook %s takes %s; name another hook or another function", ps.SectionName, one.Type, h.Name, h.ProgramType)
+	}
+	if h.RunsOnce() {
+		one.Instructions = inlined(one.Instructions)
 	}
 	if h.AttachType != ebpf.AttachNone && h.ProgramType != ebpf.SchedCLS {
 		one.AttachType = h.AttachType

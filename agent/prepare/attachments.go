@@ -11,6 +11,7 @@ import (
 	"github.com/skep-dev/skep/agent/report"
 	"github.com/skep-dev/skep/agent/targets"
 	"github.com/skep-dev/skep/api/v1alpha1"
+	"github.com/skep-dev/skep/hook"
 	"github.com/skep-dev/skep/intent"
 )
 
@@ -80,6 +81,10 @@ type resolving struct {
 func (r *resolving) add(program string, at v1alpha1.Attachment) error {
 	if why := skipped(r.revision, program, at); why != "" {
 		r.absent = append(r.absent, report.Skip(program, at, why))
+		return nil
+	}
+	if h, _ := hook.Lookup(at.Hook); h.RunsOnce() {
+		r.absent = append(r.absent, report.HasRun(program, at))
 		return nil
 	}
 	found, err := r.resolve(r.app, program, at)

@@ -87,6 +87,11 @@ func Skip(program string, at v1alpha1.Attachment, why string) Unmade {
 	return Unmade{program, LinkStatus{Hook: at.Hook, Target: targets.Describe(at), State: Skipped, Error: why}}
 }
 
+// HasRun is an attachment to nothing of a program that ran once.
+func HasRun(program string, at v1alpha1.Attachment) Unmade {
+	return Unmade{program, LinkStatus{Hook: at.Hook, State: Ran}}
+}
+
 // SettlePods decides what the failures in single pods are. What is wrong with a pod is no failure
 // of an application that has the program attached in others: the owner of one pod could have it
 // fail everywhere.

@@ -100,6 +100,8 @@ const (
 	Failed LinkState = "Failed"
 	// NoPods is in no pod, since the node has none that is chosen. That is no failure.
 	NoPods LinkState = "NoPods"
+	// Ran is no place: the program ran once, when its version was loaded.
+	Ran LinkState = "Ran"
 	// Skipped is left to the node by the definition, which is without it; Error says why.
 	Skipped LinkState = "Skipped"
 	// DriftConflict was taken away so often that it is put back ever more slowly.

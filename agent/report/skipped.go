@@ -13,7 +13,7 @@ const maxSkipped = 3
 // waiting returns an attachment that is without a link, and is not skipped.
 func (o *Outcome) waiting() *Unmade {
 	for i := range o.Links {
-		if state := o.Links[i].Status.State; state != Skipped && state != NoPods {
+		if state := o.Links[i].Status.State; state != Skipped && state != NoPods && state != Ran {
 			return &o.Links[i]
 		}
 	}

@@ -63,6 +63,39 @@ PROGRAM(on_uretprobe_multi, "uretprobe.multi", 0)
 PROGRAM(on_usdt, "usdt", 0)
 PROGRAM(on_perf_event, "perf_event", 0)
 PROGRAM(on_iter, "iter/task", 0)
+/* What it returns: a negative errno where it failed. */
+const volatile __s32 ran_with = 0;
+
+PROGRAM(on_syscall, "syscall", ran_with)
+
+/* Reads an argument. */
+SEC("syscall")
+int on_syscall_with(__u64 *argument)
+{
+	last = version;
+	return *argument != 0;
+}
+/* Functions that the verifier looks at apart unless they are static, and that loop together. */
+__attribute__((noinline)) int inner(__u32 n)
+{
+	for (int i = 0; i < 30; i++)
+		n += bpf_get_prandom_u32();
+	return n;
+}
+
+__attribute__((noinline)) int outer(__u32 n)
+{
+	for (int i = 0; i < 30; i++)
+		n += inner(n);
+	return n;
+}
+
+SEC("syscall")
+int on_syscall_nested(void *ctx)
+{
+	return outer(1) & 1;
+}
+
 PROGRAM(on_sk_lookup, "sk_lookup", SK_PASS)
 /* NF_ACCEPT, or NF_DROP where it is set to 0. */
 const volatile __u32 netfilter_verdict = 1;

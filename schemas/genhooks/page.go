@@ -47,7 +47,7 @@ attachment](#from-a-section-to-an-attachment) has an example for each kind.
 | NetworkNamespace | ` + "`networkNamespace`" + `: a path; without it the host's own; ` + "`netfilter`" + ` for [netfilter](#netfilter) |
 | KernelFunction | ` + "`functions`" + `: names, and for kprobes globs, exclusions, module, offset and limit; see [functions](#functions-of-the-kernel) |
 | PerfEvent | ` + "`perfEvent`" + `: event, period or frequency, pid; see [perf events](#perf-events) |
-| None | none; see [iterators](#iterators) |
+| None | none; see [iterators](#iterators) and [programs that run once](#programs-that-run-once) |
 `
 
 const choices = `
@@ -196,7 +196,7 @@ const functions = `
 | ` + "`kprobe.multi`, `kretprobe.multi`, `kprobe.session`" + ` | names and globs | all of them |
 | ` + "`ksyscall`, `kretsyscall`" + ` | system calls, such as openat | each system call |
 | ` + "`fentry`, `fexit`, `fmod_ret`" + ` | names; the program is loaded once for each | each function |
-| ` + "`lsm`" + ` | LSM hooks, such as file_open; the program is loaded once for each | each hook |
+| ` + "`lsm`, `lsm_cgroup`" + ` | LSM hooks, such as file_open; the program is loaded once for each | each hook |
 
 - A glob has the syntax of Go's path.Match, as in ` + "`interfaces`" + `. It chooses among the functions that ftrace can trace
   (` + "`available_filter_functions`" + ` of tracefs). Where the kernel does not show these, it chooses among all symbols. Functions that share their
@@ -212,7 +212,10 @@ const functions = `
 - ` + "`offset`" + ` is in bytes from the start of one function, for ` + "`kprobe`" + `.
 - A function that the kernel lacks, inlined or cannot trace is an error that lists names near it. It is tried again: the function may come
   with a module.
-- ` + "`lsm`" + ` needs a kernel that was booted with ` + "`bpf`" + ` among its security modules (` + "`lsm=…,bpf`" + `).
+- ` + "`lsm_cgroup`" + ` takes ` + "`cgroup`" + ` beside ` + "`functions`" + `, or ` + "`pods`" + ` of a ` + "`ClusterBpfApplication`" + `: a program for the tasks and sockets of a cgroup. It returns 1 to
+  allow and 0 to deny, with an errno by ` + "`bpf_set_retval`" + `. A kernel has such programs at ten LSM hooks at a time. They use no ` + "`__kconfig`" + ` variables,
+  no addresses of the kernel and no functions of modules.
+- ` + "`lsm` and `lsm_cgroup`" + ` need a kernel that was booted with ` + "`bpf`" + ` among its security modules (` + "`lsm=…,bpf`" + `).
 `
 
 const tracepoints = `
@@ -237,6 +240,28 @@ $ skep explain tasks
     Attached   iter read /sys/fs/bpf/skep/e3ef7c8dced9a54aafe06f77c8013b6a/+links/33d495b7185f31707036c467055da798
 $ cat /sys/fs/bpf/skep/e3ef7c8dced9a54aafe06f77c8013b6a/+links/33d495b7185f31707036c467055da798
 ` + "```" + `
+`
+
+const once = `
+## Programs that run once
+
+A program of ` + "`syscall`" + ` is attached to nothing. It runs once, when its version is loaded: all maps and programs are there, and none of them
+is attached. It prepares what the others use, by what they may not call, such as ` + "`bpf_crypto_ctx_create`" + `:
+
+` + "```yaml" + `
+programs:
+- name: prepare             # SEC("syscall")
+- name: encrypt             # SEC("tcx/egress")
+  attach:
+  - interfaces: {primary: true}
+` + "```" + `
+
+- Several run in the order of the definition. A negative result is an error (an errno), and the version is not loaded. It gets no arguments; ` + "`variables`" + `
+  of the definition take their place.
+- The next version runs its own, on the maps that it keeps. A restart of the agent runs nothing; a reboot does, with new maps.
+- ` + "`inspect/once`" + ` denies what would not end by itself (` + "`bpf_loop`, `bpf_for_each_map_elem`, iterators, `may_goto`" + `), and system calls
+  (` + "`bpf_sys_bpf`, `bpf_sys_close`" + `), which would be the agent's. Only a ` + "`ClusterBpfApplication`" + ` has such programs
+  ([ADR 79](adr/0079-a-syscall-program-runs-once-when-its-version-is-loaded.md)).
 `
 
 const perfEvents = `
@@ -265,7 +290,7 @@ func writePage(w io.Writer, rows []hook.Hook, kernels []conformance.Kernel) erro
 	examples(&b)
 	obstacles(&b, rows)
 	seen(&b, rows, kernels)
-	b.WriteString(choices + filters + functions + binaries + netfilter + tracepoints + perfEvents)
+	b.WriteString(choices + filters + functions + binaries + netfilter + tracepoints + once + perfEvents)
 	var kernel, processor []string
 	for _, e := range hook.Events() {
 		name := "`" + e.Name + "`"

@@ -372,7 +372,10 @@ func statusRow(a nodemode.Application, whole bool) []string {
 	var programs []string
 	for _, p := range a.Programs {
 		for _, l := range p.Links {
-			if l.State == agent.Attached {
+			switch {
+			case l.State == agent.Ran, l.State == agent.Attached && !hasTarget(l):
+				programs = append(programs, l.Hook)
+			case l.State == agent.Attached:
 				programs = append(programs, fmt.Sprintf("%s@%s", l.Hook, l.Target))
 			}
 		}
@@ -466,7 +469,7 @@ func printProgram(w io.Writer, p agent.ProgramStatus) {
 	fmt.Fprintln(w, line)
 	for _, l := range p.Links {
 		where := l.Hook
-		if l.Hook != iterator {
+		if hasTarget(l) {
 			where += " on " + text.Printable(l.Target)
 		}
 		line := fmt.Sprintf("    %-10s %s %s", l.State, where, text.Printable(cmp.Or(l.Error, l.Filter, describeMode(l), describeIterator(l))))
@@ -474,8 +477,11 @@ func printProgram(w io.Writer, p agent.ProgramStatus) {
 	}
 }
 
-// iterator is the hook that has no target.
+// iterator is the hook whose programs run when their pin is read.
 const iterator = "iter"
+
+// hasTarget reports whether an attachment is to something: an iterator is not, and what ran once.
+func hasTarget(l agent.LinkStatus) bool { return l.Hook != iterator && l.State != agent.Ran }
 
 // describeIterator says how an iterator is run; empty of other links.
 func describeIterator(l agent.LinkStatus) string {
