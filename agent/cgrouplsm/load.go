@@ -41,6 +41,9 @@ func Is(spec *ebpf.ProgramSpec) bool {
 // collection. The cache may be nil. What the kernel rejects is an *ebpf.VerifierError; a hook
 // that it does not have is btf.ErrNotFound.
 func Load(spec *ebpf.ProgramSpec, maps map[string]*ebpf.Map, cache *btf.Cache) (*ebpf.Program, error) {
+	if len(spec.Instructions) == 0 {
+		return nil, fmt.Errorf("load %s: it has no instructions", spec.Name)
+	}
 	if cache == nil {
 		cache = btf.NewCache()
 	}

@@ -164,4 +164,7 @@ func TestWhatCannotBePutInIsSaid(t *testing.T) {
 	if _, err := cgrouplsm.Load(spec.Programs["refuses"], nil, nil); err == nil {
 		t.Error("a program is loaded without its maps")
 	}
+	if _, err := cgrouplsm.Load(&ebpf.ProgramSpec{Name: "empty", AttachTo: "socket_create"}, nil, nil); err == nil {
+		t.Error("a program without instructions is loaded")
+	}
 }

@@ -44,8 +44,8 @@ const mostAttempts = 30
 func attributes(spec *ebpf.ProgramSpec, code []byte, hook btf.TypeID) *attributesOfLoad {
 	license := append([]byte(spec.License), 0)
 	attr := &attributesOfLoad{
-		programType: uint32(spec.Type), instructionCount: uint32(len(code) / asm.InstructionSize), //nolint:gosec // an object is of 32 MB at most
-		instructions: unsafe.Pointer(&code[0]), license: unsafe.Pointer(&license[0]),
+		programType: uint32(spec.Type), instructionCount: uint32(len(code) / asm.InstructionSize),
+		instructions: unsafe.Pointer(&code[0]), license: unsafe.Pointer(&license[0]), //nolint:gosec // the kernel reads them
 		flags: spec.Flags, attachType: uint32(spec.AttachType), attachTypeID: uint32(hook),
 	}
 	copy(attr.name[:len(attr.name)-1], objectName(spec.Name))
@@ -64,7 +64,7 @@ func objectName(name string) string {
 
 // describe adds the type information.
 func (a *attributesOfLoad) describe(types *btf.Handle, functions, lines []byte) {
-	a.typesFD = uint32(types.FD()) //nolint:gosec // a descriptor
+	a.typesFD = uint32(types.FD())
 	if len(functions) > 0 {
 		a.functionSize, a.functionCount, a.functions = btf.FuncInfoSize, uint32(len(functions))/btf.FuncInfoSize, unsafe.Pointer(&functions[0]) //nolint:gosec // as above
 	}
@@ -97,10 +97,10 @@ func (a *attributesOfLoad) load() (*ebpf.Program, error) {
 // ask is BPF_PROG_LOAD.
 func (a *attributesOfLoad) ask() (*ebpf.Program, error) {
 	for attempt := 1; ; attempt++ {
-		fd, _, errno := unix.Syscall(unix.SYS_BPF, unix.BPF_PROG_LOAD, uintptr(unsafe.Pointer(a)), unsafe.Sizeof(*a))
+		fd, _, errno := unix.Syscall(unix.SYS_BPF, unix.BPF_PROG_LOAD, uintptr(unsafe.Pointer(a)), unsafe.Sizeof(*a)) //nolint:gosec // union bpf_attr
 		switch {
 		case errno == 0:
-			return ebpf.NewProgramFromFD(int(fd)) //nolint:gosec // a descriptor
+			return ebpf.NewProgramFromFD(int(fd))
 		case (errno == unix.EAGAIN || errno == unix.EINTR) && attempt < mostAttempts:
 			continue
 		}

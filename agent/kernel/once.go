@@ -70,7 +70,7 @@ func (r *Revision) runOnce(p *Prepared) error {
 		if err != nil {
 			return p.rejection(&RunError{Program: name, err: err})
 		}
-		if n := int32(returned); n < 0 { //nolint:gosec // the kernel's int
+		if n := int32(returned); n < 0 {
 			return p.rejection(&RunError{Program: name, Returned: n, err: unix.Errno(-n)})
 		}
 	}
