@@ -31,8 +31,8 @@ import (
 
 	"github.com/skep-dev/skep/agent/admission"
 	"github.com/skep-dev/skep/agent/attach"
+	"github.com/skep-dev/skep/agent/calls"
 	"github.com/skep-dev/skep/agent/chainfit"
-	"github.com/skep-dev/skep/agent/closing"
 	"github.com/skep-dev/skep/agent/containers"
 	"github.com/skep-dev/skep/agent/history"
 	"github.com/skep-dev/skep/agent/kernel"
@@ -183,8 +183,8 @@ type loop struct {
 	// queue runs loads beside the loop, and lookups finds targets in the file system.
 	queue   *loads.Queue
 	lookups *targets.Lookups
-	// closing closes links beside the loop.
-	closing *closing.Queue
+	// closing closes links beside the loop, and attaching makes links there.
+	closing, attaching *calls.Queue
 	// namespaces are the network namespaces beside the agent's own. None is open between
 	// reconciles.
 	namespaces *netns.Table
@@ -250,8 +250,9 @@ func New(o Options) (*Agent, error) {
 
 func newLoop(e *env) *loop {
 	o := &e.opts
-	ends := closing.NewQueue(o.Clock, o.Log)
-	open := live.New(e.pins, ends, e.dir.Path(statedir.Remnants), o.Log)
+	closing := calls.NewQueue(calls.Options{Clock: o.Clock, Log: o.Log, Doing: "close a link", Wake: e.signal})
+	attaching := calls.NewQueue(calls.Options{Clock: o.Clock, Log: o.Log, Doing: "make a link", Wake: e.signal, Together: true})
+	open := live.New(e.pins, closing, attaching, e.dir.Path(statedir.Remnants), o.Log)
 	ran, err := history.Open(e.dir.Path(statedir.Ran))
 	if err != nil {
 		o.Log.Error("what ran is not known; limits are granted by age at places where nothing runs", "error", err)
@@ -260,7 +261,7 @@ func newLoop(e *env) *loop {
 	e.pins.Filters.Namespaces, host.Namespaces = namespaces, namespaces
 	e.pins.Filters.Clock = o.Clock
 	return &loop{
-		namespaces: namespaces, closing: ends, live: open, queue: loads.NewQueue(o.Clock, o.Log, o.Observer.Loaded), lookups: targets.NewLookups(host, o.Log, e.wakeUp),
+		namespaces: namespaces, closing: closing, attaching: attaching, live: open, queue: loads.NewQueue(o.Clock, o.Log, o.Observer.Loaded), lookups: targets.NewLookups(host, o.Log, e.wakeUp),
 		attempts: attempts, conflicts: retry.NewConflicts(o.BackOff),
 		admission: admission.New(admission.Options{Log: o.Log, SharePercent: o.NamespaceShare, MapMemory: o.MapMemory, FetchTimeout: o.FetchTimeout,
 			Objects: e.objects, History: ran, Live: open}),

@@ -34,6 +34,10 @@ func TestMain(m *testing.M) {
 		}
 		os.Exit(1)
 	}
+	if os.Getenv(busyFile) != "" {
+		fmt.Fprintln(os.Stderr, beBusy())
+		os.Exit(1)
+	}
 	events.MaybeChild()
 	tasks.Main(m)
 }

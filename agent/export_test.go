@@ -3,6 +3,7 @@ package agent
 import (
 	"context"
 	"sync"
+	"sync/atomic"
 
 	"github.com/skep-dev/skep/agent/build"
 	"github.com/skep-dev/skep/agent/chain"
@@ -30,12 +31,10 @@ func (a *Agent) NamespacesChanged() { a.wakeUp() }
 // IsIdle is what a sweep of Run asks before it spends a reconcile.
 func (a *Agent) IsIdle() bool { return a.isIdle() }
 
-// ReconcileIfWoken does what Run does where it was woken, or links were closed, and reports
-// whether that was so.
+// ReconcileIfWoken does what Run does where it was woken, and reports whether that was so.
 func (a *Agent) ReconcileIfWoken(ctx context.Context) bool {
 	select {
 	case <-a.wake:
-	case <-a.loop.closing.Ended():
 	default:
 		return false
 	}
@@ -74,6 +73,21 @@ func (a *Agent) HoldLoads(uid string) (let func()) {
 		}
 	}
 	return sync.OnceFunc(func() { close(held) })
+}
+
+// HoldLinks has the links of an application that are made beside the loop wait until let is
+// called, as the kernel has them wait for the memory of a process. asked is how many these were.
+func (a *Agent) HoldLinks(uid string) (let func(), asked *atomic.Int64) {
+	a.work.Lock()
+	defer a.work.Unlock()
+	held, asked := make(chan struct{}), new(atomic.Int64)
+	a.loop.live.Hold = func(of string) {
+		if of == uid {
+			asked.Add(1)
+			<-held
+		}
+	}
+	return sync.OnceFunc(func() { close(held) }), asked
 }
 
 // IsLoading reports whether the verifier is at work.

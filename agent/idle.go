@@ -96,6 +96,7 @@ func (a *Agent) isFullDue() bool { return !a.opts.Clock().Before(a.loop.fullAt.A
 // that could not be read.
 func (a *Agent) sweep() bool {
 	a.loop.closing.Continue()
+	a.loop.attaching.Continue()
 	isIdle := a.isIdle()
 	a.work.Lock()
 	defer a.work.Unlock()

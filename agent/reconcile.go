@@ -83,6 +83,7 @@ func (a *Agent) reconcile(ctx context.Context) {
 func (a *Agent) reconcileOnce() *reconcile {
 	a.loop.queue.Collect()
 	a.loop.closing.Continue()
+	a.loop.attaching.Continue()
 	rec := a.newReconcile()
 	defer rec.finish()
 	if !rec.isIncremental() {

@@ -40,8 +40,6 @@ func (a *Agent) awaitWork(ctx context.Context, sweep <-chan time.Time) bool {
 		case <-a.loop.queue.Ended():
 			a.full.Store(true)
 			return true
-		case <-a.loop.closing.Ended():
-			return true
 		}
 	}
 }
@@ -102,7 +100,7 @@ const (
 )
 
 // advance starts the loads that a reconcile needs, one after the other, and waits for
-// them and for objects until the context ends. It reports whether another reconcile
+// them, for objects and for links until the context ends. It reports whether another reconcile
 // has something to do. An intent or an interface that comes ends the wait at once.
 func (a *Agent) advance(ctx context.Context, p *reconcile) bool {
 	if p.observed {
@@ -116,7 +114,7 @@ func (a *Agent) advance(ctx context.Context, p *reconcile) bool {
 		var found bool
 		queue, found = a.loop.queue.StartNext(queue)
 		fresh = fresh || found
-		if len(a.loop.queue.Current()) == 0 && (fresh || !p.objectRound.Fetching && !p.actor.Ending) {
+		if len(a.loop.queue.Current()) == 0 && (fresh || !p.objectRound.Fetching && !p.actor.Ending && !p.actor.Making) {
 			return fresh
 		}
 		var again <-chan time.Time
@@ -131,8 +129,6 @@ func (a *Agent) advance(ctx context.Context, p *reconcile) bool {
 				return true
 			}
 		case <-a.wake:
-			return true
-		case <-a.loop.closing.Ended():
 			return true
 		case <-again:
 			return true

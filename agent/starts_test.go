@@ -177,6 +177,41 @@ func TestATenantThatIsLateIsNotWaitedFor(t *testing.T) {
 	}
 }
 
+// TestAContainerStartsWhenItsProbeIsMade has the kernel take long to make a probe for a container,
+// which waits for it within its time.
+func TestAContainerStartsWhenItsProbeIsMade(t *testing.T) {
+	needKernel(t)
+	amd64(t)
+	for what, within := range map[string]time.Duration{"in time": time.Minute, "too late": 300 * time.Millisecond} {
+		t.Run(what, func(t *testing.T) {
+			w, r := newWorld(t), &announcing{runtimeOf: newRuntime(t)}
+			a := w.announceTo(r, nil)
+			p := w.ofTeam("team-a", "uprobe_count", "uprobe_count", inPods(v1alpha1.Pods{}))
+			must(t, w.accept(a, p))
+			let, _ := a.HoldLinks(p.UID)
+			t.Cleanup(let)
+			web, waited := r.start("team-a", "web", "web", nil), make(chan bool)
+			go func() {
+				is := r.starting(web, within)
+				web.runs("app")
+				waited <- is
+			}()
+			until(t, "the kernel to be asked for the probe", time.Minute, func() bool { return isMaking(a, p) })
+			want := uint64(worked)
+			if within < time.Second {
+				want = 0
+			} else {
+				let()
+			}
+			if is, got := <-waited, w.counted(p.UID); !is || got != want {
+				t.Errorf("it waited: %v, and %d calls are counted, want %d", is, got, want)
+			}
+			let()
+			until(t, "the probe to be attached", time.Minute, func() bool { return attachedTo(a, p.UID) == 1 })
+		})
+	}
+}
+
 // TestABusyAgentHoldsContainersUpOnce announces a container that no reconcile sees.
 func TestABusyAgentHoldsContainersUpOnce(t *testing.T) {
 	needKernel(t)

@@ -2,6 +2,7 @@ package bytecode
 
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"io"
 	"maps"
@@ -207,9 +208,12 @@ func parse(object []byte, opts Options) (*objectfile.Object, error) {
 		if tables := structOpsError(object); tables != nil {
 			return nil, tables
 		}
+		if known := unloadable(object, err); known != nil {
+			return nil, known
+		}
 		return nil, &parseError{err}
 	}
-	if err := legacyMaps(read.Spec); err != nil {
+	if err := errors.Join(legacyMaps(read.Spec), innerMaps(read.Spec)); err != nil {
 		return nil, err
 	}
 	return read, checkLayouts(read.Spec)

@@ -1,9 +1,7 @@
 package bytecode
 
 import (
-	"bytes"
 	"debug/elf"
-	"errors"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -51,8 +49,8 @@ func TestLegacyObjectsAreToBeRebuilt(t *testing.T) {
 		t.Errorf("maps are %v", f.Maps)
 	}
 	// What is merely broken is not old.
-	var r *Rejection
-	if _, err := Inspect(bytes.NewReader(referring(t, "elsewhere")), Options{}); err == nil || errors.As(err, &r) {
-		t.Errorf("a map in no section of maps: %v", err)
+	if r := refusal(t, referring(t, "elsewhere")); r.Rule != "bytecode/stray-variable" || r.Object != `variable "m"` ||
+		!strings.Contains(r.Reason, `in section "elsewhere"`) || !strings.Contains(r.Fix, `SEC(".maps")`) {
+		t.Errorf("a map in no section of maps: refused by %s: %s: %s; %s", r.Rule, r.Object, r.Reason, r.Fix)
 	}
 }

@@ -90,6 +90,9 @@ func near(name string, names []string) string {
 // name a type of program alone are not.
 func denySection(r *denials, path string, fact bytecode.Program) {
 	fix, like := "name the hook", ""
+	if hooks := hooksFor(fact.Type); len(hooks) > 0 {
+		fix += ": " + strings.Join(hooks, ", ")
+	}
 	section := strings.TrimPrefix(fact.Section, "?")
 	if !slices.Contains([]string{"tc", "classifier", "action", "cgroup/skb"}, section) {
 		like = nearSection(section)
@@ -98,6 +101,17 @@ func denySection(r *denials, path string, fact bytecode.Program) {
 		fix += ", or write the section as libbpf does"
 	}
 	r.add("shape/hook", path, fix, "the definition names no hook for program %s, and its section %q implies none%s", fact.Name, fact.Section, like)
+}
+
+// hooksFor are the hooks that attach programs of a type; empty for a program without one.
+func hooksFor(programType string) []string {
+	var names []string
+	for _, h := range hook.All() {
+		if h.Attachable && h.ProgramType.String() == programType {
+			names = append(names, h.Name)
+		}
+	}
+	return names
 }
 
 // nearSection lists the sections that are most like one, or else most like what it begins with.
@@ -158,8 +172,9 @@ func fitProgram(r *denials, id v1alpha1.Identity, i int, p v1alpha1.Program, fac
 
 // fitHook denies a hook that takes another kind of program. A program whose
 // section says of no type is of the hook's, and the kernel verifies it as that.
+// What is wrong with a hook that is not attached was said of its shape.
 func fitHook(r *denials, at string, h hook.Hook, fact bytecode.Program) {
-	if fact.Type == ebpf.UnspecifiedProgram.String() {
+	if !h.Attachable || fact.Type == ebpf.UnspecifiedProgram.String() {
 		return
 	}
 	if want := h.ProgramType.String(); fact.Type != want {

@@ -532,6 +532,8 @@ func legalBinary(a v1alpha1.Attachment) (string, string) {
 	switch {
 	case wrongPath(b.Path):
 		return fmt.Sprintf("binary path %q is neither a clean absolute path nor a name", b.Path), "write the full path, such as /usr/bin/bash, or a name to look for, such as libssl.so.3"
+	case strings.HasPrefix(b.Path, "/proc/self/"), strings.HasPrefix(b.Path, "/proc/thread-self/"):
+		return fmt.Sprintf("binary path %q leads to Skep itself, which attaches the program", b.Path), "write the full path of the binary, such as /usr/bin/bash"
 	case b.Symbol == "" && b.Offset == 0 && b.Symbols == nil && b.USDT == nil:
 		return "none of symbol, offset, symbols and usdt is given", "set symbol, offset or both; for a hook with .multi symbols, and for usdt usdt"
 	case b.PID < 0:

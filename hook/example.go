@@ -19,7 +19,7 @@ func Examples() []Example {
 		{"raw_tp/sched_switch", "raw_tp", "tracepoint: sched_switch", ""},
 		{"tp_btf/sched_switch", "tp_btf", "tracepoint: sched_switch", ""},
 		{"tracepoint/syscalls/sys_enter_execve", "tracepoint", "tracepoint: syscalls/sys_enter_execve", ""},
-		{"kretprobe/tcp_connect", "kretprobe", "functions: {names: [tcp_connect]}", ""},
+		{"kprobe/tcp_connect", "kprobe", "functions: {names: [tcp_connect]}", ""},
 		{"kprobe/tcp_connect+0x10", "kprobe", "functions: {names: [tcp_connect], offset: 16}", ""},
 		{"kprobe.multi/tcp_*", "kprobe.multi", `functions: {names: ["tcp_*"]}`, ""},
 		{"ksyscall/openat", "ksyscall", "functions: {names: [openat]}", ""},

@@ -1,5 +1,5 @@
 // Package act does what was planned: it alone changes links and chains, and it alone ends
-// them. It does the actions in their order, takes chains that were loaded, and notes how each
+// them. Links that the kernel may take long to make are made beside the loop. It does the actions in their order, takes chains that were loaded, and notes how each
 // action went. It forgets nothing before the kernel and the BPF file system confirmed that it is
 // gone.
 package act
@@ -64,8 +64,13 @@ type Actor struct {
 	stuck map[string]bool
 	// failed are the targets that a version could not be attached to.
 	failed map[asked]string
-	// Ending reports that the kernel has yet to end links that were closed.
-	Ending bool
+	// late are the owners for whose links this reconcile waits no more, and waited is how long it
+	// waited in vain for those of all.
+	late   map[string]bool
+	waited time.Duration
+	// Ending reports that the kernel has yet to end links that were closed, and Making that it has
+	// yet to make links which this reconcile began. The end of each of those wakes the loop.
+	Ending, Making bool
 }
 
 // Act does the actions: first those that only end something, then what puts back what
@@ -74,7 +79,7 @@ type Actor struct {
 // by then. One that fails stops no other, but keeps what its application runs from being
 // dropped, and links of the version before from being detached.
 func (act *Actor) Act(actions []plan.Action) {
-	act.stuck, act.failed = act.incomplete(), map[asked]string{}
+	act.stuck, act.failed, act.late = act.incomplete(), map[asked]string{}, map[string]bool{}
 	begin := slices.IndexFunc(actions, func(a plan.Action) bool { return !act.ends(a) })
 	if begin < 0 {
 		begin = len(actions)
@@ -212,14 +217,9 @@ func (act *Actor) named(a plan.Action) string {
 
 // try does an action and notes how it went.
 func (act *Actor) try(owners []string, a plan.Action) error {
-	err := act.awaitTarget(a)
-	var drift Drift
+	err := act.makeReady(a)
 	if err == nil {
-		drift, err = act.heal(a)
-	}
-	if err == nil {
-		act.Log.Info("act", "application", act.named(a), "action", a.String())
-		err = act.timed(a, drift)
+		err = act.timed(a)
 	}
 	// What runs in its place already is not to be dropped under it.
 	if a.Verb == plan.Attach && a.Attachment.Optional && report.IsAbsent(err) {
@@ -234,6 +234,22 @@ func (act *Actor) try(owners []string, a plan.Action) error {
 	return err
 }
 
+// makeReady fails where an action is not to be done now. It logs and counts one that is, once:
+// what is under way goes on.
+func (act *Actor) makeReady(a plan.Action) error {
+	if act.making(a) != nil {
+		return nil
+	}
+	if err := act.awaitTarget(a); err != nil {
+		return err
+	}
+	if err := act.heal(a); err != nil {
+		return err
+	}
+	act.Log.Info("act", "application", act.named(a), "action", a.String())
+	return nil
+}
+
 // awaitTarget fails with a *targets.UnansweredError while the target of an action is not
 // found.
 func (act *Actor) awaitTarget(a plan.Action) error {
@@ -246,9 +262,16 @@ func (act *Actor) awaitTarget(a plan.Action) error {
 }
 
 // timed does an action, and tells how long it took and what it healed.
-func (act *Actor) timed(a plan.Action, drift Drift) error {
+func (act *Actor) timed(a plan.Action) error {
+	_, drift := act.drifted(a)
 	began := act.Clock()
+	if m := act.making(a); m != nil {
+		began = m.Since
+	}
 	err := act.do(a)
+	if errors.As(err, new(*MakingError)) {
+		return err
+	}
 	if hook := attaches(a); hook != "" {
 		act.Observer.Attached(hook, act.Clock().Sub(began), err)
 	}
@@ -282,6 +305,10 @@ func (act *Actor) failedLately(a plan.Action) error {
 func (act *Actor) note(uid string, a plan.Action, err error) {
 	if err != nil {
 		out := act.Decisions.Outcome(uid)
+		if making := new(MakingError); errors.As(err, &making) {
+			act.noteMaking(uid, a, making)
+			return
+		}
 		if decide.IsPending(err) {
 			act.Decisions.NotePending(uid, err)
 			return
@@ -332,28 +359,46 @@ func (act *Actor) attach(a plan.Action) error {
 }
 
 func (act *Actor) attachProgram(a plan.Action, program *ebpf.Program) error {
-	target, err := act.LookupRound.Find(a.Attachment)
+	make := act.makeLink
+	if attach.TakesLong(a.Attachment.Hook) {
+		make = act.makeBeside
+	}
+	l, spec, err := make(a, program)
 	if err != nil {
 		return err
 	}
-	defer target.Close()
-	request := attach.Request{UID: a.UID, Attachment: a.Attachment, Program: program, Host: act.LookupRound.Host(), Found: target, Neighbours: act.neighbours(a), Filters: act.Pins.Filters,
-		Specs: act.Look.Set.Revisions[a.UID][a.Revision].Maps[usdt.SpecsMap], SpecID: act.Look.Set.SpecID(a.UID, a.Attachment.Target),
-		HeldBy: act.heldBy(a)}
-	l, err := attach.To(request)
-	if held := act.holder(a); held != nil && errors.Is(err, unix.EBUSY) {
-		l, err = act.takePlace(request, held)
-	}
-	if err != nil {
-		return err
-	}
-	if err := act.putLink(a.UID, a.Attachment, request.SpecID, l); err != nil {
+	if err := act.putLink(a.UID, a.Attachment, spec, l); err != nil {
 		return err
 	}
 	if old := act.Look.Set.Links[a.UID][a.Replaces]; old != nil {
 		return act.Look.Set.DetachReplaced(old, act.Look.Facts(old.Path, old.Link), act.Now)
 	}
 	return nil
+}
+
+// makeLink makes a link that the kernel makes at once, and returns its SpecID.
+func (act *Actor) makeLink(a plan.Action, program *ebpf.Program) (kernel.Held, uint32, error) {
+	request, err := act.request(a, program)
+	if err != nil {
+		return nil, 0, err
+	}
+	defer request.Found.Close()
+	l, err := attach.To(request)
+	if held := act.holder(a); held != nil && errors.Is(err, unix.EBUSY) {
+		l, err = act.takePlace(request, held)
+	}
+	return l, request.SpecID, err
+}
+
+// request is that for the link of an action. The caller closes what was Found.
+func (act *Actor) request(a plan.Action, program *ebpf.Program) (attach.Request, error) {
+	target, err := act.LookupRound.Find(a.Attachment)
+	if err != nil {
+		return attach.Request{}, err
+	}
+	return attach.Request{UID: a.UID, Attachment: a.Attachment, Program: program, Host: act.LookupRound.Host(), Found: target, Neighbours: act.neighbours(a), Filters: act.Pins.Filters,
+		Specs: act.Look.Set.Revisions[a.UID][a.Revision].Maps[usdt.SpecsMap], SpecID: act.Look.Set.SpecID(a.UID, a.Attachment.Target),
+		HeldBy: act.heldBy(a)}, nil
 }
 
 // putLink pins a link and lets the one go that it stands in for. A link that cannot be

@@ -27,18 +27,17 @@ type Observer interface {
 }
 
 // heal counts an action that puts back what somebody else changed. It fails with a
-// *retry.ConflictError where the link was put back too often. Where nothing drifted, the
-// drift is empty.
-func (act *Actor) heal(a plan.Action) (Drift, error) {
+// *retry.ConflictError where the link was put back too often.
+func (act *Actor) heal(a plan.Action) error {
 	pin, drift := act.drifted(a)
 	if drift == "" {
-		return "", nil
+		return nil
 	}
 	times, err := act.Conflicts.Heal(pin, act.Now)
 	if err == nil {
 		act.Log.Warn("put back what somebody else changed", "action", a.String(), "times", times)
 	}
-	return drift, err
+	return err
 }
 
 // drifted names the link that an action puts back, and how it drifted; nothing

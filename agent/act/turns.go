@@ -49,6 +49,7 @@ func (act *Actor) putOff(a plan.Action, why string) {
 	owners := act.owners(a)
 	act.stick(owners, a)
 	act.LookupRound.Keep(a.Attachment)
+	act.making(a)
 	for _, uid := range owners {
 		act.Decisions.NotePending(uid, decide.ErrQueued)
 		out := act.Decisions.Outcome(uid)

@@ -57,6 +57,10 @@ func (act *Actor) FinishUnloads() {
 		}
 	}
 	act.Attempts.Sweep(act.Now)
+	if act.Look.Set.FollowMakings(act.Now, act.reportMaking) {
+		// What waits for these can begin.
+		act.Decisions.Again = true
+	}
 	act.Look.Set.FollowRemnants(act.reportRemnant)
 }
 

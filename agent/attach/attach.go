@@ -197,6 +197,15 @@ func To(r Request) (kernel.Held, error) {
 	return l, nil
 }
 
+// TakesLong reports whether the kernel may take long to make a link of a hook. For a probe in a
+// file it takes the memory lock of each process that has the file mapped (register_for_each_vma
+// of kernel/events/uprobes.c), which the process may hold for long. Probes of functions and
+// tracepoints wait for those, and for the ends of others (event_mutex of kernel/trace).
+func TakesLong(name string) bool {
+	h, _ := hook.Lookup(name)
+	return h.ProgramType == ebpf.Kprobe || h.ProgramType == ebpf.TracePoint
+}
+
 // describe says what could not be attached, and which hook or capability is missing.
 func describe(h hook.Hook, a plan.Attachment, err error) error {
 	return fmt.Errorf("attach %s to %s %s: %w", a.Program, h.Name, a.Target, rights.ExplainAttach(Explain(h, err), append(rights.ToLoad(h.ProgramType), toAttach(h)...)))

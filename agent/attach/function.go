@@ -124,7 +124,12 @@ func symbolOf(h hook.Hook, name string) (string, error) {
 // missingFunction marks an error that comes of a function that the kernel has not, or
 // cannot trace. It may come with a module.
 func (r Request) missingFunction(h hook.Hook, err error, names ...string) error {
-	return missingFunctions(r.Host, h, err, names)
+	said := missingFunctions(r.Host, h, err, names)
+	if len(names) == 1 && errors.Is(err, fs.ErrNotExist) && !errors.As(said, new(*functions.MissingError)) {
+		// The round has looked for long enough, and a later one names those that are near.
+		return fmt.Errorf("%w: %w", ErrTarget, &functions.MissingError{Name: names[0]})
+	}
+	return said
 }
 
 func missingFunctions(host Host, h hook.Hook, err error, names []string) error {
@@ -154,6 +159,12 @@ func CheckFunctions(host Host, h hook.Hook, names []string) error {
 func ExplainLoad(host Host, h hook.Hook, names []string, err error) error {
 	if !h.TakesFunctions() || !h.LoadsForTarget() {
 		return err
+	}
+	if errors.Is(err, ebpf.ErrNotSupported) && host.Functions != nil {
+		// Of a function that no type information has, the library says that it is not supported.
+		if missing := CheckFunctions(host, h, names); errors.Is(missing, ErrTarget) {
+			return missing
+		}
 	}
 	return missingFunctions(host, h, err, names)
 }

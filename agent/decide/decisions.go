@@ -297,6 +297,15 @@ func (d *Decisions) FailedLately(uid, action string) error {
 	return nil
 }
 
+// FailedBefore returns the error of an application's action when it was tried last; nil where it
+// went well, or was not tried.
+func (d *Decisions) FailedBefore(uid, action string) error {
+	if app := d.byUID[uid]; app != nil {
+		return app.FailedActions[action]
+	}
+	return nil
+}
+
 // NoteAction remembers that an action on an application failed, or went well.
 func (d *Decisions) NoteAction(uid, action string, err error) {
 	if app := d.byUID[uid]; app != nil {

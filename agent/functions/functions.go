@@ -18,6 +18,7 @@ import (
 	"path"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -81,12 +82,14 @@ type answer struct {
 	err error
 }
 
-// Kernel finds functions of the running kernel. The caller serializes all calls. What
+// Kernel finds functions of the running kernel. All methods may be called from any goroutine. What
 // was found is known until a module comes or goes. A round lasts from one Sweep to the
 // next, and looks for a bounded time.
 type Kernel struct {
 	// root is where procfs and sysfs are; empty but in tests.
 	root string
+	// mu guards what follows.
+	mu sync.Mutex
 	// modules are those that were loaded when chosen and explained were filled, and inodes
 	// tell them from the same ones after they were loaded again.
 	modules string
@@ -118,6 +121,8 @@ func New() *Kernel {
 
 // Sweep begins a round. It forgets what was not chosen in the last one that chose any.
 func (k *Kernel) Sweep() {
+	k.mu.Lock()
+	defer k.mu.Unlock()
 	if len(k.sought) > 0 {
 		maps.DeleteFunc(k.chosen, func(id string, _ answer) bool { return !k.sought[id] })
 		clear(k.sought)
@@ -127,6 +132,8 @@ func (k *Kernel) Sweep() {
 
 // Names returns the functions of a choice that is remembered.
 func (k *Kernel) Names(id string) []string {
+	k.mu.Lock()
+	defer k.mu.Unlock()
 	for _, one := range k.chosen {
 		if one.ID == id {
 			return one.Names
@@ -148,6 +155,8 @@ func (k *Kernel) Choose(f *v1alpha1.Functions) (Choice, error) {
 	if err != nil {
 		return Choice{}, fmt.Errorf("choose functions: %w", err)
 	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
 	if err := k.checkModules(); err != nil {
 		return Choice{}, err
 	}
@@ -305,8 +314,11 @@ func (k *Kernel) Explain(prefix string, names ...string) error {
 
 // Check is Explain, but fails with ErrLater where the round has looked for long enough.
 func (k *Kernel) Check(prefix string, names ...string) error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
 	if err := k.checkModules(); err != nil {
-		return nil //nolint:nilerr // nobody can tell
+		// Nobody can tell.
+		return nil
 	}
 	for _, name := range names {
 		known, ok := k.explained[prefix+name]

@@ -180,7 +180,24 @@ func (p *Prepared) rejection(err error) *LoadError {
 		explained = fmt.Errorf("%w; in a namespace, what functions can use of the stack is cleared, and all 512 bytes where an address on the stack "+
 			"is computed: move the buffer into a map, or index it by constants", explained)
 	}
+	if missing := p.missingOfKernel(err); missing != "" {
+		explained = fmt.Errorf("%w; the program reads %s, which this kernel has not: look whether it is there (bpf_core_field_exists and its like), "+
+			"or keep the application to nodes whose kernel has it", explained, missing)
+	}
+	if strings.Contains(LogOf(err), "has no valid bpf_spin_lock") && p.linksNodes() {
+		explained = fmt.Errorf("%w; the kernel was not told which nodes its lists and trees hold (bpf_list_head, bpf_rb_root): "+
+			"the library that makes maps leaves their types out, so keep the nodes in maps instead", explained)
+	}
 	return &LoadError{Application: p.Application.String(), Log: LogOf(err), err: explained}
+}
+
+// linksNodes reports whether the object has lists or trees of the kernel. A tag names the type
+// of their nodes, and no map refers to it.
+func (p *Prepared) linksNodes() bool {
+	return p.Spec.Types != nil && slices.ContainsFunc([]string{"bpf_list_head", "bpf_rb_root"}, func(name string) bool {
+		found, err := p.Spec.Types.AnyTypesByName(name)
+		return err == nil && len(found) > 0
+	})
 }
 
 // isTooDeep reports whether the verifier found that functions use too much of the stack together.

@@ -11,7 +11,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/skep-dev/skep/agent/closing"
+	"github.com/skep-dev/skep/agent/calls"
 	"github.com/skep-dev/skep/agent/clsact"
 	"github.com/skep-dev/skep/agent/kernel"
 	"github.com/skep-dev/skep/api/v1alpha1"
@@ -27,7 +27,7 @@ type Remnant struct {
 	// Since is when it was taken away.
 	Since time.Time
 	// closing is the close beside the loop; nil where it was closed at once.
-	closing *closing.Closing
+	closing *calls.Pending
 }
 
 // IsClosing reports whether the kernel has not answered yet that the link is closed.
@@ -146,8 +146,13 @@ func (s *Set) Replace(old *kernel.Link, facts kernel.Facts, now time.Time) {
 func (s *Set) closeUnpinned(l *kernel.Link, facts kernel.Facts, now time.Time, replaced bool) {
 	one := Remnant{Remnant: kernel.Remnant{Attachment: l.Attachment, Facts: facts}, Since: now}
 	if facts.EndsSlowly {
-		one.closing = s.closing.Add(closing.Link{Closer: l, What: fmt.Sprintf("%s on %s", l.Attachment.Program, l.Attachment.Place()),
-			Owner: closingOwner(l), Replaced: replaced})
+		what := fmt.Sprintf("%s on %s", l.Attachment.Program, l.Attachment.Place())
+		// One that was replaced counts every event beside the other one until it is closed.
+		one.closing = s.closing.Add(calls.Call{What: what, Owner: closingOwner(l), Urgent: replaced, Run: func() {
+			if err := l.Close(); err != nil {
+				s.log.Error("close link", "link", what, "error", err)
+			}
+		}})
 	} else {
 		s.Release("link", l)
 	}

@@ -15,7 +15,7 @@ import (
 
 	"github.com/cilium/ebpf"
 
-	"github.com/skep-dev/skep/agent/closing"
+	"github.com/skep-dev/skep/agent/calls"
 	"github.com/skep-dev/skep/agent/clsact"
 	"github.com/skep-dev/skep/agent/kernel"
 	"github.com/skep-dev/skep/agent/netns"
@@ -30,11 +30,17 @@ type Set struct {
 	Links map[string]map[string]*kernel.Link
 	// Chains by device.
 	Chains map[plan.Device]*kernel.Chain
+	// Hold is called beside the loop before a link of an application is made there; tests hold
+	// links by it.
+	Hold func(uid string)
 
-	pins     *kernel.Store
-	closing  *closing.Queue
-	log      *slog.Logger
-	remnants remnants
+	pins *kernel.Store
+	// closing closes links beside the loop, and attaching makes links there.
+	closing, attaching *calls.Queue
+	log                *slog.Logger
+	remnants           remnants
+	// makings are the links that are being made beside the loop, by UID and key.
+	makings map[string]map[string]*Making
 	// former are the programs of a revision by uid that was loaded once more. Links may
 	// run them still.
 	former map[string][]ebpf.ProgramID
@@ -49,9 +55,10 @@ type Set struct {
 }
 
 // New returns an empty set. remnantsFile keeps, for the next start, the links that were taken
-// away and may run still. ends closes the links that the kernel ends slowly.
-func New(pins *kernel.Store, ends *closing.Queue, remnantsFile string, log *slog.Logger) *Set {
-	s := &Set{pins: pins, closing: ends, log: log, remnants: remnants{file: remnantsFile}}
+// away and may run still. closing closes the links that the kernel ends slowly, and attaching
+// makes those.
+func New(pins *kernel.Store, closing, attaching *calls.Queue, remnantsFile string, log *slog.Logger) *Set {
+	s := &Set{pins: pins, closing: closing, attaching: attaching, log: log, remnants: remnants{file: remnantsFile}, Hold: func(string) {}}
 	pins.Filters.Owner = s.ownerOf
 	return s
 }
@@ -82,7 +89,7 @@ func (s *Set) ownerOf(id ebpf.ProgramID) (clsact.Owner, bool) {
 
 // Close closes everything. What is pinned runs on.
 func (s *Set) Close() error {
-	var errs []error
+	errs := []error{s.abandonMakings()}
 	for _, revisions := range s.Revisions {
 		for _, r := range revisions {
 			errs = append(errs, r.Close())
@@ -175,6 +182,14 @@ func (s *Set) SpecID(uid string, t plan.Target) uint32 {
 		}
 		if l.Attachment.USDT != "" {
 			taken[l.SpecID] = true
+		}
+	}
+	for _, m := range s.makings[uid] {
+		if m.USDT != "" && m.Arguments == t.Arguments {
+			return m.SpecID
+		}
+		if m.USDT != "" {
+			taken[m.SpecID] = true
 		}
 	}
 	var id uint32
@@ -429,7 +444,7 @@ func (s *Set) GivenTo(d plan.Device) []plan.Member {
 func (s *Set) Has(uid string) bool {
 	_, links := s.Links[uid]
 	_, revisions := s.Revisions[uid]
-	return links || revisions || len(s.Members(uid)) > 0 || len(s.remnants.byUID[uid]) > 0
+	return links || revisions || len(s.Members(uid)) > 0 || len(s.remnants.byUID[uid]) > 0 || len(s.makings[uid]) > 0
 }
 
 // RevisionNames returns the names of the application's revisions, sorted.

@@ -229,7 +229,16 @@ func search(root *os.File, name string) (*os.File, error) {
 			return nil, err
 		}
 	}
-	return nil, fmt.Errorf("find %s in %s: %w", name, strings.Join(folders, ", "), fs.ErrNotExist)
+	return nil, fmt.Errorf("find %s in %s: %w%s", name, strings.Join(folders, ", "), fs.ErrNotExist, versionHint(name))
+}
+
+// versionHint says how libraries are named, for a name that lacks the version: such a file is
+// in packages for developers, or nowhere.
+func versionHint(name string) string {
+	if !strings.HasPrefix(name, "lib") || strings.Contains(name, ".so.") {
+		return ""
+	}
+	return "; programs load libraries by names with a version, such as libssl.so.3"
 }
 
 func programFolders() []string {

@@ -337,6 +337,12 @@ func TestFilesAreFoundInTheRoot(t *testing.T) {
 	if _, err := OpenIn(root, "/out"); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("a link out of the root: %v", err)
 	}
+	const version = "; programs load libraries by names with a version"
+	for name, hint := range map[string]bool{"libssl": true, "libthree.so": true, "libthree.so.3": false, "nothing": false} {
+		if _, err := OpenIn(root, name); err == nil || strings.Contains(err.Error(), version) != hint {
+			t.Errorf("%s that is not there: %v", name, err)
+		}
+	}
 	if _, err := OpenIn(root, "/fifo"); err == nil || err.Error() != "open /fifo: it is a named pipe, and not a regular file; name the program or library itself" {
 		t.Errorf("a named pipe: %v", err)
 	}

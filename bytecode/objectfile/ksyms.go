@@ -163,7 +163,7 @@ func (b *Bound) untype(f *elf.File) {
 			continue
 		}
 		if !b.Changed {
-			b.File, b.Changed = bytes.Clone(b.File), true
+			b.change()
 			types.data = readTypes(f, b.File).data
 		}
 		types.order.PutUint32(types.data[r.at+sizeAt:], 0)

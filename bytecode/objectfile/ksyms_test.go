@@ -10,9 +10,9 @@ import (
 	"github.com/skep-dev/skep/test/corpus"
 )
 
-func kernelVariables(t *testing.T) []byte {
+func corpusObject(t *testing.T, name string) []byte {
 	t.Helper()
-	object, err := corpus.Objects.ReadFile("testdata/ksym_typed.o")
+	object, err := corpus.Objects.ReadFile("testdata/" + name + ".o")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -20,7 +20,7 @@ func kernelVariables(t *testing.T) []byte {
 }
 
 func TestVariablesOfTheKernelKeepTheirTypesInMind(t *testing.T) {
-	object := kernelVariables(t)
+	object := corpusObject(t, "ksym_typed")
 	before := bytes.Clone(object)
 	o, err := Read(object)
 	if err != nil {
@@ -35,21 +35,26 @@ func TestVariablesOfTheKernelKeepTheirTypesInMind(t *testing.T) {
 	}
 }
 
-// TestTypesThatLieEndNothing has every byte of the type information's header and of the
-// types lie once.
-func TestTypesThatLieEndNothing(t *testing.T) {
-	object := kernelVariables(t)
-	f, err := elf.NewFile(bytes.NewReader(object))
-	if err != nil {
-		t.Fatal(err)
-	}
-	types := f.Section(".BTF")
-	for at := types.Offset; at < types.Offset+types.FileSize; at++ {
-		lying := bytes.Clone(object)
-		lying[at] ^= 0xff
-		bound, err := Bind(lying)
-		if err == nil && len(bound.File) != len(object) {
-			t.Errorf("byte %d: the file has %d bytes, and not %d", at, len(bound.File), len(object))
+// TestFilesThatLieEndNothing has every byte lie once of what is read beside the library:
+// the header of the file, those of its sections, and the types.
+func TestFilesThatLieEndNothing(t *testing.T) {
+	for _, name := range []string{"ksym_typed", "sections"} {
+		object := corpusObject(t, name)
+		f, err := elf.NewFile(bytes.NewReader(object))
+		if err != nil {
+			t.Fatal(err)
+		}
+		types := f.Section(".BTF")
+		headers := f.ByteOrder.Uint64(object[headersAt:])
+		for _, part := range [][2]uint64{{0, 64}, {headers, uint64(len(object))}, {types.Offset, types.Offset + types.FileSize}} {
+			for at := part[0]; at < part[1]; at++ {
+				lying := bytes.Clone(object)
+				lying[at] ^= 0xff
+				bound, err := Bind(lying)
+				if err == nil && len(bound.File) != len(object) {
+					t.Errorf("%s, byte %d: the file has %d bytes, and not %d", name, at, len(bound.File), len(object))
+				}
+			}
 		}
 	}
 }

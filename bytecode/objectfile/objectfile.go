@@ -43,8 +43,8 @@ type Object struct {
 
 // Read parses an object file. It takes the same files as libbpf where
 // cilium/ebpf takes less: weak map definitions, such as those of usdt.bpf.h,
-// weak __kconfig variables, __kconfig variables behind a typedef, and variables
-// of the kernel that have a type.
+// weak __kconfig variables, __kconfig variables behind a typedef, variables of the kernel
+// that have a type, and sections of variables such as .bss.mine.
 //
 // Socket filters become programs of traffic control, which have the same context and all of
 // their helpers (docs/adr/0075-a-socket-filter-observes-a-device.md).
@@ -107,7 +107,7 @@ func plain(t btf.Type) btf.Type {
 // symbolInfo is where a symbol of a 64-bit ELF file has its binding and type.
 const symbolInfo = 4
 
-// Bound is an object file without weak symbols that the library rejects.
+// Bound is an object file without what the library rejects, and libbpf takes.
 type Bound struct {
 	// File is the object, and Changed tells that it is not the one that was given.
 	File    []byte
@@ -116,15 +116,18 @@ type Bound struct {
 	// typed are variables of the kernel whose types were taken away, and whether they are weak.
 	typed map[string]bool
 	// hidden are functions that no other object may call.
-	hidden  map[string]bool
+	hidden map[string]bool
+	// zeroed are the sections whose names were changed, and what they were.
+	zeroed  map[string]string
 	license string
 }
 
 // Bind makes the weak definitions of maps and the weak references to __kconfig
 // variables global. In an object on its own nothing else defines them, so weak
-// means global. It takes the types of the kernel's variables away.
+// means global. It takes the types of the kernel's variables away, and gives sections such
+// as .bss.mine other names.
 func Bind(object []byte) (*Bound, error) {
-	b := &Bound{File: object, weak: map[string]bool{}, typed: map[string]bool{}, hidden: map[string]bool{}}
+	b := &Bound{File: object, weak: map[string]bool{}, typed: map[string]bool{}, hidden: map[string]bool{}, zeroed: map[string]string{}}
 	f, err := elf.NewFile(bytes.NewReader(object))
 	if err != nil {
 		return nil, fmt.Errorf("read ELF: %w", err)
@@ -137,6 +140,7 @@ func Bind(object []byte) (*Bound, error) {
 		return b, nil
 	}
 	b.untype(f)
+	b.rename(f)
 	symbols, err := f.Symbols()
 	if err != nil {
 		return nil, fmt.Errorf("read symbols: %w", err)
@@ -159,9 +163,7 @@ func Bind(object []byte) (*Bound, error) {
 		if extern {
 			b.weak[s.Name] = true
 		}
-		if !b.Changed {
-			b.File, b.Changed = bytes.Clone(object), true
-		}
+		b.change()
 		// The first symbol is not listed.
 		b.File[table.Offset+uint64(i+1)*elf.Sym64Size+symbolInfo] = elf.ST_INFO(elf.STB_GLOBAL, elf.ST_TYPE(s.Info))
 	}
@@ -179,6 +181,7 @@ func (b *Bound) Parse() (*Object, error) {
 			return nil, fmt.Errorf("section %s: %w", KconfigSection, err)
 		}
 	}
+	b.restore(spec)
 	filters := map[string]bool{}
 	for name, p := range spec.Programs {
 		b.hide(p.Instructions)

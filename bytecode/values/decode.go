@@ -35,8 +35,11 @@ func Decode(object []byte, raw map[string][]byte) (known map[string]apiextension
 		switch {
 		case v == nil:
 			continue
+		case v.Type == nil && len(b) != int(v.Size()):
+			rejected[name] = fmt.Errorf("it takes %d bytes, and %d are given", v.Size(), len(b))
+			continue
 		case v.Type == nil:
-			rejected[name] = errors.New("the object has no BTF for it, so its type is not known; compile it with -g")
+			known[name] = apiextensionsv1.JSON{Raw: fmt.Appendf(nil, "%q", fmt.Sprintf("% x", b))}
 			continue
 		}
 		value, err := valueOf(v.Type.Type, o.Spec.ByteOrder, b)

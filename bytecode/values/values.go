@@ -38,7 +38,12 @@ func set(spec *ebpf.CollectionSpec, name string, raw []byte) error {
 		return unknown(spec, name)
 	}
 	if v.Type == nil {
-		return errors.New("the object has no BTF for it, so its type is not known; compile with -g")
+		value, err := hexBytes(v.Size(), raw)
+		if err != nil {
+			return fmt.Errorf("%w; write its %d bytes as they are in memory as hex digits, or compile with -g", err, v.Size())
+		}
+		v.Value = value
+		return nil
 	}
 	value, err := Encode(v.Type.Type, spec.ByteOrder, raw)
 	if err != nil {

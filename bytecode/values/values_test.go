@@ -135,12 +135,18 @@ func TestWhatCannotBeSetIsRefusedInWords(t *testing.T) {
 	}
 }
 
-func TestAVariableWithoutBTFIsRefused(t *testing.T) {
-	spec := object(t, "xdp_variables")
-	spec.Variables["a_u8"].Type = nil
-	err := values.Apply(spec, map[string]apiextensionsv1.JSON{"a_u8": {Raw: []byte(`1`)}})
-	if err == nil || !strings.Contains(err.Error(), "no BTF") || !strings.Contains(err.Error(), "-g") {
-		t.Errorf("Apply = %v", err)
+// TestAVariableWithoutBTFTakesItsBytes: objects of Rust have none unless their builders ask.
+func TestAVariableWithoutBTFTakesItsBytes(t *testing.T) {
+	for raw, want := range map[string]string{`"01 ff"`: "\x01\xff", `"01FF"`: "\x01\xff", `1`: "", `"01"`: "", `"0x01ff"`: "", `"1"`: ""} {
+		spec := object(t, "xdp_variables")
+		spec.Variables["a_u16"].Type = nil
+		err := values.Apply(spec, map[string]apiextensionsv1.JSON{"a_u16": {Raw: []byte(raw)}})
+		switch {
+		case want == "" && (err == nil || !strings.Contains(err.Error(), "no BTF") || !strings.Contains(err.Error(), "write its 2 bytes") || !strings.Contains(err.Error(), "-g")):
+			t.Errorf("%s: %v", raw, err)
+		case want != "" && (err != nil || string(spec.Variables["a_u16"].Value) != want):
+			t.Errorf("%s: %q, %v", raw, spec.Variables["a_u16"].Value, err)
+		}
 	}
 }
 

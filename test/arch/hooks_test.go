@@ -9,22 +9,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/skep-dev/skep/agent/attach"
 	"github.com/skep-dev/skep/hook"
 )
-
-func TestTheAgentAttachesWhatTheTableSays(t *testing.T) {
-	var rows []string
-	for _, h := range hook.All() {
-		if h.Attachable {
-			rows = append(rows, h.Name)
-		}
-	}
-	slices.Sort(rows)
-	if diff := cmp.Diff(rows, attach.Hooks()); diff != "" {
-		t.Errorf("hook.Table's attachable rows (-) and agent/attach (+) differ:\n%s", diff)
-	}
-}
 
 // disjunction finds the strings of CUE's definition #Hook, which ends where the
 // next line holds no alternative.
