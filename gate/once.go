@@ -47,4 +47,8 @@ func fitRun(r *denials, at string, p bytecode.Program) {
 			r.add("inspect/once", at, c.fix, "program %s %s (%s)", p.Name, c.does, strings.Join(slices.Compact(by), ", "))
 		}
 	}
+	if len(p.UnknownHelpers) > 0 {
+		r.add("inspect/once", at, "take the calls out of the program, or update Skep", "program %s calls helpers that this version of Skep does not know, so that nobody can tell how long it runs and for whom (%s)",
+			p.Name, strings.Trim(fmt.Sprint(p.UnknownHelpers), "[]"))
+	}
 }

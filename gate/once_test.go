@@ -37,6 +37,8 @@ func TestWhatRunsOnceEndsByItselfAndMakesNoSystemCalls(t *testing.T) {
 		"reads memory of the agent": {"syscall", bytecode.Facts{Programs: []bytecode.Program{runs(bytecode.Program{Helpers: []string{"bpf_copy_from_user"}})}}, "", ""},
 		"ends the agent": {"syscall", bytecode.Facts{Programs: []bytecode.Program{runs(bytecode.Program{Helpers: []string{"bpf_probe_write_user", "bpf_send_signal"}})}},
 			"spec.programs[0]", "and that is the agent (bpf_probe_write_user, bpf_send_signal)"},
+		"calls what is not known": {"syscall", bytecode.Facts{Programs: []bytecode.Program{runs(bytecode.Program{UnknownHelpers: []int64{-1, 300}})}},
+			"spec.programs[0]", "calls helpers that this version of Skep does not know, so that nobody can tell how long it runs and for whom (-1 300)"},
 		"another repeats that nobody calls": {"syscall", bytecode.Facts{Programs: []bytecode.Program{runs(bytecode.Program{}),
 			bytecode.Program{Name: "other", Type: "Syscall", RepeatsBy: []string{"bpf_loop"}}}}, "", ""},
 		"repeats where it is called by events": {"fentry", bytecode.Facts{Programs: []bytecode.Program{runs(bytecode.Program{RepeatsBy: []string{"bpf_loop"}})}}, "", ""},
