@@ -496,6 +496,7 @@ func TestProgramsInPodsSeeTheirOwn(t *testing.T) {
 		"tcx/ingress":     {"tcx_count", functionOf("tcx/ingress"), frame},
 		"tc/ingress":      {"tcx_count", functionOf("tc/ingress"), frame},
 		"cgroup/connect4": {"cgroup_connect4", "cgroup_connect4", connects},
+		"lsm_cgroup":      {"lsm_cgroup_count", "lsm_cgroup_count", connects},
 		"sk_lookup":       {"sk_lookup_count", "sk_lookup_count", listens},
 	} {
 		t.Run(hook, func(t *testing.T) {
@@ -504,7 +505,10 @@ func TestProgramsInPodsSeeTheirOwn(t *testing.T) {
 			ours, others := r.start("team-a", "web", "app", nil).connected("peer-a"), r.start("team-b", "web", "app", nil).connected("peer-b")
 			a, stop := w.startOn(r)
 			at := v1alpha1.Attachment{Hook: hook, Pods: &v1alpha1.Pods{}}
-			if !strings.Contains(hook, "cgroup") && hook != "sk_lookup" {
+			switch {
+			case hook == "lsm_cgroup":
+				at.Functions = &v1alpha1.Functions{Names: []string{"socket_create"}}
+			case !strings.Contains(hook, "cgroup") && hook != "sk_lookup":
 				at.Interfaces = &v1alpha1.Interfaces{Names: []string{"eth0"}}
 			}
 			p := w.ofTeam("team-a", c.object, c.program, at)
