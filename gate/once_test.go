@@ -40,7 +40,7 @@ func TestWhatRunsOnceEndsByItselfAndMakesNoSystemCalls(t *testing.T) {
 		"calls what is not known": {"syscall", bytecode.Facts{Programs: []bytecode.Program{runs(bytecode.Program{UnknownHelpers: []int64{-1, 300}})}},
 			"spec.programs[0]", "calls helpers that this version of Skep does not know, so that nobody can tell how long it runs and for whom (-1 300)"},
 		"another repeats that nobody calls": {"syscall", bytecode.Facts{Programs: []bytecode.Program{runs(bytecode.Program{}),
-			bytecode.Program{Name: "other", Type: "Syscall", RepeatsBy: []string{"bpf_loop"}}}}, "", ""},
+			{Name: "other", Type: "Syscall", RepeatsBy: []string{"bpf_loop"}}}}, "", ""},
 		"repeats where it is called by events": {"fentry", bytecode.Facts{Programs: []bytecode.Program{runs(bytecode.Program{RepeatsBy: []string{"bpf_loop"}})}}, "", ""},
 	} {
 		r := &denials{}
