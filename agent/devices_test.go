@@ -71,7 +71,8 @@ func (p *pods) add(name string) pod {
 // eth0 makes a device eth0 in the network namespace at the path, and its peer in that of the test.
 func eth0(t testing.TB, path, name string) {
 	t.Helper()
-	own, err := os.Open("/proc/self/ns/net")
+	// The first thread may be in a pod's for a moment, by the agent.
+	own, err := os.Open("/proc/thread-self/ns/net")
 	if err != nil {
 		t.Fatal(err)
 	}

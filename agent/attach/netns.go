@@ -12,8 +12,9 @@ import (
 	"github.com/skep-dev/skep/hook"
 )
 
-// ownNetns is the network namespace of the agent.
-const ownNetns = "/proc/self/ns/net"
+// ownNetns is the network namespace of the agent, which the calling thread is in. The first
+// thread, whose namespace is that of /proc/self, may be in a pod's for a moment.
+const ownNetns = "/proc/thread-self/ns/net"
 
 func ofNamespace(h hook.Hook, r Request) (kernel.Held, error) {
 	ns, err := os.Open(r.Found.target.path())
