@@ -53,7 +53,7 @@ func (m *Memory) Describe(ctx context.Context, v gate.Verdict) error {
 		return fmt.Errorf("seal image %s: %w", from.Digest, err)
 	}
 	object := objectName(from.Digest)
-	news, said := m.news(object, now), m.pending.take(object)
+	news, said := m.toWrite(object, now)
 	if !news && len(said) == 0 && sealed == nil {
 		return nil
 	}
@@ -72,6 +72,14 @@ func (m *Memory) Describe(ctx context.Context, v gate.Verdict) error {
 		}
 	}
 	return err
+}
+
+// toWrite takes what is to be written of an image, at once: of callers at the same time, one
+// writes all of it.
+func (m *Memory) toWrite(object string, now description) (news bool, said map[string][]byte) {
+	m.taking.Lock()
+	defer m.taking.Unlock()
+	return m.news(object, now), m.pending.take(object)
 }
 
 // describedFor is how long it counts that an image was described, while applications

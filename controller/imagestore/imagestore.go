@@ -70,6 +70,8 @@ type Memory struct {
 	described map[string]description
 
 	pending pending
+	// taking is held by who takes what is described and what is pending.
+	taking sync.Mutex
 	// crowded spaces the log lines that say that images gave way, and evictions how often
 	// they do.
 	crowded   rate.Sometimes
