@@ -1,5 +1,5 @@
 // Package calls makes calls of the kernel that may take long beside the agent's loop: to make a
-// link of a probe, and to end one. The kernel makes most of them one after the other whoever
+// link of a probe, and to end one. The kernel makes most of them one after the other no matter who
 // asks, and a process in a pod can hold up one for as long as it wishes. The package owns their
 // order and their bounds. It does not know what is called. A call cannot be cancelled.
 package calls
@@ -15,7 +15,7 @@ import (
 // The bounds of calls.
 const (
 	// maxPerOwner is how many calls of an owner wait or are under way. The others stay with
-	// whoever wants them.
+	// the caller that wants them.
 	maxPerOwner = 16
 	// maxWaiting is how many those of all owners are together, beyond which each has one.
 	maxWaiting = 64

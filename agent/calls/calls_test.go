@@ -184,7 +184,7 @@ func TestAnOwnerHasABoundedShare(t *testing.T) {
 		if want := []int{16, 16, 16, 16, 1, 1}; !slices.Equal(got, want) {
 			t.Errorf("owners may hand over %v links, want %v", got, want)
 		}
-		// Whoever has all of its share may still replace one link, and no second one before that ended.
+		// An owner that has all of its share may still replace one link, and no second one before that ended.
 		if !k.HasRoom("a", true) {
 			t.Fatal("no link can be replaced")
 		}

@@ -12,7 +12,7 @@ import (
 // cgroups that a guard found not to be in the scope, by the upper bits of the product of
 // their ids and the multiplier. A place holds the exclusive or of the id and the epoch.
 //
-// Whoever adds to the scope sets the epoch to 0 before, so that nothing is read or written,
+// The caller that adds to the scope sets the epoch to 0 before, so that nothing is read or written,
 // and to a random one after. What was found for a former epoch is then no cgroup's. An
 // entry only ever keeps a program from running.
 const (
