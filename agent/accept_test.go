@@ -13,12 +13,13 @@ import (
 	"github.com/skep-dev/skep/agent"
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/intent"
+	"github.com/skep-dev/skep/test/harness/need"
 )
 
 // TestAnIntentThatComesDuringAPassFallsBackToWhatThatPassMadeRun: one runs, two
 // is being loaded, and three, which the verifier rejects, comes meanwhile.
 func TestAnIntentThatComesDuringAPassFallsBackToWhatThatPassMadeRun(t *testing.T) {
-	needKernel(t)
+	need.Kernel(t)
 	w := newWorld(t)
 	veth(t, "ac0", "ac1")
 	program := v1alpha1.Program{Name: "count_packets", Attach: on("xdp", "ac0")}
@@ -77,7 +78,7 @@ func smallDisk(t *testing.T, w *world) (dir string) {
 }
 
 func TestATombstoneIsWorkedOnWhereNothingCanBeKept(t *testing.T) {
-	needKernel(t)
+	need.Kernel(t)
 	for sentence, c := range map[string]struct {
 		block, free func(t *testing.T, dir string)
 		kept        bool
@@ -153,7 +154,7 @@ func remount(t *testing.T, dir string, flags uintptr) {
 }
 
 func TestWhatIsKeptCountsByItsSerialAndUnderItsOwnName(t *testing.T) {
-	needKernel(t)
+	need.Kernel(t)
 	w := newWorld(t)
 	dir := filepath.Join(w.dir, "state", "intents")
 	if err := os.MkdirAll(dir, 0o700); err != nil {

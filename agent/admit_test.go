@@ -14,6 +14,7 @@ import (
 	"github.com/skep-dev/skep/agent"
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/intent"
+	"github.com/skep-dev/skep/test/harness/need"
 )
 
 // maps62Object has an XDP program of 62 maps, tcx63Object 63 programs for TCX, and
@@ -192,7 +193,7 @@ func looks(t testing.TB, a *agent.Agent) {
 // TestWhoRanKeepsItsPlace rejects an attacker beside a victim that runs, and has
 // all that is in the kernel go, or be asked for on a node that ran neither.
 func TestWhoRanKeepsItsPlace(t *testing.T) {
-	needKernel(t)
+	need.Kernel(t)
 	const newNode = "a new node runs neither"
 	events := map[string]func(t *testing.T, w *world, a *agent.Agent, end func(), both []intent.Payload) *agent.Agent{
 		"the node reboots": func(t *testing.T, w *world, _ *agent.Agent, end func(), _ []intent.Payload) *agent.Agent {
@@ -317,7 +318,7 @@ func (*chainLoads) Healed(agent.Drift) {}
 // TestManyThatDoNotFitCostFewLoads has applications arrive at once of which the
 // verifier alone can reject some, between older and younger ones that fit.
 func TestManyThatDoNotFitCostFewLoads(t *testing.T) {
-	needKernel(t)
+	need.Kernel(t)
 	for sentence, c := range map[string]struct{ early, bad, most int }{
 		// All of them, by halves, and what fits; some more while revisions come one by one.
 		"one that does not fit behind many": {30, 1, 1 + 5 + 1 + 8},
@@ -370,7 +371,7 @@ func TestManyThatDoNotFitCostFewLoads(t *testing.T) {
 
 // TestANamespaceHasItsShareOfAnInterface has one namespace ask for more than half.
 func TestANamespaceHasItsShareOfAnInterface(t *testing.T) {
-	needKernel(t)
+	need.Kernel(t)
 	clusters := func(p intent.Payload) intent.Payload {
 		p.Application = v1alpha1.Identity{Kind: v1alpha1.KindClusterBpfApplication, Name: "all"}
 		return p
@@ -411,7 +412,7 @@ func TestANamespaceHasItsShareOfAnInterface(t *testing.T) {
 // TestASmallerShareTakesNothingAway has a namespace run more than it may have any
 // more, reboot, and change what it runs.
 func TestASmallerShareTakesNothingAway(t *testing.T) {
-	needKernel(t)
+	need.Kernel(t)
 	w := newWorld(t)
 	veth(t, "fr0", "fr1")
 	a, end := w.newAgent(100)

@@ -17,6 +17,7 @@ import (
 	"github.com/skep-dev/skep/agent"
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/test/harness/await"
+	"github.com/skep-dev/skep/test/harness/need"
 )
 
 // reload unloads a module and loads it again, as only a virtual machine of test/kernel lets
@@ -49,7 +50,7 @@ func reload(t *testing.T, module string) func() {
 // TestAProbeOfAModuleThatIsLoadedAgainRuns unloads the module while the agent runs, and
 // while it does not.
 func TestAProbeOfAModuleThatIsLoadedAgainRuns(t *testing.T) {
-	needKernel(t)
+	need.Kernel(t)
 	again := reload(t, "veth")
 	w := newWorld(t)
 	a, stop := w.start()
@@ -105,7 +106,7 @@ func TestAProbeOfAModuleThatIsLoadedAgainRuns(t *testing.T) {
 
 // TestAnEventOfACPUThatComesBackIsOpenedAnew takes a CPU away while the agent does not run.
 func TestAnEventOfACPUThatComesBackIsOpenedAnew(t *testing.T) {
-	needKernel(t)
+	need.Kernel(t)
 	if _, err := os.Stat("/modules"); err != nil {
 		t.Skip("SKIPPED: this machine's CPUs are not to be taken away; see test/kernel")
 	}
@@ -135,7 +136,7 @@ func TestAnEventOfACPUThatComesBackIsOpenedAnew(t *testing.T) {
 // TestAKprobeIsOnTheFunctionThatIsNamedOrNone names the function of a system call as the
 // kernel does not.
 func TestAKprobeIsOnTheFunctionThatIsNamedOrNone(t *testing.T) {
-	needKernel(t)
+	need.Kernel(t)
 	for _, name := range []string{"kprobe", "kretprobe"} {
 		needHook(t, name)
 		w := newWorld(t)
@@ -150,7 +151,7 @@ func TestAKprobeIsOnTheFunctionThatIsNamedOrNone(t *testing.T) {
 // TestWhatIsNotTracedFiresNothing names a function of the kernel that ftrace has no place in. The kernel
 // says that it is busy.
 func TestWhatIsNotTracedFiresNothing(t *testing.T) {
-	needKernel(t)
+	need.Kernel(t)
 	needHook(t, "fentry")
 	const untraced = "blk_account_io_done"
 	types, err := btf.LoadKernelSpec()
@@ -181,7 +182,7 @@ func TestWhatIsNotTracedFiresNothing(t *testing.T) {
 
 // TestAFunctionOfAModuleIsFoundThere names the module of a function, and one that it is not of.
 func TestAFunctionOfAModuleIsFoundThere(t *testing.T) {
-	needKernel(t)
+	need.Kernel(t)
 	needHook(t, "fentry")
 	if _, err := os.Stat("/sys/module/veth"); err != nil {
 		t.Skip("SKIPPED: this kernel has no module veth")

@@ -23,7 +23,7 @@ import (
 	"github.com/skep-dev/skep/test/fixture/programs"
 	"github.com/skep-dev/skep/test/fixture/seals"
 	"github.com/skep-dev/skep/test/harness/events"
-	"github.com/skep-dev/skep/test/harness/leaks"
+	"github.com/skep-dev/skep/test/harness/need"
 	"github.com/skep-dev/skep/test/harness/tasks"
 )
 
@@ -40,13 +40,6 @@ func TestMain(m *testing.M) {
 	}
 	events.MaybeChild()
 	tasks.Main(m)
-}
-
-func needKernel(t *testing.T) {
-	t.Helper()
-	if !leaks.Isolated() {
-		t.Skip("SKIPPED: needs root and a kernel to load into")
-	}
 }
 
 // world is one node for tests: its directories, its key and its objects.
@@ -232,7 +225,7 @@ func rawProgram() v1alpha1.Program {
 }
 
 func TestOneProgramLoadsSurvivesAndGoes(t *testing.T) {
-	needKernel(t)
+	need.Kernel(t)
 	w := newWorld(t)
 	veth(t, "sk0", "sk1")
 	a, stop := w.start()

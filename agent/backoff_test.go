@@ -14,12 +14,13 @@ import (
 	"github.com/skep-dev/skep/agent"
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/intent"
+	"github.com/skep-dev/skep/test/harness/need"
 )
 
 // TestWhatFailedOfAnotherDelaysNoRetryOnAnInterface has one application fail for so
 // long that it is tried seldom, and another tenant's come to the same interface.
 func TestWhatFailedOfAnotherDelaysNoRetryOnAnInterface(t *testing.T) {
-	needKernel(t)
+	need.Kernel(t)
 	w := newWorld(t)
 	veth(t, "cn0", "cn1")
 	foreign, err := link.AttachXDP(link.XDPOptions{Program: foreignProgram(t, ebpf.XDP), Interface: index(t, "cn0")})
@@ -61,7 +62,7 @@ func TestWhatFailedOfAnotherDelaysNoRetryOnAnInterface(t *testing.T) {
 // TestAChainThatCannotBeLoadedIsNotTriedAgainAtEachTurn stops the clock after the kernel
 // rejected a change of a chain.
 func TestAChainThatCannotBeLoadedIsNotTriedAgainAtEachTurn(t *testing.T) {
-	needKernel(t)
+	need.Kernel(t)
 	for sentence, change := range map[string]func(w *world) []intent.Payload{
 		"a member changes its place": func(w *world) []intent.Payload {
 			return []intent.Payload{w.member("cc", "xdp_gpl", "xdp_gpl", 0)}
@@ -115,7 +116,7 @@ func TestAChainThatCannotBeLoadedIsNotTriedAgainAtEachTurn(t *testing.T) {
 // TestWhatIsToBeUnloadedWaitsForNoBackOff has the chain without a member rejected for
 // long, which is then to be unloaded.
 func TestWhatIsToBeUnloadedWaitsForNoBackOff(t *testing.T) {
-	needKernel(t)
+	need.Kernel(t)
 	w := newWorld(t)
 	veth(t, "cn0", "cn1")
 	now := newClock()

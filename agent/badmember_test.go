@@ -12,6 +12,7 @@ import (
 	"github.com/skep-dev/skep/agent"
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/intent"
+	"github.com/skep-dev/skep/test/harness/need"
 )
 
 // lose takes an object away from the node and from whoever serves it.
@@ -69,7 +70,7 @@ func membersOf(t testing.TB, a *agent.Agent) string {
 }
 
 func TestWhatIsToGoGoesWhereAnotherMemberCannotBeLinkedAgain(t *testing.T) {
-	needKernel(t)
+	need.Kernel(t)
 	w := newWorld(t)
 	veth(t, "cn0", "cn1")
 	o := w.options()
@@ -110,7 +111,7 @@ func TestWhatIsToGoGoesWhereAnotherMemberCannotBeLinkedAgain(t *testing.T) {
 // TestAChainStaysWhereAMemberCannotBeLinkedAgain: nothing must go, so that nobody
 // is taken out, and who is told is who cannot be had.
 func TestAChainStaysWhereAMemberCannotBeLinkedAgain(t *testing.T) {
-	needKernel(t)
+	need.Kernel(t)
 	for sentence, c := range map[string]struct {
 		change func(w *world) intent.Payload
 		failed map[string]string
@@ -152,7 +153,7 @@ func TestAChainStaysWhereAMemberCannotBeLinkedAgain(t *testing.T) {
 // the intent of a member, as an agent does that is killed before it notes that the
 // member runs, and finds a newer intent when it comes back.
 func TestANewcomerWaitsForAVersionThatEndsWhatTheChainCannotBeMadeWith(t *testing.T) {
-	needKernel(t)
+	need.Kernel(t)
 	w := newWorld(t)
 	veth(t, "cn0", "cn1")
 	a, stop := w.start()
@@ -197,7 +198,7 @@ func TestANewcomerWaitsForAVersionThatEndsWhatTheChainCannotBeMadeWith(t *testin
 // TestWhatIsToGoIsListedWhileAChainRunsIt: the registry hangs, and the chain is
 // left as it is until it is given up.
 func TestWhatIsToGoIsListedWhileAChainRunsIt(t *testing.T) {
-	needKernel(t)
+	need.Kernel(t)
 	w := newWorld(t)
 	veth(t, "cn0", "cn1")
 	o := w.options()

@@ -18,6 +18,7 @@ import (
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/intent"
 	"github.com/skep-dev/skep/test/fixture/userbinary"
+	"github.com/skep-dev/skep/test/harness/need"
 )
 
 // The environment of a child that keeps the lock of its memory: the file that it maps, and how
@@ -141,7 +142,7 @@ func BenchmarkAProbeInABusyProcess(b *testing.B) {
 // TestALinkThatTakesLongDelaysNobodyElse has the kernel not make the probe of one tenant. Another
 // one's programs are revoked, unloaded, healed and attached meanwhile, also as probes.
 func TestALinkThatTakesLongDelaysNobodyElse(t *testing.T) {
-	needKernel(t)
+	need.Kernel(t)
 	needLink(t, "tcx/ingress")
 	w := newWorld(t)
 	veth(t, "lb0", "lb1")
@@ -185,7 +186,7 @@ func TestALinkThatTakesLongDelaysNobodyElse(t *testing.T) {
 // made, and the probes that wait for that one. It is not called unloaded before the kernel
 // answered, and nothing of it runs then.
 func TestALinkThatNobodyWantsAnyMoreIsClosed(t *testing.T) {
-	needKernel(t)
+	need.Kernel(t)
 	w := newWorld(t)
 	a, counts := w.observed(t)
 	many := w.manyPlaces(5)
@@ -215,7 +216,7 @@ func TestALinkThatNobodyWantsAnyMoreIsClosed(t *testing.T) {
 // TestALinkOfAnOlderVersionIsNotTaken has a newer version come while the kernel makes the probe of
 // the older one.
 func TestALinkOfAnOlderVersionIsNotTaken(t *testing.T) {
-	needKernel(t)
+	need.Kernel(t)
 	w := newWorld(t)
 	a, _ := w.start()
 	p, _ := w.inFile("changes")
@@ -239,7 +240,7 @@ func TestALinkOfAnOlderVersionIsNotTaken(t *testing.T) {
 
 // TestALinkThatIsNotMadeInTimeIsAnError has a minute go by.
 func TestALinkThatIsNotMadeInTimeIsAnError(t *testing.T) {
-	needKernel(t)
+	need.Kernel(t)
 	w, now := newWorld(t), newClock()
 	o := w.options()
 	o.Clock = now.Now
@@ -266,7 +267,7 @@ func TestALinkThatIsNotMadeInTimeIsAnError(t *testing.T) {
 
 // TestALinkThatFailedIsReportedSoWhileItIsTriedAgain has the kernel take long for the second try.
 func TestALinkThatFailedIsReportedSoWhileItIsTriedAgain(t *testing.T) {
-	needKernel(t)
+	need.Kernel(t)
 	w, now := newWorld(t), newClock()
 	o := w.options()
 	o.Clock = now.Now
@@ -293,7 +294,7 @@ func TestALinkThatFailedIsReportedSoWhileItIsTriedAgain(t *testing.T) {
 
 // TestAnAgentThatStopsLeavesNoLinkThatIsBeingMade stops an agent while the kernel makes a probe.
 func TestAnAgentThatStopsLeavesNoLinkThatIsBeingMade(t *testing.T) {
-	needKernel(t)
+	need.Kernel(t)
 	w := newWorld(t)
 	a, err := agent.New(w.options())
 	must(t, err)

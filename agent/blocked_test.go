@@ -8,11 +8,12 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/skep-dev/skep/api/v1alpha1"
+	"github.com/skep-dev/skep/test/harness/need"
 )
 
 // TestAPipeForATargetStopsNobodyElse: who opens a named pipe waits for a writer.
 func TestAPipeForATargetStopsNobodyElse(t *testing.T) {
-	needKernel(t)
+	need.Kernel(t)
 	pipe := filepath.Join(t.TempDir(), "pipe")
 	if err := unix.Mkfifo(pipe, 0o600); err != nil {
 		t.Fatal(err)

@@ -11,12 +11,13 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/skep-dev/skep/intent"
+	"github.com/skep-dev/skep/test/harness/need"
 )
 
 // TestWhatIsToGoGoesWhereTheChainOfTheOthersCannotBeLoaded has the kernel reject every
 // chain without the member that is to go, as for want of memory.
 func TestWhatIsToGoGoesWhereTheChainOfTheOthersCannotBeLoaded(t *testing.T) {
-	needKernel(t)
+	need.Kernel(t)
 	for sentence, c := range map[string]struct {
 		// fits is how many members a chain may have at most.
 		fits  int

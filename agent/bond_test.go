@@ -7,6 +7,7 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"github.com/skep-dev/skep/api/v1alpha1"
+	"github.com/skep-dev/skep/test/harness/need"
 )
 
 // bond makes a bond of interfaces.
@@ -38,7 +39,7 @@ func joins(t *testing.T, b *netlink.Bond, name string) {
 // TestMembersOfABondAndTheBondAreAttachedTo has programs on the members of a bond, of which one
 // leaves and comes back, and on the bond.
 func TestMembersOfABondAndTheBondAreAttachedTo(t *testing.T) {
-	needKernel(t)
+	need.Kernel(t)
 	quiet(t)
 	for hook, object := range map[string]string{"xdp": "xdp_count", "tcx/ingress": "tcx_count", "tc/ingress": "tcx_count"} {
 		for chosen, i := range map[string]v1alpha1.Interfaces{

@@ -18,6 +18,7 @@ import (
 	"github.com/skep-dev/skep/agent"
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/intent"
+	"github.com/skep-dev/skep/test/harness/need"
 )
 
 // member is an application with one XDP program on cn0.
@@ -47,7 +48,7 @@ func chainOf(t testing.TB, a *agent.Agent) string {
 }
 
 func TestManyProgramsShareAnInterfaceInOrder(t *testing.T) {
-	needKernel(t)
+	need.Kernel(t)
 	quiet(t)
 	w := newWorld(t)
 	veth(t, "cn0", "cn1")
@@ -119,7 +120,7 @@ func (w *world) identity(name string) v1alpha1.Identity {
 }
 
 func TestANewcomerThatDoesNotFitIsRefusedAlone(t *testing.T) {
-	needKernel(t)
+	need.Kernel(t)
 	for sentence, c := range map[string]struct {
 		object, program string
 		want            []string
@@ -173,7 +174,7 @@ func TestANewcomerThatDoesNotFitIsRefusedAlone(t *testing.T) {
 }
 
 func TestAChainSaysWhoseItIs(t *testing.T) {
-	needKernel(t)
+	need.Kernel(t)
 	w := newWorld(t)
 	veth(t, "cn0", "cn1")
 	a, _ := w.start()
@@ -251,7 +252,7 @@ func constants(t testing.TB, id ebpf.MapID) (name, value string) {
 }
 
 func TestAVersionThatAKillLeftPinnedIsDropped(t *testing.T) {
-	needKernel(t)
+	need.Kernel(t)
 	w := newWorld(t)
 	veth(t, "cn0", "cn1")
 	a, stop := w.start()
@@ -281,7 +282,7 @@ func TestAVersionThatAKillLeftPinnedIsDropped(t *testing.T) {
 
 // TestAChainWhosePinsAreGoneIsTakenAway: its link is left, and nobody wants what runs.
 func TestAChainWhosePinsAreGoneIsTakenAway(t *testing.T) {
-	needKernel(t)
+	need.Kernel(t)
 	w := newWorld(t)
 	veth(t, "cn0", "cn1")
 	a, stop := w.start()
@@ -318,7 +319,7 @@ func TestAChainWhosePinsAreGoneIsTakenAway(t *testing.T) {
 }
 
 func TestAForeignXDPProgramIsNotDisplaced(t *testing.T) {
-	needKernel(t)
+	need.Kernel(t)
 	w := newWorld(t)
 	veth(t, "cn0", "cn1")
 	foreign := foreignProgram(t, ebpf.XDP)

@@ -14,6 +14,7 @@ import (
 	"github.com/skep-dev/skep/agent"
 	"github.com/skep-dev/skep/agent/containers"
 	"github.com/skep-dev/skep/api/v1alpha1"
+	"github.com/skep-dev/skep/test/harness/need"
 )
 
 // onTurns makes an agent on a runtime that works by the test's calls alone.
@@ -61,7 +62,7 @@ func inCgroups(pods v1alpha1.Pods) v1alpha1.Attachment {
 // TestAPodThatNobodyChoosesCausesNoReconcile starts and ends pods with an application of a
 // namespace and one of the cluster.
 func TestAPodThatNobodyChoosesCausesNoReconcile(t *testing.T) {
-	needKernel(t)
+	need.Kernel(t)
 	w, r := newWorld(t), newRuntime(t)
 	var tier atomic.Value
 	tier.Store("free")
@@ -138,7 +139,7 @@ func TestAPodThatNobodyChoosesCausesNoReconcile(t *testing.T) {
 // TestChangesOfPodsPutOffNoFullReconcile: what is wrong with a pin, and a container of which nobody
 // told, are found after 30 seconds, whatever else happens and however often the agent sweeps.
 func TestChangesOfPodsPutOffNoFullReconcile(t *testing.T) {
-	needKernel(t)
+	need.Kernel(t)
 	w, r, now := newWorld(t), newRuntime(t), newClock()
 	a := w.onTurns(r, func(o *agent.Options) { o.Clock = now.Now })
 	chosen := r.start("team-a", "web", "app", nil)
@@ -181,7 +182,7 @@ func TestChangesOfPodsPutOffNoFullReconcile(t *testing.T) {
 // TestAPodWhoseFilesChangeIsLookedAtAgain: a reconcile that follows changes finds the file of a
 // container that came late, and takes that of others as it was.
 func TestAPodWhoseFilesChangeIsLookedAtAgain(t *testing.T) {
-	needKernel(t)
+	need.Kernel(t)
 	amd64(t)
 	w, r := newWorld(t), newRuntime(t)
 	a := w.onTurns(r, func(*agent.Options) {})
@@ -232,7 +233,7 @@ func TestAPodWhoseFilesChangeIsLookedAtAgain(t *testing.T) {
 // TestAProbeStaysInAFileThatContainersShare ends the containers through which the probe of a file was
 // made, and was to be made next. The link goes on for the others, which miss no call.
 func TestAProbeStaysInAFileThatContainersShare(t *testing.T) {
-	needKernel(t)
+	need.Kernel(t)
 	amd64(t)
 	w, r := newWorld(t), newRuntime(t)
 	a := w.onTurns(r, func(*agent.Options) {})

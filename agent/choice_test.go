@@ -19,6 +19,7 @@ import (
 	"github.com/skep-dev/skep/hook"
 	"github.com/skep-dev/skep/intent"
 	"github.com/skep-dev/skep/test/fixture/userbinary"
+	"github.com/skep-dev/skep/test/harness/need"
 )
 
 //go:embed testdata/choice.o
@@ -68,7 +69,7 @@ func states(t *testing.T, a *agent.Agent) map[string]agent.LinkState {
 }
 
 func TestTheFirstSetThatTheKernelSupportsRuns(t *testing.T) {
-	needKernel(t)
+	need.Kernel(t)
 	supported := func(name string) bool {
 		h, ok := hook.Lookup(name)
 		return ok && attach.Probe(h) == nil
@@ -155,7 +156,7 @@ func TestTheFirstSetThatTheKernelSupportsRuns(t *testing.T) {
 }
 
 func TestAnAlternativeThatTheKernelSupportsNoSetOfFails(t *testing.T) {
-	needKernel(t)
+	need.Kernel(t)
 	w := newWorld(t)
 	a, _ := w.start()
 	p := w.choosing([]v1alpha1.Alternative{alternative("getpgid", "by_tracepoint", "rejected")},
@@ -174,7 +175,7 @@ func TestAnAlternativeThatTheKernelSupportsNoSetOfFails(t *testing.T) {
 
 // TestWhatIsOptionalIsLeftOut also holds that it comes where it can come later.
 func TestWhatIsOptionalIsLeftOut(t *testing.T) {
-	needKernel(t)
+	need.Kernel(t)
 	w := newWorld(t)
 	a, stop := w.start()
 	rejected, calling := onTracepoint("rejected", "raw_tp", "sys_enter"), onTracepoint("calling", "raw_tp", "sys_enter")
@@ -223,7 +224,7 @@ func TestWhatIsOptionalIsLeftOut(t *testing.T) {
 // TestManyFunctionsAreAttachedToByOneLink holds that a node does so where it can, and that a
 // function it cannot do so for has a link for each.
 func TestManyFunctionsAreAttachedToByOneLink(t *testing.T) {
-	needKernel(t)
+	need.Kernel(t)
 	for _, name := range []string{"kprobe", "kprobe.multi"} {
 		needHook(t, name)
 	}
@@ -280,7 +281,7 @@ func TestManyFunctionsAreAttachedToByOneLink(t *testing.T) {
 
 // TestTailCallsOfAChosenSetAreMade runs a program that is reached by a tail call alone.
 func TestTailCallsOfAChosenSetAreMade(t *testing.T) {
-	needKernel(t)
+	need.Kernel(t)
 	w := newWorld(t)
 	a, _ := w.start()
 	called := onTracepoint("called", "raw_tp", "sys_exit")
@@ -299,7 +300,7 @@ func TestTailCallsOfAChosenSetAreMade(t *testing.T) {
 // TestOptionalAttachmentsOfOneProgramAreLeftOutOneByOne holds that what one lacks is not said of
 // the others, although they take the same program.
 func TestOptionalAttachmentsOfOneProgramAreLeftOutOneByOne(t *testing.T) {
-	needKernel(t)
+	need.Kernel(t)
 	w := newWorld(t)
 	a, _ := w.start()
 	p := onTracepoint("by_tracepoint", "tracepoint", "syscalls/sys_enter_nothing")
@@ -325,7 +326,7 @@ func TestOptionalAttachmentsOfOneProgramAreLeftOutOneByOne(t *testing.T) {
 // TestNobodyElseSaysThatAProgramIsSkipped holds that a restarted agent believes no such note of
 // a program that the intent does not leave to it, and none that leaves no set to run.
 func TestNobodyElseSaysThatAProgramIsSkipped(t *testing.T) {
-	needKernel(t)
+	need.Kernel(t)
 	for sentence, isLoaded := range map[string]bool{"beside its pin": true, "in place of its pin": false} {
 		t.Run(sentence, func(t *testing.T) {
 			w := newWorld(t)
@@ -366,7 +367,7 @@ func TestNobodyElseSaysThatAProgramIsSkipped(t *testing.T) {
 // TestAnOptionalFunctionOfABinaryIsLeftOut holds, too, that what ran before an update is not
 // dropped while nothing of the update can run in its place.
 func TestAnOptionalFunctionOfABinaryIsLeftOut(t *testing.T) {
-	needKernel(t)
+	need.Kernel(t)
 	needHook(t, "uprobe")
 	w := newWorld(t)
 	a, _ := w.start()

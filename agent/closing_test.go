@@ -11,6 +11,7 @@ import (
 	"github.com/skep-dev/skep/agent"
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/intent"
+	"github.com/skep-dev/skep/test/harness/need"
 )
 
 // BenchmarkEndingProbes unloads 200 uprobes of one application, and then a program of another. It
@@ -60,7 +61,7 @@ func BenchmarkEndingProbes(b *testing.B) {
 // stops the agent amid that. Nothing is called unloaded before the kernel ended it, whatever
 // happens, and others are unloaded meanwhile.
 func TestLinksThatEndSlowlyAreClosedBesideTheLoop(t *testing.T) {
-	needKernel(t)
+	need.Kernel(t)
 	w := newWorld(t)
 	a, stop := w.start()
 	many := w.manyPlaces(places)
@@ -104,7 +105,7 @@ func TestLinksThatEndSlowlyAreClosedBesideTheLoop(t *testing.T) {
 // TestReplacedProbesEndOneByOne updates an application with many uprobes: at no time does more
 // than one of its places have two programs that wait for their end.
 func TestReplacedProbesEndOneByOne(t *testing.T) {
-	needKernel(t)
+	need.Kernel(t)
 	w := newWorld(t)
 	a, _ := w.start()
 	few := w.manyPlaces(10)

@@ -13,6 +13,7 @@ import (
 
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/intent"
+	"github.com/skep-dev/skep/test/harness/need"
 )
 
 // contents are entries of a map, as keys and values in turn.
@@ -48,7 +49,7 @@ func each(t *testing.T, value ...byte) []byte {
 }
 
 func TestMapsHaveTheirContentsBeforeAProgramRuns(t *testing.T) {
-	needKernel(t)
+	need.Kernel(t)
 	quiet(t)
 	w := newWorld(t)
 	veth(t, "mc0", "mc1")
@@ -117,7 +118,7 @@ func idOf(t *testing.T, m *ebpf.Map) ebpf.MapID {
 
 // TestWhatTheObjectPutsIntoAProgArrayRuns: libbpf's .values, which the object has for index 0.
 func TestWhatTheObjectPutsIntoAProgArrayRuns(t *testing.T) {
-	needKernel(t)
+	need.Kernel(t)
 	quiet(t)
 	w := newWorld(t)
 	veth(t, "mc0", "mc1")
@@ -134,7 +135,7 @@ func TestWhatTheObjectPutsIntoAProgArrayRuns(t *testing.T) {
 // TestAnUpdateKeepsOrResetsAMap updates, undoes and heals: what programs wrote goes on, but
 // where a version resets the map.
 func TestAnUpdateKeepsOrResetsAMap(t *testing.T) {
-	needKernel(t)
+	need.Kernel(t)
 	quiet(t)
 	w := newWorld(t)
 	veth(t, "mc0", "mc1")
@@ -211,7 +212,7 @@ func TestAnUpdateKeepsOrResetsAMap(t *testing.T) {
 
 // TestContentsThatDoNotFitAreRejected: the agent checks what the gate checked, by the same code.
 func TestContentsThatDoNotFitAreRejected(t *testing.T) {
-	needKernel(t)
+	need.Kernel(t)
 	w := newWorld(t)
 	veth(t, "mc0", "mc1")
 	a, _ := w.start()
@@ -231,7 +232,7 @@ func TestContentsThatDoNotFitAreRejected(t *testing.T) {
 // TestNestedValuesAreWhereTheCompilerLooks: what encodes unions and bit fields agrees with the
 // code that reads them.
 func TestNestedValuesAreWhereTheCompilerLooks(t *testing.T) {
-	needKernel(t)
+	need.Kernel(t)
 	quiet(t)
 	w := newWorld(t)
 	veth(t, "mc0", "mc1")

@@ -25,6 +25,7 @@ import (
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/intent"
 	"github.com/skep-dev/skep/test/harness/events"
+	"github.com/skep-dev/skep/test/harness/need"
 )
 
 // pods stands for what knows the pods of a node: network namespaces, and which of them the
@@ -254,7 +255,7 @@ func sameEth0(t *testing.T, pods ...pod) {
 // onDevices runs a test for each kind of hook on devices, in a world of its own with the pods p
 // and q that nobody chose yet.
 func onDevices(t *testing.T, test func(t *testing.T, w *world, known *pods, p, q pod, hook, object string)) {
-	needKernel(t)
+	need.Kernel(t)
 	quiet(t)
 	for hook, object := range map[string]string{"xdp": "xdp_count", "tcx/ingress": "tcx_count", "tc/ingress": "tcx_count"} {
 		t.Run(hook, func(t *testing.T) {
@@ -342,7 +343,7 @@ func (w *world) isListed(hook string, targets ...string) {
 
 // TestProgramsInAPodRunInOrder: the program of b lets none run behind it.
 func TestProgramsInAPodRunInOrder(t *testing.T) {
-	needKernel(t)
+	need.Kernel(t)
 	quiet(t)
 	for _, hook := range []string{"tcx/ingress", "tc/ingress"} {
 		t.Run(hook, func(t *testing.T) {
@@ -377,7 +378,7 @@ func TestProgramsInAPodRunInOrder(t *testing.T) {
 
 // TestAnUpdateInAPodMissesNoPacket sends packets to both pods through ten updates.
 func TestAnUpdateInAPodMissesNoPacket(t *testing.T) {
-	needKernel(t)
+	need.Kernel(t)
 	quiet(t)
 	for hook, object := range map[string][2]string{
 		"xdp":         {"xdp_count", "xdp_count_v2"},
@@ -524,7 +525,7 @@ func TestPodsThatAreNotKnownLoseNothing(t *testing.T) {
 // TestTheOwnNamespaceIsNoPods: a pod of the host network does not give its application the
 // interfaces of the node.
 func TestTheOwnNamespaceIsNoPods(t *testing.T) {
-	needKernel(t)
+	need.Kernel(t)
 	w, known := newWorld(t), newPods(t)
 	var st unix.Stat_t
 	must(t, unix.Stat("/proc/self/ns/net", &st))
@@ -540,7 +541,7 @@ func TestTheOwnNamespaceIsNoPods(t *testing.T) {
 
 // TestAPodWithoutTheInterfaceIsWaitedFor, and others are not.
 func TestAPodWithoutTheInterfaceIsWaitedFor(t *testing.T) {
-	needKernel(t)
+	need.Kernel(t)
 	quiet(t)
 	w, known := newWorld(t), newPods(t)
 	p := known.add("p")
@@ -575,7 +576,7 @@ func TestAPodWithoutTheInterfaceIsWaitedFor(t *testing.T) {
 
 // TestPodsThatComeAndGoLeaveNothing has fifty pods come and go.
 func TestPodsThatComeAndGoLeaveNothing(t *testing.T) {
-	needKernel(t)
+	need.Kernel(t)
 	quiet(t)
 	w, known := newWorld(t), newPods(t)
 	a, _ := w.startIn(known)
@@ -615,7 +616,7 @@ func descriptors(t testing.TB) int {
 
 // TestWhatAKilledAgentLeftInAPod: a filter without a link is found when the pod is seen again.
 func TestWhatAKilledAgentLeftInAPod(t *testing.T) {
-	needKernel(t)
+	need.Kernel(t)
 	quiet(t)
 	needHook(t, "tc/ingress")
 	w, known := newWorld(t), newPods(t)
@@ -646,7 +647,7 @@ func TestWhatAKilledAgentLeftInAPod(t *testing.T) {
 
 // TestUnloadingANodeLeavesNothingInPods, whether or not an agent runs.
 func TestUnloadingANodeLeavesNothingInPods(t *testing.T) {
-	needKernel(t)
+	need.Kernel(t)
 	quiet(t)
 	needHook(t, "tc/ingress")
 	w, known := newWorld(t), newPods(t)
@@ -671,7 +672,7 @@ func TestUnloadingANodeLeavesNothingInPods(t *testing.T) {
 
 // TestTheOrderInANamespaceIsRead reads it for one that is there and one that is not.
 func TestTheOrderInANamespaceIsRead(t *testing.T) {
-	needKernel(t)
+	need.Kernel(t)
 	needHook(t, "tcx/ingress")
 	if !hasTCX() {
 		t.Skip("SKIPPED: the kernel has no TCX")
@@ -695,7 +696,7 @@ func TestTheOrderInANamespaceIsRead(t *testing.T) {
 // TestANamespaceHasItsShareOfEachPodsInterface: what an application takes of one pod's interface,
 // it does not take of another's.
 func TestANamespaceHasItsShareOfEachPodsInterface(t *testing.T) {
-	needKernel(t)
+	need.Kernel(t)
 	needHook(t, "tcx/ingress")
 	if !hasTCX() {
 		t.Skip("SKIPPED: the kernel has no TCX")
@@ -722,7 +723,7 @@ func TestANamespaceHasItsShareOfEachPodsInterface(t *testing.T) {
 // TestPinsOfBeforeHaveNoText: a chain whose link was pinned without a note of its interface is
 // adopted.
 func TestPinsOfBeforeHaveNoText(t *testing.T) {
-	needKernel(t)
+	need.Kernel(t)
 	w := newWorld(t)
 	veth(t, "sk0", "sk1")
 	a, stop := w.start()

@@ -17,6 +17,7 @@ import (
 	"github.com/skep-dev/skep/agent"
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/intent"
+	"github.com/skep-dev/skep/test/harness/need"
 )
 
 // targets lists the interfaces the only program is attached to.
@@ -36,7 +37,7 @@ func targets(a *agent.Agent) []string {
 }
 
 func TestInterfacesComeGoAndAreRenamed(t *testing.T) {
-	needKernel(t)
+	need.Kernel(t)
 	for _, hook := range []string{"xdp", "tcx/ingress", "tc/egress"} {
 		t.Run(hook, func(t *testing.T) {
 			needHook(t, hook)
@@ -111,7 +112,7 @@ func rename(t testing.TB, from, to string) {
 }
 
 func TestThePrimaryInterfaceIsThatOfTheDefaultRoute(t *testing.T) {
-	needKernel(t)
+	need.Kernel(t)
 	w := newWorld(t)
 	veth(t, "pr0", "pr1")
 	veth(t, "pr2", "pr3")
@@ -146,7 +147,7 @@ func TestThePrimaryInterfaceIsThatOfTheDefaultRoute(t *testing.T) {
 }
 
 func TestWhatOthersPutUnderALinkIsPutRight(t *testing.T) {
-	needKernel(t)
+	need.Kernel(t)
 	for _, hook := range []string{"xdp", "tcx/ingress"} {
 		t.Run(hook, func(t *testing.T) {
 			needLink(t, hook)
@@ -177,7 +178,7 @@ func TestWhatOthersPutUnderALinkIsPutRight(t *testing.T) {
 }
 
 func TestEveryPinThatIsRemovedComesBack(t *testing.T) {
-	needKernel(t)
+	need.Kernel(t)
 	w := newWorld(t)
 	veth(t, "dr0", "dr1")
 	a, _ := w.start()
@@ -237,7 +238,7 @@ func takeAway(t *testing.T, l agent.LinkStatus) bool {
 }
 
 func TestALinkThatOthersKeepTakingAwayIsContested(t *testing.T) {
-	needKernel(t)
+	need.Kernel(t)
 	for _, hook := range []string{"tcx/ingress", "tc/ingress"} {
 		t.Run(hook, func(t *testing.T) { isContested(t, hook) })
 	}
@@ -278,7 +279,7 @@ func isContested(t *testing.T, hook string) {
 
 // TestTheLastApplicationGoesQuietly has the watched directories go with it.
 func TestTheLastApplicationGoesQuietly(t *testing.T) {
-	needKernel(t)
+	need.Kernel(t)
 	w := newWorld(t)
 	var said strings.Builder
 	o := w.options()

@@ -14,6 +14,7 @@ import (
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/hook"
 	"github.com/skep-dev/skep/test/harness/events"
+	"github.com/skep-dev/skep/test/harness/need"
 )
 
 // isChild is the environment variable of a process that does what hooks see.
@@ -38,7 +39,7 @@ func cause(t *testing.T, a *agent.Agent, h hook.Hook, at v1alpha1.Attachment) {
 		events.Frame(t, "hk0")
 		events.Frame(t, "hk1")
 	case h.Shape == hook.Cgroup:
-		events.InCgroup(t, filepath.Join(cgroupRoot(t), at.Cgroup))
+		events.InCgroup(t, filepath.Join(need.Cgroup(t), at.Cgroup))
 	case h.Shape == hook.UserBinary:
 		// What it does and how it ends is of no interest.
 		cmd := exec.CommandContext(t.Context(), at.Binary.Path, "-test.run=^TestWhatIsProbed$")

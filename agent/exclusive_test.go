@@ -20,6 +20,7 @@ import (
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/intent"
 	"github.com/skep-dev/skep/test/harness/events"
+	"github.com/skep-dev/skep/test/harness/need"
 )
 
 // secondPath names the same network namespace by another path.
@@ -45,7 +46,7 @@ func exclusively(name, path string) v1alpha1.Attachment {
 // TestAnAttachmentChangesInItsExclusivePlace changes what the identity of an attachment
 // follows from, and not its place, which takes one program.
 func TestAnAttachmentChangesInItsExclusivePlace(t *testing.T) {
-	needKernel(t)
+	need.Kernel(t)
 	for _, name := range []string{"netfilter", "flow_dissector"} {
 		for sentence, change := range map[string]func(*testing.T, *v1alpha1.Program){
 			"another path of the namespace": func(t *testing.T, p *v1alpha1.Program) {
@@ -105,7 +106,7 @@ func TestAnAttachmentChangesInItsExclusivePlace(t *testing.T) {
 // TestAnExclusivePlaceOfAnotherApplicationIsSaid asks for one place twice: for two
 // applications, and for two programs of one.
 func TestAnExclusivePlaceOfAnotherApplicationIsSaid(t *testing.T) {
-	needKernel(t)
+	need.Kernel(t)
 	for _, name := range []string{"netfilter", "flow_dissector"} {
 		t.Run(name, func(t *testing.T) {
 			needHook(t, name)
@@ -204,7 +205,7 @@ func (s *stream) begin(t *testing.T, path string) {
 // namespace at path, and the packets to send there.
 func dropping(t *testing.T) (w *world, a *agent.Agent, stop func(), path string, packets *stream) {
 	t.Helper()
-	needKernel(t)
+	need.Kernel(t)
 	needHook(t, "netfilter")
 	path = namespace(t)
 	packets, w = sends(t, path), newWorld(t)

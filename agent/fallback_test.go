@@ -17,6 +17,7 @@ import (
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/hook"
 	"github.com/skep-dev/skep/intent"
+	"github.com/skep-dev/skep/test/harness/need"
 	"github.com/skep-dev/skep/test/harness/series"
 )
 
@@ -56,7 +57,7 @@ func role(name string) *metav1.LabelSelector {
 // TestANodeGoesBackToNoVersionThatIsNotForIt has a version that selects every
 // node fail on one of another role than the version before is for.
 func TestANodeGoesBackToNoVersionThatIsNotForIt(t *testing.T) {
-	needKernel(t)
+	need.Kernel(t)
 	for sentence, c := range map[string]struct {
 		role  string
 		links int
@@ -94,7 +95,7 @@ func TestANodeGoesBackToNoVersionThatIsNotForIt(t *testing.T) {
 // TestWhatRunsStaysWhereItsBytesAreThoseOfAVersionForOthers has an intent name two
 // versions of the same bytes, of which the second alone is for this node.
 func TestWhatRunsStaysWhereItsBytesAreThoseOfAVersionForOthers(t *testing.T) {
-	needKernel(t)
+	need.Kernel(t)
 	at := func(tracepoint string) v1alpha1.Attachment {
 		return v1alpha1.Attachment{Hook: "tracepoint", Tracepoint: tracepoint}
 	}
@@ -146,7 +147,7 @@ func TestWhatRunsStaysWhereItsBytesAreThoseOfAVersionForOthers(t *testing.T) {
 // TestANodeSelectorThatCannotBeReadChangesNothingHere garbles the selector behind
 // the seal: Open takes none such.
 func TestANodeSelectorThatCannotBeReadChangesNothingHere(t *testing.T) {
-	needKernel(t)
+	need.Kernel(t)
 	for sentence, ran := range map[string]bool{"an older one runs": true, "nothing runs": false} {
 		t.Run(sentence, func(t *testing.T) {
 			w := newWorld(t)
@@ -182,7 +183,7 @@ func TestANodeSelectorThatCannotBeReadChangesNothingHere(t *testing.T) {
 // TestWhatMayRunNoMoreGoesWhereNothingCanBeKept: by an intent that does not name
 // what runs, as by a tombstone. One that names it is rejected, and all stays.
 func TestWhatMayRunNoMoreGoesWhereNothingCanBeKept(t *testing.T) {
-	needKernel(t)
+	need.Kernel(t)
 	held := func(w *world, first *intent.Payload) intent.Payload {
 		return over(w.onFallback("xdp_count_v2", "count_packets"), first)
 	}
@@ -258,7 +259,7 @@ func TestWhatMayRunNoMoreGoesWhereNothingCanBeKept(t *testing.T) {
 // TestWhatStandsInGoesWhereItIsNotForTheNodeAnyMore has a version of the same bytes
 // elsewhere, for every node.
 func TestWhatStandsInGoesWhereItIsNotForTheNodeAnyMore(t *testing.T) {
-	needKernel(t)
+	need.Kernel(t)
 	bind4, _ := hook.Lookup("cgroup/bind4")
 	cgroup := target(t, bind4)
 	w := newWorld(t)
@@ -287,7 +288,7 @@ func TestWhatStandsInGoesWhereItIsNotForTheNodeAnyMore(t *testing.T) {
 // what ran from beside the newest version, which has the same bytes, find the disk
 // full.
 func TestBytesAtPlacesThatMayBeNoMoreGoWhereNothingCanBeKept(t *testing.T) {
-	needKernel(t)
+	need.Kernel(t)
 	bind4, _ := hook.Lookup("cgroup/bind4")
 	cgroup := target(t, bind4)
 	w := newWorld(t)
@@ -318,7 +319,7 @@ func TestBytesAtPlacesThatMayBeNoMoreGoWhereNothingCanBeKept(t *testing.T) {
 // TestWhatCannotTakeTheNewestVersionsPlaceIsToldAndBacksOff has neither the newest
 // version nor the one before, and the status says why of both, turn after turn.
 func TestWhatCannotTakeTheNewestVersionsPlaceIsToldAndBacksOff(t *testing.T) {
-	needKernel(t)
+	need.Kernel(t)
 	unfit := func(w *world) intent.Payload { return w.intent("app", "raw_tp_count", rawProgram()) }
 	rejected := func(w *world) intent.Payload { return w.onFallback("xdp_rejected", "xdp_rejected") }
 	lost := func(w *world) intent.Payload {
@@ -379,7 +380,7 @@ func TestWhatCannotTakeTheNewestVersionsPlaceIsToldAndBacksOff(t *testing.T) {
 // TestNothingUnnamedRunsOnWhereNeitherVersionFitsAChain has the kernel reject the
 // newest version, and a neighbour's licence the one before.
 func TestNothingUnnamedRunsOnWhereNeitherVersionFitsAChain(t *testing.T) {
-	needKernel(t)
+	need.Kernel(t)
 	for sentence, c := range map[string]struct {
 		before func(w *world, first intent.Payload) intent.Payload
 		links  int
@@ -417,7 +418,7 @@ func TestNothingUnnamedRunsOnWhereNeitherVersionFitsAChain(t *testing.T) {
 // TestNothingUnnamedRunsOnByTheNewestVersionsBytes has a version of the same bytes
 // elsewhere, where a neighbour's licence keeps it out.
 func TestNothingUnnamedRunsOnByTheNewestVersionsBytes(t *testing.T) {
-	needKernel(t)
+	need.Kernel(t)
 	for sentence, c := range map[string]struct {
 		// named: by the intent.
 		named bool
@@ -458,7 +459,7 @@ func TestNothingUnnamedRunsOnByTheNewestVersionsBytes(t *testing.T) {
 // TestWhatStandsInStaysOnANodeThatIsHeldAtWhatItCannotHave has the next version on
 // its way to others, while this node has the one before in part.
 func TestWhatStandsInStaysOnANodeThatIsHeldAtWhatItCannotHave(t *testing.T) {
-	needKernel(t)
+	need.Kernel(t)
 	for sentence, c := range map[string]struct {
 		// named: what stands in, by the intent.
 		named bool
@@ -513,7 +514,7 @@ func TestWhatStandsInStaysOnANodeThatIsHeldAtWhatItCannotHave(t *testing.T) {
 // TestWhatRanStaysUntilTheNewVersionIsAttachedInWhole has the new version fail at a
 // hook that is not the one of the version before.
 func TestWhatRanStaysUntilTheNewVersionIsAttachedInWhole(t *testing.T) {
-	needKernel(t)
+	need.Kernel(t)
 	const late = "/skep-test-fallback"
 	tracepoint := v1alpha1.Attachment{Hook: "tracepoint", Tracepoint: "syscalls/sys_enter_getpgid"}
 	bind4, _ := hook.Lookup("cgroup/bind4")

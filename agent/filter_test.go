@@ -21,12 +21,13 @@ import (
 	"github.com/skep-dev/skep/hook"
 	"github.com/skep-dev/skep/intent"
 	"github.com/skep-dev/skep/test/harness/events"
+	"github.com/skep-dev/skep/test/harness/need"
 )
 
 // withFilters runs a test for the hooks of incoming packets whose programs are filters on this
 // kernel: where it has no TCX, those of TCX as well.
 func withFilters(t *testing.T, test func(t *testing.T, hook string)) {
-	needKernel(t)
+	need.Kernel(t)
 	quiet(t)
 	for _, name := range []string{"tc/ingress", "tcx/ingress"} {
 		t.Run(name, func(t *testing.T) {
@@ -316,7 +317,7 @@ func must(t *testing.T, err error) {
 }
 
 func TestAQdiscThatTakesNoFilterIsSaid(t *testing.T) {
-	needKernel(t)
+	need.Kernel(t)
 	needHook(t, "tc/egress")
 	block := uint32(7)
 	for hook, c := range map[string]struct {

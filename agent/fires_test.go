@@ -25,6 +25,7 @@ import (
 	"github.com/skep-dev/skep/hook"
 	"github.com/skep-dev/skep/intent"
 	"github.com/skep-dev/skep/test/harness/events"
+	"github.com/skep-dev/skep/test/harness/need"
 )
 
 // lastRun returns the version of hooks.o whose program ran last; 0 before any did.
@@ -74,7 +75,7 @@ func globals(t *testing.T, id uint32) *ebpf.Map {
 // causes an event until each of them ran.
 func fires(t *testing.T, at v1alpha1.Attachment, cause func()) *agent.Agent {
 	t.Helper()
-	needKernel(t)
+	need.Kernel(t)
 	needHook(t, at.Hook)
 	w := newWorld(t)
 	a, _ := w.start()
@@ -143,7 +144,7 @@ func TestAFlowDissectorFires(t *testing.T) {
 
 // TestAFlowDissectorDisplacesNone has another program at the place before the agent.
 func TestAFlowDissectorDisplacesNone(t *testing.T) {
-	needKernel(t)
+	need.Kernel(t)
 	other, err := ebpf.NewProgram(&ebpf.ProgramSpec{Type: ebpf.FlowDissector, License: "GPL", Instructions: asm.Instructions{asm.Mov.Imm(asm.R0, 0), asm.Return()}})
 	if err != nil {
 		t.Fatal(err)
@@ -211,7 +212,7 @@ func pair(t *testing.T, h hook.Hook, name, peer string) {
 }
 
 func TestNetkitFires(t *testing.T) {
-	needKernel(t)
+	need.Kernel(t)
 	for name, sender := range map[string]string{"netkit/primary": "nk0", "netkit/peer": "nk1"} {
 		t.Run(name, func(t *testing.T) {
 			needHook(t, name)
@@ -227,7 +228,7 @@ func TestNetkitFires(t *testing.T) {
 }
 
 func TestNetkitIsRefusedWhereTheDeviceIsNoPrimaryOne(t *testing.T) {
-	needKernel(t)
+	need.Kernel(t)
 	needHook(t, "netkit/primary")
 	h, _ := hook.Lookup("netkit/primary")
 	pair(t, h, "nk0", "nk1")
@@ -243,7 +244,7 @@ func TestNetkitIsRefusedWhereTheDeviceIsNoPrimaryOne(t *testing.T) {
 
 // TestProgramsOfNetkitRunByPriority has the later of two applications run first.
 func TestProgramsOfNetkitRunByPriority(t *testing.T) {
-	needKernel(t)
+	need.Kernel(t)
 	needHook(t, "netkit/primary")
 	h, _ := hook.Lookup("netkit/primary")
 	pair(t, h, "nk0", "nk1")
@@ -303,7 +304,7 @@ func TestNetfilterFires(t *testing.T) {
 }
 
 func TestAPriorityThatAnotherProgramHasIsSaid(t *testing.T) {
-	needKernel(t)
+	need.Kernel(t)
 	needHook(t, "netfilter")
 	other, err := ebpf.NewProgram(&ebpf.ProgramSpec{Type: ebpf.Netfilter, AttachType: ebpf.AttachNetfilter, License: "GPL",
 		Instructions: asm.Instructions{asm.Mov.Imm(asm.R0, 1), asm.Return()}})
@@ -342,7 +343,7 @@ func (w *world) writing(tracepoint string) intent.Payload {
 }
 
 func TestAProgramWritesToAWritableTracepoint(t *testing.T) {
-	needKernel(t)
+	need.Kernel(t)
 	w := newWorld(t)
 	a, _ := w.start()
 	if err := w.accept(a, w.writing("bpf_test_finish")); err != nil {
@@ -354,7 +355,7 @@ func TestAProgramWritesToAWritableTracepoint(t *testing.T) {
 }
 
 func TestATracepointThatIsNotWritableIsUnsupported(t *testing.T) {
-	needKernel(t)
+	need.Kernel(t)
 	w := newWorld(t)
 	a, _ := w.start()
 	err := w.accept(a, w.writing("sys_enter"))

@@ -11,6 +11,7 @@ import (
 
 	"github.com/skep-dev/skep/agent"
 	"github.com/skep-dev/skep/intent"
+	"github.com/skep-dev/skep/test/harness/need"
 )
 
 // remembered lists the UIDs that the agent knows, and the files it keeps.
@@ -30,7 +31,7 @@ func remembered(t *testing.T, w *world, a *agent.Agent) (uids, files []string) {
 }
 
 func TestATombstoneIsForgottenOnceNothingIsLeftAndNobodyHasIt(t *testing.T) {
-	needKernel(t)
+	need.Kernel(t)
 	w := newWorld(t)
 	a, stop := w.start()
 	stays, goes, litters := w.intent("stays", "raw_tp_count", rawProgram()), w.intent("goes", "raw_tp_count", rawProgram()), w.intent("litters", "raw_tp_count", rawProgram())
@@ -81,7 +82,7 @@ func TestATombstoneIsForgottenOnceNothingIsLeftAndNobodyHasIt(t *testing.T) {
 // TestWhatIsForgottenDuringAPassStaysSo: the clock is read after the reconcile looked
 // which applications there are.
 func TestWhatIsForgottenDuringAPassStaysSo(t *testing.T) {
-	needKernel(t)
+	need.Kernel(t)
 	w := newWorld(t)
 	var (
 		a     *agent.Agent

@@ -27,6 +27,7 @@ import (
 	"github.com/skep-dev/skep/hook/conformance"
 	"github.com/skep-dev/skep/intent"
 	"github.com/skep-dev/skep/test/fixture/userbinary"
+	"github.com/skep-dev/skep/test/harness/need"
 	"github.com/skep-dev/skep/test/harness/running"
 )
 
@@ -34,18 +35,6 @@ import (
 
 //go:embed testdata/hooks.o
 var hooksObject []byte
-
-// cgroupRoot is where this machine has cgroup2.
-func cgroupRoot(t testing.TB) string {
-	t.Helper()
-	for _, root := range []string{"/sys/fs/cgroup/unified", "/sys/fs/cgroup"} {
-		if _, err := os.Stat(filepath.Join(root, "cgroup.procs")); err == nil {
-			return root
-		}
-	}
-	t.Skip("SKIPPED: no cgroup2 is mounted")
-	return ""
-}
 
 // target is an attachment to the hook that exists on this machine.
 func target(t testing.TB, h hook.Hook) v1alpha1.Attachment {
@@ -55,7 +44,7 @@ func target(t testing.TB, h hook.Hook) v1alpha1.Attachment {
 	case hook.NetworkDevice:
 		at.Interfaces = &v1alpha1.Interfaces{Names: []string{"hk0"}}
 	case hook.Cgroup:
-		dir := filepath.Join(cgroupRoot(t), "skep-test-"+strings.ReplaceAll(h.Name, "/", "-"))
+		dir := filepath.Join(need.Cgroup(t), "skep-test-"+strings.ReplaceAll(h.Name, "/", "-"))
 		if err := os.MkdirAll(dir, 0o755); err != nil {
 			t.Fatal(err)
 		}
@@ -265,7 +254,7 @@ func needLink(t testing.TB, name string) {
 // TestEveryHookConforms takes each hook the table calls attachable through one
 // life: attach, update, drift, restart, unload.
 func TestEveryHookConforms(t *testing.T) {
-	needKernel(t)
+	need.Kernel(t)
 	for _, h := range hook.All() {
 		if !h.Attachable || h.RunsOnce() {
 			continue
@@ -459,7 +448,7 @@ func (w *world) leavesNothing() {
 }
 
 func TestAnIteratorIsReadByItsPin(t *testing.T) {
-	needKernel(t)
+	need.Kernel(t)
 	w := newWorld(t)
 	a, _ := w.start()
 	p := w.intent("tasks", "iter_task", v1alpha1.Program{Name: "iter_task", Attach: []v1alpha1.Attachment{{Hook: "iter"}}})

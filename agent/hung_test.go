@@ -14,6 +14,7 @@ import (
 
 	"github.com/skep-dev/skep/agent"
 	"github.com/skep-dev/skep/api/v1alpha1"
+	"github.com/skep-dev/skep/test/harness/need"
 )
 
 // silent mounts a file system whose server answers nothing. Who asks it waits until the
@@ -45,7 +46,7 @@ func silent(t *testing.T, dir string) (end func()) {
 // TestAPathThatDoesNotAnswerDelaysNobodyElse has the targets of an application lie on a
 // file system whose server hangs.
 func TestAPathThatDoesNotAnswerDelaysNobodyElse(t *testing.T) {
-	needKernel(t)
+	need.Kernel(t)
 	for sentence, at := range map[string]func(path string) v1alpha1.Attachment{
 		"a binary": func(path string) v1alpha1.Attachment {
 			return v1alpha1.Attachment{Hook: "uprobe", Binary: &v1alpha1.UserBinary{Path: path, Symbol: "main"}}
@@ -114,7 +115,7 @@ func TestAPathThatDoesNotAnswerDelaysNobodyElse(t *testing.T) {
 // TestALinkStaysWhereItsPathDoesNotAnswerAnyMore mounts a file system that hangs over the
 // folder of a binary that is probed, and starts the agent anew.
 func TestALinkStaysWhereItsPathDoesNotAnswerAnyMore(t *testing.T) {
-	needKernel(t)
+	need.Kernel(t)
 	dir := t.TempDir()
 	path := filepath.Join(dir, "shell")
 	body, symbol, offset := probed(t, false)

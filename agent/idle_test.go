@@ -9,6 +9,7 @@ import (
 
 	"github.com/skep-dev/skep/agent"
 	"github.com/skep-dev/skep/api/v1alpha1"
+	"github.com/skep-dev/skep/test/harness/need"
 )
 
 // reconciled runs turns until one of them finds nothing to do.
@@ -25,7 +26,7 @@ func reconciled(t *testing.T, a *agent.Agent) {
 // TestASweepSparesATurnWhereEveryLinkIsUnchanged has no reconcile spent on a node at rest
 // but for one in 30 seconds, and one at once where a link changed.
 func TestASweepSparesATurnWhereEveryLinkIsUnchanged(t *testing.T) {
-	needKernel(t)
+	need.Kernel(t)
 	needLink(t, "tcx/ingress")
 	w := newWorld(t)
 	veth(t, "id0", "id1")
@@ -74,7 +75,7 @@ func TestASweepSparesATurnWhereEveryLinkIsUnchanged(t *testing.T) {
 
 // TestASweepTakesATurnWhileSomethingIsLeftToDo has failures tried again by sweeps.
 func TestASweepTakesATurnWhileSomethingIsLeftToDo(t *testing.T) {
-	needKernel(t)
+	need.Kernel(t)
 	w := newWorld(t)
 	a, err := agent.New(w.options())
 	if err != nil {
@@ -93,7 +94,7 @@ func TestASweepTakesATurnWhileSomethingIsLeftToDo(t *testing.T) {
 // TestAnApplicationThatWaitsForAnInterfaceCostsNoTurns: the kernel reports the
 // interface when it comes.
 func TestAnApplicationThatWaitsForAnInterfaceCostsNoTurns(t *testing.T) {
-	needKernel(t)
+	need.Kernel(t)
 	w := newWorld(t)
 	a, err := agent.New(w.options())
 	if err != nil {

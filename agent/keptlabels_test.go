@@ -10,13 +10,14 @@ import (
 
 	"github.com/skep-dev/skep/agent"
 	"github.com/skep-dev/skep/api/v1alpha1"
+	"github.com/skep-dev/skep/test/harness/need"
 )
 
 // TestOlderLabelsOfANamespaceEndNothing kills an agent between a change of labels, which put
 // programs into pods of team-b, and their write. The next start has the labels from before, until
 // the API server answers.
 func TestOlderLabelsOfANamespaceEndNothing(t *testing.T) {
-	needKernel(t)
+	need.Kernel(t)
 	amd64(t)
 	w, r := newWorld(t), newRuntime(t)
 	type labels struct {

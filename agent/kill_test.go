@@ -22,6 +22,7 @@ import (
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/hook"
 	"github.com/skep-dev/skep/intent"
+	"github.com/skep-dev/skep/test/harness/need"
 )
 
 // The environment of a child that is an agent and nothing else.
@@ -113,7 +114,7 @@ func (c *chaos) intent(name string) intent.Payload {
 // TestKillingTheAgentAtAnyPointConverges kills an agent again and again while
 // what is wanted changes, and then lets a fresh one finish.
 func TestKillingTheAgentAtAnyPointConverges(t *testing.T) {
-	needKernel(t)
+	need.Kernel(t)
 	quiet(t)
 	rounds := 60
 	if testing.Short() {
@@ -121,7 +122,7 @@ func TestKillingTheAgentAtAnyPointConverges(t *testing.T) {
 	}
 	w := newWorld(t)
 	veth(t, "kl0", "kl1")
-	cgroup := filepath.Join(cgroupRoot(t), "skep-test-kill")
+	cgroup := filepath.Join(need.Cgroup(t), "skep-test-kill")
 	if err := os.MkdirAll(cgroup, 0o755); err != nil {
 		t.Fatal(err)
 	}

@@ -18,6 +18,7 @@ import (
 	"github.com/skep-dev/skep/agent"
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/intent"
+	"github.com/skep-dev/skep/test/harness/need"
 )
 
 // slow is an application whose load takes the verifier seconds. Where it is in, it
@@ -50,7 +51,7 @@ func (w *world) loads(a *agent.Agent, name string) bool {
 // TestASlowLoadDelaysNeitherHealingNorUnloading: what must not wait is done while
 // the load still runs.
 func TestASlowLoadDelaysNeitherHealingNorUnloading(t *testing.T) {
-	needKernel(t)
+	need.Kernel(t)
 	w := newWorld(t)
 	veth(t, "cn0", "cn1")
 	a, _ := w.start()
@@ -97,7 +98,7 @@ func TestASlowLoadDelaysNeitherHealingNorUnloading(t *testing.T) {
 // TestAMemberLeavesItsChainWhileAVersionThatMayNotRunIsReplaced has the verifier busy
 // with what takes the place of another tenant's withdrawn version.
 func TestAMemberLeavesItsChainWhileAVersionThatMayNotRunIsReplaced(t *testing.T) {
-	needKernel(t)
+	need.Kernel(t)
 	w := newWorld(t)
 	veth(t, "cn0", "cn1")
 	o := w.options()
@@ -130,7 +131,7 @@ func chainsOf(t *testing.T, a *agent.Agent) []agent.ChainStatus {
 // TestALoadIsDroppedWhereItsApplicationIsWithdrawnMeanwhile: nothing of it is
 // attached or pinned, and an agent that closes waits for it.
 func TestALoadIsDroppedWhereItsApplicationIsWithdrawnMeanwhile(t *testing.T) {
-	needKernel(t)
+	need.Kernel(t)
 	w := newWorld(t)
 	a, counts := w.observed(t)
 	slow := w.startSlow(a)
@@ -166,7 +167,7 @@ func (l *loadOrder) Write(line []byte) (int, error) {
 }
 
 func TestANamespaceWithManyLoadsDelaysAnotherByOne(t *testing.T) {
-	needKernel(t)
+	need.Kernel(t)
 	w := newWorld(t)
 	order := &loadOrder{}
 	o := w.options()
@@ -197,7 +198,7 @@ func TestANamespaceWithManyLoadsDelaysAnotherByOne(t *testing.T) {
 
 // TestALinkIsHealedWithoutALoad: the chain that it ran is in the kernel still.
 func TestALinkIsHealedWithoutALoad(t *testing.T) {
-	needKernel(t)
+	need.Kernel(t)
 	w := newWorld(t)
 	veth(t, "cn0", "cn1")
 	a, counts := w.observed(t)

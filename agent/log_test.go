@@ -11,12 +11,13 @@ import (
 
 	"github.com/skep-dev/skep/agent"
 	"github.com/skep-dev/skep/intent"
+	"github.com/skep-dev/skep/test/harness/need"
 )
 
 // TestTheLogNamesApplications where the kernel, the disk, or whoever has their bytecode fails
 // them.
 func TestTheLogNamesApplications(t *testing.T) {
-	needKernel(t)
+	need.Kernel(t)
 	w := newWorld(t)
 	lock, unlock := w.ownBPFFS()
 	veth(t, "cn0", "cn1")

@@ -9,6 +9,7 @@ import (
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/intent"
 	"github.com/skep-dev/skep/test/fixture/userbinary"
+	"github.com/skep-dev/skep/test/harness/need"
 )
 
 // places is how many places an application has that delays others.
@@ -41,7 +42,7 @@ func links(a *agent.Agent, name string) int {
 // TestManyPlacesDelayNobodyElse unloads an application with many places, each of which the
 // kernel takes a while to end, and then another one.
 func TestManyPlacesDelayNobodyElse(t *testing.T) {
-	needKernel(t)
+	need.Kernel(t)
 	w := newWorld(t)
 	a, _ := w.start()
 	tombstone := func(p intent.Payload) intent.Payload {

@@ -14,6 +14,7 @@ import (
 	"github.com/skep-dev/skep/agent/kernel"
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/intent"
+	"github.com/skep-dev/skep/test/harness/need"
 )
 
 // pinned opens a map of the application's live revision.
@@ -46,7 +47,7 @@ func report(a *agent.Agent, name string) kernel.MapReport {
 }
 
 func TestMapsAreKeptWhereTheirBTFAgrees(t *testing.T) {
-	needKernel(t)
+	need.Kernel(t)
 	quiet(t)
 	w := newWorld(t)
 	veth(t, "mp0", "mp1")
@@ -106,7 +107,7 @@ func contains8(section []byte, n byte) bool {
 }
 
 func TestAVariableThatIsSetWinsOverTheOneThatIsCarried(t *testing.T) {
-	needKernel(t)
+	need.Kernel(t)
 	w := newWorld(t)
 	veth(t, "mp0", "mp1")
 	a, _ := w.start()
@@ -163,7 +164,7 @@ func word(section []byte) uint64 {
 }
 
 func TestTailCallsWorkAfterTheAgentIsGone(t *testing.T) {
-	needKernel(t)
+	need.Kernel(t)
 	quiet(t)
 	w := newWorld(t)
 	veth(t, "mp0", "mp1")
@@ -198,7 +199,7 @@ func TestTailCallsWorkAfterTheAgentIsGone(t *testing.T) {
 func ptr[T any](v T) *T { return &v }
 
 func TestAMapThatAsksToBePinnedIsPinnedByItsApplication(t *testing.T) {
-	needKernel(t)
+	need.Kernel(t)
 	w := newWorld(t)
 	veth(t, "mp0", "mp1")
 	a, _ := w.start()

@@ -11,6 +11,7 @@ import (
 	"github.com/skep-dev/skep/agent"
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/intent"
+	"github.com/skep-dev/skep/test/harness/need"
 )
 
 // rows is how many rows of 4 KiB the large map has of an application that takes n MiB
@@ -60,7 +61,7 @@ func (w *world) withMemory(mebibytes int64, change func(*agent.Options)) (*agent
 // memoryWorld is a world with an interface.
 func memoryWorld(t *testing.T) *world {
 	t.Helper()
-	needKernel(t)
+	need.Kernel(t)
 	w := newWorld(t)
 	veth(t, "mm0", "mm1")
 	return w
@@ -104,7 +105,7 @@ func TestMapsOfAllTakeNoMoreThanTheNodeHas(t *testing.T) {
 // TestRoomThatIsFreedIsGivenAtOnce has an agent that hardly ever sweeps tell a newcomer
 // that there is no room, and an update free some.
 func TestRoomThatIsFreedIsGivenAtOnce(t *testing.T) {
-	needKernel(t)
+	need.Kernel(t)
 	quiet(t)
 	w := memoryWorld(t)
 	o := w.options()

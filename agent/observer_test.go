@@ -12,6 +12,7 @@ import (
 	"github.com/skep-dev/skep/agent"
 	"github.com/skep-dev/skep/agent/metrics"
 	"github.com/skep-dev/skep/api/v1alpha1"
+	"github.com/skep-dev/skep/test/harness/need"
 	"github.com/skep-dev/skep/test/harness/series"
 )
 
@@ -24,7 +25,7 @@ func (w *world) observed(t *testing.T) (*agent.Agent, func() map[string]float64)
 }
 
 func TestLoadsAndAttachesAreTimed(t *testing.T) {
-	needKernel(t)
+	need.Kernel(t)
 	w := newWorld(t)
 	veth(t, "ob0", "ob1")
 	a, counts := w.observed(t)
@@ -61,7 +62,7 @@ func TestLoadsAndAttachesAreTimed(t *testing.T) {
 }
 
 func TestDriftThatIsHealedIsCountedByKind(t *testing.T) {
-	needKernel(t)
+	need.Kernel(t)
 	for _, hook := range []string{"xdp", "tcx/ingress"} {
 		t.Run(hook, func(t *testing.T) {
 			needLink(t, hook)

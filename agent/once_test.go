@@ -13,6 +13,7 @@ import (
 	"github.com/skep-dev/skep/hook"
 	"github.com/skep-dev/skep/hook/conformance"
 	"github.com/skep-dev/skep/intent"
+	"github.com/skep-dev/skep/test/harness/need"
 )
 
 // onceAtLoad is an attachment of a program that runs once.
@@ -45,7 +46,7 @@ func forgetRun(t *testing.T, a *agent.Agent) {
 // TestAProgramThatRunsOnceFiresForEachVersion takes a program that is attached to nothing through a
 // life, as TestEveryHookConforms does with the others.
 func TestAProgramThatRunsOnceFiresForEachVersion(t *testing.T) {
-	needKernel(t)
+	need.Kernel(t)
 	needHook(t, "syscall")
 	w := newWorld(t)
 	a, stop := w.start()
@@ -83,7 +84,7 @@ func TestAProgramThatRunsOnceFiresForEachVersion(t *testing.T) {
 }
 
 func TestAVersionWhoseProgramFailsIsNotLoaded(t *testing.T) {
-	needKernel(t)
+	need.Kernel(t)
 	needHook(t, "syscall")
 	w := newWorld(t)
 	a, stop := w.start()
@@ -136,7 +137,7 @@ func info(id uint32) (*ebpf.ProgramInfo, error) {
 }
 
 func TestAProgramWhoseSectionSaysOfNoTypeRunsOnce(t *testing.T) {
-	needKernel(t)
+	need.Kernel(t)
 	needHook(t, "syscall")
 	w := newWorld(t)
 	a, _ := w.start()
@@ -151,7 +152,7 @@ func TestAProgramWhoseSectionSaysOfNoTypeRunsOnce(t *testing.T) {
 // TestTheVerifierWalksWhatRunsOnce has two functions that are not static loop 30 times each, one
 // within the other: the verifier would look at each apart, and see 60 rounds of 900.
 func TestTheVerifierWalksWhatRunsOnce(t *testing.T) {
-	needKernel(t)
+	need.Kernel(t)
 	needHook(t, "syscall")
 	w := newWorld(t)
 	a, _ := w.start()

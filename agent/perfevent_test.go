@@ -17,6 +17,7 @@ import (
 	"github.com/skep-dev/skep/agent"
 	"github.com/skep-dev/skep/agent/attach"
 	"github.com/skep-dev/skep/api/v1alpha1"
+	"github.com/skep-dev/skep/test/harness/need"
 )
 
 // singleThread makes a process of one thread that wakes up every millisecond, until the
@@ -103,7 +104,7 @@ func TestACounterThatTheMachineLacksIsUnsupported(t *testing.T) {
 	if _, err := os.Stat("/sys/bus/event_source/devices/cpu"); !errors.Is(err, fs.ErrNotExist) {
 		t.Skipf("SKIPPED: this machine's processor has counters (%v)", err)
 	}
-	needKernel(t)
+	need.Kernel(t)
 	w := newWorld(t)
 	a, _ := w.start()
 	err := w.accept(a, w.version("1", sampled(v1alpha1.PerfEvent{Event: "cpu-cycles", Frequency: 99})))

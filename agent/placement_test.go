@@ -8,6 +8,7 @@ import (
 	"github.com/skep-dev/skep/agent"
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/intent"
+	"github.com/skep-dev/skep/test/harness/need"
 )
 
 // placed makes an agent whose profile is given, and counts what it fetches. The
@@ -43,7 +44,7 @@ func (w *world) turns(a *agent.Agent, p intent.Payload) agent.ApplicationStatus 
 }
 
 func TestWhatTheNodesKernelLacksIsNeitherFetchedNorTried(t *testing.T) {
-	needKernel(t)
+	need.Kernel(t)
 	w := newWorld(t)
 	a, fetched := w.placed(v1alpha1.KernelProfile{Release: "6.1.0", Hooks: []string{"raw_tp"}, ProgramTypes: []string{"RawTracepoint"}})
 	foreign := v1alpha1.Program{Name: "count_packets", Attach: on("xdp", "lo")}
@@ -72,7 +73,7 @@ func TestWhatTheNodesKernelLacksIsNeitherFetchedNorTried(t *testing.T) {
 }
 
 func TestWhatAnObjectNeedsIsFoundOutOnce(t *testing.T) {
-	needKernel(t)
+	need.Kernel(t)
 	w := newWorld(t)
 	a, fetched := w.placed(v1alpha1.KernelProfile{Release: "6.1.0", MapTypes: []string{"Hash"}})
 	is := w.turns(a, w.intent("app", "raw_tp_count", rawProgram()))

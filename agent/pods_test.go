@@ -31,6 +31,7 @@ import (
 	"github.com/skep-dev/skep/intent"
 	"github.com/skep-dev/skep/test/fixture/userbinary"
 	"github.com/skep-dev/skep/test/harness/events"
+	"github.com/skep-dev/skep/test/harness/need"
 	"github.com/skep-dev/skep/test/harness/tasks"
 )
 
@@ -261,7 +262,7 @@ func amd64(t testing.TB) {
 // TestATeamTracesItsOwnPods has two teams with pods of one image. The probe is in the one file
 // that all share.
 func TestATeamTracesItsOwnPods(t *testing.T) {
-	needKernel(t)
+	need.Kernel(t)
 	amd64(t)
 	w, r := newWorld(t), newRuntime(t)
 	ours, others := r.start("team-a", "web", "app", nil), r.start("team-b", "web", "app", nil)
@@ -312,7 +313,7 @@ func TestATeamTracesItsOwnPods(t *testing.T) {
 
 // TestTwoTeamsReadTheArgumentsOfTheirProbes has a probe of USDT in a file that their pods share.
 func TestTwoTeamsReadTheArgumentsOfTheirProbes(t *testing.T) {
-	needKernel(t)
+	need.Kernel(t)
 	amd64(t)
 	w, r := newWorld(t), newRuntime(t)
 	a, _ := w.startOn(r)
@@ -371,7 +372,7 @@ func (w *world) sectionOf(uid, escaped string) []byte {
 
 // TestPodsAreChosen has an application of the cluster, and two of a namespace, choose pods.
 func TestPodsAreChosen(t *testing.T) {
-	needKernel(t)
+	need.Kernel(t)
 	amd64(t)
 	w, r := newWorld(t), newRuntime(t)
 	front, back := map[string]string{"app": "front"}, map[string]string{"app": "back"}
@@ -428,7 +429,7 @@ func TestPodsAreChosen(t *testing.T) {
 
 // TestWhatRunsStaysWhilePodsAreNotKnown has the runtime say nothing, as before its first answer.
 func TestWhatRunsStaysWhilePodsAreNotKnown(t *testing.T) {
-	needKernel(t)
+	need.Kernel(t)
 	amd64(t)
 	w, r := newWorld(t), newRuntime(t)
 	ours := r.start("team-a", "web", "app", nil)
@@ -467,7 +468,7 @@ func TestWhatRunsStaysWhilePodsAreNotKnown(t *testing.T) {
 // TestProgramsInPodsSeeTheirOwn has a team attach to the network, the cgroup and the sockets of
 // its pods, whose devices have the same number as those of another team's.
 func TestProgramsInPodsSeeTheirOwn(t *testing.T) {
-	needKernel(t)
+	need.Kernel(t)
 	quiet(t)
 	frame := func(p *podOf) {
 		peer, err := net.InterfaceByName(p.peer)
@@ -550,7 +551,7 @@ func TestProgramsInPodsSeeTheirOwn(t *testing.T) {
 // TestAContainerThatIsInTheWayIsLeftOut has containers whose files are no binaries, lie where the
 // kernel may wait for them, or are not there. Nobody else is held up by them.
 func TestAContainerThatIsInTheWayIsLeftOut(t *testing.T) {
-	needKernel(t)
+	need.Kernel(t)
 	amd64(t)
 	w, r := newWorld(t), newRuntime(t)
 	ours := r.start("team-a", "web", "app", nil)

@@ -14,6 +14,7 @@ import (
 
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/intent"
+	"github.com/skep-dev/skep/test/harness/need"
 )
 
 // opened watches the kept objects, and returns how often each was opened since the
@@ -50,7 +51,7 @@ func (w *world) opened() func() map[string]int {
 
 // TestALoadThatWaitsReadsNoObject has many loads wait for one that takes seconds.
 func TestALoadThatWaitsReadsNoObject(t *testing.T) {
-	needKernel(t)
+	need.Kernel(t)
 	w := newWorld(t)
 	veth(t, "cn0", "cn1")
 	a := w.idle(w.options())
@@ -115,7 +116,7 @@ func TestALoadThatWaitsReadsNoObject(t *testing.T) {
 // TestATornObjectIsFetchedAgain has objects that a crash tore, which is found out when
 // they are loaded: each alone, and both as a chain.
 func TestATornObjectIsFetchedAgain(t *testing.T) {
-	needKernel(t)
+	need.Kernel(t)
 	w := newWorld(t)
 	veth(t, "cn0", "cn1")
 	a := w.idle(w.options())
@@ -139,7 +140,7 @@ func TestATornObjectIsFetchedAgain(t *testing.T) {
 
 // TestTwoProgramsOfOneObjectShareAnInterface: they have their maps in common.
 func TestTwoProgramsOfOneObjectShareAnInterface(t *testing.T) {
-	needKernel(t)
+	need.Kernel(t)
 	w := newWorld(t)
 	veth(t, "cn0", "cn1")
 	a := w.idle(w.options())

@@ -21,10 +21,11 @@ import (
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/intent"
 	"github.com/skep-dev/skep/test/fixture/seals"
+	"github.com/skep-dev/skep/test/harness/need"
 )
 
 func TestWhatCannotRunIsToldAndWhatRunsGoesOn(t *testing.T) {
-	needKernel(t)
+	need.Kernel(t)
 	xdp := on("xdp", "rf0")
 	for sentence, c := range map[string]struct {
 		change func(w *world, p *intent.Payload)
@@ -108,7 +109,7 @@ func TestWhatCannotRunIsToldAndWhatRunsGoesOn(t *testing.T) {
 }
 
 func TestARefusedVersionLeavesThePreviousAfterARebootToo(t *testing.T) {
-	needKernel(t)
+	need.Kernel(t)
 	w := newWorld(t)
 	veth(t, "rf0", "rf1")
 	a, stop := w.start()
@@ -146,7 +147,7 @@ func (w *world) reboot(iface string) {
 }
 
 func TestANodeComesBackWithEverythingElseAway(t *testing.T) {
-	needKernel(t)
+	need.Kernel(t)
 	w := newWorld(t)
 	veth(t, "rf0", "rf1")
 	a, stop := w.start()
@@ -175,7 +176,7 @@ func TestANodeComesBackWithEverythingElseAway(t *testing.T) {
 }
 
 func TestAcceptRefusesWhatIsNotSealedOrOlder(t *testing.T) {
-	needKernel(t)
+	need.Kernel(t)
 	w := newWorld(t)
 	veth(t, "rf0", "rf1")
 	a, _ := w.start()
@@ -214,7 +215,7 @@ func TestAcceptRefusesWhatIsNotSealedOrOlder(t *testing.T) {
 // TestAnotherIntentUnderTheSameSerialIsToldAndChangesNothing has somebody seal
 // twice under one serial, as two controllers with one key and one clock would.
 func TestAnotherIntentUnderTheSameSerialIsToldAndChangesNothing(t *testing.T) {
-	needKernel(t)
+	need.Kernel(t)
 	at := v1alpha1.Program{Name: "count_packets", Attach: on("xdp", "rf0")}
 	for sentence, change := range map[string]func(w *world, p *intent.Payload){
 		"another object": func(w *world, p *intent.Payload) { p.ObjectDigest = w.object(programsObject("xdp_count_v2")) },
@@ -278,7 +279,7 @@ func TestAnotherIntentUnderTheSameSerialIsToldAndChangesNothing(t *testing.T) {
 }
 
 func TestACacheThatWasTamperedWithUnloadsNothing(t *testing.T) {
-	needKernel(t)
+	need.Kernel(t)
 	w := newWorld(t)
 	veth(t, "rf0", "rf1")
 	a, stop := w.start()
@@ -316,7 +317,7 @@ func TestACacheThatWasTamperedWithUnloadsNothing(t *testing.T) {
 }
 
 func TestOneAgentHoldsTheDirectory(t *testing.T) {
-	needKernel(t)
+	need.Kernel(t)
 	w := newWorld(t)
 	_, stop := w.start()
 	other := w.options()
@@ -339,7 +340,7 @@ func TestOneAgentHoldsTheDirectory(t *testing.T) {
 }
 
 func TestASecondBPFFileSystemIsNoticed(t *testing.T) {
-	needKernel(t)
+	need.Kernel(t)
 	w := newWorld(t)
 	var log strings.Builder
 	open := func(bpffs string) {
@@ -371,7 +372,7 @@ func TestASecondBPFFileSystemIsNoticed(t *testing.T) {
 }
 
 func TestFailuresBackOff(t *testing.T) {
-	needKernel(t)
+	need.Kernel(t)
 	w := newWorld(t)
 	var asked atomic.Int32
 	o := w.options()
@@ -398,7 +399,7 @@ func TestFailuresBackOff(t *testing.T) {
 }
 
 func TestARegistryThatHangsKeepsNothingFromHealing(t *testing.T) {
-	needKernel(t)
+	need.Kernel(t)
 	w := newWorld(t)
 	veth(t, "rf0", "rf1")
 	o := w.options()
@@ -445,7 +446,7 @@ func TestARegistryThatHangsKeepsNothingFromHealing(t *testing.T) {
 }
 
 func TestANodeThatIsNotSelectedRunsNothing(t *testing.T) {
-	needKernel(t)
+	need.Kernel(t)
 	w := newWorld(t)
 	veth(t, "rf0", "rf1")
 	o := w.options()

@@ -9,10 +9,11 @@ import (
 
 	"github.com/skep-dev/skep/agent"
 	"github.com/skep-dev/skep/intent"
+	"github.com/skep-dev/skep/test/harness/need"
 )
 
 func TestSelectionIsDecidedAnewWhenTheLabelsOfTheNodeChange(t *testing.T) {
-	needKernel(t)
+	need.Kernel(t)
 	w := newWorld(t)
 	o := w.options()
 	o.Labels = map[string]string{"role": "edge"}
@@ -45,7 +46,7 @@ func TestSelectionIsDecidedAnewWhenTheLabelsOfTheNodeChange(t *testing.T) {
 }
 
 func TestKeysOfSealsAreReplacedWhileItRuns(t *testing.T) {
-	needKernel(t)
+	need.Kernel(t)
 	w, other := newWorld(t), newWorld(t)
 	a, _ := w.start()
 	if err := w.accept(a, w.intent("old", "raw_tp_count", rawProgram())); err != nil {
@@ -73,7 +74,7 @@ func TestKeysOfSealsAreReplacedWhileItRuns(t *testing.T) {
 }
 
 func TestASealThatIsRenewedIsKept(t *testing.T) {
-	needKernel(t)
+	need.Kernel(t)
 	w, other := newWorld(t), newWorld(t)
 	both, err := intent.NewTrust(w.key.Public(), other.key.Public())
 	if err != nil {
@@ -126,7 +127,7 @@ func TestASealThatIsRenewedIsKept(t *testing.T) {
 }
 
 func TestATombstoneThatWasWorkedOffIsReportedThoughItIsNoStatusAnyMore(t *testing.T) {
-	needKernel(t)
+	need.Kernel(t)
 	w := newWorld(t)
 	a, stop := w.start()
 	app := w.intent("app", "raw_tp_count", rawProgram())

@@ -18,6 +18,7 @@ import (
 
 	"github.com/skep-dev/skep/agent"
 	"github.com/skep-dev/skep/intent"
+	"github.com/skep-dev/skep/test/harness/need"
 )
 
 // hand hands intents over one by one, and looks after each.
@@ -53,7 +54,7 @@ func at(a *agent.Agent, p intent.Payload) string {
 // TestWhoFillsAnInterfaceTakesNobodyFromAnother has an application run on one
 // interface, and lose a second one, before and after a reboot.
 func TestWhoFillsAnInterfaceTakesNobodyFromAnother(t *testing.T) {
-	needKernel(t)
+	need.Kernel(t)
 	for sentence, c := range attacks() {
 		t.Run(sentence, func(t *testing.T) {
 			w := newWorld(t)
@@ -93,7 +94,7 @@ func TestWhoFillsAnInterfaceTakesNobodyFromAnother(t *testing.T) {
 // TestAnOlderOneIsWaitedForWhileItIsFetched has the objects of a new node come in
 // the wrong order.
 func TestAnOlderOneIsWaitedForWhileItIsFetched(t *testing.T) {
-	needKernel(t)
+	need.Kernel(t)
 	for sentence, fails := range map[string]bool{"it comes": false, "it does not come": true} {
 		t.Run(sentence, func(t *testing.T) {
 			w := newWorld(t)
@@ -150,7 +151,7 @@ func TestAnOlderOneIsWaitedForWhileItIsFetched(t *testing.T) {
 // TestRoomIsKeptForWhoRanAndIsFetchedAgain tears an object, as a crash may, and
 // reboots.
 func TestRoomIsKeptForWhoRanAndIsFetchedAgain(t *testing.T) {
-	needKernel(t)
+	need.Kernel(t)
 	w := newWorld(t)
 	veth(t, "fr0", "fr1")
 	a, end := w.newAgent(100)
@@ -175,7 +176,7 @@ func TestRoomIsKeptForWhoRanAndIsFetchedAgain(t *testing.T) {
 // TestOnlyWhatIsAskedForIsRemembered has an application leave a place, or change,
 // or go, and another come: it has no claim to the place any more.
 func TestOnlyWhatIsAskedForIsRemembered(t *testing.T) {
-	needKernel(t)
+	need.Kernel(t)
 	for sentence, leave := range map[string]func(w *world, p intent.Payload) intent.Payload{
 		"it went elsewhere": func(w *world, p intent.Payload) intent.Payload {
 			w.serial++
@@ -218,7 +219,7 @@ func TestOnlyWhatIsAskedForIsRemembered(t *testing.T) {
 
 // TestForeignProgramsOnTCXAreCounted fills a hook by hand.
 func TestForeignProgramsOnTCXAreCounted(t *testing.T) {
-	needKernel(t)
+	need.Kernel(t)
 	w := newWorld(t)
 	veth(t, "fr0", "fr1")
 	for range 60 {
@@ -241,7 +242,7 @@ func TestForeignProgramsOnTCXAreCounted(t *testing.T) {
 // TestWhatIsRememberedIsBounded writes more into the file than an agent keeps, and
 // what none can read.
 func TestWhatIsRememberedIsBounded(t *testing.T) {
-	needKernel(t)
+	need.Kernel(t)
 	w := newWorld(t)
 	veth(t, "fr0", "fr1")
 	a, end := w.newAgent(50)
@@ -310,7 +311,7 @@ func TestWhatIsRememberedIsBounded(t *testing.T) {
 // TestWhatCouldNotBeMeasuredIsMeasuredLater has an earlier agent remember a program
 // without what it takes, as where its object could not be read.
 func TestWhatCouldNotBeMeasuredIsMeasuredLater(t *testing.T) {
-	needKernel(t)
+	need.Kernel(t)
 	w := newWorld(t)
 	veth(t, "fr0", "fr1")
 	a, end := w.newAgent(100)

@@ -16,6 +16,7 @@ import (
 	"github.com/skep-dev/skep/agent"
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/intent"
+	"github.com/skep-dev/skep/test/harness/need"
 )
 
 // thisNode is the node of these tests.
@@ -69,7 +70,7 @@ func ids(t *testing.T, a *agent.Agent) [2]uint32 {
 }
 
 func TestANodeThatARolloutHasNotComeToKeepsTheVersionBefore(t *testing.T) {
-	needKernel(t)
+	need.Kernel(t)
 	w := newWorld(t)
 	veth(t, "ro0", "ro1")
 	a, stop := w.run(w.named())
@@ -117,7 +118,7 @@ func TestANodeThatARolloutHasNotComeToKeepsTheVersionBefore(t *testing.T) {
 }
 
 func TestANodeThatARolloutHasNotComeToLoadsNothingWhereNothingWasBefore(t *testing.T) {
-	needKernel(t)
+	need.Kernel(t)
 	w := newWorld(t)
 	veth(t, "ro0", "ro1")
 	a, stop := w.run(w.named())
@@ -143,7 +144,7 @@ func TestANodeThatARolloutHasNotComeToLoadsNothingWhereNothingWasBefore(t *testi
 // TestANodeThatFailsAVersionGoesBackAsItsIntentSays: what ran last may run on
 // where the intent names it, and may not where it names nothing.
 func TestANodeThatFailsAVersionGoesBackAsItsIntentSays(t *testing.T) {
-	needKernel(t)
+	need.Kernel(t)
 	for sentence, c := range map[string]struct {
 		named  bool
 		reason string
@@ -185,7 +186,7 @@ func TestANodeThatFailsAVersionGoesBackAsItsIntentSays(t *testing.T) {
 }
 
 func TestAStepThatMovesOnWithTheSameVersionChangesNothingHere(t *testing.T) {
-	needKernel(t)
+	need.Kernel(t)
 	w := newWorld(t)
 	veth(t, "ro0", "ro1")
 	a := w.startWith(w.named())
@@ -223,7 +224,7 @@ func TestAStepThatMovesOnWithTheSameVersionChangesNothingHere(t *testing.T) {
 // TestANodeThatMissedAVersionGoesBackToTheOneItsIntentNames: not to what ran
 // there last, which may have been revoked meanwhile, and not to nothing.
 func TestANodeThatMissedAVersionGoesBackToTheOneItsIntentNames(t *testing.T) {
-	needKernel(t)
+	need.Kernel(t)
 	for sentence, ranBefore := range map[string]bool{"an older one ran": true, "it is new": false} {
 		t.Run(sentence, func(t *testing.T) {
 			w := newWorld(t)
@@ -259,7 +260,7 @@ func TestANodeThatMissedAVersionGoesBackToTheOneItsIntentNames(t *testing.T) {
 }
 
 func TestWhatIsBeingFetchedTakesNothingAway(t *testing.T) {
-	needKernel(t)
+	need.Kernel(t)
 	w := newWorld(t)
 	veth(t, "ro0", "ro1")
 	next, asked, release := w.counting("xdp_count_v2", "count_packets"), make(chan struct{}), make(chan struct{})
@@ -299,7 +300,7 @@ func TestWhatIsBeingFetchedTakesNothingAway(t *testing.T) {
 // TestWhatAnIntentDoesNotNameRunsNoMore has a node that cannot have what it is to
 // run, beside something that its intent does not name.
 func TestWhatAnIntentDoesNotNameRunsNoMore(t *testing.T) {
-	needKernel(t)
+	need.Kernel(t)
 	for sentence, c := range map[string]struct {
 		first func(*world) intent.Payload
 		// next cannot be had.
@@ -341,7 +342,7 @@ func TestWhatAnIntentDoesNotNameRunsNoMore(t *testing.T) {
 // TestWhereTheVersionBeforeIsRevokedAHeldNodeRunsNothing has a node go on with a
 // withdrawn version, since it cannot have the one that it is held at.
 func TestWhereTheVersionBeforeIsRevokedAHeldNodeRunsNothing(t *testing.T) {
-	needKernel(t)
+	need.Kernel(t)
 	w := newWorld(t)
 	veth(t, "ro0", "ro1")
 	a := w.startWith(w.named())
@@ -367,7 +368,7 @@ func TestWhereTheVersionBeforeIsRevokedAHeldNodeRunsNothing(t *testing.T) {
 // TestAWithdrawnVersionIsLoadedNowhereAnew has the version that took its place out
 // of reach: where the withdrawn one runs it goes on, and nowhere else.
 func TestAWithdrawnVersionIsLoadedNowhereAnew(t *testing.T) {
-	needKernel(t)
+	need.Kernel(t)
 	for sentence, ran := range map[string]bool{"it runs": true, "nothing runs": false} {
 		t.Run(sentence, func(t *testing.T) {
 			w := newWorld(t)
@@ -400,7 +401,7 @@ func TestAWithdrawnVersionIsLoadedNowhereAnew(t *testing.T) {
 
 // TestWhatIsOnItsWayHasNothingElseLoaded has a fetch hang, time after time.
 func TestWhatIsOnItsWayHasNothingElseLoaded(t *testing.T) {
-	needKernel(t)
+	need.Kernel(t)
 	w := newWorld(t)
 	veth(t, "ro0", "ro1")
 	asked := make(chan struct{}, 100)
@@ -445,7 +446,7 @@ func TestWhatIsOnItsWayHasNothingElseLoaded(t *testing.T) {
 // TestAVersionBeforeThatCannotBeHadIsNotTriedAllTheTime has neither the newest
 // version nor the one before: both back off.
 func TestAVersionBeforeThatCannotBeHadIsNotTriedAllTheTime(t *testing.T) {
-	needKernel(t)
+	need.Kernel(t)
 	w := newWorld(t)
 	veth(t, "ro0", "ro1")
 	missed := w.counting("xdp_count_v2", "count_packets")
@@ -472,7 +473,7 @@ func TestAVersionBeforeThatCannotBeHadIsNotTriedAllTheTime(t *testing.T) {
 }
 
 func TestAVersionBeforeThatANodeNeverHadJoinsAChain(t *testing.T) {
-	needKernel(t)
+	need.Kernel(t)
 	w := newWorld(t)
 	veth(t, "ro0", "ro1")
 	a := w.startWith(w.named())

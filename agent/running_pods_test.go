@@ -5,12 +5,13 @@ import (
 	"time"
 
 	"github.com/skep-dev/skep/api/v1alpha1"
+	"github.com/skep-dev/skep/test/harness/need"
 )
 
 // TestPodsComeAndGoForWhatRunsWhileANewerVersionIsLoaded has the load of the newer version of an
 // application take long, in a cluster, where the newer one names no other, and on one host.
 func TestPodsComeAndGoForWhatRunsWhileANewerVersionIsLoaded(t *testing.T) {
-	needKernel(t)
+	need.Kernel(t)
 	amd64(t)
 	for _, node := range []string{"", "n"} {
 		for hook, c := range map[string]struct {

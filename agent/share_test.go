@@ -17,6 +17,7 @@ import (
 	"github.com/skep-dev/skep/agent/kernel"
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/intent"
+	"github.com/skep-dev/skep/test/harness/need"
 )
 
 // The tests below have two applications: owner counts packets of so0 in its map counts, and
@@ -25,7 +26,7 @@ import (
 // twoWays is a world with the interfaces of both.
 func twoWays(t *testing.T) *world {
 	t.Helper()
-	needKernel(t)
+	need.Kernel(t)
 	quiet(t)
 	w := newWorld(t)
 	veth(t, "so0", "so1")
@@ -168,7 +169,7 @@ func isWell(t *testing.T, a *agent.Agent) {
 // TestTwoApplicationsUseOneMap starts them in both orders and at once, by XDP and by TCX. The
 // agent hardly ever sweeps: no order takes a second look.
 func TestTwoApplicationsUseOneMap(t *testing.T) {
-	needKernel(t)
+	need.Kernel(t)
 	for sentence, order := range map[string][][]string{
 		"the owner first": {{"owner"}, {"taker"}},
 		"the taker first": {{"taker"}, {"owner"}},
@@ -257,7 +258,7 @@ func TestTheOwnerGoes(t *testing.T) {
 // TestTheOwnerIsUpdated: a map that stays is the same for both, and the taker follows to one
 // that is made anew, under its link.
 func TestTheOwnerIsUpdated(t *testing.T) {
-	needKernel(t)
+	need.Kernel(t)
 	for sentence, c := range map[string]struct{ object, program, hook string }{
 		"a chain":       {"xdp_count_v2", "count_packets", "xdp"},
 		"a TCX program": {"tcx_count", "count_ingress", "tcx/ingress"},
@@ -502,7 +503,7 @@ func TestASharedMapCountsOnce(t *testing.T) {
 // TestKillingTheAgentLeavesBothWithOneMap kills an agent again and again while owners come, are
 // updated and go, and then lets a fresh one finish.
 func TestKillingTheAgentLeavesBothWithOneMap(t *testing.T) {
-	needKernel(t)
+	need.Kernel(t)
 	rounds := 24
 	if testing.Short() {
 		rounds = 6

@@ -10,13 +10,14 @@ import (
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 
 	"github.com/skep-dev/skep/intent"
+	"github.com/skep-dev/skep/test/harness/need"
 )
 
 // TestAVersionThatMayNotRunIsReplacedInItsChainBeforeOtherLoads has a version of a
 // member withdrawn while the verifier is busy with another tenant's load, and another
 // member move.
 func TestAVersionThatMayNotRunIsReplacedInItsChainBeforeOtherLoads(t *testing.T) {
-	needKernel(t)
+	need.Kernel(t)
 	w := newWorld(t)
 	veth(t, "cn0", "cn1")
 	o := w.options()
@@ -50,7 +51,7 @@ func TestAVersionThatMayNotRunIsReplacedInItsChainBeforeOtherLoads(t *testing.T)
 // TestWhoChangesInALoopKeepsNobodyFromAnInterface has an application of another
 // namespace change again and again in less time than the verifier takes.
 func TestWhoChangesInALoopKeepsNobodyFromAnInterface(t *testing.T) {
-	needKernel(t)
+	need.Kernel(t)
 	object, err := os.ReadFile("chain/testdata/branches.o")
 	if err != nil {
 		t.Fatal(err)

@@ -11,6 +11,7 @@ import (
 	"github.com/skep-dev/skep/agent"
 	"github.com/skep-dev/skep/agent/containers"
 	"github.com/skep-dev/skep/api/v1alpha1"
+	"github.com/skep-dev/skep/test/harness/need"
 )
 
 // announcing is a runtimeOf that announces its containers before they start.
@@ -67,7 +68,7 @@ func attachedTo(a *agent.Agent, uid string) (places int) {
 // TestAContainerStartsWithItsProgramsAttached starts containers of one team, each of which runs
 // the moment it is let: everything it does is counted, and containers of others do not wait.
 func TestAContainerStartsWithItsProgramsAttached(t *testing.T) {
-	needKernel(t)
+	need.Kernel(t)
 	amd64(t)
 	w, r := newWorld(t), &announcing{runtimeOf: newRuntime(t)}
 	a := w.announceTo(r, nil)
@@ -102,7 +103,7 @@ func TestAContainerStartsWithItsProgramsAttached(t *testing.T) {
 
 // TestNoContainerWaitsForALoad has a version be with the verifier.
 func TestNoContainerWaitsForALoad(t *testing.T) {
-	needKernel(t)
+	need.Kernel(t)
 	w, r := newWorld(t), &announcing{runtimeOf: newRuntime(t)}
 	a := w.announceTo(r, nil)
 	p := w.slow()
@@ -121,7 +122,7 @@ func TestNoContainerWaitsForALoad(t *testing.T) {
 
 // TestATenantThatIsLateIsNotWaitedFor has the chain of one team take long.
 func TestATenantThatIsLateIsNotWaitedFor(t *testing.T) {
-	needKernel(t)
+	need.Kernel(t)
 	w, r := newWorld(t), &announcing{runtimeOf: newRuntime(t)}
 	now := newClock()
 	a := w.announceTo(r, func(o *agent.Options) { o.Clock = now.Now })
@@ -180,7 +181,7 @@ func TestATenantThatIsLateIsNotWaitedFor(t *testing.T) {
 // TestAContainerStartsWhenItsProbeIsMade has the kernel take long to make a probe for a container,
 // which waits for it within its time.
 func TestAContainerStartsWhenItsProbeIsMade(t *testing.T) {
-	needKernel(t)
+	need.Kernel(t)
 	amd64(t)
 	for what, within := range map[string]time.Duration{"in time": time.Minute, "too late": 300 * time.Millisecond} {
 		t.Run(what, func(t *testing.T) {
@@ -214,7 +215,7 @@ func TestAContainerStartsWhenItsProbeIsMade(t *testing.T) {
 
 // TestABusyAgentHoldsContainersUpOnce announces a container that no reconcile sees.
 func TestABusyAgentHoldsContainersUpOnce(t *testing.T) {
-	needKernel(t)
+	need.Kernel(t)
 	w, r := newWorld(t), &announcing{runtimeOf: newRuntime(t)}
 	now := newClock()
 	a := w.announceTo(r, func(o *agent.Options) { o.Clock = now.Now })
@@ -234,7 +235,7 @@ func TestABusyAgentHoldsContainersUpOnce(t *testing.T) {
 // TestAProbeIsMadeThroughAContainerThatRuns has the container end of whose files a probe was to be
 // made, which another one shares that waits to start.
 func TestAProbeIsMadeThroughAContainerThatRuns(t *testing.T) {
-	needKernel(t)
+	need.Kernel(t)
 	amd64(t)
 	w, r := newWorld(t), &announcing{runtimeOf: newRuntime(t)}
 	a := w.announceTo(r, nil)

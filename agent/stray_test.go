@@ -18,6 +18,7 @@ import (
 	"github.com/skep-dev/skep/agent"
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/intent"
+	"github.com/skep-dev/skep/test/harness/need"
 )
 
 // admin pins things of somebody else's below the agent's directory.
@@ -78,7 +79,7 @@ func (a *admin) stillHas(when string) {
 }
 
 func TestWhatIsNotSkepsAmongThePinsStopsNothing(t *testing.T) {
-	needKernel(t)
+	need.Kernel(t)
 	w := newWorld(t)
 	veth(t, "st0", "st1")
 	a, stop := w.start()
@@ -186,7 +187,7 @@ func TestWhatIsNotSkepsAmongThePinsStopsNothing(t *testing.T) {
 }
 
 func TestAPinThatCannotBeReadIsMadeAnewAndTheRestRuns(t *testing.T) {
-	needKernel(t)
+	need.Kernel(t)
 	for sentence, tc := range map[string]struct {
 		// spoil puts a map at the path, or else a link.
 		spoil string
@@ -265,7 +266,7 @@ func (a *admin) replace(pattern string, byLink bool) {
 // TestWhatAKillLeftOfAnApplicationThatWentIsSweptAway has an agent start where another
 // was killed when the last pin was removed, and the directories were not yet.
 func TestWhatAKillLeftOfAnApplicationThatWentIsSweptAway(t *testing.T) {
-	needKernel(t)
+	need.Kernel(t)
 	w := newWorld(t)
 	if err := os.MkdirAll(filepath.Join(w.bpffs, "uid-gone", "+links"), 0o700); err != nil {
 		t.Fatal(err)

@@ -14,6 +14,7 @@ import (
 
 	"github.com/skep-dev/skep/agent"
 	"github.com/skep-dev/skep/api/v1alpha1"
+	"github.com/skep-dev/skep/test/harness/need"
 )
 
 // attached waits until the only link runs, and returns its id.
@@ -32,8 +33,8 @@ func attached(t *testing.T, a *agent.Agent) uint32 {
 }
 
 func TestACgroupThatComesLateOrAnewIsAttachedTo(t *testing.T) {
-	needKernel(t)
-	dir := filepath.Join(cgroupRoot(t), "skep-test-late")
+	need.Kernel(t)
+	dir := filepath.Join(need.Cgroup(t), "skep-test-late")
 	_ = os.Remove(dir)
 	remake := func() {
 		t.Helper()
@@ -64,7 +65,7 @@ func TestACgroupThatComesLateOrAnewIsAttachedTo(t *testing.T) {
 }
 
 func TestABinaryThatIsReplacedIsProbedAnew(t *testing.T) {
-	needKernel(t)
+	need.Kernel(t)
 	path := filepath.Join(t.TempDir(), "shell")
 	body, symbol, offset := probed(t, false)
 	install := func() {
@@ -134,7 +135,7 @@ func onThread(do func() error) error {
 }
 
 func TestANamedNetworkNamespaceIsAttachedTo(t *testing.T) {
-	needKernel(t)
+	need.Kernel(t)
 	path := namespace(t)
 	w := newWorld(t)
 	a, _ := w.start()

@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/skep-dev/skep/api/v1alpha1"
+	"github.com/skep-dev/skep/test/harness/need"
 )
 
 // tenantsObject is testdata/tenants.c.
@@ -15,7 +16,7 @@ var tenantsObject []byte
 // TestTenantsSeeTheirOwnTasks has two teams with a pod of one name and image each, and the same
 // program for a hook of tasks. What the one does a million times, the other's counts never.
 func TestTenantsSeeTheirOwnTasks(t *testing.T) {
-	needKernel(t)
+	need.Kernel(t)
 	amd64(t)
 	lots := 1_000_000
 	if testing.Short() {

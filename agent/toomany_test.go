@@ -12,6 +12,7 @@ import (
 
 	"github.com/skep-dev/skep/agent"
 	"github.com/skep-dev/skep/api/v1alpha1"
+	"github.com/skep-dev/skep/test/harness/need"
 )
 
 // crowd makes more devices than are read of a pod, and uncrowd deletes so many that all are.
@@ -59,7 +60,7 @@ func isCrowded(others, pod string) bool {
 // attached and after. An application that names its interfaces by a pattern runs on eth0 and skips
 // others; one that names eth0 skips none.
 func TestAFloodOfDevicesHidesNoNamedOne(t *testing.T) {
-	needKernel(t)
+	need.Kernel(t)
 	quiet(t)
 	w, known := newWorld(t), newPods(t)
 	known.add("well")
@@ -95,7 +96,7 @@ func TestAFloodOfDevicesHidesNoNamedOne(t *testing.T) {
 // TestAPodWithTooManyDevicesIsReadAgain: a reconcile that follows changes takes no such pod for one
 // that was read, and a sweep reads it again after a while.
 func TestAPodWithTooManyDevicesIsReadAgain(t *testing.T) {
-	needKernel(t)
+	need.Kernel(t)
 	quiet(t)
 	w, r, now := newWorld(t), newRuntime(t), newClock()
 	a := w.onTurns(r, func(o *agent.Options) { o.Clock = now.Now })

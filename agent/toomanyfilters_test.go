@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/skep-dev/skep/agent"
+	"github.com/skep-dev/skep/test/harness/need"
 )
 
 // floodFilters makes more filters than are read of a pod, on both sides of its eth0 and behind and before
@@ -52,7 +53,7 @@ func filterIn(a *agent.Agent, name, pod string) string {
 // pod is put back and taken away, and those that the pod has already are updated, kept through a restart and
 // taken away. One more fails alone.
 func TestAFloodOfFiltersHoldsUpNobody(t *testing.T) {
-	needKernel(t)
+	need.Kernel(t)
 	needHook(t, "tc/ingress")
 	quiet(t)
 	w, known := newWorld(t), newPods(t)

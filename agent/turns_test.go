@@ -12,6 +12,7 @@ import (
 	"github.com/skep-dev/skep/agent"
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/intent"
+	"github.com/skep-dev/skep/test/harness/need"
 )
 
 // onDetach is a log that is called for each link that was detached, with the application's UID.
@@ -44,7 +45,7 @@ func TestARevocationComesBeforeWhatIsLeftToDetach(t *testing.T) {
 }
 
 func revokeAmid(t *testing.T, applications int) {
-	needKernel(t)
+	need.Kernel(t)
 	needLink(t, "tcx/ingress")
 	quiet(t)
 	w, now := newWorld(t), newClock()

@@ -14,6 +14,7 @@ import (
 	"github.com/skep-dev/skep/agent"
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/intent"
+	"github.com/skep-dev/skep/test/harness/need"
 )
 
 // ownBPFFS gives the world a BPF file system of its own, and returns how to make
@@ -50,7 +51,7 @@ func reportOf(a *agent.Agent, name string) *agent.ApplicationStatus {
 // TestAnUnloadThatFailsIsReportedAndTriedAgain has the BPF file system read-only
 // while a tombstone acts.
 func TestAnUnloadThatFailsIsReportedAndTriedAgain(t *testing.T) {
-	needKernel(t)
+	need.Kernel(t)
 	tcx := func(w *world) []intent.Payload {
 		return []intent.Payload{w.intent("app", "tcx_count", v1alpha1.Program{Name: "count_ingress", Attach: on("tcx/ingress", "cn0")})}
 	}
@@ -129,7 +130,7 @@ func TestAnUnloadThatFailsIsReportedAndTriedAgain(t *testing.T) {
 // TestAnUnloadThatFailedIsTriedAgainByTheNextAgent restarts the agent while the BPF
 // file system is read-only.
 func TestAnUnloadThatFailedIsTriedAgainByTheNextAgent(t *testing.T) {
-	needKernel(t)
+	need.Kernel(t)
 	w := newWorld(t)
 	veth(t, "cn0", "cn1")
 	lock, unlock := w.ownBPFFS()
@@ -180,7 +181,7 @@ func left(t *testing.T, dir string) []string {
 // TestALinkThatSomebodyElseHoldsIsReportedUntilItEnds: a raw tracepoint's link ends
 // with its last descriptor and pin.
 func TestALinkThatSomebodyElseHoldsIsReportedUntilItEnds(t *testing.T) {
-	needKernel(t)
+	need.Kernel(t)
 	w := newWorld(t)
 	a, stop := w.start()
 	p := w.intent("app", "raw_tp_count", rawProgram())
@@ -218,7 +219,7 @@ func TestALinkThatSomebodyElseHoldsIsReportedUntilItEnds(t *testing.T) {
 // TestALinkThatWasReplacedIsReportedUntilItEnds has somebody else hold the link of a version when
 // another version takes its place: both run until then.
 func TestALinkThatWasReplacedIsReportedUntilItEnds(t *testing.T) {
-	needKernel(t)
+	need.Kernel(t)
 	w := newWorld(t)
 	a, _ := w.start()
 	at := v1alpha1.Attachment{Hook: "raw_tp", Tracepoint: "sys_enter"}

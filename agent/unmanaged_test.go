@@ -17,6 +17,7 @@ import (
 	"github.com/skep-dev/skep/agent/plan"
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/intent"
+	"github.com/skep-dev/skep/test/harness/need"
 )
 
 // foreignProgram is one that is not Skep's; it lets the next one run.
@@ -85,7 +86,7 @@ func order(t testing.TB, a *agent.Agent, foreign map[link.ID]string) string {
 }
 
 func TestTCXKeepsPriorityAndLeavesForeignProgramsInTheirPlaces(t *testing.T) {
-	needKernel(t)
+	need.Kernel(t)
 	needLink(t, "tcx/ingress")
 	w := newWorld(t)
 	veth(t, "fo0", "fo1")

@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/skep-dev/skep/api/v1alpha1"
+	"github.com/skep-dev/skep/test/harness/need"
 )
 
 // blind puts another file in the place of the agent's descriptor of a link, so that
@@ -47,7 +48,7 @@ func blind(t *testing.T, id uint32) {
 
 // TestALinkThatCannotBeReadHoldsUpNoOther: others are loaded and unloaded.
 func TestALinkThatCannotBeReadHoldsUpNoOther(t *testing.T) {
-	needKernel(t)
+	need.Kernel(t)
 	for _, hook := range []string{"xdp", "tcx/ingress"} {
 		t.Run(hook, func(t *testing.T) {
 			needLink(t, hook)

@@ -16,6 +16,7 @@ import (
 	"github.com/skep-dev/skep/agent/kernel"
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/intent"
+	"github.com/skep-dev/skep/test/harness/need"
 )
 
 // traffic sends frames on an interface until it is stopped, and tells how many.
@@ -111,7 +112,7 @@ func quiet(t testing.TB) {
 }
 
 func TestAnUpdateMissesNoPacketAndCountersGoOn(t *testing.T) {
-	needKernel(t)
+	need.Kernel(t)
 	quiet(t)
 	for hook, object := range map[string][2]string{
 		"xdp":         {"xdp_count", "xdp_count_v2"},

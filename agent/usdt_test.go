@@ -20,6 +20,7 @@ import (
 	"github.com/skep-dev/skep/intent"
 	"github.com/skep-dev/skep/test/fixture/programs"
 	"github.com/skep-dev/skep/test/fixture/userbinary"
+	"github.com/skep-dev/skep/test/harness/need"
 )
 
 //go:embed testdata/usdt.o
@@ -86,7 +87,7 @@ func argumentsOfOne(runs uint64) seen {
 }
 
 func TestTheArgumentsOfAUSDTProbeArrive(t *testing.T) {
-	needKernel(t)
+	need.Kernel(t)
 	for sentence, o := range map[string]userbinary.Options{"as linked": {}, "moved after it was linked": {Prelinked: 0x10000}} {
 		t.Run(sentence, func(t *testing.T) {
 			w := newWorld(t)
@@ -104,7 +105,7 @@ func TestTheArgumentsOfAUSDTProbeArrive(t *testing.T) {
 }
 
 func TestAProbeWithASemaphoreIsSwitchedOn(t *testing.T) {
-	needKernel(t)
+	need.Kernel(t)
 	w := newWorld(t)
 	a, _ := w.start()
 	path := install(t, userbinary.Make(declaring(), userbinary.Options{}))
@@ -140,7 +141,7 @@ func specs(t *testing.T, a *agent.Agent) map[string]uint32 {
 // TestEveryPlaceOfAProbeKeepsItsArguments takes a probe with two places through an update,
 // a restart and another binary.
 func TestEveryPlaceOfAProbeKeepsItsArguments(t *testing.T) {
-	needKernel(t)
+	need.Kernel(t)
 	w := newWorld(t)
 	a, stop := w.start()
 	path := install(t, userbinary.Make(declaring(), userbinary.Options{}))
@@ -208,7 +209,7 @@ func TestEveryPlaceOfAProbeKeepsItsArguments(t *testing.T) {
 }
 
 func TestAProbeThatABinaryLacksIsNamedWithThoseNearIt(t *testing.T) {
-	needKernel(t)
+	need.Kernel(t)
 	unreadable := []userbinary.Function{{Name: "f", Code: []byte{0x90}, Probes: []userbinary.Probe{{Provider: "skep", Name: "float", Args: "4f@%xmm0"}}}}
 	for sentence, c := range map[string]struct {
 		functions []userbinary.Function
@@ -236,7 +237,7 @@ func TestAProbeThatABinaryLacksIsNamedWithThoseNearIt(t *testing.T) {
 // TestThePlacesOfAProbeStayWhereTheirPathDoesNotAnswer mounts a file system that hangs over
 // the folder of the binary, and starts the agent anew.
 func TestThePlacesOfAProbeStayWhereTheirPathDoesNotAnswer(t *testing.T) {
-	needKernel(t)
+	need.Kernel(t)
 	w := newWorld(t)
 	a, stop := w.start()
 	path := install(t, userbinary.Make(declaring(), userbinary.Options{}))
@@ -282,7 +283,7 @@ func replace(t *testing.T, path string, functions []userbinary.Function) {
 }
 
 func TestABinaryWhoseProbesAreTheSameKeepsItsLinks(t *testing.T) {
-	needKernel(t)
+	need.Kernel(t)
 	w := newWorld(t)
 	a, _ := w.start()
 	path := install(t, userbinary.Make(declaring(), userbinary.Options{}))
@@ -315,7 +316,7 @@ func TestABinaryWhoseProbesAreTheSameKeepsItsLinks(t *testing.T) {
 // TestLinksStayWhereTheirReplacementFails has no room for other arguments beside those that
 // are there.
 func TestLinksStayWhereTheirReplacementFails(t *testing.T) {
-	needKernel(t)
+	need.Kernel(t)
 	w := newWorld(t)
 	a, _ := w.start()
 	path := install(t, userbinary.Make(declaring(), userbinary.Options{}))

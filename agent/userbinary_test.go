@@ -14,6 +14,7 @@ import (
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/intent"
 	"github.com/skep-dev/skep/test/fixture/userbinary"
+	"github.com/skep-dev/skep/test/harness/need"
 )
 
 //go:embed testdata/functions.o
@@ -54,7 +55,7 @@ func (w *world) inBinary(version, program, hook string, b v1alpha1.UserBinary) i
 }
 
 func TestOneLinkFiresForManyFunctions(t *testing.T) {
-	needKernel(t)
+	need.Kernel(t)
 	for hook, program := range map[string]string{"uprobe.multi": "on_entry", "uretprobe.multi": "on_return"} {
 		t.Run(hook, func(t *testing.T) {
 			needHook(t, hook)
@@ -99,7 +100,7 @@ func TestOneLinkFiresForManyFunctions(t *testing.T) {
 }
 
 func TestWhatIsNotThereOfABinaryOrProcessIsNamed(t *testing.T) {
-	needKernel(t)
+	need.Kernel(t)
 	needHook(t, "uprobe.multi")
 	for sentence, c := range map[string]struct {
 		hook   string
@@ -134,7 +135,7 @@ func TestWhatIsNotThereOfABinaryOrProcessIsNamed(t *testing.T) {
 // TestABinaryThatIsRewrittenInItsPlaceIsReadAgain: the file is the same one, and its
 // functions lie elsewhere.
 func TestABinaryThatIsRewrittenInItsPlaceIsReadAgain(t *testing.T) {
-	needKernel(t)
+	need.Kernel(t)
 	needHook(t, "uprobe.multi")
 	w := newWorld(t)
 	a, _ := w.start()

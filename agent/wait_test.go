@@ -10,6 +10,7 @@ import (
 
 	"github.com/skep-dev/skep/agent"
 	"github.com/skep-dev/skep/intent"
+	"github.com/skep-dev/skep/test/harness/need"
 )
 
 // clock is one that a test sets forward.
@@ -70,7 +71,7 @@ func (h *hangs) fetch(ctx context.Context, digest string) ([]byte, error) {
 // TestNobodyWaitsForWhatFailedBefore has an older application of another namespace
 // fail, and hang at each attempt after that.
 func TestNobodyWaitsForWhatFailedBefore(t *testing.T) {
-	needKernel(t)
+	need.Kernel(t)
 	for sentence, again := range map[string]func(w *world, p intent.Payload) intent.Payload{
 		"the same version": func(_ *world, p intent.Payload) intent.Payload { return p },
 		"a newer version": func(w *world, p intent.Payload) intent.Payload {
@@ -114,7 +115,7 @@ func TestNobodyWaitsForWhatFailedBefore(t *testing.T) {
 // TestNobodyWaitsForEver has an older application of another namespace change again
 // and again, each time to what never comes.
 func TestNobodyWaitsForEver(t *testing.T) {
-	needKernel(t)
+	need.Kernel(t)
 	w := newWorld(t)
 	veth(t, "fr0", "fr1")
 	old := tenant(w.xdp("xdp_count", "count_packets", "fr0"), "area", "old", 1, 1)
@@ -159,7 +160,7 @@ func TestNobodyWaitsForEver(t *testing.T) {
 // TestWhatRanGivesOnlyItselfAClaim has an application of another namespace run nearly
 // all maps of an interface, and come back from a reboot as a version that never comes.
 func TestWhatRanGivesOnlyItselfAClaim(t *testing.T) {
-	needKernel(t)
+	need.Kernel(t)
 	for sentence, failed := range map[string]bool{"it is on its way": false, "it failed": true} {
 		t.Run(sentence, func(t *testing.T) {
 			w := newWorld(t)

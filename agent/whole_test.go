@@ -16,6 +16,7 @@ import (
 
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/intent"
+	"github.com/skep-dev/skep/test/harness/need"
 )
 
 // swollen is xdp_count with a .bss of so many bytes, which the file does not hold.
@@ -53,7 +54,7 @@ func (h *heapAt) Write(line []byte) (int, error) {
 // TestATombstoneActsBeforeAnyObjectIsRead restarts an agent that holds objects with
 // large sections: what they declare is allocated when they are parsed.
 func TestATombstoneActsBeforeAnyObjectIsRead(t *testing.T) {
-	needKernel(t)
+	need.Kernel(t)
 	w := newWorld(t)
 	veth(t, "wh0", "wh1")
 	const section, applications = 8 << 20, 6
@@ -98,7 +99,7 @@ func TestATombstoneActsBeforeAnyObjectIsRead(t *testing.T) {
 
 // TestARevisionThatLostAMapIsLoadedAgain has pins removed while no agent looks.
 func TestARevisionThatLostAMapIsLoadedAgain(t *testing.T) {
-	needKernel(t)
+	need.Kernel(t)
 	for sentence, pin := range map[string]string{"a map": "m-counts", "a program": "p-*"} {
 		t.Run(sentence, func(t *testing.T) {
 			w := newWorld(t)

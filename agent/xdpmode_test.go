@@ -12,6 +12,7 @@ import (
 	"github.com/skep-dev/skep/agent"
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/intent"
+	"github.com/skep-dev/skep/test/harness/need"
 )
 
 // inMode is an application that counts packets on an interface, in a mode.
@@ -50,7 +51,7 @@ func linkOf(t testing.TB, a *agent.Agent, name string) agent.LinkStatus {
 }
 
 func TestXDPRunsInTheModeThatIsAskedFor(t *testing.T) {
-	needKernel(t)
+	need.Kernel(t)
 	quiet(t)
 	for mode, c := range map[v1alpha1.XDPMode]struct{ onVeth, onBridge v1alpha1.XDPMode }{
 		"":                  {v1alpha1.XDPNative, v1alpha1.XDPGeneric},
@@ -93,7 +94,7 @@ func TestXDPRunsInTheModeThatIsAskedFor(t *testing.T) {
 // TestTheOlderOneChoosesTheMode: who asks for another is rejected alone, and who leaves it open
 // follows.
 func TestTheOlderOneChoosesTheMode(t *testing.T) {
-	needKernel(t)
+	need.Kernel(t)
 	quiet(t)
 	for older, younger := range map[v1alpha1.XDPMode]v1alpha1.XDPMode{v1alpha1.XDPNative: v1alpha1.XDPGeneric, v1alpha1.XDPGeneric: v1alpha1.XDPNative} {
 		t.Run(string(older)+" first", func(t *testing.T) {
@@ -130,7 +131,7 @@ func TestTheOlderOneChoosesTheMode(t *testing.T) {
 // TestWhoRunsChangesNoModeOfAnOlderOne: an application that runs and asks for another mode has no
 // right to it. Its former version runs on.
 func TestWhoRunsChangesNoModeOfAnOlderOne(t *testing.T) {
-	needKernel(t)
+	need.Kernel(t)
 	quiet(t)
 	w := newWorld(t)
 	veth(t, "mo0", "mo1")
@@ -151,7 +152,7 @@ func TestWhoRunsChangesNoModeOfAnOlderOne(t *testing.T) {
 
 // TestWhoNeedsADriverThatThereIsNotIsRejectedAlone: what runs generically keeps its link.
 func TestWhoNeedsADriverThatThereIsNotIsRejectedAlone(t *testing.T) {
-	needKernel(t)
+	need.Kernel(t)
 	quiet(t)
 	w := newWorld(t)
 	bridge(t, "br0")
@@ -172,7 +173,7 @@ func TestWhoNeedsADriverThatThereIsNotIsRejectedAlone(t *testing.T) {
 
 // TestAModeThatChangesIsTakenOrLeft: where the new one cannot be had, the former version runs on.
 func TestAModeThatChangesIsTakenOrLeft(t *testing.T) {
-	needKernel(t)
+	need.Kernel(t)
 	quiet(t)
 	w := newWorld(t)
 	veth(t, "mo0", "mo1")
@@ -205,7 +206,7 @@ func TestAModeThatChangesIsTakenOrLeft(t *testing.T) {
 
 // TestAProgramOfSomebodyElseIsNeverDisplaced, in either mode, whatever is asked for.
 func TestAProgramOfSomebodyElseIsNeverDisplaced(t *testing.T) {
-	needKernel(t)
+	need.Kernel(t)
 	for theirs, flags := range map[v1alpha1.XDPMode]int{v1alpha1.XDPNative: unix.XDP_FLAGS_DRV_MODE, v1alpha1.XDPGeneric: unix.XDP_FLAGS_SKB_MODE} {
 		for _, ours := range []v1alpha1.XDPMode{v1alpha1.XDPAuto, v1alpha1.XDPNative, v1alpha1.XDPGeneric} {
 			t.Run(string(theirs)+" and "+string(ours), func(t *testing.T) {
@@ -242,7 +243,7 @@ func again(t *testing.T, a *agent.Agent) {
 
 // TestAnMTUThatTheDriverDoesNotTakeIsSaid: a veth compares that of its peer.
 func TestAnMTUThatTheDriverDoesNotTakeIsSaid(t *testing.T) {
-	needKernel(t)
+	need.Kernel(t)
 	quiet(t)
 	w := newWorld(t)
 	veth(t, "mo0", "mo1")
@@ -277,7 +278,7 @@ func (w *world) mustGo(a *agent.Agent, names ...string) {
 
 // TestInterfacesOfAKindAndMembersAreAttachedTo: of all interfaces, those of the bridge.
 func TestInterfacesOfAKindAndMembersAreAttachedTo(t *testing.T) {
-	needKernel(t)
+	need.Kernel(t)
 	w := newWorld(t)
 	veth(t, "in0", "out0")
 	veth(t, "in1", "out1")

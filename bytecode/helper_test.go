@@ -8,6 +8,8 @@ import (
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/asm"
 	"github.com/cilium/ebpf/btf"
+
+	"github.com/skep-dev/skep/test/harness/need"
 )
 
 // squeezed is a helper's name without what cilium/ebpf's spelling leaves out:
@@ -138,7 +140,7 @@ func TestRiskyKfuncsAreThoseOfTheKernel(t *testing.T) {
 // helper in every program type it has: the names in its rejections, and whether
 // it rejects a proprietary program for its licence.
 func TestHelpersAgreeWithTheKernel(t *testing.T) {
-	needKernel(t)
+	need.Kernel(t)
 	asked, gpl, answered := 0, 0, map[string]bool{}
 	for _, spec := range probeSpecs() {
 		for _, h := range Helpers() {

@@ -11,19 +11,9 @@ import (
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/asm"
-	"github.com/cilium/ebpf/rlimit"
-)
 
-// needKernel skips loudly where the kernel will not answer.
-func needKernel(t *testing.T) {
-	t.Helper()
-	if os.Geteuid() != 0 {
-		t.Skip("SKIPPED: needs root and a kernel of 6.4 or later")
-	}
-	if err := rlimit.RemoveMemlock(); err != nil {
-		t.Skipf("SKIPPED: remove the memory limit: %v", err)
-	}
-}
+	"github.com/skep-dev/skep/test/harness/need"
+)
 
 // charged is what the kernel says a map costs: memlock of fdinfo, which is the
 // answer of the map_mem_usage callbacks since 6.4.
@@ -65,7 +55,7 @@ func fill(t *testing.T, m *ebpf.Map) {
 }
 
 func TestMapMemoryAgreesWithTheKernel(t *testing.T) {
-	needKernel(t)
+	need.Kernel(t)
 	cpus, err := ebpf.PossibleCPU()
 	if err != nil {
 		t.Fatal(err)

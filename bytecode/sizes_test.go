@@ -6,6 +6,7 @@ import (
 	"github.com/cilium/ebpf"
 
 	"github.com/skep-dev/skep/test/fixture/programs"
+	"github.com/skep-dev/skep/test/harness/need"
 )
 
 func TestOpenSizes(t *testing.T) {
@@ -24,7 +25,7 @@ func TestOpenSizes(t *testing.T) {
 // TestTheKernelRefusesOpenSizes: what OpenSizes says of a type is what the loader
 // and the kernel do with zero.
 func TestTheKernelRefusesOpenSizes(t *testing.T) {
-	needKernel(t)
+	need.Kernel(t)
 	for kind, key := range map[ebpf.MapType]uint32{
 		ebpf.Hash: 4, ebpf.Array: 4, ebpf.ProgramArray: 4, ebpf.PerfEventArray: 4, ebpf.PerCPUHash: 4, ebpf.PerCPUArray: 4,
 		ebpf.StackTrace: 4, ebpf.CGroupArray: 4, ebpf.LRUHash: 4, ebpf.LRUCPUHash: 4, ebpf.DevMap: 4, ebpf.SockMap: 4, ebpf.CPUMap: 4,

@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/skep-dev/skep/listen"
+	"github.com/skep-dev/skep/test/harness/need"
 )
 
 // nobody is another local user.
@@ -100,9 +101,7 @@ func TestAPrivateSocketHasItsModeFromTheBeginning(t *testing.T) {
 }
 
 func TestAPrivateSocketIsItsOwnersAlone(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("SKIPPED: needs root to connect as another user")
-	}
+	need.Root(t)
 	path, _ := private(t)
 	if !connects(t, 0, path) {
 		t.Error("its owner cannot connect")

@@ -13,8 +13,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/skep-dev/skep/agent/containers"
-	"github.com/skep-dev/skep/agent/targets"
 	"github.com/skep-dev/skep/api/v1alpha1"
+	"github.com/skep-dev/skep/test/harness/need"
 )
 
 // TestCgroupsOfAHostAreInThePlaceOfPods: a host without a container runtime has its own.
@@ -48,10 +48,7 @@ func TestCgroupsOfAHostAreInThePlaceOfPods(t *testing.T) {
 // startInCgroup starts a process in a cgroup of its own below the root, and returns its name.
 func startInCgroup(t *testing.T) string {
 	t.Helper()
-	root, err := targets.FindCgroup2("/proc/self/mountinfo")
-	if err != nil {
-		t.Skip("SKIPPED: needs cgroup2")
-	}
+	root := need.Cgroup(t)
 	name := fmt.Sprintf("skep-host-test-%d", os.Getpid())
 	dir := filepath.Join(root, name)
 	if err := os.Mkdir(dir, 0o755); err != nil {

@@ -33,16 +33,19 @@ import (
 	"github.com/skep-dev/skep/image/registry"
 	"github.com/skep-dev/skep/image/transport"
 	"github.com/skep-dev/skep/nodemode/source"
+	"github.com/skep-dev/skep/policies"
 	"github.com/skep-dev/skep/schemas"
 	"github.com/skep-dev/skep/signing/sign"
 	"github.com/skep-dev/skep/test/fixture/programs"
+	"github.com/skep-dev/skep/test/harness/leaks"
+	"github.com/skep-dev/skep/test/harness/need"
 	"github.com/skep-dev/skep/test/harness/series"
-	"github.com/skep-dev/skep/test/harness/workers"
 )
 
 func TestMain(m *testing.M) {
 	schemas.MaybeRenderChild()
-	workers.Main(m)
+	policies.MaybeWorkerChild()
+	leaks.Main(m)
 }
 
 // stage is a registry, a signer and a folder of definitions for one host, with
@@ -65,9 +68,7 @@ type stage struct {
 // newStage skips the test, loudly, where programs cannot be loaded.
 func newStage(t testing.TB) *stage {
 	t.Helper()
-	if os.Geteuid() != 0 {
-		t.Skip("SKIPPED: loading programs into the kernel needs root")
-	}
+	need.Kernel(t)
 	dir := t.TempDir()
 	s := &stage{t: t, keys: map[string]*sign.PrivateKey{}, signers: map[string]*v1alpha1.BpfSigner{},
 		defs: filepath.Join(dir, "defs"), policies: filepath.Join(dir, "policies"), signersFile: filepath.Join(dir, "signers.yaml"),

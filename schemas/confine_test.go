@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/skep-dev/skep/schemas"
+	"github.com/skep-dev/skep/test/harness/need"
 )
 
 // startRenderer has a renderer busy with a loop that never ends, for the test to
@@ -77,9 +78,7 @@ func TestRendererHoldsNoRight(t *testing.T) {
 }
 
 func TestRendererSeesNoNetworkAndNoProcess(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("SKIPPED: only root is sure to make namespaces")
-	}
+	need.Root(t)
 	pid := startRenderer(t)
 	for _, ns := range []string{"net", "ipc", "uts", "pid"} {
 		mine, err := os.Readlink("/proc/self/ns/" + ns)

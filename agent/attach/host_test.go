@@ -17,6 +17,7 @@ import (
 	"github.com/skep-dev/skep/agent/attach"
 	"github.com/skep-dev/skep/agent/plan"
 	"github.com/skep-dev/skep/test/fixture/programs"
+	"github.com/skep-dev/skep/test/harness/need"
 )
 
 // inode is what a path leads to.
@@ -83,9 +84,7 @@ func TestFilesOfTheNodeAreFoundBelowItsRootAndNowhereElse(t *testing.T) {
 	if err != nil || own.NetnsID != inode(t, "/proc/self/ns/net") {
 		t.Errorf("the own network namespace is %d, %v", own.NetnsID, err)
 	}
-	if os.Geteuid() != 0 {
-		t.Skip("SKIPPED: the rest needs root, to mount a namespace")
-	}
+	need.Kernel(t)
 	blue, err := resolve(plan.Attachment{Hook: "sk_lookup", Target: plan.Target{NetworkNamespace: "/run/netns/blue"}}, host)
 	if err != nil || blue.NetnsID != own.NetnsID {
 		t.Errorf("the named network namespace is %d, %v", blue.NetnsID, err)
@@ -98,9 +97,7 @@ const inPIDNamespace = "SKEP_TEST_PIDNS"
 // TestAPidIsTheNodesOrRefused probes process 1, which in another PID namespace is
 // another process.
 func TestAPidIsTheNodesOrRefused(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("SKIPPED: needs root and a kernel to load into")
-	}
+	need.Kernel(t)
 	err := probeProcess(t, 1)
 	if os.Getenv(inPIDNamespace) != "" {
 		if err == nil || !strings.Contains(err.Error(), "hostPID") {

@@ -2,7 +2,6 @@ package attach_test
 
 import (
 	"errors"
-	"os"
 	"strings"
 	"testing"
 
@@ -10,6 +9,7 @@ import (
 
 	"github.com/skep-dev/skep/agent/attach"
 	"github.com/skep-dev/skep/hook"
+	"github.com/skep-dev/skep/test/harness/need"
 	"github.com/skep-dev/skep/test/harness/running"
 )
 
@@ -64,9 +64,7 @@ func TestAKernelThatLacksAPartOfAHookIsSaid(t *testing.T) {
 // TestTheTableKnowsWhichHooksThisKernelHas fails where a kernel that has every hook of its
 // version lacks one that the table gives it.
 func TestTheTableKnowsWhichHooksThisKernelHas(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("SKIPPED: needs root and a kernel to load into")
-	}
+	need.Kernel(t)
 	for _, h := range hook.All() {
 		if !h.Attachable {
 			continue
@@ -83,9 +81,7 @@ func TestTheTableKnowsWhichHooksThisKernelHas(t *testing.T) {
 }
 
 func TestAnErrorThatIsNotTheHooksStaysAsItIs(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("SKIPPED: needs root and a kernel to load into")
-	}
+	need.Kernel(t)
 	other := errors.New("no memory")
 	for _, name := range []string{"xdp", "cgroup/bind4", "cgroup/getpeername4", "tracepoint"} {
 		if got := attach.Explain(row(t, name), other); got != other { //nolint:errorlint // the very same one

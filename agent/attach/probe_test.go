@@ -15,13 +15,12 @@ import (
 	"github.com/skep-dev/skep/agent/rights"
 	"github.com/skep-dev/skep/hook"
 	"github.com/skep-dev/skep/test/harness/drop"
+	"github.com/skep-dev/skep/test/harness/need"
 	"github.com/skep-dev/skep/test/harness/running"
 )
 
 func TestEveryHookIsProbedAndLeavesNothing(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("SKIPPED: needs root and a kernel to load into")
-	}
+	need.Kernel(t)
 	before := bpfDescriptors(t)
 	for _, h := range hook.All() {
 		err := attach.Probe(h)
@@ -36,9 +35,7 @@ func TestEveryHookIsProbedAndLeavesNothing(t *testing.T) {
 
 // BenchmarkProbe probes the whole table, as an agent does when it starts.
 func BenchmarkProbe(b *testing.B) {
-	if os.Geteuid() != 0 {
-		b.Skip("SKIPPED: needs root and a kernel to load into")
-	}
+	need.Kernel(b)
 	for b.Loop() {
 		for _, h := range hook.All() {
 			_ = attach.Probe(h)
@@ -62,9 +59,7 @@ func bpfDescriptors(t *testing.T) int {
 }
 
 func TestAProbeTellsAMissingRightFromAMissingHook(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("SKIPPED: needs root and a kernel to load into")
-	}
+	need.Kernel(t)
 	probe := func(names []string, lost ...int) map[string][]rights.Capability {
 		missing := map[string][]rights.Capability{}
 		drop.Capabilities(t, func() {

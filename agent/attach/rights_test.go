@@ -23,13 +23,12 @@ import (
 	"github.com/skep-dev/skep/test/fixture/userbinary"
 	"github.com/skep-dev/skep/test/harness/drop"
 	"github.com/skep-dev/skep/test/harness/leaks"
+	"github.com/skep-dev/skep/test/harness/need"
 	"github.com/skep-dev/skep/test/harness/running"
 )
 
 func TestARefusedAttachmentNamesTheMissingCapability(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("SKIPPED: needs root and a kernel to load into")
-	}
+	need.Kernel(t)
 	self, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
@@ -77,9 +76,7 @@ func TestARefusedAttachmentNamesTheMissingCapability(t *testing.T) {
 // TestWhatEachHookTakes loads a program and attaches it, in a network namespace of the
 // test's own.
 func TestWhatEachHookTakes(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("SKIPPED: needs root and a kernel to load into")
-	}
+	need.Kernel(t)
 	tracing, network := []int{unix.CAP_SYS_ADMIN, unix.CAP_NET_ADMIN}, []int{unix.CAP_SYS_ADMIN, unix.CAP_PERFMON}
 	for name, tc := range map[string]struct {
 		enough, less []int
@@ -137,9 +134,7 @@ func TestWhatEachHookTakes(t *testing.T) {
 }
 
 func TestManyFunctionsTakeNoCapabilityToAttachTo(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("SKIPPED: needs root and a kernel to load into")
-	}
+	need.Kernel(t)
 	if lacks := new(attach.LackingError); errors.As(attach.Probe(row(t, "uprobe.multi")), &lacks) && lacks.Older() {
 		t.Skip("SKIPPED:", lacks)
 	}

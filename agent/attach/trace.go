@@ -23,12 +23,14 @@ func tracepoint(h hook.Hook, r Request) (kernel.Held, error) {
 	if !ok || group == "" || name == "" {
 		return nil, fmt.Errorf("tracepoint %q is not category/name, such as syscalls/sys_enter_execve", r.Attachment.Tracepoint)
 	}
+	// The library looks for tracefs once, and remembers that it was not there.
+	if !tracefsMounted() {
+		return nil, errNoTracefs
+	}
 	l, err := link.Tracepoint(group, name, r.Program, nil)
 	switch {
 	case err == nil:
 		return l, nil
-	case !tracefsMounted():
-		return nil, fmt.Errorf("tracefs is not mounted: run mount -t tracefs tracefs /sys/kernel/tracing, and start Skep again: %w", err)
 	case errors.Is(err, fs.ErrNotExist):
 		return nil, noTracepoint(h, r.Attachment.Tracepoint)
 	case strings.Contains(err.Error(), unix.EACCES.Error()) && attachesTrivial(h, r.Attachment.Tracepoint):
@@ -149,6 +151,10 @@ func noTracepoint(h hook.Hook, name string) error {
 	}
 	return fmt.Errorf("%w: the kernel has no tracepoint %s%s", ErrTarget, name, near)
 }
+
+// errNoTracefs is the error of a tracepoint that has no number without tracefs. The agent
+// tries again, and finds tracefs once it is mounted.
+var errNoTracefs = errors.New("tracefs is not mounted: run mount -t tracefs tracefs /sys/kernel/tracing")
 
 // tracefsEvents are where tracefs shows tracepoints.
 var tracefsEvents = []string{"/sys/kernel/tracing/events", "/sys/kernel/debug/tracing/events"}

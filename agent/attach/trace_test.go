@@ -3,22 +3,24 @@ package attach_test
 import (
 	"errors"
 	"os"
+	"os/exec"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/asm"
+	"golang.org/x/sys/unix"
 
 	"github.com/skep-dev/skep/agent/attach"
 	"github.com/skep-dev/skep/agent/plan"
 	"github.com/skep-dev/skep/hook"
+	"github.com/skep-dev/skep/test/harness/need"
 )
 
 // TestATracepointSaysWhyItTakesNoProgram: the kernel answers with a number alone.
 func TestATracepointSaysWhyItTakesNoProgram(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("SKIPPED: needs root and a kernel to load into")
-	}
+	need.Kernel(t)
 	for sentence, c := range map[string]struct {
 		hook, tracepoint string
 		// reads is the last byte of the context that the program reads 8 bytes up to.
@@ -56,9 +58,7 @@ func TestATracepointSaysWhyItTakesNoProgram(t *testing.T) {
 
 // TestARawTracepointIsLookedUp: by all hooks that attach to one.
 func TestARawTracepointIsLookedUp(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("SKIPPED: needs root and a kernel to load into")
-	}
+	need.Kernel(t)
 	for _, name := range []string{"raw_tp", "raw_tp.w", "tp_btf"} {
 		h, _ := hook.Lookup(name)
 		if err := attach.CheckTracepoint(h, "sched_switch"); err != nil {
@@ -68,4 +68,44 @@ func TestARawTracepointIsLookedUp(t *testing.T) {
 			t.Errorf("%s: sched_swich: %v", name, err)
 		}
 	}
+}
+
+// withoutTracefs is the environment variable of a process that starts without tracefs.
+const withoutTracefs = "SKEP_TEST_WITHOUT_TRACEFS"
+
+// TestTracefsIsFoundOnceItIsMounted: what was not there at the first attempt is not
+// remembered. What is remembered is a process's, so it runs in one of its own.
+func TestTracefsIsFoundOnceItIsMounted(t *testing.T) {
+	need.Kernel(t)
+	if os.Getenv(withoutTracefs) == "" {
+		cmd := exec.CommandContext(t.Context(), "/proc/self/exe", "-test.v", "-test.run=^"+t.Name()+"$")
+		cmd.Env = append(os.Environ(), withoutTracefs+"=1")
+		cmd.SysProcAttr = &syscall.SysProcAttr{Unshareflags: syscall.CLONE_NEWNS}
+		if out, err := cmd.CombinedOutput(); err != nil {
+			t.Fatalf("%v\n%s", err, out)
+		}
+		return
+	}
+	const tracefs = "/sys/kernel/tracing"
+	for _, dir := range []string{"/sys/kernel/debug/tracing", "/sys/kernel/debug", tracefs} {
+		for unix.Unmount(dir, unix.MNT_DETACH) == nil {
+		}
+	}
+	p, err := ebpf.NewProgram(&ebpf.ProgramSpec{Type: ebpf.TracePoint, License: "GPL", Instructions: asm.Instructions{asm.Mov.Imm(asm.R0, 0), asm.Return()}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = p.Close() }()
+	r := attach.Request{Program: p, Attachment: plan.Attachment{Program: "f", Hook: "tracepoint", Target: plan.Target{Tracepoint: "syscalls/sys_enter_getpgid"}}}
+	if _, err := attach.To(r); err == nil || !strings.Contains(err.Error(), "run mount -t tracefs tracefs "+tracefs) {
+		t.Fatalf("without tracefs: %v", err)
+	}
+	if err := unix.Mount("tracefs", tracefs, "tracefs", 0, ""); err != nil {
+		t.Fatal(err)
+	}
+	l, err := attach.To(r)
+	if err != nil {
+		t.Fatalf("with tracefs: %v", err)
+	}
+	_ = l.Close()
 }

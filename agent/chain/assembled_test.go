@@ -11,6 +11,7 @@ import (
 
 	"github.com/skep-dev/skep/agent/chain"
 	"github.com/skep-dev/skep/bytecode"
+	"github.com/skep-dev/skep/test/harness/need"
 )
 
 // assembled is a member written in instructions, without ELF, types or source
@@ -96,7 +97,7 @@ func TestARejectionWithoutWordsForItKeepsTheWholeLog(t *testing.T) {
 		asm.LoadMem(asm.R0, asm.R0, 0, asm.DWord),
 		asm.Return(),
 	}, nil)
-	needKernel(t)
+	need.Kernel(t)
 	_, err := chain.Load(joined(t, member(t, "calm", "xdp_pass"), wild), func(chain.MapRef) (*ebpf.Map, error) { return nil, nil }, ebpf.ProgramOptions{})
 	refusal := asRefusal(t, err)
 	if refusal.Member != "wild" || refusal.Limit != chain.LimitVerifier {
@@ -148,7 +149,7 @@ func TestTheOwnerComesFirstAndGivesWay(t *testing.T) {
 // firstMap loads a chain and tells the name of the first map the kernel lists.
 func firstMap(t *testing.T, linked *chain.Linked, members []chain.Member) string {
 	t.Helper()
-	needKernel(t)
+	need.Kernel(t)
 	l := live{apps: map[string]*ebpf.Collection{}}
 	for _, m := range members {
 		coll, err := ebpf.NewCollection(m.Object.Copy())

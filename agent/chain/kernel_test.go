@@ -3,29 +3,17 @@ package chain_test
 import (
 	"errors"
 	"fmt"
-	"os"
 	"slices"
 	"strings"
 	"testing"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/features"
-	"github.com/cilium/ebpf/rlimit"
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/skep-dev/skep/agent/chain"
+	"github.com/skep-dev/skep/test/harness/need"
 )
-
-// needKernel skips a test that cannot load programs here.
-func needKernel(tb testing.TB) {
-	tb.Helper()
-	if os.Geteuid() != 0 {
-		tb.Skip("SKIPPED: loading XDP programs needs root")
-	}
-	if err := rlimit.RemoveMemlock(); err != nil {
-		tb.Fatalf("remove memlock limit: %v", err)
-	}
-}
 
 // live is a chain in the kernel and the maps of its applications.
 type live struct {
@@ -47,7 +35,7 @@ func load(tb testing.TB, members ...chain.Member) live {
 
 func tryLoad(tb testing.TB, members ...chain.Member) (live, error) {
 	tb.Helper()
-	needKernel(tb)
+	need.Kernel(tb)
 	l := live{apps: map[string]*ebpf.Collection{}}
 	for _, m := range members {
 		if l.apps[m.Application] != nil {
@@ -316,7 +304,7 @@ func TestCountersGoOnAcrossLinks(t *testing.T) {
 
 // TestCountsOfBeforeAreRuns reads the map of a version of Skep that counted runs alone.
 func TestCountsOfBeforeAreRuns(t *testing.T) {
-	needKernel(t)
+	need.Kernel(t)
 	for size, want := range map[uint32][]uint64{16: {3, 4}, 24: nil} {
 		value := []uint64{3, 4, 0}[:size/8]
 		m, err := ebpf.NewMap(&ebpf.MapSpec{Type: ebpf.PerCPUArray, KeySize: 4, ValueSize: size, MaxEntries: 1,
@@ -342,7 +330,7 @@ func TestCountsOfBeforeAreRuns(t *testing.T) {
 func TestKernelSeesOneLicenceForAllMembers(t *testing.T) {
 	// The reason for checking licences from facts: this member is rejected alone
 	// and would load in a chain that says GPL.
-	needKernel(t)
+	need.Kernel(t)
 	hidden := member(t, "hidden", "xdp_proprietary_gpl")
 	if coll, err := ebpf.NewCollection(hidden.Object.Copy()); err == nil {
 		coll.Close()
@@ -409,7 +397,7 @@ func TestVerifierBlamesTheNewcomer(t *testing.T) {
 }
 
 func TestOpenErrorNamesTheMap(t *testing.T) {
-	needKernel(t)
+	need.Kernel(t)
 	linked, err := chain.Link([]chain.Member{member(t, "app", "xdp_count", func(_ testing.TB, m *chain.Member) { m.Program = "count_packets" })}, chain.Options{})
 	if err != nil {
 		t.Fatal(err)

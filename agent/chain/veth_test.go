@@ -12,6 +12,7 @@ import (
 
 	"github.com/skep-dev/skep/agent/chain"
 	"github.com/skep-dev/skep/test/harness/leaks"
+	"github.com/skep-dev/skep/test/harness/need"
 )
 
 // wire is a pair of interfaces in a network namespace of the test's own.
@@ -22,7 +23,7 @@ type wire struct {
 
 func newWire(t *testing.T) wire {
 	t.Helper()
-	needKernel(t)
+	need.Kernel(t)
 	leaks.NetworkNamespace(t)
 	if err := netlink.LinkAdd(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "near"}, PeerName: "far"}); err != nil {
 		t.Fatalf("make veth pair: %v", err)

@@ -9,15 +9,13 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"github.com/skep-dev/skep/agent/plan"
-	"github.com/skep-dev/skep/test/harness/leaks"
+	"github.com/skep-dev/skep/test/harness/need"
 )
 
 // TestFiltersOfOthersThatAreAlikeAreReadAsOne has thousands of filters of a program at two prefs, which may be
 // somebody's, or Skep's.
 func TestFiltersOfOthersThatAreAlikeAreReadAsOne(t *testing.T) {
-	if !leaks.Isolated() {
-		t.Skip("SKIPPED: needs root")
-	}
+	need.Kernel(t)
 	program, err := ebpf.NewProgram(&ebpf.ProgramSpec{Type: ebpf.SchedCLS, License: "GPL", Instructions: asm.Instructions{asm.Mov.Imm(asm.R0, 0), asm.Return()}})
 	if err != nil {
 		t.Fatal(err)

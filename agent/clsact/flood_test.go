@@ -17,6 +17,7 @@ import (
 	"github.com/skep-dev/skep/agent/netns"
 	"github.com/skep-dev/skep/agent/plan"
 	"github.com/skep-dev/skep/test/harness/leaks"
+	"github.com/skep-dev/skep/test/harness/need"
 )
 
 // flooded is how many filters a pod has that makes too many.
@@ -66,9 +67,7 @@ func program(t testing.TB) (*ebpf.Program, ebpf.ProgramID) {
 
 func newFloodable(t testing.TB) *floodable {
 	t.Helper()
-	if !leaks.Isolated() {
-		t.Skip("SKIPPED: needs root")
-	}
+	need.Kernel(t)
 	f := &floodable{t: t, pods: netns.NewTable(), notes: noted{}, now: time.Unix(1, 0)}
 	for range 2 {
 		p, id := program(t)

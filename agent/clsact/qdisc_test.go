@@ -7,13 +7,12 @@ import (
 
 	"github.com/skep-dev/skep/agent/plan"
 	"github.com/skep-dev/skep/test/harness/leaks"
+	"github.com/skep-dev/skep/test/harness/need"
 )
 
 // TestTheKindOfAQdiscIsLookedUp has an interface with each kind, and one that is missing.
 func TestTheKindOfAQdiscIsLookedUp(t *testing.T) {
-	if !leaks.Isolated() {
-		t.Skip("SKIPPED: needs root")
-	}
+	need.Kernel(t)
 	leaks.NetworkNamespace(t)
 	table := New(nil)
 	is := func(when, want string, index int) {

@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/skep-dev/skep/agent/process"
+	"github.com/skep-dev/skep/test/harness/need"
 )
 
 func TestUnitsArePods(t *testing.T) {
@@ -24,11 +25,11 @@ func TestUnitsArePods(t *testing.T) {
 	spawn(t, "user.slice/user-1.slice/user@1.service/init.scope")
 	spawn(t, "plain")
 	spawn(t, "plain/below")
-	if err := os.MkdirAll(filepath.Join(cgroup2Root(t), "system.slice/stopped.service"), 0o755); err != nil {
+	if err := os.MkdirAll(filepath.Join(need.Cgroup(t), "system.slice/stopped.service"), 0o755); err != nil {
 		t.Fatal(err)
 	}
 	var wakes atomic.Int64
-	s, err := NewCgroups(Options{CgroupRoot: cgroup2Root(t), Interval: 10 * time.Millisecond, Wake: func(...Pod) { wakes.Add(1) }})
+	s, err := NewCgroups(Options{CgroupRoot: need.Cgroup(t), Interval: 10 * time.Millisecond, Wake: func(...Pod) { wakes.Add(1) }})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -96,7 +97,7 @@ func TestUnitsArePods(t *testing.T) {
 // TestTooManyCgroupsAreAnError has a walk that is given up, and one after it that is not.
 func TestTooManyCgroupsAreAnError(t *testing.T) {
 	spawn(t, "many/unit.service")
-	s, err := NewCgroups(Options{CgroupRoot: cgroup2Root(t), Interval: 10 * time.Millisecond})
+	s, err := NewCgroups(Options{CgroupRoot: need.Cgroup(t), Interval: 10 * time.Millisecond})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -108,7 +109,7 @@ func TestTooManyCgroupsAreAnError(t *testing.T) {
 		return nil
 	}
 	id := await(t, s, "the unit", one).Containers()[0].ID
-	many := filepath.Join(cgroup2Root(t), "many")
+	many := filepath.Join(need.Cgroup(t), "many")
 	for i := range maxWalked {
 		if err := os.Mkdir(filepath.Join(many, fmt.Sprint(i)), 0o755); err != nil {
 			t.Skip("SKIPPED: so many cgroups cannot be made:", err)
@@ -141,7 +142,7 @@ func TestAHostWithoutCgroup2IsAnError(t *testing.T) {
 // an agent in a container does.
 func TestPathsOfAnotherCgroupNamespaceAreThoseOfTheMount(t *testing.T) {
 	pid := spawn(t, "kube/pod1/abc")
-	own := filepath.Join(cgroup2Root(t), "kube/agent")
+	own := filepath.Join(need.Cgroup(t), "kube/agent")
 	if err := os.Mkdir(own, 0o755); err != nil {
 		t.Fatal(err)
 	}
@@ -152,7 +153,7 @@ func TestPathsOfAnotherCgroupNamespaceAreThoseOfTheMount(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() {
-		if err := move(cgroup2Root(t)); err != nil {
+		if err := move(need.Cgroup(t)); err != nil {
 			t.Error(err)
 		}
 	}()
@@ -164,7 +165,7 @@ func TestPathsOfAnotherCgroupNamespaceAreThoseOfTheMount(t *testing.T) {
 			if err := unix.Unshare(unix.CLONE_NEWCGROUP); err != nil {
 				return err
 			}
-			n, err := openNode(cgroup2Root(t))
+			n, err := openNode(need.Cgroup(t))
 			if err != nil {
 				return err
 			}

@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/skep-dev/skep/agent/process"
+	"github.com/skep-dev/skep/test/harness/need"
 )
 
 const goarch = runtime.GOARCH
@@ -110,7 +111,7 @@ func (d *daemon) compare(c Container, p *pod) {
 	}
 	for path, id := range map[string]uint64{c.CgroupPath: c.CgroupID, c.Pod.CgroupPath: c.Pod.CgroupID} {
 		var stat unix.Stat_t
-		if err := unix.Stat(filepath.Join(cgroup2Root(d.t), path), &stat); err != nil || stat.Ino != id {
+		if err := unix.Stat(filepath.Join(need.Cgroup(d.t), path), &stat); err != nil || stat.Ino != id {
 			d.t.Errorf("cgroup %s: %d and %d, %v", path, stat.Ino, id, err)
 		}
 	}

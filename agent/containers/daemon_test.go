@@ -30,24 +30,12 @@ import (
 
 	"github.com/skep-dev/skep/test/fixture/userbinary"
 	"github.com/skep-dev/skep/test/harness/containerd"
-	"github.com/skep-dev/skep/test/harness/leaks"
 	"github.com/skep-dev/skep/test/harness/module"
+	"github.com/skep-dev/skep/test/harness/need"
 )
 
 // patience bounds what a test waits for.
 const patience = time.Minute
-
-// cgroup2Root is where the test's own part of cgroup2 is mounted.
-func cgroup2Root(t testing.TB) string {
-	t.Helper()
-	for _, root := range []string{"/sys/fs/cgroup/unified", "/sys/fs/cgroup"} {
-		if _, err := os.Stat(filepath.Join(root, "cgroup.procs")); err == nil {
-			return root
-		}
-	}
-	t.Skip("SKIPPED: no cgroup2 is mounted")
-	return ""
-}
 
 // until waits until the check has no error.
 func until(t testing.TB, what string, check func() error) {
@@ -94,20 +82,16 @@ func containerd2(t testing.TB) string {
 	t.Helper()
 	dir, err := containerd.Folder()
 	if err != nil {
-		t.Skip("SKIPPED:", err)
+		t.Skip("SKIPPED: needs containerd 2: make containerd")
 	}
 	return dir
 }
 
 func startDaemon(t testing.TB, bin string) *daemon {
 	t.Helper()
-	if os.Geteuid() != 0 || !leaks.Isolated() {
-		t.Skip("SKIPPED: needs root, to run containers")
-	}
+	need.Kernel(t)
 	for _, path := range []string{filepath.Join(bin, "containerd"), filepath.Join(bin, "ctr"), "/usr/sbin/runc", "/usr/lib/cni/bridge"} {
-		if _, err := os.Stat(path); err != nil {
-			t.Skipf("SKIPPED: needs %s (Debian's packages containerd, runc, containernetworking-plugins)", path)
-		}
+		need.File(t, path, "containerd runc containernetworking-plugins")
 	}
 	d := &daemon{t: t, bin: bin, dir: t.TempDir(), version: 2}
 	if bin == "/usr/bin" {
@@ -439,7 +423,7 @@ func (d *daemon) source(change func(*Options)) *source {
 // reads returns a Source of the daemon's containers.
 func (d *daemon) reads(change func(*Options)) Source {
 	d.t.Helper()
-	o := Options{Endpoint: "unix://" + d.socket, CgroupRoot: cgroup2Root(d.t)}
+	o := Options{Endpoint: "unix://" + d.socket, CgroupRoot: need.Cgroup(d.t)}
 	if change != nil {
 		change(&o)
 	}

@@ -24,7 +24,7 @@ import (
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/skep-dev/skep/test/harness/drop"
-	"github.com/skep-dev/skep/test/harness/leaks"
+	"github.com/skep-dev/skep/test/harness/need"
 )
 
 // faulty is a runtime that answers as no real one does. The processes in its answers are real.
@@ -150,7 +150,7 @@ func (f *faulty) serve(t testing.TB) {
 
 func (f *faulty) source(t testing.TB, change func(*Options)) *source {
 	t.Helper()
-	o := Options{Endpoint: f.socket, CgroupRoot: cgroup2Root(t), Interval: 10 * time.Millisecond}
+	o := Options{Endpoint: f.socket, CgroupRoot: need.Cgroup(t), Interval: 10 * time.Millisecond}
 	if change != nil {
 		change(&o)
 	}
@@ -165,10 +165,8 @@ func (f *faulty) source(t testing.TB, change func(*Options)) *source {
 // spawn starts a process in a cgroup of its own, below the test's.
 func spawn(t testing.TB, cgroup string) int {
 	t.Helper()
-	if os.Geteuid() != 0 || !leaks.Isolated() {
-		t.Skip("SKIPPED: needs root, to make cgroups")
-	}
-	root := cgroup2Root(t)
+	need.Kernel(t)
+	root := need.Cgroup(t)
 	path := filepath.Join(root, cgroup)
 	top, _, _ := strings.Cut(cgroup, "/")
 	if _, err := os.Stat(filepath.Join(root, top)); err != nil {
@@ -359,7 +357,7 @@ func TestEventsOfAnyKind(t *testing.T) {
 
 func TestALookWithoutTheRightNamesTheCapability(t *testing.T) {
 	pid := spawn(t, "abc")
-	n, err := openNode(cgroup2Root(t))
+	n, err := openNode(need.Cgroup(t))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -485,7 +483,7 @@ func TestAWakeIsAChange(t *testing.T) {
 
 func TestNoRuntimeIsAnError(t *testing.T) {
 	var wakes atomic.Int64
-	s, err := NewCRI(Options{Endpoint: "/no/such/socket", CgroupRoot: cgroup2Root(t), Wake: func(...Pod) { wakes.Add(1) }})
+	s, err := NewCRI(Options{Endpoint: "/no/such/socket", CgroupRoot: need.Cgroup(t), Wake: func(...Pod) { wakes.Add(1) }})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -19,7 +19,6 @@ import (
 	"github.com/cilium/ebpf/btf"
 	"github.com/cilium/ebpf/features"
 	"github.com/cilium/ebpf/link"
-	"github.com/cilium/ebpf/rlimit"
 	"github.com/google/go-cmp/cmp"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -28,6 +27,7 @@ import (
 	"github.com/skep-dev/skep/agent/kernel"
 	"github.com/skep-dev/skep/test/fixture/programs"
 	"github.com/skep-dev/skep/test/harness/leaks"
+	"github.com/skep-dev/skep/test/harness/need"
 )
 
 const bpffs = "/sys/fs/bpf"
@@ -42,40 +42,25 @@ type host struct {
 
 func newHost(t *testing.T) host {
 	t.Helper()
-	if os.Geteuid() != 0 {
-		t.Skip("SKIPPED: listing BPF objects needs root")
-	}
-	if err := rlimit.RemoveMemlock(); err != nil {
-		t.Fatal(err)
-	}
+	need.Kernel(t)
 	leaks.NetworkNamespace(t)
 	must(t, netlink.LinkAdd(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "inv0"}, PeerName: "inv1"}))
 	device, err := netlink.LinkByName("inv0")
 	must(t, err)
 	must(t, netlink.LinkSetUp(device))
 	pins := filepath.Join(bpffs, "inventory-test-"+rand.Text())
-	if err := os.Mkdir(pins, 0o700); err != nil {
-		t.Skipf("SKIPPED: no BPF file system: %v", err)
-	}
+	must(t, os.Mkdir(pins, 0o700))
 	t.Cleanup(func() { must(t, os.RemoveAll(pins)) })
 	return host{device: device, pins: pins, cgroup: newCgroup(t)}
 }
 
-// newCgroup makes a cgroup below the first cgroup2 mount.
+// newCgroup makes a cgroup below the root of the tests' own.
 func newCgroup(t *testing.T) string {
 	t.Helper()
-	mounts, err := os.ReadFile("/proc/self/mounts")
-	must(t, err)
-	for line := range strings.Lines(string(mounts)) {
-		if fields := strings.Fields(line); fields[2] == "cgroup2" {
-			dir := filepath.Join(fields[1], "inventory-test-"+rand.Text())
-			must(t, os.Mkdir(dir, 0o700))
-			t.Cleanup(func() { must(t, os.Remove(dir)) })
-			return dir
-		}
-	}
-	t.Skip("SKIPPED: no cgroup2 mount")
-	return ""
+	dir := filepath.Join(leaks.CgroupRoot(), "inventory-test-"+rand.Text())
+	must(t, os.Mkdir(dir, 0o700))
+	t.Cleanup(func() { must(t, os.Remove(dir)) })
+	return dir
 }
 
 // netns is what the list calls this thread's network namespace: the kernel's

@@ -11,6 +11,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/skep-dev/skep/test/harness/need"
 )
 
 // nobody is the user that attacks.
@@ -19,9 +21,7 @@ const nobody = 65534
 // openBPFFS mounts a BPF file system of its own, with a mode.
 func openBPFFS(t *testing.T, mode string) string {
 	t.Helper()
-	if os.Geteuid() != 0 {
-		t.Skip("SKIPPED: needs root to mount a bpf file system")
-	}
+	need.Kernel(t)
 	dir := t.TempDir()
 	// The parent is for the test's own user alone.
 	if err := os.Chmod(filepath.Dir(dir), 0o755); err != nil {

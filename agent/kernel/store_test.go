@@ -21,14 +21,13 @@ import (
 	"github.com/skep-dev/skep/bytecode/layout"
 	"github.com/skep-dev/skep/intent"
 	"github.com/skep-dev/skep/test/fixture/programs"
+	"github.com/skep-dev/skep/test/harness/need"
 )
 
 // store opens a directory of its own on the machine's bpffs.
 func store(t testing.TB) (*Store, string) {
 	t.Helper()
-	if os.Geteuid() != 0 {
-		t.Skip("SKIPPED: needs root and a kernel to load into")
-	}
+	need.Kernel(t)
 	name := make([]byte, 6)
 	if _, err := rand.Read(name); err != nil {
 		t.Fatal(err)

@@ -1,19 +1,17 @@
 package kernel
 
 import (
-	"os"
 	"testing"
 
 	"github.com/cilium/ebpf"
 
 	"github.com/skep-dev/skep/test/harness/library"
+	"github.com/skep-dev/skep/test/harness/need"
 )
 
 // TestTheLibraryEndsWithIncompatible: differs cuts that end off.
 func TestTheLibraryEndsWithIncompatible(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("SKIPPED: it makes a map, and needs root")
-	}
+	need.Kernel(t)
 	spec := ebpf.MapSpec{Type: ebpf.Array, KeySize: 4, ValueSize: 4, MaxEntries: 1}
 	m, err := ebpf.NewMap(&spec)
 	if err != nil {

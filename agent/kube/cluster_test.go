@@ -29,6 +29,7 @@ import (
 	"github.com/skep-dev/skep/intent"
 	"github.com/skep-dev/skep/test/fixture/seals"
 	"github.com/skep-dev/skep/test/harness/controlplane"
+	"github.com/skep-dev/skep/test/harness/need"
 )
 
 // relabel changes the labels of the world's Node.
@@ -65,7 +66,7 @@ func settled(t testing.TB, count func() int64) int64 {
 }
 
 func TestAnIntentIsLoadedAndReportedAndATombstoneUnloadsIt(t *testing.T) {
-	needKernel(t)
+	need.Kernel(t)
 	w := newWorld(t, plane)
 	a, _ := w.start()
 	app := w.payload("app")
@@ -90,7 +91,7 @@ func TestAnIntentIsLoadedAndReportedAndATombstoneUnloadsIt(t *testing.T) {
 }
 
 func TestOnlyTheSealCounts(t *testing.T) {
-	needKernel(t)
+	need.Kernel(t)
 	same := func(e intent.Envelope) intent.Envelope { return e }
 	for sentence, c := range map[string]struct {
 		change func(w *world, p *intent.Payload) (*intent.Sealer, func(intent.Envelope) intent.Envelope)
@@ -157,7 +158,7 @@ func altered(e intent.Envelope) intent.Envelope {
 }
 
 func TestTheNodesLabelsDecideAlsoWhenTheyChange(t *testing.T) {
-	needKernel(t)
+	need.Kernel(t)
 	w := newWorld(t, plane)
 	w.start()
 	app := w.payload("app")
@@ -175,7 +176,7 @@ func TestTheNodesLabelsDecideAlsoWhenTheyChange(t *testing.T) {
 }
 
 func TestEachChangeIsWrittenOnce(t *testing.T) {
-	needKernel(t)
+	need.Kernel(t)
 	w := newWorld(t, plane)
 	_, stop := w.start()
 	until(t, "a report", func() bool { return w.report() != nil })
@@ -224,7 +225,7 @@ func (w *world) forge() {
 }
 
 func TestTheReportIsTheNodesAndTellsOfTheKernel(t *testing.T) {
-	needKernel(t)
+	need.Kernel(t)
 	w := newWorld(t, plane)
 	w.start(func(o *kube.Options) { o.Inventory = nil })
 	until(t, "a report", func() bool { return w.report() != nil })
@@ -265,7 +266,7 @@ func TestTheReportIsTheNodesAndTellsOfTheKernel(t *testing.T) {
 // TestAReportIsBoundedWhoeverWritesIt: an agent that was taken over may write
 // its own node's.
 func TestAReportIsBoundedWhoeverWritesIt(t *testing.T) {
-	needKernel(t)
+	need.Kernel(t)
 	w := newWorld(t, plane)
 	words := func(n, length int) (all []string) {
 		for i := range n {
@@ -310,7 +311,7 @@ func TestAReportIsBoundedWhoeverWritesIt(t *testing.T) {
 
 // TestTheAgentNeedsNoMoreRightsThanItsPageSays: docs/agent.md has the list.
 func TestTheAgentNeedsNoMoreRightsThanItsPageSays(t *testing.T) {
-	needKernel(t)
+	need.Kernel(t)
 	w := newWorld(t, plane)
 	w.create(&rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: w.name}, Rules: []rbacv1.PolicyRule{
 		{APIGroups: []string{""}, Resources: []string{"nodes"}, Verbs: []string{"list", "watch"}},
@@ -335,7 +336,7 @@ func TestTheAgentNeedsNoMoreRightsThanItsPageSays(t *testing.T) {
 }
 
 func TestWhatTheKernelRefusesIsReportedInItsWordsAndMendsItself(t *testing.T) {
-	needKernel(t)
+	need.Kernel(t)
 	w := newWorld(t, plane)
 	w.start()
 	app := w.payload("app")
@@ -353,7 +354,7 @@ func TestWhatTheKernelRefusesIsReportedInItsWordsAndMendsItself(t *testing.T) {
 }
 
 func TestKeysRotateWithoutARestart(t *testing.T) {
-	needKernel(t)
+	need.Kernel(t)
 	w := newWorld(t, plane)
 	w.start()
 	before := w.payload("before")
@@ -378,7 +379,7 @@ func TestKeysRotateWithoutARestart(t *testing.T) {
 }
 
 func TestAbsenceUnloadsNothingAndTheNodeComesBackAlone(t *testing.T) {
-	needKernel(t)
+	need.Kernel(t)
 	w := newWorld(t, plane)
 	road := w.road()
 	running, stop := w.start()
@@ -447,7 +448,7 @@ func probed(t *testing.T, a *kube.Agent, path string, code int, says string) {
 }
 
 func TestAnAgentsMetricsAreForThoseWhoMayReadThem(t *testing.T) {
-	needKernel(t)
+	need.Kernel(t)
 	w := newWorld(t, plane)
 	role := &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: w.name + "-metrics"}, Rules: []rbacv1.PolicyRule{{NonResourceURLs: []string{"/metrics"}, Verbs: []string{"get"}}}}
 	w.create(role)
@@ -497,7 +498,7 @@ func TestAnAgentsMetricsAreForThoseWhoMayReadThem(t *testing.T) {
 }
 
 func TestANodeWhoseLabelsAreNotKnownLoadsNothing(t *testing.T) {
-	needKernel(t)
+	need.Kernel(t)
 	w := newWorld(t, plane)
 	_, stop := w.start()
 	app := w.payload("app")

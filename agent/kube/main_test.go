@@ -21,7 +21,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/vishvananda/netlink"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -44,13 +43,13 @@ import (
 // plane is shared by the tests that leave it whole; each has names of its own.
 var plane *controlplane.Plane
 
-func TestMain(m *testing.M) { leaks.Run(func() int { return run(m) }) }
+func TestMain(m *testing.M) { os.Exit(leaks.Run(func() int { return run(m) })) }
 
 func run(m *testing.M) int {
 	if !leaks.Isolated() {
 		return m.Run()
 	}
-	err := network()
+	err := controlplane.Network()
 	if err == nil {
 		err = startPlane()
 	}
@@ -62,37 +61,9 @@ func run(m *testing.M) int {
 	return m.Run()
 }
 
-// network gives a new namespace what kube-apiserver looks for: the loopback
-// interface, and an address that a default route leads from.
-func network() error {
-	lo, err := netlink.LinkByName("lo")
-	if err != nil {
-		return err
-	}
-	out := &netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "out0"}, PeerName: "out1"}
-	if err := errors.Join(netlink.LinkSetUp(lo), netlink.LinkAdd(out)); err != nil {
-		return err
-	}
-	address, err := netlink.ParseAddr("192.0.2.1/24")
-	if err != nil {
-		return err
-	}
-	if err := errors.Join(netlink.AddrAdd(out, address), netlink.LinkSetUp(out)); err != nil {
-		return err
-	}
-	return netlink.RouteAdd(&netlink.Route{LinkIndex: out.Index, Gw: net.IPv4(192, 0, 2, 254)})
-}
-
 func startPlane() (err error) {
 	plane, err = controlplane.Start(context.Background(), controlplane.Options{})
 	return err
-}
-
-func needKernel(t testing.TB) {
-	t.Helper()
-	if !leaks.Isolated() {
-		t.Skip("SKIPPED: needs root and a kernel to load into")
-	}
 }
 
 // world is one node of a cluster for tests, and who writes intents for it.

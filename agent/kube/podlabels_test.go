@@ -12,6 +12,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/skep-dev/skep/agent/kube"
+	"github.com/skep-dev/skep/test/harness/need"
 )
 
 // asks counts the requests for a resource.
@@ -30,7 +31,7 @@ func (a *asks) RoundTrip(r *http.Request) (*http.Response, error) {
 }
 
 func TestNamespacesAreWatchedFromTheFirstQuestionOn(t *testing.T) {
-	needKernel(t)
+	need.Kernel(t)
 	w := newWorld(t, plane)
 	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: w.name, Labels: map[string]string{"team": "a"}}}
 	w.create(namespace)

@@ -21,6 +21,7 @@ import (
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/intent"
 	"github.com/skep-dev/skep/test/harness/command"
+	"github.com/skep-dev/skep/test/harness/need"
 )
 
 // process is skep-agent as it runs in a Pod.
@@ -108,7 +109,7 @@ func (w *world) holds(many int, binary string, flags ...string) (*process, []int
 // applications are loaded and it is at rest: all that is resident, the most that
 // ever was, and what is its own rather than pages of its binary.
 func BenchmarkResident(b *testing.B) {
-	needKernel(b)
+	need.Kernel(b)
 	binary := command.Build(b, "skep-agent")
 	for _, many := range []int{20, 100} {
 		b.Run(fmt.Sprintf("applications=%d", many), func(b *testing.B) {
@@ -131,7 +132,7 @@ func BenchmarkResident(b *testing.B) {
 // applications are loaded and nothing changes, over two of its full turns. Their
 // programs run at no event of this machine, so that none adds to the figure.
 func BenchmarkAtRest(b *testing.B) {
-	needKernel(b)
+	need.Kernel(b)
 	binary := command.Build(b, "skep-agent")
 	for _, many := range []int{10, 100, 1000} {
 		b.Run(fmt.Sprintf("applications=%d", many), func(b *testing.B) {
@@ -152,7 +153,7 @@ func BenchmarkAtRest(b *testing.B) {
 }
 
 func TestTheProcessIsSmallTellsTheTruthAndLeavesProgramsBehind(t *testing.T) {
-	needKernel(t)
+	need.Kernel(t)
 	w, binary := newWorld(t, plane), command.Build(t, "skep-agent")
 	_, profiles, _ := net.SplitHostPort(w.freeAddress())
 	p, apps := w.holds(20, binary, "--pprof-port", profiles)
@@ -205,7 +206,7 @@ func TestTheProcessIsSmallTellsTheTruthAndLeavesProgramsBehind(t *testing.T) {
 // TestTheProcessGivesMapsTheMemoryThatItsFlagsSay: what maps have by --memory-limit is
 // half of a small one.
 func TestTheProcessGivesMapsTheMemoryThatItsFlagsSay(t *testing.T) {
-	needKernel(t)
+	need.Kernel(t)
 	binary := command.Build(t, "skep-agent")
 	for _, flag := range []string{"--map-memory=1Ki", "--memory-limit=2048"} {
 		t.Run(flag, func(t *testing.T) {
@@ -221,7 +222,7 @@ func TestTheProcessGivesMapsTheMemoryThatItsFlagsSay(t *testing.T) {
 }
 
 func TestTheProcessDoesWithFewRights(t *testing.T) {
-	needKernel(t)
+	need.Kernel(t)
 	setpriv, err := exec.LookPath("setpriv")
 	if err != nil {
 		t.Skip("SKIPPED: no setpriv (util-linux)")
@@ -246,7 +247,7 @@ func TestTheProcessDoesWithFewRights(t *testing.T) {
 }
 
 func TestTheProcessSaysWhatItLacks(t *testing.T) {
-	needKernel(t)
+	need.Kernel(t)
 	w, binary := newWorld(t, plane), command.Build(t, "skep-agent")
 	for sentence, c := range map[string]struct {
 		flags []string

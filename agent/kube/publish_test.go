@@ -22,6 +22,7 @@ import (
 	"github.com/skep-dev/skep/agent/kube"
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/intent"
+	"github.com/skep-dev/skep/test/harness/need"
 )
 
 // stub stands in for the agent underneath.
@@ -117,7 +118,7 @@ func (s *stub) on(o *kube.Options) {
 }
 
 func TestAnIntentThatCannotBeKeptIsTriedAgain(t *testing.T) {
-	needKernel(t)
+	need.Kernel(t)
 	w, s := newWorld(t, plane), newStub()
 	s.refuse = errors.New("no space left on device")
 	w.start(s.on, func(o *kube.Options) {
@@ -144,7 +145,7 @@ func TestAnIntentThatCannotBeKeptIsTriedAgain(t *testing.T) {
 }
 
 func TestNothingIsReportedBeforeTheFirstTurn(t *testing.T) {
-	needKernel(t)
+	need.Kernel(t)
 	w, s := newWorld(t, plane), newStub()
 	s.says("u", "words")
 	_, stop := w.start(s.on)
@@ -170,7 +171,7 @@ func TestNothingIsReportedBeforeTheFirstTurn(t *testing.T) {
 // TestAnAgentThatGoesRoundIsHealthyWhileItLists counts the turns that are noted while
 // the programs in the kernel are being listed.
 func TestAnAgentThatGoesRoundIsHealthyWhileItLists(t *testing.T) {
-	needKernel(t)
+	need.Kernel(t)
 	w, s := newWorld(t, plane), newStub()
 	s.passed = make(chan struct{})
 	listing := make(chan struct{})
@@ -195,7 +196,7 @@ func TestAnAgentThatGoesRoundIsHealthyWhileItLists(t *testing.T) {
 // TestTheFirstChangeIsReportedAtOnce has changes wait for an hour, but for the first
 // one that says what became of an application.
 func TestTheFirstChangeIsReportedAtOnce(t *testing.T) {
-	needKernel(t)
+	need.Kernel(t)
 	w, s := newWorld(t, plane), newStub()
 	s.says("u", "")
 	w.start(s.on, func(o *kube.Options) {
@@ -215,7 +216,7 @@ func TestTheFirstChangeIsReportedAtOnce(t *testing.T) {
 }
 
 func TestWhatFailsAlikeIsWrittenOnceAndWhatCannotBeWrittenIsTriedEverMoreSlowly(t *testing.T) {
-	needKernel(t)
+	need.Kernel(t)
 	w, s := newWorld(t, plane), newStub()
 	var patches []time.Time
 	var mu sync.Mutex
@@ -267,7 +268,7 @@ type roundTrip func(*http.Request) (*http.Response, error)
 func (f roundTrip) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
 
 func TestTheReportIsMadeAnewForANodeThatIsMadeAnew(t *testing.T) {
-	needKernel(t)
+	need.Kernel(t)
 	w := newWorld(t, plane)
 	w.start(newStub().on)
 	until(t, "a report", func() bool { return w.report() != nil })
@@ -288,7 +289,7 @@ func TestTheReportIsMadeAnewForANodeThatIsMadeAnew(t *testing.T) {
 }
 
 func TestForeignProgramsAreToldWhereTheyCanBeListed(t *testing.T) {
-	needKernel(t)
+	need.Kernel(t)
 	w := newWorld(t, plane)
 	var mu sync.Mutex
 	var listed inventory.Inventory
@@ -318,7 +319,7 @@ func TestForeignProgramsAreToldWhereTheyCanBeListed(t *testing.T) {
 // TestAReportHasRoomBesideWhatOthersAdded: labels and annotations count against the
 // bound of a BpfNode, which the API server rejects beyond it.
 func TestAReportHasRoomBesideWhatOthersAdded(t *testing.T) {
-	needKernel(t)
+	need.Kernel(t)
 	w, s := newWorld(t, plane), newStub()
 	w.start(s.on)
 	until(t, "a report", func() bool { return w.report() != nil })
@@ -352,7 +353,7 @@ func TestAReportHasRoomBesideWhatOthersAdded(t *testing.T) {
 }
 
 func TestAFullReportIsTakenByTheAPIServer(t *testing.T) {
-	needKernel(t)
+	need.Kernel(t)
 	w, s := newWorld(t, plane), newStub()
 	w.start(s.on)
 	until(t, "a report", func() bool { return w.report() != nil })

@@ -9,12 +9,12 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/skep-dev/skep/test/harness/need"
 )
 
 func TestLabelsThatHaveNoRoomLeaveThoseBeforeAndNothingElse(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("SKIPPED: needs root, to mount a small disk")
-	}
+	need.Kernel(t)
 	dir := t.TempDir()
 	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, "size=64k"); err != nil {
 		t.Fatal(err)

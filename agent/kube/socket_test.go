@@ -9,12 +9,13 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/skep-dev/skep/agent/kube"
+	"github.com/skep-dev/skep/test/harness/need"
 )
 
 // TestTheAgentsSocketIsItsOwnersAlone: package listen's own tests show that others cannot
 // connect to such a socket at any time.
 func TestTheAgentsSocketIsItsOwnersAlone(t *testing.T) {
-	needKernel(t)
+	need.Kernel(t)
 	defer unix.Umask(unix.Umask(0))
 	w := newWorld(t, plane)
 	a, _ := w.start()

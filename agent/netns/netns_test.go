@@ -10,15 +10,13 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/skep-dev/skep/test/harness/leaks"
+	"github.com/skep-dev/skep/test/harness/need"
 )
 
 // another makes a network namespace and opens it.
 func another(t testing.TB) Namespace {
 	t.Helper()
-	if !leaks.Isolated() {
-		t.Skip("SKIPPED: needs root")
-	}
+	need.Kernel(t)
 	made := make(chan *os.File, 1)
 	go func() {
 		runtime.LockOSThread()

@@ -7,12 +7,14 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/skep-dev/skep/test/harness/need"
 )
 
 // TestARootThatAContainerMadeIsNotTheRuntimes has two processes change their root to an overlay: one
 // that their parent mounted, as a container runtime does, and one of their own mount namespace.
 func TestARootThatAContainerMadeIsNotTheRuntimes(t *testing.T) {
-	needsRoot(t)
+	need.Kernel(t)
 	overlay := func() (at, command string) {
 		at = t.TempDir()
 		return at, fmt.Sprintf("mount -t overlay overlay -o lowerdir=/,upperdir=%s,workdir=%s %s", t.TempDir(), t.TempDir(), at)

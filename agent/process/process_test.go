@@ -17,39 +17,25 @@ import (
 	"github.com/skep-dev/skep/agent/rights"
 	"github.com/skep-dev/skep/test/harness/drop"
 	"github.com/skep-dev/skep/test/harness/leaks"
+	"github.com/skep-dev/skep/test/harness/need"
 )
-
-// needsRoot skips a test where it cannot be alone.
-func needsRoot(t testing.TB) {
-	t.Helper()
-	if os.Geteuid() != 0 || !leaks.Isolated() {
-		t.Skip("SKIPPED: needs root")
-	}
-}
 
 // cgroupFor makes a cgroup of the test's own part of cgroup2.
 func cgroupFor(t testing.TB, name string) string {
 	t.Helper()
-	for _, root := range []string{"/sys/fs/cgroup/unified", "/sys/fs/cgroup"} {
-		if _, err := os.Stat(filepath.Join(root, "cgroup.procs")); err != nil {
-			continue
-		}
-		dir := filepath.Join(root, name)
-		if err := os.Mkdir(dir, 0o755); err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() {
-			for range 1_000_000 {
-				if err := os.Remove(dir); err == nil {
-					return
-				}
-			}
-			t.Errorf("cgroup %s stays", dir)
-		})
-		return dir
+	dir := filepath.Join(leaks.CgroupRoot(), name)
+	if err := os.Mkdir(dir, 0o755); err != nil {
+		t.Fatal(err)
 	}
-	t.Skip("SKIPPED: no cgroup2 is mounted")
-	return ""
+	t.Cleanup(func() {
+		for range 1_000_000 {
+			if err := os.Remove(dir); err == nil {
+				return
+			}
+		}
+		t.Errorf("cgroup %s stays", dir)
+	})
+	return dir
 }
 
 // spawn starts a process in the cgroup.
@@ -110,7 +96,7 @@ func reuse(t testing.TB, pid int, cgroup string) *exec.Cmd {
 }
 
 func TestARecycledIDIsNotTakenForTheProcess(t *testing.T) {
-	needsRoot(t)
+	need.Kernel(t)
 	mine, others := cgroupFor(t, "mine"), cgroupFor(t, "others")
 	for !recycled(t, mine, others) {
 		// Another process of the machine got the id.
@@ -172,7 +158,7 @@ func recycled(t *testing.T, mine, others string) bool {
 // TestNoRaceGivesAnotherProcess opens the root and namespace of processes that end, and whose
 // ids are others' at once.
 func TestNoRaceGivesAnotherProcess(t *testing.T) {
-	needsRoot(t)
+	need.Kernel(t)
 	mine, others := cgroupFor(t, "mine"), cgroupFor(t, "others")
 	for range 20 {
 		first := spawn(t, mine)
@@ -214,7 +200,7 @@ func TestNoRaceGivesAnotherProcess(t *testing.T) {
 }
 
 func TestADeniedLookNamesTheCapability(t *testing.T) {
-	needsRoot(t)
+	need.Kernel(t)
 	cmd := spawn(t, cgroupFor(t, "denied"))
 	defer kill(cmd)
 	p := see(t, cmd.Process.Pid)

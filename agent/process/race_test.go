@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/skep-dev/skep/test/harness/need"
 )
 
 const goarch = runtime.GOARCH
@@ -16,7 +18,7 @@ const goarch = runtime.GOARCH
 // TestNoRaceLeadsOutOfTheRoot resolves paths while links are exchanged, folders are moved out
 // of the root and back, and mounts come and go.
 func TestNoRaceLeadsOutOfTheRoot(t *testing.T) {
-	needsRoot(t)
+	need.Kernel(t)
 	dir := t.TempDir()
 	root := rootOf(t, dir)
 	at := func(name string) string { return filepath.Join(dir, name) }

@@ -1,7 +1,6 @@
 package rights
 
 import (
-	"os"
 	"testing"
 
 	"github.com/cilium/ebpf"
@@ -9,12 +8,11 @@ import (
 
 	"github.com/skep-dev/skep/test/harness/drop"
 	"github.com/skep-dev/skep/test/harness/library"
+	"github.com/skep-dev/skep/test/harness/need"
 )
 
 func TestTheLibraryGuessesAtTheCauseOfEPERM(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("SKIPPED: it takes capabilities away, and needs root")
-	}
+	need.Kernel(t)
 	var err error
 	drop.Capabilities(t, func() {
 		var m *ebpf.Map

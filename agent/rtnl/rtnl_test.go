@@ -9,13 +9,12 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/skep-dev/skep/test/harness/leaks"
+	"github.com/skep-dev/skep/test/harness/need"
 )
 
 // TestAListEndsAtItsLimits lists the devices of a network namespace, which has one.
 func TestAListEndsAtItsLimits(t *testing.T) {
-	if !leaks.Isolated() {
-		t.Skip("SKIPPED: needs root")
-	}
+	need.Kernel(t)
 	leaks.NetworkNamespace(t)
 	all, err := Links(Limits{Entries: 1, Until: time.Now().Add(time.Minute)})
 	if err != nil || len(all) != 1 || all[0].Attrs().Name != "lo" {
@@ -29,9 +28,7 @@ func TestAListEndsAtItsLimits(t *testing.T) {
 
 // TestOneThingAfterAnotherIsLookedUp has answers of all kinds on one connection.
 func TestOneThingAfterAnotherIsLookedUp(t *testing.T) {
-	if !leaks.Isolated() {
-		t.Skip("SKIPPED: needs root")
-	}
+	need.Kernel(t)
 	leaks.NetworkNamespace(t)
 	c, err := Open()
 	if err != nil {

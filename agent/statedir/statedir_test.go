@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/skep-dev/skep/agent/kernel"
+	"github.com/skep-dev/skep/test/harness/need"
 )
 
 func TestTheDirectoryKeepsIntentsAndWhatRuns(t *testing.T) {
@@ -120,9 +121,7 @@ func TestAnotherMountInTheSameBootIsTold(t *testing.T) {
 
 // TestAStateFolderOfOthersIsNotUsed, and one that is open to others is closed to them.
 func TestAStateFolderOfOthersIsNotUsed(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("SKIPPED: needs root to make a folder of another user")
-	}
+	need.Root(t)
 	theirs, ours := filepath.Join(t.TempDir(), "state"), filepath.Join(t.TempDir(), "state")
 	for _, dir := range []string{theirs, ours} {
 		if err := errors.Join(os.Mkdir(dir, 0o700), os.Chmod(dir, 0o777)); err != nil {

@@ -12,7 +12,11 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/skep-dev/skep/test/harness/command"
+	"github.com/skep-dev/skep/test/harness/leaks"
+	"github.com/skep-dev/skep/test/harness/need"
 )
+
+func TestMain(m *testing.M) { leaks.Main(m) }
 
 // fileSystem is what a folder lies on.
 func fileSystem(t *testing.T, dir string) unix.Statfs_t {
@@ -28,9 +32,7 @@ func fileSystem(t *testing.T, dir string) unix.Statfs_t {
 // namespace whose folder is shared with that of a container, as bidirectional
 // propagation has it.
 func TestABPFFileSystemIsMountedOnceForTheNodeToo(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("SKIPPED: mounting needs root")
-	}
+	need.Kernel(t)
 	binary, dir := command.Build(t, "skep-agent"), t.TempDir()
 	// The thread ends with the test, and its namespace with it.
 	runtime.LockOSThread()

@@ -20,13 +20,15 @@ import (
 
 	"github.com/skep-dev/skep/policies"
 	"github.com/skep-dev/skep/schemas"
+	"github.com/skep-dev/skep/test/harness/leaks"
+	"github.com/skep-dev/skep/test/harness/need"
 )
 
 // TestMain makes the test binary the command skep-demo, and the child processes of it.
 func TestMain(m *testing.M) {
 	schemas.MaybeRenderChild()
 	policies.MaybeWorkerChild()
-	testscript.Main(m, map[string]func(){"skep-demo": main})
+	testscript.Main(leaks.M{M: m}, map[string]func(){"skep-demo": main})
 }
 
 // TestCommands runs every script of testdata.
@@ -38,7 +40,7 @@ func TestCommands(t *testing.T) {
 			e.Setenv("NO_COLOR", "1")
 			return nil
 		},
-		Condition: func(cond string) (bool, error) { return cond == "root" && os.Geteuid() == 0, nil },
+		Condition: func(cond string) (bool, error) { return cond == "root" && leaks.Isolated(), nil },
 	})
 }
 
@@ -46,9 +48,7 @@ func TestCommands(t *testing.T) {
 // writes to disk goes to the folder that is returned.
 func demoProcess(t *testing.T, args ...string) (cmd *exec.Cmd, folder string) {
 	t.Helper()
-	if os.Geteuid() != 0 {
-		t.Skip("SKIPPED: the demo loads programs into the kernel and needs root")
-	}
+	need.Kernel(t)
 	self, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)

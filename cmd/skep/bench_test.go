@@ -13,15 +13,14 @@ import (
 	"github.com/skep-dev/skep/image/registry"
 	"github.com/skep-dev/skep/test/fixture/programs"
 	"github.com/skep-dev/skep/test/harness/command"
+	"github.com/skep-dev/skep/test/harness/need"
 )
 
 // BenchmarkResident reports the resident memory of skep run with ten
 // applications loaded, read from /proc once it is at rest, and the memory that
 // is its own rather than pages of its binary.
 func BenchmarkResident(b *testing.B) {
-	if os.Geteuid() != 0 {
-		b.Skip("SKIPPED: loading programs into the kernel needs root")
-	}
+	need.Kernel(b)
 	const applications = 10
 	dir := b.TempDir()
 	client, err := registry.NewClient(registry.Options{})

@@ -20,6 +20,7 @@ import (
 	"github.com/skep-dev/skep/cmd/skep/internal/images"
 	"github.com/skep-dev/skep/nodemode"
 	"github.com/skep-dev/skep/signing/sign"
+	"github.com/skep-dev/skep/test/harness/need"
 )
 
 // skepProcess is this binary as the command skep, in a folder of its own.
@@ -128,9 +129,7 @@ func TestInterruptEndsReadingStandardInput(t *testing.T) {
 
 // TestRunSaysWhatStaysLoaded: whoever stops it may take its programs for gone.
 func TestRunSaysWhatStaysLoaded(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("SKIPPED: skep run needs root")
-	}
+	need.Kernel(t)
 	dir := t.TempDir()
 	pins := "/sys/fs/bpf/skep-stop-" + strings.ToLower(rand.Text())
 	t.Cleanup(func() { _ = os.RemoveAll(pins) })

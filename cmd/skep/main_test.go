@@ -32,6 +32,7 @@ import (
 	"github.com/skep-dev/skep/policies"
 	"github.com/skep-dev/skep/schemas"
 	"github.com/skep-dev/skep/test/fixture/programs"
+	"github.com/skep-dev/skep/test/harness/leaks"
 )
 
 // TestMain makes the test binary the command skep for scripts, and the renderer
@@ -39,7 +40,7 @@ import (
 func TestMain(m *testing.M) {
 	schemas.MaybeRenderChild()
 	policies.MaybeWorkerChild()
-	testscript.Main(m, map[string]func(){"skep": main, "kubectl-skep": main})
+	testscript.Main(leaks.M{M: m}, map[string]func(){"skep": main, "kubectl-skep": main})
 }
 
 // TestCommands runs every script of testdata. A script may say "object NAME",
@@ -66,7 +67,7 @@ func TestCommands(t *testing.T) {
 			e.Defer(func() { _ = os.RemoveAll(pins) })
 			return nil
 		},
-		Condition: func(cond string) (bool, error) { return cond == "root" && os.Geteuid() == 0, nil },
+		Condition: func(cond string) (bool, error) { return cond == "root" && leaks.Isolated(), nil },
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
 			"object":   object,
 			"cut":      cutShort,

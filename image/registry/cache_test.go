@@ -21,6 +21,7 @@ import (
 	"github.com/skep-dev/skep/image"
 	"github.com/skep-dev/skep/image/disk"
 	"github.com/skep-dev/skep/test/fixture/images"
+	"github.com/skep-dev/skep/test/harness/need"
 )
 
 // padded is an object of about that many bytes that does not compress.
@@ -114,9 +115,7 @@ func TestForgedCacheLeadsNowhereElse(t *testing.T) {
 }
 
 func TestFullDisk(t *testing.T) {
-	if os.Getuid() != 0 {
-		t.Skip("SKIPPED: mounting a small tmpfs takes root")
-	}
+	need.Root(t)
 	dir := t.TempDir()
 	if err := syscall.Mount("tmpfs", dir, "tmpfs", 0, "size=256k"); err != nil {
 		t.Skipf("SKIPPED: no tmpfs to be had: %v", err)

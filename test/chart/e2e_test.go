@@ -19,6 +19,8 @@ import (
 
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/test/fixture/programs"
+	"github.com/skep-dev/skep/test/harness/leaks"
+	"github.com/skep-dev/skep/test/harness/need"
 )
 
 func TestTheChartCarriesAnApplicationIntoTheKernelAndOut(t *testing.T) {
@@ -44,9 +46,9 @@ func TestTheChartCarriesAnApplicationIntoTheKernelAndOut(t *testing.T) {
 	i.until("the application to be sealed", func() error {
 		return admin.Get(t.Context(), client.ObjectKey{Name: string(app.UID)}, &v1alpha1.BpfIntent{})
 	})
-	if os.Geteuid() != 0 {
+	if !leaks.Isolated() {
 		i.stop(controller)
-		t.Skip("SKIPPED: the rest loads programs, which needs root")
+		need.Kernel(t)
 	}
 	i.loads(app, controller)
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/skep-dev/skep/controller"
 	"github.com/skep-dev/skep/test/harness/controlplane"
+	"github.com/skep-dev/skep/test/harness/leaks"
 )
 
 // plane is shared by the package's tests; nothing of Skep's is in it but what
@@ -21,12 +22,15 @@ var (
 	admin client.Client
 )
 
-func TestMain(m *testing.M) { os.Exit(run(m)) }
+func TestMain(m *testing.M) { os.Exit(leaks.Run(func() int { return run(m) })) }
 
 func run(m *testing.M) int {
 	ctx := context.Background()
-	var err error
-	if plane, err = controlplane.Start(ctx, controlplane.Options{WithoutCRDs: true}); err != nil {
+	err := controlplane.Network()
+	if err == nil {
+		plane, err = controlplane.Start(ctx, controlplane.Options{WithoutCRDs: true})
+	}
+	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}

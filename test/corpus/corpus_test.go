@@ -41,6 +41,7 @@ import (
 	"github.com/skep-dev/skep/test/fixture/userbinary"
 	"github.com/skep-dev/skep/test/harness/events"
 	"github.com/skep-dev/skep/test/harness/leaks"
+	"github.com/skep-dev/skep/test/harness/need"
 )
 
 func TestMain(m *testing.M) {
@@ -412,7 +413,7 @@ func (n *node) cause(status agent.ApplicationStatus) {
 	n.t.Helper()
 	events.Frame(n.t, device)
 	events.Frame(n.t, peer)
-	events.InCgroup(n.t, filepath.Join(cgroupRoot(), cgroup))
+	events.InCgroup(n.t, filepath.Join(leaks.CgroupRoot(), cgroup))
 	events.Dial(n.t.Context(), "udp4", "127.0.0.1:9")
 	for range 3 {
 		_, _ = unix.Getpgid(os.Getpid())
@@ -452,17 +453,10 @@ func testRun() error {
 	return errors.Join(err, p.Close())
 }
 
-func cgroupRoot() string {
-	if _, err := os.Stat("/sys/fs/cgroup/unified/cgroup.procs"); err == nil {
-		return "/sys/fs/cgroup/unified"
-	}
-	return "/sys/fs/cgroup"
-}
-
 // furnish makes what programs of the corpus are attached to.
 func furnish(t *testing.T) {
 	t.Helper()
-	dir := filepath.Join(cgroupRoot(), cgroup)
+	dir := filepath.Join(leaks.CgroupRoot(), cgroup)
 	nop := []byte{0x90, 0x90, 0x90}
 	body := userbinary.Make([]userbinary.Function{
 		{Name: "work_one", Code: nop, Probes: []userbinary.Probe{{Provider: "skep", Name: "one", Args: "8@$7"}}}, {Name: "work_two", Code: nop},
@@ -552,9 +546,7 @@ func hasAll(t *testing.T) bool {
 }
 
 func TestObjectsThatLoadByThemselvesFire(t *testing.T) {
-	if !leaks.Isolated() {
-		t.Skip("SKIPPED: needs root and a kernel to load into")
-	}
+	need.Kernel(t)
 	furnish(t)
 	n, whole := newNode(t), hasAll(t)
 	counts := map[string]int{}

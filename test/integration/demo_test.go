@@ -20,6 +20,7 @@ import (
 	"github.com/skep-dev/skep/demo/story"
 	"github.com/skep-dev/skep/test/fixture/programs"
 	"github.com/skep-dev/skep/test/harness/command"
+	"github.com/skep-dev/skep/test/harness/need"
 )
 
 // demoEnv has TestDemo tell what it does: make demo-cluster sets it.
@@ -37,7 +38,7 @@ type show struct {
 // TestDemo is the show of make demo-cluster: three nodes, from kubectl apply to
 // counted packets and back to nothing. What it shows is tested by showing it.
 func TestDemo(t *testing.T) {
-	needRoot(t)
+	need.Kernel(t)
 	s := &show{Narrator: story.Narrator{Out: io.Discard}, cluster: newCluster(t), files: t.TempDir()}
 	if os.Getenv(demoEnv) != "" {
 		info, err := os.Stdout.Stat()

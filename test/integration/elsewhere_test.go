@@ -18,12 +18,13 @@ import (
 
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/test/fixture/programs"
+	"github.com/skep-dev/skep/test/harness/need"
 )
 
 // TestWhatGoesWrongElsewhere holds Skep to what other operators of eBPF programs
 // get wrong: see the prior art that the design cites.
 func TestWhatGoesWrongElsewhere(t *testing.T) {
-	needRoot(t)
+	need.Kernel(t)
 	c := newCluster(t)
 	machines, _ := c.begin(1)
 	m := machines[0]

@@ -31,6 +31,7 @@ import (
 	"github.com/skep-dev/skep/test/fixture/programs"
 	"github.com/skep-dev/skep/test/harness/controlplane"
 	fluxcd "github.com/skep-dev/skep/test/harness/flux"
+	"github.com/skep-dev/skep/test/harness/need"
 )
 
 // gitopsEnv has the tests of Flux run: make test-gitops sets it.
@@ -50,7 +51,7 @@ func newGitops(t testing.TB, change ...func(*controller.Options)) *gitops {
 	if os.Getenv(gitopsEnv) == "" {
 		t.Skip("SKIPPED: tests with Flux's controllers are run by make test-gitops")
 	}
-	needRoot(t)
+	need.Kernel(t)
 	fluxcd.Need(t)
 	plane, err := controlplane.Start(t.Context(), controlplane.Options{})
 	if err != nil {

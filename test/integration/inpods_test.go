@@ -12,6 +12,7 @@ import (
 
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/test/fixture/programs"
+	"github.com/skep-dev/skep/test/harness/need"
 )
 
 // connectsOfPods is an application of a namespace, as a user writes it.
@@ -28,7 +29,7 @@ spec:
 // no more, and the agent of a node without a container runtime says what to set. What runs in pods
 // is a test of the whole cluster.
 func TestAnApplicationInPodsSaysWhatTheNodeLacks(t *testing.T) {
-	needRoot(t)
+	need.Kernel(t)
 	c := newCluster(t)
 	nodes, _ := c.begin(1)
 	c.create(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "team-a"}})

@@ -27,6 +27,7 @@ import (
 	"github.com/skep-dev/skep/test/harness/command"
 	"github.com/skep-dev/skep/test/harness/controlplane"
 	"github.com/skep-dev/skep/test/harness/deployment"
+	"github.com/skep-dev/skep/test/harness/need"
 )
 
 // ownCluster is a cluster whose control plane may be killed.
@@ -376,7 +377,7 @@ func (s *turns) over() {
 // other, as a power cut does. Every node counts every packet meanwhile, and what
 // is asked for while a part is dead is there once it is back.
 func TestEachPartIsKilledInTurn(t *testing.T) {
-	needRoot(t)
+	need.Kernel(t)
 	s := newTurns(t)
 	s.killLeader()
 	s.killAgent()

@@ -23,6 +23,7 @@ import (
 	"github.com/skep-dev/skep/test/fixture/supply"
 	"github.com/skep-dev/skep/test/harness/await"
 	"github.com/skep-dev/skep/test/harness/controlplane"
+	"github.com/skep-dev/skep/test/harness/leaks"
 )
 
 // shared is the control plane of all tests that do not stop it.
@@ -39,12 +40,15 @@ func TestMain(m *testing.M) {
 		}
 		return
 	}
-	os.Exit(run(m))
+	os.Exit(leaks.Run(func() int { return run(m) }))
 }
 
 func run(m *testing.M) int {
-	var err error
-	if shared, err = controlplane.Start(context.Background(), controlplane.Options{}); err != nil {
+	err := controlplane.Network()
+	if err == nil {
+		shared, err = controlplane.Start(context.Background(), controlplane.Options{})
+	}
+	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}

@@ -30,6 +30,7 @@ import (
 	"github.com/skep-dev/skep/test/fixture/programs"
 	"github.com/skep-dev/skep/test/harness/command"
 	"github.com/skep-dev/skep/test/harness/deployment"
+	"github.com/skep-dev/skep/test/harness/need"
 )
 
 // machine is a node for real: a network and a mount namespace of its own, held
@@ -49,14 +50,6 @@ type machine struct {
 
 // bpffsOf is where a machine mounts its bpffs, in its own mount namespace.
 const bpffsOf = "/sys/fs/bpf"
-
-// needRoot skips a test where no nodes can be made.
-func needRoot(t testing.TB) {
-	t.Helper()
-	if os.Geteuid() != 0 {
-		t.Skip("SKIPPED: making nodes and loading programs needs root")
-	}
-}
 
 // begin is serve with a signer, team-a, and so many machines.
 func (c *cluster) begin(n int, change ...func(*controller.Options)) ([]*machine, func()) {
@@ -337,7 +330,7 @@ func (c *cluster) summary(app *v1alpha1.ClusterBpfApplication, want string) {
 
 // TestThreeNodes is the whole of cluster mode on this machine's kernel.
 func TestThreeNodes(t *testing.T) {
-	needRoot(t)
+	need.Kernel(t)
 	c := newCluster(t)
 	nodes, stop := c.begin(3)
 

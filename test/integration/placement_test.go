@@ -24,6 +24,7 @@ import (
 	"github.com/skep-dev/skep/controller/mirror"
 	"github.com/skep-dev/skep/intent"
 	"github.com/skep-dev/skep/test/fixture/programs"
+	"github.com/skep-dev/skep/test/harness/need"
 )
 
 // resident is a real agent in this process, on this kernel, and what is counted
@@ -159,7 +160,7 @@ func (r *resident) reported(app client.Object, want v1alpha1.NodeState) v1alpha1
 }
 
 func TestANodeThatLacksAHookIsToldSoAndItsAgentDoesNotTry(t *testing.T) {
-	needRoot(t)
+	need.Kernel(t)
 	c := newCluster(t)
 	served, _ := c.serve(t.TempDir())
 	c.conform()

@@ -15,6 +15,7 @@ import (
 	"github.com/skep-dev/skep/intent"
 	"github.com/skep-dev/skep/test/fixture/programs"
 	"github.com/skep-dev/skep/test/harness/command"
+	"github.com/skep-dev/skep/test/harness/need"
 )
 
 // owned are the objects of Skep's namespace that a controller makes.
@@ -81,7 +82,7 @@ func (m *machine) trusts() {
 // TestSkepIsRemovedAndInstalledAgain deletes what an installation consists of.
 // Programs stay, and what is applied afterwards takes their place.
 func TestSkepIsRemovedAndInstalledAgain(t *testing.T) {
-	needRoot(t)
+	need.Kernel(t)
 	c := newCluster(t)
 	t.Cleanup(func() {
 		for _, o := range c.owned() {

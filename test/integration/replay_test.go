@@ -10,6 +10,7 @@ import (
 
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/test/fixture/programs"
+	"github.com/skep-dev/skep/test/harness/need"
 )
 
 // stored is the BpfIntent of a name.
@@ -40,7 +41,7 @@ func (m *machine) says(what string, times int) {
 // TestReplayedIntentsMoveNothing has somebody who can write BpfIntents, past RBAC
 // and the admission policy, show agents and controller what was sealed before.
 func TestReplayedIntentsMoveNothing(t *testing.T) {
-	needRoot(t)
+	need.Kernel(t)
 	c := newCluster(t)
 	machines, stop := c.begin(1)
 	m := machines[0]

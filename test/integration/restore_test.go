@@ -14,6 +14,7 @@ import (
 
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/test/fixture/programs"
+	"github.com/skep-dev/skep/test/harness/need"
 )
 
 // backup copies etcd's data, as it lies on disk after a power cut.
@@ -43,7 +44,7 @@ func (c *cluster) restore(folder string) {
 }
 
 func TestAnOldBackupUnloadsNothingAndIsConvergedTo(t *testing.T) {
-	needRoot(t)
+	need.Kernel(t)
 	c := ownCluster(t)
 	machines, stop := c.begin(1)
 	m := machines[0]

@@ -17,13 +17,14 @@ import (
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/controller"
 	"github.com/skep-dev/skep/test/fixture/programs"
+	"github.com/skep-dev/skep/test/harness/need"
 )
 
 // TestADeadAgentHoldsNothingUpAndItsNodeCleansUpWhenItReturns kills one of two
 // agents. What is applied then is Ready without it, what is deleted is gone at
 // once, and what runs there runs until the agent is back.
 func TestADeadAgentHoldsNothingUpAndItsNodeCleansUpWhenItReturns(t *testing.T) {
-	needRoot(t)
+	need.Kernel(t)
 	c := newCluster(t)
 	nodes, _ := c.begin(2, func(o *controller.Options) {
 		o.Agents.Selector, o.Agents.Grace = labels.SelectorFromSet(agentLabels()), time.Millisecond

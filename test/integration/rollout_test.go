@@ -15,6 +15,7 @@ import (
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/intent"
 	"github.com/skep-dev/skep/test/fixture/programs"
+	"github.com/skep-dev/skep/test/harness/need"
 )
 
 // rollout is an application on five stand-in nodes, in the order in which
@@ -315,7 +316,7 @@ func TestAnUndoThatMayNotBeIsTold(t *testing.T) {
 
 // TestTheVerifierStopsARollout is a rollout on three real nodes.
 func TestTheVerifierStopsARollout(t *testing.T) {
-	needRoot(t)
+	need.Kernel(t)
 	c := newCluster(t)
 	nodes, _ := c.begin(3)
 	first, _ := c.Push("count:v1", programs.Object("xdp_count"), "team-a")

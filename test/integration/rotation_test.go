@@ -24,6 +24,7 @@ import (
 	"github.com/skep-dev/skep/intent"
 	"github.com/skep-dev/skep/test/fixture/programs"
 	"github.com/skep-dev/skep/test/harness/command"
+	"github.com/skep-dev/skep/test/harness/need"
 )
 
 // rotation is a key that is replaced while three nodes hold what it sealed.
@@ -167,7 +168,7 @@ func (r *rotation) rotated() {
 // TestAKeyIsRotatedWithoutAGapOnAnyNode replaces the sealing key while three
 // agents learn of it at three times, and things are asked for all the while.
 func TestAKeyIsRotatedWithoutAGapOnAnyNode(t *testing.T) {
-	needRoot(t)
+	need.Kernel(t)
 	r := newRotation(t)
 	former, err := intent.ParseKey(r.key)
 	if err != nil {

@@ -13,6 +13,7 @@ import (
 
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/test/fixture/programs"
+	"github.com/skep-dev/skep/test/harness/need"
 )
 
 // The applications of these tests, as a user writes them. The owner counts packets by XDP, and
@@ -110,7 +111,7 @@ func (m *machine) sharing(applications, programs int) {
 // TestAMapIsSharedByApplicationsOfACluster: in both orders in which they come and go, on three
 // nodes with the kernel of this machine.
 func TestAMapIsSharedByApplicationsOfACluster(t *testing.T) {
-	needRoot(t)
+	need.Kernel(t)
 	c := newCluster(t)
 	nodes, _ := c.begin(3)
 	xdp, _ := c.Push("owner:v1", programs.Object("xdp_count"), "team-a")

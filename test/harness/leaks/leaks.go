@@ -2,9 +2,10 @@
 // what they leave behind.
 //
 // As root, they run in a process of its own with a network namespace, a BPF file system and
-// a cgroup of its own. So what is found there after the tests is theirs: descriptors, pins,
-// links, mounts, network namespaces, cgroups and processes. A link that neither a descriptor
-// nor a pin holds is gone.
+// a cgroup of its own, and with the file systems that the machine has not mounted. So what is
+// found there after the tests is theirs: descriptors, pins, links, mounts, network namespaces,
+// cgroups and processes. A link that neither a descriptor nor a pin holds is gone. Nothing
+// stays mounted on the machine.
 package leaks
 
 import (
@@ -24,32 +25,48 @@ import (
 	"testing"
 	"time"
 
+	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 )
 
-// isolated is the environment variable of the process that tests run in: fresh, and inside
-// for those that tests start.
+// isolated is the environment variable of the process that tests run in: fresh, inside
+// for those that tests start, and forbidden where the machine forbids namespaces.
 const (
-	isolated = "SKEP_TEST_ISOLATED"
-	fresh    = "fresh"
-	inside   = "inside"
+	isolated  = "SKEP_TEST_ISOLATED"
+	fresh     = "fresh"
+	inside    = "inside"
+	forbidden = "forbidden"
 )
 
-// bpffs is where the tests have a BPF file system of their own.
-const bpffs = "/sys/fs/bpf"
+// The places of the file systems that tests have.
+const (
+	bpffs   = "/sys/fs/bpf"
+	tracefs = "/sys/kernel/tracing"
+	unified = "/sys/fs/cgroup"
+)
 
 // grace is how long the tests' goroutines may take to let go of what they have.
 const grace = 10 * time.Second
 
 // Isolated reports whether tests run as root in namespaces of their own. Others skip what
 // needs the kernel.
-func Isolated() bool { return os.Getenv(isolated) != "" }
+func Isolated() bool { return os.Getenv(isolated) == fresh || os.Getenv(isolated) == inside }
+
+// Forbidden reports whether the machine forbids namespaces and mounts even to root, as
+// containers do.
+func Forbidden() bool { return os.Getenv(isolated) == forbidden }
 
 // Main is what a package's TestMain does. It never returns.
-func Main(m *testing.M) { Run(m.Run) }
+func Main(m *testing.M) { os.Exit(Run(m.Run)) }
 
-// Run is Main for tests that need something around them.
-func Run(tests func() int) {
+// M is a testing.M whose tests run as those of Main, for who runs it by an interface.
+type M struct{ *testing.M }
+
+// Run runs the tests, and returns their exit code.
+func (m M) Run() int { return Run(m.M.Run) }
+
+// Run is Main for tests that need something around them. It returns the exit code.
+func Run(tests func() int) int {
 	var code int
 	var err error
 	switch state := os.Getenv(isolated); {
@@ -58,17 +75,25 @@ func Run(tests func() int) {
 	case state == "" && os.Geteuid() == 0:
 		code, err = isolate()
 	default:
-		code = tests()
+		return tests()
 	}
-	if errors.Is(err, unix.EPERM) && !Isolated() {
-		fmt.Fprintln(os.Stderr, "*** NO NAMESPACES: this machine forbids them even to root; tests of the kernel are SKIPPED ***")
-		code, err = tests(), nil
+	if isForbidden(err) {
+		fmt.Fprintf(os.Stderr, "*** NO NAMESPACES: this machine forbids them even to root; tests of the kernel are SKIPPED: %v ***\n", err)
+		if err = os.Setenv(isolated, forbidden); err == nil {
+			return tests()
+		}
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "leaks:", err)
 		code = max(code, 1)
 	}
-	os.Exit(code)
+	return code
+}
+
+// isForbidden reports whether the kernel refused namespaces or file systems as it does in a
+// container, or has none.
+func isForbidden(err error) bool {
+	return slices.ContainsFunc([]error{unix.EPERM, unix.EACCES, unix.ENODEV, unix.ENOSYS, unix.EROFS}, func(e error) bool { return errors.Is(err, e) })
 }
 
 // NetworkNamespace gives the test's thread a network namespace of its own, until the test
@@ -94,30 +119,45 @@ func NetworkNamespace(t testing.TB) {
 	}
 }
 
-// isolate runs this program again, in namespaces and a cgroup of its own.
-func isolate() (int, error) {
+// isolate runs this program again, in namespaces and a cgroup of its own. The file systems
+// are mounted by a thread that ends with this function, in a namespace that the process
+// inherits from it: its cgroup has to be made before it starts.
+func isolate() (code int, err error) {
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		runtime.LockOSThread()
+		if err = mountMissing(); err == nil {
+			code, err = again()
+		}
+	}()
+	<-done
+	return code, err
+}
+
+// again runs this program in a cgroup of its own, in the mount namespace of the thread.
+func again() (int, error) {
+	root := CgroupRoot()
+	own := filepath.Join(root, "skep-test-"+strconv.Itoa(os.Getpid()))
+	if err := os.Mkdir(own, 0o755); err != nil {
+		return 1, err
+	}
+	defer removeCgroups(own)
+	dir, err := os.Open(own)
+	if err != nil {
+		return 1, err
+	}
+	defer func() { _ = dir.Close() }()
 	self := exec.CommandContext(context.Background(), "/proc/self/exe", os.Args[1:]...)
 	self.Env = append(os.Environ(), isolated+"="+fresh)
 	self.Stdin, self.Stdout, self.Stderr = os.Stdin, os.Stdout, os.Stderr
 	// The namespaces are unshared after the process came into its cgroup, which so is the root
-	// of its cgroup namespace.
+	// of its cgroup namespace. This thread keeps its own mounts, to remove the cgroup.
 	self.SysProcAttr = &syscall.SysProcAttr{
 		Cloneflags: syscall.CLONE_NEWNET, Unshareflags: syscall.CLONE_NEWNS | syscall.CLONE_NEWCGROUP, Pdeathsig: syscall.SIGKILL,
+		UseCgroupFD: true, CgroupFD: int(dir.Fd()),
 	}
-	if root := cgroup2(); root != "" {
-		own := filepath.Join(root, "skep-test-"+strconv.Itoa(os.Getpid()))
-		if err := os.Mkdir(own, 0o755); err != nil {
-			return 1, err
-		}
-		defer removeCgroups(own)
-		dir, err := os.Open(own)
-		if err != nil {
-			return 1, err
-		}
-		defer func() { _ = dir.Close() }()
-		self.SysProcAttr.UseCgroupFD, self.SysProcAttr.CgroupFD = true, int(dir.Fd())
-	}
-	err := self.Run()
+	err = self.Run()
 	var exit *exec.ExitError
 	if errors.As(err, &exit) && exit.Exited() {
 		return exit.ExitCode(), nil
@@ -125,9 +165,35 @@ func isolate() (int, error) {
 	return 0, err
 }
 
-// cgroup2 is where cgroup2 is mounted; empty where it is not.
-func cgroup2() string {
-	for _, root := range []string{"/sys/fs/cgroup/unified", "/sys/fs/cgroup"} {
+// mountMissing gives the thread a mount namespace with what tests of the kernel read and
+// write: a BPF file system of their own, and tracefs and cgroup2 where there is none.
+func mountMissing() error {
+	err := unix.Unshare(unix.CLONE_NEWNS)
+	if err == nil {
+		err = unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, "")
+	}
+	if err != nil {
+		return fmt.Errorf("make mount namespace: %w", err)
+	}
+	missing := map[string]string{bpffs: "bpf"}
+	if _, err := os.Stat(filepath.Join(tracefs, "events")); err != nil {
+		missing[tracefs] = "tracefs"
+	}
+	if CgroupRoot() == "" {
+		missing[unified] = "cgroup2"
+	}
+	for dir, kind := range missing {
+		if err := unix.Mount(kind, dir, kind, 0, ""); err != nil {
+			return fmt.Errorf("mount %s for tests: %w", dir, err)
+		}
+	}
+	return nil
+}
+
+// CgroupRoot is where cgroup2 is mounted: where tests are isolated, it is the root of their own
+// part of the hierarchy. It is empty where cgroup2 is not mounted.
+func CgroupRoot() string {
+	for _, root := range []string{filepath.Join(unified, "unified"), unified} {
 		if _, err := os.Stat(filepath.Join(root, "cgroup.procs")); err == nil {
 			return root
 		}
@@ -157,7 +223,7 @@ func folders(root string) []string {
 
 // check runs the tests and looks for what is there after them and was not before.
 func check(tests func() int) (int, error) {
-	if err := errors.Join(mount(), os.Setenv(isolated, inside)); err != nil {
+	if err := errors.Join(settle(), os.Setenv(isolated, inside)); err != nil {
 		return 1, err
 	}
 	before := held()
@@ -184,17 +250,23 @@ func check(tests func() int) (int, error) {
 	return 1, fmt.Errorf("the tests left behind:\n  %s", strings.Join(left, "\n  "))
 }
 
-// mount gives the process a BPF file system and a view of its cgroup alone.
-func mount() error {
-	err := unix.Mount("bpf", bpffs, "bpf", 0, "")
-	if root := cgroup2(); root != "" && err == nil {
-		// The kernel mounts a file system on itself not twice.
-		if err = unix.Unmount(root, unix.MNT_DETACH); err == nil {
-			err = unix.Mount("cgroup2", root, "cgroup2", 0, "")
-		}
+// settle gives the process a view of its cgroup alone, and a loopback interface that is up.
+func settle() error {
+	root := CgroupRoot()
+	// The kernel mounts a file system on itself not twice.
+	err := unix.Unmount(root, unix.MNT_DETACH)
+	if err == nil {
+		err = unix.Mount("cgroup2", root, "cgroup2", 0, "")
 	}
 	if err != nil {
-		return fmt.Errorf("mount file systems for tests: %w", err)
+		return fmt.Errorf("mount the tests' cgroup: %w", err)
+	}
+	lo, err := netlink.LinkByName("lo")
+	if err == nil {
+		err = netlink.LinkSetUp(lo)
+	}
+	if err != nil {
+		return fmt.Errorf("set up the loopback interface: %w", err)
 	}
 	return nil
 }
@@ -240,7 +312,7 @@ func pins() map[string]bool {
 
 func cgroups() map[string]bool {
 	found := map[string]bool{}
-	if root := cgroup2(); root != "" {
+	if root := CgroupRoot(); root != "" {
 		for _, dir := range folders(root) {
 			found["cgroup "+dir] = true
 		}

@@ -43,8 +43,8 @@ func TestWhatIsLeftIsNamed(t *testing.T) {
 			fatal(t, m.Close())
 			return func() error { return os.Remove("/sys/fs/bpf/left") }
 		},
-		"cgroup " + filepath.Join(cgroup2(), "left"): func(t *testing.T) func() error {
-			dir := filepath.Join(cgroup2(), "left")
+		"cgroup " + filepath.Join(CgroupRoot(), "left"): func(t *testing.T) func() error {
+			dir := filepath.Join(CgroupRoot(), "left")
 			fatal(t, os.Mkdir(dir, 0o755))
 			return func() error { return os.Remove(dir) }
 		},

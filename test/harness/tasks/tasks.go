@@ -19,6 +19,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/skep-dev/skep/test/harness/leaks"
+	"github.com/skep-dev/skep/test/harness/need"
 )
 
 // child is the environment variable of a process that does what it is told to.
@@ -180,20 +181,11 @@ func (p *Task) Moves(cgroup string) {
 	}
 }
 
-// Root is where cgroup2 is mounted. Where it is not, and where tests may not use the kernel,
-// the test is skipped.
+// Root is where cgroup2 is mounted. Where tests may not use the kernel, the test is skipped.
 func Root(t testing.TB) string {
 	t.Helper()
-	if !leaks.Isolated() {
-		t.Skip("SKIPPED: needs root and a kernel to load into")
-	}
-	for _, root := range []string{"/sys/fs/cgroup/unified", "/sys/fs/cgroup"} {
-		if _, err := os.Stat(filepath.Join(root, "cgroup.procs")); err == nil {
-			return root
-		}
-	}
-	t.Skip("SKIPPED: cgroup2 is not mounted")
-	return ""
+	need.Kernel(t)
+	return need.Cgroup(t)
 }
 
 // Cgroup makes a cgroup below the root, or below another one, until the test ends.

@@ -1,0 +1,168 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/skep-dev/skep/test/harness/containerd"
+	"github.com/skep-dev/skep/test/harness/flux"
+)
+
+// module is the path of the module under test.
+const module = "github.com/skep-dev/skep/"
+
+// longest are the packages whose tests take longest. They begin first, so that none of them
+// runs alone at the end.
+func longest() []string {
+	return []string{"test/e2e", "test/kernel", "test/integration", "agent", "test/integration/admission", "test/chart", "gate", "cmd/skep"}
+}
+
+// concurrent are the packages with goroutines of ours that share memory. The race detector
+// would find nothing in the others and triple their time; what they have in common with
+// these, it sees in the tests of these. RACE=all runs it over all.
+func concurrent() []string {
+	return []string{
+		"agent", "agent/act", "agent/admission", "agent/attach", "agent/calls", "agent/chain", "agent/clsact", "agent/containers", "agent/functions",
+		"agent/guard", "agent/kernel", "agent/kube", "agent/live", "agent/loads", "agent/metrics", "agent/nri", "agent/objects", "agent/process",
+		"agent/starts", "agent/targets", "confined", "controller", "controller/...", "gate", "image/...", "kubeauth", "limit", "listen",
+		"nodemode", "nodemode/source", "policies", "recent", "signing",
+	}
+}
+
+// pure are the packages whose tests read nothing but files of the module, and do the same on
+// every machine: their results may come from go test's cache. test/arch checks what they import.
+func pure() []string {
+	return []string{}
+}
+
+// machine is what a plan depends on.
+type machine struct {
+	root, compiler, kernels, cluster, containerd, flux bool
+}
+
+// look finds out what this machine has.
+func look() machine {
+	_, noContainerd := containerd.Folder()
+	_, noFlux := flux.Folder()
+	return machine{
+		root: os.Geteuid() == 0, compiler: has("gcc") || has("cc"), kernels: has("qemu-system-x86_64", "xz", "apt-cache", "dpkg"),
+		cluster:    has("/usr/bin/containerd", "/usr/sbin/runc", "/usr/sbin/nft", "/usr/lib/cni/bridge", "/usr/sbin/ip", "/etc/ssl/certs/ca-certificates.crt"),
+		containerd: noContainerd == nil, flux: noFlux == nil,
+	}
+}
+
+// has reports whether the machine has all these programs, by name or path, or files.
+func has(names ...string) bool {
+	return !slices.ContainsFunc(names, func(name string) bool {
+		if strings.HasPrefix(name, "/") {
+			_, err := os.Stat(name)
+			return err != nil
+		}
+		_, err := exec.LookPath(name)
+		return err != nil
+	})
+}
+
+// step is one call of go test.
+type step struct {
+	args, env, packages []string
+}
+
+// alone is the step for packages that failed: one after the other.
+func (s step) alone() step {
+	s.args = append(slices.Clone(s.args), "-count=1", "-p=1")
+	return s
+}
+
+// plan is what runs, in order, and what is left out, a line each.
+type plan struct {
+	steps   []step
+	leftOut []string
+}
+
+// newPlan decides what runs on a machine.
+func newPlan(o options, m machine, packages []string) plan {
+	var p plan
+	var env []string
+	suite := func(wanted, can bool, variable, otherwise string) {
+		switch {
+		case wanted && can:
+			env = append(env, variable)
+		case wanted:
+			p.leftOut = append(p.leftOut, "*** "+otherwise+" ***")
+		}
+	}
+	suite(true, m.root, "", "NOT ROOT: tests that load programs into the kernel are SKIPPED. Run them with: sudo make test")
+	suite(o.kernels != "", m.root && m.kernels, "SKEP_VM_KERNELS="+o.kernels,
+		"NO VIRTUAL MACHINES: the kernels of Debian are LEFT OUT. They need root and: apt-get install qemu-system-x86 xz-utils")
+	suite(o.e2e == "auto", m.root && m.cluster, "SKEP_E2E=1",
+		"NO CLUSTER: test/e2e is LEFT OUT. It needs root and: apt-get install containerd runc containernetworking-plugins nftables iproute2 ca-certificates")
+	suite(o.gitops == "auto", m.root && m.flux, "SKEP_GITOPS=1", "NO FLUX: the tests with its controllers are SKIPPED. They need root and: make flux")
+	suite(o.e2e == "auto" && m.cluster, m.containerd, "",
+		"NO CONTAINERD 2: pods run on the containerd of Debian, and NRI is NOT TESTED. Build it with: make containerd")
+	suite(o.race != "none", m.compiler, "", "NO RACE DETECTOR: it needs a C compiler: apt-get install gcc libc6-dev")
+	env = slices.DeleteFunc(env, func(v string) bool { return v == "" })
+	if !m.compiler {
+		o.race = "none"
+	}
+	p.steps = steps(o, env, packages)
+	return p
+}
+
+// steps are the calls of go test for the packages.
+func steps(o options, env, packages []string) []step {
+	var cached, raced, plain []string
+	for _, name := range packages {
+		switch {
+		case o.race == "all", o.race == "ours" && within(name, concurrent()):
+			raced = append(raced, name)
+		case within(name, pure()):
+			cached = append(cached, name)
+		default:
+			plain = append(plain, name)
+		}
+	}
+	common := append([]string{"-timeout=45m", "-p=" + strconv.Itoa(o.atOnce)}, o.flags...)
+	all := []step{
+		{append([]string{"-count=1"}, common...), env, plain},
+		{append([]string{"-race", "-count=1"}, common...), append(slices.Clone(env), "CGO_ENABLED=1"), raced},
+		{common, env, cached},
+	}
+	return slices.DeleteFunc(all, func(s step) bool { return len(s.packages) == 0 })
+}
+
+// within reports whether the rows name a package, or a folder above it by /... .
+func within(name string, rows []string) bool {
+	name = strings.TrimPrefix(name, module)
+	return slices.ContainsFunc(rows, func(row string) bool {
+		folder, all := strings.CutSuffix(row, "...")
+		return name == row || all && strings.HasPrefix(name, folder)
+	})
+}
+
+// list returns the packages of patterns, those first that take longest.
+func list(ctx context.Context, patterns []string) ([]string, error) {
+	if len(patterns) == 0 {
+		patterns = []string{"./..."}
+	}
+	cmd := exec.CommandContext(ctx, "go", append([]string{"list"}, patterns...)...)
+	cmd.Stderr = os.Stderr
+	out, err := cmd.Output()
+	if err != nil {
+		return nil, fmt.Errorf("list packages: %w", err)
+	}
+	found := strings.Fields(string(out))
+	place := func(name string) int {
+		if i := slices.Index(longest(), strings.TrimPrefix(name, module)); i >= 0 {
+			return i
+		}
+		return len(longest())
+	}
+	slices.SortStableFunc(found, func(a, b string) int { return place(a) - place(b) })
+	return found, nil
+}
