@@ -17,14 +17,17 @@ BENCHCOUNT ?= 6
 BENCHOUT ?= dist/bench.txt
 # How long fuzz runs each target, as a duration or a number of inputs: 10s, 5000x.
 FUZZTIME ?= 30s
-# The packages whose tests take longest. They begin first, so that none of them runs alone at the end.
-LONGEST := ./test/integration ./agent ./test/integration/admission ./test/chart
-# The packages whose tests do one thing after the other, or only start processes. The race detector would find nothing in
-# them and triple their time; what they have in common with others, it sees in the tests of those.
-SEQUENTIAL := ./agent/cgrouplsm ./agent/clsact ./agent/rtnl ./api/... ./bytecode/... ./convert/... ./hook/... ./intent/... ./release/... ./schemas/... ./test/arch ./test/argocd ./test/chart ./test/docs ./cmd/skep/internal/migrate
-RACED = $(filter-out $(shell go list $(SEQUENTIAL)),$(shell go list $(LONGEST) && go list ./...))
-# How many packages test-race tests at once: the longest wait for a cluster half of their time.
+# What make test runs beside the packages' own tests. RACE=ours has the packages with goroutines of ours run under
+# the race detector, RACE=all every package. KERNELS=6.12 has the tests of hooks run on that kernel of Debian's, too,
+# in a virtual machine: see test-kernels. E2E=no and GITOPS=no leave out what else runs wherever the machine can.
+RACE ?= none
+KERNELS ?=
+E2E ?= auto
+GITOPS ?= auto
+# How many packages run at once: the longest wait for a cluster half of their time.
 ATONCE ?= $(shell echo $$(($$(nproc) * 3 / 2)))
+# Until when packages that fail run once more, from the start of the run. What passes then is printed as FLAKY.
+AGAIN ?= 0s
 # Flags for the demo, such as ARGS=--keep.
 ARGS ?=
 # Where images and release push to, such as PUSH=registry.example.com/team.
@@ -35,8 +38,6 @@ VERSION ?=
 KEY ?=
 BUILDER ?=
 FOLDER ?=
-# Kernels that test-kernels runs on: own is this machine's, the others are Debian's.
-KERNELS ?= own,6.1,6.12
 # UPDATE=1 has test-kernels write what it sees of each hook to hook/conformance.
 UPDATE ?=
 # Architecture of the nodes that images are for, such as ARCH=arm64; this
@@ -44,7 +45,7 @@ UPDATE ?=
 ARCH ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help build bin/skep bin/skep-demo images cut release demo demo-cluster containerd flux assets test test-integration test-gitops test-race test-e2e test-kernels test-arm64 corpus fuzz bench bench-cluster cosign generate verify lint fmt clean
+.PHONY: help build bin/skep bin/skep-demo images cut release demo demo-cluster containerd flux assets test test-integration test-gitops test-e2e test-kernels test-arm64 corpus fuzz bench bench-cluster cosign generate verify lint fmt clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -81,45 +82,23 @@ flux: ## Build Flux's source-controller and kustomize-controller that test-gitop
 
 assets: ## Build the Kubernetes, etcd and helm that tests run (minutes, once)
 	@go run ./test/harness/assets controlplane
-	@test -n "$$CI" || $(MAKE) --no-print-directory containerd
+	@test -n "$$CI" || test "$$(id -u)" != 0 || go run ./test/harness/assets containerd flux
 	@GOFLAGS= $(TOOL) -n helm >/dev/null
 
-test: assets ## Run every test; those that need the kernel need root
-	@$(NOTE_ROOT)
-	go test -timeout 25m $(TESTFLAGS) $(LONGEST) ./...
-	@if test "$$(id -u)" = 0; then $(MAKE) --no-print-directory test-gitops; fi
-	@if $(CAN_E2E); then $(MAKE) --no-print-directory test-e2e; fi
-	@$(NOTE_ROOT)
-	@$(CAN_E2E) || echo '*** NO CLUSTER: test-e2e is LEFT OUT. It needs root, containerd, runc, containernetworking-plugins and nftables. ***' >&2
+test: assets ## Run every test; those that need the kernel need root. RACE, KERNELS, E2E and GITOPS say what else
+	@$(SUITE) -race '$(RACE)' -kernels '$(KERNELS)' -e2e '$(E2E)' -gitops '$(GITOPS)' -again '$(AGAIN)'
 
 test-integration: assets ## Run the tests of a cluster alone: a real API server, three nodes of this kernel
-	@$(NOTE_ROOT)
-	go test -timeout 15m $(TESTFLAGS) ./test/harness/controlplane ./test/integration/... ./test/chart
+	@$(SUITE) -gitops no ./test/harness/controlplane ./test/integration/... ./test/chart
 
 test-gitops: assets ## Have a commit reach programs on three nodes by Flux's own controllers (root)
-	@test -n "$$CI" || $(MAKE) --no-print-directory flux
-	@$(NOTE_ROOT)
-	@$(NOTE_FLUX)
-	SKEP_GITOPS=1 go test -count 1 -timeout 15m $(TESTFLAGS) -run '^TestFlux' ./test/integration
-	@$(NOTE_FLUX)
-	@$(NOTE_ROOT)
-
-test-race: assets ## Run every test, under the race detector where it can find something (needs a C compiler)
-	@$(NOTE_ROOT)
-	@go test -timeout 25m $(TESTFLAGS) $(SEQUENTIAL); sequential=$$?; \
-	CGO_ENABLED=1 go test -race -p $(ATONCE) -timeout 40m $(TESTFLAGS) $(RACED) && exit $$sequential
-	@$(NOTE_ROOT)
+	@$(SUITE) -flags '-run ^TestFlux $(TESTFLAGS)' ./test/integration
 
 test-e2e: assets ## Install Skep into a real cluster of one node by the commands of docs/getting-started-cluster.md and docs/pods.md (root, containerd)
-	@$(NOTE_CONTAINERD)
-	SKEP_E2E=1 go test -count 1 -timeout $(E2E_TIMEOUT) $(TESTFLAGS) ./test/e2e
-	@$(NOTE_CONTAINERD)
+	@$(SUITE) ./test/e2e
 
-test-kernels: ## Run the tests of every hook on Linux 6.1 and 6.12 in virtual machines (qemu) and on this kernel
-	@$(NOTE_ROOT)
-	@($(CAN_VM)) || echo '$(NO_VM)' >&2
-	SKEP_UPDATE='$(UPDATE)' SKEP_VM_KERNELS="$$( ($(CAN_VM)) && echo '$(KERNELS)' || echo own)" go test -v -count 1 -timeout 25m ./test/kernel -run OtherKernels
-	@($(CAN_VM)) || echo '$(NO_VM)' >&2
+test-kernels: ## Run the tests of every hook on Linux 6.1 and 6.12 in virtual machines (qemu) and on this kernel, or on KERNELS
+	@SKEP_UPDATE='$(UPDATE)' $(SUITE) -kernels '$(or $(KERNELS),own,6.1,6.12)' -flags '-v -run OtherKernels $(TESTFLAGS)' ./test/kernel
 
 # The emulator gives tests neither BPF nor namespaces of their own: as no root, they do without.
 # Left out is what reads the types of the kernel that runs, which is one for another processor.
@@ -130,9 +109,7 @@ test-arm64: ## Run the tests that need no kernel for arm64, under qemu-user (min
 
 corpus: ## Run the objects of test/corpus, and some that nobody here wrote, on Linux 6.12 (qemu) and on this kernel
 	go run ./test/corpus/gather bin/corpus
-	@$(NOTE_ROOT)
-	@($(CAN_VM)) || echo '$(NO_VM)' >&2
-	SKEP_VM_PACKAGES=test/corpus SKEP_VM_TIMEOUT=40m SKEP_VM_KERNELS="$$( ($(CAN_VM)) && echo own,6.12 || echo own)" go test -v -count 1 -timeout 60m ./test/kernel -run OtherKernels
+	SKEP_VM_PACKAGES=test/corpus SKEP_VM_TIMEOUT=40m $(SUITE) -kernels own,6.12 -flags '-v -run OtherKernels -timeout 60m' ./test/kernel
 
 # Without a bound on it, the search for a smaller input of the same coverage takes
 # most of the time: one target ran 134 inputs a minute.
@@ -172,26 +149,7 @@ fmt: ## Format the Go code
 clean: ## Remove what the other targets built
 	rm -rf bin dist
 
-# test-e2e says itself what it lacks; test goes on without it.
-CAN_E2E = test "$$(id -u)" = 0 && ls /usr/bin/containerd /usr/sbin/runc /usr/sbin/nft /usr/lib/cni/bridge >/dev/null 2>&1
-
-# SKEP_E2E_LIVES=1000 takes longer.
-E2E_TIMEOUT ?= 25m
-
-# What CI has no time left to build, it takes where it is there: see .ci/run.
-NOTE_CONTAINERD = go run ./test/harness/assets -built containerd >/dev/null 2>&1 || \
-	echo '*** NO CONTAINERD 2: pods run on the containerd of Debian, and NRI is NOT TESTED. Build it with: make containerd ***' >&2
-
-NOTE_FLUX = go run ./test/harness/assets -built flux >/dev/null 2>&1 || \
-	echo '*** NO FLUX: the tests with its controllers are SKIPPED. Build them with: make flux ***' >&2
+SUITE = go run ./test/suite -p '$(ATONCE)' $(if $(TESTFLAGS),-flags '$(TESTFLAGS)')
 
 ARM64 ?= ./api/v1alpha1 ./hook/... ./bytecode/... ./image/... ./convert ./intent ./text \
 	./agent/plan ./agent/decide ./agent/history ./agent/targets ./agent/containers ./agent/functions ./agent/usdt ./agent/chain
-
-# test-kernels goes on without virtual machines.
-CAN_VM = for c in qemu-system-x86_64 xz apt-cache dpkg; do command -v $$c >/dev/null || exit 1; done
-NO_VM = *** NO VIRTUAL MACHINES: the kernels of Debian are LEFT OUT. They need Debian, qemu-system-x86 and xz-utils. ***
-
-# Kernel tests skip themselves where they may not load programs, and go test
-# shows that only with -v; so say it before and after.
-NOTE_ROOT = test "$$(id -u)" = 0 || echo '*** NOT ROOT: tests that load programs into the kernel are SKIPPED. Run them with: sudo make test ***' >&2

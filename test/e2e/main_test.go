@@ -19,6 +19,7 @@ import (
 
 	"github.com/skep-dev/skep/test/harness/containerd"
 	"github.com/skep-dev/skep/test/harness/controlplane"
+	"github.com/skep-dev/skep/test/harness/leaks"
 	"github.com/skep-dev/skep/test/harness/module"
 )
 
@@ -28,7 +29,9 @@ import (
 const (
 	stage      = "SKEP_E2E_STAGE"
 	stageFirst = "first"
-	stageTest  = "test"
+	// stageMounted has the file systems that the machine has not mounted.
+	stageMounted = "mounted"
+	stageTest    = "test"
 	// binaries names the folder of kubelet and the others, helm the path of helm.
 	binaries = "SKEP_E2E_BINARIES"
 	helm     = "SKEP_E2E_HELM"
@@ -54,12 +57,28 @@ func TestMain(m *testing.M) {
 		// The test says why it does not run.
 		os.Exit(m.Run())
 	}
-	code, err := around(context.Background())
+	var code int
+	err := mounted()
+	if err == nil {
+		code, err = around(context.Background())
+	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "e2e:", err)
 		code = 1
 	}
 	os.Exit(code)
+}
+
+// mounted runs this program again with the file systems that the machine has not mounted.
+func mounted() error {
+	if os.Getenv(stage) == stageMounted {
+		return nil
+	}
+	runtime.LockOSThread()
+	if err := errors.Join(leaks.MountMissing(), os.Setenv(stage, stageMounted)); err != nil {
+		return err
+	}
+	return syscall.Exec("/proc/self/exe", os.Args, os.Environ())
 }
 
 // needs are what the node takes from apt, by Debian's names of packages.

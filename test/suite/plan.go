@@ -11,34 +11,11 @@ import (
 
 	"github.com/skep-dev/skep/test/harness/containerd"
 	"github.com/skep-dev/skep/test/harness/flux"
+	"github.com/skep-dev/skep/test/suite/lists"
 )
 
 // module is the path of the module under test.
 const module = "github.com/skep-dev/skep/"
-
-// longest are the packages whose tests take longest. They begin first, so that none of them
-// runs alone at the end.
-func longest() []string {
-	return []string{"test/e2e", "test/kernel", "test/integration", "agent", "test/integration/admission", "test/chart", "gate", "cmd/skep"}
-}
-
-// concurrent are the packages with goroutines of ours that share memory. The race detector
-// would find nothing in the others and triple their time; what they have in common with
-// these, it sees in the tests of these. RACE=all runs it over all.
-func concurrent() []string {
-	return []string{
-		"agent", "agent/act", "agent/admission", "agent/attach", "agent/calls", "agent/chain", "agent/clsact", "agent/containers", "agent/functions",
-		"agent/guard", "agent/kernel", "agent/kube", "agent/live", "agent/loads", "agent/metrics", "agent/nri", "agent/objects", "agent/process",
-		"agent/starts", "agent/targets", "confined", "controller", "controller/...", "gate", "image/...", "kubeauth", "limit", "listen",
-		"nodemode", "nodemode/source", "policies", "recent", "signing",
-	}
-}
-
-// pure are the packages whose tests read nothing but files of the module, and do the same on
-// every machine: their results may come from go test's cache. test/arch checks what they import.
-func pure() []string {
-	return []string{}
-}
 
 // machine is what a plan depends on.
 type machine struct {
@@ -89,24 +66,32 @@ type plan struct {
 func newPlan(o options, m machine, packages []string) plan {
 	var p plan
 	var env []string
-	suite := func(wanted, can bool, variable, otherwise string) {
+	has := func(name string) bool { return slices.Contains(packages, module+name) }
+	if o.kernels != "" && !m.kernels && slices.Contains(strings.Split(o.kernels, ","), "own") {
+		env = append(env, "SKEP_VM_KERNELS=own")
+	}
+	for _, s := range []struct {
+		wanted, can bool
+		// variable has the tests run, lack says what is missing otherwise.
+		variable, lack string
+	}{
+		{!m.root, false, "", "NOT ROOT: tests that load programs into the kernel are SKIPPED, and whole clusters. Run them with: sudo make test"},
+		{o.kernels != "" && has("test/kernel"), m.kernels, "SKEP_VM_KERNELS=" + o.kernels,
+			"NO VIRTUAL MACHINES: the kernels of Debian are LEFT OUT. They need: apt-get install qemu-system-x86 xz-utils"},
+		{m.root && o.e2e == "auto" && has("test/e2e"), m.cluster, "SKEP_E2E=1",
+			"NO CLUSTER: test/e2e is LEFT OUT. It needs: apt-get install containerd runc containernetworking-plugins nftables iproute2 ca-certificates"},
+		{m.root && o.e2e == "auto" && has("test/e2e") && m.cluster, m.containerd, "",
+			"NO CONTAINERD 2: pods run on the containerd of Debian, and NRI is NOT TESTED. Build it with: make containerd"},
+		{m.root && o.gitops == "auto" && has("test/integration"), m.flux, "SKEP_GITOPS=1", "NO FLUX: the tests with its controllers are SKIPPED. Build them with: make flux"},
+		{o.race != "none", m.compiler, "", "NO RACE DETECTOR: it needs a C compiler: apt-get install gcc libc6-dev"},
+	} {
 		switch {
-		case wanted && can:
-			env = append(env, variable)
-		case wanted:
-			p.leftOut = append(p.leftOut, "*** "+otherwise+" ***")
+		case s.wanted && !s.can:
+			p.leftOut = append(p.leftOut, "*** "+s.lack+" ***")
+		case s.wanted && s.variable != "":
+			env = append(env, s.variable)
 		}
 	}
-	suite(true, m.root, "", "NOT ROOT: tests that load programs into the kernel are SKIPPED. Run them with: sudo make test")
-	suite(o.kernels != "", m.root && m.kernels, "SKEP_VM_KERNELS="+o.kernels,
-		"NO VIRTUAL MACHINES: the kernels of Debian are LEFT OUT. They need root and: apt-get install qemu-system-x86 xz-utils")
-	suite(o.e2e == "auto", m.root && m.cluster, "SKEP_E2E=1",
-		"NO CLUSTER: test/e2e is LEFT OUT. It needs root and: apt-get install containerd runc containernetworking-plugins nftables iproute2 ca-certificates")
-	suite(o.gitops == "auto", m.root && m.flux, "SKEP_GITOPS=1", "NO FLUX: the tests with its controllers are SKIPPED. They need root and: make flux")
-	suite(o.e2e == "auto" && m.cluster, m.containerd, "",
-		"NO CONTAINERD 2: pods run on the containerd of Debian, and NRI is NOT TESTED. Build it with: make containerd")
-	suite(o.race != "none", m.compiler, "", "NO RACE DETECTOR: it needs a C compiler: apt-get install gcc libc6-dev")
-	env = slices.DeleteFunc(env, func(v string) bool { return v == "" })
 	if !m.compiler {
 		o.race = "none"
 	}
@@ -119,9 +104,9 @@ func steps(o options, env, packages []string) []step {
 	var cached, raced, plain []string
 	for _, name := range packages {
 		switch {
-		case o.race == "all", o.race == "ours" && within(name, concurrent()):
+		case o.race == "all", o.race == "ours" && within(name, lists.Concurrent()):
 			raced = append(raced, name)
-		case within(name, pure()):
+		case within(name, lists.Pure()):
 			cached = append(cached, name)
 		default:
 			plain = append(plain, name)
@@ -158,10 +143,10 @@ func list(ctx context.Context, patterns []string) ([]string, error) {
 	}
 	found := strings.Fields(string(out))
 	place := func(name string) int {
-		if i := slices.Index(longest(), strings.TrimPrefix(name, module)); i >= 0 {
+		if i := slices.Index(lists.Longest(), strings.TrimPrefix(name, module)); i >= 0 {
 			return i
 		}
-		return len(longest())
+		return len(lists.Longest())
 	}
 	slices.SortStableFunc(found, func(a, b string) int { return place(a) - place(b) })
 	return found, nil

@@ -23,6 +23,10 @@ func (r *report) summary(leftOut []string) {
 			if result.cached {
 				cached++
 			}
+			// One that could not be built has no test that failed.
+			if result.action == "fail" && !r.hasFailedTest(of.pkg) {
+				counts["fail"]++
+			}
 			continue
 		}
 		counts[result.action]++
@@ -45,6 +49,16 @@ func (r *report) summary(leftOut []string) {
 	}
 	r.unsteady()
 	fmt.Fprintf(r.out, "%d passed, %d failed, %d skipped\n", counts["pass"], counts["fail"], counts["skip"])
+}
+
+// hasFailedTest reports whether a test of the package failed.
+func (r *report) hasFailedTest(pkg string) bool {
+	for of, result := range r.results {
+		if of.pkg == pkg && of.test != "" && result.action == "fail" {
+			return true
+		}
+	}
+	return false
 }
 
 // unsteady names the packages that passed at their second try, and those that failed.

@@ -43,6 +43,7 @@ const (
 	bpffs   = "/sys/fs/bpf"
 	tracefs = "/sys/kernel/tracing"
 	unified = "/sys/fs/cgroup"
+	beside  = "/sys/fs/cgroup/unified"
 )
 
 // grace is how long the tests' goroutines may take to let go of what they have.
@@ -127,7 +128,7 @@ func isolate() (code int, err error) {
 	go func() {
 		defer close(done)
 		runtime.LockOSThread()
-		if err = mountMissing(); err == nil {
+		if err = MountMissing(); err == nil {
 			code, err = again()
 		}
 	}()
@@ -165,9 +166,9 @@ func again() (int, error) {
 	return 0, err
 }
 
-// mountMissing gives the thread a mount namespace with what tests of the kernel read and
+// MountMissing gives the thread a mount namespace with what tests of the kernel read and
 // write: a BPF file system of their own, and tracefs and cgroup2 where there is none.
-func mountMissing() error {
+func MountMissing() error {
 	err := unix.Unshare(unix.CLONE_NEWNS)
 	if err == nil {
 		err = unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, "")
@@ -180,7 +181,7 @@ func mountMissing() error {
 		missing[tracefs] = "tracefs"
 	}
 	if CgroupRoot() == "" {
-		missing[unified] = "cgroup2"
+		missing[place()] = "cgroup2"
 	}
 	for dir, kind := range missing {
 		if err := unix.Mount(kind, dir, kind, 0, ""); err != nil {
@@ -190,10 +191,19 @@ func mountMissing() error {
 	return nil
 }
 
+// place is where cgroup2 is mounted where it is not: beside the hierarchies of version 1 where
+// there is a folder for it.
+func place() string {
+	if _, err := os.Stat(beside); err == nil {
+		return beside
+	}
+	return unified
+}
+
 // CgroupRoot is where cgroup2 is mounted: where tests are isolated, it is the root of their own
 // part of the hierarchy. It is empty where cgroup2 is not mounted.
 func CgroupRoot() string {
-	for _, root := range []string{filepath.Join(unified, "unified"), unified} {
+	for _, root := range []string{beside, unified} {
 		if _, err := os.Stat(filepath.Join(root, "cgroup.procs")); err == nil {
 			return root
 		}

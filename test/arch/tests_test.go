@@ -1,0 +1,126 @@
+package arch_test
+
+import (
+	"errors"
+	"go/build"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/skep-dev/skep/test/suite/lists"
+)
+
+// doors are the ways of a test file into the kernel.
+var doors = regexp.MustCompile(`\b(ebpf\.New(Program|Map|Collection)\w*|link\.(Attach|Kprobe|Tracepoint|OpenExecutable)\w*|` +
+	`netlink\.(Link|Addr|Route|Qdisc|Filter)(Add|Del|Set)\w*|unix\.Mount|need\.Kernel|agent\.New)\(`)
+
+// mains are the ways of TestMain into namespaces of its own.
+var mains = regexp.MustCompile(`\b(leaks\.(Main|Run|M\{)|tasks\.Main)`)
+
+// ownNamespaces are packages that work with the kernel in another way, and why.
+func ownNamespaces() map[string]string {
+	return map[string]string{
+		"test/e2e":           "a whole node has namespaces of its own, those of processes too",
+		"test/harness/leaks": "it is what gives them to others",
+		"image/registry":     "a small tmpfs, and nothing of BPF",
+	}
+}
+
+func TestPackagesThatWorkWithTheKernelAreIsolated(t *testing.T) {
+	found := 0
+	for _, dir := range folders(t) {
+		into, isolated := false, false
+		files, _ := filepath.Glob(filepath.Join(root(t), dir, "*_test.go"))
+		for _, file := range files {
+			body, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			into, isolated = into || doors.Match(body), isolated || mains.Match(body)
+		}
+		if _, own := ownNamespaces()[dir]; into && !isolated && !own && dir != "test/arch" {
+			t.Errorf("%s works with the kernel: its TestMain calls leaks.Main, which gives it the file systems and finds what it leaves", dir)
+		}
+		if into {
+			found++
+		}
+	}
+	if found < 10 {
+		t.Errorf("only %d packages work with the kernel: the pattern finds too few", found)
+	}
+}
+
+// outside are packages by which a test depends on more than files of the module: on the
+// kernel, the network, other programs or the machine's rights.
+func outside() []string {
+	return []string{"os/exec", "net", "net/http", "net/http/httptest", "os/user", "syscall", "golang.org/x/sys/unix", "github.com/cilium/ebpf/link",
+		"github.com/cilium/ebpf/features", "github.com/vishvananda/netlink"}
+}
+
+// TestPurePackagesReadFilesAlone: what a result depends on is all that go test's cache knows.
+func TestPurePackagesReadFilesAlone(t *testing.T) {
+	for _, dir := range lists.Pure() {
+		seen := map[string]bool{}
+		for _, path := range importsOf(t, dir, true, seen) {
+			if slices.Contains(outside(), path) {
+				t.Errorf("%s, whose results may come from a cache, reaches %s", dir, path)
+			}
+		}
+	}
+}
+
+// importsOf returns what a package of the module and those of the module that it imports import
+// of others, with those of its tests.
+func importsOf(t *testing.T, dir string, tests bool, seen map[string]bool) []string {
+	t.Helper()
+	if seen[dir] {
+		return nil
+	}
+	seen[dir] = true
+	p, err := build.Default.ImportDir(filepath.Join(root(t), dir), 0)
+	if noGo := new(build.NoGoError); err != nil && !errors.As(err, &noGo) {
+		t.Fatal(err)
+	}
+	imports := p.Imports
+	if tests {
+		imports = slices.Concat(imports, p.TestImports, p.XTestImports)
+	}
+	var found []string
+	for _, path := range imports {
+		if ours, is := ownPackage(path); is {
+			found = append(found, importsOf(t, ours, false, seen)...)
+		} else {
+			found = append(found, path)
+		}
+	}
+	return found
+}
+
+// folders are those of the module that hold Go files.
+func folders(t *testing.T) []string {
+	t.Helper()
+	var found []string
+	err := filepath.WalkDir(root(t), func(path string, d fs.DirEntry, err error) error {
+		switch {
+		case err != nil:
+			return err
+		case d.IsDir() && path != root(t) && (strings.HasPrefix(d.Name(), ".") || d.Name() == "testdata" || d.Name() == "warm"):
+			return fs.SkipDir
+		case filepath.Ext(path) == ".go":
+			dir, err := filepath.Rel(root(t), filepath.Dir(path))
+			if err == nil && !slices.Contains(found, dir) {
+				found = append(found, dir)
+			}
+			return err
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return found
+}

@@ -1,0 +1,30 @@
+// Package lists names the packages whose tests are run in another way than others: by
+// folders from the root of the module. It owns the lists; test/arch checks them.
+package lists
+
+// Longest are the packages whose tests take longest. They begin first, so that none of them
+// runs alone at the end.
+func Longest() []string {
+	return []string{"test/e2e", "test/kernel", "test/integration", "agent", "test/integration/admission", "test/chart", "gate", "cmd/skep"}
+}
+
+// Concurrent are the packages with goroutines of ours that share memory. The race detector
+// would find nothing in the others and triple their time; what they have in common with
+// these, it sees in the tests of these. RACE=all runs it over all.
+func Concurrent() []string {
+	return []string{
+		"agent", "agent/act", "agent/admission", "agent/attach", "agent/calls", "agent/chain", "agent/clsact", "agent/containers", "agent/functions",
+		"agent/guard", "agent/kernel", "agent/kube", "agent/live", "agent/loads", "agent/metrics", "agent/nri", "agent/objects", "agent/process",
+		"agent/starts", "agent/targets", "confined", "controller", "controller/...", "gate", "image/...", "kubeauth", "limit", "listen",
+		"nodemode", "nodemode/source", "policies", "recent", "signing",
+	}
+}
+
+// Pure are the packages whose tests read nothing but files of the module, and do the same on
+// every machine: their results may come from go test's cache. test/arch checks what they import.
+func Pure() []string {
+	return []string{
+		"api/v1alpha1", "api/v1alpha1/gencrds", "atomicfile", "bytecode/layout", "bytecode/objectfile", "bytecode/pointers", "bytecode/values",
+		"hook", "hook/conformance", "intent", "placement", "release/attest", "text",
+	}
+}

@@ -1,0 +1,121 @@
+package main
+
+import (
+	"bytes"
+	"flag"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"golang.org/x/tools/txtar"
+)
+
+var update = flag.Bool("update", false, "write what is reported into the cases")
+
+// TestReport reads what go test -json printed, and compares what a person is shown. A case has
+// the events of one call, those of a second try after "again", and the output.
+func TestReport(t *testing.T) {
+	files, err := filepath.Glob("testdata/*.txtar")
+	if err != nil || len(files) == 0 {
+		t.Fatalf("%d cases, %v", len(files), err)
+	}
+	for _, file := range files {
+		t.Run(strings.TrimSuffix(filepath.Base(file), ".txtar"), func(t *testing.T) {
+			a, err := txtar.ParseFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var out bytes.Buffer
+			r := newReport(&out, strings.Contains(string(a.Comment), "verbose"))
+			var want string
+			for _, f := range a.Files {
+				switch f.Name {
+				case "events":
+					err = r.read(bytes.NewReader(f.Data))
+				case "again":
+					r.forget(strings.Fields(strings.TrimSpace(string(a.Comment))))
+					err = r.read(bytes.NewReader(f.Data))
+				case "output":
+					want = string(f.Data)
+				}
+				if err != nil {
+					t.Fatal(err)
+				}
+			}
+			r.summary([]string{"*** NO CLUSTER ***"})
+			if *update {
+				a.Files[len(a.Files)-1].Data = out.Bytes()
+				if err := os.WriteFile(file, txtar.Format(a), 0o644); err != nil {
+					t.Fatal(err)
+				}
+				return
+			}
+			if diff := cmp.Diff(want, out.String()); diff != "" {
+				t.Error(diff)
+			}
+			if passed := !strings.Contains(want, "FAILED:"); r.passed() != passed {
+				t.Errorf("passed = %v", r.passed())
+			}
+		})
+	}
+}
+
+// TestPlan decides for machines.
+func TestPlan(t *testing.T) {
+	all := []string{module + "test/e2e", module + "test/kernel", module + "test/integration", module + "agent", module + "controller/policy", module + "text"}
+	whole := machine{root: true, compiler: true, kernels: true, cluster: true, containerd: true, flux: true}
+	auto := options{race: "none", e2e: "auto", gitops: "auto", atOnce: 3}
+	for sentence, c := range map[string]struct {
+		o       options
+		m       machine
+		env     []string
+		steps   int
+		raced   []string
+		leftOut []string
+	}{
+		"a machine with all there is": {auto, whole, []string{"SKEP_E2E=1", "SKEP_GITOPS=1"}, 2, nil, nil},
+		"no root":                     {auto, machine{compiler: true, cluster: true}, nil, 2, nil, []string{"NOT ROOT"}},
+		"root and nothing else":       {auto, machine{root: true}, nil, 2, nil, []string{"NO CLUSTER", "NO FLUX"}},
+		"no containerd 2":             {auto, machine{root: true, cluster: true, flux: true}, []string{"SKEP_E2E=1", "SKEP_GITOPS=1"}, 2, nil, []string{"NO CONTAINERD 2"}},
+		"CI": {options{race: "ours", kernels: "6.12", e2e: "auto", gitops: "auto"}, whole, []string{"SKEP_VM_KERNELS=6.12", "SKEP_E2E=1", "SKEP_GITOPS=1"}, 3,
+			[]string{"agent", "controller/policy"}, nil},
+		"kernels without qemu": {options{race: "none", kernels: "own,6.12", e2e: "no", gitops: "no"}, machine{root: true, compiler: true}, []string{"SKEP_VM_KERNELS=own"}, 2, nil,
+			[]string{"NO VIRTUAL MACHINES"}},
+		"no compiler for the race detector": {options{race: "all", e2e: "no", gitops: "no"}, machine{root: true}, nil, 2, nil, []string{"NO RACE DETECTOR"}},
+	} {
+		t.Run(sentence, func(t *testing.T) {
+			p := newPlan(c.o, c.m, all)
+			if diff := cmp.Diff(c.env, p.steps[0].env); diff != "" {
+				t.Error(diff)
+			}
+			var raced []string
+			for _, s := range p.steps {
+				if slices.Contains(s.args, "-race") {
+					for _, name := range s.packages {
+						raced = append(raced, strings.TrimPrefix(name, module))
+					}
+				}
+			}
+			if diff := cmp.Diff(c.raced, raced); diff != "" {
+				t.Error(diff)
+			}
+			if len(p.steps) != c.steps {
+				t.Errorf("%d steps, want %d: %v", len(p.steps), c.steps, p.steps)
+			}
+			if !slices.EqualFunc(p.leftOut, c.leftOut, strings.Contains) {
+				t.Errorf("left out %q, want %q", p.leftOut, c.leftOut)
+			}
+		})
+	}
+}
+
+func TestACommandLineThatNobodyMeans(t *testing.T) {
+	for _, args := range [][]string{{"-race=some"}, {"-e2e=yes"}, {"-nothing"}} {
+		if _, err := parse(args); err == nil {
+			t.Errorf("%v is taken", args)
+		}
+	}
+}
