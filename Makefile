@@ -5,6 +5,9 @@
 # share one set of compiled dependencies. Only the race detector needs cgo.
 export CGO_ENABLED := 0
 
+# What is compiled without the folder it lies in serves every clone.
+export GOFLAGS := $(strip $(filter-out -trimpath,$(GOFLAGS)) -trimpath)
+
 # sudo leaves the folder out of PATH that Go's own archive is unpacked to.
 export PATH := $(PATH):/usr/local/go/bin
 
@@ -64,7 +67,7 @@ cut: ## Give changelog, chart and kustomize directory the VERSION=vX.Y.Z that is
 	go generate ./release/kustomize
 
 release: ## Make release VERSION=vX.Y.Z in dist/release; KEY=cosign.key signs it, PUSH=registry/folder uploads it
-	GOFLAGS=-mod=readonly GOWORK=off GOEXPERIMENT= go run ./release -version '$(VERSION)' -key '$(KEY)' -push '$(PUSH)' $(if $(BUILDER),-builder '$(BUILDER)') $(if $(FOLDER),-folder '$(FOLDER)') $(if $(ARCH),-arch '$(ARCH)')
+	GOFLAGS='-mod=readonly -trimpath' GOWORK=off GOEXPERIMENT= go run ./release -version '$(VERSION)' -key '$(KEY)' -push '$(PUSH)' $(if $(BUILDER),-builder '$(BUILDER)') $(if $(FOLDER),-folder '$(FOLDER)') $(if $(ARCH),-arch '$(ARCH)')
 
 demo: bin/skep bin/skep-demo ## Show the whole pipeline in the real kernel (root; ARGS=--keep leaves it running)
 	bin/skep-demo $(ARGS)

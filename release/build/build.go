@@ -101,10 +101,11 @@ const versionPackage = "github.com/skep-dev/skep/cmd/internal/version."
 
 // Flags are those of go build for a link.
 func (l Link) Flags() []string {
-	flags := []string{"-tags", NoTrace}
+	// What is compiled without the folder it lies in serves every clone.
+	flags := []string{"-tags", NoTrace, "-trimpath"}
 	linker := []string{"-s", "-w"}
 	if s := l.Stamp; s != nil {
-		flags = append(flags, "-trimpath", "-buildvcs=false")
+		flags = append(flags, "-buildvcs=false")
 		for _, set := range []string{"release=" + s.Version, "revision=" + s.Revision, "committed=" + s.Time.UTC().Format(time.RFC3339)} {
 			linker = append(linker, "-X", versionPackage+set)
 		}

@@ -26,7 +26,7 @@ func TestALinkIsStampedForAReleaseAlone(t *testing.T) {
 			"-tags", "grpcnotrace", "-trimpath", "-buildvcs=false", "-ldflags",
 			"-s -w -X " + at + "release=v1.2.3 -X " + at + "revision=abc -X " + at + "committed=1970-01-01T00:00:00Z",
 		}},
-		"anything else says what Go knows of it": {build.Link{}, []string{"-tags", "grpcnotrace", "-ldflags", "-s -w"}},
+		"anything else says what Go knows of it": {build.Link{}, []string{"-tags", "grpcnotrace", "-trimpath", "-ldflags", "-s -w"}},
 	} {
 		if diff := cmp.Diff(c.flags, c.link.Flags()); diff != "" {
 			t.Errorf("%s: %s", sentence, diff)

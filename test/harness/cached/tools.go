@@ -72,7 +72,7 @@ func (t Tools) build(ctx context.Context, aside string) error {
 	cmd := exec.CommandContext(ctx, "go", "build", "-o", aside+"/", "-ldflags", strings.Join(flags, " "), "tool")
 	cmd.Dir = t.Module
 	// Neither the race detector's cgo nor a caller's flags: one build for all.
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=")
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=-trimpath")
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("build %s: %w\n%s", t.Name, err, out)
 	}

@@ -41,7 +41,7 @@ func Build(ctx context.Context) (string, error) {
 			args = append(args, "github.com/containerd/containerd/v2/cmd/"+command+"@"+version)
 		}
 		cmd := exec.CommandContext(ctx, "go", args...)
-		cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=", "GOBIN="+aside)
+		cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=-trimpath", "GOBIN="+aside)
 		if out, err := cmd.CombinedOutput(); err != nil {
 			return fmt.Errorf("build containerd: %w\n%s", err, out)
 		}
