@@ -85,6 +85,9 @@ type Options struct {
 	AllowedRegistries []string
 	// LeaderElection lets one of several replicas write.
 	LeaderElection bool
+	// Leader is how long the lead lasts without an answer of the API server. It must
+	// pass its Check once defaults are set.
+	Leader leader.Timing
 	// MetricsAddress and HealthAddress are where those are served; empty means
 	// nowhere.
 	MetricsAddress, HealthAddress string
@@ -311,10 +314,10 @@ const leaseName = "skep-controller"
 // newElector decides whether this replica writes. The manager holds no election of
 // its own: it would end the process, and with it the webhook, where the lead is lost.
 func newElector(mgr ctrl.Manager, o Options, recorder events.EventRecorder) (*leader.Elector, error) {
-	options := leader.Options{Name: leaseName}
+	options := leader.Options{Name: leaseName, Timing: o.Leader}
 	if o.LeaderElection {
 		var err error
-		if options.Lock, err = leader.NewLock(mgr.GetConfig(), o.Namespace, leaseName, leader.Recorder{EventRecorder: recorder}); err != nil {
+		if options.Lock, err = leader.NewLock(mgr.GetConfig(), o.Namespace, leaseName, o.Leader, leader.Recorder{EventRecorder: recorder}); err != nil {
 			return nil, err
 		}
 	}

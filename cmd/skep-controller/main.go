@@ -27,6 +27,7 @@ import (
 	"github.com/skep-dev/skep/cmd/internal/version"
 	"github.com/skep-dev/skep/controller"
 	"github.com/skep-dev/skep/controller/admission"
+	"github.com/skep-dev/skep/controller/leader"
 	"github.com/skep-dev/skep/policies"
 	"github.com/skep-dev/skep/schemas"
 )
@@ -87,7 +88,7 @@ func newCommand() *cobra.Command {
 	set.StringVar(&f.cacheSize, "cache-size", "1Gi", "room in that folder")
 	set.StringSliceVar(&o.InsecureRegistries, "insecure-registry", nil, "registry host:port to reach over plain http; loopback needs no mention")
 	set.StringSliceVar(&o.AllowedRegistries, "allowed-registry", nil, "registry that applications may name: host[:port][/prefix], *.example.com, or * for every one at a public address; one that is listed by name may be at any address (default: *)")
-	set.BoolVar(&o.LeaderElection, "leader-elect", true, "let one of several replicas write")
+	leaderFlags(set, &o)
 	set.StringVar(&o.MetricsAddress, "metrics-address", ":8080", "address for /metrics; empty serves none")
 	set.BoolVar(&f.secureMetrics, "metrics-secure", true, "serve /metrics over https to those alone whom the API server lets get it, by TokenReview and SubjectAccessReview; false serves it over http to every client")
 	set.StringVar(&o.HealthAddress, "health-address", ":8081", "address for /healthz and /readyz; empty serves none")
@@ -106,6 +107,16 @@ func newCommand() *cobra.Command {
 	set.BoolVarP(&f.verbose, "verbose", "v", false, "log more")
 	cmd.AddCommand(newUnload())
 	return cmd
+}
+
+// leaderFlags are those of the election, which have kube-controller-manager's names,
+// meanings and defaults.
+func leaderFlags(set *pflag.FlagSet, o *controller.Options) {
+	usual := leader.Timing{}.OrDefault()
+	set.BoolVar(&o.LeaderElection, "leader-elect", true, "let one of several replicas write")
+	set.DurationVar(&o.Leader.LeaseDuration, "leader-elect-lease-duration", usual.LeaseDuration, "how long other replicas wait after the leader last renewed its lease before one takes it; longer than --leader-elect-renew-deadline, in whole seconds")
+	set.DurationVar(&o.Leader.RenewDeadline, "leader-elect-renew-deadline", usual.RenewDeadline, "how long the leader tries to renew its lease before it stops writing; longer than 1.2 times --leader-elect-retry-period")
+	set.DurationVar(&o.Leader.RetryPeriod, "leader-elect-retry-period", usual.RetryPeriod, "how often a replica tries to take or renew the lease")
 }
 
 // cueFlags are those of CueArtifacts, which have Flux's names where Flux has one.
@@ -138,6 +149,11 @@ func run(ctx context.Context, o controller.Options, f flags) error {
 	}
 	if o.Mirror.Address != "" && !o.Admission.Enabled() {
 		return errors.New("--mirror-address shows the webhook's certificate: name a --webhook-port as well")
+	}
+	if o.LeaderElection {
+		if err := o.Leader.Check(); err != nil {
+			return fmt.Errorf("read --leader-elect flags: %w", err)
+		}
 	}
 	var err error
 	if o.CacheSize, err = bytesOf("--cache-size", f.cacheSize); err != nil {

@@ -27,18 +27,11 @@ type Options struct {
 	Lock resourcelock.Interface
 	// Name is what metrics and logs call the lease.
 	Name string
-	// LeaseDuration is how long a lease holds that nobody renews. A term ends
-	// RenewDeadline after its holder last asked for it with success, whether or not the
-	// API server answers; RetryPeriod is how often the holder asks. Zero means 15, 10 and
-	// 2 seconds.
-	LeaseDuration, RenewDeadline, RetryPeriod time.Duration
+	Timing
 	// StopWithin is how long the work of a term may take to end; zero means 30
 	// seconds. Work that takes longer ends the process.
 	StopWithin time.Duration
 }
-
-// renewDeadline is how long a holder tries to renew its lease.
-const renewDeadline = 10 * time.Second
 
 // errOver is why work was cancelled that is done in a term.
 var errOver = errors.New("another replica leads")
@@ -67,9 +60,7 @@ type term struct {
 
 // New returns an Elector that does not lead yet.
 func New(o Options) *Elector {
-	o.LeaseDuration = cmp.Or(o.LeaseDuration, 15*time.Second)
-	o.RenewDeadline = cmp.Or(o.RenewDeadline, renewDeadline)
-	o.RetryPeriod = cmp.Or(o.RetryPeriod, 2*time.Second)
+	o.Timing = o.OrDefault()
 	o.StopWithin = cmp.Or(o.StopWithin, 30*time.Second)
 	return &Elector{o: o, first: make(chan struct{})}
 }

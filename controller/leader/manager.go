@@ -14,15 +14,16 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 )
 
-// NewLock returns the lease of a name in a namespace, to be held by this process.
-func NewLock(config *rest.Config, namespace, name string, recorder resourcelock.EventRecorder) (resourcelock.Interface, error) {
+// NewLock returns the lease of a name in a namespace, to be held by this process with
+// the timing of its Elector.
+func NewLock(config *rest.Config, namespace, name string, timing Timing, recorder resourcelock.EventRecorder) (resourcelock.Interface, error) {
 	host, err := os.Hostname()
 	if err != nil {
 		return nil, fmt.Errorf("name this replica: %w", err)
 	}
 	// One request that hangs does not lose the lead: it may take half of the deadline.
 	return resourcelock.NewFromKubeconfig(resourcelock.LeasesResourceLock, namespace, name,
-		resourcelock.ResourceLockConfig{Identity: host + "_" + string(uuid.NewUUID()), EventRecorder: recorder}, config, renewDeadline)
+		resourcelock.ResourceLockConfig{Identity: host + "_" + string(uuid.NewUUID()), EventRecorder: recorder}, config, timing.OrDefault().RenewDeadline)
 }
 
 // Recorder writes the events of an election.
