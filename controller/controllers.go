@@ -83,6 +83,9 @@ type Options struct {
 	// AllowedRegistries are the registries that applications may name; see
 	// registry.Options. Empty means every one at a public address.
 	AllowedRegistries []string
+	// RegistryBackoff is how long to wait before a registry is asked again; see
+	// registry.Options.
+	RegistryBackoff time.Duration
 	// LeaderElection lets one of several replicas write.
 	LeaderElection bool
 	// Leader is how long the lead lasts without an answer of the API server. It must
@@ -176,7 +179,7 @@ func (o Options) registries(room int64, counts *gatemetrics.Metrics) (*registry.
 	return registry.NewClient(registry.Options{
 		CacheBytes: room / 4 * 3, CacheDir: filepath.Join(o.Cache, "bytecode"),
 		InsecureRegistries: o.InsecureRegistries, UserAgent: "skep-controller", Answered: counts.Answered,
-		AllowedRegistries: o.allowedRegistries(), Unreachable: newUnreachable().log,
+		AllowedRegistries: o.allowedRegistries(), Unreachable: newUnreachable().log, Backoff: o.RegistryBackoff,
 	}.ForInspection())
 }
 

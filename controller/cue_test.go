@@ -16,13 +16,11 @@ import (
 	"github.com/skep-dev/skep/controller/pull"
 	"github.com/skep-dev/skep/image/access"
 	"github.com/skep-dev/skep/image/registry"
+	"github.com/skep-dev/skep/test/fixture/supply"
 )
 
 func TestAnotherNamespacesPullSecretIsNotRead(t *testing.T) {
-	images, err := registry.NewClient(registry.Options{CacheDir: t.TempDir()}.ForInspection())
-	if err != nil {
-		t.Fatal(err)
-	}
+	images := supply.Client(t, registry.Options{CacheDir: t.TempDir()}.ForInspection())
 	var read []string
 	secrets := &pull.Secrets{Namespace: "skep", Shared: access.NewShared(images, access.SharedOptions{}), Live: interceptor.NewClient(fake.NewClientBuilder().Build(), interceptor.Funcs{
 		Get: func(_ context.Context, _ client.WithWatch, key client.ObjectKey, _ client.Object, _ ...client.GetOption) error {

@@ -12,6 +12,7 @@ import (
 	"github.com/skep-dev/skep/gate"
 	"github.com/skep-dev/skep/image"
 	"github.com/skep-dev/skep/image/registry"
+	"github.com/skep-dev/skep/test/fixture/supply"
 )
 
 // trickling is the registry under another address, which answers requests whose
@@ -39,11 +40,7 @@ func (w *world) trickling(part string, slowly *atomic.Bool) (address string, cli
 		}
 	}))
 	w.t.Cleanup(slow.Close)
-	client, err := registry.NewClient(registry.Options{CacheDir: w.t.TempDir()})
-	if err != nil {
-		w.t.Fatal(err)
-	}
-	return strings.TrimPrefix(slow.URL, "http://"), client
+	return strings.TrimPrefix(slow.URL, "http://"), supply.Client(w.t, registry.Options{CacheDir: w.t.TempDir()})
 }
 
 // collects is a deadline that a busy machine meets, and that a test can wait for.

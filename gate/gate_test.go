@@ -39,6 +39,7 @@ import (
 	"github.com/skep-dev/skep/signing"
 	"github.com/skep-dev/skep/signing/sign"
 	"github.com/skep-dev/skep/test/fixture/programs"
+	"github.com/skep-dev/skep/test/fixture/supply"
 )
 
 // world is a real registry with a few images, and what a gate needs.
@@ -129,10 +130,7 @@ func newWorldOf(t testing.TB, referrers bool) *world {
 // renew makes a client that asked and cached nothing yet.
 func (w *world) renew() {
 	w.t.Helper()
-	var err error
-	if w.client, err = registry.NewClient(registry.Options{CacheDir: w.t.TempDir(), Transport: w}); err != nil {
-		w.t.Fatal(err)
-	}
+	w.client = supply.Client(w.t, registry.Options{CacheDir: w.t.TempDir(), Transport: w})
 }
 
 // plainKey makes a key without a password: cosign's own format takes a second

@@ -11,6 +11,7 @@ import (
 	"github.com/skep-dev/skep/gate"
 	"github.com/skep-dev/skep/image/access"
 	"github.com/skep-dev/skep/image/registry"
+	"github.com/skep-dev/skep/test/fixture/supply"
 )
 
 // locked lets nobody read one repository who shows no password.
@@ -39,10 +40,7 @@ func (password) Resolve(authn.Resource) (authn.Authenticator, error) {
 func TestWhatAPullSecretOpensIsNotHandedOn(t *testing.T) {
 	w := newWorld(t)
 	private, public := w.signed("xdp_pass"), w.signed("xdp_count")
-	var err error
-	if w.client, err = registry.NewClient(registry.Options{CacheDir: t.TempDir(), Transport: &locked{world: w, repository: "bpf/xdp-pass"}}); err != nil {
-		t.Fatal(err)
-	}
+	w.client = supply.Client(t, registry.Options{CacheDir: t.TempDir(), Transport: &locked{world: w, repository: "bpf/xdp-pass"}})
 	shared, j := access.NewShared(w.client, access.SharedOptions{}), w.evaluator()
 	evaluator := func(ref, program string, credentials ...access.Credential) {
 		t.Helper()

@@ -10,6 +10,7 @@ import (
 	"github.com/skep-dev/skep/image"
 	"github.com/skep-dev/skep/image/registry"
 	"github.com/skep-dev/skep/test/fixture/programs"
+	"github.com/skep-dev/skep/test/fixture/supply"
 )
 
 // heldUp is a registry that says nothing of signatures in one repository until
@@ -32,10 +33,7 @@ func TestNoObjectIsOpenWhileARegistryIsWaitedFor(t *testing.T) {
 	w := newWorld(t)
 	slow, quick := app(w.signed("xdp_pass"), "xdp_pass", onEth0()), app(w.signed("xdp_count"), "count_packets", onEth0())
 	h := &heldUp{world: w, repository: "bpf/xdp-pass", asked: make(chan struct{}, 1), let: make(chan struct{})}
-	var err error
-	if w.client, err = registry.NewClient(registry.Options{CacheDir: t.TempDir(), Transport: h, Objects: 1}); err != nil {
-		t.Fatal(err)
-	}
+	w.client = supply.Client(t, registry.Options{CacheDir: t.TempDir(), Transport: h, Objects: 1})
 	j := w.evaluator()
 	evaluated := make(chan error)
 	go func() {

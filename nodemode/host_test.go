@@ -37,6 +37,7 @@ import (
 	"github.com/skep-dev/skep/schemas"
 	"github.com/skep-dev/skep/signing/sign"
 	"github.com/skep-dev/skep/test/fixture/programs"
+	"github.com/skep-dev/skep/test/fixture/supply"
 	"github.com/skep-dev/skep/test/harness/leaks"
 	"github.com/skep-dev/skep/test/harness/need"
 	"github.com/skep-dev/skep/test/harness/series"
@@ -84,10 +85,7 @@ func newStage(t testing.TB) *stage {
 	t.Cleanup(server.Close)
 	s.slow = newSlowRegistry(t, real)
 	s.registry = strings.TrimPrefix(server.URL, "http://")
-	var err error
-	if s.client, err = registry.NewClient(registry.Options{}); err != nil {
-		t.Fatal(err)
-	}
+	s.client = supply.Client(t, registry.Options{})
 	for _, d := range []string{s.defs, s.policies} {
 		if err := os.Mkdir(d, 0o755); err != nil {
 			t.Fatal(err)
@@ -239,7 +237,7 @@ func (s *stage) open(change ...func(*Options)) *Host {
 	o := Options{
 		Source: s.defs, Policies: []string{s.policies}, Signers: []string{s.signersFile},
 		State: s.state, BPFFS: s.bpffs, AllowedRegistries: []string{transport.AnyPublic, "127.0.0.1:*", "localhost:*"}, Log: slog.New(slog.DiscardHandler),
-		Now: func() time.Time { return s.now },
+		Now: func() time.Time { return s.now }, RegistryBackoff: time.Millisecond,
 	}
 	for _, c := range change {
 		c(&o)

@@ -86,6 +86,9 @@ type Options struct {
 	// AllowedRegistries are the registries that definitions may name; see
 	// registry.Options. Empty means every one at a public address.
 	AllowedRegistries []string
+	// RegistryBackoff is how long to wait before a registry is asked again; see
+	// registry.Options.
+	RegistryBackoff time.Duration
 	// DryRun evaluates and loads nothing.
 	DryRun bool
 	// Log gets what happens; nil discards it.
@@ -181,7 +184,7 @@ func New(ctx context.Context, o Options) (_ *Host, err error) {
 	}
 	h.images, err = registry.NewClient(registry.Options{
 		CacheDir: filepath.Join(o.State, "bytecode"), CacheBytes: maxCacheBytes, InsecureRegistries: o.InsecureRegistries, UserAgent: "skep",
-		AllowedRegistries: allowedRegistries(o.AllowedRegistries), Answered: h.metrics.gate.Answered,
+		AllowedRegistries: allowedRegistries(o.AllowedRegistries), Answered: h.metrics.gate.Answered, Backoff: o.RegistryBackoff,
 	}.ForInspection())
 	if err != nil {
 		return nil, fmt.Errorf("open registries: %w", err)

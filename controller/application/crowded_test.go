@@ -17,6 +17,7 @@ import (
 	"github.com/skep-dev/skep/policies"
 	"github.com/skep-dev/skep/signing"
 	"github.com/skep-dev/skep/test/fixture/programs"
+	"github.com/skep-dev/skep/test/fixture/supply"
 )
 
 // TestANamespaceThatWaitsHoldsNoMoreWorkers has what runs of a namespace evaluated anew by
@@ -49,10 +50,6 @@ func TestANamespaceThatWaitsHoldsNoMoreWorkers(t *testing.T) {
 	})}
 	go func() { _ = server.Serve(hanging) }()
 	t.Cleanup(func() { _ = server.Close() })
-	images, err := registry.NewClient(registry.Options{Backoff: time.Millisecond})
-	if err != nil {
-		t.Fatal(err)
-	}
 	trust, err := signing.NewTrust(nil)
 	if err != nil {
 		t.Fatal(err)
@@ -61,7 +58,7 @@ func TestANamespaceThatWaitsHoldsNoMoreWorkers(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	b.Evaluator, err = gate.New(gate.Options{Images: images, Trust: trust, Policies: set, Timeout: time.Hour})
+	b.Evaluator, err = gate.New(gate.Options{Images: supply.Client(t, registry.Options{}), Trust: trust, Policies: set, Timeout: time.Hour})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -55,13 +55,12 @@ func newBench(t *testing.T) *bench {
 	t.Helper()
 	b := &bench{t: t, Chain: supply.New(t), clock: time.Now(), events: events.NewFakeRecorder(100)}
 	scheme := runtime.NewScheme()
-	images, err := registry.NewClient(registry.Options{Backoff: time.Millisecond})
-	trust, trustErr := signing.NewTrust(nil)
+	trust, err := signing.NewTrust(nil)
 	set, compileErr := engine.Compile(t.Context(), nil, policies.Options{})
-	if err := errors.Join(err, trustErr, compileErr, corev1.AddToScheme(scheme), apiextensionsv1.AddToScheme(scheme), v1alpha1.AddToScheme(scheme)); err != nil {
+	if err := errors.Join(err, compileErr, corev1.AddToScheme(scheme), apiextensionsv1.AddToScheme(scheme), v1alpha1.AddToScheme(scheme)); err != nil {
 		t.Fatal(err)
 	}
-	evaluator, err := gate.New(gate.Options{Images: images, Trust: trust, Policies: set})
+	evaluator, err := gate.New(gate.Options{Images: supply.Client(t, registry.Options{}), Trust: trust, Policies: set})
 	if err != nil {
 		t.Fatal(err)
 	}

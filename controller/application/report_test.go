@@ -17,6 +17,7 @@ import (
 	"github.com/skep-dev/skep/image/access"
 	"github.com/skep-dev/skep/image/registry"
 	"github.com/skep-dev/skep/test/fixture/programs"
+	"github.com/skep-dev/skep/test/fixture/supply"
 )
 
 // status is an application as it is now.
@@ -224,11 +225,7 @@ func TestWhatIsSuspendedFailsNobodyWhoWaits(t *testing.T) {
 
 func TestATagThatMovedIsToldAndNotFollowed(t *testing.T) {
 	b := newBench(t)
-	registries, err := registry.NewClient(registry.Options{CacheDir: t.TempDir()})
-	if err != nil {
-		t.Fatal(err)
-	}
-	shared := access.NewShared(registries, access.SharedOptions{})
+	shared := access.NewShared(supply.Client(t, registry.Options{CacheDir: t.TempDir()}), access.SharedOptions{})
 	b.Images = func(context.Context, v1alpha1.Application) *access.Reader { return shared.Reader("", nil) }
 	app := b.application("app")
 	b.reconcile(app.Identity())

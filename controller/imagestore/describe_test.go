@@ -26,15 +26,14 @@ import (
 func evaluated(t *testing.T, m *Memory) gate.Verdict {
 	t.Helper()
 	chain := supply.New(t)
-	registries, err := registry.NewClient(registry.Options{Backoff: time.Millisecond})
-	trust, trustErr := signing.NewTrust(nil)
+	trust, err := signing.NewTrust(nil)
 	engine := policies.NewEngine(policies.EngineOptions{})
 	t.Cleanup(engine.Close)
 	set, compileErr := engine.Compile(t.Context(), nil, policies.Options{})
-	if err := errors.Join(err, trustErr, compileErr); err != nil {
+	if err := errors.Join(err, compileErr); err != nil {
 		t.Fatal(err)
 	}
-	evaluator, err := gate.New(gate.Options{Images: registries, Trust: trust, Policies: set, Memory: m})
+	evaluator, err := gate.New(gate.Options{Images: supply.Client(t, registry.Options{}), Trust: trust, Policies: set, Memory: m})
 	if err != nil {
 		t.Fatal(err)
 	}

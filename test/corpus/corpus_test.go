@@ -263,10 +263,7 @@ type node struct {
 func newNode(t *testing.T) *node {
 	t.Helper()
 	n := &node{t: t, supply: supply.New(t), key: seals.New(t), bodies: map[string][]byte{}, serial: time.Now().UnixMilli()}
-	images, err := registry.NewClient(registry.Options{CacheDir: t.TempDir()})
-	if err != nil {
-		t.Fatal(err)
-	}
+	images := supply.Client(t, registry.Options{CacheDir: t.TempDir()})
 	trust, err := signing.NewTrust(nil)
 	if err != nil {
 		t.Fatal(err)

@@ -23,6 +23,7 @@ import (
 	"github.com/skep-dev/skep/schemas"
 	"github.com/skep-dev/skep/signing"
 	"github.com/skep-dev/skep/signing/sign"
+	"github.com/skep-dev/skep/test/fixture/supply"
 	"github.com/skep-dev/skep/test/harness/workers"
 )
 
@@ -175,10 +176,7 @@ func newAuthor() (author, error) {
 func newBench(t *testing.T, by author, name string, e example) bench {
 	t.Helper()
 	folder := t.TempDir()
-	client, err := registry.NewClient(registry.Options{CacheDir: filepath.Join(folder, "cache")})
-	if err != nil {
-		t.Fatal(err)
-	}
+	client := supply.Client(t, registry.Options{CacheDir: filepath.Join(folder, "cache")})
 	apps, published := applications(t, name, e.applications), map[string]string{}
 	for _, app := range apps {
 		object := cmp.Or(e.objects[app.GetName()], e.object)

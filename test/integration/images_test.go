@@ -19,6 +19,7 @@ import (
 	"github.com/skep-dev/skep/image/registry"
 	"github.com/skep-dev/skep/intent"
 	"github.com/skep-dev/skep/test/fixture/programs"
+	"github.com/skep-dev/skep/test/fixture/supply"
 )
 
 // image waits for the BpfImage of a digest to be described.
@@ -92,10 +93,7 @@ func TestBytecodeThatNothingNeedsLeavesTheDisk(t *testing.T) {
 	c.image(app.Status.Digest)
 	stop()
 	folder := filepath.Join(cache, "bytecode")
-	registries, err := registry.NewClient(registry.Options{CacheDir: folder})
-	if err != nil {
-		t.Fatal(err)
-	}
+	registries := supply.Client(t, registry.Options{CacheDir: folder})
 	// Another image was pulled once, and is named by nothing.
 	ref, digest := c.Push("unused:v1", programs.Object("xdp_count"))
 	unused, err := registries.Pin(ref, digest)

@@ -118,7 +118,7 @@ func (c *cluster) control(change ...func(*controller.Options)) (stop func()) {
 	c.t.Helper()
 	o := controller.Options{
 		Config: c.plane.Config, Namespace: "default", SealKey: c.key, Cache: c.t.TempDir(), Metrics: prometheus.NewRegistry(),
-		AllowedRegistries: supply.Loopback(),
+		AllowedRegistries: supply.Loopback(), RegistryBackoff: time.Millisecond,
 	}
 	for _, f := range change {
 		f(&o)
