@@ -86,7 +86,7 @@ flux: ## Build Flux's source-controller and kustomize-controller that test-gitop
 assets: ## Build the Kubernetes, etcd and helm that tests run (minutes, once)
 	@go run ./test/harness/assets controlplane
 	@test -n "$$CI" || test "$$(id -u)" != 0 || go run ./test/harness/assets containerd flux
-	@GOFLAGS= $(TOOL) -n helm >/dev/null
+	@go run -exec true -tags grpcnotrace -modfile=tools.mod helm.sh/helm/v4/cmd/helm
 
 test: assets ## Run every test; those that need the kernel need root. RACE, KERNELS, E2E and GITOPS say what else
 	@$(SUITE) -race '$(RACE)' -kernels '$(KERNELS)' -e2e '$(E2E)' -gitops '$(GITOPS)' -again '$(AGAIN)'

@@ -29,8 +29,8 @@ import (
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/skep-dev/skep/test/fixture/userbinary"
+	"github.com/skep-dev/skep/test/harness/command"
 	"github.com/skep-dev/skep/test/harness/containerd"
-	"github.com/skep-dev/skep/test/harness/module"
 	"github.com/skep-dev/skep/test/harness/need"
 )
 
@@ -280,17 +280,11 @@ func (d *daemon) end(sandbox string) {
 
 // program is a static binary that waits for a signal.
 var program = sync.OnceValues(func() ([]byte, error) {
-	dir, err := os.MkdirTemp("", "skep-containers")
+	path, err := command.Cached(context.Background(), "./test/e2e/pause")
 	if err != nil {
 		return nil, err
 	}
-	defer func() { _ = os.RemoveAll(dir) }()
-	build := exec.Command("go", "build", "-o", dir+"/pause", "./test/e2e/pause")
-	build.Dir, build.Env = module.Root(), append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=")
-	if out, err := build.CombinedOutput(); err != nil {
-		return nil, fmt.Errorf("build: %w\n%s", err, out)
-	}
-	return os.ReadFile(dir + "/pause")
+	return os.ReadFile(path)
 })
 
 // first is a static binary that calls functions at once, and ends.

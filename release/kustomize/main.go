@@ -81,10 +81,10 @@ func run(args []string) error {
 
 // render is what Helm makes of the chart.
 func render(ctx context.Context, root string) ([]byte, error) {
-	cmd := exec.CommandContext(ctx, "go", "tool", "-modfile=tools.mod", "helm", "template", "skep", "charts/skep",
+	cmd := exec.CommandContext(ctx, "go", "run", "-tags", "grpcnotrace", "-modfile=tools.mod", "helm.sh/helm/v4/cmd/helm", "template", "skep", "charts/skep",
 		"--namespace", namespace, "--kube-version", oldest)
 	// The same build of helm as for tests.
-	cmd.Dir, cmd.Env = root, append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=")
+	cmd.Dir, cmd.Env = root, append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=-trimpath")
 	var complaint bytes.Buffer
 	cmd.Stderr = &complaint
 	out, err := cmd.Output()

@@ -33,8 +33,8 @@ import (
 	"github.com/skep-dev/skep/controller/sealing"
 	"github.com/skep-dev/skep/test/fixture/supply"
 	"github.com/skep-dev/skep/test/harness/await"
+	"github.com/skep-dev/skep/test/harness/command"
 	"github.com/skep-dev/skep/test/harness/helm"
-	"github.com/skep-dev/skep/test/harness/module"
 )
 
 // patience bounds what a test waits for; far more than anything takes.
@@ -58,10 +58,10 @@ func newInstall(t *testing.T, values ...string) *install {
 	t.Helper()
 	i := &install{Chain: supply.New(t), t: t, dir: t.TempDir(), webhook: freeAddress(t), mirror: freeAddress(t)}
 	i.objects = setting{values: values}.objects(t)
-	build := exec.CommandContext(t.Context(), "go", "build", "-o", i.dir, "./cmd/skep-controller", "./cmd/skep-agent")
-	build.Dir, build.Env = module.Root(), append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=")
-	if out, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("build: %v\n%s", err, out)
+	for _, name := range []string{"./cmd/skep-controller", "./cmd/skep-agent"} {
+		if err := command.Place(t.Context(), i.dir, name); err != nil {
+			t.Fatal(err)
+		}
 	}
 	i.file("admin", plane.Env.KubeConfig)
 	return i

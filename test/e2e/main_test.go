@@ -17,10 +17,11 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/skep-dev/skep/test/harness/command"
 	"github.com/skep-dev/skep/test/harness/containerd"
 	"github.com/skep-dev/skep/test/harness/controlplane"
+	helmtest "github.com/skep-dev/skep/test/harness/helm"
 	"github.com/skep-dev/skep/test/harness/leaks"
-	"github.com/skep-dev/skep/test/harness/module"
 )
 
 // The test runs in three processes. The one that go test starts builds, makes
@@ -143,25 +144,25 @@ func build(ctx context.Context) error {
 	if err := os.Setenv("PATH", os.Getenv(runtimeFolder)+":"+os.Getenv("PATH")); err != nil {
 		return err
 	}
-	run := func(args ...string) (string, error) {
-		cmd := exec.CommandContext(ctx, "go", args...)
-		cmd.Dir, cmd.Env = module.Root(), append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=")
-		out, err := cmd.Output()
-		if failed := new(exec.ExitError); errors.As(err, &failed) {
-			err = fmt.Errorf("go %s: %w\n%s", strings.Join(args, " "), err, failed.Stderr)
-		}
-		return strings.TrimSpace(string(out)), err
-	}
-	path, err := run("tool", "-modfile=tools.mod", "-n", "helm")
+	path, err := helmtest.Binary(ctx)
 	if err != nil {
 		return err
 	}
-	if _, err := run("build", "-o", filepath.Join(state, "bin")+"/", "./cmd/skep", "./release", "./test/e2e/pause", "./test/e2e/worker"); err != nil {
+	bin := filepath.Join(state, "bin")
+	if err := os.MkdirAll(bin, 0o755); err != nil {
 		return err
 	}
-	// The same links as those that make images asks for later.
-	if _, err := run("build", "-tags", "grpcnotrace", "-ldflags", "-s -w", "-o", os.DevNull, "./cmd/skep-controller", "./cmd/skep-agent"); err != nil {
-		return err
+	// Programs attach to functions of the worker's.
+	for _, args := range [][]string{{"./cmd/skep"}, {"./release"}, {"./test/e2e/pause"}, {"-ldflags=-s=false", "./test/e2e/worker"}} {
+		if err := command.Place(ctx, bin, args...); err != nil {
+			return err
+		}
+	}
+	// What make images links later is compiled by then.
+	for _, name := range []string{"./cmd/skep-controller", "./cmd/skep-agent"} {
+		if _, err := command.Cached(ctx, name); err != nil {
+			return err
+		}
 	}
 	return os.Setenv(helm, path)
 }

@@ -22,10 +22,28 @@ func Path(name string) (string, error) {
 // Once makes a folder where there is none: fill fills another one, which is renamed into place.
 // Callers at the same time wait for the first.
 func Once(dir string, fill func(aside string) error) error {
-	if err := os.MkdirAll(filepath.Dir(dir), 0o755); err != nil {
+	return Alone(dir, func() error {
+		if _, err := os.Stat(dir); err == nil {
+			return nil
+		}
+		aside, err := os.MkdirTemp(filepath.Dir(dir), "build")
+		if err != nil {
+			return err
+		}
+		defer os.RemoveAll(aside)
+		if err := fill(aside); err != nil {
+			return err
+		}
+		return os.Rename(aside, dir)
+	})
+}
+
+// Alone calls do while no other process does for the same path, at which there need be nothing.
+func Alone(path string, do func() error) error {
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return err
 	}
-	lock, err := os.OpenFile(dir+".lock", os.O_CREATE|os.O_RDWR, 0o644)
+	lock, err := os.OpenFile(path+".lock", os.O_CREATE|os.O_RDWR, 0o644)
 	if err != nil {
 		return err
 	}
@@ -33,16 +51,5 @@ func Once(dir string, fill func(aside string) error) error {
 	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX); err != nil {
 		return fmt.Errorf("lock %s: %w", lock.Name(), err)
 	}
-	if _, err := os.Stat(dir); err == nil {
-		return nil
-	}
-	aside, err := os.MkdirTemp(filepath.Dir(dir), "build")
-	if err != nil {
-		return err
-	}
-	defer os.RemoveAll(aside)
-	if err := fill(aside); err != nil {
-		return err
-	}
-	return os.Rename(aside, dir)
+	return do()
 }

@@ -1,29 +1,91 @@
-// Package command builds Skep's commands for tests that run them as processes,
-// as a Pod does, and reads what memory and processor time a process takes. It starts none.
+// Package command has Skep's commands for tests that run them as processes, as a Pod does, and
+// reads what memory and processor time a process takes. It starts none.
+//
+// Every binary is linked once for all tests, runs and clones whose sources make the same: by go run,
+// which keeps what it links in Go's cache under a hash of all that goes into it, and looks there
+// first. What lies there is never overwritten, and Go removes what nobody took for days.
 package command
 
 import (
+	"bytes"
+	"context"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/prometheus/procfs"
 
+	"github.com/skep-dev/skep/test/harness/cached"
 	"github.com/skep-dev/skep/test/harness/module"
 )
 
-// Build makes a command of cmd/ as the images do, and returns its path.
+// Build returns the path of a command of cmd/ in a folder of the test's, linked as the images' are.
 func Build(t testing.TB, name string) string {
 	t.Helper()
-	path := filepath.Join(t.TempDir(), name)
-	build := exec.CommandContext(t.Context(), "go", "build", "-tags", "grpcnotrace", "-ldflags", "-s -w", "-o", path, "./cmd/"+name)
-	build.Dir, build.Env = module.Root(), append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=")
-	if out, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("build %s: %v\n%s", name, err, out)
+	dir := t.TempDir()
+	if err := Place(t.Context(), dir, "./cmd/"+name); err != nil {
+		t.Fatal(err)
 	}
-	return path
+	return filepath.Join(dir, name)
+}
+
+// Place puts a binary into a folder, by the arguments of Cached.
+func Place(ctx context.Context, dir string, args ...string) error {
+	binary, err := Cached(ctx, args...)
+	if err != nil {
+		return err
+	}
+	// Another process writes the file: one that this process had open for writing could not be run
+	// while a child that it starts at the same time still has it open.
+	if out, err := exec.CommandContext(ctx, "cp", binary, dir).CombinedOutput(); err != nil {
+		return fmt.Errorf("place %s: %w: %s", filepath.Base(binary), err, out)
+	}
+	return nil
+}
+
+// Cached returns the path of a binary in Go's cache, by the arguments of go run in this module's
+// folder: flags, and a main package last. It is static, has no symbols unless a flag says
+// -ldflags=-s=false, and is linked with the tag of the images'. Another user than this process's may
+// find no way to it, but to a place elsewhere.
+func Cached(ctx context.Context, args ...string) (string, error) {
+	name := args[len(args)-1]
+	lock, err := cached.Path("link-" + filepath.Base(name))
+	if err != nil {
+		return "", err
+	}
+	var path string
+	err = cached.Alone(lock, func() error {
+		// Where it is linked only now, go run names a file that it removes when it ends. The second call
+		// finds the one that it has kept.
+		for range 2 {
+			if path, err = keep(ctx, args); err != nil {
+				return fmt.Errorf("build %s: %w", name, err)
+			}
+			if _, err = os.Stat(path); err == nil {
+				return nil
+			}
+		}
+		return fmt.Errorf("find %s in Go's cache: %w", name, err)
+	})
+	return path, err
+}
+
+// keep has go run link a binary, where its cache has none, and print its path instead of running it.
+func keep(ctx context.Context, args []string) (string, error) {
+	run := exec.CommandContext(ctx, "go", append([]string{"run", "-exec", "echo", "-tags", "grpcnotrace"}, args...)...)
+	// Whatever the caller's flags, and without the race detector's cgo.
+	run.Dir, run.Env = module.Root(), append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=-trimpath")
+	var complaint bytes.Buffer
+	run.Stderr = &complaint
+	out, err := run.Output()
+	if err != nil {
+		return "", fmt.Errorf("%w\n%s", err, &complaint)
+	}
+	return strings.TrimSpace(string(out)), nil
 }
 
 // Memory is what a process takes, in MB of 1,000,000 bytes.

@@ -4,29 +4,23 @@ package helm
 import (
 	"bytes"
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"os/exec"
-	"strings"
 	"sync"
 	"testing"
 
-	"github.com/skep-dev/skep/test/harness/module"
+	"github.com/skep-dev/skep/test/harness/command"
 )
 
-// binary is helm's, built once.
-var binary = sync.OnceValues(func() (string, error) {
-	cmd := exec.CommandContext(context.Background(), "go", "tool", "-modfile=tools.mod", "-n", "helm")
-	cmd.Dir = module.Root()
-	// One build for all, whatever the caller's flags.
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=")
-	out, err := cmd.Output()
-	if failed := new(exec.ExitError); errors.As(err, &failed) {
-		return "", fmt.Errorf("build helm: %w\n%s", err, failed.Stderr)
-	}
-	return strings.TrimSpace(string(out)), err
-})
+// binary is Binary, looked for once.
+var binary = sync.OnceValues(func() (string, error) { return Binary(context.Background()) })
+
+// Binary is the path of helm, which is built where it is not yet. By go tool it would share nothing
+// with what else is compiled: that takes no -trimpath.
+func Binary(ctx context.Context) (string, error) {
+	return command.Cached(ctx, "-modfile=tools.mod", "helm.sh/helm/v4/cmd/helm")
+}
 
 // Run runs helm with folders of its own, and returns what it wrote; the error holds what it
 // complained of.
