@@ -21,6 +21,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/skep-dev/skep/controller/leader"
 	"github.com/skep-dev/skep/test/fixture/supply"
 )
 
@@ -33,6 +34,12 @@ type Options struct {
 	Flags []string
 	// Restart starts it again where it ends by itself, as a kubelet does.
 	Restart bool
+}
+
+// Timing is how long replicas of tests lead: a dead leader is followed soon, and an API
+// server that hangs for three seconds, as it may on a busy machine, costs no lead.
+func Timing() leader.Timing {
+	return leader.Timing{LeaseDuration: 5 * time.Second, RenewDeadline: 4 * time.Second, RetryPeriod: 500 * time.Millisecond}
 }
 
 // Replica is one skep-controller.
@@ -66,10 +73,12 @@ func Start(t testing.TB, o Options) *Replica {
 	if err != nil {
 		t.Fatal(err)
 	}
+	timing := Timing()
 	r.args = append([]string{"--kubeconfig=" + o.Kubeconfig, "--namespace=" + o.Namespace, "--cache=" + filepath.Join(t.TempDir(), "cache"),
 		"--webhook-port=" + port, "--mirror-address=" + r.Mirror, "--metrics-address=" + r.Metrics, "--health-address=" + r.Health,
 		// Tests ask for them without a token; what asks for one has tests of its own.
 		"--metrics-secure=false",
+		"--leader-elect-lease-duration=" + timing.LeaseDuration.String(), "--leader-elect-renew-deadline=" + timing.RenewDeadline.String(), "--leader-elect-retry-period=" + timing.RetryPeriod.String(),
 		"--allowed-registry=" + strings.Join(supply.Loopback(), ",")}, o.Flags...)
 	r.Again()
 	t.Cleanup(func() {

@@ -242,9 +242,9 @@ func (r *replicas) add(names ...string) error {
 		return err
 	}
 	mgr, err := controller.New(ctx, controller.Options{
-		Config: config, Namespace: namespace, Cache: cache, LeaderElection: true, HealthAddress: one.health, Metrics: one.metrics,
-		AllowedRegistries: append(supply.Loopback(), floodRegistries()...),
-		Admission:         admission.Options{Host: "127.0.0.1", Port: at.Port, Names: append(names, "127.0.0.1"), Budget: budget},
+		Config: config, Namespace: namespace, Cache: cache, LeaderElection: true, Leader: deployment.Timing(), HealthAddress: one.health, Metrics: one.metrics,
+		AllowedRegistries: append(supply.Loopback(), floodRegistries()...), RegistryBackoff: time.Millisecond,
+		Admission: admission.Options{Host: "127.0.0.1", Port: at.Port, Names: append(names, "127.0.0.1"), Budget: budget},
 		// One test's policies do not wait for another's.
 		NamespacedPoliciesEvery: time.Millisecond,
 	})
