@@ -60,7 +60,8 @@ func (t *Table) fits(s Side) error {
 	}
 	kind, err := t.kindOf(s.Device)
 	if err == nil && kind != "clsact" {
-		err = fmt.Errorf("the interface has a qdisc %s of somebody else, which has no place for egress filters; replace it with clsact (tc qdisc), or attach to another interface", kind)
+		err = fmt.Errorf("the interface has a qdisc %s of somebody else, which has no place for egress filters; replace it with clsact (tc qdisc), "+
+			"or attach to another interface", kind)
 	}
 	return err
 }

@@ -258,7 +258,9 @@ func (r *Revision) Share() (*Revision, error) {
 	if r == nil {
 		return nil, nil
 	}
-	shared := &Revision{UID: r.UID, Name: r.Name, Maps: map[string]*ebpf.Map{}, layouts: maps.Clone(r.layouts), contents: maps.Clone(r.contents), taken: maps.Clone(r.taken)}
+	shared := &Revision{
+		UID: r.UID, Name: r.Name, Maps: map[string]*ebpf.Map{}, layouts: maps.Clone(r.layouts), contents: maps.Clone(r.contents), taken: maps.Clone(r.taken),
+	}
 	for name, m := range r.Maps {
 		c, err := m.Clone()
 		if err != nil {

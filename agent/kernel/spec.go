@@ -273,7 +273,8 @@ func instance(ps *ebpf.ProgramSpec, a v1alpha1.Attachment) (*ebpf.ProgramSpec, e
 		one.Type = h.ProgramType
 	}
 	if one.Type != h.ProgramType {
-		return nil, fmt.Errorf("section %q makes it a %s program, and hook %s takes %s; name another hook or another function", ps.SectionName, one.Type, h.Name, h.ProgramType)
+		return nil, fmt.Errorf("section %q makes it a %s program, and hook %s takes %s; name another hook or another function",
+			ps.SectionName, one.Type, h.Name, h.ProgramType)
 	}
 	if h.RunsOnce() {
 		// A section that says of no type does not say so, and the kernel takes no other.

@@ -27,7 +27,8 @@ import (
 // NewImage returns skep image.
 func NewImage() *cobra.Command {
 	cmd := &cobra.Command{Use: "image", Short: "Pack, move and look into bytecode images"}
-	cmd.AddCommand(newImageBuild(), newImageCopy("push", "Copy an image to a registry"), newImageCopy("pull", "Copy an image to an OCI layout on disk"), newImageInspect())
+	cmd.AddCommand(newImageBuild(), newImageCopy("push", "Copy an image to a registry"), newImageCopy("pull", "Copy an image to an OCI layout on disk"),
+		newImageInspect())
 	return cmd
 }
 
@@ -96,7 +97,8 @@ func pack(files []string, artifact bool) (*image.Built, error) {
 			return nil, err
 		}
 		if len(facts.Programs) == 0 {
-			return nil, fmt.Errorf("pack %s: the object has no programs, so nothing could be run from the image; put functions into sections, such as SEC(\"xdp\")", file)
+			return nil, fmt.Errorf("pack %s: the object has no programs, so nothing could be run from the image; put functions into sections, such as SEC(\"xdp\")",
+				file)
 		}
 		if _, twice := objects[platform]; twice {
 			return nil, fmt.Errorf("pack %s: platform %q has an object already; write -f PLATFORM=FILE for each", file, platform)

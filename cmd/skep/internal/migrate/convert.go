@@ -84,8 +84,9 @@ func New() *cobra.Command {
 	c.kube.Register(cmd)
 	cmd.Flags().Lookup("namespace").Usage = "namespace to read with --from-cluster (default all)"
 	c.registries.RegisterInsecure(cmd)
-	cmd.Flags().StringSliceVar(&c.allowed, "allowed-registry", []string{transport.AnyPublic}, "registry that --read-images may ask: host[:port][/prefix], *.example.com, or * "+
-		"for every one at a public address; one that is listed by name may be at any address")
+	cmd.Flags().StringSliceVar(&c.allowed, "allowed-registry", []string{transport.AnyPublic},
+		"registry that --read-images may ask: host[:port][/prefix], *.example.com, or * "+
+			"for every one at a public address; one that is listed by name may be at any address")
 	return cmd
 }
 
