@@ -138,7 +138,9 @@ func (l *lease) hang() (again func()) {
 
 // newElector competes for a lease: quickly, but a busy machine does not lose it.
 func newElector(l *lease, identity string, change ...func(*leader.Options)) *leader.Elector {
-	o := leader.Options{Lock: hold{l, identity}, Name: "lease", LeaseDuration: 15 * time.Second, RenewDeadline: 10 * time.Second, RetryPeriod: 20 * time.Millisecond}
+	o := leader.Options{
+		Lock: hold{l, identity}, Name: "lease", LeaseDuration: 15 * time.Second, RenewDeadline: 10 * time.Second, RetryPeriod: 20 * time.Millisecond,
+	}
 	for _, f := range change {
 		f(&o)
 	}
