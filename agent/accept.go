@@ -206,7 +206,8 @@ func (a *Agent) restore() error {
 		o = o.For(a.opts.Node)
 		uid := o.Payload().UID
 		if !k.IsNamedFor(uid) {
-			a.opts.Log.Error("kept intent is another application's than its file's name says; it is passed over", "application", o.Payload().Application.String(), "path", k.Path)
+			a.opts.Log.Error("kept intent is another application's than its file's name says; it is passed over",
+				"application", o.Payload().Application.String(), "path", k.Path)
 			continue
 		}
 		app := a.accepted.apps[uid]

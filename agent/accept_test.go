@@ -100,7 +100,8 @@ func TestATombstoneIsWorkedOnWhereNothingCanBeKept(t *testing.T) {
 			// What is no tombstone is not accepted, and the error says whose it is.
 			refused := new(agent.AcceptError)
 			other := w.intent("other", "raw_tp_count", rawProgram())
-			if err := a.Accept(w.seal(other)); !errors.As(err, &refused) || refused.Application != other.Application || !strings.Contains(err.Error(), "accept intent of other") {
+			if err := a.Accept(w.seal(other)); !errors.As(err, &refused) || refused.Application != other.Application ||
+				!strings.Contains(err.Error(), "accept intent of other") {
 				t.Errorf("Accept of another = %v", err)
 			}
 			tomb := w.seal(intent.Payload{Application: app.Application, UID: app.UID, Serial: app.Serial + 1, Tombstone: true, Reason: "revoked"})

@@ -142,7 +142,8 @@ func TestAKprobeIsOnTheFunctionThatIsNamedOrNone(t *testing.T) {
 		w := newWorld(t)
 		a, _ := w.start()
 		err := w.accept(a, w.version("1", v1alpha1.Attachment{Hook: name, Functions: &v1alpha1.Functions{Names: []string{"sys_getpgid"}}}))
-		if err == nil || !strings.Contains(err.Error(), "the kernel has no function sys_getpgid") || !strings.Contains(err.Error(), "near it") || !strings.Contains(err.Error(), "hook ksyscall") {
+		if err == nil || !strings.Contains(err.Error(), "the kernel has no function sys_getpgid") || !strings.Contains(err.Error(), "near it") ||
+			!strings.Contains(err.Error(), "hook ksyscall") {
 			t.Errorf("the agent says %v", err)
 		}
 	}

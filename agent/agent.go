@@ -261,7 +261,8 @@ func newLoop(e *env) *loop {
 	e.pins.Filters.Namespaces, host.Namespaces = namespaces, namespaces
 	e.pins.Filters.Clock = o.Clock
 	return &loop{
-		namespaces: namespaces, closing: closing, attaching: attaching, live: open, queue: loads.NewQueue(o.Clock, o.Log, o.Observer.Loaded), lookups: targets.NewLookups(host, o.Log, e.wakeUp),
+		namespaces: namespaces, closing: closing, attaching: attaching, live: open, queue: loads.NewQueue(o.Clock, o.Log, o.Observer.Loaded),
+		lookups:  targets.NewLookups(host, o.Log, e.wakeUp),
 		attempts: attempts, conflicts: retry.NewConflicts(o.BackOff),
 		admission: admission.New(admission.Options{Log: o.Log, SharePercent: o.NamespaceShare, MapMemory: o.MapMemory, FetchTimeout: o.FetchTimeout,
 			Objects: e.objects, History: ran, Live: open}),
@@ -312,7 +313,8 @@ func (a *Agent) checkMount() error {
 	}
 	other, err := a.dir.NoteMount(string(boot), device)
 	if other {
-		a.opts.Log.Warn("another bpf file system held the pins earlier in this boot; what it holds runs on beside what is loaded now. Unmount the one too many, and start again",
+		a.opts.Log.Warn("another bpf file system held the pins earlier in this boot; what it holds runs on beside what is loaded now. Unmount the one too many, "+
+			"and start again",
 			"path", a.pins.Root())
 	}
 	return err

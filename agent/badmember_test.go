@@ -85,7 +85,8 @@ func TestWhatIsToGoGoesWhereAnotherMemberCannotBeLinkedAgain(t *testing.T) {
 	if got := membersOf(t, a); got != "cc cd" {
 		t.Fatalf("the chain is %q", got)
 	}
-	if err == nil || !strings.Contains(err.Error(), "cb: run in the chain of cn0: it is left out") || !strings.Contains(err.Error(), "fetch object of cb") || strings.Contains(err.Error(), "\n") {
+	if err == nil || !strings.Contains(err.Error(), "cb: run in the chain of cn0: it is left out") || !strings.Contains(err.Error(), "fetch object of cb") ||
+		strings.Contains(err.Error(), "\n") {
 		t.Errorf("Settled = %v", err)
 	}
 	if s := statusOf(a, "ca"); s != nil {

@@ -34,7 +34,9 @@ func TestWhatIsToGoGoesWhereTheChainOfTheOthersCannotBeLoaded(t *testing.T) {
 			o.Clock = func() time.Time { return time.Now().Add(time.Duration(ahead.Load())) }
 			a := w.startWith(o)
 			gone := w.member("gone", "xdp_count", "count_packets", 4)
-			for i, p := range []intent.Payload{w.member("oldest", "xdp_pass", "xdp_pass", 1), w.member("older", "xdp_gpl", "xdp_gpl", 3), w.member("young", "xdp_count_v2", "count_packets", 2), gone} {
+			for i, p := range []intent.Payload{
+				w.member("oldest", "xdp_pass", "xdp_pass", 1), w.member("older", "xdp_gpl", "xdp_gpl", 3), w.member("young", "xdp_count_v2", "count_packets", 2), gone,
+			} {
 				p.Created = int64(i + 1)
 				if err := w.accept(a, p); err != nil {
 					t.Fatal(err)

@@ -58,39 +58,60 @@ func (e *env) devicesChanged() {
 func (e *env) choicesOf(apps []*application, open *live.Set) *targets.Choices {
 	known := map[string]bool{}
 	choices := targets.NewChoices(e.opts.NamespaceLabels)
-	add := func(o *intent.Opened) {
-		payload := o.Payload()
-		for _, program := range payload.Programs {
-			for _, at := range program.Attach {
-				choices.Add(payload.Application, at)
+	for _, app := range apps {
+		known[app.Newest.Payload().UID] = true
+		addChoices(choices, &app.Newest)
+		if app.Deployed != nil {
+			addChoices(choices, app.Deployed)
+		}
+		if before, ok := app.Newest.Before(); ok {
+			addChoices(choices, &before)
+		}
+	}
+	choices.Devices = choices.Devices || isOnDevices(open)
+	choices.All = choices.All || open.IsInPods() && runsUnknown(open, known)
+	return choices
+}
+
+// addChoices adds what matters to an intent.
+func addChoices(choices *targets.Choices, o *intent.Opened) {
+	payload := o.Payload()
+	for _, program := range payload.Programs {
+		for _, at := range program.Attach {
+			choices.Add(payload.Application, at)
+		}
+	}
+}
+
+// isOnDevices reports whether a chain or a link is attached to an interface.
+func isOnDevices(open *live.Set) bool {
+	if len(open.Chains) > 0 {
+		return true
+	}
+	for _, links := range open.Links {
+		for _, l := range links {
+			if l.Attachment.Ifindex != 0 {
+				return true
 			}
 		}
 	}
-	for _, app := range apps {
-		known[app.Newest.Payload().UID] = true
-		add(&app.Newest)
-		if app.Deployed != nil {
-			add(app.Deployed)
-		}
-		if before, ok := app.Newest.Before(); ok {
-			add(&before)
-		}
-	}
-	choices.Devices = choices.Devices || len(open.Chains) > 0
+	return false
+}
+
+// runsUnknown reports whether a program of an application that is not known is attached.
+func runsUnknown(open *live.Set, known map[string]bool) bool {
+	isUnknown := func(uid string) bool { return !known[uid] }
 	for _, chain := range open.Chains {
-		if chain.Version != nil && open.IsInPods() {
-			choices.All = choices.All || slices.ContainsFunc(plan.UIDsOf(chain.Version.Members), func(uid string) bool { return !known[uid] })
+		if chain.Version != nil && slices.ContainsFunc(plan.UIDsOf(chain.Version.Members), isUnknown) {
+			return true
 		}
 	}
-	for uid, links := range open.Links {
-		for _, l := range links {
-			choices.Devices = choices.Devices || l.Attachment.Ifindex != 0
-		}
-		if !known[uid] && open.IsInPods() {
-			choices.All = true
+	for uid := range open.Links {
+		if isUnknown(uid) {
+			return true
 		}
 	}
-	return choices
+	return false
 }
 
 // takePods returns the pods for a reconcile, which is full or has the pods before it.

@@ -91,11 +91,17 @@ func TestTheFirstSetThatTheKernelSupportsRuns(t *testing.T) {
 		skipped      string
 	}{
 		"by what the kernel has of hooks": {[]v1alpha1.Alternative{alternative("getpgid", "by_fentry by_fexit", "by_kprobe", "by_raw_tp")},
-			[]v1alpha1.Program{fentry, fexit, kprobe, rawTP}, map[string][]string{"by_fentry": {"by_fentry", "by_fexit"}, "by_kprobe": {"by_kprobe"}, "by_raw_tp": {"by_raw_tp"}}[best],
-			map[string]string{"by_fentry": "", "by_kprobe": "alternative getpgid does without by_fentry, by_fexit: ", "by_raw_tp": "alternative getpgid does without by_fentry, by_fexit, by_kprobe: "}[best]},
+			[]v1alpha1.Program{fentry, fexit, kprobe, rawTP}, map[string][]string{
+				"by_fentry": {"by_fentry", "by_fexit"}, "by_kprobe": {"by_kprobe"}, "by_raw_tp": {"by_raw_tp"},
+			}[best],
+			map[string]string{
+				"by_fentry": "", "by_kprobe": "alternative getpgid does without by_fentry, by_fexit: ",
+				"by_raw_tp": "alternative getpgid does without by_fentry, by_fexit, by_kprobe: ",
+			}[best]},
 		"by the tracepoints that it has": {[]v1alpha1.Alternative{alternative("getpgid", "by_tracepoint", "by_raw_tp")},
 			[]v1alpha1.Program{onTracepoint("by_tracepoint", "tracepoint", "syscalls/sys_enter_getpgi"), rawTP}, []string{"by_raw_tp"},
-			"alternative getpgid does without by_tracepoint: target does not exist: the kernel has no tracepoint syscalls/sys_enter_getpgi; near it are syscalls/sys_enter_getpgid"},
+			"alternative getpgid does without by_tracepoint: target does not exist: the kernel has no tracepoint syscalls/sys_enter_getpgi; " +
+				"near it are syscalls/sys_enter_getpgid"},
 		"by the raw tracepoints that it has": {[]v1alpha1.Alternative{alternative("getpgid", "by_raw_tp", "by_tracepoint")},
 			[]v1alpha1.Program{onTracepoint("by_raw_tp", "raw_tp", "sys_entr"), tracepoint}, []string{"by_tracepoint"},
 			"alternative getpgid does without by_raw_tp: target does not exist: the kernel has no tracepoint sys_entr; near it are sys_enter"},
@@ -103,7 +109,8 @@ func TestTheFirstSetThatTheKernelSupportsRuns(t *testing.T) {
 			[]v1alpha1.Program{tracepoint, onTracepoint("rejected", "raw_tp", "sys_enter"), rawTP}, []string{"by_raw_tp"},
 			"alternative getpgid does without by_tracepoint, rejected: load choosing: "},
 		"in the order of the sets": {[]v1alpha1.Alternative{alternative("getpgid", "by_raw_tp", "by_tracepoint"), alternative("other", "rejected", "calling")},
-			[]v1alpha1.Program{tracepoint, rawTP, onTracepoint("rejected", "raw_tp", "sys_enter"), onTracepoint("calling", "raw_tp", "sys_enter")}, []string{"by_raw_tp", "calling"},
+			[]v1alpha1.Program{tracepoint, rawTP, onTracepoint("rejected", "raw_tp", "sys_enter"), onTracepoint("calling", "raw_tp", "sys_enter")},
+			[]string{"by_raw_tp", "calling"},
 			"alternative other does without rejected: load choosing: "},
 	} {
 		t.Run(sentence, func(t *testing.T) {
@@ -135,7 +142,8 @@ func TestTheFirstSetThatTheKernelSupportsRuns(t *testing.T) {
 				if n := len(a.Status()[0].Alternatives); n != len(c.alternatives) {
 					t.Errorf("%s: it says of %d alternatives how they are", when, n)
 				}
-				if s := a.Status()[0]; s.Error != "" || !strings.HasPrefix(s.Skipped, c.skipped) || c.skipped == "" && s.Skipped != "" || strings.Contains(s.Skipped, "\n") {
+				if s := a.Status()[0]; s.Error != "" || !strings.HasPrefix(s.Skipped, c.skipped) || c.skipped == "" && s.Skipped != "" ||
+					strings.Contains(s.Skipped, "\n") {
 					t.Fatalf("%s: error %q, skipped %q, want %q", when, s.Error, s.Skipped, c.skipped)
 				}
 			}
@@ -201,7 +209,8 @@ func TestWhatIsOptionalIsLeftOut(t *testing.T) {
 	check := func(when string, want ...string) {
 		t.Helper()
 		s := a.Status()[0]
-		if diff := cmp.Diff(want, skipped()); diff != "" || s.Error != "" || s.Conditions[0].Status != "True" || !strings.HasPrefix(s.Skipped, "rejected on raw_tp sys_enter: load choosing: ") {
+		if diff := cmp.Diff(want, skipped()); diff != "" || s.Error != "" || s.Conditions[0].Status != "True" ||
+			!strings.HasPrefix(s.Skipped, "rejected on raw_tp sys_enter: load choosing: ") {
 			t.Fatalf("%s: %+v\nskipped (-want +got):\n%s", when, s, diff)
 		}
 	}
@@ -316,7 +325,9 @@ func TestOptionalAttachmentsOfOneProgramAreLeftOutOneByOne(t *testing.T) {
 	for _, l := range a.Status()[0].Programs[0].Links {
 		got[l.Target] = l.State
 	}
-	want := map[string]agent.LinkState{"syscalls/sys_enter_nothing": agent.Skipped, "syscalls/sys_enter_getpgid": agent.Attached, "syscalls/sys_enter_none": agent.Skipped}
+	want := map[string]agent.LinkState{
+		"syscalls/sys_enter_nothing": agent.Skipped, "syscalls/sys_enter_getpgid": agent.Attached, "syscalls/sys_enter_none": agent.Skipped,
+	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("states (-want +got):\n%s", diff)
 	}

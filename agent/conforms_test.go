@@ -41,6 +41,7 @@ func conforms(t *testing.T, h hook.Hook, seen conformance.Outcome) {
 	}
 	k, ok := conformance.Of(kernels, unix.ByteSliceToString(name.Release[:]))
 	if want := k.Hooks[h.Name]; ok && want != seen && os.Getenv("SKEP_UPDATE") == "" {
-		t.Errorf("hook/conformance/kernels.json says %q of this hook on %s, and the test saw %q; if that is right, run make test-kernels UPDATE=1", want, k.Name, seen)
+		t.Errorf("hook/conformance/kernels.json says %q of this hook on %s, and the test saw %q; if that is right, run make test-kernels UPDATE=1",
+			want, k.Name, seen)
 	}
 }

@@ -334,10 +334,16 @@ func TestWhatCannotTakeTheNewestVersionsPlaceIsToldAndBacksOff(t *testing.T) {
 		// fetches and loads are tried.
 		fetches, loads int32
 	}{
-		"unfit, and the one before cannot be fetched":  {unfit, lost, true, []string{"no hook raw_tp", "go on with the version before: fetch object of app: no object"}, 1, 0},
-		"unfit, and the verifier refuses the other":    {unfit, rejected, true, []string{"no hook raw_tp", "go on with the version before: load app"}, 1, 1},
-		"refused, and the one before cannot be loaded": {rejected, lost, false, []string{"load app", "go on with the version before: fetch object of app: no object"}, 2, 1},
-		"refused, and the one before is unfit":         {rejected, unfit, false, []string{"load app", "go on with the version before: kernel 6.1.0 has no hook raw_tp"}, 1, 1},
+		"unfit, and the one before cannot be fetched": {
+			unfit, lost, true, []string{"no hook raw_tp", "go on with the version before: fetch object of app: no object"}, 1, 0,
+		},
+		"unfit, and the verifier refuses the other": {unfit, rejected, true, []string{"no hook raw_tp", "go on with the version before: load app"}, 1, 1},
+		"refused, and the one before cannot be loaded": {
+			rejected, lost, false, []string{"load app", "go on with the version before: fetch object of app: no object"}, 2, 1,
+		},
+		"refused, and the one before is unfit": {
+			rejected, unfit, false, []string{"load app", "go on with the version before: kernel 6.1.0 has no hook raw_tp"}, 1, 1,
+		},
 	} {
 		t.Run(sentence, func(t *testing.T) {
 			w := newWorld(t)
@@ -529,14 +535,18 @@ func TestWhatRanStaysUntilTheNewVersionIsAttachedInWhole(t *testing.T) {
 	}{
 		"the kernel has no such tracepoint": {tracepoint, []v1alpha1.Attachment{{Hook: "tracepoint", Tracepoint: "nope/nope"}}, "2", true, true,
 			[]string{tracepoint.Tracepoint}},
-		"a part of it runs": {tracepoint, []v1alpha1.Attachment{{Hook: "tracepoint", Tracepoint: "syscalls/sys_enter_getsid"}, {Hook: "tracepoint", Tracepoint: "nope/nope"}}, "2", true, false,
+		"a part of it runs": {tracepoint, []v1alpha1.Attachment{
+			{Hook: "tracepoint", Tracepoint: "syscalls/sys_enter_getsid"}, {Hook: "tracepoint", Tracepoint: "nope/nope"},
+		}, "2", true, false,
 			[]string{tracepoint.Tracepoint, "syscalls/sys_enter_getsid"}},
 		"a cgroup is not there": {tracepoint, []v1alpha1.Attachment{{Hook: "cgroup/bind4", Cgroup: late}}, "2", true, true,
 			[]string{tracepoint.Tracepoint}},
 		"only its places differ": {cgroup, []v1alpha1.Attachment{{Hook: "cgroup/bind4", Cgroup: late}}, "1", true, false,
 			[]string{cgroup.Cgroup}},
 		"only its places differ, and what ran may run no more": {cgroup, []v1alpha1.Attachment{{Hook: "cgroup/bind4", Cgroup: late}}, "1", false, false, nil},
-		"what ran may run no more":                             {tracepoint, []v1alpha1.Attachment{{Hook: "tracepoint", Tracepoint: "nope/nope"}}, "2", false, false, nil},
+		"what ran may run no more": {
+			tracepoint, []v1alpha1.Attachment{{Hook: "tracepoint", Tracepoint: "nope/nope"}}, "2", false, false, nil,
+		},
 	} {
 		t.Run(sentence, func(t *testing.T) {
 			w := newWorld(t)

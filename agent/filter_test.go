@@ -181,7 +181,8 @@ func TestFiltersMakeRoomForOneAnother(t *testing.T) {
 		for _, name := range []string{"a", "i", "b", "h", "c", "g", "d", "f", "e"} {
 			w.must(a, w.ordered(hook, name, 500, -1))
 		}
-		if got, want := filterOrder(t, a), prefs(hook, "a@%d b@%d c@%d d@%d e@%d f@%d g@%d h@%d i@%d", 500_000, 500_001, 500_002, 500_003, 500_004, 500_005, 500_006, 500_007, 500_008); got != want {
+		if got, want := filterOrder(t, a), prefs(hook, "a@%d b@%d c@%d d@%d e@%d f@%d g@%d h@%d i@%d", 500_000, 500_001, 500_002, 500_003, 500_004, 500_005, 500_006,
+			500_007, 500_008); got != want {
 			t.Errorf("order\n%s, want\n%s", got, want)
 		}
 		if got := ran(t, a); len(got) != 9 {
@@ -226,7 +227,9 @@ func addFilter(t *testing.T, parent uint32, pref uint16, handle uint32, p *ebpf.
 // clsactOf is the clsact qdisc of hk0.
 func clsactOf(t *testing.T) netlink.Qdisc {
 	t.Helper()
-	return &netlink.GenericQdisc{QdiscType: "clsact", QdiscAttrs: netlink.QdiscAttrs{LinkIndex: index(t, "hk0"), Parent: netlink.HANDLE_CLSACT, Handle: netlink.MakeHandle(0xffff, 0)}}
+	return &netlink.GenericQdisc{QdiscType: "clsact", QdiscAttrs: netlink.QdiscAttrs{
+		LinkIndex: index(t, "hk0"), Parent: netlink.HANDLE_CLSACT, Handle: netlink.MakeHandle(0xffff, 0),
+	}}
 }
 
 func TestFiltersOfOthersKeepTheirPlaces(t *testing.T) {
@@ -240,7 +243,9 @@ func TestFiltersOfOthersKeepTheirPlaces(t *testing.T) {
 		addFilter(t, netlink.HANDLE_MIN_INGRESS, 17000, 1, next)
 		addFilter(t, netlink.HANDLE_MIN_INGRESS, 17001, 9, next)
 		addFilter(t, netlink.HANDLE_MIN_EGRESS, 17000, 1, next)
-		if err := netlink.FilterAdd(&netlink.MatchAll{FilterAttrs: netlink.FilterAttrs{LinkIndex: index(t, "hk0"), Parent: netlink.HANDLE_MIN_INGRESS, Priority: 17002, Protocol: unix.ETH_P_IP},
+		if err := netlink.FilterAdd(&netlink.MatchAll{FilterAttrs: netlink.FilterAttrs{
+			LinkIndex: index(t, "hk0"), Parent: netlink.HANDLE_MIN_INGRESS, Priority: 17002, Protocol: unix.ETH_P_IP,
+		},
 			Actions: []netlink.Action{&netlink.GenericAction{ActionAttrs: netlink.ActionAttrs{Action: netlink.TC_ACT_OK}}}}); err != nil {
 			t.Log("no filter matchall:", err)
 		}
@@ -279,11 +284,15 @@ func TestAQdiscThatOthersUseStays(t *testing.T) {
 		before, during func(t *testing.T)
 		want           string
 	}{
-		"one that Skep made goes":            {want: ""},
-		"one that Skep made and others use":  {during: func(t *testing.T) { addFilter(t, netlink.HANDLE_MIN_EGRESS, 7, 1, foreignProgram(t, ebpf.SchedCLS)) }, want: "clsact"},
+		"one that Skep made goes": {want: ""},
+		"one that Skep made and others use": {
+			during: func(t *testing.T) { addFilter(t, netlink.HANDLE_MIN_EGRESS, 7, 1, foreignProgram(t, ebpf.SchedCLS)) }, want: "clsact",
+		},
 		"an empty one that was there before": {before: func(t *testing.T) { must(t, netlink.QdiscAdd(clsactOf(t))) }, want: "clsact"},
 		"one of the kind ingress of others": {before: func(t *testing.T) {
-			must(t, netlink.QdiscAdd(&netlink.Ingress{QdiscAttrs: netlink.QdiscAttrs{LinkIndex: index(t, "hk0"), Parent: netlink.HANDLE_INGRESS, Handle: netlink.MakeHandle(0xffff, 0)}}))
+			must(t, netlink.QdiscAdd(&netlink.Ingress{
+				QdiscAttrs: netlink.QdiscAttrs{LinkIndex: index(t, "hk0"), Parent: netlink.HANDLE_INGRESS, Handle: netlink.MakeHandle(0xffff, 0)},
+			}))
 		}, want: "ingress"},
 		"one that somebody deleted and that was": {during: func(t *testing.T) { must(t, netlink.QdiscDel(clsactOf(t))) }, want: ""},
 	} {

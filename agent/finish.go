@@ -115,7 +115,8 @@ func (rec *reconcile) finishApplication(app *application, view report.View) {
 		// On its way: the old words stay.
 		out.Errs = []error{&repeated{app.Status.Error, app.Status.Unsupported}}
 	}
-	app.Status = view.Application(report.Application{Known: app.Known, Maps: app.Maps, VerifierLog: app.VerifierLog, Conflict: app.conflict, Before: app.Status}, out)
+	app.Status = view.Application(report.Application{Known: app.Known, Maps: app.Maps, VerifierLog: app.VerifierLog, Conflict: app.conflict, Before: app.Status},
+		out)
 	app.loaded = slices.Sorted(maps.Keys(rec.loop.live.Revisions[payload.UID]))
 	app.exhausted = payload.Tombstone && app.Deployed == nil && len(out.Errs) == 0 && !rec.leaves(payload.UID)
 }

@@ -145,7 +145,9 @@ func TestAFlowDissectorFires(t *testing.T) {
 // TestAFlowDissectorDisplacesNone has another program at the place before the agent.
 func TestAFlowDissectorDisplacesNone(t *testing.T) {
 	need.Kernel(t)
-	other, err := ebpf.NewProgram(&ebpf.ProgramSpec{Type: ebpf.FlowDissector, License: "GPL", Instructions: asm.Instructions{asm.Mov.Imm(asm.R0, 0), asm.Return()}})
+	other, err := ebpf.NewProgram(&ebpf.ProgramSpec{
+		Type: ebpf.FlowDissector, License: "GPL", Instructions: asm.Instructions{asm.Mov.Imm(asm.R0, 0), asm.Return()},
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -154,7 +156,10 @@ func TestAFlowDissectorDisplacesNone(t *testing.T) {
 		attach func(ns int) (io.Closer, error)
 		want   string
 	}{
-		"by a link": {func(ns int) (io.Closer, error) { return link.AttachNetNs(ns, other) }, "another program has the place of flow_dissector in the network namespace, which takes one program; remove that one"},
+		"by a link": {
+			func(ns int) (io.Closer, error) { return link.AttachNetNs(ns, other) },
+			"another program has the place of flow_dissector in the network namespace, which takes one program; remove that one",
+		},
 		"without a link": {func(int) (io.Closer, error) {
 			// In the namespace of the thread, which is the target.
 			return nil, link.RawAttachProgram(link.RawAttachProgramOptions{Program: other, Attach: ebpf.AttachFlowDissector})
@@ -285,10 +290,18 @@ func TestNetfilterFires(t *testing.T) {
 		family int
 		to     unix.Sockaddr
 	}{
-		"IPv4 that comes in":             {v1alpha1.Netfilter{Family: "IPv4", Hook: "LocalIn", Priority: -5}, unix.AF_INET, &unix.SockaddrInet4{Port: 9, Addr: [4]byte{127, 0, 0, 1}}},
-		"IPv4 that goes out":             {v1alpha1.Netfilter{Family: "IPv4", Hook: "LocalOut"}, unix.AF_INET, &unix.SockaddrInet4{Port: 9, Addr: [4]byte{127, 0, 0, 1}}},
-		"IPv4 before routing":            {v1alpha1.Netfilter{Family: "IPv4", Hook: "PreRouting", Priority: 2147483646}, unix.AF_INET, &unix.SockaddrInet4{Port: 9, Addr: [4]byte{127, 0, 0, 1}}},
-		"IPv6 behind routing, and whole": {v1alpha1.Netfilter{Family: "IPv6", Hook: "PostRouting", Defragment: true}, unix.AF_INET6, &unix.SockaddrInet6{Port: 9, Addr: [16]byte{15: 1}}},
+		"IPv4 that comes in": {
+			v1alpha1.Netfilter{Family: "IPv4", Hook: "LocalIn", Priority: -5}, unix.AF_INET, &unix.SockaddrInet4{Port: 9, Addr: [4]byte{127, 0, 0, 1}},
+		},
+		"IPv4 that goes out": {
+			v1alpha1.Netfilter{Family: "IPv4", Hook: "LocalOut"}, unix.AF_INET, &unix.SockaddrInet4{Port: 9, Addr: [4]byte{127, 0, 0, 1}},
+		},
+		"IPv4 before routing": {
+			v1alpha1.Netfilter{Family: "IPv4", Hook: "PreRouting", Priority: 2147483646}, unix.AF_INET, &unix.SockaddrInet4{Port: 9, Addr: [4]byte{127, 0, 0, 1}},
+		},
+		"IPv6 behind routing, and whole": {
+			v1alpha1.Netfilter{Family: "IPv6", Hook: "PostRouting", Defragment: true}, unix.AF_INET6, &unix.SockaddrInet6{Port: 9, Addr: [16]byte{15: 1}},
+		},
 	} {
 		t.Run(sentence, func(t *testing.T) {
 			path := namespace(t)
@@ -315,13 +328,17 @@ func TestAPriorityThatAnotherProgramHasIsSaid(t *testing.T) {
 	path := namespace(t)
 	var taken link.Link
 	within(t, path, func() (err error) {
-		taken, err = link.AttachNetfilter(link.NetfilterOptions{Program: other, ProtocolFamily: link.NetfilterProtoIPv4, Hook: link.NetfilterInetLocalIn, Priority: 7})
+		taken, err = link.AttachNetfilter(link.NetfilterOptions{
+			Program: other, ProtocolFamily: link.NetfilterProtoIPv4, Hook: link.NetfilterInetLocalIn, Priority: 7,
+		})
 		return err
 	})
 	defer func() { _ = taken.Close() }()
 	w := newWorld(t)
 	a, _ := w.start()
-	err = w.accept(a, w.version("1", v1alpha1.Attachment{Hook: "netfilter", NetworkNamespace: path, Netfilter: &v1alpha1.Netfilter{Family: "IPv4", Hook: "LocalIn", Priority: 7}}))
+	err = w.accept(a, w.version("1", v1alpha1.Attachment{
+		Hook: "netfilter", NetworkNamespace: path, Netfilter: &v1alpha1.Netfilter{Family: "IPv4", Hook: "LocalIn", Priority: 7},
+	}))
 	if want := "another program or rule has priority 7 at LocalIn of IPv4; choose another priority"; err == nil || !strings.Contains(err.Error(), want) {
 		t.Errorf("the agent says %v, not %q", err, want)
 	}

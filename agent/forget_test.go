@@ -34,7 +34,8 @@ func TestATombstoneIsForgottenOnceNothingIsLeftAndNobodyHasIt(t *testing.T) {
 	need.Kernel(t)
 	w := newWorld(t)
 	a, stop := w.start()
-	stays, goes, litters := w.intent("stays", "raw_tp_count", rawProgram()), w.intent("goes", "raw_tp_count", rawProgram()), w.intent("litters", "raw_tp_count", rawProgram())
+	stays, goes, litters := w.intent("stays", "raw_tp_count", rawProgram()), w.intent("goes", "raw_tp_count", rawProgram()), w.intent("litters", "raw_tp_count",
+		rawProgram())
 	if err := w.accept(a, stays, goes, litters); err != nil {
 		t.Fatal(err)
 	}

@@ -89,7 +89,9 @@ func TestAPathThatDoesNotAnswerDelaysNobodyElse(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer func() { _ = l.Close() }()
-			if err := errors.Join(l.Detach(), a.Accept(w.seal(w.tombstone(gone)), w.seal(w.version("2", v1alpha1.Attachment{Hook: "uprobe", Binary: &v1alpha1.UserBinary{Path: shell, Symbol: symbol, Offset: offset}})))); err != nil {
+			if err := errors.Join(l.Detach(),
+				a.Accept(w.seal(w.tombstone(gone)),
+					w.seal(w.version("2", v1alpha1.Attachment{Hook: "uprobe", Binary: &v1alpha1.UserBinary{Path: shell, Symbol: symbol, Offset: offset}})))); err != nil {
 				t.Fatal(err)
 			}
 			for what, done := range map[string]func() bool{
@@ -124,7 +126,8 @@ func TestALinkStaysWhereItsPathDoesNotAnswerAnyMore(t *testing.T) {
 	}
 	w := newWorld(t)
 	a, stop := w.start()
-	if err := w.accept(a, w.version("1", v1alpha1.Attachment{Hook: "uprobe", Binary: &v1alpha1.UserBinary{Path: path, Symbol: symbol, Offset: offset}})); err != nil {
+	if err := w.accept(a,
+		w.version("1", v1alpha1.Attachment{Hook: "uprobe", Binary: &v1alpha1.UserBinary{Path: path, Symbol: symbol, Offset: offset}})); err != nil {
 		t.Fatal(err)
 	}
 	first := attached(t, a)

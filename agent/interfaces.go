@@ -153,7 +153,8 @@ func (s *skippedContainers) tell(seen *containers.Snapshot, log *slog.Logger) {
 		for _, one := range seen.Skipped() {
 			now[one.ID] = string(one.Reason)
 			if (*s)[one.ID] != now[one.ID] {
-				log.Info("a container is left out: no program is attached in it", "id", one.ID, "pod", one.Pod.Namespace+"/"+one.Pod.Name, "reason", one.Reason, "error", one.Err)
+				log.Info("a container is left out: no program is attached in it", "id", one.ID, "pod", one.Pod.Namespace+"/"+one.Pod.Name, "reason", one.Reason, "error",
+					one.Err)
 			}
 		}
 	}

@@ -35,9 +35,11 @@ func TestOlderLabelsOfANamespaceEndNothing(t *testing.T) {
 	}
 	on := v1alpha1.Pods{NamespaceSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"firewall": "on"}}}
 	eth0 := v1alpha1.Attachment{Hook: "xdp", Interfaces: &v1alpha1.Interfaces{Names: []string{"eth0"}}, Pods: &on}
-	cgroups, devices, probes := w.ofTeam("", "cgroup_skb", "cgroup_egress", inCgroups(on)), w.ofTeam("", "xdp_count", "count_packets", eth0), w.ofTeam("", "uprobe_count", "uprobe_count", inPods(on))
+	cgroups, devices, probes := w.ofTeam("", "cgroup_skb", "cgroup_egress", inCgroups(on)), w.ofTeam("", "xdp_count", "count_packets", eth0), w.ofTeam("",
+		"uprobe_count", "uprobe_count", inPods(on))
 	uids := []string{cgroups.UID, devices.UID, probes.UID}
-	cgroups.Application.Kind, devices.Application.Kind, probes.Application.Kind = v1alpha1.KindClusterBpfApplication, v1alpha1.KindClusterBpfApplication, v1alpha1.KindClusterBpfApplication
+	cgroups.Application.Kind, devices.Application.Kind, probes.Application.Kind = v1alpha1.KindClusterBpfApplication, v1alpha1.KindClusterBpfApplication,
+		v1alpha1.KindClusterBpfApplication
 	a, b := r.start("team-a", "a", "app", nil).connected("cn-a"), r.start("team-b", "b", "app", nil).connected("cn-b")
 
 	now.Store(&labels{map[string]string{"team-b": "on"}, true})

@@ -93,7 +93,9 @@ func (c *chaos) intent(name string) intent.Payload {
 	p.Variables = versioned(fmt.Sprint(mathrand.IntN(3)))
 	at := func(name string) v1alpha1.Attachment {
 		priority := int32(mathrand.IntN(4))
-		return v1alpha1.Attachment{Hook: name, Priority: &priority, Interfaces: &v1alpha1.Interfaces{Names: []string{[]string{"kl0", "kl1", "kl*"}[mathrand.IntN(3)]}}}
+		return v1alpha1.Attachment{Hook: name, Priority: &priority, Interfaces: &v1alpha1.Interfaces{
+			Names: []string{[]string{"kl0", "kl1", "kl*"}[mathrand.IntN(3)]},
+		}}
 	}
 	all := []v1alpha1.Program{
 		{Name: "on_xdp", Attach: []v1alpha1.Attachment{at("xdp")}},
@@ -222,7 +224,8 @@ func (w *world) isAsWanted(a *agent.Agent, wanted map[string]intent.Payload) {
 		}
 		for _, program := range s.Programs {
 			want := 1
-			if at := p.Programs[slices.IndexFunc(p.Programs, func(x v1alpha1.Program) bool { return x.Name == program.Name })].Attach[0]; at.Interfaces != nil && at.Interfaces.Names[0] == "kl*" {
+			if at := p.Programs[slices.IndexFunc(p.Programs, func(x v1alpha1.Program) bool { return x.Name == program.Name })].Attach[0]; at.Interfaces != nil &&
+				at.Interfaces.Names[0] == "kl*" {
 				want = 2
 			}
 			if len(program.Links) != want {

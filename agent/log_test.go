@@ -52,7 +52,10 @@ func TestTheLogNamesApplications(t *testing.T) {
 	if err := a.Close(); err != nil {
 		t.Fatal(err)
 	}
-	for _, says := range []string{`msg="make chain" application=team/second interface=cn0 `, `it is passed over" application=team/second path=`, `msg="remove the empty directories of an application" application=team/second `} {
+	for _, says := range []string{
+		`msg="make chain" application=team/second interface=cn0 `, `it is passed over" application=team/second path=`,
+		`msg="remove the empty directories of an application" application=team/second `,
+	} {
 		if !strings.Contains(log.String(), says) {
 			t.Errorf("the log does not say %q:\n%s", says, log.String())
 		}

@@ -81,8 +81,10 @@ func TestMapsOfAllTakeNoMoreThanTheNodeHas(t *testing.T) {
 		t.Errorf("the first is told %q, the small one %q", errorOf(a, first), errorOf(a, small))
 	}
 	refusal := errorOf(a, large)
-	for _, says := range []string{"load area/large: make maps and programs: memory: it takes 2 MiB, and of the 4 MiB that this node has for maps and programs 4 MiB are held: ",
-		"1 MiB by namespace area, 3 MiB by others; ", "use smaller maps (spec.maps.NAME.maxEntries) or smaller or fewer programs, or have an administrator raise --map-memory"} {
+	for _, says := range []string{"load area/large: make maps and programs: memory: it takes 2 MiB, " +
+		"and of the 4 MiB that this node has for maps and programs 4 MiB are held: ",
+		"1 MiB by namespace area, 3 MiB by others; ", "use smaller maps (spec.maps.NAME.maxEntries) or smaller or fewer programs, " +
+			"or have an administrator raise --map-memory"} {
 		if !strings.Contains(refusal, says) {
 			t.Errorf("the large one is told %q, want %q", refusal, says)
 		}
@@ -275,7 +277,8 @@ func TestANamespaceHasItsShareOfTheMemory(t *testing.T) {
 	one, two := w.mapped("zone", "one", 2, 1), w.mapped("zone", "two", 3, 1)
 	three, others := w.mapped("zone", "three", 4, 1), w.mapped("home", "others", 5, 2)
 	w.hand(a, all)
-	if want := "memory: it takes 3 MiB, namespace zone holds 0 MiB, and one namespace may have 2 MiB of the 4 MiB (50 %)"; isIn(a, all) || !strings.Contains(errorOf(a, all), want) {
+	if want := "memory: it takes 3 MiB, namespace zone holds 0 MiB, and one namespace may have 2 MiB of the 4 MiB (50 %)"; isIn(a, all) ||
+		!strings.Contains(errorOf(a, all), want) {
 		t.Errorf("who asks for all is told %q, want %q", errorOf(a, all), want)
 	}
 	w.hand(a, one, two, three)

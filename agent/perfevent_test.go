@@ -95,7 +95,8 @@ func TestAPerfEventFiresInOneProcess(t *testing.T) {
 		a.Reconcile(t.Context())
 		return runs(t, l.ID) == 0
 	})
-	if links := a.Status()[0].Programs[0].Links; len(links) != 1 || links[0].State != agent.Failed || !strings.Contains(links[0].Error, fmt.Sprintf("find process %d: ", pid)) {
+	if links := a.Status()[0].Programs[0].Links; len(links) != 1 || links[0].State != agent.Failed ||
+		!strings.Contains(links[0].Error, fmt.Sprintf("find process %d: ", pid)) {
 		t.Errorf("after the process ended: %+v", links)
 	}
 }
@@ -108,7 +109,9 @@ func TestACounterThatTheMachineLacksIsUnsupported(t *testing.T) {
 	w := newWorld(t)
 	a, _ := w.start()
 	err := w.accept(a, w.version("1", sampled(v1alpha1.PerfEvent{Event: "cpu-cycles", Frequency: 99})))
-	want := (&attach.LackingError{Part: "counts no cpu-cycles: the machine has no such counter, as is usual in a virtual machine; name an event of the kernel, such as cpu-clock"}).Error()
+	want := (&attach.LackingError{
+		Part: "counts no cpu-cycles: the machine has no such counter, as is usual in a virtual machine; name an event of the kernel, such as cpu-clock",
+	}).Error()
 	if err == nil || !strings.Contains(err.Error(), want) {
 		t.Errorf("the agent says %v, not %q", err, want)
 	}

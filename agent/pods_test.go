@@ -52,7 +52,9 @@ type runtimeOf struct {
 func newRuntime(t testing.TB) *runtimeOf {
 	t.Helper()
 	r := &runtimeOf{t: t, root: tasks.Root(t), image: t.TempDir(), all: map[string]containers.Container{}, wake: func(...containers.Pod) {}}
-	for name, body := range map[string][]byte{"app": userbinary.Worker(worked - 1), "busy": userbinary.Worker(10*worked - 1), "declares": userbinary.Make(declaring(), userbinary.Options{})} {
+	for name, body := range map[string][]byte{
+		"app": userbinary.Worker(worked - 1), "busy": userbinary.Worker(10*worked - 1), "declares": userbinary.Make(declaring(), userbinary.Options{}),
+	} {
 		if err := os.WriteFile(filepath.Join(r.image, name), body, 0o755); err != nil {
 			t.Fatal(err)
 		}
@@ -317,7 +319,9 @@ func TestTwoTeamsReadTheArgumentsOfTheirProbes(t *testing.T) {
 	amd64(t)
 	w, r := newWorld(t), newRuntime(t)
 	a, _ := w.startOn(r)
-	at := v1alpha1.Attachment{Hook: "usdt", Binary: &v1alpha1.UserBinary{Path: "/declares", USDT: &v1alpha1.USDT{Provider: "skep", Name: "one"}}, Pods: &v1alpha1.Pods{}}
+	at := v1alpha1.Attachment{
+		Hook: "usdt", Binary: &v1alpha1.UserBinary{Path: "/declares", USDT: &v1alpha1.USDT{Provider: "skep", Name: "one"}}, Pods: &v1alpha1.Pods{},
+	}
 	type team struct {
 		pod  *podOf
 		uid  string
@@ -397,7 +401,10 @@ func TestPodsAreChosen(t *testing.T) {
 		{"team-c", v1alpha1.Pods{}, []bool{false, false, false, false}},
 		{"", v1alpha1.Pods{}, []bool{true, true, true, true}},
 		{"", v1alpha1.Pods{NamespaceSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"tier": "b"}}}, []bool{false, false, false, true}},
-		{"", v1alpha1.Pods{NamespaceSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"kubernetes.io/metadata.name": "team-a"}}, Selector: &chosen}, []bool{true, false, true, false}},
+		{
+			"", v1alpha1.Pods{NamespaceSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"kubernetes.io/metadata.name": "team-a"}}, Selector: &chosen},
+			[]bool{true, false, true, false},
+		},
 	}
 	var payloads []intent.Payload
 	for i, c := range cases {
@@ -435,7 +442,9 @@ func TestWhatRunsStaysWhilePodsAreNotKnown(t *testing.T) {
 	ours := r.start("team-a", "web", "app", nil)
 	a, stop := w.startOn(r)
 	probe := w.ofTeam("team-a", "uprobe_count", "uprobe_count", inPods(v1alpha1.Pods{}))
-	traced := w.ofTeam("team-a", "tracepoint_count", "tracepoint_count", v1alpha1.Attachment{Hook: "tracepoint", Tracepoint: "syscalls/sys_enter_getpgid", Pods: &v1alpha1.Pods{}})
+	traced := w.ofTeam("team-a", "tracepoint_count", "tracepoint_count", v1alpha1.Attachment{
+		Hook: "tracepoint", Tracepoint: "syscalls/sys_enter_getpgid", Pods: &v1alpha1.Pods{},
+	})
 	must(t, w.accept(a, probe, traced))
 	w.hasLinks(a, probe.UID, 1)
 	w.hasLinks(a, traced.UID, 1)

@@ -121,14 +121,16 @@ func (a *Agent) newReconcile() *reconcile {
 	rec := &reconcile{env: a.env, loop: l, accepted: a.accepted, apps: apps, pods: pods, look: l.live.Look(),
 		objectRound: a.objects.Begin(), loadRound: l.queue.Begin(), lookupRound: l.lookups.Begin(now, pods)}
 	node := version.Node{Name: o.Node, Labels: labels}
-	versions := prepare.New(prepare.Versions{Log: o.Log, Now: now, Node: node, Profile: o.Profile, Pin: a.pins.PinRevision, Look: rec.look, Sharing: sharing.Of(node, knownOf(apps)),
-		Memory: l.admission.Memory, Measured: l.admission.Profiles,
+	versions := prepare.New(prepare.Versions{Log: o.Log, Now: now, Node: node, Profile: o.Profile, Pin: a.pins.PinRevision, Look: rec.look,
+		Sharing: sharing.Of(node, knownOf(apps)),
+		Memory:  l.admission.Memory, Measured: l.admission.Profiles,
 		ObjectRound: rec.objectRound, LoadRound: rec.loadRound, LookupRound: rec.lookupRound})
 	rec.decisions = decide.New(decide.Options{Log: o.Log, Now: now, Node: node, Look: rec.look, Prepare: versions.Prepare, Applications: statesOf(apps)})
 	rec.admission = l.admission.Begin(rec.decisions, rec.loadRound, rec.lookupRound)
 	rec.chains = l.chains.Begin(rec.decisions, rec.admission, rec.objectRound, rec.loadRound)
 	rec.actor = &act.Actor{Log: o.Log, Clock: o.Clock, Now: now, Observer: o.Observer, Pins: a.pins, Decisions: rec.decisions, Look: rec.look,
-		Chains: rec.chains, Attempts: l.attempts, Longest: o.BackOff.Longest(), Conflicts: l.conflicts, Measured: l.admission.Profiles, NoDriver: rec.admission.NoteNoDriver,
+		Chains: rec.chains, Attempts: l.attempts, Longest: o.BackOff.Longest(), Conflicts: l.conflicts, Measured: l.admission.Profiles,
+		NoDriver:    rec.admission.NoteNoDriver,
 		ObjectRound: rec.objectRound, LoadRound: rec.loadRound, LookupRound: rec.lookupRound, IsHurried: a.isHurried}
 	return rec
 }

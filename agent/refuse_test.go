@@ -67,7 +67,9 @@ func TestWhatCannotRunIsToldAndWhatRunsGoesOn(t *testing.T) {
 			[]string{"twice"}, ""},
 		"the cgroup does not exist": {func(w *world, p *intent.Payload) {
 			p.ObjectDigest = w.object(hooksObject)
-			p.Programs = []v1alpha1.Program{{Name: "on_xdp", Attach: xdp}, {Name: "on_cgroup_bind4", Attach: []v1alpha1.Attachment{{Hook: "cgroup/bind4", Cgroup: "/no/such"}}}}
+			p.Programs = []v1alpha1.Program{{Name: "on_xdp", Attach: xdp}, {
+				Name: "on_cgroup_bind4", Attach: []v1alpha1.Attachment{{Hook: "cgroup/bind4", Cgroup: "/no/such"}},
+			}}
 		}, []string{"no/such", "no such file"}, ""},
 	} {
 		t.Run(sentence, func(t *testing.T) {

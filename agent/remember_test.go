@@ -130,7 +130,8 @@ func TestAnOlderOneIsWaitedForWhileItIsFetched(t *testing.T) {
 				t.Errorf("the younger one runs at %q", at(a, young))
 			}
 			for _, s := range a.Status() {
-				if s.UID == young.UID && (s.Conditions[0].Reason != "Queued" || !strings.Contains(s.Conditions[0].Message, "an application that has precedence on xdp of fr0 is on its way")) {
+				if s.UID == young.UID && (s.Conditions[0].Reason != "Queued" ||
+					!strings.Contains(s.Conditions[0].Message, "an application that has precedence on xdp of fr0 is on its way")) {
 					t.Errorf("the younger one is told %+v", s.Conditions[0])
 				}
 			}

@@ -396,7 +396,8 @@ func TestNobodyReachesAMapAlone(t *testing.T) {
 	w := twoWays(t)
 	a, _ := w.start()
 	err := w.accept(a, w.owner("xdp_count", v1alpha1.Map{}, "other"), w.taker("xdp_count", "count_packets", "xdp"))
-	if err == nil || !strings.Contains(err.Error(), "application owner does not share its map counts with taker; add taker to spec.maps.counts.sharedWith of owner") {
+	if err == nil ||
+		!strings.Contains(err.Error(), "application owner does not share its map counts with taker; add taker to spec.maps.counts.sharedWith of owner") {
 		t.Errorf("accepted: %v", err)
 	}
 	owner := statusOf(a, "owner").Revision

@@ -48,8 +48,9 @@ func appOfPods(t *testing.T) *application {
 	t.Helper()
 	by := seals.New(t)
 	envelope := by.Seal(t, intent.Payload{
-		Application: v1alpha1.Identity{Kind: v1alpha1.KindClusterBpfApplication, Name: "app"}, UID: "app", Serial: 1, ImageDigest: "sha256:image", ObjectDigest: "sha256:object",
-		Programs: []v1alpha1.Program{{Name: "count", Attach: []v1alpha1.Attachment{{Hook: "sk_lookup", Pods: &v1alpha1.Pods{}}}}},
+		Application: v1alpha1.Identity{Kind: v1alpha1.KindClusterBpfApplication, Name: "app"}, UID: "app", Serial: 1, ImageDigest: "sha256:image",
+		ObjectDigest: "sha256:object",
+		Programs:     []v1alpha1.Program{{Name: "count", Attach: []v1alpha1.Attachment{{Hook: "sk_lookup", Pods: &v1alpha1.Pods{}}}}},
 	})
 	opened, err := by.Trust.Open(envelope)
 	if err != nil {

@@ -39,7 +39,9 @@ func (w *world) announceTo(r *announcing, change func(*agent.Options)) *agent.Ag
 // whether the container waited for it.
 func (r *announcing) starting(p *podOf, within time.Duration) bool {
 	r.t.Helper()
-	if !r.Chooses(containers.Container{ID: p.ID, Name: p.Name, Pod: containers.Pod{Namespace: p.Pod.Namespace, Name: p.Pod.Name, Labels: p.Pod.Labels, SandboxID: p.Pod.SandboxID}}) {
+	if !r.Chooses(containers.Container{
+		ID: p.ID, Name: p.Name, Pod: containers.Pod{Namespace: p.Pod.Namespace, Name: p.Pod.Name, Labels: p.Pod.Labels, SandboxID: p.Pod.SandboxID},
+	}) {
 		return false
 	}
 	ctx, stop := context.WithTimeout(r.t.Context(), within)
@@ -74,7 +76,9 @@ func TestAContainerStartsWithItsProgramsAttached(t *testing.T) {
 	a := w.announceTo(r, nil)
 	web := v1alpha1.Pods{Containers: []string{"web"}}
 	calls := w.ofTeam("team-a", "uprobe_count", "uprobe_count", inPods(web))
-	syscalls := w.ofTeam("team-a", "tracepoint_count", "tracepoint_count", v1alpha1.Attachment{Hook: "tracepoint", Tracepoint: "syscalls/sys_enter_exit", Pods: &web})
+	syscalls := w.ofTeam("team-a", "tracepoint_count", "tracepoint_count", v1alpha1.Attachment{
+		Hook: "tracepoint", Tracepoint: "syscalls/sys_enter_exit", Pods: &web,
+	})
 	packets := w.ofTeam("team-a", "xdp_count", "count_packets", v1alpha1.Attachment{Hook: "xdp", Interfaces: eth0s, Pods: &web})
 	must(t, w.accept(a, calls, syscalls, packets))
 	for i := range 5 {
@@ -94,7 +98,9 @@ func TestAContainerStartsWithItsProgramsAttached(t *testing.T) {
 			t.Errorf("the program for packets is attached in %d places", n)
 		}
 	}
-	for what, p := range map[string]*podOf{"another team's": r.start("team-b", "web", "web", nil), "one that is not chosen": r.start("team-a", "web", "sidecar", nil)} {
+	for what, p := range map[string]*podOf{
+		"another team's": r.start("team-b", "web", "web", nil), "one that is not chosen": r.start("team-a", "web", "sidecar", nil),
+	} {
 		if r.starting(p, time.Minute) {
 			t.Errorf("%s waits", what)
 		}
@@ -219,7 +225,10 @@ func TestABusyAgentHoldsContainersUpOnce(t *testing.T) {
 	w, r := newWorld(t), &announcing{runtimeOf: newRuntime(t)}
 	now := newClock()
 	a := w.announceTo(r, func(o *agent.Options) { o.Clock = now.Now })
-	must(t, w.accept(a, w.ofTeam("team-a", "tracepoint_count", "tracepoint_count", v1alpha1.Attachment{Hook: "tracepoint", Tracepoint: "syscalls/sys_enter_exit", Pods: &v1alpha1.Pods{}})))
+	must(t,
+		w.accept(a, w.ofTeam("team-a", "tracepoint_count", "tracepoint_count", v1alpha1.Attachment{
+			Hook: "tracepoint", Tracepoint: "syscalls/sys_enter_exit", Pods: &v1alpha1.Pods{},
+		})))
 	p := r.start("team-a", "web", "web", nil)
 	unseen := *p
 	unseen.Container.ID = "unseen"

@@ -80,7 +80,8 @@ func TestABinaryThatIsReplacedIsProbedAnew(t *testing.T) {
 	install()
 	w := newWorld(t)
 	a, _ := w.start()
-	if err := w.accept(a, w.version("1", v1alpha1.Attachment{Hook: "uprobe", Binary: &v1alpha1.UserBinary{Path: path, Symbol: symbol, Offset: offset}})); err != nil {
+	if err := w.accept(a,
+		w.version("1", v1alpha1.Attachment{Hook: "uprobe", Binary: &v1alpha1.UserBinary{Path: path, Symbol: symbol, Offset: offset}})); err != nil {
 		t.Fatal(err)
 	}
 	first := attached(t, a)

@@ -101,7 +101,9 @@ func TestAPodWithTooManyDevicesIsReadAgain(t *testing.T) {
 	w, r, now := newWorld(t), newRuntime(t), newClock()
 	a := w.onTurns(r, func(o *agent.Options) { o.Clock = now.Now })
 	pod := r.start("team-a", "web", "app", nil).connected("cn-web")
-	p := w.ofTeam("team-a", "xdp_count", "count_packets", v1alpha1.Attachment{Hook: "xdp", Interfaces: &v1alpha1.Interfaces{Names: []string{"eth*"}}, Pods: &v1alpha1.Pods{}})
+	p := w.ofTeam("team-a", "xdp_count", "count_packets", v1alpha1.Attachment{
+		Hook: "xdp", Interfaces: &v1alpha1.Interfaces{Names: []string{"eth*"}}, Pods: &v1alpha1.Pods{},
+	})
 	w.give(a, p)
 	rests(t, a)
 	isSkipped := func() bool {

@@ -67,7 +67,8 @@ func TestAFloodOfFiltersHoldsUpNobody(t *testing.T) {
 	before := count(t, w.counts(a, "a"))
 
 	_ = w.accept(a, w.counter("a", "tc/ingress", "tcx_count_v2", 500), w.counter("late", "tc/ingress", "tcx_count", 400))
-	const refused = "read ingress filters of eth0 in pod flooded: there are more than 2048, which is the limit of what is read; delete those that the pod does not need (tc filter del ingress dev eth0)"
+	const refused = "read ingress filters of eth0 in pod flooded: there are more than 2048, which is the limit of what is read; " +
+		"delete those that the pod does not need (tc filter del ingress dev eth0)"
 	until(t, "one more to be refused", time.Minute, func() bool {
 		return strings.Contains(filterIn(a, "late", "flooded"), refused) && filterIn(a, "late", "well") == "clsact pref 14000 handle 0x1"
 	})
@@ -77,12 +78,18 @@ func TestAFloodOfFiltersHoldsUpNobody(t *testing.T) {
 
 	delFilter := func(in pod, pref uint16) {
 		within(t, in.path, func() error {
-			return netlink.FilterDel(&netlink.BpfFilter{FilterAttrs: netlink.FilterAttrs{LinkIndex: index(t, "eth0"), Parent: netlink.HANDLE_MIN_INGRESS, Priority: pref, Handle: 1, Protocol: unix.ETH_P_ALL}})
+			return netlink.FilterDel(&netlink.BpfFilter{
+				FilterAttrs: netlink.FilterAttrs{LinkIndex: index(t, "eth0"), Parent: netlink.HANDLE_MIN_INGRESS, Priority: pref, Handle: 1, Protocol: unix.ETH_P_ALL},
+			})
 		})
 	}
 	hasFilter := func(in pod, pref uint16) (is bool) {
 		within(t, in.path, func() error {
-			err := netlink.FilterAdd(&netlink.BpfFilter{Fd: -1, FilterAttrs: netlink.FilterAttrs{LinkIndex: index(t, "eth0"), Parent: netlink.HANDLE_MIN_INGRESS, Priority: pref, Handle: 1, Protocol: unix.ETH_P_ALL}})
+			err := netlink.FilterAdd(&netlink.BpfFilter{
+				Fd: -1, FilterAttrs: netlink.FilterAttrs{
+					LinkIndex: index(t, "eth0"), Parent: netlink.HANDLE_MIN_INGRESS, Priority: pref, Handle: 1, Protocol: unix.ETH_P_ALL,
+				},
+			})
 			is = errors.Is(err, unix.EEXIST)
 			return nil
 		})
@@ -102,7 +109,9 @@ func TestAFloodOfFiltersHoldsUpNobody(t *testing.T) {
 	until(t, "all to go", time.Minute, func() bool { return !hasFilter(flooded, 17000) && !hasFilter(well, 17000) && !hasFilter(well, 14000) })
 	until(t, "nothing to be left", time.Minute, func() bool { return len(a.Status()) == 0 })
 	within(t, flooded.path, func() error {
-		return netlink.QdiscDel(&netlink.GenericQdisc{QdiscType: "clsact", QdiscAttrs: netlink.QdiscAttrs{LinkIndex: index(t, "eth0"), Parent: netlink.HANDLE_CLSACT, Handle: netlink.MakeHandle(0xffff, 0)}})
+		return netlink.QdiscDel(&netlink.GenericQdisc{
+			QdiscType: "clsact", QdiscAttrs: netlink.QdiscAttrs{LinkIndex: index(t, "eth0"), Parent: netlink.HANDLE_CLSACT, Handle: netlink.MakeHandle(0xffff, 0)},
+		})
 	})
 	until(t, "the note of the flooded qdisc to go", time.Minute, func() bool {
 		a.Reconcile(t.Context())

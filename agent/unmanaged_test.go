@@ -92,7 +92,9 @@ func TestTCXKeepsPriorityAndLeavesForeignProgramsInTheirPlaces(t *testing.T) {
 	veth(t, "fo0", "fo1")
 	foreign := map[link.ID]string{}
 	attachForeign := func(name string, anchor link.Anchor) {
-		l, err := link.AttachTCX(link.TCXOptions{Interface: index(t, "fo0"), Program: foreignProgram(t, ebpf.SchedCLS), Attach: ebpf.AttachTCXIngress, Anchor: anchor})
+		l, err := link.AttachTCX(link.TCXOptions{
+			Interface: index(t, "fo0"), Program: foreignProgram(t, ebpf.SchedCLS), Attach: ebpf.AttachTCXIngress, Anchor: anchor,
+		})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -27,7 +27,9 @@ func TestWhatTheKernelLacksIsToldApartAlsoWhileTheNextAttemptIsWaitedFor(t *test
 			app := choosing(t, "a", v1alpha1.Interfaces{Primary: true})
 			e, log := &env{opts: Options{BackOff: BackOff{First: time.Minute, Most: time.Hour}}}, slog.New(slog.DiscardHandler)
 			set := &live.Set{}
-			p := &reconcile{env: e, loop: &loop{live: set}, decisions: decide.New(decide.Options{Log: log, Look: set.Look(), Applications: statesOf([]*application{app})})}
+			p := &reconcile{
+				env: e, loop: &loop{live: set}, decisions: decide.New(decide.Options{Log: log, Look: set.Look(), Applications: statesOf([]*application{app})}),
+			}
 			p.decisions.Outcomes["a"] = &report.Outcome{}
 			p.decisions.Reject("a", tc.err)
 			p.finishApplication(app, report.View{Look: p.decisions.Look})

@@ -202,7 +202,9 @@ func TestEveryPlaceOfAProbeKeepsItsArguments(t *testing.T) {
 	fires("in the new binary", 6002)
 	w.pinsAreTidy(map[string]agent.ApplicationStatus{"hooks": a.Status()[0]})
 	w.serial++
-	if err := w.accept(a, intent.Payload{Application: a.Status()[0].Application, UID: a.Status()[0].UID, Serial: w.serial, Tombstone: true, Reason: "test"}); err != nil {
+	if err := w.accept(a, intent.Payload{
+		Application: a.Status()[0].Application, UID: a.Status()[0].UID, Serial: w.serial, Tombstone: true, Reason: "test",
+	}); err != nil {
 		t.Fatal(err)
 	}
 	w.leavesNothing()

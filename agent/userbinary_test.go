@@ -109,13 +109,21 @@ func TestWhatIsNotThereOfABinaryOrProcessIsNamed(t *testing.T) {
 	}{
 		"a name": {"uprobe.multi", v1alpha1.UserBinary{Symbols: &v1alpha1.Symbols{Names: []string{"work_*", "work_tow"}}},
 			"function work_tow: not found; near it are work_two"},
-		"a glob":      {"uprobe.multi", v1alpha1.UserBinary{Symbols: &v1alpha1.Symbols{Names: []string{"othr*"}}}, "function othr*: not found; near it are other"},
-		"too many":    {"uprobe.multi", v1alpha1.UserBinary{Symbols: &v1alpha1.Symbols{Names: []string{"work_*"}, Limit: ptr[int32](2)}}, "more than 2 functions are chosen"},
-		"none":        {"uprobe.multi", v1alpha1.UserBinary{Symbols: &v1alpha1.Symbols{Names: []string{"work_*"}, Exclude: []string{"*"}}}, "exclude takes away every function"},
+		"a glob": {"uprobe.multi", v1alpha1.UserBinary{Symbols: &v1alpha1.Symbols{Names: []string{"othr*"}}}, "function othr*: not found; near it are other"},
+		"too many": {
+			"uprobe.multi", v1alpha1.UserBinary{Symbols: &v1alpha1.Symbols{Names: []string{"work_*"}, Limit: ptr[int32](2)}}, "more than 2 functions are chosen",
+		},
+		"none": {
+			"uprobe.multi", v1alpha1.UserBinary{Symbols: &v1alpha1.Symbols{Names: []string{"work_*"}, Exclude: []string{"*"}}}, "exclude takes away every function",
+		},
 		"of a uprobe": {"uprobe", v1alpha1.UserBinary{Symbol: "Other"}, "look for symbol Other: not found; near it are other"},
 		// Beyond PID_MAX_LIMIT of include/linux/threads.h, there is none.
-		"of a process that ended":      {"uprobe", v1alpha1.UserBinary{Symbol: "work_one", PID: 1 << 23}, "find process 8388608: target does not exist: no such process"},
-		"many of a process that ended": {"uprobe.multi", v1alpha1.UserBinary{Symbols: &v1alpha1.Symbols{Names: []string{"work_one"}}, PID: 1 << 23}, "find process 8388608: target does not exist"},
+		"of a process that ended": {
+			"uprobe", v1alpha1.UserBinary{Symbol: "work_one", PID: 1 << 23}, "find process 8388608: target does not exist: no such process",
+		},
+		"many of a process that ended": {
+			"uprobe.multi", v1alpha1.UserBinary{Symbols: &v1alpha1.Symbols{Names: []string{"work_one"}}, PID: 1 << 23}, "find process 8388608: target does not exist",
+		},
 	} {
 		t.Run(sentence, func(t *testing.T) {
 			w := newWorld(t)

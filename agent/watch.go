@@ -128,29 +128,32 @@ func (w *watch) startPins() error {
 		return fmt.Errorf("watch pins: %w", err)
 	}
 	w.pins = pins
-	w.wait.Go(func() {
-		for {
-			select {
-			case e, open := <-pins.Events:
-				if !open {
-					return
-				}
-				if e.Has(fsnotify.Remove) || e.Has(fsnotify.Rename) {
-					w.agent.wakeUp()
-				}
-			case err, open := <-pins.Errors:
-				if !open {
-					return
-				}
-				// The kernel ends the watch of a directory that goes, and the
-				// library ends it once more: inotify_rm_watch(2) says EINVAL.
-				if !errors.Is(err, unix.EINVAL) {
-					w.agent.opts.Log.Debug("watch pins; the sweep finds what is missed", "error", err)
-				}
+	w.wait.Go(func() { w.wakeOnRemoval(pins) })
+	return nil
+}
+
+// wakeOnRemoval wakes the agent when a pin is removed, until the watcher is closed.
+func (w *watch) wakeOnRemoval(pins *fsnotify.Watcher) {
+	for {
+		select {
+		case e, open := <-pins.Events:
+			if !open {
+				return
+			}
+			if e.Has(fsnotify.Remove) || e.Has(fsnotify.Rename) {
+				w.agent.wakeUp()
+			}
+		case err, open := <-pins.Errors:
+			if !open {
+				return
+			}
+			// The kernel ends the watch of a directory that goes, and the
+			// library ends it once more: inotify_rm_watch(2) says EINVAL.
+			if !errors.Is(err, unix.EINVAL) {
+				w.agent.opts.Log.Debug("watch pins; the sweep finds what is missed", "error", err)
 			}
 		}
-	})
-	return nil
+	}
 }
 
 // followPins watches the directories that there are now. Those that went are

@@ -104,7 +104,8 @@ func TestTheOlderOneChoosesTheMode(t *testing.T) {
 			w.must(a, w.inMode("old", "mo0", older, 1))
 			before := linkOf(t, a, "old")
 			err := w.accept(a, w.inMode("young", "mo0", younger, 2))
-			if want := "xdpMode: it asks for " + string(younger) + ", and application old, which has precedence on the interface, for " + string(older); err == nil || !strings.Contains(err.Error(), want) {
+			if want := "xdpMode: it asks for " + string(younger) + ", and application old, which has precedence on the interface, for " + string(older); err == nil ||
+				!strings.Contains(err.Error(), want) {
 				t.Errorf("the younger one is told %v", err)
 			}
 			_ = w.accept(a, w.inMode("open", "mo0", "", 3))
@@ -116,7 +117,9 @@ func TestTheOlderOneChoosesTheMode(t *testing.T) {
 			}
 			// The younger one is told to wait until then.
 			_ = w.accept(a, w.gone("old"))
-			until(t, "the younger one to get its mode", 20*time.Second, func() bool { return linksOf(a)["young xdp mo0"] != 0 && linkOf(t, a, "young").XDPMode == younger })
+			until(t, "the younger one to get its mode", 20*time.Second, func() bool {
+				return linksOf(a)["young xdp mo0"] != 0 && linkOf(t, a, "young").XDPMode == younger
+			})
 			if l := linkOf(t, a, "open"); l.XDPMode != younger {
 				t.Errorf("the open one runs in %+v", l)
 			}

@@ -46,7 +46,8 @@ func tooManyFacts(reason string) error {
 
 // texts are all that a program's facts say in words.
 func (p *Program) texts() iter.Seq[string] {
-	return inTurn([]string{p.Name, p.Section, p.Target, p.License}, p.Subprograms, p.Helpers, p.Kfuncs, p.Ksyms, p.Unresolved, p.Maps, p.GPLOnly, p.AsyncCallbacks, p.RepeatsBy, p.ReadsKernelMemoryBy)
+	return inTurn([]string{p.Name, p.Section, p.Target, p.License}, p.Subprograms, p.Helpers, p.Kfuncs, p.Ksyms, p.Unresolved, p.Maps, p.GPLOnly, p.AsyncCallbacks,
+		p.RepeatsBy, p.ReadsKernelMemoryBy)
 }
 
 // names are those of a program's texts that the object chose and no other fact

@@ -125,7 +125,9 @@ func TestRiskyKfuncsAreThoseOfTheKernel(t *testing.T) {
 			continue
 		}
 		kfuncs++
-		for _, part := range []string{"signal_task", "probe_read", "copy_from_user", "copy_to_user", "probe_write", "override", "crash", "set_dentry", "remove_dentry", "reboot", "panic"} {
+		for _, part := range []string{
+			"signal_task", "probe_read", "copy_from_user", "copy_to_user", "probe_write", "override", "crash", "set_dentry", "remove_dentry", "reboot", "panic",
+		} {
 			if strings.Contains(f.Name, part) && !known[f.Name] {
 				t.Errorf("kfunc %s has no risk class", f.Name)
 			}

@@ -187,13 +187,15 @@ func TestWhatSharesItsBytesIsRefused(t *testing.T) {
 		object []byte
 		rule   string
 	}{
-		"the name of many sections":   {sharing(t, 200), "bytecode/long-name"},
-		"the name of many symbols":    {symbols(t, 200, section{name: ".strtab", kind: elf.SHT_STRTAB, data: long}), "bytecode/long-name"},
-		"a name without an end":       {symbols(t, 200, section{name: ".strtab", kind: elf.SHT_STRTAB, data: long[:len(long)-1]}), "bytecode/long-name"},
-		"the name of many types":      {types(t, 1000), "bytecode/long-name"},
-		"the contents of sections":    {many(assembled(t, code, section{name: "a"}, section{name: "b"}, section{name: "c"})), "bytecode/overlapping-sections"},
-		"code that is called DWARF":   {assembled(t, hidden), "bytecode/compressed-section"},
-		"names that are called DWARF": {symbols(t, 1, section{name: ".debug_str", kind: elf.SHT_PROGBITS, flags: elf.SHF_COMPRESSED, data: bomb(t)}), "bytecode/compressed-section"},
+		"the name of many sections": {sharing(t, 200), "bytecode/long-name"},
+		"the name of many symbols":  {symbols(t, 200, section{name: ".strtab", kind: elf.SHT_STRTAB, data: long}), "bytecode/long-name"},
+		"a name without an end":     {symbols(t, 200, section{name: ".strtab", kind: elf.SHT_STRTAB, data: long[:len(long)-1]}), "bytecode/long-name"},
+		"the name of many types":    {types(t, 1000), "bytecode/long-name"},
+		"the contents of sections":  {many(assembled(t, code, section{name: "a"}, section{name: "b"}, section{name: "c"})), "bytecode/overlapping-sections"},
+		"code that is called DWARF": {assembled(t, hidden), "bytecode/compressed-section"},
+		"names that are called DWARF": {
+			symbols(t, 1, section{name: ".debug_str", kind: elf.SHT_PROGBITS, flags: elf.SHF_COMPRESSED, data: bomb(t)}), "bytecode/compressed-section",
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if r := refusal(t, test.object); r.Rule != test.rule || r.Reason == "" || r.Fix == "" {

@@ -22,7 +22,9 @@ import (
 )
 
 // The objects in src that Inspect makes facts of.
-var ownObjects = []string{"core_first", "kernel_symbols", "license", "maps", "newest", "no_programs", "odd_calls", "reach", "sections", "unlinked", "usdt", "variables"}
+var ownObjects = []string{
+	"core_first", "kernel_symbols", "license", "maps", "newest", "no_programs", "odd_calls", "reach", "sections", "unlinked", "usdt", "variables",
+}
 
 func TestFactsJSON(t *testing.T) {
 	for _, name := range ownObjects {

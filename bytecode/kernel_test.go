@@ -101,7 +101,9 @@ func TestMapMemoryAgreesWithTheKernel(t *testing.T) {
 		"an empty hash of sockets":            {spec: ebpf.MapSpec{Type: ebpf.SockHash, KeySize: 16, ValueSize: 4, MaxEntries: 1000}, atMost: 5},
 		"an array of sockets to share a port": {spec: ebpf.MapSpec{Type: ebpf.ReusePortSockArray, KeySize: 4, ValueSize: 4, MaxEntries: 1000}},
 		"storage on cgroups as it used to be": {spec: ebpf.MapSpec{Type: ebpf.CGroupStorage, KeySize: 16, ValueSize: 100}},
-		"a full trie, with nodes in between":  {spec: ebpf.MapSpec{Type: ebpf.LPMTrie, KeySize: 8, ValueSize: 8, MaxEntries: 1000, Flags: flagNoPrealloc}, fill: true, atMost: 2.8},
+		"a full trie, with nodes in between": {
+			spec: ebpf.MapSpec{Type: ebpf.LPMTrie, KeySize: 8, ValueSize: 8, MaxEntries: 1000, Flags: flagNoPrealloc}, fill: true, atMost: 2.8,
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			m, err := ebpf.NewMap(&test.spec)

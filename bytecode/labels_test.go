@@ -42,8 +42,9 @@ func labelled() bytecode.Facts {
 
 func TestLabels(t *testing.T) {
 	want := map[string]string{
-		image.LabelPrograms: `{"before":"fentry","classic":"tc","count":"xdp","enter":"kprobe","filter":"socket_filter","leave":"uretprobe","shape":"tcx","typed":"tracing","watch":"tracepoint"}`,
-		image.LabelMaps:     `{"counts":"per_cpu_array","events":"ringbuf","new":"maptype(77)"}`,
+		image.LabelPrograms: `{"before":"fentry","classic":"tc","count":"xdp","enter":"kprobe","filter":"socket_filter","leave":"uretprobe","shape":"tcx",` +
+			`"typed":"tracing","watch":"tracepoint"}`,
+		image.LabelMaps: `{"counts":"per_cpu_array","events":"ringbuf","new":"maptype(77)"}`,
 	}
 	if diff := cmp.Diff(want, bytecode.Labels(labelled())); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
@@ -89,35 +90,59 @@ func TestCompareLabels(t *testing.T) {
 		// want are path, claimed, actual and a part of the message.
 		want [][4]string
 	}{
-		"no labels claim nothing":              {},
-		"other labels claim nothing":           {labels: map[string]string{"org.opencontainers.image.title": "x"}},
-		"the truth":                            {labels: truth},
-		"a program of another type":            {labels: with(image.LabelPrograms, "count", "tc"), want: [][4]string{{`io.ebpf.programs["count"]`, "tc", "xdp", "claims that program"}}},
-		"a program that is not there":          {labels: with(image.LabelPrograms, "ghost", "xdp"), want: [][4]string{{`io.ebpf.programs["ghost"]`, "xdp", "", "does not have"}}},
-		"a program left out":                   {labels: with(image.LabelPrograms, "enter", "")},
-		"a map of another type":                {labels: with(image.LabelMaps, "counts", "hash"), want: [][4]string{{`io.ebpf.maps["counts"]`, "hash", "per_cpu_array", "claims that map"}}},
-		"a map that is not there":              {labels: with(image.LabelMaps, "ghost", "hash"), want: [][4]string{{`io.ebpf.maps["ghost"]`, "hash", "", "does not have"}}},
-		"a map left out":                       {labels: with(image.LabelMaps, "events", "")},
-		"labels that leave everything out":     {labels: map[string]string{image.LabelPrograms: "{}", image.LabelMaps: "{}"}},
-		"a data section may be mentioned":      {labels: with(image.LabelMaps, ".rodata", "array")},
-		"with its right type":                  {labels: with(image.LabelMaps, ".rodata", "hash"), want: [][4]string{{`io.ebpf.maps[".rodata"]`, "hash", "array", "claims that map"}}},
-		"bpftool's spelling":                   {labels: with(image.LabelMaps, "counts", "percpu_array")},
-		"cilium's spelling":                    {labels: with(image.LabelMaps, "counts", "PerCPUArray")},
-		"the kernel's type of a kprobe":        {labels: with(image.LabelPrograms, "enter", "probe")},
-		"tc for a program that TCX takes":      {labels: with(image.LabelPrograms, "shape", "tc")},
-		"tcx for a program that tc takes":      {labels: with(image.LabelPrograms, "classic", "tcx")},
-		"what Skep loads a socket filter as":   {labels: with(image.LabelPrograms, "filter", "tc")},
-		"tracepoint for one with BTF":          {labels: with(image.LabelPrograms, "typed", "tracepoint")},
-		"kprobe for a uretprobe":               {labels: with(image.LabelPrograms, "leave", "kprobe"), want: [][4]string{{`io.ebpf.programs["leave"]`, "kprobe", "uretprobe", "claims that program"}}},
-		"a function of no type as a program":   {labels: with(image.LabelPrograms, "called", "xdp"), want: [][4]string{{`io.ebpf.programs["called"]`, "xdp", "", "claims that program"}}},
-		"what is no JSON":                      {labels: map[string]string{image.LabelPrograms: "xdp_pass"}, want: [][4]string{{image.LabelPrograms, "", "", "not a JSON object"}}},
-		"JSON of another shape":                {labels: map[string]string{image.LabelMaps: `{"counts":["hash"]}`}, want: [][4]string{{image.LabelMaps, "", "", "not a JSON object"}}},
-		"the first version's labels":           {labels: map[string]string{"io.ebpf.bpf_function_name": "count", "io.ebpf.program_type": "xdp"}},
-		"the first version's labels, untrue":   {labels: map[string]string{"io.ebpf.bpf_function_name": "count", "io.ebpf.program_type": "tc"}, want: [][4]string{{`io.ebpf.program_type["count"]`, "tc", "xdp", "claims that program"}}},
-		"half of the first version's labels":   {labels: map[string]string{"io.ebpf.program_type": "tc"}},
-		"a null label mentions nothing":        {labels: map[string]string{image.LabelMaps: "null"}},
-		"a name that is too long to be shown":  {labels: with(image.LabelMaps, strings.Repeat("x", 200), "hash"), want: [][4]string{{`io.ebpf.maps["` + strings.Repeat("x", 64) + `…"]`, "hash", "", "does not have"}}},
-		"a name with control characters in it": {labels: with(image.LabelMaps, "a\x1b[2J", "hash"), want: [][4]string{{`io.ebpf.maps["a\x1b[2J"]`, "hash", "", "does not have"}}},
+		"no labels claim nothing":    {},
+		"other labels claim nothing": {labels: map[string]string{"org.opencontainers.image.title": "x"}},
+		"the truth":                  {labels: truth},
+		"a program of another type": {labels: with(image.LabelPrograms, "count", "tc"), want: [][4]string{
+			{`io.ebpf.programs["count"]`, "tc", "xdp", "claims that program"},
+		}},
+		"a program that is not there": {labels: with(image.LabelPrograms, "ghost", "xdp"), want: [][4]string{
+			{`io.ebpf.programs["ghost"]`, "xdp", "", "does not have"},
+		}},
+		"a program left out": {labels: with(image.LabelPrograms, "enter", "")},
+		"a map of another type": {labels: with(image.LabelMaps, "counts", "hash"), want: [][4]string{
+			{`io.ebpf.maps["counts"]`, "hash", "per_cpu_array", "claims that map"},
+		}},
+		"a map that is not there": {labels: with(image.LabelMaps, "ghost", "hash"), want: [][4]string{
+			{`io.ebpf.maps["ghost"]`, "hash", "", "does not have"},
+		}},
+		"a map left out":                   {labels: with(image.LabelMaps, "events", "")},
+		"labels that leave everything out": {labels: map[string]string{image.LabelPrograms: "{}", image.LabelMaps: "{}"}},
+		"a data section may be mentioned":  {labels: with(image.LabelMaps, ".rodata", "array")},
+		"with its right type": {labels: with(image.LabelMaps, ".rodata", "hash"), want: [][4]string{
+			{`io.ebpf.maps[".rodata"]`, "hash", "array", "claims that map"},
+		}},
+		"bpftool's spelling":                 {labels: with(image.LabelMaps, "counts", "percpu_array")},
+		"cilium's spelling":                  {labels: with(image.LabelMaps, "counts", "PerCPUArray")},
+		"the kernel's type of a kprobe":      {labels: with(image.LabelPrograms, "enter", "probe")},
+		"tc for a program that TCX takes":    {labels: with(image.LabelPrograms, "shape", "tc")},
+		"tcx for a program that tc takes":    {labels: with(image.LabelPrograms, "classic", "tcx")},
+		"what Skep loads a socket filter as": {labels: with(image.LabelPrograms, "filter", "tc")},
+		"tracepoint for one with BTF":        {labels: with(image.LabelPrograms, "typed", "tracepoint")},
+		"kprobe for a uretprobe": {labels: with(image.LabelPrograms, "leave", "kprobe"), want: [][4]string{
+			{`io.ebpf.programs["leave"]`, "kprobe", "uretprobe", "claims that program"},
+		}},
+		"a function of no type as a program": {labels: with(image.LabelPrograms, "called", "xdp"), want: [][4]string{
+			{`io.ebpf.programs["called"]`, "xdp", "", "claims that program"},
+		}},
+		"what is no JSON": {labels: map[string]string{image.LabelPrograms: "xdp_pass"}, want: [][4]string{
+			{image.LabelPrograms, "", "", "not a JSON object"},
+		}},
+		"JSON of another shape": {
+			labels: map[string]string{image.LabelMaps: `{"counts":["hash"]}`}, want: [][4]string{{image.LabelMaps, "", "", "not a JSON object"}},
+		},
+		"the first version's labels": {labels: map[string]string{"io.ebpf.bpf_function_name": "count", "io.ebpf.program_type": "xdp"}},
+		"the first version's labels, untrue": {labels: map[string]string{"io.ebpf.bpf_function_name": "count", "io.ebpf.program_type": "tc"}, want: [][4]string{
+			{`io.ebpf.program_type["count"]`, "tc", "xdp", "claims that program"},
+		}},
+		"half of the first version's labels": {labels: map[string]string{"io.ebpf.program_type": "tc"}},
+		"a null label mentions nothing":      {labels: map[string]string{image.LabelMaps: "null"}},
+		"a name that is too long to be shown": {labels: with(image.LabelMaps, strings.Repeat("x", 200), "hash"), want: [][4]string{
+			{`io.ebpf.maps["` + strings.Repeat("x", 64) + `…"]`, "hash", "", "does not have"},
+		}},
+		"a name with control characters in it": {labels: with(image.LabelMaps, "a\x1b[2J", "hash"), want: [][4]string{
+			{`io.ebpf.maps["a\x1b[2J"]`, "hash", "", "does not have"},
+		}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			found := bytecode.CompareLabels(test.labels, labelled())

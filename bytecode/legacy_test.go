@@ -40,7 +40,8 @@ func TestLegacyObjectsAreToBeRebuilt(t *testing.T) {
 		if filepath.Base(path) != "iproute2_map_compat-el.elf" {
 			continue
 		}
-		if r := refusal(t, mustRead(t, path)); r.Rule != "bytecode/legacy-object" || !strings.Contains(r.Reason, `map "hash_map" is defined by a larger struct than bpf_map_def`) {
+		if r := refusal(t, mustRead(t, path)); r.Rule != "bytecode/legacy-object" ||
+			!strings.Contains(r.Reason, `map "hash_map" is defined by a larger struct than bpf_map_def`) {
 			t.Errorf("iproute2's map: refused by %s: %s", r.Rule, r.Reason)
 		}
 	}

@@ -20,11 +20,15 @@ func TestMapMemory(t *testing.T) {
 		"a perf event array has an entry per CPU":       {ebpf.MapSpec{Type: ebpf.PerfEventArray}, 16, mapHeader + 16*8},
 		"a queue has a slot to spare":                   {ebpf.MapSpec{Type: ebpf.Queue, ValueSize: 10, MaxEntries: 9}, 1, mapHeader + 100},
 		"an arena counts its pages":                     {ebpf.MapSpec{Type: ebpf.Arena, MaxEntries: 3}, 1, mapHeader + 3*pageSize},
-		"a hash of 3 entries has 4 buckets":             {ebpf.MapSpec{Type: ebpf.Hash, KeySize: 4, ValueSize: 4, MaxEntries: 3}, 1, htabHeader + 4*16 + 40 + 4*(48+8+8)},
-		"a type nobody knows counts on every CPU":       {ebpf.MapSpec{Type: 77, KeySize: 4, ValueSize: 4, MaxEntries: 10}, 2, mapHeader + 160},
-		"what does not fit into 64 bits is the most":    {ebpf.MapSpec{Type: ebpf.PerCPUHash, KeySize: 4, ValueSize: math.MaxUint32, MaxEntries: math.MaxUint32}, 64, math.MaxUint64},
-		"the largest bloom filter":                      {ebpf.MapSpec{Type: ebpf.BloomFilter, ValueSize: 8, MaxEntries: math.MaxUint32}, 1, mapHeader + 1<<29},
-		"a bloom filter just below the limit":           {ebpf.MapSpec{Type: ebpf.BloomFilter, ValueSize: 8, MaxEntries: 1 << 31, MapExtra: 1}, 1, mapHeader + 1<<29},
+		"a hash of 3 entries has 4 buckets": {
+			ebpf.MapSpec{Type: ebpf.Hash, KeySize: 4, ValueSize: 4, MaxEntries: 3}, 1, htabHeader + 4*16 + 40 + 4*(48+8+8),
+		},
+		"a type nobody knows counts on every CPU": {ebpf.MapSpec{Type: 77, KeySize: 4, ValueSize: 4, MaxEntries: 10}, 2, mapHeader + 160},
+		"what does not fit into 64 bits is the most": {
+			ebpf.MapSpec{Type: ebpf.PerCPUHash, KeySize: 4, ValueSize: math.MaxUint32, MaxEntries: math.MaxUint32}, 64, math.MaxUint64,
+		},
+		"the largest bloom filter":            {ebpf.MapSpec{Type: ebpf.BloomFilter, ValueSize: 8, MaxEntries: math.MaxUint32}, 1, mapHeader + 1<<29},
+		"a bloom filter just below the limit": {ebpf.MapSpec{Type: ebpf.BloomFilter, ValueSize: 8, MaxEntries: 1 << 31, MapExtra: 1}, 1, mapHeader + 1<<29},
 	} {
 		if got := mapMemory(&test.spec, test.cpus); got != test.want {
 			t.Errorf("%s: %d bytes, want %d", name, got, test.want)

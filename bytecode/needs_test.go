@@ -25,16 +25,19 @@ func TestInstructionNeeds(t *testing.T) {
 		ins  asm.Instruction
 		want map[string]string
 	}{
-		"a move":               {ins: asm.Mov.Imm(asm.R0, 0)},
-		"a return":             {ins: asm.Return()},
-		"a helper":             {ins: asm.FnMapLookupElem.Call()},
-		"a jump ahead":         {ins: asm.Instruction{OpCode: raw(asm.JumpClass, asm.Ja), Offset: 1}},
-		"a jump back":          {ins: asm.Instruction{OpCode: raw(asm.JumpClass, asm.JEq), Offset: -2}, want: map[string]string{"bounded loops": "5.3"}},
-		"a 32-bit jump":        {ins: asm.Instruction{OpCode: raw(asm.Jump32Class, asm.JEq), Offset: 1}, want: map[string]string{"32-bit jumps (-mcpu=v3)": "5.1"}},
-		"a long jump":          {ins: asm.Instruction{OpCode: raw(asm.Jump32Class, asm.Ja), Constant: 1}, want: map[string]string{"long jumps (-mcpu=v4)": "6.6"}},
-		"may_goto":             {ins: asm.Instruction{OpCode: raw(asm.JumpClass, asm.JCOND), Offset: -1}, want: map[string]string{"may_goto": "6.9"}},
-		"a call of a function": {ins: asm.Instruction{OpCode: raw(asm.JumpClass, asm.Call), Src: asm.PseudoCall, Constant: -1}, want: map[string]string{"calls between BPF functions": "4.16"}},
-		"a call of a kfunc":    {ins: asm.Instruction{OpCode: raw(asm.JumpClass, asm.Call), Src: asm.PseudoKfuncCall}, want: map[string]string{"kfuncs": "5.13"}},
+		"a move":        {ins: asm.Mov.Imm(asm.R0, 0)},
+		"a return":      {ins: asm.Return()},
+		"a helper":      {ins: asm.FnMapLookupElem.Call()},
+		"a jump ahead":  {ins: asm.Instruction{OpCode: raw(asm.JumpClass, asm.Ja), Offset: 1}},
+		"a jump back":   {ins: asm.Instruction{OpCode: raw(asm.JumpClass, asm.JEq), Offset: -2}, want: map[string]string{"bounded loops": "5.3"}},
+		"a 32-bit jump": {ins: asm.Instruction{OpCode: raw(asm.Jump32Class, asm.JEq), Offset: 1}, want: map[string]string{"32-bit jumps (-mcpu=v3)": "5.1"}},
+		"a long jump":   {ins: asm.Instruction{OpCode: raw(asm.Jump32Class, asm.Ja), Constant: 1}, want: map[string]string{"long jumps (-mcpu=v4)": "6.6"}},
+		"may_goto":      {ins: asm.Instruction{OpCode: raw(asm.JumpClass, asm.JCOND), Offset: -1}, want: map[string]string{"may_goto": "6.9"}},
+		"a call of a function": {
+			ins:  asm.Instruction{OpCode: raw(asm.JumpClass, asm.Call), Src: asm.PseudoCall, Constant: -1},
+			want: map[string]string{"calls between BPF functions": "4.16"},
+		},
+		"a call of a kfunc": {ins: asm.Instruction{OpCode: raw(asm.JumpClass, asm.Call), Src: asm.PseudoKfuncCall}, want: map[string]string{"kfuncs": "5.13"}},
 		"a pointer to a callback": {
 			ins:  asm.Instruction{OpCode: asm.LoadImmOp(asm.DWord), Src: asm.PseudoFunc},
 			want: map[string]string{"callbacks": "5.13"},
@@ -88,9 +91,11 @@ func TestMapNeeds(t *testing.T) {
 		spec ebpf.MapSpec
 		want map[string]string
 	}{
-		"a hash":               {"m", ebpf.MapSpec{Type: ebpf.Hash}, map[string]string{"map type Hash": "3.19"}},
-		"an array to map":      {"m", ebpf.MapSpec{Type: ebpf.Array, Flags: 1 << 10}, map[string]string{"map type Array": "3.19", "map flag BPF_F_MMAPABLE": "5.5"}},
-		"constants":            {".rodata", ebpf.MapSpec{Type: ebpf.Array, Flags: 1 << 7}, map[string]string{"map type Array": "3.19", "map flag BPF_F_RDONLY_PROG": "5.2", "global variables": "5.2"}},
+		"a hash":          {"m", ebpf.MapSpec{Type: ebpf.Hash}, map[string]string{"map type Hash": "3.19"}},
+		"an array to map": {"m", ebpf.MapSpec{Type: ebpf.Array, Flags: 1 << 10}, map[string]string{"map type Array": "3.19", "map flag BPF_F_MMAPABLE": "5.5"}},
+		"constants": {".rodata", ebpf.MapSpec{Type: ebpf.Array, Flags: 1 << 7}, map[string]string{
+			"map type Array": "3.19", "map flag BPF_F_RDONLY_PROG": "5.2", "global variables": "5.2",
+		}},
 		"a type nobody knows":  {"m", ebpf.MapSpec{Type: 77}, map[string]string{}},
 		"an arena":             {"m", ebpf.MapSpec{Type: ebpf.Arena, Flags: 1 << 10}, map[string]string{"map type Arena": "6.9", "map flag BPF_F_MMAPABLE": "5.5"}},
 		"a hash of inner maps": {"m", ebpf.MapSpec{Type: ebpf.HashOfMaps, InnerMap: &ebpf.MapSpec{}}, map[string]string{"map type HashOfMaps": "4.12"}},

@@ -51,12 +51,14 @@ func TestTypesThatMultiply(t *testing.T) {
 func TestEveryKindOfTypeCounts(t *testing.T) {
 	leaf := func() btf.Type { return &btf.Int{Name: "int", Size: 4} }
 	for want, kind := range map[int]btf.Type{
-		1:  leaf(),
-		2:  &btf.Pointer{Target: leaf()},
-		3:  &btf.Array{Index: leaf(), Type: leaf(), Nelems: 2},
-		4:  &btf.FuncProto{Return: leaf(), Params: []btf.FuncParam{{Type: leaf()}, {Type: leaf()}}},
-		5:  &btf.Union{Members: []btf.Member{{Type: leaf()}, {Type: leaf()}, {Type: leaf()}, {Type: leaf()}}},
-		8:  &btf.Const{Type: &btf.Volatile{Type: &btf.Restrict{Type: &btf.Typedef{Name: "t", Type: &btf.TypeTag{Type: &btf.Func{Type: &btf.FuncProto{Return: leaf()}}}}}}},
+		1: leaf(),
+		2: &btf.Pointer{Target: leaf()},
+		3: &btf.Array{Index: leaf(), Type: leaf(), Nelems: 2},
+		4: &btf.FuncProto{Return: leaf(), Params: []btf.FuncParam{{Type: leaf()}, {Type: leaf()}}},
+		5: &btf.Union{Members: []btf.Member{{Type: leaf()}, {Type: leaf()}, {Type: leaf()}, {Type: leaf()}}},
+		8: &btf.Const{Type: &btf.Volatile{
+			Type: &btf.Restrict{Type: &btf.Typedef{Name: "t", Type: &btf.TypeTag{Type: &btf.Func{Type: &btf.FuncProto{Return: leaf()}}}}},
+		}},
 		21: chain(10),
 	} {
 		section := &btf.Datasec{Vars: []btf.VarSecinfo{{Type: &btf.Var{Type: kind}}, {Type: &btf.Var{Type: kind}}}}

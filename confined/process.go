@@ -28,7 +28,8 @@ const reserve = 192 << 20
 const raceOptions = "GORACE=halt_on_error=1 atexit_sleep_ms=0"
 
 // ErrThreads is the error of a child for which there are too many processes or threads.
-var ErrThreads = errors.New("no more processes and threads may be made here; end some, or raise the limit of the service or container (TasksMax of systemd, pids.max of the cgroup)")
+var ErrThreads = errors.New("no more processes and threads may be made here; end some, or raise the limit of the service or container (TasksMax of systemd, " +
+	"pids.max of the cgroup)")
 
 // ErrNested says that a child asked for a child of its own.
 var ErrNested = errors.New("this process is a confined child itself")

@@ -251,7 +251,9 @@ func join(ctx context.Context, o Options, engine *policies.Engine) (ctrl.Manager
 	if err != nil {
 		return nil, err
 	}
-	keeper := policy.NewKeeper(policy.Options{Reader: mgr.GetClient(), Direct: direct, Namespace: o.Namespace, Keys: ring.Keys, Evaluator: evaluator, Engine: engine})
+	keeper := policy.NewKeeper(policy.Options{
+		Reader: mgr.GetClient(), Direct: direct, Namespace: o.Namespace, Keys: ring.Keys, Evaluator: evaluator, Engine: engine,
+	})
 	secrets := &pull.Secrets{Live: mgr.GetAPIReader(), Cached: mgr.GetClient(), Namespace: o.Namespace, Shared: shared}
 	told := brief{mgr.GetEventRecorder(leaseName)}
 	elector, err := newElector(mgr, o, told)
@@ -269,7 +271,9 @@ func join(ctx context.Context, o Options, engine *policies.Engine) (ctrl.Manager
 	if err != nil {
 		return nil, err
 	}
-	settings := &policy.Reconciler{Client: mgr.GetClient(), Keeper: keeper, Weigher: applications, Changed: again, Events: told, Leader: elector, NamespacedEvery: o.NamespacedPoliciesEvery}
+	settings := &policy.Reconciler{
+		Client: mgr.GetClient(), Keeper: keeper, Weigher: applications, Changed: again, Events: told, Leader: elector, NamespacedEvery: o.NamespacedPoliciesEvery,
+	}
 	if err := settings.Register(mgr); err != nil {
 		return nil, fmt.Errorf("register policies: %w", err)
 	}
@@ -287,7 +291,8 @@ func join(ctx context.Context, o Options, engine *policies.Engine) (ctrl.Manager
 }
 
 // registerServers has the manager serve the webhook and the mirror.
-func registerServers(ctx context.Context, mgr ctrl.Manager, o Options, ring *sealing.Ring, registries *registry.Client, secrets *pull.Secrets, parts admission.Parts) error {
+func registerServers(ctx context.Context, mgr ctrl.Manager, o Options, ring *sealing.Ring, registries *registry.Client, secrets *pull.Secrets,
+	parts admission.Parts) error {
 	if o.Mirror.served() && o.Mirror.Certificate == nil {
 		o.Mirror.Certificate, parts.Tell = parts.Certificates.Get, tellAgents(mgr, o.Namespace)
 	}
@@ -338,7 +343,8 @@ func remembering(c client.Client, ring *sealing.Ring, registries *registry.Clien
 
 // registerEvaluated has the manager run what the gate evaluates: applications, and CueArtifacts
 // with those that are rendered. again has all of it evaluated anew.
-func registerEvaluated(ctx context.Context, mgr ctrl.Manager, o Options, secrets *pull.Secrets, r *application.Reconciler) (again func(policy.Where), err error) {
+func registerEvaluated(ctx context.Context, mgr ctrl.Manager, o Options, secrets *pull.Secrets,
+	r *application.Reconciler) (again func(policy.Where), err error) {
 	applications, err := registerApplications(ctx, mgr, o.Agents, r)
 	if err != nil {
 		return nil, fmt.Errorf("register applications: %w", err)

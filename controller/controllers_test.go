@@ -78,10 +78,12 @@ func TestMetadataThatNobodyReadsIsNotKept(t *testing.T) {
 	read := metav1.ObjectMeta{Name: "a", Labels: map[string]string{"l": "v"}, Annotations: map[string]string{"example.com/owner": "team"}}
 	labelled := metav1.ObjectMeta{Name: "a", Labels: map[string]string{"l": "v"}}
 	for name, c := range map[string]struct{ is, want client.Object }{
-		"of an application, what policies read":        {&v1alpha1.BpfApplication{ObjectMeta: written}, &v1alpha1.BpfApplication{ObjectMeta: read}},
-		"of a cluster's application, the same":         {&v1alpha1.ClusterBpfApplication{ObjectMeta: written}, &v1alpha1.ClusterBpfApplication{ObjectMeta: read}},
-		"of a namespace, the labels":                   {&metav1.PartialObjectMetadata{ObjectMeta: written}, &metav1.PartialObjectMetadata{ObjectMeta: labelled}},
-		"of an intent, which is updated, all but this": {&v1alpha1.BpfIntent{ObjectMeta: written}, &v1alpha1.BpfIntent{ObjectMeta: metav1.ObjectMeta{Name: "a", Labels: written.Labels, Annotations: written.Annotations}}},
+		"of an application, what policies read": {&v1alpha1.BpfApplication{ObjectMeta: written}, &v1alpha1.BpfApplication{ObjectMeta: read}},
+		"of a cluster's application, the same":  {&v1alpha1.ClusterBpfApplication{ObjectMeta: written}, &v1alpha1.ClusterBpfApplication{ObjectMeta: read}},
+		"of a namespace, the labels":            {&metav1.PartialObjectMetadata{ObjectMeta: written}, &metav1.PartialObjectMetadata{ObjectMeta: labelled}},
+		"of an intent, which is updated, all but this": {&v1alpha1.BpfIntent{ObjectMeta: written}, &v1alpha1.BpfIntent{
+			ObjectMeta: metav1.ObjectMeta{Name: "a", Labels: written.Labels, Annotations: written.Annotations},
+		}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			kept, err := trimMetadata(c.is.DeepCopyObject())

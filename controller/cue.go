@@ -48,7 +48,8 @@ func registerCue(ctx context.Context, mgr ctrl.Manager, o CueOptions, secrets *p
 	if o.Store.MaxBytes > 0 {
 		scratch := cueartifact.ScratchBytes(o.Concurrent)
 		if o.Store.MaxBytes -= scratch; o.Store.MaxBytes <= 0 {
-			return nil, fmt.Errorf("the room for artifacts is too small: sources take up to %d MiB while they are unpacked, by the number that is rendered at once", scratch>>20)
+			return nil, fmt.Errorf("the room for artifacts is too small: sources take up to %d MiB while they are unpacked, by the number that is rendered at once",
+				scratch>>20)
 		}
 	}
 	if r.Store, err = archives.New(o.Store); err != nil {

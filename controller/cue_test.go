@@ -22,12 +22,13 @@ import (
 func TestAnotherNamespacesPullSecretIsNotRead(t *testing.T) {
 	images := supply.Client(t, registry.Options{CacheDir: t.TempDir()}.ForInspection())
 	var read []string
-	secrets := &pull.Secrets{Namespace: "skep", Shared: access.NewShared(images, access.SharedOptions{}), Live: interceptor.NewClient(fake.NewClientBuilder().Build(), interceptor.Funcs{
-		Get: func(_ context.Context, _ client.WithWatch, key client.ObjectKey, _ client.Object, _ ...client.GetOption) error {
-			read = append(read, key.String())
-			return context.Canceled
-		},
-	})}
+	secrets := &pull.Secrets{Namespace: "skep", Shared: access.NewShared(images, access.SharedOptions{}),
+		Live: interceptor.NewClient(fake.NewClientBuilder().Build(), interceptor.Funcs{
+			Get: func(_ context.Context, _ client.WithWatch, key client.ObjectKey, _ client.Object, _ ...client.GetOption) error {
+				read = append(read, key.String())
+				return context.Canceled
+			},
+		})}
 	spec := v1alpha1.BpfApplicationSpec{Bytecode: v1alpha1.Bytecode{ImagePullSecrets: []v1alpha1.LocalSecret{{Name: "s"}}}}
 	for namespace, app := range map[string]v1alpha1.Application{
 		"team":    &v1alpha1.BpfApplication{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "a"}, Spec: spec},

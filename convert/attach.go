@@ -204,7 +204,8 @@ func (f *fields) binary(a *v1alpha1.Attachment) []v1alpha1.Attachment {
 	}
 	a.Pods = f.pods(a.Hook, "containers")
 	if a.Pods == nil && !f.d.namespaced {
-		f.d.add(Note{Line: f.d.line, Path: f.path + ".containers", Text: "no containers: bpfman then looks in its agent's files, Skep in those of the node"}, f.place, "")
+		f.d.add(Note{Line: f.d.line, Path: f.path + ".containers", Text: "no containers: bpfman then looks in its agent's files, Skep in those of the node"}, f.place,
+			"")
 	}
 	if place.Symbol == "" && place.Offset == 0 {
 		f.d.missing(f.path+".function", f.place, "no function: bpfman then means the beginning of the file, which is no place of a program; "+

@@ -105,8 +105,9 @@ func (d *draft) attachmentOverSchema(place string, a *v1alpha1.Attachment) {
 		d.atMost(place+".interfaces.names", place, len(a.Interfaces.Names), schemaNames)
 		d.atMost(place+".interfaces.exclude", place, len(a.Interfaces.Exclude), schemaNames)
 		if n := utf8.RuneCountInString(a.Interfaces.Regex); n > v1alpha1.MaxRegex {
-			d.missing(place+".interfaces.regex", place, fmt.Sprintf("it has %d characters, and an attachment has %d at most; shorten it, or make several attachments of it",
-				n, v1alpha1.MaxRegex))
+			d.missing(place+".interfaces.regex", place,
+				fmt.Sprintf("it has %d characters, and an attachment has %d at most; shorten it, or make several attachments of it",
+					n, v1alpha1.MaxRegex))
 		}
 	}
 	if a.Functions != nil {

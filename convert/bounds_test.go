@@ -15,7 +15,8 @@ import (
 
 // application is a ClusterBpfApplication with more fields of its spec, as flow YAML.
 func application(spec string) string {
-	return "{apiVersion: bpfman.io/v1alpha1, kind: ClusterBpfApplication, metadata: {name: app}, spec: {byteCode: {image: {url: 'registry.example.com/app:v1'}}, " + spec + "}}"
+	return "{apiVersion: bpfman.io/v1alpha1, kind: ClusterBpfApplication, metadata: {name: app}, spec: {byteCode: {image: {url: " +
+		"'registry.example.com/app:v1'}}, " + spec + "}}"
 }
 
 // one converts a manifest that is one document.
@@ -64,8 +65,10 @@ func TestAttachmentsOfADocumentAreBounded(t *testing.T) {
 	pods := "{pods: {matchLabels: {app: " + strings.Repeat("a", 1<<14) + "}}}"
 	programs := "[" + strings.Repeat("{},", 1001) + "]"
 	for name, c := range map[string]struct{ in, want string }{
-		"count":    {"programs: [{name: a, type: tracepoint, tracepoint: {links: [{names: " + names + "}]}}]", "more than 1000"},
-		"bytes":    {"programs: [{name: a, type: uprobe, uprobe: {links: [{target: " + targets + ", function: f, containers: " + pods + "}]}}]", "more than 1024 KiB"},
+		"count": {"programs: [{name: a, type: tracepoint, tracepoint: {links: [{names: " + names + "}]}}]", "more than 1000"},
+		"bytes": {
+			"programs: [{name: a, type: uprobe, uprobe: {links: [{target: " + targets + ", function: f, containers: " + pods + "}]}}]", "more than 1024 KiB",
+		},
 		"programs": {"programs: " + programs, "longer than what is read of it, which is 1000"},
 		"links":    {"programs: [{name: a, type: xdp, xdp: {links: " + programs + "}}]", "longer than what is read of it, which is 1000"},
 	} {
@@ -138,11 +141,12 @@ func TestWhatIsOverTheSchemaIsATODO(t *testing.T) {
 	}
 	requirement := "{key: a, operator: In, values: [" + times(1000, "v") + "]}"
 	for want, spec := range map[string]string{
-		"spec.programs: 65 are listed":                       "programs: [" + times(65, program) + "]",
-		"spec.programs[0].attach: 17 are listed":             "programs: [{name: a, type: tracepoint, tracepoint: {links: [{names: [" + times(17, "a/b%") + "]}]}}]",
-		"spec.programs[].attach: 257 are listed":             "programs: [{name: a, type: tracepoint, tracepoint: {links: [{names: [" + times(257, "a/b%") + "]}]}}]",
-		"attach[0].interfaces.names: 17 are listed":          xdp("{interfaces: [" + times(17, "e%") + "]}"),
-		"attach[0].interfaces.exclude: 17 are listed":        xdp("{interfacesDiscoveryConfig: {interfaceAutoDiscovery: true, excludeInterfaces: [" + times(17, "e%") + "]}}"),
+		"spec.programs: 65 are listed":              "programs: [" + times(65, program) + "]",
+		"spec.programs[0].attach: 17 are listed":    "programs: [{name: a, type: tracepoint, tracepoint: {links: [{names: [" + times(17, "a/b%") + "]}]}}]",
+		"spec.programs[].attach: 257 are listed":    "programs: [{name: a, type: tracepoint, tracepoint: {links: [{names: [" + times(257, "a/b%") + "]}]}}]",
+		"attach[0].interfaces.names: 17 are listed": xdp("{interfaces: [" + times(17, "e%") + "]}"),
+		"attach[0].interfaces.exclude: 17 are listed": xdp("{interfacesDiscoveryConfig: {interfaceAutoDiscovery: true, excludeInterfaces: [" +
+			times(17, "e%") + "]}}"),
 		"attach[0].functions.names: 17 are listed":           "programs: [{name: a, type: kprobe, kprobe: {links: [{function: [" + times(17, "f%") + "]}]}}]",
 		"attach[0].pods.containers: 5 are listed":            uprobe("{containerNames: [" + times(5, "c%") + "]}"),
 		"attach[0].pods.selector.matchLabels: 9 are listed":  uprobe("{pods: {matchLabels: {" + times(9, "l%: v") + "}}}"),

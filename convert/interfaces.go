@@ -96,7 +96,8 @@ func (f *fields) discover(in *v1alpha1.Interfaces) bool {
 	}
 	if len(in.Names) > 0 || in.Primary {
 		// bpfman takes one of them. The fewer interfaces stay.
-		f.d.missing(join(f.path, "interfaceAutoDiscovery"), f.place, "interfaces are named as well, so none is looked for, and the settings of that are left out; write those that are meant")
+		f.d.missing(join(f.path, "interfaceAutoDiscovery"), f.place,
+			"interfaces are named as well, so none is looked for, and the settings of that are left out; write those that are meant")
 		return false
 	}
 	in.Names, in.Exclude = []string{"*"}, []string{"lo"}

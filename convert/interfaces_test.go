@@ -58,7 +58,9 @@ func TestExpressionsAndNamesAreAlternatives(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for name, want := range map[string]bool{"eth1": true, "Eth1": true, "a": true, "xbx": true, "A": false, "xB": false, "xeth0.7": false, "eth0x7": true, "veth0x7": false, "/": true} {
+	for name, want := range map[string]bool{
+		"eth1": true, "Eth1": true, "a": true, "xbx": true, "A": false, "xB": false, "xeth0.7": false, "eth0x7": true, "veth0x7": false, "/": true,
+	} {
 		if got := skeps.MatchString(name); got != want {
 			t.Errorf("%q chooses %s: %t, want %t", in.Regex, name, got, want)
 		}

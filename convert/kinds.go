@@ -180,7 +180,8 @@ func (d *draft) disown(path string, marks map[string]string) {
 			continue
 		}
 		delete(marks, name)
-		d.add(Note{Line: d.line, Path: join(path, name), Text: "the tool that made bpfman's object would take Skep's for its own, and might remove it, so this is left out; " +
+		d.add(Note{Line: d.line, Path: join(path, name), Text: "the tool that made bpfman's object would take Skep's for its own, and might remove it, " +
+			"so this is left out; " +
 			"the tool that makes Skep's sets its own"}, path, "")
 	}
 }

@@ -68,7 +68,9 @@ func TestACallLeadsANamespaceNowhereElse(t *testing.T) {
 	// What goes out is its own Pod's.
 	for hook, want := range map[string]int{"tcx/egress": 0, "tc/egress": 0, "tc/ingress": 1, "cgroup_skb/ingress": 0} {
 		r := &denials{}
-		fitScope(r, v1alpha1.Identity{Kind: v1alpha1.KindBpfApplication}, []v1alpha1.Program{{Name: "p", Attach: []v1alpha1.Attachment{{Hook: hook, Pods: &v1alpha1.Pods{}}}}},
+		fitScope(r, v1alpha1.Identity{Kind: v1alpha1.KindBpfApplication}, []v1alpha1.Program{
+			{Name: "p", Attach: []v1alpha1.Attachment{{Hook: hook, Pods: &v1alpha1.Pods{}}}},
+		},
 			bytecode.Facts{Programs: []bytecode.Program{{Name: "p", Helpers: []string{"bpf_get_socket_uid"}}}})
 		if len(r.reasons) != want {
 			t.Errorf("on %s: %v, want %d", hook, r.reasons, want)

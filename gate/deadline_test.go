@@ -65,7 +65,9 @@ func TestAnEvaluationEndsByItsDeadline(t *testing.T) {
 			var slowly atomic.Bool
 			slowly.Store(true)
 			slow, client := w.trickling(c.part, &slowly)
-			j, err := gate.New(gate.Options{Images: client, Trust: w.trust(w.signers...), Policies: w.policy(wantsSomebody), Timeout: c.timeout, CollectTimeout: c.collect})
+			j, err := gate.New(gate.Options{
+				Images: client, Trust: w.trust(w.signers...), Policies: w.policy(wantsSomebody), Timeout: c.timeout, CollectTimeout: c.collect,
+			})
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -20,7 +20,8 @@ import (
 )
 
 // listedOnly denies images of registries that are not listed.
-var listedOnly = rego("deny contains {\"rule\": \"listed\", \"msg\": sprintf(\"%s is not listed\", [input.image.registry])} if input.image.registry != \"ghcr.io\"")
+var listedOnly = rego("deny contains {\"rule\": \"listed\", \"msg\": sprintf(\"%s is not listed\", " +
+	"[input.image.registry])} if input.image.registry != \"ghcr.io\"")
 
 // TestADefinitionIsDeniedWithTheRegistryAway has policies deny what the definition
 // says, and wait for what an image says.
@@ -145,11 +146,15 @@ func TestWhatRunsWaitsForNoRegistry(t *testing.T) {
 		"the definition is denied":             {policy: unloading(deniesDefinition), alone: unloaded, cached: unloaded},
 		"a policy that keeps denies it":        {policy: rego(deniesDefinition), alone: kept, cached: kept},
 		"a policy that is tried out denies it": {policy: audited(unloading(deniesDefinition)), alone: kept, cached: kept},
-		"a label is asked for":                 {policy: unloading(`deny contains "no owner" if not input.application.metadata.labels.owner`), alone: unloaded, cached: unloaded, authored: true},
-		"the bytecode is denied":               {policy: unloading(deniesBytecode), alone: kept, cached: unloaded},
-		"the bytecode lacks a map":             {policy: unloading(`deny contains "x" if count([m | some m in input.bytecode.maps; m.type == "Arena"]) == 0`), alone: kept, cached: unloaded},
-		"the image has no label":               {policy: unloading(`deny contains "x" if not input.image.labels.team`), alone: kept, cached: unloaded},
-		"one of two rules is about evidence":   {policy: unloading(deniesDefinition + "\n\n" + deniesUnsigned), alone: unloaded, cached: unloaded},
+		"a label is asked for": {
+			policy: unloading(`deny contains "no owner" if not input.application.metadata.labels.owner`), alone: unloaded, cached: unloaded, authored: true,
+		},
+		"the bytecode is denied": {policy: unloading(deniesBytecode), alone: kept, cached: unloaded},
+		"the bytecode lacks a map": {
+			policy: unloading(`deny contains "x" if count([m | some m in input.bytecode.maps; m.type == "Arena"]) == 0`), alone: kept, cached: unloaded,
+		},
+		"the image has no label":             {policy: unloading(`deny contains "x" if not input.image.labels.team`), alone: kept, cached: unloaded},
+		"one of two rules is about evidence": {policy: unloading(deniesDefinition + "\n\n" + deniesUnsigned), alone: unloaded, cached: unloaded},
 		"one rule is about both": {policy: unloading(`deny contains "x" if {
 			input.application.metadata.name == "app"
 			count(input.signatures) == 0
@@ -183,12 +188,20 @@ func TestWhatRunsWaitsForNoRegistry(t *testing.T) {
 			some key in ["signatures"]
 			count(input[key]) == 0
 		}`), alone: kept, cached: kept, authored: true},
-		"signatures in the whole input":  {policy: unloading(`deny contains "x" if object.get(input, "signatures", []) == []`), alone: kept, cached: kept, authored: true},
-		"signatures that are replaced":   {policy: unloading(`deny contains "x" if count(input.signatures) == 0 with input.signatures as []`), alone: kept, cached: kept},
-		"no attestation":                 {policy: unloading(`deny contains "x" if count(input.attestations) == 0`), alone: kept, cached: kept},
-		"it fails on the definition":     {policy: unloading(`deny contains "x" if to_number(input.application.metadata.name) == 1`), alone: kept, cached: kept},
-		"it fails on evidence, perhaps":  {policy: unloading(deniesDefinition + "\n\n" + `deny contains "x" if to_number(input.signatures[0].signer) == 1`), alone: unloaded, cached: unloaded},
-		"the reason quotes the evidence": {policy: unloading(`deny contains sprintf("%v", [input.signatures]) if input.application.metadata.name == "app"`), alone: kept, cached: kept},
+		"signatures in the whole input": {
+			policy: unloading(`deny contains "x" if object.get(input, "signatures", []) == []`), alone: kept, cached: kept, authored: true,
+		},
+		"signatures that are replaced": {
+			policy: unloading(`deny contains "x" if count(input.signatures) == 0 with input.signatures as []`), alone: kept, cached: kept,
+		},
+		"no attestation":             {policy: unloading(`deny contains "x" if count(input.attestations) == 0`), alone: kept, cached: kept},
+		"it fails on the definition": {policy: unloading(`deny contains "x" if to_number(input.application.metadata.name) == 1`), alone: kept, cached: kept},
+		"it fails on evidence, perhaps": {
+			policy: unloading(deniesDefinition + "\n\n" + `deny contains "x" if to_number(input.signatures[0].signer) == 1`), alone: unloaded, cached: unloaded,
+		},
+		"the reason quotes the evidence": {
+			policy: unloading(`deny contains sprintf("%v", [input.signatures]) if input.application.metadata.name == "app"`), alone: kept, cached: kept,
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t)

@@ -354,18 +354,36 @@ func TestWhatIsRefusedSaysWhy(t *testing.T) {
 		path string
 		says string
 	}{
-		"an image nobody signed":                                   {app(w.push("xdp_pass", "v1"), "xdp_pass", onEth0()), "baseline/signed", "spec.bytecode.image", "no known signer"},
-		"a function the object lacks":                              {app(count, "nope", onEth0()), "inspect/program", "spec.programs[0].name", "count_packets"},
-		"a hook that does not exist":                               {app(count, "count_packets", v1alpha1.Attachment{Hook: "xpd"}), "shape/hook", "spec.programs[0].attach[0].hook", `"xpd" is not known`},
-		"a hook the agent does not attach":                         {app(count, "count_packets", v1alpha1.Attachment{Hook: "freplace", Functions: &v1alpha1.Functions{Names: []string{"f"}}}), "shape/hook", "spec.programs[0].attach[0].hook", "does not attach it: it replaces a function of another program"},
-		"a socket filter at a socket":                              {app(w.signed("xdp_contents"), "on_socket"), "shape/hook", "spec.programs[0].attach[0].hook", "use tcx/ingress and tcx/egress, where it sees each packet"},
-		"a hook for another program type":                          {app(count, "count_packets", v1alpha1.Attachment{Hook: "tcx/ingress", Interfaces: onEth0().Interfaces}), "inspect/hook", "spec.programs[0].attach[0].hook", "type XDP"},
-		"a program for a device map at an interface":               {app(w.signed("xdp_map_entries"), "at_device", onEth0()), "inspect/hook", "spec.programs[0]", "entries of a devmap"},
-		"a program for a CPU map by its section":                   {app(w.signed("xdp_map_entries"), "at_cpu", v1alpha1.Attachment{Interfaces: onEth0().Interfaces}), "inspect/hook", "spec.programs[0]", "entries of a cpumap"},
-		"a section that says of no hook, and a definition neither": {app(plain, "unspecified", v1alpha1.Attachment{Interfaces: onEth0().Interfaces}), "shape/hook", "spec.programs[0].attach[0].hook", "name the hook"},
-		"a program of no type as two types":                        {app(plain, "unspecified", onEth0(), onIngress), "inspect/hook", "spec.programs[0].attach[1].hook", "takes SchedCLS"},
-		"an action as a classifier":                                {app(plain, "acts", onIngress), "inspect/hook", "spec.programs[0].attach[0].hook", "is of type SchedACT"},
-		"no interface":                                             {app(count, "count_packets"), "shape/fields", "spec.programs[0].attach[0].interfaces", "needs interfaces"},
+		"an image nobody signed": {
+			app(w.push("xdp_pass", "v1"), "xdp_pass", onEth0()), "baseline/signed", "spec.bytecode.image", "no known signer",
+		},
+		"a function the object lacks": {app(count, "nope", onEth0()), "inspect/program", "spec.programs[0].name", "count_packets"},
+		"a hook that does not exist": {
+			app(count, "count_packets", v1alpha1.Attachment{Hook: "xpd"}), "shape/hook", "spec.programs[0].attach[0].hook", `"xpd" is not known`,
+		},
+		"a hook the agent does not attach": {
+			app(count, "count_packets", v1alpha1.Attachment{Hook: "freplace", Functions: &v1alpha1.Functions{Names: []string{"f"}}}), "shape/hook",
+			"spec.programs[0].attach[0].hook", "does not attach it: it replaces a function of another program",
+		},
+		"a socket filter at a socket": {
+			app(w.signed("xdp_contents"), "on_socket"), "shape/hook", "spec.programs[0].attach[0].hook", "use tcx/ingress and tcx/egress, where it sees each packet",
+		},
+		"a hook for another program type": {
+			app(count, "count_packets", v1alpha1.Attachment{Hook: "tcx/ingress", Interfaces: onEth0().Interfaces}), "inspect/hook", "spec.programs[0].attach[0].hook",
+			"type XDP",
+		},
+		"a program for a device map at an interface": {
+			app(w.signed("xdp_map_entries"), "at_device", onEth0()), "inspect/hook", "spec.programs[0]", "entries of a devmap",
+		},
+		"a program for a CPU map by its section": {
+			app(w.signed("xdp_map_entries"), "at_cpu", v1alpha1.Attachment{Interfaces: onEth0().Interfaces}), "inspect/hook", "spec.programs[0]", "entries of a cpumap",
+		},
+		"a section that says of no hook, and a definition neither": {
+			app(plain, "unspecified", v1alpha1.Attachment{Interfaces: onEth0().Interfaces}), "shape/hook", "spec.programs[0].attach[0].hook", "name the hook",
+		},
+		"a program of no type as two types": {app(plain, "unspecified", onEth0(), onIngress), "inspect/hook", "spec.programs[0].attach[1].hook", "takes SchedCLS"},
+		"an action as a classifier":         {app(plain, "acts", onIngress), "inspect/hook", "spec.programs[0].attach[0].hook", "is of type SchedACT"},
+		"no interface":                      {app(count, "count_packets"), "shape/fields", "spec.programs[0].attach[0].interfaces", "needs interfaces"},
 		"an interface pattern that is none": {
 			app(count, "count_packets", broken), "shape/fields", "spec.programs[0].attach[0].interfaces", `"eth["`},
 		"proceedOn where the kernel has none": {
@@ -388,10 +406,18 @@ func TestWhatIsRefusedSaysWhy(t *testing.T) {
 		"two programs of one name": {with(app(count, "count_packets", onEth0()), func(s *v1alpha1.BpfApplicationSpec) {
 			s.Programs = append(s.Programs, s.Programs[0])
 		}), "shape/programs", "spec.programs[1].name", "twice"},
-		"a helper that writes user memory":              {app(w.signed("tp_write_user"), programOf(t, "tp_write_user")), "baseline/helpers", "spec.programs[0]", "bpf_probe_write_user"},
-		"a hook beyond the namespace":                   {namespaced(app(w.signed("tracepoint_count"), programOf(t, "tracepoint_count"))), "shape/scope", "spec.programs[0].attach[0].pods", "reaches beyond a namespace without pods"},
-		"network devices of the node, from a namespace": {namespaced(app(count, "count_packets", onEth0())), "baseline/node-interfaces", "spec.programs[0].attach[0].interfaces", "not granted to namespace shop"},
-		"every pod of a node by a cgroup, from a namespace": {namespaced(app(w.signed("cgroup_connect4"), programOf(t, "cgroup_connect4"), v1alpha1.Attachment{Hook: "cgroup/connect4", Cgroup: "/"})),
+		"a helper that writes user memory": {
+			app(w.signed("tp_write_user"), programOf(t, "tp_write_user")), "baseline/helpers", "spec.programs[0]", "bpf_probe_write_user",
+		},
+		"a hook beyond the namespace": {
+			namespaced(app(w.signed("tracepoint_count"), programOf(t, "tracepoint_count"))), "shape/scope", "spec.programs[0].attach[0].pods",
+			"reaches beyond a namespace without pods",
+		},
+		"network devices of the node, from a namespace": {
+			namespaced(app(count, "count_packets", onEth0())), "baseline/node-interfaces", "spec.programs[0].attach[0].interfaces", "not granted to namespace shop",
+		},
+		"every pod of a node by a cgroup, from a " +
+			"namespace": {namespaced(app(w.signed("cgroup_connect4"), programOf(t, "cgroup_connect4"), v1alpha1.Attachment{Hook: "cgroup/connect4", Cgroup: "/"})),
 			"shape/scope", "spec.programs[0].attach[0].pods", "give pods"},
 		"every pod of a node by a cgroup, from a namespace that leaves the hook to the section": {
 			namespaced(app(w.signed("cgroup_connect4"), programOf(t, "cgroup_connect4"), v1alpha1.Attachment{Cgroup: "/"})),
@@ -526,10 +552,14 @@ func TestSizesThatTheObjectLeavesOpenAreTheDefinitions(t *testing.T) {
 		"all of them": {func(map[string]v1alpha1.Map) {}, nil},
 		"none of them, which are told at once": {func(m map[string]v1alpha1.Map) { clear(m) },
 			[]string{"spec.maps.no_entries.maxEntries", "spec.maps.no_sizes.maxEntries", "spec.maps.no_sizes.valueSize", "spec.maps.no_values.valueSize"}},
-		"half of a map's":                       {func(m map[string]v1alpha1.Map) { m["no_sizes"] = v1alpha1.Map{MaxEntries: n(1)} }, []string{"spec.maps.no_sizes.valueSize"}},
-		"a size of values that is the object's": {func(m map[string]v1alpha1.Map) { m["no_entries"] = v1alpha1.Map{MaxEntries: n(1), ValueSize: n(4)} }, []string{"spec.maps.no_entries.valueSize"}},
-		"the object's own size of values":       {func(m map[string]v1alpha1.Map) { m["no_entries"] = v1alpha1.Map{MaxEntries: n(1), ValueSize: n(8)} }, nil},
-		"values that take all memory":           {func(m map[string]v1alpha1.Map) { m["no_values"] = v1alpha1.Map{ValueSize: n(1 << 30)} }, []string{"spec.maps"}},
+		"half of a map's": {
+			func(m map[string]v1alpha1.Map) { m["no_sizes"] = v1alpha1.Map{MaxEntries: n(1)} }, []string{"spec.maps.no_sizes.valueSize"},
+		},
+		"a size of values that is the object's": {
+			func(m map[string]v1alpha1.Map) { m["no_entries"] = v1alpha1.Map{MaxEntries: n(1), ValueSize: n(4)} }, []string{"spec.maps.no_entries.valueSize"},
+		},
+		"the object's own size of values": {func(m map[string]v1alpha1.Map) { m["no_entries"] = v1alpha1.Map{MaxEntries: n(1), ValueSize: n(8)} }, nil},
+		"values that take all memory":     {func(m map[string]v1alpha1.Map) { m["no_values"] = v1alpha1.Map{ValueSize: n(1 << 30)} }, []string{"spec.maps"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			sizes := maps.Clone(whole)
@@ -631,9 +661,11 @@ func TestAnOutageIsExcusedForABoundedTime(t *testing.T) {
 		// says is what people read of who signed.
 		says string
 	}{
-		"while fresh":           {time.Minute, true, "signed by team-a"},
-		"stale, but not by far": {23 * time.Hour, true, "signed by team-a, as the registry said at " + w.now.UTC().Format(time.RFC3339) + "; it is out of reach since"},
-		"a day later":           {25 * time.Hour, false, ""},
+		"while fresh": {time.Minute, true, "signed by team-a"},
+		"stale, but not by far": {
+			23 * time.Hour, true, "signed by team-a, as the registry said at " + w.now.UTC().Format(time.RFC3339) + "; it is out of reach since",
+		},
+		"a day later": {25 * time.Hour, false, ""},
 	} {
 		start := w.now
 		w.now = start.Add(c.after)

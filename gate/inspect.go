@@ -43,7 +43,8 @@ func (e *Evaluator) Inspect(_ context.Context, v Verified) (Inspected, error) {
 	for i, p := range spec.Programs {
 		fact, ok := facts.Program(p.Name)
 		if !ok {
-			r.add("inspect/program", fmt.Sprintf("spec.programs[%d].name", i), "use one of: "+strings.Join(programNames(facts), ", "), "the object has no program %q%s", p.Name, near(p.Name, programNames(facts)))
+			r.add("inspect/program", fmt.Sprintf("spec.programs[%d].name", i), "use one of: "+strings.Join(programNames(facts), ", "), "the object has no program %q%s",
+				p.Name, near(p.Name, programNames(facts)))
 			continue
 		}
 		programs = append(programs, fitProgram(r, id, i, p, fact))

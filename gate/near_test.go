@@ -41,7 +41,9 @@ func TestADenialNamesSectionsNearAMisspelledOne(t *testing.T) {
 // TestAHookThatIsNotAttachedIsTheOnlyReason: which fields it would take is nobody's question.
 func TestAHookThatIsNotAttachedIsTheOnlyReason(t *testing.T) {
 	r := &denials{object: "app"}
-	shapeAttachment(r, v1alpha1.Identity{}, "at", v1alpha1.Attachment{Hook: "uprobe.session", Binary: &v1alpha1.UserBinary{Path: "/a", Symbols: &v1alpha1.Symbols{Names: []string{"f"}}}})
+	shapeAttachment(r, v1alpha1.Identity{}, "at", v1alpha1.Attachment{
+		Hook: "uprobe.session", Binary: &v1alpha1.UserBinary{Path: "/a", Symbols: &v1alpha1.Symbols{Names: []string{"f"}}},
+	})
 	if len(r.reasons) != 1 || r.reasons[0].Rule != "shape/hook" {
 		t.Errorf("reasons = %+v", r.reasons)
 	}

@@ -31,7 +31,8 @@ func fitRun(r *denials, at string, p bytecode.Program) {
 		{"makes system calls with the descriptors and rights of the agent, so that it may load what nobody has read, and change what others have",
 			"take the calls out of the program", isOneOf("bpf_sys_bpf", "bpf_sys_close", "bpf_btf_find_by_name_kind", "hid_bpf_attach_prog")},
 		{"repeats by what the verifier walks once, and nothing ends its run: it would keep the agent from loading others' programs",
-			"write loops whose number of rounds the verifier knows, or fill maps by maps.NAME.contents", func(name string) bool { return slices.Contains(p.RepeatsBy, name) }},
+			"write loops whose number of rounds the verifier knows, or fill maps by maps.NAME.contents",
+			func(name string) bool { return slices.Contains(p.RepeatsBy, name) }},
 		// The verifier walks each program of a prog array apart, and kernels before 6.12 count tail calls anew in each function.
 		{"goes on with another program, of which the verifier does not know that it ends with this one's loops", "call a function of the object",
 			isOneOf("bpf_tail_call")},
@@ -48,7 +49,8 @@ func fitRun(r *denials, at string, p bytecode.Program) {
 		}
 	}
 	if len(p.UnknownHelpers) > 0 {
-		r.add("inspect/once", at, "take the calls out of the program, or update Skep", "program %s calls helpers that this version of Skep does not know, so that nobody can tell how long it runs and for whom (%s)",
+		r.add("inspect/once", at, "take the calls out of the program, or update Skep",
+			"program %s calls helpers that this version of Skep does not know, so that nobody can tell how long it runs and for whom (%s)",
 			p.Name, strings.Trim(fmt.Sprint(p.UnknownHelpers), "[]"))
 	}
 }

@@ -66,27 +66,45 @@ func TestARevocationActsOnWhatWasSealed(t *testing.T) {
 		attack         func(w *world, ref string)
 		want           lifecycle.Action
 	}{
-		"the policy wants two":                                    {before: wantsTwo, policy: wantsTwo, revoked: "team-a", want: lifecycle.Unload},
-		"the policy wants the one who is revoked":                 {before: wantsTwo, policy: wantsSigner("team-a"), revoked: "team-a", want: lifecycle.Unload},
-		"the policy wants the other":                              {before: wantsTwo, policy: wantsSigner("team-b"), revoked: "team-a", want: lifecycle.Keep},
-		"the policy wants anybody":                                {before: wantsTwo, policy: wantsSomebody, revoked: "team-a", want: lifecycle.Keep},
-		"the policy denies it whoever signed":                     {before: wantsTwo, policy: never, revoked: "team-a", want: lifecycle.Unload},
-		"the policy denies it, and nobody is revoked":             {before: wantsTwo, policy: never, want: lifecycle.Keep},
-		"the policy wants two, and strangers sign":                {wantsTwo, wantsTwo, "team-a", func(w *world, ref string) { w.strangers(ref, 80) }, lifecycle.Unload},
-		"the policy wants two, and the signature is gone":         {wantsTwo, wantsTwo, "team-a", (*world).untag, lifecycle.Unload},
-		"the policy wants two, and the registry is away":          {wantsTwo, wantsTwo, "team-a", func(w *world, _ string) { w.down.Store(true) }, lifecycle.Unload},
-		"the registry is away, and the cache is empty":            {wantsTwo, wantsTwo, "team-a", func(w *world, _ string) { w.renew(); w.down.Store(true) }, lifecycle.Unload},
-		"the registry is away, and the other is enough":           {wantsTwo, wantsSomebody, "team-a", func(w *world, _ string) { w.down.Store(true) }, lifecycle.Keep},
-		"all is away, and the other is enough":                    {wantsTwo, wantsSomebody, "team-a", func(w *world, _ string) { w.renew(); w.down.Store(true) }, lifecycle.Keep},
-		"all is away, and bytecode that nobody has is why":        {wantsTwo, rego("deny contains \"no programs\" if count(input.bytecode.programs) == 0"), "team-a", func(w *world, _ string) { w.renew(); w.down.Store(true) }, lifecycle.Keep},
-		"the policy fails":                                        {before: wantsTwo, policy: fails, revoked: "team-a", want: lifecycle.Keep},
-		"the policy fails, and the registry is away":              {wantsTwo, fails, "team-a", func(w *world, _ string) { w.down.Store(true) }, lifecycle.Keep},
-		"the policy fails, and all is away":                       {wantsTwo, fails, "team-a", func(w *world, _ string) { w.renew(); w.down.Store(true) }, lifecycle.Keep},
-		"all is away, and the definition is denied":               {wantsTwo, rego("deny contains \"a name\" if input.application.metadata.name == \"app\""), "team-a", func(w *world, _ string) { w.renew(); w.down.Store(true) }, lifecycle.Unload},
+		"the policy wants two":                        {before: wantsTwo, policy: wantsTwo, revoked: "team-a", want: lifecycle.Unload},
+		"the policy wants the one who is revoked":     {before: wantsTwo, policy: wantsSigner("team-a"), revoked: "team-a", want: lifecycle.Unload},
+		"the policy wants the other":                  {before: wantsTwo, policy: wantsSigner("team-b"), revoked: "team-a", want: lifecycle.Keep},
+		"the policy wants anybody":                    {before: wantsTwo, policy: wantsSomebody, revoked: "team-a", want: lifecycle.Keep},
+		"the policy denies it whoever signed":         {before: wantsTwo, policy: never, revoked: "team-a", want: lifecycle.Unload},
+		"the policy denies it, and nobody is revoked": {before: wantsTwo, policy: never, want: lifecycle.Keep},
+		"the policy wants two, and strangers sign": {
+			wantsTwo, wantsTwo, "team-a", func(w *world, ref string) { w.strangers(ref, 80) }, lifecycle.Unload,
+		},
+		"the policy wants two, and the signature is gone": {wantsTwo, wantsTwo, "team-a", (*world).untag, lifecycle.Unload},
+		"the policy wants two, and the registry is away":  {wantsTwo, wantsTwo, "team-a", func(w *world, _ string) { w.down.Store(true) }, lifecycle.Unload},
+		"the registry is away, and the cache is empty": {
+			wantsTwo, wantsTwo, "team-a", func(w *world, _ string) { w.renew(); w.down.Store(true) }, lifecycle.Unload,
+		},
+		"the registry is away, and the other is enough": {
+			wantsTwo, wantsSomebody, "team-a", func(w *world, _ string) { w.down.Store(true) }, lifecycle.Keep,
+		},
+		"all is away, and the other is enough": {
+			wantsTwo, wantsSomebody, "team-a", func(w *world, _ string) { w.renew(); w.down.Store(true) }, lifecycle.Keep,
+		},
+		"all is away, and bytecode that nobody has is why": {
+			wantsTwo, rego("deny contains \"no programs\" if count(input.bytecode.programs) == 0"), "team-a", func(w *world, _ string) { w.renew(); w.down.Store(true) },
+			lifecycle.Keep,
+		},
+		"the policy fails":                           {before: wantsTwo, policy: fails, revoked: "team-a", want: lifecycle.Keep},
+		"the policy fails, and the registry is away": {wantsTwo, fails, "team-a", func(w *world, _ string) { w.down.Store(true) }, lifecycle.Keep},
+		"the policy fails, and all is away": {
+			wantsTwo, fails, "team-a", func(w *world, _ string) { w.renew(); w.down.Store(true) }, lifecycle.Keep,
+		},
+		"all is away, and the definition is denied": {
+			wantsTwo, rego("deny contains \"a name\" if input.application.metadata.name == \"app\""), "team-a",
+			func(w *world, _ string) { w.renew(); w.down.Store(true) }, lifecycle.Unload,
+		},
 		"the registry is away, and the record has no attestation": {wantsTwo, attested, "team-a", func(w *world, _ string) { w.down.Store(true) }, lifecycle.Unload},
-		"all is away, and nobody can tell of an attestation":      {wantsTwo, attested, "team-a", func(w *world, _ string) { w.renew(); w.down.Store(true) }, lifecycle.Keep},
-		"the record has no attestation, and nobody is revoked":    {wantsTwo, attested, "", func(w *world, _ string) { w.down.Store(true) }, lifecycle.Keep},
-		"the registry is away, and nobody is revoked":             {wantsTwo, always, "", func(w *world, _ string) { w.renew(); w.down.Store(true) }, lifecycle.Keep},
+		"all is away, and nobody can tell of an attestation": {
+			wantsTwo, attested, "team-a", func(w *world, _ string) { w.renew(); w.down.Store(true) }, lifecycle.Keep,
+		},
+		"the record has no attestation, and nobody is revoked": {wantsTwo, attested, "", func(w *world, _ string) { w.down.Store(true) }, lifecycle.Keep},
+		"the registry is away, and nobody is revoked":          {wantsTwo, always, "", func(w *world, _ string) { w.renew(); w.down.Store(true) }, lifecycle.Keep},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t)

@@ -69,7 +69,9 @@ func TestWhosePolicyUnloads(t *testing.T) {
 				"what runs":      {Live: &runs, Hidden: true},
 			}
 			away := standings["what runs"]
-			away.Running = evaluator.EvaluateRunningBy(t.Context(), away.Request, away.RunningToEvaluate(), func(context.Context, gate.Request) (gate.Verdict, error) { return gate.Verdict{}, gate.ErrPending })
+			away.Running = evaluator.EvaluateRunningBy(t.Context(), away.Request, away.RunningToEvaluate(), func(context.Context, gate.Request) (gate.Verdict, error) {
+				return gate.Verdict{}, gate.ErrPending
+			})
 			standings["what runs, without a registry"] = away
 			for what, s := range standings {
 				if what == "what runs" {

@@ -124,11 +124,15 @@ func fitCalls(r *denials, id v1alpha1.Identity, at string, p bytecode.Program, i
 		// A container runtime denies devices by a program at the container's cgroup, and those at the
 		// Pod's run after it.
 		{"can lift what another program at a cgroup denied, such as devices of the node", isOneOf("bpf_set_retval"), true},
-		{"decides for the container runtime, which takes rights of the node from itself in the Pod's cgroup", isOneOf("bpf_override_return", "bpf_probe_write_user"), true},
+		{
+			"decides for the container runtime, which takes rights of the node from itself in the Pod's cgroup", isOneOf("bpf_override_return", "bpf_probe_write_user"),
+			true,
+		},
 		// A page of a file that does not come holds up the end of everybody's probes.
 		{"sleeps for as long as a file of the Pod takes", isOneOf("bpf_copy_from_user", "bpf_copy_from_user_task"), true},
 		{"sees the task that happens to run, which may be of any namespace", seesTask, in.besides},
-		{"reads memory of the task that uses a socket, which may be of another namespace and was handed it", isOneOf("bpf_probe_read_user", "bpf_probe_read_user_str"),
+		{"reads memory of the task that uses a socket, which may be of another namespace and was handed it",
+			isOneOf("bpf_probe_read_user", "bpf_probe_read_user_str"),
 			in.handed && !in.besides},
 		{"looks at the socket of a packet that comes in, which may be the sender's in another namespace", seesSocket, in.sent},
 	} {
@@ -151,15 +155,17 @@ func isOneOf(names ...string) func(string) bool {
 // seesTask reports whether a helper is about the current task or its memory.
 func seesTask(name string) bool {
 	return strings.HasPrefix(name, "bpf_get_current_") || strings.HasPrefix(name, "bpf_probe_read") ||
-		slices.Contains([]string{"bpf_current_task_under_cgroup", "bpf_get_task_stack", "bpf_get_stack", "bpf_get_stackid", "bpf_send_signal", "bpf_send_signal_thread",
+		slices.Contains([]string{"bpf_current_task_under_cgroup", "bpf_get_task_stack", "bpf_get_stack", "bpf_get_stackid", "bpf_send_signal",
+			"bpf_send_signal_thread",
 			"bpf_get_ns_current_pid_tgid", "bpf_probe_write_user", "bpf_task_pt_regs", "bpf_get_cgroup_classid", "bpf_skb_cgroup_classid"}, name)
 }
 
 // seesSocket reports whether a helper is about the socket of a packet, its owner or its cgroup.
 func seesSocket(name string) bool {
-	return strings.HasPrefix(name, "bpf_skc_to_") || strings.HasPrefix(name, "bpf_sk_storage_") || slices.Contains([]string{"bpf_get_socket_uid", "bpf_get_socket_cookie",
-		"bpf_get_netns_cookie", "bpf_skb_cgroup_id", "bpf_skb_ancestor_cgroup_id", "bpf_skb_under_cgroup", "bpf_sk_cgroup_id", "bpf_sk_ancestor_cgroup_id",
-		"bpf_sk_fullsock", "bpf_tcp_sock", "bpf_get_listener_sock"}, name)
+	return strings.HasPrefix(name, "bpf_skc_to_") || strings.HasPrefix(name, "bpf_sk_storage_") ||
+		slices.Contains([]string{"bpf_get_socket_uid", "bpf_get_socket_cookie",
+			"bpf_get_netns_cookie", "bpf_skb_cgroup_id", "bpf_skb_ancestor_cgroup_id", "bpf_skb_under_cgroup", "bpf_sk_cgroup_id", "bpf_sk_ancestor_cgroup_id",
+			"bpf_sk_fullsock", "bpf_tcp_sock", "bpf_get_listener_sock"}, name)
 }
 
 // isKfuncOfPods reports whether a kfunc works on memory of the program, on its packet, or on
@@ -169,7 +175,8 @@ func seesSocket(name string) bool {
 // read at any address, or bpf_local_irq_save and bpf_preempt_disable: a program that then loops
 // takes its CPU from everybody.
 func isKfuncOfPods(name string) bool {
-	for _, prefix := range []string{"bpf_dynptr_", "bpf_iter_num_", "bpf_list_", "bpf_rbtree_", "bpf_obj_drop", "bpf_percpu_obj_drop", "bpf_xdp_metadata_rx_", "bpf_session_",
+	for _, prefix := range []string{"bpf_dynptr_", "bpf_iter_num_", "bpf_list_", "bpf_rbtree_", "bpf_obj_drop", "bpf_percpu_obj_drop", "bpf_xdp_metadata_rx_",
+		"bpf_session_",
 		"bpf_rcu_read_", "bpf_arena_"} {
 		if strings.HasPrefix(name, prefix) {
 			return true
@@ -184,7 +191,8 @@ func isKfuncOfPods(name string) bool {
 func fitDecision(r *denials, id v1alpha1.Identity, at string, a v1alpha1.Attachment, h hook.Hook) {
 	if h.Risk == hook.Control && (h.Guardable() || h.ProgramType == ebpf.LSM) {
 		r.add("inspect/scope", at+".hook", "use a hook that observes, such as fexit or tracepoint, or use a "+v1alpha1.KindClusterBpfApplication,
-			"%s decides for the container runtime, too, which takes rights of the node from itself in the Pod's cgroup, so that a %s could keep them for its Pods", a.Hook, id.Kind)
+			"%s decides for the container runtime, too, which takes rights of the node from itself in the Pod's cgroup, so that a %s could keep them for its Pods",
+			a.Hook, id.Kind)
 	}
 }
 
@@ -229,7 +237,8 @@ func fitSubject(r *denials, id v1alpha1.Identity, at string, a v1alpha1.Attachme
 	}
 	for _, target := range targetsOf(a) {
 		if fact.SubjectAt(h.Name, target) != hook.Current {
-			r.add("inspect/scope", at+"."+field, "attach to a system call, to a function or tracepoint of one, or to a binary, or use a "+v1alpha1.KindClusterBpfApplication,
+			r.add("inspect/scope", at+"."+field, "attach to a system call, to a function or tracepoint of one, or to a binary, or use a "+
+				v1alpha1.KindClusterBpfApplication,
 				"%s %s is not known to run for the task alone that causes it, so that a %s would see what other namespaces do", h.Name, target, id.Kind)
 		}
 	}

@@ -71,7 +71,8 @@ func Shape(req Request) (Shaped, error) {
 		r.add("shape/programs", "spec.programs", "list at least one function of the object", "no program is listed")
 	}
 	if _, err := metav1.LabelSelectorAsSelector(spec.NodeSelector); err != nil {
-		r.add("shape/selector", "spec.nodeSelector", "give labels, and requirements of key, operator and values, as Kubernetes takes them", "no node can be chosen by it: %v", err)
+		r.add("shape/selector", "spec.nodeSelector", "give labels, and requirements of key, operator and values, as Kubernetes takes them",
+			"no node can be chosen by it: %v", err)
 	}
 	shapeBounds(r, spec.Programs)
 	shapeMaps(r, spec.Maps)
@@ -105,12 +106,14 @@ func shapeBounds(r *denials, programs []v1alpha1.Program) {
 	for i, p := range programs {
 		all += len(p.Attach)
 		if n := len(p.Attach); n > v1alpha1.MaxProgramAttachments {
-			r.add("shape/programs", fmt.Sprintf("spec.programs[%d].attach", i), fmt.Sprintf("list at most %d attachments of one program", v1alpha1.MaxProgramAttachments),
+			r.add("shape/programs", fmt.Sprintf("spec.programs[%d].attach", i),
+				fmt.Sprintf("list at most %d attachments of one program", v1alpha1.MaxProgramAttachments),
 				"%d attachments are listed", n)
 		}
 	}
 	if all > v1alpha1.MaxAttachments {
-		r.add("shape/programs", "spec.programs", fmt.Sprintf("list at most %d attachments in one application", v1alpha1.MaxAttachments), "%d attachments are listed", all)
+		r.add("shape/programs", "spec.programs", fmt.Sprintf("list at most %d attachments in one application", v1alpha1.MaxAttachments), "%d attachments are listed",
+			all)
 	}
 }
 
@@ -301,7 +304,10 @@ func isNetfilter(h hook.Hook) bool { return h.ProgramType == ebpf.Netfilter }
 // fields is the table of the fields that depend on the hook. All rules about
 // which hook takes what are here.
 var fields = []field{
-	{"interfaces", func(a v1alpha1.Attachment) bool { return a.Interfaces != nil }, hasShape(hook.NetworkDevice), hasShape(hook.NetworkDevice), legalInterfaces, true},
+	{
+		"interfaces", func(a v1alpha1.Attachment) bool { return a.Interfaces != nil }, hasShape(hook.NetworkDevice), hasShape(hook.NetworkDevice), legalInterfaces,
+		true,
+	},
 	{"priority", func(a v1alpha1.Attachment) bool { return a.Priority != nil }, hook.Hook.TakesPriority, never, legalPriority, false},
 	{"proceedOn", func(a v1alpha1.Attachment) bool { return a.ProceedOn != nil }, func(h hook.Hook) bool { return h.Name == "xdp" }, never, legalProceedOn, false},
 	{"xdpMode", func(a v1alpha1.Attachment) bool { return a.XDPMode != "" }, func(h hook.Hook) bool { return h.Name == "xdp" }, never, legalXDPMode, false},
@@ -311,8 +317,14 @@ var fields = []field{
 	{"binary", func(a v1alpha1.Attachment) bool { return a.Binary != nil }, hasShape(hook.UserBinary), hasShape(hook.UserBinary), legalBinary, false},
 	{"binary.symbol", func(a v1alpha1.Attachment) bool { return a.Binary != nil && a.Binary.Symbol != "" }, attachesIn(hook.InSymbol), never, nil, false},
 	{"binary.offset", func(a v1alpha1.Attachment) bool { return a.Binary != nil && a.Binary.Offset != 0 }, attachesIn(hook.InSymbol), never, nil, false},
-	{"binary.symbols", func(a v1alpha1.Attachment) bool { return a.Binary != nil && a.Binary.Symbols != nil }, attachesIn(hook.InSymbols), attachesIn(hook.InSymbols), legalSymbols, false},
-	{"binary.usdt", func(a v1alpha1.Attachment) bool { return a.Binary != nil && a.Binary.USDT != nil }, attachesIn(hook.InUSDT), attachesIn(hook.InUSDT), legalUSDT, false},
+	{
+		"binary.symbols", func(a v1alpha1.Attachment) bool { return a.Binary != nil && a.Binary.Symbols != nil }, attachesIn(hook.InSymbols),
+		attachesIn(hook.InSymbols), legalSymbols, false,
+	},
+	{
+		"binary.usdt", func(a v1alpha1.Attachment) bool { return a.Binary != nil && a.Binary.USDT != nil }, attachesIn(hook.InUSDT), attachesIn(hook.InUSDT),
+		legalUSDT, false,
+	},
 	{"networkNamespace", func(a v1alpha1.Attachment) bool { return a.NetworkNamespace != "" }, hasShape(hook.NetworkNamespace), never, legalNamespace, false},
 	{"netfilter", func(a v1alpha1.Attachment) bool { return a.Netfilter != nil }, isNetfilter, isNetfilter, legalNetfilter, false},
 	{"perfEvent", func(a v1alpha1.Attachment) bool { return a.PerfEvent != nil }, hasShape(hook.PerfEvent), hasShape(hook.PerfEvent), legalPerfEvent, false},
@@ -467,7 +479,8 @@ func legalFunctions(a v1alpha1.Attachment) (string, string) {
 	f := a.Functions
 	h, _ := hook.Lookup(a.Hook)
 	if len(f.Names) == 0 || max(len(f.Names), len(f.Exclude)) > maxFunctionNames {
-		return fmt.Sprintf("%d names and %d exclusions are listed", len(f.Names), len(f.Exclude)), fmt.Sprintf("list 1 to %d functions.names and at most %[1]d exclusions", maxFunctionNames)
+		return fmt.Sprintf("%d names and %d exclusions are listed", len(f.Names), len(f.Exclude)),
+			fmt.Sprintf("list 1 to %d functions.names and at most %[1]d exclusions", maxFunctionNames)
 	}
 	for _, name := range slices.Concat(f.Names, f.Exclude) {
 		// An empty or broken pattern must not come to mean every function.
@@ -491,7 +504,8 @@ func legalFunctions(a v1alpha1.Attachment) (string, string) {
 	case f.Module != "" && !h.TakesModule():
 		return fmt.Sprintf("hook %s takes no functions of modules", h.Name), "remove functions.module"
 	case f.Offset != 0 && (h.Name != "kprobe" || len(f.Names) != 1 || strings.ContainsAny(f.Names[0], `*?[`)):
-		return fmt.Sprintf("offset %d is that in one function that is named, on hook kprobe", f.Offset), "name one function on hook kprobe, or remove functions.offset"
+		return fmt.Sprintf("offset %d is that in one function that is named, on hook kprobe", f.Offset),
+			"name one function on hook kprobe, or remove functions.offset"
 	case f.Offset > maxFunctionOffset:
 		return fmt.Sprintf("offset %d is out of range", f.Offset), fmt.Sprintf("use at most %d", maxFunctionOffset)
 	case limit < 1 || limit > most:
@@ -531,7 +545,8 @@ func legalBinary(a v1alpha1.Attachment) (string, string) {
 	b := a.Binary
 	switch {
 	case wrongPath(b.Path):
-		return fmt.Sprintf("binary path %q is neither a clean absolute path nor a name", b.Path), "write the full path, such as /usr/bin/bash, or a name to look for, such as libssl.so.3"
+		return fmt.Sprintf("binary path %q is neither a clean absolute path nor a name", b.Path),
+			"write the full path, such as /usr/bin/bash, or a name to look for, such as libssl.so.3"
 	case strings.HasPrefix(b.Path, "/proc/self/"), strings.HasPrefix(b.Path, "/proc/thread-self/"):
 		return fmt.Sprintf("binary path %q leads to Skep itself, which attaches the program", b.Path), "write the full path of the binary, such as /usr/bin/bash"
 	case b.Symbol == "" && b.Offset == 0 && b.Symbols == nil && b.USDT == nil:
@@ -596,7 +611,8 @@ func legalPerfEvent(a v1alpha1.Attachment) (string, string) {
 	case e.Period < 0 || e.Period > v1alpha1.MaxPeriod:
 		return fmt.Sprintf("period %d is out of range", e.Period), fmt.Sprintf("use 1 to %d", v1alpha1.MaxPeriod)
 	case event.IsClock() && e.Period != 0 && e.Period < shortest:
-		return fmt.Sprintf("a period of %d ns samples %s more than %d times a second", e.Period, e.Event, v1alpha1.MaxFrequency), fmt.Sprintf("use %d or more", shortest)
+		return fmt.Sprintf("a period of %d ns samples %s more than %d times a second", e.Period, e.Event, v1alpha1.MaxFrequency),
+			fmt.Sprintf("use %d or more", shortest)
 	case e.Frequency < 0 || e.Frequency > v1alpha1.MaxFrequency:
 		return fmt.Sprintf("frequency %d is out of range", e.Frequency), fmt.Sprintf("use 1 to %d a second", v1alpha1.MaxFrequency)
 	case e.PID < 0:

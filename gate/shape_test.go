@@ -146,20 +146,32 @@ func TestPodsAreTheNamespacesOwn(t *testing.T) {
 		namespaced bool
 		want       string
 	}{
-		"a namespace chooses none of others":    {connect(v1alpha1.Pods{NamespaceSelector: &metav1.LabelSelector{}}), true, "shape/scope at spec.programs[0].attach[0].pods.namespaceSelector"},
+		"a namespace chooses none of others": {
+			connect(v1alpha1.Pods{NamespaceSelector: &metav1.LabelSelector{}}), true, "shape/scope at spec.programs[0].attach[0].pods.namespaceSelector",
+		},
 		"a cluster chooses those of namespaces": {connect(v1alpha1.Pods{NamespaceSelector: labels(1)}), false, ""},
-		"a selector that is none":               {connect(v1alpha1.Pods{Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "a b"}}}), true, "no Pod can be chosen by it"},
-		"more labels than are looked for":       {connect(v1alpha1.Pods{Selector: labels(9)}), true, "9 labels and 0 requirements"},
-		"as many as are":                        {connect(v1alpha1.Pods{Selector: labels(8)}), true, ""},
-		"a broken glob of containers":           {connect(v1alpha1.Pods{Containers: []string{"[a"}}), true, `container pattern "[a"`},
-		"an empty name of a container":          {connect(v1alpha1.Pods{Containers: []string{""}}), true, `container pattern ""`},
-		"containers of a shared network":        {v1alpha1.Attachment{Hook: "xdp", Pods: &v1alpha1.Pods{Containers: []string{"a"}}}, true, "what all containers of a Pod share"},
-		"a cgroup beside them":                  {v1alpha1.Attachment{Hook: "sockops", Cgroup: "/", Pods: &v1alpha1.Pods{}}, true, "both cgroup and pods"},
-		"a network namespace beside them":       {v1alpha1.Attachment{Hook: "sk_lookup", NetworkNamespace: "/run/netns/a", Pods: &v1alpha1.Pods{}}, true, "both networkNamespace and pods"},
-		"a process of the node": {v1alpha1.Attachment{Hook: "uprobe", Binary: &v1alpha1.UserBinary{Path: "/bin/sh", Symbol: "main", PID: 1}, Pods: &v1alpha1.Pods{}}, true,
+		"a selector that is none": {
+			connect(v1alpha1.Pods{Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "a b"}}}), true, "no Pod can be chosen by it",
+		},
+		"more labels than are looked for": {connect(v1alpha1.Pods{Selector: labels(9)}), true, "9 labels and 0 requirements"},
+		"as many as are":                  {connect(v1alpha1.Pods{Selector: labels(8)}), true, ""},
+		"a broken glob of containers":     {connect(v1alpha1.Pods{Containers: []string{"[a"}}), true, `container pattern "[a"`},
+		"an empty name of a container":    {connect(v1alpha1.Pods{Containers: []string{""}}), true, `container pattern ""`},
+		"containers of a shared network": {
+			v1alpha1.Attachment{Hook: "xdp", Pods: &v1alpha1.Pods{Containers: []string{"a"}}}, true, "what all containers of a Pod share",
+		},
+		"a cgroup beside them": {v1alpha1.Attachment{Hook: "sockops", Cgroup: "/", Pods: &v1alpha1.Pods{}}, true, "both cgroup and pods"},
+		"a network namespace beside them": {
+			v1alpha1.Attachment{Hook: "sk_lookup", NetworkNamespace: "/run/netns/a", Pods: &v1alpha1.Pods{}}, true, "both networkNamespace and pods",
+		},
+		"a process of the node": {v1alpha1.Attachment{Hook: "uprobe", Binary: &v1alpha1.UserBinary{Path: "/bin/sh", Symbol: "main", PID: 1}, Pods: &v1alpha1.Pods{}},
+			true,
 			"both binary.pid, a process of the node, and pods"},
-		"a binary by its name": {v1alpha1.Attachment{Hook: "uprobe", Binary: &v1alpha1.UserBinary{Path: "libssl.so.3", Symbol: "SSL_read"}, Pods: &v1alpha1.Pods{}}, true, ""},
-		"a binary by a name with dots": {v1alpha1.Attachment{Hook: "uprobe", Binary: &v1alpha1.UserBinary{Path: "..", Symbol: "SSL_read"}, Pods: &v1alpha1.Pods{}}, true,
+		"a binary by its name": {
+			v1alpha1.Attachment{Hook: "uprobe", Binary: &v1alpha1.UserBinary{Path: "libssl.so.3", Symbol: "SSL_read"}, Pods: &v1alpha1.Pods{}}, true, "",
+		},
+		"a binary by a name with dots": {v1alpha1.Attachment{Hook: "uprobe", Binary: &v1alpha1.UserBinary{Path: "..", Symbol: "SSL_read"}, Pods: &v1alpha1.Pods{}},
+			true,
 			"neither a clean absolute path nor a name"},
 	} {
 		t.Run(sentence, func(t *testing.T) {
@@ -185,7 +197,9 @@ func TestValuesThatAreNoneAreRefused(t *testing.T) {
 		return v1alpha1.Attachment{Hook: "uprobe", Binary: &b}
 	}
 	many := func(names, exclude []string, limit int32) v1alpha1.Attachment {
-		return v1alpha1.Attachment{Hook: "uprobe.multi", Binary: &v1alpha1.UserBinary{Path: "/bin/sh", Symbols: &v1alpha1.Symbols{Names: names, Exclude: exclude, Limit: &limit}}}
+		return v1alpha1.Attachment{Hook: "uprobe.multi", Binary: &v1alpha1.UserBinary{
+			Path: "/bin/sh", Symbols: &v1alpha1.Symbols{Names: names, Exclude: exclude, Limit: &limit},
+		}}
 	}
 	filter := func(n v1alpha1.Netfilter) v1alpha1.Attachment {
 		return v1alpha1.Attachment{Hook: "netfilter", Netfilter: &n}
@@ -323,16 +337,20 @@ func TestAlternativesLeaveNothingOpen(t *testing.T) {
 		alternatives []v1alpha1.Alternative
 		path         string
 	}{
-		"two sets":                           {[]v1alpha1.Alternative{of("x", set("a"), set("b", "c"))}, ""},
-		"two alternatives":                   {[]v1alpha1.Alternative{of("x", set("a"), set("b")), of("y", set("c"), set("d"))}, ""},
-		"no name":                            {[]v1alpha1.Alternative{of("", set("a"), set("b"))}, "spec.alternatives[0].name"},
-		"one name twice":                     {[]v1alpha1.Alternative{of("x", set("a"), set("b")), of("x", set("c"), set("d"))}, "spec.alternatives[1].name"},
-		"one set":                            {[]v1alpha1.Alternative{of("x", set("a"))}, "spec.alternatives[0].anyOf"},
-		"too many sets":                      {[]v1alpha1.Alternative{of("x", slices.Repeat([]v1alpha1.ProgramSet{set("a")}, 9)...)}, "spec.alternatives[0].anyOf"},
-		"an empty set":                       {[]v1alpha1.Alternative{of("x", set("a"), set())}, "spec.alternatives[0].anyOf[1].programs"},
-		"too many programs in a set":         {[]v1alpha1.Alternative{of("x", set("a"), set(slices.Repeat([]string{"b"}, 17)...))}, "spec.alternatives[0].anyOf[1].programs"},
-		"a program that is not listed":       {[]v1alpha1.Alternative{of("x", set("a"), set("nothing"))}, "spec.alternatives[0].anyOf[1].programs"},
-		"a program in two sets":              {[]v1alpha1.Alternative{of("x", set("a"), set("b")), of("y", set("c"), set("b"))}, "spec.alternatives[1].anyOf[1].programs"},
+		"two sets":         {[]v1alpha1.Alternative{of("x", set("a"), set("b", "c"))}, ""},
+		"two alternatives": {[]v1alpha1.Alternative{of("x", set("a"), set("b")), of("y", set("c"), set("d"))}, ""},
+		"no name":          {[]v1alpha1.Alternative{of("", set("a"), set("b"))}, "spec.alternatives[0].name"},
+		"one name twice":   {[]v1alpha1.Alternative{of("x", set("a"), set("b")), of("x", set("c"), set("d"))}, "spec.alternatives[1].name"},
+		"one set":          {[]v1alpha1.Alternative{of("x", set("a"))}, "spec.alternatives[0].anyOf"},
+		"too many sets":    {[]v1alpha1.Alternative{of("x", slices.Repeat([]v1alpha1.ProgramSet{set("a")}, 9)...)}, "spec.alternatives[0].anyOf"},
+		"an empty set":     {[]v1alpha1.Alternative{of("x", set("a"), set())}, "spec.alternatives[0].anyOf[1].programs"},
+		"too many programs in a set": {
+			[]v1alpha1.Alternative{of("x", set("a"), set(slices.Repeat([]string{"b"}, 17)...))}, "spec.alternatives[0].anyOf[1].programs",
+		},
+		"a program that is not listed": {[]v1alpha1.Alternative{of("x", set("a"), set("nothing"))}, "spec.alternatives[0].anyOf[1].programs"},
+		"a program in two sets": {
+			[]v1alpha1.Alternative{of("x", set("a"), set("b")), of("y", set("c"), set("b"))}, "spec.alternatives[1].anyOf[1].programs",
+		},
 		"a program twice in a set":           {[]v1alpha1.Alternative{of("x", set("a", "a"), set("b"))}, "spec.alternatives[0].anyOf[0].programs"},
 		"an optional program":                {[]v1alpha1.Alternative{of("x", set("a"), set("optional"))}, "spec.alternatives[0].anyOf[1].programs"},
 		"a program with an optional hook":    {[]v1alpha1.Alternative{of("x", set("a"), set("partly"))}, "spec.alternatives[0].anyOf[1].programs"},
@@ -366,8 +384,10 @@ func TestFunctionsAreThoseThatTheHookTakes(t *testing.T) {
 		f    v1alpha1.Functions
 		want string
 	}{
-		"a name":                           {"fentry", v1alpha1.Functions{Names: []string{"tcp_connect"}}, ""},
-		"a glob of kprobes":                {"kprobe", v1alpha1.Functions{Names: []string{"tcp_*"}, Exclude: []string{"tcp_v6_*"}, Module: "ipv6", Limit: limit(1000)}, ""},
+		"a name": {"fentry", v1alpha1.Functions{Names: []string{"tcp_connect"}}, ""},
+		"a glob of kprobes": {
+			"kprobe", v1alpha1.Functions{Names: []string{"tcp_*"}, Exclude: []string{"tcp_v6_*"}, Module: "ipv6", Limit: limit(1000)}, "",
+		},
 		"an offset":                        {"kprobe", v1alpha1.Functions{Names: []string{"tcp_connect"}, Offset: 16}, ""},
 		"thousands by one link":            {"kprobe.multi", v1alpha1.Functions{Names: []string{"*"}, Limit: limit(10000)}, ""},
 		"a glob where a program is loaded": {"fentry", v1alpha1.Functions{Names: []string{"tcp_*"}}, "is a glob, and hook fentry takes names"},

@@ -109,7 +109,8 @@ func TestAHookThatIsNotAttachedIsDeniedForThatAlone(t *testing.T) {
 		denial := new(Denial)
 		if err := denied(v1alpha1.Attachment{Hook: h.Name}); h.Attachable {
 			continue
-		} else if !errors.As(err, &denial) || len(denial.Reasons) != 1 || !strings.Contains(denial.Reasons[0].Message, why) || denial.Reasons[0].Fix != "use "+instead {
+		} else if !errors.As(err, &denial) || len(denial.Reasons) != 1 || !strings.Contains(denial.Reasons[0].Message, why) ||
+			denial.Reasons[0].Fix != "use "+instead {
 			t.Errorf("%s: %v", h.Name, err)
 		}
 	}

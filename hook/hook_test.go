@@ -86,7 +86,8 @@ func TestFirstKernelsAreThoseOfLinks(t *testing.T) {
 	}
 	// Held by no link: their first kernel is that of the program type.
 	unlinked := map[string]string{"tc/ingress": "4.5", "tc/egress": "4.5", "socket": "3.19", "lirc_mode2": "4.18",
-		"sk_skb": "4.14", "sk_reuseport": "4.19", "sk_reuseport/migrate": "5.14", "lwt_in": "4.10", "lwt_out": "4.10", "lwt_xmit": "4.10", "lwt_seg6local": "4.18", "syscall": "5.14",
+		"sk_skb": "4.14", "sk_reuseport": "4.19", "sk_reuseport/migrate": "5.14", "lwt_in": "4.10", "lwt_out": "4.10", "lwt_xmit": "4.10", "lwt_seg6local": "4.18",
+		"syscall":        "5.14",
 		"uprobe.session": "6.13", "fsession": "7.0"}
 	for _, h := range hook.All() {
 		want, special := unlinked[h.Name]
@@ -125,7 +126,10 @@ func TestTableIsWhole(t *testing.T) {
 			t.Errorf("%s: attachable: %v, obstacle %q, instead %q", h.Name, h.Attachable, why, instead)
 		}
 	}
-	for _, must := range []string{"xdp", "tcx/ingress", "tcx/egress", "tracepoint", "raw_tp", "tp_btf", "uprobe", "uretprobe", "cgroup/connect4", "cgroup/bind6", "cgroup/sendmsg4", "cgroup/getsockopt", "cgroup/sock_create", "cgroup_skb/ingress", "cgroup_skb/egress", "sk_lookup", "iter"} {
+	for _, must := range []string{
+		"xdp", "tcx/ingress", "tcx/egress", "tracepoint", "raw_tp", "tp_btf", "uprobe", "uretprobe", "cgroup/connect4", "cgroup/bind6", "cgroup/sendmsg4",
+		"cgroup/getsockopt", "cgroup/sock_create", "cgroup_skb/ingress", "cgroup_skb/egress", "sk_lookup", "iter",
+	} {
 		if h, ok := hook.Lookup(must); !ok || !h.Attachable {
 			t.Errorf("%s must be attachable", must)
 		}

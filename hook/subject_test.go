@@ -25,7 +25,8 @@ func TestSubjects(t *testing.T) {
 		{"kprobe.session", "security_sk_free"}: hook.Any, {"fentry", ""}: hook.Any, {"kprobe", ""}: hook.Any, {"kretprobe", "*"}: hook.Any,
 		{"lsm", "file_open"}: hook.Current, {"lsm", "socket_sock_rcv_skb"}: hook.Any, {"lsm", "inet_conn_request"}: hook.Any, {"lsm", ""}: hook.Any,
 		{"lsm_cgroup", "socket_bind"}: hook.Current,
-		{"freplace", "vfs_read"}:      hook.Any, {"iter", "task"}: hook.Any, {"perf_event", ""}: hook.Any, {"struct_ops", ""}: hook.Any, {"no such hook", ""}: hook.Any,
+		{"freplace", "vfs_read"}:      hook.Any, {"iter", "task"}: hook.Any, {"perf_event", ""}: hook.Any, {"struct_ops", ""}: hook.Any,
+		{"no such hook", ""}: hook.Any,
 	} {
 		if got := hook.SubjectOf(place[0], place[1]); got != want {
 			t.Errorf("SubjectOf(%q, %q) = %s, want %s", place[0], place[1], got, want)

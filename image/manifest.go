@@ -35,7 +35,8 @@ func ParseDocument(digest v1.Hash, data []byte) (Document, error) {
 		return Document{}, Malformed("parse manifest %s: %w", digest, err)
 	}
 	if shape.SchemaVersion != 2 {
-		return Document{}, Malformed("parse manifest %s: schemaVersion %d is not supported: push the image again as an OCI image or Docker schema 2", digest, shape.SchemaVersion)
+		return Document{}, Malformed("parse manifest %s: schemaVersion %d is not supported: push the image again as an OCI image or Docker schema 2",
+			digest, shape.SchemaVersion)
 	}
 	isImage, isIndex := shape.Config != nil || shape.Layers != nil, shape.Manifests != nil
 	if isImage == isIndex {
@@ -72,7 +73,8 @@ func ChooseManifest(digest v1.Hash, index *v1.IndexManifest, want v1.Platform, l
 		switch {
 		case d.Platform == nil && len(index.Manifests) == 1, d.Platform != nil && fits(*d.Platform, want):
 			if !d.MediaType.IsImage() {
-				return v1.Descriptor{}, Malformed("read index %s: entry %s has media type %q: only image manifests are followed, and no index within an index", digest, d.Digest, d.MediaType)
+				return v1.Descriptor{}, Malformed("read index %s: entry %s has media type %q: only image manifests are followed, and no index within an index",
+					digest, d.Digest, d.MediaType)
 			}
 			return d, nil
 		case d.Platform != nil && d.Platform.OS != "unknown":
@@ -110,7 +112,8 @@ func CheckSize(what string, d v1.Descriptor, limit int64) error {
 // OnlyLayer returns the one layer a bytecode image has.
 func OnlyLayer(digest v1.Hash, m *v1.Manifest, limit int64) (v1.Descriptor, error) {
 	if len(m.Layers) != 1 {
-		return v1.Descriptor{}, Malformed("read manifest %s: it has %d layers, and a bytecode image has exactly one: build it FROM scratch with one COPY, or with skep image build", digest, len(m.Layers))
+		return v1.Descriptor{}, Malformed("read manifest %s: it has %d layers, and a bytecode image has exactly one: build it FROM scratch with one COPY, "+
+			"or with skep image build", digest, len(m.Layers))
 	}
 	layer := m.Layers[0]
 	if !layer.MediaType.IsDistributable() || len(layer.URLs) != 0 {
@@ -146,7 +149,8 @@ func CheckLabels(manifest v1.Hash, labels map[string]string) error {
 		size += len(name) + len(value)
 	}
 	if size > labelsLimit {
-		return Malformed("read manifest %s: its labels have %d bytes together, more than the limit of %d: leave out what is for no reader", manifest, size, labelsLimit)
+		return Malformed("read manifest %s: its labels have %d bytes together, more than the limit of %d: leave out what is for no reader",
+			manifest, size, labelsLimit)
 	}
 	return nil
 }

@@ -26,7 +26,8 @@ func Parse(reference string, insecure []string) (Resolved, error) {
 	plain := slices.Contains(insecure, host)
 	ref, err := name.ParseReference(reference, nameOptions(plain)...)
 	if err != nil {
-		return Resolved{}, Malformed("parse reference %q: %s: write it as registry/repository:tag or registry/repository@sha256:…, or as oci:DIR", reference, Scrub(err.Error()))
+		return Resolved{}, Malformed("parse reference %q: %s: write it as registry/repository:tag or registry/repository@sha256:…, or as oci:DIR",
+			reference, Scrub(err.Error()))
 	}
 	r := Resolved{
 		Reference:  reference,

@@ -31,7 +31,9 @@ const (
 // Verified is the condition of that name. It names the signers, or says why each
 // signature did not count. why is its message if nothing was evaluated.
 func (o Observation) Verified(why string) metav1.Condition {
-	c := metav1.Condition{Type: v1alpha1.ConditionVerified, Status: metav1.ConditionFalse, Reason: ReasonNoKnownSigner, Message: "no known signer signed the image"}
+	c := metav1.Condition{
+		Type: v1alpha1.ConditionVerified, Status: metav1.ConditionFalse, Reason: ReasonNoKnownSigner, Message: "no known signer signed the image",
+	}
 	if o.defined() && o.Err == nil && o.Verdict.Unevaluated() != nil {
 		c.Status, c.Reason, c.Message = metav1.ConditionUnknown, ReasonEvaluationFailed, o.Verdict.Unevaluated().Error()
 		return c

@@ -467,7 +467,9 @@ func TestANodeComesBackWithEverythingElseAway(t *testing.T) {
 	if err := h.Close(); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := New(t.Context(), Options{Source: s.defs, Policies: []string{"/nowhere"}, State: t.TempDir(), BPFFS: bpffs(t), Log: slog.New(slog.DiscardHandler)}); err == nil {
+	if _, err := New(t.Context(), Options{
+		Source: s.defs, Policies: []string{"/nowhere"}, State: t.TempDir(), BPFFS: bpffs(t), Log: slog.New(slog.DiscardHandler),
+	}); err == nil {
 		t.Error("a host with nothing to keep started without its policies")
 	}
 }
@@ -582,7 +584,8 @@ func TestWhatAPolicyInAuditModeDeniesIsTold(t *testing.T) {
 func TestWhatRanWithoutBaselineIsKept(t *testing.T) {
 	s := newStage(t)
 	p := &v1alpha1.ClusterBpfPolicy{TypeMeta: metav1.TypeMeta{APIVersion: v1alpha1.APIVersion, Kind: v1alpha1.KindClusterBpfPolicy}}
-	p.Name, p.Spec.Rego, p.Spec.Running = "test", "package skep.policy\n\ndeny contains \"never\" if input.application.kind == \"Nothing\"\n", v1alpha1.RunningUnload
+	p.Name, p.Spec.Rego, p.Spec.Running = "test", "package skep.policy\n\ndeny contains \"never\" if input.application.kind == "+
+		"\"Nothing\"\n", v1alpha1.RunningUnload
 	p.Spec.Replaces = []v1alpha1.BuiltinPolicy{v1alpha1.PolicyBaseline}
 	s.write(filepath.Join(s.policies, "policy.yaml"), s.yaml(p))
 	for _, name := range []string{"one", "two", "three"} {
@@ -814,7 +817,8 @@ func TestAPolicyThatExplodesLeavesTheOneInForce(t *testing.T) {
 		t.Errorf("the heap of this process grew by %d MiB", grown>>20)
 	}
 	// One that explodes when it is asked denies, and takes nothing away.
-	s.policy("package skep.policy\n\ndeny contains \"x\" if count([[i, j] | some i in numbers.range(1, 9999); some j in numbers.range(1, 9999)]) == 1\n", v1alpha1.RunningUnload)
+	s.policy("package skep.policy\n\ndeny contains \"x\" if count([[i, j] | some i in numbers.range(1, 9999); some j in numbers.range(1, 9999)]) == 1\n",
+		v1alpha1.RunningUnload)
 	after = s.pass(h)["app"]
 	if running(after) != running(before) {
 		t.Errorf("program %d became %d", running(before), running(after))

@@ -49,7 +49,8 @@ func TestAnotherSourceTakesNothingDownUntilItIsConfirmed(t *testing.T) {
 					}
 				}
 				protection := h.Status().Source.UnloadProtection
-				if protection == nil || len(protection.Applications) != 3 || !strings.Contains(log.String(), protection.Revision) || !strings.Contains(log.String(), "level=ERROR") {
+				if protection == nil || len(protection.Applications) != 3 || !strings.Contains(log.String(), protection.Revision) ||
+					!strings.Contains(log.String(), "level=ERROR") {
 					t.Fatalf("unload protection %+v, log %s", protection, &log)
 				}
 				if err := h.Close(); err != nil {

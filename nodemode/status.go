@@ -224,7 +224,9 @@ func or(s, nothing string) string {
 // publish replaces the gate's side of the status, and logs what changed.
 func (h *Host) publish(began time.Time, outcomes []outcome, on protections, sourceErr error) {
 	s := Status{
-		Source:           SourceStatus{Address: source.Redact(h.opts.Source), Revision: h.tree.Revision, Cautions: h.defs.misplaced, Error: text(sourceErr), UnloadProtection: on.source},
+		Source: SourceStatus{
+			Address: source.Redact(h.opts.Source), Revision: h.tree.Revision, Cautions: h.defs.misplaced, Error: text(sourceErr), UnloadProtection: on.source,
+		},
 		Settings:         SettingsStatus{Cautions: h.settings.cautions, Error: text(h.settings.err)},
 		UnloadProtection: on.policies, Problems: append([]schemas.Problem{}, h.defs.problems...), Synced: h.opts.Now(),
 		Applications: []Application{},

@@ -50,11 +50,15 @@ func TestNeedsAreThoseOfTheIntentAndOfWhatItLoads(t *testing.T) {
 		"a function that is loaded and not attached": {wants("count_packets"), facts(t, "xdp_count"),
 			placement.Needs{ProgramTypes: []string{"XDP"}, MapTypes: []string{"Array", "PerCPUArray"}, Helper: helper("bpf_map_lookup_elem")}},
 		"a function that relocates by the kernel's BTF": {wants("xdp_core", "xdp"), facts(t, "xdp_core"),
-			placement.Needs{Hooks: []string{"xdp"}, ProgramTypes: []string{"XDP"}, MapTypes: []string{"Array", "PerCPUArray"}, BTF: true, Helper: helper("bpf_map_lookup_elem")}},
+			placement.Needs{
+				Hooks: []string{"xdp"}, ProgramTypes: []string{"XDP"}, MapTypes: []string{"Array", "PerCPUArray"}, BTF: true, Helper: helper("bpf_map_lookup_elem"),
+			}},
 		"a function that the object lacks": {wants("other", "xdp"), facts(t, "xdp_pass"),
 			placement.Needs{Hooks: []string{"xdp"}, ProgramTypes: []string{"XDP"}}},
 		"the youngest of its helpers": {wants("tp_exec_events", "tracepoint"), facts(t, "tp_exec_events"),
-			placement.Needs{Hooks: []string{"tracepoint"}, ProgramTypes: []string{"TracePoint"}, MapTypes: []string{"Array", "RingBuf"}, Helper: helper("bpf_ringbuf_submit")}},
+			placement.Needs{
+				Hooks: []string{"tracepoint"}, ProgramTypes: []string{"TracePoint"}, MapTypes: []string{"Array", "RingBuf"}, Helper: helper("bpf_ringbuf_submit"),
+			}},
 	} {
 		t.Run(sentence, func(t *testing.T) {
 			if diff := cmp.Diff(c.want, placement.Of(c.payload, c.facts)); diff != "" {
@@ -101,9 +105,11 @@ func TestOneSetOfAnAlternativeIsEnough(t *testing.T) {
 		hooks []string
 		want  string
 	}{
-		"the first":                         {[]string{"xdp", "fentry"}, ""},
-		"the second":                        {[]string{"xdp", "kprobe"}, ""},
-		"none":                              {[]string{"xdp"}, "none of alternative connect can run (a: kernel 6.1.0 has no hook fentry; b: kernel 6.1.0 has no hook kprobe)"},
+		"the first":  {[]string{"xdp", "fentry"}, ""},
+		"the second": {[]string{"xdp", "kprobe"}, ""},
+		"none": {
+			[]string{"xdp"}, "none of alternative connect can run (a: kernel 6.1.0 has no hook fentry; b: kernel 6.1.0 has no hook kprobe)",
+		},
 		"what no set has, and nothing else": {[]string{"kprobe"}, "kernel 6.1.0 has no hook xdp"},
 	} {
 		if got := placement.Of(p, nil).Missing(v1alpha1.KernelProfile{Release: "6.1.0", Hooks: c.hooks}); got != c.want {

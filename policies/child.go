@@ -183,14 +183,9 @@ func (w *child) evaluate(e evaluation) error {
 		if err := w.told.Flush(); err != nil {
 			return fmt.Errorf("write answer: %w", err)
 		}
-		if q.Program != nil {
-			if err := w.load(q); err != nil {
-				return err
-			}
-		}
-		policy := w.known[q.Key]
-		if policy == nil {
-			return fmt.Errorf("policy %s is not known", q.Key)
+		policy, err := w.policyOf(q)
+		if err != nil {
+			return err
 		}
 		var v verdict
 		if len(e.Unknown) > 0 {
@@ -203,6 +198,20 @@ func (w *child) evaluate(e evaluation) error {
 		}
 	}
 	return nil
+}
+
+// policyOf returns the policy that a question is for, and loads it first where the question has it.
+func (w *child) policyOf(q question) (*executable, error) {
+	if q.Program != nil {
+		if err := w.load(q); err != nil {
+			return nil, err
+		}
+	}
+	policy := w.known[q.Key]
+	if policy == nil {
+		return nil, fmt.Errorf("policy %s is not known", q.Key)
+	}
+	return policy, nil
 }
 
 // load compiles a program that compiled before.

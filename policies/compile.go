@@ -81,7 +81,8 @@ func (s *sandbox) compile(ctx context.Context, p program) (*executable, proof, e
 	}
 	parameters, err := ast.ValueFromReader(bytes.NewReader(p.Parameters))
 	if err != nil {
-		return nil, proof{Errors: []*CompileError{{Policy: p.Policy, Message: text.Cut("spec.parameters: "+err.Error(), maxTextBytes)}}}, nil //nolint:nilerr // it is the policy's fault, which a proof tells
+		fault := &CompileError{Policy: p.Policy, Message: text.Cut("spec.parameters: "+err.Error(), maxTextBytes)}
+		return nil, proof{Errors: []*CompileError{fault}}, nil //nolint:nilerr // it is the policy's fault, which a proof tells
 	}
 	shown := proof{Denies: slices.Contains(entries, entryDeny), AllEvidence: readsEvidence(modules, p.Profile != "")}
 	own := slices.Sorted(maps.Keys(modules))
@@ -117,7 +118,8 @@ func unset(p program, compiler *ast.Compiler, files []string, parameters ast.Val
 				return false
 			}
 			e := CompileError{Policy: p.Policy, File: file, Line: 1, Column: 1, Message: text.Cut(fmt.Sprintf(
-				"input.parameters.%[1]s is not set, and what is undefined denies nothing: set spec.parameters.%[1]s, or read it with a default, by object.get(input.parameters, %[1]q, …)", string(name)), maxTextBytes)}
+				"input.parameters.%[1]s is not set, and what is undefined denies nothing: set spec.parameters.%[1]s, or read it with a default, "+
+					"by object.get(input.parameters, %[1]q, …)", string(name)), maxTextBytes)}
 			if at := ref[0].Location; at != nil && at.Row > 0 {
 				e.Line, e.Column = at.Row, max(1, at.Col)
 			}
@@ -165,10 +167,13 @@ func (s *sandbox) parse(p program) (modules map[string]*ast.Module, entries []st
 }
 
 // link compiles the modules, prepares the query and notes what they may read.
-func (s *sandbox) link(ctx context.Context, p program, compiler *ast.Compiler, modules map[string]*ast.Module, entries []string, shown *proof) (query rego.PreparedEvalQuery, errs []*CompileError) {
+func (s *sandbox) link(ctx context.Context, p program, compiler *ast.Compiler, modules map[string]*ast.Module, entries []string,
+	shown *proof) (query rego.PreparedEvalQuery, errs []*CompileError) {
 	defer func() {
 		if r := recover(); r != nil {
-			errs = []*CompileError{{Policy: p.Policy, File: p.File, Line: 1, Column: 1, Message: text.Cut(fmt.Sprintf("the compiler gave up on it: %v", r), maxTextBytes)}}
+			errs = []*CompileError{{
+				Policy: p.Policy, File: p.File, Line: 1, Column: 1, Message: text.Cut(fmt.Sprintf("the compiler gave up on it: %v", r), maxTextBytes),
+			}}
 		}
 	}()
 	if compiler.Compile(modules); compiler.Failed() {

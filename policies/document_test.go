@@ -142,7 +142,8 @@ func TestTheSchemaIsThatOfTheDocument(t *testing.T) {
 }
 
 func TestTheSchemaLeavesNothingOpen(t *testing.T) {
-	if n := bytes.Count(policies.InputSchema(), []byte(`"properties"`)); n < 15 || n != bytes.Count(policies.InputSchema(), []byte(`"additionalProperties": false`)) {
+	if n := bytes.Count(policies.InputSchema(), []byte(`"properties"`)); n < 15 ||
+		n != bytes.Count(policies.InputSchema(), []byte(`"additionalProperties": false`)) {
 		t.Errorf("%d objects list their fields, and not all of them forbid others", n)
 	}
 }
@@ -157,7 +158,9 @@ func TestDocumentSetsWhatIsItsOwn(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for part, want := range map[string]bool{`"version":"v1","app`: true, "forged": false, `io.ebpf.programs[\"other\"]`: true, `"parameters":{}`: true, `"namespace":{"name":"team-a",`: true} {
+	for part, want := range map[string]bool{
+		`"version":"v1","app`: true, "forged": false, `io.ebpf.programs[\"other\"]`: true, `"parameters":{}`: true, `"namespace":{"name":"team-a",`: true,
+	} {
 		if strings.Contains(string(body), part) != want {
 			t.Errorf("the document having %s is not %v: %s", part, want, body)
 		}

@@ -337,7 +337,8 @@ func (e *Engine) try(p *pool, t task, each time.Duration, take func(answer) erro
 func exceeded(by *endedError, memory int64, timeout time.Duration) string {
 	switch {
 	case by.OutOfMemory():
-		return fmt.Sprintf("exceeded its memory limit of %d MiB; make it smaller: build no large strings and no values that hold each other many times over", memory>>20)
+		return fmt.Sprintf("exceeded its memory limit of %d MiB; make it smaller: build no large strings and no values that hold each other many times over",
+			memory>>20)
 	case by.StackOverflow():
 		return "nests values too deeply; make it flatter"
 	}

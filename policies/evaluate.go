@@ -104,7 +104,9 @@ func (c *executable) reasons(bindings rego.Vars, entry string) ([]Reason, error)
 	reasons := make([]Reason, 0, min(len(members), maxReasons+1))
 	for i, member := range members {
 		if i == maxReasons {
-			reasons = append(reasons, Reason{Rule: c.id + "/" + entry, Message: fmt.Sprintf("and %d more reasons", len(members)-maxReasons), Fix: "fix the reasons that are told first"})
+			reasons = append(reasons, Reason{
+				Rule: c.id + "/" + entry, Message: fmt.Sprintf("and %d more reasons", len(members)-maxReasons), Fix: "fix the reasons that are told first",
+			})
 			break
 		}
 		reason, err := c.reason(member, entry)

@@ -29,7 +29,8 @@ const (
 s1 := concat("", [s | some i in numbers.range(1, 4096); s := s0])
 s2 := concat("", [s | some i in numbers.range(1, 4096); s := s1])
 deny contains "x" if count(s2) == 1`
-	productBomb = `deny contains "x" if count([[i, j, k] | some i in numbers.range(1, 1000); some j in numbers.range(1, 1000); some k in numbers.range(1, 1000)]) == 1`
+	productBomb = `deny contains "x" if count([[i, j, k] | some i in numbers.range(1, 1000); some j in numbers.range(1, 1000); some k in numbers.range(1, ` +
+		`1000)]) == 1`
 )
 
 // newEngine is one of a test's own, which has all the time there is to compile.
@@ -136,7 +137,8 @@ func TestAnEvaluationThatExplodesDeniesItsOwnMatch(t *testing.T) {
 			for _, r := range d.Denied {
 				rules = append(rules, r.Rule)
 			}
-			if fmt.Sprint(rules) != "[team-a/bomb/error team-a/z/deny]" || !strings.Contains(d.Denied[0].Message, "policy team-a/bomb exceeded its memory limit of 64 MiB") {
+			if fmt.Sprint(rules) != "[team-a/bomb/error team-a/z/deny]" ||
+				!strings.Contains(d.Denied[0].Message, "policy team-a/bomb exceeded its memory limit of 64 MiB") {
 				t.Errorf("denied: %+v", d.Denied)
 			}
 			if after := heapOf(t); after > before+16<<20 {
@@ -153,7 +155,10 @@ func TestAnEvaluationThatExplodesDeniesItsOwnMatch(t *testing.T) {
 // A tenant's input may be what has a cluster-wide policy explode.
 func TestAnApplicationOnWhichAPolicyExplodesIsDeniedAlone(t *testing.T) {
 	own := newEngine(t, policies.EngineOptions{})
-	set, err := own.Compile(t.Context(), []policies.Policy{policy("a", "deny contains \"x\" if {\n input.application.metadata.annotations.bomb == \"yes\"\n count([[i, j, k] | some i in numbers.range(1, 1000); some j in numbers.range(1, 1000); some k in numbers.range(1, 1000)]) == 1\n}")}, policies.Options{Timeout: time.Minute})
+	set, err := own.Compile(t.Context(), []policies.Policy{
+		policy("a", "deny contains \"x\" if {\n input.application.metadata.annotations.bomb == \"yes\"\n count([[i, j, k] | some i in numbers.range(1, 1000); "+
+			"some j in numbers.range(1, 1000); some k in numbers.range(1, 1000)]) == 1\n}"),
+	}, policies.Options{Timeout: time.Minute})
 	if err != nil {
 		t.Fatal(err)
 	}

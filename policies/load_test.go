@@ -66,7 +66,9 @@ func TestLoad(t *testing.T) {
 	if got[1].String() != "edge" || got[1].Spec.Mode != v1alpha1.PolicyAudit || string(got[1].Spec.Parameters["signers"].Raw) != `["release"]` {
 		t.Errorf("loaded %+v", got[1])
 	}
-	want = policies.Policy{Name: "own", Namespace: "team-a", File: "sub/edge.yaml: spec.rego", Spec: v1alpha1.BpfPolicySpec{Rego: "package skep.policy\ndeny contains \"no\"\n"}}
+	want = policies.Policy{Name: "own", Namespace: "team-a", File: "sub/edge.yaml: spec.rego", Spec: v1alpha1.BpfPolicySpec{
+		Rego: "package skep.policy\ndeny contains \"no\"\n",
+	}}
 	if diff := cmp.Diff(want, got[2]); diff != "" {
 		t.Error(diff)
 	}
@@ -81,15 +83,29 @@ func TestLoadRefuses(t *testing.T) {
 		files map[string]string
 		want  string
 	}{
-		"another kind":                     {map[string]string{"a.yaml": head + "BpfSigner\n"}, `a.yaml: document 1: kind is "BpfSigner"; a folder of policies holds ClusterBpfPolicy and BpfPolicy`},
-		"another version":                  {map[string]string{"a.yaml": "apiVersion: v1\nkind: ClusterBpfPolicy\n"}, `apiVersion is "v1"`},
-		"a misspelt field":                 {map[string]string{"a.yaml": head + "ClusterBpfPolicy\nmetadata: {name: a}\nspec: {profil: baseline}\n"}, `a.yaml: document 1: error unmarshaling JSON: while decoding JSON: json: unknown field "profil"`},
-		"a field that stands twice":        {map[string]string{"a.yml": head + "BpfPolicy\nmetadata: {name: a, namespace: n}\nspec:\n  profile: baseline\n  profile: restricted\n"}, `a.yml: document 1: `},
-		"a value of another type":          {map[string]string{"a.yaml": head + "BpfPolicy\nmetadata: {name: a, namespace: n}\nspec: []\n"}, `a.yaml: document 1: `},
-		"YAML that is none":                {map[string]string{"a.yaml": "a: [\n"}, `a.yaml: document 1: `},
-		"a document that is no object":     {map[string]string{"a.yaml": "just words\n"}, `a.yaml: document 1: `},
-		"a namespace where there is none":  {map[string]string{"a.yaml": head + "ClusterBpfPolicy\nmetadata: {name: a, namespace: n}\nspec: {profile: baseline}\n"}, `write a BpfPolicy for one namespace`},
-		"no namespace where there is one":  {map[string]string{"a.yaml": "---\n" + head + "BpfPolicy\nmetadata: {name: a}\nspec: {profile: baseline}\n"}, `write a ClusterBpfPolicy for the whole cluster`},
+		"another kind": {
+			map[string]string{"a.yaml": head + "BpfSigner\n"}, `a.yaml: document 1: kind is "BpfSigner"; a folder of policies holds ClusterBpfPolicy and BpfPolicy`,
+		},
+		"another version": {map[string]string{"a.yaml": "apiVersion: v1\nkind: ClusterBpfPolicy\n"}, `apiVersion is "v1"`},
+		"a misspelt field": {
+			map[string]string{"a.yaml": head + "ClusterBpfPolicy\nmetadata: {name: a}\nspec: {profil: baseline}\n"},
+			`a.yaml: document 1: error unmarshaling JSON: while decoding JSON: json: unknown field "profil"`,
+		},
+		"a field that stands twice": {
+			map[string]string{"a.yml": head + "BpfPolicy\nmetadata: {name: a, namespace: n}\nspec:\n  profile: baseline\n  profile: restricted\n"},
+			`a.yml: document 1: `,
+		},
+		"a value of another type":      {map[string]string{"a.yaml": head + "BpfPolicy\nmetadata: {name: a, namespace: n}\nspec: []\n"}, `a.yaml: document 1: `},
+		"YAML that is none":            {map[string]string{"a.yaml": "a: [\n"}, `a.yaml: document 1: `},
+		"a document that is no object": {map[string]string{"a.yaml": "just words\n"}, `a.yaml: document 1: `},
+		"a namespace where there is none": {
+			map[string]string{"a.yaml": head + "ClusterBpfPolicy\nmetadata: {name: a, namespace: n}\nspec: {profile: baseline}\n"},
+			`write a BpfPolicy for one namespace`,
+		},
+		"no namespace where there is one": {
+			map[string]string{"a.yaml": "---\n" + head + "BpfPolicy\nmetadata: {name: a}\nspec: {profile: baseline}\n"},
+			`write a ClusterBpfPolicy for the whole cluster`,
+		},
 		"a file that is too large":         {map[string]string{"a.rego": strings.Repeat(" ", 1<<20+1)}, `a.rego: more than 1048576 bytes`},
 		"all that is wrong, and not first": {map[string]string{"a.yaml": head + "A\n", "b.yaml": head + "B\n"}, `kind is "B"`},
 	} {
@@ -188,13 +204,21 @@ func TestTestRefuses(t *testing.T) {
 		files map[string]string
 		want  string
 	}{
-		"a test without a policy":           {map[string]string{"b.rego": good, "a_test.rego": "package skep.policy_test"}, "a_test.rego tests policy a, which is not there"},
-		"a policy that does not compile":    {map[string]string{"a.rego": "package skep.policy\ndeny contains x"}, "a.rego:2:15"},
-		"a test that does not parse":        {map[string]string{"a.rego": good, "a_test.rego": "package skep.policy_test\ntest_a if ("}, "a_test.rego:2:"},
-		"a test that does not compile":      {map[string]string{"a.rego": good, "a_test.rego": "package skep.policy_test\ntest_a if x"}, "a_test.rego:2:11: compile policy a: var x is unsafe"},
-		"a test that reaches out":           {map[string]string{"a.rego": good, "a_test.rego": "package skep.policy_test\ntest_a if http.send({})"}, "undefined function http.send"},
-		"a test in the package of the data": {map[string]string{"a.rego": good, "a_test.rego": "package skep.lib\nbytes(_) := 1"}, "a_test.rego:1:1: compile policy a: the package is skep.lib"},
-		"a folder that does not load":       {map[string]string{"a.yaml": "a: ["}, "a.yaml"},
+		"a test without a policy": {
+			map[string]string{"b.rego": good, "a_test.rego": "package skep.policy_test"}, "a_test.rego tests policy a, which is not there",
+		},
+		"a policy that does not compile": {map[string]string{"a.rego": "package skep.policy\ndeny contains x"}, "a.rego:2:15"},
+		"a test that does not parse":     {map[string]string{"a.rego": good, "a_test.rego": "package skep.policy_test\ntest_a if ("}, "a_test.rego:2:"},
+		"a test that does not compile": {
+			map[string]string{"a.rego": good, "a_test.rego": "package skep.policy_test\ntest_a if x"}, "a_test.rego:2:11: compile policy a: var x is unsafe",
+		},
+		"a test that reaches out": {
+			map[string]string{"a.rego": good, "a_test.rego": "package skep.policy_test\ntest_a if http.send({})"}, "undefined function http.send",
+		},
+		"a test in the package of the data": {
+			map[string]string{"a.rego": good, "a_test.rego": "package skep.lib\nbytes(_) := 1"}, "a_test.rego:1:1: compile policy a: the package is skep.lib",
+		},
+		"a folder that does not load": {map[string]string{"a.yaml": "a: ["}, "a.yaml"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if _, err := engine.Test(t.Context(), folder(test.files)); err == nil || !strings.Contains(err.Error(), test.want) {

@@ -80,11 +80,13 @@ func (p Policy) Cautions() []string {
 		if p.Spec.Match != nil && len(p.Spec.Match.Namespaces) > 0 {
 			where = "in namespaces " + strings.Join(p.Spec.Match.Namespaces, ", ")
 		}
-		all = append(all, fmt.Sprintf("policy %s replaces %s %s: what %[2]s denies, such as an image that nobody known signed, is allowed there unless another policy denies it",
-			p, name, where))
+		all = append(all,
+			fmt.Sprintf("policy %s replaces %s %s: what %[2]s denies, such as an image that nobody known signed, is allowed there unless another policy denies it",
+				p, name, where))
 	}
 	if p.Namespace == "" && p.Name == ProfileBaseline && !p.configures() {
-		all = append(all, "a policy called baseline sets the parameters of the built-in policy only with profile: baseline, in mode Enforce and without match.selector; "+
+		all = append(all, "a policy called baseline sets the parameters of the built-in policy only with profile: baseline, "+
+			"in mode Enforce and without match.selector; "+
 			"this one is evaluated beside it")
 	}
 	return all

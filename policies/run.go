@@ -292,7 +292,9 @@ func (r *run) skip(todo []int) []int {
 		return todo
 	}
 	for _, i := range todo {
-		r.give(i, r.late(i, "was not evaluated, since other policies of its namespace exceeded their limits or took all time before", "their authors are to make those smaller or cheaper first"))
+		r.give(i,
+			r.late(i, "was not evaluated, since other policies of its namespace exceeded their limits or took all time before",
+				"their authors are to make those smaller or cheaper first"))
 	}
 	return nil
 }

@@ -151,21 +151,25 @@ func TestWhichPoliciesJudge(t *testing.T) {
 		in       policies.Input
 		covering string
 	}{
-		"with no policy at all baseline evaluates":                {nil, input(), "baseline"},
-		"a cluster-wide policy stands beside baseline":            {[]policies.Policy{policy("a", quiet)}, input(), "a baseline"},
-		"a namespaced policy stands beside baseline":              {[]policies.Policy{policy("a", quiet, in("team-a"))}, input(), "baseline team-a/a"},
-		"a namespaced policy evaluates no other namespace":        {[]policies.Policy{policy("a", quiet, in("team-b"))}, input(), "baseline"},
-		"a namespaced policy evaluates nothing cluster-wide":      {[]policies.Policy{policy("a", quiet, in("team-a"))}, input(clusterScoped), "baseline"},
-		"a namespaced policy cannot reach out by its match":       {[]policies.Policy{policy("a", quiet, in("team-b"), namespaces("*"))}, input(), "baseline"},
-		"a glob of namespaces matches":                            {[]policies.Policy{policy("a", quiet, namespaces("x", "team-*"))}, input(), "a baseline"},
-		"no glob of namespaces matches the cluster scope":         {[]policies.Policy{policy("a", quiet, namespaces("*", ""))}, input(clusterScoped), "baseline"},
-		"without namespaces the cluster scope is matched":         {[]policies.Policy{policy("a", quiet)}, input(clusterScoped), "a baseline"},
-		"a policy chosen by labels evaluates too":                 {[]policies.Policy{policy("a", quiet, labelled("tier", "edge"))}, input(), "a baseline"},
-		"a selector that does not match leaves the policy out":    {[]policies.Policy{policy("a", quiet, labelled("tier", "core"))}, input(), "baseline"},
-		"a policy that replaces baseline takes its place":         {[]policies.Policy{policy("a", quiet, replaces)}, input(), "a"},
-		"what a replacement does not match keeps baseline":        {[]policies.Policy{policy("a", quiet, replaces, namespaces("team-b"))}, input(), "baseline"},
-		"a replacement of namespaces leaves the cluster scope":    {[]policies.Policy{policy("a", quiet, replaces, namespaces("*"))}, input(clusterScoped), "baseline"},
-		"a replacement leaves no other policy out":                {[]policies.Policy{policy("a", quiet, replaces), policy("b", quiet), policy("c", quiet, in("team-a"))}, input(), "a b team-a/c"},
+		"with no policy at all baseline evaluates":             {nil, input(), "baseline"},
+		"a cluster-wide policy stands beside baseline":         {[]policies.Policy{policy("a", quiet)}, input(), "a baseline"},
+		"a namespaced policy stands beside baseline":           {[]policies.Policy{policy("a", quiet, in("team-a"))}, input(), "baseline team-a/a"},
+		"a namespaced policy evaluates no other namespace":     {[]policies.Policy{policy("a", quiet, in("team-b"))}, input(), "baseline"},
+		"a namespaced policy evaluates nothing cluster-wide":   {[]policies.Policy{policy("a", quiet, in("team-a"))}, input(clusterScoped), "baseline"},
+		"a namespaced policy cannot reach out by its match":    {[]policies.Policy{policy("a", quiet, in("team-b"), namespaces("*"))}, input(), "baseline"},
+		"a glob of namespaces matches":                         {[]policies.Policy{policy("a", quiet, namespaces("x", "team-*"))}, input(), "a baseline"},
+		"no glob of namespaces matches the cluster scope":      {[]policies.Policy{policy("a", quiet, namespaces("*", ""))}, input(clusterScoped), "baseline"},
+		"without namespaces the cluster scope is matched":      {[]policies.Policy{policy("a", quiet)}, input(clusterScoped), "a baseline"},
+		"a policy chosen by labels evaluates too":              {[]policies.Policy{policy("a", quiet, labelled("tier", "edge"))}, input(), "a baseline"},
+		"a selector that does not match leaves the policy out": {[]policies.Policy{policy("a", quiet, labelled("tier", "core"))}, input(), "baseline"},
+		"a policy that replaces baseline takes its place":      {[]policies.Policy{policy("a", quiet, replaces)}, input(), "a"},
+		"what a replacement does not match keeps baseline":     {[]policies.Policy{policy("a", quiet, replaces, namespaces("team-b"))}, input(), "baseline"},
+		"a replacement of namespaces leaves the cluster scope": {
+			[]policies.Policy{policy("a", quiet, replaces, namespaces("*"))}, input(clusterScoped), "baseline",
+		},
+		"a replacement leaves no other policy out": {
+			[]policies.Policy{policy("a", quiet, replaces), policy("b", quiet), policy("c", quiet, in("team-a"))}, input(), "a b team-a/c",
+		},
 		"a policy called baseline with the profile configures it": {[]policies.Policy{profile("baseline")}, input(), "baseline"},
 		"what configures baseline is replaced as well":            {[]policies.Policy{profile("baseline"), policy("a", quiet, replaces)}, input(), "a"},
 		"restricted stands beside baseline":                       {[]policies.Policy{listing(profile("restricted"))}, input(), "baseline restricted"},
@@ -249,7 +253,8 @@ func TestBaselineIsConfigured(t *testing.T) {
 			if ids(d.Denied) != test.want || strings.Join(d.Policies, " ") != "baseline" {
 				t.Errorf("evaluated by %v, denied %+v", d.Policies, d.Denied)
 			}
-			if denied := len(d.Denied) > 0; d.Unload != (denied && test.policy.Spec.Running == v1alpha1.RunningUnload) || d.AdmissionWarn != (denied && test.policy.Spec.Admission == v1alpha1.AdmissionWarn) {
+			if denied := len(d.Denied) > 0; d.Unload != (denied && test.policy.Spec.Running == v1alpha1.RunningUnload) ||
+				d.AdmissionWarn != (denied && test.policy.Spec.Admission == v1alpha1.AdmissionWarn) {
 				t.Errorf("unload %v, warn %v", d.Unload, d.AdmissionWarn)
 			}
 		})
@@ -320,7 +325,10 @@ func TestWhatADenialDoes(t *testing.T) {
 			policies.Decision{Denied: []policies.Reason{{Rule: "a/deny", Message: "no"}, {Rule: "b/deny", Message: "no"}}}},
 		"a policy that unloads does so where it denies": {
 			[]policies.Policy{policy("a", no, unload), policy("b", no)},
-			policies.Decision{Denied: []policies.Reason{{Rule: "a/deny", Message: "no"}, {Rule: "b/deny", Message: "no"}}, Unload: true, UnloadUndefined: true, UnloadByCluster: true, UnloadUndefinedByCluster: true}},
+			policies.Decision{
+				Denied: []policies.Reason{{Rule: "a/deny", Message: "no"}, {Rule: "b/deny", Message: "no"}}, Unload: true, UnloadUndefined: true, UnloadByCluster: true,
+				UnloadUndefinedByCluster: true,
+			}},
 		"a policy that unloads does nothing where another denies": {
 			[]policies.Policy{policy("a", quiet, unload, warns), policy("b", no)},
 			policies.Decision{Denied: []policies.Reason{{Rule: "b/deny", Message: "no"}}}},
@@ -409,14 +417,18 @@ func TestAFailingPolicyTakesNothingAway(t *testing.T) {
 
 func TestAPolicyThatNeverEndsDeniesInTime(t *testing.T) {
 	for name, body := range map[string]string{
-		"a range without end":     `deny contains "x" if count(numbers.range(1, 1000000000000)) == 1`,
-		"a product of ranges":     `deny contains "x" if count([1 | some a in numbers.range(1, 9999); some b in numbers.range(1, 9999); some c in numbers.range(1, 9999); a * b * c == -1]) == 1`,
-		"a regular expression":    `deny contains "x" if regex.match("((((a{0,50}){0,10}){0,2}b?)*)*c$", concat("", ["aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa" | some _ in numbers.range(1, 40000)]))`,
-		"a walk over walks":       "big := [input | some _ in numbers.range(1, 3000)]\ndeny contains \"x\" if { walk(big, [p, _]); walk(big, [p, v]); v == \"zz\" }",
-		"a graph that goes round": "web := {sprintf(\"%d\", [n]): [sprintf(\"%d\", [m]) | some m in numbers.range(1, 3000)] | some n in numbers.range(1, 3000)}\ndeny contains \"x\" if count(graph.reachable(web, {\"1\"})) == 1",
+		"a range without end": `deny contains "x" if count(numbers.range(1, 1000000000000)) == 1`,
+		"a product of ranges": `deny contains "x" if count([1 | some a in numbers.range(1, 9999); some b in numbers.range(1, 9999); ` +
+			`some c in numbers.range(1, 9999); a * b * c == -1]) == 1`,
+		"a regular expression": `deny contains "x" if regex.match("((((a{0,50}){0,10}){0,2}b?)*)*c$", concat("", ` +
+			`["aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa" | some _ in numbers.range(1, 40000)]))`,
+		"a walk over walks": "big := [input | some _ in numbers.range(1, 3000)]\ndeny contains \"x\" if { walk(big, [p, _]); walk(big, [p, v]); v == \"zz\" }",
+		"a graph that goes round": "web := {sprintf(\"%d\", [n]): [sprintf(\"%d\", [m]) | some m in numbers.range(1, 3000)] | some n in numbers.range(1, " +
+			"3000)}\ndeny contains \"x\" if count(graph.reachable(web, {\"1\"})) == 1",
 	} {
 		t.Run(name, func(t *testing.T) {
-			set, err := engine.Compile(t.Context(), []policies.Policy{policy("slow", body, replaces, namespaces("team-a"))}, policies.Options{Timeout: 50 * time.Millisecond})
+			set, err := engine.Compile(t.Context(), []policies.Policy{policy("slow", body, replaces, namespaces("team-a"))},
+				policies.Options{Timeout: 50 * time.Millisecond})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -581,7 +593,9 @@ func TestWhatUnloadsWithoutADefinition(t *testing.T) {
 		}
 	}
 	selected := policy("a", no, unload, func(p *policies.Policy) {
-		p.Spec.Match = &v1alpha1.PolicyMatch{Selector: &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{Key: "gone", Operator: metav1.LabelSelectorOpDoesNotExist}}}}
+		p.Spec.Match = &v1alpha1.PolicyMatch{Selector: &metav1.LabelSelector{
+			MatchExpressions: []metav1.LabelSelectorRequirement{{Key: "gone", Operator: metav1.LabelSelectorOpDoesNotExist}},
+		}}
 	})
 	if d := decide(t, compile(t, selected), input()); !d.Unload || d.UnloadUndefined {
 		t.Errorf("matched by a label that is not there: unload %v, without a definition %v", d.Unload, d.UnloadUndefined)
@@ -624,7 +638,9 @@ func TestNoProfileRefusesForASignature(t *testing.T) {
 func TestTheClock(t *testing.T) {
 	friday := time.Date(2026, 1, 2, 12, 0, 0, 0, time.UTC)
 	rego := `deny contains input.now if time.weekday(time.parse_rfc3339_ns(input.now)) == "Friday"`
-	set, err := engine.Compile(t.Context(), []policies.Policy{policy("a", rego)}, policies.Options{Now: func() time.Time { return friday.In(time.FixedZone("x", 3600)) }})
+	set, err := engine.Compile(t.Context(), []policies.Policy{policy("a", rego)}, policies.Options{
+		Now: func() time.Time { return friday.In(time.FixedZone("x", 3600)) },
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -728,7 +744,9 @@ func TestDecideIsSafeForConcurrentUse(t *testing.T) {
 func TestFromObjects(t *testing.T) {
 	spec := v1alpha1.BpfPolicySpec{Profile: "baseline"}
 	got := policies.FromObjects(
-		[]v1alpha1.ClusterBpfPolicy{{ObjectMeta: metav1.ObjectMeta{Name: "a"}, Spec: v1alpha1.ClusterBpfPolicySpec{BpfPolicySpec: spec, Replaces: []v1alpha1.BuiltinPolicy{"baseline"}}}},
+		[]v1alpha1.ClusterBpfPolicy{{
+			ObjectMeta: metav1.ObjectMeta{Name: "a"}, Spec: v1alpha1.ClusterBpfPolicySpec{BpfPolicySpec: spec, Replaces: []v1alpha1.BuiltinPolicy{"baseline"}},
+		}},
 		[]v1alpha1.BpfPolicy{{ObjectMeta: metav1.ObjectMeta{Name: "a", Namespace: "n"}, Spec: spec}})
 	want := []policies.Policy{{Name: "a", Spec: spec, Replaces: []v1alpha1.BuiltinPolicy{"baseline"}}, {Name: "a", Namespace: "n", Spec: spec}}
 	if diff := cmp.Diff(want, got); diff != "" {
@@ -764,7 +782,9 @@ func TestWhatIsTooLargeToBeJudgedIsRefused(t *testing.T) {
 	large := input(func(in *policies.Input) {
 		in.Application.Metadata.Annotations = map[string]string{"note": strings.Repeat("x", 4<<20)}
 	})
-	for name, set := range map[string]*policies.Set{"by baseline": compile(t), "by one that allows all": compile(t, policy("open", "deny contains \"no\" if false"))} {
+	for name, set := range map[string]*policies.Set{
+		"by baseline": compile(t), "by one that allows all": compile(t, policy("open", "deny contains \"no\" if false")),
+	} {
 		d := decide(t, set, large)
 		if ids(d.Denied) != "policy/input" || d.Denied[0].Fix == "" || !strings.Contains(d.Denied[0].Message, "at most 4194304 are evaluated") {
 			t.Errorf("%s: %+v", name, d.Denied)

@@ -38,7 +38,8 @@ func TestWhatIsReleasedBesideImages(t *testing.T) {
 		tags[a.Repository] = a.Tag
 	}
 	for repository, tag := range map[string]string{
-		"charts/skep": "1.2.3-rc.1", "kustomize/skep": "v1.2.3-rc.1", "policies/baseline": "v1.2.3-rc.1", "policies/restricted": "v1.2.3-rc.1", "policies/library": "v1.2.3-rc.1",
+		"charts/skep": "1.2.3-rc.1", "kustomize/skep": "v1.2.3-rc.1", "policies/baseline": "v1.2.3-rc.1", "policies/restricted": "v1.2.3-rc.1",
+		"policies/library": "v1.2.3-rc.1",
 	} {
 		if tags[repository] != tag {
 			t.Errorf("%s has the tag %q: %v", repository, tags[repository], tags)

@@ -125,15 +125,27 @@ func TestSourceReadsNothingOutsideOfItself(t *testing.T) {
 			"\tmetadata: {name: \"a\", annotations: a: \"\\(_e)\"}\n\tspec: {bytecode: image: \"x\", programs: [{name: \"f\"}]}\n}\n_e: _ @embed(" + attr + ")\n"
 	}
 	for name, c := range map[string]struct{ in, link, cue, extra, says string }{
-		"through a link to a file":             {link: "in.json", cue: embed("file=in.json, type=text"), says: "no such file"},
-		"through a link to a folder":           {link: "in", cue: embed("file=in/secret.json, type=text"), says: "no such file"},
-		"through a glob over a link":           {link: "in", cue: embed("glob=in/*.json, type=text"), says: "no matches"},
-		"with a path to the parent":            {cue: embed(`file="../secret.json", type=text`), says: "parent directory"},
-		"with an absolute path":                {cue: embed(`file="` + secret + `", type=text`), says: "only relative files"},
-		"of a module that replaces one":        {cue: "package a\nimport \"evil.dev/x@v0\"\na: x.secret\n", extra: "-- cue.mod/module.cue --\nmodule: \"a.dev/a@v0\"\nlanguage: version: \"v0.17.0\"\ndeps: \"evil.dev/x@v0\": v: \"v0.0.1\"\n-- cue.mod/local-module.cue --\ndeps: \"evil.dev/x@v0\": replaceWith: \"" + outside + "\"\n", says: "would have to be fetched"},
-		"of a module inside that replaces one": {in: "sub/", cue: "package a\nimport \"evil.dev/x@v0\"\na: x.secret\n", extra: "-- sub/cue.mod/module.cue --\nmodule: \"a.dev/a@v0\"\nlanguage: version: \"v0.17.0\"\ndeps: \"evil.dev/x@v0\": v: \"v0.0.1\"\n-- sub/cue.mod/local-module.cue --\ndeps: \"evil.dev/x@v0\": replaceWith: \"" + outside + "\"\n", says: "would have to be fetched"},
-		"of a module in a registry":            {cue: "package a\nimport \"evil.dev/x@v0\"\na: x.secret\n", extra: "-- cue.mod/module.cue --\nmodule: \"a.dev/a@v0\"\nlanguage: version: \"v0.14.0\"\ndeps: \"evil.dev/x@v0\": v: \"v0.0.1\"\n", says: "would have to be fetched"},
-		"with a folder the loader makes up":    {cue: "package a\nimport \"source.skep.dev/loose/../../etc\"\na: etc.x\n", says: "malformed import path"},
+		"through a link to a file":   {link: "in.json", cue: embed("file=in.json, type=text"), says: "no such file"},
+		"through a link to a folder": {link: "in", cue: embed("file=in/secret.json, type=text"), says: "no such file"},
+		"through a glob over a link": {link: "in", cue: embed("glob=in/*.json, type=text"), says: "no matches"},
+		"with a path to the parent":  {cue: embed(`file="../secret.json", type=text`), says: "parent directory"},
+		"with an absolute path":      {cue: embed(`file="` + secret + `", type=text`), says: "only relative files"},
+		"of a module that replaces one": {
+			cue: "package a\nimport \"evil.dev/x@v0\"\na: x.secret\n",
+			extra: "-- cue.mod/module.cue --\nmodule: \"a.dev/a@v0\"\nlanguage: version: \"v0.17.0\"\ndeps: \"evil.dev/x@v0\": v: " +
+				"\"v0.0.1\"\n-- cue.mod/local-module.cue --\ndeps: \"evil.dev/x@v0\": replaceWith: \"" + outside + "\"\n", says: "would have to be fetched",
+		},
+		"of a module inside that replaces one": {
+			in: "sub/", cue: "package a\nimport \"evil.dev/x@v0\"\na: x.secret\n",
+			extra: "-- sub/cue.mod/module.cue --\nmodule: \"a.dev/a@v0\"\nlanguage: version: \"v0.17.0\"\ndeps: \"evil.dev/x@v0\": v: " +
+				"\"v0.0.1\"\n-- sub/cue.mod/local-module.cue --\ndeps: \"evil.dev/x@v0\": replaceWith: \"" + outside + "\"\n", says: "would have to be fetched",
+		},
+		"of a module in a registry": {
+			cue:   "package a\nimport \"evil.dev/x@v0\"\na: x.secret\n",
+			extra: "-- cue.mod/module.cue --\nmodule: \"a.dev/a@v0\"\nlanguage: version: \"v0.14.0\"\ndeps: \"evil.dev/x@v0\": v: \"v0.0.1\"\n",
+			says:  "would have to be fetched",
+		},
+		"with a folder the loader makes up": {cue: "package a\nimport \"source.skep.dev/loose/../../etc\"\na: etc.x\n", says: "malformed import path"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -98,10 +98,12 @@ spec: {bytecode: {image: x}, program: [{name: f}]}
 `,
 			want: []string{"five b.yaml:9:1", "four b.yaml:1:1", "one a.cue:7:1", "three a.cue:9:1"},
 			told: []string{
-				`a.cue:8:62: ClusterBpfApplication two: two.spec.programs[0].name: conflicting values 3 and "f" (mismatched types int and string), given at a.cue:8:62 and a.cue:5:89 and a.cue:8:6 (name the function in the object, in 1 to 128 characters)`,
+				`a.cue:8:62: ClusterBpfApplication two: two.spec.programs[0].name: conflicting values 3 and "f" (mismatched types int and string), ` +
+					`given at a.cue:8:62 and a.cue:5:89 and a.cue:8:6 (name the function in the object, in 1 to 128 characters)`,
 				`a.cue:10:12: stray: conflicting values 2 and 1 (correct the file at this place)`,
 				`b.yaml:7:1: malformed YAML: did not find expected node content (correct the file at this place)`,
-				`b.yaml:17:30: ClusterBpfApplication six: spec.program: field program is not known here (remove it, or use one of alternatives, bytecode, maps, nodeSelector, programs, rollout, suspend, variables)`,
+				`b.yaml:17:30: ClusterBpfApplication six: spec.program: field program is not known here (remove it, or use one of alternatives, bytecode, maps, ` +
+					`nodeSelector, programs, rollout, suspend, variables)`,
 			},
 		},
 		"two of one identity are both refused, each with the other's place": {
@@ -128,8 +130,10 @@ x: schemas.#BpfApplication & {
 `,
 			want: []string{"x a/a.yaml:6:1"},
 			told: []string{
-				`a/a.yaml:1:1: BpfApplication default/x: BpfApplication default/x is defined 2 times, also at b/b.cue:5:1 (x) (keep one of them or give them different names)`,
-				`b/b.cue:5:1: BpfApplication default/x: x: BpfApplication default/x is defined 2 times, also at a/a.yaml:1:1 (keep one of them or give them different names)`,
+				`a/a.yaml:1:1: BpfApplication default/x: BpfApplication default/x is defined 2 times, ` +
+					`also at b/b.cue:5:1 (x) (keep one of them or give them different names)`,
+				`b/b.cue:5:1: BpfApplication default/x: x: BpfApplication default/x is defined 2 times, ` +
+					`also at a/a.yaml:1:1 (keep one of them or give them different names)`,
 			},
 		},
 		"a package below another of its name holds its definitions once": {
@@ -173,8 +177,10 @@ package a
 image: "y"
 `,
 			told: []string{
-				`a.cue:6:1: ClusterBpfApplication one: app: ClusterBpfApplication one is defined 2 times, also at a.cue:6:1 (app) (keep one of them or give them different names)`,
-				`a.cue:6:1: ClusterBpfApplication one: app: ClusterBpfApplication one is defined 2 times, also at a.cue:6:1 (app) (keep one of them or give them different names)`,
+				`a.cue:6:1: ClusterBpfApplication one: app: ClusterBpfApplication one is defined 2 times, ` +
+					`also at a.cue:6:1 (app) (keep one of them or give them different names)`,
+				`a.cue:6:1: ClusterBpfApplication one: app: ClusterBpfApplication one is defined 2 times, ` +
+					`also at a.cue:6:1 (app) (keep one of them or give them different names)`,
 			},
 		},
 		"tags reach the packages that have a place for them": {
@@ -294,7 +300,9 @@ app: schemas.#ClusterBpfApplication & {
 	spec: {bytecode: image: "x", programs: [{name: "f", attach: [{hook: "xdp", cgroup: "/"}]}]}
 }
 `,
-			told: []string{`fleet/a.cue:7:85: ClusterBpfApplication a: app.spec.programs[0].attach[0].cgroup: xdp attaches to network devices and takes no cgroup (remove it)`},
+			told: []string{
+				`fleet/a.cue:7:85: ClusterBpfApplication a: app.spec.programs[0].attach[0].cgroup: xdp attaches to network devices and takes no cgroup (remove it)`,
+			},
 		},
 		"a module of an older language is told so": {
 			source: `
@@ -308,7 +316,10 @@ import "skep.dev/schemas"
 
 schemas.#BpfSigner & {metadata: name: "s", spec: key: publicKey: "x"}
 `,
-			told: []string{`cue.mod/module.cue: the module's language version v0.9.0 is older than v0.14.0, for which the schema is written (set language: version: "v0.14.0" or newer in it)`},
+			told: []string{
+				`cue.mod/module.cue: the module's language version v0.9.0 is older than v0.14.0, for which the schema is written (set language: version: ` +
+					`"v0.14.0" or newer in it)`,
+			},
 		},
 		"a vendored copy of the schema that says less is not believed": {
 			source: `
@@ -328,7 +339,9 @@ app: schemas.#ClusterBpfApplication & {
 	spec: {bytecode: image: "x", programs: [{nam: "f"}]}
 }
 `,
-			told: []string{`a.cue:7:43: ClusterBpfApplication a: app.spec.programs[0].nam: field nam is not known here (remove it, or use one of attach, name, optional)`},
+			told: []string{
+				`a.cue:7:43: ClusterBpfApplication a: app.spec.programs[0].nam: field nam is not known here (remove it, or use one of attach, name, optional)`,
+			},
 		},
 		"several packages of one folder are all rendered": {
 			source: `
@@ -356,7 +369,8 @@ schemas.#ClusterBpfApplication & {metadata: name: "c", spec: {bytecode: image: "
 				"-- c.cue --\npackage c\nx: {apiVersion: \"skepdev/v1alpha1\", kind: \"BpfSigner\", spec: {}}\n",
 			want: []string{"good b.yaml:1:1"},
 			told: []string{
-				`a.yaml:1:1: ClusterBpfApplication good: apiVersion: "skep.io/v1alpha1" is not the apiVersion of a ClusterBpfApplication (write apiVersion: skep.dev/v1alpha1)`,
+				`a.yaml:1:1: ClusterBpfApplication good: apiVersion: "skep.io/v1alpha1" is not the apiVersion of a ClusterBpfApplication (write apiVersion: ` +
+					`skep.dev/v1alpha1)`,
 				`c.cue:2:5: x.apiVersion: "skepdev/v1alpha1" is not the apiVersion of a BpfSigner (write apiVersion: skep.dev/v1alpha1)`,
 			},
 		},
@@ -437,7 +451,9 @@ signer: schemas.#BpfSigner & {metadata: name: "s", spec: key: publicKey: "pem"}
 	for name, v := range app.Spec.Variables {
 		got[name] = string(v.Raw)
 	}
-	want := map[string]string{"max": `"18446744073709551615"`, "min": `"-9223372036854775808"`, "small": "9007199254740992", "text": `"<&>"`, "parameter": "18446744073709551615"}
+	want := map[string]string{
+		"max": `"18446744073709551615"`, "min": `"-9223372036854775808"`, "small": "9007199254740992", "text": `"<&>"`, "parameter": "18446744073709551615",
+	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("values (-want +got):\n%s", diff)
 	}

@@ -55,10 +55,17 @@ func TestDocuments(t *testing.T) {
 
 func TestExactVariables(t *testing.T) {
 	for name, c := range map[string][2]string{
-		"small ones stay":           {`{"spec":{"variables":{"a":1,"b":-9007199254740992,"c":1.5,"d":1e3}}}`, `{"spec":{"variables":{"a":1,"b":-9007199254740992,"c":1.5,"d":1e3}}}`},
-		"large ones become strings": {`{"spec":{"variables":{"a":9007199254740993,"b":[-18446744073709551616,{"c":9223372036854775807}]}}}`, `{"spec":{"variables":{"a":"9007199254740993","b":["-18446744073709551616",{"c":"9223372036854775807"}]}}}`},
-		"nothing else is touched":   {`{"spec":{"other":18446744073709551615,"variables":{}},"x":"<"}`, `{"spec":{"other":18446744073709551615,"variables":{}},"x":"<"}`},
-		"there may be none":         {`{"spec":{"a":18446744073709551615}}`, `{"spec":{"a":18446744073709551615}}`},
+		"small ones stay": {
+			`{"spec":{"variables":{"a":1,"b":-9007199254740992,"c":1.5,"d":1e3}}}`, `{"spec":{"variables":{"a":1,"b":-9007199254740992,"c":1.5,"d":1e3}}}`,
+		},
+		"large ones become strings": {
+			`{"spec":{"variables":{"a":9007199254740993,"b":[-18446744073709551616,{"c":9223372036854775807}]}}}`,
+			`{"spec":{"variables":{"a":"9007199254740993","b":["-18446744073709551616",{"c":"9223372036854775807"}]}}}`,
+		},
+		"nothing else is touched": {
+			`{"spec":{"other":18446744073709551615,"variables":{}},"x":"<"}`, `{"spec":{"other":18446744073709551615,"variables":{}},"x":"<"}`,
+		},
+		"there may be none": {`{"spec":{"a":18446744073709551615}}`, `{"spec":{"a":18446744073709551615}}`},
 	} {
 		got, err := exactVariables([]byte(c[0]))
 		if err != nil || string(got) != c[1] {
@@ -157,7 +164,10 @@ func FuzzLoad(f *testing.F) {
 			}
 		}
 	}
-	for _, seed := range []string{"a: &a [x]\nb: *a\n", "? {a: b}\n: c", "--- !!binary aGVsbG8=\n", "a: !!float 1e999", "{\"apiVersion\":\"skep.dev/\",\"apiVersion\":1}", "apiVersion: skep.dev/v1alpha1\nkind: {}", "\xff\xfe", "---\n---\n..."} {
+	for _, seed := range []string{
+		"a: &a [x]\nb: *a\n", "? {a: b}\n: c", "--- !!binary aGVsbG8=\n", "a: !!float 1e999", "{\"apiVersion\":\"skep.dev/\",\"apiVersion\":1}",
+		"apiVersion: skep.dev/v1alpha1\nkind: {}", "\xff\xfe", "---\n---\n...",
+	} {
 		f.Add(seed, false)
 	}
 	f.Fuzz(func(t *testing.T, data string, isCUE bool) {
@@ -239,7 +249,8 @@ func archives(tb testing.TB, folder string) []*txtar.Archive {
 }
 
 func TestPlacesAreBounded(t *testing.T) {
-	const app = "apiVersion: skep.dev/v1alpha1\nkind: ClusterBpfApplication\nmetadata: {name: a}\nspec: {bytecode: {image: \"r.example.com/x:v1\"}, programs: [{name: f}]}\n"
+	const app = "apiVersion: skep.dev/v1alpha1\nkind: ClusterBpfApplication\nmetadata: {name: a}\nspec: {bytecode: {image: \"r.example.com/x:v1\"}, programs: " +
+		"[{name: f}]}\n"
 	var out bytes.Buffer
 	r := newRenderer(map[string][]byte{"a.yaml": []byte(app)}, nil, &out)
 	r.places = 3

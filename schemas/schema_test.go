@@ -84,7 +84,8 @@ var shapeField = map[hook.Shape]string{
 func TestEveryHookTakesTheFieldsOfItsRowAndNoOthers(t *testing.T) {
 	values := map[string]string{
 		"interfaces": "{primary: true}", "functions": "{names: [f]}", "tracepoint": "a", "cgroup": "/", "binary": "{path: /b, symbol: s}",
-		"networkNamespace": "/run/netns/x", "netfilter": "{family: IPv4, hook: LocalIn}", "perfEvent": "{event: cpu-clock, frequency: 99}", "priority": "1", "proceedOn": "[Pass]", "xdpMode": "Native", "pods": "{}",
+		"networkNamespace": "/run/netns/x", "netfilter": "{family: IPv4, hook: LocalIn}", "perfEvent": "{event: cpu-clock, frequency: 99}", "priority": "1",
+		"proceedOn": "[Pass]", "xdpMode": "Native", "pods": "{}",
 	}
 	type combination struct {
 		hook, field, kind string
@@ -94,7 +95,9 @@ func TestEveryHookTakesTheFieldsOfItsRowAndNoOthers(t *testing.T) {
 	for _, h := range hook.All() {
 		var docs strings.Builder
 		for field, value := range values {
-			takes := shapeField[h.Shape] == field || field == "functions" && h.Name == "lsm_cgroup" || field == "priority" && h.Sharing == hook.Ordered && h.Name != "netfilter" || field == "netfilter" && h.Name == field || (field == "proceedOn" || field == "xdpMode") && h.Name == "xdp" || field == "pods" && h.Namespaceable
+			takes := shapeField[h.Shape] == field || field == "functions" && h.Name == "lsm_cgroup" ||
+				field == "priority" && h.Sharing == hook.Ordered && h.Name != "netfilter" || field == "netfilter" && h.Name == field ||
+				(field == "proceedOn" || field == "xdpMode") && h.Name == "xdp" || field == "pods" && h.Namespaceable
 			if field == "binary" && strings.HasSuffix(h.Name, ".multi") {
 				value = "{path: /b, symbols: {names: [s]}}"
 			} else if field == "binary" && h.Name == "usdt" {
@@ -111,7 +114,8 @@ func TestEveryHookTakesTheFieldsOfItsRowAndNoOthers(t *testing.T) {
 				attach += ", netfilter: " + values["netfilter"]
 			}
 			for _, kind := range []string{v1alpha1.KindBpfApplication, v1alpha1.KindClusterBpfApplication} {
-				fmt.Fprintf(&docs, "---\napiVersion: skep.dev/v1alpha1\nkind: %s\nmetadata: {name: %s}\nspec: {bytecode: {image: x}, programs: [{name: f, attach: [{%s}]}]}\n",
+				fmt.Fprintf(&docs, "---\napiVersion: skep.dev/v1alpha1\nkind: %s\nmetadata: {name: %s}\nspec: {bytecode: {image: x}, programs: [{name: f, attach: "+
+					"[{%s}]}]}\n",
 					kind, escape(h.Name+" "+field), attach)
 				want[combination{escape(h.Name), escape(field), kind}] = takes && (field == "pods" || h.ReachesNode() || kind == v1alpha1.KindClusterBpfApplication)
 			}
@@ -156,7 +160,8 @@ func compareFields(t *testing.T, at string, of reflect.Type, nodes []cue.Value) 
 		of = of.Elem()
 	}
 	switch {
-	case of == reflect.TypeFor[apiextensionsv1.JSON](), of == reflect.TypeFor[metav1.Duration](), of == reflect.TypeFor[metav1.Time](), of == reflect.TypeFor[intstr.IntOrString]():
+	case of == reflect.TypeFor[apiextensionsv1.JSON](), of == reflect.TypeFor[metav1.Duration](), of == reflect.TypeFor[metav1.Time](),
+		of == reflect.TypeFor[intstr.IntOrString]():
 		return // one value in JSON, whatever Go makes of it
 	case of.Kind() == reflect.Slice:
 		compareFields(t, at+"[]", of.Elem(), below1(nodes, "0"))

@@ -40,10 +40,14 @@ func TestVendoredSchemaServesTheAuthorsOwnCue(t *testing.T) {
 	for name, c := range map[string]struct{ module, cue, says string }{
 		"a folder that was no module becomes one": {cue: `programs: [{name: "f", attach: [{hook: "xdp", interfaces: primary: true}]}]`},
 		"a module of the author's is kept":        {module: "module: \"example.com/fleet@v3\"\nlanguage: version: \"v0.15.0\"\n", cue: `programs: [{name: "f"}]`},
-		"a mistake is found without network":      {cue: `programs: [{name: "f", attach: [{hook: "xdp", interfaces: primary: true, cgroup: "/"}]}]`, says: "xdp attaches to network devices and takes no cgroup"},
-		"a misspelt field is found":               {cue: `programs: [{nam: "f"}]`, says: "nam: field not allowed"},
-		"a value that is missing is found":        {cue: `programs: [{name: string}]`, says: "incomplete value"},
-		"a choice of none is found":               {cue: `programs: [{name: "f", attach: [{hook: "xdp", interfaces: exclude: ["a"]}]}]`, says: "none of names and primary is given"},
+		"a mistake is found without network": {
+			cue: `programs: [{name: "f", attach: [{hook: "xdp", interfaces: primary: true, cgroup: "/"}]}]`, says: "xdp attaches to network devices and takes no cgroup",
+		},
+		"a misspelt field is found":        {cue: `programs: [{nam: "f"}]`, says: "nam: field not allowed"},
+		"a value that is missing is found": {cue: `programs: [{name: string}]`, says: "incomplete value"},
+		"a choice of none is found": {
+			cue: `programs: [{name: "f", attach: [{hook: "xdp", interfaces: exclude: ["a"]}]}]`, says: "none of names and primary is given",
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -52,7 +56,8 @@ func TestVendoredSchemaServesTheAuthorsOwnCue(t *testing.T) {
 				write(t, filepath.Join(dir, "cue.mod/module.cue"), c.module)
 			}
 			write(t, filepath.Join(dir, "cue.mod/pkg/skep.dev/schemas/old.cue"), "package schemas\n#BpfSigner: 3\n")
-			write(t, filepath.Join(dir, "a.cue"), "package a\n\nimport \"skep.dev/schemas\"\n\napp: schemas.#ClusterBpfApplication & {\n\tmetadata: name: \"a\"\n\tspec: {bytecode: image: \"x\", "+c.cue+"}\n}\n"+
+			write(t, filepath.Join(dir, "a.cue"), "package a\n\nimport \"skep.dev/schemas\"\n\napp: schemas.#ClusterBpfApplication & {\n\tmetadata: name: "+
+				"\"a\"\n\tspec: {bytecode: image: \"x\", "+c.cue+"}\n}\n"+
 				"signer: schemas.#BpfSigner & {metadata: name: \"s\", spec: key: publicKey: \"x\"}\n"+
 				"policy: schemas.#BpfPolicy & {metadata: name: \"p\", spec: profile: \"baseline\"}\n")
 			written, err := schemas.Vendor(dir)

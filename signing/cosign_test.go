@@ -318,7 +318,8 @@ func (c *cosigns) pair(kind string, raw any) (private, public string) {
 func TestCosignMakesGoldenFiles(t *testing.T) {
 	c := newCosigns(t)
 	predicate := filepath.Join(c.dir, "predicate.json")
-	if err := os.WriteFile(predicate, []byte(`{"buildDefinition":{"buildType":"https://example.com/build/v1"},"runDetails":{"builder":{"id":"https://example.com/ci"}}}`), 0o600); err != nil {
+	if err := os.WriteFile(predicate,
+		[]byte(`{"buildDefinition":{"buildType":"https://example.com/build/v1"},"runDetails":{"builder":{"id":"https://example.com/ci"}}}`), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	old, err := filepath.Glob("testdata/cosign/*.txtar")
@@ -455,7 +456,8 @@ func TestCosignSignsInAnotherRepository(t *testing.T) {
 			signer := keySigner("ci", text)
 			signer.Spec.Repository = elsewhere.host + "/team/signatures"
 			c.env = []string{"COSIGN_REPOSITORY=" + signer.Spec.Repository}
-			if _, err := c.run(generation, slices.Concat([]string{"sign", "--yes", "--key", private}, flags.keyed, []string{r.Registry + "/" + r.Repository + "@" + r.Digest})...); err != nil {
+			if _, err := c.run(generation,
+				slices.Concat([]string{"sign", "--yes", "--key", private}, flags.keyed, []string{r.Registry + "/" + r.Repository + "@" + r.Digest})...); err != nil {
 				t.Error(err)
 				continue
 			}

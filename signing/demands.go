@@ -78,9 +78,11 @@ func (d *demands) unmet(found proof) error {
 	case found.untrue != nil:
 		return found.untrue
 	case d.log && !w.logged:
-		return errors.New("no entry of a transparency log in the signer's trusted root comes with it, and the signer says transparencyLog: Required: sign with such a log")
+		return errors.New("no entry of a transparency log in the signer's trusted root comes with it, and the signer says transparencyLog: Required: " +
+			"sign with such a log")
 	case d.timestamp && !w.stamped:
-		return errors.New("no timestamp of an authority in the signer's trusted root comes with it, and the signer says timestamp: Required: sign with such an authority")
+		return errors.New("no timestamp of an authority in the signer's trusted root comes with it, and the signer says timestamp: Required: " +
+			"sign with such an authority")
 	case d.notBefore.IsZero() && d.notAfter.IsZero():
 		return nil
 	case w.time.IsZero():

@@ -96,16 +96,29 @@ func TestClaims(t *testing.T) {
 		or      []v1alpha1.ClaimMatch
 		because string
 	}{
-		"the repository":                            {claims: []v1alpha1.ClaimMatch{exact("sourceRepositoryURI", "https://github.com/acme/counter")}},
-		"the repository, by an expression":          {claims: []v1alpha1.ClaimMatch{like("sourceRepositoryURI", "https://github.com/acme/.*")}},
-		"all of three":                              {claims: []v1alpha1.ClaimMatch{exact("buildTrigger", "push"), exact("runnerEnvironment", "github-hosted"), like("sourceRepositoryRef", "refs/tags/v.+")}},
-		"another repository":                        {claims: []v1alpha1.ClaimMatch{exact("sourceRepositoryURI", "https://github.com/acme/other")}, because: `claims sourceRepositoryURI "https://github.com/acme/counter", and the signer asks for "https://github.com/acme/other"`},
-		"one of two":                                {claims: []v1alpha1.ClaimMatch{exact("buildTrigger", "push"), exact("runnerEnvironment", "self-hosted")}, because: "claims runnerEnvironment"},
-		"an expression for a part of it":            {claims: []v1alpha1.ClaimMatch{like("sourceRepositoryRef", "refs/tags")}, because: "what matches refs/tags"},
-		"an expression with an alternative":         {claims: []v1alpha1.ClaimMatch{like("sourceRepositoryRef", "refs/tags|v1")}, because: "claims sourceRepositoryRef"},
-		"a claim that it does not make":             {claims: []v1alpha1.ClaimMatch{like("githubWorkflowName", ".*")}, because: "makes no claim githubWorkflowName"},
-		"other claims, and the second identity":     {claims: []v1alpha1.ClaimMatch{exact("buildTrigger", "schedule")}, or: []v1alpha1.ClaimMatch{exact("buildTrigger", "push")}},
-		"other claims of both identities":           {claims: []v1alpha1.ClaimMatch{exact("buildTrigger", "schedule")}, or: []v1alpha1.ClaimMatch{exact("buildTrigger", "fork")}, because: "claims buildTrigger"},
+		"the repository":                   {claims: []v1alpha1.ClaimMatch{exact("sourceRepositoryURI", "https://github.com/acme/counter")}},
+		"the repository, by an expression": {claims: []v1alpha1.ClaimMatch{like("sourceRepositoryURI", "https://github.com/acme/.*")}},
+		"all of three": {claims: []v1alpha1.ClaimMatch{
+			exact("buildTrigger", "push"), exact("runnerEnvironment", "github-hosted"), like("sourceRepositoryRef", "refs/tags/v.+"),
+		}},
+		"another repository": {
+			claims:  []v1alpha1.ClaimMatch{exact("sourceRepositoryURI", "https://github.com/acme/other")},
+			because: `claims sourceRepositoryURI "https://github.com/acme/counter", and the signer asks for "https://github.com/acme/other"`,
+		},
+		"one of two": {
+			claims: []v1alpha1.ClaimMatch{exact("buildTrigger", "push"), exact("runnerEnvironment", "self-hosted")}, because: "claims runnerEnvironment",
+		},
+		"an expression for a part of it": {claims: []v1alpha1.ClaimMatch{like("sourceRepositoryRef", "refs/tags")}, because: "what matches refs/tags"},
+		"an expression with an alternative": {
+			claims: []v1alpha1.ClaimMatch{like("sourceRepositoryRef", "refs/tags|v1")}, because: "claims sourceRepositoryRef",
+		},
+		"a claim that it does not make": {claims: []v1alpha1.ClaimMatch{like("githubWorkflowName", ".*")}, because: "makes no claim githubWorkflowName"},
+		"other claims, and the second identity": {
+			claims: []v1alpha1.ClaimMatch{exact("buildTrigger", "schedule")}, or: []v1alpha1.ClaimMatch{exact("buildTrigger", "push")},
+		},
+		"other claims of both identities": {
+			claims: []v1alpha1.ClaimMatch{exact("buildTrigger", "schedule")}, or: []v1alpha1.ClaimMatch{exact("buildTrigger", "fork")}, because: "claims buildTrigger",
+		},
 		"the digest of the commit and nothing else": {claims: []v1alpha1.ClaimMatch{exact("sourceRepositoryDigest", "bbbb")}},
 	} {
 		for form, make := range forms {

@@ -91,7 +91,8 @@ func TestARepositoryOfASignerIsAway(t *testing.T) {
 	if !errors.As(err, &away) || away.Repository != bob.Spec.Repository || !errors.Is(err, image.ErrUnavailable) {
 		t.Errorf("got error %v", err)
 	}
-	if e := verify(t, trust, c); !slices.Equal(e.Signers(), []string{"alice"}) || !c.Partial || !slices.Equal(c.Lacks(trust.Repositories()), trust.Repositories()) {
+	if e := verify(t, trust, c); !slices.Equal(e.Signers(), []string{"alice"}) || !c.Partial ||
+		!slices.Equal(c.Lacks(trust.Repositories()), trust.Repositories()) {
 		t.Errorf("got %+v", c)
 	}
 	enough := func(collect.Collected) (bool, error) { return false, nil }
@@ -127,7 +128,8 @@ func TestFewRepositoriesOfSignersAreRead(t *testing.T) {
 		repositories = append(repositories, elsewhere.host+"/signatures/"+string(letter))
 	}
 	c, err := collect.All(t.Context(), newClient(t), r, repositories...)
-	if err != nil || !slices.Equal(c.Repositories, repositories[:4]) || c.Partial || len(c.Skipped) != 1 || !strings.Contains(c.Skipped[0], "4 of 8 repositories") {
+	if err != nil || !slices.Equal(c.Repositories, repositories[:4]) || c.Partial || len(c.Skipped) != 1 ||
+		!strings.Contains(c.Skipped[0], "4 of 8 repositories") {
 		t.Errorf("got %v, %+v", err, c)
 	}
 }

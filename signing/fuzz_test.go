@@ -14,14 +14,17 @@ import (
 // stops the others from counting, or brings the process down.
 func FuzzVerify(f *testing.F) {
 	for kind, content := range map[collect.Kind]string{
-		collect.LegacySignature:   `{"critical":{"identity":{},"image":{"docker-manifest-digest":"` + thisImage + `"},"type":"cosign container image signature"},"optional":{"env":"prod"}}`,
+		collect.LegacySignature: `{"critical":{"identity":{},"image":{"docker-manifest-digest":"` + thisImage +
+			`"},"type":"cosign container image signature"},"optional":{"env":"prod"}}`,
 		collect.LegacyAttestation: `{"payloadType":"application/vnd.in-toto+json","payload":"e30=","signatures":[{"sig":"AAAA"}]}`,
 		collect.Bundle: `{"mediaType":"application/vnd.dev.sigstore.bundle.v0.3+json","verificationMaterial":{"publicKey":{"hint":"a"}},` +
 			`"messageSignature":{"messageDigest":{"algorithm":"SHA2_256","digest":"ERERERERERERERERERERERERERERERERERERERERERE="},"signature":"AAAA"}}`,
 	} {
 		f.Add(string(kind), []byte(content), []byte(`{}`))
-		f.Add(string(kind), []byte(content), []byte(`{"dev.cosignproject.cosign/signature":"AAAA","dev.sigstore.cosign/certificate":"-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n",`+
-			`"dev.sigstore.cosign/bundle":"{\"Payload\":{\"body\":\"`+badKeyEntry+`\"}}","dev.sigstore.cosign/rfc3161timestamp":"{\"SignedRFC3161Timestamp\":\"AAAA\"}"}`))
+		f.Add(string(kind), []byte(content),
+			[]byte(`{"dev.cosignproject.cosign/signature":"AAAA","dev.sigstore.cosign/certificate":"-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n",`+
+				`"dev.sigstore.cosign/bundle":"{\"Payload\":{\"body\":\"`+badKeyEntry+
+				`\"}}","dev.sigstore.cosign/rfc3161timestamp":"{\"SignedRFC3161Timestamp\":\"AAAA\"}"}`))
 	}
 	var trust *signing.Trust
 	var good collect.Artifact

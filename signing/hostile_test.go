@@ -460,11 +460,13 @@ func TestPagesOfReferrers(t *testing.T) {
 		// lists is how often a page is asked for.
 		lists int
 	}{
-		"the signature is on a later page":  {5, own, []string{"alice"}, "", nil, 7},
-		"on the last page that is read":     {14, own, []string{"alice"}, "", nil, 16},
-		"on a page after it":                {16, own, nil, "longer than is read", nil, 16},
-		"pages without end":                 {1 << 20, own, nil, "longer than is read", nil, 16},
-		"the next page is another's":        {5, func(int) string { return "http://127.0.0.1:1/v2/bpf/counter/referrers/x?page=1" }, nil, "", image.ErrUnavailable, 1},
+		"the signature is on a later page": {5, own, []string{"alice"}, "", nil, 7},
+		"on the last page that is read":    {14, own, []string{"alice"}, "", nil, 16},
+		"on a page after it":               {16, own, nil, "longer than is read", nil, 16},
+		"pages without end":                {1 << 20, own, nil, "longer than is read", nil, 16},
+		"the next page is another's": {
+			5, func(int) string { return "http://127.0.0.1:1/v2/bpf/counter/referrers/x?page=1" }, nil, "", image.ErrUnavailable, 1,
+		},
 		"the next page is no list":          {5, func(int) string { return "/v2/bpf/counter/manifests/v1" }, nil, "", image.ErrUnavailable, 1},
 		"the next page is none that can be": {5, func(int) string { return "::" }, nil, "", image.ErrUnavailable, 1},
 	} {

@@ -151,13 +151,15 @@ func TestPrivateKeysThatCannotBeUsed(t *testing.T) {
 	secret := "c2VjcmV0LXNlY3JldC1zZWNyZXQ="
 	weak := generated(t, func() (any, error) { return rsa.GenerateKey(rand.Reader, 1024) }).(*rsa.PrivateKey)
 	for sentence, c := range map[string]struct{ data, want string }{
-		"nothing":                         {"", "it is not PEM"},
-		"text":                            {"hello " + secret, "it is not PEM"},
-		"a public key":                    {"-----BEGIN PUBLIC KEY-----\n" + secret + "\n-----END PUBLIC KEY-----\n", "not a private key"},
-		"a broken EC key":                 {"-----BEGIN EC PRIVATE KEY-----\n" + secret + "\n-----END EC PRIVATE KEY-----\n", "holds no such key"},
-		"a broken PKCS 8 key":             {"-----BEGIN PRIVATE KEY-----\n" + secret + "\n-----END PRIVATE KEY-----\n", "holds no such key"},
-		"a broken RSA key":                {"-----BEGIN RSA PRIVATE KEY-----\n" + secret + "\n-----END RSA PRIVATE KEY-----\n", "holds no such key"},
-		"a broken cosign key":             {"-----BEGIN ENCRYPTED SIGSTORE PRIVATE KEY-----\n" + secret + "\n-----END ENCRYPTED SIGSTORE PRIVATE KEY-----\n", "cannot be decrypted"},
+		"nothing":             {"", "it is not PEM"},
+		"text":                {"hello " + secret, "it is not PEM"},
+		"a public key":        {"-----BEGIN PUBLIC KEY-----\n" + secret + "\n-----END PUBLIC KEY-----\n", "not a private key"},
+		"a broken EC key":     {"-----BEGIN EC PRIVATE KEY-----\n" + secret + "\n-----END EC PRIVATE KEY-----\n", "holds no such key"},
+		"a broken PKCS 8 key": {"-----BEGIN PRIVATE KEY-----\n" + secret + "\n-----END PRIVATE KEY-----\n", "holds no such key"},
+		"a broken RSA key":    {"-----BEGIN RSA PRIVATE KEY-----\n" + secret + "\n-----END RSA PRIVATE KEY-----\n", "holds no such key"},
+		"a broken cosign key": {
+			"-----BEGIN ENCRYPTED SIGSTORE PRIVATE KEY-----\n" + secret + "\n-----END ENCRYPTED SIGSTORE PRIVATE KEY-----\n", "cannot be decrypted",
+		},
 		"an RSA key that can be factored": {string(pem.EncodeToMemory(&pem.Block{Type: "RSA PRIVATE KEY", Bytes: x509.MarshalPKCS1PrivateKey(weak)})), "too weak"},
 	} {
 		t.Run(sentence, func(t *testing.T) {

@@ -103,24 +103,40 @@ func keylessCases() map[string]about {
 	old := 24 * time.Hour
 	return map[string]about{
 		"logged while the certificate was valid, which it is no more": {issuedAgo: old, seenAgo: old - time.Minute, logged: true, counts: true},
-		"logged and stamped":                                                                     {issuedAgo: time.Minute, logged: true, stamped: true, counts: true, seenAgo: 30 * time.Second},
-		"logged after the certificate expired":                                                   {issuedAgo: old, seenAgo: old - time.Hour, logged: true},
-		"logged before the certificate was issued":                                               {issuedAgo: old, seenAgo: old + time.Hour, logged: true},
-		"nobody witnessed it":                                                                    {issuedAgo: time.Minute},
-		"nobody witnessed it and the signer does without a log":                                  {issuedAgo: time.Minute, signer: ignoreTlog, counts: true},
-		"nobody witnessed it, the certificate expired, and no log is asked":                      {issuedAgo: old, signer: ignoreTlog, because: "was valid until"},
-		"by another person, nobody witnessed it, and no log is asked":                            {issuedAgo: time.Minute, signer: ignoreTlog, subject: "mallory@example.com", because: "mallory@example.com"},
-		"by another person, only stamped, and no log is asked":                                   {issuedAgo: old, seenAgo: old - time.Minute, stamped: true, signer: ignoreTlog, subject: "mallory@example.com", because: "mallory@example.com"},
-		"only stamped, with a certificate that expired since, and the signer does without a log": {issuedAgo: old, seenAgo: old - time.Minute, stamped: true, signer: ignoreTlog, counts: true},
-		"only stamped, after the certificate expired, and the signer does without a log":         {issuedAgo: old, seenAgo: old - time.Hour, stamped: true, signer: ignoreTlog},
+		"logged and stamped": {
+			issuedAgo: time.Minute, logged: true, stamped: true, counts: true, seenAgo: 30 * time.Second,
+		},
+		"logged after the certificate expired":                              {issuedAgo: old, seenAgo: old - time.Hour, logged: true},
+		"logged before the certificate was issued":                          {issuedAgo: old, seenAgo: old + time.Hour, logged: true},
+		"nobody witnessed it":                                               {issuedAgo: time.Minute},
+		"nobody witnessed it and the signer does without a log":             {issuedAgo: time.Minute, signer: ignoreTlog, counts: true},
+		"nobody witnessed it, the certificate expired, and no log is asked": {issuedAgo: old, signer: ignoreTlog, because: "was valid until"},
+		"by another person, nobody witnessed it, and no log is asked": {
+			issuedAgo: time.Minute, signer: ignoreTlog, subject: "mallory@example.com", because: "mallory@example.com",
+		},
+		"by another person, only stamped, and no log is asked": {
+			issuedAgo: old, seenAgo: old - time.Minute, stamped: true, signer: ignoreTlog, subject: "mallory@example.com", because: "mallory@example.com",
+		},
+		"only stamped, with a certificate that expired since, and the signer does without a log": {
+			issuedAgo: old, seenAgo: old - time.Minute, stamped: true, signer: ignoreTlog, counts: true,
+		},
+		"only stamped, after the certificate expired, and the signer does without a log": {
+			issuedAgo: old, seenAgo: old - time.Hour, stamped: true, signer: ignoreTlog,
+		},
 		"only stamped": {issuedAgo: 30 * time.Second, seenAgo: 20 * time.Second, stamped: true},
-		"logged and the signer does without a log":                {issuedAgo: old, seenAgo: old - time.Minute, logged: true, signer: ignoreTlog, counts: true},
-		"about another image":                                     {digest: otherImage, issuedAgo: time.Minute, logged: true, because: "about another image"},
-		"by another person of the same issuer":                    {subject: "mallory@example.com", issuedAgo: time.Minute, logged: true, because: "mallory@example.com"},
-		"by the person of that name at another issuer":            {issuer: "https://token.mallory.example", issuedAgo: time.Minute, logged: true, because: "token.mallory.example"},
-		"by an authority that is not in the trusted root":         {foreign: true, issuedAgo: time.Minute, logged: true},
-		"with a certificate that no certificate log knows":        {withoutSCT: true, issuedAgo: time.Minute, logged: true},
-		"with such a certificate and the signer does without SCT": {withoutSCT: true, issuedAgo: time.Minute, logged: true, counts: true, signer: func(k *v1alpha1.KeylessSigner) { k.InsecureIgnoreSCT = true }},
+		"logged and the signer does without a log": {issuedAgo: old, seenAgo: old - time.Minute, logged: true, signer: ignoreTlog, counts: true},
+		"about another image":                      {digest: otherImage, issuedAgo: time.Minute, logged: true, because: "about another image"},
+		"by another person of the same issuer": {
+			subject: "mallory@example.com", issuedAgo: time.Minute, logged: true, because: "mallory@example.com",
+		},
+		"by the person of that name at another issuer": {
+			issuer: "https://token.mallory.example", issuedAgo: time.Minute, logged: true, because: "token.mallory.example",
+		},
+		"by an authority that is not in the trusted root":  {foreign: true, issuedAgo: time.Minute, logged: true},
+		"with a certificate that no certificate log knows": {withoutSCT: true, issuedAgo: time.Minute, logged: true},
+		"with such a certificate and the signer does without SCT": {
+			withoutSCT: true, issuedAgo: time.Minute, logged: true, counts: true, signer: func(k *v1alpha1.KeylessSigner) { k.InsecureIgnoreSCT = true },
+		},
 		"a regular expression matches issuer and subject": {
 			issuedAgo: time.Minute, logged: true, counts: true,
 			signer: identified(v1alpha1.IdentityMatch{IssuerRegExp: `https://token\..*`, SubjectRegExp: `release|ops@example\.com|.*@example\.com`}),
@@ -314,7 +330,9 @@ func TestATimestampThatIsNone(t *testing.T) {
 }
 
 // badKeyEntry is a log entry whose public key is base64 of "no key".
-const badKeyEntry = "eyJhcGlWZXJzaW9uIjoiMC4wLjEiLCJraW5kIjoiaGFzaGVkcmVrb3JkIiwic3BlYyI6eyJkYXRhIjp7Imhhc2giOnsiYWxnb3JpdGhtIjoic2hhMjU2IiwidmFsdWUiOiIxMTExMTExMTExMTExMTExMTExMTExMTExMTExMTExMTExMTExMTExMTExMTExMTExMTExMTExMTExMTExMTExIn19LCJzaWduYXR1cmUiOnsiY29udGVudCI6ImJtOD0iLCJwdWJsaWNLZXkiOnsiY29udGVudCI6ImJtOGdhMlY1In19fX0="
+const badKeyEntry = "eyJhcGlWZXJzaW9uIjoiMC4wLjEiLCJraW5kIjoiaGFzaGVkcmVrb3JkIiwic3BlYyI6eyJkYXRhIjp7Imhhc2giOnsiYWxnb3JpdGhtIjoic2hhMjU2Iiwi" +
+	"dmFsdWUiOiIxMTExMTExMTExMTExMTExMTExMTExMTExMTExMTExMTExMTExMTExMTExMTExMTExMTExMTExMTExMTExMTExIn19LCJzaWduYXR1cmUiOnsi" +
+	"Y29udGVudCI6ImJtOD0iLCJwdWJsaWNLZXkiOnsiY29udGVudCI6ImJtOGdhMlY1In19fX0="
 
 func later(t *testing.T, entry string) string {
 	t.Helper()
@@ -341,17 +359,21 @@ func TestBundlesThatAreMalformed(t *testing.T) {
 		t.Fatal(err)
 	}
 	for sentence, c := range map[string]struct{ content, want string }{
-		"nothing":                                {"", "it is not a sigstore bundle"},
-		"an empty object":                        {"{}", "it is not a sigstore bundle"},
-		"null":                                   {"null", "it is not a sigstore bundle"},
-		"a version that does not exist":          {strings.Replace(string(good.Content), "v0.3", "v9.9", 1), "it is not a sigstore bundle"},
-		"no verification material":               {without(t, good.Content, "verificationMaterial"), "it is not a sigstore bundle"},
-		"no content":                             {without(t, good.Content, "dsseEnvelope"), "it is not a sigstore bundle"},
-		"an envelope with another payload type":  {strings.Replace(string(good.Content), "application/vnd.in-toto+json", "text/plain", 1), "not an in-toto statement"},
-		"an unknown field":                       {strings.Replace(string(good.Content), `{`, `{"extra":1,`, 1), "it is not a sigstore bundle"},
-		"a message signature without any digest": {`{"mediaType":"application/vnd.dev.sigstore.bundle.v0.3+json","verificationMaterial":{"publicKey":{}},"messageSignature":{}}`, "it is about another image"},
-		"deep nesting":                           {strings.Repeat(`{"a":`, 8000), "it is not a sigstore bundle"},
-		"deeper nesting":                         {strings.Repeat(`{"a":`, 100000), "it holds 100000 values"},
+		"nothing":                       {"", "it is not a sigstore bundle"},
+		"an empty object":               {"{}", "it is not a sigstore bundle"},
+		"null":                          {"null", "it is not a sigstore bundle"},
+		"a version that does not exist": {strings.Replace(string(good.Content), "v0.3", "v9.9", 1), "it is not a sigstore bundle"},
+		"no verification material":      {without(t, good.Content, "verificationMaterial"), "it is not a sigstore bundle"},
+		"no content":                    {without(t, good.Content, "dsseEnvelope"), "it is not a sigstore bundle"},
+		"an envelope with another payload type": {
+			strings.Replace(string(good.Content), "application/vnd.in-toto+json", "text/plain", 1), "not an in-toto statement",
+		},
+		"an unknown field": {strings.Replace(string(good.Content), `{`, `{"extra":1,`, 1), "it is not a sigstore bundle"},
+		"a message signature without any digest": {
+			`{"mediaType":"application/vnd.dev.sigstore.bundle.v0.3+json","verificationMaterial":{"publicKey":{}},"messageSignature":{}}`, "it is about another image",
+		},
+		"deep nesting":   {strings.Repeat(`{"a":`, 8000), "it is not a sigstore bundle"},
+		"deeper nesting": {strings.Repeat(`{"a":`, 100000), "it holds 100000 values"},
 	} {
 		t.Run(sentence, func(t *testing.T) {
 			artifact := collect.Artifact{Kind: collect.Bundle, Origin: "referrer", Content: []byte(c.content)}

@@ -78,7 +78,9 @@ func TestRequestsForOneImage(t *testing.T) {
 		"a stranger's bundle, and a legacy":       {[]deed{{"scanner", bundle}, {"alice", legacy}}, 6, []string{"alice"}, false},
 		"a signer's attestation, and a legacy":    {[]deed{{"bob", attests}, {"alice", legacy}}, 6, []string{"alice"}, false},
 		"a revoked signer's bundle, and a legacy": {[]deed{{"mallory", bundle}, {"alice", legacy}}, 6, []string{"alice"}, false},
-		"all of them":                             {[]deed{{"scanner", attests}, {"mallory", bundle}, {"bob", attests}, {"alice", legacy}}, 10, []string{"alice"}, false},
+		"all of them": {
+			[]deed{{"scanner", attests}, {"mallory", bundle}, {"bob", attests}, {"alice", legacy}}, 10, []string{"alice"}, false,
+		},
 	} {
 		for _, referrers := range []bool{true, false} {
 			t.Run(fmt.Sprintf("%s, referrers API %v", sentence, referrers), func(t *testing.T) {

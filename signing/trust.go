@@ -149,10 +149,13 @@ func (t *Trust) Cautions(name string) []string {
 	}
 	var cautions []string
 	if len(revoked) > 0 {
-		cautions = append(cautions, fmt.Sprintf("signer %s has the same key as %s, where it is revoked: what is revoked there counts for no signer; sign with another key", name, some(revoked)))
+		cautions = append(cautions,
+			fmt.Sprintf("signer %s has the same key as %s, where it is revoked: what is revoked there counts for no signer; sign with another key", name, some(revoked)))
 	}
 	if len(same) > 0 && own.revocation == nil {
-		cautions = append(cautions, fmt.Sprintf("signer %s has the same key as %s: one signature counts as that of each, also where a policy asks for several; give each a key of its own", name, some(same)))
+		cautions = append(cautions,
+			fmt.Sprintf("signer %s has the same key as %s: one signature counts as that of each, also where a policy asks for several; give each a key of its own",
+				name, some(same)))
 	}
 	return cautions
 }

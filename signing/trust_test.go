@@ -67,36 +67,40 @@ func TestSignersThatCannotBeUsed(t *testing.T) {
 		signer v1alpha1.BpfSigner
 		want   string
 	}{
-		"neither key nor keyless":               {none, "neither spec.key nor spec.keyless is given"},
-		"both key and keyless":                  {both, "both given"},
-		"no name":                               {nameless, "it has no name"},
-		"an empty key":                          {key(""), "is not PEM"},
-		"a key that is text":                    {key("cosign.pub"), "is not PEM"},
-		"a key that was cut off":                {key(public[:len(public)/2]), "is not PEM"},
-		"a key with letters missing":            {key(strings.Replace(public, "MFkw", "MFk", 1)), "spec.key.publicKey"},
-		"a private key":                         {key(private), "holds a private key"},
-		"two keys":                              {key(public + public), "more than one key"},
-		"a certificate":                         {key(string(pemOf(t, a.root))), "does not parse"},
-		"a key that can be factored":            {key(string(weakPublic)), "too weak"},
-		"no trusted root":                       {rooted("  "), "spec.keyless.trustedRoot is empty"},
-		"a trusted root that is text":           {rooted("fulcio"), "does not parse"},
-		"a trusted root that is null":           {rooted("null"), "does not parse"},
-		"a trusted root of another version":     {rooted(strings.Replace(a.trustedRoot(t), "version=0.1", "version=7", 1)), "does not parse"},
-		"a trusted root without anything":       {rooted(`{"mediaType":"application/vnd.dev.sigstore.trustedroot+json;version=0.1"}`), "no certificate authority"},
-		"a trusted root with a broken key":      {rooted(strings.ReplaceAll(a.trustedRoot(t), `"rawBytes":"MFkw`, `"rawBytes":"AAAA`)), "does not parse"},
-		"a trusted root without a log":          {rooted(without(t, []byte(a.trustedRoot(t)), "tlogs")), "no transparency log"},
-		"a trusted root without a CT log":       {rooted(without(t, []byte(a.trustedRoot(t)), "ctlogs")), "no certificate transparency log"},
-		"no identities":                         {identified(), "identities is empty"},
-		"an identity without an issuer":         {identified(v1alpha1.IdentityMatch{Subject: subject}), "identities[0]: issuer: it is not limited"},
-		"an identity without a subject":         {identified(v1alpha1.IdentityMatch{Issuer: issuer}), "identities[0]: subject: it is not limited"},
-		"an empty second identity":              {identified(v1alpha1.IdentityMatch{Issuer: issuer, Subject: subject}, v1alpha1.IdentityMatch{}), "identities[1]: issuer"},
+		"neither key nor keyless":           {none, "neither spec.key nor spec.keyless is given"},
+		"both key and keyless":              {both, "both given"},
+		"no name":                           {nameless, "it has no name"},
+		"an empty key":                      {key(""), "is not PEM"},
+		"a key that is text":                {key("cosign.pub"), "is not PEM"},
+		"a key that was cut off":            {key(public[:len(public)/2]), "is not PEM"},
+		"a key with letters missing":        {key(strings.Replace(public, "MFkw", "MFk", 1)), "spec.key.publicKey"},
+		"a private key":                     {key(private), "holds a private key"},
+		"two keys":                          {key(public + public), "more than one key"},
+		"a certificate":                     {key(string(pemOf(t, a.root))), "does not parse"},
+		"a key that can be factored":        {key(string(weakPublic)), "too weak"},
+		"no trusted root":                   {rooted("  "), "spec.keyless.trustedRoot is empty"},
+		"a trusted root that is text":       {rooted("fulcio"), "does not parse"},
+		"a trusted root that is null":       {rooted("null"), "does not parse"},
+		"a trusted root of another version": {rooted(strings.Replace(a.trustedRoot(t), "version=0.1", "version=7", 1)), "does not parse"},
+		"a trusted root without anything":   {rooted(`{"mediaType":"application/vnd.dev.sigstore.trustedroot+json;version=0.1"}`), "no certificate authority"},
+		"a trusted root with a broken key":  {rooted(strings.ReplaceAll(a.trustedRoot(t), `"rawBytes":"MFkw`, `"rawBytes":"AAAA`)), "does not parse"},
+		"a trusted root without a log":      {rooted(without(t, []byte(a.trustedRoot(t)), "tlogs")), "no transparency log"},
+		"a trusted root without a CT log":   {rooted(without(t, []byte(a.trustedRoot(t)), "ctlogs")), "no certificate transparency log"},
+		"no identities":                     {identified(), "identities is empty"},
+		"an identity without an issuer":     {identified(v1alpha1.IdentityMatch{Subject: subject}), "identities[0]: issuer: it is not limited"},
+		"an identity without a subject":     {identified(v1alpha1.IdentityMatch{Issuer: issuer}), "identities[0]: subject: it is not limited"},
+		"an empty second identity": {
+			identified(v1alpha1.IdentityMatch{Issuer: issuer, Subject: subject}, v1alpha1.IdentityMatch{}), "identities[1]: issuer",
+		},
 		"an issuer given in two ways":           {identified(v1alpha1.IdentityMatch{Issuer: issuer, IssuerRegExp: ".*", Subject: subject}), "are both given"},
 		"an expression that does not compile":   {identified(v1alpha1.IdentityMatch{Issuer: issuer, SubjectRegExp: "("}), "does not compile"},
 		"a claim that there is none of":         {claimed(v1alpha1.ClaimMatch{Name: "builder", Value: "x"}), `claim "builder"`},
 		"a claim that is compared with nothing": {claimed(v1alpha1.ClaimMatch{Name: "buildTrigger"}), "claim buildTrigger: it is not limited"},
 		"a claim that breaks out":               {claimed(v1alpha1.ClaimMatch{Name: "buildTrigger", ValueRegExp: `a)|(?:.*`}), "does not compile"},
-		"a log without a root":                  {demanding(func(k *v1alpha1.KeySigner) { k.TransparencyLog = v1alpha1.DemandRequired }), "spec.key.trustedRoot is empty"},
-		"a timestamp without a root":            {demanding(func(k *v1alpha1.KeySigner) { k.Timestamp = v1alpha1.DemandRequired }), "spec.key.trustedRoot is empty"},
+		"a log without a root": {
+			demanding(func(k *v1alpha1.KeySigner) { k.TransparencyLog = v1alpha1.DemandRequired }), "spec.key.trustedRoot is empty",
+		},
+		"a timestamp without a root": {demanding(func(k *v1alpha1.KeySigner) { k.Timestamp = v1alpha1.DemandRequired }), "spec.key.trustedRoot is empty"},
 		"a log that the root does not name": {demanding(func(k *v1alpha1.KeySigner) {
 			k.TrustedRoot, k.TransparencyLog = without(t, []byte(a.trustedRoot(t)), "tlogs"), v1alpha1.DemandRequired
 		}), "names no transparency log"},
@@ -168,14 +172,28 @@ func TestSignersOfOneKeyAreCautionedOf(t *testing.T) {
 		signers []v1alpha1.BpfSigner
 		want    string
 	}{
-		"each has its own":                 {[]v1alpha1.BpfSigner{one, other}, ""},
-		"keyless ones have none":           {[]v1alpha1.BpfSigner{a.signer(t, "one"), a.signer(t, "two")}, ""},
-		"another has it":                   {[]v1alpha1.BpfSigner{one, named("twin", plain)}, "signer one has the same key as twin: one signature counts as that of each, "},
-		"many have it":                     {[]v1alpha1.BpfSigner{one, named("a", plain), named("b", plain), named("c", plain), named("d", plain)}, "signer one has the same key as a, b, c and 1 more: one "},
-		"an annotation tells them apart":   {[]v1alpha1.BpfSigner{named("one", annotated("prod")), named("twin", annotated("dev"))}, ""},
-		"one of them asks for none":        {[]v1alpha1.BpfSigner{named("one", annotated("prod")), named("twin", plain)}, "signer one has the same key as twin: one "},
-		"their times never meet":           {[]v1alpha1.BpfSigner{named("one", func(s *v1alpha1.BpfSignerSpec) { s.NotAfter = &at }), named("twin", func(s *v1alpha1.BpfSignerSpec) { s.NotBefore = &later })}, ""},
-		"the other is revoked":             {[]v1alpha1.BpfSigner{one, named("twin", func(s *v1alpha1.BpfSignerSpec) { s.Revoked = true })}, "signer one has the same key as twin, where it is revoked: what is revoked there counts for no signer"},
+		"each has its own":       {[]v1alpha1.BpfSigner{one, other}, ""},
+		"keyless ones have none": {[]v1alpha1.BpfSigner{a.signer(t, "one"), a.signer(t, "two")}, ""},
+		"another has it": {
+			[]v1alpha1.BpfSigner{one, named("twin", plain)}, "signer one has the same key as twin: one signature counts as that of each, ",
+		},
+		"many have it": {
+			[]v1alpha1.BpfSigner{one, named("a", plain), named("b", plain), named("c", plain), named("d", plain)},
+			"signer one has the same key as a, b, c and 1 more: one ",
+		},
+		"an annotation tells them apart": {[]v1alpha1.BpfSigner{named("one", annotated("prod")), named("twin", annotated("dev"))}, ""},
+		"one of them asks for none": {
+			[]v1alpha1.BpfSigner{named("one", annotated("prod")), named("twin", plain)}, "signer one has the same key as twin: one ",
+		},
+		"their times never meet": {
+			[]v1alpha1.BpfSigner{
+				named("one", func(s *v1alpha1.BpfSignerSpec) { s.NotAfter = &at }), named("twin", func(s *v1alpha1.BpfSignerSpec) { s.NotBefore = &later }),
+			}, "",
+		},
+		"the other is revoked": {
+			[]v1alpha1.BpfSigner{one, named("twin", func(s *v1alpha1.BpfSignerSpec) { s.Revoked = true })},
+			"signer one has the same key as twin, where it is revoked: what is revoked there counts for no signer",
+		},
 		"it is revoked, and the other not": {[]v1alpha1.BpfSigner{named("one", func(s *v1alpha1.BpfSignerSpec) { s.Revoked = true }), named("twin", plain)}, ""},
 	} {
 		t.Run(sentence, func(t *testing.T) {

@@ -1,7 +1,7 @@
 // Package act does what was planned: it alone changes links and chains, and it alone ends
-// them. Links that the kernel may take long to make are made beside the loop. It does the actions in their order, takes chains that were loaded, and notes how each
-// action went. It forgets nothing before the kernel and the BPF file system confirmed that it is
-// gone.
+// them. Links that the kernel may take long to make are made beside the loop. It does the actions
+// in their order, takes chains that were loaded, and notes how each action went. It forgets nothing
+// before the kernel and the BPF file system confirmed that it is gone.
 package act
 
 import (
@@ -396,8 +396,9 @@ func (act *Actor) request(a plan.Action, program *ebpf.Program) (attach.Request,
 	if err != nil {
 		return attach.Request{}, err
 	}
-	return attach.Request{UID: a.UID, Attachment: a.Attachment, Program: program, Host: act.LookupRound.Host(), Found: target, Neighbours: act.neighbours(a), Filters: act.Pins.Filters,
-		Specs: act.Look.Set.Revisions[a.UID][a.Revision].Maps[usdt.SpecsMap], SpecID: act.Look.Set.SpecID(a.UID, a.Attachment.Target),
+	return attach.Request{UID: a.UID, Attachment: a.Attachment, Program: program, Host: act.LookupRound.Host(), Found: target, Neighbours: act.neighbours(a),
+		Filters: act.Pins.Filters,
+		Specs:   act.Look.Set.Revisions[a.UID][a.Revision].Maps[usdt.SpecsMap], SpecID: act.Look.Set.SpecID(a.UID, a.Attachment.Target),
 		HeldBy: act.heldBy(a)}, nil
 }
 

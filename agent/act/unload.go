@@ -78,7 +78,8 @@ func (act *Actor) reportRemnant(uid string, r live.Remnant, isClosing bool, err 
 	}
 	at := r.Attachment
 	if err == nil {
-		err = fmt.Errorf("detach %s from %s %s: its pin is removed, and link %d runs on, because another pin or process holds it; find it with bpftool link show id %d, and end it",
+		err = fmt.Errorf("detach %s from %s %s: its pin is removed, and link %d runs on, because another pin or process holds it; "+
+			"find it with bpftool link show id %d, and end it",
 			at.Program, at.Hook, strings.TrimSpace(at.Target.String()), r.Facts.ID, r.Facts.ID)
 	}
 	out.Errs = append(out.Errs, err)
@@ -89,8 +90,10 @@ func (act *Actor) reportClosing(uid string, out *report.Outcome, r live.Remnant)
 	out.Closing = true
 	if since := act.Now.Sub(r.Since); since > closeDeadline && r.IsEnding() {
 		at := r.Attachment
-		out.Errs = append(out.Errs, fmt.Errorf("detach %s from %s %s: its pin is removed, and the kernel has not ended link %d for %s; it may wait for a process whose memory is locked: see the kernel's log for tasks that hang, and restart the node if that stays",
-			at.Program, at.Hook, strings.TrimSpace(at.Place()), r.Facts.ID, since.Round(time.Second)))
+		out.Errs = append(out.Errs,
+			fmt.Errorf("detach %s from %s %s: its pin is removed, and the kernel has not ended link %d for %s; it may wait for a process whose memory is locked: "+
+				"see the kernel's log for tasks that hang, and restart the node if that stays",
+				at.Program, at.Hook, strings.TrimSpace(at.Place()), r.Facts.ID, since.Round(time.Second)))
 	}
 	if out.Waits == "" {
 		out.Waits = fmt.Sprintf("the kernel ends its links one after the other: %d are being closed", act.Look.Set.Closing(uid, r.Attachment.Application))

@@ -65,7 +65,8 @@ type Admission struct {
 // New returns an Admission where nobody waits.
 func New(o Options) *Admission {
 	return &Admission{Options: o, Memory: &Memory{Limit: o.MapMemory, history: o.History, live: o.Live},
-		Profiles: &Profiles{byRevision: map[[2]string]chain.Profile{}, unmeasured: map[[2]string]time.Time{}}, waiting: map[history.At]time.Time{}, drivers: map[plan.Device]noDriver{}}
+		Profiles: &Profiles{byRevision: map[[2]string]chain.Profile{}, unmeasured: map[[2]string]time.Time{}}, waiting: map[history.At]time.Time{},
+		drivers: map[plan.Device]noDriver{}}
 }
 
 // Round is the admission of one reconcile.

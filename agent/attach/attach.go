@@ -208,7 +208,8 @@ func TakesLong(name string) bool {
 
 // describe says what could not be attached, and which hook or capability is missing.
 func describe(h hook.Hook, a plan.Attachment, err error) error {
-	return fmt.Errorf("attach %s to %s %s: %w", a.Program, h.Name, a.Target, rights.ExplainAttach(Explain(h, err), append(rights.ToLoad(h.ProgramType), toAttach(h)...)))
+	return fmt.Errorf("attach %s to %s %s: %w", a.Program, h.Name, a.Target,
+		rights.ExplainAttach(Explain(h, err), append(rights.ToLoad(h.ProgramType), toAttach(h)...)))
 }
 
 // found attaches to the target that was found, or looks for it first.

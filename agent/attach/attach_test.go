@@ -133,13 +133,17 @@ func TestATargetOfAnotherKindIsRefusedAtOnce(t *testing.T) {
 		root string
 		want []string
 	}{
-		"a pipe for a binary":        {plan.Attachment{Hook: "uprobe", Target: plan.Target{Binary: pipe, Symbol: "main"}}, dir, []string{pipe, "named pipe", "regular file"}},
+		"a pipe for a binary": {
+			plan.Attachment{Hook: "uprobe", Target: plan.Target{Binary: pipe, Symbol: "main"}}, dir, []string{pipe, "named pipe", "regular file"},
+		},
 		"a pipe for a returning one": {plan.Attachment{Hook: "uretprobe", Target: plan.Target{Binary: pipe, Symbol: "main"}}, dir, []string{pipe, "named pipe"}},
 		"a device for a binary":      {plan.Attachment{Hook: "uprobe", Target: plan.Target{Binary: "/dev/null"}}, dir, []string{"a device"}},
 		"a directory for a binary":   {plan.Attachment{Hook: "uprobe", Target: plan.Target{Binary: dir}}, dir, []string{"a directory"}},
-		"a pipe for a namespace":     {plan.Attachment{Hook: "sk_lookup", Target: plan.Target{NetworkNamespace: pipe}}, dir, []string{pipe, "named pipe", "network namespace"}},
-		"a file for a namespace":     {plan.Attachment{Hook: "sk_lookup", Target: plan.Target{NetworkNamespace: file}}, dir, []string{"a file", "network namespace"}},
-		"a pipe for a cgroup":        {plan.Attachment{Hook: "cgroup/bind4", Target: plan.Target{Cgroup: "/pipe"}}, dir, []string{pipe, "named pipe", "a cgroup"}},
+		"a pipe for a namespace": {
+			plan.Attachment{Hook: "sk_lookup", Target: plan.Target{NetworkNamespace: pipe}}, dir, []string{pipe, "named pipe", "network namespace"},
+		},
+		"a file for a namespace": {plan.Attachment{Hook: "sk_lookup", Target: plan.Target{NetworkNamespace: file}}, dir, []string{"a file", "network namespace"}},
+		"a pipe for a cgroup":    {plan.Attachment{Hook: "cgroup/bind4", Target: plan.Target{Cgroup: "/pipe"}}, dir, []string{pipe, "named pipe", "a cgroup"}},
 	} {
 		t.Run(sentence, func(t *testing.T) {
 			for name, try := range map[string]func() error{

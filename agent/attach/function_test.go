@@ -37,7 +37,8 @@ func TestALoadForAMissingFunctionNamesIt(t *testing.T) {
 	host := Host{Functions: functions.New()}
 	rejected := fmt.Errorf("attach Tracing/TraceFEntry: fentry tcp_connectt %w", ebpf.ErrNotSupported)
 	err := ExplainLoad(host, h, []string{"tcp_connectt"}, rejected)
-	if !errors.Is(err, ErrTarget) || !strings.Contains(err.Error(), "the kernel has no function tcp_connectt") || !strings.Contains(err.Error(), "near it are tcp_connect") {
+	if !errors.Is(err, ErrTarget) || !strings.Contains(err.Error(), "the kernel has no function tcp_connectt") ||
+		!strings.Contains(err.Error(), "near it are tcp_connect") {
 		t.Errorf("a function that the kernel lacks: %v", err)
 	}
 	if err := ExplainLoad(host, h, []string{"tcp_connect"}, rejected); !errors.Is(err, ebpf.ErrNotSupported) || errors.Is(err, ErrTarget) {

@@ -41,13 +41,17 @@ func (e *LackingError) Error() string {
 	case e.Part != "":
 		return fmt.Sprintf("this node's kernel %s, or keep the application away with nodeSelector", e.Part)
 	case e.Forbidden:
-		return fmt.Sprintf("hook %s is forbidden by this node's kernel, although Skep has the capabilities for it; see whether it is locked down (kernel_lockdown(7)), or keep the application away with nodeSelector", e.Hook.Name)
+		return fmt.Sprintf("hook %s is forbidden by this node's kernel, although Skep has the capabilities for it; "+
+			"see whether it is locked down (kernel_lockdown(7)), or keep the application away with nodeSelector", e.Hook.Name)
 	case e.Running == 0:
-		return fmt.Sprintf("hook %s needs Linux %s or newer, and this node's kernel does not have it; use another hook, or keep the application away with nodeSelector", e.Hook.Name, e.Hook.MinKernel)
+		return fmt.Sprintf("hook %s needs Linux %s or newer, and this node's kernel does not have it; use another hook, "+
+			"or keep the application away with nodeSelector", e.Hook.Name, e.Hook.MinKernel)
 	case e.Older():
-		return fmt.Sprintf("hook %s needs Linux %s or newer, and this node runs %s; use another hook, or keep the application away with nodeSelector", e.Hook.Name, e.Hook.MinKernel, running)
+		return fmt.Sprintf("hook %s needs Linux %s or newer, and this node runs %s; use another hook, or keep the application away with nodeSelector",
+			e.Hook.Name, e.Hook.MinKernel, running)
 	}
-	return fmt.Sprintf("hook %s needs Linux %s or newer, and this node's %s was built without it; use another kernel or hook, or keep the application away with nodeSelector", e.Hook.Name, e.Hook.MinKernel, running)
+	return fmt.Sprintf("hook %s needs Linux %s or newer, and this node's %s was built without it; use another kernel or hook, "+
+		"or keep the application away with nodeSelector", e.Hook.Name, e.Hook.MinKernel, running)
 }
 
 // Unwrap makes it an ebpf.ErrNotSupported, and keeps the cause.

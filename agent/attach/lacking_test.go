@@ -94,7 +94,8 @@ func TestAnErrorThatIsNotTheHooksStaysAsItIs(t *testing.T) {
 	// Nothing tells a row that no kernel has from one this kernel lacks.
 	never := hook.Hook{Name: "cgroup/never", ProgramType: ebpf.CGroupSockAddr, AttachType: 4000, Shape: hook.Cgroup, MinKernel: "99.1", Attachable: true}
 	err := attach.Explain(never, other)
-	if lacks := new(attach.LackingError); !errors.As(err, &lacks) || !lacks.Older() || !errors.Is(err, other) || !strings.Contains(err.Error(), "needs Linux 99.1") {
+	if lacks := new(attach.LackingError); !errors.As(err, &lacks) || !lacks.Older() || !errors.Is(err, other) ||
+		!strings.Contains(err.Error(), "needs Linux 99.1") {
 		t.Errorf("a hook no kernel has: Explain = %v", err)
 	}
 }

@@ -62,7 +62,8 @@ func (r Request) nearPriority(h hook.Hook) (l link.Link, err error) {
 			}
 		}
 	}
-	return nil, fmt.Errorf("the %d priorities on either side of %d are taken, and an update needs one of them: %w", maxDistance, r.Attachment.Netfilter.Priority, unix.EBUSY)
+	return nil, fmt.Errorf("the %d priorities on either side of %d are taken, and an update needs one of them: %w",
+		maxDistance, r.Attachment.Netfilter.Priority, unix.EBUSY)
 }
 
 // atPriority attaches in the network namespace of the thread.

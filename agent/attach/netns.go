@@ -40,7 +40,8 @@ func (r Request) occupied(h hook.Hook, err error) error {
 		return fmt.Errorf("%s the place of %s in the network namespace, which takes one program; remove that one (skep inventory and bpftool link show it): %w",
 			r.has("another program"), h.Name, err)
 	case errors.Is(err, unix.EEXIST):
-		return fmt.Errorf("a %s program is attached to this network namespace without a link, or to the initial one, which excludes those of all others; detach it (bpftool prog detach): %w",
+		return fmt.Errorf("a %s program is attached to this network namespace without a link, or to the initial one, which excludes those of all others; "+
+			"detach it (bpftool prog detach): %w",
 			h.Name, err)
 	}
 	return err

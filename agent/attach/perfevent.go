@@ -70,7 +70,9 @@ func openEvent(h hook.Hook, at plan.Attachment) (int, error) {
 	case errors.Is(err, unix.ESRCH), errors.Is(err, unix.ENODEV):
 		return -1, fmt.Errorf("sample %s: %w: %w", at.Target, ErrTarget, err)
 	case errors.Is(err, unix.ENOENT), errors.Is(err, unix.EOPNOTSUPP):
-		return -1, lackingPart(h, fmt.Sprintf("counts no %s: the machine has no such counter, as is usual in a virtual machine; name an event of the kernel, such as cpu-clock", event.Name), err)
+		return -1, lackingPart(h,
+			fmt.Sprintf("counts no %s: the machine has no such counter, as is usual in a virtual machine; name an event of the kernel, such as cpu-clock", event.Name),
+			err)
 	case errors.Is(err, unix.EACCES) && paranoid() > 2:
 		return -1, fmt.Errorf("sample %s where kernel.perf_event_paranoid is above 2: %w", at.Target, rights.ExplainAttach(err, []rights.Capability{rights.SysAdmin}))
 	case err != nil:
@@ -119,7 +121,8 @@ func tooOften(event hook.Event, t plan.Target, rate int64) error {
 	if times <= rate {
 		return nil
 	}
-	return fmt.Errorf("perfEvent.%s samples %s %d times a second, and this node allows %d (kernel.perf_event_max_sample_rate); sample less often, or raise the sysctl",
+	return fmt.Errorf("perfEvent.%s samples %s %d times a second, and this node allows %d (kernel.perf_event_max_sample_rate); sample less often, "+
+		"or raise the sysctl",
 		field, event.Name, times, rate)
 }
 
@@ -195,7 +198,8 @@ func onThreads(base plan.Attachment) ([]plan.Attachment, error) {
 		return nil, fmt.Errorf("find process %d: %w", base.PID, missing(err))
 	}
 	if len(threads) > maxThreads {
-		return nil, fmt.Errorf("process %d has %d threads, and Skep samples those of a process with at most %d; leave out pid, and have the program look at the process", base.PID, len(threads), maxThreads)
+		return nil, fmt.Errorf("process %d has %d threads, and Skep samples those of a process with at most %d; leave out pid, "+
+			"and have the program look at the process", base.PID, len(threads), maxThreads)
 	}
 	var all []plan.Attachment
 	for _, thread := range threads {

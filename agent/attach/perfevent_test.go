@@ -27,8 +27,10 @@ func TestWhatSamplesMoreOftenThanTheNodeAllowsIsSaid(t *testing.T) {
 		target plan.Target
 		want   string
 	}{
-		"a frequency as high as may be":      {plan.Target{Event: "cpu-clock", Frequency: 1000}, ""},
-		"a frequency above it":               {plan.Target{Event: "cpu-clock", Frequency: 1001}, "perfEvent.frequency samples cpu-clock 1001 times a second, and this node allows 1000 "},
+		"a frequency as high as may be": {plan.Target{Event: "cpu-clock", Frequency: 1000}, ""},
+		"a frequency above it": {
+			plan.Target{Event: "cpu-clock", Frequency: 1001}, "perfEvent.frequency samples cpu-clock 1001 times a second, and this node allows 1000 ",
+		},
 		"the frequency of another event":     {plan.Target{Event: "page-faults", Frequency: 2000}, "perfEvent.frequency samples page-faults 2000 times"},
 		"a clock's period as short as it is": {plan.Target{Event: "task-clock", Period: 1_000_000}, ""},
 		"a clock's period shorter than that": {plan.Target{Event: "task-clock", Period: 500_000}, "perfEvent.period samples task-clock 2000 times a second"},
@@ -36,7 +38,8 @@ func TestWhatSamplesMoreOftenThanTheNodeAllowsIsSaid(t *testing.T) {
 	} {
 		event, _ := hook.LookupEvent(c.target.Event)
 		err := tooOften(event, c.target, 1000)
-		if c.want == "" && err != nil || c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want) || !strings.Contains(err.Error(), "perf_event_max_sample_rate")) {
+		if c.want == "" && err != nil ||
+			c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want) || !strings.Contains(err.Error(), "perf_event_max_sample_rate")) {
 			t.Errorf("%s: %v, want %q", sentence, err, c.want)
 		}
 	}
@@ -47,12 +50,15 @@ func TestEventsHaveTheKernelsNumbers(t *testing.T) {
 		"cpu-clock": {unix.PERF_TYPE_SOFTWARE, unix.PERF_COUNT_SW_CPU_CLOCK}, "task-clock": {unix.PERF_TYPE_SOFTWARE, unix.PERF_COUNT_SW_TASK_CLOCK},
 		"page-faults": {unix.PERF_TYPE_SOFTWARE, unix.PERF_COUNT_SW_PAGE_FAULTS}, "context-switches": {unix.PERF_TYPE_SOFTWARE, unix.PERF_COUNT_SW_CONTEXT_SWITCHES},
 		"cpu-migrations": {unix.PERF_TYPE_SOFTWARE, unix.PERF_COUNT_SW_CPU_MIGRATIONS}, "minor-faults": {unix.PERF_TYPE_SOFTWARE, unix.PERF_COUNT_SW_PAGE_FAULTS_MIN},
-		"major-faults": {unix.PERF_TYPE_SOFTWARE, unix.PERF_COUNT_SW_PAGE_FAULTS_MAJ}, "alignment-faults": {unix.PERF_TYPE_SOFTWARE, unix.PERF_COUNT_SW_ALIGNMENT_FAULTS},
+		"major-faults":     {unix.PERF_TYPE_SOFTWARE, unix.PERF_COUNT_SW_PAGE_FAULTS_MAJ},
+		"alignment-faults": {unix.PERF_TYPE_SOFTWARE, unix.PERF_COUNT_SW_ALIGNMENT_FAULTS},
 		"emulation-faults": {unix.PERF_TYPE_SOFTWARE, unix.PERF_COUNT_SW_EMULATION_FAULTS}, "cgroup-switches": {unix.PERF_TYPE_SOFTWARE, 11},
 		"cpu-cycles": {unix.PERF_TYPE_HARDWARE, unix.PERF_COUNT_HW_CPU_CYCLES}, "instructions": {unix.PERF_TYPE_HARDWARE, unix.PERF_COUNT_HW_INSTRUCTIONS},
-		"cache-references": {unix.PERF_TYPE_HARDWARE, unix.PERF_COUNT_HW_CACHE_REFERENCES}, "cache-misses": {unix.PERF_TYPE_HARDWARE, unix.PERF_COUNT_HW_CACHE_MISSES},
-		"branch-instructions": {unix.PERF_TYPE_HARDWARE, unix.PERF_COUNT_HW_BRANCH_INSTRUCTIONS}, "branch-misses": {unix.PERF_TYPE_HARDWARE, unix.PERF_COUNT_HW_BRANCH_MISSES},
-		"bus-cycles": {unix.PERF_TYPE_HARDWARE, unix.PERF_COUNT_HW_BUS_CYCLES}, "ref-cycles": {unix.PERF_TYPE_HARDWARE, unix.PERF_COUNT_HW_REF_CPU_CYCLES},
+		"cache-references":    {unix.PERF_TYPE_HARDWARE, unix.PERF_COUNT_HW_CACHE_REFERENCES},
+		"cache-misses":        {unix.PERF_TYPE_HARDWARE, unix.PERF_COUNT_HW_CACHE_MISSES},
+		"branch-instructions": {unix.PERF_TYPE_HARDWARE, unix.PERF_COUNT_HW_BRANCH_INSTRUCTIONS},
+		"branch-misses":       {unix.PERF_TYPE_HARDWARE, unix.PERF_COUNT_HW_BRANCH_MISSES},
+		"bus-cycles":          {unix.PERF_TYPE_HARDWARE, unix.PERF_COUNT_HW_BUS_CYCLES}, "ref-cycles": {unix.PERF_TYPE_HARDWARE, unix.PERF_COUNT_HW_REF_CPU_CYCLES},
 		"stalled-cycles-frontend": {unix.PERF_TYPE_HARDWARE, unix.PERF_COUNT_HW_STALLED_CYCLES_FRONTEND},
 		"stalled-cycles-backend":  {unix.PERF_TYPE_HARDWARE, unix.PERF_COUNT_HW_STALLED_CYCLES_BACKEND},
 	} {

@@ -74,7 +74,9 @@ func TestAProbeTellsAMissingRightFromAMissingHook(t *testing.T) {
 		}, lost...)
 		return missing
 	}
-	names := []string{"xdp", "raw_tp", "tp_btf", "iter", "uprobe", "uprobe.multi", "cgroup/connect4", "cgroup_skb/egress", "sk_lookup", "raw_tp.w", "flow_dissector", "netfilter"}
+	names := []string{
+		"xdp", "raw_tp", "tp_btf", "iter", "uprobe", "uprobe.multi", "cgroup/connect4", "cgroup_skb/egress", "sk_lookup", "raw_tp.w", "flow_dissector", "netfilter",
+	}
 	for sentence, tc := range map[string]struct {
 		lost []int
 		want map[string][]rights.Capability
@@ -83,7 +85,8 @@ func TestAProbeTellsAMissingRightFromAMissingHook(t *testing.T) {
 		"CAP_SYS_ADMIN for all": {[]int{unix.CAP_BPF, unix.CAP_NET_ADMIN, unix.CAP_PERFMON}, map[string][]rights.Capability{}},
 		"all but CAP_SYS_ADMIN": {[]int{unix.CAP_SYS_ADMIN}, map[string][]rights.Capability{"uprobe": {rights.SysAdmin}}},
 		"without CAP_PERFMON also": {[]int{unix.CAP_SYS_ADMIN, unix.CAP_PERFMON}, map[string][]rights.Capability{
-			"uprobe": {rights.SysAdmin, rights.Perfmon}, "uprobe.multi": {rights.Perfmon}, "raw_tp": {rights.Perfmon}, "tp_btf": {rights.Perfmon}, "iter": {rights.Perfmon},
+			"uprobe": {rights.SysAdmin, rights.Perfmon}, "uprobe.multi": {rights.Perfmon}, "raw_tp": {rights.Perfmon}, "tp_btf": {rights.Perfmon},
+			"iter":     {rights.Perfmon},
 			"raw_tp.w": {rights.Perfmon}}},
 		"without CAP_NET_ADMIN also": {[]int{unix.CAP_SYS_ADMIN, unix.CAP_NET_ADMIN}, map[string][]rights.Capability{
 			"uprobe": {rights.SysAdmin}, "xdp": {rights.NetAdmin}, "cgroup/connect4": {rights.NetAdmin}, "cgroup_skb/egress": {rights.NetAdmin},

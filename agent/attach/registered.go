@@ -45,7 +45,8 @@ func Registered(a plan.Attachment, host Host) (programs map[int32]ebpf.ProgramID
 		programs, err = registered(a)
 		return err
 	})
-	temporary := errors.Is(err, netlink.ErrDumpInterrupted) || errors.Is(err, unix.EAGAIN) || errors.Is(err, unix.ENOBUFS) || errors.Is(err, unix.EMFILE) || errors.Is(err, ErrTarget)
+	temporary := errors.Is(err, netlink.ErrDumpInterrupted) || errors.Is(err, unix.EAGAIN) || errors.Is(err, unix.ENOBUFS) || errors.Is(err, unix.EMFILE) ||
+		errors.Is(err, ErrTarget)
 	if err != nil && !temporary {
 		host.Netfilter.silent.Store(true)
 	}

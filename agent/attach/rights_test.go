@@ -89,7 +89,9 @@ func TestWhatEachHookTakes(t *testing.T) {
 		"kprobe":         {[]int{unix.CAP_NET_ADMIN}, []int{unix.CAP_SYS_ADMIN}, "CAP_SYS_ADMIN", plan.Target{Function: "security_task_getpgid"}},
 		"fentry":         {tracing, []int{unix.CAP_SYS_ADMIN, unix.CAP_PERFMON}, "CAP_PERFMON", plan.Target{Function: "security_task_getpgid"}},
 		"lsm":            {tracing, []int{unix.CAP_SYS_ADMIN, unix.CAP_PERFMON}, "CAP_PERFMON", plan.Target{Function: "task_getpgid"}},
-		"netfilter":      {network, []int{unix.CAP_SYS_ADMIN, unix.CAP_NET_ADMIN}, "CAP_NET_ADMIN", plan.Target{Netfilter: v1alpha1.Netfilter{Family: "IPv4", Hook: "LocalIn"}}},
+		"netfilter": {network, []int{unix.CAP_SYS_ADMIN, unix.CAP_NET_ADMIN}, "CAP_NET_ADMIN", plan.Target{
+			Netfilter: v1alpha1.Netfilter{Family: "IPv4", Hook: "LocalIn"},
+		}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			h := row(t, name)
@@ -119,7 +121,9 @@ func TestWhatEachHookTakes(t *testing.T) {
 			case name == "perf_event" && err != nil:
 				// Kernels of Debian deny it so where kernel.perf_event_paranoid is 3.
 				for _, denied := range []error{err, probed} {
-					if denied == nil || !strings.Contains(denied.Error(), "where kernel.perf_event_paranoid is above 2: permission denied: this process lacks CAP_SYS_ADMIN; grant it") || !errors.As(denied, new(*rights.Error)) {
+					if denied == nil ||
+						!strings.Contains(denied.Error(), "where kernel.perf_event_paranoid is above 2: permission denied: this process lacks CAP_SYS_ADMIN; grant it") ||
+						!errors.As(denied, new(*rights.Error)) {
 						t.Errorf("without CAP_SYS_ADMIN: %v", denied)
 					}
 				}
@@ -180,7 +184,8 @@ func TestWhatASeccompFilterMayDenyIsNotSaidToBeForbidden(t *testing.T) {
 		denied <- err
 	}()
 	err := <-denied
-	if errors.As(err, &lacks) && lacks.Forbidden || !errors.As(err, new(*rights.Error)) || !strings.Contains(err.Error(), "or the seccomp filter of this process (Seccomp: 2 in /proc/") {
+	if errors.As(err, &lacks) && lacks.Forbidden || !errors.As(err, new(*rights.Error)) ||
+		!strings.Contains(err.Error(), "or the seccomp filter of this process (Seccomp: 2 in /proc/") {
 		t.Errorf("Probe = %v", err)
 	}
 }

@@ -30,7 +30,8 @@ const (
 )
 
 // errTooLarge: the binary is beyond a bound.
-var errTooLarge = errors.New("its symbols are too many to be looked up here; strip it of debugging symbols, or name the offset in the file in place of a symbol")
+var errTooLarge = errors.New("its symbols are too many to be looked up here; strip it of debugging symbols, " +
+	"or name the offset in the file in place of a symbol")
 
 // boundedReader fails once more was read than is left.
 type boundedReader struct {
@@ -178,7 +179,8 @@ func addressesIn(body io.ReaderAt, chosen plan.Symbols) ([]uint64, error) {
 			}
 			c.found[inFile(file, s.Value)] = true
 			if len(c.found) > c.limit {
-				return fmt.Errorf("more than %d functions are chosen; name fewer, exclude some, or raise binary.symbols.limit, which is at most %d", c.limit, v1alpha1.MaxFunctions)
+				return fmt.Errorf("more than %d functions are chosen; name fewer, exclude some, or raise binary.symbols.limit, which is at most %d",
+					c.limit, v1alpha1.MaxFunctions)
 			}
 			return nil
 		})

@@ -90,7 +90,9 @@ func TestManySymbolsOfOneLongNameTakeNoMemory(t *testing.T) {
 		}
 	}
 	const headers = 64
-	header := elf.Header64{Type: uint16(elf.ET_DYN), Machine: uint16(elf.EM_X86_64), Version: 1, Shoff: headers, Ehsize: headers, Shentsize: 64, Shnum: 3, Shstrndx: 2}
+	header := elf.Header64{
+		Type: uint16(elf.ET_DYN), Machine: uint16(elf.EM_X86_64), Version: 1, Shoff: headers, Ehsize: headers, Shentsize: 64, Shnum: 3, Shstrndx: 2,
+	}
 	copy(header.Ident[:], elf.ELFMAG+string([]byte{byte(elf.ELFCLASS64), byte(elf.ELFDATA2LSB), byte(elf.EV_CURRENT)}))
 	const begin = headers + 3*64
 	var body bytes.Buffer

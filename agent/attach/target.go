@@ -110,7 +110,8 @@ func (p *heldTarget) answers(root *os.File, of process.Process) error {
 		if is, err := of.IsMountedOutside(own.Dev); is || err != nil {
 			return err
 		}
-	case unix.EXT4_SUPER_MAGIC, unix.XFS_SUPER_MAGIC, unix.BTRFS_SUPER_MAGIC, unix.TMPFS_MAGIC, unix.F2FS_SUPER_MAGIC, unix.SQUASHFS_MAGIC, unix.EROFS_SUPER_MAGIC_V1, zfsMagic:
+	case unix.EXT4_SUPER_MAGIC, unix.XFS_SUPER_MAGIC, unix.BTRFS_SUPER_MAGIC, unix.TMPFS_MAGIC, unix.F2FS_SUPER_MAGIC, unix.SQUASHFS_MAGIC,
+		unix.EROFS_SUPER_MAGIC_V1, zfsMagic:
 		return nil
 	}
 	return errors.New("its file system may not answer: probes take files of the container's image, and of disks of the node")
@@ -176,7 +177,8 @@ func (host Host) holdTarget(h hook.Hook, a plan.Attachment) (*heldTarget, error)
 	switch h.Shape {
 	case hook.Cgroup:
 		if host.CgroupRoot == "" {
-			return nil, fmt.Errorf("find cgroup %s: no cgroup2 file system is mounted here; mount one (mount -t cgroup2 none /sys/fs/cgroup/unified) or name its mount point", a.Cgroup)
+			return nil, fmt.Errorf("find cgroup %s: no cgroup2 file system is mounted here; "+
+				"mount one (mount -t cgroup2 none /sys/fs/cgroup/unified) or name its mount point", a.Cgroup)
 		}
 		path, root, check = cgroupPath(host.CgroupRoot, a.Cgroup), "", isDirectory
 	case hook.NetworkNamespace:

@@ -54,7 +54,8 @@ func rawTracepoint(h hook.Hook, r Request) (kernel.Held, error) {
 		return nil, err
 	case h.ProgramType == ebpf.RawTracepointWritable:
 		// __bpf_probe_register of kernel/trace/bpf_trace.c compares what the program accesses.
-		return nil, lackingPart(h, fmt.Sprintf("lets no program write to tracepoint %s, or fewer bytes than this one accesses; name a writable tracepoint, such as bpf_test_finish", name), err)
+		return nil, lackingPart(h,
+			fmt.Sprintf("lets no program write to tracepoint %s, or fewer bytes than this one accesses; name a writable tracepoint, such as bpf_test_finish", name), err)
 	}
 	return nil, lackingPart(h, fmt.Sprintf("gives tracepoint %s %s than this program reads; build it for fewer, or as tp_btf, whose arguments the verifier checks",
 		name, fewerArguments(name)), err)

@@ -28,9 +28,13 @@ func TestATracepointSaysWhyItTakesNoProgram(t *testing.T) {
 		want  error
 		says  string
 	}{
-		"an argument too many":       {"raw_tp", "sys_enter", 24, ebpf.ErrNotSupported, "gives tracepoint sys_enter 2 arguments, which is fewer than this program reads"},
-		"every argument":             {"raw_tp", "sys_enter", 16, nil, ""},
-		"beyond the record":          {"tracepoint", "syscalls/sys_enter_getpgid", 72, ebpf.ErrNotSupported, "has a shorter record for tracepoint syscalls/sys_enter_getpgid"},
+		"an argument too many": {
+			"raw_tp", "sys_enter", 24, ebpf.ErrNotSupported, "gives tracepoint sys_enter 2 arguments, which is fewer than this program reads",
+		},
+		"every argument": {"raw_tp", "sys_enter", 16, nil, ""},
+		"beyond the record": {
+			"tracepoint", "syscalls/sys_enter_getpgid", 72, ebpf.ErrNotSupported, "has a shorter record for tracepoint syscalls/sys_enter_getpgid",
+		},
 		"the whole record":           {"tracepoint", "syscalls/sys_enter_getpgid", 24, nil, ""},
 		"a misspelled raw one":       {"raw_tp", "sys_entr", 8, attach.ErrTarget, "the kernel has no tracepoint sys_entr; near it are sys_enter"},
 		"a misspelled one":           {"tracepoint", "syscalls/sys_enter_getpgi", 24, attach.ErrTarget, "near it are syscalls/sys_enter_getpgid"},

@@ -49,7 +49,8 @@ func putSpec(specs *ebpf.Map, id uint32, arguments usdt.Spec) error {
 		return fmt.Errorf("write arguments of the probe: %w", err)
 	}
 	if uint32(len(value)) != specs.ValueSize() {
-		return fmt.Errorf("write arguments of the probe: values of map %s have %d bytes, and not the %d of libbpf's usdt.bpf.h", usdt.SpecsMap, specs.ValueSize(), len(value))
+		return fmt.Errorf("write arguments of the probe: values of map %s have %d bytes, and not the %d of libbpf's usdt.bpf.h",
+			usdt.SpecsMap, specs.ValueSize(), len(value))
 	}
 	if err := specs.Put(id, value); err != nil {
 		return fmt.Errorf("write arguments of the probe: %w", err)

@@ -103,7 +103,8 @@ func returnsOnStack(path string) error {
 		bounded := &boundedReader{body, maxSymbolBytes}
 		_, err := buildinfo.Read(bounded)
 		f, elfErr := readBinary(body)
-		if err == nil || bounded.left < 0 || elfErr == nil && slices.ContainsFunc(f.Sections, func(s *elf.Section) bool { return s.Name == ".gopclntab" || s.Name == ".go.buildinfo" }) {
+		if err == nil || bounded.left < 0 ||
+			elfErr == nil && slices.ContainsFunc(f.Sections, func(s *elf.Section) bool { return s.Name == ".gopclntab" || s.Name == ".go.buildinfo" }) {
 			return errors.New("the binary is a Go program, which a return probe crashes; attach a uprobe")
 		}
 		return nil
@@ -123,7 +124,8 @@ func isUnwound(path string) error {
 		if file.Section(".gcc_except_table") == nil || strings.HasPrefix(soname(file), "libc.so.") {
 			return nil
 		}
-		return errors.New("exceptions pass through its functions, which a return probe has abort the process, also those of other namespaces that run the same file; " +
+		return errors.New("exceptions pass through its functions, which a return probe has abort the process, " +
+			"also those of other namespaces that run the same file; " +
 			"attach a uprobe, or use a " + v1alpha1.KindClusterBpfApplication)
 	})
 }
@@ -156,7 +158,8 @@ func soname(file *elf.File) string {
 // reachable fails where the process of the attachment cannot be found.
 func reachable(a plan.Attachment) error {
 	if a.PID != 0 && !seesNodesPIDs() {
-		return fmt.Errorf("find process %d: this agent is in a PID namespace of its own, where it is nobody or another; run it in the node's (hostPID, agent.hostPID of the chart) or leave out pid", a.PID)
+		return fmt.Errorf("find process %d: this agent is in a PID namespace of its own, where it is nobody or another; run it in the node's (hostPID, "+
+			"agent.hostPID of the chart) or leave out pid", a.PID)
 	}
 	return nil
 }

@@ -29,7 +29,8 @@ func (e *DriverError) Error() string {
 	if errors.Is(e.Err, unix.EOPNOTSUPP) || errors.Is(e.Err, link.ErrNotSupported) {
 		return "the driver runs no XDP programs"
 	}
-	return fmt.Sprintf("the driver does not run the program at MTU %d: lower the MTU, build the program as SEC(\"xdp.frags\"), or turn off offloads that exclude XDP (ethtool -k): %v", e.MTU, e.Err)
+	return fmt.Sprintf("the driver does not run the program at MTU %d: lower the MTU, build the program as SEC(\"xdp.frags\"), "+
+		"or turn off offloads that exclude XDP (ethtool -k): %v", e.MTU, e.Err)
 }
 
 // Unwrap returns the kernel's error.
@@ -70,7 +71,8 @@ func (r Request) attachXDPAs(mode link.XDPAttachFlags) (link.Link, error) {
 	case err == nil:
 		return l, nil
 	case errors.Is(err, unix.EBUSY), errors.Is(err, unix.EEXIST):
-		return nil, fmt.Errorf("the interface, or a bond that it is a member of, holds an XDP program that is not Skep's; detach it (bpftool net, ip link set dev %s xdp off): %w", r.Attachment.Interface, err)
+		return nil, fmt.Errorf("the interface, or a bond that it is a member of, holds an XDP program that is not Skep's; detach it (bpftool net, "+
+			"ip link set dev %s xdp off): %w", r.Attachment.Interface, err)
 	case errors.Is(err, unix.ENODEV), errors.Is(err, unix.EINVAL) && gone(device.Index):
 		return nil, errors.Join(ErrTarget, err)
 	case mode == link.XDPDriverMode && !errors.Is(err, unix.EPERM) && !errors.Is(err, unix.ENOMEM):

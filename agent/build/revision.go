@@ -88,7 +88,8 @@ func take(p *kernel.Prepared, name string, lent kernel.Lent, files *objects.Cach
 
 // Revision reads an object, prepares it and loads it. It runs beside the loop:
 // until its turn comes, a load holds no more of its object than the digest.
-func Revision(o intent.Opened, files *objects.Cache, profile *v1alpha1.KernelProfile, from From, lacks kernel.Lacks, types *btf.Cache) (*LoadedRevision, error) {
+func Revision(o intent.Opened, files *objects.Cache, profile *v1alpha1.KernelProfile, from From, lacks kernel.Lacks,
+	types *btf.Cache) (*LoadedRevision, error) {
 	object, prepared, err := read(o, files)
 	if err != nil {
 		return nil, err

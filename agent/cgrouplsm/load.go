@@ -46,7 +46,8 @@ func Load(spec *ebpf.ProgramSpec, maps map[string]*ebpf.Map, cache *btf.Cache) (
 		return nil, fmt.Errorf("load %s: it has no instructions", spec.Name)
 	}
 	if spec.ByteOrder != nil && spec.ByteOrder != native() {
-		return nil, fmt.Errorf("load %s: it is for processors of another byte order (%s); compile the object with -target bpf on one like this", spec.Name, spec.ByteOrder)
+		return nil, fmt.Errorf("load %s: it is for processors of another byte order (%s); compile the object with -target bpf on one like this",
+			spec.Name, spec.ByteOrder)
 	}
 	if cache == nil {
 		cache = btf.NewCache()

@@ -66,7 +66,8 @@ func objectName(name string) string {
 func (a *attributesOfLoad) describe(types *btf.Handle, functions, lines []byte) {
 	a.typesFD = uint32(types.FD())
 	if len(functions) > 0 {
-		a.functionSize, a.functionCount, a.functions = btf.FuncInfoSize, uint32(len(functions))/btf.FuncInfoSize, unsafe.Pointer(&functions[0]) //nolint:gosec // as above
+		a.functionSize, a.functionCount = btf.FuncInfoSize, uint32(len(functions))/btf.FuncInfoSize
+		a.functions = unsafe.Pointer(&functions[0]) //nolint:gosec // as above
 	}
 	if len(lines) > 0 {
 		a.lineSize, a.lineCount, a.lines = btf.LineInfoSize, uint32(len(lines))/btf.LineInfoSize, unsafe.Pointer(&lines[0]) //nolint:gosec // as above

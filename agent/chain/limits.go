@@ -134,19 +134,22 @@ func rejectLicense(members, closed, needy []Member) error {
 	for _, m := range needy {
 		if !m.Facts.GPLCompatible {
 			return &Rejection{Member: m.Key, Limit: LimitLicense,
-				Reason: fmt.Sprintf("its licence %q is not GPL compatible, and it calls %s, which the kernel gives only to such programs", m.Facts.License, strings.Join(m.Facts.GPLOnly, ", ")),
-				Fix:    "declare a GPL compatible licence in the object, or do without the call"}
+				Reason: fmt.Sprintf("its licence %q is not GPL compatible, and it calls %s, which the kernel gives only to such programs",
+					m.Facts.License, strings.Join(m.Facts.GPLOnly, ", ")),
+				Fix: "declare a GPL compatible licence in the object, or do without the call"}
 		}
 	}
 	latest := newcomer(members)
 	if latest.Facts.GPLCompatible {
 		return &Rejection{Member: latest.Key, Limit: LimitLicense,
-			Reason: fmt.Sprintf("%s calls %s, which needs every member of the chain to be GPL compatible, and %s has licence %q", quoteKey(latest, needy[0]), strings.Join(needy[0].Facts.GPLOnly, ", "), nameOf(latest, closed[0]), closed[0].Facts.License),
-			Fix:    "do without the call, or attach to another interface"}
+			Reason: fmt.Sprintf("%s calls %s, which needs every member of the chain to be GPL compatible, and %s has licence %q",
+				quoteKey(latest, needy[0]), strings.Join(needy[0].Facts.GPLOnly, ", "), nameOf(latest, closed[0]), closed[0].Facts.License),
+			Fix: "do without the call, or attach to another interface"}
 	}
 	return &Rejection{Member: latest.Key, Limit: LimitLicense,
-		Reason: fmt.Sprintf("its licence %q is not GPL compatible, and %s of the same chain calls %s, which needs every member to be", latest.Facts.License, nameOf(latest, needy[0]), strings.Join(needy[0].Facts.GPLOnly, ", ")),
-		Fix:    "declare a GPL compatible licence in the object, or attach to another interface"}
+		Reason: fmt.Sprintf("its licence %q is not GPL compatible, and %s of the same chain calls %s, which needs every member to be",
+			latest.Facts.License, nameOf(latest, needy[0]), strings.Join(needy[0].Facts.GPLOnly, ", ")),
+		Fix: "declare a GPL compatible licence in the object, or attach to another interface"}
 }
 
 func quoteKey(subject, m Member) string {
@@ -187,8 +190,9 @@ func checkFrags(members []Member) error {
 	}
 	latest := newcomer(members)
 	return &Rejection{Member: latest.Key, Limit: LimitFrags,
-		Reason: fmt.Sprintf("%s takes packets of several buffers and makes tail calls, so all members must take such packets, and %s does not", nameOf(latest, *tail), nameOf(latest, *unaware)),
-		Fix:    `put all programs into section "xdp.frags", or none`}
+		Reason: fmt.Sprintf("%s takes packets of several buffers and makes tail calls, so all members must take such packets, and %s does not",
+			nameOf(latest, *tail), nameOf(latest, *unaware)),
+		Fix: `put all programs into section "xdp.frags", or none`}
 }
 
 func usesProgArray(m *Member) bool {

@@ -119,8 +119,9 @@ func TestLinkRefusesLicencesThatDoNotGoTogether(t *testing.T) {
 		"a new closed program beside one that needs the GPL": {
 			members: both(verdict(t, "a", closed, newcomer), verdict(t, "b", needing("bpf_trace_printk", "bpf_ktime_get_ns"))),
 			want: chain.Rejection{Member: "a", Limit: chain.LimitLicense,
-				Reason: `its licence "Proprietary" is not GPL compatible, and "b" of the same chain calls bpf_trace_printk, bpf_ktime_get_ns, which needs every member to be`,
-				Fix:    "declare a GPL compatible licence in the object, or attach to another interface"},
+				Reason: `its licence "Proprietary" is not GPL compatible, and "b" of the same chain calls bpf_trace_printk, bpf_ktime_get_ns, ` +
+					`which needs every member to be`,
+				Fix: "declare a GPL compatible licence in the object, or attach to another interface"},
 		},
 		"a new program that needs the GPL beside a closed one": {
 			members: both(verdict(t, "a", needing("bpf_trace_printk"), newcomer), verdict(t, "b", closed)),
@@ -194,12 +195,14 @@ func TestLinkReportsMistakesOfItsCaller(t *testing.T) {
 		members []chain.Member
 		want    string
 	}{
-		"no members":             {nil, "it has no members"},
-		"an empty key":           {[]chain.Member{member(t, "", "xdp_pass")}, `member ""`},
-		"one key twice":          {[]chain.Member{member(t, "a", "xdp_pass"), member(t, "a", "xdp_void")}, `member "a" stands twice`},
-		"a program that is not":  {[]chain.Member{member(t, "a", "xdp_pass", func(_ testing.TB, m *chain.Member) { m.Program = "other" })}, `no program "other"`},
-		"no object":              {[]chain.Member{{Key: "a", Program: "other"}}, `no program "other"`},
-		"two objects of one app": {[]chain.Member{member(t, "a", "xdp_pass", of("app")), member(t, "b", "xdp_void", of("app"))}, `application "app" comes with two objects`},
+		"no members":            {nil, "it has no members"},
+		"an empty key":          {[]chain.Member{member(t, "", "xdp_pass")}, `member ""`},
+		"one key twice":         {[]chain.Member{member(t, "a", "xdp_pass"), member(t, "a", "xdp_void")}, `member "a" stands twice`},
+		"a program that is not": {[]chain.Member{member(t, "a", "xdp_pass", func(_ testing.TB, m *chain.Member) { m.Program = "other" })}, `no program "other"`},
+		"no object":             {[]chain.Member{{Key: "a", Program: "other"}}, `no program "other"`},
+		"two objects of one app": {
+			[]chain.Member{member(t, "a", "xdp_pass", of("app")), member(t, "b", "xdp_void", of("app"))}, `application "app" comes with two objects`,
+		},
 		"facts of another object": {[]chain.Member{member(t, "a", "xdp_pass", func(_ testing.TB, m *chain.Member) { m.Facts.License = "MIT" })},
 			`its facts name licence "MIT"`},
 		"no instructions": {[]chain.Member{member(t, "a", "xdp_pass", func(_ testing.TB, m *chain.Member) { m.Object.Programs["xdp_pass"].Instructions = nil })},

@@ -168,7 +168,10 @@ func (r *Round) parts(members []plan.Member, suspect string) ([]build.Part, erro
 	for i, m := range members {
 		o := r.decisions.IntentOf(m.UID, m.Revision)
 		if o == nil {
-			return nil, &build.MemberError{UID: m.UID, Err: fmt.Errorf("link chain: the interface runs program %s of %s, whose intent this node has lost; send it again, or unload it", m.Program, m.Identity)}
+			return nil, &build.MemberError{
+				UID: m.UID,
+				Err: fmt.Errorf("link chain: the interface runs program %s of %s, whose intent this node has lost; send it again, or unload it", m.Program, m.Identity),
+			}
 		}
 		if err := r.decisions.LostLately(m.UID); err != nil {
 			return nil, &build.MemberError{UID: m.UID, Err: err}

@@ -76,7 +76,8 @@ func (b Band) place(priority int32, before, after []uint16, own, taken map[uint1
 
 // makeRoom moves the nearest neighbours on one side away: as many as there are up to the first
 // free pref, each to the place of the next.
-func makeRoom(side []uint16, end uint16, next func(from, to uint16, taken map[uint16]bool) (uint16, bool), taken map[uint16]bool) (moves []move, room uint16, ok bool) {
+func makeRoom(side []uint16, end uint16, next func(from, to uint16, taken map[uint16]bool) (uint16, bool),
+	taken map[uint16]bool) (moves []move, room uint16, ok bool) {
 	for i, at := range side {
 		limit := end
 		if i+1 < len(side) {

@@ -33,9 +33,11 @@ func TestPlacesOfFilters(t *testing.T) {
 		"its own pref is free":                                       {band: forTC, priority: 500, own: []uint16{17000}, pref: 17000},
 		"the neighbour behind makes room": {band: forTC, priority: 500, before: []uint16{17000}, after: []uint16{17001}, pref: 17001,
 			moves: []move{{17001, 17002}}},
-		"so do all up to the first free pref, the last one first": {band: forTC, priority: 500, before: []uint16{17000}, after: []uint16{17001, 17002, 17004}, others: []uint16{17003}, pref: 17001,
+		"so do all up to the first free pref, the last one " +
+			"first": {band: forTC, priority: 500, before: []uint16{17000}, after: []uint16{17001, 17002, 17004}, others: []uint16{17003}, pref: 17001,
 			moves: []move{{17004, 17005}, {17002, 17004}, {17001, 17002}}},
-		"no neighbour takes the pref that is being given up": {band: forTC, priority: 500, before: []uint16{17000}, after: []uint16{17001}, own: []uint16{17002}, pref: 17001,
+		"no neighbour takes the pref that is being given " +
+			"up": {band: forTC, priority: 500, before: []uint16{17000}, after: []uint16{17001}, own: []uint16{17002}, pref: 17001,
 			moves: []move{{17001, 17003}}},
 		"where there is no room behind, neighbours move ahead": {band: forTC, priority: 500, before: []uint16{32760}, after: span(32761, 32767), pref: 32760,
 			moves: []move{{32760, 32759}}},

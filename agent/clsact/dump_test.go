@@ -52,7 +52,8 @@ func TestFiltersOfOthersThatAreAlikeAreReadAsOne(t *testing.T) {
 		all[i].handle = 0
 	}
 	// The kernel lists each pref, too.
-	if diff := cmp.Diff([]entry{{place{pref: 7}, 0}, {place{pref: 7}, id}, {place{pref: 2007}, 0}, {place{pref: 2007}, id}}, all, cmp.AllowUnexported(entry{}, place{})); diff != "" {
+	if diff := cmp.Diff([]entry{{place{pref: 7}, 0}, {place{pref: 7}, id}, {place{pref: 2007}, 0}, {place{pref: 2007}, id}}, all,
+		cmp.AllowUnexported(entry{}, place{})); diff != "" {
 		t.Error(diff)
 	}
 	table.Owner = func(is ebpf.ProgramID) (Owner, bool) { return Owner{}, is == id }

@@ -162,7 +162,8 @@ func (f *Filter) put(how func(netlink.Filter) error, pref uint16, handle uint32,
 	is.places[place{pref: pref, handle: handle}], is.isFresh = true, false
 	switch err := f.table.within(f.side.Device, func() error { return how(one) }); {
 	case errors.Is(err, unix.EOPNOTSUPP):
-		return fmt.Errorf("add filter: the %s filters of the interface are a block that it shares with others (tc qdisc show); attach to another interface: %w", f.side, err)
+		return fmt.Errorf("add filter: the %s filters of the interface are a block that it shares with others (tc qdisc show); attach to another interface: %w",
+			f.side, err)
 	case errors.Is(err, unix.ENOENT):
 		return fmt.Errorf("add filter: the kernel has no classifier for BPF programs (cls_bpf): %w: %w", ebpf.ErrNotSupported, err)
 	case err != nil:

@@ -191,7 +191,8 @@ func hasFacts(t *testing.T, when string, f *Filter, want Facts) {
 // may not have read so many in time.
 func isCut(t *testing.T, when string, err error) {
 	t.Helper()
-	const want = "read ingress filters of eth0 in pod team-a/web: there are more than 2048, which is the limit of what is read; delete those that the pod does not need (tc filter del ingress dev eth0)"
+	const want = "read ingress filters of eth0 in pod team-a/web: there are more than 2048, which is the limit of what is read; " +
+		"delete those that the pod does not need (tc filter del ingress dev eth0)"
 	if cut := new(PartialError); !errors.As(err, &cut) || cut.Limit != 0 && !strings.Contains(err.Error(), want) {
 		t.Errorf("%s: %v, not %q", when, err, want)
 	}
@@ -300,7 +301,9 @@ func TestAFloodIsReadAgainEverMoreSlowly(t *testing.T) {
 	for pref := range uint16(100) {
 		for _, egress := range []bool{false, true} {
 			s := Side{f.eth0, egress}
-			if err := netlink.FilterDel(&netlink.BpfFilter{FilterAttrs: netlink.FilterAttrs{LinkIndex: s.Device.Index, Parent: s.parent(), Priority: pref + 1, Protocol: unix.ETH_P_ALL}}); err != nil {
+			if err := netlink.FilterDel(&netlink.BpfFilter{
+				FilterAttrs: netlink.FilterAttrs{LinkIndex: s.Device.Index, Parent: s.parent(), Priority: pref + 1, Protocol: unix.ETH_P_ALL},
+			}); err != nil {
 				t.Fatal(err)
 			}
 		}

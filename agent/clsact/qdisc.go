@@ -1,6 +1,7 @@
 package clsact
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -59,7 +60,8 @@ func (t *Table) fits(s Side) error {
 	}
 	kind, err := t.kindOf(s.Device)
 	if err == nil && kind != "clsact" {
-		err = fmt.Errorf("the interface has a qdisc %s of somebody else, which has no place for egress filters; replace it with clsact (tc qdisc), or attach to another interface", kind)
+		err = fmt.Errorf("the interface has a qdisc %s of somebody else, which has no place for egress filters; replace it with clsact (tc qdisc), "+
+			"or attach to another interface", kind)
 	}
 	return err
 }
@@ -75,19 +77,8 @@ func (t *Table) kindOf(d plan.Device) (kind string, err error) {
 			return t.partial(d, "qdiscs", "tc qdisc del", 0)
 		}
 		err := rtnl.List(request, unix.RTM_NEWQDISC, limits, func(message []byte) error {
-			if len(message) < nl.SizeofTcMsg {
-				return errMalformed
-			}
-			is := nl.DeserializeTcMsg(message)
-			if int(is.Ifindex) != d.Index || is.Parent != netlink.HANDLE_CLSACT {
-				return nil
-			}
-			attributes, err := nl.ParseRouteAttr(message[nl.SizeofTcMsg:])
-			for _, a := range attributes {
-				if a.Attr.Type == nl.TCA_KIND {
-					kind = unix.ByteSliceToString(a.Value)
-				}
-			}
+			one, err := kindAt(d, message)
+			kind = cmp.Or(one, kind)
 			return err
 		})
 		if cut := new(rtnl.PartialError); errors.As(err, &cut) {
@@ -102,6 +93,25 @@ func (t *Table) kindOf(d plan.Device) (kind string, err error) {
 		return "", fmt.Errorf("look for the qdisc of interface %s: %w", d, err)
 	}
 	return "", nil
+}
+
+// kindAt is the kind of the qdisc that a message describes; empty unless it is in the place of clsact of
+// the interface.
+func kindAt(d plan.Device, message []byte) (kind string, err error) {
+	if len(message) < nl.SizeofTcMsg {
+		return "", errMalformed
+	}
+	is := nl.DeserializeTcMsg(message)
+	if int(is.Ifindex) != d.Index || is.Parent != netlink.HANDLE_CLSACT {
+		return "", nil
+	}
+	attributes, err := nl.ParseRouteAttr(message[nl.SizeofTcMsg:])
+	for _, a := range attributes {
+		if a.Attr.Type == nl.TCA_KIND {
+			kind = unix.ByteSliceToString(a.Value)
+		}
+	}
+	return kind, err
 }
 
 func (t *Table) isNoted(d plan.Device) (bool, error) {

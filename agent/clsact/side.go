@@ -169,11 +169,9 @@ func (t *Table) search(s Side) error {
 			}
 			return err
 		}
-		for first := range is.likely {
-			for pref := first; is.likelyIn != t.looks && pref < min(first+nearby, forTC.last) && time.Now().Before(until); pref++ {
-				if err := try(pref); err != nil {
-					return err
-				}
+		if is.likelyIn != t.looks {
+			if err := is.tryLikely(until, try); err != nil {
+				return err
 			}
 		}
 		is.likelyIn = t.looks
@@ -188,6 +186,18 @@ func (t *Table) search(s Side) error {
 		is.isWhole = is.searched == forTC.last
 		return nil
 	})
+}
+
+// tryLikely tries the prefs behind those where a filter is likely.
+func (is *side) tryLikely(until time.Time, try func(pref uint16) error) error {
+	for first := range is.likely {
+		for pref := first; pref < min(first+nearby, forTC.last) && time.Now().Before(until); pref++ {
+			if err := try(pref); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
 }
 
 // lookUp returns the filters at some places, in the order in which they run, that are of Skep's.

@@ -57,7 +57,8 @@ func TestUnitsArePods(t *testing.T) {
 		byName[c.Name] = c
 	}
 	one, php := byName["nginx.service"], byName["php.service"]
-	if one.PID != nginx || php.PID != worker || one.CgroupPath != "system.slice/nginx.service" || one.Level != 2 || one.Pod.Namespace != "" || one.Pod.NetnsID == 0 {
+	if one.PID != nginx || php.PID != worker || one.CgroupPath != "system.slice/nginx.service" || one.Level != 2 || one.Pod.Namespace != "" ||
+		one.Pod.NetnsID == 0 {
 		t.Errorf("%+v, %+v", one, php)
 	}
 	if root, err := one.Root(); err != nil {
@@ -196,7 +197,10 @@ func TestPathsOfAnotherCgroupNamespaceAreThoseOfTheMount(t *testing.T) {
 func TestTheContainersOwnCgroup(t *testing.T) {
 	for _, tc := range []struct{ in, id, record, want string }{
 		{"/kubepods/besteffort/pod1/abc", "abc", "", "/kubepods/besteffort/pod1/abc"},
-		{"/kubepods.slice/kubepods-pod1.slice/cri-containerd-abc.scope", "abc", "kubepods-pod1.slice:cri-containerd:abc", "/kubepods.slice/kubepods-pod1.slice/cri-containerd-abc.scope"},
+		{
+			"/kubepods.slice/kubepods-pod1.slice/cri-containerd-abc.scope", "abc", "kubepods-pod1.slice:cri-containerd:abc",
+			"/kubepods.slice/kubepods-pod1.slice/cri-containerd-abc.scope",
+		},
 		{"/kubepods.slice/kubepods-pod1.slice/crio-abc.scope/container", "abc", "", "/kubepods.slice/kubepods-pod1.slice/crio-abc.scope"},
 		{"/pod1/evil/abc", "evil", "", "/pod1/evil"},
 		{"/pod1/abc/init.scope", "abc", "", "/pod1/abc"},
@@ -214,7 +218,9 @@ func TestTheContainersOwnCgroup(t *testing.T) {
 			t.Errorf("ownCgroup(%q, %q, %q) = %q, want %q", tc.in, tc.id, tc.record, got, tc.want)
 		}
 	}
-	for name, want := range map[string]bool{"podu-1": true, "kubepods-burstable-podu_1.slice": true, "podu_1.slice": true, "podu-1.slice": false, "u-1": false, "xpodu_1.slice": false, "kubepods": false} {
+	for name, want := range map[string]bool{
+		"podu-1": true, "kubepods-burstable-podu_1.slice": true, "podu_1.slice": true, "podu-1.slice": false, "u-1": false, "xpodu_1.slice": false, "kubepods": false,
+	} {
 		if isPodCgroup(name, "u-1") != want {
 			t.Errorf("isPodCgroup(%q) = %v", name, !want)
 		}

@@ -300,7 +300,8 @@ func (d *daemon) images() {
 	var layer bytes.Buffer
 	w := tar.NewWriter(&layer)
 	for _, file := range []tar.Header{
-		{Name: "pause", Mode: 0o755, Size: int64(len(binary))}, {Name: "first", Mode: 0o755, Size: int64(len(first))}, {Name: "usr/bin/", Mode: 0o755, Typeflag: tar.TypeDir},
+		{Name: "pause", Mode: 0o755, Size: int64(len(binary))}, {Name: "first", Mode: 0o755, Size: int64(len(first))},
+		{Name: "usr/bin/", Mode: 0o755, Typeflag: tar.TypeDir},
 		{Name: "usr/bin/tool", Mode: 0o755, Linkname: "/pause", Typeflag: tar.TypeSymlink},
 	} {
 		err = errors.Join(err, w.WriteHeader(&file))
@@ -327,7 +328,8 @@ func (d *daemon) images() {
 		if err := tarball.WriteToFile(file, must(name.ParseReference(ref)), image); err != nil {
 			d.t.Fatal(err)
 		}
-		out, err := exec.CommandContext(d.t.Context(), filepath.Join(d.bin, "ctr"), "-a", d.socket, "-n", "k8s.io", "images", "import", "--all-platforms", file).CombinedOutput()
+		out, err := exec.CommandContext(d.t.Context(), filepath.Join(d.bin, "ctr"), "-a", d.socket, "-n", "k8s.io", "images", "import", "--all-platforms",
+			file).CombinedOutput()
 		if err != nil {
 			d.t.Fatalf("import image: %v\n%s", err, out)
 		}
@@ -374,7 +376,9 @@ func (d *daemon) create(p *pod, name string, attempt uint32, command ...string) 
 	answer, err := d.CreateContainer(d.t.Context(), &cri.CreateContainerRequest{PodSandboxId: p.sandbox, SandboxConfig: p.config, Config: &cri.ContainerConfig{
 		Metadata: &cri.ContainerMetadata{Name: name, Attempt: attempt}, Image: &cri.ImageSpec{Image: "test.local/work:1"}, Command: command,
 		Labels: map[string]string{"io.kubernetes.pod.namespace": "claimed", "io.kubernetes.pod.name": "claimed", "io.kubernetes.pod.uid": "claimed"},
-		Linux:  &cri.LinuxContainerConfig{SecurityContext: &cri.LinuxContainerSecurityContext{NamespaceOptions: p.config.GetLinux().GetSecurityContext().GetNamespaceOptions()}}}})
+		Linux: &cri.LinuxContainerConfig{SecurityContext: &cri.LinuxContainerSecurityContext{
+			NamespaceOptions: p.config.GetLinux().GetSecurityContext().GetNamespaceOptions(),
+		}}}})
 	if err != nil {
 		d.t.Fatalf("create container: %v", err)
 	}

@@ -111,7 +111,9 @@ func (f *faulty) ContainerStatus(ctx context.Context, q *cri.ContainerStatusRequ
 // newFaulty is a runtime with one good pod, with a container of each name.
 func newFaulty(t testing.TB, names ...string) *faulty {
 	t.Helper()
-	f := &faulty{socket: filepath.Join(t.TempDir(), "s"), sandbox: map[string]*cri.PodSandboxStatusResponse{}, container: map[string]*cri.ContainerStatusResponse{}}
+	f := &faulty{
+		socket: filepath.Join(t.TempDir(), "s"), sandbox: map[string]*cri.PodSandboxStatusResponse{}, container: map[string]*cri.ContainerStatusResponse{},
+	}
 	f.pod("pod", &cri.PodSandboxMetadata{Name: "web", Namespace: "blue", Uid: "u"}, nil, `{"pid": 0}`)
 	for _, name := range names {
 		f.add(name, "pod", fmt.Sprintf(`{"pid": %d, "sandboxID": "pod"}`, spawn(t, name)))
@@ -126,7 +128,9 @@ func (f *faulty) pod(id string, m *cri.PodSandboxMetadata, labels map[string]str
 
 func (f *faulty) add(id, sandbox, info string) {
 	f.containers = append(f.containers, &cri.Container{Id: id, PodSandboxId: sandbox})
-	f.container[id] = &cri.ContainerStatusResponse{Status: &cri.ContainerStatus{Id: id, Metadata: &cri.ContainerMetadata{Name: id}}, Info: map[string]string{"info": info}}
+	f.container[id] = &cri.ContainerStatusResponse{
+		Status: &cri.ContainerStatus{Id: id, Metadata: &cri.ContainerMetadata{Name: id}}, Info: map[string]string{"info": info},
+	}
 }
 
 // serve begins to answer.
@@ -250,7 +254,8 @@ func TestWhatTheKernelDoesNotConfirmIsLeftOut(t *testing.T) {
 		t.Errorf("not left out: %v", want)
 	}
 	// A pod hides from nobody who chooses all of them.
-	if i := slices.IndexFunc(got.Pods(), func(p Pod) bool { return p.SandboxID == "labels" }); i < 0 || got.Pods()[i].Name != "web" || len(got.Pods()[i].Labels) > 0 {
+	if i := slices.IndexFunc(got.Pods(), func(p Pod) bool { return p.SandboxID == "labels" }); i < 0 || got.Pods()[i].Name != "web" ||
+		len(got.Pods()[i].Labels) > 0 {
 		t.Errorf("a pod with labels beyond the bound: %v", got.Pods())
 	}
 	if c, _ := got.Container("good"); c.Pod.CgroupPath != "" || c.Pod.NetnsID == 0 || c.Level != 1 {
@@ -276,9 +281,12 @@ func TestSystemdAndCRIO(t *testing.T) {
 	f.serve(t)
 	s := f.source(t, nil)
 	got := await(t, s, "both containers", has("abc", "def"))
-	for id, want := range map[string]string{"abc": "kubepods.slice/kubepods-pod1_2.slice/cri-containerd-abc.scope", "def": "kubepods.slice/kubepods-pod3_4.slice/crio-def.scope"} {
+	for id, want := range map[string]string{
+		"abc": "kubepods.slice/kubepods-pod1_2.slice/cri-containerd-abc.scope", "def": "kubepods.slice/kubepods-pod3_4.slice/crio-def.scope",
+	} {
 		c, _ := got.Container(id)
-		if c.CgroupPath != want || c.Level != 3 || c.Pod.CgroupPath != filepath.Dir(want) || c.Pod.Level != 2 || c.Pod.CgroupID == 0 || c.Pod.NetnsID == 0 || c.Pod.Sandbox.PID != 0 {
+		if c.CgroupPath != want || c.Level != 3 || c.Pod.CgroupPath != filepath.Dir(want) || c.Pod.Level != 2 || c.Pod.CgroupID == 0 || c.Pod.NetnsID == 0 ||
+			c.Pod.Sandbox.PID != 0 {
 			t.Errorf("%+v", c)
 		}
 	}

@@ -182,7 +182,9 @@ func (d *Decisions) LeaveOut(place plan.Place, uid string, err error) {
 	attachments := d.Want.Applications[i].Attachments
 	for _, a := range attachments {
 		if isThere(a) {
-			out.Links = append(out.Links, report.Unmade{Program: a.Program, Status: report.LinkStatus{Hook: a.Hook, Target: a.Target.String(), State: report.Failed, Error: err.Error()}})
+			out.Links = append(out.Links, report.Unmade{
+				Program: a.Program, Status: report.LinkStatus{Hook: a.Hook, Target: a.Target.String(), State: report.Failed, Error: err.Error()},
+			})
 		}
 	}
 	d.Want.Applications[i].Attachments = slices.DeleteFunc(slices.Clone(attachments), isThere)
@@ -200,7 +202,8 @@ func (d *Decisions) TakeOut(c plan.Chain, lost *build.MemberError) {
 		d.Want.Out = map[plan.Device][]string{}
 	}
 	d.Want.Out[c.Device] = append(d.Want.Out[c.Device], lost.UID)
-	d.blame(lost.UID, c, lost, fmt.Errorf("run in the chain of %s: it is left out, since the chain is to change and cannot be made with it: %w", c.Interface, lost.Err))
+	d.blame(lost.UID, c, lost,
+		fmt.Errorf("run in the chain of %s: it is left out, since the chain is to change and cannot be made with it: %w", c.Interface, lost.Err))
 }
 
 // Leave keeps a chain as it is, and says so to the member that cannot be had,

@@ -62,13 +62,17 @@ func TestEachVerbChangesWhatIsWantedAndTheOutcome(t *testing.T) {
 			want: state{Frozen: true, Refused: true, Pending: true, Unsettled: true, Waits: "it waits"}},
 		"one that is left out of a place runs at the others": {verb: func(d *decide.Decisions) { d.LeaveOut(place, "a", failure) },
 			want: state{Runs: 2, At: []string{"eth1"}, Errs: 1, Links: 1, Tried: true}},
-		"one that is taken out of a chain is to run, and is blamed": {verb: func(d *decide.Decisions) { d.TakeOut(chain, &build.MemberError{UID: "a", Err: failure}) },
+		"one that is taken out of a chain is to run, and is blamed": {verb: func(d *decide.Decisions) {
+			d.TakeOut(chain, &build.MemberError{UID: "a", Err: failure})
+		},
 			want: state{Runs: 2, At: []string{"eth0", "eth1"}, Out: true, Errs: 1, Links: 1, Tried: true}},
 		"a chain that is left as it is blames who was to change": {verb: func(d *decide.Decisions) { d.Leave(chain, nil, failure) },
 			want: state{Runs: 2, At: []string{"eth0", "eth1"}, Left: true, Errs: 1, Links: 1, Tried: true}},
 		"a chain that is awaited blames nobody": {verb: func(d *decide.Decisions) { d.Await(chain, nil, loads.ErrLoading) },
 			want: state{Runs: 2, At: []string{"eth0", "eth1"}, Left: true, Refused: true, Pending: true}},
-		"a chain in the interim has its newcomers wait": {first: true, verb: func(d *decide.Decisions) { d.RunInterim(plan.Chain{Device: plan.Device{Index: 2}}, chain.Members) },
+		"a chain in the interim has its newcomers wait": {first: true, verb: func(d *decide.Decisions) {
+			d.RunInterim(plan.Chain{Device: plan.Device{Index: 2}}, chain.Members)
+		},
 			want: state{Frozen: true, Refused: true, Pending: true, Unsettled: true}},
 	} {
 		t.Run(sentence, func(t *testing.T) {

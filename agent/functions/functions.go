@@ -40,7 +40,8 @@ func (e *MissingError) Error() string {
 	if e.Untraceable {
 		return fmt.Sprintf("the kernel has a function %s and cannot trace it: it is marked notrace, or has several of that name; name a caller of it", e.Name)
 	}
-	return fmt.Sprintf("the kernel has no function %s: it is inlined, of a module that is not loaded, or misspelled; look it up in /proc/kallsyms%s", e.Name, e.Near)
+	return fmt.Sprintf("the kernel has no function %s: it is inlined, of a module that is not loaded, or misspelled; look it up in /proc/kallsyms%s",
+		e.Name, e.Near)
 }
 
 // LimitError says that more functions are chosen than may be.

@@ -69,17 +69,25 @@ func TestFunctionsAreChosen(t *testing.T) {
 		want   []string
 		err    string
 	}{
-		"by name, unseen":                     {traceable, v1alpha1.Functions{Names: []string{"b", "a", "b"}}, []string{"a", "b"}, ""},
-		"by a glob":                           {traceable, v1alpha1.Functions{Names: []string{"tcp_c*"}}, []string{"tcp_close", "tcp_connect"}, ""},
-		"by a name and a glob":                {traceable, v1alpha1.Functions{Names: []string{"udp_sendmsg", "tcp_co*"}}, []string{"tcp_connect", "udp_sendmsg"}, ""},
-		"but for some":                        {traceable, v1alpha1.Functions{Names: []string{"tcp_*"}, Exclude: []string{"tcp_v6_*", "*.isra.*"}}, []string{"tcp_close", "tcp_connect"}, ""},
-		"of a module":                         {traceable, v1alpha1.Functions{Names: []string{"*"}, Module: "nf_conntrack"}, []string{"nf_confirm", "nf_conntrack_in"}, ""},
-		"not those that share a name":         {traceable, v1alpha1.Functions{Names: []string{"do_*"}}, nil, "no function do_*"},
-		"not what is no function":             {traceable, v1alpha1.Functions{Names: []string{"__ftrace*"}}, nil, "no function __ftrace*"},
-		"by a name of another module":         {traceable, v1alpha1.Functions{Names: []string{"tcp_connect"}, Module: "nf_conntrack"}, nil, "no function tcp_connect"},
-		"of the symbols without ftrace":       {"", v1alpha1.Functions{Names: []string{"*"}}, []string{"nf_confirm", "noinstr_function", "tcp_connect"}, ""},
-		"within the limit":                    {traceable, v1alpha1.Functions{Names: []string{"tcp_c*"}, Limit: &two}, []string{"tcp_close", "tcp_connect"}, ""},
-		"not beyond the limit":                {traceable, v1alpha1.Functions{Names: []string{"tcp_*"}, Limit: &two}, nil, "4 functions of this kernel are chosen, and the limit is 2"},
+		"by name, unseen":      {traceable, v1alpha1.Functions{Names: []string{"b", "a", "b"}}, []string{"a", "b"}, ""},
+		"by a glob":            {traceable, v1alpha1.Functions{Names: []string{"tcp_c*"}}, []string{"tcp_close", "tcp_connect"}, ""},
+		"by a name and a glob": {traceable, v1alpha1.Functions{Names: []string{"udp_sendmsg", "tcp_co*"}}, []string{"tcp_connect", "udp_sendmsg"}, ""},
+		"but for some": {
+			traceable, v1alpha1.Functions{Names: []string{"tcp_*"}, Exclude: []string{"tcp_v6_*", "*.isra.*"}}, []string{"tcp_close", "tcp_connect"}, "",
+		},
+		"of a module": {
+			traceable, v1alpha1.Functions{Names: []string{"*"}, Module: "nf_conntrack"}, []string{"nf_confirm", "nf_conntrack_in"}, "",
+		},
+		"not those that share a name": {traceable, v1alpha1.Functions{Names: []string{"do_*"}}, nil, "no function do_*"},
+		"not what is no function":     {traceable, v1alpha1.Functions{Names: []string{"__ftrace*"}}, nil, "no function __ftrace*"},
+		"by a name of another module": {
+			traceable, v1alpha1.Functions{Names: []string{"tcp_connect"}, Module: "nf_conntrack"}, nil, "no function tcp_connect",
+		},
+		"of the symbols without ftrace": {"", v1alpha1.Functions{Names: []string{"*"}}, []string{"nf_confirm", "noinstr_function", "tcp_connect"}, ""},
+		"within the limit":              {traceable, v1alpha1.Functions{Names: []string{"tcp_c*"}, Limit: &two}, []string{"tcp_close", "tcp_connect"}, ""},
+		"not beyond the limit": {
+			traceable, v1alpha1.Functions{Names: []string{"tcp_*"}, Limit: &two}, nil, "4 functions of this kernel are chosen, and the limit is 2",
+		},
 		"not if all are excluded":             {traceable, v1alpha1.Functions{Names: []string{"tcp_conn*"}, Exclude: []string{"tcp_*"}}, nil, "exclude fewer"},
 		"not by a broken pattern":             {traceable, v1alpha1.Functions{Names: []string{"tcp_["}}, nil, `"tcp_[" is not a pattern`},
 		"not by nothing":                      {traceable, v1alpha1.Functions{}, nil, "list functions.names"},

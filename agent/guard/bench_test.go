@@ -22,7 +22,9 @@ const rounds = 1 << 16
 // function is the type information of a function of two arguments.
 func function(name string, linkage btf.FuncLinkage) *btf.Func {
 	number := &btf.Int{Name: "long", Size: 8, Encoding: btf.Signed}
-	return &btf.Func{Name: name, Linkage: linkage, Type: &btf.FuncProto{Return: number, Params: []btf.FuncParam{{Name: "a", Type: number}, {Name: "b", Type: number}}}}
+	return &btf.Func{Name: name, Linkage: linkage, Type: &btf.FuncProto{
+		Return: number, Params: []btf.FuncParam{{Name: "a", Type: number}, {Name: "b", Type: number}},
+	}}
 }
 
 // looped loads a program that runs the instructions many times.
@@ -30,7 +32,8 @@ func looped(b *testing.B, body asm.Instructions, maps map[string]*ebpf.Map) *ebp
 	b.Helper()
 	entry := btf.WithFuncMetadata(asm.Mov.Imm(asm.R1, rounds).WithSymbol("measures").WithSource(asm.Comment("measures")), function("measures", btf.GlobalFunc))
 	callback := asm.Instruction{OpCode: asm.LoadImmOp(asm.DWord), Dst: asm.R2, Src: asm.PseudoFunc, Constant: -1}.WithReference("once")
-	insns := append(asm.Instructions{entry, callback, asm.Mov.Imm(asm.R3, 0), asm.Mov.Imm(asm.R4, 0), asm.FnLoop.Call(), asm.Mov.Imm(asm.R0, 0), asm.Return()}, body...)
+	insns := append(asm.Instructions{entry, callback, asm.Mov.Imm(asm.R3, 0), asm.Mov.Imm(asm.R4, 0), asm.FnLoop.Call(), asm.Mov.Imm(asm.R0, 0), asm.Return()},
+		body...)
 	collection := &ebpf.CollectionSpec{Maps: Maps("s"), Programs: map[string]*ebpf.ProgramSpec{
 		"p": {Name: "measures", Type: ebpf.RawTracepoint, License: "GPL", Instructions: insns}}}
 	loaded, err := ebpf.NewCollectionWithOptions(collection, ebpf.CollectionOptions{MapReplacements: maps})

@@ -25,7 +25,9 @@ func TestWhatFunctionsUseOfTheStackIsFound(t *testing.T) {
 	}
 	callee := func(insns ...asm.Instruction) []asm.Instruction {
 		insns[0] = insns[0].WithSymbol("callee")
-		return append([]asm.Instruction{asm.Instruction{OpCode: asm.OpCode(asm.JumpClass).SetJumpOp(asm.Call), Src: asm.PseudoCall, Constant: -1}.WithReference("callee"),
+		return append([]asm.Instruction{asm.Instruction{
+			OpCode: asm.OpCode(asm.JumpClass).SetJumpOp(asm.Call), Src: asm.PseudoCall, Constant: -1,
+		}.WithReference("callee"),
 			asm.Return()}, insns...)
 	}
 	for sentence, c := range map[string]struct {
@@ -69,7 +71,9 @@ func BenchmarkClearFrames(b *testing.B) {
 	for _, size := range []int16{64, frameSize} {
 		b.Run(fmt.Sprint(size), func(b *testing.B) {
 			uses := func(cleared bool) *ebpf.Program {
-				spec := &ebpf.ProgramSpec{Name: "once", Instructions: asm.Instructions{asm.Mov.Imm(asm.R0, 0), asm.StoreMem(asm.RFP, -size, asm.R0, asm.DWord), asm.Return()}}
+				spec := &ebpf.ProgramSpec{Name: "once", Instructions: asm.Instructions{
+					asm.Mov.Imm(asm.R0, 0), asm.StoreMem(asm.RFP, -size, asm.R0, asm.DWord), asm.Return(),
+				}}
 				once(b, spec.Instructions, false, "GPL")
 				if cleared {
 					if err := ClearFrames(spec); err != nil {

@@ -47,9 +47,10 @@ func (e *UnsupportedError) Error() string {
 // other programs and the kernel's own function decide, and 1 on kprobe.session, which is
 // not called then when the function returns.
 //
-// Put uses 16 bytes of the stack and leaves the id of a cgroup there: see ClearFrames, which comes first, so that the program clears its stack after the guard let a
-// task in. The program gets its context, and nothing else that the
-// guard had in registers: it could read the kernel's memory by what leads to cgroups.
+// Put uses 16 bytes of the stack and leaves the id of a cgroup there: see ClearFrames, which comes
+// first, so that the program clears its stack after the guard let a task in. The program gets its
+// context, and nothing else that the guard had in registers: it could read the kernel's memory by
+// what leads to cgroups.
 func Put(spec *ebpf.ProgramSpec, scope string) error {
 	if !supports(spec) {
 		return &UnsupportedError{spec.Name, spec.Type, spec.AttachType}

@@ -26,7 +26,9 @@ func reading(types bool, address ...asm.Instruction) *ebpf.ProgramSpec {
 
 // registersOfTask are instructions that put the address of the registers of the task into R3.
 func registersOfTask(offset int32) []asm.Instruction {
-	return []asm.Instruction{asm.FnGetCurrentTaskBtf.Call(), asm.Mov.Reg(asm.R1, asm.R0), asm.FnTaskPtRegs.Call(), asm.Mov.Reg(asm.R3, asm.R0), asm.Add.Imm(asm.R3, offset)}
+	return []asm.Instruction{
+		asm.FnGetCurrentTaskBtf.Call(), asm.Mov.Reg(asm.R1, asm.R0), asm.FnTaskPtRegs.Call(), asm.Mov.Reg(asm.R3, asm.R0), asm.Add.Imm(asm.R3, offset),
+	}
 }
 
 // ran runs a program in this task and returns what it does.
@@ -61,7 +63,9 @@ func TestReadsAreBoundToTheRegistersOfTheTask(t *testing.T) {
 			"the context":              {[]asm.Instruction{asm.Mov.Reg(asm.R3, asm.R6)}, false},
 			"the end of all addresses": {[]asm.Instruction{asm.Mov.Imm(asm.R3, -1)}, false},
 			"no address":               {[]asm.Instruction{asm.Mov.Imm(asm.R3, 0)}, false},
-			"the program's stack":      {[]asm.Instruction{asm.StoreMem(asm.RFP, -16, asm.R6, asm.DWord), asm.Mov.Reg(asm.R3, asm.RFP), asm.Add.Imm(asm.R3, -16)}, false},
+			"the program's stack": {
+				[]asm.Instruction{asm.StoreMem(asm.RFP, -16, asm.R6, asm.DWord), asm.Mov.Reg(asm.R3, asm.RFP), asm.Add.Imm(asm.R3, -16)}, false,
+			},
 		} {
 			spec := reading(types, c.address...)
 			if err := boundReads(spec, size); err != nil {

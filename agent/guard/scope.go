@@ -102,7 +102,8 @@ type LevelsError struct{ Levels []int }
 
 // Error implements error.
 func (e *LevelsError) Error() string {
-	return fmt.Sprintf("set members of scope: their cgroups lie at levels %v, and a scope has at most %d levels; choose fewer pods, or pods of fewer QoS classes", e.Levels, MaxLevels)
+	return fmt.Sprintf("set members of scope: their cgroups lie at levels %v, and a scope has at most %d levels; choose fewer pods, or pods of fewer QoS classes",
+		e.Levels, MaxLevels)
 }
 
 // Set makes the members those of the scope. Only one caller may set a scope at a time.

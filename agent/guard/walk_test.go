@@ -38,7 +38,9 @@ func licensed(kind ebpf.ProgramType, license string) *ebpf.ProgramSpec {
 
 // calls is how often a guarded program asks the kernel by a helper.
 func calls(spec *ebpf.ProgramSpec, helper asm.BuiltinFunc) int {
-	return len(slices.DeleteFunc(slices.Clone(spec.Instructions), func(i asm.Instruction) bool { return !i.IsBuiltinCall() || asm.BuiltinFunc(i.Constant) != helper }))
+	return len(slices.DeleteFunc(slices.Clone(spec.Instructions), func(i asm.Instruction) bool {
+		return !i.IsBuiltinCall() || asm.BuiltinFunc(i.Constant) != helper
+	}))
 }
 
 func TestAProgramFollowsPointersToItsCgroupsWhereTheKernelAllowsItAndTheyStay(t *testing.T) {

@@ -205,7 +205,8 @@ func Bound(all map[At]Record, isKnown func(uid string) bool) {
 		}
 		slices.SortFunc(list, func(x, y Record) int {
 			// What is there comes first, and then what was missed last.
-			return cmp.Or(cmp.Compare(min(x.Gone, 1), min(y.Gone, 1)), cmp.Compare(y.Gone, x.Gone), cmp.Compare(x.Interface, y.Interface), cmp.Compare(x.Hook, y.Hook), cmp.Compare(x.UID, y.UID))
+			return cmp.Or(cmp.Compare(min(x.Gone, 1), min(y.Gone, 1)), cmp.Compare(y.Gone, x.Gone), cmp.Compare(x.Interface, y.Interface), cmp.Compare(x.Hook, y.Hook),
+				cmp.Compare(x.UID, y.UID))
 		})
 		for _, one := range list[most:] {
 			delete(all, one.At())

@@ -254,8 +254,13 @@ func TestListTellsOfProgramsAttachedWithoutLinks(t *testing.T) {
 	xdp, tc := only(t, load(t, "xdp_count")), only(t, load(t, "tcx_count"))
 	must(t, netlink.LinkSetXdpFdWithFlags(h.device, xdp.FD(), 1<<1))
 	index := h.device.Attrs().Index
-	must(t, netlink.QdiscAdd(&netlink.GenericQdisc{QdiscAttrs: netlink.QdiscAttrs{LinkIndex: index, Handle: netlink.MakeHandle(0xffff, 0), Parent: netlink.HANDLE_CLSACT}, QdiscType: "clsact"}))
-	must(t, netlink.FilterAdd(&netlink.BpfFilter{FilterAttrs: netlink.FilterAttrs{LinkIndex: index, Parent: netlink.HANDLE_MIN_EGRESS, Handle: 1, Protocol: unix.ETH_P_ALL, Priority: 1}, Fd: tc.FD(), Name: "test", DirectAction: true}))
+	must(t, netlink.QdiscAdd(&netlink.GenericQdisc{
+		QdiscAttrs: netlink.QdiscAttrs{LinkIndex: index, Handle: netlink.MakeHandle(0xffff, 0), Parent: netlink.HANDLE_CLSACT}, QdiscType: "clsact",
+	}))
+	must(t, netlink.FilterAdd(&netlink.BpfFilter{
+		FilterAttrs: netlink.FilterAttrs{LinkIndex: index, Parent: netlink.HANDLE_MIN_EGRESS, Handle: 1, Protocol: unix.ETH_P_ALL, Priority: 1}, Fd: tc.FD(),
+		Name: "test", DirectAction: true,
+	}))
 	inv := list(t, inventory.Options{})
 	for program, want := range map[*ebpf.Program]inventory.Place{xdp: {Hook: "xdp", Target: "inv0"}, tc: {Hook: "tc/egress", Target: "inv0"}} {
 		got := find(t, inv.Programs, idOf(t, program), programID).Attached
@@ -267,7 +272,9 @@ func TestListTellsOfProgramsAttachedWithoutLinks(t *testing.T) {
 
 func TestListTellsOfAFlowDissectorByALinkAndWithout(t *testing.T) {
 	dissector := func() *ebpf.Program {
-		program, err := ebpf.NewProgram(&ebpf.ProgramSpec{Type: ebpf.FlowDissector, License: "GPL", Instructions: asm.Instructions{asm.Mov.Imm(asm.R0, 0), asm.Return()}})
+		program, err := ebpf.NewProgram(&ebpf.ProgramSpec{
+			Type: ebpf.FlowDissector, License: "GPL", Instructions: asm.Instructions{asm.Mov.Imm(asm.R0, 0), asm.Return()},
+		})
 		must(t, err)
 		t.Cleanup(func() { must(t, program.Close()) })
 		return program

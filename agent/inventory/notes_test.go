@@ -38,7 +38,8 @@ func TestListTellsOfSkepsLinksWhatTheKernelDoesNot(t *testing.T) {
 			inventory.Place{Hook: "tracepoint", Target: "syscalls/sys_enter_getpgid"}, false},
 		"nothing where the kernel tells": {plan.Attachment{Hook: "raw_tp", Target: plan.Target{Tracepoint: "sched_process_exec"}}, "raw_tp_count",
 			inventory.Place{Hook: "raw_tp", Target: "sched_process_exec"}, false},
-		"nothing of another's, whatever lies beside it": {plan.Attachment{Hook: "tracepoint", Target: plan.Target{Tracepoint: "syscalls/sys_enter_getpgid"}}, "tracepoint_count",
+		"nothing of another's, whatever lies beside it": {plan.Attachment{Hook: "tracepoint", Target: plan.Target{Tracepoint: "syscalls/sys_enter_getpgid"}},
+			"tracepoint_count",
 			inventory.Place{Hook: "tracepoint", Target: "sys_enter_getpgid"}, true},
 	} {
 		t.Run(sentence, func(t *testing.T) {

@@ -91,7 +91,9 @@ func write(t *testing.T, path, text string) {
 
 func TestJoinBringsKnowledgeTogether(t *testing.T) {
 	inv := Inventory{
-		Programs: []Program{{ID: 1, Type: "XDP", Maps: []uint32{7}}, {ID: 2, Type: "Tracing", Maps: []uint32{7, 8}}, {ID: 3, Type: "XDP"}, {ID: 6, Type: "RawTracepointWritable"}},
+		Programs: []Program{
+			{ID: 1, Type: "XDP", Maps: []uint32{7}}, {ID: 2, Type: "Tracing", Maps: []uint32{7, 8}}, {ID: 3, Type: "XDP"}, {ID: 6, Type: "RawTracepointWritable"},
+		},
 		Links: []Link{{ID: 4, Program: 1, Place: Place{Hook: "xdp", Target: "eth0"}}, {ID: 5, Program: 2, Place: Place{Hook: "raw_tp", Target: "sys_enter"}},
 			{ID: 10, Program: 6, Place: Place{Hook: "raw_tp", Target: "bpf_test_finish"}}},
 		Maps: []Map{{ID: 7}, {ID: 8}, {ID: 9}},
@@ -99,7 +101,10 @@ func TestJoinBringsKnowledgeTogether(t *testing.T) {
 	revision := "/sys/fs/bpf/skep/u/" + strings.Repeat("0a", 16)
 	inv.join("/sys/fs/bpf/skep",
 		map[object][]Process{{ofMap, 9}: {{1, "init"}}},
-		map[object][]string{{ofLink, 4}: {"/sys/fs/bpf/skep/+xdp/3/link"}, {ofMap, 9}: {"/sys/fs/bpf/skepper/m", "/sys/fs/bpf/skep/u/somebodys"}, {ofMap, 8}: {"/x", revision + "/m-counts"}},
+		map[object][]string{
+			{ofLink, 4}: {"/sys/fs/bpf/skep/+xdp/3/link"}, {ofMap, 9}: {"/sys/fs/bpf/skepper/m", "/sys/fs/bpf/skep/u/somebodys"},
+			{ofMap, 8}: {"/x", revision + "/m-counts"},
+		},
 		map[uint32][]Place{1: {{Hook: "xdp", Target: "eth0"}}, 3: {{Hook: "xdp", Target: "eth1"}}})
 	want := Inventory{
 		Programs: []Program{

@@ -123,7 +123,10 @@ func TestLinkTypesHaveTheKernelsNames(t *testing.T) {
 }
 
 func TestPlacesNameOnlyHooksOfTheTable(t *testing.T) {
-	for _, name := range []string{"xdp", "tc/ingress", "tc/egress", "raw_tp", "tp_btf", "tracepoint", "kprobe", "uprobe", "perf_event", "netfilter", "kprobe.multi", "uprobe.multi", "iter", "struct_ops"} {
+	for _, name := range []string{
+		"xdp", "tc/ingress", "tc/egress", "raw_tp", "tp_btf", "tracepoint", "kprobe", "uprobe", "perf_event", "netfilter", "kprobe.multi", "uprobe.multi", "iter",
+		"struct_ops",
+	} {
 		if _, ok := hook.Lookup(name); !ok {
 			t.Errorf("the hook table has no %q", name)
 		}

@@ -25,23 +25,7 @@ func (p *places) unlinked(ctx context.Context, inv Inventory) map[uint32][]Place
 		if ctx.Err() != nil {
 			return found
 		}
-		if xdp := device.Attrs().Xdp; xdp != nil && xdp.Attached {
-			add(xdp.ProgId, Place{Hook: "xdp", Target: device.Attrs().Name})
-		}
-		for hook, parent := range map[string]uint32{"tc/ingress": netlink.HANDLE_MIN_INGRESS, "tc/egress": netlink.HANDLE_MIN_EGRESS} {
-			for _, id := range filters(device, parent) {
-				add(id, Place{Hook: hook, Target: device.Attrs().Name})
-			}
-		}
-		ordered := []ebpf.AttachType{ebpf.AttachTCXIngress, ebpf.AttachTCXEgress}
-		if device.Type() == "netkit" {
-			ordered = append(ordered, ebpf.AttachNetkitPrimary, ebpf.AttachNetkitPeer)
-		}
-		for _, attach := range ordered {
-			for _, id := range queried(device.Attrs().Index, attach) {
-				add(id, Place{Hook: hookOf(attach), Target: device.Attrs().Name})
-			}
-		}
+		addUnlinked(device, add)
 	}
 	for _, id := range flowDissectors() {
 		add(id, Place{Hook: hookOf(ebpf.AttachFlowDissector), Target: p.netns.own()})
@@ -50,6 +34,27 @@ func (p *places) unlinked(ctx context.Context, inv Inventory) map[uint32][]Place
 		p.cgroups.unlinked(ctx, rows, add)
 	}
 	return found
+}
+
+// addUnlinked adds the programs on one interface.
+func addUnlinked(device netlink.Link, add func(id uint32, place Place)) {
+	if xdp := device.Attrs().Xdp; xdp != nil && xdp.Attached {
+		add(xdp.ProgId, Place{Hook: "xdp", Target: device.Attrs().Name})
+	}
+	for hook, parent := range map[string]uint32{"tc/ingress": netlink.HANDLE_MIN_INGRESS, "tc/egress": netlink.HANDLE_MIN_EGRESS} {
+		for _, id := range filters(device, parent) {
+			add(id, Place{Hook: hook, Target: device.Attrs().Name})
+		}
+	}
+	ordered := []ebpf.AttachType{ebpf.AttachTCXIngress, ebpf.AttachTCXEgress}
+	if device.Type() == "netkit" {
+		ordered = append(ordered, ebpf.AttachNetkitPrimary, ebpf.AttachNetkitPeer)
+	}
+	for _, attach := range ordered {
+		for _, id := range queried(device.Attrs().Index, attach) {
+			add(id, Place{Hook: hookOf(attach), Target: device.Attrs().Name})
+		}
+	}
 }
 
 // flowDissectors are the programs that dissect packets in this network namespace.

@@ -197,7 +197,8 @@ func (s *Store) describeChain(on plan.Target, fallback string) error {
 func (s *Store) RepinChain(c *Chain) (bool, error) {
 	dir := s.chainDir(c.Device)
 	healed := false
-	if id := filepath.Join(dir, versionID(c.Version.Members)); missing(filepath.Join(id, chainProgram)) || c.Version.Counters != nil && missing(filepath.Join(id, chainRuns)) {
+	if id := filepath.Join(dir, versionID(c.Version.Members)); missing(filepath.Join(id, chainProgram)) ||
+		c.Version.Counters != nil && missing(filepath.Join(id, chainRuns)) {
 		if err := s.PinChainVersion(c.Device, c.Version); err != nil {
 			return false, err
 		}

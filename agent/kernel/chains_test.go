@@ -181,7 +181,8 @@ func TestAChainThatCannotBeReadIsTold(t *testing.T) {
 			if err := os.Mkdir(filepath.Join(dir, "theirs"), 0o700); err != nil {
 				t.Fatal(err)
 			}
-			if strays, err := s.Strays(); err != nil || len(strays) != 1 || strays[0].String() != filepath.Join(dir, "theirs")+": not Skep's" || !strays[0].There() || strays[0].UID != "" {
+			if strays, err := s.Strays(); err != nil || len(strays) != 1 || strays[0].String() != filepath.Join(dir, "theirs")+": not Skep's" || !strays[0].There() ||
+				strays[0].UID != "" {
 				t.Errorf("Strays = %v, %v", strays, err)
 			}
 		}, true, ""},

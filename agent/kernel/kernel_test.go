@@ -105,20 +105,31 @@ func TestPrepareMakesTheProgramsTheHooksWant(t *testing.T) {
 		attach   ebpf.AttachType
 		to       string
 	}{
-		"one program":                          {"xdp_count", program("count_packets", "xdp", ""), []string{"count_packets"}, ebpf.AttachXDP, ""},
-		"others of the object are left out":    {"tcx_count", program("count_egress", "tcx/egress", ""), []string{"count_egress"}, ebpf.AttachTCXEgress, ""},
-		"a target that is not the section's":   {"tp_btf_count", program("tp_btf_count", "tp_btf", "sched_switch"), []string{"tp_btf_count@tp_btf/sched_switch"}, ebpf.AttachTraceRawTp, "sched_switch"},
-		"an attach type not the section's":     {"cgroup_bind4", program("cgroup_bind4", "cgroup/connect4", ""), []string{"cgroup_bind4@cgroup/connect4"}, ebpf.AttachCGroupInet4Connect, ""},
-		"what a prog array names comes along":  {"xdp_tailcall", program("xdp_tailcall", "xdp", ""), []string{"xdp_tail", "xdp_tailcall"}, ebpf.AttachXDP, ""},
-		"a program that attaches nowhere":      {"xdp_count", []v1alpha1.Program{{Name: "count_packets"}}, []string{"count_packets"}, ebpf.AttachXDP, ""},
-		"an iterator keeps its own target":     {"iter_task", program("iter_task", "iter", ""), []string{"iter_task@iter"}, ebpf.AttachTraceIter, "task"},
-		"a section without a target will do":   {"tracepoint_bare", program("tracepoint_bare", "tracepoint", "a/b"), []string{"tracepoint_bare"}, ebpf.AttachNone, ""},
-		"a pinned map is not the library's":    {"xdp_pinned", program("xdp_pinned", "xdp", ""), []string{"xdp_pinned"}, ebpf.AttachXDP, ""},
-		"a section that says of no hook":       {"plain_sections", program("unspecified", "xdp", ""), []string{"unspecified"}, ebpf.AttachXDP, ""},
-		"a section of libbpf before hooks":     {"plain_sections", program("classifies", "tcx/egress", ""), []string{"classifies"}, ebpf.AttachNone, ""},
-		"an object without type information":   {"xdp_nobtf", program("xdp_nobtf", "xdp", ""), []string{"xdp_nobtf"}, ebpf.AttachXDP, ""},
-		"two hooks the kernel does not tell":   {"uprobe_count", append(program("uprobe_count", "uprobe", ""), program("uprobe_count", "uretprobe", "")...), []string{"uprobe_count"}, ebpf.AttachNone, ""},
-		"two targets of one BTF-typed program": {"tp_btf_count", append(program("tp_btf_count", "tp_btf", "a"), program("tp_btf_count", "tp_btf", "b")...), []string{"tp_btf_count@tp_btf/a", "tp_btf_count@tp_btf/b"}, ebpf.AttachTraceRawTp, "a"},
+		"one program":                       {"xdp_count", program("count_packets", "xdp", ""), []string{"count_packets"}, ebpf.AttachXDP, ""},
+		"others of the object are left out": {"tcx_count", program("count_egress", "tcx/egress", ""), []string{"count_egress"}, ebpf.AttachTCXEgress, ""},
+		"a target that is not the section's": {
+			"tp_btf_count", program("tp_btf_count", "tp_btf", "sched_switch"), []string{"tp_btf_count@tp_btf/sched_switch"}, ebpf.AttachTraceRawTp, "sched_switch",
+		},
+		"an attach type not the section's": {
+			"cgroup_bind4", program("cgroup_bind4", "cgroup/connect4", ""), []string{"cgroup_bind4@cgroup/connect4"}, ebpf.AttachCGroupInet4Connect, "",
+		},
+		"what a prog array names comes along": {"xdp_tailcall", program("xdp_tailcall", "xdp", ""), []string{"xdp_tail", "xdp_tailcall"}, ebpf.AttachXDP, ""},
+		"a program that attaches nowhere":     {"xdp_count", []v1alpha1.Program{{Name: "count_packets"}}, []string{"count_packets"}, ebpf.AttachXDP, ""},
+		"an iterator keeps its own target":    {"iter_task", program("iter_task", "iter", ""), []string{"iter_task@iter"}, ebpf.AttachTraceIter, "task"},
+		"a section without a target will do": {
+			"tracepoint_bare", program("tracepoint_bare", "tracepoint", "a/b"), []string{"tracepoint_bare"}, ebpf.AttachNone, "",
+		},
+		"a pinned map is not the library's":  {"xdp_pinned", program("xdp_pinned", "xdp", ""), []string{"xdp_pinned"}, ebpf.AttachXDP, ""},
+		"a section that says of no hook":     {"plain_sections", program("unspecified", "xdp", ""), []string{"unspecified"}, ebpf.AttachXDP, ""},
+		"a section of libbpf before hooks":   {"plain_sections", program("classifies", "tcx/egress", ""), []string{"classifies"}, ebpf.AttachNone, ""},
+		"an object without type information": {"xdp_nobtf", program("xdp_nobtf", "xdp", ""), []string{"xdp_nobtf"}, ebpf.AttachXDP, ""},
+		"two hooks the kernel does not tell": {
+			"uprobe_count", append(program("uprobe_count", "uprobe", ""), program("uprobe_count", "uretprobe", "")...), []string{"uprobe_count"}, ebpf.AttachNone, "",
+		},
+		"two targets of one BTF-typed program": {
+			"tp_btf_count", append(program("tp_btf_count", "tp_btf", "a"), program("tp_btf_count", "tp_btf", "b")...),
+			[]string{"tp_btf_count@tp_btf/a", "tp_btf_count@tp_btf/b"}, ebpf.AttachTraceRawTp, "a",
+		},
 	} {
 		t.Run(sentence, func(t *testing.T) {
 			p, err := Prepare(opened(t, intent.Payload{Programs: c.programs}), programs.Object(c.object))
@@ -157,14 +168,35 @@ func TestPrepareRefusesInTheDefinitionsWords(t *testing.T) {
 	}{
 		"no ELF file":                  {[]byte("x"), intent.Payload{Programs: program("f", "xdp", "")}, "read object of net/app"},
 		"a function that is not there": {programs.Object("xdp_count"), intent.Payload{Programs: program("f", "xdp", "")}, `no function "f"; it has count_packets`},
-		"a hook of another type":       {programs.Object("xdp_count"), intent.Payload{Programs: program("count_packets", "tcx/ingress", "")}, `section "xdp" makes it a XDP program`},
-		"an entry of a device map":     {programs.Object("xdp_map_entries"), intent.Payload{Programs: program("at_device", "xdp", "")}, `section "xdp/devmap" makes it a program for entries of a devmap`},
-		"one program of two types":     {programs.Object("plain_sections"), intent.Payload{Programs: append(program("unspecified", "xdp", ""), program("unspecified", "tcx/ingress", "")...)}, "its hooks make it XDP and SchedCLS"},
-		"a hook nobody attaches":       {programs.Object("xdp_count"), intent.Payload{Programs: program("count_packets", "struct_ops", "")}, `hook "struct_ops"`},
-		"a map that is not there":      {programs.Object("xdp_count"), intent.Payload{Programs: program("count_packets", "xdp", ""), Maps: map[string]v1alpha1.Map{"x": {}}}, "maps.x: the object has no such map"},
-		"the size of a data section":   {programs.Object("xdp_count"), intent.Payload{Programs: program("count_packets", "xdp", ""), Maps: map[string]v1alpha1.Map{".bss": {MaxEntries: &entries}}}, "maps..bss: a data section has one entry"},
-		"values of another size":       {programs.Object("xdp_count"), intent.Payload{Programs: program("count_packets", "xdp", ""), Maps: map[string]v1alpha1.Map{"counts": {ValueSize: &entries}}}, "maps.counts: the object says that values have 8 bytes"},
-		"a variable that is not there": {programs.Object("xdp_count"), intent.Payload{Programs: program("count_packets", "xdp", ""), Variables: map[string]apiextensionsv1.JSON{"x": {Raw: []byte("1")}}}, "variables.x"},
+		"a hook of another type": {
+			programs.Object("xdp_count"), intent.Payload{Programs: program("count_packets", "tcx/ingress", "")}, `section "xdp" makes it a XDP program`,
+		},
+		"an entry of a device map": {
+			programs.Object("xdp_map_entries"), intent.Payload{Programs: program("at_device", "xdp", "")},
+			`section "xdp/devmap" makes it a program for entries of a devmap`,
+		},
+		"one program of two types": {
+			programs.Object("plain_sections"), intent.Payload{Programs: append(program("unspecified", "xdp", ""), program("unspecified", "tcx/ingress", "")...)},
+			"its hooks make it XDP and SchedCLS",
+		},
+		"a hook nobody attaches": {programs.Object("xdp_count"), intent.Payload{Programs: program("count_packets", "struct_ops", "")}, `hook "struct_ops"`},
+		"a map that is not there": {
+			programs.Object("xdp_count"), intent.Payload{Programs: program("count_packets", "xdp", ""), Maps: map[string]v1alpha1.Map{"x": {}}},
+			"maps.x: the object has no such map",
+		},
+		"the size of a data section": {
+			programs.Object("xdp_count"), intent.Payload{Programs: program("count_packets", "xdp", ""), Maps: map[string]v1alpha1.Map{".bss": {MaxEntries: &entries}}},
+			"maps..bss: a data section has one entry",
+		},
+		"values of another size": {
+			programs.Object("xdp_count"), intent.Payload{Programs: program("count_packets", "xdp", ""), Maps: map[string]v1alpha1.Map{"counts": {ValueSize: &entries}}},
+			"maps.counts: the object says that values have 8 bytes",
+		},
+		"a variable that is not there": {
+			programs.Object("xdp_count"), intent.Payload{
+				Programs: program("count_packets", "xdp", ""), Variables: map[string]apiextensionsv1.JSON{"x": {Raw: []byte("1")}},
+			}, "variables.x",
+		},
 	} {
 		t.Run(sentence, func(t *testing.T) {
 			_, err := Prepare(opened(t, c.p), c.object)

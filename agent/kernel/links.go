@@ -103,7 +103,8 @@ func (s *Store) Describe(l *Link) error {
 		return fmt.Errorf("describe link: %w", err)
 	}
 	if len(text) > maxText {
-		return fmt.Errorf("describe link of %s to %s: its target takes %d bytes to write down, and a pin's text holds %d; shorten its paths", a.Program, a.Hook, len(text), maxText)
+		return fmt.Errorf("describe link of %s to %s: its target takes %d bytes to write down, and a pin's text holds %d; shorten its paths",
+			a.Program, a.Hook, len(text), maxText)
 	}
 	if err := replaceSymlink(string(text), filepath.Join(s.linksDir(l.UID), a.Key()+textSuffix)); err != nil {
 		return fmt.Errorf("describe link: %w", err)
@@ -188,7 +189,9 @@ func (s *Store) openFilter(l *Link) *clsact.Filter {
 		return nil
 	}
 	a := l.Attachment
-	f, ok := s.Filters.Restore(clsact.Request{Hook: a.Hook, Device: a.Target.Device(), Priority: a.Priority, Owner: clsact.Owner{UID: l.UID, Instance: a.Instance}, Name: a.Program, Program: program})
+	f, ok := s.Filters.Restore(clsact.Request{
+		Hook: a.Hook, Device: a.Target.Device(), Priority: a.Priority, Owner: clsact.Owner{UID: l.UID, Instance: a.Instance}, Name: a.Program, Program: program,
+	})
 	if !ok {
 		_ = program.Close()
 		return nil
@@ -271,7 +274,8 @@ type Remnant struct {
 // kernel never told which one it is.
 func (r Remnant) Runs() (bool, error) {
 	if r.Facts.ID == 0 {
-		return false, fmt.Errorf("look for the link of %s: the kernel did not tell its id before its pin was removed, so that it may run still; restart the node to be sure", r.Attachment.Program)
+		return false, fmt.Errorf("look for the link of %s: the kernel did not tell its id before its pin was removed, so that it may run still; "+
+			"restart the node to be sure", r.Attachment.Program)
 	}
 	l, err := link.NewFromID(r.Facts.ID)
 	if errors.Is(err, fs.ErrNotExist) {

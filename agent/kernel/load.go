@@ -258,7 +258,9 @@ func (r *Revision) Share() (*Revision, error) {
 	if r == nil {
 		return nil, nil
 	}
-	shared := &Revision{UID: r.UID, Name: r.Name, Maps: map[string]*ebpf.Map{}, layouts: maps.Clone(r.layouts), contents: maps.Clone(r.contents), taken: maps.Clone(r.taken)}
+	shared := &Revision{
+		UID: r.UID, Name: r.Name, Maps: map[string]*ebpf.Map{}, layouts: maps.Clone(r.layouts), contents: maps.Clone(r.contents), taken: maps.Clone(r.taken),
+	}
 	for name, m := range r.Maps {
 		c, err := m.Clone()
 		if err != nil {
@@ -335,45 +337,44 @@ func (s *Store) PinRevision(r *Revision) error {
 // made. It pins clones: the library would move the pin of a shared map.
 func (r *Revision) pin(dir string) (int, error) {
 	made := 0
-	for name, prog := range r.all() {
-		path := filepath.Join(dir, progPrefix+name)
+	ifMissing := func(path string, pin func(path string) error) error {
 		if !missing(path) {
-			continue
+			return nil
 		}
 		made++
-		if err := pinProgram(prog, path); err != nil {
+		return pin(path)
+	}
+	for name, prog := range r.all() {
+		path := filepath.Join(dir, progPrefix+name)
+		if err := ifMissing(path, func(path string) error { return pinProgram(prog, path) }); err != nil {
 			return made, fmt.Errorf("pin program %s: %w", name, err)
 		}
 	}
 	for name, why := range r.Skipped {
 		path := filepath.Join(dir, progPrefix+escape(name)+skippedSuffix)
-		if !missing(path) {
-			continue
-		}
-		made++
-		if err := os.Symlink(why, path); err != nil {
+		if err := ifMissing(path, func(path string) error { return os.Symlink(why, path) }); err != nil {
 			return made, fmt.Errorf("note why program %s is skipped: %w", name, err)
 		}
 	}
 	for name, m := range r.Maps {
 		path := filepath.Join(dir, mapPrefix+escape(name))
-		for suffix, text := range map[string]string{layoutSuffix: r.layouts[name], contentsSuffix: r.contents[name], takenSuffix: r.taken[name]} {
-			if text == "" || !missing(path+suffix) {
-				continue
-			}
-			made++
-			if err := os.Symlink(text, path+suffix); err != nil {
+		for suffix, text := range r.notesOf(name) {
+			if err := ifMissing(path+suffix, func(path string) error { return os.Symlink(text, path) }); err != nil {
 				return made, fmt.Errorf("note %s of map %s: %w", suffix[1:], name, err)
 			}
 		}
-		if missing(path) {
-			made++
-			if err := pinMap(m, path); err != nil {
-				return made, fmt.Errorf("pin map %s: %w", name, err)
-			}
+		if err := ifMissing(path, func(path string) error { return pinMap(m, path) }); err != nil {
+			return made, fmt.Errorf("pin map %s: %w", name, err)
 		}
 	}
 	return made, nil
+}
+
+// notesOf returns what is noted of a map, by the suffix of the note.
+func (r *Revision) notesOf(name string) map[string]string {
+	notes := map[string]string{layoutSuffix: r.layouts[name], contentsSuffix: r.contents[name], takenSuffix: r.taken[name]}
+	maps.DeleteFunc(notes, func(_, text string) bool { return text == "" })
+	return notes
 }
 
 func pinMap(m *ebpf.Map, path string) error {

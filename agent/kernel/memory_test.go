@@ -108,8 +108,10 @@ func TestFiguresOfMemoryAddUp(t *testing.T) {
 		maps      map[string]*ebpf.MapSpec
 		low, high uint64
 	}{
-		"two maps":                             {map[string]*ebpf.MapSpec{"a": array(1), "b": array(2)}, 3 << 20, 4 << 20},
-		"the template of inner maps":           {map[string]*ebpf.MapSpec{"a": {Type: ebpf.ArrayOfMaps, KeySize: 4, ValueSize: 4, MaxEntries: 1, InnerMap: array(5)}}, 5 << 20, 6 << 20},
+		"two maps": {map[string]*ebpf.MapSpec{"a": array(1), "b": array(2)}, 3 << 20, 4 << 20},
+		"the template of inner maps": {
+			map[string]*ebpf.MapSpec{"a": {Type: ebpf.ArrayOfMaps, KeySize: 4, ValueSize: 4, MaxEntries: 1, InnerMap: array(5)}}, 5 << 20, 6 << 20,
+		},
 		"what is beyond every figure":          {map[string]*ebpf.MapSpec{"a": huge, "b": huge}, MostMapMemory, MostMapMemory},
 		"what is beyond them, and a small one": {map[string]*ebpf.MapSpec{"a": huge, "b": array(1)}, MostMapMemory, MostMapMemory},
 	} {

@@ -28,7 +28,8 @@ type RunError struct {
 // Error implements error.
 func (e *RunError) Error() string {
 	if e.Returned != 0 {
-		return fmt.Sprintf("run %s once: it returned %d (%v), and so failed; a program of hook syscall returns 0 or more if it did what it is for", e.Program, e.Returned, unix.Errno(-e.Returned))
+		return fmt.Sprintf("run %s once: it returned %d (%v), and so failed; a program of hook syscall returns 0 or more if it did what it is for",
+			e.Program, e.Returned, unix.Errno(-e.Returned))
 	}
 	if errors.Is(e.err, unix.EINVAL) {
 		return fmt.Sprintf("run %s once: %v; it may read arguments, which Skep gives none: put them into variables", e.Program, e.err)

@@ -109,7 +109,8 @@ func TestANamespaceReadsTheRegistersOfItsTaskAlone(t *testing.T) {
 		reads, fails bool
 	}{
 		"reads_register": {reads: true}, "reads_by_offset": {reads: true}, "reads_in_function": {reads: true}, "reads_all": {reads: true},
-		"below": {}, "above": {fails: true}, "across_begin": {}, "across_end": {fails: true}, "far_below": {}, "large": {}, "writes_specs": {}, "other_map": {}, "callback": {},
+		"below": {}, "above": {fails: true}, "across_begin": {}, "across_end": {fails: true}, "far_below": {}, "large": {}, "writes_specs": {}, "other_map": {},
+		"callback":          {},
 		"moved_by_function": {}, "moved_by_loop": {}, "map_value": {}, "number": {fails: true}, "wraps": {fails: true}, "task": {}, "registers_of_task": {},
 		"other_path": {}, "other_caller": {}, "altered": {}, "tails": {},
 	} {
@@ -149,8 +150,10 @@ func TestANamespaceReadsTheArgumentsOfSystemCallsAlone(t *testing.T) {
 		attach              func(*ebpf.Program) (io.Closer, error)
 		reads               bool
 	}{
-		"a system call":                    {v1alpha1.KindBpfApplication, "argument", "getpgid", ofCall, onCall, true},
-		"every system call":                {v1alpha1.KindBpfApplication, "enters", "getpgid", v1alpha1.Attachment{Hook: "raw_tp", Tracepoint: "sys_enter"}, onSysEnter, true},
+		"a system call": {v1alpha1.KindBpfApplication, "argument", "getpgid", ofCall, onCall, true},
+		"every system call": {
+			v1alpha1.KindBpfApplication, "enters", "getpgid", v1alpha1.Attachment{Hook: "raw_tp", Tracepoint: "sys_enter"}, onSysEnter, true,
+		},
 		"another function":                 {v1alpha1.KindBpfApplication, "argument", "open", ofFile, onFile, false},
 		"another function, by the cluster": {v1alpha1.KindClusterBpfApplication, "argument", "open", ofFile, onFile, true},
 	} {

@@ -202,27 +202,9 @@ func instances(spec *ebpf.CollectionSpec, programs []v1alpha1.Program, loads loa
 		if len(p.Attach) == 0 {
 			out[p.Name] = ps
 		}
-		attach := p.Attach
-		for _, a := range p.Attach {
-			if a, ok := plan.AtOnce(a); ok && !overridesReturn(ps) {
-				attach = append(slices.Clip(attach), a)
-			}
-		}
-		for _, a := range attach {
-			one, err := instance(ps, a)
-			if err != nil {
-				return nil, fmt.Errorf("program %s: %w", p.Name, err)
-			}
-			for _, load := range loads(p.Name, a) {
-				if before := out[load.Instance]; before != nil && before.Type != one.Type {
-					return nil, fmt.Errorf("program %s: its section %q says of no type, and its hooks make it %s and %s; name hooks for one type", p.Name, ps.SectionName, before.Type, one.Type)
-				}
-				if out[load.Instance], err = loadedFor(one, load); err != nil {
-					return nil, err
-				}
-				if load.Scope != "" {
-					maps.Copy(spec.Maps, guard.Maps(load.Scope))
-				}
+		for _, a := range withAtOnce(p.Attach, ps) {
+			if err := addInstances(out, spec, p.Name, a, loads); err != nil {
+				return nil, err
 			}
 		}
 	}
@@ -232,6 +214,41 @@ func instances(spec *ebpf.CollectionSpec, programs []v1alpha1.Program, loads loa
 		}
 	}
 	return out, nil
+}
+
+// withAtOnce returns the attachments of a program, and those by one link to many functions that
+// may stand in for them.
+func withAtOnce(attach []v1alpha1.Attachment, ps *ebpf.ProgramSpec) []v1alpha1.Attachment {
+	all := attach
+	for _, a := range attach {
+		if a, ok := plan.AtOnce(a); ok && !overridesReturn(ps) {
+			all = append(slices.Clip(all), a)
+		}
+	}
+	return all
+}
+
+// addInstances adds what an attachment of a program loads to out, and the maps of its scopes to
+// the spec.
+func addInstances(out map[string]*ebpf.ProgramSpec, spec *ebpf.CollectionSpec, program string, a v1alpha1.Attachment, loads loader) error {
+	ps := spec.Programs[program]
+	one, err := instance(ps, a)
+	if err != nil {
+		return fmt.Errorf("program %s: %w", program, err)
+	}
+	for _, load := range loads(program, a) {
+		if before := out[load.Instance]; before != nil && before.Type != one.Type {
+			return fmt.Errorf("program %s: its section %q says of no type, and its hooks make it %s and %s; name hooks for one type",
+				program, ps.SectionName, before.Type, one.Type)
+		}
+		if out[load.Instance], err = loadedFor(one, load); err != nil {
+			return err
+		}
+		if load.Scope != "" {
+			maps.Copy(spec.Maps, guard.Maps(load.Scope))
+		}
+	}
+	return nil
 }
 
 // overridesReturn reports whether a program changes what functions return. Links to many
@@ -256,7 +273,8 @@ func instance(ps *ebpf.ProgramSpec, a v1alpha1.Attachment) (*ebpf.ProgramSpec, e
 		one.Type = h.ProgramType
 	}
 	if one.Type != h.ProgramType {
-		return nil, fmt.Errorf("section %q makes it a %s program, and hook %s takes %s; name another hook or another function", ps.SectionName, one.Type, h.Name, h.ProgramType)
+		return nil, fmt.Errorf("section %q makes it a %s program, and hook %s takes %s; name another hook or another function",
+			ps.SectionName, one.Type, h.Name, h.ProgramType)
 	}
 	if h.RunsOnce() {
 		// A section that says of no type does not say so, and the kernel takes no other.

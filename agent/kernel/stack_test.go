@@ -126,9 +126,10 @@ func TestAGuardedProgramReadsNothingThatTheKernelLeftOnItsStack(t *testing.T) {
 		at     v1alpha1.Attachment
 		attach func(*ebpf.Program) (io.Closer, error)
 	}{
-		"kprobe": {v1alpha1.Attachment{Hook: "kprobe", Functions: &v1alpha1.Functions{Names: []string{"__x64_sys_getpgid"}}}, func(p *ebpf.Program) (io.Closer, error) {
-			return link.Kprobe("__x64_sys_getpgid", p, nil)
-		}},
+		"kprobe": {v1alpha1.Attachment{Hook: "kprobe", Functions: &v1alpha1.Functions{Names: []string{"__x64_sys_getpgid"}}},
+			func(p *ebpf.Program) (io.Closer, error) {
+				return link.Kprobe("__x64_sys_getpgid", p, nil)
+			}},
 		"raw_tp": {v1alpha1.Attachment{Hook: "raw_tp", Tracepoint: "sys_enter"}, onSysEnter},
 	} {
 		for _, name := range ways() {

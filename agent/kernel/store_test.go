@@ -145,7 +145,8 @@ func TestBpftoolTellsWhoseAProgramIs(t *testing.T) {
 	if err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
-	if plain := strings.ReplaceAll(string(out), `\"`, `"`); !strings.Contains(plain, `skep = `) || !strings.Contains(plain, `{"app":"net/app","uid":"uid","revision":"`+p.Revision) {
+	if plain := strings.ReplaceAll(string(out), `\"`, `"`); !strings.Contains(plain, `skep = `) ||
+		!strings.Contains(plain, `{"app":"net/app","uid":"uid","revision":"`+p.Revision) {
 		t.Errorf("bpftool says %s", out)
 	}
 }

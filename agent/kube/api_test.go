@@ -18,7 +18,9 @@ import (
 func TestAnAPIServerThatSendsNoListByAWatchIsAskedForOne(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	var said bytes.Buffer
-	forbidden := field.ErrorList{field.Forbidden(field.NewPath("sendInitialEvents"), "sendInitialEvents is forbidden for watch unless the WatchList feature gate is enabled")}
+	forbidden := field.ErrorList{
+		field.Forbidden(field.NewPath("sendInitialEvents"), "sendInitialEvents is forbidden for watch unless the WatchList feature gate is enabled"),
+	}
 	refused := 0
 	s := source{
 		what: "node", kind: &metav1.PartialObjectMetadata{},

@@ -450,7 +450,9 @@ func probed(t *testing.T, a *kube.Agent, path string, code int, says string) {
 func TestAnAgentsMetricsAreForThoseWhoMayReadThem(t *testing.T) {
 	need.Kernel(t)
 	w := newWorld(t, plane)
-	role := &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: w.name + "-metrics"}, Rules: []rbacv1.PolicyRule{{NonResourceURLs: []string{"/metrics"}, Verbs: []string{"get"}}}}
+	role := &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: w.name + "-metrics"}, Rules: []rbacv1.PolicyRule{
+		{NonResourceURLs: []string{"/metrics"}, Verbs: []string{"get"}},
+	}}
 	w.create(role)
 	w.create(&rbacv1.ClusterRoleBinding{ObjectMeta: metav1.ObjectMeta{Name: role.Name},
 		RoleRef:  rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: role.Name},

@@ -288,7 +288,8 @@ func newMirror(t testing.TB) *mirror {
 	m.Server = httptest.NewTLSServer(m)
 	t.Cleanup(m.Close)
 	ca := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: m.Certificate().Raw})
-	if err := errors.Join(os.WriteFile(filepath.Join(m.dir, "ca.pem"), ca, 0o600), os.WriteFile(filepath.Join(m.dir, "token"), []byte(goodToken+"\n"), 0o600)); err != nil {
+	if err := errors.Join(os.WriteFile(filepath.Join(m.dir, "ca.pem"), ca, 0o600),
+		os.WriteFile(filepath.Join(m.dir, "token"), []byte(goodToken+"\n"), 0o600)); err != nil {
 		t.Fatal(err)
 	}
 	return m

@@ -43,7 +43,10 @@ func TestLabelsOfNamespacesAreKnownOnceAllWereListed(t *testing.T) {
 		{"the same list again", func() error {
 			return n.Replace([]any{namespaceOf("green", nil), namespaceOf("blue", map[string]string{"team": "a"})}, "2")
 		}, map[string]string{"team": "a"}, true, 0},
-		{"an update that changes no label", func() error { return n.Update(namespaceOf("blue", map[string]string{"team": "a"})) }, map[string]string{"team": "a"}, true, 0},
+		{
+			"an update that changes no label", func() error { return n.Update(namespaceOf("blue", map[string]string{"team": "a"})) }, map[string]string{"team": "a"},
+			true, 0,
+		},
 		{"another label", func() error { return n.Update(namespaceOf("blue", map[string]string{"team": "b"})) }, map[string]string{"team": "b"}, true, 1},
 		{"a new namespace", func() error { return n.Add(namespaceOf("red", nil)) }, map[string]string{"team": "b"}, true, 1},
 		{"its end", func() error { return n.Delete(namespaceOf("blue", nil)) }, nil, true, 1},
@@ -73,7 +76,8 @@ func TestOfANamespaceItsLabelsAreKept(t *testing.T) {
 		t.Fatal(err)
 	}
 	m := got.(*metav1.PartialObjectMetadata)
-	if len(m.ManagedFields) != 0 || m.Annotations["note"] != "" || m.Annotations[metav1.InitialEventsAnnotationKey] != "true" || m.ResourceVersion != "7" || m.Labels["team"] != "a" {
+	if len(m.ManagedFields) != 0 || m.Annotations["note"] != "" || m.Annotations[metav1.InitialEventsAnnotationKey] != "true" || m.ResourceVersion != "7" ||
+		m.Labels["team"] != "a" {
 		t.Errorf("kept %+v", m)
 	}
 }

@@ -53,7 +53,9 @@ func TestAMapTypeThatCannotBeToldCounts(t *testing.T) {
 
 func TestAProgramTypeIsThereWhereOneOfItsHooksIs(t *testing.T) {
 	names := programTypes(func(p ebpf.ProgramType) error {
-		return map[ebpf.ProgramType]error{ebpf.Tracing: ebpf.ErrNotSupported, ebpf.Kprobe: ebpf.ErrNotSupported, ebpf.SkLookup: ebpf.ErrNotSupported, ebpf.LSM: unix.EPERM}[p]
+		return map[ebpf.ProgramType]error{
+			ebpf.Tracing: ebpf.ErrNotSupported, ebpf.Kprobe: ebpf.ErrNotSupported, ebpf.SkLookup: ebpf.ErrNotSupported, ebpf.LSM: unix.EPERM,
+		}[p]
 	}, v1alpha1.KernelProfile{Hooks: []string{"xdp", "tp_btf"}, Denied: []v1alpha1.DeniedHooks{{Hooks: []string{"uprobe"}}}})
 	for name, want := range map[string]bool{"Tracing": true, "Kprobe": true, "XDP": true, "LSM": true, "SkLookup": false, "UnspecifiedProgram": false} {
 		if slices.Contains(names, name) != want {

@@ -102,7 +102,10 @@ func (s *stub) Reconciled() <-chan struct{} { return s.passed }
 func (s *stub) says(uid, failure string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.status = []agent.ApplicationStatus{{Application: v1alpha1.Identity{Kind: v1alpha1.KindClusterBpfApplication, Name: "app"}, UID: uid, Error: failure, Conditions: []metav1.Condition{{Type: v1alpha1.ConditionDeployed, Status: "False"}}}}
+	s.status = []agent.ApplicationStatus{{
+		Application: v1alpha1.Identity{Kind: v1alpha1.KindClusterBpfApplication, Name: "app"}, UID: uid, Error: failure,
+		Conditions: []metav1.Condition{{Type: v1alpha1.ConditionDeployed, Status: "False"}},
+	}}
 }
 
 // count is how many envelopes were handed over.
@@ -307,7 +310,9 @@ func TestForeignProgramsAreToldWhereTheyCanBeListed(t *testing.T) {
 		t.Errorf("told %d times", w.log.times("cannot list the programs"))
 	}
 	mu.Lock()
-	failure, listed.Programs = nil, []inventory.Program{{ID: 7, Type: "XDP", Name: "theirs", Holders: []inventory.Process{{PID: 1, Name: "them"}}}, {ID: 8, Managed: true}}
+	failure, listed.Programs = nil, []inventory.Program{
+		{ID: 7, Type: "XDP", Name: "theirs", Holders: []inventory.Process{{PID: 1, Name: "them"}}}, {ID: 8, Managed: true},
+	}
 	mu.Unlock()
 	until(t, "a report with them", func() bool { return w.report().Status.Counts.Programs == 2 })
 	s := w.report().Status

@@ -44,6 +44,24 @@ func (f facts) status() v1alpha1.BpfNodeStatus {
 		Agent:  v1alpha1.AgentInfo{Version: f.version, IntentFormat: intent.FormatVersion},
 		Kernel: f.profile,
 	}
+	f.addApplications(&s)
+	f.addPrograms(&s)
+	f.fit(&s, v1alpha1.MaxBpfNodeBytes-max(reserve, f.beside))
+	// As it comes back: a list of nothing is none.
+	if len(s.Unmanaged) == 0 {
+		s.Unmanaged = nil
+	}
+	if len(s.Applications) == 0 {
+		s.Applications = nil
+	}
+	if len(s.Loaded) == 0 {
+		s.Loaded = nil
+	}
+	return s
+}
+
+// addApplications reports and counts the applications.
+func (f facts) addApplications(s *v1alpha1.BpfNodeStatus) {
 	for _, a := range f.applications {
 		one, fare := describe(a), f.fare(a.UID)
 		if fare == overtaken || fare == "" {
@@ -65,6 +83,10 @@ func (f facts) status() v1alpha1.BpfNodeStatus {
 		}
 		s.Applications = append(s.Applications, one)
 	}
+}
+
+// addPrograms counts the programs, and reports as many of the unmanaged ones as a status may name.
+func (f facts) addPrograms(s *v1alpha1.BpfNodeStatus) {
 	for _, p := range f.programs {
 		s.Counts.Programs++
 		if p.Managed {
@@ -75,18 +97,6 @@ func (f facts) status() v1alpha1.BpfNodeStatus {
 			s.Unmanaged = append(s.Unmanaged, unmanaged(p))
 		}
 	}
-	f.fit(&s, v1alpha1.MaxBpfNodeBytes-max(reserve, f.beside))
-	// As it comes back: a list of nothing is none.
-	if len(s.Unmanaged) == 0 {
-		s.Unmanaged = nil
-	}
-	if len(s.Applications) == 0 {
-		s.Applications = nil
-	}
-	if len(s.Loaded) == 0 {
-		s.Loaded = nil
-	}
-	return s
 }
 
 // reserve is what the BpfNode has beside its status where nobody added to it.

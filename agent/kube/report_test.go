@@ -19,7 +19,8 @@ import (
 
 // deployed is a status with the condition.
 func deployed(status metav1.ConditionStatus, reason, message string) agent.ApplicationStatus {
-	return agent.ApplicationStatus{Application: v1alpha1.Identity{Kind: v1alpha1.KindClusterBpfApplication, Name: "a"}, UID: "u", Serial: 7, Version: 7, Revision: "r",
+	return agent.ApplicationStatus{Application: v1alpha1.Identity{Kind: v1alpha1.KindClusterBpfApplication, Name: "a"}, UID: "u", Serial: 7, Version: 7,
+		Revision:   "r",
 		Conditions: []metav1.Condition{{Type: v1alpha1.ConditionDeployed, Status: status, Reason: reason, Message: message}}}
 }
 

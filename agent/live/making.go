@@ -68,7 +68,8 @@ func (s *Set) Begin(m *Making) {
 	}
 	s.makings[m.UID][m.Key()], m.wanted = m, true
 	hold := s.Hold
-	m.pending = s.attaching.Add(calls.Call{What: fmt.Sprintf("%s on %s", m.Attachment.Program, m.Place()), Owner: Owner(m.UID, m.Application), Urgent: true, Awaited: true,
+	m.pending = s.attaching.Add(calls.Call{What: fmt.Sprintf("%s on %s", m.Attachment.Program, m.Place()), Owner: Owner(m.UID, m.Application), Urgent: true,
+		Awaited: true,
 		Run: func() {
 			hold(m.UID)
 			m.link, m.err = m.Make()

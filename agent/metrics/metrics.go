@@ -23,13 +23,15 @@ type Metrics struct {
 func New(registry prometheus.Registerer) *Metrics {
 	m := &Metrics{
 		loads: prometheus.NewHistogramVec(prometheus.HistogramOpts{
-			Name: "skep_agent_load_duration_seconds", Help: "Time to load a revision of an application, or a chain of programs, into the kernel, by what: revision or chain, and by result: ok or failed.",
+			Name: "skep_agent_load_duration_seconds", Help: "Time to load a revision of an application, or a chain of programs, into the kernel, by what: " +
+				"revision or chain, and by result: ok or failed.",
 			Buckets: prometheus.ExponentialBuckets(0.001, 4, 8)}, []string{"what", "result"}),
 		attaches: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name: "skep_agent_attach_duration_seconds", Help: "Time to attach a program or to swap it in place, by hook and by result: ok or failed.",
 			Buckets: prometheus.ExponentialBuckets(0.0001, 4, 8)}, []string{"hook", "result"}),
 		healed: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "skep_agent_drift_healed_total", Help: "What somebody else changed in the kernel and was put back, by kind: unpinned, detached or replaced."}, []string{"kind"}),
+			Name: "skep_agent_drift_healed_total", Help: "What somebody else changed in the kernel and was put back, by kind: unpinned, detached or replaced."},
+			[]string{"kind"}),
 	}
 	for _, what := range agent.Loadables() {
 		m.loads.WithLabelValues(string(what), ok)

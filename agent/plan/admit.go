@@ -175,7 +175,10 @@ func (c Claim) fitsMode(granted []Claim, limits Limits) *OverLimitError {
 	}
 	for _, other := range granted {
 		if len(other.Modes) > 0 && other.Modes[0] != c.Modes[0] {
-			return &OverLimitError{Limit: limit, Reason: fmt.Sprintf("it asks for %s, and %s, which has precedence on the interface, for %s", c.Modes[0], c.describe(other), other.Modes[0]), Fix: fix}
+			return &OverLimitError{
+				Limit: limit, Reason: fmt.Sprintf("it asks for %s, and %s, which has precedence on the interface, for %s", c.Modes[0], c.describe(other), other.Modes[0]),
+				Fix: fix,
+			}
 		}
 	}
 	if c.Modes[0] == v1alpha1.XDPNative && limits.NoDriver != "" {
@@ -220,9 +223,15 @@ func dimensions(l Limits) []dimension {
 	const kernel, node = "the kernel allows", "this node has for maps and programs"
 	return []dimension{
 		{"maps", l.Maps, func(n Need) int { return n.Maps }, shared, kernel, strconv.Itoa, "use fewer maps or data sections, or attach to another interface"},
-		{"functions", l.Functions, func(n Need) int { return n.Functions }, shared, kernel, strconv.Itoa, "let the compiler inline functions (static __always_inline), or attach to another interface"},
+		{
+			"functions", l.Functions, func(n Need) int { return n.Functions }, shared, kernel, strconv.Itoa,
+			"let the compiler inline functions (static __always_inline), or attach to another interface",
+		},
 		{"programs", l.Programs, func(n Need) int { return n.Programs }, 0, kernel, strconv.Itoa, "attach fewer programs, or attach to another interface"},
-		{"memory", l.Memory, func(n Need) int { return n.Memory }, 0, node, mebibytes, "use smaller maps (spec.maps.NAME.maxEntries) or smaller or fewer programs, or have an administrator raise --map-memory"},
+		{
+			"memory", l.Memory, func(n Need) int { return n.Memory }, 0, node, mebibytes,
+			"use smaller maps (spec.maps.NAME.maxEntries) or smaller or fewer programs, or have an administrator raise --map-memory",
+		},
 	}
 }
 

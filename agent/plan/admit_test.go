@@ -76,16 +76,24 @@ func TestLimitsAreGrantedInOrder(t *testing.T) {
 		"who takes none of what is full fits": {
 			[]plan.Claim{claim("a", "x", plan.Running, 1, need(64)), claim("b", "x", plan.Arriving, 2, plan.Need{Functions: 1, Programs: 1})}, maps64, nil},
 		"functions are counted": {
-			[]plan.Claim{claim("a", "x", plan.Arriving, 1, plan.Need{Functions: 200, Programs: 1}), claim("b", "x", plan.Arriving, 2, plan.Need{Functions: 56, Programs: 1})}, maps64,
+			[]plan.Claim{
+				claim("a", "x", plan.Arriving, 1, plan.Need{Functions: 200, Programs: 1}), claim("b", "x", plan.Arriving, 2, plan.Need{Functions: 56, Programs: 1}),
+			}, maps64,
 			map[string]string{"b": "functions: it takes 56, and of the 256"}},
 		"a closed licence comes after who needs the GPL": {
-			[]plan.Claim{claim("a", "x", plan.Arriving, 1, plan.Need{GPLOnly: true}), claim("b", "y", plan.Arriving, 2, plan.Need{Closed: true}), claim("c", "y", plan.Arriving, 3, plan.Need{})}, maps64,
+			[]plan.Claim{
+				claim("a", "x", plan.Arriving, 1, plan.Need{GPLOnly: true}), claim("b", "y", plan.Arriving, 2, plan.Need{Closed: true}),
+				claim("c", "y", plan.Arriving, 3, plan.Need{}),
+			}, maps64,
 			map[string]string{"b": "licence: its licence is not GPL compatible"}},
 		"who needs the GPL comes after a closed licence": {
 			[]plan.Claim{claim("a", "x", plan.Arriving, 2, plan.Need{GPLOnly: true}), claim("b", "y", plan.Arriving, 1, plan.Need{Closed: true})}, maps64,
 			map[string]string{"a": "licence: it calls helpers"}},
 		"a namespace has its share, by all of its applications": {
-			[]plan.Claim{claim("a", "x", plan.Arriving, 1, need(20)), claim("b", "x", plan.Arriving, 2, need(12)), claim("c", "x", plan.Arriving, 3, need(1)), claim("d", "y", plan.Arriving, 4, need(30))}, shared,
+			[]plan.Claim{
+				claim("a", "x", plan.Arriving, 1, need(20)), claim("b", "x", plan.Arriving, 2, need(12)), claim("c", "x", plan.Arriving, 3, need(1)),
+				claim("d", "y", plan.Arriving, 4, need(30)),
+			}, shared,
 			map[string]string{"c": "maps: it takes 1, namespace x holds 32, and one namespace may have 32 of the 64 (50 %)"}},
 		"the cluster's own have no share": {
 			[]plan.Claim{claim("a", "", plan.Arriving, 1, need(40)), claim("b", "", plan.Arriving, 2, need(20))}, shared, nil},
@@ -97,16 +105,20 @@ func TestLimitsAreGrantedInOrder(t *testing.T) {
 			[]plan.Claim{held(claim("a", "x", plan.Replacing, 1, need(41)), need(40))}, shared,
 			map[string]string{"a": "one namespace may have 32"}},
 		"programs have a limit of their own": {
-			[]plan.Claim{claim("a", "x", plan.Arriving, 1, plan.Need{Programs: 63}), claim("b", "y", plan.Arriving, 2, plan.Need{Programs: 1})}, plan.Limits{Programs: 63},
+			[]plan.Claim{claim("a", "x", plan.Arriving, 1, plan.Need{Programs: 63}), claim("b", "y", plan.Arriving, 2, plan.Need{Programs: 1})},
+			plan.Limits{Programs: 63},
 			map[string]string{"b": "programs: it takes 1, and of the 63 that the kernel allows 63 are held: 0 by namespace y, 63 by others"}},
 		"memory of maps is counted, and what runs and ran has it first": {
 			[]plan.Claim{claim("a", "x", plan.Running, 9, memory(2048)), claim("b", "x", plan.Remembered, 8, memory(512)),
 				claim("c", "y", plan.Arriving, 1, memory(513)), claim("d", "y", plan.Arriving, 2, memory(512))}, plan.Limits{Memory: 3 << 30},
 			map[string]string{"c": "memory: it takes 513 MiB, and of the 3072 MiB that this node has for maps and programs 2560 MiB are held: " +
-				"0 MiB by namespace y, 2560 MiB by others; use smaller maps (spec.maps.NAME.maxEntries) or smaller or fewer programs, or have an administrator raise --map-memory"}},
+				"0 MiB by namespace y, 2560 MiB by others; use smaller maps (spec.maps.NAME.maxEntries) or smaller or fewer programs, " +
+				"or have an administrator raise --map-memory"}},
 		"what runs beyond the memory keeps running, and nothing joins it": {
 			[]plan.Claim{claim("a", "x", plan.Running, 1, memory(4096)), claim("b", "x", plan.Remembered, 1, memory(1)), claim("c", "x", plan.Arriving, 1, plan.Need{})},
-			plan.Limits{Memory: 3 << 30}, map[string]string{"b": "memory: it takes 1 MiB, and of the 3072 MiB that this node has for maps and programs 4096 MiB are held"}},
+			plan.Limits{Memory: 3 << 30}, map[string]string{
+				"b": "memory: it takes 1 MiB, and of the 3072 MiB that this node has for maps and programs 4096 MiB are held",
+			}},
 		"a namespace has its share of the memory": {
 			[]plan.Claim{claim("a", "x", plan.Arriving, 1, memory(1536)), claim("b", "x", plan.Arriving, 2, memory(1)), claim("c", "", plan.Arriving, 3, memory(1535))},
 			plan.Limits{Memory: 3 << 30, SharePercent: 50},

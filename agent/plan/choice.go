@@ -91,26 +91,11 @@ func without(sets []Set, loaded []string) []Set {
 // optional attachments for which something is loaded that nothing else takes, and whether
 // one link attaches to many functions.
 func Choices(p intent.Payload) []Choice {
-	sets, inSet := map[string]*Set{}, map[string]bool{}
-	for _, alternative := range p.Alternatives {
-		for _, set := range alternative.AnyOf {
-			for _, name := range set.Programs {
-				inSet[name] = true
-			}
-		}
-	}
+	sets, inSet := map[string]*Set{}, namedInSets(p)
 	var optional []Choice
 	for _, program := range p.Programs {
-		whole := &Set{Programs: []string{program.Name}}
+		whole := required(program)
 		sets[program.Name] = whole
-		if len(program.Attach) == 0 {
-			whole.Instances = []string{program.Name}
-		}
-		for _, at := range program.Attach {
-			if !at.Optional {
-				whole.add(program.Name, at)
-			}
-		}
 		ways := whole.ways()
 		for _, at := range program.Attach {
 			if !at.Optional {
@@ -121,12 +106,7 @@ func Choices(p intent.Payload) []Choice {
 			if sets := without(one.ways(), whole.Instances); len(sets) > 0 {
 				optional = append(optional, Choice{Sets: append(sets, Set{})})
 			}
-			// What it shares with the others is loaded however those are attached.
-			for _, instance := range one.Instances {
-				if slices.Contains(whole.Instances, instance) && !slices.Contains(ways[0].Instances, instance) {
-					ways[0].Instances = append(ways[0].Instances, instance)
-				}
-			}
+			ways[0].share(one, *whole)
 		}
 		switch {
 		case inSet[program.Name] || len(whole.Instances) == 0:
@@ -137,6 +117,43 @@ func Choices(p intent.Payload) []Choice {
 		}
 	}
 	return append(alternativesOf(p, sets), optional...)
+}
+
+// namedInSets are the programs that an alternative names.
+func namedInSets(p intent.Payload) map[string]bool {
+	named := map[string]bool{}
+	for _, alternative := range p.Alternatives {
+		for _, set := range alternative.AnyOf {
+			for _, name := range set.Programs {
+				named[name] = true
+			}
+		}
+	}
+	return named
+}
+
+// required is the set of a program with those of its attachments that are not optional.
+func required(program v1alpha1.Program) *Set {
+	whole := &Set{Programs: []string{program.Name}}
+	if len(program.Attach) == 0 {
+		whole.Instances = []string{program.Name}
+	}
+	for _, at := range program.Attach {
+		if !at.Optional {
+			whole.add(program.Name, at)
+		}
+	}
+	return whole
+}
+
+// share adds the instances that an optional attachment shares with the required ones: they are
+// loaded however those are attached.
+func (s *Set) share(optional, required Set) {
+	for _, instance := range optional.Instances {
+		if slices.Contains(required.Instances, instance) && !slices.Contains(s.Instances, instance) {
+			s.Instances = append(s.Instances, instance)
+		}
+	}
 }
 
 // alternativesOf are the alternatives of a payload, of which sets are the programs.

@@ -73,18 +73,31 @@ func (p *planner) links() {
 			if ok && !old.Severed && misplaced[id] {
 				verb = Move
 			}
-			if at, ok := holderOf(app.UID, a); ok && verb == Attach {
-				if held, is := holders[at]; is {
-					verb, replaces = linkVerb(held, true, app.Revision, a), held.Attachment.Key()
-					p.replaced[[2]string{app.UID, replaces}] = true
-					delete(holders, at)
-				}
+			if verb == Attach {
+				verb, replaces = p.attach(app, a, holders)
 			}
 			if verb != "" {
 				p.add(Action{Verb: verb, UID: app.UID, Revision: app.Revision, Attachment: a, Replaces: replaces})
 			}
 		}
 	}
+}
+
+// attach returns how an attachment without a link is made: in the place of the link of a holder,
+// whose key it returns, or as a link of its own.
+func (p *planner) attach(app Application, a Attachment, holders map[holder]Link) (verb Verb, replaces string) {
+	at, ok := holderOf(app.UID, a)
+	if !ok {
+		return Attach, ""
+	}
+	held, ok := holders[at]
+	if !ok {
+		return Attach, ""
+	}
+	replaces = held.Attachment.Key()
+	p.replaced[[2]string{app.UID, replaces}] = true
+	delete(holders, at)
+	return linkVerb(held, true, app.Revision, a), replaces
 }
 
 // holder is an application at a place that takes one program, or at one of a file that

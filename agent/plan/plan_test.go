@@ -183,7 +183,9 @@ func (p *parser) have(text string) {
 				}
 				uid, rest, _ := strings.Cut(m, "@")
 				revision, priority, _ := strings.Cut(rest, ":")
-				c.Members = append(c.Members, plan.Member{UID: uid, Identity: v1alpha1.Identity{Name: uid}, Revision: revision, Program: "f", Priority: int32(p.number(priority))})
+				c.Members = append(c.Members, plan.Member{
+					UID: uid, Identity: v1alpha1.Identity{Name: uid}, Revision: revision, Program: "f", Priority: int32(p.number(priority)),
+				})
 			}
 			p.h.Chains = append(p.h.Chains, c)
 		default:
@@ -193,7 +195,10 @@ func (p *parser) have(text string) {
 }
 
 func TestSelect(t *testing.T) {
-	all := []plan.Interface{{Name: "lo"}, {Name: "eth0", Primary: true, Physical: true}, {Name: "eth1", Physical: true, Master: "bond0"}, {Name: "veth9", Kind: "veth"}, {Name: "bond0", Kind: "bond"}}
+	all := []plan.Interface{
+		{Name: "lo"}, {Name: "eth0", Primary: true, Physical: true}, {Name: "eth1", Physical: true, Master: "bond0"}, {Name: "veth9", Kind: "veth"},
+		{Name: "bond0", Kind: "bond"},
+	}
 	for sentence, c := range map[string]struct {
 		selection *v1alpha1.Interfaces
 		want      string

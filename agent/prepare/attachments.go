@@ -151,11 +151,15 @@ func (r *resolving) bound(program string, at v1alpha1.Attachment) error {
 	case over <= 0:
 		return nil
 	case at.Pods == nil:
-		return fmt.Errorf("place programs of %s: they have %d places, and %s has %d on a node; choose fewer functions, or hooks with one link for many, such as kprobe.multi",
+		return fmt.Errorf("place programs of %s: they have %d places, and %s has %d on a node; choose fewer functions, or hooks with one link for many, "+
+			"such as kprobe.multi",
 			r.app.Identity, limit+over, whose, limit)
 	}
 	r.app.Attachments = r.app.Attachments[:limit]
-	r.out.Errs = append(r.out.Errs, r.placing(program, fmt.Errorf("with it, there are %d places, and %s has %d on a node, so that it is not in all pods; choose fewer pods or functions", limit+over, whose, limit)))
+	r.out.Errs = append(r.out.Errs,
+		r.placing(program,
+			fmt.Errorf("with it, there are %d places, and %s has %d on a node, so that it is not in all pods; choose fewer pods or functions",
+				limit+over, whose, limit)))
 	return nil
 }
 

@@ -24,10 +24,12 @@ func TestPlacesAreBounded(t *testing.T) {
 		fails    bool
 		mentions string
 	}{
-		"what fits":                              {"team-a", inPods, nil, maxPlaces, maxPlaces, false, ""},
-		"pods beyond are left out":               {"team-a", inPods, nil, maxPlaces + 3, maxPlaces, false, "there are 2003 places"},
-		"functions beyond are an error":          {"", v1alpha1.Attachment{Hook: "kprobe"}, nil, maxPlaces + 1, 0, true, "kprobe.multi"},
-		"a namespace has a share":                {"team-a", inPods, []int{maxPlaces, maxPlaces, maxPlaces, maxPlaces - 5}, 9, 5, false, "whose others have 7995 of 8000"},
+		"what fits":                     {"team-a", inPods, nil, maxPlaces, maxPlaces, false, ""},
+		"pods beyond are left out":      {"team-a", inPods, nil, maxPlaces + 3, maxPlaces, false, "there are 2003 places"},
+		"functions beyond are an error": {"", v1alpha1.Attachment{Hook: "kprobe"}, nil, maxPlaces + 1, 0, true, "kprobe.multi"},
+		"a namespace has a share": {
+			"team-a", inPods, []int{maxPlaces, maxPlaces, maxPlaces, maxPlaces - 5}, 9, 5, false, "whose others have 7995 of 8000",
+		},
 		"an application beyond it has no places": {"team-a", inPods, []int{maxPlaces, maxPlaces, maxPlaces, maxPlaces}, 1, 0, false, "has 0 on a node"},
 		"the cluster's have none":                {"", inPods, []int{maxPlaces, maxPlaces, maxPlaces, maxPlaces}, 9, 9, false, ""},
 	} {
@@ -37,7 +39,9 @@ func TestPlacesAreBounded(t *testing.T) {
 			for i, places := range c.others {
 				v.placed.note(of(c.namespace), string(rune('a'+i)), places)
 			}
-			r := resolving{Versions: v, out: &report.Outcome{}, app: plan.Application{UID: "own", Identity: of(c.namespace), Attachments: make([]plan.Attachment, c.has)}}
+			r := resolving{Versions: v, out: &report.Outcome{}, app: plan.Application{
+				UID: "own", Identity: of(c.namespace), Attachments: make([]plan.Attachment, c.has),
+			}}
 			err := r.bound("p", c.at)
 			if (err != nil) != c.fails || err == nil && len(r.app.Attachments) != c.want {
 				t.Errorf("%d of %d places: %v", len(r.app.Attachments), c.has, err)

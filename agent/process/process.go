@@ -163,7 +163,8 @@ func denied(err error) error {
 	if errors.As(explained, new(*rights.Error)) {
 		return explained
 	}
-	return fmt.Errorf("%w: this process has CAP_SYS_PTRACE; a security module such as AppArmor denies it (appArmorProfile Unconfined), or the process is outside of this one's user namespace", err)
+	return fmt.Errorf("%w: this process has CAP_SYS_PTRACE; a security module such as AppArmor denies it (appArmorProfile Unconfined), "+
+		"or the process is outside of this one's user namespace", err)
 }
 
 // parent is the id of the process's parent.

@@ -79,7 +79,8 @@ func Unresolved(program string, at v1alpha1.Attachment, err error) Unmade {
 // IsAbsent reports whether an error says that the node lacks a hook or a target.
 func IsAbsent(err error) bool {
 	unanswered := new(targets.UnansweredError)
-	return errors.Is(err, attach.ErrTarget) || errors.Is(err, link.ErrNoSymbol) || errors.Is(err, ebpf.ErrNotSupported) || errors.Is(err, targets.ErrWaiting) && !errors.As(err, &unanswered)
+	return errors.Is(err, attach.ErrTarget) || errors.Is(err, link.ErrNoSymbol) || errors.Is(err, ebpf.ErrNotSupported) ||
+		errors.Is(err, targets.ErrWaiting) && !errors.As(err, &unanswered)
 }
 
 // Skip is an attachment that the definition leaves to the node, and that it is without.

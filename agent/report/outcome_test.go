@@ -32,7 +32,8 @@ func TestAChoiceOfNoPodNamesItsLabels(t *testing.T) {
 	for want, pods := range map[string]*v1alpha1.Pods{
 		"no pod of this node is chosen by pods":                          {Selector: &metav1.LabelSelector{}},
 		"no pod of this node is chosen by pods (systemd.unit=a.service)": {Selector: labels},
-		"no pod of this node is chosen by pods (systemd.unit=a.service) with such a container; a unit or cgroup of a host has one, of its own name": {Selector: labels, Containers: []string{"x"}},
+		"no pod of this node is chosen by pods (systemd.unit=a.service) with such a container; a unit or cgroup of a host has one, " +
+			"of its own name": {Selector: labels, Containers: []string{"x"}},
 	} {
 		if got := InNoPods("f", v1alpha1.Attachment{Hook: "uprobe", Pods: pods}).Status.Error; got != want {
 			t.Errorf("says %q, want %q", got, want)

@@ -337,9 +337,11 @@ func (v View) deployedCondition(app Application, out *Outcome, s ApplicationStat
 		Message: "every program runs", LastTransitionTime: metav1.NewTime(v.Now)}
 	switch {
 	case app.Newest.Payload().Tombstone && s.Revision != "":
-		c.Status, c.Reason, c.Message = metav1.ConditionFalse, "Unloading", "it is to go and runs still: "+cmp.Or(s.Error, out.Waits, "a chain that it is in waits for another member's object")
+		c.Status, c.Reason, c.Message = metav1.ConditionFalse, "Unloading", "it is to go and runs still: "+
+			cmp.Or(s.Error, out.Waits, "a chain that it is in waits for another member's object")
 	case s.Unloading || app.Newest.Payload().Tombstone && s.Error != "":
-		c.Status, c.Reason, c.Message = metav1.ConditionFalse, "Unloading", "it is to go, and something of it is left: "+cmp.Or(s.Error, out.Waits, "the kernel frees it")
+		c.Status, c.Reason, c.Message = metav1.ConditionFalse, "Unloading", "it is to go, and something of it is left: "+
+			cmp.Or(s.Error, out.Waits, "the kernel frees it")
 	case app.Newest.Payload().Tombstone:
 		c.Status, c.Reason, c.Message = metav1.ConditionFalse, "Unloaded", "unloaded: "+app.Newest.Payload().Reason
 	case out.Pending && out.Waits != "":

@@ -24,7 +24,10 @@ func TestARefusalSaysWhatIsMissing(t *testing.T) {
 		need []Capability
 		want string
 	}{
-		"one of two":               {process{known: true, effective: bits(BPF)}, []Capability{BPF, Perfmon}, "program f: load program: operation not permitted: this process lacks CAP_PERFMON; grant it"},
+		"one of two": {
+			process{known: true, effective: bits(BPF)}, []Capability{BPF, Perfmon},
+			"program f: load program: operation not permitted: this process lacks CAP_PERFMON; grant it",
+		},
 		"both":                     {process{known: true}, []Capability{BPF, NetAdmin}, "this process lacks CAP_NET_ADMIN and CAP_BPF; grant it"},
 		"one beside the great one": {process{known: true, effective: bits(SysAdmin)}, []Capability{BPF, SysPtrace}, "this process lacks CAP_SYS_PTRACE; grant it"},
 		"one that stands for all":  {process{known: true, effective: bits(SysAdmin)}, []Capability{BPF, Perfmon}, "it has them; a security module or"},
@@ -32,8 +35,13 @@ func TestARefusalSaysWhatIsMissing(t *testing.T) {
 		"a locked kernel":          {process{known: true, effective: bits(BPF), lockdown: "integrity"}, []Capability{BPF}, "locked down (integrity)"},
 		"nothing can be read":      {process{}, []Capability{BPF}, "a security module or seccomp filter denies bpf(2)"},
 		"no filter":                {process{known: true, effective: ^uint64(0), seccomp: "0"}, []Capability{BPF}, "a security module denies bpf(2)"},
-		"a filter":                 {process{known: true, effective: ^uint64(0), seccomp: "2"}, []Capability{BPF}, "or the seccomp filter of this process (Seccomp: 2 in /proc/"},
-		"a locked kernel, too":     {process{known: true, effective: ^uint64(0), seccomp: "0", lockdown: "integrity"}, []Capability{BPF}, "locked down (integrity), or a security module denies bpf(2)"},
+		"a filter": {
+			process{known: true, effective: ^uint64(0), seccomp: "2"}, []Capability{BPF}, "or the seccomp filter of this process (Seccomp: 2 in /proc/",
+		},
+		"a locked kernel, too": {
+			process{known: true, effective: ^uint64(0), seccomp: "0", lockdown: "integrity"}, []Capability{BPF},
+			"locked down (integrity), or a security module denies bpf(2)",
+		},
 	} {
 		t.Run(sentence, func(t *testing.T) {
 			err := &Error{Missing: tc.now.lacks(tc.need), Why: tc.now.otherwise(), err: refused}
@@ -74,7 +82,9 @@ func TestTheModeOfLockdownIsTheOneInBrackets(t *testing.T) {
 }
 
 func TestTheModeOfSeccompIsThatOfTheStatus(t *testing.T) {
-	for status, want := range map[string]string{"Name:\tskep\nSeccomp:\t2\nSeccomp_filters:\t1\n": "2", "NoNewPrivs:\t0\nSeccomp:\t0\n": "0", "Name:\tskep\n": ""} {
+	for status, want := range map[string]string{
+		"Name:\tskep\nSeccomp:\t2\nSeccomp_filters:\t1\n": "2", "NoNewPrivs:\t0\nSeccomp:\t0\n": "0", "Name:\tskep\n": "",
+	} {
 		if got := seccompMode(status); got != want {
 			t.Errorf("seccompMode(%q) = %q, want %q", status, got, want)
 		}

@@ -58,8 +58,12 @@ func TestAnOwnerIsFoundByBothIntents(t *testing.T) {
 		}, waits: true, says: "its node selector does not match this node"},
 		"it shares with another": {owner: func(f *fleet) { f.add("owner", map[string]v1alpha1.Map{"theirs": {SharedWith: []string{"third"}}}) },
 			says: "maps.mine.from: application owner does not share its map theirs with taker; add taker to spec.maps.theirs.sharedWith of owner"},
-		"it shares another map":       {owner: func(f *fleet) { f.add("owner", map[string]v1alpha1.Map{"other": {SharedWith: []string{"taker"}}}) }, says: "does not share its map theirs"},
-		"it has the map from a third": {owner: func(f *fleet) { f.add("owner", map[string]v1alpha1.Map{"theirs": from("third", "m")}) }, says: "does not share its map theirs"},
+		"it shares another map": {
+			owner: func(f *fleet) { f.add("owner", map[string]v1alpha1.Map{"other": {SharedWith: []string{"taker"}}}) }, says: "does not share its map theirs",
+		},
+		"it has the map from a third": {
+			owner: func(f *fleet) { f.add("owner", map[string]v1alpha1.Map{"theirs": from("third", "m")}) }, says: "does not share its map theirs",
+		},
 		"it is of another namespace": {owner: func(f *fleet) {
 			f.add("owner", shares, func(p *intent.Payload) { p.Application.Namespace = "blue" })
 		}, waits: true, says: "no application of that name"},
@@ -107,7 +111,8 @@ func TestACycleIsToldToThoseInIt(t *testing.T) {
 	d := f.add("d", map[string]v1alpha1.Map{"x": from("a", "x")})
 	all := sharing.Of(version.Node{}, f.all)
 	nothing := func(string) bool { return false }
-	want := "maps.x.from: these applications wait for each other: a takes x from b, b takes y from c, c takes z from a; let one of them have both maps, and share them"
+	want := "maps.x.from: these applications wait for each other: a takes x from b, b takes y from c, c takes z from a; let one of them have both maps, " +
+		"and share them"
 	if err := all.Cycle(a, nothing); err == nil || err.Error() != want {
 		t.Errorf("the cycle is %v, want %s", err, want)
 	}

@@ -84,7 +84,8 @@ func (c *Choices) Match(pod containers.Pod) bool {
 	if c.All {
 		return true
 	}
-	if own := c.inNamespace[pod.Namespace]; own != nil && slices.ContainsFunc(own.all, func(one podChoice) bool { return one.pods.Matches(labels.Set(pod.Labels)) }) {
+	if own := c.inNamespace[pod.Namespace]; own != nil && slices.ContainsFunc(own.all,
+		func(one podChoice) bool { return one.pods.Matches(labels.Set(pod.Labels)) }) {
 		return true
 	}
 	known := Pods{NamespaceLabels: c.namespaceLabels}

@@ -16,7 +16,9 @@ func TestChoicesMatchThePodsThatAreChosen(t *testing.T) {
 	team := v1alpha1.Identity{Kind: v1alpha1.KindBpfApplication, Namespace: "a"}
 	cluster := v1alpha1.Identity{Kind: v1alpha1.KindClusterBpfApplication}
 	wrong := &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{Key: "x", Operator: "?"}}}
-	pods := []containers.Pod{{Namespace: "a", Labels: map[string]string{"app": "front"}}, {Namespace: "a"}, {Namespace: "b", Labels: map[string]string{"app": "front"}},
+	pods := []containers.Pod{{Namespace: "a", Labels: map[string]string{"app": "front"}}, {Namespace: "a"}, {
+		Namespace: "b", Labels: map[string]string{"app": "front"},
+	},
 		{Namespace: "b"}, {Namespace: "unknown"}}
 	labels := func(name string) (map[string]string, bool, bool) {
 		return map[string]string{"tier": map[string]string{"b": "paid"}[name]}, name != "unknown", name != "kept"

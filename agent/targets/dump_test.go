@@ -62,14 +62,18 @@ func TestABoundedListIsThatOfTheLibrary(t *testing.T) {
 				return errors.Join(err, findErr)
 			}
 			index[name] = l.Attrs().Index
-			err = errors.Join(err, netlink.LinkSetUp(l), netlink.AddrAdd(l, &netlink.Addr{IPNet: &net.IPNet{IP: net.IPv4(10, 0, byte(i), 1), Mask: net.CIDRMask(24, 32)}}))
+			err = errors.Join(err, netlink.LinkSetUp(l), netlink.AddrAdd(l, &netlink.Addr{
+				IPNet: &net.IPNet{IP: net.IPv4(10, 0, byte(i), 1), Mask: net.CIDRMask(24, 32)},
+			}))
 		}
 		hop := func(name string, host byte) *netlink.NexthopInfo {
 			return &netlink.NexthopInfo{LinkIndex: index[name], Gw: net.IPv4(10, 0, host, 2)}
 		}
 		err = errors.Join(err,
 			netlink.RouteAdd(&netlink.Route{Gw: net.IPv4(10, 0, 0, 2)}),
-			netlink.RouteAdd(&netlink.Route{Priority: 7, Dst: &net.IPNet{IP: net.IPv4zero, Mask: net.CIDRMask(0, 32)}, MultiPath: []*netlink.NexthopInfo{hop("b0", 1), hop("a1", 2)}}),
+			netlink.RouteAdd(&netlink.Route{
+				Priority: 7, Dst: &net.IPNet{IP: net.IPv4zero, Mask: net.CIDRMask(0, 32)}, MultiPath: []*netlink.NexthopInfo{hop("b0", 1), hop("a1", 2)},
+			}),
 			netlink.RouteAdd(&netlink.Route{LinkIndex: index["b1"], Priority: 9, Table: 100, Gw: net.IPv4(10, 0, 3, 2)}),
 			netlink.RouteAdd(&netlink.Route{LinkIndex: index["a1"], Dst: &net.IPNet{IP: net.IPv6zero, Mask: net.CIDRMask(0, 128)}, Priority: 5}))
 		if err != nil {
@@ -101,7 +105,9 @@ func TestAListOfAPodIsBounded(t *testing.T) {
 		}
 		err = netlink.LinkSetUp(loopback)
 		for i := range routes {
-			err = errors.Join(err, netlink.RouteAdd(&netlink.Route{Type: unix.RTN_BLACKHOLE, Dst: &net.IPNet{IP: net.IPv4(10, byte(i>>8), byte(i), 0), Mask: net.CIDRMask(24, 32)}}))
+			err = errors.Join(err, netlink.RouteAdd(&netlink.Route{
+				Type: unix.RTN_BLACKHOLE, Dst: &net.IPNet{IP: net.IPv4(10, byte(i>>8), byte(i), 0), Mask: net.CIDRMask(24, 32)},
+			}))
 		}
 		if err != nil {
 			return err
@@ -142,7 +148,9 @@ func TestAFloodOfDevicesHidesNoneThatIsLookedFor(t *testing.T) {
 				return errors.Join(err, findErr)
 			}
 			index[name] = l.Attrs().Index
-			err = errors.Join(err, netlink.LinkSetUp(l), netlink.AddrAdd(l, &netlink.Addr{IPNet: &net.IPNet{IP: net.IPv4(10, 0, byte(i), 1), Mask: net.CIDRMask(24, 32)}}))
+			err = errors.Join(err, netlink.LinkSetUp(l), netlink.AddrAdd(l, &netlink.Addr{
+				IPNet: &net.IPNet{IP: net.IPv4(10, 0, byte(i), 1), Mask: net.CIDRMask(24, 32)},
+			}))
 		}
 		if err := errors.Join(err, netlink.RouteAdd(&netlink.Route{LinkIndex: index["a9"], Gw: net.IPv4(10, 0, 2, 2)})); err != nil {
 			return err
@@ -207,17 +215,24 @@ func TestRoutesHideNoDefaultRoute(t *testing.T) {
 				return errors.Join(err, findErr)
 			}
 			index[name] = l.Attrs().Index
-			err = errors.Join(err, netlink.LinkSetUp(l), netlink.AddrAdd(l, &netlink.Addr{IPNet: &net.IPNet{IP: net.IPv4(10, 0, byte(i), 1), Mask: net.CIDRMask(24, 32)}}))
+			err = errors.Join(err, netlink.LinkSetUp(l), netlink.AddrAdd(l, &netlink.Addr{
+				IPNet: &net.IPNet{IP: net.IPv4(10, 0, byte(i), 1), Mask: net.CIDRMask(24, 32)},
+			}))
 		}
 		err = errors.Join(err,
-			netlink.RouteAdd(&netlink.Route{Dst: &net.IPNet{IP: net.IPv4zero, Mask: net.CIDRMask(0, 32)}, MultiPath: []*netlink.NexthopInfo{{LinkIndex: index["a0"], Gw: net.IPv4(10, 0, 0, 2)}, {LinkIndex: index["b0"], Gw: net.IPv4(10, 0, 1, 2)}}}),
+			netlink.RouteAdd(&netlink.Route{
+				Dst:       &net.IPNet{IP: net.IPv4zero, Mask: net.CIDRMask(0, 32)},
+				MultiPath: []*netlink.NexthopInfo{{LinkIndex: index["a0"], Gw: net.IPv4(10, 0, 0, 2)}, {LinkIndex: index["b0"], Gw: net.IPv4(10, 0, 1, 2)}},
+			}),
 			netlink.RouteAdd(&netlink.Route{LinkIndex: index["b1"], Dst: &net.IPNet{IP: net.IPv6zero, Mask: net.CIDRMask(0, 128)}}))
 		// Routes with the first address of all come before the default one.
 		for bits := 4; bits <= 32; bits++ {
 			err = errors.Join(err, netlink.RouteAdd(&netlink.Route{Type: unix.RTN_BLACKHOLE, Dst: &net.IPNet{IP: net.IPv4zero, Mask: net.CIDRMask(bits, 32)}}))
 		}
 		for i := range 40 {
-			err = errors.Join(err, netlink.RouteAdd(&netlink.Route{LinkIndex: index["a1"], Dst: &net.IPNet{IP: net.IP{0xfd, byte(i), 15: 0}, Mask: net.CIDRMask(16, 128)}}))
+			err = errors.Join(err, netlink.RouteAdd(&netlink.Route{
+				LinkIndex: index["a1"], Dst: &net.IPNet{IP: net.IP{0xfd, byte(i), 15: 0}, Mask: net.CIDRMask(16, 128)},
+			}))
 		}
 		if err != nil {
 			return err

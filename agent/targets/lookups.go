@@ -61,7 +61,8 @@ func (u *UnansweredError) Error() string {
 	if u.crowded {
 		return fmt.Sprintf("look for %s: it waits for other paths, whose file systems do not answer; see the status of the applications that name them", u.path)
 	}
-	return fmt.Sprintf("look for %s: its file system does not answer; see what is mounted there on the node and whether its server runs (umount -l takes a mount away), or name another path", u.path)
+	return fmt.Sprintf("look for %s: its file system does not answer; see what is mounted there on the node and whether its server runs (umount -l takes a "+
+		"mount away), or name another path", u.path)
 }
 
 // Unwrap makes it an ErrWaiting.
@@ -128,7 +129,10 @@ func NewLookups(host attach.Host, log *slog.Logger, wake func()) *Lookups {
 func (l *Lookups) Begin(now time.Time, pods Pods) *Round {
 	l.host.Containers = pods.Snapshot
 	sandboxes, netns := pods.unchanged()
-	return &Round{Lookups: l, now: now, pods: pods, unchanged: sandboxes, unchangedNetns: netns, soughtMembers: map[uint64]guard.Member{}, sought: map[string]bool{}, started: map[*lookup]bool{}, waited: map[v1alpha1.Identity]time.Duration{}}
+	return &Round{
+		Lookups: l, now: now, pods: pods, unchanged: sandboxes, unchangedNetns: netns, soughtMembers: map[uint64]guard.Member{}, sought: map[string]bool{},
+		started: map[*lookup]bool{}, waited: map[v1alpha1.Identity]time.Duration{},
+	}
 }
 
 // Waiting returns how many look-ups have no answer.

@@ -146,7 +146,8 @@ func TestAnApplicationWhosePathsHangTakesNoOthersLookUps(t *testing.T) {
 			t.Errorf("path %d: %v", i, err)
 		}
 	}
-	if is, err := p.lookUp("healthy", true, at("other", "/healthy"), func() answer { return answer{targets: []plan.Target{{NetnsID: 1}}} }); err != nil || is.targets[0].NetnsID != 1 {
+	if is, err := p.lookUp("healthy", true, at("other", "/healthy"), func() answer { return answer{targets: []plan.Target{{NetnsID: 1}}} }); err != nil ||
+		is.targets[0].NetnsID != 1 {
 		t.Errorf("another application: %+v, %v", is, err)
 	}
 }

@@ -57,7 +57,9 @@ func TestInterfacesAreThoseOfTheNamespacesThatAreChosen(t *testing.T) {
 		"one of the agent's own that is missing": {"node", "net1", known(nil), nil, nil, ErrWaiting, "no interface of this node is chosen by names net1"},
 		"those of one pod":                       {"pods", "eth0", known(nil, 7), nil, []string{"eth0 in pod a/p"}, nil, ""},
 		"those of both, each once":               {"pods", "eth0", known(nil, 8, 7, 8), nil, []string{"eth0 in pod a/p", "eth0 in pod a/q"}, nil, ""},
-		"those of the one that has it":           {"pods", "net1", known(nil, 7, 8), nil, []string{"net1 in pod a/q"}, ErrWaiting, "no interface of pod a/p is chosen by names net1"},
+		"those of the one that has it": {
+			"pods", "net1", known(nil, 7, 8), nil, []string{"net1 in pod a/q"}, ErrWaiting, "no interface of pod a/p is chosen by names net1",
+		},
 		"those of a pod that is gone":            {"pods", "eth0", known(nil, 9), nil, nil, nil, ""},
 		"those of no pod":                        {"pods", "eth0", known(nil), nil, nil, nil, ""},
 		"what runs, where pods are not known":    {"pods", "eth0", known(lost), nil, []string{"net1 in pod a/q"}, ErrNotKnown, "no answer"},
@@ -65,8 +67,12 @@ func TestInterfacesAreThoseOfTheNamespacesThatAreChosen(t *testing.T) {
 		"a name of a pod with too many":          {"pods", "eth0", known(nil, 8), map[uint64]error{8: many}, []string{"eth0 in pod a/q"}, nil, ""},
 		"a pattern of a pod with too many":       {"pods", "net*", known(nil, 7), map[uint64]error{7: many}, nil, nil, ""},
 		"a name of a pod that is read late":      {"pods", "eth0", known(nil, 8), map[uint64]error{8: late}, []string{"eth0 in pod a/q"}, nil, ""},
-		"a pattern of a pod that is read late":   {"pods", "net*", known(nil, 8), map[uint64]error{8: late}, []string{"net1 in pod a/q"}, ErrWaiting, "devices within 100ms; they are read again"},
-		"those of a pod that cannot be read":     {"pods", "net1", known(nil, 7), map[uint64]error{7: broken}, nil, ErrWaiting, "look into the network namespace of pod a/p: no memory"},
+		"a pattern of a pod that is read late": {
+			"pods", "net*", known(nil, 8), map[uint64]error{8: late}, []string{"net1 in pod a/q"}, ErrWaiting, "devices within 100ms; they are read again",
+		},
+		"those of a pod that cannot be read": {
+			"pods", "net1", known(nil, 7), map[uint64]error{7: broken}, nil, ErrWaiting, "look into the network namespace of pod a/p: no memory",
+		},
 	} {
 		t.Run(sentence, func(t *testing.T) {
 			l := newLooking(t)
@@ -125,7 +131,9 @@ func TestANamespaceThatCannotBeReadIsAsItWas(t *testing.T) {
 		t.Errorf("a namespace that is gone has %v", got)
 	}
 	unknown := Namespaces{Err: errors.New("no answer")}
-	want := []plan.Interface{seen, {Device: plan.Device{NetnsID: 7, Index: 3}, Name: "net1", In: "pod a/was"}, {Device: plan.Device{NetnsID: 7, Index: 4}, Name: "#4"}}
+	want := []plan.Interface{seen, {Device: plan.Device{NetnsID: 7, Index: 3}, Name: "net1", In: "pod a/was"}, {
+		Device: plan.Device{NetnsID: 7, Index: 4}, Name: "#4",
+	}}
 	if diff := cmp.Diff(want, look(unknown)); diff != "" {
 		t.Errorf("interfaces of one that is not known (-want +got):\n%s", diff)
 	}

@@ -292,45 +292,58 @@ func (r *Round) Members(application v1alpha1.Identity, at v1alpha1.Attachment, a
 		}
 		r.hierarchy = &found
 	}
-	var members []guard.Member
-	add := func(cgroup string, id uint64) {
-		m, known := r.members[id]
-		if !known {
-			// The id of a cgroup is never used again, and a cgroup never gets another parent.
-			found, err := r.hierarchy.Member(filepath.Join(r.host.CgroupRoot, cgroup))
-			if err != nil || found.CgroupID != id {
-				return
-			}
-			m = found
-		}
-		r.soughtMembers[id] = m
-		members = append(members, m)
-	}
-	addPod := func(pod containers.Pod, is func(id uint64) bool) {
-		if len(at.Pods.Containers) == 0 && pod.CgroupID != 0 {
-			if is(pod.CgroupID) {
-				add(pod.CgroupPath, pod.CgroupID)
-			}
-			return
-		}
-		for _, c := range r.pods.containersOf(pod, at) {
-			if is(c.CgroupID) {
-				add(c.CgroupPath, c.CgroupID)
-			}
-		}
-	}
-	for _, pod := range pods {
-		addPod(pod, func(uint64) bool { return true })
-	}
+	chosen := r.pods.cgroupsOf(pods, at)
 	if len(unsure) > 0 {
 		has, err := already()
 		if err != nil {
 			return nil, err
 		}
-		for _, pod := range unsure {
-			addPod(pod, func(id uint64) bool { return slices.Contains(has, id) })
+		maybe := r.pods.cgroupsOf(unsure, at)
+		chosen = append(chosen, slices.DeleteFunc(maybe, func(c cgroup) bool { return !slices.Contains(has, c.id) })...)
+	}
+	var members []guard.Member
+	for _, c := range chosen {
+		if m, ok := r.member(c); ok {
+			members = append(members, m)
 		}
 	}
 	slices.SortFunc(members, func(a, b guard.Member) int { return cmp.Compare(a.CgroupID, b.CgroupID) })
 	return members, nil
+}
+
+// cgroup is the cgroup of a pod or a container; its path is below the root.
+type cgroup struct {
+	path string
+	id   uint64
+}
+
+// cgroupsOf are the cgroups of pods, or of their containers where the attachment chooses some or the
+// cgroup of the pod is not known.
+func (p Pods) cgroupsOf(pods []containers.Pod, at v1alpha1.Attachment) []cgroup {
+	var all []cgroup
+	for _, pod := range pods {
+		if len(at.Pods.Containers) == 0 && pod.CgroupID != 0 {
+			all = append(all, cgroup{path: pod.CgroupPath, id: pod.CgroupID})
+			continue
+		}
+		for _, c := range p.containersOf(pod, at) {
+			all = append(all, cgroup{path: c.CgroupPath, id: c.CgroupID})
+		}
+	}
+	return all
+}
+
+// member returns the member of a scope that a cgroup is, and false for one that is gone.
+func (r *Round) member(c cgroup) (guard.Member, bool) {
+	m, known := r.members[c.id]
+	if !known {
+		// The id of a cgroup is never used again, and a cgroup never gets another parent.
+		found, err := r.hierarchy.Member(filepath.Join(r.host.CgroupRoot, c.path))
+		if err != nil || found.CgroupID != c.id {
+			return guard.Member{}, false
+		}
+		m = found
+	}
+	r.soughtMembers[c.id] = m
+	return m, true
 }

@@ -10,12 +10,14 @@ import (
 
 func TestArgumentsAreThoseOfLibbpf(t *testing.T) {
 	for text, want := range map[string][]argument{
-		"":                       nil,
-		":":                      nil,
-		"-4@%edi":                {{kind: inRegister, register: 112, signed: true, size: 4}},
-		"8@%rax 1@%al 2@%ax":     {{kind: inRegister, register: 80, size: 8}, {kind: inRegister, register: 80, size: 1}, {kind: inRegister, register: 80, size: 2}},
-		"8@%r8 4@%r15d 1@%r10b":  {{kind: inRegister, register: 72, size: 8}, {kind: inRegister, size: 4}, {kind: inRegister, register: 56, size: 1}},
-		"8@%rip 8@%rsp 1@%spl":   {{kind: inRegister, register: 128, size: 8}, {kind: inRegister, register: 152, size: 8}, {kind: inRegister, register: 152, size: 1}},
+		"":                      nil,
+		":":                     nil,
+		"-4@%edi":               {{kind: inRegister, register: 112, signed: true, size: 4}},
+		"8@%rax 1@%al 2@%ax":    {{kind: inRegister, register: 80, size: 8}, {kind: inRegister, register: 80, size: 1}, {kind: inRegister, register: 80, size: 2}},
+		"8@%r8 4@%r15d 1@%r10b": {{kind: inRegister, register: 72, size: 8}, {kind: inRegister, size: 4}, {kind: inRegister, register: 56, size: 1}},
+		"8@%rip 8@%rsp 1@%spl": {
+			{kind: inRegister, register: 128, size: 8}, {kind: inRegister, register: 152, size: 8}, {kind: inRegister, register: 152, size: 1},
+		},
 		"8@-16(%rbp)":            {{kind: inMemory, value: -16, register: 32, size: 8}},
 		"-8@(%rsp)":              {{kind: inMemory, register: 152, signed: true, size: 8}},
 		"8@$5 -4@$-9":            {{value: 5, size: 8}, {value: -9, signed: true, size: 4}},
@@ -50,7 +52,8 @@ func TestArgumentsAreThoseOfLibbpf(t *testing.T) {
 
 func TestArgumentsThatNobodyReadsAreErrors(t *testing.T) {
 	for machine, all := range map[elf.Machine][]string{
-		elf.EM_X86_64: {"4f@%xmm0", "%rax", "3@%rax", "16@%rax", "8@%rxx", "8@%ah", "8@(%rax", "8@counter(%rip)", "8@(%rax,%rbx,3)", "8@(%rax,%rbx,16)", "8@$", "8@$0x10",
+		elf.EM_X86_64: {"4f@%xmm0", "%rax", "3@%rax", "16@%rax", "8@%rxx", "8@%ah", "8@(%rax", "8@counter(%rip)", "8@(%rax,%rbx,3)", "8@(%rax,%rbx,16)", "8@$",
+			"8@$0x10",
 			"8@x0", "8@%", "@%rax", "-0@%rax", "8@$99999999999999999999", strings.Repeat("8@$1 ", 13)},
 		elf.EM_AARCH64: {"8@x31", "8@%rax", "8@[x0", "8@y1", "8@x", "8@[x1,x2]"},
 		elf.EM_RISCV:   {"8@a0"},

@@ -60,7 +60,9 @@ func TestASpecIsWrittenAsItsObjectReadsIt(t *testing.T) {
 	word := &btf.Int{Name: "unsigned int", Size: 4}
 	newer.Members[0].Type.(*btf.Array).Index = word
 	argument.Members[1] = btf.Member{Name: "arg_type", Type: word, Offset: 64, BitfieldSize: 8}
-	argument.Members = append(argument.Members, btf.Member{Name: "idx_reg_off", Type: word, Offset: 72, BitfieldSize: 12}, btf.Member{Name: "scale_bitshift", Type: word, Offset: 84, BitfieldSize: 4})
+	argument.Members = append(argument.Members, btf.Member{Name: "idx_reg_off", Type: word, Offset: 72, BitfieldSize: 12}, btf.Member{
+		Name: "scale_bitshift", Type: word, Offset: 84, BitfieldSize: 4,
+	})
 	copy(want[2*16+8:], unhex(t, "03503000"))
 	got, err := s.Encode(typesIn(t, newer))
 	if diff := cmp.Diff(hex.Dump(want), hex.Dump(got)); err != nil || diff != "" {

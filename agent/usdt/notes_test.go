@@ -24,7 +24,9 @@ func read(t testing.TB, body []byte) *elf.File {
 // functions have a probe with two places, and one with a semaphore.
 func functions() []userbinary.Function {
 	return []userbinary.Function{
-		{Name: "f", Code: []byte{0x90, 0x90}, Probes: []userbinary.Probe{{Provider: "p", Name: "two", Args: "8@%rax", At: 1}, {Provider: "p", Name: "guarded", Guarded: true}}},
+		{Name: "f", Code: []byte{0x90, 0x90}, Probes: []userbinary.Probe{
+			{Provider: "p", Name: "two", Args: "8@%rax", At: 1}, {Provider: "p", Name: "guarded", Guarded: true},
+		}},
 		{Name: "g", Probes: []userbinary.Probe{{Provider: "p", Name: "two"}}},
 	}
 }
@@ -37,7 +39,8 @@ func TestThePlacesOfAProbeAreFoundHoweverTheBinaryIsLinked(t *testing.T) {
 	two := []Site{{Offset: at(0) + 1, Arguments: "8@%rax", Code: code("\x90\xc3\xc3")}, {Offset: at(1), Code: code("\xc3")}}
 	guarded := []Site{{Offset: at(0), Semaphore: 0x1000, Code: code("\x90\x90\xc3\xc3")}}
 	for sentence, o := range map[string]userbinary.Options{
-		"at fixed addresses": {}, "position-independent": {Bias: 0x400000}, "moved up": {Prelinked: 0x10000}, "moved down": {Prelinked: ^uint64(0xffff), Bias: 0x200000},
+		"at fixed addresses": {}, "position-independent": {Bias: 0x400000}, "moved up": {Prelinked: 0x10000},
+		"moved down": {Prelinked: ^uint64(0xffff), Bias: 0x200000},
 	} {
 		file := read(t, userbinary.Make(functions(), o))
 		for name, want := range map[string][]Site{"two": two, "guarded": guarded} {

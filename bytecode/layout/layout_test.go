@@ -55,15 +55,21 @@ func TestLayoutsDifferWhereMeaningDoes(t *testing.T) {
 		"two fields that change places":      {pair("a", "b"), pair("b", "a"), false},
 		"one 64-bit value or two of 32":      {u64, pair("a", "b"), false},
 		"a struct or a union":                {pair("a", "b"), &btf.Union{Size: 8, Members: pair("a", "b").Members}, false},
-		"the kernel's own structs by name":   {&btf.Struct{Name: "bpf_spin_lock", Size: 4, Members: []btf.Member{{Name: "val", Type: u32}}}, &btf.Struct{Name: "lock", Size: 4, Members: []btf.Member{{Name: "val", Type: u32}}}, false},
-		"a bit field is not its integer":     {&btf.Struct{Size: 4, Members: []btf.Member{{Name: "a", Type: u32}}}, &btf.Struct{Size: 4, Members: []btf.Member{{Name: "a", Type: u32, BitfieldSize: 3}}}, false},
-		"two globals that change places":     {section("x", "y"), section("y", "x"), false},
-		"the same globals":                   {section("x", "y"), section("x", "y"), true},
-		"arrays by length":                   {&btf.Array{Type: u32, Nelems: 2}, &btf.Array{Type: u32, Nelems: 3}, false},
-		"pointers by what they point to":     {&btf.Pointer{Target: pair("a", "b")}, &btf.Pointer{Target: u32}, false},
-		"enums by size":                      {&btf.Enum{Name: "e", Size: 4}, &btf.Enum{Name: "f", Size: 8}, false},
-		"floats by size":                     {&btf.Float{Size: 4}, &btf.Float{Size: 8}, false},
-		"nothing is not void":                {nil, &btf.Void{}, false},
+		"the kernel's own structs by name": {
+			&btf.Struct{Name: "bpf_spin_lock", Size: 4, Members: []btf.Member{{Name: "val", Type: u32}}},
+			&btf.Struct{Name: "lock", Size: 4, Members: []btf.Member{{Name: "val", Type: u32}}}, false,
+		},
+		"a bit field is not its integer": {
+			&btf.Struct{Size: 4, Members: []btf.Member{{Name: "a", Type: u32}}}, &btf.Struct{Size: 4, Members: []btf.Member{{Name: "a", Type: u32, BitfieldSize: 3}}},
+			false,
+		},
+		"two globals that change places": {section("x", "y"), section("y", "x"), false},
+		"the same globals":               {section("x", "y"), section("x", "y"), true},
+		"arrays by length":               {&btf.Array{Type: u32, Nelems: 2}, &btf.Array{Type: u32, Nelems: 3}, false},
+		"pointers by what they point to": {&btf.Pointer{Target: pair("a", "b")}, &btf.Pointer{Target: u32}, false},
+		"enums by size":                  {&btf.Enum{Name: "e", Size: 4}, &btf.Enum{Name: "f", Size: 8}, false},
+		"floats by size":                 {&btf.Float{Size: 4}, &btf.Float{Size: 8}, false},
+		"nothing is not void":            {nil, &btf.Void{}, false},
 	} {
 		t.Run(sentence, func(t *testing.T) {
 			a, b := &ebpf.MapSpec{Key: u32, Value: c.a}, &ebpf.MapSpec{Key: u32, Value: c.b}
@@ -101,9 +107,11 @@ func TestWhatEarlierAgentsNotedIsTheSame(t *testing.T) {
 		noted string
 		of    *ebpf.MapSpec
 	}{
-		"a hash of pairs":   {"e331eb1a43f41055381bf39f2cc771cf", &ebpf.MapSpec{Key: u32, Value: pair}},
-		"a data section":    {"23da8a16ef1de43408dc9f1f4e95f8b4", &ebpf.MapSpec{Key: &btf.Void{}, Value: section}},
-		"a hash of arrays":  {"2b7e8b852731c8ab9a1a41062a5b89b5", &ebpf.MapSpec{Key: u32, InnerMap: &ebpf.MapSpec{Type: ebpf.Array, KeySize: 4, ValueSize: 8, MaxEntries: 2, Key: u32, Value: pair}}},
+		"a hash of pairs": {"e331eb1a43f41055381bf39f2cc771cf", &ebpf.MapSpec{Key: u32, Value: pair}},
+		"a data section":  {"23da8a16ef1de43408dc9f1f4e95f8b4", &ebpf.MapSpec{Key: &btf.Void{}, Value: section}},
+		"a hash of arrays": {"2b7e8b852731c8ab9a1a41062a5b89b5", &ebpf.MapSpec{
+			Key: u32, InnerMap: &ebpf.MapSpec{Type: ebpf.Array, KeySize: 4, ValueSize: 8, MaxEntries: 2, Key: u32, Value: pair},
+		}},
 		"a map without BTF": {"none", &ebpf.MapSpec{}},
 	} {
 		t.Run(sentence, func(t *testing.T) {

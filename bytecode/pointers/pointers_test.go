@@ -64,10 +64,12 @@ func TestForeignLoads(t *testing.T) {
 		insns asm.Instructions
 		want  string
 	}{
-		"a pointer of the context is loaded, and not through":  {asm.Instructions{field, zero, end}, ""},
-		"a load through a pointer of the context":              {asm.Instructions{field, deref, end}, "a load at instruction 1"},
-		"through a sum with it":                                {asm.Instructions{field, asm.Add.Imm(asm.R1, 16), deref, end}, "a load at instruction 2"},
-		"through a number plus it":                             {asm.Instructions{field, asm.Mov.Imm(asm.R2, 4), asm.Add.Reg(asm.R2, asm.R1), asm.Mov.Reg(asm.R1, asm.R2), deref, end}, "a load at instruction 4"},
+		"a pointer of the context is loaded, and not through": {asm.Instructions{field, zero, end}, ""},
+		"a load through a pointer of the context":             {asm.Instructions{field, deref, end}, "a load at instruction 1"},
+		"through a sum with it":                               {asm.Instructions{field, asm.Add.Imm(asm.R1, 16), deref, end}, "a load at instruction 2"},
+		"through a number plus it": {
+			asm.Instructions{field, asm.Mov.Imm(asm.R2, 4), asm.Add.Reg(asm.R2, asm.R1), asm.Mov.Reg(asm.R1, asm.R2), deref, end}, "a load at instruction 4",
+		},
 		"through what it points to":                            {asm.Instructions{lookup, result, field, deref, end}, "a load at instruction 3"},
 		"through a value of a map":                             {asm.Instructions{lookup, result, deref, end}, ""},
 		"through what a helper of the kernel's memory returns": {asm.Instructions{foreign, result, deref, end}, "a load at instruction 2"},
@@ -77,39 +79,69 @@ func TestForeignLoads(t *testing.T) {
 		"a global variable":                                    {asm.Instructions{asm.LoadMapValue(asm.R1, 0, 0), deref, end}, ""},
 		"the description of a map":                             {asm.Instructions{asm.LoadMapPtr(asm.R1, 0), deref, end}, "a load at instruction 1"},
 		"a call that copies memory of the kernel":              {asm.Instructions{foreign, result, copies, zero, end}, "a call at instruction 2 that copies it"},
-		"by another of its arguments":                          {asm.Instructions{foreign, asm.Mov.Reg(asm.R3, asm.R0), asm.Mov.Reg(asm.R1, asm.RFP), copies, zero, end}, "a call at instruction 3 that copies it"},
-		"by an argument that it does not copy":                 {asm.Instructions{foreign, asm.Mov.Reg(asm.R2, asm.R0), asm.Mov.Reg(asm.R1, asm.RFP), asm.Mov.Imm(asm.R3, 0), copies, zero, end}, ""},
-		"a call that copies a value of a map":                  {asm.Instructions{lookup, result, asm.Mov.Imm(asm.R3, 0), copies, zero, end}, ""},
-		"a call that copies the description of a map":          {asm.Instructions{asm.LoadMapPtr(asm.R1, 0), asm.Mov.Imm(asm.R3, 0), copies, zero, end}, "a call at instruction 2 that copies it"},
-		"a call that takes a map":                              {asm.Instructions{asm.LoadMapPtr(asm.R1, 0), lookup, zero, end}, ""},
-		"a variable of the kernel":                             {asm.Instructions{asm.LoadImm(asm.R1, 0, asm.DWord).WithReference("runqueues"), deref, end}, "a load at instruction 1"},
-		"after it was on the stack":                            {asm.Instructions{field, spill, lookup, reload, deref, end}, "a load at instruction 4"},
-		"a value of a map that was on the stack":               {asm.Instructions{lookup, result, spill, foreign, reload, deref, end}, ""},
-		"the context that was on the stack":                    {asm.Instructions{spill, foreign, reload, deref, end}, ""},
-		"a number took its place on the stack":                 {asm.Instructions{field, spill, asm.StoreImm(asm.RFP, -8, 0, asm.Word), reload, zero, end}, ""},
+		"by another of its arguments": {
+			asm.Instructions{foreign, asm.Mov.Reg(asm.R3, asm.R0), asm.Mov.Reg(asm.R1, asm.RFP), copies, zero, end}, "a call at instruction 3 that copies it",
+		},
+		"by an argument that it does not copy": {
+			asm.Instructions{foreign, asm.Mov.Reg(asm.R2, asm.R0), asm.Mov.Reg(asm.R1, asm.RFP), asm.Mov.Imm(asm.R3, 0), copies, zero, end}, "",
+		},
+		"a call that copies a value of a map": {asm.Instructions{lookup, result, asm.Mov.Imm(asm.R3, 0), copies, zero, end}, ""},
+		"a call that copies the description of a map": {
+			asm.Instructions{asm.LoadMapPtr(asm.R1, 0), asm.Mov.Imm(asm.R3, 0), copies, zero, end}, "a call at instruction 2 that copies it",
+		},
+		"a call that takes a map": {asm.Instructions{asm.LoadMapPtr(asm.R1, 0), lookup, zero, end}, ""},
+		"a variable of the kernel": {
+			asm.Instructions{asm.LoadImm(asm.R1, 0, asm.DWord).WithReference("runqueues"), deref, end}, "a load at instruction 1",
+		},
+		"after it was on the stack":              {asm.Instructions{field, spill, lookup, reload, deref, end}, "a load at instruction 4"},
+		"a value of a map that was on the stack": {asm.Instructions{lookup, result, spill, foreign, reload, deref, end}, ""},
+		"the context that was on the stack":      {asm.Instructions{spill, foreign, reload, deref, end}, ""},
+		"a number took its place on the stack":   {asm.Instructions{field, spill, asm.StoreImm(asm.RFP, -8, 0, asm.Word), reload, zero, end}, ""},
 		"on the stack at a place that is not known": {asm.Instructions{lookup, result, spill, asm.Mov.Reg(asm.R6, asm.RFP), asm.Add.Reg(asm.R6, asm.R2), foreign,
 			asm.StoreMem(asm.R6, 0, asm.R0, asm.DWord), reload, deref, end}, "a load at instruction 8"},
-		"on one of two ways":                       {asm.Instructions{asm.Mov.Reg(asm.R6, asm.R1), lookup, result, jump(asm.JEq, 2), asm.Mov.Reg(asm.R1, asm.R6), field, deref, end}, "a load at instruction 6"},
-		"a number on the other way":                {asm.Instructions{lookup, result, jump(asm.JEq, 1), asm.Mov.Imm(asm.R1, 0), deref, end}, ""},
-		"in the next round of a loop":              {asm.Instructions{asm.Mov.Reg(asm.R6, asm.R1), lookup, result, deref, asm.Mov.Reg(asm.R1, asm.R6), field, jump(asm.JEq, -4), zero, end}, "a load at instruction 3"},
-		"in code that nothing reaches":             {asm.Instructions{zero, end, field, deref, end}, ""},
-		"after a jump over a wide instruction":     {asm.Instructions{field, jump(asm.Ja, 2), asm.LoadMapPtr(asm.R1, 0), deref, end}, "a load at instruction 3"},
-		"by a call of a register":                  {asm.Instructions{{OpCode: asm.OpCode(asm.JumpClass).SetJumpOp(asm.Call).SetSource(asm.RegSource)}, result, deref, end}, "a load at instruction 2"},
+		"on one of two ways": {
+			asm.Instructions{asm.Mov.Reg(asm.R6, asm.R1), lookup, result, jump(asm.JEq, 2), asm.Mov.Reg(asm.R1, asm.R6), field, deref, end}, "a load at instruction 6",
+		},
+		"a number on the other way": {asm.Instructions{lookup, result, jump(asm.JEq, 1), asm.Mov.Imm(asm.R1, 0), deref, end}, ""},
+		"in the next round of a loop": {
+			asm.Instructions{asm.Mov.Reg(asm.R6, asm.R1), lookup, result, deref, asm.Mov.Reg(asm.R1, asm.R6), field, jump(asm.JEq, -4), zero, end},
+			"a load at instruction 3",
+		},
+		"in code that nothing reaches":         {asm.Instructions{zero, end, field, deref, end}, ""},
+		"after a jump over a wide instruction": {asm.Instructions{field, jump(asm.Ja, 2), asm.LoadMapPtr(asm.R1, 0), deref, end}, "a load at instruction 3"},
+		"by a call of a register": {
+			asm.Instructions{{OpCode: asm.OpCode(asm.JumpClass).SetJumpOp(asm.Call).SetSource(asm.RegSource)}, result, deref, end}, "a load at instruction 2",
+		},
 		"in a function that gets it":               {asm.Instructions{field, call("f"), zero, end, at("f", deref), end}, "a load at instruction 4"},
 		"in a function that gets a value of a map": {asm.Instructions{lookup, result, call("f"), zero, end, at("f", deref), end}, ""},
 		"in a function that gets the stack":        {asm.Instructions{passed, asm.Add.Imm(asm.R1, -16), call("f"), zero, end, at("f", deref), end}, ""},
-		"a function returns it":                    {asm.Instructions{field, call("f"), result, deref, end, at("f", asm.Mov.Reg(asm.R0, asm.R1)), end}, "a load at instruction 3"},
-		"a function returns it before ways meet": {asm.Instructions{asm.Mov.Reg(asm.R6, asm.R1), lookup, result, jump(asm.JEq, 3), asm.Mov.Reg(asm.R1, asm.R6), call("f"), result, deref, end,
+		"a function returns it": {
+			asm.Instructions{field, call("f"), result, deref, end, at("f", asm.Mov.Reg(asm.R0, asm.R1)), end}, "a load at instruction 3",
+		},
+		"a function returns it before ways meet": {asm.Instructions{asm.Mov.Reg(asm.R6, asm.R1), lookup, result, jump(asm.JEq, 3), asm.Mov.Reg(asm.R1, asm.R6),
+			call("f"), result, deref, end,
 			at("f", field), asm.Mov.Reg(asm.R0, asm.R1), end}, "a load at instruction 7"},
 		"a function returns a value of a map":         {asm.Instructions{call("f"), result, deref, end, at("f", lookup), end}, ""},
 		"a function that the object lacks returns it": {asm.Instructions{call("f"), result, deref, end}, "a load at instruction 2"},
-		"a function writes it to the caller's stack": {asm.Instructions{asm.Mov.Reg(asm.R2, asm.R1), lookup, result, spill, passed, asm.Add.Imm(asm.R1, -8), call("f"), reload, deref, end,
+		"a function writes it to the caller's stack": {asm.Instructions{asm.Mov.Reg(asm.R2, asm.R1), lookup, result, spill, passed, asm.Add.Imm(asm.R1, -8),
+			call("f"), reload, deref, end,
 			at("f", asm.Mov.Reg(asm.R6, asm.R1)), foreign, asm.StoreMem(asm.R6, 0, asm.R0, asm.DWord), zero, end}, "a load at instruction 8"},
-		"a callback of a loop gets the stack":  {asm.Instructions{fn(asm.R2, "f"), asm.Mov.Reg(asm.R3, asm.RFP), asm.FnLoop.Call(), zero, end, at("f", asm.Mov.Reg(asm.R1, asm.R2)), deref, end}, ""},
-		"a callback of a loop gets it":         {asm.Instructions{asm.LoadMem(asm.R3, asm.R1, 0, asm.DWord), fn(asm.R2, "f"), asm.FnLoop.Call(), zero, end, at("f", asm.Mov.Reg(asm.R1, asm.R2)), deref, end}, "a load at instruction 6"},
-		"a callback gets an entry of a map":    {asm.Instructions{fn(asm.R2, "f"), asm.FnForEachMapElem.Call(), zero, end, at("f", asm.LoadMem(asm.R0, asm.R3, 0, asm.DWord)), end}, ""},
-		"a callback gets a part of a process":  {asm.Instructions{fn(asm.R3, "f"), asm.FnFindVma.Call(), zero, end, at("f", asm.Mov.Reg(asm.R1, asm.R2)), deref, end}, "a load at instruction 5"},
-		"a callback of a timer gets an entry":  {asm.Instructions{fn(asm.R2, "f"), asm.FnTimerSetCallback.Call(), zero, end, at("f", asm.Mov.Reg(asm.R1, asm.R3)), deref, end}, ""},
+		"a callback of a loop gets the stack": {
+			asm.Instructions{fn(asm.R2, "f"), asm.Mov.Reg(asm.R3, asm.RFP), asm.FnLoop.Call(), zero, end, at("f", asm.Mov.Reg(asm.R1, asm.R2)), deref, end}, "",
+		},
+		"a callback of a loop gets it": {
+			asm.Instructions{asm.LoadMem(asm.R3, asm.R1, 0, asm.DWord), fn(asm.R2, "f"), asm.FnLoop.Call(), zero, end, at("f", asm.Mov.Reg(asm.R1, asm.R2)), deref, end},
+			"a load at instruction 6",
+		},
+		"a callback gets an entry of a map": {
+			asm.Instructions{fn(asm.R2, "f"), asm.FnForEachMapElem.Call(), zero, end, at("f", asm.LoadMem(asm.R0, asm.R3, 0, asm.DWord)), end}, "",
+		},
+		"a callback gets a part of a process": {
+			asm.Instructions{fn(asm.R3, "f"), asm.FnFindVma.Call(), zero, end, at("f", asm.Mov.Reg(asm.R1, asm.R2)), deref, end}, "a load at instruction 5",
+		},
+		"a callback of a timer gets an entry": {
+			asm.Instructions{fn(asm.R2, "f"), asm.FnTimerSetCallback.Call(), zero, end, at("f", asm.Mov.Reg(asm.R1, asm.R3)), deref, end}, "",
+		},
 		"a callback of a kfunc gets anything":  {asm.Instructions{fn(asm.R2, "f"), kfuncCall("own"), zero, end, at("f", deref), end}, "a load at instruction 4"},
 		"a function that nothing calls loads":  {asm.Instructions{zero, end, at("f", deref), end}, "a load at instruction 2"},
 		"an atomic operation leaves a number":  {asm.Instructions{lookup, asm.FetchAdd.Mem(asm.R0, asm.R1, asm.DWord, 0), zero, end}, ""},
@@ -168,8 +200,9 @@ func FuzzForeignLoad(f *testing.F) {
 	f.Fuzz(func(t *testing.T, code []byte) {
 		var insns asm.Instructions
 		for i := 0; i+8 <= len(code); i += 8 {
-			insns = append(insns, asm.Instruction{OpCode: asm.OpCode(code[i]), Dst: asm.Register(code[i+1] & 0xf % registers), Src: asm.Register(code[i+1] >> 4 % registers),
-				Offset: int16(code[i+2]) | int16(code[i+3])<<8, Constant: int64(code[i+4])})
+			insns = append(insns,
+				asm.Instruction{OpCode: asm.OpCode(code[i]), Dst: asm.Register(code[i+1] & 0xf % registers), Src: asm.Register(code[i+1] >> 4 % registers),
+					Offset: int16(code[i+2]) | int16(code[i+3])<<8, Constant: int64(code[i+4])})
 		}
 		first := ForeignLoad(insns, rules(Foreign))
 		if again := ForeignLoad(insns, rules(Foreign)); again != first {

@@ -293,7 +293,8 @@ func (f *filler) program(place string, raw []byte) (any, bool) {
 	for _, caller := range sorted(f.spec.Programs) {
 		p := f.spec.Programs[caller]
 		if p.Type != target.Type && p.Type != ebpf.UnspecifiedProgram && target.Type != ebpf.UnspecifiedProgram && uses(p, f.name) {
-			f.fail(place, "name a program of that type", "program %s is of type %s, and %s, which tail calls through the map, of type %s", name, target.Type, caller, p.Type)
+			f.fail(place, "name a program of that type", "program %s is of type %s, and %s, which tail calls through the map, of type %s",
+				name, target.Type, caller, p.Type)
 			return nil, false
 		}
 	}

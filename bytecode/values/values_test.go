@@ -116,10 +116,12 @@ func TestWhatCannotBeSetIsRefusedInWords(t *testing.T) {
 		"a field the struct lacks":           {"xdp_variables", "a_config", `{"form":{}}`, []string{`no field "form"`, "from, to, name, mode, on"}},
 		"a bad field deep inside":            {"xdp_variables", "a_config", `{"to":[{},{"x":40000}]}`, []string{"to[1].x: 40000 is out of range"}},
 		"a list for a struct":                {"xdp_variables", "a_config", `[]`, []string{"an object with its fields"}},
-		"a bit field out of range":           {"xdp_variables", "a_bits", `{"low":16}`, []string{"low: 16 is out of range", "a bit field of 4 bits of __u32 holds 0 to 15"}},
-		"no JSON":                            {"xdp_variables", "a_u8", `{`, []string{"not JSON"}},
-		"two documents":                      {"xdp_variables", "a_u8", `1 2`, []string{"more than one"}},
-		"nothing":                            {"xdp_variables", "a_u8", ``, []string{"not JSON"}},
+		"a bit field out of range": {"xdp_variables", "a_bits", `{"low":16}`, []string{
+			"low: 16 is out of range", "a bit field of 4 bits of __u32 holds 0 to 15",
+		}},
+		"no JSON":       {"xdp_variables", "a_u8", `{`, []string{"not JSON"}},
+		"two documents": {"xdp_variables", "a_u8", `1 2`, []string{"more than one"}},
+		"nothing":       {"xdp_variables", "a_u8", ``, []string{"not JSON"}},
 	} {
 		t.Run(sentence, func(t *testing.T) {
 			err := values.Apply(object(t, c.object), map[string]apiextensionsv1.JSON{c.name: {Raw: []byte(c.json)}})
@@ -142,7 +144,8 @@ func TestAVariableWithoutBTFTakesItsBytes(t *testing.T) {
 		spec.Variables["a_u16"].Type = nil
 		err := values.Apply(spec, map[string]apiextensionsv1.JSON{"a_u16": {Raw: []byte(raw)}})
 		switch {
-		case want == "" && (err == nil || !strings.Contains(err.Error(), "no BTF") || !strings.Contains(err.Error(), "write its 2 bytes") || !strings.Contains(err.Error(), "-g")):
+		case want == "" && (err == nil || !strings.Contains(err.Error(), "no BTF") || !strings.Contains(err.Error(), "write its 2 bytes") ||
+			!strings.Contains(err.Error(), "-g")):
 			t.Errorf("%s: %v", raw, err)
 		case want != "" && (err != nil || string(spec.Variables["a_u16"].Value) != want):
 			t.Errorf("%s: %q, %v", raw, spec.Variables["a_u16"].Value, err)
@@ -194,9 +197,15 @@ func TestTypesWithoutObjects(t *testing.T) {
 		"bit fields in big endian":    {bits, be, `{"a":5,"b":-2,"c":1}`, []byte{0b10111100, 0b01000000}, ""},
 		"bit fields in little endian": {bits, le, `{"a":5,"b":-2,"c":1}`, []byte{0b11110101, 0b00000000}, ""},
 		"a field beyond its struct":   {&btf.Struct{Size: 4, Members: []btf.Member{{Name: "m", Type: &btf.Int{Size: 4}, Offset: 8}}}, le, `{"m":1}`, nil, "outside"},
-		"a bit field beyond":          {&btf.Struct{Size: 1, Members: []btf.Member{{Name: "m", Type: &btf.Int{Size: 1}, Offset: 6, BitfieldSize: 3}}}, le, `{"m":1}`, nil, "outside"},
-		"a bit field of a struct":     {&btf.Struct{Size: 4, Members: []btf.Member{{Name: "m", Type: anonymous, BitfieldSize: 3}}}, le, `{"m":1}`, nil, "is no number"},
-		"a struct between two bytes":  {&btf.Struct{Size: 8, Members: []btf.Member{{Name: "m", Type: anonymous, Offset: 3}}}, le, `{"m":{}}`, nil, "between two bytes"},
+		"a bit field beyond": {
+			&btf.Struct{Size: 1, Members: []btf.Member{{Name: "m", Type: &btf.Int{Size: 1}, Offset: 6, BitfieldSize: 3}}}, le, `{"m":1}`, nil, "outside",
+		},
+		"a bit field of a struct": {
+			&btf.Struct{Size: 4, Members: []btf.Member{{Name: "m", Type: anonymous, BitfieldSize: 3}}}, le, `{"m":1}`, nil, "is no number",
+		},
+		"a struct between two bytes": {
+			&btf.Struct{Size: 8, Members: []btf.Member{{Name: "m", Type: anonymous, Offset: 3}}}, le, `{"m":{}}`, nil, "between two bytes",
+		},
 		"an integer of no bytes":      {&btf.Int{Name: "none"}, le, `0`, nil, "of 0 bits is none"},
 		"an integer of many bytes":    {&btf.Int{Name: "many", Size: 1 << 20}, le, `0`, nil, "bits is none"},
 		"unions nested in each other": {nested(30), le, `{"x":1}`, nil, `no field "x"; it has none`},
@@ -251,7 +260,9 @@ func FuzzEncode(f *testing.F) {
 // FuzzContents gives every map of an object one entry twice: it fits, or it is said what
 // does not, and of no map both.
 func FuzzContents(f *testing.F) {
-	for _, seed := range [][2]string{{`0`, `1`}, {`{"proto":"TCP"}`, `{"rate":1}`}, {`{"prefixlen":33}`, `1`}, {`"01ff"`, `"000000"`}, {`1`, `"set_b"`}, {`1`, `"xdp_second"`}} {
+	for _, seed := range [][2]string{
+		{`0`, `1`}, {`{"proto":"TCP"}`, `{"rate":1}`}, {`{"prefixlen":33}`, `1`}, {`"01ff"`, `"000000"`}, {`1`, `"set_b"`}, {`1`, `"xdp_second"`},
+	} {
 		f.Add(seed[0], seed[1])
 	}
 	spec := object(f, "xdp_contents")

@@ -81,12 +81,19 @@ func newRoot(out, err io.Writer) *cobra.Command {
 	s.StringVar(&o.Node.BPFFS, "bpffs", "/sys/fs/bpf/skep", "folder for pins on a BPF file system")
 	s.StringVar(&o.Node.StateDir, "state", "/var/lib/skep", "folder for sealed intents and bytecode")
 	s.StringVar(&o.Node.CgroupRoot, "cgroup-root", "", "mount of cgroup2 (default: where it is mounted)")
-	s.Var(&maps, "map-memory", "memory that the maps of all applications may take together, such as 3Gi; 0 sets no bound (default: what --memory-limit leaves beside 1Gi for the agent, or half of a small one)")
+	s.Var(&maps, "map-memory", "memory that the maps of all applications may take together, such as 3Gi; 0 sets no bound (default: "+
+		"what --memory-limit leaves beside 1Gi for the agent, or half of a small one)")
 	s.Int64Var(&f.memory, "memory-limit", 0, "bytes after which the process is ended, maps included; 0 knows of none")
-	s.IntVar(&o.Node.NamespaceShare, "namespace-share", agent.DefaultNamespaceShare, "percent of an interface's maps, functions and TCX programs, and of the memory for maps, that the applications of one namespace may have together; 100 sets no bound")
-	s.StringVar(&o.Node.HostRoot, "host-root", "", "folder below which a container has the node's files: binaries of uprobes, network namespaces (default: its own root)")
-	s.StringVar(&o.RuntimeEndpoint, "container-runtime-endpoint", "", "socket of the node's container runtime, such as unix:///run/containerd/containerd.sock, by which the agent finds the pods that definitions choose; needs the node's PID namespace and CAP_SYS_PTRACE (default: none, and nothing is attached in pods)")
-	s.StringVar(&o.NRISocket, "nri-socket", "", "socket of the container runtime for NRI plug-ins, such as /var/run/nri/nri.sock, by which programs are attached in a container before its first instruction; one that is not there is looked for again (default: none, and they are soon after)")
+	s.IntVar(&o.Node.NamespaceShare, "namespace-share", agent.DefaultNamespaceShare,
+		"percent of an interface's maps, functions and TCX programs, and of the memory for maps, that the applications of one namespace may have together; "+
+			"100 sets no bound")
+	s.StringVar(&o.Node.HostRoot, "host-root", "", "folder below which a container has the node's files: binaries of uprobes, network namespaces (default: "+
+		"its own root)")
+	s.StringVar(&o.RuntimeEndpoint, "container-runtime-endpoint", "",
+		"socket of the node's container runtime, such as unix:///run/containerd/containerd.sock, by which the agent finds the pods that definitions choose; "+
+			"needs the node's PID namespace and CAP_SYS_PTRACE (default: none, and nothing is attached in pods)")
+	s.StringVar(&o.NRISocket, "nri-socket", "", "socket of the container runtime for NRI plug-ins, such as /var/run/nri/nri.sock, by which programs are "+
+		"attached in a container before its first instruction; one that is not there is looked for again (default: none, and they are soon after)")
 	s.StringVar(&o.TrustFile, "trust", "", "file of the public keys whose seals count, in PEM; read again when it changes")
 	s.StringVar(&o.Mirror.URL, "mirror", "", "https address of the controller's mirror of bytecode")
 	s.StringVar(&o.Mirror.CAFile, "mirror-ca", "", "PEM bundle that the mirror's certificate may be signed by (default: the system's)")
@@ -94,7 +101,8 @@ func newRoot(out, err io.Writer) *cobra.Command {
 	s.StringVar(&o.Mirror.ServerName, "tls-server-name", "", "name that the mirror's certificate is to bear (default: the host of --mirror)")
 	s.StringVar(&f.kubeconfig, "kubeconfig", "", "kubeconfig of the API server (default: the Pod's service account)")
 	s.StringVar(&f.listen, "listen", "", "address for /metrics, /healthz and /readyz, such as :9092 (default: none)")
-	s.BoolVar(&f.secureMetrics, "metrics-secure", true, "serve that address over https, and /metrics to those alone whom the API server lets get it, by TokenReview and SubjectAccessReview")
+	s.BoolVar(&f.secureMetrics, "metrics-secure", true, "serve that address over https, and /metrics to those alone whom the API server lets get it, "+
+		"by TokenReview and SubjectAccessReview")
 	s.IntVar(&f.pprof, "pprof-port", 0, "port for /debug/pprof, on 127.0.0.1 alone; 0 serves none")
 	s.BoolVar(&f.cleanup, "cleanup", false, "unload all that is Skep's on this node, forget what would bring it back, and end")
 	s.StringVar(&f.mount, "mount-bpffs", "", "folder to mount a BPF file system on where there is none, and end")

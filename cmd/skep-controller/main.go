@@ -87,22 +87,31 @@ func newCommand() *cobra.Command {
 	set.StringVar(&o.Cache, "cache", "/var/cache/skep", "folder for bytecode")
 	set.StringVar(&f.cacheSize, "cache-size", "1Gi", "room in that folder")
 	set.StringSliceVar(&o.InsecureRegistries, "insecure-registry", nil, "registry host:port to reach over plain http; loopback needs no mention")
-	set.StringSliceVar(&o.AllowedRegistries, "allowed-registry", nil, "registry that applications may name: host[:port][/prefix], *.example.com, or * for every one at a public address; one that is listed by name may be at any address (default: *)")
+	set.StringSliceVar(&o.AllowedRegistries, "allowed-registry", nil,
+		"registry that applications may name: host[:port][/prefix], *.example.com, or * for every one at a public address; "+
+			"one that is listed by name may be at any address (default: *)")
 	leaderFlags(set, &o)
 	set.StringVar(&o.MetricsAddress, "metrics-address", ":8080", "address for /metrics; empty serves none")
-	set.BoolVar(&f.secureMetrics, "metrics-secure", true, "serve /metrics over https to those alone whom the API server lets get it, by TokenReview and SubjectAccessReview; false serves it over http to every client")
+	set.BoolVar(&f.secureMetrics, "metrics-secure", true, "serve /metrics over https to those alone whom the API server lets get it, "+
+		"by TokenReview and SubjectAccessReview; false serves it over http to every client")
 	set.StringVar(&o.HealthAddress, "health-address", ":8081", "address for /healthz and /readyz; empty serves none")
 	set.IntVar(&o.Admission.Port, "webhook-port", 0, "port for admission requests of the API server; 0 serves none")
-	set.StringVar(&o.Admission.CertDir, "webhook-certificate", "", "folder of tls.crt, tls.key and ca.crt that somebody else renews, and path, which ends where the webhook is called (default: those of Skep's own)")
-	set.StringSliceVar(&o.Admission.Names, "certificate-name", nil, "name or address that Skep's own certificate is to bear (default: those of the chart's Services)")
+	set.StringVar(&o.Admission.CertDir, "webhook-certificate", "",
+		"folder of tls.crt, tls.key and ca.crt that somebody else renews, and path, which ends where the webhook is called (default: those of Skep's own)")
+	set.StringSliceVar(&o.Admission.Names, "certificate-name", nil,
+		"name or address that Skep's own certificate is to bear (default: those of the chart's Services)")
 	set.DurationVar(&o.Admission.Budget, "admission-budget", admission.DefaultBudget, "how long one request may take to learn of an image nothing is known of")
-	set.StringVar(&o.Mirror.Address, "mirror-address", "", "address at which agents fetch bytecode, such as :9444, with the webhook's certificate; empty serves none")
-	set.StringVar(&o.Mirror.TokenFile, "mirror-token", "", "file of a token of audience skep-mirror, by which replicas ask each other for bytecode (default: they do not)")
-	set.StringVar(&f.agents, "agent-selector", "", "labels of the agents' Pods in --namespace, which report whether a node is reachable (default: an agent is taken to run on every node)")
+	set.StringVar(&o.Mirror.Address, "mirror-address", "", "address at which agents fetch bytecode, such as :9444, with the webhook's certificate; "+
+		"empty serves none")
+	set.StringVar(&o.Mirror.TokenFile, "mirror-token", "", "file of a token of audience skep-mirror, by which replicas ask each other for bytecode (default: "+
+		"they do not)")
+	set.StringVar(&f.agents, "agent-selector", "", "labels of the agents' Pods in --namespace, which report whether a node is reachable (default: "+
+		"an agent is taken to run on every node)")
 	set.DurationVar(&o.Interval, "interval", 10*time.Minute, "how often an application that is well is evaluated again")
 	cueFlags(set, &o, &f)
 	set.IntVar(&o.PprofPort, "pprof-port", 0, "port for /debug/pprof, on 127.0.0.1 alone; 0 serves none")
-	set.Int64Var(&f.memory, "memory-limit", 0, "bytes after which the process is ended: Go is to leave what evaluates policies the memory that may take of them, unless GOMEMLIMIT says otherwise; 0 knows of none")
+	set.Int64Var(&f.memory, "memory-limit", 0, "bytes after which the process is ended: "+
+		"Go is to leave what evaluates policies the memory that may take of them, unless GOMEMLIMIT says otherwise; 0 knows of none")
 	set.StringVar(&f.format, "log-format", "json", "text or json")
 	set.BoolVarP(&f.verbose, "verbose", "v", false, "log more")
 	cmd.AddCommand(newUnload())
@@ -123,7 +132,9 @@ func leaderFlags(set *pflag.FlagSet, o *controller.Options) {
 func cueFlags(set *pflag.FlagSet, o *controller.Options, f *flags) {
 	store := &o.Cue.Store
 	set.StringVar(&store.Address, "artifact-address", "", "address at which artifacts are served to Flux, such as :9790; empty leaves CueArtifacts alone")
-	set.StringVar(&store.Advertised, "artifact-advertised-address", "", "host[:port] that URLs of artifacts have; an IP address alone has the port of --artifact-address (default: --artifact-address, on localhost where that names no host)")
+	set.StringVar(&store.Advertised, "artifact-advertised-address", "",
+		"host[:port] that URLs of artifacts have; an IP address alone has the port of --artifact-address (default: --artifact-address, "+
+			"on localhost where that names no host)")
 	set.StringVar(&store.Dir, "artifact-storage", "/var/lib/skep/artifacts", "folder for artifacts")
 	set.StringVar(&f.artifactSize, "artifact-storage-size", "1Gi", "room in that folder, of which 306Mi for each of --cue-concurrent are for what is unpacked")
 	set.IntVar(&store.RetentionRecords, "artifact-retention-records", 2, "how many artifacts of a CueArtifact are kept")

@@ -41,7 +41,8 @@ func BenchmarkResident(b *testing.B) {
 	}
 	for i := range applications {
 		write(b, filepath.Join(dir, "defs", fmt.Sprintf("%d.yaml", i)), fmt.Sprintf(
-			"apiVersion: skep.dev/v1alpha1\nkind: ClusterBpfApplication\nmetadata: {name: app-%d}\nspec: {bytecode: {image: 'oci:%s/img:v1'}, programs: [{name: tracepoint_count}]}\n", i, dir))
+			"apiVersion: skep.dev/v1alpha1\nkind: ClusterBpfApplication\nmetadata: {name: app-%d}\nspec: {bytecode: {image: 'oci:%s/img:v1'}, programs: [{name: "+
+				"tracepoint_count}]}\n", i, dir))
 	}
 	write(b, filepath.Join(dir, "policies", "any.rego"), "package skep.policy\n\ndeny contains \"never\" if false\n")
 	pins := fmt.Sprintf("/sys/fs/bpf/skep-resident-%d", os.Getpid())

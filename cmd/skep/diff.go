@@ -78,7 +78,8 @@ func newDiff() *cobra.Command {
 	cmd.Flags().StringVar(&f.revision, "from", "HEAD", "branch, tag or commit to compare with: where HEAD and it meet")
 	cmd.Flags().BoolVar(&f.fromCluster, "from-cluster", false, "compare with the cluster")
 	cmd.Flags().StringVar(&f.manager, "field-manager", "", "with --from-cluster: apply as this manager (default: the one that applied the object last)")
-	cmd.Flags().StringVarP(&f.selector, "selector", "l", "", "with --from-cluster: labels of what PATH owns in the cluster; what it does not have of that is removed")
+	cmd.Flags().StringVarP(&f.selector, "selector", "l", "", "with --from-cluster: labels of what PATH owns in the cluster; "+
+		"what it does not have of that is removed")
 	display.OutputFlag(cmd, &output, diff.Formats()...)
 	f.kube.Register(cmd)
 	f.register(cmd)

@@ -107,45 +107,48 @@ func newPolicyInput() *cobra.Command {
 		Use:   "input PATH",
 		Short: "Print the exact document that Rego sees for a definition",
 		Args:  cobra.ExactArgs(1),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			engine := policies.NewEngine(policies.EngineOptions{})
-			defer engine.Close()
-			evaluator, err := flags.evaluator(cmd, engine)
-			if err != nil {
-				return err
-			}
-			from, err := sourceOf(cmd, args[0])
-			if err != nil {
-				return err
-			}
-			defs, err := schemas.Load(cmd.Context(), from)
-			if err != nil {
-				return err
-			}
-			for _, p := range defs.Problems {
-				return p
-			}
-			if len(defs.Applications) == 0 {
-				return fmt.Errorf("print input: %s defines no application", args[0])
-			}
-			for _, d := range defs.Applications {
-				input, err := evaluator.Input(cmd.Context(), gate.Request{Application: d.Application})
-				if err != nil {
-					return err
-				}
-				doc, err := input.Document()
-				if err != nil {
-					return err
-				}
-				if err := display.JSON(cmd.OutOrStdout(), json.RawMessage(doc)); err != nil {
-					return err
-				}
-			}
-			return nil
-		},
+		RunE:  func(cmd *cobra.Command, args []string) error { return printInputs(cmd, &flags, args[0]) },
 	}
 	flags.register(cmd)
 	return cmd
+}
+
+// printInputs prints the document for each application that a path defines.
+func printInputs(cmd *cobra.Command, flags *gateFlags, path string) error {
+	engine := policies.NewEngine(policies.EngineOptions{})
+	defer engine.Close()
+	evaluator, err := flags.evaluator(cmd, engine)
+	if err != nil {
+		return err
+	}
+	from, err := sourceOf(cmd, path)
+	if err != nil {
+		return err
+	}
+	defs, err := schemas.Load(cmd.Context(), from)
+	if err != nil {
+		return err
+	}
+	for _, p := range defs.Problems {
+		return p
+	}
+	if len(defs.Applications) == 0 {
+		return fmt.Errorf("print input: %s defines no application", path)
+	}
+	for _, d := range defs.Applications {
+		input, err := evaluator.Input(cmd.Context(), gate.Request{Application: d.Application})
+		if err != nil {
+			return err
+		}
+		doc, err := input.Document()
+		if err != nil {
+			return err
+		}
+		if err := display.JSON(cmd.OutOrStdout(), json.RawMessage(doc)); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func newPolicySchema() *cobra.Command {

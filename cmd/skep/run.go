@@ -70,14 +70,21 @@ func newRun() *cobra.Command {
 	settingsFlags(cmd, &o.Policies, &o.Replaces, &o.Signers)
 	flags.StringVar(&o.State, "state", host.DefaultState, "folder for keys, caches and the socket")
 	flags.StringVar(&o.BPFFS, "bpffs", "", "folder for pins on a BPF file system (default /sys/fs/bpf/skep)")
-	flags.StringVar(&o.RuntimeEndpoint, "container-runtime-endpoint", "", "socket of this host's container runtime, such as unix:///run/containerd/containerd.sock, whose pods definitions choose (default: none; units of systemd and cgroups are in the place of pods)")
-	flags.StringVar(&o.NRISocket, "nri-socket", "", "socket of the container runtime for NRI plug-ins, such as /var/run/nri/nri.sock, by which programs are attached in a container before its first instruction; one that is not there is looked for again (default: none, and they are soon after)")
+	flags.StringVar(&o.RuntimeEndpoint, "container-runtime-endpoint", "",
+		"socket of this host's container runtime, such as unix:///run/containerd/containerd.sock, whose pods definitions choose (default: none; "+
+			"units of systemd and cgroups are in the place of pods)")
+	flags.StringVar(&o.NRISocket, "nri-socket", "", "socket of the container runtime for NRI plug-ins, such as /var/run/nri/nri.sock, by which programs are "+
+		"attached in a container before its first instruction; one that is not there is looked for again (default: none, and they are soon after)")
 	flags.DurationVar(&o.Interval, "interval", 30*time.Second, "how often to fetch and evaluate again")
-	flags.IntVar(&o.NamespaceShare, "namespace-share", nodemode.DefaultNamespaceShare, "percent of an interface's maps, functions and TCX programs, and of the memory for maps, that the applications of one namespace may have together; 100 sets no bound")
+	flags.IntVar(&o.NamespaceShare, "namespace-share", nodemode.DefaultNamespaceShare,
+		"percent of an interface's maps, functions and TCX programs, and of the memory for maps, that the applications of one namespace may have together; "+
+			"100 sets no bound")
 	flags.Var(&f.maps, "map-memory", "memory that the maps of all applications may take together, such as 3Gi; 0 sets no bound")
 	flags.StringToStringVar(&o.Labels, "label", nil, "label of this node, for node selectors: key=value")
 	flags.StringSliceVar(&o.InsecureRegistries, "insecure-registry", nil, "registry host:port to reach over plain http; loopback needs no mention")
-	flags.StringSliceVar(&o.AllowedRegistries, "allowed-registry", nil, "registry that definitions may name: host[:port][/prefix], *.example.com, or * for every one at a public address; one that is listed by name may be at any address (default: *)")
+	flags.StringSliceVar(&o.AllowedRegistries, "allowed-registry", nil,
+		"registry that definitions may name: host[:port][/prefix], *.example.com, or * for every one at a public address; "+
+			"one that is listed by name may be at any address (default: *)")
 	flags.BoolVar(&f.once, "once", false, "pass once and stop")
 	flags.BoolVar(&o.DryRun, "dry-run", false, "evaluate, load nothing, print the status and stop")
 	flags.StringVar(&f.listen, "listen", "", "address for /metrics and /healthz, such as 127.0.0.1:9091 (default: none)")

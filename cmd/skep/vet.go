@@ -35,8 +35,10 @@ func (f *gateFlags) register(cmd *cobra.Command) {
 
 // settingsFlags are those that say which policies decide and whose signatures count.
 func settingsFlags(cmd *cobra.Command, policies, replaces, signers *[]string) {
-	cmd.Flags().StringSliceVar(policies, "policy", nil, "folder of policies, or a profile: baseline, restricted; baseline applies in any case, unless one replaces it")
-	cmd.Flags().StringSliceVar(replaces, "replaces", nil, "built-in policy that the .rego files and profiles of --policy replace: baseline (objects have spec.replaces)")
+	cmd.Flags().StringSliceVar(policies, "policy", nil, "folder of policies, or a profile: baseline, restricted; baseline applies in any case, "+
+		"unless one replaces it")
+	cmd.Flags().StringSliceVar(replaces, "replaces", nil, "built-in policy that the .rego files and profiles of --policy replace: "+
+		"baseline (objects have spec.replaces)")
 	cmd.Flags().StringSliceVar(signers, "signers", nil, "file or folder of BpfSigner objects")
 }
 
@@ -198,7 +200,10 @@ func vetSource(ctx context.Context, evaluator *gate.Evaluator, from schemas.Opti
 
 func vetOne(ctx context.Context, evaluator *gate.Evaluator, d schemas.Definition) vetResult {
 	id := d.Application.Identity()
-	r := vetResult{Application: id.String(), Kind: id.Kind, Source: d.Source, Signers: []string{}, Reasons: []placedReason{}, Warnings: []placedReason{}, Audited: []placedReason{}}
+	r := vetResult{
+		Application: id.String(), Kind: id.Kind, Source: d.Source, Signers: []string{}, Reasons: []placedReason{}, Warnings: []placedReason{},
+		Audited: []placedReason{},
+	}
 	verdict, err := evaluator.Evaluate(ctx, gate.Request{Application: d.Application})
 	if err != nil {
 		r.Error = err.Error()
@@ -274,7 +279,8 @@ func printVetResult(w io.Writer, r vetResult) {
 		r.printReason(w, display.Paint(w, display.Red, kind), why)
 	}
 	if r.unknown() {
-		fmt.Fprintf(w, "  could not be evaluated\n          %s\n          fix: %s\n", text.Printable(r.Error), "fix what it names, such as a registry out of reach, and vet again")
+		fmt.Fprintf(w, "  could not be evaluated\n          %s\n          fix: %s\n",
+			text.Printable(r.Error), "fix what it names, such as a registry out of reach, and vet again")
 	}
 	for _, why := range r.Rejected {
 		fmt.Fprintf(w, "  %s %s\n", display.Paint(w, display.Faint, "signature did not count:"), text.Printable(strings.TrimPrefix(why.Signer+": ", ": ")+why.Reason))

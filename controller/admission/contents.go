@@ -42,5 +42,8 @@ func keptContents(before client.Object, now v1alpha1.Application) []string {
 	if n := len(changed) - maxContentMaps; n > 0 {
 		changed, more = changed[:maxContentMaps], fmt.Sprintf(" and %d more", n)
 	}
-	return []string{fmt.Sprintf("contents of maps changed, and nodes that keep the map keep what is in it; set onUpdate: Reset to write them: %s%s", strings.Join(changed, ", "), more)}
+	return []string{
+		fmt.Sprintf("contents of maps changed, and nodes that keep the map keep what is in it; set onUpdate: Reset to write them: %s%s",
+			strings.Join(changed, ", "), more),
+	}
 }

@@ -34,7 +34,8 @@ skep_admission_denials_total{rule="baseline/signed"} 1
 	if n := testutil.CollectAndCount(m.denials); n != application.MaxRules+1 {
 		t.Errorf("%d rules are counted apart, want %d and the rest", n, application.MaxRules)
 	}
-	if got, other := testutil.ToFloat64(m.denials.WithLabelValues("a/deny")), testutil.ToFloat64(m.denials.WithLabelValues(application.OtherRules)); got != 3 || other != application.MaxRules+2 {
+	if got, other := testutil.ToFloat64(m.denials.WithLabelValues("a/deny")), testutil.ToFloat64(m.denials.WithLabelValues(application.OtherRules)); got != 3 ||
+		other != application.MaxRules+2 {
 		t.Errorf("a/deny denied %v times, and others %v, want 3 and %d", got, other, application.MaxRules+2)
 	}
 }

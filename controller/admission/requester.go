@@ -93,7 +93,8 @@ func patches(annotations map[string]string, wanted string) []webhook.JSONPatchOp
 }
 
 // unrecorded is what whoever writes is told while nobody records them.
-const unrecorded = "admission/requester: the annotation " + v1alpha1.AnnotationRequester + " does not say who asks, which what installs Skep has recorded over whatever stands there " +
+const unrecorded = "admission/requester: the annotation " + v1alpha1.AnnotationRequester +
+	" does not say who asks, which what installs Skep has recorded over whatever stands there " +
 	"(have an admin install the MutatingAdmissionPolicy skep-requester of Skep's chart, or the webhook requester.skep.dev)"
 
 // recorded reports whether an application says truly who asked, so that no policy

@@ -35,8 +35,10 @@ func TestTheRecorderTouchesNothingButItsAnnotation(t *testing.T) {
 		"a new one without annotations": {runtime.RawExtension{}, object("", seed),
 			[]webhook.JSONPatchOp{{Operation: "add", Path: whole, Value: map[string]string{v1alpha1.AnnotationRequester: ben}}}},
 		"a new one with a forgery": {runtime.RawExtension{}, object(with(ann), seed), []webhook.JSONPatchOp{{Operation: "add", Path: key, Value: ben}}},
-		"another number":           {object(with(ann), "9007199254740992"), object(with(ann), seed), []webhook.JSONPatchOp{{Operation: "add", Path: key, Value: ben}}},
-		"the same number":          {object(with(ann), seed), object(with(ann), seed), nil},
+		"another number": {
+			object(with(ann), "9007199254740992"), object(with(ann), seed), []webhook.JSONPatchOp{{Operation: "add", Path: key, Value: ben}},
+		},
+		"the same number": {object(with(ann), seed), object(with(ann), seed), nil},
 		"the same, and the record taken away": {object(with(ann), seed), object(`,"annotations":{"mine":"yes"}`, seed),
 			[]webhook.JSONPatchOp{{Operation: "add", Path: key, Value: ann}}},
 		"a record where there was none": {object("", seed), object(with(ben), seed), []webhook.JSONPatchOp{{Operation: "remove", Path: key}}},

@@ -57,7 +57,8 @@ func oversized(req webhook.AdmissionRequest, deleting bool) (string, error) {
 	case now.all() <= maxObjectBytes:
 		return "", nil
 	case now.written > before.written:
-		return fmt.Sprintf("admission/size: the object has %d bytes, at most %d are taken (split it, or take labels and annotations from it)", now.all(), maxObjectBytes), nil
+		return fmt.Sprintf("admission/size: the object has %d bytes, at most %d are taken (split it, or take labels and annotations from it)",
+			now.all(), maxObjectBytes), nil
 	case now.managed > before.managed && !shrinks:
 		return fmt.Sprintf("admission/size: the object has %d bytes, %d of them metadata.managedFields, at most %d are taken (write it by fewer field managers)",
 			now.all(), now.managed, maxObjectBytes), nil

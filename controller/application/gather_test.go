@@ -17,7 +17,8 @@ func TestReportsAreGathered(t *testing.T) {
 		"the first report is read at once":        {[]time.Duration{0}, []time.Duration{moment}},
 		"reports that come with it are read then": {[]time.Duration{0, moment / 2}, []time.Duration{moment, moment}},
 		"those after it are read together": {
-			[]time.Duration{0, 2 * moment, reportSpacing / 2, reportSpacing - 1}, []time.Duration{moment, moment + reportSpacing, moment + reportSpacing, moment + reportSpacing},
+			[]time.Duration{0, 2 * moment, reportSpacing / 2, reportSpacing - 1},
+			[]time.Duration{moment, moment + reportSpacing, moment + reportSpacing, moment + reportSpacing},
 		},
 		"reports without end are read once a settle": {
 			[]time.Duration{0, reportSpacing / 2, reportSpacing + 2*moment, 2*reportSpacing + 3*moment},

@@ -69,7 +69,9 @@ func newBench(t *testing.T) *bench {
 	b.api = fake.NewClientBuilder().WithScheme(scheme).WithTypeConverters(managedfields.NewDeducedTypeConverter()).
 		WithStatusSubresource(&v1alpha1.BpfApplication{}, &v1alpha1.ClusterBpfApplication{}).
 		WithIndex(&v1alpha1.BpfIntent{}, intents.ByApplication, b.Intents.Index).Build()
-	b.Live, b.Intents.Live, b.Keeper = b.api, b.api, policy.NewKeeper(policy.Options{Reader: b.api, Direct: b.api, Namespace: "skep", Evaluator: evaluator, Engine: engine})
+	b.Live, b.Intents.Live, b.Keeper = b.api, b.api, policy.NewKeeper(policy.Options{
+		Reader: b.api, Direct: b.api, Namespace: "skep", Evaluator: evaluator, Engine: engine,
+	})
 	b.Client = interceptor.NewClient(b.api, interceptor.Funcs{
 		Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, o client.Object, opts ...client.GetOption) error {
 			if b.cached.Get != nil {

@@ -88,10 +88,19 @@ func TestALabelIsNoWordOfTheRequester(t *testing.T) {
 		labels, annotations map[string]string
 		want                policies.Requester
 	}{
-		"the annotation of the record":             {nil, map[string]string{v1alpha1.AnnotationRequester: record}, policies.Requester{Username: "ann", Groups: []string{"admins"}}},
-		"a label of its name":                      {map[string]string{v1alpha1.AnnotationRequester: "ann", "requester": "ann", "username": "ann"}, nil, policies.Requester{}},
-		"annotations that are called alike":        {nil, map[string]string{"requester": record, "skep.dev/Requester": record, "skep.dev/requested-by": record}, policies.Requester{}},
-		"a label beside a record of somebody else": {map[string]string{v1alpha1.AnnotationRequester: "ben"}, map[string]string{v1alpha1.AnnotationRequester: record}, policies.Requester{Username: "ann", Groups: []string{"admins"}}},
+		"the annotation of the record": {
+			nil, map[string]string{v1alpha1.AnnotationRequester: record}, policies.Requester{Username: "ann", Groups: []string{"admins"}},
+		},
+		"a label of its name": {
+			map[string]string{v1alpha1.AnnotationRequester: "ann", "requester": "ann", "username": "ann"}, nil, policies.Requester{},
+		},
+		"annotations that are called alike": {
+			nil, map[string]string{"requester": record, "skep.dev/Requester": record, "skep.dev/requested-by": record}, policies.Requester{},
+		},
+		"a label beside a record of somebody else": {
+			map[string]string{v1alpha1.AnnotationRequester: "ben"}, map[string]string{v1alpha1.AnnotationRequester: record},
+			policies.Requester{Username: "ann", Groups: []string{"admins"}},
+		},
 	} {
 		t.Run(sentence, func(t *testing.T) {
 			app := &v1alpha1.BpfApplication{ObjectMeta: metav1.ObjectMeta{Name: "app", Namespace: "team", Labels: c.labels, Annotations: c.annotations}}

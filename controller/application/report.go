@@ -89,7 +89,8 @@ func (r *Reconciler) setStatus(app application, st *state) error {
 	report, s := app.Report(), st.observed
 	verified, allowed := s.Verified(st.why), s.Allowed(st.why)
 	if moved := r.tags.moved(app.Identity()); moved != "" && s.Err == nil {
-		verified.Message += fmt.Sprintf("; the tag stands for %s now, and is not followed: change the definition, or its annotation %s, to take that", moved, gate.AnnotationRequestedAt)
+		verified.Message += fmt.Sprintf("; the tag stands for %s now, and is not followed: change the definition, or its annotation %s, to take that",
+			moved, gate.AnnotationRequestedAt)
 	}
 	conditions.Set(app, &verified)
 	conditions.Set(app, &allowed)
@@ -150,7 +151,9 @@ func wanted(p intent.Payload, s lifecycle.Observation) status.Wanted {
 	if s.Err == nil && s.Verdict.Image().Digest == p.ImageDigest {
 		facts = new(s.Verdict.Facts())
 	}
-	return status.Wanted{UID: p.UID, Serial: p.VersionSerial(), Revision: p.Revision(), Selector: p.NodeSelector, Needs: placement.Of(p, facts), Reaches: p.Reaches}
+	return status.Wanted{
+		UID: p.UID, Serial: p.VersionSerial(), Revision: p.Revision(), Selector: p.NodeSelector, Needs: placement.Of(p, facts), Reaches: p.Reaches,
+	}
 }
 
 // setReady sets Ready, and Reconciling or Stalled beside it, from what the

@@ -98,7 +98,8 @@ func (r *Reconciler) waitsForSuccessor(ctx context.Context, st *state, s intents
 
 // dropDeniedVersions takes the versions from an intent that may run no more, where nothing is
 // sealed over it for now: false where all that runs by it is to be unloaded.
-func (r *Reconciler) dropDeniedVersions(ctx context.Context, nodes nodereports.Snapshot, s intents.Intent, keeps func(*intent.Payload) bool) (kept bool, err error) {
+func (r *Reconciler) dropDeniedVersions(ctx context.Context, nodes nodereports.Snapshot, s intents.Intent,
+	keeps func(*intent.Payload) bool) (kept bool, err error) {
 	live, own := s.Payload, !keeps(s.Payload)
 	var gone []int64
 	for _, v := range live.Beside() {
@@ -121,7 +122,8 @@ func (r *Reconciler) dropDeniedVersions(ctx context.Context, nodes nodereports.S
 }
 
 // errOrphan says that an intent outlived its application's CRD.
-var errOrphan = errors.New("the CRD of the application was deleted since, so that its absence says nothing; what runs is kept. Create the application again, or delete it by hand")
+var errOrphan = errors.New("the CRD of the application was deleted since, so that its absence says nothing; what runs is kept. " +
+	"Create the application again, or delete it by hand")
 
 // unloadReason tells why an intent that is no tombstone is to be unloaded whose
 // application the cache does not show: it was deleted on its own account, which

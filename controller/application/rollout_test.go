@@ -231,8 +231,9 @@ func TestARevokedVersionTakesNothingElseAlong(t *testing.T) {
 	for sentence, prepare := range map[string]func(*fleet){
 		"the version before would be admitted": func(*fleet) {},
 		"a policy keeps it that would not admit it": func(f *fleet) {
-			f.create(&v1alpha1.ClusterBpfPolicy{ObjectMeta: metav1.ObjectMeta{Name: "p", UID: "p", Generation: 1}, Spec: v1alpha1.ClusterBpfPolicySpec{BpfPolicySpec: v1alpha1.BpfPolicySpec{
-				Rego: "package skep.policy\n\ndeny contains \"no owner\" if not input.application.metadata.labels.owner", Running: v1alpha1.RunningKeep}}})
+			f.create(&v1alpha1.ClusterBpfPolicy{ObjectMeta: metav1.ObjectMeta{Name: "p", UID: "p", Generation: 1},
+				Spec: v1alpha1.ClusterBpfPolicySpec{BpfPolicySpec: v1alpha1.BpfPolicySpec{
+					Rego: "package skep.policy\n\ndeny contains \"no owner\" if not input.application.metadata.labels.owner", Running: v1alpha1.RunningKeep}}})
 			f.refresh()
 			f.settles()
 		},
@@ -293,8 +294,9 @@ func TestAnUndoThatCannotBeHoldsTheRollout(t *testing.T) {
 		}, "no version before", "v1 on 5, withdrawn v2"},
 		"a policy denies the version before": {func(f *fleet) {
 			f.version(1)
-			f.create(&v1alpha1.ClusterBpfPolicy{ObjectMeta: metav1.ObjectMeta{Name: "p", UID: "p", Generation: 1}, Spec: v1alpha1.ClusterBpfPolicySpec{BpfPolicySpec: v1alpha1.BpfPolicySpec{
-				Rego: "package skep.policy\n\ndeny contains \"not by team-a\" if input.signatures[_].signer == \"team-a\"", Running: v1alpha1.RunningKeep}}})
+			f.create(&v1alpha1.ClusterBpfPolicy{ObjectMeta: metav1.ObjectMeta{Name: "p", UID: "p", Generation: 1},
+				Spec: v1alpha1.ClusterBpfPolicySpec{BpfPolicySpec: v1alpha1.BpfPolicySpec{
+					Rego: "package skep.policy\n\ndeny contains \"not by team-a\" if input.signatures[_].signer == \"team-a\"", Running: v1alpha1.RunningKeep}}})
 			f.refresh()
 			f.settles()
 		}, "is not allowed any more", "v2 on 5, before v1"},
@@ -468,7 +470,9 @@ func TestALostIntentRunsOnUntilItsSuccessorIsJudged(t *testing.T) {
 	b := newBench(t)
 	ref, _ := b.Push("app:v1", programs.Object("tracepoint_count"), "team-a")
 	app := defined("app", ref)
-	b.node("one", v1alpha1.NodeApplication{Kind: v1alpha1.KindClusterBpfApplication, Name: "app", UID: "lost", Serial: 7, Revision: "r", State: v1alpha1.NodeFailed})
+	b.node("one", v1alpha1.NodeApplication{
+		Kind: v1alpha1.KindClusterBpfApplication, Name: "app", UID: "lost", Serial: 7, Revision: "r", State: v1alpha1.NodeFailed,
+	})
 	b.create(app)
 	unloaded := func() bool {
 		var o v1alpha1.BpfIntent
@@ -548,7 +552,8 @@ func TestWhatCannotBeSealedIsTold(t *testing.T) {
 	before := f.answers(v1alpha1.NodeLoaded)
 	p := f.edit(large("b"))
 	ready := condition(f.app, v1alpha1.ConditionReady)
-	if p.Serial != before.Serial || ready.Status != metav1.ConditionFalse || !strings.Contains(ready.Message, "make the definition smaller") || f.app.Status.ObservedGeneration != f.app.Generation {
+	if p.Serial != before.Serial || ready.Status != metav1.ConditionFalse || !strings.Contains(ready.Message, "make the definition smaller") ||
+		f.app.Status.ObservedGeneration != f.app.Generation {
 		t.Errorf("sealed %d over %d; %+v", p.Serial, before.Serial, ready)
 	}
 }
@@ -559,7 +564,9 @@ func denies(running v1alpha1.RunningMode, teams ...string) *v1alpha1.ClusterBpfP
 	for _, team := range teams {
 		rego += fmt.Sprintf("\ndeny contains %q if input.signatures[_].signer == %q\n", "not by "+team, team)
 	}
-	return &v1alpha1.ClusterBpfPolicy{ObjectMeta: metav1.ObjectMeta{Name: "denies", UID: "denies", Generation: 1}, Spec: v1alpha1.ClusterBpfPolicySpec{BpfPolicySpec: v1alpha1.BpfPolicySpec{Rego: rego, Running: running}}}
+	return &v1alpha1.ClusterBpfPolicy{ObjectMeta: metav1.ObjectMeta{Name: "denies", UID: "denies", Generation: 1}, Spec: v1alpha1.ClusterBpfPolicySpec{
+		BpfPolicySpec: v1alpha1.BpfPolicySpec{Rego: rego, Running: running},
+	}}
 }
 
 // notSigned denies what nobody signed, as the profile does whose place a policy
@@ -993,7 +1000,8 @@ func TestAFirstVersionOnItsWayIsNotEmptied(t *testing.T) {
 	f.create(f.app)
 	f.settles()
 	f.answers(v1alpha1.NodeLoaded)
-	if p := f.edit(choosesNobody); p.NodeSelector != nil || f.reaches(p) != 3 || f.state().State != v1alpha1.RolloutNoMatchingNodes || !strings.Contains(f.state().Message, "chooses no node") {
+	if p := f.edit(choosesNobody); p.NodeSelector != nil || f.reaches(p) != 3 || f.state().State != v1alpha1.RolloutNoMatchingNodes ||
+		!strings.Contains(f.state().Message, "chooses no node") {
 		t.Errorf("%s; %+v", f.say(p), f.state())
 	}
 	if p := f.resume(); p.NodeSelector == nil {

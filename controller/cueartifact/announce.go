@@ -37,7 +37,8 @@ func (r *Reconciler) announce(ctx context.Context, o *v1alpha1.CueArtifact, a me
 		return retry(ReasonStorageFailed, "get ExternalArtifact %s: %w", name, err)
 	}
 	if !metav1.IsControlledBy(before, o) {
-		return stalled(ReasonStorageFailed, "announce revision %s: ExternalArtifact %s is not this CueArtifact's: delete it, or give the CueArtifact another name", a.Revision, name)
+		return stalled(ReasonStorageFailed, "announce revision %s: ExternalArtifact %s is not this CueArtifact's: delete it, or give the CueArtifact another name",
+			a.Revision, name)
 	}
 	ea := before.DeepCopy()
 	ea.Spec = specFor(o)
@@ -68,7 +69,8 @@ func (r *Reconciler) withdraw(ctx context.Context, o *v1alpha1.CueArtifact, why 
 	}
 	ea := before.DeepCopy()
 	ea.Status.Artifact = nil
-	conditions.MarkFalse(ea, meta.ReadyCondition, ReasonArtifactLost, "the archive is not stored any more, and is not rendered again: %s", text.Cut(why.Error(), maxProblem))
+	conditions.MarkFalse(ea, meta.ReadyCondition, ReasonArtifactLost, "the archive is not stored any more, and is not rendered again: %s",
+		text.Cut(why.Error(), maxProblem))
 	return r.patchStatus(ctx, before, ea)
 }
 

@@ -335,7 +335,8 @@ func (w *world) told() (all []string) {
 func yamlOf(names ...string) string {
 	var b strings.Builder
 	for _, name := range names {
-		fmt.Fprintf(&b, "-- %s.yaml --\napiVersion: skep.dev/v1alpha1\nkind: ClusterBpfApplication\nmetadata: {name: %s}\nspec: {bytecode: {image: none.example.com/x}, programs: [{name: f}]}\n", name, name)
+		fmt.Fprintf(&b, "-- %s.yaml --\napiVersion: skep.dev/v1alpha1\nkind: ClusterBpfApplication\nmetadata: {name: %s}\nspec: {bytecode: {image: "+
+			"none.example.com/x}, programs: [{name: f}]}\n", name, name)
 	}
 	return b.String()
 }

@@ -177,7 +177,8 @@ func (m *memory) hasRoom(name types.NamespacedName, applications int) error {
 		}
 	}
 	if others+applications > maxOfNamespace {
-		return retry(ReasonRenderFailed, "it defines %d applications, other CueArtifacts of namespace %s have %d, and %d are the share of one namespace: delete some, or use another namespace",
+		return retry(ReasonRenderFailed, "it defines %d applications, other CueArtifacts of namespace %s have %d, and %d are the share of one namespace: "+
+			"delete some, or use another namespace",
 			applications, name.Namespace, others, maxOfNamespace)
 	}
 	return nil

@@ -598,7 +598,8 @@ func TestWhatCouldNotBeAnnouncedIsNotTakenForPublished(t *testing.T) {
 	if out := w.get(http.MethodGet, "/"+announced.Path); out.Code != http.StatusOK {
 		t.Errorf("what is announced is answered with %d", out.Code)
 	}
-	if after, _ = w.reconcile(); !strings.HasPrefix(after.Status.Artifact.Revision, "main@sha1:2/") || w.external().Status.Artifact.Revision != after.Status.Artifact.Revision {
+	if after, _ = w.reconcile(); !strings.HasPrefix(after.Status.Artifact.Revision, "main@sha1:2/") ||
+		w.external().Status.Artifact.Revision != after.Status.Artifact.Revision {
 		t.Errorf("then %s is published", after.Status.Artifact.Revision)
 	}
 }
@@ -625,7 +626,10 @@ func TestEventsSayWhatChanged(t *testing.T) {
 		t.Errorf("what was replaced an hour ago is kept: %v", err)
 	}
 	told := w.told()
-	want := []string{"; 2 added: ClusterBpfApplication one, ClusterBpfApplication two", "; 1 added: ClusterBpfApplication three; 1 changed: ClusterBpfApplication one; 1 removed: ClusterBpfApplication two"}
+	want := []string{
+		"; 2 added: ClusterBpfApplication one, ClusterBpfApplication two",
+		"; 1 added: ClusterBpfApplication three; 1 changed: ClusterBpfApplication one; 1 removed: ClusterBpfApplication two",
+	}
 	if len(told) != len(want) {
 		t.Fatalf("events are %q", told)
 	}
@@ -640,7 +644,8 @@ func TestANamespaceLeavesOthersAPlace(t *testing.T) {
 	w := newWorld(t, cueArtifact(func(o *v1alpha1.CueArtifact) {
 		o.Spec.Tags = []v1alpha1.CueTag{{Name: "env", ValueFrom: &v1alpha1.CueTagSource{ConfigMapKeyRef: &v1alpha1.CueKeyRef{Name: "m", Key: "k"}}}}
 	}), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "m"}, Data: map[string]string{"k": "one"}})
-	w.commit("main@sha1:1", "-- a.cue --\npackage a\n\nenv: string @tag(env)\napp: {apiVersion: \"skep.dev/v1alpha1\", kind: \"ClusterBpfApplication\", metadata: name: env, "+
+	w.commit("main@sha1:1", "-- a.cue --\npackage a\n\nenv: string @tag(env)\napp: {apiVersion: \"skep.dev/v1alpha1\", kind: \"ClusterBpfApplication\", "+
+		"metadata: name: env, "+
 		"spec: {bytecode: image: \"none.example.com/x\", programs: [{name: \"f\"}]}}\n")
 	w.reads.Store(0)
 	leave, ok := w.memory.enter("team", 2)
@@ -811,7 +816,8 @@ func TestALostArchiveIsNotAnnounced(t *testing.T) {
 			o, _ = w.reconcile()
 			after := w.external()
 			got := apimeta.FindStatusCondition(after.Status.Conditions, meta.ReadyCondition)
-			if after.Status.Artifact != nil || got == nil || got.Status != metav1.ConditionFalse || got.Reason != ReasonArtifactLost || !strings.Contains(got.Message, c.message) {
+			if after.Status.Artifact != nil || got == nil || got.Status != metav1.ConditionFalse || got.Reason != ReasonArtifactLost ||
+				!strings.Contains(got.Message, c.message) {
 				t.Errorf("artifact %v, Ready is %v", after.Status.Artifact, got)
 			}
 			for i := range o.Status.Conditions {
@@ -840,7 +846,8 @@ func TestALostArchiveIsNotAnnounced(t *testing.T) {
 }
 
 func TestWhatIsOfTheMachineIsTriedAgain(t *testing.T) {
-	if err := (tagValues{}).notRendered("main@sha1:1", fmt.Errorf("start the renderer: %w", syscall.EAGAIN)); isStalled(err) || !strings.Contains(err.Error(), "tries again") {
+	if err := (tagValues{}).notRendered("main@sha1:1", fmt.Errorf("start the renderer: %w", syscall.EAGAIN)); isStalled(err) ||
+		!strings.Contains(err.Error(), "tries again") {
 		t.Errorf("a machine without room for a process: %v", err)
 	}
 	if err := (tagValues{}).notRendered("main@sha1:1", os.ErrNotExist); !isStalled(err) {
@@ -866,7 +873,9 @@ func TestAVerifiedSourceIsRendered(t *testing.T) {
 	w.archives.Store("/main@sha1:1", data)
 	verified := func(generation int64) func(*sourcev1.GitRepository) {
 		return func(o *sourcev1.GitRepository) {
-			o.Status.Conditions = []metav1.Condition{{Type: sourcev1.SourceVerifiedCondition, Status: metav1.ConditionTrue, ObservedGeneration: generation, Reason: "Verified", LastTransitionTime: metav1.Now()}}
+			o.Status.Conditions = []metav1.Condition{{
+				Type: sourcev1.SourceVerifiedCondition, Status: metav1.ConditionTrue, ObservedGeneration: generation, Reason: "Verified", LastTransitionTime: metav1.Now(),
+			}}
 		}
 	}
 	w.announceSource("main@sha1:1", digestOf(data), verified(7))

@@ -87,7 +87,8 @@ func (r *Reconciler) findKinds(mapper apimeta.RESTMapper) error {
 		r.kinds[kind] = err == nil
 	}
 	if !r.kinds[sourcev1.ExternalArtifactKind] {
-		return fmt.Errorf("serve CueArtifacts: the cluster has no kind ExternalArtifact of %s: install Flux 2.7 or later, or leave --artifact-address out", sourcev1.GroupVersion)
+		return fmt.Errorf("serve CueArtifacts: the cluster has no kind ExternalArtifact of %s: install Flux 2.7 or later, or leave --artifact-address out",
+			sourcev1.GroupVersion)
 	}
 	return nil
 }

@@ -207,7 +207,8 @@ func (r *Reconciler) render(ctx context.Context, o *v1alpha1.CueArtifact, a meta
 // fewEnough says why so many applications are too many for one CueArtifact.
 func fewEnough(applications int, revision string) error {
 	if applications > maxRendered {
-		return stalled(ReasonRenderFailed, "render revision %s: it defines %d applications, and %d is the most that one CueArtifact may: split it into several CueArtifacts",
+		return stalled(ReasonRenderFailed, "render revision %s: it defines %d applications, and %d is the most that one CueArtifact may: "+
+			"split it into several CueArtifacts",
 			revision, applications, maxRendered)
 	}
 	return nil
@@ -224,7 +225,8 @@ func rendered(objects []schemas.Object, revision, at string) (*rendering, error)
 		return nil, stalled(ReasonRenderFailed, "render revision %s: %w", revision, err)
 	}
 	if out.Len() > archives.MaxContent {
-		return nil, stalled(ReasonRenderFailed, "render revision %s: it renders to more than %d MiB: split it into several CueArtifacts", revision, archives.MaxContent>>20)
+		return nil, stalled(ReasonRenderFailed, "render revision %s: it renders to more than %d MiB: split it into several CueArtifacts",
+			revision, archives.MaxContent>>20)
 	}
 	sum := sha256.Sum256(out.Bytes())
 	return &rendering{objects: objects, yaml: out.Bytes(), digest: hex.EncodeToString(sum[:])}, nil

@@ -90,7 +90,8 @@ func (r *Reconciler) source(ctx context.Context, o *v1alpha1.CueArtifact) (*meta
 	ref, name := o.Spec.SourceRef, sourceName(o)
 	what := fmt.Sprintf("%s %s", ref.Kind, name)
 	if name.Namespace != o.Namespace && r.NoCrossNamespaceRefs {
-		return nil, stalled(ReasonAccessDenied, "get %s: sources of other namespaces are not read (--no-cross-namespace-refs): name one of namespace %s", what, o.Namespace)
+		return nil, stalled(ReasonAccessDenied, "get %s: sources of other namespaces are not read (--no-cross-namespace-refs): name one of namespace %s",
+			what, o.Namespace)
 	}
 	if err := r.circular(ctx, o); err != nil {
 		return nil, err
@@ -139,7 +140,8 @@ func (r *Reconciler) circular(ctx context.Context, o *v1alpha1.CueArtifact) erro
 		name := sourceName(at)
 		what += " from " + name.String()
 		if name == self {
-			return stalled(ReasonAccessDenied, "get ExternalArtifact %s: it is what this CueArtifact publishes, which is rendered%s: name another source", sourceName(o), what)
+			return stalled(ReasonAccessDenied, "get ExternalArtifact %s: it is what this CueArtifact publishes, which is rendered%s: name another source",
+				sourceName(o), what)
 		}
 		at = &v1alpha1.CueArtifact{}
 		if err := r.Client.Get(ctx, name, at); apierrors.IsNotFound(err) {
@@ -148,7 +150,8 @@ func (r *Reconciler) circular(ctx context.Context, o *v1alpha1.CueArtifact) erro
 			return fmt.Errorf("get CueArtifact %s: %w", name, err)
 		}
 	}
-	return stalled(ReasonAccessDenied, "get ExternalArtifact %s: more than %d CueArtifacts are rendered from each other: name the source of the first", sourceName(o), maxChain)
+	return stalled(ReasonAccessDenied, "get ExternalArtifact %s: more than %d CueArtifacts are rendered from each other: name the source of the first",
+		sourceName(o), maxChain)
 }
 
 // verified reports whether a source's signature was verified, for its present generation, and is
@@ -244,7 +247,8 @@ func (b *boundedArchive) filter(name string, info os.FileInfo) bool {
 		b.err = fmt.Errorf("it has more than %d folders: leave some out by spec.ignore of the source", maxFiles)
 	case info.Mode()&os.ModeSymlink != 0:
 		// Behind one may be definitions, or a folder of them, which Flux would prune if they were missing.
-		b.err = fmt.Errorf("%s is a symbolic link, and links are not followed: put what it leads to there, or leave the link out by spec.ignore of the source", text.Cut(name, maxName))
+		b.err = fmt.Errorf("%s is a symbolic link, and links are not followed: put what it leads to there, or leave the link out by spec.ignore of the source",
+			text.Cut(name, maxName))
 	}
 	return b.err != nil
 }

@@ -49,7 +49,9 @@ func TestAnImageIsKeptForTheReplicasAndNobodyElse(t *testing.T) {
 	if again, err := m.seal(t.Context(), open); again != nil || err != nil || asked != 1 {
 		t.Errorf("it is looked at again: %d times, %v", asked, err)
 	}
-	if private, err := m.seal(t.Context(), image.Resolved{Registry: open.Registry, Repository: open.Repository, Digest: "sha256:" + strings.Repeat("b", 64)}); private != nil || err != nil {
+	if private, err := m.seal(t.Context(), image.Resolved{
+		Registry: open.Registry, Repository: open.Repository, Digest: "sha256:" + strings.Repeat("b", 64),
+	}); private != nil || err != nil {
 		t.Errorf("an image that only a namespace's own credentials open is kept: %v", err)
 	}
 	stranger := &Memory{Client: m.Client, Keys: newKeys(t)}

@@ -112,7 +112,8 @@ func TestAnImageIsWrittenOnce(t *testing.T) {
 		t.Error("no error while the API server is away")
 	}
 	down.Store(false)
-	if err := errors.Join(m.Describe(t.Context(), again), api.Get(t.Context(), client.ObjectKey{Name: objectName(again.Image().Digest)}, &o)); err != nil || len(o.Spec.Memory) != 2 {
+	if err := errors.Join(m.Describe(t.Context(), again), api.Get(t.Context(), client.ObjectKey{Name: objectName(again.Image().Digest)}, &o)); err != nil ||
+		len(o.Spec.Memory) != 2 {
 		t.Errorf("what waited is lost: %d are kept, %v", len(o.Spec.Memory), err)
 	}
 }

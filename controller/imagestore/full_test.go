@@ -94,7 +94,8 @@ func TestANamespaceTakesNoOthersImages(t *testing.T) {
 		remembered(i, time.Minute)
 	}
 	const old, another, unused = 100, 101, 102
-	objects = append(objects, uses("small", "small/app", digestNo(old)), uses("greedy", "small/app", digestNo(old)), uses("another", "another/app", digestNo(another)))
+	objects = append(objects, uses("small", "small/app", digestNo(old)), uses("greedy", "small/app", digestNo(old)),
+		uses("another", "another/app", digestNo(another)))
 	remembered(old, time.Hour)
 	m := &Memory{Client: newAPI(t, objects...), MaxImages: most}
 	store := func(i int) {

@@ -151,7 +151,8 @@ func (m *Memory) logDropped(lost []*v1alpha1.BpfImage, charged func(*v1alpha1.Bp
 		for _, o := range lost {
 			tenants[cmp.Or(charged(o), "(used by no application)")]++
 		}
-		ctrl.Log.WithName("images").Info("there are as many BpfImages as may be: those of the namespaces with most give way, and registries are asked about them again", "namespaces", tenants)
+		ctrl.Log.WithName("images").Info("there are as many BpfImages as may be: those of the namespaces with most give way, "+
+			"and registries are asked about them again", "namespaces", tenants)
 	})
 }
 

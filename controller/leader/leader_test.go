@@ -138,7 +138,8 @@ func (l *lease) hang() (again func()) {
 
 // newElector competes for a lease: quickly, but a busy machine does not lose it.
 func newElector(l *lease, identity string, change ...func(*leader.Options)) *leader.Elector {
-	o := leader.Options{Lock: hold{l, identity}, Name: "lease", Timing: leader.Timing{LeaseDuration: 5 * time.Second, RenewDeadline: 4 * time.Second, RetryPeriod: 20 * time.Millisecond}}
+	timing := leader.Timing{LeaseDuration: 5 * time.Second, RenewDeadline: 4 * time.Second, RetryPeriod: 20 * time.Millisecond}
+	o := leader.Options{Lock: hold{l, identity}, Name: "lease", Timing: timing}
 	for _, f := range change {
 		f(&o)
 	}

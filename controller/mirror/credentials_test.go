@@ -62,7 +62,9 @@ func TestBadCredentialsOfOneApplicationTakeNoObjectFromOthers(t *testing.T) {
 					})
 					a.Client = crowd{namespaces: c.namespaces}
 					a.Open = func(i *v1alpha1.BpfIntent) (intent.Payload, bool) {
-						return intent.Payload{UID: i.Name, ObjectDigest: "object", Application: v1alpha1.Identity{Kind: v1alpha1.KindBpfApplication, Namespace: i.Namespace, Name: i.Name}}, true
+						return intent.Payload{
+							UID: i.Name, ObjectDigest: "object", Application: v1alpha1.Identity{Kind: v1alpha1.KindBpfApplication, Namespace: i.Namespace, Name: i.Name},
+						}, true
 					}
 					a.by(t.Context(), "node", "object")
 					if got := <-a.answers; got.Code != http.StatusOK {

@@ -74,19 +74,23 @@ func TestATokenThatNoAPIServerCouldAcceptIsNotReviewed(t *testing.T) {
 		token  string
 		status int
 	}{
-		"nothing":                  {"", http.StatusUnauthorized},
-		"a word":                   {"junk", http.StatusUnauthorized},
-		"three parts of no JSON":   {"a.b.c", http.StatusUnauthorized},
-		"no signature":             {unsigned, http.StatusUnauthorized},
-		"too long":                 {good + strings.Repeat("A", maxToken), http.StatusUnauthorized},
-		"another audience":         {published.token("agent", "n", "good", func(c *jwt.Claims) { c.Audience = jwt.Audience{"api"} }), http.StatusUnauthorized},
-		"no audience":              {published.token("agent", "n", "good", func(c *jwt.Claims) { c.Audience = nil }), http.StatusUnauthorized},
-		"no expiry":                {published.token("agent", "n", "good", func(c *jwt.Claims) { c.Expiry = nil }), http.StatusUnauthorized},
-		"expired an hour ago":      {published.token("agent", "n", "good", func(c *jwt.Claims) { c.Expiry = jwt.NewNumericDate(time.Now().Add(-time.Hour)) }), http.StatusUnauthorized},
-		"another account":          {published.token("other", "n", "good"), http.StatusForbidden},
-		"no account":               {published.token("", "n", "good"), http.StatusForbidden},
-		"signed by a stranger":     {other.token("agent", "node", "good"), http.StatusUnauthorized},
-		"a signature of something": {good[:strings.LastIndex(good, ".")] + other.token("agent", "node", "good")[strings.LastIndex(good, "."):], http.StatusUnauthorized},
+		"nothing":                {"", http.StatusUnauthorized},
+		"a word":                 {"junk", http.StatusUnauthorized},
+		"three parts of no JSON": {"a.b.c", http.StatusUnauthorized},
+		"no signature":           {unsigned, http.StatusUnauthorized},
+		"too long":               {good + strings.Repeat("A", maxToken), http.StatusUnauthorized},
+		"another audience":       {published.token("agent", "n", "good", func(c *jwt.Claims) { c.Audience = jwt.Audience{"api"} }), http.StatusUnauthorized},
+		"no audience":            {published.token("agent", "n", "good", func(c *jwt.Claims) { c.Audience = nil }), http.StatusUnauthorized},
+		"no expiry":              {published.token("agent", "n", "good", func(c *jwt.Claims) { c.Expiry = nil }), http.StatusUnauthorized},
+		"expired an hour ago": {
+			published.token("agent", "n", "good", func(c *jwt.Claims) { c.Expiry = jwt.NewNumericDate(time.Now().Add(-time.Hour)) }), http.StatusUnauthorized,
+		},
+		"another account":      {published.token("other", "n", "good"), http.StatusForbidden},
+		"no account":           {published.token("", "n", "good"), http.StatusForbidden},
+		"signed by a stranger": {other.token("agent", "node", "good"), http.StatusUnauthorized},
+		"a signature of something": {
+			good[:strings.LastIndex(good, ".")] + other.token("agent", "node", "good")[strings.LastIndex(good, "."):], http.StatusUnauthorized,
+		},
 	} {
 		if got := v.shown(t.Context(), c.token, "10.0.0.1"); got.Code != c.status {
 			t.Errorf("%s: %d, want %d", name, got.Code, c.status)

@@ -122,8 +122,14 @@ func TestAChangeIsWeighedWhereItActs(t *testing.T) {
 		want Where
 	}{
 		{"the first time", func() {}, everything},
-		{"a policy of a namespace changes", func() { c.namespaced = []v1alpha1.BpfPolicy{edited("a", 2), edited("b", 1)} }, Where{Namespaces: map[string]bool{"a": true}}},
-		{"one goes, and another comes", func() { c.namespaced = []v1alpha1.BpfPolicy{edited("a", 2), edited("c", 1)} }, Where{Namespaces: map[string]bool{"b": true, "c": true}}},
+		{
+			"a policy of a namespace changes", func() { c.namespaced = []v1alpha1.BpfPolicy{edited("a", 2), edited("b", 1)} },
+			Where{Namespaces: map[string]bool{"a": true}},
+		},
+		{
+			"one goes, and another comes", func() { c.namespaced = []v1alpha1.BpfPolicy{edited("a", 2), edited("c", 1)} },
+			Where{Namespaces: map[string]bool{"b": true, "c": true}},
+		},
 		{"a policy of the cluster comes", func() {
 			c.namespaced[0] = edited("a", 3)
 			c.cluster = []v1alpha1.ClusterBpfPolicy{{

@@ -153,7 +153,8 @@ func TestOnlyWhoGovernsTheClusterConfirms(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			meta := func(kind string) metav1.ObjectMeta { return metav1.ObjectMeta{Name: kind, UID: types.UID(kind)} }
 			in := &cluster{
-				signers: []v1alpha1.BpfSigner{{ObjectMeta: meta("signer")}}, cluster: []v1alpha1.ClusterBpfPolicy{{ObjectMeta: meta("cluster"), Spec: v1alpha1.ClusterBpfPolicySpec{BpfPolicySpec: spec}}},
+				signers:    []v1alpha1.BpfSigner{{ObjectMeta: meta("signer")}},
+				cluster:    []v1alpha1.ClusterBpfPolicy{{ObjectMeta: meta("cluster"), Spec: v1alpha1.ClusterBpfPolicySpec{BpfPolicySpec: spec}}},
 				namespaced: []v1alpha1.BpfPolicy{{ObjectMeta: meta("namespaced"), Spec: spec}},
 				live:       apps(3), unloads: apps(3),
 			}
@@ -317,7 +318,9 @@ func TestAPolicyThatCannotBeCompiledTakesNoOtherWithIt(t *testing.T) {
 	}
 	for name, namespace := range map[string]string{"of the cluster": "", "of a namespace": "team"} {
 		t.Run(name, func(t *testing.T) {
-			c := &cluster{cluster: []v1alpha1.ClusterBpfPolicy{{ObjectMeta: metav1.ObjectMeta{Name: "good", UID: "good"}, Spec: v1alpha1.ClusterBpfPolicySpec{BpfPolicySpec: rego(`"good"`)}}}}
+			c := &cluster{cluster: []v1alpha1.ClusterBpfPolicy{
+				{ObjectMeta: metav1.ObjectMeta{Name: "good", UID: "good"}, Spec: v1alpha1.ClusterBpfPolicySpec{BpfPolicySpec: rego(`"good"`)}},
+			}}
 			meta := func(generation int64) metav1.ObjectMeta {
 				return metav1.ObjectMeta{Name: "p", Namespace: namespace, UID: "p", Generation: generation}
 			}
@@ -411,7 +414,9 @@ func TestAPolicyThatIsStillCompiledStopsNoOther(t *testing.T) {
 	if err != nil || changed.Anywhere() || k.Weighed("team-a") != first || !outcomes[0].Pending || outcomes[0].Err != nil {
 		t.Fatalf("while it is compiled: %+v, changed %+v, %v", outcomes, changed, err)
 	}
-	c.namespaced = append(c.namespaced, v1alpha1.BpfPolicy{ObjectMeta: metav1.ObjectMeta{Name: "b", Namespace: "team-b", UID: "b", Generation: 1}, Spec: rego(`"b"`)})
+	c.namespaced = append(c.namespaced, v1alpha1.BpfPolicy{
+		ObjectMeta: metav1.ObjectMeta{Name: "b", Namespace: "team-b", UID: "b", Generation: 1}, Spec: rego(`"b"`),
+	})
 	before := k.Weighed("team-b")
 	if _, _, err := k.Refresh(t.Context(), c); err != nil || k.Weighed("team-b") == before {
 		t.Errorf("a new policy does not deny while it is compiled: %v", err)
@@ -436,10 +441,15 @@ func bomb() string {
 
 func TestAPolicyThatExplodesIsInvalidAndTakesNoOtherWithIt(t *testing.T) {
 	c := &cluster{
-		cluster: []v1alpha1.ClusterBpfPolicy{{ObjectMeta: metav1.ObjectMeta{Name: "good", UID: "good"}, Spec: v1alpha1.ClusterBpfPolicySpec{BpfPolicySpec: v1alpha1.BpfPolicySpec{Profile: policies.ProfileBaseline}}}},
+		cluster: []v1alpha1.ClusterBpfPolicy{{
+			ObjectMeta: metav1.ObjectMeta{Name: "good", UID: "good"},
+			Spec:       v1alpha1.ClusterBpfPolicySpec{BpfPolicySpec: v1alpha1.BpfPolicySpec{Profile: policies.ProfileBaseline}},
+		}},
 		namespaced: []v1alpha1.BpfPolicy{
 			{ObjectMeta: metav1.ObjectMeta{Namespace: "team-a", Name: "bomb", UID: "bomb"}, Spec: v1alpha1.BpfPolicySpec{Rego: bomb()}},
-			{ObjectMeta: metav1.ObjectMeta{Namespace: "team-b", Name: "fine", UID: "fine"}, Spec: v1alpha1.BpfPolicySpec{Rego: "package skep.policy\n\nwarn contains \"so\"\n"}},
+			{ObjectMeta: metav1.ObjectMeta{Namespace: "team-b", Name: "fine", UID: "fine"}, Spec: v1alpha1.BpfPolicySpec{
+				Rego: "package skep.policy\n\nwarn contains \"so\"\n",
+			}},
 		},
 	}
 	k := c.keeper(t)

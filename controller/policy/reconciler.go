@@ -170,7 +170,8 @@ const (
 // says already. Of one that vanished, the log says so.
 func (r *Reconciler) report(ctx context.Context, o Outcome) error {
 	if o.Vanished {
-		ctrl.LoggerFrom(ctx).Info("the CRD of a signer or policy was deleted since, so that its absence says nothing; it stays active. To remove it, create it again and delete it",
+		ctrl.LoggerFrom(ctx).Info("the CRD of a signer or policy was deleted since, so that its absence says nothing; it stays active. To remove it, "+
+			"create it again and delete it",
 			"type", fmt.Sprintf("%T", o.Object), "namespace", o.Object.GetNamespace(), "name", o.Object.GetName())
 		return nil
 	}
@@ -181,7 +182,8 @@ func (r *Reconciler) report(ctx context.Context, o Outcome) error {
 	obj := before.DeepCopyObject().(conditions.Setter)
 	switch {
 	case o.Pending:
-		conditions.MarkUnknown(obj, v1alpha1.ConditionReady, ReasonNotCompiled, "it could not be compiled, which is tried again; what was active of it before stays: %s", o.Err)
+		conditions.MarkUnknown(obj, v1alpha1.ConditionReady, ReasonNotCompiled,
+			"it could not be compiled, which is tried again; what was active of it before stays: %s", o.Err)
 		conditions.Delete(obj, v1alpha1.ConditionStalled)
 	case o.Err != nil:
 		conditions.MarkFalse(obj, v1alpha1.ConditionReady, ReasonInvalid, "%s", o.Err)

@@ -60,7 +60,8 @@ func (k *Keeper) Remember(ctx context.Context) error {
 func (k *Keeper) logLost(ctx context.Context, lost map[string]int) {
 	for _, namespace := range slices.Sorted(maps.Keys(lost)) {
 		if lost[namespace] != k.forgotten[namespace] {
-			ctrl.LoggerFrom(ctx).Info("not all policies of a namespace are kept over a restart, since it has the most of those that are kept: those that are not stop applying if their CRD is deleted and the controller restarts",
+			ctrl.LoggerFrom(ctx).Info("not all policies of a namespace are kept over a restart, since it has the most of those that are kept: "+
+				"those that are not stop applying if their CRD is deleted and the controller restarts",
 				"namespace", namespace, "policies", lost[namespace])
 		}
 	}

@@ -89,7 +89,8 @@ func (s *Secrets) credential(ctx context.Context, key types.NamespacedName) (acc
 	case apierrors.IsNotFound(err):
 		return access.Credential{}, fmt.Errorf("get Secret %s: it is not there: create it, or take it out of spec.bytecode.imagePullSecrets", key)
 	case apierrors.IsForbidden(err):
-		return access.Credential{}, fmt.Errorf("get Secret %s: Skep may not read it: let it by the chart's registries.pullSecretNamespaces, or by a Role for this Secret", key)
+		return access.Credential{}, fmt.Errorf("get Secret %s: Skep may not read it: let it by the chart's registries.pullSecretNamespaces, "+
+			"or by a Role for this Secret", key)
 	case err != nil:
 		return access.Credential{}, fmt.Errorf("get Secret %s: %w", key, err)
 	}

@@ -163,10 +163,14 @@ func TestARolloutMovesOn(t *testing.T) {
 		"by the steps that are defined now":            {steps(0, "1", "50%"), in(10, loaded, loaded, loaded), 3, 3, 0, false, "step 2 to 5", "", ""},
 		"not before a pause that a wrong clock began":  {steps(60, "1"), in(3, loaded), 1, 1, -9, false, "step 1 to 1", "", ""},
 		"not where a node went away in that second":    {nil, in(3, second), 1, 1, 99, false, "", v1alpha1.RolloutProgressing, "went away since"},
-		"by its steps though all others are away":      {steps(0, "1", "20%", "50%"), in(10, loaded, away, away, away, away, away, away, away, away, away), 1, 1, 0, false, "step 2 to 2", "", ""},
-		"though a step is more nodes than there are":   {steps(0, "1", "20"), in(3, loaded, away, away), 2, 1, 0, false, "step 2 to 3", "", ""},
-		"by each of them":                              {steps(0, "1", "20%", "50%"), in(10, loaded, away, away, away, away, away, away, away, away, away), 2, 2, 0, false, "step 3 to 5", "", ""},
-		"past a node that went away before":            {nil, in(3, before), 1, 1, 0, false, "step 1 to 2", "", ""},
+		"by its steps though all others are away": {
+			steps(0, "1", "20%", "50%"), in(10, loaded, away, away, away, away, away, away, away, away, away), 1, 1, 0, false, "step 2 to 2", "", "",
+		},
+		"though a step is more nodes than there are": {steps(0, "1", "20"), in(3, loaded, away, away), 2, 1, 0, false, "step 2 to 3", "", ""},
+		"by each of them": {
+			steps(0, "1", "20%", "50%"), in(10, loaded, away, away, away, away, away, away, away, away, away), 2, 2, 0, false, "step 3 to 5", "", "",
+		},
+		"past a node that went away before": {nil, in(3, before), 1, 1, 0, false, "step 1 to 2", "", ""},
 	} {
 		t.Run(sentence, func(t *testing.T) {
 			fleet := Of(c.spec, "uid", c.nodes)
@@ -218,14 +222,16 @@ func TestAVersionThatChoosesNoNodeUnloadsNothingByItself(t *testing.T) {
 		t.Fatalf("it begins with %+v", start)
 	}
 	p := intent.Payload{Serial: 1, Rollout: start, Previous: &intent.Payload{UID: "uid"}}
-	if got := none.Look(p, sealed.Add(time.Hour), false); got.Moves || got.Status.State != v1alpha1.RolloutNoMatchingNodes || !strings.Contains(got.Status.Message, "chooses no node") {
+	if got := none.Look(p, sealed.Add(time.Hour), false); got.Moves || got.Status.State != v1alpha1.RolloutNoMatchingNodes ||
+		!strings.Contains(got.Status.Message, "chooses no node") {
 		t.Errorf("%+v", got)
 	}
 	if got := none.Look(p, sealed, true); !got.Moves || got.Next != nil {
 		t.Errorf("resumed, it moves %v to %+v", got.Moves, got.Next)
 	}
 	unfit := Of(nil, "uid", in(3, unsupported, unsupported, unsupported))
-	if got := unfit.Look(p, sealed, false); got.Moves || got.Status.State != v1alpha1.RolloutNoMatchingNodes || !strings.Contains(got.Status.Message, "chooses 3 nodes, and the kernel of none") {
+	if got := unfit.Look(p, sealed, false); got.Moves || got.Status.State != v1alpha1.RolloutNoMatchingNodes ||
+		!strings.Contains(got.Status.Message, "chooses 3 nodes, and the kernel of none") {
 		t.Errorf("of nodes whose kernels cannot hold it: %+v", got)
 	}
 	if got := Of(nil, "uid", in(3)).Look(p, sealed, false); !got.Moves || said(got.Next, in(3)) != "step 1 to 1" {

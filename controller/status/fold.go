@@ -183,7 +183,8 @@ func answer(w Wanted, name string, n v1alpha1.BpfNodeStatus) (v1alpha1.NodeState
 	case w.Reaches != nil && !w.Reaches(name):
 		return v1alpha1.NodeRetained, ""
 	case a != nil && a.Serial == w.Serial && a.State == v1alpha1.NodeLoaded && w.Revision != "" && a.Revision != "" && a.Revision != w.Revision:
-		return v1alpha1.NodeFailed, fmt.Sprintf("it runs revision %s, and under serial %d revision %s is sealed; change the application, which seals a newer serial", a.Revision, a.Serial, w.Revision)
+		return v1alpha1.NodeFailed, fmt.Sprintf("it runs revision %s, and under serial %d revision %s is sealed; change the application, which seals a newer serial",
+			a.Revision, a.Serial, w.Revision)
 	case a != nil && a.Serial == w.Serial:
 		return a.State, a.Message
 	case a == nil && n.Counts.NotReported > 0:

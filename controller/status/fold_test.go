@@ -89,23 +89,32 @@ func TestNodesAreFolded(t *testing.T) {
 				Failing: []v1alpha1.NodeFailure{{Node: "a", State: v1alpha1.NodeUnsupported, Message: "kernel 6.1.0 has no hook tcx/ingress"}}}, ReasonUnsupported, false},
 		"a hook that the agent has no right to": {Wanted{Needs: placement.Needs{Hooks: []string{"xdp", "uretprobe", "lsm"}}}, []Node{unprivileged},
 			v1alpha1.NodesStatus{Summary: "0/1", Selected: 1, Unsupported: 1, Failing: []v1alpha1.NodeFailure{{Node: "a", State: v1alpha1.NodeUnsupported,
-				Message: "kernel 6.1.0 has no hook lsm; the agent may not attach to hook uretprobe: this process lacks CAP_SYS_ADMIN; grant it"}}}, ReasonUnsupported, false},
+				Message: "kernel 6.1.0 has no hook lsm; the agent may not attach to hook uretprobe: this process lacks CAP_SYS_ADMIN; grant it"}}}, ReasonUnsupported,
+			false},
 		"a map type that no kernel has": {Wanted{Needs: placement.Needs{MapTypes: []string{"Hash", "Arena"}}}, []Node{loaded},
 			v1alpha1.NodesStatus{Summary: "0/1", Selected: 1, Unsupported: 1,
 				Failing: []v1alpha1.NodeFailure{{Node: "a", State: v1alpha1.NodeUnsupported, Message: "kernel 6.1.0 has no map type Arena"}}}, ReasonUnsupported, false},
-		"a helper that kernels may lack, where it is not known to be loaded": {Wanted{Needs: placement.Needs{Helper: bytecode.Helper{Name: "bpf_new", MinKernel: "6.2"}}},
+		"a helper that kernels may lack, where it is not known to be loaded": {Wanted{
+			Needs: placement.Needs{Helper: bytecode.Helper{Name: "bpf_new", MinKernel: "6.2"}},
+		},
 			[]Node{loaded, says("b", 5, v1alpha1.NodeLoaded, ""), says("c", 7, v1alpha1.NodeFailed, "no"), says("d", 7, v1alpha1.NodeUnsupported, "no")},
 			v1alpha1.NodesStatus{Summary: "1/4", Selected: 4, Loaded: 1, Pending: 1, FirstPending: "b", Failed: 1, Unsupported: 1,
 				KernelWarning: "b: kernel 6.1.0 may have no helper bpf_new, which came with Linux 6.2 (and 1 more)",
-				Failing:       []v1alpha1.NodeFailure{{Node: "c", State: v1alpha1.NodeFailed, Message: "no"}, {Node: "d", State: v1alpha1.NodeUnsupported, Message: "no"}}}, ReasonNodesFailed, false},
-		"a helper that kernels may lack, and is loaded all the same": {Wanted{Needs: placement.Needs{Helper: bytecode.Helper{Name: "bpf_new", MinKernel: "6.2"}}}, []Node{loaded},
+				Failing:       []v1alpha1.NodeFailure{{Node: "c", State: v1alpha1.NodeFailed, Message: "no"}, {Node: "d", State: v1alpha1.NodeUnsupported, Message: "no"}}},
+			ReasonNodesFailed, false},
+		"a helper that kernels may lack, and is loaded all the " +
+			"same": {Wanted{Needs: placement.Needs{Helper: bytecode.Helper{Name: "bpf_new", MinKernel: "6.2"}}}, []Node{loaded},
 			v1alpha1.NodesStatus{Summary: "1/1", Selected: 1, Loaded: 1}, ReasonSucceeded, true},
-		"held by the rollout, at a version that runs": {Wanted{Reaches: func(node string) bool { return node == "a" }}, []Node{loaded, says("b", 5, v1alpha1.NodeLoaded, ""), says("c", 5, v1alpha1.NodePending, "")},
+		"held by the rollout, at a version that runs": {Wanted{Reaches: func(node string) bool { return node == "a" }}, []Node{
+			loaded, says("b", 5, v1alpha1.NodeLoaded, ""), says("c", 5, v1alpha1.NodePending, ""),
+		},
 			v1alpha1.NodesStatus{Summary: "1/3", Selected: 3, Loaded: 1, Retained: 2}, ReasonProgressing, false},
-		"held by the rollout, at a version that fails": {Wanted{Reaches: func(node string) bool { return node == "a" }}, []Node{loaded, says("b", 5, v1alpha1.NodeFailed, "no")},
+		"held by the rollout, at a version that fails": {Wanted{Reaches: func(node string) bool { return node == "a" }},
+			[]Node{loaded, says("b", 5, v1alpha1.NodeFailed, "no")},
 			v1alpha1.NodesStatus{Summary: "1/2", Selected: 2, Loaded: 1, Failed: 1,
 				Failing: []v1alpha1.NodeFailure{{Node: "b", State: v1alpha1.NodeFailed, Message: "the version before: no"}}}, ReasonNodesFailed, false},
-		"ahead of an intent that the API server lost since": {Wanted{Reaches: func(string) bool { return false }}, []Node{loaded, says("b", 9, v1alpha1.NodeLoaded, "")},
+		"ahead of an intent that the API server lost " +
+			"since": {Wanted{Reaches: func(string) bool { return false }}, []Node{loaded, says("b", 9, v1alpha1.NodeLoaded, "")},
 			v1alpha1.NodesStatus{Summary: "0/2", Selected: 2, Retained: 1, Pending: 1, FirstPending: "b"}, ReasonProgressing, false},
 		"waiting for a target": {Wanted{}, []Node{loaded, says("b", 7, v1alpha1.NodeWaiting, "no interface"), says("c", 7, v1alpha1.NodeWaiting, "none here")},
 			v1alpha1.NodesStatus{Summary: "1/3", Selected: 3, Loaded: 1, Pending: 2, Waiting: "b: no interface (and 1 more)"}, ReasonProgressing, false},
@@ -125,7 +134,8 @@ func TestNodesAreFolded(t *testing.T) {
 			if diff := cmp.Diff(c.want, got); diff != "" {
 				t.Errorf("Fold (-want +got):\n%s", diff)
 			}
-			if d := Deployed(got); d.Reason != c.reason || (d.Status == metav1.ConditionTrue) != c.deploy || d.Message == "" || !strings.Contains(d.Message, got.KernelWarning) || !strings.Contains(d.Message, got.Skipped) || !strings.Contains(d.Message, got.Notice) {
+			if d := Deployed(got); d.Reason != c.reason || (d.Status == metav1.ConditionTrue) != c.deploy || d.Message == "" ||
+				!strings.Contains(d.Message, got.KernelWarning) || !strings.Contains(d.Message, got.Skipped) || !strings.Contains(d.Message, got.Notice) {
 				t.Errorf("Deployed = %+v", d)
 			}
 		})

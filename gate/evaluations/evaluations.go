@@ -153,7 +153,9 @@ type waiting struct {
 
 // NewQueue makes a queue by a clock.
 func NewQueue(now func() time.Time) *Queue {
-	return &Queue{now: now, ended: make(chan struct{}, 1), SlowAfter: slowAfter, RevocationWaits: revocationWaits, known: map[string]known{}, revoking: map[string]waiting{}}
+	return &Queue{
+		now: now, ended: make(chan struct{}, 1), SlowAfter: slowAfter, RevocationWaits: revocationWaits, known: map[string]known{}, revoking: map[string]waiting{},
+	}
 }
 
 // Ask returns the last answer to a question, or an error that is gate.ErrPending. It has the

@@ -43,15 +43,16 @@ func (r *registries) question(owner string, i int) evaluations.Question {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.may[name] = may
-	return evaluations.Question{Name: name + "/rendered", Subject: "1", Registry: name + ".example.com", Owner: owner, Ask: func(ctx context.Context) (a evaluations.Answer) {
-		r.asked <- name
-		select {
-		case <-may:
-		case <-ctx.Done():
-			a.Err = ctx.Err()
-		}
-		return a
-	}}
+	return evaluations.Question{Name: name + "/rendered", Subject: "1", Registry: name + ".example.com", Owner: owner,
+		Ask: func(ctx context.Context) (a evaluations.Answer) {
+			r.asked <- name
+			select {
+			case <-may:
+			case <-ctx.Done():
+				a.Err = ctx.Err()
+			}
+			return a
+		}}
 }
 
 // queue is one whose questions end with the test.
@@ -95,7 +96,8 @@ func TestTheQuestionsOfAnOwnerAreBounded(t *testing.T) {
 	for range 2 {
 		for _, one := range all {
 			a := q.Ask(ctx, one, false)
-			if waits := a.Err != nil && strings.Contains(a.Err.Error(), "others are asked about first"); !errors.Is(a.Err, gate.ErrPending) || waits != (one.Name == crowded.Name) {
+			if waits := a.Err != nil && strings.Contains(a.Err.Error(), "others are asked about first"); !errors.Is(a.Err, gate.ErrPending) ||
+				waits != (one.Name == crowded.Name) {
 				t.Fatalf("%s is answered: %v", one.Name, a)
 			}
 		}

@@ -22,9 +22,11 @@ type Metrics struct {
 func New(registry prometheus.Registerer) *Metrics {
 	m := &Metrics{
 		signatures: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "skep_signature_lookups_total", Help: "Images whose signatures were wanted, by where they came from: memory, store, registry, stale or failed."}, []string{"source"}),
+			Name: "skep_signature_lookups_total", Help: "Images whose signatures were wanted, by where they came from: memory, store, registry, stale or failed."},
+			[]string{"source"}),
 		lookups: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "skep_evaluation_cache_lookups_total", Help: "Looks at what was worked out before, by what: evidence, facts or decisions, and by result: hit or miss."}, []string{"cache", "result"}),
+			Name: "skep_evaluation_cache_lookups_total", Help: "Looks at what was worked out before, by what: evidence, facts or decisions, and by result: " +
+				"hit or miss."}, []string{"cache", "result"}),
 		requests: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "skep_registry_requests_total", Help: "Requests to registries, by the status of the answer; none where there was no answer."}, []string{"code"}),
 	}

@@ -223,7 +223,8 @@ func (r *Reader) Sealed() *Reader {
 // tenant's.
 func (r *Reader) parse(reference string) (image.Resolved, error) {
 	if strings.HasPrefix(reference, image.LayoutPrefix) {
-		return image.Resolved{}, image.Malformed("parse reference %q: it is a folder of the host, which only node mode reads: push the image to a registry", reference)
+		return image.Resolved{}, image.Malformed("parse reference %q: it is a folder of the host, which only node mode reads: push the image to a registry",
+			reference)
 	}
 	return r.shared.own.Parse(reference)
 }
@@ -264,7 +265,8 @@ func (r *Reader) Describe(ctx context.Context, img image.Resolved) (*registry.Im
 }
 
 // read pulls or describes.
-func (r *Reader) read(ctx context.Context, img image.Resolved, read func(*registry.Client, context.Context, image.Resolved, disk.Reading) (*registry.Image, error)) (*registry.Image, error) {
+func (r *Reader) read(ctx context.Context, img image.Resolved,
+	read func(*registry.Client, context.Context, image.Resolved, disk.Reading) (*registry.Image, error)) (*registry.Image, error) {
 	cache := r.shared.own.Cache()
 	if r.sealed && cache != nil {
 		pulled, err := read(r.shared.own, ctx, img, disk.FromCache)

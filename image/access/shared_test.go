@@ -187,7 +187,9 @@ func TestNobodyGetsWhatAnotherPulled(t *testing.T) {
 			}
 			_, pulled := r.Pull(t.Context(), pinned)
 			_, described := r.Describe(t.Context(), pinned)
-			for way, err := range map[string]error{"by tag": reads(t.Context(), r, w.ref), "by digest": reads(t.Context(), r, byDigest), "pinned": pulled, "described": described} {
+			for way, err := range map[string]error{
+				"by tag": reads(t.Context(), r, w.ref), "by digest": reads(t.Context(), r, byDigest), "pinned": pulled, "described": described,
+			} {
 				if err == nil {
 					t.Errorf("%s: it was let read", way)
 					continue
@@ -229,7 +231,9 @@ func TestARegistryThatClaimsADigestOpensNothing(t *testing.T) {
 }
 
 func TestARightIsBelievedForAWhile(t *testing.T) {
-	for name, read := range map[string]func(*Reader, context.Context, image.Resolved) (*registry.Image, error){"Pull": (*Reader).Pull, "Describe": (*Reader).Describe} {
+	for name, read := range map[string]func(*Reader, context.Context, image.Resolved) (*registry.Image, error){
+		"Pull": (*Reader).Pull, "Describe": (*Reader).Describe,
+	} {
 		t.Run(name, func(t *testing.T) { testRight(t, read) })
 	}
 }

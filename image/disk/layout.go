@@ -117,7 +117,8 @@ func (l *Layout) Resolve(tag string) (v1.Hash, error) {
 	if tag != "" {
 		return v1.Hash{}, image.Malformed("resolve layout %s: its tag %q names %d images: name one as oci:DIR@sha256:…", l.Dir, tag, len(found))
 	}
-	return v1.Hash{}, image.Malformed("resolve layout %s: it holds %d images: name one as oci:DIR:TAG of: %s, or as oci:DIR@sha256:…", l.Dir, len(found), strings.Join(tags, ", "))
+	return v1.Hash{}, image.Malformed("resolve layout %s: it holds %d images: name one as oci:DIR:TAG of: %s, or as oci:DIR@sha256:…",
+		l.Dir, len(found), strings.Join(tags, ", "))
 }
 
 // isAttached tells signatures and other referrers from images.

@@ -24,15 +24,19 @@ func TestWhichRegistriesMayBeNamed(t *testing.T) {
 	}{
 		"every public one": {[]string{"*"},
 			[]string{"ghcr.io/acme/app:v1", "acme/app", "8.8.8.8:5000/a/b", "[2606:4700::1111]:5000/a/b"},
-			[]string{"localhost:5000/a", "127.0.0.1:5000/a", "10.0.0.1/a/b", "192.168.1.1:443/a/b", "172.20.0.1:5000/a", "169.254.169.254/a/b", "[::1]:5000/a", "[fd00::1]:5000/a",
-				"100.64.1.1:5000/a", "registry.team.svc/a", "registry.team.svc.cluster.local:5000/a", "metadata.google.internal/a/b", "0.0.0.0:5000/a", "[::ffff:10.0.0.1]:5000/a", "168.63.129.16:80/a"}},
+			[]string{"localhost:5000/a", "127.0.0.1:5000/a", "10.0.0.1/a/b", "192.168.1.1:443/a/b", "172.20.0.1:5000/a", "169.254.169.254/a/b", "[::1]:5000/a",
+				"[fd00::1]:5000/a",
+				"100.64.1.1:5000/a", "registry.team.svc/a", "registry.team.svc.cluster.local:5000/a", "metadata.google.internal/a/b", "0.0.0.0:5000/a",
+				"[::ffff:10.0.0.1]:5000/a", "168.63.129.16:80/a"}},
 		"one and its repositories": {[]string{"ghcr.io/acme"},
 			[]string{"ghcr.io/acme/app:v1", "ghcr.io/acme/team/app", "ghcr.io/acme:v1", "GHCR.io/acme/app"},
 			[]string{"ghcr.io/acme-evil/app", "ghcr.io/other", "ghcr.io:5000/acme/app", "docker.io/acme/app", "acme/app", "ghcr.io.example.com/acme/app"}},
-		"one with a port":           {[]string{"10.0.0.1:5000"}, []string{"10.0.0.1:5000/a"}, []string{"10.0.0.1:5001/a", "10.0.0.1/a/b", "ghcr.io/a/b"}},
-		"one at any port":           {[]string{"127.0.0.1:*"}, []string{"127.0.0.1:5000/a", "127.0.0.1/a/b"}, []string{"127.0.0.2:5000/a"}},
-		"docker hub":                {[]string{"docker.io"}, []string{"acme/app", "docker.io/acme/app", "index.docker.io/acme/app"}, []string{"ghcr.io/acme/app"}},
-		"every name below a domain": {[]string{"*.example.com"}, []string{"a.example.com/x", "a.b.example.com/x"}, []string{"example.com/x", "a.example.com:5000/x", "evilexample.com/x"}},
+		"one with a port": {[]string{"10.0.0.1:5000"}, []string{"10.0.0.1:5000/a"}, []string{"10.0.0.1:5001/a", "10.0.0.1/a/b", "ghcr.io/a/b"}},
+		"one at any port": {[]string{"127.0.0.1:*"}, []string{"127.0.0.1:5000/a", "127.0.0.1/a/b"}, []string{"127.0.0.2:5000/a"}},
+		"docker hub":      {[]string{"docker.io"}, []string{"acme/app", "docker.io/acme/app", "index.docker.io/acme/app"}, []string{"ghcr.io/acme/app"}},
+		"every name below a domain": {[]string{"*.example.com"}, []string{"a.example.com/x", "a.b.example.com/x"}, []string{
+			"example.com/x", "a.example.com:5000/x", "evilexample.com/x",
+		}},
 		"a public one and one inside": {[]string{"*", "registry.team.svc:5000/bpf"}, []string{"ghcr.io/a/b", "registry.team.svc:5000/bpf/app"},
 			[]string{"registry.team.svc:5000/other", "registry.other.svc:5000/bpf/app"}},
 		"none": {[]string{}, nil, []string{"ghcr.io/a/b", "localhost:5000/a"}},
@@ -144,10 +148,12 @@ func TestARedirectToThisMachineComesFromThisMachine(t *testing.T) {
 		token    bool
 		reached  bool
 	}{
-		"from elsewhere by address":                    {from: "registry.example.com", to: "http://127.0.0.1:PORT/x"},
-		"from elsewhere by name":                       {from: "registry.example.com", to: "http://localhost:PORT/x"},
-		"from elsewhere by a name below":               {from: "registry.example.com", to: "http://a.LOCALHOST.:PORT/x"},
-		"from elsewhere, and this machine is listed":   {from: "registry.example.com", to: "http://localhost:PORT/x", allowed: []string{"registry.example.com", "localhost:*"}},
+		"from elsewhere by address":      {from: "registry.example.com", to: "http://127.0.0.1:PORT/x"},
+		"from elsewhere by name":         {from: "registry.example.com", to: "http://localhost:PORT/x"},
+		"from elsewhere by a name below": {from: "registry.example.com", to: "http://a.LOCALHOST.:PORT/x"},
+		"from elsewhere, and this machine is listed": {
+			from: "registry.example.com", to: "http://localhost:PORT/x", allowed: []string{"registry.example.com", "localhost:*"},
+		},
 		"from elsewhere for a token":                   {from: "registry.example.com", to: "http://localhost:PORT/x", token: true},
 		"from elsewhere for a token, in another words": {from: "registry.example.com", to: `http:\/\/localh\ost:PORT/x`, token: true},
 		"from this machine by name":                    {from: "127.0.0.1", to: "http://localhost:PORT/x", reached: true},

@@ -152,7 +152,8 @@ func (c *Client) copyAttached(ctx context.Context, src attachments, dst sink, di
 		return image.Malformed("copy referrers of %s: their number %d is more than the limit of %d", digest, len(referrers), c.options.IndexEntries)
 	}
 	if more {
-		return image.Malformed("copy referrers of %s: the list of them is longer than the limit of %d pages or %d bytes", digest, transport.PageLimit, transport.ListBytes)
+		return image.Malformed("copy referrers of %s: the list of them is longer than the limit of %d pages or %d bytes",
+			digest, transport.PageLimit, transport.ListBytes)
 	}
 	for _, d := range referrers {
 		if err := c.transfer(ctx, src, dst, d.Digest, "", true); err != nil {

@@ -102,7 +102,8 @@ func TestCopyKeepsSignatures(t *testing.T) {
 func TestOtherToolsReadOurLayouts(t *testing.T) {
 	c := newTestClient(t)
 	dir := t.TempDir() + "/layout"
-	b, err := image.BuildIndex(map[string][]byte{"linux/amd64": images.LittleEndian, "linux/arm64": images.LittleEndian, "linux/s390x": images.BigEndian}, image.BuildOptions{})
+	b, err := image.BuildIndex(map[string][]byte{"linux/amd64": images.LittleEndian, "linux/arm64": images.LittleEndian, "linux/s390x": images.BigEndian},
+		image.BuildOptions{})
 	if err != nil {
 		t.Fatalf("BuildIndex: %v", err)
 	}

@@ -76,7 +76,9 @@ func FuzzManifest(f *testing.F) {
 	if err != nil {
 		f.Fatalf("BuildIndex: %v", err)
 	}
-	for _, b := range []*image.Built{good, index, indexOver(index), images.MustBuild(f, images.LittleEndian, image.BuildOptions{Artifact: true}), handmade(types.DockerLayer, nil)} {
+	for _, b := range []*image.Built{
+		good, index, indexOver(index), images.MustBuild(f, images.LittleEndian, image.BuildOptions{Artifact: true}), handmade(types.DockerLayer, nil),
+	} {
 		f.Add(b.Blobs[b.Root.Digest])
 	}
 	f.Add([]byte(`{"schemaVersion":2,"config":null,"layers":null,"manifests":null}`))
@@ -127,7 +129,9 @@ func FuzzScrub(f *testing.F) {
 // FuzzReference holds that references are parsed or rejected, and that whatever
 // is parsed can be written again.
 func FuzzReference(f *testing.F) {
-	for _, seed := range []string{"a/b:c", "oci:dir:tag", "oci:@sha256:" + strings.Repeat("a", 64), "localhost:5000/x@sha256:" + strings.Repeat("a", 64), "oci::", "@", ":"} {
+	for _, seed := range []string{
+		"a/b:c", "oci:dir:tag", "oci:@sha256:" + strings.Repeat("a", 64), "localhost:5000/x@sha256:" + strings.Repeat("a", 64), "oci::", "@", ":",
+	} {
 		f.Add(seed)
 	}
 	c, err := NewClient(quick())

@@ -210,8 +210,10 @@ func TestRefusedManifests(t *testing.T) {
 		"a layer by sha512": {img(func(m *v1.Manifest) {
 			m.Layers[0].Digest = v1.Hash{Algorithm: "sha512", Hex: strings.Repeat("a", 128)}
 		}), "only sha256"},
-		"an artifact that is no object":       {img(func(m *v1.Manifest) { m.Config.MediaType = types.OCIEmptyJSON }), "must be the object itself"},
-		"a helm chart":                        {img(func(m *v1.Manifest) { m.Config.MediaType = "application/vnd.cncf.helm.config.v1+json" }), "must be the object itself"},
+		"an artifact that is no object": {img(func(m *v1.Manifest) { m.Config.MediaType = types.OCIEmptyJSON }), "must be the object itself"},
+		"a helm chart": {
+			img(func(m *v1.Manifest) { m.Config.MediaType = "application/vnd.cncf.helm.config.v1+json" }), "must be the object itself",
+		},
 		"a manifest of Docker's first schema": {raw(`{"schemaVersion":1,"fsLayers":[]}`), "schemaVersion 1"},
 		"a manifest and index in one":         {raw(`{"schemaVersion":2,"config":{},"layers":[],"manifests":[]}`), "not both"},
 		"neither manifest nor index":          {raw(`{"schemaVersion":2}`), "either"},
@@ -313,26 +315,35 @@ func TestRegistriesThatMisbehave(t *testing.T) {
 		kind  error
 		want  string
 	}{
-		"500":                             {status(500, "oops"), image.ErrUnavailable, "status 500"},
-		"503":                             {status(503, ""), image.ErrUnavailable, "status 503"},
-		"429":                             {status(429, `{"errors":[{"code":"TOOMANYREQUESTS","message":"slow down"}]}`), image.ErrUnavailable, "slow down"},
-		"418":                             {status(418, ""), image.ErrUnavailable, "status 418"},
-		"404":                             {status(404, ""), image.ErrNotFound, "status 404"},
-		"401":                             {status(401, `{"errors":[{"code":"UNAUTHORIZED","message":"who are you"}]}`), image.ErrUnauthorized, "who are you"},
-		"403":                             {status(403, ""), image.ErrUnauthorized, "status 403"},
-		"a web page for everything":       {status(200, "<html>Sign in to the hotel's network</html>"), image.ErrUnavailable, "does not match requested digest"},
-		"nothing for everything":          {status(200, ""), image.ErrUnavailable, "does not match requested digest"},
-		"another manifest":                {at("/manifests/", func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, `{"schemaVersion":2}`) }), image.ErrUnavailable, "does not match"},
-		"a manifest that never ends":      {at("/manifests/", endless), image.ErrUnavailable, "longer than the limit"},
-		"a layer that never ends":         {at(layer, endless), image.ErrUnavailable, ""},
-		"another layer of equal length":   {at(layer, func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write(make([]byte, doc.Image.Layers[0].Size)) }), image.ErrUnavailable, ""},
+		"500":                       {status(500, "oops"), image.ErrUnavailable, "status 500"},
+		"503":                       {status(503, ""), image.ErrUnavailable, "status 503"},
+		"429":                       {status(429, `{"errors":[{"code":"TOOMANYREQUESTS","message":"slow down"}]}`), image.ErrUnavailable, "slow down"},
+		"418":                       {status(418, ""), image.ErrUnavailable, "status 418"},
+		"404":                       {status(404, ""), image.ErrNotFound, "status 404"},
+		"401":                       {status(401, `{"errors":[{"code":"UNAUTHORIZED","message":"who are you"}]}`), image.ErrUnauthorized, "who are you"},
+		"403":                       {status(403, ""), image.ErrUnauthorized, "status 403"},
+		"a web page for everything": {status(200, "<html>Sign in to the hotel's network</html>"), image.ErrUnavailable, "does not match requested digest"},
+		"nothing for everything":    {status(200, ""), image.ErrUnavailable, "does not match requested digest"},
+		"another manifest": {
+			at("/manifests/", func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, `{"schemaVersion":2}`) }), image.ErrUnavailable, "does not match",
+		},
+		"a manifest that never ends": {at("/manifests/", endless), image.ErrUnavailable, "longer than the limit"},
+		"a layer that never ends":    {at(layer, endless), image.ErrUnavailable, ""},
+		"another layer of equal length": {
+			at(layer, func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write(make([]byte, doc.Image.Layers[0].Size)) }), image.ErrUnavailable, "",
+		},
 		"a layer that is too short":       {at(layer, func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("x")) }), image.ErrUnavailable, ""},
 		"silence at the first word":       {func(w http.ResponseWriter, r *http.Request) bool { hang(w, r); return true }, image.ErrUnavailable, "stopped sending"},
 		"silence at the manifest":         {at("/manifests/", hang), image.ErrUnavailable, "stopped sending for 1s"},
 		"silence in the middle of layers": {at(layer, silentAfterOneByte), image.ErrUnavailable, "stopped sending"},
 		"a connection that breaks":        {at("/manifests/", hangUp), image.ErrUnavailable, "EOF"},
-		"a redirect in a circle":          {at("/manifests/", func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, r.URL.Path, 307) }), image.ErrUnavailable, "11th in a row"},
-		"a redirect to plain HTTP":        {at("/blobs/", func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, "http://blobs.example.com/x", 307) }), image.ErrUnavailable, "plain HTTP to blobs.example.com"},
+		"a redirect in a circle": {
+			at("/manifests/", func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, r.URL.Path, 307) }), image.ErrUnavailable, "11th in a row",
+		},
+		"a redirect to plain HTTP": {
+			at("/blobs/", func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, "http://blobs.example.com/x", 307) }), image.ErrUnavailable,
+			"plain HTTP to blobs.example.com",
+		},
 		"a redirect to a cloud's secrets": {at("/blobs/", func(w http.ResponseWriter, r *http.Request) {
 			http.Redirect(w, r, "https://169.254.169.254/latest/meta-data", 307)
 		}), image.ErrUnavailable, "169.254.169.254"},

@@ -25,10 +25,14 @@ func TestReferences(t *testing.T) {
 		want      image.Resolved
 		refused   string
 	}{
-		"a tag":                        {"registry.example.com/bpf/x:v1", image.Resolved{Registry: "registry.example.com", Repository: "bpf/x", Tag: "v1"}, ""},
-		"no tag":                       {"registry.example.com/bpf/x", image.Resolved{Registry: "registry.example.com", Repository: "bpf/x", Tag: "latest"}, ""},
-		"a digest":                     {"registry.example.com/bpf/x@" + digest, image.Resolved{Registry: "registry.example.com", Repository: "bpf/x", Digest: digest}, ""},
-		"a tag and a digest":           {"registry.example.com/bpf/x:v1@" + digest, image.Resolved{Registry: "registry.example.com", Repository: "bpf/x", Digest: digest}, ""},
+		"a tag":  {"registry.example.com/bpf/x:v1", image.Resolved{Registry: "registry.example.com", Repository: "bpf/x", Tag: "v1"}, ""},
+		"no tag": {"registry.example.com/bpf/x", image.Resolved{Registry: "registry.example.com", Repository: "bpf/x", Tag: "latest"}, ""},
+		"a digest": {
+			"registry.example.com/bpf/x@" + digest, image.Resolved{Registry: "registry.example.com", Repository: "bpf/x", Digest: digest}, "",
+		},
+		"a tag and a digest": {
+			"registry.example.com/bpf/x:v1@" + digest, image.Resolved{Registry: "registry.example.com", Repository: "bpf/x", Digest: digest}, "",
+		},
 		"a port":                       {"localhost:5000/x:v1", image.Resolved{Registry: "localhost:5000", Repository: "x", Tag: "v1"}, ""},
 		"an insecure registry":         {"registry.lan/x:v1", image.Resolved{Registry: "registry.lan", Repository: "x", Tag: "v1", Insecure: true}, ""},
 		"docker's hub":                 {"user/x:v1", image.Resolved{Registry: "index.docker.io", Repository: "user/x", Tag: "v1"}, ""},
@@ -150,13 +154,18 @@ func TestClassify(t *testing.T) {
 		kind error
 		text string
 	}{
-		"a timeout":             {request(context.DeadlineExceeded), image.ErrUnavailable, `get x: Get "https://blobs.example.com/x": context deadline exceeded`},
-		"an unexpected end":     {io.ErrUnexpectedEOF, image.ErrUnavailable, "get x: unexpected EOF"},
-		"a status":              {&remotetransport.Error{StatusCode: 404}, image.ErrNotFound, "get x: status 404 Not Found"},
-		"a wrapped status":      {fmt.Errorf("a: %w", &remotetransport.Error{StatusCode: 410}), image.ErrNotFound, "get x: status 410 Gone"},
-		"the registry's words":  {&remotetransport.Error{StatusCode: 403, Errors: []remotetransport.Diagnostic{{Code: "DENIED", Message: "see http://x/?t=SECRET", Detail: "SECRET"}}}, image.ErrUnauthorized, "get x: status 403 Forbidden; DENIED: see http://x/"},
-		"an error with a kind":  {image.Malformed("it is odd"), image.ErrMalformed, "get x: it is odd"},
-		"a kind behind a URL":   {request(image.Malformed("see https://x/?SECRET")), image.ErrUnavailable, `get x: Get "https://blobs.example.com/x": see https://x/`},
+		"a timeout":         {request(context.DeadlineExceeded), image.ErrUnavailable, `get x: Get "https://blobs.example.com/x": context deadline exceeded`},
+		"an unexpected end": {io.ErrUnexpectedEOF, image.ErrUnavailable, "get x: unexpected EOF"},
+		"a status":          {&remotetransport.Error{StatusCode: 404}, image.ErrNotFound, "get x: status 404 Not Found"},
+		"a wrapped status":  {fmt.Errorf("a: %w", &remotetransport.Error{StatusCode: 410}), image.ErrNotFound, "get x: status 410 Gone"},
+		"the registry's words": {
+			&remotetransport.Error{StatusCode: 403, Errors: []remotetransport.Diagnostic{{Code: "DENIED", Message: "see http://x/?t=SECRET", Detail: "SECRET"}}},
+			image.ErrUnauthorized, "get x: status 403 Forbidden; DENIED: see http://x/",
+		},
+		"an error with a kind": {image.Malformed("it is odd"), image.ErrMalformed, "get x: it is odd"},
+		"a kind behind a URL": {
+			request(image.Malformed("see https://x/?SECRET")), image.ErrUnavailable, `get x: Get "https://blobs.example.com/x": see https://x/`,
+		},
 		"something quite other": {errors.New("strange\nthing"), image.ErrUnavailable, "get x: strange thing"},
 	}
 	for name, test := range tests {

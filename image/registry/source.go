@@ -131,7 +131,8 @@ func (s *registrySource) head(ctx context.Context, ref name.Reference) (digest v
 	defer s.secrets.Hide(&err, s.repo.Name())
 	d, err := within(ctx, func() (*v1.Descriptor, error) { return s.puller.Head(ctx, ref) })
 	if err == nil && d.Digest.Algorithm != "sha256" {
-		return v1.Hash{}, image.Unavailable("resolve %s: the registry names it by %s, and only sha256 is accepted: name the image by its sha256 digest", ref, d.Digest.Algorithm)
+		return v1.Hash{}, image.Unavailable("resolve %s: the registry names it by %s, and only sha256 is accepted: name the image by its sha256 digest",
+			ref, d.Digest.Algorithm)
 	}
 	if err == nil {
 		return d.Digest, nil

@@ -96,7 +96,8 @@ func rejectPrivate(_ context.Context, _, address string, _ syscall.RawConn) erro
 		return fmt.Errorf("read address %s: %w", address, err)
 	}
 	if !isPublic(to.Addr()) {
-		return fmt.Errorf("address %s is not allowed: it is not public but %s: list the registry as an allowed one (--allowed-registry)", to.Addr(), kindOfAddress(to.Addr()))
+		return fmt.Errorf("address %s is not allowed: it is not public but %s: list the registry as an allowed one (--allowed-registry)",
+			to.Addr(), kindOfAddress(to.Addr()))
 	}
 	return nil
 }

@@ -182,7 +182,8 @@ func (s *Secrets) Hide(err *error, own ...string) {
 	}
 	hidden := &hiddenError{object: strings.Join(own, " ")}
 	for _, kind := range []error{
-		image.ErrUnavailable, image.ErrNotFound, image.ErrUnauthorized, image.ErrMalformed, image.ErrSize, image.ErrTooLong, image.ErrSilent, image.ErrNotAllowed, image.ErrCache, image.ErrNotAsked,
+		image.ErrUnavailable, image.ErrNotFound, image.ErrUnauthorized, image.ErrMalformed, image.ErrSize, image.ErrTooLong, image.ErrSilent, image.ErrNotAllowed,
+		image.ErrCache, image.ErrNotAsked,
 		context.Canceled, context.DeadlineExceeded,
 	} {
 		if errors.Is(*err, kind) {

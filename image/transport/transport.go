@@ -102,7 +102,8 @@ func (t *Bounded) permit(u *url.URL) error {
 	if isLoopback(u.Hostname()) || slices.Contains(t.Insecure, u.Host) {
 		return nil
 	}
-	return fmt.Errorf("plain HTTP to %s is not allowed: credentials could be read and tags forged on the way: use HTTPS, or list the host as an insecure registry", u.Host)
+	return fmt.Errorf("plain HTTP to %s is not allowed: credentials could be read and tags forged on the way: use HTTPS, or list the host as an insecure registry",
+		u.Host)
 }
 
 func isLoopback(host string) bool {

@@ -175,7 +175,8 @@ func (c *Checkout) MergeBase(revision string) (Commit, error) {
 	}
 	bases, err := both[0].MergeBase(both[1])
 	if err != nil || len(bases) == 0 {
-		return Commit{}, fmt.Errorf("find merge base of HEAD and %s: no common commit is in this clone; fetch more of the history (fetch-depth: 0, GIT_DEPTH: 0)", revision)
+		return Commit{}, fmt.Errorf("find merge base of HEAD and %s: no common commit is in this clone; fetch more of the history (fetch-depth: 0, GIT_DEPTH: 0)",
+			revision)
 	}
 	return commitOf(bases[0]), nil
 }

@@ -80,8 +80,10 @@ func TestARemoteIsToldWithoutSecrets(t *testing.T) {
 		remotes map[string]string
 		want    string
 	}{
-		"none":                    {nil, ""},
-		"origin among others":     {map[string]string{"fork": "https://a.example.com/x", "origin": "https://t0ken@b.example.com/x.git"}, "https://b.example.com/x.git"},
+		"none": {nil, ""},
+		"origin among others": {
+			map[string]string{"fork": "https://a.example.com/x", "origin": "https://t0ken@b.example.com/x.git"}, "https://b.example.com/x.git",
+		},
 		"only one":                {map[string]string{"upstream": "git@example.com:bpf.git"}, "git@example.com:bpf.git"},
 		"several, none is origin": {map[string]string{"a": "https://a.example.com/x", "b": "https://b.example.com/x"}, ""},
 	} {

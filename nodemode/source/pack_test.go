@@ -178,8 +178,10 @@ func TestARemoteRepositoryHasBounds(t *testing.T) {
 	}{
 		"an object of many zeros": {file: strings.Repeat("\x00", maxTreeBytes+1), want: "33554432 bytes in one object"},
 		"a large pack":            {file: noise(t, 64<<10), change: func(b *packBounds) { b.bytes = 32 << 10 }, want: "32768 bytes in its pack"},
-		"much of many objects":    {file: strings.Repeat("0", 64<<10), change: func(b *packBounds) { b.unpacked = 32 << 10 }, want: "32768 bytes once it is unpacked"},
-		"many objects":            {file: "few", change: func(b *packBounds) { b.objects = 3 }, want: "3 objects"},
+		"much of many objects": {
+			file: strings.Repeat("0", 64<<10), change: func(b *packBounds) { b.unpacked = 32 << 10 }, want: "32768 bytes once it is unpacked",
+		},
+		"many objects": {file: "few", change: func(b *packBounds) { b.objects = 3 }, want: "3 objects"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := newRemoteStage(t, "main")
@@ -277,12 +279,14 @@ func TestPackBounds(t *testing.T) {
 		objects []packed
 		want    string
 	}{
-		"small objects":                   {[]packed{blob, {kind: plumbing.OFSDeltaObject, content: delta(900, 1000)}}, ""},
-		"too many objects":                {[]packed{empty, empty, empty, empty}, "3 objects"},
-		"an object that is too large":     {[]packed{{kind: plumbing.BlobObject, content: make([]byte, 1001)}}, "1000 bytes in one object"},
-		"one that says it is":             {[]packed{{kind: plumbing.BlobObject, says: 1 << 40}}, "1000 bytes in one object"},
-		"a delta of what is too large":    {[]packed{blob, {kind: plumbing.OFSDeltaObject, content: delta(900, 1001)}}, "1000 bytes in one object"},
-		"a delta that is too large":       {[]packed{blob, {kind: plumbing.OFSDeltaObject, content: append(delta(900, 10), make([]byte, 1000)...)}}, "1000 bytes in one object"},
+		"small objects":                {[]packed{blob, {kind: plumbing.OFSDeltaObject, content: delta(900, 1000)}}, ""},
+		"too many objects":             {[]packed{empty, empty, empty, empty}, "3 objects"},
+		"an object that is too large":  {[]packed{{kind: plumbing.BlobObject, content: make([]byte, 1001)}}, "1000 bytes in one object"},
+		"one that says it is":          {[]packed{{kind: plumbing.BlobObject, says: 1 << 40}}, "1000 bytes in one object"},
+		"a delta of what is too large": {[]packed{blob, {kind: plumbing.OFSDeltaObject, content: delta(900, 1001)}}, "1000 bytes in one object"},
+		"a delta that is too large": {
+			[]packed{blob, {kind: plumbing.OFSDeltaObject, content: append(delta(900, 10), make([]byte, 1000)...)}}, "1000 bytes in one object",
+		},
 		"a delta with a size beyond all":  {[]packed{blob, {kind: plumbing.OFSDeltaObject, content: delta(900, 1<<63)}}, "1000 bytes in one object"},
 		"together too much":               {[]packed{blob, blob, blob}, "2000 bytes once it is unpacked"},
 		"a delta, together too much":      {[]packed{blob, blob, {kind: plumbing.OFSDeltaObject, content: delta(900, 900)}}, "2000 bytes once it is unpacked"},

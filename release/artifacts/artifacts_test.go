@@ -67,7 +67,9 @@ func every(t *testing.T) []artifacts.Artifact {
 	if err != nil {
 		t.Fatal(err)
 	}
-	directory, err := artifacts.Kustomize(artifacts.Options{Files: kustomizeFolder(), Version: version, Images: images(t, "registry.example.com/team"), Created: created})
+	directory, err := artifacts.Kustomize(artifacts.Options{
+		Files: kustomizeFolder(), Version: version, Images: images(t, "registry.example.com/team"), Created: created,
+	})
 	if err != nil {
 		t.Fatal(err)
 	}

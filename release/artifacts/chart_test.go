@@ -113,7 +113,8 @@ func shape(t *testing.T, image v1.Image) map[string]any {
 }
 
 func TestTheChartsValuesKeepTheirComments(t *testing.T) {
-	const values = "# Of all.\nimagePullSecrets: []\n\ncontroller:\n  image:\n    repository: ghcr.io/a/controller # here\n    # sha256:…\n    digest: \"\"\n  replicas: 2\n" +
+	const values = "# Of all.\nimagePullSecrets: []\n\ncontroller:\n  image:\n    repository: ghcr.io/a/controller # here\n    # sha256:…\n    digest: " +
+		"\"\"\n  replicas: 2\n" +
 		"agent:\n  image: {repository: ghcr.io/a/agent}\n"
 	const block = "agent:\n  image:\n    digest: 'sha256:old'\n    repository: ghcr.io/a/agent\n"
 	files := func(values string) fstest.MapFS {
@@ -123,7 +124,8 @@ func TestTheChartsValuesKeepTheirComments(t *testing.T) {
 		}
 	}
 	controller, agent := images(t, "r.example.com")["controller"], images(t, "r.example.com")["agent"]
-	const a, b = "sha256:aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa", "sha256:bbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbb"
+	const a, b = "sha256:aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa",
+		"sha256:bbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbb"
 	for sentence, c := range map[string]struct {
 		values     string
 		images     map[string]name.Digest
@@ -131,15 +133,21 @@ func TestTheChartsValuesKeepTheirComments(t *testing.T) {
 	}{
 		"everything but the images stays": {
 			strings.Split(values, "agent:")[0] + block, map[string]name.Digest{"controller": controller, "agent": agent},
-			"# Of all.\nimagePullSecrets: []\n\ncontroller:\n  image:\n    repository: r.example.com/skep-controller # here\n    # sha256:…\n    digest: " + a + "\n  replicas: 2\n" +
+			"# Of all.\nimagePullSecrets: []\n\ncontroller:\n  image:\n    repository: r.example.com/skep-controller # here\n    # sha256:…\n    digest: " + a +
+				"\n  replicas: 2\n" +
 				"agent:\n  image:\n    digest: " + b + "\n    repository: r.example.com/skep-agent\n", "",
 		},
 		"without images all of it does": {values, nil, values, ""},
 		"a component without an image":  {values, map[string]name.Digest{"agent": agent}, "", "controller.image is not given: give the image of every component"},
 		"a component that is not there": {block, map[string]name.Digest{"controller": controller, "agent": agent}, "", "the values have no image of controller"},
 		"an image that is in one line":  {values, map[string]name.Digest{"controller": controller, "agent": agent}, "", "set agent.image."},
-		"an image that has no digest":   {"agent:\n  image:\n    repository: a\n", map[string]name.Digest{"agent": agent}, "", "set agent.image.digest: it is no value in one line"},
-		"a repository in several lines": {"agent:\n  image:\n    digest: \"\"\n    repository: |\n      a\n", map[string]name.Digest{"agent": agent}, "", "set agent.image.repository: it is no value in one line"},
+		"an image that has no digest": {
+			"agent:\n  image:\n    repository: a\n", map[string]name.Digest{"agent": agent}, "", "set agent.image.digest: it is no value in one line",
+		},
+		"a repository in several lines": {
+			"agent:\n  image:\n    digest: \"\"\n    repository: |\n      a\n", map[string]name.Digest{"agent": agent}, "",
+			"set agent.image.repository: it is no value in one line",
+		},
 	} {
 		t.Run(sentence, func(t *testing.T) {
 			chart, err := artifacts.Chart(artifacts.Options{Files: files(c.values), Version: version, Images: c.images})
@@ -197,7 +205,8 @@ func TestTheChartsConfigIsItsMetadata(t *testing.T) {
 func TestAPatternThatWouldBeReadOtherwiseIsRefused(t *testing.T) {
 	for _, pattern := range []string{"docs/*.md", "!values.yaml"} {
 		files := fstest.MapFS{".helmignore": {Data: []byte(pattern + "\n")}}
-		if _, err := artifacts.Chart(artifacts.Options{Files: files, Version: version}); err == nil || !strings.Contains(err.Error(), "more than the pattern of a name") {
+		if _, err := artifacts.Chart(artifacts.Options{Files: files, Version: version}); err == nil ||
+			!strings.Contains(err.Error(), "more than the pattern of a name") {
 			t.Errorf("%s: %v", pattern, err)
 		}
 	}

@@ -20,7 +20,9 @@ import (
 func kustomizeFolder() fs.FS { return os.DirFS(filepath.Join(module.Root(), "deploy", "kustomize")) }
 
 func TestTheKustomizeDirectoryNamesItsImagesByDigest(t *testing.T) {
-	made, err := artifacts.Kustomize(artifacts.Options{Files: kustomizeFolder(), Version: version, Images: images(t, "registry.example.com/team"), Created: created})
+	made, err := artifacts.Kustomize(artifacts.Options{
+		Files: kustomizeFolder(), Version: version, Images: images(t, "registry.example.com/team"), Created: created,
+	})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -58,9 +58,10 @@ func TestOPAReadsThePolicyLibraryFromARegistry(t *testing.T) {
 	folder := served(t, all...)
 	input := map[string]any{
 		"application": map[string]any{"metadata": map[string]any{"name": "a", "namespace": "team-a"}, "spec": map[string]any{"programs": []any{}}},
-		"image":       map[string]any{"registry": "r.example.com", "repository": "a", "mismatches": []any{}}, "bytecode": map[string]any{"programs": []any{}, "maps": []any{}},
-		"signers":    []any{},
-		"parameters": map[string]any{"exemptNamespace": []any{"team-a"}},
+		"image":       map[string]any{"registry": "r.example.com", "repository": "a", "mismatches": []any{}},
+		"bytecode":    map[string]any{"programs": []any{}, "maps": []any{}},
+		"signers":     []any{},
+		"parameters":  map[string]any{"exemptNamespace": []any{"team-a"}},
 	}
 	for repository, rules := range map[string][]string{
 		"policies/baseline":   {"parameters"},

@@ -85,7 +85,8 @@ func TestABillOfMaterialsHasWhatIsLinked(t *testing.T) {
 		t.Errorf("%+v, %+v", b.Metadata, b.Dependencies)
 	}
 
-	content, err = attest.ImageSBOM(attest.Image{Binary: binary(), Digest: strings.Repeat("b", 64), Files: []attest.Subject{{Name: "etc/roots", SHA256: "cc"}}}, "v1.2.3", at)
+	content, err = attest.ImageSBOM(attest.Image{Binary: binary(), Digest: strings.Repeat("b", 64), Files: []attest.Subject{{Name: "etc/roots", SHA256: "cc"}}},
+		"v1.2.3", at)
 	b = parsed(t, content, err)
 	modules["etc/roots"], modules[about.PackageURL] = "cc", strings.Repeat("a", 64)
 	if diff := cmp.Diff(modules, parts(b)); diff != "" {
@@ -101,7 +102,8 @@ func TestABillOfMaterialsHasWhatIsLinked(t *testing.T) {
 
 func TestProvenanceIsAboutEverySubject(t *testing.T) {
 	b := attest.Build{
-		Builder: "https://example.com/ci", Source: "https://github.com/skep-dev/skep", Revision: strings.Repeat("d", 40), Version: "v1.2.3", Folder: "ghcr.io/skep-dev", Time: at,
+		Builder: "https://example.com/ci", Source: "https://github.com/skep-dev/skep", Revision: strings.Repeat("d", 40), Version: "v1.2.3",
+		Folder: "ghcr.io/skep-dev", Time: at,
 		Platforms: []string{"linux/amd64"}, Flags: []string{"-trimpath"}, Environment: []string{"GOFLAGS="}, Go: "go1.26.8", Modules: attest.Modules(build()),
 	}
 	subjects := []attest.Subject{{Name: "skep", SHA256: strings.Repeat("a", 64)}, {Name: "ghcr.io/skep-dev/skep", SHA256: strings.Repeat("b", 64)}}
@@ -110,12 +112,15 @@ func TestProvenanceIsAboutEverySubject(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := `{"_type":"https://in-toto.io/Statement/v1",` +
-		`"subject":[{"name":"skep","digest":{"sha256":"` + strings.Repeat("a", 64) + `"}},{"name":"ghcr.io/skep-dev/skep","digest":{"sha256":"` + strings.Repeat("b", 64) + `"}}],` +
+		`"subject":[{"name":"skep","digest":{"sha256":"` + strings.Repeat("a", 64) + `"}},{"name":"ghcr.io/skep-dev/skep","digest":{"sha256":"` +
+		strings.Repeat("b", 64) + `"}}],` +
 		`"predicateType":"https://slsa.dev/provenance/v1","predicate":{"buildDefinition":{` +
 		`"buildType":"https://github.com/skep-dev/skep/blob/main/docs/release.md#provenance",` +
-		`"externalParameters":{"folder":"ghcr.io/skep-dev","platforms":["linux/amd64"],"source":{"digest":{"gitCommit":"` + strings.Repeat("d", 40) + `"},"uri":"git+https://github.com/skep-dev/skep"},"sourceDateEpoch":1772597167,"version":"v1.2.3"},` +
+		`"externalParameters":{"folder":"ghcr.io/skep-dev","platforms":["linux/amd64"],"source":{"digest":{"gitCommit":"` + strings.Repeat("d", 40) +
+		`"},"uri":"git+https://github.com/skep-dev/skep"},"sourceDateEpoch":1772597167,"version":"v1.2.3"},` +
 		`"internalParameters":{"command":"go build","environment":["GOFLAGS="],"flags":["-trimpath"]},` +
-		`"resolvedDependencies":[{"digest":{"gitCommit":"` + strings.Repeat("d", 40) + `"},"uri":"git+https://github.com/skep-dev/skep@` + strings.Repeat("d", 40) + `"},` +
+		`"resolvedDependencies":[{"digest":{"gitCommit":"` + strings.Repeat("d", 40) + `"},"uri":"git+https://github.com/skep-dev/skep@` + strings.Repeat("d", 40) +
+		`"},` +
 		`{"name":"go","uri":"pkg:golang/stdlib@1.26.8"},{"uri":"pkg:golang/example.com/local@v0.0.0"},` +
 		`{"digest":{"dirHash":"` + sumHex + `"},"uri":"pkg:golang/example.com/new@v2.0.0%2Bincompatible"},` +
 		`{"digest":{"dirHash":"` + sumHex + `"},"uri":"pkg:golang/gopkg.in/ini.v1@v1.67.0"}]},` +

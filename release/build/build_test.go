@@ -61,7 +61,8 @@ func TestABinarySaysHowItWasBuilt(t *testing.T) {
 	link := build.Link{Arch: "arm64", Stamp: &build.Stamp{}}
 	asked := []debug.BuildSetting{
 		{Key: "-buildmode", Value: "exe"}, {Key: "-compiler", Value: "gc"}, {Key: "-tags", Value: "grpcnotrace"}, {Key: "-trimpath", Value: "true"},
-		{Key: "DefaultGODEBUG", Value: "a=1"}, {Key: "CGO_ENABLED", Value: "0"}, {Key: "GOARCH", Value: "arm64"}, {Key: "GOOS", Value: "linux"}, {Key: "GOARM64", Value: "v8.0"},
+		{Key: "DefaultGODEBUG", Value: "a=1"}, {Key: "CGO_ENABLED", Value: "0"}, {Key: "GOARCH", Value: "arm64"}, {Key: "GOOS", Value: "linux"},
+		{Key: "GOARM64", Value: "v8.0"},
 	}
 	for sentence, c := range map[string]struct {
 		goVersion string

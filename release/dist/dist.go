@@ -158,7 +158,8 @@ func (o Options) check() error {
 		return fmt.Errorf("read builder %q: it is no URI; write it as https://ci.example.com/release", image.Scrub(o.Builder))
 	}
 	if o.Push && o.Key == nil {
-		return errors.New("push release: nobody could verify one that is not signed; sign it with KEY=cosign.key, or push images for a trial by make images PUSH=registry/folder")
+		return errors.New("push release: nobody could verify one that is not signed; sign it with KEY=cosign.key, " +
+			"or push images for a trial by make images PUSH=registry/folder")
 	}
 	return replaceable(o.Dir)
 }

@@ -384,21 +384,27 @@ func TestNoReleaseIsBetterThanAHalfOne(t *testing.T) {
 		with func(*dist.Options)
 		says string
 	}{
-		"a version that is none":            {func(o *dist.Options) { o.Version = "1.2" }, "write it as vX.Y.Z"},
-		"a version with build metadata":     {func(o *dist.Options) { o.Version = "v1.2.3+4" }, "write it as vX.Y.Z"},
-		"a push that nobody could verify":   {func(o *dist.Options) { o.Push = true }, "sign it with KEY=cosign.key"},
-		"a folder of no registry":           {func(o *dist.Options) { o.Folder = "team" }, "write them as registry.example.com/team"},
-		"a builder that is no URI":          {func(o *dist.Options) { o.Builder = "me" }, `read builder "me": it is no URI`},
-		"a file that is not as committed":   {func(o *dist.Options) { write(t, filepath.Join(o.Checkout, "go.mod"), "module other\n") }, "go.mod differs from its commit"},
+		"a version that is none":          {func(o *dist.Options) { o.Version = "1.2" }, "write it as vX.Y.Z"},
+		"a version with build metadata":   {func(o *dist.Options) { o.Version = "v1.2.3+4" }, "write it as vX.Y.Z"},
+		"a push that nobody could verify": {func(o *dist.Options) { o.Push = true }, "sign it with KEY=cosign.key"},
+		"a folder of no registry":         {func(o *dist.Options) { o.Folder = "team" }, "write them as registry.example.com/team"},
+		"a builder that is no URI":        {func(o *dist.Options) { o.Builder = "me" }, `read builder "me": it is no URI`},
+		"a file that is not as committed": {
+			func(o *dist.Options) { write(t, filepath.Join(o.Checkout, "go.mod"), "module other\n") }, "go.mod differs from its commit",
+		},
 		"a file that is committed and gone": {func(o *dist.Options) { _ = os.Remove(filepath.Join(o.Checkout, "go.mod")) }, "go.mod differs from its commit"},
-		"a file that is in no commit":       {func(o *dist.Options) { write(t, filepath.Join(o.Checkout, "cmd", "skep", "more.go"), "package main\n") }, "cmd/skep/more.go is not in the commit"},
-		"a folder that has no release":      {func(o *dist.Options) { _ = os.Remove(filepath.Join(o.Dir, dist.SumsFile)) }, "it has no release; name another folder"},
-		"a folder that is no checkout":      {func(o *dist.Options) { o.Checkout = t.TempDir() }, "it lies in no git repository"},
-		"binaries that cannot be linked":    {func(o *dist.Options) { o.Build = func(context.Context, build.Link) error { return broken } }, "no linker"},
+		"a file that is in no commit": {
+			func(o *dist.Options) { write(t, filepath.Join(o.Checkout, "cmd", "skep", "more.go"), "package main\n") }, "cmd/skep/more.go is not in the commit",
+		},
+		"a folder that has no release":   {func(o *dist.Options) { _ = os.Remove(filepath.Join(o.Dir, dist.SumsFile)) }, "it has no release; name another folder"},
+		"a folder that is no checkout":   {func(o *dist.Options) { o.Checkout = t.TempDir() }, "it lies in no git repository"},
+		"binaries that cannot be linked": {func(o *dist.Options) { o.Build = func(context.Context, build.Link) error { return broken } }, "no linker"},
 		"a chart that cannot be made": {func(o *dist.Options) {
 			o.More = func(context.Context, dist.Made) ([]dist.Artifact, []dist.File, error) { return nil, nil, broken }
 		}, "no linker"},
-		"an agent that is larger than 40 MB": {func(o *dist.Options) { o.Build = large }, "make image of skep-agent: it has 41.0 MB for linux/amd64, and a release takes no more than 40 MB"},
+		"an agent that is larger than 40 MB": {
+			func(o *dist.Options) { o.Build = large }, "make image of skep-agent: it has 41.0 MB for linux/amd64, and a release takes no more than 40 MB",
+		},
 	} {
 		t.Run(sentence, func(t *testing.T) {
 			o := options(t)

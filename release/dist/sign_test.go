@@ -234,7 +234,9 @@ func skepVerifies(t *testing.T, o dist.Options, public []byte) {
 
 func evidence(t *testing.T, found collect.Collected, public []byte) signing.Evidence {
 	t.Helper()
-	signer := v1alpha1.BpfSigner{ObjectMeta: metav1.ObjectMeta{Name: "releaser"}, Spec: v1alpha1.BpfSignerSpec{Key: &v1alpha1.KeySigner{PublicKey: string(public)}}}
+	signer := v1alpha1.BpfSigner{ObjectMeta: metav1.ObjectMeta{Name: "releaser"}, Spec: v1alpha1.BpfSignerSpec{
+		Key: &v1alpha1.KeySigner{PublicKey: string(public)},
+	}}
 	trust, err := signing.NewTrust([]v1alpha1.BpfSigner{signer})
 	if err != nil {
 		t.Fatal(err)

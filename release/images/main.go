@@ -120,7 +120,8 @@ func packed(out io.Writer, all []made, to, values string) error {
 	if err := write(values, all, nil); err != nil {
 		return err
 	}
-	_, err = fmt.Fprintf(out, "%s holds\n  %s\n\nTake it to your nodes, as by kind load image-archive or ctr --namespace k8s.io images import, and install:\n  %s\n",
+	_, err = fmt.Fprintf(out, "%s holds\n  %s\n\nTake it to your nodes, as by kind load image-archive or ctr --namespace k8s.io images import, "+
+		"and install:\n  %s\n",
 		to, strings.Join(names, "\n  "), install(values))
 	return err
 }

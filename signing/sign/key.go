@@ -78,7 +78,8 @@ func parsePlainKey(block *pem.Block) (crypto.PrivateKey, error) {
 	case cosign.PrivateKeyPemType:
 		key, err = x509.ParsePKCS8PrivateKey(block.Bytes)
 	default:
-		return nil, fmt.Errorf("parse private key: PEM block %q is not a private key: give the file that skep key generate or cosign generate-key-pair wrote", block.Type)
+		return nil, fmt.Errorf("parse private key: PEM block %q is not a private key: give the file that skep key generate or cosign generate-key-pair wrote",
+			block.Type)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("parse private key: PEM block %q holds no such key: give the file whole", block.Type)

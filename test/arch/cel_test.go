@@ -13,7 +13,8 @@ import (
 // reserved is a field named by one of CEL's reserved words without the escape
 // that API servers ask for (__function__), which those before 1.31 insist on: the
 // CRD could not be installed.
-var reserved = regexp.MustCompile(`\.\s*(as|break|const|continue|else|false|for|function|if|import|in|let|loop|namespace|null|package|return|true|var|void|while)\b`)
+var reserved = regexp.
+	MustCompile(`\.\s*(as|break|const|continue|else|false|for|function|if|import|in|let|loop|namespace|null|package|return|true|var|void|while)\b`)
 
 func TestRulesOfCRDsEscapeReservedWords(t *testing.T) {
 	files, err := filepath.Glob("../../charts/skep/files/crds/*.yaml")

@@ -337,12 +337,17 @@ func TestHeavyImportsAreSeenThroughOthers(t *testing.T) {
 
 // purePackages decide and do no I/O.
 func purePackages() []string {
-	return []string{"api/v1alpha1", "hook", "image", "limit", "text", "bytecode", "bytecode/objectfile", "bytecode/pointers", "bytecode/values", "placement", "agent/plan", "lifecycle", "controller/status", "controller/rollout"}
+	return []string{
+		"api/v1alpha1", "hook", "image", "limit", "text", "bytecode", "bytecode/objectfile", "bytecode/pointers", "bytecode/values", "placement", "agent/plan",
+		"lifecycle", "controller/status", "controller/rollout",
+	}
 }
 
 // impure lists what a package that only decides has no use for.
 func impure() []string {
-	return []string{"os", "net", "net/http", "os/exec", "os/signal", "syscall", "golang.org/x/sys/unix", "math/rand", "math/rand/v2", "crypto/rand", "log", "log/slog"}
+	return []string{
+		"os", "net", "net/http", "os/exec", "os/signal", "syscall", "golang.org/x/sys/unix", "math/rand", "math/rand/v2", "crypto/rand", "log", "log/slog",
+	}
 }
 
 func TestPurePackagesDoNoIO(t *testing.T) {

@@ -80,7 +80,8 @@ func TestLargePackagesSayWhy(t *testing.T) {
 
 func TestOnlyCodeCountsAsLines(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "a.go")
-	if err := os.WriteFile(file, []byte("// Package a is small.\n//\n// Size: it is whole.\npackage a\n\n// b is one.\nvar b = 1 // one\n\nconst c = `\ntext`\n"), 0o600); err != nil {
+	if err := os.WriteFile(file, []byte("// Package a is small.\n//\n// Size: it is whole.\npackage a\n\n// b is one.\nvar b = 1 // one\n\nconst c = `\ntext`\n"),
+		0o600); err != nil {
 		t.Fatal(err)
 	}
 	lines, comment := codeLines(t, file)

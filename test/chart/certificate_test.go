@@ -63,8 +63,11 @@ func TestTheCertificateOfSomebodyElseIsShownAndTold(t *testing.T) {
 	}
 	stranger := http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS13}}}
 	defer stranger.CloseIdleConnections()
-	called := one(t, i.objects, "ValidatingWebhookConfiguration", "skep").Object["webhooks"].([]any)[0].(map[string]any)["clientConfig"].(map[string]any)["service"].(map[string]any)["path"]
-	for at, want := range map[string]int{"/validate": http.StatusNotFound, "/validate/" + strings.Repeat("0", 64): http.StatusNotFound, called.(string): http.StatusOK} {
+	called := one(t, i.objects, "ValidatingWebhookConfiguration",
+		"skep").Object["webhooks"].([]any)[0].(map[string]any)["clientConfig"].(map[string]any)["service"].(map[string]any)["path"]
+	for at, want := range map[string]int{
+		"/validate": http.StatusNotFound, "/validate/" + strings.Repeat("0", 64): http.StatusNotFound, called.(string): http.StatusOK,
+	} {
 		answer, err := stranger.Post("https://"+i.webhook+at, "application/json", strings.NewReader("{}"))
 		if err != nil {
 			t.Fatal(err)
@@ -119,7 +122,8 @@ func TestThePathThatTheChartChoosesIsKept(t *testing.T) {
 	i.file("admin", plane.Env.KubeConfig)
 	rendered := func() string {
 		t.Helper()
-		out, err := i.helm(t.Context(), "template", "skep", folder(), "--dry-run=server", "--set-json", `certificates.certManager=true`, "--set-json", `crds.enabled=false`, "--show-only", "templates/webhook.yaml")
+		out, err := i.helm(t.Context(), "template", "skep", folder(), "--dry-run=server", "--set-json", `certificates.certManager=true`, "--set-json",
+			`crds.enabled=false`, "--show-only", "templates/webhook.yaml")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -155,9 +159,10 @@ func managers(t *testing.T) {
 		o := &apiextensionsv1.CustomResourceDefinition{ObjectMeta: metav1.ObjectMeta{Name: plural + ".cert-manager.io"}}
 		o.Spec.Group, o.Spec.Scope = "cert-manager.io", apiextensionsv1.NamespaceScoped
 		o.Spec.Names = apiextensionsv1.CustomResourceDefinitionNames{Plural: plural, Kind: kind}
-		o.Spec.Versions = []apiextensionsv1.CustomResourceDefinitionVersion{{Name: "v1", Served: true, Storage: true, Schema: &apiextensionsv1.CustomResourceValidation{
-			OpenAPIV3Schema: &apiextensionsv1.JSONSchemaProps{Type: "object", XPreserveUnknownFields: &preserve},
-		}}}
+		o.Spec.Versions = []apiextensionsv1.CustomResourceDefinitionVersion{{Name: "v1", Served: true, Storage: true,
+			Schema: &apiextensionsv1.CustomResourceValidation{
+				OpenAPIV3Schema: &apiextensionsv1.JSONSchemaProps{Type: "object", XPreserveUnknownFields: &preserve},
+			}}}
 		kinds = append(kinds, o)
 	}
 	if _, err := envtest.InstallCRDs(plane.Config, envtest.CRDInstallOptions{CRDs: kinds}); err != nil {

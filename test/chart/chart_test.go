@@ -187,7 +187,10 @@ func TestProgramsInPodsTakeTheRightsThatTheyNeed(t *testing.T) {
 		folder, endpoint, nri string
 	}{
 		"none by default": {nil, []corev1.Capability{"BPF", "NET_ADMIN", "PERFMON", "SYS_ADMIN"}, false, "", "", ""},
-		"containerd":      {[]string{`agent.pods.enabled=true`}, []corev1.Capability{"BPF", "NET_ADMIN", "PERFMON", "SYS_ADMIN", "SYS_PTRACE"}, true, "/run/containerd", "/run/containerd/containerd.sock", "/var/run/nri"},
+		"containerd": {
+			[]string{`agent.pods.enabled=true`}, []corev1.Capability{"BPF", "NET_ADMIN", "PERFMON", "SYS_ADMIN", "SYS_PTRACE"}, true, "/run/containerd",
+			"/run/containerd/containerd.sock", "/var/run/nri",
+		},
 		"another runtime, and as few rights as can be": {
 			[]string{`agent.pods={"enabled":true,"runtimeEndpoint":"unix:///run/crio/crio.sock"}`, `agent.capabilities=["BPF"]`},
 			[]corev1.Capability{"BPF", "SYS_ADMIN", "SYS_PTRACE"}, true, "/run/crio", "unix:///run/crio/crio.sock", "/var/run/nri"},
@@ -248,7 +251,10 @@ func TestProgramsInPodsTakeTheRightsThatTheyNeed(t *testing.T) {
 }
 
 func TestTheControllerHasTheEnvironmentThatIsGivenBesideItsOwn(t *testing.T) {
-	objects := setting{values: []string{`controller.env=[{"name":"HTTPS_PROXY","value":"http://proxy:3128"},{"name":"PASSWORD","valueFrom":{"secretKeyRef":{"name":"proxy","key":"password"}}}]`}}.objects(t)
+	objects := setting{
+		values: []string{`controller.env=[{"name":"HTTPS_PROXY","value":"http://proxy:3128"},{"name":"PASSWORD","valueFrom":{"secretKeyRef":{"name":"proxy",` +
+			`"key":"password"}}}]`},
+	}.objects(t)
 	has := map[string]corev1.EnvVar{}
 	for _, e := range typed[appsv1.Deployment](t, objects, "Deployment", "skep-controller").Spec.Template.Spec.Containers[0].Env {
 		has[e.Name] = e

@@ -188,7 +188,9 @@ func (i *install) place(spec corev1.PodSpec, labels map[string]string, node stri
 	}
 	i.t.Cleanup(func() { _ = admin.Delete(context.WithoutCancel(i.t.Context()), pod, client.GracePeriodSeconds(0)) })
 	kube := clientcmdapi.NewConfig()
-	kube.Clusters["c"] = &clientcmdapi.Cluster{Server: "https://" + strings.TrimPrefix(plane.Config.Host, "https://"), CertificateAuthorityData: plane.Config.CAData}
+	kube.Clusters["c"] = &clientcmdapi.Cluster{
+		Server: "https://" + strings.TrimPrefix(plane.Config.Host, "https://"), CertificateAuthorityData: plane.Config.CAData,
+	}
 	kube.AuthInfos["u"] = &clientcmdapi.AuthInfo{Token: i.token(spec.ServiceAccountName, pod)}
 	kube.Contexts["x"], kube.CurrentContext = &clientcmdapi.Context{Cluster: "c", AuthInfo: "u"}, "x"
 	body, err := clientcmd.Write(*kube)

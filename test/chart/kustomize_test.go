@@ -88,7 +88,10 @@ func TestTheKustomizeDirectoryIsTheChartByItsDefaults(t *testing.T) {
 func TestTheAPIServerTakesTheKustomizeDirectory(t *testing.T) {
 	// Nothing is stored, so the other tests do not see it.
 	out := kubectl(t, "apply", "--server-side", "--force-conflicts", "--dry-run=server", "-k", directory())
-	for _, want := range []string{"namespace/skep-system", "customresourcedefinition.apiextensions.k8s.io/bpfapplications.skep.dev", "deployment.apps/skep-controller", "daemonset.apps/skep-agent"} {
+	for _, want := range []string{
+		"namespace/skep-system", "customresourcedefinition.apiextensions.k8s.io/bpfapplications.skep.dev", "deployment.apps/skep-controller",
+		"daemonset.apps/skep-agent",
+	} {
 		if !strings.Contains(out, want+" serverside-applied (server dry run)") {
 			t.Errorf("%s is not applied:\n%s", want, out)
 		}

@@ -51,10 +51,14 @@ func settings() map[string]setting {
 		"the defaults":                       {},
 		"the defaults on the oldest cluster": {older: true},
 		"everything that can be left out":    {values: bare},
-		"everything that can be had":         {values: rich, foreign: []string{"Certificate", "Certificate", "Issuer", "Issuer", "SecurityContextConstraints", "ServiceMonitor", "ServiceMonitor"}},
+		"everything that can be had": {values: rich, foreign: []string{
+			"Certificate", "Certificate", "Issuer", "Issuer", "SecurityContextConstraints", "ServiceMonitor", "ServiceMonitor",
+		}},
 		"cert-manager on the oldest cluster": {older: true, values: []string{`certificates.certManager=true`, `certificates.path="` + path + `"`},
 			foreign: []string{"Certificate", "Certificate", "Issuer", "Issuer"}},
-		"programs in pods":               {values: []string{`agent.pods.enabled=true`, `agent.pods.runtimeEndpoint="unix:///run/crio/crio.sock"`, `agent.capabilities=["BPF"]`}},
+		"programs in pods": {values: []string{
+			`agent.pods.enabled=true`, `agent.pods.runtimeEndpoint="unix:///run/crio/crio.sock"`, `agent.capabilities=["BPF"]`,
+		}},
 		"CUE with tags of one namespace": {values: []string{`cue.enabled=true`, `cue.tagNamespaces=["default"]`, `networkPolicy.artifactsFrom=[]`}},
 		"pull Secrets of one namespace":  {values: []string{`registries.pullSecretNamespaces=["default"]`}},
 	}
@@ -74,17 +78,22 @@ var (
 		`controller.cacheVolume={"persistentVolumeClaim":{"claimName":"bytecode"}}`,
 		`controller.tolerations=[{"key":"infra","operator":"Exists"}]`, `controller.podAnnotations={"a":"b"}`,
 		`controller.env=[{"name":"NO_PROXY","value":".svc"}]`,
-		`controller.affinity={"nodeAffinity":{"requiredDuringSchedulingIgnoredDuringExecution":{"nodeSelectorTerms":[{"matchExpressions":[{"key":"role","operator":"Exists"}]}]}}}`,
+		`controller.affinity={"nodeAffinity":{"requiredDuringSchedulingIgnoredDuringExecution":{"nodeSelectorTerms":[{"matchExpressions":[{"key":"role",` +
+			`"operator":"Exists"}]}]}}}`,
 		`agent.image.tag="v9"`, `agent.podAnnotations={"a":"b"}`, `agent.exposeMetrics=true`, `agent.port=19092`, `agent.pprofPort=6061`, `controller.pprofPort=6060`,
-		`agent.affinity={"nodeAffinity":{"requiredDuringSchedulingIgnoredDuringExecution":{"nodeSelectorTerms":[{"matchExpressions":[{"key":"role","operator":"Exists"}]}]}}}`,
+		`agent.affinity={"nodeAffinity":{"requiredDuringSchedulingIgnoredDuringExecution":{"nodeSelectorTerms":[{"matchExpressions":[{"key":"role",` +
+			`"operator":"Exists"}]}]}}}`,
 		`agent.hostPaths.cgroup="/sys/fs/cgroup/unified"`, `agent.maxUnavailable="100%"`,
-		`agent.probed=["/usr","/opt/app"]`, `agent.hostPID=true`, `agent.pods.enabled=true`, `agent.mountBPFFS=true`, `agent.namespaceSharePercent=100`, `agent.mapMemory="3Gi"`,
+		`agent.probed=["/usr","/opt/app"]`, `agent.hostPID=true`, `agent.pods.enabled=true`, `agent.mountBPFFS=true`, `agent.namespaceSharePercent=100`,
+		`agent.mapMemory="3Gi"`,
 		`agent.extraVolumes=[{"name":"bin","hostPath":{"path":"/usr/bin"}}]`, `agent.extraVolumeMounts=[{"name":"bin","mountPath":"/usr/bin","readOnly":true}]`,
-		`registries.pullSecret="bytecode"`, `registries.pullSecretNamespaces=["*"]`, `registries.authorities="ca"`, `registries.insecure=["registry.local:5000"]`, `registries.allowed=["*","*.example.com","registry.local:5000/team"]`,
+		`registries.pullSecret="bytecode"`, `registries.pullSecretNamespaces=["*"]`, `registries.authorities="ca"`, `registries.insecure=["registry.local:5000"]`,
+		`registries.allowed=["*","*.example.com","registry.local:5000/team"]`,
 		`certificates.certManager=true`, `certificates.path="` + path + `"`, `crds.keep=false`, `uninstall.unload=true`,
 		`networkPolicy.webhookFrom=[{"ipBlock":{"cidr":"10.0.0.1/32"}}]`,
 		`networkPolicy.metricsFrom=[{"namespaceSelector":{"matchLabels":{"name":"monitoring"}}}]`,
-		`cue={"enabled":true,"storage":{"ephemeral":{"volumeClaimTemplate":{"spec":{"accessModes":["ReadWriteOnce"],"resources":{"requests":{"storage":"1Gi"}}}}}},"noCrossNamespaceRefs":false,"watchLabelSelector":"a in (b,c)","tagNamespaces":["*"]}`,
+		`cue={"enabled":true,"storage":{"ephemeral":{"volumeClaimTemplate":{"spec":{"accessModes":["ReadWriteOnce"],` +
+			`"resources":{"requests":{"storage":"1Gi"}}}}}},"noCrossNamespaceRefs":false,"watchLabelSelector":"a in (b,c)","tagNamespaces":["*"]}`,
 		`serviceMonitor.enabled=true`, `serviceMonitor.labels={"release":"prometheus"}`, `openshift.enabled=true`,
 	}
 )
@@ -252,24 +261,28 @@ func TestPullSecretsAreGotWhereTheyMayBe(t *testing.T) {
 
 func TestWhatCannotBeIsRefused(t *testing.T) {
 	for name, c := range map[string]struct{ value, says string }{
-		"a key that is misspelt":                     {`controler={}`, "controler"},
-		"a key that is misspelt, further in":         {`agent.exposeMetric=true`, "exposeMetric"},
-		"a digest that is none":                      {`agent.image.digest="sha256:abc"`, "digest"},
-		"a capability that BPF does not take":        {`agent.capabilities=["SYS_PTRACE"]`, "capabilities"},
-		"a controller without replicas":              {`controller.replicas=0`, "replicas"},
-		"a node without a BPF file system":           {`agent.hostPaths.bpffs=""`, "bpffs"},
-		"all of the node's files to be probed":       {`agent.probed=["/"]`, "probed"},
-		"no share of an interface":                   {`agent.namespaceSharePercent=0`, "namespaceSharePercent"},
-		"a quantity of maps that is none":            {`agent.mapMemory="3 GB"`, "mapMemory"},
-		"maps that take all that the agent has":      {`agent.mapMemory="4Gi"`, "agent.mapMemory 4Gi leaves the agent itself less than 1Gi, or than half, of agent.resources.limits.memory 4Gi"},
-		"maps that leave the agent too little":       {`agent={"mapMemory":"3073Mi","resources":{"limits":{"memory":4294967296}}}`, "agent.mapMemory 3073Mi leaves"},
-		"maps that have more than half of a little":  {`agent={"mapMemory":"257Mi","resources":{"limits":{"memory":"512Mi"}}}`, "agent.mapMemory 257Mi leaves"},
-		"a runtime that is reached by no socket":     {`agent.pods.runtimeEndpoint="tcp://127.0.0.1:1"`, "runtimeEndpoint"},
-		"plug-ins by a relative path":                {`agent.pods.nriSocket="run/nri.sock"`, "nriSocket"},
-		"a runtime in the root folder":               {`agent.pods.runtimeEndpoint="/runtime.sock"`, "runtimeEndpoint"},
-		"a relative path":                            {`agent.hostPaths.state="var/lib"`, "state"},
-		"artifacts of two replicas in one claim":     {`cue={"enabled":true,"storage":{"persistentVolumeClaim":{"claimName":"artifacts"}}}`, "cue.storage.ephemeral"},
-		"renderings that take all of the memory":     {`cue={"enabled":true,"concurrent":5}`, "cue.concurrent 5 takes 1280 MiB of controller.resources.limits.memory 2Gi"},
+		"a key that is misspelt":               {`controler={}`, "controler"},
+		"a key that is misspelt, further in":   {`agent.exposeMetric=true`, "exposeMetric"},
+		"a digest that is none":                {`agent.image.digest="sha256:abc"`, "digest"},
+		"a capability that BPF does not take":  {`agent.capabilities=["SYS_PTRACE"]`, "capabilities"},
+		"a controller without replicas":        {`controller.replicas=0`, "replicas"},
+		"a node without a BPF file system":     {`agent.hostPaths.bpffs=""`, "bpffs"},
+		"all of the node's files to be probed": {`agent.probed=["/"]`, "probed"},
+		"no share of an interface":             {`agent.namespaceSharePercent=0`, "namespaceSharePercent"},
+		"a quantity of maps that is none":      {`agent.mapMemory="3 GB"`, "mapMemory"},
+		"maps that take all that the agent has": {
+			`agent.mapMemory="4Gi"`, "agent.mapMemory 4Gi leaves the agent itself less than 1Gi, or than half, of agent.resources.limits.memory 4Gi",
+		},
+		"maps that leave the agent too little":      {`agent={"mapMemory":"3073Mi","resources":{"limits":{"memory":4294967296}}}`, "agent.mapMemory 3073Mi leaves"},
+		"maps that have more than half of a little": {`agent={"mapMemory":"257Mi","resources":{"limits":{"memory":"512Mi"}}}`, "agent.mapMemory 257Mi leaves"},
+		"a runtime that is reached by no socket":    {`agent.pods.runtimeEndpoint="tcp://127.0.0.1:1"`, "runtimeEndpoint"},
+		"plug-ins by a relative path":               {`agent.pods.nriSocket="run/nri.sock"`, "nriSocket"},
+		"a runtime in the root folder":              {`agent.pods.runtimeEndpoint="/runtime.sock"`, "runtimeEndpoint"},
+		"a relative path":                           {`agent.hostPaths.state="var/lib"`, "state"},
+		"artifacts of two replicas in one claim":    {`cue={"enabled":true,"storage":{"persistentVolumeClaim":{"claimName":"artifacts"}}}`, "cue.storage.ephemeral"},
+		"renderings that take all of the memory": {
+			`cue={"enabled":true,"concurrent":5}`, "cue.concurrent 5 takes 1280 MiB of controller.resources.limits.memory 2Gi",
+		},
 		"a retention that no duration holds":         {`cue.retentionTTL="999999999h"`, "retentionTTL"},
 		"a number where a word is meant":             {`crds.keep=1`, "keep"},
 		"a path that can be guessed":                 {`certificates.path="validate"`, "path"},
@@ -285,22 +298,24 @@ func TestWhatCannotBeIsRefused(t *testing.T) {
 		"an allowed registry with a scheme":          {`registries.allowed=["https://ghcr.io"]`, "allowed"},
 		"a namespace that cannot be":                 {`registries.pullSecretNamespaces=["team_a"]`, "pullSecretNamespaces"},
 		"an answer the API server does not wait for": {`admission.timeoutSeconds=60`, "timeoutSeconds"},
-		"a budget that outlasts the API server":      {`admission.budget="15s"`, "admission.budget 15s and a quarter of it are not below admission.timeoutSeconds 10"},
-		"a budget of all the API server waits":       {`admission={"budget":"1m0500ms","timeoutSeconds":30}`, "admission.budget 1m0500ms and a quarter"},
-		"a budget that waiting makes too long":       {`admission={"budget":"7s200ms","timeoutSeconds":9}`, "admission.budget 7s200ms and a quarter"},
-		"a budget that is none":                      {`admission.budget="0s"`, "budget"},
-		"applications evaluated again all the time":  {`controller.interval="0m00s"`, "interval"},
-		"metrics asked for all the time":             {`serviceMonitor.interval="0s"`, "interval"},
-		"an upgrade that comes to no agent":          {`agent.maxUnavailable="0%"`, "maxUnavailable"},
-		"an upgrade of more agents than there are":   {`agent.maxUnavailable="101%"`, "maxUnavailable"},
-		"profiles where the controller is ready":     {`controller.pprofPort=8081`, "controller.pprofPort 8081 is taken"},
-		"profiles where artifacts are served":        {`controller.pprofPort=9790`, "controller.pprofPort 9790 is taken"},
-		"CUE rendered by nobody":                     {`cue.concurrent=0`, "concurrent"},
-		"artifacts of which none is kept":            {`cue.retentionRecords=0`, "retentionRecords"},
-		"artifacts that are gone at once":            {`cue.retentionTTL="0s"`, "retentionTTL"},
-		"artifacts on a volume of two kinds":         {`cue.storage={"hostPath":{"path":"/a"},"nfs":{"server":"a","path":"/"}}`, "storage"},
-		"tags of a namespace that cannot be":         {`cue.tagNamespaces=["team_a"]`, "tagNamespaces"},
-		"profiles where the agent is ready":          {`agent.pprofPort=9092`, "agent.pprofPort 9092 is agent.port too"},
+		"a budget that outlasts the API server": {
+			`admission.budget="15s"`, "admission.budget 15s and a quarter of it are not below admission.timeoutSeconds 10",
+		},
+		"a budget of all the API server waits":      {`admission={"budget":"1m0500ms","timeoutSeconds":30}`, "admission.budget 1m0500ms and a quarter"},
+		"a budget that waiting makes too long":      {`admission={"budget":"7s200ms","timeoutSeconds":9}`, "admission.budget 7s200ms and a quarter"},
+		"a budget that is none":                     {`admission.budget="0s"`, "budget"},
+		"applications evaluated again all the time": {`controller.interval="0m00s"`, "interval"},
+		"metrics asked for all the time":            {`serviceMonitor.interval="0s"`, "interval"},
+		"an upgrade that comes to no agent":         {`agent.maxUnavailable="0%"`, "maxUnavailable"},
+		"an upgrade of more agents than there are":  {`agent.maxUnavailable="101%"`, "maxUnavailable"},
+		"profiles where the controller is ready":    {`controller.pprofPort=8081`, "controller.pprofPort 8081 is taken"},
+		"profiles where artifacts are served":       {`controller.pprofPort=9790`, "controller.pprofPort 9790 is taken"},
+		"CUE rendered by nobody":                    {`cue.concurrent=0`, "concurrent"},
+		"artifacts of which none is kept":           {`cue.retentionRecords=0`, "retentionRecords"},
+		"artifacts that are gone at once":           {`cue.retentionTTL="0s"`, "retentionTTL"},
+		"artifacts on a volume of two kinds":        {`cue.storage={"hostPath":{"path":"/a"},"nfs":{"server":"a","path":"/"}}`, "storage"},
+		"tags of a namespace that cannot be":        {`cue.tagNamespaces=["team_a"]`, "tagNamespaces"},
+		"profiles where the agent is ready":         {`agent.pprofPort=9092`, "agent.pprofPort 9092 is agent.port too"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := helm.Run(t.Context(), t, "template", "skep", folder(), "--set-json", c.value)
@@ -336,7 +351,8 @@ func TestMapsHaveALimit(t *testing.T) {
 			if maps != c.maps || !slices.Contains(agent.Args, "--memory-limit=$(MEMORY_LIMIT)") {
 				t.Errorf("its arguments are %q", agent.Args)
 			}
-			if i := slices.IndexFunc(agent.Env, func(e corev1.EnvVar) bool { return e.Name == "MEMORY_LIMIT" }); i < 0 || agent.Env[i].ValueFrom.ResourceFieldRef.ContainerName != agent.Name {
+			if i := slices.IndexFunc(agent.Env, func(e corev1.EnvVar) bool { return e.Name == "MEMORY_LIMIT" }); i < 0 ||
+				agent.Env[i].ValueFrom.ResourceFieldRef.ContainerName != agent.Name {
 				t.Errorf("its variables are %v", agent.Env)
 			}
 		})

@@ -327,7 +327,8 @@ func (n *node) edits() {
 	if err != nil {
 		n.t.Fatal(err)
 	}
-	namespaced := strings.NewReplacer("ClusterBpfApplication", "BpfApplication", "name: counter", "name: mine", "primary: true", "names: [eth0]").Replace(string(page))
+	namespaced := strings.NewReplacer("ClusterBpfApplication", "BpfApplication", "name: counter", "name: mine", "primary: true",
+		"names: [eth0]").Replace(string(page))
 	n.file("mine.yaml", namespaced)
 	n.file("ours.yaml", strings.ReplaceAll(namespaced, "name: mine", "name: ours"))
 	n.file("unsigned.yaml", strings.NewReplacer("counter:v1", "firewall:v1", "count_packets", "drop_port", "name: mine", "name: theirs").Replace(namespaced))

@@ -47,7 +47,8 @@ func (n *node) attaching() {
 		n.t.Fatal(err)
 	}
 	before := n.agent()
-	n.helm("upgrade", "skep", "charts/skep", "--reuse-values", "--set=agent.hostPaths.cgroup="+cgroup2, "--set=agent.capabilities={BPF,NET_ADMIN,PERFMON,SYS_ADMIN}",
+	n.helm("upgrade", "skep", "charts/skep", "--reuse-values", "--set=agent.hostPaths.cgroup="+cgroup2,
+		"--set=agent.capabilities={BPF,NET_ADMIN,PERFMON,SYS_ADMIN}",
 		`--set-json=agent.probed=["/usr"]`, "--wait")
 	n.agentReady(before)
 	kinds := n.kinds(cgroup2)

@@ -67,7 +67,8 @@ func (n *node) commit() {
 	n.t.Helper()
 	checkout := n.folder("checkout")
 	copied := exec.CommandContext(n.t.Context(), "bash", "-c",
-		`git -c safe.directory='*' ls-files -z --cached --others --exclude-standard | while IFS= read -rd '' file; do [[ ! -e $file ]] || cp --parents "$file" "$0"; done`, checkout)
+		`git -c safe.directory='*' ls-files -z --cached --others --exclude-standard | while IFS= read -rd '' file; `+
+			`do [[ ! -e $file ]] || cp --parents "$file" "$0"; done`, checkout)
 	copied.Dir = module.Root()
 	if out, err := copied.CombinedOutput(); err != nil {
 		n.t.Fatalf("copy the repository: %v\n%s", err, out)

@@ -118,7 +118,8 @@ func (k *conformance) look(o conditioned, first bool) {
 		return
 	}
 	if fail, warn := k.checker.Check(context.Background(), o); fail != nil || warn != nil {
-		k.t.Errorf("%T %s at resource version %s, generation %d: FAIL %v, WARN %v, status %s", o, o.GetName(), o.GetResourceVersion(), o.GetGeneration(), fail, warn, status)
+		k.t.Errorf("%T %s at resource version %s, generation %d: FAIL %v, WARN %v, status %s",
+			o, o.GetName(), o.GetResourceVersion(), o.GetGeneration(), fail, warn, status)
 	}
 }
 
@@ -172,7 +173,9 @@ func TestWhoWaitsByKstatusWaitsForTheFirstLook(t *testing.T) {
 	signed, _ := c.Push("app:v1", programs.Object("tracepoint_count"), "team-a")
 	unsigned, _ := c.Push("unsigned:v1", programs.Object("xdp_count"))
 	want := map[*unstructured.Unstructured]string{}
-	baseline := &v1alpha1.ClusterBpfPolicy{ObjectMeta: metav1.ObjectMeta{Name: "baseline"}, Spec: v1alpha1.ClusterBpfPolicySpec{BpfPolicySpec: v1alpha1.BpfPolicySpec{Profile: "baseline"}}}
+	baseline := &v1alpha1.ClusterBpfPolicy{ObjectMeta: metav1.ObjectMeta{Name: "baseline"}, Spec: v1alpha1.ClusterBpfPolicySpec{
+		BpfPolicySpec: v1alpha1.BpfPolicySpec{Profile: "baseline"},
+	}}
 	broken := &v1alpha1.BpfPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "broken"}, Spec: v1alpha1.BpfPolicySpec{Rego: "deny contains"}}
 	for o, is := range map[client.Object]string{
 		c.Signer("team-a"):                    "Current",
@@ -211,7 +214,9 @@ func TestWhoWaitsByKstatusWaitsForTheFirstLook(t *testing.T) {
 func TestAReconciliationThatIsAskedForIsAnswered(t *testing.T) {
 	c := newCluster(t)
 	c.control()
-	baseline := &v1alpha1.ClusterBpfPolicy{ObjectMeta: metav1.ObjectMeta{Name: "baseline"}, Spec: v1alpha1.ClusterBpfPolicySpec{BpfPolicySpec: v1alpha1.BpfPolicySpec{Profile: "baseline"}}}
+	baseline := &v1alpha1.ClusterBpfPolicy{ObjectMeta: metav1.ObjectMeta{Name: "baseline"}, Spec: v1alpha1.ClusterBpfPolicySpec{
+		BpfPolicySpec: v1alpha1.BpfPolicySpec{Profile: "baseline"},
+	}}
 	broken := &v1alpha1.BpfPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "broken"}, Spec: v1alpha1.BpfPolicySpec{Rego: "deny contains"}}
 	for _, o := range []client.Object{c.Signer("team-a"), baseline, broken, application("app", "127.0.0.1:1/app:v1")} {
 		asked := c.bare(o)

@@ -173,7 +173,9 @@ func (f *flux) announce(name, revision string, data []byte, digest string) *sour
 	f.mu.Lock()
 	f.archives[at] = data
 	f.mu.Unlock()
-	o := &sourcev1.GitRepository{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name}, Spec: sourcev1.GitRepositorySpec{URL: "https://example.com/" + name}}
+	o := &sourcev1.GitRepository{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name}, Spec: sourcev1.GitRepositorySpec{URL: "https://example.com/" + name},
+	}
 	if err := f.Create(f.t.Context(), o); err != nil && !apierrors.IsAlreadyExists(err) {
 		f.t.Fatal(err)
 	}
@@ -271,7 +273,8 @@ func (f *flux) ready(o *v1alpha1.CueArtifact, revision string) {
 		if err := f.Get(f.t.Context(), client.ObjectKeyFromObject(o), o); err != nil {
 			return err
 		}
-		if c := o.Status.Conditions; o.Status.Artifact == nil || !strings.HasPrefix(o.Status.Artifact.Revision, revision+"/sha256:") || o.Status.ObservedGeneration != o.Generation {
+		if c := o.Status.Conditions; o.Status.Artifact == nil || !strings.HasPrefix(o.Status.Artifact.Revision, revision+"/sha256:") ||
+			o.Status.ObservedGeneration != o.Generation {
 			return fmt.Errorf("artifact %v, conditions %v", o.Status.Artifact, c)
 		}
 		return nil

@@ -85,7 +85,8 @@ func TestCueReadsNothingOfTheController(t *testing.T) {
 		"another-source": "package a\n\nimport \"skep.dev/other\"\n\nx: other.secret\n",
 	} {
 		o := cueArtifact(name, name)
-		f.commit(name, "main@sha1:1", "-- a.cue --\n"+source+"z: {apiVersion: \"skep.dev/v1alpha1\", kind: \"ClusterBpfApplication\", metadata: name: \"z\", spec: {bytecode: image: x, programs: [{name: \"f\"}]}}\n")
+		f.commit(name, "main@sha1:1", "-- a.cue --\n"+source+"z: {apiVersion: \"skep.dev/v1alpha1\", kind: \"ClusterBpfApplication\", metadata: name: \"z\", "+
+			"spec: {bytecode: image: x, programs: [{name: \"f\"}]}}\n")
 		f.create(o)
 		all = append(all, o)
 	}
@@ -98,7 +99,8 @@ func TestCueReadsNothingOfTheController(t *testing.T) {
 
 	t.Log("and what is published has nothing of it either")
 	o := cueArtifact("published", "published")
-	f.commit("published", "main@sha1:1", definitions("none.example.com/x", "z")+"\nz: spec: variables: {token: _token}\n_token: string | *\"none\" @tag(token,var=username)\n")
+	f.commit("published", "main@sha1:1", definitions("none.example.com/x", "z")+
+		"\nz: spec: variables: {token: _token}\n_token: string | *\"none\" @tag(token,var=username)\n")
 	f.create(o)
 	f.ready(o, "main@sha1:1")
 	if _, content := f.announced(o); !strings.Contains(content, "token: none\n") || strings.Contains(content, "hunter2") {
@@ -111,7 +113,9 @@ func TestTagsFromObjectsAreBounded(t *testing.T) {
 	tagged := func(name string, n int) *v1alpha1.CueArtifact {
 		return cueArtifact(name, "src", func(s *v1alpha1.CueArtifactSpec) {
 			for i := range n {
-				s.Tags = append(s.Tags, v1alpha1.CueTag{Name: fmt.Sprintf("t%d", i), ValueFrom: &v1alpha1.CueTagSource{SecretKeyRef: &v1alpha1.CueKeyRef{Name: "s", Key: "k"}}})
+				s.Tags = append(s.Tags, v1alpha1.CueTag{
+					Name: fmt.Sprintf("t%d", i), ValueFrom: &v1alpha1.CueTagSource{SecretKeyRef: &v1alpha1.CueKeyRef{Name: "s", Key: "k"}},
+				})
 			}
 		})
 	}
@@ -201,12 +205,15 @@ func TestRequireAllowedHoldsAllBack(t *testing.T) {
 	f.create(o)
 	f.render()
 	f.ready(o, "main@sha1:1")
-	f.commit("src", "main@sha1:2", definitions(signed, "one", "two")+strings.ReplaceAll(strings.ReplaceAll(definitions(unsigned, "three"), "apps/a.cue", "unsigned/a.cue"), "package apps", "package unsigned"))
+	f.commit("src", "main@sha1:2",
+		definitions(signed, "one", "two")+strings.ReplaceAll(strings.ReplaceAll(definitions(unsigned, "three"), "apps/a.cue", "unsigned/a.cue"), "package apps",
+			"package unsigned"))
 	got := f.failed(o, cueartifact.ReasonNotAllowed)
 	if !strings.Contains(got, "ClusterBpfApplication three") || !strings.Contains(got, "1 of them denied") {
 		t.Error(got)
 	}
-	if len(o.Status.Applications) != 3 || o.Status.Applications[0].Name != "three" || o.Status.Applications[0].Allowed != metav1.ConditionFalse || len(o.Status.Applications[0].Rules) == 0 {
+	if len(o.Status.Applications) != 3 || o.Status.Applications[0].Name != "three" || o.Status.Applications[0].Allowed != metav1.ConditionFalse ||
+		len(o.Status.Applications[0].Rules) == 0 {
 		t.Errorf("applications are %v", o.Status.Applications)
 	}
 	if _, content := f.announced(o); strings.Contains(content, "name: two\n") {
@@ -215,7 +222,9 @@ func TestRequireAllowedHoldsAllBack(t *testing.T) {
 
 	t.Log("a policy in force that denies nothing lets it through")
 	f.create(&v1alpha1.ClusterBpfPolicy{ObjectMeta: metav1.ObjectMeta{Name: "baseline"}, Spec: v1alpha1.ClusterBpfPolicySpec{
-		BpfPolicySpec: v1alpha1.BpfPolicySpec{Rego: "package skep.policy\n\ndeny contains {\"rule\": \"never\", \"msg\": \"never\"} if input.application.metadata.name == \"never\"\n"}, Replaces: []v1alpha1.BuiltinPolicy{"baseline"},
+		BpfPolicySpec: v1alpha1.BpfPolicySpec{
+			Rego: "package skep.policy\n\ndeny contains {\"rule\": \"never\", \"msg\": \"never\"} if input.application.metadata.name == \"never\"\n",
+		}, Replaces: []v1alpha1.BuiltinPolicy{"baseline"},
 	}})
 	f.ready(o, "main@sha1:2")
 }

@@ -177,7 +177,8 @@ func (s *show) refuses() {
 func (s *show) stops(app *v1alpha1.ClusterBpfApplication) {
 	s.Act("A new version that the kernel's verifier rejects", "A bad version must stop at the first node and not reach the others.")
 	image, _ := s.Push("counter:v2", programs.Object("xdp_rejected"), "release")
-	patch := fmt.Sprintf(`{"spec":{"bytecode":{"image":%q},"programs":[{"name":"xdp_rejected","attach":[{"hook":"xdp","interfaces":{"names":["eth0"]}}]}]}}`, image)
+	patch := fmt.Sprintf(`{"spec":{"bytecode":{"image":%q},"programs":[{"name":"xdp_rejected","attach":[{"hook":"xdp","interfaces":{"names":["eth0"]}}]}]}}`,
+		image)
 	s.kubectl("patch", "cbpfapp", "counter", "--type=merge", "--patch="+patch)
 	stopped := s.condition(app, v1alpha1.ConditionReady, metav1.ConditionFalse, "RolloutStopped")
 	s.Bad("%s", stopped.Message)

@@ -53,7 +53,8 @@ func TestEventsNameRuleReasonAndFix(t *testing.T) {
 	broken := clusterPolicy("broken", "deny contains", v1alpha1.RunningKeep)
 	broken.Spec.Match = long.Spec.Match.DeepCopy()
 	broken.Spec.Match.Selector.MatchLabels["team"] = "c"
-	baseline := clusterPolicy("needs-signer", `deny contains {"msg": "nobody known signed it", "path": "spec.bytecode.image", "fix": "sign it"} if count(input.signatures) == 0`, v1alpha1.RunningKeep)
+	baseline := clusterPolicy("needs-signer", `deny contains {"msg": "nobody known signed it", "path": "spec.bytecode.image", "fix": `+
+		`"sign it"} if count(input.signatures) == 0`, v1alpha1.RunningKeep)
 	c.create(long, broken, baseline)
 	c.condition(long, v1alpha1.ConditionReady, metav1.ConditionTrue, "Active")
 	c.condition(baseline, v1alpha1.ConditionReady, metav1.ConditionTrue, "Active")

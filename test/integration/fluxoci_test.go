@@ -165,7 +165,8 @@ func TestFluxTakesWhatRenderPushes(t *testing.T) {
 			!apimeta.IsStatusConditionTrue(got.Status.Conditions, "SourceVerified") {
 			t.Errorf("%s: %+v, want revision main@%s", repository, got.Status, digest)
 		}
-		if m := got.Status.Artifact.Metadata; m["org.opencontainers.image.revision"] != "main@sha1:0" || m["org.opencontainers.image.source"] != "https://git.example.com/bpf.git" {
+		if m := got.Status.Artifact.Metadata; m["org.opencontainers.image.revision"] != "main@sha1:0" ||
+			m["org.opencontainers.image.source"] != "https://git.example.com/bpf.git" {
 			t.Errorf("%s: metadata %q", repository, m)
 		}
 	}

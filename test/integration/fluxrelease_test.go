@@ -126,7 +126,8 @@ func TestFluxInstallsARelease(t *testing.T) {
 		"ref":           map[string]any{"digest": p.released("charts/skep", artifacts.Chart)},
 		"layerSelector": map[string]any{"mediaType": "application/vnd.cncf.helm.chart.content.v1.tar+gzip", "operation": "copy"},
 	})
-	if got := p.settled(chart); !apimeta.IsStatusConditionTrue(got.Status.Conditions, "Ready") || !apimeta.IsStatusConditionTrue(got.Status.Conditions, "SourceVerified") {
+	if got := p.settled(chart); !apimeta.IsStatusConditionTrue(got.Status.Conditions, "Ready") ||
+		!apimeta.IsStatusConditionTrue(got.Status.Conditions, "SourceVerified") {
 		t.Errorf("chart: %+v", got.Status.Conditions)
 	}
 }

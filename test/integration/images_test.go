@@ -45,7 +45,8 @@ func TestWhatWasLearnedOutlivesARestartAndTheRegistry(t *testing.T) {
 	c.create(c.Signer("team-a"))
 	app := c.loads("app", "one")
 	image := c.image(app.Status.Digest)
-	if got := fmt.Sprint(image.Spec.Signers, image.Spec.Programs, image.Spec.Helpers); got != "[team-a] [tracepoint_count] [bpf_get_current_pid_tgid bpf_map_lookup_elem]" {
+	if got := fmt.Sprint(image.Spec.Signers, image.Spec.Programs, image.Spec.Helpers); got != "[team-a] [tracepoint_count] [bpf_get_current_pid_tgid "+
+		"bpf_map_lookup_elem]" {
 		t.Errorf("the image says %s", got)
 	}
 	stop()

@@ -165,7 +165,9 @@ func TestANodeThatLacksAHookIsToldSoAndItsAgentDoesNotTry(t *testing.T) {
 	served, _ := c.serve(t.TempDir())
 	c.conform()
 	able := c.resident("able", served, nil)
-	lacking := c.resident("lacking", served, &v1alpha1.KernelProfile{Release: "6.1.0", BTF: true, Hooks: []string{"xdp"}, ProgramTypes: []string{"XDP", "TracePoint"}})
+	lacking := c.resident("lacking", served, &v1alpha1.KernelProfile{
+		Release: "6.1.0", BTF: true, Hooks: []string{"xdp"}, ProgramTypes: []string{"XDP", "TracePoint"},
+	})
 	able.reported(nil, "")
 	lacking.reported(nil, "")
 	before := lacking.api.spent().Writes

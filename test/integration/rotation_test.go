@@ -209,7 +209,8 @@ func TestAKeyIsRotatedWithoutAGapOnAnyNode(t *testing.T) {
 func (r *rotation) stolen(former *intent.Sealer) {
 	r.t.Helper()
 	r.stop()
-	envelope, err := gate.SealTombstone(former, r.changed.Identity(), gate.Stamp{UID: string(r.changed.UID), Serial: time.Now().Add(time.Hour).UnixMilli()}, "stolen")
+	envelope, err := gate.SealTombstone(former, r.changed.Identity(), gate.Stamp{UID: string(r.changed.UID), Serial: time.Now().Add(time.Hour).UnixMilli()},
+		"stolen")
 	if err != nil {
 		r.t.Fatal(err)
 	}

@@ -156,7 +156,8 @@ func TestAMapIsSharedByApplicationsOfACluster(t *testing.T) {
 	c.create(owner)
 	ready(owner)
 	c.create(borrower)
-	c.explains(borrower, v1alpha1.ConditionReady, metav1.ConditionFalse, "application owner does not share its map counts with borrower", "add borrower to spec.maps.counts.sharedWith of owner")
+	c.explains(borrower, v1alpha1.ConditionReady, metav1.ConditionFalse, "application owner does not share its map counts with borrower",
+		"add borrower to spec.maps.counts.sharedWith of owner")
 	c.change(owner, func() { owner.Spec.Maps = map[string]v1alpha1.Map{"counts": {SharedWith: []string{"borrower"}}} })
 	ready(owner, borrower)
 	all(func(m *machine) { m.sharing(2, 2) })

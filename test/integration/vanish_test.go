@@ -39,7 +39,9 @@ func (c *cluster) vanish(resources ...string) {
 func TestPoliciesAndSignersThatVanishWithTheirCRDsStayInForce(t *testing.T) {
 	c := newCluster(t)
 	t.Cleanup(func() {
-		if err := c.Delete(context.WithoutCancel(t.Context()), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: policy.ConfigMapName}}); err != nil {
+		if err := c.Delete(context.WithoutCancel(t.Context()), &corev1.ConfigMap{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: policy.ConfigMapName},
+		}); err != nil {
 			t.Error(err)
 		}
 	})

@@ -88,7 +88,9 @@ func TestPackagesOnOtherKernels(t *testing.T) {
 		}
 		name := strings.ReplaceAll(dir, "/", "-")
 		out := filepath.Join(work, name)
-		tests[name] = built{path: out, Test: Test{Binary: build(t, out, "test", "-c", filepath.Join(root, dir)), Setting: Setting{Dir: dir, Run: pattern, Bench: os.Getenv("SKEP_VM_BENCH"), Timeout: timeout}}}
+		tests[name] = built{path: out, Test: Test{
+			Binary: build(t, out, "test", "-c", filepath.Join(root, dir)), Setting: Setting{Dir: dir, Run: pattern, Bench: os.Getenv("SKEP_VM_BENCH"), Timeout: timeout},
+		}}
 	}
 	var mu sync.Mutex
 	seen := map[string]map[string]conformance.Outcome{}
@@ -120,7 +122,8 @@ func TestPackagesOnOtherKernels(t *testing.T) {
 func here(t *testing.T, tests map[string]built) (map[string]Result, string) {
 	results := map[string]Result{}
 	for _, name := range slices.Sorted(maps.Keys(tests)) {
-		cmd := exec.CommandContext(t.Context(), tests[name].path, "-test.v", "-test.short", "-test.timeout="+tests[name].Timeout.String(), "-test.run="+tests[name].Run)
+		cmd := exec.CommandContext(t.Context(), tests[name].path, "-test.v", "-test.short", "-test.timeout="+tests[name].Timeout.String(),
+			"-test.run="+tests[name].Run)
 		cmd.Dir = filepath.Join(root, tests[name].Dir)
 		out, err := cmd.CombinedOutput()
 		if cmd.ProcessState == nil {
@@ -221,7 +224,8 @@ func report(t *testing.T, results map[string]Result, tests map[string]built) map
 		for _, summary := range regexp.MustCompile(`SKEP-CORPUS objects.*`).FindAllString(r.Output, -1) {
 			t.Log(summary)
 		}
-		t.Logf("%s: %d passed, %d skipped, %d failed", name, strings.Count(r.Output, "--- PASS"), strings.Count(r.Output, "--- SKIP"), strings.Count(r.Output, "--- FAIL"))
+		t.Logf("%s: %d passed, %d skipped, %d failed", name, strings.Count(r.Output, "--- PASS"), strings.Count(r.Output, "--- SKIP"),
+			strings.Count(r.Output, "--- FAIL"))
 	}
 	return seen
 }
@@ -336,7 +340,9 @@ func TestArchiveIsReadByCpio(t *testing.T) {
 	if _, err := exec.LookPath("cpio"); err != nil {
 		t.Skipf("SKIPPED: %v", err)
 	}
-	machine := Machine{Init: []byte("first"), Load: []string{"veth"}, Modules: map[string][]byte{"veth": []byte("module")}, Tests: map[string]Test{"chain": {Binary: []byte("test"), Setting: Setting{Dir: "agent/chain", Run: "One"}}}}
+	machine := Machine{Init: []byte("first"), Load: []string{"veth"}, Modules: map[string][]byte{"veth": []byte("module")}, Tests: map[string]Test{
+		"chain": {Binary: []byte("test"), Setting: Setting{Dir: "agent/chain", Run: "One"}},
+	}}
 	body, err := machine.archive()
 	if err != nil {
 		t.Fatal(err)

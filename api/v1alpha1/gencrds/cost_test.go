@@ -224,7 +224,9 @@ func TestTheLargestApplicationsAreCheapToValidate(t *testing.T) {
 	misfit := fields{"hook": "cgroup/getpeername_unix", "cgroup": "/a", "proceedOn": []any{"Drop"}}
 	selector := fields{"matchLabels": keyed(v1alpha1.MaxPodLabels, "v"), "matchExpressions": repeat(v1alpha1.MaxPodRequirements,
 		fields{"key": "example.com/k", "operator": "In", "values": repeat(v1alpha1.MaxPodValues, "v")})}
-	inPods := fields{"hook": "sockops", "pods": fields{"selector": selector, "namespaceSelector": selector, "containers": repeat(v1alpha1.MaxPodContainers, "app*")}}
+	inPods := fields{"hook": "sockops", "pods": fields{
+		"selector": selector, "namespaceSelector": selector, "containers": repeat(v1alpha1.MaxPodContainers, "app*"),
+	}}
 	others := repeat(v1alpha1.MaxSharedWith, nil)
 	for i := range others {
 		others[i] = fmt.Sprintf("application-%d", i)
@@ -243,14 +245,20 @@ func TestTheLargestApplicationsAreCheapToValidate(t *testing.T) {
 		"attachments to interfaces, every field used":   {attaching(programs, each, everything), 15_000, 64 * mib, ""},
 		"more attachments, which only a rule denies":    {attaching(mostPrograms, each, everything), 60_000, 192 * mib, "more than 256 attachments"},
 		"the same with a field that the hook takes not": {attaching(mostPrograms, each, misfit), 90_000, 192 * mib, "takes no proceedOn; remove it"},
-		"requirements of a node selector":               {with("nodeSelector", fields{"matchExpressions": repeat(v1alpha1.MaxSelectorRequirements, requirement)}), 10_000, 64 * mib, ""},
-		"labels of a node selector":                     {with("nodeSelector", fields{"matchLabels": keyed(64, "v")}), 10_000, 8 * mib, ""},
-		"maps":                                          {with("maps", keyed(64, fields{"maxEntries": int64(1)})), 10_000, 8 * mib, ""},
-		"contents of maps":                              {with("maps", keyed(64, fields{"contents": repeat(v1alpha1.MaxMapEntries, fields{"key": int64(1), "value": int64(1)})})), 10_000, 192 * mib, ""},
-		"maps of other applications":                    {with("maps", keyed(64, fields{"from": fields{"application": "a", "map": "m"}})), 10_000, 8 * mib, ""},
-		"the same with a field that the other has":      {with("maps", keyed(64, fields{"from": fields{"application": "a", "map": "m"}, "onUpdate": "Keep"})), 10_000, 8 * mib, "set from alone"},
-		"maps for other applications":                   {with("maps", keyed(64, fields{"sharedWith": others})), 10_000, 16 * mib, ""},
-		"variables":                                     {with("variables", keyed(256, int64(1))), 10_000, 8 * mib, ""},
+		"requirements of a node selector": {
+			with("nodeSelector", fields{"matchExpressions": repeat(v1alpha1.MaxSelectorRequirements, requirement)}), 10_000, 64 * mib, "",
+		},
+		"labels of a node selector": {with("nodeSelector", fields{"matchLabels": keyed(64, "v")}), 10_000, 8 * mib, ""},
+		"maps":                      {with("maps", keyed(64, fields{"maxEntries": int64(1)})), 10_000, 8 * mib, ""},
+		"contents of maps": {
+			with("maps", keyed(64, fields{"contents": repeat(v1alpha1.MaxMapEntries, fields{"key": int64(1), "value": int64(1)})})), 10_000, 192 * mib, "",
+		},
+		"maps of other applications": {with("maps", keyed(64, fields{"from": fields{"application": "a", "map": "m"}})), 10_000, 8 * mib, ""},
+		"the same with a field that the other has": {
+			with("maps", keyed(64, fields{"from": fields{"application": "a", "map": "m"}, "onUpdate": "Keep"})), 10_000, 8 * mib, "set from alone",
+		},
+		"maps for other applications": {with("maps", keyed(64, fields{"sharedWith": others})), 10_000, 16 * mib, ""},
+		"variables":                   {with("variables", keyed(256, int64(1))), 10_000, 8 * mib, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got := validate(t, installed(t, "clusterbpfapplications"), c.spec)

@@ -122,7 +122,8 @@ And what joins them:
 
 func TestKindsThatDifferStandApart(t *testing.T) {
 	dir := crds(t, thing, "ClusterThing", "Cluster")
-	if err := os.Rename(filepath.Join(crds(t, strings.ReplaceAll(thing, "maximum: 5", "maximum: 6"), "Thing", "Namespaced"), "Thing.yaml"), filepath.Join(dir, "Thing.yaml")); err != nil {
+	if err := os.Rename(filepath.Join(crds(t, strings.ReplaceAll(thing, "maximum: 5", "maximum: 6"), "Thing", "Namespaced"), "Thing.yaml"),
+		filepath.Join(dir, "Thing.yaml")); err != nil {
 		t.Fatal(err)
 	}
 	file := filepath.Join(t.TempDir(), "api.md")

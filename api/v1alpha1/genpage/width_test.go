@@ -24,7 +24,8 @@ func TestALongDescriptionIsSplitAtItsSentences(t *testing.T) {
 func TestThePageFitsAWindow(t *testing.T) {
 	long := strings.Repeat("KIND is one. ", 30)
 	file := filepath.Join(t.TempDir(), "api.md")
-	if err := run(crds(t, strings.NewReplacer("description: KIND is one.", "description: "+long, "or c.", long).Replace(thing), "Thing", "Cluster"), file); err != nil {
+	if err := run(crds(t, strings.NewReplacer("description: KIND is one.", "description: "+long, "or c.", long).Replace(thing), "Thing", "Cluster"),
+		file); err != nil {
 		t.Fatal(err)
 	}
 	got, err := os.ReadFile(file)

@@ -19,10 +19,12 @@ func TestVersionTellsTheCommit(t *testing.T) {
 		says   string
 		when   string
 	}{
-		"a build of a commit":           {commit, Build{}, "(devel) 0123456789ab", "2026-01-02T03:04:05Z"},
-		"a build of changed files":      {changed, Build{}, "(devel) 0123456789ab with changes", ""},
-		"a version and a commit":        {commit, Build{Version: "v1.2.3"}, "v1.2.3 0123456789ab", "2026-01-02T03:04:05Z"},
-		"a release":                     {noGit, Build{Version: "v1.2.3", Revision: "fedcba9876543210", Time: "2026-05-06T07:08:09Z"}, "v1.2.3 fedcba987654", "2026-05-06T07:08:09Z"},
+		"a build of a commit":      {commit, Build{}, "(devel) 0123456789ab", "2026-01-02T03:04:05Z"},
+		"a build of changed files": {changed, Build{}, "(devel) 0123456789ab with changes", ""},
+		"a version and a commit":   {commit, Build{Version: "v1.2.3"}, "v1.2.3 0123456789ab", "2026-01-02T03:04:05Z"},
+		"a release": {
+			noGit, Build{Version: "v1.2.3", Revision: "fedcba9876543210", Time: "2026-05-06T07:08:09Z"}, "v1.2.3 fedcba987654", "2026-05-06T07:08:09Z",
+		},
 		"go install of a version":       {&debug.BuildInfo{Main: debug.Module{Version: "v1.2.3"}}, Build{}, "v1.2.3", ""},
 		"a build that looked at no git": {noGit, Build{}, "(devel)", ""},
 		"a build that knows nothing":    {nil, Build{}, "unknown", ""},

@@ -271,13 +271,16 @@ func (s *Store) hasRoom(namespace string, more int64) error {
 	case err != nil:
 		return err
 	case all.bytes+more > s.maxBytes:
-		return fmt.Errorf("the artifacts of all CueArtifacts have %d MiB, and %d MiB is the room there is: delete some, keep fewer (--artifact-retention-records), or give more room (--artifact-storage-size)",
+		return fmt.Errorf("the artifacts of all CueArtifacts have %d MiB, and %d MiB is the room there is: delete some, "+
+			"keep fewer (--artifact-retention-records), or give more room (--artifact-storage-size)",
 			all.bytes>>20, s.maxBytes>>20)
 	case own.bytes+more > s.maxBytes/2:
-		return fmt.Errorf("the artifacts of namespace %s have %d MiB, and %d MiB is the share of one namespace: delete some CueArtifacts of it, or have an admin give more room (--artifact-storage-size)",
+		return fmt.Errorf("the artifacts of namespace %s have %d MiB, and %d MiB is the share of one namespace: delete some CueArtifacts of it, "+
+			"or have an admin give more room (--artifact-storage-size)",
 			namespace, own.bytes>>20, s.maxBytes>>21)
 	case own.count >= maxOfNamespace:
-		return fmt.Errorf("namespace %s has %d artifacts, and %d are the share of one namespace: delete some CueArtifacts of it, or have an admin keep fewer of each (--artifact-retention-records)",
+		return fmt.Errorf("namespace %s has %d artifacts, and %d are the share of one namespace: delete some CueArtifacts of it, "+
+			"or have an admin keep fewer of each (--artifact-retention-records)",
 			namespace, own.count, maxOfNamespace)
 	}
 	return nil

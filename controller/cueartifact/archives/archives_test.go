@@ -56,7 +56,8 @@ func TestANamespaceLeavesOthersRoom(t *testing.T) {
 	if _, err := put(t, s, "team-a", "one", 30<<10); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := put(t, s, "team-a", "two", 30<<10); err == nil || !strings.Contains(err.Error(), "share of one namespace") || !strings.Contains(err.Error(), "--artifact-storage-size") {
+	if _, err := put(t, s, "team-a", "two", 30<<10); err == nil || !strings.Contains(err.Error(), "share of one namespace") ||
+		!strings.Contains(err.Error(), "--artifact-storage-size") {
 		t.Errorf("more than its share: %v", err)
 	}
 	if _, err := put(t, s, "team-b", "one", 30<<10); err != nil {

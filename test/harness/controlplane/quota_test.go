@@ -59,7 +59,8 @@ func counting(t *testing.T) {
 	if _, err := os.Stat(binary); err != nil {
 		t.Skipf("SKIPPED: these binaries have no kube-controller-manager: %v", err)
 	}
-	cmd := exec.CommandContext(t.Context(), binary, "--kubeconfig="+kubeconfig, "--controllers=resourcequota-controller", "--leader-elect=false", "--secure-port=0")
+	cmd := exec.CommandContext(t.Context(), binary, "--kubeconfig="+kubeconfig, "--controllers=resourcequota-controller", "--leader-elect=false",
+		"--secure-port=0")
 	var said bytes.Buffer
 	cmd.Stdout, cmd.Stderr, cmd.SysProcAttr = &said, &said, &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	if err := cmd.Start(); err != nil {

@@ -33,7 +33,8 @@ func TestWhatAPageShowsIsCompared(t *testing.T) {
 }
 
 func TestStepsAreCommandsAndFiles(t *testing.T) {
-	body := "# P\n\n## One\n\n`a/b.yaml`:\n\n```yaml\nx: 1\n```\n\nThen `y.cue`, in CUE:\n\n```cue\ny: 2\n```\n\n```console\n$ cat a/b.yaml\nx: 1\n$ cd a\n```\n\n## Two\n"
+	body := "# P\n\n## One\n\n`a/b.yaml`:\n\n```yaml\nx: 1\n```\n\nThen `y.cue`, in CUE:\n\n```cue\ny: 2\n```\n\n```console\n$ cat a/b.yaml\nx: " +
+		"1\n$ cd a\n```\n\n## Two\n"
 	want := []page.Step{
 		{File: "a/b.yaml", Content: "x: 1\n"}, {File: "y.cue", Content: "y: 2\n"},
 		{Command: "cat a/b.yaml", Shown: "x: 1"}, {Command: "cd a"},

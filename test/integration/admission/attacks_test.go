@@ -175,7 +175,8 @@ func TestForgeriesCountForNothing(t *testing.T) {
 	}
 	t.Run("in the status", func(t *testing.T) {
 		forbidden(t, dora.Status().Update(t.Context(), app.DeepCopy()), "bpfapplications/status", "dora-of-")
-		forbidden(t, dora.Status().Patch(t.Context(), app.DeepCopy(), client.RawPatch("application/merge-patch+json", []byte(`{"status":{"digest":"x"}}`))), "dora-of-")
+		forbidden(t, dora.Status().Patch(t.Context(), app.DeepCopy(), client.RawPatch("application/merge-patch+json", []byte(`{"status":{"digest":"x"}}`))),
+			"dora-of-")
 	})
 	w.denied(app)
 

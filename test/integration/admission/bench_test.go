@@ -43,7 +43,9 @@ func BenchmarkWebhook(b *testing.B) {
 	for _, named := range []string{"digest", "tag", "digest/rules=20", "digest/rules=20/again", "digest/rules=20-of-the-namespace"} {
 		b.Run("by="+named, func(b *testing.B) {
 			w := newWorld(b)
-			spec := v1alpha1.BpfPolicySpec{Rego: "package skep.policy\n\n" + strings.Join(rules.Deny(), "\n"), Match: &v1alpha1.PolicyMatch{Namespaces: []string{w.namespace}}}
+			spec := v1alpha1.BpfPolicySpec{
+				Rego: "package skep.policy\n\n" + strings.Join(rules.Deny(), "\n"), Match: &v1alpha1.PolicyMatch{Namespaces: []string{w.namespace}},
+			}
 			switch named {
 			case "digest/rules=20", "digest/rules=20/again":
 				w.standing(b, &v1alpha1.ClusterBpfPolicy{ObjectMeta: metav1.ObjectMeta{Name: w.namespace}, Spec: v1alpha1.ClusterBpfPolicySpec{BpfPolicySpec: spec}})

@@ -67,7 +67,8 @@ func (r *repository) applied(definition, kustomization string) {
 	}
 	labels["kustomize.toolkit.fluxcd.io/name"], labels["kustomize.toolkit.fluxcd.io/namespace"] = kustomization, r.namespace
 	o.SetLabels(labels)
-	if err := admin.Apply(r.t.Context(), client.ApplyConfigurationFromUnstructured(o), client.FieldOwner("kustomize-controller"), client.ForceOwnership); err != nil {
+	if err := admin.Apply(r.t.Context(), client.ApplyConfigurationFromUnstructured(o), client.FieldOwner("kustomize-controller"),
+		client.ForceOwnership); err != nil {
 		r.t.Fatal(err)
 	}
 }
@@ -117,7 +118,8 @@ func (d difference) of(t *testing.T, name string) change {
 // diff compares the folder with the cluster, as a user.
 func (r *repository) diff(user string, flags ...string) (d difference) {
 	r.t.Helper()
-	cmd := exec.CommandContext(r.t.Context(), r.skep, append([]string{"diff", "--from-cluster", "-o", "json", "--kubeconfig", r.kubeconfig(user), r.dir}, flags...)...)
+	cmd := exec.CommandContext(r.t.Context(), r.skep,
+		append([]string{"diff", "--from-cluster", "-o", "json", "--kubeconfig", r.kubeconfig(user), r.dir}, flags...)...)
 	var out, said bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &said
 	err := cmd.Run()
@@ -159,11 +161,13 @@ func TestADiffIsWhatFluxWouldChange(t *testing.T) {
 	// A field that Flux applied and PATH has no more is taken away, by no other manager's name.
 	r.write(same, r.definition("tiered", image), r.definition("gone", image), r.definition("fresh", image))
 	d = r.diff("ci")
-	if c := d.of(t, "tiered"); c.Action != "changed" || c.Answer != "allowed" || !strings.Contains(c.Diff, "\n-    tier: front\n") || strings.Count(c.Diff, "\n-") != 1 ||
+	if c := d.of(t, "tiered"); c.Action != "changed" || c.Answer != "allowed" || !strings.Contains(c.Diff, "\n-    tier: front\n") ||
+		strings.Count(c.Diff, "\n-") != 1 ||
 		strings.Count(c.Diff, "\n+") != 1 {
 		t.Errorf("%+v", c)
 	}
-	if c := d.of(t, "fresh"); c.Action != "added" || c.Answer != "allowed" || !strings.Contains(c.Diff, "+    - hook: xdp") || strings.Contains(c.Diff, "requester") {
+	if c := d.of(t, "fresh"); c.Action != "added" || c.Answer != "allowed" || !strings.Contains(c.Diff, "+    - hook: xdp") ||
+		strings.Contains(c.Diff, "requester") {
 		t.Errorf("%+v", c)
 	}
 	if d.code != 1 || len(d.Changes) != 2 {
@@ -172,7 +176,8 @@ func TestADiffIsWhatFluxWouldChange(t *testing.T) {
 	if c := r.diff("ci", "--field-manager", "somebody"); len(c.Changes) != 1 || c.Unchanged != 3 {
 		t.Errorf("as another manager: %+v", c)
 	}
-	if err := admin.Get(t.Context(), client.ObjectKey{Namespace: r.namespace, Name: "fresh"}, &v1alpha1.BpfApplication{}); client.IgnoreNotFound(err) != nil || err == nil {
+	if err := admin.Get(t.Context(), client.ObjectKey{Namespace: r.namespace, Name: "fresh"}, &v1alpha1.BpfApplication{}); client.IgnoreNotFound(err) != nil ||
+		err == nil {
 		t.Errorf("a dry run stored the application: %v", err)
 	}
 }
@@ -189,7 +194,8 @@ func TestADiffSaysWhatTheClustersPoliciesAnswer(t *testing.T) {
 
 	r.write(r.definition("spared", image), r.definition("monday", image))
 	d := r.diff("ci")
-	if c := d.of(t, "monday"); c.Answer != "denied" || !strings.Contains(strings.Join(c.Reasons, "\n"), "mondays/deny at spec.programs: no counting on mondays (come back on tuesday)") ||
+	if c := d.of(t, "monday"); c.Answer != "denied" ||
+		!strings.Contains(strings.Join(c.Reasons, "\n"), "mondays/deny at spec.programs: no counting on mondays (come back on tuesday)") ||
 		!strings.Contains(c.Diff, "+  name: monday\n") {
 		t.Errorf("%+v", c)
 	}
@@ -218,7 +224,8 @@ func TestADiffSaysWhatTheClustersPoliciesAnswer(t *testing.T) {
 	r.applied(r.definition("spared", image), "apps")
 	r.write(strings.Replace(r.definition("spared", image), "count_packets", "count_pakets", 1))
 	d = r.diff("ci")
-	if c := d.of(t, "spared"); c.Action != "changed" || c.Answer != "denied" || strings.Count(c.Diff, "\n+") != 2 || !strings.Contains(c.Diff, "+    name: count_pakets") ||
+	if c := d.of(t, "spared"); c.Action != "changed" || c.Answer != "denied" || strings.Count(c.Diff, "\n+") != 2 ||
+		!strings.Contains(c.Diff, "+    name: count_pakets") ||
 		!strings.Contains(c.Reasons[0], "inspect/program at spec.programs[0].name") {
 		t.Errorf("%+v", c)
 	}
@@ -229,7 +236,8 @@ func TestADiffOfWhatKubectlApplied(t *testing.T) {
 	image := r.signed()
 	r.user("ci", "skep-application-editor")
 	file := filepath.Join(t.TempDir(), "app.yaml")
-	if err := os.WriteFile(file, []byte(r.definition("spared", image, "tier: front", "set: mine")+"---\n"+r.definition("other", image, "set: mine")), 0o600); err != nil {
+	if err := os.WriteFile(file, []byte(r.definition("spared", image, "tier: front", "set: mine")+"---\n"+r.definition("other", image, "set: mine")),
+		0o600); err != nil {
 		t.Fatal(err)
 	}
 	if out, err := exec.CommandContext(t.Context(), plane.Kubectl, "apply", "--kubeconfig", r.kubeconfig("ci"), "-f", file).CombinedOutput(); err != nil {
@@ -243,7 +251,8 @@ func TestADiffOfWhatKubectlApplied(t *testing.T) {
 		t.Errorf("by labels: %+v", d)
 	}
 	r.write(r.definition("spared", image, "set: mine"))
-	if c := r.diff("ci").of(t, "spared"); !strings.Contains(c.Diff, "\n-    tier: front\n") || strings.Contains(c.Diff, "last-applied") || strings.Count(c.Diff, "\n-") != 1 {
+	if c := r.diff("ci").of(t, "spared"); !strings.Contains(c.Diff, "\n-    tier: front\n") || strings.Contains(c.Diff, "last-applied") ||
+		strings.Count(c.Diff, "\n-") != 1 {
 		t.Errorf("%+v", c)
 	}
 }

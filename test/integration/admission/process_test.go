@@ -43,7 +43,9 @@ func (p *processes) start() *replica {
 		t.Fatal(err)
 	}
 	kubeconfig, kube := filepath.Join(t.TempDir(), "kubeconfig"), clientcmdapi.NewConfig()
-	kube.Clusters["c"] = &clientcmdapi.Cluster{Server: plane.Env.ControlPlane.APIServer.SecureServing.URL("https", "").String(), CertificateAuthorityData: config.CAData}
+	kube.Clusters["c"] = &clientcmdapi.Cluster{
+		Server: plane.Env.ControlPlane.APIServer.SecureServing.URL("https", "").String(), CertificateAuthorityData: config.CAData,
+	}
 	kube.AuthInfos["u"] = &clientcmdapi.AuthInfo{Token: config.BearerToken}
 	kube.Contexts["x"], kube.CurrentContext = &clientcmdapi.Context{Cluster: "c", AuthInfo: "u"}, "x"
 	if err := clientcmd.WriteToFile(*kube, kubeconfig); err != nil {

@@ -15,9 +15,10 @@ import (
 // may asks the API server.
 func may(t testing.TB, user, namespace, verb, group, resource, name string) bool {
 	t.Helper()
-	review := &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{User: user, ResourceAttributes: &authorizationv1.ResourceAttributes{
-		Namespace: namespace, Verb: verb, Group: group, Resource: resource, Name: name,
-	}}}
+	review := &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{User: user,
+		ResourceAttributes: &authorizationv1.ResourceAttributes{
+			Namespace: namespace, Verb: verb, Group: group, Resource: resource, Name: name,
+		}}}
 	if err := admin.Create(t.Context(), review); err != nil {
 		t.Fatal(err)
 	}

@@ -50,7 +50,8 @@ func (w *world) denies(app *v1alpha1.BpfApplication, words string) {
 	})
 }
 
-const noMonday = `deny contains {"msg": "no counting on mondays", "path": "spec.programs", "fix": "come back on tuesday"} if input.application.metadata.name != "spared"`
+const noMonday = `deny contains {"msg": "no counting on mondays", "path": "spec.programs", "fix": ` +
+	`"come back on tuesday"} if input.application.metadata.name != "spared"`
 
 func TestADenialNamesRuleReasonAndFix(t *testing.T) {
 	w := newWorld(t)
@@ -82,7 +83,9 @@ func TestANamespaceReachesNoPodOfANode(t *testing.T) {
 	app.Spec.Bytecode.Image, _ = w.Push("connect:v1", programs.Object("cgroup_connect4"), w.signer)
 	app.Spec.Programs = []v1alpha1.Program{{Name: "cgroup_connect4", Attach: []v1alpha1.Attachment{{Hook: "cgroup/connect4", Cgroup: "/"}}}}
 	err := alice.Create(t.Context(), app.DeepCopy())
-	if !apierrors.IsInvalid(err) || !strings.Contains(err.Error(), "reaches beyond a namespace without pods: give pods, such as {} for all Pods of the namespace, or use a ClusterBpfApplication") {
+	if !apierrors.IsInvalid(err) ||
+		!strings.Contains(err.Error(), "reaches beyond a namespace without pods: give pods, such as {} for all Pods of the namespace, "+
+			"or use a ClusterBpfApplication") {
 		t.Errorf("named in the definition: %v", err)
 	}
 	app.Spec.Programs[0].Attach[0].Hook = ""
@@ -93,7 +96,9 @@ func TestANamespaceReachesNoPodOfANode(t *testing.T) {
 func TestPoliciesThatWarn(t *testing.T) {
 	w := newWorld(t)
 	bob, said := w.user("bob", "skep-application-editor")
-	w.policy("soft", `deny contains {"msg": "late", "path": "spec", "fix": "be early"} if true`, func(s *v1alpha1.BpfPolicySpec) { s.Admission = v1alpha1.AdmissionWarn })
+	w.policy("soft", `deny contains {"msg": "late", "path": "spec", "fix": "be early"} if true`, func(s *v1alpha1.BpfPolicySpec) {
+		s.Admission = v1alpha1.AdmissionWarn
+	})
 	w.policy("talker", `warn contains sprintf("%d é\n\u001b[31m %s", [i, long]) if {
 	some i in numbers.range(1, 40)
 	long := concat(" ", [sprintf("%d", [n]) | some n in numbers.range(1, 400)])
@@ -141,9 +146,11 @@ func TestPoliciesAndSignersAreReadAtOnce(t *testing.T) {
 		object client.Object
 		says   []string
 	}{
-		"a misspelt field shows its line and column": {rego("deny contains \"x\" if input.aplication"), []string{"ClusterBpfPolicy typo", "typo.rego:3:22", "aplication"}},
-		"a half rule shows its line":                 {namespaced, []string{w.namespace + "/typo.rego:3:"}},
-		"a key that is none":                         {signer, []string{"BpfSigner garbled"}},
+		"a misspelt field shows its line and column": {rego("deny contains \"x\" if input.aplication"), []string{
+			"ClusterBpfPolicy typo", "typo.rego:3:22", "aplication",
+		}},
+		"a half rule shows its line": {namespaced, []string{w.namespace + "/typo.rego:3:"}},
+		"a key that is none":         {signer, []string{"BpfSigner garbled"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			forbidden(t, carol.Create(t.Context(), c.object), c.says...)
@@ -246,7 +253,8 @@ warn contains "it counts" if input.application.metadata.name == "recorded"`
 			return err
 		}
 		allowed := apimeta.FindStatusCondition(app.Status.Conditions, v1alpha1.ConditionAllowed)
-		if allowed == nil || allowed.Status != metav1.ConditionTrue || !strings.Contains(allowed.Message, "; in mode Audit, which denies nothing: "+rule+": no network here (") {
+		if allowed == nil || allowed.Status != metav1.ConditionTrue ||
+			!strings.Contains(allowed.Message, "; in mode Audit, which denies nothing: "+rule+": no network here (") {
 			return fmt.Errorf("its condition is %v", allowed)
 		}
 		return nil
@@ -279,7 +287,8 @@ func TestASlowRegistryStopsNobody(t *testing.T) {
 	if took := time.Since(began); took < budget/2 {
 		t.Errorf("took %s, with a budget of %s", took, budget)
 	}
-	if heard := said.all(); len(heard) != 1 || !strings.Contains(heard[0], "BpfApplication "+w.namespace+"/app is not verified yet, and nothing is loaded until it is") {
+	if heard := said.all(); len(heard) != 1 ||
+		!strings.Contains(heard[0], "BpfApplication "+w.namespace+"/app is not verified yet, and nothing is loaded until it is") {
 		t.Errorf("heard %q", heard)
 	}
 	var intents v1alpha1.BpfIntentList
@@ -304,7 +313,11 @@ func TestADefinitionIsDeniedWithoutItsRegistry(t *testing.T) {
 	hugo, said := w.user("hugo-of-"+w.namespace, "skep-application-editor")
 	w.signed()
 	w.Down.Store(true)
-	w.policy("listed", `deny contains {"rule": "registry", "msg": sprintf("%s is not listed", [input.image.registry]), "path": "spec.bytecode.image", "fix": "take a listed one"} if {
+	w.policy("listed",
+		`deny contains {
+	"rule": "registry", "path": "spec.bytecode.image",
+	"msg": sprintf("%s is not listed", [input.image.registry]), "fix": "take a listed one",
+} if {
 	input.image.registry != "127.0.0.1:1"
 }
 
@@ -447,7 +460,8 @@ func TestWhatIsDeniedAlreadyIsDeniedWithoutARegistry(t *testing.T) {
 	})
 	asked := len(said.all())
 	forbidden(t, change(before), "BpfApplication "+w.namespace+"/app", "first/deny", "places before 100 are for firewalls")
-	if heard := said.all()[asked:]; len(heard) != 1 || !strings.HasPrefix(heard[0], "evaluated by what is known of "+app.Status.Digest+", since its registry could not be asked: ") {
+	if heard := said.all()[asked:]; len(heard) != 1 ||
+		!strings.HasPrefix(heard[0], "evaluated by what is known of "+app.Status.Digest+", since its registry could not be asked: ") {
 		t.Errorf("heard %q", heard)
 	}
 	for name, f := range map[string]func(*v1alpha1.BpfApplication){

@@ -199,7 +199,9 @@ func TestABpfNodeHasABound(t *testing.T) {
 			n.OwnerReferences = append(n.OwnerReferences, metav1.OwnerReference{APIVersion: "v1", Kind: "Node", Name: "n", UID: types.UID(uid(i))})
 		},
 		"applications with nothing to say": func(n *v1alpha1.BpfNode, i int) {
-			n.Status.Applications = append(n.Status.Applications, v1alpha1.NodeApplication{Kind: v1alpha1.KindClusterBpfApplication, Name: "n", UID: uid(i), State: v1alpha1.NodeLoaded})
+			n.Status.Applications = append(n.Status.Applications, v1alpha1.NodeApplication{
+				Kind: v1alpha1.KindClusterBpfApplication, Name: "n", UID: uid(i), State: v1alpha1.NodeLoaded,
+			})
 		},
 		"applications with messages": func(n *v1alpha1.BpfNode, i int) {
 			n.Status.Applications = append(n.Status.Applications, v1alpha1.NodeApplication{Kind: v1alpha1.KindBpfApplication, Namespace: "namespace",
@@ -209,7 +211,9 @@ func TestABpfNodeHasABound(t *testing.T) {
 			n.Status.Loaded = append(n.Status.Loaded, v1alpha1.LoadedAs(uid(i), 1763719501000))
 		},
 		"foreign programs": func(n *v1alpha1.BpfNode, i int) {
-			n.Status.Unmanaged = append(n.Status.Unmanaged, v1alpha1.UnmanagedProgram{ID: int64(i), Type: strings.Repeat("é", 64), Name: strings.Repeat("é", 128), LoadedBy: strings.Repeat("é", 128)})
+			n.Status.Unmanaged = append(n.Status.Unmanaged, v1alpha1.UnmanagedProgram{
+				ID: int64(i), Type: strings.Repeat("é", 64), Name: strings.Repeat("é", 128), LoadedBy: strings.Repeat("é", 128),
+			})
 		},
 		"hooks": func(n *v1alpha1.BpfNode, i int) {
 			deny := v1alpha1.DeniedHooks{Reason: strings.Repeat("w", 200)}

@@ -80,7 +80,8 @@ func run(test string) {
 		fmt.Println("init:", err)
 	}
 	fmt.Println("SKEP-VM begin", name)
-	cmd := exec.CommandContext(context.Background(), test, "-test.v", "-test.short", "-test.timeout="+setting.Timeout.String(), "-test.run="+setting.Run, "-test.bench="+setting.Bench)
+	cmd := exec.CommandContext(context.Background(), test, "-test.v", "-test.short", "-test.timeout="+setting.Timeout.String(), "-test.run="+setting.Run,
+		"-test.bench="+setting.Bench)
 	cmd.Dir, cmd.Stdout, cmd.Stderr = "/"+setting.Dir, os.Stdout, os.Stdout
 	cmd.Env = append(os.Environ(), "PATH=/", "HOME=/tmp")
 	code := 0

@@ -119,7 +119,8 @@ func TestTooManyObjectsAreACaution(t *testing.T) {
 	if listed != maxListed || report.count(Removed) != maxListed {
 		t.Errorf("%d are listed, and %d removed", listed, report.count(Removed))
 	}
-	if len(cautions) != 1 || !strings.Contains(cautions[0], v1alpha1.KindClusterBpfApplication+" are shown for the first 20000 of each alone; choose fewer by --selector") {
+	if len(cautions) != 1 ||
+		!strings.Contains(cautions[0], v1alpha1.KindClusterBpfApplication+" are shown for the first 20000 of each alone; choose fewer by --selector") {
 		t.Errorf("the cautions are %q", cautions)
 	}
 }

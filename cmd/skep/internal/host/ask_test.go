@@ -101,7 +101,10 @@ func TestHostIsAskedInEveryFormat(t *testing.T) {
 		args       []string
 		has, lacks []string
 	}{
-		{[]string{"status"}, []string{"source  ./defs " + strings.Repeat("cd", 20), "sha256:abab", "release-of-the-team, security", "three.yaml:4"}, []string{"IMAGE"}},
+		{
+			[]string{"status"}, []string{"source  ./defs " + strings.Repeat("cd", 20), "sha256:abab", "release-of-the-team, security", "three.yaml:4"},
+			[]string{"IMAGE"},
+		},
 		{[]string{"status", "two"}, []string{"two "}, []string{"one ", "three"}},
 		{[]string{"status", "three"}, []string{"three.yaml:4"}, []string{"one "}},
 		{[]string{"status", "-o", "wide"}, []string{"IMAGE", "r.example.com/one:v1"}, nil},

@@ -78,7 +78,9 @@ func printChain(w io.Writer, c agent.ChainStatus) error {
 		if m.Runs != nil {
 			runs = strconv.FormatUint(*m.Runs, 10)
 		}
-		rows = append(rows, []string{strconv.Itoa(i + 1), strconv.Itoa(int(m.Priority)), m.Application, m.Program, display.List(m.ProceedOn), runs, describeVerdicts(m.Verdicts)})
+		rows = append(rows, []string{
+			strconv.Itoa(i + 1), strconv.Itoa(int(m.Priority)), m.Application, m.Program, display.List(m.ProceedOn), runs, describeVerdicts(m.Verdicts),
+		})
 	}
 	if err := display.Table(w, []string{"#", "PRIORITY", "APPLICATION", "PROGRAM", "PROCEED ON", "RUNS", "VERDICTS"}, rows); err != nil {
 		return err

@@ -72,7 +72,8 @@ func (l *client) do(ctx context.Context, method, path string, v any) error {
 	}
 	resp, err := c.Do(req)
 	if err != nil {
-		return fmt.Errorf("skep run does not answer; is it running with this --state, without --once, and are you root? %s (%s: %w)", l.cluster, socket, errors.Unwrap(err))
+		return fmt.Errorf("skep run does not answer; is it running with this --state, without --once, and are you root? %s (%s: %w)",
+			l.cluster, socket, errors.Unwrap(err))
 	}
 	defer func() { _ = resp.Body.Close() }()
 	if resp.StatusCode != http.StatusOK {

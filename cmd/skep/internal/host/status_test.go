@@ -73,7 +73,8 @@ func TestStatusSaysLoudlyWhatUnloadProtectionHolds(t *testing.T) {
 	if want := "        to unload: start skep run without --once, and run: skep confirm source:12\n"; !strings.Contains(ended.String(), want) {
 		t.Errorf("after --once it says %q, want %q in it", &ended, want)
 	}
-	if want := "unload protection the source was a, and is b\n        kept until it is confirmed: one, two\n        to unload: skep confirm source:12\n"; !strings.Contains(out.String(), want) {
+	if want := "unload protection the source was a, and is b\n        kept until it is confirmed: one, two\n        to unload: " +
+		"skep confirm source:12\n"; !strings.Contains(out.String(), want) {
 		t.Errorf("says %q, want %q in it", &out, want)
 	}
 }
@@ -81,7 +82,9 @@ func TestStatusSaysLoudlyWhatUnloadProtectionHolds(t *testing.T) {
 // TestStatusLabelsWhatIsWrongByWhatItIsAbout: signers and policies are no part of the source.
 func TestStatusLabelsWhatIsWrongByWhatItIsAbout(t *testing.T) {
 	var out bytes.Buffer
-	s := nodemode.Status{Source: nodemode.SourceStatus{Address: "a", Error: "it is away"}, Settings: nodemode.SettingsStatus{Error: "read signers: z.yaml is broken\nso is y.yaml"}}
+	s := nodemode.Status{Source: nodemode.SourceStatus{Address: "a", Error: "it is away"}, Settings: nodemode.SettingsStatus{
+		Error: "read signers: z.yaml is broken\nso is y.yaml",
+	}}
 	if err := PrintStatus(&out, "text", confirmHere, s); err != nil {
 		t.Fatal(err)
 	}
@@ -118,7 +121,9 @@ func TestExplainSaysOnceWhyAnAlternativeDoesNotRun(t *testing.T) {
 // TestExplainNamesWhatToRead: the folder of the maps, and the pin of an iterator.
 func TestExplainNamesWhatToRead(t *testing.T) {
 	a := notReady(func(a *nodemode.Application) {
-		a.Programs = []agent.ProgramStatus{{Name: "tasks", ID: 7, Tag: "aa", Links: []agent.LinkStatus{{Hook: "iter", Target: "-", State: agent.Attached, Pin: "/sys/fs/bpf/skep/u/+links/l"}}}}
+		a.Programs = []agent.ProgramStatus{{
+			Name: "tasks", ID: 7, Tag: "aa", Links: []agent.LinkStatus{{Hook: "iter", Target: "-", State: agent.Attached, Pin: "/sys/fs/bpf/skep/u/+links/l"}},
+		}}
 		a.Agent = &agent.ApplicationStatus{Pins: "/sys/fs/bpf/skep/u/r"}
 	})
 	var out bytes.Buffer

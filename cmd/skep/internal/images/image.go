@@ -27,7 +27,8 @@ import (
 // NewImage returns skep image.
 func NewImage() *cobra.Command {
 	cmd := &cobra.Command{Use: "image", Short: "Pack, move and look into bytecode images"}
-	cmd.AddCommand(newImageBuild(), newImageCopy("push", "Copy an image to a registry"), newImageCopy("pull", "Copy an image to an OCI layout on disk"), newImageInspect())
+	cmd.AddCommand(newImageBuild(), newImageCopy("push", "Copy an image to a registry"), newImageCopy("pull", "Copy an image to an OCI layout on disk"),
+		newImageInspect())
 	return cmd
 }
 
@@ -96,7 +97,8 @@ func pack(files []string, artifact bool) (*image.Built, error) {
 			return nil, err
 		}
 		if len(facts.Programs) == 0 {
-			return nil, fmt.Errorf("pack %s: the object has no programs, so nothing could be run from the image; put functions into sections, such as SEC(\"xdp\")", file)
+			return nil, fmt.Errorf("pack %s: the object has no programs, so nothing could be run from the image; put functions into sections, such as SEC(\"xdp\")",
+				file)
 		}
 		if _, twice := objects[platform]; twice {
 			return nil, fmt.Errorf("pack %s: platform %q has an object already; write -f PLATFORM=FILE for each", file, platform)
@@ -237,8 +239,24 @@ func printInspection(w io.Writer, got inspection) error {
 	for _, why := range f.MinKernelReasons {
 		fmt.Fprintf(w, "            %s: %s %s\n", why.Kernel, why.Feature, why.Program)
 	}
-	rows := make([][]string, 0, len(f.Programs))
-	for _, p := range f.Programs {
+	if err := printPrograms(w, f.Programs); err != nil {
+		return err
+	}
+	if err := printMaps(w, f.Maps); err != nil {
+		return err
+	}
+	if err := printVariables(w, f.Variables); err != nil {
+		return err
+	}
+	for _, m := range got.Mismatches {
+		fmt.Fprintln(w, display.Paint(w, display.Red, "label claims otherwise: ")+m.Message)
+	}
+	return nil
+}
+
+func printPrograms(w io.Writer, programs []bytecode.Program) error {
+	rows := make([][]string, 0, len(programs))
+	for _, p := range programs {
 		calls := slices.Concat(p.Helpers, p.Kfuncs)
 		called := display.List(calls)
 		if display.Terminal(w) {
@@ -250,7 +268,7 @@ func printInspection(w io.Writer, got inspection) error {
 	if err := display.Table(w, []string{"PROGRAM", "SECTION", "SUBJECT", "INSNS", "HELPERS AND KFUNCS"}, rows); err != nil {
 		return err
 	}
-	for _, p := range f.Programs {
+	for _, p := range programs {
 		if p.ReadsKernelMemory {
 			fmt.Fprintf(w, "%s reads kernel memory: %s\n", p.Name, display.List(p.ReadsKernelMemoryBy))
 		}
@@ -258,30 +276,33 @@ func printInspection(w io.Writer, got inspection) error {
 			fmt.Fprintf(w, "%s reads registers of the task alone in a namespace, by its %s\n", p.Name, p.ReadsRegistersBy[0])
 		}
 	}
-	if len(f.Maps) > 0 {
-		rows = nil
-		for _, m := range f.Maps {
-			rows = append(rows, []string{m.Name, m.Type, sized(m.KeySize, m.KeyType), sized(m.ValueSize, m.ValueType), fmt.Sprint(m.MaxEntries), size(m.MemoryBytes)})
-		}
-		fmt.Fprintln(w)
-		if err := display.Table(w, []string{"MAP", "TYPE", "KEY", "VALUE", "ENTRIES", "MEMORY"}, rows); err != nil {
-			return err
-		}
-	}
-	if len(f.Variables) > 0 {
-		rows = nil
-		for _, v := range f.Variables {
-			rows = append(rows, []string{v.Name, cmp.Or(v.Type, "?"), v.Section})
-		}
-		fmt.Fprintln(w)
-		if err := display.Table(w, []string{"VARIABLE", "TYPE", "SECTION"}, rows); err != nil {
-			return err
-		}
-	}
-	for _, m := range got.Mismatches {
-		fmt.Fprintln(w, display.Paint(w, display.Red, "label claims otherwise: ")+m.Message)
-	}
 	return nil
+}
+
+func printMaps(w io.Writer, maps []bytecode.Map) error {
+	if len(maps) == 0 {
+		return nil
+	}
+	rows := make([][]string, 0, len(maps))
+	for _, m := range maps {
+		rows = append(rows, []string{
+			m.Name, m.Type, sized(m.KeySize, m.KeyType), sized(m.ValueSize, m.ValueType), fmt.Sprint(m.MaxEntries), size(m.MemoryBytes),
+		})
+	}
+	fmt.Fprintln(w)
+	return display.Table(w, []string{"MAP", "TYPE", "KEY", "VALUE", "ENTRIES", "MEMORY"}, rows)
+}
+
+func printVariables(w io.Writer, variables []bytecode.Variable) error {
+	if len(variables) == 0 {
+		return nil
+	}
+	rows := make([][]string, 0, len(variables))
+	for _, v := range variables {
+		rows = append(rows, []string{v.Name, cmp.Or(v.Type, "?"), v.Section})
+	}
+	fmt.Fprintln(w)
+	return display.Table(w, []string{"VARIABLE", "TYPE", "SECTION"}, rows)
 }
 
 // sized is a number of bytes, and the type that they are where the object says it.

@@ -69,7 +69,8 @@ func newKeyGenerate() *cobra.Command {
 				fmt.Fprintln(cmd.OutOrStdout(), f.name)
 			}
 			if os.Getenv(passwordVariable) == "" {
-				fmt.Fprintf(cmd.ErrOrStderr(), "%s.key has no password; to have one, remove the files of this key, set $%s and generate it again\n", prefix, passwordVariable)
+				fmt.Fprintf(cmd.ErrOrStderr(), "%s.key has no password; to have one, remove the files of this key, set $%s and generate it again\n",
+					prefix, passwordVariable)
 			}
 			return nil
 		},
@@ -274,7 +275,8 @@ func printEvidence(cmd *cobra.Command, e signing.Evidence) {
 		fmt.Fprintf(w, "ATTESTED %s says %s (%s)\n", a.Signer, text.Printable(a.PredicateType), madeBy(a.Kind, a.Subject, a.Claims, a.Time))
 	}
 	if names := e.Attesters(); len(e.Signatures) == 0 && len(names) > 0 {
-		fmt.Fprintf(w, "%s\n", display.Paint(w, display.Faint, "attestations alone do not count: set countAttestations on BpfSigner "+strings.Join(names, ", ")+" to have them count"))
+		fmt.Fprintf(w, "%s\n",
+			display.Paint(w, display.Faint, "attestations alone do not count: set countAttestations on BpfSigner "+strings.Join(names, ", ")+" to have them count"))
 	}
 	for _, r := range e.Rejected {
 		fmt.Fprintf(w, "%s %s %s\n", display.Paint(w, display.Faint, "did not count:"), cmp.Or(r.Signer, "-"), text.Printable(r.Reason))

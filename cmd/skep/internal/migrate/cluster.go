@@ -42,17 +42,11 @@ func (c *command) cluster(cmd *cobra.Command) ([]source, error) {
 	left := total{objects: convert.MaxObjects, bytes: maxBytes}
 	for _, group := range convert.Groups() {
 		version := schema.GroupVersion{Group: group, Version: "v1alpha1"}
-		list, err := known.ServerResourcesForGroupVersion(version.String())
-		if apierrors.IsNotFound(err) {
-			continue
-		}
+		resources, err := converted(known, version, namespace != "")
 		if err != nil {
-			return nil, fmt.Errorf("list kinds of %s: %w", version, err)
+			return nil, err
 		}
-		for _, r := range list.APIResources {
-			if !slices.Contains(convert.Kinds(), r.Kind) || !slices.Contains(r.Verbs, "list") || !r.Namespaced && namespace != "" {
-				continue
-			}
+		for _, r := range resources {
 			api := dynamic.ResourceInterface(client.Resource(version.WithResource(r.Name)))
 			if r.Namespaced {
 				api = client.Resource(version.WithResource(r.Name)).Namespace(namespace)
@@ -65,6 +59,20 @@ func (c *command) cluster(cmd *cobra.Command) ([]source, error) {
 		}
 	}
 	return all, nil
+}
+
+// converted returns the resources of the kinds that are converted, of a version that the cluster may lack.
+func converted(known discovery.DiscoveryInterface, version schema.GroupVersion, namespaced bool) ([]metav1.APIResource, error) {
+	list, err := known.ServerResourcesForGroupVersion(version.String())
+	if apierrors.IsNotFound(err) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("list kinds of %s: %w", version, err)
+	}
+	return slices.DeleteFunc(list.APIResources, func(r metav1.APIResource) bool {
+		return !slices.Contains(convert.Kinds(), r.Kind) || !slices.Contains(r.Verbs, "list") || !r.Namespaced && namespaced
+	}), nil
 }
 
 // every lists every object of a kind, and takes each of what is left of the bounds.

@@ -51,9 +51,10 @@ func define(t *testing.T, c client.Client, group, kind string, scope apiextensio
 		ObjectMeta: metav1.ObjectMeta{Name: plural + "." + group, Annotations: map[string]string{"api-approved.kubernetes.io": "unapproved, for a test"}},
 		Spec: apiextensionsv1.CustomResourceDefinitionSpec{
 			Group: group, Scope: scope, Names: apiextensionsv1.CustomResourceDefinitionNames{Plural: plural, Kind: kind, ListKind: kind + "List"},
-			Versions: []apiextensionsv1.CustomResourceDefinitionVersion{{Name: "v1alpha1", Served: true, Storage: true, Schema: &apiextensionsv1.CustomResourceValidation{
-				OpenAPIV3Schema: &apiextensionsv1.JSONSchemaProps{Type: "object", XPreserveUnknownFields: &any},
-			}}},
+			Versions: []apiextensionsv1.CustomResourceDefinitionVersion{{Name: "v1alpha1", Served: true, Storage: true,
+				Schema: &apiextensionsv1.CustomResourceValidation{
+					OpenAPIV3Schema: &apiextensionsv1.JSONSchemaProps{Type: "object", XPreserveUnknownFields: &any},
+				}}},
 		},
 	}
 	if err := c.Create(t.Context(), crd); err != nil {
@@ -107,7 +108,8 @@ func TestObjectsOfACluster(t *testing.T) {
 			t.Errorf("no %q in:\n%s", want, out)
 		}
 	}
-	if want := "applications: 3; objects left out: 0; notes: 3; TODO: 1\n"; !strings.HasSuffix(summary, want) || !strings.Contains(summary, "bpfapplications.bpfman.io/kube-system/theirs:1: note ") {
+	if want := "applications: 3; objects left out: 0; notes: 3; TODO: 1\n"; !strings.HasSuffix(summary, want) ||
+		!strings.Contains(summary, "bpfapplications.bpfman.io/kube-system/theirs:1: note ") {
 		t.Errorf("summary %s, want %s", summary, want)
 	}
 

@@ -84,8 +84,9 @@ func New() *cobra.Command {
 	c.kube.Register(cmd)
 	cmd.Flags().Lookup("namespace").Usage = "namespace to read with --from-cluster (default all)"
 	c.registries.RegisterInsecure(cmd)
-	cmd.Flags().StringSliceVar(&c.allowed, "allowed-registry", []string{transport.AnyPublic}, "registry that --read-images may ask: host[:port][/prefix], *.example.com, or * "+
-		"for every one at a public address; one that is listed by name may be at any address")
+	cmd.Flags().StringSliceVar(&c.allowed, "allowed-registry", []string{transport.AnyPublic},
+		"registry that --read-images may ask: host[:port][/prefix], *.example.com, or * "+
+			"for every one at a public address; one that is listed by name may be at any address")
 	return cmd
 }
 
@@ -200,31 +201,36 @@ func files(stdin io.Reader, paths []string) iter.Seq2[source, error] {
 func named(stdin io.Reader, paths []string) iter.Seq2[source, error] {
 	return func(yield func(source, error) bool) {
 		for _, path := range paths {
-			if path == stdinPath {
-				data, err := bounded(stdin)
-				if err != nil {
-					err = fmt.Errorf("read standard input: %w", err)
-				}
-				if !yield(source{name: "stdin", data: data}, err) {
-					return
-				}
-				continue
-			}
-			all, err := filesOf(path)
-			if err != nil && !yield(source{}, err) {
+			if !yieldPath(stdin, path, yield) {
 				return
-			}
-			for _, file := range all {
-				data, err := readFile(file)
-				if err != nil {
-					err = fmt.Errorf("read manifests: %w", err)
-				}
-				if !yield(source{name: file, data: data, file: true}, err) {
-					return
-				}
 			}
 		}
 	}
+}
+
+// yieldPath yields what one path names, and reports whether more is asked for.
+func yieldPath(stdin io.Reader, path string, yield func(source, error) bool) bool {
+	if path == stdinPath {
+		data, err := bounded(stdin)
+		if err != nil {
+			err = fmt.Errorf("read standard input: %w", err)
+		}
+		return yield(source{name: "stdin", data: data}, err)
+	}
+	all, err := filesOf(path)
+	if err != nil {
+		return yield(source{}, err)
+	}
+	for _, file := range all {
+		data, err := readFile(file)
+		if err != nil {
+			err = fmt.Errorf("read manifests: %w", err)
+		}
+		if !yield(source{name: file, data: data, file: true}, err) {
+			return false
+		}
+	}
+	return true
 }
 
 // errTotal is that the inputs of one run are over a bound together.

@@ -20,7 +20,8 @@ func manifests(t *testing.T, images ...string) string {
 	t.Helper()
 	var all strings.Builder
 	for i, image := range images {
-		fmt.Fprintf(&all, "---\n{apiVersion: bpfman.io/v1alpha1, kind: TracepointProgram, metadata: {name: app-%d}, spec: {bpffunctionname: enter, name: syscalls/sys_enter_openat, "+
+		fmt.Fprintf(&all, "---\n{apiVersion: bpfman.io/v1alpha1, kind: TracepointProgram, metadata: {name: app-%d}, spec: {bpffunctionname: enter, name: "+
+			"syscalls/sys_enter_openat, "+
 			"bytecode: {image: {url: %q}}, globaldata: {sampling: [7, 0, 0, 0]}}}\n", i, image)
 	}
 	file := filepath.Join(t.TempDir(), "in.yaml")

@@ -144,7 +144,8 @@ func (r *rolled) state() (line string, over bool, err error) {
 		// It was undone, or is held back, and has no steps.
 		return "", true, fmt.Errorf("%s: %s; %s", r.named, text.Printable(r.Status.Rollout.Message), text.Printable(ready.Message))
 	case ready.Status == metav1.ConditionTrue && r.Status.Rollout != nil:
-		return "", true, fmt.Errorf("%s: the rollout waits at step %d of %d: %s", r.named, r.Status.Rollout.Step, r.Status.Rollout.Steps, text.Printable(ready.Message))
+		return "", true, fmt.Errorf("%s: the rollout waits at step %d of %d: %s", r.named, r.Status.Rollout.Step, r.Status.Rollout.Steps,
+			text.Printable(ready.Message))
 	case ready.Status == metav1.ConditionTrue:
 		return ready.Message, true, nil
 	case apimeta.IsStatusConditionTrue(r.Status.Conditions, v1alpha1.ConditionStalled):

@@ -87,7 +87,9 @@ func (f *fleet) annotation(name string) string {
 func TestRolloutsAreFollowedAndSteered(t *testing.T) {
 	f := newFleet(t)
 	stalled := func(s *v1alpha1.BpfApplicationStatus) {
-		s.Conditions = append(s.Conditions, metav1.Condition{Type: v1alpha1.ConditionStalled, Status: metav1.ConditionTrue, Reason: "R", LastTransitionTime: metav1.Now()})
+		s.Conditions = append(s.Conditions, metav1.Condition{
+			Type: v1alpha1.ConditionStalled, Status: metav1.ConditionTrue, Reason: "R", LastTransitionTime: metav1.Now(),
+		})
 	}
 	f.says(metav1.ConditionTrue, "loaded on 3 of 3 nodes", func(s *v1alpha1.BpfApplicationStatus) { s.Serial = 7 })
 	out, err := f.skep(t.Context(), "rollout", "status", "bpfapp/app")
@@ -107,7 +109,8 @@ func TestRolloutsAreFollowedAndSteered(t *testing.T) {
 		s.Serial, s.PreviousDigest = 8, digest
 		s.Rollout = &v1alpha1.RolloutStatus{State: v1alpha1.RolloutStopped, Step: 1, Steps: 2}
 	})
-	if _, err := f.skep(t.Context(), "rollout", "status", "bpfapplications.skep.dev/app", "-n", "default"); err == nil || !strings.Contains(err.Error(), "app: stopped at step 1 of 2: node-1: R1 is scalar") {
+	if _, err := f.skep(t.Context(), "rollout", "status", "bpfapplications.skep.dev/app", "-n", "default"); err == nil ||
+		!strings.Contains(err.Error(), "app: stopped at step 1 of 2: node-1: R1 is scalar") {
 		t.Errorf("status of what is stopped: %v", err)
 	}
 	if _, err := f.skep(t.Context(), "rollout", "resume", "bpfapp/app"); err != nil || f.annotation(v1alpha1.AnnotationResume) != "8" {
@@ -131,8 +134,10 @@ func TestRolloutsAreFollowedAndSteered(t *testing.T) {
 
 	t.Log("of what is suspended it says what waits for that")
 	for want, rollout := range map[string]v1alpha1.RolloutStatus{
-		"app: the rollout waits at step 1 of 2: it is suspended":             {State: v1alpha1.RolloutPaused, Step: 1, Steps: 2},
-		"app: the version before comes back once it is not; it is suspended": {State: v1alpha1.RolloutStopped, Message: "the version before comes back once it is not"},
+		"app: the rollout waits at step 1 of 2: it is suspended": {State: v1alpha1.RolloutPaused, Step: 1, Steps: 2},
+		"app: the version before comes back once it is not; it is suspended": {
+			State: v1alpha1.RolloutStopped, Message: "the version before comes back once it is not",
+		},
 	} {
 		f.says(metav1.ConditionTrue, "it is suspended", func(s *v1alpha1.BpfApplicationStatus) { s.Rollout = &rollout })
 		if _, err := f.skep(t.Context(), "rollout", "status", "bpfapp/app"); err == nil || !strings.HasSuffix(err.Error(), want) {
@@ -142,7 +147,8 @@ func TestRolloutsAreFollowedAndSteered(t *testing.T) {
 
 	t.Log("it is waited for")
 	f.says(metav1.ConditionFalse, "step 1 of 2", func(*v1alpha1.BpfApplicationStatus) {})
-	if _, err := f.skep(t.Context(), "rollout", "status", "bpfapp/app", "--timeout=10ms"); err == nil || !strings.Contains(err.Error(), "it is not over: step 1 of 2") {
+	if _, err := f.skep(t.Context(), "rollout", "status", "bpfapp/app", "--timeout=10ms"); err == nil ||
+		!strings.Contains(err.Error(), "it is not over: step 1 of 2") {
 		t.Errorf("status that times out: %v", err)
 	}
 	done := make(chan string, 1)
