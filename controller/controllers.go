@@ -251,9 +251,8 @@ func join(ctx context.Context, o Options, engine *policies.Engine) (ctrl.Manager
 	if err != nil {
 		return nil, err
 	}
-	keeper := policy.NewKeeper(policy.Options{
-		Reader: mgr.GetClient(), Direct: direct, Namespace: o.Namespace, Keys: ring.Keys, Evaluator: evaluator, Engine: engine,
-	})
+	keeper := policy.NewKeeper(policy.Options{Reader: mgr.GetClient(), Direct: direct, Namespace: o.Namespace, Keys: ring.Keys,
+		Evaluator: evaluator, Engine: engine})
 	secrets := &pull.Secrets{Live: mgr.GetAPIReader(), Cached: mgr.GetClient(), Namespace: o.Namespace, Shared: shared}
 	told := brief{mgr.GetEventRecorder(leaseName)}
 	elector, err := newElector(mgr, o, told)
@@ -271,9 +270,8 @@ func join(ctx context.Context, o Options, engine *policies.Engine) (ctrl.Manager
 	if err != nil {
 		return nil, err
 	}
-	settings := &policy.Reconciler{
-		Client: mgr.GetClient(), Keeper: keeper, Weigher: applications, Changed: again, Events: told, Leader: elector, NamespacedEvery: o.NamespacedPoliciesEvery,
-	}
+	settings := &policy.Reconciler{Client: mgr.GetClient(), Keeper: keeper, Weigher: applications, Changed: again, Events: told,
+		Leader: elector, NamespacedEvery: o.NamespacedPoliciesEvery}
 	if err := settings.Register(mgr); err != nil {
 		return nil, fmt.Errorf("register policies: %w", err)
 	}

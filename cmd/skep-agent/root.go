@@ -76,12 +76,18 @@ func newRoot(out, err io.Writer) *cobra.Command {
 	}
 	cmd.SetOut(out)
 	cmd.SetErr(err)
+	addFlags(cmd, &o, &f, &maps)
+	return cmd
+}
+
+// addFlags adds the flags, which fill in the options.
+func addFlags(cmd *cobra.Command, o *kube.Options, f *flags, maps *resource.QuantityValue) {
 	s := cmd.Flags()
 	s.StringVar(&o.NodeName, "node-name", os.Getenv("NODE_NAME"), "name of this machine's Node; also by the environment variable NODE_NAME")
 	s.StringVar(&o.Node.BPFFS, "bpffs", "/sys/fs/bpf/skep", "folder for pins on a BPF file system")
 	s.StringVar(&o.Node.StateDir, "state", "/var/lib/skep", "folder for sealed intents and bytecode")
 	s.StringVar(&o.Node.CgroupRoot, "cgroup-root", "", "mount of cgroup2 (default: where it is mounted)")
-	s.Var(&maps, "map-memory", "memory that the maps of all applications may take together, such as 3Gi; 0 sets no bound (default: "+
+	s.Var(maps, "map-memory", "memory that the maps of all applications may take together, such as 3Gi; 0 sets no bound (default: "+
 		"what --memory-limit leaves beside 1Gi for the agent, or half of a small one)")
 	s.Int64Var(&f.memory, "memory-limit", 0, "bytes after which the process is ended, maps included; 0 knows of none")
 	s.IntVar(&o.Node.NamespaceShare, "namespace-share", agent.DefaultNamespaceShare,
@@ -108,7 +114,6 @@ func newRoot(out, err io.Writer) *cobra.Command {
 	s.StringVar(&f.mount, "mount-bpffs", "", "folder to mount a BPF file system on where there is none, and end")
 	s.StringVar(&f.logFormat, "log-format", "text", "format: text, json")
 	s.BoolVarP(&f.verbose, "verbose", "v", false, "log more")
-	return cmd
 }
 
 // hold is the command without its flags.

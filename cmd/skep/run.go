@@ -88,15 +88,21 @@ func newRun() *cobra.Command {
 	flags.BoolVar(&f.once, "once", false, "pass once and stop")
 	flags.BoolVar(&o.DryRun, "dry-run", false, "evaluate, load nothing, print the status and stop")
 	flags.StringVar(&f.listen, "listen", "", "address for /metrics and /healthz, such as 127.0.0.1:9091 (default: none)")
+	gitFlags(cmd, &o)
+	flags.BoolVarP(&f.verbose, "verbose", "v", false, "log more")
+	_ = cmd.MarkFlagRequired("source")
+	display.OutputFlag(cmd, &f.output, "text", "json")
+	return cmd
+}
+
+// gitFlags are the flags of how to reach a git repository.
+func gitFlags(cmd *cobra.Command, o *nodemode.Options) {
+	flags := cmd.Flags()
 	flags.StringVar(&o.Auth.Username, "git-username", "", "user name for https")
 	flags.StringVar(&o.Auth.PasswordFile, "git-password-file", "", "file with the password or token for https")
 	flags.StringVar(&o.Auth.IdentityFile, "git-identity", "", "ssh private key (default: the ssh agent)")
 	flags.StringVar(&o.Auth.KnownHostsFile, "git-known-hosts", "", "ssh known hosts (default: the user's)")
 	flags.StringVar(&o.Auth.CAFile, "git-ca", "", "PEM bundle the git server's certificate may be signed by")
-	flags.BoolVarP(&f.verbose, "verbose", "v", false, "log more")
-	_ = cmd.MarkFlagRequired("source")
-	display.OutputFlag(cmd, &f.output, "text", "json")
-	return cmd
 }
 
 // logStart says in one line what is about to run, before anything can fail.

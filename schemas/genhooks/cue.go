@@ -37,7 +37,8 @@ func writeCUE(w io.Writer, rows []hook.Hook, verdicts []hook.Verdict, events []h
 	disjunction(&b, "#Event", counted)
 	b.WriteString("// #Hooks is the table of hooks: the shape of the target, whether programs run\n" +
 		"// by priority, whether they chain by proceedOn, whether a tracepoint is named\n" +
-		"// with its category, whether functions of the kernel are named, where in a binary it\n// attaches, whether it is a place of netfilter, and the first kernel with the hook.\n#Hooks: {\n")
+		"// with its category, whether functions of the kernel are named, where in a binary it\n// attaches, whether it is a place of netfilter, " +
+		"and the first kernel with the hook.\n#Hooks: {\n")
 	for _, h := range rows {
 		var own string
 		switch {

@@ -463,7 +463,8 @@ func misfit(namespaced bool) string {
 		case f.need == required:
 			fmt.Fprintf(&message, "!%s && self.hook in %s ? self.hook + ' needs %s; give it' : ", has, list(needers), f.field)
 		default:
-			fmt.Fprintf(&message, "!%s && !has(self.pods) && self.hook in %s ? self.hook + ' needs %s, or pods where it takes them; give one' : ", has, list(needers), f.field)
+			fmt.Fprintf(&message, "!%s && !has(self.pods) && self.hook in %s ? self.hook + ' needs %s, or pods where it takes them; give one' : ",
+				has, list(needers), f.field)
 		}
 	}
 	fmt.Fprintf(&message, "has(self.pods) && (%s) ? self.hook + ' takes pods or a place of the node; remove one' : ", strings.Join(beside, " || "))
