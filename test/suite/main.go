@@ -17,6 +17,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/skep-dev/skep/test/harness/leaks"
 )
 
 // options are the variables of make test.
@@ -38,6 +40,7 @@ type options struct {
 }
 
 func main() {
+	leaks.MaybeProbe()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, unix.SIGTERM)
 	defer stop()
 	o, err := parse(os.Args[1:])

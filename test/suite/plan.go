@@ -11,6 +11,7 @@ import (
 
 	"github.com/skep-dev/skep/test/harness/containerd"
 	"github.com/skep-dev/skep/test/harness/flux"
+	"github.com/skep-dev/skep/test/harness/leaks"
 	"github.com/skep-dev/skep/test/suite/lists"
 )
 
@@ -20,14 +21,20 @@ const module = "github.com/skep-dev/skep/"
 // machine is what a plan depends on.
 type machine struct {
 	root, compiler, kernels, cluster, containerd, flux bool
+	// hangs is whether its kernel loads no programs any more.
+	hangs bool
 }
+
+// loads reports whether tests can load programs.
+func (m machine) loads() bool { return m.root && !m.hangs }
 
 // look finds out what this machine has.
 func look() machine {
 	_, noContainerd := containerd.Folder()
 	_, noFlux := flux.Folder()
+	root := os.Geteuid() == 0
 	return machine{
-		root: os.Geteuid() == 0, compiler: has("gcc") || has("cc"), kernels: has("qemu-system-x86_64", "xz", "apt-cache", "dpkg"),
+		root: root, hangs: root && leaks.Hangs(), compiler: has("gcc") || has("cc"), kernels: has("qemu-system-x86_64", "xz", "apt-cache", "dpkg"),
 		cluster:    has("/usr/bin/containerd", "/usr/sbin/runc", "/usr/sbin/nft", "/usr/lib/cni/bridge", "/usr/sbin/ip", "/etc/ssl/certs/ca-certificates.crt"),
 		containerd: noContainerd == nil, flux: noFlux == nil,
 	}
@@ -76,13 +83,14 @@ func newPlan(o options, m machine, packages []string) plan {
 		variable, lack string
 	}{
 		{!m.root, false, "", "NOT ROOT: tests that load programs into the kernel are SKIPPED, and whole clusters. Run them with: sudo make test"},
+		{m.hangs, false, "", "THE KERNEL HANGS: it loads no program any more. Tests that load programs are SKIPPED, and whole clusters. See dmesg, and restart the machine"},
 		{o.kernels != "" && has("test/kernel"), m.kernels, "SKEP_VM_KERNELS=" + o.kernels,
 			"NO VIRTUAL MACHINES: the kernels of Debian are LEFT OUT. They need: apt-get install qemu-system-x86 xz-utils"},
-		{m.root && o.e2e == "auto" && has("test/e2e"), m.cluster, "SKEP_E2E=1",
+		{m.loads() && o.e2e == "auto" && has("test/e2e"), m.cluster, "SKEP_E2E=1",
 			"NO CLUSTER: test/e2e is LEFT OUT. It needs: apt-get install containerd runc containernetworking-plugins nftables iproute2 ca-certificates"},
-		{m.root && o.e2e == "auto" && has("test/e2e") && m.cluster, m.containerd, "",
+		{m.loads() && o.e2e == "auto" && has("test/e2e") && m.cluster, m.containerd, "",
 			"NO CONTAINERD 2: pods run on the containerd of Debian, and NRI is NOT TESTED. Build it with: make containerd"},
-		{m.root && o.gitops == "auto" && has("test/integration"), m.flux, "SKEP_GITOPS=1", "NO FLUX: the tests with its controllers are SKIPPED. Build them with: make flux"},
+		{m.loads() && o.gitops == "auto" && has("test/integration"), m.flux, "SKEP_GITOPS=1", "NO FLUX: the tests with its controllers are SKIPPED. Build them with: make flux"},
 		{o.race != "none", m.compiler, "", "NO RACE DETECTOR: it needs a C compiler: apt-get install gcc libc6-dev"},
 	} {
 		switch {

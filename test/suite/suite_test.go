@@ -78,8 +78,10 @@ func TestPlan(t *testing.T) {
 	}{
 		"a machine with all there is": {auto, whole, []string{"SKEP_E2E=1", "SKEP_GITOPS=1"}, 2, nil, nil},
 		"no root":                     {auto, machine{compiler: true, cluster: true}, nil, 2, nil, []string{"NOT ROOT"}},
-		"root and nothing else":       {auto, machine{root: true}, nil, 2, nil, []string{"NO CLUSTER", "NO FLUX"}},
-		"no containerd 2":             {auto, machine{root: true, cluster: true, flux: true}, []string{"SKEP_E2E=1", "SKEP_GITOPS=1"}, 2, nil, []string{"NO CONTAINERD 2"}},
+		"a kernel that hangs": {auto, machine{root: true, compiler: true, cluster: true, containerd: true, flux: true, hangs: true}, nil, 2, nil,
+			[]string{"THE KERNEL HANGS"}},
+		"root and nothing else": {auto, machine{root: true}, nil, 2, nil, []string{"NO CLUSTER", "NO FLUX"}},
+		"no containerd 2":       {auto, machine{root: true, cluster: true, flux: true}, []string{"SKEP_E2E=1", "SKEP_GITOPS=1"}, 2, nil, []string{"NO CONTAINERD 2"}},
 		"CI": {options{race: "ours", kernels: "6.12", e2e: "auto", gitops: "auto"}, whole, []string{"SKEP_VM_KERNELS=6.12", "SKEP_E2E=1", "SKEP_GITOPS=1"}, 3,
 			[]string{"agent", "controller/policy"}, nil},
 		"kernels without qemu": {options{race: "none", kernels: "own,6.12", e2e: "no", gitops: "no"}, machine{root: true, compiler: true}, []string{"SKEP_VM_KERNELS=own"}, 2, nil,
