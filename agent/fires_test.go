@@ -137,6 +137,7 @@ func sendFrame(ifindex int) error {
 }
 
 func TestAFlowDissectorFires(t *testing.T) {
+	need.Kernel(t)
 	path := namespace(t)
 	within(t, path, events.LoopbackUp)
 	fires(t, v1alpha1.Attachment{Hook: "flow_dissector", NetworkNamespace: path}, func() { within(t, path, func() error { return sendFrame(1) }) })
@@ -285,6 +286,7 @@ func sendLocally(family int, to unix.Sockaddr) error {
 }
 
 func TestNetfilterFires(t *testing.T) {
+	need.Kernel(t)
 	for sentence, c := range map[string]struct {
 		n      v1alpha1.Netfilter
 		family int

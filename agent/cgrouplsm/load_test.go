@@ -18,6 +18,7 @@ import (
 	"github.com/skep-dev/skep/agent/cgrouplsm"
 	"github.com/skep-dev/skep/hook"
 	"github.com/skep-dev/skep/test/harness/events"
+	"github.com/skep-dev/skep/test/harness/need"
 	"github.com/skep-dev/skep/test/harness/tasks"
 )
 
@@ -137,6 +138,7 @@ func TestAProgramCallsFunctionsOfTheKernel(t *testing.T) {
 }
 
 func TestWhatTheKernelRejectsHasItsLog(t *testing.T) {
+	need.Kernel(t)
 	needLSM(t)
 	spec, all := prepared(t, nil)
 	_, err := cgrouplsm.Load(spec.Programs["returns_more"], all, nil)
@@ -150,6 +152,7 @@ func TestWhatTheKernelRejectsHasItsLog(t *testing.T) {
 }
 
 func TestWhatCannotBePutInIsSaid(t *testing.T) {
+	need.Kernel(t)
 	spec, all := prepared(t, nil)
 	for name, want := range map[string]string{
 		"reads_config":  "load reads_config: a program of hook lsm_cgroup cannot use variables of the kernel's configuration (__kconfig)",

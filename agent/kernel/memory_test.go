@@ -10,6 +10,7 @@ import (
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/intent"
 	"github.com/skep-dev/skep/test/fixture/programs"
+	"github.com/skep-dev/skep/test/harness/need"
 )
 
 // bigMaps prepares an object of two maps, with these numbers of entries.
@@ -127,6 +128,7 @@ func TestFiguresOfMemoryAddUp(t *testing.T) {
 // TestProgramsWeighWhatTheKernelKeepsOfThem loads a small program, and one of as many instructions as
 // the kernel takes in a tenth of a second, once for each of two scopes.
 func TestProgramsWeighWhatTheKernelKeepsOfThem(t *testing.T) {
+	need.Kernel(t)
 	for sentence, n := range map[string]int{"a small program": 8, "a large one": 100_000} {
 		t.Run(sentence, func(t *testing.T) {
 			spec := &ebpf.ProgramSpec{Type: ebpf.RawTracepoint, License: "GPL"}
