@@ -71,8 +71,8 @@ const (
 	bootBound = 3 * time.Minute
 	// testBound is a Setting's Timeout where nobody says, and restBound what a machine has beside
 	// the longest.
-	testBound = 10 * time.Minute
-	restBound = 5 * time.Minute
+	testBound = 20 * time.Minute
+	restBound = 10 * time.Minute
 )
 
 // errNotBooted says that a machine stopped, or was stopped, before its first test.
