@@ -123,8 +123,10 @@ func newCommand() *cobra.Command {
 func leaderFlags(set *pflag.FlagSet, o *controller.Options) {
 	usual := leader.Timing{}.OrDefault()
 	set.BoolVar(&o.LeaderElection, "leader-elect", true, "let one of several replicas write")
-	set.DurationVar(&o.Leader.LeaseDuration, "leader-elect-lease-duration", usual.LeaseDuration, "how long other replicas wait after the leader last renewed its lease before one takes it; longer than --leader-elect-renew-deadline, in whole seconds")
-	set.DurationVar(&o.Leader.RenewDeadline, "leader-elect-renew-deadline", usual.RenewDeadline, "how long the leader tries to renew its lease before it stops writing; longer than 1.2 times --leader-elect-retry-period")
+	set.DurationVar(&o.Leader.LeaseDuration, "leader-elect-lease-duration", usual.LeaseDuration,
+		"how long other replicas wait after the leader last renewed its lease before one takes it; longer than --leader-elect-renew-deadline, in whole seconds")
+	set.DurationVar(&o.Leader.RenewDeadline, "leader-elect-renew-deadline", usual.RenewDeadline,
+		"how long the leader tries to renew its lease before it stops writing; longer than 1.2 times --leader-elect-retry-period")
 	set.DurationVar(&o.Leader.RetryPeriod, "leader-elect-retry-period", usual.RetryPeriod, "how often a replica tries to take or renew the lease")
 }
 

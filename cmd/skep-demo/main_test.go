@@ -26,6 +26,7 @@ import (
 
 // TestMain makes the test binary the command skep-demo, and the child processes of it.
 func TestMain(m *testing.M) {
+	leaks.MaybeProbe()
 	schemas.MaybeRenderChild()
 	policies.MaybeWorkerChild()
 	testscript.Main(leaks.M{M: m}, map[string]func(){"skep-demo": main})

@@ -5,6 +5,8 @@
 //
 // It holds flags and wiring only; packages below internal have the commands for images,
 // for the skep run of this host and for rollouts, and other packages do the work.
+//
+// Size: every command is a file of flags, whose help is wrapped, and they are one binary.
 package main
 
 import (

@@ -38,6 +38,7 @@ import (
 // TestMain makes the test binary the command skep for scripts, and the renderer
 // and the demo's child for the command.
 func TestMain(m *testing.M) {
+	leaks.MaybeProbe()
 	schemas.MaybeRenderChild()
 	policies.MaybeWorkerChild()
 	testscript.Main(leaks.M{M: m}, map[string]func(){"skep": main, "kubectl-skep": main})

@@ -43,10 +43,12 @@ func (t Timing) Check() error {
 		}
 	}
 	if held := t.LeaseDuration.Truncate(time.Second); held <= t.RenewDeadline {
-		return fmt.Errorf("check lease duration %s: in whole seconds it must be longer than the renew deadline, %s: lengthen the lease duration or shorten the renew deadline", t.LeaseDuration, t.RenewDeadline)
+		return fmt.Errorf("check lease duration %s: in whole seconds it must be longer than the renew deadline, %s: "+
+			"lengthen the lease duration or shorten the renew deadline", t.LeaseDuration, t.RenewDeadline)
 	}
 	if longest := time.Duration(leaderelection.JitterFactor * float64(t.RetryPeriod)); t.RenewDeadline <= longest {
-		return fmt.Errorf("check renew deadline %s: it must be longer than %.1f times the retry period, %s: lengthen the renew deadline or shorten the retry period", t.RenewDeadline, leaderelection.JitterFactor, longest)
+		return fmt.Errorf("check renew deadline %s: it must be longer than %.1f times the retry period, %s: "+
+			"lengthen the renew deadline or shorten the retry period", t.RenewDeadline, leaderelection.JitterFactor, longest)
 	}
 	return nil
 }

@@ -42,17 +42,18 @@ type options struct {
 func main() {
 	leaks.MaybeProbe()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, unix.SIGTERM)
-	defer stop()
 	o, err := parse(os.Args[1:])
+	ok := false
 	if err == nil {
-		var ok bool
-		if ok, err = run(ctx, o); err == nil && !ok {
-			os.Exit(1)
-		}
+		ok, err = run(ctx, o)
 	}
-	if err != nil {
+	stop()
+	switch {
+	case err != nil:
 		fmt.Fprintln(os.Stderr, "suite:", err)
 		os.Exit(2)
+	case !ok:
+		os.Exit(1)
 	}
 }
 

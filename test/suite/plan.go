@@ -83,14 +83,16 @@ func newPlan(o options, m machine, packages []string) plan {
 		variable, lack string
 	}{
 		{!m.root, false, "", "NOT ROOT: tests that load programs into the kernel are SKIPPED, and whole clusters. Run them with: sudo make test"},
-		{m.hangs, false, "", "THE KERNEL HANGS: it loads no program any more. Tests that load programs are SKIPPED, and whole clusters. See dmesg, and restart the machine"},
+		{m.hangs, false, "",
+			"THE KERNEL HANGS: it loads no program any more. Packages that load programs are SKIPPED, and whole clusters. See dmesg, and restart the machine"},
 		{o.kernels != "" && has("test/kernel"), m.kernels, "SKEP_VM_KERNELS=" + o.kernels,
 			"NO VIRTUAL MACHINES: the kernels of Debian are LEFT OUT. They need: apt-get install qemu-system-x86 xz-utils"},
 		{m.loads() && o.e2e == "auto" && has("test/e2e"), m.cluster, "SKEP_E2E=1",
 			"NO CLUSTER: test/e2e is LEFT OUT. It needs: apt-get install containerd runc containernetworking-plugins nftables iproute2 ca-certificates"},
 		{m.loads() && o.e2e == "auto" && has("test/e2e") && m.cluster, m.containerd, "",
 			"NO CONTAINERD 2: pods run on the containerd of Debian, and NRI is NOT TESTED. Build it with: make containerd"},
-		{m.loads() && o.gitops == "auto" && has("test/integration"), m.flux, "SKEP_GITOPS=1", "NO FLUX: the tests with its controllers are SKIPPED. Build them with: make flux"},
+		{m.loads() && o.gitops == "auto" && has("test/integration"), m.flux, "SKEP_GITOPS=1",
+			"NO FLUX: the tests with its controllers are SKIPPED. Build them with: make flux"},
 		{o.race != "none", m.compiler, "", "NO RACE DETECTOR: it needs a C compiler: apt-get install gcc libc6-dev"},
 	} {
 		switch {

@@ -84,7 +84,8 @@ func TestPlan(t *testing.T) {
 		"no containerd 2":       {auto, machine{root: true, cluster: true, flux: true}, []string{"SKEP_E2E=1", "SKEP_GITOPS=1"}, 2, nil, []string{"NO CONTAINERD 2"}},
 		"CI": {options{race: "ours", kernels: "6.12", e2e: "auto", gitops: "auto"}, whole, []string{"SKEP_VM_KERNELS=6.12", "SKEP_E2E=1", "SKEP_GITOPS=1"}, 3,
 			[]string{"agent", "controller/policy"}, nil},
-		"kernels without qemu": {options{race: "none", kernels: "own,6.12", e2e: "no", gitops: "no"}, machine{root: true, compiler: true}, []string{"SKEP_VM_KERNELS=own"}, 2, nil,
+		"kernels without qemu": {options{race: "none", kernels: "own,6.12", e2e: "no", gitops: "no"}, machine{root: true, compiler: true},
+			[]string{"SKEP_VM_KERNELS=own"}, 2, nil,
 			[]string{"NO VIRTUAL MACHINES"}},
 		"no compiler for the race detector": {options{race: "all", e2e: "no", gitops: "no"}, machine{root: true}, nil, 2, nil, []string{"NO RACE DETECTOR"}},
 	} {

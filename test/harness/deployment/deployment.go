@@ -78,7 +78,8 @@ func Start(t testing.TB, o Options) *Replica {
 		"--webhook-port=" + port, "--mirror-address=" + r.Mirror, "--metrics-address=" + r.Metrics, "--health-address=" + r.Health,
 		// Tests ask for them without a token; what asks for one has tests of its own.
 		"--metrics-secure=false",
-		"--leader-elect-lease-duration=" + timing.LeaseDuration.String(), "--leader-elect-renew-deadline=" + timing.RenewDeadline.String(), "--leader-elect-retry-period=" + timing.RetryPeriod.String(),
+		"--leader-elect-lease-duration=" + timing.LeaseDuration.String(),
+		"--leader-elect-renew-deadline=" + timing.RenewDeadline.String(), "--leader-elect-retry-period=" + timing.RetryPeriod.String(),
 		"--allowed-registry=" + strings.Join(supply.Loopback(), ",")}, o.Flags...)
 	r.Again()
 	t.Cleanup(func() {

@@ -2,6 +2,7 @@ package leaks
 
 import (
 	"bytes"
+	"context"
 	"fmt"
 	"os"
 	"os/exec"
@@ -23,9 +24,6 @@ const answer = time.Minute
 // waits until the machine is restarted, and cannot be killed. So a process of its own asks, once
 // for all packages since the machine started. Its program calls MaybeProbe first.
 func Hangs() bool {
-	if os.Getenv(isolated) == hangs {
-		return true
-	}
 	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	if err != nil {
 		return false
@@ -34,7 +32,7 @@ func Hangs() bool {
 	if _, err := os.Stat(known); err == nil {
 		return true
 	}
-	probe := exec.Command("/proc/self/exe")
+	probe := exec.CommandContext(context.Background(), "/proc/self/exe")
 	probe.Env = append(os.Environ(), isolated+"="+probes)
 	if err := probe.Start(); err != nil {
 		return false
@@ -49,7 +47,7 @@ func Hangs() bool {
 		return false
 	case <-time.After(answer):
 	}
-	fmt.Fprintln(os.Stderr, "*** THE KERNEL HANGS: it did not load an empty program within a minute; tests of the kernel are SKIPPED. See dmesg, and restart the machine ***")
+	fmt.Fprintln(os.Stderr, "*** THE KERNEL HANGS: it did not load an empty program within a minute. See dmesg, and restart the machine ***")
 	_ = os.WriteFile(known, nil, 0o600)
 	return true
 }

@@ -30,14 +30,13 @@ import (
 )
 
 // isolated is the environment variable of the process that tests run in: fresh, inside
-// for those that tests start, forbidden where the machine forbids namespaces, hangs where its
-// kernel loads no programs any more, and probes in a process that asks the kernel.
+// for those that tests start, forbidden where the machine forbids namespaces, and probes in a
+// process that asks the kernel whether it loads programs.
 const (
 	isolated  = "SKEP_TEST_ISOLATED"
 	fresh     = "fresh"
 	inside    = "inside"
 	forbidden = "forbidden"
-	hangs     = "hangs"
 	probes    = "probes"
 )
 
@@ -78,9 +77,9 @@ func Run(tests func() int) int {
 	case state == fresh:
 		code, err = check(tests)
 	case state == "" && os.Geteuid() == 0 && Hangs():
-		if err = os.Setenv(isolated, hangs); err == nil {
-			return tests()
-		}
+		// A test that asks the kernel for less than it needs would hang, too.
+		fmt.Println("*** THE KERNEL HANGS: the tests of this package are SKIPPED ***")
+		return 0
 	case state == "" && os.Geteuid() == 0:
 		code, err = isolate()
 	default:

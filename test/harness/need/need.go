@@ -15,8 +15,8 @@ import (
 // The texts that more than one test skips for.
 const (
 	root       = "SKIPPED: needs root: sudo make test"
-	hangs      = "SKIPPED: needs a kernel that loads programs, and this one hangs: restart the machine"
-	namespaces = "SKIPPED: needs a kernel, and this machine forbids namespaces and mounts even to root: run the tests in a virtual machine or a privileged container"
+	namespaces = "SKIPPED: needs a kernel, and this machine forbids namespaces and mounts even to root: " +
+		"run the tests in a virtual machine or a privileged container"
 )
 
 // Root skips a test that another user than root cannot run.
@@ -33,8 +33,6 @@ func Kernel(t testing.TB) {
 	t.Helper()
 	Root(t)
 	switch {
-	case leaks.Hangs():
-		t.Skip(hangs)
 	case leaks.Forbidden():
 		t.Skip(namespaces)
 	case !leaks.Isolated():
