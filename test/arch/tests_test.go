@@ -19,7 +19,7 @@ var doors = regexp.MustCompile(`\b(ebpf\.New(Program|Map|Collection)\w*|link\.(A
 	`netlink\.(Link|Addr|Route|Qdisc|Filter)(Add|Del|Set)\w*|unix\.Mount|need\.Kernel|agent\.New)\(`)
 
 // mains are the ways of TestMain into namespaces of its own.
-var mains = regexp.MustCompile(`\b(leaks\.(Main|Run|M\{)|tasks\.Main)`)
+var mains = regexp.MustCompile(`\b(leaks\.(Main|Run|Apart|M\{)|tasks\.Main)`)
 
 // ownNamespaces are packages that work with the kernel in another way, and why.
 func ownNamespaces() map[string]string {

@@ -40,7 +40,7 @@ func TestMain(m *testing.M) {
 		}
 		return
 	}
-	os.Exit(leaks.Run(func() int { return run(m) }))
+	os.Exit(leaks.Apart(func() int { return run(m) }))
 }
 
 func run(m *testing.M) int {

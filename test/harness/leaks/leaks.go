@@ -69,13 +69,27 @@ type M struct{ *testing.M }
 func (m M) Run() int { return Run(m.M.Run) }
 
 // Run is Main for tests that need something around them. It returns the exit code.
-func Run(tests func() int) int {
+func Run(tests func() int) int { return run(tests, check) }
+
+// Apart is Run for whole clusters, whose connections and processes end with them: it does not look
+// for what they leave behind.
+func Apart(tests func() int) int {
+	return run(tests, func(tests func() int) (int, error) {
+		if err := settle(); err != nil {
+			return 1, err
+		}
+		return tests(), nil
+	})
+}
+
+// run runs the tests: isolatedly where they are in namespaces of their own.
+func run(tests func() int, isolatedly func(tests func() int) (int, error)) int {
 	var code int
 	var err error
 	MaybeProbe()
 	switch state := os.Getenv(isolated); {
 	case state == fresh:
-		code, err = check(tests)
+		code, err = isolatedly(tests)
 	case state == "" && os.Geteuid() == 0 && Hangs():
 		// A test that asks the kernel for less than it needs would hang, too.
 		fmt.Println("*** THE KERNEL HANGS: the tests of this package are SKIPPED ***")
@@ -240,7 +254,7 @@ func folders(root string) []string {
 
 // check runs the tests and looks for what is there after them and was not before.
 func check(tests func() int) (int, error) {
-	if err := errors.Join(settle(), os.Setenv(isolated, inside)); err != nil {
+	if err := settle(); err != nil {
 		return 1, err
 	}
 	before := held()
@@ -267,8 +281,12 @@ func check(tests func() int) (int, error) {
 	return 1, fmt.Errorf("the tests left behind:\n  %s", strings.Join(left, "\n  "))
 }
 
-// settle gives the process a view of its cgroup alone, and a loopback interface that is up.
+// settle gives the process a view of its cgroup alone, and a loopback interface that is up. Those
+// that it starts are inside.
 func settle() error {
+	if err := os.Setenv(isolated, inside); err != nil {
+		return err
+	}
 	root := CgroupRoot()
 	// The kernel mounts a file system on itself not twice.
 	err := unix.Unmount(root, unix.MNT_DETACH)
