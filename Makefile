@@ -11,7 +11,9 @@ export GOFLAGS := $(strip $(filter-out -trimpath,$(GOFLAGS)) -trimpath)
 # sudo leaves the folder out of PATH that Go's own archive is unpacked to.
 export PATH := $(PATH):/usr/local/go/bin
 
-TOOL := go tool -modfile=tools.mod
+# go tool would take no -trimpath, and compile all that a tool shares with the module once more.
+TOOL := go run -modfile=tools.mod
+GOLANGCI := $(TOOL) github.com/golangci/golangci-lint/v2/cmd/golangci-lint
 # Flags for go test, such as TESTFLAGS='-run Chain -v'.
 TESTFLAGS ?=
 # What bench runs, how often, and where its output goes.
@@ -85,7 +87,8 @@ flux: ## Build Flux's source-controller and kustomize-controller that test-gitop
 
 assets: ## Build the Kubernetes, etcd and helm that tests run (minutes, once)
 	@go run ./test/harness/assets controlplane
-	@test -n "$$CI" || test "$$(id -u)" != 0 || go run ./test/harness/assets containerd flux
+	@test -n "$$CI" || test "$$(id -u)" != 0 || go run ./test/harness/assets containerd flux || \
+		echo 'assets: tests go on without what could not be built, and say so' >&2
 	@go run -exec true -tags grpcnotrace -modfile=tools.mod helm.sh/helm/v4/cmd/helm
 
 test: assets ## Run every test; those that need the kernel need root. RACE, KERNELS, E2E and GITOPS say what else
@@ -126,7 +129,7 @@ bench: ## Run the benchmarks into dist/bench.txt and compare with dist/bench.old
 	@mkdir -p $(dir $(BENCHOUT))
 	go test -run '^$$' -bench '$(BENCH)' -benchmem -count $(BENCHCOUNT) -timeout 60m ./... > $(BENCHOUT) || { cat $(BENCHOUT); exit 1; }
 	@grep -v -e '^ok ' -e 'no test files' -e '^PASS$$' $(BENCHOUT)
-	@old=$(basename $(BENCHOUT)).old.txt; test ! -e $$old || $(TOOL) benchstat $$old $(BENCHOUT)
+	@old=$(basename $(BENCHOUT)).old.txt; test ! -e $$old || $(TOOL) golang.org/x/perf/cmd/benchstat $$old $(BENCHOUT)
 
 bench-cluster: assets ## Measure a cluster: up to 1,000 simulated nodes, 1,000 applications, the webhook, an agent's memory (minutes)
 	go test -run '^$$' -bench 'Nodes|Thousand|Webhook|Resident|AtRest' -benchtime 1x -timeout 30m ./test/integration/... ./agent/kube
@@ -143,11 +146,11 @@ verify: ## Fail where make generate would change a file
 	@.ci/verify
 
 lint: ## Run golangci-lint
-	$(TOOL) golangci-lint run
+	$(GOLANGCI) run
 	go test ./test/docs -run RetiredWord
 
 fmt: ## Format the Go code
-	$(TOOL) golangci-lint fmt
+	$(GOLANGCI) fmt
 
 clean: ## Remove what the other targets built
 	rm -rf bin dist

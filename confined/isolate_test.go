@@ -24,7 +24,15 @@ func TestIsolatedProcessReachesNothing(t *testing.T) {
 	if strings.Contains(string(said), "links C") {
 		t.Skip("SKIPPED: a binary that links C isolates itself less")
 	}
-	for _, what := range []string{"read a file", "list a folder", "make a file", "connect"} {
+	all := []string{"read a file", "list a folder", "make a file", "connect"}
+	switch abi, _, errno := unix.Syscall(unix.SYS_LANDLOCK_CREATE_RULESET, 0, 0, unix.LANDLOCK_CREATE_RULESET_VERSION); {
+	case errno != 0:
+		t.Skip("SKIPPED: needs Landlock: run the tests on a kernel with CONFIG_SECURITY_LANDLOCK, and with landlock among its lsm=")
+	case abi < 4:
+		// Connections are since Linux 6.7.
+		all = all[:3]
+	}
+	for _, what := range all {
 		if want := what + ": permission denied"; !strings.Contains(string(said), want) {
 			t.Errorf("%q is not in:\n%s", want, said)
 		}

@@ -78,7 +78,7 @@ func TestRendererHoldsNoRight(t *testing.T) {
 }
 
 func TestRendererSeesNoNetworkAndNoProcess(t *testing.T) {
-	need.Root(t)
+	need.Kernel(t)
 	pid := startRenderer(t)
 	for _, ns := range []string{"net", "ipc", "uts", "pid"} {
 		mine, err := os.Readlink("/proc/self/ns/" + ns)

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/skep-dev/skep/schemas"
+	"github.com/skep-dev/skep/test/harness/leaks"
 )
 
 // parentVariable makes the test binary a process that loads the folder it
@@ -23,5 +24,5 @@ func TestMain(m *testing.M) {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
-	os.Exit(m.Run())
+	leaks.Main(m)
 }

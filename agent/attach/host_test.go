@@ -17,6 +17,7 @@ import (
 	"github.com/skep-dev/skep/agent/attach"
 	"github.com/skep-dev/skep/agent/plan"
 	"github.com/skep-dev/skep/test/fixture/programs"
+	"github.com/skep-dev/skep/test/harness/leaks"
 	"github.com/skep-dev/skep/test/harness/need"
 )
 
@@ -48,7 +49,7 @@ func hostFiles(t *testing.T) (root string) {
 	if err := errors.Join(os.WriteFile(filepath.Join(root, "usr/bin/app"), []byte("x"), 0o755), os.WriteFile(blue, nil, 0o600)); err != nil {
 		t.Fatal(err)
 	}
-	if os.Geteuid() == 0 {
+	if leaks.Isolated() {
 		if err := unix.Mount("/proc/self/ns/net", blue, "", unix.MS_BIND, ""); err != nil {
 			t.Fatal(err)
 		}

@@ -19,11 +19,6 @@ type Loaded struct {
 	Usage Usage
 }
 
-// Close drops the caller's hold of the chain; what is attached or pinned stays.
-func (l *Loaded) Close() error {
-	return errors.Join(l.Program.Close(), l.Counters.Close())
-}
-
 // Load puts a linked chain into the kernel. It asks open for each map the
 // members use, which the caller keeps and closes.
 //

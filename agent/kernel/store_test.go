@@ -134,10 +134,7 @@ func TestARevisionIsFoundAgainAsItWasLoaded(t *testing.T) {
 }
 
 func TestBpftoolTellsWhoseAProgramIs(t *testing.T) {
-	bpftool, err := exec.LookPath("bpftool")
-	if err != nil {
-		t.Skip("SKIPPED: bpftool is not installed")
-	}
+	bpftool := need.Program(t, "bpftool", "bpftool")
 	s, root := store(t)
 	p := tracer(t, "1")
 	load(t, s, p, nil)

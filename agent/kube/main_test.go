@@ -49,21 +49,13 @@ func run(m *testing.M) int {
 	if !leaks.Isolated() {
 		return m.Run()
 	}
-	err := controlplane.Network()
-	if err == nil {
-		err = startPlane()
-	}
-	if err != nil {
+	var err error
+	if plane, err = controlplane.Start(context.Background(), controlplane.Options{}); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
 	defer plane.Stop()
 	return m.Run()
-}
-
-func startPlane() (err error) {
-	plane, err = controlplane.Start(context.Background(), controlplane.Options{})
-	return err
 }
 
 // world is one node of a cluster for tests, and who writes intents for it.

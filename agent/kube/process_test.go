@@ -223,10 +223,7 @@ func TestTheProcessGivesMapsTheMemoryThatItsFlagsSay(t *testing.T) {
 
 func TestTheProcessDoesWithFewRights(t *testing.T) {
 	need.Kernel(t)
-	setpriv, err := exec.LookPath("setpriv")
-	if err != nil {
-		t.Skip("SKIPPED: no setpriv (util-linux)")
-	}
+	setpriv := need.Program(t, "setpriv", "util-linux")
 	w, binary := newWorld(t, plane), command.Build(t, "skep-agent")
 	w.run(setpriv, "--nnp", "--bounding-set=-all,+bpf,+net_admin,+perfmon", binary)
 	app := w.payload("app")

@@ -10,8 +10,8 @@
 // +groupName=skep.dev
 package v1alpha1
 
-//go:generate go tool -modfile=../../tools.mod controller-gen object paths=.
-//go:generate go tool -modfile=../../tools.mod controller-gen crd:generateEmbeddedObjectMeta=false paths=. output:crd:dir=../../charts/skep/files/crds
+//go:generate go run -modfile=../../tools.mod sigs.k8s.io/controller-tools/cmd/controller-gen object paths=.
+//go:generate go run -modfile=../../tools.mod sigs.k8s.io/controller-tools/cmd/controller-gen crd:generateEmbeddedObjectMeta=false paths=. output:crd:dir=../../charts/skep/files/crds
 //go:generate go run ./gencrds ../../charts/skep/files/crds
 //go:generate go run ./genpage ../../charts/skep/files/crds ../../docs/api.md
 

@@ -115,10 +115,10 @@ func TestForgedCacheLeadsNowhereElse(t *testing.T) {
 }
 
 func TestFullDisk(t *testing.T) {
-	need.Root(t)
+	need.Kernel(t)
 	dir := t.TempDir()
 	if err := syscall.Mount("tmpfs", dir, "tmpfs", 0, "size=256k"); err != nil {
-		t.Skipf("SKIPPED: no tmpfs to be had: %v", err)
+		t.Fatal(err)
 	}
 	t.Cleanup(func() {
 		if err := syscall.Unmount(dir, 0); err != nil {

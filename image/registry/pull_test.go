@@ -20,6 +20,7 @@ import (
 
 	"github.com/skep-dev/skep/image"
 	"github.com/skep-dev/skep/test/fixture/images"
+	"github.com/skep-dev/skep/test/harness/need"
 )
 
 func TestRoundTrip(t *testing.T) {
@@ -260,11 +261,7 @@ func TestResolveFallsBackToGet(t *testing.T) {
 // TestDebianRegistry uses the distribution project's registry as Debian ships
 // it: apt-get install docker-registry.
 func TestDebianRegistry(t *testing.T) {
-	binary, err := exec.LookPath("docker-registry")
-	if err != nil {
-		t.Skip("SKIPPED: no docker-registry on this machine; install the package to run against it")
-	}
-	host := startDebianRegistry(t, binary)
+	host := startDebianRegistry(t, need.Program(t, "docker-registry", "docker-registry"))
 	c := newTestClient(t, cachedIn(t.TempDir()))
 	for name, options := range map[string]image.BuildOptions{"image": {}, "artifact": {Artifact: true}} {
 		t.Run(name, func(t *testing.T) {

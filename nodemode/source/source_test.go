@@ -24,6 +24,7 @@ import (
 	"golang.org/x/crypto/ssh/knownhosts"
 
 	"github.com/skep-dev/skep/test/fixture/gitrepo"
+	"github.com/skep-dev/skep/test/harness/need"
 )
 
 func mustSource(t *testing.T, where, ref string, auth GitAuth) Source {
@@ -233,9 +234,7 @@ func TestARepositoryOverHTTPS(t *testing.T) {
 // its address and its line for known_hosts.
 func sshServer(t *testing.T, client ssh.PublicKey) (address, known string) {
 	t.Helper()
-	if _, err := exec.LookPath("git-upload-pack"); err != nil {
-		t.Skipf("SKIPPED: git is not installed: %v", err)
-	}
+	need.Program(t, "git-upload-pack", "git")
 	_, key, err := ed25519.GenerateKey(nil)
 	if err != nil {
 		t.Fatal(err)

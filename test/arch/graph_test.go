@@ -97,9 +97,6 @@ func load(t *testing.T) graph {
 	}
 	g := graph{}
 	packages.Visit(roots, nil, func(p *packages.Package) {
-		if within(p.PkgPath, module+"/warm") {
-			return
-		}
 		one := pkg{path: p.PkgPath}
 		for _, i := range p.Imports {
 			one.imports = append(one.imports, i.PkgPath)

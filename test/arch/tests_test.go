@@ -16,7 +16,7 @@ import (
 
 // doors are the ways of a test file into the kernel.
 var doors = regexp.MustCompile(`\b(ebpf\.New(Program|Map|Collection)\w*|link\.(Attach|Kprobe|Tracepoint|OpenExecutable)\w*|` +
-	`netlink\.(Link|Addr|Route|Qdisc|Filter)(Add|Del|Set)\w*|unix\.Mount|need\.Kernel|agent\.New)\(`)
+	`netlink\.(Link|Addr|Route|Qdisc|Filter)(Add|Del|Set)\w*|(unix|syscall)\.(Mount|Unshare|Setns)|leaks\.NetworkNamespace|need\.Kernel|agent\.New)\(`)
 
 // mains are the ways of TestMain into namespaces of its own.
 var mains = regexp.MustCompile(`\b(leaks\.(Main|Run|Apart|M\{)|tasks\.Main)`)
@@ -26,12 +26,11 @@ func ownNamespaces() map[string]string {
 	return map[string]string{
 		"test/e2e":           "a whole node has namespaces of its own, those of processes too",
 		"test/harness/leaks": "it is what gives them to others",
-		"image/registry":     "a small tmpfs, and nothing of BPF",
 	}
 }
 
 func TestPackagesThatWorkWithTheKernelAreIsolated(t *testing.T) {
-	found := 0
+	found, own := 0, ownNamespaces()
 	for _, dir := range folders(t) {
 		into, isolated := false, false
 		files, _ := filepath.Glob(filepath.Join(root(t), dir, "*_test.go"))
@@ -42,7 +41,10 @@ func TestPackagesThatWorkWithTheKernelAreIsolated(t *testing.T) {
 			}
 			into, isolated = into || doors.Match(body), isolated || mains.Match(body)
 		}
-		if _, own := ownNamespaces()[dir]; into && !isolated && !own && dir != "test/arch" {
+		switch _, known := own[dir]; {
+		case known && (!into || isolated):
+			t.Errorf("%s needs no row of its own", dir)
+		case into && !isolated && !known && dir != "test/arch":
 			t.Errorf("%s works with the kernel: its TestMain calls leaks.Main, which gives it the file systems and finds what it leaves", dir)
 		}
 		if into {
@@ -51,6 +53,55 @@ func TestPackagesThatWorkWithTheKernelAreIsolated(t *testing.T) {
 	}
 	if found < 10 {
 		t.Errorf("only %d packages work with the kernel: the pattern finds too few", found)
+	}
+}
+
+// starts is how a package starts goroutines.
+var starts = regexp.MustCompile(`(?m)^\s*go \S|\.Go\(`)
+
+// notRaced are folders whose packages start goroutines that the race detector need not see each
+// time, and why.
+func notRaced() map[string]string {
+	return map[string]string{
+		"cmd":     "commands: what runs at once is below them",
+		"schemas": "one goroutine reads what a child process writes",
+		"test":    "nothing of it runs in production",
+	}
+}
+
+// TestConcurrentPackagesAreRaced: a package that is renamed must not leave the race detector in
+// silence.
+func TestConcurrentPackagesAreRaced(t *testing.T) {
+	tested := func(dir string) bool {
+		files, _ := filepath.Glob(filepath.Join(root(t), dir, "*_test.go"))
+		return len(files) > 0
+	}
+	raced := func(dir string) bool {
+		return slices.ContainsFunc(lists.Concurrent(), func(row string) bool {
+			above, all := strings.CutSuffix(row, "/...")
+			return dir == row || all && within(dir, above)
+		})
+	}
+	for _, row := range slices.Concat(lists.Concurrent(), lists.Longest(), lists.Pure()) {
+		if above, all := strings.CutSuffix(row, "/..."); !tested(above) && !all {
+			t.Errorf("%s has no tests: the list of test/suite/lists is stale", row)
+		}
+	}
+	for _, dir := range folders(t) {
+		files, _ := filepath.Glob(filepath.Join(root(t), dir, "*.go"))
+		top, _, _ := strings.Cut(dir, "/")
+		if _, known := notRaced()[top]; known || raced(dir) || !tested(dir) {
+			continue
+		}
+		for _, file := range files {
+			body, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if !strings.HasSuffix(file, "_test.go") && starts.Match(body) {
+				t.Errorf("%s starts goroutines: name the package in lists.Concurrent, for the race detector", file)
+			}
+		}
 	}
 }
 
@@ -108,7 +159,7 @@ func folders(t *testing.T) []string {
 		switch {
 		case err != nil:
 			return err
-		case d.IsDir() && path != root(t) && (strings.HasPrefix(d.Name(), ".") || d.Name() == "testdata" || d.Name() == "warm"):
+		case d.IsDir() && path != root(t) && (strings.HasPrefix(d.Name(), ".") || d.Name() == "testdata"):
 			return fs.SkipDir
 		case filepath.Ext(path) == ".go":
 			dir, err := filepath.Rel(root(t), filepath.Dir(path))

@@ -26,11 +26,8 @@ func TestMain(m *testing.M) { os.Exit(leaks.Run(func() int { return run(m) })) }
 
 func run(m *testing.M) int {
 	ctx := context.Background()
-	err := controlplane.Network()
-	if err == nil {
-		plane, err = controlplane.Start(ctx, controlplane.Options{WithoutCRDs: true})
-	}
-	if err != nil {
+	var err error
+	if plane, err = controlplane.Start(ctx, controlplane.Options{WithoutCRDs: true}); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}

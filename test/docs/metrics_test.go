@@ -102,7 +102,7 @@ func metricsOfCode(t *testing.T) map[string]metric {
 			return err
 		}
 		if d.IsDir() {
-			if name != "." && (strings.HasPrefix(d.Name(), ".") || slices.Contains([]string{"test", "testdata", "warm", "dist"}, name)) {
+			if name != "." && (strings.HasPrefix(d.Name(), ".") || slices.Contains([]string{"test", "testdata", "dist"}, name)) {
 				return fs.SkipDir
 			}
 			return nil

@@ -45,7 +45,7 @@ func pages(t *testing.T) []string {
 		if err != nil {
 			return err
 		}
-		if d.IsDir() && path != root && (strings.HasPrefix(d.Name(), ".") || slices.Contains([]string{"warm", "dist", "testdata"}, d.Name())) {
+		if d.IsDir() && path != root && (strings.HasPrefix(d.Name(), ".") || slices.Contains([]string{"dist", "testdata"}, d.Name())) {
 			return fs.SkipDir
 		}
 		if filepath.Ext(path) == ".md" {

@@ -44,11 +44,8 @@ func TestMain(m *testing.M) {
 }
 
 func run(m *testing.M) int {
-	err := controlplane.Network()
-	if err == nil {
-		shared, err = controlplane.Start(context.Background(), controlplane.Options{})
-	}
-	if err != nil {
+	var err error
+	if shared, err = controlplane.Start(context.Background(), controlplane.Options{}); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}

@@ -62,6 +62,7 @@ func (c *cluster) begin(n int, change ...func(*controller.Options)) ([]*machine,
 // machines starts n nodes and an agent on each.
 func (c *cluster) machines(agent string, served served, n int) []*machine {
 	c.t.Helper()
+	need.Program(c.t, "ip", "iproute2")
 	var all []*machine
 	// Another run beside this one has other names and addresses.
 	own := os.Getpid() % 50 * 5

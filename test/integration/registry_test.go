@@ -13,6 +13,7 @@ import (
 
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/test/fixture/programs"
+	"github.com/skep-dev/skep/test/harness/need"
 )
 
 // debian starts Debian's own registry, which knows no referrers, and has what is
@@ -20,10 +21,7 @@ import (
 func (c *cluster) debian() {
 	t := c.t
 	t.Helper()
-	binary, err := exec.LookPath("docker-registry")
-	if err != nil {
-		t.Skip("SKIPPED: install docker-registry")
-	}
+	binary := need.Program(t, "docker-registry", "docker-registry")
 	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)

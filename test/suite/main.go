@@ -93,17 +93,17 @@ func run(ctx context.Context, o options) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	p := newPlan(o, look(), packages)
+	p := newPlan(o, look(ctx, o), packages)
 	for _, line := range p.leftOut {
 		fmt.Println(line)
 	}
-	r := newReport(os.Stdout, slices.Contains(o.flags, "-v"))
+	r := newReport(os.Stdout, o.flags)
 	for _, s := range p.steps {
 		if err := r.goTest(ctx, s, s.packages); err != nil {
 			return false, err
 		}
 		failed := r.failedOf(s)
-		if len(failed) == 0 || len(failed) > tooMany || time.Since(start) > o.again {
+		if len(failed) == 0 || len(failed) > tooMany || time.Since(start) > o.again || leaks.Hangs() {
 			continue
 		}
 		fmt.Println("*** ONCE MORE:", strings.Join(failed, " "), "***")

@@ -20,24 +20,34 @@ const module = "github.com/skep-dev/skep/"
 
 // machine is what a plan depends on.
 type machine struct {
-	root, compiler, kernels, cluster, containerd, flux bool
-	// hangs is whether its kernel loads no programs any more.
-	hangs bool
+	root, race, kernels, cluster, containerd, flux bool
+	// contained is whether it forbids namespaces and mounts even to root, and hangs whether its
+	// kernel loads no programs any more.
+	contained, hangs bool
 }
 
 // loads reports whether tests can load programs.
-func (m machine) loads() bool { return m.root && !m.hangs }
+func (m machine) loads() bool { return m.root && !m.contained && !m.hangs }
 
-// look finds out what this machine has.
-func look() machine {
+// look finds out what this machine has of what is asked for.
+func look(ctx context.Context, o options) machine {
 	_, noContainerd := containerd.Folder()
 	_, noFlux := flux.Folder()
 	root := os.Geteuid() == 0
 	return machine{
-		root: root, hangs: root && leaks.Hangs(), compiler: has("gcc") || has("cc"), kernels: has("qemu-system-x86_64", "xz", "apt-cache", "dpkg"),
+		root: root, contained: root && !leaks.Allowed(), hangs: root && leaks.Hangs(), race: o.race == "none" || races(ctx),
+		kernels:    has("qemu-system-x86_64", "xz", "apt-cache", "dpkg"),
 		cluster:    has("/usr/bin/containerd", "/usr/sbin/runc", "/usr/sbin/nft", "/usr/lib/cni/bridge", "/usr/sbin/ip", "/etc/ssl/certs/ca-certificates.crt"),
 		containerd: noContainerd == nil, flux: noFlux == nil,
 	}
+}
+
+// races reports whether there is a race detector: it takes a C compiler with its headers, and is
+// not there for every platform.
+func races(ctx context.Context) bool {
+	cmd := exec.CommandContext(ctx, "go", "build", "-race", "-o", os.DevNull, "./hook")
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=1")
+	return cmd.Run() == nil
 }
 
 // has reports whether the machine has all these programs, by name or path, or files.
@@ -74,7 +84,7 @@ func newPlan(o options, m machine, packages []string) plan {
 	var p plan
 	var env []string
 	has := func(name string) bool { return slices.Contains(packages, module+name) }
-	if o.kernels != "" && !m.kernels && slices.Contains(strings.Split(o.kernels, ","), "own") {
+	if (o.kernels == "own" || !m.kernels) && slices.Contains(strings.Split(o.kernels, ","), "own") {
 		env = append(env, "SKEP_VM_KERNELS=own")
 	}
 	for _, s := range []struct {
@@ -83,17 +93,21 @@ func newPlan(o options, m machine, packages []string) plan {
 		variable, lack string
 	}{
 		{!m.root, false, "", "NOT ROOT: tests that load programs into the kernel are SKIPPED, and whole clusters. Run them with: sudo make test"},
+		{m.contained, false, "",
+			"NO NAMESPACES: this machine forbids them even to root. Tests that load programs are SKIPPED, and whole clusters. Run them in a virtual machine"},
 		{m.hangs, false, "",
-			"THE KERNEL HANGS: it loads no program any more. Packages that load programs are SKIPPED, and whole clusters. See dmesg, and restart the machine"},
-		{o.kernels != "" && has("test/kernel"), m.kernels, "SKEP_VM_KERNELS=" + o.kernels,
-			"NO VIRTUAL MACHINES: the kernels of Debian are LEFT OUT. They need: apt-get install qemu-system-x86 xz-utils"},
+			"THE KERNEL HANGS: it loads no program any more. Packages that load programs are LEFT OUT, and whole clusters. See dmesg, and restart the machine"},
+		{o.kernels != "" && o.kernels != "own" && has("test/kernel"), m.kernels, "SKEP_VM_KERNELS=" + o.kernels,
+			"NO VIRTUAL MACHINES: kernels of Debian are LEFT OUT. They need: apt-get install qemu-system-x86 xz-utils"},
 		{m.loads() && o.e2e == "auto" && has("test/e2e"), m.cluster, "SKEP_E2E=1",
 			"NO CLUSTER: test/e2e is LEFT OUT. It needs: apt-get install containerd runc containernetworking-plugins nftables iproute2 ca-certificates"},
 		{m.loads() && o.e2e == "auto" && has("test/e2e") && m.cluster, m.containerd, "",
 			"NO CONTAINERD 2: pods run on the containerd of Debian, and NRI is NOT TESTED. Build it with: make containerd"},
+		{m.loads() && o.e2e == "no" && has("test/e2e"), false, "", "E2E=no: test/e2e is LEFT OUT. Run it with: make test-e2e"},
+		{m.loads() && o.gitops == "no" && has("test/integration"), false, "", "GITOPS=no: the tests with Flux's controllers are LEFT OUT. Run them with: make test-gitops"},
 		{m.loads() && o.gitops == "auto" && has("test/integration"), m.flux, "SKEP_GITOPS=1",
 			"NO FLUX: the tests with its controllers are SKIPPED. Build them with: make flux"},
-		{o.race != "none", m.compiler, "", "NO RACE DETECTOR: it needs a C compiler: apt-get install gcc libc6-dev"},
+		{o.race != "none", m.race, "", "NO RACE DETECTOR: it needs a C compiler and a platform that has it: apt-get install gcc libc6-dev"},
 	} {
 		switch {
 		case s.wanted && !s.can:
@@ -102,7 +116,10 @@ func newPlan(o options, m machine, packages []string) plan {
 			env = append(env, s.variable)
 		}
 	}
-	if !m.compiler {
+	if m.hangs {
+		env = append(env, leaks.LeftOut)
+	}
+	if !m.race {
 		o.race = "none"
 	}
 	p.steps = steps(o, env, packages)
@@ -122,7 +139,7 @@ func steps(o options, env, packages []string) []step {
 			plain = append(plain, name)
 		}
 	}
-	common := append([]string{"-timeout=45m", "-p=" + strconv.Itoa(o.atOnce)}, o.flags...)
+	common := []string{"-timeout=45m", "-p=" + strconv.Itoa(o.atOnce)}
 	all := []step{
 		{append([]string{"-count=1"}, common...), env, plain},
 		{append([]string{"-race", "-count=1"}, common...), append(slices.Clone(env), "CGO_ENABLED=1"), raced},

@@ -14,6 +14,8 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"syscall"
+	"time"
 )
 
 // event is a line of go test -json (go doc test2json).
@@ -37,7 +39,9 @@ type result struct {
 // report collects the results of calls of go test, and prints what a person wants to see of
 // each: the line of a package, and all of a test that fails.
 type report struct {
-	out     io.Writer
+	out io.Writer
+	// flags are those of the person who runs the tests; verbose is whether -v is among them.
+	flags   []string
 	verbose bool
 	results map[name]result
 	// printed is what was not shown yet, by its test; that of builds by import path.
@@ -46,15 +50,22 @@ type report struct {
 	flaky   []string
 }
 
-func newReport(out io.Writer, verbose bool) *report {
-	return &report{out: out, verbose: verbose, results: map[name]result{}, printed: map[name][]string{}, builds: map[string][]string{}}
+func newReport(out io.Writer, flags []string) *report {
+	verbose := slices.ContainsFunc(flags, regexp.MustCompile(`^--?(test\.)?v(=true)?$`).MatchString)
+	return &report{out: out, flags: flags, verbose: verbose, results: map[name]result{}, printed: map[name][]string{}, builds: map[string][]string{}}
 }
 
+// wait is how long go test and what it started may take to end when the run is interrupted.
+const wait = 30 * time.Second
+
 // goTest runs packages as a step has it. It fails where go test cannot be run; what tests do is
-// in the report.
+// in the report. A package without a result has failed.
 func (r *report) goTest(ctx context.Context, s step, packages []string) error {
-	cmd := exec.CommandContext(ctx, "go", slices.Concat([]string{"test", "-json"}, s.args, packages)...)
-	cmd.Env, cmd.Stderr = append(os.Environ(), s.env...), os.Stderr
+	cmd := exec.CommandContext(ctx, "go", slices.Concat([]string{"test", "-json"}, s.args, packages, r.flags)...)
+	cmd.Env, cmd.Stderr = append(withoutVariables(os.Environ()), s.env...), os.Stderr
+	// What a test binary starts is interrupted with it.
+	cmd.SysProcAttr, cmd.WaitDelay = &syscall.SysProcAttr{Setpgid: true}, wait
+	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGINT) }
 	out, err := cmd.StdoutPipe()
 	if err == nil {
 		err = cmd.Start()
@@ -64,17 +75,42 @@ func (r *report) goTest(ctx context.Context, s step, packages []string) error {
 	}
 	read := r.read(out)
 	err = cmd.Wait()
-	if failed := new(exec.ExitError); errors.As(err, &failed) && failed.Exited() {
-		// A test failed, or nothing could be built, such as for a wrong flag.
+	if failed := new(exec.ExitError); ctx.Err() == nil && errors.As(err, &failed) && failed.Exited() && r.close(packages) {
 		err = nil
-		if !slices.ContainsFunc(packages, func(p string) bool { _, ok := r.results[name{pkg: p}]; return ok }) {
-			err = failed
-		}
 	}
 	if err := errors.Join(read, err, ctx.Err()); err != nil {
 		return fmt.Errorf("run go test: %w", err)
 	}
 	return nil
+}
+
+// close takes packages of a call that failed for failed where they have no result, and reports
+// whether the call failed for its tests: for a wrong flag, no package has a result.
+func (r *report) close(packages []string) bool {
+	ran, failed := false, false
+	var open []string
+	for _, p := range packages {
+		result, ok := r.results[name{pkg: p}]
+		ran, failed = ran || ok, failed || result.action == "fail"
+		if !ok {
+			open = append(open, p)
+		}
+	}
+	for _, p := range open {
+		r.results[name{pkg: p}] = result{action: "fail"}
+		if ran {
+			fmt.Fprintln(r.out, "FAIL\t"+p+" [no result: go test ended before]")
+		}
+	}
+	return ran && (failed || len(open) > 0)
+}
+
+// withoutVariables is an environment without what the variables of make test are handed on by.
+func withoutVariables(env []string) []string {
+	return slices.DeleteFunc(env, func(entry string) bool {
+		name, _, _ := strings.Cut(entry, "=")
+		return slices.Contains([]string{"SKEP_E2E", "SKEP_GITOPS", "SKEP_VM_KERNELS"}, name)
+	})
 }
 
 // read takes every event of a call of go test.
@@ -126,7 +162,7 @@ func (r *report) output(of name, line string) {
 	if of.test == "" && strings.HasPrefix(line, "ok ") {
 		r.results[of] = result{cached: strings.Contains(line, "(cached)")}
 	}
-	shown := r.verbose || of.test == "" && (strings.HasPrefix(line, "ok ") || strings.HasPrefix(line, "***"))
+	shown := r.verbose || of.test == "" && strings.HasPrefix(line, "ok ") || strings.HasPrefix(line, "***")
 	if shown {
 		_, _ = io.WriteString(r.out, line)
 	}
@@ -137,10 +173,12 @@ func (r *report) output(of name, line string) {
 
 // end shows what a failed test or package printed, and lets go of the rest.
 func (r *report) end(of name, e event) {
-	if e.Action == "fail" && !r.verbose {
-		for _, line := range slices.Concat(r.builds[e.FailedBuild], r.printed[of]) {
-			_, _ = io.WriteString(r.out, line)
+	if e.Action == "fail" {
+		lines := r.builds[e.FailedBuild]
+		if !r.verbose {
+			lines = slices.Concat(lines, r.printed[of])
 		}
+		_, _ = io.WriteString(r.out, strings.Join(lines, ""))
 	}
 	delete(r.printed, of)
 	if of.test != "" {

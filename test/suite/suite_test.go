@@ -11,6 +11,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/tools/txtar"
+
+	"github.com/skep-dev/skep/test/harness/leaks"
 )
 
 var update = flag.Bool("update", false, "write what is reported into the cases")
@@ -29,7 +31,7 @@ func TestReport(t *testing.T) {
 				t.Fatal(err)
 			}
 			var out bytes.Buffer
-			r := newReport(&out, strings.Contains(string(a.Comment), "verbose"))
+			r := newReport(&out, strings.Fields(flagsOf(a)))
 			var want string
 			for _, f := range a.Files {
 				switch f.Name {
@@ -63,10 +65,17 @@ func TestReport(t *testing.T) {
 	}
 }
 
+// flagsOf are those of a case: the rest of the line of its comment that begins so.
+func flagsOf(a *txtar.Archive) string {
+	_, flags, _ := strings.Cut(string(a.Comment), "flags:")
+	line, _, _ := strings.Cut(flags, "\n")
+	return line
+}
+
 // TestPlan decides for machines.
 func TestPlan(t *testing.T) {
 	all := []string{module + "test/e2e", module + "test/kernel", module + "test/integration", module + "agent", module + "controller/policy", module + "text"}
-	whole := machine{root: true, compiler: true, kernels: true, cluster: true, containerd: true, flux: true}
+	whole := machine{root: true, race: true, kernels: true, cluster: true, containerd: true, flux: true}
 	auto := options{race: "none", e2e: "auto", gitops: "auto", atOnce: 3}
 	for sentence, c := range map[string]struct {
 		o       options
@@ -77,17 +86,23 @@ func TestPlan(t *testing.T) {
 		leftOut []string
 	}{
 		"a machine with all there is": {auto, whole, []string{"SKEP_E2E=1", "SKEP_GITOPS=1"}, 2, nil, nil},
-		"no root":                     {auto, machine{compiler: true, cluster: true}, nil, 2, nil, []string{"NOT ROOT"}},
-		"a kernel that hangs": {auto, machine{root: true, compiler: true, cluster: true, containerd: true, flux: true, hangs: true}, nil, 2, nil,
-			[]string{"THE KERNEL HANGS"}},
+		"no root":                     {auto, machine{race: true, cluster: true}, nil, 2, nil, []string{"NOT ROOT"}},
+		"a kernel that hangs": {auto, machine{root: true, race: true, cluster: true, containerd: true, flux: true, hangs: true},
+			[]string{leaks.LeftOut}, 2, nil, []string{"THE KERNEL HANGS"}},
+		"a container": {auto, machine{root: true, race: true, cluster: true, containerd: true, flux: true, contained: true}, nil, 2, nil,
+			[]string{"NO NAMESPACES"}},
+		"what is not wanted":    {options{race: "none", e2e: "no", gitops: "no"}, whole, nil, 2, nil, []string{"E2E=no", "GITOPS=no"}},
 		"root and nothing else": {auto, machine{root: true}, nil, 2, nil, []string{"NO CLUSTER", "NO FLUX"}},
 		"no containerd 2":       {auto, machine{root: true, cluster: true, flux: true}, []string{"SKEP_E2E=1", "SKEP_GITOPS=1"}, 2, nil, []string{"NO CONTAINERD 2"}},
 		"CI": {options{race: "ours", kernels: "6.12", e2e: "auto", gitops: "auto"}, whole, []string{"SKEP_VM_KERNELS=6.12", "SKEP_E2E=1", "SKEP_GITOPS=1"}, 3,
 			[]string{"agent", "controller/policy"}, nil},
-		"kernels without qemu": {options{race: "none", kernels: "own,6.12", e2e: "no", gitops: "no"}, machine{root: true, compiler: true},
+		"kernels without qemu": {options{race: "none", kernels: "own,6.12", e2e: "no", gitops: "no"}, machine{root: true, race: true},
 			[]string{"SKEP_VM_KERNELS=own"}, 2, nil,
-			[]string{"NO VIRTUAL MACHINES"}},
-		"no compiler for the race detector": {options{race: "all", e2e: "no", gitops: "no"}, machine{root: true}, nil, 2, nil, []string{"NO RACE DETECTOR"}},
+			[]string{"NO VIRTUAL MACHINES", "E2E=no", "GITOPS=no"}},
+		"the own kernel without qemu": {options{race: "none", kernels: "own", e2e: "auto", gitops: "auto"}, machine{},
+			[]string{"SKEP_VM_KERNELS=own"}, 2, nil, []string{"NOT ROOT"}},
+		"no compiler for the race detector": {options{race: "all", e2e: "no", gitops: "no"}, machine{root: true}, nil, 2, nil,
+			[]string{"E2E=no", "GITOPS=no", "NO RACE DETECTOR"}},
 	} {
 		t.Run(sentence, func(t *testing.T) {
 			p := newPlan(c.o, c.m, all)
@@ -112,6 +127,47 @@ func TestPlan(t *testing.T) {
 				t.Errorf("left out %q, want %q", p.leftOut, c.leftOut)
 			}
 		})
+	}
+}
+
+// TestGoTestThatEnds has another program in the place of go, which prints events and ends.
+func TestGoTestThatEnds(t *testing.T) {
+	const pass = `{"Action":"pass","Package":"a","Elapsed":1}`
+	for sentence, c := range map[string]struct {
+		script string
+		// err is what the run itself fails for; passed is whether the packages passed.
+		err    string
+		passed bool
+	}{
+		"every package passed":            {`echo '` + pass + `' '` + strings.ReplaceAll(pass, `"a"`, `"b"`) + `' | sed 's/} {/}\n{/'`, "", true},
+		"a package failed":                {`echo '` + pass + `'; echo '{"Action":"fail","Package":"b"}'; exit 1`, "", false},
+		"it ended before all had run":     {`echo '` + pass + `'; exit 2`, "", false},
+		"nothing ran, as by a wrong flag": {`exit 2`, "exit status 2", false},
+		"it was killed":                   {`echo '` + pass + `'; kill -9 $$`, "killed", false},
+	} {
+		t.Run(sentence, func(t *testing.T) {
+			dir := t.TempDir()
+			if err := os.WriteFile(filepath.Join(dir, "go"), []byte("#!/bin/sh\n"+c.script+"\n"), 0o700); err != nil {
+				t.Fatal(err)
+			}
+			t.Setenv("PATH", dir+":"+os.Getenv("PATH"))
+			var out bytes.Buffer
+			r := newReport(&out, nil)
+			err := r.goTest(t.Context(), step{}, []string{"a", "b"})
+			if (err == nil) != (c.err == "") || err != nil && !strings.Contains(err.Error(), c.err) {
+				t.Fatalf("error %v, want %q", err, c.err)
+			}
+			if passed := err == nil && r.passed(); passed != c.passed {
+				t.Errorf("passed = %v: %s", passed, out.String())
+			}
+		})
+	}
+}
+
+func TestTheVariablesOfMakeTestWin(t *testing.T) {
+	got := withoutVariables([]string{"SKEP_E2E=1", "HOME=/root", "SKEP_VM_KERNELS=own", "SKEP_GITOPS=", "SKEP_E2E_MORE=1"})
+	if diff := cmp.Diff([]string{"HOME=/root", "SKEP_E2E_MORE=1"}, got); diff != "" {
+		t.Error(diff)
 	}
 }
 

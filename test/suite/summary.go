@@ -43,12 +43,27 @@ func (r *report) summary(leftOut []string) {
 	for _, why := range slices.SortedFunc(maps.Keys(reasons), func(a, b string) int { return cmp.Or(reasons[b]-reasons[a], cmp.Compare(a, b)) }) {
 		fmt.Fprintf(r.out, "%6d  %s\n", reasons[why], why)
 	}
+	if packages := lacking(reasons); len(packages) > 0 {
+		fmt.Fprintln(r.out, "        What they lack: apt-get install", strings.Join(packages, " "))
+	}
 	fmt.Fprintf(r.out, "\nOf %d packages, %d have their results from go test's cache.\n", len(packages), cached)
 	for _, line := range leftOut {
 		fmt.Fprintln(r.out, line)
 	}
 	r.unsteady()
 	fmt.Fprintf(r.out, "%d passed, %d failed, %d skipped\n", counts["pass"], counts["fail"], counts["skip"])
+}
+
+// lacking are the packages of Debian that reasons name, once each.
+func lacking(reasons map[string]int) []string {
+	var all []string
+	for why := range reasons {
+		if _, names, found := strings.Cut(why, "apt-get install "); found {
+			all = append(all, strings.Fields(names)...)
+		}
+	}
+	slices.Sort(all)
+	return slices.Compact(all)
 }
 
 // hasFailedTest reports whether a test of the package failed.

@@ -12,13 +12,14 @@ import (
 
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/test/harness/controlplane"
+	"github.com/skep-dev/skep/test/harness/leaks"
 )
 
 // plane is shared by the package's tests; each uses names of its own.
 var plane *controlplane.Plane
 
 func TestMain(m *testing.M) {
-	os.Exit(run(m))
+	os.Exit(leaks.Apart(func() int { return run(m) }))
 }
 
 func run(m *testing.M) int {

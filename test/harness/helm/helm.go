@@ -16,8 +16,7 @@ import (
 // binary is Binary, looked for once.
 var binary = sync.OnceValues(func() (string, error) { return Binary(context.Background()) })
 
-// Binary is the path of helm, which is built where it is not yet. By go tool it would share nothing
-// with what else is compiled: that takes no -trimpath.
+// Binary is the path of helm, which is built where it is not yet.
 func Binary(ctx context.Context) (string, error) {
 	return command.Cached(ctx, "-modfile=tools.mod", "helm.sh/helm/v4/cmd/helm")
 }

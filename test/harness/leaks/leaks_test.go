@@ -1,10 +1,15 @@
 package leaks
 
 import (
+	"bufio"
+	"errors"
+	"fmt"
 	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -87,5 +92,84 @@ func fatal(t *testing.T, err error) {
 	t.Helper()
 	if err != nil {
 		t.Fatal(err)
+	}
+}
+
+// leaves has TestLeaves leave something behind.
+const leaves = "SKEP_TEST_LEAVES"
+
+func TestLeaves(t *testing.T) {
+	switch os.Getenv(leaves) {
+	case "a pin":
+		m, err := ebpf.NewMap(&ebpf.MapSpec{Type: ebpf.Array, KeySize: 4, ValueSize: 4, MaxEntries: 1})
+		fatal(t, err)
+		fatal(t, m.Pin("/sys/fs/bpf/left"))
+		fatal(t, m.Close())
+	case "a process that waits":
+		cmd := exec.Command("/proc/self/exe", "-test.run=^TestLeaves$")
+		cmd.Env = append(os.Environ(), leaves+"=waits")
+		cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+		fatal(t, cmd.Start())
+		fmt.Println("started", CgroupRoot(), cmd.Process.Pid)
+		fatal(t, cmd.Wait())
+	case "waits":
+		select {}
+	case "the first thread elsewhere":
+		for gone := false; !gone; {
+			done := make(chan bool)
+			go func() {
+				runtime.LockOSThread()
+				if unix.Gettid() != os.Getpid() {
+					runtime.UnlockOSThread()
+					done <- false
+					return
+				}
+				fatal(t, unix.Unshare(unix.CLONE_NEWNS|unix.CLONE_FS))
+				done <- true
+			}()
+			gone = <-done
+		}
+	}
+}
+
+// runLeaves is this binary as go test starts it.
+func runLeaves(t *testing.T, what string) *exec.Cmd {
+	t.Helper()
+	if !Isolated() {
+		t.Skip("SKIPPED: needs root: sudo make test")
+	}
+	cmd := exec.CommandContext(t.Context(), "/proc/self/exe", "-test.run=^TestLeaves$")
+	cmd.Env = append(os.Environ(), leaves+"="+what, isolated+"=")
+	return cmd
+}
+
+func TestWhatIsLeftFailsThePackage(t *testing.T) {
+	out, err := runLeaves(t, "a pin").CombinedOutput()
+	if exit := new(exec.ExitError); !errors.As(err, &exit) || exit.ExitCode() != 1 || !strings.Contains(string(out), "pin /sys/fs/bpf/left") {
+		t.Errorf("%v: %s", err, out)
+	}
+	for _, what := range []string{"nothing", "the first thread elsewhere"} {
+		if out, err := runLeaves(t, what).CombinedOutput(); err != nil {
+			t.Errorf("%s: %v: %s", what, err, out)
+		}
+	}
+}
+
+// TestAnInterruptEndsWhatTestsStarted: a process of a group of its own, too.
+func TestAnInterruptEndsWhatTestsStarted(t *testing.T) {
+	cmd := runLeaves(t, "a process that waits")
+	out, err := cmd.StdoutPipe()
+	fatal(t, err)
+	fatal(t, cmd.Start())
+	line, err := bufio.NewReader(out).ReadString('\n')
+	fatal(t, err)
+	fatal(t, cmd.Process.Signal(unix.SIGTERM))
+	if err := cmd.Wait(); err == nil {
+		t.Error("it passed")
+	}
+	for _, dir := range folders(CgroupRoot()) {
+		if strings.Contains(dir, "skep-test-"+strconv.Itoa(cmd.Process.Pid)) {
+			t.Errorf("%s is left, %s", dir, line)
+		}
 	}
 }

@@ -34,6 +34,7 @@ import (
 	"github.com/skep-dev/skep/test/harness/await"
 	"github.com/skep-dev/skep/test/harness/controlplane"
 	"github.com/skep-dev/skep/test/harness/deployment"
+	"github.com/skep-dev/skep/test/harness/leaks"
 	"github.com/skep-dev/skep/test/harness/series"
 )
 
@@ -60,7 +61,7 @@ var (
 func TestMain(m *testing.M) {
 	policies.MaybeWorkerChild()
 	ctrl.SetLogger(logr.Discard())
-	os.Exit(run(m))
+	os.Exit(leaks.Apart(func() int { return run(m) }))
 }
 
 func run(m *testing.M) int {

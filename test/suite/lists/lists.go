@@ -14,8 +14,8 @@ func Longest() []string {
 func Concurrent() []string {
 	return []string{
 		"agent", "agent/act", "agent/admission", "agent/attach", "agent/calls", "agent/chain", "agent/clsact", "agent/containers", "agent/functions",
-		"agent/guard", "agent/kernel", "agent/kube", "agent/live", "agent/loads", "agent/metrics", "agent/nri", "agent/objects", "agent/process",
-		"agent/starts", "agent/targets", "confined", "controller", "controller/...", "gate", "image/...", "kubeauth", "limit", "listen",
+		"agent/guard", "agent/kernel", "agent/kube", "agent/loads", "agent/netns", "agent/objects", "agent/process",
+		"agent/starts", "agent/targets", "confined", "controller", "controller/...", "gate", "gate/evaluations", "image/...", "kubeauth", "limit", "listen",
 		"nodemode", "nodemode/source", "policies", "recent", "signing",
 	}
 }
