@@ -158,4 +158,4 @@ clean: ## Remove what the other targets built
 SUITE = go run ./test/suite -p '$(ATONCE)' $(if $(TESTFLAGS),-flags '$(TESTFLAGS)')
 
 ARM64 ?= ./api/v1alpha1 ./hook/... ./bytecode/... ./image/... ./convert ./intent ./text \
-	./agent/plan ./agent/decide ./agent/history ./agent/targets ./agent/containers ./agent/functions ./agent/usdt ./agent/chain
+	./agent/reconcile/plan ./agent/reconcile/decide ./agent/state/history ./agent/attach/targets ./agent/pods/containers ./agent/program/functions ./agent/program/usdt ./agent/program/chain

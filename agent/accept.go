@@ -6,10 +6,10 @@ import (
 	"fmt"
 	"reflect"
 
-	"github.com/skep-dev/skep/agent/decide"
-	"github.com/skep-dev/skep/agent/kernel"
-	"github.com/skep-dev/skep/agent/statedir"
-	"github.com/skep-dev/skep/agent/version"
+	"github.com/skep-dev/skep/agent/reconcile/decide"
+	"github.com/skep-dev/skep/agent/reconcile/version"
+	"github.com/skep-dev/skep/agent/state/pins"
+	"github.com/skep-dev/skep/agent/state/statedir"
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/intent"
 )
@@ -94,7 +94,7 @@ func (a *Agent) accept(e intent.Envelope) error {
 // storeAccepted keeps an intent whose seal holds, and hands it to Run.
 func (a *Agent) storeAccepted(o intent.Opened, e intent.Envelope) error {
 	p := o.Payload()
-	if err := kernel.CheckName("uid", p.UID); err != nil {
+	if err := pins.CheckName("uid", p.UID); err != nil {
 		return err
 	}
 	a.accepted.mu.Lock()

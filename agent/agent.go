@@ -29,21 +29,22 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/skep-dev/skep/agent/admission"
 	"github.com/skep-dev/skep/agent/attach"
-	"github.com/skep-dev/skep/agent/calls"
-	"github.com/skep-dev/skep/agent/chainfit"
-	"github.com/skep-dev/skep/agent/containers"
-	"github.com/skep-dev/skep/agent/history"
-	"github.com/skep-dev/skep/agent/kernel"
-	"github.com/skep-dev/skep/agent/live"
-	"github.com/skep-dev/skep/agent/loads"
-	"github.com/skep-dev/skep/agent/netns"
-	"github.com/skep-dev/skep/agent/objects"
-	"github.com/skep-dev/skep/agent/retry"
-	"github.com/skep-dev/skep/agent/starts"
-	"github.com/skep-dev/skep/agent/statedir"
-	"github.com/skep-dev/skep/agent/targets"
+	"github.com/skep-dev/skep/agent/attach/targets"
+	"github.com/skep-dev/skep/agent/pods/containers"
+	"github.com/skep-dev/skep/agent/pods/netns"
+	"github.com/skep-dev/skep/agent/program/loader"
+	"github.com/skep-dev/skep/agent/reconcile/admission"
+	"github.com/skep-dev/skep/agent/reconcile/calls"
+	"github.com/skep-dev/skep/agent/reconcile/chainfit"
+	"github.com/skep-dev/skep/agent/reconcile/live"
+	"github.com/skep-dev/skep/agent/reconcile/loads"
+	"github.com/skep-dev/skep/agent/reconcile/starts"
+	"github.com/skep-dev/skep/agent/state/history"
+	"github.com/skep-dev/skep/agent/state/objects"
+	"github.com/skep-dev/skep/agent/state/pins"
+	"github.com/skep-dev/skep/agent/state/retry"
+	"github.com/skep-dev/skep/agent/state/statedir"
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/clock"
 	"github.com/skep-dev/skep/intent"
@@ -140,7 +141,7 @@ type Agent struct {
 // env is what does not change while the agent runs. Its parts have locks of their own.
 type env struct {
 	opts    Options
-	pins    *kernel.Store
+	pins    *pins.Store
 	dir     *statedir.Dir
 	objects *objects.Cache
 	wake    chan struct{}
@@ -209,7 +210,7 @@ type loop struct {
 }
 
 // New makes an agent: it locks the pins and reads what is cached. It fails with
-// kernel.ErrHeld, kernel.ErrExposed, kernel.ErrNotBPFFS, or what the state directory does.
+// pins.ErrHeld, pins.ErrExposed, pins.ErrNotBPFFS, or what the state directory does.
 func New(o Options) (*Agent, error) {
 	if o.StateDir == "" || o.Trust == nil || o.Fetch == nil {
 		return nil, errors.New("make agent: StateDir, Trust and Fetch are needed")
@@ -217,15 +218,15 @@ func New(o Options) (*Agent, error) {
 	if o.NamespaceShare < 0 || o.NamespaceShare > 100 {
 		return nil, fmt.Errorf("make agent: a namespace's share is %d percent; give 1 to 100", o.NamespaceShare)
 	}
-	if o.MapMemory < 0 || o.MapMemory > kernel.MostMapMemory {
-		return nil, fmt.Errorf("make agent: the memory for maps is %d bytes; give 1 to %d, or 0 for no limit", o.MapMemory, int64(kernel.MostMapMemory))
+	if o.MapMemory < 0 || o.MapMemory > loader.MostMapMemory {
+		return nil, fmt.Errorf("make agent: the memory for maps is %d bytes; give 1 to %d, or 0 for no limit", o.MapMemory, int64(loader.MostMapMemory))
 	}
 	fillDefaults(&o)
 	dir, err := statedir.Open(o.StateDir)
 	if err != nil {
 		return nil, fmt.Errorf("make agent: %w", err)
 	}
-	pins, err := kernel.OpenStore(o.BPFFS)
+	pins, err := pins.OpenStore(o.BPFFS)
 	if err != nil {
 		return nil, fmt.Errorf("make agent: %w", err)
 	}

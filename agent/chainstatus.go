@@ -4,7 +4,7 @@ import (
 	"cmp"
 	"slices"
 
-	"github.com/skep-dev/skep/agent/chainfit"
+	"github.com/skep-dev/skep/agent/reconcile/chainfit"
 )
 
 // The status of a chain and of its members.

@@ -3,10 +3,10 @@ package agent
 import (
 	"slices"
 
-	"github.com/skep-dev/skep/agent/containers"
-	"github.com/skep-dev/skep/agent/live"
-	"github.com/skep-dev/skep/agent/plan"
-	"github.com/skep-dev/skep/agent/targets"
+	"github.com/skep-dev/skep/agent/attach/targets"
+	"github.com/skep-dev/skep/agent/pods/containers"
+	"github.com/skep-dev/skep/agent/reconcile/live"
+	"github.com/skep-dev/skep/agent/reconcile/plan"
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/intent"
 )

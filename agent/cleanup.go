@@ -5,17 +5,17 @@ import (
 	"os"
 	"path/filepath"
 
-	"github.com/skep-dev/skep/agent/kernel"
-	"github.com/skep-dev/skep/agent/netns"
-	"github.com/skep-dev/skep/agent/statedir"
+	"github.com/skep-dev/skep/agent/pods/netns"
+	"github.com/skep-dev/skep/agent/state/pins"
+	"github.com/skep-dev/skep/agent/state/statedir"
 )
 
 // Cleanup removes every pin below bpffs, which detaches and unloads the programs, and all that an
 // Agent keeps below state, which would load them again. files are further names below state, of the
-// caller. It needs neither keys nor a source. It fails with kernel.ErrHeld while an Agent runs, and
+// caller. It needs neither keys nor a source. It fails with pins.ErrHeld while an Agent runs, and
 // then removes nothing.
 func Cleanup(bpffs, state string, files ...string) error {
-	store, err := kernel.OpenStore(bpffs)
+	store, err := pins.OpenStore(bpffs)
 	if err != nil {
 		return err
 	}

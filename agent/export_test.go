@@ -5,12 +5,12 @@ import (
 	"sync"
 	"sync/atomic"
 
-	"github.com/skep-dev/skep/agent/build"
-	"github.com/skep-dev/skep/agent/chain"
-	"github.com/skep-dev/skep/agent/kernel"
-	"github.com/skep-dev/skep/agent/netns"
-	"github.com/skep-dev/skep/agent/objects"
-	"github.com/skep-dev/skep/agent/targets"
+	"github.com/skep-dev/skep/agent/attach/targets"
+	"github.com/skep-dev/skep/agent/pods/netns"
+	"github.com/skep-dev/skep/agent/program/chain"
+	"github.com/skep-dev/skep/agent/reconcile/build"
+	"github.com/skep-dev/skep/agent/state/objects"
+	"github.com/skep-dev/skep/agent/state/pins"
 )
 
 // Namespaces are network namespaces beside the agent's own, and Namespace is one.
@@ -50,7 +50,7 @@ func (a *Agent) AwaitClosings() { a.loop.closing.Close() }
 func (a *Agent) RefuseChains(refuse func(members []string) error) {
 	a.work.Lock()
 	defer a.work.Unlock()
-	a.loop.chains.Build = func(parts []build.Part, files *objects.Cache, o chain.Options, shared build.SharedMaps) (*kernel.ChainVersion, error) {
+	a.loop.chains.Build = func(parts []build.Part, files *objects.Cache, o chain.Options, shared build.SharedMaps) (*pins.ChainVersion, error) {
 		var members []string
 		for _, part := range parts {
 			members = append(members, part.Member.Identity.Name)

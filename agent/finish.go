@@ -5,9 +5,9 @@ import (
 	"maps"
 	"slices"
 
-	"github.com/skep-dev/skep/agent/report"
-	"github.com/skep-dev/skep/agent/statedir"
-	"github.com/skep-dev/skep/agent/version"
+	"github.com/skep-dev/skep/agent/reconcile/report"
+	"github.com/skep-dev/skep/agent/reconcile/version"
+	"github.com/skep-dev/skep/agent/state/statedir"
 )
 
 // finish writes what the reconcile found out back, and wakes who waits for it.

@@ -3,8 +3,8 @@ package agent
 import (
 	"time"
 
-	"github.com/skep-dev/skep/agent/clsact"
-	"github.com/skep-dev/skep/agent/kernel"
+	"github.com/skep-dev/skep/agent/attach/clsact"
+	"github.com/skep-dev/skep/agent/state/pins"
 )
 
 // resyncAfter is how long after a full reconcile the next one is due, whatever happens.
@@ -19,8 +19,8 @@ type idle struct {
 }
 
 type idleLink struct {
-	link  kernel.Held
-	facts kernel.Facts
+	link  pins.Held
+	facts pins.Facts
 }
 
 // newIdle returns the state that a reconcile left, or nil where it changed something or
@@ -82,7 +82,7 @@ func (a *Agent) isIdle() bool {
 		return false
 	}
 	for _, l := range a.loop.idle.links {
-		if facts, err := kernel.Inspect(l.link); err != nil || facts != l.facts {
+		if facts, err := pins.Inspect(l.link); err != nil || facts != l.facts {
 			return false
 		}
 	}

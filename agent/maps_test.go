@@ -11,7 +11,7 @@ import (
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 
 	"github.com/skep-dev/skep/agent"
-	"github.com/skep-dev/skep/agent/kernel"
+	"github.com/skep-dev/skep/agent/program/loader"
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/intent"
 	"github.com/skep-dev/skep/test/harness/need"
@@ -38,12 +38,12 @@ func (w *world) section(a *agent.Agent, escaped string) []byte {
 	return body
 }
 
-func report(a *agent.Agent, name string) kernel.MapReport {
+func report(a *agent.Agent, name string) loader.MapReport {
 	maps := a.Status()[0].Maps
-	if i := slices.IndexFunc(maps, func(m kernel.MapReport) bool { return m.Map == name }); i >= 0 {
+	if i := slices.IndexFunc(maps, func(m loader.MapReport) bool { return m.Map == name }); i >= 0 {
 		return maps[i]
 	}
-	return kernel.MapReport{}
+	return loader.MapReport{}
 }
 
 func TestMapsAreKeptWhereTheirBTFAgrees(t *testing.T) {
@@ -73,7 +73,7 @@ func TestMapsAreKeptWhereTheirBTFAgrees(t *testing.T) {
 		t.Fatal(err)
 	}
 	counted(7)
-	if diff := cmp.Diff(kernel.MapReport{Map: "counts", Kept: true}, report(a, "counts")); diff != "" {
+	if diff := cmp.Diff(loader.MapReport{Map: "counts", Kept: true}, report(a, "counts")); diff != "" {
 		t.Error(diff)
 	}
 	if bss := report(a, ".bss"); bss.Kept || bss.Reason == "" || !slices.Equal(bss.Carried, []string{"seen"}) {

@@ -3,8 +3,8 @@ package agent
 import (
 	"time"
 
-	"github.com/skep-dev/skep/agent/act"
-	"github.com/skep-dev/skep/agent/loads"
+	"github.com/skep-dev/skep/agent/reconcile/act"
+	"github.com/skep-dev/skep/agent/reconcile/loads"
 )
 
 // Observer counts what an agent does to its kernel. It is called from one

@@ -5,19 +5,19 @@ import (
 	"context"
 	"slices"
 
-	"github.com/skep-dev/skep/agent/act"
-	"github.com/skep-dev/skep/agent/admission"
-	"github.com/skep-dev/skep/agent/chainfit"
-	"github.com/skep-dev/skep/agent/decide"
-	"github.com/skep-dev/skep/agent/kernel"
-	"github.com/skep-dev/skep/agent/live"
-	"github.com/skep-dev/skep/agent/loads"
-	"github.com/skep-dev/skep/agent/objects"
-	"github.com/skep-dev/skep/agent/plan"
-	"github.com/skep-dev/skep/agent/prepare"
-	"github.com/skep-dev/skep/agent/sharing"
-	"github.com/skep-dev/skep/agent/targets"
-	"github.com/skep-dev/skep/agent/version"
+	"github.com/skep-dev/skep/agent/attach/targets"
+	"github.com/skep-dev/skep/agent/reconcile/act"
+	"github.com/skep-dev/skep/agent/reconcile/admission"
+	"github.com/skep-dev/skep/agent/reconcile/chainfit"
+	"github.com/skep-dev/skep/agent/reconcile/decide"
+	"github.com/skep-dev/skep/agent/reconcile/live"
+	"github.com/skep-dev/skep/agent/reconcile/loads"
+	"github.com/skep-dev/skep/agent/reconcile/plan"
+	"github.com/skep-dev/skep/agent/reconcile/prepare"
+	"github.com/skep-dev/skep/agent/reconcile/sharing"
+	"github.com/skep-dev/skep/agent/reconcile/version"
+	"github.com/skep-dev/skep/agent/state/objects"
+	"github.com/skep-dev/skep/agent/state/pins"
 )
 
 // reconcile is one look at the node and what follows from it. Its fields last as long.
@@ -192,7 +192,7 @@ func (rec *reconcile) observe() error {
 	// In network namespaces that are seen for the first time, this ends what an earlier agent left.
 	rec.loop.live.SweepFilters(rec.lookupRound.Present())
 	rec.look.Observe(interfaces, rec.loop.namespaces)
-	rec.look.NoteSevered(func(l *plan.Link, facts kernel.Facts) bool {
+	rec.look.NoteSevered(func(l *plan.Link, facts pins.Facts) bool {
 		return l.Attachment.Netfilter.Hook == "" || rec.lookupRound.Runs(l.Attachment, facts.Priority, facts.Program)
 	})
 	return nil

@@ -17,7 +17,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/skep-dev/skep/agent"
-	"github.com/skep-dev/skep/agent/kernel"
+	"github.com/skep-dev/skep/agent/state/pins"
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/intent"
 	"github.com/skep-dev/skep/test/fixture/seals"
@@ -324,7 +324,7 @@ func TestOneAgentHoldsTheDirectory(t *testing.T) {
 	_, stop := w.start()
 	other := w.options()
 	other.StateDir = t.TempDir()
-	if _, err := agent.New(other); !errors.Is(err, kernel.ErrHeld) {
+	if _, err := agent.New(other); !errors.Is(err, pins.ErrHeld) {
 		t.Errorf("New = %v", err)
 	}
 	stop()
@@ -336,7 +336,7 @@ func TestOneAgentHoldsTheDirectory(t *testing.T) {
 		t.Error(err)
 	}
 	other.BPFFS = t.TempDir()
-	if _, err := agent.New(other); !errors.Is(err, kernel.ErrNotBPFFS) {
+	if _, err := agent.New(other); !errors.Is(err, pins.ErrNotBPFFS) {
 		t.Errorf("New outside of a bpffs = %v", err)
 	}
 }

@@ -5,7 +5,7 @@ import (
 
 	"github.com/cilium/ebpf"
 
-	"github.com/skep-dev/skep/agent/version"
+	"github.com/skep-dev/skep/agent/reconcile/version"
 	"github.com/skep-dev/skep/intent"
 )
 

@@ -5,11 +5,11 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/skep-dev/skep/agent/decide"
-	"github.com/skep-dev/skep/agent/kernel"
-	"github.com/skep-dev/skep/agent/live"
-	"github.com/skep-dev/skep/agent/plan"
-	"github.com/skep-dev/skep/agent/version"
+	"github.com/skep-dev/skep/agent/reconcile/decide"
+	"github.com/skep-dev/skep/agent/reconcile/live"
+	"github.com/skep-dev/skep/agent/reconcile/plan"
+	"github.com/skep-dev/skep/agent/reconcile/version"
+	"github.com/skep-dev/skep/agent/state/pins"
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/intent"
 	"github.com/skep-dev/skep/test/fixture/seals"
@@ -54,13 +54,13 @@ func TestWhatRunsAsPrimaryIsToldFromWhatRunsByName(t *testing.T) {
 }
 
 func TestWhatRunsIsToldByInterface(t *testing.T) {
-	at := func(index int) *kernel.Link {
-		return &kernel.Link{Attachment: plan.Attachment{Target: plan.Target{Ifindex: index}}}
+	at := func(index int) *pins.Link {
+		return &pins.Link{Attachment: plan.Attachment{Target: plan.Target{Ifindex: index}}}
 	}
 	p := &reconcile{loop: &loop{live: &live.Set{
-		Links: map[string]map[string]*kernel.Link{"a": {"x": at(2), "y": at(0)}},
-		Chains: map[plan.Device]*kernel.Chain{
-			{Index: 3}: {Version: &kernel.ChainVersion{Members: []plan.Member{{UID: "b"}, {UID: "c"}, {UID: "b"}}}},
+		Links: map[string]map[string]*pins.Link{"a": {"x": at(2), "y": at(0)}},
+		Chains: map[plan.Device]*pins.Chain{
+			{Index: 3}: {Version: &pins.ChainVersion{Members: []plan.Member{{UID: "b"}, {UID: "c"}, {UID: "b"}}}},
 			{Index: 4}: {},
 		},
 	}}}

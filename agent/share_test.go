@@ -14,7 +14,7 @@ import (
 	"github.com/cilium/ebpf"
 
 	"github.com/skep-dev/skep/agent"
-	"github.com/skep-dev/skep/agent/kernel"
+	"github.com/skep-dev/skep/agent/state/pins"
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/intent"
 	"github.com/skep-dev/skep/test/harness/need"
@@ -104,7 +104,7 @@ func (w *world) runsWhatIsPinned(a *agent.Agent, name string) bool {
 		return false
 	}
 	defer func() { _ = p.Close() }()
-	id, err := kernel.ProgramID(p)
+	id, err := pins.ProgramID(p)
 	return err == nil && uint32(id) == s.Programs[0].ID
 }
 

@@ -3,8 +3,8 @@ package agent
 import (
 	"os"
 
-	"github.com/skep-dev/skep/agent/containers"
-	"github.com/skep-dev/skep/agent/targets"
+	"github.com/skep-dev/skep/agent/attach/targets"
+	"github.com/skep-dev/skep/agent/pods/containers"
 )
 
 // RuntimeContainers is a value of Options.Containers: the containers of the runtime with the

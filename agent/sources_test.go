@@ -7,8 +7,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/skep-dev/skep/agent/containers"
-	"github.com/skep-dev/skep/agent/live"
+	"github.com/skep-dev/skep/agent/pods/containers"
+	"github.com/skep-dev/skep/agent/reconcile/live"
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/intent"
 	"github.com/skep-dev/skep/test/fixture/seals"

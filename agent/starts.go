@@ -3,9 +3,9 @@ package agent
 import (
 	"slices"
 
-	"github.com/skep-dev/skep/agent/containers"
-	"github.com/skep-dev/skep/agent/plan"
-	"github.com/skep-dev/skep/agent/starts"
+	"github.com/skep-dev/skep/agent/pods/containers"
+	"github.com/skep-dev/skep/agent/reconcile/plan"
+	"github.com/skep-dev/skep/agent/reconcile/starts"
 )
 
 // letStart tells the containers that wait to start what is attached.

@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/skep-dev/skep/agent"
-	"github.com/skep-dev/skep/agent/containers"
+	"github.com/skep-dev/skep/agent/pods/containers"
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/test/harness/need"
 )

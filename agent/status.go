@@ -4,7 +4,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/skep-dev/skep/agent/report"
+	"github.com/skep-dev/skep/agent/reconcile/report"
 )
 
 // The status of an application, its programs and their links.

@@ -7,9 +7,9 @@ import (
 	"time"
 
 	"github.com/skep-dev/skep/agent/attach"
-	"github.com/skep-dev/skep/agent/decide"
-	"github.com/skep-dev/skep/agent/live"
-	"github.com/skep-dev/skep/agent/report"
+	"github.com/skep-dev/skep/agent/reconcile/decide"
+	"github.com/skep-dev/skep/agent/reconcile/live"
+	"github.com/skep-dev/skep/agent/reconcile/report"
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/hook"
 )

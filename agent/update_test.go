@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/skep-dev/skep/agent"
-	"github.com/skep-dev/skep/agent/kernel"
+	"github.com/skep-dev/skep/agent/program/loader"
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/intent"
 	"github.com/skep-dev/skep/test/harness/need"
@@ -151,7 +151,7 @@ func TestAnUpdateMissesNoPacketAndCountersGoOn(t *testing.T) {
 					t.Errorf("%d packets sent, %d counted", sent, got)
 				}
 				t.Logf("%d packets through 10 updates, none lost", sent)
-				if s := a.Status()[0]; !slices.ContainsFunc(s.Maps, func(m kernel.MapReport) bool { return m.Map == "counts" && m.Kept }) {
+				if s := a.Status()[0]; !slices.ContainsFunc(s.Maps, func(m loader.MapReport) bool { return m.Map == "counts" && m.Kept }) {
 					t.Errorf("maps = %+v", s.Maps)
 				}
 			})

@@ -11,7 +11,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
-	"github.com/skep-dev/skep/agent/clsact"
+	"github.com/skep-dev/skep/agent/attach/clsact"
 )
 
 // watch wakes the agent when an interface, a default route, a qdisc or a filter changes, and

@@ -63,7 +63,7 @@ func TestANamespaceSeesItsOwnPodsAlone(t *testing.T) {
 }
 
 // TestANamespaceReadsRegistersWhereItFindsThem attaches programs of the object registers, which read
-// the kernel by one helper. What the gate lets pass the agent bounds (agent/kernel).
+// the kernel by one helper. What the gate lets pass the agent bounds (agent/program/loader).
 func TestANamespaceReadsRegistersWhereItFindsThem(t *testing.T) {
 	w := newWorld(t)
 	image, evaluator := w.signed("registers"), w.evaluator()

@@ -23,7 +23,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/skep-dev/skep/agent"
-	"github.com/skep-dev/skep/agent/kernel"
+	"github.com/skep-dev/skep/agent/state/pins"
 	"github.com/skep-dev/skep/atomicfile"
 	"github.com/skep-dev/skep/clock"
 	"github.com/skep-dev/skep/gate"
@@ -222,7 +222,7 @@ func (h *Host) openState() error {
 	if err := os.MkdirAll(h.opts.State, 0o700); err != nil {
 		return fmt.Errorf("open state: %w", err)
 	}
-	if err := kernel.CloseToOthers(h.opts.State); err != nil {
+	if err := pins.CloseToOthers(h.opts.State); err != nil {
 		return fmt.Errorf("open state %s: %w", h.opts.State, err)
 	}
 	if err := os.MkdirAll(h.memory.Dir, 0o700); err != nil {

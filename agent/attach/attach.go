@@ -17,13 +17,13 @@ import (
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/link"
 
-	"github.com/skep-dev/skep/agent/clsact"
-	"github.com/skep-dev/skep/agent/containers"
-	"github.com/skep-dev/skep/agent/functions"
-	"github.com/skep-dev/skep/agent/kernel"
-	"github.com/skep-dev/skep/agent/netns"
-	"github.com/skep-dev/skep/agent/plan"
-	"github.com/skep-dev/skep/agent/rights"
+	"github.com/skep-dev/skep/agent/attach/clsact"
+	"github.com/skep-dev/skep/agent/pods/containers"
+	"github.com/skep-dev/skep/agent/pods/netns"
+	"github.com/skep-dev/skep/agent/program/functions"
+	"github.com/skep-dev/skep/agent/program/rights"
+	"github.com/skep-dev/skep/agent/reconcile/plan"
+	"github.com/skep-dev/skep/agent/state/pins"
 	"github.com/skep-dev/skep/hook"
 )
 
@@ -86,7 +86,7 @@ type Neighbours struct {
 }
 
 // attacher makes a link of one hook, or what there is instead.
-type attacher func(hook.Hook, Request) (kernel.Held, error)
+type attacher func(hook.Hook, Request) (pins.Held, error)
 
 // attachers has a row for every hook the agent attaches today.
 var attachers = map[string]attacher{
@@ -172,7 +172,7 @@ func Hooks() []string {
 
 // Near makes a link like To, at the nearest place to that of the attachment that is free.
 // Only netfilter has such places.
-func Near(r Request) (kernel.Held, error) {
+func Near(r Request) (pins.Held, error) {
 	h, _ := hook.Lookup(r.Attachment.Hook)
 	l, err := attacher(nearby).found(h, r)
 	if err != nil {
@@ -184,7 +184,7 @@ func Near(r Request) (kernel.Held, error) {
 // To makes the link. The caller pins it: an unpinned link goes with the
 // process, and an unpinned filter with the next start of an agent. It fails with ErrTarget where the target is not there, and with
 // *LackingError where the kernel does not have the hook.
-func To(r Request) (kernel.Held, error) {
+func To(r Request) (pins.Held, error) {
 	h, known := hook.Lookup(r.Attachment.Hook)
 	attach, ok := attachers[r.Attachment.Hook]
 	if !known || !ok {
@@ -213,7 +213,7 @@ func describe(h hook.Hook, a plan.Attachment, err error) error {
 }
 
 // found attaches to the target that was found, or looks for it first.
-func (attach attacher) found(h hook.Hook, r Request) (kernel.Held, error) {
+func (attach attacher) found(h hook.Hook, r Request) (pins.Held, error) {
 	if r.Found != nil {
 		return attach(h, r)
 	}

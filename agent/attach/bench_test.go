@@ -10,7 +10,7 @@ import (
 	"github.com/cilium/ebpf/link"
 
 	"github.com/skep-dev/skep/agent/attach"
-	"github.com/skep-dev/skep/agent/functions"
+	"github.com/skep-dev/skep/agent/program/functions"
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/hook"
 )

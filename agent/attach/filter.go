@@ -7,14 +7,14 @@ import (
 	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
 
-	"github.com/skep-dev/skep/agent/clsact"
-	"github.com/skep-dev/skep/agent/kernel"
-	"github.com/skep-dev/skep/agent/netns"
+	"github.com/skep-dev/skep/agent/attach/clsact"
+	"github.com/skep-dev/skep/agent/pods/netns"
+	"github.com/skep-dev/skep/agent/state/pins"
 	"github.com/skep-dev/skep/hook"
 )
 
 // tcx attaches to TCX and, where the kernel has none, by a filter of clsact.
-func tcx(h hook.Hook, r Request) (kernel.Held, error) {
+func tcx(h hook.Hook, r Request) (pins.Held, error) {
 	if r.Filters != nil && errors.Is(tryOrdered(h), ebpf.ErrNotSupported) {
 		return filter(h, r)
 	}
@@ -22,7 +22,7 @@ func tcx(h hook.Hook, r Request) (kernel.Held, error) {
 }
 
 // filter attaches by a filter of clsact, at a pref that follows from the priority.
-func filter(h hook.Hook, r Request) (kernel.Held, error) {
+func filter(h hook.Hook, r Request) (pins.Held, error) {
 	a := r.Attachment
 	if r.Filters == nil {
 		return nil, fmt.Errorf("hook %s needs the filters of the node", h.Name)

@@ -5,8 +5,8 @@ import (
 
 	"github.com/cilium/ebpf/link"
 
-	"github.com/skep-dev/skep/agent/plan"
-	"github.com/skep-dev/skep/agent/usdt"
+	"github.com/skep-dev/skep/agent/program/usdt"
+	"github.com/skep-dev/skep/agent/reconcile/plan"
 	"github.com/skep-dev/skep/hook"
 )
 

@@ -15,16 +15,16 @@ import (
 	"github.com/cilium/ebpf/link"
 	"golang.org/x/sys/unix"
 
-	"github.com/skep-dev/skep/agent/functions"
-	"github.com/skep-dev/skep/agent/kernel"
+	"github.com/skep-dev/skep/agent/program/functions"
+	"github.com/skep-dev/skep/agent/state/pins"
 	"github.com/skep-dev/skep/hook"
 )
 
-func kprobe(h hook.Hook, r Request) (kernel.Held, error) {
+func kprobe(h hook.Hook, r Request) (pins.Held, error) {
 	return r.probeFunction(h, link.Kprobe)
 }
 
-func kretprobe(h hook.Hook, r Request) (kernel.Held, error) {
+func kretprobe(h hook.Hook, r Request) (pins.Held, error) {
 	return r.probeFunction(h, link.Kretprobe)
 }
 
@@ -56,7 +56,7 @@ func (host Host) notPrefixed(symbol string) error {
 	return err
 }
 
-func kprobeMulti(h hook.Hook, r Request) (kernel.Held, error) {
+func kprobeMulti(h hook.Hook, r Request) (pins.Held, error) {
 	names := r.Found.functions
 	attach := link.KprobeMulti
 	if h.Name == "kretprobe.multi" {
@@ -67,7 +67,7 @@ func kprobeMulti(h hook.Hook, r Request) (kernel.Held, error) {
 }
 
 // lsm attaches only where the program would run: the kernel takes it otherwise, too.
-func lsm(h hook.Hook, r Request) (kernel.Held, error) {
+func lsm(h hook.Hook, r Request) (pins.Held, error) {
 	if err := runsLSM(h); err != nil {
 		return nil, err
 	}
@@ -75,7 +75,7 @@ func lsm(h hook.Hook, r Request) (kernel.Held, error) {
 }
 
 // lsmOfCgroup attaches to the tasks and sockets of a cgroup.
-func lsmOfCgroup(h hook.Hook, r Request) (kernel.Held, error) {
+func lsmOfCgroup(h hook.Hook, r Request) (pins.Held, error) {
 	if err := runsLSM(h); err != nil {
 		return nil, err
 	}

@@ -10,7 +10,7 @@ import (
 	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
 
-	"github.com/skep-dev/skep/agent/functions"
+	"github.com/skep-dev/skep/agent/program/functions"
 	"github.com/skep-dev/skep/hook"
 )
 

@@ -11,8 +11,8 @@ import (
 	"github.com/cilium/ebpf/link"
 	"golang.org/x/sys/unix"
 
-	"github.com/skep-dev/skep/agent/cgrouplsm"
-	"github.com/skep-dev/skep/agent/clsact"
+	"github.com/skep-dev/skep/agent/attach/clsact"
+	"github.com/skep-dev/skep/agent/program/cgrouplsm"
 	"github.com/skep-dev/skep/hook"
 )
 

@@ -9,9 +9,9 @@ import (
 	"github.com/cilium/ebpf/link"
 	"golang.org/x/sys/unix"
 
-	"github.com/skep-dev/skep/agent/kernel"
-	"github.com/skep-dev/skep/agent/netns"
-	"github.com/skep-dev/skep/agent/plan"
+	"github.com/skep-dev/skep/agent/pods/netns"
+	"github.com/skep-dev/skep/agent/reconcile/plan"
+	"github.com/skep-dev/skep/agent/state/pins"
 	"github.com/skep-dev/skep/hook"
 )
 
@@ -20,7 +20,7 @@ import (
 const retries = 8
 
 // onDevice makes a link on a thread that is in the network namespace of the interface.
-func (r Request) onDevice(do func() (link.Link, error)) (kernel.Held, error) {
+func (r Request) onDevice(do func() (link.Link, error)) (pins.Held, error) {
 	l, err := makeWithin(func(do func() error) error { return withDevice(r.Attachment.Target.Device(), r.Host.Namespaces, do) }, do)
 	if err != nil {
 		return nil, err
@@ -41,7 +41,7 @@ func withDevice(d plan.Device, in *netns.Table, do func() error) error {
 // ordered attaches to TCX and netkit, in the kernel's own order. The revision makes the look and the
 // attach one step: whoever changes the hook in between makes it fail with
 // ESTALE (kernel/bpf/mprog.c), and the look is taken again.
-func ordered(h hook.Hook, r Request) (kernel.Held, error) {
+func ordered(h hook.Hook, r Request) (pins.Held, error) {
 	return r.onDevice(func() (link.Link, error) { return r.attachInOrder(h) })
 }
 

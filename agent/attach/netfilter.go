@@ -9,8 +9,8 @@ import (
 	"github.com/cilium/ebpf/link"
 	"golang.org/x/sys/unix"
 
-	"github.com/skep-dev/skep/agent/kernel"
-	"github.com/skep-dev/skep/agent/netns"
+	"github.com/skep-dev/skep/agent/pods/netns"
+	"github.com/skep-dev/skep/agent/state/pins"
 	"github.com/skep-dev/skep/hook"
 )
 
@@ -22,12 +22,12 @@ const defragments link.NetfilterAttachFlags = 1
 const maxDistance = 16
 
 // netfilter attaches at a priority, which the kernel gives to one BPF program.
-func netfilter(h hook.Hook, r Request) (kernel.Held, error) {
+func netfilter(h hook.Hook, r Request) (pins.Held, error) {
 	return r.inNamespace(func() (link.Link, error) { return r.atPriority(h, r.Attachment.Netfilter.Priority) })
 }
 
 // nearby attaches at the first free priority behind that of the attachment, else before it.
-func nearby(h hook.Hook, r Request) (kernel.Held, error) {
+func nearby(h hook.Hook, r Request) (pins.Held, error) {
 	return r.inNamespace(func() (link.Link, error) { return r.nearPriority(h) })
 }
 

@@ -8,7 +8,7 @@ import (
 	"github.com/cilium/ebpf/link"
 	"golang.org/x/sys/unix"
 
-	"github.com/skep-dev/skep/agent/kernel"
+	"github.com/skep-dev/skep/agent/state/pins"
 	"github.com/skep-dev/skep/hook"
 )
 
@@ -16,7 +16,7 @@ import (
 // thread, whose namespace is that of /proc/self, may be in a pod's for a moment.
 const ownNetns = "/proc/thread-self/ns/net"
 
-func ofNamespace(h hook.Hook, r Request) (kernel.Held, error) {
+func ofNamespace(h hook.Hook, r Request) (pins.Held, error) {
 	ns, err := os.Open(r.Found.target.path())
 	if err != nil {
 		return nil, missing(err)

@@ -13,9 +13,9 @@ import (
 	"github.com/cilium/ebpf/link"
 	"golang.org/x/sys/unix"
 
-	"github.com/skep-dev/skep/agent/kernel"
-	"github.com/skep-dev/skep/agent/plan"
-	"github.com/skep-dev/skep/agent/rights"
+	"github.com/skep-dev/skep/agent/program/rights"
+	"github.com/skep-dev/skep/agent/reconcile/plan"
+	"github.com/skep-dev/skep/agent/state/pins"
 	"github.com/skep-dev/skep/hook"
 )
 
@@ -24,7 +24,7 @@ const maxThreads = 256
 
 // perfEvent opens the event and links the program to it. The link holds the event, which
 // so outlives this process.
-func perfEvent(h hook.Hook, r Request) (kernel.Held, error) {
+func perfEvent(h hook.Hook, r Request) (pins.Held, error) {
 	at := r.Attachment
 	fd, err := openEvent(h, at)
 	if err != nil {

@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/skep-dev/skep/agent/attach"
-	"github.com/skep-dev/skep/agent/rights"
+	"github.com/skep-dev/skep/agent/program/rights"
 	"github.com/skep-dev/skep/hook"
 	"github.com/skep-dev/skep/test/harness/drop"
 	"github.com/skep-dev/skep/test/harness/need"

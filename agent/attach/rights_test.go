@@ -16,8 +16,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/skep-dev/skep/agent/attach"
-	"github.com/skep-dev/skep/agent/plan"
-	"github.com/skep-dev/skep/agent/rights"
+	"github.com/skep-dev/skep/agent/program/rights"
+	"github.com/skep-dev/skep/agent/reconcile/plan"
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/test/fixture/programs"
 	"github.com/skep-dev/skep/test/fixture/userbinary"

@@ -15,7 +15,7 @@ import (
 
 	"github.com/cilium/ebpf/link"
 
-	"github.com/skep-dev/skep/agent/plan"
+	"github.com/skep-dev/skep/agent/reconcile/plan"
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/text"
 )

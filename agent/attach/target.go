@@ -9,8 +9,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/skep-dev/skep/agent/plan"
-	"github.com/skep-dev/skep/agent/process"
+	"github.com/skep-dev/skep/agent/pods/process"
+	"github.com/skep-dev/skep/agent/reconcile/plan"
 	"github.com/skep-dev/skep/hook"
 )
 

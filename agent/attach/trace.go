@@ -13,12 +13,12 @@ import (
 	"github.com/cilium/ebpf/link"
 	"golang.org/x/sys/unix"
 
-	"github.com/skep-dev/skep/agent/kernel"
+	"github.com/skep-dev/skep/agent/state/pins"
 	"github.com/skep-dev/skep/hook"
 	"github.com/skep-dev/skep/text"
 )
 
-func tracepoint(h hook.Hook, r Request) (kernel.Held, error) {
+func tracepoint(h hook.Hook, r Request) (pins.Held, error) {
 	group, name, ok := strings.Cut(r.Attachment.Tracepoint, "/")
 	if !ok || group == "" || name == "" {
 		return nil, fmt.Errorf("tracepoint %q is not category/name, such as syscalls/sys_enter_execve", r.Attachment.Tracepoint)
@@ -42,7 +42,7 @@ func tracepoint(h hook.Hook, r Request) (kernel.Held, error) {
 	return nil, err
 }
 
-func rawTracepoint(h hook.Hook, r Request) (kernel.Held, error) {
+func rawTracepoint(h hook.Hook, r Request) (pins.Held, error) {
 	name := r.Attachment.Tracepoint
 	l, err := link.AttachRawTracepoint(link.RawTracepointOptions{Name: name, Program: r.Program})
 	switch {
@@ -172,7 +172,7 @@ func tracefsMounted() bool {
 }
 
 // tracing attaches where the program was loaded for: its target is in it.
-func tracing(h hook.Hook, r Request) (kernel.Held, error) {
+func tracing(h hook.Hook, r Request) (pins.Held, error) {
 	l, err := link.AttachTracing(link.TracingOptions{Program: r.Program, AttachType: h.AttachType})
 	if errors.Is(err, unix.EBUSY) && h.TakesFunctions() && r.Host.Functions != nil {
 		// A function that begins with no place for ftrace (bpf_arch_text_poke of arch/x86/net/bpf_jit_comp.c).

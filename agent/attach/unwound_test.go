@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/skep-dev/skep/agent/plan"
+	"github.com/skep-dev/skep/agent/reconcile/plan"
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/test/fixture/userbinary"
 )

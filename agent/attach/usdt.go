@@ -15,15 +15,15 @@ import (
 	"github.com/cilium/ebpf/btf"
 	"github.com/cilium/ebpf/link"
 
-	"github.com/skep-dev/skep/agent/kernel"
-	"github.com/skep-dev/skep/agent/plan"
-	"github.com/skep-dev/skep/agent/usdt"
+	"github.com/skep-dev/skep/agent/program/usdt"
+	"github.com/skep-dev/skep/agent/reconcile/plan"
+	"github.com/skep-dev/skep/agent/state/pins"
 	"github.com/skep-dev/skep/hook"
 )
 
 // usdtProbe makes the link of one place of a probe. The program finds the place's
 // arguments by the link's cookie, which no program can have read before they are written.
-func usdtProbe(_ hook.Hook, r Request) (kernel.Held, error) {
+func usdtProbe(_ hook.Hook, r Request) (pins.Held, error) {
 	if r.Specs != nil {
 		if err := putSpec(r.Specs, r.SpecID, r.Found.arguments); err != nil {
 			return nil, err

@@ -16,17 +16,17 @@ import (
 	"github.com/cilium/ebpf/link"
 	"golang.org/x/sys/unix"
 
-	"github.com/skep-dev/skep/agent/kernel"
-	"github.com/skep-dev/skep/agent/plan"
+	"github.com/skep-dev/skep/agent/reconcile/plan"
+	"github.com/skep-dev/skep/agent/state/pins"
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/hook"
 )
 
-func uprobe(h hook.Hook, r Request) (kernel.Held, error) {
+func uprobe(h hook.Hook, r Request) (pins.Held, error) {
 	return probe(h, r, (*link.Executable).Uprobe)
 }
 
-func uretprobe(h hook.Hook, r Request) (kernel.Held, error) {
+func uretprobe(h hook.Hook, r Request) (pins.Held, error) {
 	return probe(h, r, (*link.Executable).Uretprobe)
 }
 
@@ -48,11 +48,11 @@ func noProcess(a plan.Attachment, err error) error {
 	return missing(err)
 }
 
-func uprobeMulti(_ hook.Hook, r Request) (kernel.Held, error) {
+func uprobeMulti(_ hook.Hook, r Request) (pins.Held, error) {
 	return probeAll(r, (*link.Executable).UprobeMulti)
 }
 
-func uretprobeMulti(_ hook.Hook, r Request) (kernel.Held, error) {
+func uretprobeMulti(_ hook.Hook, r Request) (pins.Held, error) {
 	return probeAll(r, (*link.Executable).UretprobeMulti)
 }
 

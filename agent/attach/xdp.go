@@ -9,9 +9,9 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
-	"github.com/skep-dev/skep/agent/kernel"
-	"github.com/skep-dev/skep/agent/netns"
-	"github.com/skep-dev/skep/agent/plan"
+	"github.com/skep-dev/skep/agent/pods/netns"
+	"github.com/skep-dev/skep/agent/reconcile/plan"
+	"github.com/skep-dev/skep/agent/state/pins"
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/hook"
 )
@@ -36,7 +36,7 @@ func (e *DriverError) Error() string {
 // Unwrap returns the kernel's error.
 func (e *DriverError) Unwrap() error { return e.Err }
 
-func xdp(_ hook.Hook, r Request) (kernel.Held, error) { return r.onDevice(r.attachXDP) }
+func xdp(_ hook.Hook, r Request) (pins.Held, error) { return r.onDevice(r.attachXDP) }
 
 // attachXDP attaches in the network namespace of the thread: in the driver, generically or, where
 // the attachment leaves it open, in the driver if that takes the program.

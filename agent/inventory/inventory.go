@@ -15,7 +15,7 @@ import (
 	"os"
 	"time"
 
-	"github.com/skep-dev/skep/agent/kernel"
+	"github.com/skep-dev/skep/agent/program/owner"
 )
 
 // Inventory is every BPF object on the host, each list in the order of ids.
@@ -48,7 +48,7 @@ type Program struct {
 	Managed bool `json:"managed"`
 	// Owner is what is written in bpf_metadata_skep beside it, or nil. Whoever
 	// loads a program can write anything there: it is a label, not a proof.
-	Owner *kernel.Owner `json:"owner,omitempty"`
+	Owner *owner.Owner `json:"owner,omitempty"`
 	// LoadedAt is when it was loaded, to the second.
 	LoadedAt time.Time `json:"loadedAt"`
 	// UID is the user who loaded it.
@@ -171,7 +171,7 @@ func List(ctx context.Context, opts Options) (Inventory, error) {
 	if err != nil {
 		return Inventory{}, fmt.Errorf("list holders: %w", err)
 	}
-	pinned, err := pins(ctx, opts.BPFFS)
+	pinned, err := pinnedBelow(ctx, opts.BPFFS)
 	if err != nil {
 		return Inventory{}, fmt.Errorf("list pins: %w", err)
 	}

@@ -24,7 +24,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/skep-dev/skep/agent/inventory"
-	"github.com/skep-dev/skep/agent/kernel"
+	"github.com/skep-dev/skep/agent/program/owner"
 	"github.com/skep-dev/skep/test/fixture/programs"
 	"github.com/skep-dev/skep/test/harness/leaks"
 	"github.com/skep-dev/skep/test/harness/need"
@@ -463,9 +463,9 @@ func TestListTellsSkepFromForeignByPins(t *testing.T) {
 func TestListReadsOwners(t *testing.T) {
 	for name, tc := range map[string]struct {
 		value string
-		want  *kernel.Owner
+		want  *owner.Owner
 	}{
-		"an application":   {`{"app":"default/counter","uid":"u","revision":"r"}`, &kernel.Owner{App: "default/counter", UID: "u", Revision: "r"}},
+		"an application":   {`{"app":"default/counter","uid":"u","revision":"r"}`, &owner.Owner{App: "default/counter", UID: "u", Revision: "r"}},
 		"no application":   {`{"uid":"u"}`, nil},
 		"no JSON":          {"skep", nil},
 		"nothing":          {"", nil},

@@ -6,7 +6,7 @@ import (
 
 	"github.com/cilium/ebpf"
 
-	"github.com/skep-dev/skep/agent/kernel"
+	"github.com/skep-dev/skep/agent/state/pins"
 )
 
 // kind is one of the three kinds of objects.
@@ -29,7 +29,7 @@ type object struct {
 func (inv *Inventory) join(managed string, held map[object][]Process, pinned map[object][]string, unlinked map[uint32][]Place) {
 	ours := map[object]bool{}
 	for o, paths := range pinned {
-		if slices.ContainsFunc(paths, func(p string) bool { return kernel.Owns(managed, p) }) {
+		if slices.ContainsFunc(paths, func(p string) bool { return pins.Owns(managed, p) }) {
 			ours[o] = true
 		}
 	}

@@ -8,7 +8,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/skep-dev/skep/agent/inventory"
-	"github.com/skep-dev/skep/agent/kernel"
+	"github.com/skep-dev/skep/agent/program/owner"
 )
 
 // shape is what skep inventory -o json prints: its keys are a contract.
@@ -94,7 +94,7 @@ func TestJSONKeepsItsShape(t *testing.T) {
 			ID: 7, Type: "XDP", Name: "count_packets", Tag: "0123456789abcdef",
 			Attached: []inventory.Place{{Hook: "xdp", Target: "eth0", Link: 3}},
 			Holders:  []inventory.Process{{PID: 1, Name: "skep"}}, Pins: []string{"/sys/fs/bpf/skep/u/prog"}, Managed: true,
-			Owner:    &kernel.Owner{App: "default/counter", UID: "u", Revision: "r"},
+			Owner:    &owner.Owner{App: "default/counter", UID: "u", Revision: "r"},
 			LoadedAt: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC), Maps: []uint32{9},
 			JitedBytes: 100, MemlockBytes: 4096, VerifiedInstructions: 50, Runs: 2, RunTime: 1500,
 		}},

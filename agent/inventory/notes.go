@@ -1,8 +1,8 @@
 package inventory
 
 import (
-	"github.com/skep-dev/skep/agent/kernel"
-	"github.com/skep-dev/skep/agent/plan"
+	"github.com/skep-dev/skep/agent/reconcile/plan"
+	"github.com/skep-dev/skep/agent/state/pins"
 )
 
 // note tells of Skep's own links what the kernel does not: the text beside the
@@ -11,13 +11,13 @@ func note(links []Link, managed string, pinned map[object][]string) {
 	for i := range links {
 		l := &links[i]
 		for _, path := range pinned[object{ofLink, l.ID}] {
-			if !kernel.Owns(managed, path) {
+			if !pins.Owns(managed, path) {
 				continue
 			}
-			if at, ok := kernel.ReadText(path); ok && adds(at, *l) {
+			if at, ok := pins.ReadText(path); ok && adds(at, *l) {
 				l.Place = Place{Hook: at.Hook, Target: at.Place()}
 			}
-			if on, ok := kernel.ReadChainText(path); ok && l.Type == "xdp" && isElsewhere(on, l.Place) {
+			if on, ok := pins.ReadChainText(path); ok && l.Type == "xdp" && isElsewhere(on, l.Place) {
 				l.Place = Place{Hook: plan.XDP, Target: on.String()}
 			}
 		}
@@ -29,10 +29,10 @@ func note(links []Link, managed string, pinned map[object][]string) {
 func noteFilters(managed string, pinned map[object][]string, unlinked map[uint32][]Place) {
 	for o, paths := range pinned {
 		for _, path := range paths {
-			if o.kind != ofProgram || !kernel.Owns(managed, path) {
+			if o.kind != ofProgram || !pins.Owns(managed, path) {
 				continue
 			}
-			if at, ok := kernel.ReadText(path); ok && at.Ifindex != 0 && at.NetnsID != 0 {
+			if at, ok := pins.ReadText(path); ok && at.Ifindex != 0 && at.NetnsID != 0 {
 				unlinked[o.id] = append(unlinked[o.id], Place{Hook: at.Hook, Target: at.Place()})
 			}
 		}

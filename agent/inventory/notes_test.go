@@ -14,8 +14,8 @@ import (
 
 	"github.com/skep-dev/skep/agent/attach"
 	"github.com/skep-dev/skep/agent/inventory"
-	"github.com/skep-dev/skep/agent/kernel"
-	"github.com/skep-dev/skep/agent/plan"
+	"github.com/skep-dev/skep/agent/reconcile/plan"
+	"github.com/skep-dev/skep/agent/state/pins"
 	"github.com/skep-dev/skep/hook"
 	"github.com/skep-dev/skep/test/fixture/userbinary"
 )
@@ -45,7 +45,7 @@ func TestListTellsOfSkepsLinksWhatTheKernelDoesNot(t *testing.T) {
 		t.Run(sentence, func(t *testing.T) {
 			h := newHost(t)
 			managed := filepath.Join(h.pins, "skep")
-			store, err := kernel.OpenStore(managed)
+			store, err := pins.OpenStore(managed)
 			must(t, err)
 			t.Cleanup(func() { must(t, store.Close()) })
 			tc.at.Program = "f"
@@ -71,7 +71,7 @@ func TestListTellsOfSkepsLinksWhatTheKernelDoesNot(t *testing.T) {
 func TestAPerfEventIsNamedByTheKernelAndInFullByTheText(t *testing.T) {
 	h := newHost(t)
 	managed := filepath.Join(h.pins, "skep")
-	store, err := kernel.OpenStore(managed)
+	store, err := pins.OpenStore(managed)
 	must(t, err)
 	t.Cleanup(func() { must(t, store.Close()) })
 	program, err := ebpf.NewProgram(&ebpf.ProgramSpec{Type: ebpf.PerfEvent, License: "GPL", Instructions: asm.Instructions{asm.Mov.Imm(asm.R0, 0), asm.Return()}})
@@ -106,7 +106,7 @@ func placeOf(t *testing.T, l link.Link, o inventory.Options) inventory.Place {
 func TestATextThatContradictsTheKernelIsNotBelieved(t *testing.T) {
 	h := newHost(t)
 	managed := filepath.Join(h.pins, "skep")
-	store, err := kernel.OpenStore(managed)
+	store, err := pins.OpenStore(managed)
 	must(t, err)
 	t.Cleanup(func() { must(t, store.Close()) })
 	at := plan.Attachment{Program: "f", Hook: "raw_tp", Target: plan.Target{Tracepoint: "sched_process_exec"}}
@@ -127,7 +127,7 @@ func TestListTellsOfALinkOnManyFunctionsWhichTheyAre(t *testing.T) {
 		Instructions: asm.Instructions{asm.Mov.Imm(asm.R0, 0), asm.Return()}})
 	must(t, err)
 	t.Cleanup(func() { must(t, p.Close()) })
-	store, err := kernel.OpenStore(filepath.Join(h.pins, "skep"))
+	store, err := pins.OpenStore(filepath.Join(h.pins, "skep"))
 	must(t, err)
 	t.Cleanup(func() { must(t, store.Close()) })
 	path := filepath.Join(t.TempDir(), "binary")
@@ -159,7 +159,7 @@ func TestAKprobeIsNamedInFullByTheText(t *testing.T) {
 			if lacks := new(attach.LackingError); errors.As(attach.Probe(row), &lacks) {
 				t.Skip("SKIPPED:", lacks)
 			}
-			store, err := kernel.OpenStore(filepath.Join(h.pins, "skep"))
+			store, err := pins.OpenStore(filepath.Join(h.pins, "skep"))
 			must(t, err)
 			t.Cleanup(func() { must(t, store.Close()) })
 			p, err := ebpf.NewProgram(&ebpf.ProgramSpec{Type: row.ProgramType, AttachType: row.AttachType, License: "GPL",
@@ -167,7 +167,7 @@ func TestAKprobeIsNamedInFullByTheText(t *testing.T) {
 			must(t, err)
 			t.Cleanup(func() { must(t, p.Close()) })
 			at := plan.Attachment{Program: "f", Hook: name, Target: plan.Target{Function: "getpgid"}}
-			var l kernel.Held
+			var l pins.Held
 			if row.AttachesAtOnce() {
 				at.Function, at.FunctionsID = "security_task_getp*", "0123456789abcdef"
 				l, err = link.KprobeMulti(p, link.KprobeMultiOptions{Symbols: []string{"security_task_getpgid"}})

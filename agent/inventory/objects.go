@@ -11,7 +11,7 @@ import (
 	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
 
-	"github.com/skep-dev/skep/agent/kernel"
+	"github.com/skep-dev/skep/agent/program/owner"
 )
 
 // gone tells that an object vanished between its id and itself.
@@ -52,7 +52,7 @@ func listPrograms(ctx context.Context) ([]Program, error) {
 		return nil, fmt.Errorf("read clock: %w", err)
 	}
 	boot := time.Now().Add(-time.Duration(up.Nano()))
-	owners := ownerReader{known: map[ebpf.MapID]*kernel.Owner{}}
+	owners := ownerReader{known: map[ebpf.MapID]*owner.Owner{}}
 	found := []Program{}
 	err := walk(ctx, ebpf.ProgramGetNextID, func(id ebpf.ProgramID) error {
 		p, err := readProgram(id, boot)

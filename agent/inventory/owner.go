@@ -4,7 +4,7 @@ import (
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/btf"
 
-	"github.com/skep-dev/skep/agent/kernel"
+	"github.com/skep-dev/skep/agent/program/owner"
 )
 
 // ownerMaxSize bounds a map that may name an owner, so that no unmanaged object makes this
@@ -13,11 +13,11 @@ const ownerMaxSize = 4096
 
 // ownerReader reads each map once, however many programs share it.
 type ownerReader struct {
-	known map[ebpf.MapID]*kernel.Owner
+	known map[ebpf.MapID]*owner.Owner
 }
 
 // of is the owner named in one of a program's maps, or nil.
-func (r ownerReader) of(maps []uint32) *kernel.Owner {
+func (r ownerReader) of(maps []uint32) *owner.Owner {
 	for _, id := range maps {
 		o, ok := r.known[ebpf.MapID(id)]
 		if !ok {
@@ -33,7 +33,7 @@ func (r ownerReader) of(maps []uint32) *kernel.Owner {
 
 // readOwner returns nil for a map that names no owner, and for one that cannot
 // be read: the label is no more than that.
-func readOwner(id ebpf.MapID) *kernel.Owner {
+func readOwner(id ebpf.MapID) *owner.Owner {
 	m, err := ebpf.NewMapFromID(id)
 	if err != nil {
 		return nil
@@ -50,7 +50,7 @@ func readOwner(id ebpf.MapID) *kernel.Owner {
 	if err != nil || at >= uint32(len(value)) {
 		return nil
 	}
-	return kernel.ParseOwner(value[at:])
+	return owner.Parse(value[at:])
 }
 
 // ownerOffset finds the variable in a data section.
@@ -71,7 +71,7 @@ func ownerOffset(m *ebpf.Map) (uint32, bool) {
 		}
 		if s, ok := t.(*btf.Datasec); ok {
 			section = s
-			if at, ok := variable(section, kernel.OwnerVariable); ok {
+			if at, ok := variable(section, owner.Variable); ok {
 				return at, true
 			}
 		}

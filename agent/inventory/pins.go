@@ -11,10 +11,10 @@ import (
 	"github.com/cilium/ebpf/pin"
 )
 
-// pins finds the paths of every object below a directory of the BPF file
+// pinnedBelow finds the paths of every object below a directory of the BPF file
 // system. Pins are opened to learn what they are; one that goes meanwhile, or
 // that is no object, is passed over. A directory that does not exist has none.
-func pins(ctx context.Context, root string) (map[object][]string, error) {
+func pinnedBelow(ctx context.Context, root string) (map[object][]string, error) {
 	found := map[object][]string{}
 	err := filepath.WalkDir(root, func(path string, entry fs.DirEntry, err error) error {
 		switch {

@@ -153,7 +153,7 @@ func TestOffsetsAreToldWhereThereAreAny(t *testing.T) {
 }
 
 func TestPinsOfADirectoryThatIsNotThere(t *testing.T) {
-	found, err := pins(t.Context(), filepath.Join(t.TempDir(), "none"))
+	found, err := pinnedBelow(t.Context(), filepath.Join(t.TempDir(), "none"))
 	if err != nil || len(found) != 0 {
 		t.Errorf("got %v and error %v, want none of both", found, err)
 	}
@@ -164,13 +164,13 @@ func TestPinsPassOverWhatIsNoObject(t *testing.T) {
 	for i := range 3 {
 		write(t, filepath.Join(dir, strconv.Itoa(i)), "no object")
 	}
-	found, err := pins(t.Context(), dir)
+	found, err := pinnedBelow(t.Context(), dir)
 	if err != nil || len(found) != 0 {
 		t.Errorf("got %v and error %v, want none of both", found, err)
 	}
 	ctx, stop := context.WithCancel(t.Context())
 	stop()
-	if _, err := pins(ctx, dir); err == nil {
+	if _, err := pinnedBelow(ctx, dir); err == nil {
 		t.Error("got no error after the context ended")
 	}
 }

@@ -18,7 +18,7 @@ import (
 
 	"github.com/skep-dev/skep/agent/attach"
 	"github.com/skep-dev/skep/agent/inventory"
-	"github.com/skep-dev/skep/agent/rights"
+	"github.com/skep-dev/skep/agent/program/rights"
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/hook"
 	"github.com/skep-dev/skep/text"

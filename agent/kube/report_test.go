@@ -12,7 +12,7 @@ import (
 
 	"github.com/skep-dev/skep/agent"
 	"github.com/skep-dev/skep/agent/inventory"
-	"github.com/skep-dev/skep/agent/report"
+	"github.com/skep-dev/skep/agent/reconcile/report"
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/hook"
 )

@@ -20,8 +20,8 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/skep-dev/skep/agent"
-	"github.com/skep-dev/skep/agent/kernel"
 	"github.com/skep-dev/skep/agent/kube"
+	"github.com/skep-dev/skep/agent/state/pins"
 	"github.com/skep-dev/skep/cmd/internal/logging"
 	"github.com/skep-dev/skep/cmd/internal/version"
 	"github.com/skep-dev/skep/listen"
@@ -64,7 +64,7 @@ func newRoot(out, err io.Writer) *cobra.Command {
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			switch {
 			case f.mount != "":
-				return kernel.Mount(f.mount)
+				return pins.Mount(f.mount)
 			case f.cleanup:
 				return kube.Cleanup(o.Node.BPFFS, o.Node.StateDir)
 			}

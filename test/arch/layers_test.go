@@ -30,6 +30,11 @@ func layers() []row {
 	five := with(four, "gate", "lifecycle")
 	// What the agent may see of layer 2: bytecode without the registry.
 	agent := with(one, "intent", "bytecode", "placement", "kubeauth", "listen")
+	// The doors of the agent, from what a program is to what a reconcile does with all. What they
+	// all speak of, applications, hooks and targets, is plan's.
+	program := with(agent, "agent/reconcile/plan")
+	attach := with(program, "agent/program", "agent/pods", "agent/attach/clsact", "agent/state")
+	reconcile := with(attach, "agent/attach")
 	return []row{
 		{"api/v1alpha1", nil},
 		// What the CRDs say of hooks is made from the table.
@@ -59,7 +64,18 @@ func layers() []row {
 		{"gate", four},
 		// It decides on the gate's verdicts, and seals nothing; see seal_test.go.
 		{"lifecycle", with(four, "gate")},
-		{"agent", agent},
+		{"agent/reconcile/plan", agent},
+		{"agent/program", program},
+		{"agent/pods", with(agent, "agent/program/rights")},
+		{"agent/attach/rtnl", agent},
+		{"agent/attach/clsact", with(program, "agent/attach/rtnl", "agent/pods/netns", "agent/state/retry")},
+		{"agent/state", with(program, "agent/program", "agent/attach/clsact")},
+		{"agent/attach", attach},
+		{"agent/inventory", with(program, "agent/program/owner", "agent/state/pins")},
+		{"agent/reconcile", reconcile},
+		{"agent/metrics", with(agent, "agent")},
+		{"agent/kube", with(agent, "agent")},
+		{"agent", with(reconcile, "agent/reconcile", "!agent/kube", "!agent/metrics", "!agent/inventory")},
 		{"nodemode", with(five, "agent", "listen")},
 		{"controller", with(five, "placement", "kubeauth", "listen")},
 		// The demo is a user of node mode, as the command line is.
@@ -137,8 +153,12 @@ func TestForbiddenImportsAreSeen(t *testing.T) {
 		"a package imports a layer above":                  {"signing", "policies", true},
 		"layer 1 imports anything":                         {"hook", "api/v1alpha1", true},
 		"the agent imports the gate":                       {"agent", "gate", true},
-		"the agent imports the registry":                   {"agent/kernel", "image", true},
-		"the agent imports pure bytecode":                  {"agent/kernel", "bytecode/values", false},
+		"the agent imports the registry":                   {"agent/program/loader", "image", true},
+		"what is loaded imports where it is attached":      {"agent/program/loader", "agent/attach", true},
+		"pods import what is kept of programs":             {"agent/pods/containers", "agent/state/pins", true},
+		"a step of a reconcile imports where it attaches":  {"agent/reconcile/act", "agent/attach", false},
+		"the loop imports its client":                      {"agent", "agent/kube", true},
+		"the agent imports pure bytecode":                  {"agent/program/loader", "bytecode/values", false},
 		"the cluster's agent imports the controller":       {"agent/kube", "controller", true},
 		"bytecode imports the registry below it":           {"bytecode", "image", true},
 		"the format of images imports the registry":        {"image", "image/registry", true},
@@ -180,8 +200,8 @@ func restricted() []restriction {
 		{"github.com/spf13/cobra", []string{"cmd"}},
 		{"github.com/vishvananda", []string{"agent", "nodemode", "demo"}},
 		{"github.com/cilium/ebpf/link", []string{"agent"}},
-		{"google.golang.org/grpc", []string{"agent/containers"}},
-		{"k8s.io/cri-api", []string{"agent/containers"}},
+		{"google.golang.org/grpc", []string{"agent/pods/containers"}},
+		{"k8s.io/cri-api", []string{"agent/pods/containers"}},
 		{"github.com/secure-systems-lab", []string{"intent", "signing"}},
 		// Its parts moved to the one above.
 		{"github.com/theupdateframework", nil},
@@ -338,7 +358,7 @@ func TestHeavyImportsAreSeenThroughOthers(t *testing.T) {
 // purePackages decide and do no I/O.
 func purePackages() []string {
 	return []string{
-		"api/v1alpha1", "hook", "image", "limit", "text", "bytecode", "bytecode/objectfile", "bytecode/pointers", "bytecode/values", "placement", "agent/plan",
+		"api/v1alpha1", "hook", "image", "limit", "text", "bytecode", "bytecode/objectfile", "bytecode/pointers", "bytecode/values", "placement", "agent/reconcile/plan",
 		"lifecycle", "controller/status", "controller/rollout",
 	}
 }

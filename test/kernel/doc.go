@@ -9,7 +9,7 @@
 //	SKEP_VM_KERNELS=own,6.1,6.12 go test -v ./test/kernel
 //
 // on Debian with qemu-system-x86 and xz-utils, and skipped otherwise. "own" is the
-// machine's own kernel. SKEP_VM_PACKAGES=agent=TestX,agent/chain chooses packages and
+// machine's own kernel. SKEP_VM_PACKAGES=agent=TestX,agent/program/chain chooses packages and
 // tests, SKEP_VM_RUN the tests of all of them, and SKEP_VM_BENCH benchmarks. Test binaries are compiled once, into
 // bin/kernels, where the consoles are as well; kernels are kept in the user's cache.
 //

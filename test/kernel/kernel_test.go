@@ -36,7 +36,8 @@ func packages() []string {
 	if wanted := os.Getenv("SKEP_VM_PACKAGES"); wanted != "" {
 		return strings.Split(wanted, ",")
 	}
-	return []string{"agent/attach", "agent/cgrouplsm", "agent/chain", "agent/inventory", "agent/kernel", "agent=EveryHookConforms|Fires|Tenants|AndTheBond"}
+	return []string{"agent/attach", "agent/program/cgrouplsm", "agent/program/chain", "agent/inventory", "agent/program/loader", "agent/state/pins",
+		"agent=EveryHookConforms|Fires|Tenants|AndTheBond"}
 }
 
 // modules are what the tests need and Debian builds as modules, in the order
@@ -348,7 +349,7 @@ func TestConsoleIsSplitIntoResults(t *testing.T) {
 func TestArchiveIsReadByCpio(t *testing.T) {
 	need.Program(t, "cpio", "cpio")
 	machine := Machine{Init: []byte("first"), Load: []string{"veth"}, Modules: map[string][]byte{"veth": []byte("module")}, Tests: map[string]Test{
-		"chain": {Binary: []byte("test"), Setting: Setting{Dir: "agent/chain", Run: "One"}},
+		"chain": {Binary: []byte("test"), Setting: Setting{Dir: "agent/program/chain", Run: "One"}},
 	}}
 	body, err := machine.archive()
 	if err != nil {
@@ -360,7 +361,7 @@ func TestArchiveIsReadByCpio(t *testing.T) {
 	if err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
-	want := "init\nagent\nagent/chain\ndev\nmodules\nproc\nrun\nsettings\nsys\ntests\ntmp\ndev/console\nmodules/00-veth.ko\nsettings/chain\ntests/chain\n"
+	want := "init\nagent\nagent/program\nagent/program/chain\ndev\nmodules\nproc\nrun\nsettings\nsys\ntests\ntmp\ndev/console\nmodules/00-veth.ko\nsettings/chain\ntests/chain\n"
 	if diff := cmp.Diff(want, string(out)); diff != "" {
 		t.Errorf("files (-want +got):\n%s", diff)
 	}

@@ -13,9 +13,11 @@ func Longest() []string {
 // these, it sees in the tests of these. RACE=all runs it over all.
 func Concurrent() []string {
 	return []string{
-		"agent", "agent/act", "agent/admission", "agent/attach", "agent/calls", "agent/chain", "agent/clsact", "agent/containers", "agent/functions",
-		"agent/guard", "agent/kernel", "agent/kube", "agent/loads", "agent/netns", "agent/objects", "agent/process",
-		"agent/starts", "agent/targets", "confined", "controller", "controller/...", "gate", "gate/evaluations", "image/...", "kubeauth", "limit", "listen",
+		"agent", "agent/attach", "agent/attach/clsact", "agent/attach/targets", "agent/kube", "agent/pods/containers", "agent/pods/netns",
+		"agent/pods/process", "agent/program/chain", "agent/program/functions", "agent/program/guard", "agent/program/loader",
+		"agent/reconcile/act", "agent/reconcile/admission", "agent/reconcile/calls", "agent/reconcile/loads", "agent/reconcile/starts",
+		"agent/state/objects", "agent/state/pins", "confined", "controller", "controller/...", "gate", "gate/evaluations", "image/...", "kubeauth",
+		"limit", "listen",
 		"nodemode", "nodemode/source", "policies", "recent", "signing",
 	}
 }

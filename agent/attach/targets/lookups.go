@@ -1,0 +1,422 @@
+// Package targets finds what attachments name on this node: network devices, also in other
+// network namespaces, cgroups, and
+// binaries and network namespaces by their path.
+//
+// A path may lie on a file system that never answers. The package therefore looks beside
+// the agent's loop, with bounds on the goroutines that wait. It attaches nothing.
+package targets
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"github.com/cilium/ebpf"
+
+	"github.com/skep-dev/skep/agent/attach"
+	"github.com/skep-dev/skep/agent/program/functions"
+	"github.com/skep-dev/skep/agent/program/guard"
+	"github.com/skep-dev/skep/agent/reconcile/plan"
+	"github.com/skep-dev/skep/api/v1alpha1"
+	"github.com/skep-dev/skep/hook"
+)
+
+// The bounds of looking for targets in the file system. A goroutine that waits for a file
+// system that does not answer cannot be stopped.
+const (
+	// lookupGrace is how long one reconcile waits for the look-ups of an application, and
+	// lookupsGrace for those of all.
+	lookupGrace, lookupsGrace = 50 * time.Millisecond, 250 * time.Millisecond
+	// lookupDeadline is how long a look-up takes before the path is said not to answer.
+	lookupDeadline = 2 * time.Second
+	// maxPerApplication is how many look-ups of an application may wait at once, and
+	// maxLookups how many in all. Each holds a thread.
+	maxPerApplication, maxLookups = 4, 128
+	// maxPerNamespace is how many those of the applications of one namespace may have together:
+	// the files may be on file systems that its containers mount.
+	maxPerNamespace = 16
+)
+
+// ErrWaiting is the error of an attachment that has no target yet. That is no failure.
+var ErrWaiting = errors.New("waiting")
+
+// UnansweredError is the error of a path whose file system has not answered yet. It is an
+// ErrWaiting.
+type UnansweredError struct {
+	path string
+	// crowded: the look-up was not begun, since too many others have no answer.
+	crowded bool
+	// Late reports that the look-up, or all those it waits for, began longer than two
+	// seconds ago.
+	Late bool
+}
+
+// Error implements error.
+func (u *UnansweredError) Error() string {
+	if u.crowded {
+		return fmt.Sprintf("look for %s: it waits for other paths, whose file systems do not answer; see the status of the applications that name them", u.path)
+	}
+	return fmt.Sprintf("look for %s: its file system does not answer; see what is mounted there on the node and whether its server runs (umount -l takes a "+
+		"mount away), or name another path", u.path)
+}
+
+// Unwrap makes it an ErrWaiting.
+func (u *UnansweredError) Unwrap() error { return ErrWaiting }
+
+// answer is the result of a look-up.
+type answer struct {
+	// targets are those that Resolve found. found is the target of Find, opened.
+	targets []plan.Target
+	found   *attach.Found
+	err     error
+	// registered and known are what Registered returned.
+	registered map[int32]ebpf.ProgramID
+	known      bool
+}
+
+// same reports whether two answers say the same.
+func (a *answer) same(b *answer) bool {
+	return slices.Equal(a.targets, b.targets) && (a.err == nil) == (b.err == nil) && (a.err == nil || a.err.Error() == b.err.Error())
+}
+
+// lookup is one look-up.
+type lookup struct {
+	application v1alpha1.Identity
+	began       time.Time
+	// before is the answer of the look-up before it, which counts meanwhile; nil where
+	// there was none.
+	before *answer
+	// left reports that nobody waits for it: a new answer wakes the loop.
+	left atomic.Bool
+	slow bool
+	// answer may be read when done is closed.
+	answer answer
+	done   chan struct{}
+}
+
+// Lookups runs look-ups beside the loop, and keeps their answers. The caller serializes
+// all calls; a goroutine owns only its look-up.
+type Lookups struct {
+	host  attach.Host
+	log   *slog.Logger
+	wake  func()
+	byKey map[string]*lookup
+	// unanswered are those that have no answer, and some that had none a moment ago.
+	unanswered []*lookup
+	// seen is how other network namespaces were read last.
+	seen map[uint64]*reading
+	// members are cgroups of pods that were looked at, by their ids.
+	members map[uint64]guard.Member
+	// lastRead is the last of them that was read.
+	lastRead uint64
+	// hierarchy is where the mount of cgroup2 lies; nil until somebody asks.
+	hierarchy *guard.Hierarchy
+}
+
+// NewLookups returns Lookups of names on the host. It calls wake, from any goroutine, when
+// an answer comes that nobody waits for any more.
+func NewLookups(host attach.Host, log *slog.Logger, wake func()) *Lookups {
+	host.Functions, host.Netfilter = functions.New(), new(attach.Netfilter)
+	return &Lookups{host: host, log: log, wake: wake, byKey: map[string]*lookup{}, seen: map[uint64]*reading{}}
+}
+
+// Begin begins the look-ups of one reconcile, in which the node has the pods.
+func (l *Lookups) Begin(now time.Time, pods Pods) *Round {
+	l.host.Containers = pods.Snapshot
+	sandboxes, netns := pods.unchanged()
+	return &Round{
+		Lookups: l, now: now, pods: pods, unchanged: sandboxes, unchangedNetns: netns, soughtMembers: map[uint64]guard.Member{}, sought: map[string]bool{},
+		started: map[*lookup]bool{}, waited: map[v1alpha1.Identity]time.Duration{},
+	}
+}
+
+// Waiting returns how many look-ups have no answer.
+func (l *Lookups) Waiting() int {
+	n := 0
+	for _, one := range l.byKey {
+		if !one.isDone() {
+			n++
+		}
+	}
+	return n
+}
+
+// Close frees all answers. It waits for no file system.
+func (l *Lookups) Close() { l.keep(nil) }
+
+// keep frees the answers that are not sought any more.
+func (l *Lookups) keep(sought map[string]bool) {
+	maps.DeleteFunc(l.byKey, func(key string, one *lookup) bool {
+		if sought[key] || !one.isDone() {
+			return false
+		}
+		if one.answer.found != nil {
+			one.answer.found.Close()
+		}
+		return true
+	})
+}
+
+// crowd reports whether another look-up of the application has to wait for others, and
+// whether all of these are late.
+func (l *Lookups) crowd(application v1alpha1.Identity, now time.Time) (crowded, late bool) {
+	all, own, near := 0, 0, 0
+	late = true
+	l.unanswered = slices.DeleteFunc(l.unanswered, (*lookup).isDone)
+	for _, one := range l.unanswered {
+		all++
+		if one.application == application {
+			own++
+		}
+		if application.Namespace != "" && one.application.Namespace == application.Namespace {
+			near++
+		}
+		late = late && one.isLate(now)
+	}
+	return own >= maxPerApplication || near >= maxPerNamespace || all >= maxLookups, late
+}
+
+func (l *lookup) isDone() bool {
+	select {
+	case <-l.done:
+		return true
+	default:
+		return false
+	}
+}
+
+func (l *lookup) isLate(now time.Time) bool { return now.Sub(l.began) > lookupDeadline }
+
+// Round is what one reconcile seeks, and how long it waited for that.
+type Round struct {
+	*Lookups
+	now    time.Time
+	sought map[string]bool
+	// started are the look-ups that this reconcile began.
+	started   map[*lookup]bool
+	waited    map[v1alpha1.Identity]time.Duration
+	waitedAll time.Duration
+	pods      Pods
+	// unchanged are the sandboxes of pods that are as they were in the reconcile before, and
+	// unchangedNetns their network namespaces.
+	unchanged      map[string]bool
+	unchangedNetns map[uint64]bool
+	soughtMembers  map[uint64]guard.Member
+	// What Look was told, and what it read: the devices, the other network namespaces that are
+	// there, and of those that could not be read, why.
+	namespaces Namespaces
+	running    Running
+	interfaces []plan.Interface
+	there      map[uint64]bool
+	unread     map[uint64]error
+	// left: some are to be read by the next reconcile.
+	left bool
+}
+
+// Host is where the names of targets are looked up.
+func (r *Round) Host() attach.Host { return r.host }
+
+// End frees the answers that the reconcile did not seek.
+func (r *Round) End() {
+	r.keep(r.sought)
+	r.members = r.soughtMembers
+	r.host.Functions.Sweep()
+}
+
+// Supports fails with attach.ErrTarget where the kernel lacks the functions or the tracepoint
+// of an attachment, and with functions.ErrLater where that is not known yet.
+func (r *Round) Supports(at v1alpha1.Attachment) error {
+	h, _ := hook.Lookup(at.Hook)
+	switch {
+	case h.TakesFunctions():
+		if _, err := r.onFunctions(plan.Attachment{}, h, at); err != nil {
+			return err
+		}
+		return attach.CheckFunctions(r.host, h, at.Functions.Names)
+	case h.Shape == hook.Tracepoint:
+		return attach.CheckTracepoint(h, at.Tracepoint)
+	}
+	return nil
+}
+
+// ExplainLoad returns a better error of a load that failed for a function or a tracepoint
+// that the kernel has not.
+func (r *Round) ExplainLoad(h hook.Hook, at v1alpha1.Attachment, err error) error {
+	switch {
+	case at.Functions != nil:
+		return attach.ExplainLoad(r.host, h, at.Functions.Names, err)
+	case h.Shape == hook.Tracepoint && h.LoadsForTarget():
+		return cmp.Or(attach.CheckTracepoint(h, at.Tracepoint), err)
+	}
+	return err
+}
+
+// byPath reports whether the target of an attachment is found by a path that may lie on
+// any file system.
+func byPath(a plan.Attachment) bool {
+	h, _ := hook.Lookup(a.Hook)
+	return h.Shape == hook.UserBinary || h.Shape == hook.NetworkNamespace && a.NetworkNamespace != ""
+}
+
+// Resolve returns the targets of an attachment, with what identifies them. Where a file
+// system does not answer now, its last answer counts; without one the error is an
+// *UnansweredError.
+func (r *Round) Resolve(a plan.Attachment) ([]plan.Target, error) {
+	if !byPath(a) {
+		return attach.Resolve(a, r.host)
+	}
+	key := fmt.Sprintf("resolve %s %s %#v", a.Application, a.Hook, a.Target)
+	// The goroutine has its own copies.
+	copied, host := a, r.host
+	one, err := r.lookUp(key, !r.sought[key] && !r.stands(key, a), a, func() (got answer) {
+		got.targets, got.err = attach.Resolve(copied, host)
+		return got
+	})
+	if err != nil {
+		return nil, err
+	}
+	return one.targets, one.err
+}
+
+// stands reports whether the last answer of a look-up counts in this reconcile: the pod is as it
+// was, and the target was found, or was missing twice.
+func (r *Round) stands(key string, a plan.Attachment) bool {
+	one := r.byKey[key]
+	if one == nil || a.Container == "" || !one.isDone() {
+		return false
+	}
+	c, ok := r.pods.Snapshot.Container(a.Container)
+	return ok && r.unchanged[c.Pod.SandboxID] && (one.answer.err == nil || one.before != nil && one.before.same(&one.answer))
+}
+
+// Runs reports whether netfilter runs a program at a priority of the hook of an attachment.
+// Where that is not known now, it does. It asks once in a reconcile.
+func (r *Round) Runs(a plan.Attachment, priority int32, program ebpf.ProgramID) bool {
+	place := a
+	place.Program, place.Instance, place.Priority, place.Netfilter.Priority = "", "", 0, 0
+	key, host := fmt.Sprintf("registered %s %#v", a.Application, place.Target), r.host
+	is, err := r.lookUp(key, !r.sought[key], a, func() (got answer) {
+		got.registered, got.known = attach.Registered(place, host)
+		return got
+	})
+	// An answer from before may be older than the link.
+	if one := r.byKey[key]; err != nil || !is.known || one == nil || !r.started[one] || is != &one.answer {
+		return true
+	}
+	return is.registered[priority] == program
+}
+
+// Find finds what an attachment is attached to. The caller closes it.
+func (r *Round) Find(a plan.Attachment) (*attach.Found, error) {
+	if !byPath(a) {
+		return attach.Find(a, r.host)
+	}
+	one, err := r.seek(a)
+	if err != nil {
+		return nil, err
+	}
+	// The caller owns it now.
+	delete(r.byKey, findKey(a))
+	return one.found, one.err
+}
+
+// Keep keeps the target of an attachment that another reconcile will ask for, if it was
+// found already.
+func (r *Round) Keep(a plan.Attachment) {
+	if byPath(a) {
+		r.sought[findKey(a)] = true
+	}
+}
+
+// Await returns an *UnansweredError while Find has no answer.
+func (r *Round) Await(a plan.Attachment) error {
+	if !byPath(a) {
+		return nil
+	}
+	_, err := r.seek(a)
+	return err
+}
+
+// seek finds a target by its path. The target is kept until Find takes it, or until no
+// reconcile seeks it.
+func (r *Round) seek(a plan.Attachment) (*answer, error) {
+	host := r.host
+	return r.lookUp(findKey(a), false, a, func() (got answer) {
+		got.found, got.err = attach.Find(a, host)
+		return got
+	})
+}
+
+func findKey(a plan.Attachment) string {
+	return fmt.Sprintf("find %s %s %#v", a.Application, a.Hook, a.Target)
+}
+
+// lookUp calls do, which may take for ever, beside the loop, and waits a little for its
+// answer, which is kept. refresh calls it again, and returns the answer before until then.
+// It fails with *UnansweredError where there is no answer yet.
+func (r *Round) lookUp(key string, refresh bool, a plan.Attachment, do func() answer) (*answer, error) {
+	r.sought[key] = true
+	path, one := a.Binary+a.NetworkNamespace, r.byKey[key]
+	if one == nil || refresh && one.isDone() {
+		crowded, late := r.crowd(a.Application, r.now)
+		switch {
+		case !crowded:
+			one = r.start(a.Application, one, do)
+			r.unanswered = append(r.unanswered, one)
+			r.byKey[key], r.started[one] = one, true
+			r.await(one)
+		case one == nil:
+			return nil, &UnansweredError{path: path, crowded: true, Late: late}
+		}
+	}
+	if one.isDone() {
+		return &one.answer, nil
+	}
+	late := one.isLate(r.now)
+	if late && !one.slow {
+		one.slow = true
+		r.log.Warn("a file system does not answer; who needs the path waits, and nobody else does", "path", path, "application", a.Application.String())
+	}
+	if one.before != nil {
+		return one.before, nil
+	}
+	return nil, &UnansweredError{path: path, Late: late}
+}
+
+// start starts a look-up. last is the one before it, or nil.
+func (r *Round) start(application v1alpha1.Identity, last *lookup, do func() answer) *lookup {
+	one := &lookup{application: application, began: r.now, done: make(chan struct{})}
+	if last != nil {
+		before := last.answer
+		one.before = &before
+	}
+	wake := r.wake
+	go func() {
+		one.answer = do()
+		close(one.done)
+		if one.left.Load() && (one.before == nil || !one.before.same(&one.answer)) {
+			wake()
+		}
+	}()
+	return one
+}
+
+// await waits for a look-up as long as its application may delay the reconcile.
+func (r *Round) await(one *lookup) {
+	began := time.Now()
+	timer := time.NewTimer(min(lookupGrace-r.waited[one.application], lookupsGrace-r.waitedAll))
+	defer timer.Stop()
+	select {
+	case <-one.done:
+	case <-timer.C:
+		one.left.Store(true)
+	}
+	took := time.Since(began)
+	r.waited[one.application] += took
+	r.waitedAll += took
+}

@@ -1,0 +1,153 @@
+package targets
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"testing"
+	"time"
+
+	"github.com/skep-dev/skep/agent/attach"
+	"github.com/skep-dev/skep/agent/reconcile/plan"
+	"github.com/skep-dev/skep/api/v1alpha1"
+)
+
+// looking has look-ups of paths that answer when the test says so.
+type looking struct {
+	*Lookups
+	wakeups chan struct{}
+	t       *testing.T
+}
+
+func newLooking(t *testing.T) looking {
+	wakeups := make(chan struct{}, 1)
+	return looking{NewLookups(attach.Host{}, slog.New(slog.DiscardHandler), func() {
+		select {
+		case wakeups <- struct{}{}:
+		default:
+		}
+	}), wakeups, t}
+}
+
+// next is another reconcile, a while after the one before.
+func (l looking) next(last *Round, after time.Duration) *Round {
+	if last == nil {
+		return l.Begin(time.Now(), Pods{})
+	}
+	last.End()
+	return l.Begin(last.now.Add(after), Pods{})
+}
+
+// slowly is a look-up that gives each answer when it is sent.
+type slowly chan answer
+
+func (s slowly) look() answer { return <-s }
+
+// give sends an answer, and returns when the look-up is done.
+func (l looking) give(s slowly, key string, is answer) {
+	l.t.Helper()
+	s <- is
+	select {
+	case <-l.byKey[key].done:
+	case <-time.After(time.Minute):
+		l.t.Fatal("the look-up takes too long")
+	}
+}
+
+func (l looking) woken() bool {
+	select {
+	case <-l.wakeups:
+		return true
+	case <-time.After(50 * time.Millisecond):
+		return false
+	}
+}
+
+func at(application, path string) plan.Attachment {
+	return plan.Attachment{Application: v1alpha1.Identity{Kind: v1alpha1.KindClusterBpfApplication, Name: application},
+		Hook: "sk_lookup", Target: plan.Target{NetworkNamespace: path}}
+}
+
+// TestASlowPathIsAnswered has every look-up outlast the reconcile that begins it.
+func TestASlowPathIsAnswered(t *testing.T) {
+	l := newLooking(t)
+	resolves, finds := make(slowly), make(slowly)
+	one, other := answer{targets: []plan.Target{{NetnsID: 1}}}, answer{targets: []plan.Target{{NetnsID: 2}}}
+	resolve := func(p *Round) (*answer, error) {
+		return p.lookUp("resolve", !p.sought["resolve"], at("a", "/slow"), resolves.look)
+	}
+	find := func(p *Round) (*answer, error) { return p.lookUp("find", false, at("a", "/slow"), finds.look) }
+
+	p := l.next(nil, 0)
+	unanswered := new(UnansweredError)
+	if _, err := resolve(p); !errors.As(err, &unanswered) || unanswered.Late {
+		t.Fatalf("nothing answered, and it is %v", err)
+	}
+	p = l.next(p, 3*time.Second)
+	if _, err := resolve(p); !errors.As(err, &unanswered) || !unanswered.Late {
+		t.Fatalf("nothing answered for three seconds, and it is %v", err)
+	}
+	l.give(resolves, "resolve", one)
+	if !l.woken() {
+		t.Fatal("the first answer wakes nobody")
+	}
+	// It counts while it is asked for again, however long that takes.
+	for range 3 {
+		p = l.next(p, 3*time.Second)
+		for range 2 {
+			if is, err := resolve(p); err != nil || !is.same(&one) {
+				t.Fatalf("%+v, %v", is, err)
+			}
+		}
+		if _, err := find(p); !errors.As(err, &unanswered) {
+			t.Fatalf("nothing was found, and it is %v", err)
+		}
+	}
+	l.give(resolves, "resolve", one)
+	if l.woken() {
+		t.Error("an answer that says nothing new wakes the loop")
+	}
+	l.give(finds, "find", answer{})
+	if !l.woken() {
+		t.Error("what was found wakes nobody")
+	}
+	p = l.next(p, time.Second)
+	if _, err := resolve(p); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := find(p); err != nil {
+		t.Errorf("it was found: %v", err)
+	}
+	l.give(resolves, "resolve", other)
+	if !l.woken() {
+		t.Error("another answer wakes nobody")
+	}
+	p = l.next(p, time.Second)
+	if is, err := resolve(p); err != nil || !is.same(&other) {
+		t.Errorf("%+v, %v", is, err)
+	}
+	resolves <- other
+	if _ = l.next(l.next(p, 0), 0); len(l.byKey) > 1 {
+		t.Errorf("%d look-ups are kept that nobody seeks", len(l.byKey))
+	}
+}
+
+// TestAnApplicationWhosePathsHangTakesNoOthersLookUps has one name more paths than there is
+// room for.
+func TestAnApplicationWhosePathsHangTakesNoOthersLookUps(t *testing.T) {
+	l := newLooking(t)
+	hangs := make(slowly)
+	defer close(hangs)
+	p := l.next(nil, 0)
+	unanswered := new(UnansweredError)
+	for i := range 2 * maxPerApplication {
+		_, err := p.lookUp(fmt.Sprint("hung ", i), true, at("hung", fmt.Sprint(i)), hangs.look)
+		if !errors.As(err, &unanswered) || unanswered.crowded != (i >= maxPerApplication) {
+			t.Errorf("path %d: %v", i, err)
+		}
+	}
+	if is, err := p.lookUp("healthy", true, at("other", "/healthy"), func() answer { return answer{targets: []plan.Target{{NetnsID: 1}}} }); err != nil ||
+		is.targets[0].NetnsID != 1 {
+		t.Errorf("another application: %+v, %v", is, err)
+	}
+}

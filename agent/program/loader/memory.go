@@ -1,0 +1,138 @@
+package loader
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+
+	"github.com/cilium/ebpf"
+
+	"github.com/skep-dev/skep/bytecode"
+	"github.com/skep-dev/skep/bytecode/layout"
+)
+
+// MostMapMemory is the greatest figure of memory, 32 TiB: what takes more counts
+// as that much, so that sums of figures stay numbers.
+const MostMapMemory = 1 << 45
+
+// The kernel keeps a program's instructions, 8 bytes each, and what it made of them for the
+// processor, in whole pages, and for each line of the source where it lies.
+const instructionMemory, programMemory = 32, 2 * 4096
+
+// memoryOfProgram is what a program of so many instructions may take, in bytes.
+func memoryOfProgram(instructions int) uint64 {
+	return programMemory + instructionMemory*uint64(instructions)
+}
+
+// instructionsOf counts the instructions of a program and its functions, each of 8 bytes.
+func instructionsOf(spec *ebpf.ProgramSpec) int {
+	n := 0
+	for i := range spec.Instructions {
+		n += int(spec.Instructions[i].Width())
+	}
+	return n
+}
+
+// Memory is what the maps and programs may take, in bytes, that Load makes of the object when old
+// is the revision that runs now, or nil. Maps that are shared with old count nothing, nor
+// do those of other applications. Of sets of programs of which a node chooses one, all count.
+func (p *Prepared) Memory(old *Revision) (uint64, error) {
+	all, err := p.mapMemory(old)
+	for _, spec := range p.Spec.Programs {
+		all = addMemory(all, memoryOfProgram(instructionsOf(spec)))
+	}
+	return all, err
+}
+
+// mapMemory is Memory of the maps alone.
+func (p *Prepared) mapMemory(old *Revision) (uint64, error) {
+	cpus, err := countCPUs()
+	if err != nil {
+		return 0, err
+	}
+	shared, _ := p.carry(old, layout.New())
+	var all uint64
+	for name, ms := range p.Spec.Maps {
+		if shared[name] != nil || p.Maps[name].From != nil {
+			continue
+		}
+		all = addMemory(all, bytecode.MapMemory(ms, cpus))
+		if ms.InnerMap != nil {
+			// One is made as the template, and taken away when its outer map is there.
+			all = addMemory(all, bytecode.MapMemory(ms.InnerMap, cpus))
+		}
+	}
+	return all, nil
+}
+
+// countCPUs counts the CPUs that a per-CPU map has values for.
+func countCPUs() (int, error) {
+	cpus, err := ebpf.PossibleCPU()
+	if err != nil {
+		return 0, fmt.Errorf("count CPUs: %w", err)
+	}
+	return cpus, nil
+}
+
+// addMemory adds two figures, up to MostMapMemory.
+func addMemory(a, b uint64) uint64 { return min(a+min(b, MostMapMemory), MostMapMemory) }
+
+// weigh notes what each map of the revision may take when it is full. The kernel's own
+// figure is what a map takes now.
+func (r *Revision) weigh() error {
+	cpus, err := countCPUs()
+	if err != nil {
+		return err
+	}
+	r.memory, r.mapIDs = map[ebpf.MapID]uint64{}, map[string]ebpf.MapID{}
+	for name, m := range r.Maps {
+		info, err := m.Info()
+		if err != nil {
+			return fmt.Errorf("read info of map %s: %w", name, err)
+		}
+		id, ok := info.ID()
+		if !ok {
+			return fmt.Errorf("read info of map %s: the kernel tells no id", name)
+		}
+		r.mapIDs[name] = id
+		extra, _ := info.MapExtra()
+		r.memory[id] = bytecode.MapMemory(&ebpf.MapSpec{Name: name, Type: m.Type(), KeySize: m.KeySize(), ValueSize: m.ValueSize(),
+			MaxEntries: m.MaxEntries(), Flags: m.Flags(), MapExtra: extra}, cpus)
+	}
+	return nil
+}
+
+// Memory is what the programs and maps of each application may take when the maps are full, in bytes
+// and by uid. A map counts once: for the application that made it, and where that is gone for
+// one of those that have it from there, the first by uid.
+func Memory(revisions map[string]map[string]*Revision) map[string]uint64 {
+	all := mapMemory(revisions)
+	for uid, of := range revisions {
+		for _, r := range of {
+			if r != nil {
+				all[uid] = addMemory(all[uid], r.programs)
+			}
+		}
+	}
+	return all
+}
+
+// mapMemory is Memory of the maps alone.
+func mapMemory(revisions map[string]map[string]*Revision) map[string]uint64 {
+	counted, all := map[ebpf.MapID]bool{}, map[string]uint64{}
+	for _, taken := range []bool{false, true} {
+		for _, uid := range slices.Sorted(maps.Keys(revisions)) {
+			for _, r := range revisions[uid] {
+				if r == nil {
+					continue
+				}
+				for name, id := range r.mapIDs {
+					if (r.Notes[name].From != "") == taken && !counted[id] {
+						counted[id], all[uid] = true, addMemory(all[uid], r.memory[id])
+					}
+				}
+			}
+		}
+	}
+	return all
+}

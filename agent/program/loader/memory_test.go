@@ -1,0 +1,177 @@
+package loader
+
+import (
+	"math"
+	"testing"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
+
+	"github.com/skep-dev/skep/api/v1alpha1"
+	"github.com/skep-dev/skep/intent"
+	"github.com/skep-dev/skep/test/fixture/programs"
+	"github.com/skep-dev/skep/test/harness/need"
+)
+
+// bigMaps prepares an object of two maps, with these numbers of entries.
+func bigMaps(t *testing.T, rows, perCPU uint32) *Prepared { return bigMapsThat(t, "", rows, perCPU) }
+
+// bigMapsThat are kept or reset in an update.
+func bigMapsThat(t *testing.T, update v1alpha1.MapUpdate, rows, perCPU uint32) *Prepared {
+	t.Helper()
+	p, err := Prepare(opened(t, intent.Payload{
+		Maps:     map[string]v1alpha1.Map{"big": {MaxEntries: &rows, OnUpdate: update}, "big_per_cpu": {MaxEntries: &perCPU, OnUpdate: update}},
+		Programs: program("xdp_big_map", "xdp", ""),
+	}), programs.Object("xdp_big_map"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+func memoryOf(revisions map[string]*Revision) uint64 {
+	return mapMemory(map[string]map[string]*Revision{"uid": revisions})["uid"]
+}
+
+func memory(t *testing.T, p *Prepared, old *Revision) uint64 {
+	t.Helper()
+	found, err := p.mapMemory(old)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return found
+}
+
+// TestMapsWeighTheSameBeforeAndAfterTheyAreMade weighs the maps of an object, and those of its
+// revision.
+func TestMapsWeighTheSameBeforeAndAfterTheyAreMade(t *testing.T) {
+	for sentence, prepare := range map[string]func() *Prepared{
+		"maps of a size":                   func() *Prepared { return bigMaps(t, 256, 8) },
+		"data sections, and a map of many": func() *Prepared { return tracer(t, "1") },
+	} {
+		t.Run(sentence, func(t *testing.T) {
+			need.Kernel(t)
+			p := prepare()
+			want := memory(t, p, nil)
+			r := load(t, p, nil)
+			if loaded := memoryOf(map[string]*Revision{"a": r}); want == 0 || loaded != want {
+				t.Errorf("%d bytes before, %d when they are made", want, loaded)
+			}
+			same, err := r.Share()
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer func() { _ = same.Close() }()
+			if err := same.Index(); err != nil {
+				t.Fatal(err)
+			}
+			if both := memoryOf(map[string]*Revision{"a": r, "b": same}); both != want {
+				t.Errorf("the same maps twice weigh %d, want %d", both, want)
+			}
+		})
+	}
+}
+
+// TestSharedMapsWeighOnce updates an object whose one map keeps its contents.
+func TestSharedMapsWeighOnce(t *testing.T) {
+	need.Kernel(t)
+	old := load(t, bigMaps(t, 256, 8), nil)
+	next := bigMaps(t, 256, 16)
+	add := memory(t, next, old)
+	if all := memory(t, next, nil); add == 0 || add > all-256*4096 {
+		t.Errorf("beside the maps that are shared it takes %d, alone %d", add, all)
+	}
+	r := load(t, next, old)
+	if both := memoryOf(map[string]*Revision{"a": old, "b": r}); both != memoryOf(map[string]*Revision{"a": old})+add {
+		t.Errorf("both take %d, the first %d and the second %d more", both, memoryOf(map[string]*Revision{"a": old}), add)
+	}
+}
+
+// TestMapsThatAreResetWeighBesideThoseTheyReplace: both are there until the programs are
+// replaced. The revision itself that is loaded once more shares its maps.
+func TestMapsThatAreResetWeighBesideThoseTheyReplace(t *testing.T) {
+	need.Kernel(t)
+	old, next := load(t, bigMaps(t, 256, 8), nil), bigMapsThat(t, v1alpha1.MapReset, 256, 8)
+	if add, all := memory(t, next, old), memory(t, next, nil); add != all {
+		t.Errorf("beside the maps that it resets it takes %d, alone %d", add, all)
+	}
+	r := load(t, next, old)
+	if add, all := memory(t, next, r), memory(t, next, nil); add >= all {
+		t.Errorf("loaded once more it takes %d, alone %d", add, all)
+	}
+}
+
+func TestFiguresOfMemoryAddUp(t *testing.T) {
+	array := func(entries uint32) *ebpf.MapSpec {
+		return &ebpf.MapSpec{Type: ebpf.Array, KeySize: 4, ValueSize: 1 << 20, MaxEntries: entries}
+	}
+	huge := &ebpf.MapSpec{Type: ebpf.PerCPUHash, KeySize: 4, ValueSize: math.MaxUint32, MaxEntries: math.MaxUint32}
+	for sentence, c := range map[string]struct {
+		maps      map[string]*ebpf.MapSpec
+		low, high uint64
+	}{
+		"two maps": {map[string]*ebpf.MapSpec{"a": array(1), "b": array(2)}, 3 << 20, 4 << 20},
+		"the template of inner maps": {
+			map[string]*ebpf.MapSpec{"a": {Type: ebpf.ArrayOfMaps, KeySize: 4, ValueSize: 4, MaxEntries: 1, InnerMap: array(5)}}, 5 << 20, 6 << 20,
+		},
+		"what is beyond every figure":          {map[string]*ebpf.MapSpec{"a": huge, "b": huge}, MostMapMemory, MostMapMemory},
+		"what is beyond them, and a small one": {map[string]*ebpf.MapSpec{"a": huge, "b": array(1)}, MostMapMemory, MostMapMemory},
+	} {
+		if got := memory(t, &Prepared{Spec: &ebpf.CollectionSpec{Maps: c.maps}}, nil); got < c.low || got > c.high {
+			t.Errorf("%s: %d bytes, want %d to %d", sentence, got, c.low, c.high)
+		}
+	}
+	if got := memoryOf(map[string]*Revision{"none": nil}); got != 0 {
+		t.Errorf("no revision takes %d", got)
+	}
+}
+
+// TestProgramsWeighWhatTheKernelKeepsOfThem loads a small program, and one of as many instructions as
+// the kernel takes in a tenth of a second, once for each of two scopes.
+func TestProgramsWeighWhatTheKernelKeepsOfThem(t *testing.T) {
+	need.Kernel(t)
+	for sentence, n := range map[string]int{"a small program": 8, "a large one": 100_000} {
+		t.Run(sentence, func(t *testing.T) {
+			spec := &ebpf.ProgramSpec{Type: ebpf.RawTracepoint, License: "GPL"}
+			for range n - 1 {
+				spec.Instructions = append(spec.Instructions, asm.Mov.Imm(asm.R0, 0))
+			}
+			spec.Instructions = append(spec.Instructions, asm.Return())
+			prepared := &Prepared{Spec: &ebpf.CollectionSpec{Programs: map[string]*ebpf.ProgramSpec{"p@scope/a": spec, "p@scope/b": spec}}}
+			claimed, err := prepared.Memory(nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			r := &Revision{UID: "uid", Programs: map[string]*ebpf.Program{}}
+			defer func() { _ = r.Close() }()
+			var keeps uint64
+			for name := range prepared.Spec.Programs {
+				p, err := ebpf.NewProgram(spec)
+				if err != nil {
+					t.Fatal(err)
+				}
+				r.Programs[name] = p
+				info, err := p.Info()
+				if err != nil {
+					t.Fatal(err)
+				}
+				translated, _ := info.Memlock()
+				jited, err := info.JitedSize()
+				if err != nil {
+					t.Fatal(err)
+				}
+				keeps += translated + uint64(jited)
+			}
+			if err := r.Index(); err != nil {
+				t.Fatal(err)
+			}
+			runs := Memory(map[string]map[string]*Revision{"uid": {"a": r}})["uid"]
+			if runs < keeps || claimed < keeps || claimed < runs {
+				t.Errorf("%d bytes are claimed and %d are counted of %d that the kernel keeps", claimed, runs, keeps)
+			}
+			if n > 1000 && claimed > 4*keeps {
+				t.Errorf("%d bytes are claimed, and the kernel keeps %d", claimed, keeps)
+			}
+		})
+	}
+}

@@ -1,0 +1,78 @@
+package admission
+
+import (
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/skep-dev/skep/agent/attach"
+	"github.com/skep-dev/skep/agent/reconcile/plan"
+	"github.com/skep-dev/skep/api/v1alpha1"
+)
+
+// driverRetry is how long the driver of an interface without a chain is not tried again.
+const driverRetry = 5 * time.Minute
+
+// noDriver says that the driver of an interface took no XDP program, and when.
+type noDriver struct {
+	err   *attach.DriverError
+	since time.Time
+}
+
+// NoteNoDriver notes that the driver of an interface did not take a chain: who needs the driver is
+// rejected there.
+func (adm *Round) NoteNoDriver(d plan.Device, err *attach.DriverError) {
+	adm.drivers[d] = noDriver{err, adm.now}
+}
+
+// forgetDrivers forgets what was noted of interfaces that are gone or have another MTU, and, after a
+// while, of those that run no chain: another attempt takes nothing from anybody there.
+func (adm *Round) forgetDrivers() {
+	maps.DeleteFunc(adm.drivers, func(d plan.Device, is noDriver) bool {
+		i := slices.IndexFunc(adm.look.State.Interfaces, func(i plan.Interface) bool { return i.Device == d })
+		return i < 0 || adm.look.State.Interfaces[i].MTU != is.err.MTU || adm.look.Chain(d) == nil && adm.now.Sub(is.since) >= driverRetry
+	})
+}
+
+// whyNoDriver says why the driver of an interface runs no XDP program; empty where it may.
+func (adm *Round) whyNoDriver(d plan.Device) string {
+	if is, ok := adm.drivers[d]; ok {
+		return is.err.Error()
+	}
+	return ""
+}
+
+// modesAt are the modes that programs of an application ask for at a place, each once.
+func modesAt(app plan.Application, place plan.Place) []v1alpha1.XDPMode {
+	var modes []v1alpha1.XDPMode
+	for _, a := range app.Attachments {
+		if a.Hook == plan.XDP && a.XDPMode != "" && a.Target.Device() == place.Device && !slices.Contains(modes, a.XDPMode) {
+			modes = append(modes, a.XDPMode)
+		}
+	}
+	return modes
+}
+
+// modesGiven are the modes that members of a frozen application ask for, each once.
+func (adm *Round) modesGiven(uid string, d plan.Device) []v1alpha1.XDPMode {
+	var modes []v1alpha1.XDPMode
+	for _, m := range adm.look.Set.GivenTo(d) {
+		if m.UID == uid && m.Mode != "" && !slices.Contains(modes, m.Mode) {
+			modes = append(modes, m.Mode)
+		}
+	}
+	return modes
+}
+
+// changesMode reports whether a program of an application that runs at a place asks for another
+// mode than it did.
+func (adm *Round) changesMode(app plan.Application, place plan.Place) bool {
+	if place.Hook != plan.XDP {
+		return false
+	}
+	return slices.ContainsFunc(adm.look.Set.GivenTo(place.Device), func(m plan.Member) bool {
+		return m.UID == app.UID && !slices.ContainsFunc(app.Attachments, func(a plan.Attachment) bool {
+			return a.Program == m.Program && a.XDPMode == m.Mode && a.Target.Device() == place.Device
+		})
+	})
+}

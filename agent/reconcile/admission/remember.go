@@ -1,0 +1,97 @@
+package admission
+
+import (
+	"maps"
+	"slices"
+
+	"github.com/skep-dev/skep/agent/reconcile/plan"
+	"github.com/skep-dev/skep/agent/state/history"
+)
+
+// attached is what the kernel has taken by the end of the reconcile.
+func (adm *Round) attached() map[history.At]history.Record {
+	var links []plan.Link
+	for _, all := range adm.look.Set.Links {
+		for _, l := range all {
+			if history.IsLimited(l.Attachment.Hook) {
+				facts := adm.look.Facts(l.Path, l.Link)
+				links = append(links, plan.Link{UID: l.UID, Attachment: l.Attachment, Revision: adm.look.RevisionOf(l, facts), Severed: facts.Severed})
+			}
+		}
+	}
+	var chains []plan.Chain
+	for device, c := range adm.look.Set.Chains {
+		if c.Version != nil {
+			chains = append(chains, plan.Chain{Device: device, Members: c.Version.Members})
+		}
+	}
+	return history.Present(adm.look.State.Interfaces, links, chains)
+}
+
+// Remember keeps what runs at each place, for the next start: only what the
+// kernel has taken. What an application no longer asks for, or lost to others, is
+// forgotten; what is away with its interface is not.
+func (adm *Round) Remember() {
+	now, next := adm.attached(), maps.Clone(adm.History.Records)
+	adm.addMemory(now)
+	adm.forgetWaits(now)
+	for at, one := range now {
+		before, known := next[at]
+		if out := adm.decisions.Outcomes[at.UID]; one.Revision == "" || out != nil && out.PutOff {
+			// In the middle of an update: what ran whole counts on.
+			continue
+		}
+		if known && before.Equals(one.Revision, one.Programs) {
+			one.Need = before.Need
+		} else {
+			one.Need = adm.needOf(at.UID, at.Hook, one.Revision, one.Programs)
+		}
+		next[at] = one
+	}
+	// The node's memory is of no interface.
+	there := map[string]bool{"": true}
+	for _, i := range adm.look.State.Interfaces {
+		there[i.Label()] = true
+	}
+	for at, one := range next {
+		if _, runs := now[at]; runs {
+			continue
+		}
+		switch {
+		case adm.forgets(at, there[at.Interface]):
+			delete(next, at)
+		case there[at.Interface]:
+			one.Gone = 0
+			next[at] = one
+		case one.Gone == 0:
+			one.Gone = adm.now.UnixMilli()
+			next[at] = one
+		}
+	}
+	history.Bound(next, func(uid string) bool { return adm.decisions.Application(uid) != nil })
+	if err := adm.History.Keep(next); err != nil {
+		adm.Log.Error("remember what runs", "error", err)
+	}
+}
+
+// forgets reports whether what ran at a place and does not now has no claim to it
+// any more.
+func (adm *Round) forgets(at history.At, there bool) bool {
+	if adm.decisions.IsGone(at.UID) || adm.lost[at] {
+		return true
+	}
+	if at == history.InMemory(at.UID) {
+		return adm.Memory.Limit == 0
+	}
+	i := adm.decisions.IndexOf(at.UID)
+	if i < 0 || !there {
+		return false
+	}
+	if out := adm.decisions.Outcomes[at.UID]; out != nil && len(out.Links) > 0 {
+		// A target of its is not there: it may be this one, once it is primary.
+		return false
+	}
+	return !slices.ContainsFunc(adm.decisions.Want.Applications[i].Attachments, func(a plan.Attachment) bool {
+		return a.Hook == at.Hook && a.Target.String() == at.Interface
+	})
+}

@@ -1,0 +1,178 @@
+package build
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+
+	"github.com/cilium/ebpf"
+
+	"github.com/skep-dev/skep/agent/program/chain"
+	"github.com/skep-dev/skep/agent/program/loader"
+	"github.com/skep-dev/skep/agent/program/rights"
+	"github.com/skep-dev/skep/agent/reconcile/plan"
+	"github.com/skep-dev/skep/agent/state/objects"
+	"github.com/skep-dev/skep/agent/state/pins"
+	"github.com/skep-dev/skep/bytecode"
+	"github.com/skep-dev/skep/intent"
+)
+
+// MemberError is the error of a chain that cannot be made because one member's object, intent or
+// program cannot be had.
+type MemberError struct {
+	UID string
+	Err error
+}
+
+// Error implements error.
+func (e *MemberError) Error() string { return e.Err.Error() }
+
+// Unwrap returns the cause.
+func (e *MemberError) Unwrap() error { return e.Err }
+
+// Chain links a chain and loads it. It runs beside the loop.
+func Chain(parts []Part, files *objects.Cache, o chain.Options, shared SharedMaps) (*pins.ChainVersion, error) {
+	linked, err := Link(parts, files, o)
+	if err != nil {
+		return nil, err
+	}
+	loaded, err := chain.Load(linked, shared.open, ebpf.ProgramOptions{})
+	if err != nil {
+		return nil, rights.ExplainLoad(err, rights.ToLoad(ebpf.XDP))
+	}
+	var members []plan.Member
+	for _, part := range parts {
+		members = append(members, part.Member)
+	}
+	return &pins.ChainVersion{Members: members, Program: loaded.Program, Counters: loaded.Counters}, nil
+}
+
+// Part is one member of a chain with all that linking needs of it but for its
+// object.
+type Part struct {
+	// Key names the member for people; see MemberKeys.
+	Key    string
+	Member plan.Member
+	Intent intent.Opened
+	// IsNew: it is blamed where the chain does not fit.
+	IsNew bool
+}
+
+// Link makes one program of the members. It touches no kernel.
+func Link(parts []Part, files *objects.Cache, o chain.Options) (*chain.Linked, error) {
+	var members []chain.Member
+	read := map[string]*memberObject{}
+	for _, part := range parts {
+		m := part.Member
+		key := Key(m.UID, m.Revision)
+		if read[key] == nil {
+			one, err := readMember(part.Intent, files)
+			if err != nil {
+				return nil, &MemberError{m.UID, err}
+			}
+			read[key] = one
+		}
+		one, err := read[key].member(m)
+		if err != nil {
+			return nil, &MemberError{m.UID, err}
+		}
+		one.Key, one.New = part.Key, part.IsNew
+		members = append(members, one)
+	}
+	return chain.Link(members, o)
+}
+
+// memberObject is the object of a revision with what is known of it. All members of
+// the revision share it.
+type memberObject struct {
+	spec  *ebpf.CollectionSpec
+	facts bytecode.Facts
+}
+
+// readMember reads the object of an intent whose programs are members of a chain.
+func readMember(o intent.Opened, files *objects.Cache) (*memberObject, error) {
+	object, prepared, err := read(o, files)
+	if err != nil {
+		return nil, err
+	}
+	facts, err := bytecode.Inspect(bytes.NewReader(object), bytecode.Options{})
+	if err != nil {
+		return nil, fmt.Errorf("inspect object of %s: %w", o.Payload().Application, err)
+	}
+	return &memberObject{prepared.Spec, facts}, nil
+}
+
+// member is one program of the object as package chain takes it.
+func (o *memberObject) member(m plan.Member) (chain.Member, error) {
+	program, ok := o.facts.Program(m.Program)
+	if !ok {
+		return chain.Member{}, fmt.Errorf("link chain: the object of %s has no program %s", m.Identity, m.Program)
+	}
+	return chain.Member{
+		Application: Key(m.UID, m.Revision), Object: o.spec, Program: plan.Instance(m.Program, plan.XDP, ""), Facts: program,
+		ProceedOn: m.ProceedOn, Tenant: m.Identity.Namespace,
+	}, nil
+}
+
+// Key names a revision of an application.
+func Key(uid, revision string) string { return uid + "@" + revision }
+
+// MemberKeys names the members for people. Two applications of one name, one
+// of them about to go, are told apart by their uids.
+func MemberKeys(members []plan.Member) []string {
+	seen := map[string]int{}
+	for _, m := range members {
+		seen[m.Identity.String()+" "+m.Program]++
+	}
+	var keys []string
+	for _, m := range members {
+		key := m.Identity.String() + " " + m.Program
+		if seen[key] > 1 {
+			key += " (" + m.UID + ")"
+		}
+		keys = append(keys, key)
+	}
+	return keys
+}
+
+// SharedMaps are the maps of the members' revisions, held open apart from the
+// agent's, by Key.
+type SharedMaps map[string]*loader.Revision
+
+// Share opens the maps of the members' revisions once more, for a load that
+// runs beside the loop.
+func Share(revisions map[string]map[string]*loader.Revision, members []plan.Member) (SharedMaps, error) {
+	shared := SharedMaps{}
+	for _, m := range members {
+		key := Key(m.UID, m.Revision)
+		if shared[key] != nil {
+			continue
+		}
+		r, err := revisions[m.UID][m.Revision].Share()
+		if err != nil {
+			shared.Close()
+			return nil, fmt.Errorf("load chain: %w", err)
+		}
+		if r == nil {
+			shared.Close()
+			return nil, &MemberError{m.UID, fmt.Errorf("load chain: revision %s of %s is not in the kernel", m.Revision, m.Identity)}
+		}
+		shared[key] = r
+	}
+	return shared, nil
+}
+
+// Close closes the maps.
+func (s SharedMaps) Close() {
+	for _, r := range s {
+		_ = r.Close()
+	}
+}
+
+// open finds the map of a member's revision.
+func (s SharedMaps) open(ref chain.MapRef) (*ebpf.Map, error) {
+	if r := s[ref.Application]; r != nil && r.Maps[ref.Name] != nil {
+		return r.Maps[ref.Name], nil
+	}
+	return nil, errors.New("revision " + ref.Application + " has no map " + ref.Name + " pinned")
+}

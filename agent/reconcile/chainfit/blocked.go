@@ -1,0 +1,83 @@
+package chainfit
+
+import (
+	"errors"
+	"slices"
+	"time"
+
+	"github.com/skep-dev/skep/agent/program/chain"
+	"github.com/skep-dev/skep/agent/reconcile/build"
+	"github.com/skep-dev/skep/agent/reconcile/decide"
+	"github.com/skep-dev/skep/agent/reconcile/plan"
+)
+
+// endGrace is how long the chain of the others is tried where it cannot be loaded and
+// a member is to be unloaded. What hinders it may pass, as a want of memory does.
+const endGrace = 30 * time.Second
+
+// blockedChain is an interface whose chain cannot be loaded without a member that is to be
+// unloaded.
+type blockedChain struct {
+	since time.Time
+	// out are the applications that are taken out so that the member goes, each with
+	// the reason; the last one last.
+	out []*build.MemberError
+}
+
+// keepOrDetach keeps a chain that cannot be loaded as it is. Where a member is to be
+// unloaded, it does so for endGrace, and then takes out one member after the other, each
+// after an attempt of its own: the last one left needs no load.
+func (r *Round) keepOrDetach(want plan.Chain, running []plan.Member, err error) {
+	if !r.unloads(want.Members, running) {
+		r.decisions.Leave(want, running, err)
+		return
+	}
+	h := r.blocked[want.Device]
+	if h == nil {
+		h = &blockedChain{since: r.now}
+		r.blocked[want.Device] = h
+	}
+	if late := new(decide.BackingOffError); errors.As(err, &late) || r.now.Sub(h.since) < endGrace {
+		r.decisions.Leave(want, running, err)
+		return
+	}
+	lost := &build.MemberError{UID: r.culprit(want, err), Err: err}
+	h.out = append(h.out, lost)
+	r.decisions.TakeOut(want, lost)
+}
+
+// takeOutAgain leaves out what was taken out of a chain in an earlier reconcile, until what
+// is to be unloaded has gone from it.
+func (r *Round) takeOutAgain() {
+	wanted := map[plan.Device]plan.Chain{}
+	for _, c := range plan.WantedChains(r.decisions.Want, r.look.State) {
+		wanted[c.Device] = c
+	}
+	for index, h := range r.blocked {
+		want, ok := wanted[index]
+		if !ok || !r.unloads(want.Members, r.look.Set.GivenTo(index)) {
+			delete(r.blocked, index)
+			continue
+		}
+		for _, lost := range h.out {
+			r.decisions.TakeOut(want, lost)
+		}
+	}
+}
+
+// unloads reports whether a chain ends a member that is to be unloaded.
+func (r *Round) unloads(members, running []plan.Member) bool {
+	return slices.ContainsFunc(plan.Leavers(members, running), r.decisions.IsGone)
+}
+
+// culprit is the application to take out of a chain that cannot be loaded: the one
+// whose own program is at fault, else the last in precedence.
+func (r *Round) culprit(want plan.Chain, err error) string {
+	if refusal := new(chain.Rejection); errors.As(err, &refusal) && refusal.Limit == chain.LimitType {
+		if i := slices.Index(build.MemberKeys(want.Members), refusal.Member); i >= 0 {
+			return want.Members[i].UID
+		}
+	}
+	claims := r.admission.Precedence(want, plan.UIDsOf(want.Members))
+	return claims[len(claims)-1].UID
+}

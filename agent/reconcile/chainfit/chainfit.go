@@ -1,0 +1,205 @@
+// Package chainfit fits the XDP programs of applications into one chain for each interface. It
+// has chains loaded, finds the member that one cannot be loaded with, and keeps what runs until
+// the next chain is loaded. It sets no chain: package act does.
+package chainfit
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/skep-dev/skep/agent/program/chain"
+	"github.com/skep-dev/skep/agent/reconcile/admission"
+	"github.com/skep-dev/skep/agent/reconcile/build"
+	"github.com/skep-dev/skep/agent/reconcile/decide"
+	"github.com/skep-dev/skep/agent/reconcile/live"
+	"github.com/skep-dev/skep/agent/reconcile/loads"
+	"github.com/skep-dev/skep/agent/reconcile/plan"
+	"github.com/skep-dev/skep/agent/state/objects"
+	"github.com/skep-dev/skep/agent/state/pins"
+	"github.com/skep-dev/skep/agent/state/retry"
+)
+
+// Fitter is what is known of the chains of interfaces. It lasts as long as the agent.
+type Fitter struct {
+	// longest is how long a load that failed is at most not tried again.
+	longest time.Duration
+	// Build links and loads a chain; tests replace it.
+	Build func([]build.Part, *objects.Cache, chain.Options, build.SharedMaps) (*pins.ChainVersion, error)
+	// attempts are the loads of chains that failed.
+	attempts *retry.Attempts
+	// started and blocked are by device.
+	started map[plan.Device]*startedChain
+	blocked map[plan.Device]*blockedChain
+}
+
+// New returns a Fitter that knows nothing yet. attempts are the loads of chains that failed.
+func New(longest time.Duration, attempts *retry.Attempts) *Fitter {
+	return &Fitter{longest: longest, Build: build.Chain, attempts: attempts, started: map[plan.Device]*startedChain{}, blocked: map[plan.Device]*blockedChain{}}
+}
+
+// Round is what one reconcile chooses for the chains of interfaces, by device.
+type Round struct {
+	*Fitter
+	now       time.Time
+	decisions *decide.Decisions
+	// admission says which newcomer has precedence.
+	admission   *admission.Round
+	look        *live.Look
+	objectRound *objects.Round
+	loadRound   *loads.Round
+	// versions are the chains that were loaded for it, and versionKeys name their loads;
+	// a chain of one program has none.
+	versions    map[plan.Device]*pins.ChainVersion
+	versionKeys map[plan.Device]string
+	// visited are the interfaces whose chain was looked at. wanted is what is wanted where
+	// a chain that was started comes first. behind are the interfaces where applications
+	// wait until the chain of others is set.
+	visited, behind map[plan.Device]bool
+	wanted          map[plan.Device][]plan.Member
+}
+
+// Begin begins to choose.
+func (f *Fitter) Begin(d *decide.Decisions, adm *admission.Round, objectRound *objects.Round, loadRound *loads.Round) *Round {
+	return &Round{Fitter: f, now: d.Now, decisions: d, admission: adm, look: d.Look, objectRound: objectRound, loadRound: loadRound,
+		versions: map[plan.Device]*pins.ChainVersion{}, versionKeys: map[plan.Device]string{},
+		visited: map[plan.Device]bool{}, behind: map[plan.Device]bool{}, wanted: map[plan.Device][]plan.Member{}}
+}
+
+// End ends the use of the chains that were loaded and not taken.
+func (r *Round) End() {
+	for index := range r.versions {
+		r.releaseChosen(index)
+	}
+}
+
+// HasWaiting reports whether applications wait until the chain of others is set on an
+// interface.
+func (r *Round) HasWaiting(d plan.Device) bool { return r.behind[d] }
+
+// Fit loads the chain of every interface whose members change, before
+// any link is touched. A newcomer that does not fit is rejected alone: its
+// application goes on as it was, and the others as they are to.
+func (r *Round) Fit() {
+	r.followStartedChains()
+	r.takeOutAgain()
+	// Each turn of this loop rejects, takes out or leaves something more.
+	for range (len(r.decisions.Applications) + 2) * (len(plan.WantedChains(r.decisions.Want, r.look.State)) + 1) {
+		misfit := r.fitChanged()
+		if misfit == nil {
+			return
+		}
+		misfit()
+	}
+}
+
+// unfitChain makes the reconcile go on without what does not fit into a chain.
+type unfitChain func()
+
+// fitChanged loads what changed, up to the first that does not fit.
+func (r *Round) fitChanged() unfitChain {
+	for _, want := range plan.WantedChains(r.decisions.Want, r.look.State) {
+		have := r.look.Chain(want.Device)
+		running := r.look.Set.GivenTo(want.Device)
+		// What the link was given needs no load where only the link is healed.
+		if len(want.Members) == 0 || have != nil && slices.Equal(have.Members, want.Members) || slices.Equal(running, want.Members) {
+			continue
+		}
+		if v := r.versions[want.Device]; v != nil {
+			if slices.Equal(v.Members, want.Members) {
+				continue
+			}
+			r.releaseChosen(want.Device)
+		}
+		if m := r.waitForReplacements(want, running); m != nil {
+			return m
+		}
+		if m := r.fitOne(r.chainToLoad(want), running); m != nil {
+			return m
+		}
+	}
+	return nil
+}
+
+// fitOne loads one chain.
+func (r *Round) fitOne(want plan.Chain, running []plan.Member) unfitChain {
+	newcomers, suspect := r.inOrder(want, plan.Newcomers(want.Members, running)), ""
+	if n := len(newcomers); n > 0 {
+		suspect = newcomers[n-1].UID
+	}
+	attempted := r.chainKey(want.Device, want.Members, suspect)
+	if err := r.attempts.Last(attempted, r.now, r.patience(want.Members, running)); err != nil {
+		r.abandonChain(want)
+		return func() { r.keepOrDetach(want, running, &decide.BackingOffError{Err: err}) }
+	}
+	key, v, err := r.load(want.Device, want.Members, running, suspect)
+	if err == nil {
+		r.attempts.Forget(attempted)
+		return r.useLoaded(want, key, v)
+	}
+	if errors.Is(err, loads.ErrLoading) {
+		return r.awaitChain(want, running)
+	}
+	if lost := new(build.MemberError); errors.As(err, &lost) {
+		r.loadRound.Take(key)
+		if !errors.Is(lost, objects.ErrFetching) {
+			r.abandonChain(want)
+		}
+		return r.goOnWithout(want, running, lost)
+	}
+	if len(newcomers) == 0 {
+		r.loadRound.Take(key)
+		r.abandonChain(want)
+		r.attempts.Failed(attempted, r.now, err)
+		return func() { r.keepOrDetach(want, running, err) }
+	}
+	return r.exclude(want, running, newcomers, key, attempted, err)
+}
+
+// exclude takes the newcomer out of the reconcile that a chain cannot be loaded with:
+// the last of the shortest run of newcomers, in their order of precedence, that the
+// kernel rejects. It is searched by halves, so that n newcomers cost log n loads;
+// those after it are tried in the next reconcile, when it is not.
+func (r *Round) exclude(want plan.Chain, running []plan.Member, newcomers []admission.Claim, all, attempted string, failure error) unfitChain {
+	fits, refused, err, failures := 0, len(newcomers), failure, []string{all}
+	for fits+1 < refused {
+		middle := (fits + refused) / 2
+		key, v, failed := r.load(want.Device, plan.Without(want.Members, uidsOfClaims(newcomers[middle:])), running, newcomers[middle-1].UID)
+		if errors.Is(failed, loads.ErrLoading) {
+			return r.awaitChain(want, running)
+		}
+		if failed != nil {
+			refused, err, failures = middle, failed, append(failures, key)
+			continue
+		}
+		fits = middle
+		r.endUse(key, v)
+	}
+	for _, key := range failures {
+		// Its error was used: the next attempt is another load.
+		r.loadRound.Take(key)
+	}
+	r.abandonChain(want)
+	culprit, later := newcomers[refused-1], newcomers[refused:]
+	if culprit.Seniority == plan.Running {
+		r.attempts.Failed(attempted, r.now, err)
+		return func() { r.keepOrDetach(want, running, err) }
+	}
+	place := plan.Place{Hook: plan.XDP, Device: want.Device, Interface: want.Interface}
+	return func() {
+		r.admission.RejectAt(place, culprit, err)
+		for _, c := range later {
+			r.decisions.Postpone(c.UID, fmt.Sprintf("it is queued: the kernel rejected %s with another application", place))
+			r.decisions.Again = true
+		}
+	}
+}
+
+func uidsOfClaims(claims []admission.Claim) []string {
+	var uids []string
+	for _, c := range claims {
+		uids = append(uids, c.UID)
+	}
+	return uids
+}

@@ -1,0 +1,110 @@
+package chainfit
+
+import (
+	"fmt"
+
+	"github.com/cilium/ebpf"
+
+	"github.com/skep-dev/skep/agent/program/chain"
+	"github.com/skep-dev/skep/agent/reconcile/build"
+	"github.com/skep-dev/skep/agent/reconcile/plan"
+	"github.com/skep-dev/skep/agent/state/pins"
+	"github.com/skep-dev/skep/api/v1alpha1"
+)
+
+// Status is the XDP chain of one interface, as skep chain prints it.
+type Status struct {
+	Interface string `json:"interface"`
+	Ifindex   int    `json:"ifindex"`
+	// NetnsID is the inode of the interface's network namespace, where it is not the agent's
+	// own, and In says whose it is.
+	NetnsID uint64 `json:"netnsId,omitempty"`
+	In      string `json:"in,omitempty"`
+	// XDPMode is how the interface runs the chain.
+	XDPMode v1alpha1.XDPMode `json:"xdpMode,omitempty"`
+	// LinkID and ProgramID are the kernel's.
+	LinkID    uint32 `json:"linkId"`
+	ProgramID uint32 `json:"programId"`
+	// Severed chains run nothing until they are healed.
+	Severed bool `json:"severed,omitempty"`
+	// Members in the order in which they run.
+	Members []MemberStatus `json:"members"`
+	// Usage is what the chain takes of the kernel's limits, Room what is left.
+	Usage chain.Usage `json:"usage"`
+	Room  chain.Room  `json:"room"`
+	// Error says why usage and room are not known.
+	Error string `json:"error,omitempty"`
+}
+
+// Label names the chain's interface for people.
+func (s Status) Label() string { return plan.Label(s.Interface, s.NetnsID, s.In) }
+
+// MemberStatus is one program of a chain.
+type MemberStatus struct {
+	Application string   `json:"application"`
+	Program     string   `json:"program"`
+	Priority    int32    `json:"priority"`
+	ProceedOn   []string `json:"proceedOn"`
+	// Runs counts since the chain was first made; absent where the program is
+	// alone, since it is then attached as it is and nothing counts.
+	Runs *uint64 `json:"runs,omitempty"`
+	// Verdicts counts those that it returned, by name: Aborted, Drop, Pass, Tx, Redirect, or
+	// Other. Runs of before an upgrade from a version without these counts are in none.
+	Verdicts map[string]uint64 `json:"verdicts,omitempty"`
+}
+
+// Status tells what a chain runs and what it takes.
+func (r *Round) Status(c *pins.Chain) (Status, error) {
+	facts, err := pins.Inspect(c.Link)
+	if err != nil {
+		return Status{}, fmt.Errorf("tell chain of interface %s: %w", c.Device, err)
+	}
+	on := r.look.Interface(c.Device)
+	s := Status{Interface: on.Name, Ifindex: c.Device.Index, NetnsID: c.Device.NetnsID, In: on.In, XDPMode: c.Mode, LinkID: uint32(facts.ID),
+		ProgramID: uint32(facts.Program), Severed: facts.Severed}
+	var counts []chain.Counts
+	if c.Version.Counters != nil {
+		if counts, err = chain.ReadCounts(c.Version.Counters, len(c.Version.Members)); err != nil {
+			return Status{}, fmt.Errorf("tell chain of %s: %w", s.Interface, err)
+		}
+	}
+	for i, m := range c.Version.Members {
+		one := MemberStatus{Application: m.Identity.String(), Program: m.Program, Priority: m.Priority, ProceedOn: chain.Verdicts(m.ProceedOn)}
+		if i < len(counts) {
+			runs := counts[i].Runs()
+			one.Runs, one.Verdicts = &runs, counts[i].Verdicts()
+		}
+		s.Members = append(s.Members, one)
+	}
+	r.measure(&s, c)
+	return s, nil
+}
+
+// measure fills in what the chain takes of the kernel's limits. Linking touches
+// no kernel; it is asked here for its figures.
+func (r *Round) measure(s *Status, c *pins.Chain) {
+	parts, err := r.parts(c.Version.Members, "")
+	if err != nil {
+		s.Error = err.Error()
+		return
+	}
+	linked, err := build.Link(parts, r.objectRound.Cache, chain.Options{Counts: r.countsOf(c.Device)})
+	if err != nil {
+		s.Error = err.Error()
+		return
+	}
+	s.Usage = linked.Usage
+	s.Usage.Verified = verifiedInstructions(c.Version.Program)
+	s.Room = s.Usage.Left()
+}
+
+// verifiedInstructions is how much of the verifier's budget a program took, or
+// 0 where the kernel does not tell.
+func verifiedInstructions(p *ebpf.Program) int {
+	info, err := p.Info()
+	if err != nil {
+		return 0
+	}
+	n, _ := info.VerifiedInstructions()
+	return int(n)
+}

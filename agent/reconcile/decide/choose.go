@@ -1,0 +1,163 @@
+package decide
+
+import (
+	"errors"
+	"slices"
+	"strings"
+
+	"github.com/skep-dev/skep/agent/program/loader"
+	"github.com/skep-dev/skep/agent/reconcile/build"
+	"github.com/skep-dev/skep/agent/reconcile/loads"
+	"github.com/skep-dev/skep/agent/reconcile/report"
+	"github.com/skep-dev/skep/agent/reconcile/sharing"
+	"github.com/skep-dev/skep/agent/reconcile/version"
+	"github.com/skep-dev/skep/intent"
+)
+
+// Choose chooses for each application what is to be live: the newest intent's
+// version, else what fallBack says.
+func (d *Decisions) Choose() {
+	known := make([]version.Known, len(d.Applications))
+	for i, app := range d.Applications {
+		known[i], d.Outcomes[app.Newest.Payload().UID] = app.Known, &report.Outcome{}
+	}
+	for _, i := range sharing.OwnersFirst(known) {
+		d.chooseVersion(d.Applications[i])
+	}
+	for uid := range d.Look.State.Revisions {
+		if d.byUID[uid] == nil {
+			d.Want.Frozen = append(d.Want.Frozen, uid)
+		}
+	}
+	for uid := range d.Look.Set.Links {
+		if d.byUID[uid] == nil && !slices.Contains(d.Want.Frozen, uid) {
+			d.Want.Frozen = append(d.Want.Frozen, uid)
+		}
+	}
+	slices.Sort(d.Want.Frozen)
+}
+
+// chooseVersion chooses for one application.
+func (d *Decisions) chooseVersion(app *Application) {
+	payload := app.Newest.Payload()
+	out := d.Outcomes[payload.UID]
+	selected, err := d.Node.Selects(payload)
+	if err != nil {
+		// Nobody can report whether it is for this node.
+		out.Errs, out.Refused = append(out.Errs, err), true
+		d.Want.Frozen = append(d.Want.Frozen, payload.UID)
+		return
+	}
+	if payload.Tombstone || len(payload.Programs) == 0 || !selected {
+		d.Want.Gone = append(d.Want.Gone, payload.UID)
+		return
+	}
+	if err = d.run(app, &app.Newest, out); err == nil {
+		return
+	}
+	out.Pending, out.Loading = IsPending(err), errors.Is(err, loads.ErrLoading)
+	d.noteUnavailable(app, app.Newest, err)
+	out.Refused = true
+	d.fallBack(app)
+}
+
+// run wants a version of an application to run, where it can be had.
+func (d *Decisions) run(app *Application, o *intent.Opened, out *report.Outcome) error {
+	wanted, err := d.Prepare(app, *o, out)
+	if err != nil {
+		return err
+	}
+	d.Want.Applications, out.Live = append(d.Want.Applications, wanted), o
+	return nil
+}
+
+// fallBack goes on without the newest intent's version: with another, with what
+// runs as it is, or with nothing.
+func (d *Decisions) fallBack(app *Application) {
+	uid := app.Newest.Payload().UID
+	out := d.Outcomes[uid]
+	other, stays := d.Node.Fallback(app.Known, d.Look.RevisionName(uid), out.Pending)
+	if other == nil && stays && out.Pending {
+		other = d.runsWhole(app)
+	}
+	if other != nil {
+		err := d.run(app, other, out)
+		if err == nil {
+			return
+		}
+		out.Unsettled = IsPending(err)
+		d.noteUnavailable(app, *other, err)
+		stays = d.Node.StaysWithout(other, d.Look.RevisionName(uid)) || IsPending(err)
+	}
+	d.keepOrUnload(uid, stays)
+}
+
+// runsWhole returns the intent of what runs, where that is one version, whole and for this node.
+// Pods and devices come and go for it while another one is loaded, which may take long. Nothing of it
+// is loaded: the newest intent may not name it any more.
+func (d *Decisions) runsWhole(app *Application) *intent.Opened {
+	uid := app.Newest.Payload().UID
+	runs, last := d.Look.RevisionName(uid), app.Deployed
+	if last == nil || last.Revision() != runs || !app.Checked[runs] || !d.Node.MayHave(*last) || d.Look.RunsBeside(uid, runs) {
+		return nil
+	}
+	return last
+}
+
+// keepOrUnload leaves what runs of an application as it is, or has it go.
+func (d *Decisions) keepOrUnload(uid string, stays bool) {
+	if stays {
+		d.Want.Frozen = append(d.Want.Frozen, uid)
+		return
+	}
+	d.Want.Gone = append(d.Want.Gone, uid)
+}
+
+// noteUnavailable notes why a version cannot be had: the newest intent's, or one that
+// would have taken its place. What is no matter of the kernel's profile, of the memory for
+// maps or of a map of another application is not tried again before a while.
+func (d *Decisions) noteUnavailable(app *Application, o intent.Opened, err error) {
+	newest := o.Payload().Serial == app.Newest.Payload().Serial
+	out := d.Outcomes[app.Newest.Payload().UID]
+	unfit, late, noMemory := new(build.UnfitError), new(BackingOffError), new(NoMemoryError)
+	awaited, denied := new(sharing.WaitError), new(sharing.DeniedError)
+	switch {
+	case IsPending(err):
+		return
+	case newest && errors.As(err, &awaited):
+		out.AwaitsMap = awaited.Error()
+		return
+	case errors.As(err, &noMemory) || errors.As(err, &awaited) || errors.As(err, &denied):
+	case errors.As(err, &late):
+		err = late.Err
+	case errors.As(err, &unfit):
+		d.logUnfit(app, unfit)
+	default:
+		d.fail(app, o, err)
+	}
+	switch {
+	case newest:
+		out.Errs = append(out.Errs, err)
+	case !out.Pending:
+		// Its words alone: what it lacks is not what the newest version lacks.
+		out.Errs = append(out.Errs, errors.New("go on with the version before: "+err.Error()))
+	}
+}
+
+// logUnfit logs once that a version is not for this node's kernel.
+func (d *Decisions) logUnfit(app *Application, err *build.UnfitError) {
+	if !strings.Contains(app.Status.Error, err.Lacks) {
+		d.Log.Warn("this node cannot hold it", "application", app.Newest.Payload().Application.String(), "error", err.Lacks)
+	}
+}
+
+// fail notes what was tried in vain.
+func (d *Decisions) fail(app *Application, o intent.Opened, err error) {
+	payload := o.Payload()
+	d.Outcomes[payload.UID].Tried = true
+	app.Rejected, app.FailedBefore = with(app.Rejected, payload.Serial, err), true
+	if payload.Serial == app.Newest.Payload().Serial || app.VerifierLog == "" {
+		app.VerifierLog = loader.LogOf(err)
+	}
+	d.Log.Error("load", "application", payload.Application.String(), "serial", payload.Serial, "error", err)
+}

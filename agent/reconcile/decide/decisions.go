@@ -1,0 +1,317 @@
+// Package decide holds what one reconcile decides for applications: the copies of them, which
+// version of each is to run and where, and how each came off. It changes nothing in the kernel,
+// and queues nothing: whoever makes a version ready to run is given to it.
+package decide
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"time"
+
+	"github.com/skep-dev/skep/agent/reconcile/build"
+	"github.com/skep-dev/skep/agent/reconcile/live"
+	"github.com/skep-dev/skep/agent/reconcile/loads"
+	"github.com/skep-dev/skep/agent/reconcile/plan"
+	"github.com/skep-dev/skep/agent/reconcile/report"
+	"github.com/skep-dev/skep/agent/reconcile/version"
+	"github.com/skep-dev/skep/intent"
+)
+
+// Decisions are what one reconcile decides for applications. Want is what plan.Make plans
+// for, and Outcomes are what status and back-off follow from. The verbs change both:
+//
+//	verb       want                                    outcome
+//	Choose     a version to run, or Frozen, or Gone    the error of one that cannot be had
+//	Reject     the version that is to run leaves;      Refused and the error, or Pending
+//	           another, or Frozen, or Gone
+//	Postpone   as Reject                               Pending, and Waits says why
+//	LeaveOut   the attachments of one place leave      their links fail, with the error
+//	TakeOut    Out of one chain                        blame
+//	Leave      one chain is Left                       blame of all that it was to change
+//	Await      one chain is Left                       Pending of all that it is to change
+//	RunInterim the Interim members of one chain        Pending of all that it is to change
+//	blame                                              the links in one chain fail; Tried
+//
+// All that fails is tried again after a while; see FailedLately.
+type Decisions struct {
+	Options
+	byUID map[string]*Application
+
+	Want     plan.Want
+	Outcomes map[string]*report.Outcome
+	// Awaited are the revisions, by uid, that only wait for the load of a chain.
+	Awaited map[[2]string]bool
+	// Again means that something was put off that the next reconcile can do at once.
+	Again bool
+}
+
+// Options are what a reconcile decides with. All are required.
+type Options struct {
+	Log *slog.Logger
+	Now time.Time
+	// Node has the labels that it had when the reconcile began.
+	Node version.Node
+	// Look is the kernel's state. It is only read.
+	Look *live.Look
+	// Prepare returns a version as it is to run, once it is in the kernel. It fails with an
+	// error that IsPending until then.
+	Prepare func(app *Application, o intent.Opened, out *report.Outcome) (plan.Application, error)
+	// Applications are copies, ordered by name.
+	Applications []*Application
+}
+
+// New begins the decisions of a reconcile: nothing is wanted.
+func New(o Options) *Decisions {
+	d := &Decisions{Options: o, byUID: map[string]*Application{}, Outcomes: map[string]*report.Outcome{}, Awaited: map[[2]string]bool{}}
+	for _, app := range o.Applications {
+		d.byUID[app.Newest.Payload().UID] = app
+	}
+	return d
+}
+
+// Application returns the copy of an application, or nil where no intent of it is known.
+func (d *Decisions) Application(uid string) *Application { return d.byUID[uid] }
+
+// IntentOf finds the intent with the revision; nil where none is known.
+func (d *Decisions) IntentOf(uid, revision string) *intent.Opened {
+	if app := d.byUID[uid]; app != nil {
+		return app.Intent(revision)
+	}
+	return nil
+}
+
+// NameOf returns an application's name for the log, or its UID where no intent of it is
+// known.
+func (d *Decisions) NameOf(uid string) string {
+	if app := d.byUID[uid]; app != nil {
+		return app.Newest.Payload().Application.String()
+	}
+	return uid
+}
+
+// Outcome returns the outcome of an application, which it may begin.
+func (d *Decisions) Outcome(uid string) *report.Outcome {
+	if d.Outcomes[uid] == nil {
+		d.Outcomes[uid] = &report.Outcome{}
+	}
+	return d.Outcomes[uid]
+}
+
+// IndexOf returns the index in want of the application; -1 where it is not to run.
+func (d *Decisions) IndexOf(uid string) int {
+	return slices.IndexFunc(d.Want.Applications, func(a plan.Application) bool { return a.UID == uid })
+}
+
+// IsGone reports whether an application is to be unloaded.
+func (d *Decisions) IsGone(uid string) bool { return slices.Contains(d.Want.Gone, uid) }
+
+// Withdrew reports whether a revision may not run any more beside the newest intent
+// of its application.
+func (d *Decisions) Withdrew(uid, revision string) bool {
+	app := d.byUID[uid]
+	return app != nil && d.Node.Withdrew(app.Known, revision)
+}
+
+// IsOnItsWay reports whether a version of the application is fetched or loaded for the first
+// time: what failed before may fail for ever.
+func (d *Decisions) IsOnItsWay(uid string) bool {
+	app, out := d.byUID[uid], d.Outcomes[uid]
+	return app != nil && out != nil && out.Pending && !app.FailedBefore
+}
+
+// CanFallBack reports whether a version may take the place of the application's
+// newest one.
+func (d *Decisions) CanFallBack(uid string) bool {
+	app, out := d.byUID[uid], d.Outcomes[uid]
+	if app == nil || out == nil || out.Live != &app.Newest {
+		return false
+	}
+	other, _ := d.Node.Fallback(app.Known, d.Look.RevisionName(uid), out.Pending)
+	return other != nil
+}
+
+// IsUnproven reports whether the newest version is to run, and was never whole here
+// while another one was.
+func (d *Decisions) IsUnproven(uid string) bool {
+	app, out := d.byUID[uid], d.Outcomes[uid]
+	return app != nil && out != nil && out.Live == &app.Newest && app.IsUpdate()
+}
+
+// Reject takes the version of an application that is to run out of this reconcile.
+func (d *Decisions) Reject(uid string, err error) {
+	d.Want.Applications = slices.DeleteFunc(d.Want.Applications, func(a plan.Application) bool { return a.UID == uid })
+	app, was := d.byUID[uid], d.Outcomes[uid]
+	if app == nil {
+		return
+	}
+	if IsPending(err) && was.Live != nil {
+		d.Awaited[[2]string{uid, was.Live.Revision()}] = true
+	}
+	newest := was.Live == nil || was.Live == &app.Newest
+	d.Outcomes[uid] = &report.Outcome{Errs: was.Errs, Refused: true, Tried: was.Tried,
+		Pending: was.Pending || newest && IsPending(err), Loading: was.Loading || newest && errors.Is(err, loads.ErrLoading),
+		Unsettled: IsPending(err)}
+	d.noteUnavailable(app, *cmp.Or(was.Live, &app.Newest), err)
+	if was.Live == &app.Newest {
+		d.fallBack(app)
+		return
+	}
+	d.keepOrUnload(uid, was.Live == nil || d.Node.StaysWithout(was.Live, d.Look.RevisionName(uid)) || IsPending(err))
+}
+
+// Postpone leaves the version of an application that is to run for a later reconcile.
+// What runs goes on meanwhile.
+func (d *Decisions) Postpone(uid, why string) {
+	d.Reject(uid, ErrQueued)
+	if out := d.Outcomes[uid]; out != nil {
+		out.Waits = why
+	}
+}
+
+// LeaveOut goes on with an application at its other places.
+func (d *Decisions) LeaveOut(place plan.Place, uid string, err error) {
+	i := d.IndexOf(uid)
+	app, out := d.byUID[uid], d.Outcomes[uid]
+	if i < 0 || app == nil || out == nil {
+		return
+	}
+	isThere := func(a plan.Attachment) bool { return a.Hook == place.Hook && a.Target.Device() == place.Device }
+	attachments := d.Want.Applications[i].Attachments
+	for _, a := range attachments {
+		if isThere(a) {
+			out.Links = append(out.Links, report.Unmade{
+				Program: a.Program, Status: report.LinkStatus{Hook: a.Hook, Target: a.Target.String(), State: report.Failed, Error: err.Error()},
+			})
+		}
+	}
+	d.Want.Applications[i].Attachments = slices.DeleteFunc(slices.Clone(attachments), isThere)
+	out.Errs = append(out.Errs, err)
+	if d.Now.Before(app.RetryAt) && app.LeftOut[place] != nil {
+		return
+	}
+	out.Tried, app.LeftOut = true, with(app.LeftOut, place, err)
+	d.Log.Error("leave out", "application", app.Newest.Payload().Application.String(), "place", place.String(), "error", err)
+}
+
+// TakeOut leaves a member out of a chain that cannot be made with it.
+func (d *Decisions) TakeOut(c plan.Chain, lost *build.MemberError) {
+	if d.Want.Out == nil {
+		d.Want.Out = map[plan.Device][]string{}
+	}
+	d.Want.Out[c.Device] = append(d.Want.Out[c.Device], lost.UID)
+	d.blame(lost.UID, c, lost,
+		fmt.Errorf("run in the chain of %s: it is left out, since the chain is to change and cannot be made with it: %w", c.Interface, lost.Err))
+}
+
+// Leave keeps a chain as it is, and says so to the member that cannot be had,
+// else to those that were to change places, and to those that were to go.
+func (d *Decisions) Leave(c plan.Chain, running []plan.Member, err error) {
+	d.Want.Left = append(d.Want.Left, c.Device)
+	lost := new(build.MemberError)
+	blamed := plan.Changed(c.Members, running)
+	if errors.As(err, &lost) {
+		blamed = []string{lost.UID}
+	}
+	for _, uid := range blamed {
+		d.blame(uid, c, err, fmt.Errorf("change the chain of %s: it stays as it is: %w", c.Interface, err))
+	}
+	for _, uid := range plan.Leavers(c.Members, running) {
+		d.blame(uid, c, err, fmt.Errorf("leave the chain of %s: it runs there still: %w", c.Interface, err))
+	}
+}
+
+// Await keeps a chain as it is until an object has come, or a load ended.
+func (d *Decisions) Await(c plan.Chain, running []plan.Member, err error) {
+	d.Want.Left = append(d.Want.Left, c.Device)
+	for _, uid := range append(plan.Changed(c.Members, running), plan.Leavers(c.Members, running)...) {
+		d.NotePending(uid, err)
+	}
+}
+
+// NotePending notes that an application cannot have its newest version before what is pending
+// ended. What it has of that version goes on.
+func (d *Decisions) NotePending(uid string, err error) {
+	if out := d.Outcomes[uid]; out != nil {
+		out.Pending, out.Refused, out.Loading = true, true, errors.Is(err, loads.ErrLoading)
+	}
+}
+
+// RunInterim has a chain run that was loaded, until the wanted one is. The applications that
+// are in the two otherwise wait for the wanted one.
+func (d *Decisions) RunInterim(c plan.Chain, wanted []plan.Member) {
+	d.Want.Interim = with(d.Want.Interim, c.Device, c.Members)
+	for _, uid := range plan.UIDsOf(slices.Concat(wanted, c.Members)) {
+		of := func(members []plan.Member) []plan.Member {
+			return slices.DeleteFunc(slices.Clone(members), func(m plan.Member) bool { return m.UID != uid })
+		}
+		is, runs := of(wanted), of(c.Members)
+		switch {
+		case slices.Equal(is, runs):
+		case len(plan.Newcomers(is, runs))+len(plan.Newcomers(runs, is)) > 0:
+			d.Reject(uid, loads.ErrLoading)
+		default:
+			// Only its place in the chain is another. All else of it goes on.
+			d.NotePending(uid, loads.ErrLoading)
+		}
+	}
+}
+
+// blame tells an application that it is not in a chain as it is to be. The
+// cause is tried again after a while.
+func (d *Decisions) blame(uid string, c plan.Chain, cause, err error) {
+	out := d.Outcome(uid)
+	out.Fail(uid, plan.Action{Verb: plan.SetChain, Interface: c.Interface, Members: c.Members}, err)
+	if d.isLate(cause) {
+		return
+	}
+	out.Tried = true
+	d.Log.Error("make chain", "application", d.NameOf(uid), "interface", c.Interface, "error", err)
+	if app := d.byUID[uid]; app != nil {
+		app.FailedActions = with(app.FailedActions, lostMember, cause)
+	}
+}
+
+// isLate reports whether what a chain cannot be made for was found a short while ago.
+func (d *Decisions) isLate(cause error) bool {
+	late, lost := new(BackingOffError), new(build.MemberError)
+	return errors.As(cause, &late) || errors.As(cause, &lost) && d.LostLately(lost.UID) != nil
+}
+
+// lostMember is what failed where a member cannot be had.
+const lostMember = "link"
+
+// LostLately returns the error of an object that could not be had a short while
+// ago.
+func (d *Decisions) LostLately(uid string) error {
+	if lost := new(build.MemberError); errors.As(d.FailedLately(uid, lostMember), &lost) && lost.UID == uid {
+		return lost.Err
+	}
+	return nil
+}
+
+// FailedLately returns the error of an application's action that is not to be tried again yet.
+func (d *Decisions) FailedLately(uid, action string) error {
+	if app := d.byUID[uid]; app != nil && d.Now.Before(app.RetryAt) {
+		return app.FailedActions[action]
+	}
+	return nil
+}
+
+// FailedBefore returns the error of an application's action when it was tried last; nil where it
+// went well, or was not tried.
+func (d *Decisions) FailedBefore(uid, action string) error {
+	if app := d.byUID[uid]; app != nil {
+		return app.FailedActions[action]
+	}
+	return nil
+}
+
+// NoteAction remembers that an action on an application failed, or went well.
+func (d *Decisions) NoteAction(uid, action string, err error) {
+	if app := d.byUID[uid]; app != nil {
+		app.FailedActions = with(app.FailedActions, action, err)
+	}
+}

@@ -1,0 +1,37 @@
+package decide
+
+import (
+	"errors"
+
+	"github.com/skep-dev/skep/agent/program/functions"
+	"github.com/skep-dev/skep/agent/reconcile/loads"
+	"github.com/skep-dev/skep/agent/state/objects"
+)
+
+// ErrQueued is the error of what waits for another application.
+var ErrQueued = errors.New("it waits for another application")
+
+// IsPending reports whether an error only says that something is on its way, or
+// has to wait for what is.
+func IsPending(err error) bool {
+	return errors.Is(err, objects.ErrFetching) || errors.Is(err, loads.ErrLoading) || errors.Is(err, functions.ErrLater) || errors.Is(err, ErrQueued)
+}
+
+// BackingOffError is the error of a version or a chain that could not be had a short while ago.
+type BackingOffError struct{ Err error }
+
+// Error implements error.
+func (b *BackingOffError) Error() string { return b.Err.Error() }
+
+// Unwrap returns the cause.
+func (b *BackingOffError) Unwrap() error { return b.Err }
+
+// NoMemoryError is the error of a version whose maps do not fit, or wait for older ones, in the
+// memory that this node has for maps. Every reconcile looks again, since that takes no attempt.
+type NoMemoryError struct{ Err error }
+
+// Error implements error.
+func (n *NoMemoryError) Error() string { return n.Err.Error() }
+
+// Unwrap returns the cause.
+func (n *NoMemoryError) Unwrap() error { return n.Err }

@@ -1,0 +1,312 @@
+package live
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/link"
+
+	"github.com/skep-dev/skep/agent/attach"
+	"github.com/skep-dev/skep/agent/pods/netns"
+	"github.com/skep-dev/skep/agent/program/loader"
+	"github.com/skep-dev/skep/agent/reconcile/plan"
+	"github.com/skep-dev/skep/agent/state/pins"
+	"github.com/skep-dev/skep/hook"
+)
+
+// Look is what the kernel said of a Set in one reconcile. State and facts are copies: what
+// changes afterwards is not in them.
+type Look struct {
+	// Set is what is open. It changes while the reconcile acts.
+	Set *Set
+	// State is what Observe read.
+	State plan.State
+
+	// links are those of State.Links, one each.
+	links []*pins.Link
+	// facts of links by their pin.
+	facts map[string]pins.Facts
+	// unreadable are the pins whose links could not be read.
+	unreadable map[string]bool
+}
+
+// Look begins to look. The State is empty until Observe.
+func (s *Set) Look() *Look {
+	return &Look{Set: s, facts: map[string]pins.Facts{}, unreadable: map[string]bool{}}
+}
+
+// Observe asks the kernel about every link and chain. interfaces are those of the node, and
+// namespaces those that they are in.
+func (l *Look) Observe(interfaces []plan.Interface, namespaces *netns.Table) {
+	l.links = nil
+	l.State = plan.State{Interfaces: interfaces, Revisions: map[string][]string{}}
+	for uid := range l.Set.Revisions {
+		// Without a revision, the application's directory is left.
+		l.State.Revisions[uid] = l.Set.RevisionNames(uid)
+	}
+	for _, uid := range slices.Sorted(maps.Keys(l.Set.Links)) {
+		links := l.Set.Links[uid]
+		if _, known := l.State.Revisions[uid]; !known {
+			l.State.Revisions[uid] = nil
+		}
+		for _, key := range slices.Sorted(maps.Keys(links)) {
+			one := links[key]
+			facts := l.inspect(one.Path, one.Link)
+			l.links = append(l.links, one)
+			l.State.Links = append(l.State.Links, plan.Link{UID: one.UID, Attachment: one.Attachment,
+				Revision: l.RevisionOf(one, facts), Severed: facts.Severed, Elsewhere: one.IsElsewhere(facts)})
+		}
+	}
+	l.observeOrder(namespaces)
+	l.observeChains()
+}
+
+// inspect asks the kernel about a link. One that cannot be read ends no reconcile: it
+// runs nothing that is known, and what is to be done about that can fail alone.
+func (l *Look) inspect(pin string, one pins.Held) pins.Facts {
+	facts, err := pins.Inspect(one)
+	if err != nil {
+		if !isPartial(err) {
+			l.Set.log.Error("look at link; others are not affected", "pin", pin, "error", err)
+		}
+		l.unreadable[pin] = true
+		return pins.Facts{}
+	}
+	l.facts[pin] = facts
+	return facts
+}
+
+// observeOrder reads the place of each link on an ordered hook.
+func (l *Look) observeOrder(namespaces *netns.Table) {
+	orders := map[string][]link.ID{}
+	for i := range l.State.Links {
+		one := &l.State.Links[i]
+		if h, ok := hook.Lookup(one.Attachment.Hook); !ok || !h.TakesPriority() || one.Severed {
+			continue
+		}
+		pin := l.links[i].Path
+		if l.unreadable[pin] {
+			one.Unplaced = true
+			continue
+		}
+		facts := l.facts[pin]
+		if facts.Filter.Copies > 0 {
+			one.Position, one.Unplaced = int(facts.Filter.Pref), facts.Filter.Pref == 0
+			continue
+		}
+		device := one.Attachment.Target.Device()
+		at := one.Attachment.Hook + " " + device.String()
+		if orders[at] == nil {
+			order, err := attach.Order(one.Attachment.Hook, device, namespaces)
+			if errors.Is(err, netns.ErrUnknown) {
+				one.Unplaced = true
+				continue
+			}
+			if err != nil && !errors.Is(err, attach.ErrTarget) {
+				l.Set.log.Error("read the order of programs; they stay as they are", "hook", one.Attachment.Hook, "interface", one.Attachment.Target.String(), "error", err)
+				one.Unplaced = true
+				continue
+			}
+			orders[at] = order
+		}
+		one.Position = slices.Index(orders[at], facts.ID)
+		one.Unplaced = facts.ID == 0
+	}
+}
+
+// RevisionOf names the revision whose program a link runs.
+func (l *Look) RevisionOf(one *pins.Link, facts pins.Facts) string {
+	for name, r := range l.Set.Revisions[one.UID] {
+		if instance, ok := r.Instance(facts.Program); ok && instance == one.Attachment.Instance {
+			return name
+		}
+	}
+	return ""
+}
+
+func (l *Look) observeChains() {
+	for d, c := range l.Set.Chains {
+		facts := l.inspect(l.Set.pins.ChainPath(d), c.Link)
+		one := plan.Chain{Device: d, Severed: facts.Severed}
+		if c.Mode = ""; !facts.Severed {
+			c.Mode = l.Interface(d).XDPMode
+		}
+		// A program somebody else put under the link is not the members'.
+		switch {
+		case c.Version == nil:
+			one.Unknown, one.Users = true, l.usersOf(facts.Program)
+		case facts.Program != 0 && l.programID(c.Version) == facts.Program:
+			one.Members = c.Version.Members
+		default:
+			one.Given = c.Version.Members
+		}
+		l.State.Chains = append(l.State.Chains, one)
+	}
+	slices.SortFunc(l.State.Chains, func(a, b plan.Chain) int { return a.Device.Compare(b.Device) })
+}
+
+// usersOf are the applications whose program a link runs, or whose maps that program
+// uses: all, where the kernel does not tell.
+func (l *Look) usersOf(program ebpf.ProgramID) []string {
+	used, err := pins.MapsOf(program)
+	if err != nil {
+		l.Set.log.Error("look whose program a chain runs that is not pinned", "error", err)
+	}
+	var uids []string
+	// Who only has a map from another application is none where that one has it.
+	for _, taken := range []bool{false, true} {
+		for uid, revisions := range l.Set.Revisions {
+			for _, r := range revisions {
+				if _, own := r.Instance(program); own || err != nil || r.HasMap(used, taken) {
+					uids = append(uids, uid)
+					break
+				}
+			}
+		}
+		if len(uids) > 0 {
+			break
+		}
+	}
+	slices.Sort(uids)
+	return uids
+}
+
+// programID is the kernel's id of a chain's program, 0 where it cannot be read.
+func (l *Look) programID(v *pins.ChainVersion) ebpf.ProgramID {
+	id, err := pins.ProgramID(v.Program)
+	if err != nil {
+		l.Set.log.Error("look at chain", "error", err)
+	}
+	return id
+}
+
+// Facts asks the kernel about a link, once a reconcile where it is unchanged.
+func (l *Look) Facts(pin string, one pins.Held) pins.Facts {
+	if f, ok := l.facts[pin]; ok && f.ID != 0 || l.unreadable[pin] {
+		return f
+	}
+	f, err := pins.Inspect(one)
+	if err != nil && !isPartial(err) {
+		l.Set.log.Error("look at link", "pin", pin, "error", err)
+	}
+	return f
+}
+
+// Seen returns the facts of a link that Observe read.
+func (l *Look) Seen(pin string) pins.Facts { return l.facts[pin] }
+
+// IsUnreadable reports whether a link could not be read.
+func (l *Look) IsUnreadable(pin string) bool { return l.unreadable[pin] }
+
+// HasUnreadable reports whether any link could not be read.
+func (l *Look) HasUnreadable() bool { return len(l.unreadable) > 0 }
+
+// NoteSevered notes of each link that runs nothing any more what its info does not tell.
+func (l *Look) NoteSevered(runs func(*plan.Link, pins.Facts) bool) {
+	for i := range l.State.Links {
+		one := &l.State.Links[i]
+		pin := l.links[i].Path
+		if facts := l.facts[pin]; facts.ID != 0 && !one.Severed && !runs(one, facts) {
+			one.Severed, facts.Severed = true, true
+			l.facts[pin] = facts
+		}
+	}
+}
+
+// Move gives a link the name of another attachment.
+func (l *Look) Move(one *pins.Link, to plan.Attachment) error {
+	before := *one
+	if err := l.Set.pins.MoveLink(one, to); err != nil {
+		return err
+	}
+	delete(l.Set.Links[one.UID], before.Attachment.Key())
+	l.Set.PutLink(one)
+	l.Changed(before.Path)
+	l.Changed(one.Path)
+	return nil
+}
+
+// Changed forgets the facts of a link that is another now.
+func (l *Look) Changed(pin string) { delete(l.facts, pin) }
+
+// Replaced notes that a revision of an application was loaded once more: links run what was
+// loaded before.
+func (l *Look) Replaced(uid string) {
+	for i := range l.State.Links {
+		if one := &l.State.Links[i]; one.UID == uid {
+			held := l.Set.Links[uid][one.Attachment.Key()]
+			one.Revision = l.RevisionOf(held, l.facts[held.Path])
+		}
+	}
+}
+
+// Chain returns the interface's chain that runs; nil where none does.
+func (l *Look) Chain(d plan.Device) *plan.Chain {
+	for i, c := range l.State.Chains {
+		if c.Device == d && !c.Severed {
+			return &l.State.Chains[i]
+		}
+	}
+	return nil
+}
+
+// Runs reports whether any link or chain ran the revision.
+func (l *Look) Runs(uid, revision string) bool {
+	return slices.ContainsFunc(l.State.Links, func(one plan.Link) bool { return one.UID == uid && one.Revision == revision }) ||
+		slices.ContainsFunc(l.State.Chains, func(c plan.Chain) bool {
+			return slices.ContainsFunc(c.Members, func(m plan.Member) bool { return m.UID == uid && m.Revision == revision })
+		})
+}
+
+// RunsBeside reports whether a link or chain of an application ran another revision than one.
+func (l *Look) RunsBeside(uid, revision string) bool {
+	return slices.ContainsFunc(l.State.Links, func(one plan.Link) bool { return one.UID == uid && one.Revision != revision && !one.Severed }) ||
+		slices.ContainsFunc(l.State.Chains, func(c plan.Chain) bool {
+			return slices.ContainsFunc(c.Members, func(m plan.Member) bool { return m.UID == uid && m.Revision != revision })
+		})
+}
+
+// BaseRevision returns the revision whose maps a new one goes on with: the one that
+// links run, or the only one there is; nil where there is none.
+func (l *Look) BaseRevision(uid string) *loader.Revision {
+	for _, one := range l.State.Links {
+		if one.UID == uid && one.Revision != "" {
+			return l.Set.Revisions[uid][one.Revision]
+		}
+	}
+	for _, c := range l.State.Chains {
+		for _, m := range c.Members {
+			if r := l.Set.Revisions[uid][m.Revision]; m.UID == uid && r != nil {
+				return r
+			}
+		}
+	}
+	for _, name := range l.Set.RevisionNames(uid) {
+		return l.Set.Revisions[uid][name]
+	}
+	return nil
+}
+
+// RevisionName names the application's BaseRevision; empty where there is none.
+func (l *Look) RevisionName(uid string) string {
+	if r := l.BaseRevision(uid); r != nil {
+		return r.Name
+	}
+	return ""
+}
+
+// Interface returns an interface; one that is not there has no name but its index.
+func (l *Look) Interface(d plan.Device) plan.Interface {
+	for _, i := range l.State.Interfaces {
+		if i.Device == d {
+			return i
+		}
+	}
+	return plan.Interface{Device: d, Name: fmt.Sprintf("#%d", d.Index)}
+}
+
+// InterfaceName is the label of an interface.
+func (l *Look) InterfaceName(d plan.Device) string { return l.Interface(d).Label() }

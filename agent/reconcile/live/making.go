@@ -1,0 +1,175 @@
+package live
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/cilium/ebpf"
+
+	"github.com/skep-dev/skep/agent/reconcile/calls"
+	"github.com/skep-dev/skep/agent/reconcile/plan"
+	"github.com/skep-dev/skep/agent/state/pins"
+)
+
+// Making is a link that the kernel was asked to make beside the loop, or will be. It has no pin:
+// the kernel ends it if the agent ends. What the kernel answered counts only if the link is
+// wanted still when the loop takes it.
+type Making struct {
+	UID string
+	plan.Attachment
+	// Program is the revision's, which is only compared.
+	Program *ebpf.Program
+	// SpecID is the entry of a USDT probe's arguments in the map of its program.
+	SpecID uint32
+	// Since is when the link was asked for.
+	Since time.Time
+	// Make asks the kernel, on another goroutine. It owns what it uses, which Free frees: after
+	// Make, or where that is not called.
+	Make func() (pins.Held, error)
+	Free func()
+
+	pending *calls.Pending
+	// wanted: this reconcile waits for the link.
+	wanted bool
+	// link and err are the kernel's answer, once pending is done.
+	link pins.Held
+	err  error
+}
+
+// Makes reports whether it is a link of the program at the attachment.
+func (m *Making) Makes(a plan.Attachment, program *ebpf.Program) bool {
+	return m.Attachment == a && m.Program == program
+}
+
+// HasBegun reports whether the kernel was asked; until then the link waits for others of its owner.
+func (m *Making) HasBegun() bool { return m.pending.HasBegun() }
+
+// HasRoomToMake reports whether one more link of an application's owner may be made beside the loop.
+func (s *Set) HasRoomToMake(owner string) bool { return s.attaching.HasRoom(owner, false) }
+
+// Making returns the link that is being made for an application under a key, which this reconcile
+// wants or waits for; nil where none is.
+func (s *Set) Making(uid, key string) *Making {
+	m := s.makings[uid][key]
+	if m != nil {
+		m.wanted = true
+	}
+	return m
+}
+
+// Begin makes a link as soon as it is the turn of its owner.
+func (s *Set) Begin(m *Making) {
+	if s.makings == nil {
+		s.makings = map[string]map[string]*Making{}
+	}
+	if s.makings[m.UID] == nil {
+		s.makings[m.UID] = map[string]*Making{}
+	}
+	s.makings[m.UID][m.Key()], m.wanted = m, true
+	hold := s.Hold
+	m.pending = s.attaching.Add(calls.Call{What: fmt.Sprintf("%s on %s", m.Attachment.Program, m.Place()), Owner: Owner(m.UID, m.Application), Urgent: true,
+		Awaited: true,
+		Run: func() {
+			hold(m.UID)
+			m.link, m.err = m.Make()
+			m.Free()
+		}})
+}
+
+// Await waits for the kernel's answer, at most that long, and reports whether it came. If it comes
+// later, it wakes the loop.
+func (s *Set) Await(m *Making, most time.Duration) bool { return s.attaching.Await(m.pending, most) }
+
+// Take returns the kernel's answer; ok is false until it came. The caller owns the link.
+func (s *Set) Take(m *Making) (l pins.Held, ok bool, err error) {
+	if !m.pending.IsDone() {
+		return nil, false, nil
+	}
+	s.forgetMaking(m)
+	return m.link, true, m.err
+}
+
+// Unwant says that the reconcile does not want a link after all.
+func (s *Set) Unwant(m *Making) { m.wanted = false }
+
+// LongestMaking returns how long the links of an owner that are being made take at most.
+func (s *Set) LongestMaking(owner string, now time.Time) (longest time.Duration) {
+	for _, all := range s.makings {
+		for _, m := range all {
+			if Owner(m.UID, m.Application) == owner {
+				longest = max(longest, now.Sub(m.Since))
+			}
+		}
+	}
+	return longest
+}
+
+func (s *Set) forgetMaking(m *Making) {
+	delete(s.makings[m.UID], m.Key())
+	if len(s.makings[m.UID]) == 0 {
+		delete(s.makings, m.UID)
+	}
+}
+
+// FollowMakings takes back the links that no reconcile wants any more since the last call: what
+// the kernel was not asked for is not made, what it made is closed, and each other one is reported
+// to waits. It reports whether it took back any.
+func (s *Set) FollowMakings(now time.Time, waits func(*Making)) (found bool) {
+	for _, all := range s.makings {
+		for _, m := range all {
+			switch {
+			case m.wanted:
+				m.wanted = false
+			case s.attaching.Cancel(m.pending):
+				m.Free()
+				s.forgetMaking(m)
+				found = true
+			case m.pending.IsDone():
+				s.forgetMaking(m)
+				s.unmake(m, now)
+				found = true
+			default:
+				waits(m)
+			}
+		}
+	}
+	return found
+}
+
+// unmake closes a link that nobody wants. Until the kernel has ended it, it is a remnant.
+func (s *Set) unmake(m *Making, now time.Time) {
+	if m.err != nil {
+		return
+	}
+	l := &pins.Link{UID: m.UID, Attachment: m.Attachment, SpecID: m.SpecID, Link: m.link}
+	facts, err := pins.Inspect(l.Link)
+	if err != nil {
+		s.log.Error("look at link that is not wanted any more", "link", m.Place(), "error", err)
+	}
+	facts.EndsSlowly = true
+	s.closeUnpinned(l, facts, now, false)
+}
+
+// abandonMakings takes back every link that is being made, and waits for the kernel.
+func (s *Set) abandonMakings() error {
+	for _, all := range s.makings {
+		for _, m := range all {
+			if s.attaching.Cancel(m.pending) {
+				m.Free()
+				s.forgetMaking(m)
+			}
+		}
+	}
+	s.attaching.Close()
+	var errs []error
+	for _, all := range s.makings {
+		for _, m := range all {
+			if m.err == nil {
+				errs = append(errs, m.link.Close())
+			}
+		}
+	}
+	s.makings = nil
+	return errors.Join(errs...)
+}

@@ -1,0 +1,250 @@
+package live
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/skep-dev/skep/agent/attach/clsact"
+	"github.com/skep-dev/skep/agent/reconcile/calls"
+	"github.com/skep-dev/skep/agent/state/pins"
+	"github.com/skep-dev/skep/api/v1alpha1"
+	"github.com/skep-dev/skep/atomicfile"
+)
+
+// BootID changes with every start of the machine; see random(4).
+const BootID = "/proc/sys/kernel/random/boot_id"
+
+// Remnant is a link that was taken away and that the kernel may run still.
+type Remnant struct {
+	pins.Remnant
+	// Since is when it was taken away.
+	Since time.Time
+	// closing is the close beside the loop; nil where it was closed at once.
+	closing *calls.Pending
+}
+
+// IsClosing reports whether the kernel has not answered yet that the link is closed.
+func (r Remnant) IsClosing() bool { return !r.closing.IsDone() }
+
+// IsEnding reports whether the kernel was asked to close the link, and does not wait for others.
+func (r Remnant) IsEnding() bool { return r.IsClosing() && r.closing.HasBegun() }
+
+// remnants are those of all applications, and the file that keeps them: no pin tells of
+// them.
+type remnants struct {
+	byUID map[string][]Remnant
+	file  string
+	// boot is that of the machine, and kept what is on disk.
+	boot string
+	kept []keptRemnant
+}
+
+// keptRemnants is the content of the file. It counts for one boot: after it, no link
+// is left, and its ids are others'.
+type keptRemnants struct {
+	Boot     string        `json:"boot"`
+	Remnants []keptRemnant `json:"remnants"`
+}
+
+// keptRemnant is one link.
+type keptRemnant struct {
+	UID string `json:"uid"`
+	pins.Remnant
+	// Since is when it was taken away, in unix milliseconds.
+	Since int64 `json:"since"`
+}
+
+// restore takes over the links that an earlier agent took away and the kernel may run
+// still.
+func (r *remnants) restore() error {
+	boot, err := os.ReadFile(BootID)
+	if err != nil {
+		return err
+	}
+	r.boot = strings.TrimSpace(string(boot))
+	r.byUID, err = readRemnants(r.file, r.boot)
+	return err
+}
+
+// readRemnants reads what an earlier agent of this boot left; nothing where there is
+// no file.
+func readRemnants(path, boot string) (map[string][]Remnant, error) {
+	all := map[string][]Remnant{}
+	body, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return all, nil
+	}
+	var kept keptRemnants
+	if err == nil {
+		err = json.Unmarshal(body, &kept)
+	}
+	if err != nil {
+		return all, fmt.Errorf("read what is to be unloaded still: %w", err)
+	}
+	if kept.Boot != boot {
+		return all, nil
+	}
+	for _, r := range kept.Remnants {
+		all[r.UID] = append(all[r.UID], Remnant{Remnant: r.Remnant, Since: time.UnixMilli(r.Since)})
+	}
+	return all, nil
+}
+
+// Detach takes a link away. It is forgotten when the kernel agreed, and is a remnant
+// until the kernel runs it no more. facts are those of the link, if they are known.
+func (s *Set) Detach(l *pins.Link, facts pins.Facts, now time.Time) error {
+	return s.detach(l, facts, now, false)
+}
+
+// DetachReplaced takes away a link in whose place another one runs under another pin.
+func (s *Set) DetachReplaced(l *pins.Link, facts pins.Facts, now time.Time) error {
+	return s.detach(l, facts, now, true)
+}
+
+func (s *Set) detach(l *pins.Link, facts pins.Facts, now time.Time, replaced bool) error {
+	if !facts.Known() {
+		var err error
+		if facts, err = l.Identify(); err != nil && !isPartial(err) {
+			s.log.Error("look at link that is to go", "pin", l.Path, "error", err)
+		}
+	}
+	if err := s.pins.RemovePin(l); err != nil {
+		return err
+	}
+	delete(s.Links[l.UID], l.Attachment.Key())
+	if _, ok := l.Link.(*clsact.Filter); ok {
+		// The kernel said that it is gone.
+		return l.Close()
+	}
+	s.closeUnpinned(l, facts, now, replaced)
+	return nil
+}
+
+// Replace lets a link go whose pin is another link's now. facts are its last. It is a remnant as one
+// that was detached: somebody else may hold it, and what it runs may be what is to run no more.
+func (s *Set) Replace(old *pins.Link, facts pins.Facts, now time.Time) {
+	if !facts.EndsSlowly {
+		pins.Sever(old.Link)
+	}
+	if !facts.Known() {
+		// One that cannot be read runs nothing that is known.
+		s.Release("replaced link", old)
+		return
+	}
+	s.closeUnpinned(old, facts, now, true)
+}
+
+// closeUnpinned closes a link that has no pin, which is a remnant until the kernel runs it no
+// more: beside the loop where that takes long.
+func (s *Set) closeUnpinned(l *pins.Link, facts pins.Facts, now time.Time, replaced bool) {
+	one := Remnant{Remnant: pins.Remnant{Attachment: l.Attachment, Facts: facts}, Since: now}
+	if facts.EndsSlowly {
+		what := fmt.Sprintf("%s on %s", l.Attachment.Program, l.Attachment.Place())
+		// One that was replaced counts every event beside the other one until it is closed.
+		one.closing = s.closing.Add(calls.Call{What: what, Owner: closingOwner(l), Urgent: replaced, Run: func() {
+			if err := l.Close(); err != nil {
+				s.log.Error("close link", "link", what, "error", err)
+			}
+		}})
+	} else {
+		s.Release("link", l)
+	}
+	if s.remnants.byUID == nil {
+		s.remnants.byUID = map[string][]Remnant{}
+	}
+	s.remnants.byUID[l.UID] = append(s.remnants.byUID[l.UID], one)
+}
+
+// HasRoomToEnd reports whether a link can be taken away now; replaced, in whose place another
+// one runs. One that ends slowly waits until there is room.
+func (s *Set) HasRoomToEnd(l *pins.Link, facts pins.Facts, replaced bool) bool {
+	return l == nil || !facts.EndsSlowly || s.closing.HasRoom(closingOwner(l), replaced)
+}
+
+// Closing returns how many links are being closed, or wait for that, of the owner of an
+// application's.
+func (s *Set) Closing(uid string, app v1alpha1.Identity) int {
+	return s.closing.Waiting(Owner(uid, app))
+}
+
+// closingOwner is whose turn it takes to close a link.
+func closingOwner(l *pins.Link) string { return Owner(l.UID, l.Attachment.Application) }
+
+// Owner is whose turns an application has: those of its namespace. Each of the cluster's is an owner of its own, with a name
+// that no namespace has: a process in a pod can hold up the end of a probe in it, and is to hold up
+// that of no other application.
+func Owner(uid string, app v1alpha1.Identity) string {
+	if app.Namespace != "" {
+		return app.Namespace
+	}
+	return "/" + uid
+}
+
+// Remnants returns the application's links that were taken away and may run still.
+func (s *Set) Remnants(uid string) []Remnant { return s.remnants.byUID[uid] }
+
+// HasClosedRemnants reports whether any application has a link that was closed and may run still.
+// Of those that are being closed, the end wakes the loop.
+func (s *Set) HasClosedRemnants() bool {
+	for _, all := range s.remnants.byUID {
+		if slices.ContainsFunc(all, func(r Remnant) bool { return !r.IsClosing() }) {
+			return true
+		}
+	}
+	return false
+}
+
+// WithRemnants returns the UIDs of the applications that have remnants, sorted.
+func (s *Set) WithRemnants() []string { return slices.Sorted(maps.Keys(s.remnants.byUID)) }
+
+// FollowRemnants forgets the links that the kernel ended, and reports each other one to
+// runs.
+func (s *Set) FollowRemnants(runs func(uid string, r Remnant, isClosing bool, err error)) {
+	for _, uid := range s.WithRemnants() {
+		var left []Remnant
+		for _, r := range s.remnants.byUID[uid] {
+			if r.IsClosing() {
+				// To ask the kernel would hold the link, and has no answer while it ends.
+				left = append(left, r)
+				runs(uid, r, true, nil)
+			} else if is, err := r.Runs(); is || err != nil {
+				left = append(left, r)
+				runs(uid, r, false, err)
+			}
+		}
+		if s.remnants.byUID[uid] = left; len(left) == 0 {
+			delete(s.remnants.byUID, uid)
+		}
+	}
+	s.keepRemnants()
+}
+
+// keepRemnants writes the file where it changed. It is not synced: it tells nothing
+// after a crash of the machine. The next reconcile tries again what could not be written.
+func (s *Set) keepRemnants() {
+	now := keptRemnants{Boot: s.remnants.boot, Remnants: []keptRemnant{}}
+	for _, uid := range s.WithRemnants() {
+		for _, r := range s.remnants.byUID[uid] {
+			now.Remnants = append(now.Remnants, keptRemnant{uid, r.Remnant, r.Since.UnixMilli()})
+		}
+	}
+	if slices.Equal(now.Remnants, s.remnants.kept) {
+		return
+	}
+	body, err := json.Marshal(now)
+	if err == nil {
+		err = atomicfile.WriteUnsynced(s.remnants.file, body)
+	}
+	if err != nil {
+		s.log.Error("remember what is to be unloaded still", "error", err)
+		return
+	}
+	s.remnants.kept = now.Remnants
+}

@@ -1,0 +1,518 @@
+// Package live holds open what Skep has in the kernel of this node: revisions, links and
+// chains with their pins, and links that were taken away and that the kernel has not
+// ended. It decides nothing.
+//
+// Nothing leaves a Set before the kernel and the BPF file system confirmed that it is gone.
+package live
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"maps"
+	"slices"
+
+	"github.com/cilium/ebpf"
+
+	"github.com/skep-dev/skep/agent/attach/clsact"
+	"github.com/skep-dev/skep/agent/pods/netns"
+	"github.com/skep-dev/skep/agent/program/loader"
+	"github.com/skep-dev/skep/agent/reconcile/calls"
+	"github.com/skep-dev/skep/agent/reconcile/plan"
+	"github.com/skep-dev/skep/agent/state/pins"
+)
+
+// Set is everything that is open. The caller serializes all calls.
+type Set struct {
+	// Revisions by UID and name.
+	Revisions map[string]map[string]*loader.Revision
+	// Links by UID and key, but for XDP.
+	Links map[string]map[string]*pins.Link
+	// Chains by device.
+	Chains map[plan.Device]*pins.Chain
+	// Hold is called beside the loop before a link of an application is made there; tests hold
+	// links by it.
+	Hold func(uid string)
+
+	pins *pins.Store
+	// closing closes links beside the loop, and attaching makes links there.
+	closing, attaching *calls.Queue
+	log                *slog.Logger
+	remnants           remnants
+	// makings are the links that are being made beside the loop, by UID and key.
+	makings map[string]map[string]*Making
+	// former are the programs of a revision by uid that was loaded once more. Links may
+	// run them still.
+	former map[string][]ebpf.ProgramID
+	// unread are pins that could not be opened.
+	unread []pins.Stray
+	// swept are the network namespaces in which no filter is left of an earlier agent.
+	swept map[uint64]bool
+	// partlySwept are those that were not looked at whole, which was logged.
+	partlySwept map[uint64]bool
+	// logged are the paths of the unmanaged files that were logged.
+	logged map[string]bool
+}
+
+// New returns an empty set. remnantsFile keeps, for the next start, the links that were taken
+// away and may run still. closing closes the links that the kernel ends slowly, and attaching
+// makes those.
+func New(pins *pins.Store, closing, attaching *calls.Queue, remnantsFile string, log *slog.Logger) *Set {
+	s := &Set{pins: pins, closing: closing, attaching: attaching, log: log, remnants: remnants{file: remnantsFile}, Hold: func(string) {}}
+	pins.Filters.Owner = s.ownerOf
+	return s
+}
+
+// ownerOf says whose program has an id: that of a revision, or of a filter that was made.
+func (s *Set) ownerOf(id ebpf.ProgramID) (clsact.Owner, bool) {
+	if id == 0 {
+		// That of a filter of another kind.
+		return clsact.Owner{}, false
+	}
+	for uid, revisions := range s.Revisions {
+		for _, r := range revisions {
+			if instance, ok := r.Instance(id); ok {
+				return clsact.Owner{UID: uid, Instance: instance}, true
+			}
+		}
+	}
+	// Its revision was loaded once more, and the filter's turn has not come.
+	for uid, links := range s.Links {
+		for _, l := range links {
+			if f, ok := l.Link.(*clsact.Filter); ok && f.Holds(id) {
+				return clsact.Owner{UID: uid, Instance: l.Attachment.Instance}, true
+			}
+		}
+	}
+	return clsact.Owner{}, false
+}
+
+// Close closes everything. What is pinned runs on.
+func (s *Set) Close() error {
+	errs := []error{s.abandonMakings()}
+	for _, revisions := range s.Revisions {
+		for _, r := range revisions {
+			errs = append(errs, r.Close())
+		}
+	}
+	for _, links := range s.Links {
+		for _, l := range links {
+			errs = append(errs, l.Close())
+		}
+	}
+	for _, c := range s.Chains {
+		errs = append(errs, c.Close())
+	}
+	s.Revisions, s.Links, s.Chains, s.remnants.byUID, s.unread = nil, nil, nil, nil, nil
+	return errors.Join(errs...)
+}
+
+// PutRevision adds a revision that is pinned.
+func (s *Set) PutRevision(r *loader.Revision) {
+	if s.Revisions[r.UID] == nil {
+		s.Revisions[r.UID] = map[string]*loader.Revision{}
+	}
+	s.Revisions[r.UID][r.Name] = r
+}
+
+// ReplaceRevision puts a revision that was loaded once more in the place of the same one, and
+// lets that go.
+func (s *Set) ReplaceRevision(old, r *loader.Revision) {
+	if s.former == nil {
+		s.former = map[string][]ebpf.ProgramID{}
+	}
+	s.former[r.UID] = old.ProgramIDs()
+	s.Release("replaced revision", old)
+	s.PutRevision(r)
+}
+
+// IsFormer reports whether a program is one of a revision of the application that was loaded
+// once more.
+func (s *Set) IsFormer(uid string, program ebpf.ProgramID) bool {
+	return slices.Contains(s.former[uid], program)
+}
+
+// PutLink adds a link that is pinned.
+func (s *Set) PutLink(l *pins.Link) {
+	if s.Links[l.UID] == nil {
+		s.Links[l.UID] = map[string]*pins.Link{}
+	}
+	s.Links[l.UID][l.Attachment.Key()] = l
+}
+
+// IsInPod reports whether a program of an application has a link on a hook in a pod.
+func (s *Set) IsInPod(uid, program, hook string) bool {
+	for _, l := range s.Links[uid] {
+		if is := l.Attachment; is.In != "" && is.Program == program && is.Hook == hook {
+			return true
+		}
+	}
+	return false
+}
+
+// IsInPods reports whether a link or chain is in a pod.
+func (s *Set) IsInPods() bool {
+	for device := range s.Chains {
+		if device.NetnsID != 0 {
+			return true
+		}
+	}
+	for _, links := range s.Links {
+		for _, l := range links {
+			if l.Attachment.In != "" {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// SpecID returns the entry of the arguments of a USDT probe at a target, among those of the
+// application: that of a link with the same arguments, or the first one that no link has.
+// Versions of the application may share the map, and a link that runs keeps its entry; 0 for
+// other hooks.
+func (s *Set) SpecID(uid string, t plan.Target) uint32 {
+	if t.USDT == "" {
+		return 0
+	}
+	taken := map[uint32]bool{}
+	for _, l := range s.Links[uid] {
+		if l.Attachment.USDT != "" && l.Attachment.Arguments == t.Arguments {
+			return l.SpecID
+		}
+		if l.Attachment.USDT != "" {
+			taken[l.SpecID] = true
+		}
+	}
+	for _, m := range s.makings[uid] {
+		if m.USDT != "" && m.Arguments == t.Arguments {
+			return m.SpecID
+		}
+		if m.USDT != "" {
+			taken[m.SpecID] = true
+		}
+	}
+	var id uint32
+	for taken[id] {
+		id++
+	}
+	return id
+}
+
+// Adopt opens everything that is pinned. It notes and leaves out what cannot be read.
+// nameOf names an application for the log.
+func (s *Set) Adopt(nameOf func(uid string) string) error {
+	s.Revisions, s.Links, s.Chains = map[string]map[string]*loader.Revision{}, map[string]map[string]*pins.Link{}, map[plan.Device]*pins.Chain{}
+	s.unread = nil
+	s.pins.Filters.Forget()
+	if err := s.remnants.restore(); err != nil {
+		s.log.Error("what an earlier agent took away is not looked after", "error", err)
+	}
+	uids, err := s.pins.Applications()
+	if err != nil {
+		return err
+	}
+	for _, uid := range uids {
+		if err := s.adoptApplication(uid, nameOf); err != nil {
+			return err
+		}
+	}
+	s.adoptFilters()
+	devices, err := s.pins.ChainDevices()
+	if err != nil {
+		return err
+	}
+	for _, device := range devices {
+		if err := s.adoptChain(device); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// adoptFilters takes over the filters of the links, and takes away those that a kill left
+// without a link in the agent's own network namespace: they were being made.
+func (s *Set) adoptFilters() {
+	s.pins.Filters.Owner, s.swept, s.partlySwept = s.ownerOf, map[uint64]bool{}, map[uint64]bool{}
+	for _, links := range s.Links {
+		for _, l := range links {
+			if l.Attachment.NetnsID == 0 {
+				s.followFilter(l)
+			}
+		}
+	}
+	s.SweepFilters([]uint64{0})
+}
+
+// SweepFilters begins a look at filters. It does the same for network namespaces that were not looked
+// at yet, and for those that are gone. ids are those that are there.
+func (s *Set) SweepFilters(ids []uint64) {
+	s.pins.Filters.Look()
+	s.forgetSwept(ids)
+	noted, err := s.pins.Filters.NotedNamespaces()
+	if err := errors.Join(err, s.pins.Filters.TidyLeft()); err != nil {
+		s.log.Error("look for filters that an earlier agent left", "error", err)
+	}
+	for _, id := range append(slices.Clone(ids), noted...) {
+		if s.swept[id] {
+			continue
+		}
+		err := s.sweepFilters(id)
+		if errors.Is(err, netns.ErrUnknown) {
+			continue
+		}
+		if err != nil {
+			if !isPartial(err) || !s.partlySwept[id] {
+				s.log.Error("take away filters that an earlier agent left; it is tried again", "network namespace", id, "error", err)
+			}
+			s.partlySwept[id] = isPartial(err)
+			continue
+		}
+		s.swept[id] = slices.Contains(ids, id)
+	}
+}
+
+// isPartial reports whether an error is that a pod has too many filters to see one among them. The sweep logs
+// that once, and what is to be done about a filter fails with it.
+func isPartial(err error) bool { return errors.As(err, new(*clsact.PartialError)) }
+
+// forgetSwept forgets the namespaces that are not there: another may get the number.
+func (s *Set) forgetSwept(ids []uint64) {
+	isGone := func(id uint64, _ bool) bool { return id != 0 && !slices.Contains(ids, id) }
+	maps.DeleteFunc(s.swept, isGone)
+	maps.DeleteFunc(s.partlySwept, isGone)
+}
+
+// sweepFilters takes away the filters without a link in one network namespace.
+func (s *Set) sweepFilters(id uint64) error {
+	known := map[clsact.Side]map[clsact.Owner]bool{}
+	for uid, links := range s.Links {
+		for _, l := range links {
+			side, _, ok := clsact.Of(l.Attachment.Hook, l.Attachment.Target.Device())
+			if !ok || l.Attachment.NetnsID != id {
+				continue
+			}
+			if id != 0 {
+				s.followFilter(l)
+			}
+			if known[side] == nil {
+				known[side] = map[clsact.Owner]bool{}
+			}
+			known[side][clsact.Owner{UID: uid, Instance: l.Attachment.Instance}] = true
+		}
+	}
+	if len(s.Revisions) == 0 {
+		return s.pins.Filters.SweepQdiscs(id)
+	}
+	return s.pins.Filters.Sweep(id, func(side clsact.Side, owner clsact.Owner) bool { return known[side][owner] })
+}
+
+// followFilter pins the program that a filter runs, and logs where that fails.
+func (s *Set) followFilter(l *pins.Link) {
+	if err := s.follow(l); err != nil && !isPartial(err) {
+		s.log.Error("pin the program of a filter", "pin", l.Path, "error", err)
+	}
+}
+
+// follow pins the program that a filter runs, where it is another than the pinned one.
+func (s *Set) follow(l *pins.Link) error {
+	f, ok := l.Link.(*clsact.Filter)
+	if !ok {
+		return nil
+	}
+	other, err := f.Follow(func(id ebpf.ProgramID) *ebpf.Program {
+		for _, r := range s.Revisions[l.UID] {
+			if instance, ok := r.Instance(id); ok {
+				return r.Programs[instance]
+			}
+		}
+		return nil
+	})
+	if other {
+		err = errors.Join(err, s.pins.Renew(l))
+	}
+	return err
+}
+
+// adoptChain opens the chain of an interface.
+func (s *Set) adoptChain(d plan.Device) error {
+	c, strays, err := s.pins.OpenChain(d)
+	if err != nil {
+		return err
+	}
+	s.unread = append(s.unread, strays...)
+	if c == nil {
+		return nil
+	}
+	s.Chains[d] = c
+	// A kill between the swap and the drop leaves the old program pinned, and
+	// one before the swap the new one, which is made again.
+	if c.Version == nil {
+		return nil
+	}
+	if err := s.pins.DropChainVersions(c); err != nil {
+		// Every reconcile tries it again.
+		s.log.Error("drop what a chain does not run any more", "error", err)
+		return nil
+	}
+	c.Former = nil
+	return nil
+}
+
+// adoptApplication opens what one application has pinned.
+func (s *Set) adoptApplication(uid string, nameOf func(uid string) string) error {
+	revisions, err := s.pins.Revisions(uid)
+	if err != nil {
+		return err
+	}
+	for _, name := range revisions {
+		r, strays, err := s.pins.OpenRevision(uid, name)
+		if err != nil {
+			return err
+		}
+		s.unread = append(s.unread, strays...)
+		s.PutRevision(r)
+	}
+	links, strays, err := s.pins.Links(uid)
+	if err != nil {
+		return err
+	}
+	s.unread = append(s.unread, strays...)
+	for _, l := range links {
+		s.PutLink(l)
+	}
+	if err := s.pins.DropEmpty(uid); err != nil {
+		// The next start tries again: an empty directory runs nothing.
+		s.log.Warn("remove the empty directories of an application", "application", nameOf(uid), "error", err)
+	}
+	return nil
+}
+
+// UnmanagedFiles looks for files among the pins that are not Skep's, or that could not
+// be read when the agent started, by the UID they lie under. It logs each once.
+func (s *Set) UnmanagedFiles() map[string][]string {
+	strays, err := s.pins.Strays()
+	if err != nil {
+		s.log.Error("look among the pins", "error", err)
+	}
+	s.unread = slices.DeleteFunc(s.unread, func(one pins.Stray) bool { return !one.There() })
+	all, found := map[string][]string{}, map[string]bool{}
+	for _, one := range append(strays, s.unread...) {
+		all[one.UID] = append(all[one.UID], one.String())
+		found[one.Path] = true
+		if s.logged[one.Path] {
+			continue
+		}
+		if one.Err != nil {
+			s.log.Error("cannot read a pin; what it held is made anew where an intent asks for it", "path", one.Path, "error", one.Err)
+			continue
+		}
+		s.log.Warn("what lies among the pins is not Skep's, and is left alone", "path", one.Path)
+	}
+	s.logged = found
+	return all
+}
+
+// Members returns the application's members of chains: those that the links were given,
+// and those that are pinned still.
+func (s *Set) Members(uid string) []plan.Member {
+	var all []plan.Member
+	for _, c := range s.Chains {
+		members := c.Former
+		if c.Version != nil {
+			members = slices.Concat(c.Version.Members, c.Former)
+		}
+		for _, m := range members {
+			if m.UID == uid {
+				all = append(all, m)
+			}
+		}
+	}
+	return all
+}
+
+// GivenTo returns the members of the program that an interface's link was given,
+// whether or not the link runs it now.
+func (s *Set) GivenTo(d plan.Device) []plan.Member {
+	if c := s.Chains[d]; c != nil && c.Version != nil {
+		return c.Version.Members
+	}
+	return nil
+}
+
+// Has reports whether anything that Skep made for an application is left.
+func (s *Set) Has(uid string) bool {
+	_, links := s.Links[uid]
+	_, revisions := s.Revisions[uid]
+	return links || revisions || len(s.Members(uid)) > 0 || len(s.remnants.byUID[uid]) > 0 || len(s.makings[uid]) > 0
+}
+
+// RevisionNames returns the names of the application's revisions, sorted.
+func (s *Set) RevisionNames(uid string) []string { return slices.Sorted(maps.Keys(s.Revisions[uid])) }
+
+// ChainPin returns the path of the pin of an interface's chain.
+func (s *Set) ChainPin(d plan.Device) string { return s.pins.ChainPath(d) }
+
+// RevisionPins returns the folder that has the pins of a revision; empty where it has none.
+func (s *Set) RevisionPins(uid, revision string) string {
+	if s.Revisions[uid][revision] == nil {
+		return ""
+	}
+	return s.pins.RevisionDir(uid, revision)
+}
+
+// Release closes what is not needed any more, and logs where that fails.
+func (s *Set) Release(what string, c io.Closer) {
+	if err := c.Close(); err != nil {
+		s.log.Error("let go", "what", what, "error", err)
+	}
+}
+
+// DropRevision removes a revision that nothing runs any more, and returns it to be closed;
+// nil where it is not open.
+func (s *Set) DropRevision(uid, name string) (*loader.Revision, error) {
+	if err := s.pins.DropRevision(uid, name); err != nil {
+		return nil, err
+	}
+	r := s.Revisions[uid][name]
+	if r != nil {
+		delete(s.Revisions[uid], name)
+	}
+	return r, nil
+}
+
+// Forget removes the last trace of an application.
+func (s *Set) Forget(uid string) error {
+	if err := s.pins.Forget(uid); err != nil {
+		return err
+	}
+	delete(s.Links, uid)
+	delete(s.Revisions, uid)
+	delete(s.former, uid)
+	return nil
+}
+
+// Repin makes again the pins that someone removed, and reports each that it made, or
+// could not make, to done.
+func (s *Set) Repin(done func(what string, made bool, err error)) {
+	for _, revisions := range s.Revisions {
+		for _, r := range revisions {
+			made, err := s.pins.Repin(r)
+			done("revision "+r.Name, made > 0, err)
+		}
+	}
+	for _, links := range s.Links {
+		for _, l := range links {
+			made, err := s.pins.RepinLink(l)
+			done("link of "+l.Attachment.Program, made, err)
+		}
+	}
+	for d, c := range s.Chains {
+		if c.Version == nil {
+			continue
+		}
+		made, err := s.pins.RepinChain(c)
+		done(fmt.Sprintf("chain of interface %s", d), made, err)
+	}
+}

@@ -1,0 +1,25 @@
+package plan_test
+
+import (
+	"testing"
+
+	"github.com/skep-dev/skep/agent/reconcile/plan"
+	"github.com/skep-dev/skep/api/v1alpha1"
+)
+
+func TestInstancesOfScopesAreLoadedApart(t *testing.T) {
+	for want, got := range map[string]string{
+		"f":                         plan.InScope("f", ""),
+		"f@scope/x":                 plan.InScope("f", "x"),
+		"f@fentry/vfs_read@scope/y": plan.InScope(plan.Instance("f", "fentry", "vfs_read"), "y"),
+	} {
+		if got != want {
+			t.Errorf("the instance is %s, want %s", got, want)
+		}
+	}
+	at := v1alpha1.Attachment{Hook: "tp_btf", Tracepoint: "sys_enter"}
+	loads := plan.Loads("f", at)
+	if len(loads) != 1 || loads[0].Instance != plan.InstanceOf("f", at, "sys_enter") || loads[0].Scope != plan.Scope(at) || loads[0].Scope != "" {
+		t.Errorf("loads are %+v", loads)
+	}
+}

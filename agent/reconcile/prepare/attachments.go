@@ -1,0 +1,277 @@
+package prepare
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/skep-dev/skep/agent/attach"
+	"github.com/skep-dev/skep/agent/attach/targets"
+	"github.com/skep-dev/skep/agent/program/loader"
+	"github.com/skep-dev/skep/agent/reconcile/plan"
+	"github.com/skep-dev/skep/agent/reconcile/report"
+	"github.com/skep-dev/skep/api/v1alpha1"
+	"github.com/skep-dev/skep/hook"
+	"github.com/skep-dev/skep/intent"
+)
+
+// maxPlaces is how many attachments an application may have on a node, and maxOfNamespace how many
+// those of a namespace have together. Each is a link, with a descriptor and a pin, that every sweep
+// looks at before it does anything for others.
+const maxPlaces, maxOfNamespace = 2000, 4 * 2000
+
+// placed is how many attachments applications have, by namespace and UID.
+type placed map[string]map[string]int
+
+// note notes what an application has; nothing of the cluster's, which are an admin's.
+func (p placed) note(of v1alpha1.Identity, uid string, places int) {
+	if of.Namespace == "" {
+		return
+	}
+	if p[of.Namespace] == nil {
+		p[of.Namespace] = map[string]int{}
+	}
+	p[of.Namespace][uid] = places
+}
+
+// left is how many an application may have, beside those of its namespace that came before it.
+func (p placed) left(of v1alpha1.Identity, uid string) int {
+	left := maxOfNamespace
+	for other, places := range p[of.Namespace] {
+		if other != uid {
+			left -= places
+		}
+	}
+	return max(0, min(left, maxPlaces))
+}
+
+// resolveAttachments turns an intent into resolved attachments. A target that is
+// not there is told and waited for; what the definition says wrongly rejects
+// the intent.
+func (v *Versions) resolveAttachments(o intent.Opened, out *report.Outcome) (plan.Application, error) {
+	payload := o.Payload()
+	revision := v.Look.Set.Revisions[payload.UID][o.Revision()]
+	r := resolving{Versions: v, revision: revision, out: out, seen: map[string]bool{},
+		app: plan.Application{UID: payload.UID, Identity: payload.Application, Revision: o.Revision(), Taken: revision.TakenKey()}}
+	for _, program := range payload.Programs {
+		for _, at := range program.Attach {
+			at.Optional = at.Optional || program.Optional
+			if err := r.add(program.Name, v.atOnce(revision, program.Name, at)); err != nil {
+				return r.app, err
+			}
+		}
+	}
+	r.tellAbsent()
+	v.placed.note(payload.Application, payload.UID, len(r.app.Attachments))
+	return r.app, nil
+}
+
+// resolving is the state of resolveAttachments.
+type resolving struct {
+	*Versions
+	revision *loader.Revision
+	out      *report.Outcome
+	// app has what was resolved, and seen the keys of that. absent is what has no target.
+	app    plan.Application
+	seen   map[string]bool
+	absent []report.Unmade
+}
+
+// add resolves an attachment of a program. It fails where the definition is wrong.
+func (r *resolving) add(program string, at v1alpha1.Attachment) error {
+	if why := skipped(r.revision, program, at); why != "" {
+		r.absent = append(r.absent, report.Skip(program, at, why))
+		return nil
+	}
+	if h, _ := hook.Lookup(at.Hook); h.RunsOnce() {
+		r.absent = append(r.absent, report.HasRun(program, at))
+		return nil
+	}
+	found, err := r.resolve(r.app, program, at)
+	tooMany := r.LookupRound.TooMany(r.app.Identity, at)
+	for _, one := range tooMany {
+		r.absent = append(r.absent, report.Skip(program, at, one.Error()))
+	}
+	if err == nil && at.Pods != nil && len(found) == 0 && len(tooMany) == 0 {
+		r.absent = append(r.absent, report.InNoPods(program, at))
+	}
+	if err := r.noteMissing(program, at, err); err != nil {
+		return err
+	}
+	if err := r.addFound(found, errors.Is(err, targets.ErrNotKnown)); err != nil {
+		return err
+	}
+	return r.bound(program, at)
+}
+
+// noteMissing notes why an attachment has no target, or not all, and returns what is no such
+// error.
+func (r *resolving) noteMissing(program string, at v1alpha1.Attachment, err error) error {
+	switch {
+	case report.IsAbsent(err) && at.Optional:
+		r.absent = append(r.absent, report.Skip(program, at, err.Error()))
+	case errors.Is(err, targets.ErrWaiting) || errors.Is(err, attach.ErrTarget):
+		r.absent = append(r.absent, report.Unresolved(program, at, err))
+		if unanswered := new(targets.UnansweredError); errors.As(err, &unanswered) {
+			r.out.Unsettled = r.out.Unsettled || !unanswered.Late
+			r.out.Errs = append(r.out.Errs, r.placing(program, err))
+		}
+	case err != nil:
+		return r.placing(program, err)
+	}
+	return nil
+}
+
+// addFound adds attachments that were resolved. One that is there twice is an error, unless
+// some may be.
+func (r *resolving) addFound(found []plan.Attachment, maybeTwice bool) error {
+	for _, a := range found {
+		key := a.Key()
+		if r.seen[key] && maybeTwice {
+			continue
+		}
+		if r.seen[key] {
+			return r.placing(a.Program, fmt.Errorf("the definition attaches it to %s %s twice; once is enough", a.Hook, a.Target))
+		}
+		r.seen[key] = true
+		r.app.Attachments = append(r.app.Attachments, a)
+	}
+	return nil
+}
+
+// bound fails where the application has more places than are left for it. Pods are not its doing: of
+// places in pods, those beyond are left out.
+func (r *resolving) bound(program string, at v1alpha1.Attachment) error {
+	limit := r.placed.left(r.app.Identity, r.app.UID)
+	over, whose := len(r.app.Attachments)-limit, "an application"
+	if limit < maxPlaces {
+		whose = fmt.Sprintf("an application of a namespace whose others have %d of %d", maxOfNamespace-limit, maxOfNamespace)
+	}
+	switch {
+	case over <= 0:
+		return nil
+	case at.Pods == nil:
+		return fmt.Errorf("place programs of %s: they have %d places, and %s has %d on a node; choose fewer functions, or hooks with one link for many, "+
+			"such as kprobe.multi",
+			r.app.Identity, limit+over, whose, limit)
+	}
+	r.app.Attachments = r.app.Attachments[:limit]
+	r.out.Errs = append(r.out.Errs,
+		r.placing(program,
+			fmt.Errorf("with it, there are %d places, and %s has %d on a node, so that it is not in all pods; choose fewer pods or functions",
+				limit+over, whose, limit)))
+	return nil
+}
+
+// tellAbsent puts what has no target into the outcome.
+func (r *resolving) tellAbsent() {
+	for _, u := range r.absent {
+		r.out.Links = append(r.out.Links, u)
+		if u.Status.State == report.Failed {
+			r.out.Errs = append(r.out.Errs, r.placing(u.Program, errors.New(u.Status.Error)))
+		}
+	}
+}
+
+// placing says of which program an error is.
+func (r *resolving) placing(program string, err error) error {
+	return fmt.Errorf("place program %s of %s: %w", program, r.app.Identity, err)
+}
+
+// atOnce is the attachment by one link for all functions, where the program was loaded for
+// that. Where it was loaded for both, another attachment may be why.
+func (v *Versions) atOnce(r *loader.Revision, program string, at v1alpha1.Attachment) v1alpha1.Attachment {
+	many, ok := plan.AtOnce(at)
+	if !ok || r == nil || r.Programs[plan.InstanceOf(program, many, "")] == nil {
+		return at
+	}
+	if r.Programs[plan.InstanceOf(program, at, "")] != nil && report.IsAbsent(v.LookupRound.Supports(many)) {
+		return at
+	}
+	return many
+}
+
+// skipped says why nothing is loaded for an attachment; empty where something is.
+func skipped(r *loader.Revision, program string, at v1alpha1.Attachment) string {
+	if r == nil {
+		return ""
+	}
+	for _, load := range plan.Loads(program, at) {
+		if why := r.Skipped[load.Instance]; why != "" && r.Programs[load.Instance] == nil {
+			return why
+		}
+	}
+	return ""
+}
+
+// resolve turns one attachment of a definition into those on this node. Where a file
+// system does not answer, the target of the application's link counts.
+func (v *Versions) resolve(app plan.Application, program string, at v1alpha1.Attachment) ([]plan.Attachment, error) {
+	if at.Optional {
+		if err := v.LookupRound.Supports(at); err != nil {
+			return nil, err
+		}
+	}
+	all, err := v.LookupRound.Expand(app.Identity, program, at)
+	if at.Pods != nil {
+		return v.resolveInPods(app, program, at, all, err)
+	}
+	if err != nil {
+		// In other network namespaces there may be targets nevertheless.
+		return all, err
+	}
+	resolved := make([]plan.Attachment, 0, len(all))
+	for _, one := range all {
+		found, err := v.resolveOne(app.UID, one)
+		if err != nil {
+			return nil, err
+		}
+		resolved = append(resolved, found...)
+	}
+	return resolved, nil
+}
+
+// resolveOne finds the targets of an attachment that Expand made.
+func (v *Versions) resolveOne(uid string, one plan.Attachment) ([]plan.Attachment, error) {
+	found, err := v.LookupRound.Resolve(one)
+	if unanswered := new(targets.UnansweredError); errors.As(err, &unanswered) {
+		if made := v.madeOn(uid, one); len(made) > 0 {
+			found, err = made, nil
+		}
+	}
+	if err != nil {
+		return nil, err
+	}
+	return onTargets(one, found), nil
+}
+
+// onTargets is an attachment to each of its targets.
+func onTargets(one plan.Attachment, found []plan.Target) []plan.Attachment {
+	all := make([]plan.Attachment, 0, len(found))
+	for _, target := range found {
+		one.Target = target
+		all = append(all, one)
+	}
+	return all
+}
+
+// madeOn returns the targets of the application's links for an attachment: of one that
+// runs, and those that were found in the same file.
+func (v *Versions) madeOn(uid string, a plan.Attachment) []plan.Target {
+	var made []plan.Target
+	var best plan.Target
+	for _, l := range v.Look.State.Links {
+		is := l.Attachment
+		if l.UID != uid || is.Program != a.Program || is.Hook != a.Hook || is.Target.Asked() != a.Target.Asked() {
+			continue
+		}
+		if len(made) == 0 || !l.Severed {
+			best = is.Target
+		}
+		made = append(made, is.Target)
+	}
+	if len(made) > 0 && best.USDT == "" {
+		return []plan.Target{best}
+	}
+	return slices.DeleteFunc(made, func(t plan.Target) bool { return t.BinaryID != best.BinaryID })
+}

@@ -1,0 +1,51 @@
+package prepare
+
+import (
+	"fmt"
+	"io"
+
+	"github.com/cilium/ebpf/btf"
+
+	"github.com/skep-dev/skep/agent/program/loader"
+	"github.com/skep-dev/skep/agent/reconcile/build"
+	"github.com/skep-dev/skep/agent/reconcile/decide"
+	"github.com/skep-dev/skep/agent/reconcile/loads"
+	"github.com/skep-dev/skep/intent"
+)
+
+// isWhole reports whether a revision that was found pinned has everything that its
+// object needs. That takes the object, which may take memory and time: the revisions
+// are checked beside the loop, one at a time, and it fails with loads.ErrLoading until then.
+// A program that is to be attached and is missing is found at once.
+func (v *Versions) isWhole(o intent.Opened, loaded *loader.Revision) (bool, error) {
+	if build.LacksProgram(loaded, o.Payload()) {
+		return false, nil
+	}
+	key := "check of " + build.Key(loaded.UID, loaded.Key())
+	got, err := loads.Get[build.Wholeness](v.LoadRound, key, func() (loads.Request, error) { return v.askWhole(o, loaded) })
+	if decide.IsPending(err) {
+		return false, err
+	}
+	v.LoadRound.Take(key)
+	if err != nil {
+		return false, err
+	}
+	return got.IsWhole, nil
+}
+
+// askWhole asks for the check of a revision.
+func (v *Versions) askWhole(o intent.Opened, loaded *loader.Revision) (loads.Request, error) {
+	payload := o.Payload()
+	if err := v.ObjectRound.Available(payload); err != nil {
+		return loads.Request{}, err
+	}
+	files := v.ObjectRound.Cache
+	return loads.Request{
+		Line: fmt.Sprintf("check of application %s", payload.UID), Tenants: []string{payload.Application.Namespace},
+		Start: func() (func(*btf.Cache) (io.Closer, error), error) {
+			return func(*btf.Cache) (io.Closer, error) {
+				return build.Check(o, files, loaded)
+			}, nil
+		},
+	}, nil
+}

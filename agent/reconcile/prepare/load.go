@@ -1,0 +1,151 @@
+package prepare
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+
+	"github.com/cilium/ebpf/btf"
+
+	"github.com/skep-dev/skep/agent/program/loader"
+	"github.com/skep-dev/skep/agent/reconcile/build"
+	"github.com/skep-dev/skep/agent/reconcile/decide"
+	"github.com/skep-dev/skep/agent/reconcile/loads"
+	"github.com/skep-dev/skep/agent/reconcile/report"
+	"github.com/skep-dev/skep/intent"
+)
+
+// load brings the intent's revision into the kernel, with the maps of the one
+// that runs and those that others lend, and pins it. It fails with loads.ErrLoading until the verifier is done, and with
+// a *decide.NoMemoryError where the node has no memory for its maps.
+func (v *Versions) load(app *decide.Application, o intent.Opened, lent map[string]loader.Lent, out *report.Outcome) error {
+	uid, revision := o.Payload().UID, o.Revision()
+	broken := v.Look.Set.Revisions[uid][revision]
+	old := broken
+	if old == nil {
+		old = v.Look.BaseRevision(uid)
+	}
+	from := build.From{Old: old, Lent: lent}
+	key := fmt.Sprintf("revision %s after %q", build.Key(uid, revision), from.Key())
+	got, err := loads.Get[*build.LoadedRevision](v.LoadRound, key, func() (loads.Request, error) { return v.askWithin(app, key, o, from) })
+	if decide.IsPending(err) {
+		return v.Memory.Explain(key, out, err)
+	}
+	v.LoadRound.Take(key)
+	if unfit := new(build.UnfitError); errors.As(err, &unfit) {
+		app.NoteLack(revision, unfit.Lacks)
+	}
+	if err != nil {
+		return err
+	}
+	return v.install(app, got, broken)
+}
+
+// install pins a loaded revision and holds it.
+func (v *Versions) install(app *decide.Application, r *build.LoadedRevision, broken *loader.Revision) error {
+	if err := v.Pin(r.Revision); err != nil {
+		return errors.Join(err, r.Close())
+	}
+	if broken != nil {
+		v.Look.Set.ReplaceRevision(broken, r.Revision)
+		v.Look.Replaced(r.UID)
+	} else {
+		v.Look.Set.PutRevision(r.Revision)
+	}
+	if !slices.Contains(v.Look.State.Revisions[r.UID], r.Name) {
+		v.Look.State.Revisions[r.UID] = append(v.Look.State.Revisions[r.UID], r.Name)
+	}
+	if r.Profile != nil {
+		v.Measured.Put(r.UID, r.Name, *r.Profile)
+	}
+	app.Maps = r.Reports
+	identity := app.Newest.Payload().Application.String()
+	v.Log.Info("loaded", "application", identity, "revision", r.Name)
+	for _, m := range r.Reports {
+		if m.Kept && m.Reason != "" {
+			v.Log.Warn("map kept its contents", "application", identity, "map", m.Map, "reason", m.Reason)
+		}
+	}
+	return nil
+}
+
+// askRevision asks for the load of an intent's revision. It replaces what runs where
+// that may run no more.
+func (v *Versions) askRevision(app *decide.Application, o intent.Opened, maps build.From) (loads.Request, error) {
+	payload := o.Payload()
+	if err := v.ObjectRound.Available(payload); err != nil {
+		return loads.Request{}, err
+	}
+	for _, one := range maps.Lent {
+		if one.IsKept {
+			continue
+		}
+		if err := v.ObjectRound.Available(one.Owner.Payload()); err != nil {
+			return loads.Request{}, err
+		}
+	}
+	lacks, err := v.lacks(payload)
+	if err != nil {
+		return loads.Request{}, err
+	}
+	why, runs := loads.ForNew, v.Look.RevisionName(payload.UID)
+	if runs != "" && runs != o.Revision() && v.Node.Withdrew(app.Known, runs) {
+		why = loads.ForReplacing
+	}
+	return loads.Request{
+		Line: "application " + payload.UID, Tenants: []string{payload.Application.Namespace}, Urgency: why, What: loads.RevisionLoad,
+		Start: func() (func(*btf.Cache) (io.Closer, error), error) {
+			from, err := maps.Share()
+			if err != nil {
+				return nil, err
+			}
+			files, profile := v.ObjectRound.Cache, v.Profile
+			return func(types *btf.Cache) (io.Closer, error) {
+				defer func() { _ = from.Close() }()
+				return build.Revision(o, files, profile, from, lacks, types)
+			}, nil
+		},
+	}, nil
+}
+
+// askWithin asks for the load of an intent's revision with its claim to the memory for
+// maps, where that is limited. It fails with loads.ErrLoading until the maps are weighed.
+func (v *Versions) askWithin(app *decide.Application, key string, o intent.Opened, from build.From) (loads.Request, error) {
+	r, err := v.askRevision(app, o, from)
+	if err != nil || v.Memory.Limit == 0 {
+		return r, err
+	}
+	key = "memory of " + key
+	got, err := loads.Get[build.Memory](v.LoadRound, key, func() (loads.Request, error) { return v.askWeight(r, o, from.Old), nil })
+	if decide.IsPending(err) {
+		return loads.Request{}, err
+	}
+	if err != nil {
+		v.LoadRound.Take(key)
+		return loads.Request{}, err
+	}
+	// The weight stays among the results for as long as the load is asked for.
+	r.Claim = v.Memory.Claim(o, got.Bytes)
+	return r, nil
+}
+
+// askWeight asks for the maps to be weighed that a load makes. It waits in turn with
+// loads, so that no more objects are open at once, but does not use up the turn of its
+// namespace.
+func (v *Versions) askWeight(load loads.Request, o intent.Opened, old *loader.Revision) loads.Request {
+	files := v.ObjectRound.Cache
+	return loads.Request{
+		Line: "memory of " + load.Line, Tenants: []string{"memory of " + o.Payload().Application.Namespace}, Urgency: load.Urgency,
+		Start: func() (func(*btf.Cache) (io.Closer, error), error) {
+			from, err := old.Share()
+			if err != nil {
+				return nil, err
+			}
+			return func(*btf.Cache) (io.Closer, error) {
+				defer func() { _ = from.Close() }()
+				return build.Weigh(o, files, from)
+			}, nil
+		},
+	}
+}

@@ -1,0 +1,136 @@
+package prepare
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+
+	"github.com/skep-dev/skep/agent/attach"
+	"github.com/skep-dev/skep/agent/attach/targets"
+	"github.com/skep-dev/skep/agent/reconcile/plan"
+	"github.com/skep-dev/skep/agent/reconcile/report"
+	"github.com/skep-dev/skep/api/v1alpha1"
+	"github.com/skep-dev/skep/intent"
+)
+
+// resolveInPods resolves an attachment in pods, of which Expand found the places, or an error. A
+// container without the file or the function is no failure where another one has it, and an
+// error of all is a missing target. Where not all pods are known, what runs stays, and some of it
+// is returned twice.
+func (v *Versions) resolveInPods(app plan.Application, program string, at v1alpha1.Attachment, places []plan.Attachment, err error) ([]plan.Attachment, error) {
+	var resolved []plan.Attachment
+	if errors.Is(err, targets.ErrNotKnown) && (at.Interfaces == nil || len(places) == 0) {
+		resolved = v.madeInPods(app.UID, program, at)
+	}
+	var missing error
+	errs := []error{err}
+	for _, one := range places {
+		found, err := v.resolveOne(app.UID, one)
+		switch {
+		case err == nil:
+			resolved = append(resolved, found...)
+		case errors.Is(err, targets.ErrWaiting):
+			errs = append(errs, err)
+		default:
+			// What is wrong with one container, whatever it does, is no matter of the others. What
+			// runs in it stays, unless its target is gone.
+			if made := v.madeOn(app.UID, one); len(made) > 0 && !errors.Is(err, attach.ErrTarget) {
+				resolved = append(resolved, onTargets(one, made)...)
+				continue
+			}
+			missing = cmp.Or(missing, err)
+		}
+	}
+	if len(resolved) == 0 && missing != nil {
+		errs = append(errs, fmt.Errorf("%w: %w", attach.ErrTarget, missing))
+	}
+	return v.madeFirst(app.UID, v.oncePerFile(app.UID, resolved)), errors.Join(errs...)
+}
+
+// madeFirst puts the attachments first that the application has: those of pods that come later are
+// the ones that find no room.
+func (v *Versions) madeFirst(uid string, all []plan.Attachment) []plan.Attachment {
+	first, later := make([]plan.Attachment, 0, len(all)), []plan.Attachment(nil)
+	for _, a := range all {
+		if v.isMade(uid, a) {
+			first = append(first, a)
+		} else {
+			later = append(later, a)
+		}
+	}
+	return append(first, later...)
+}
+
+// isMade reports whether a link of an application runs something at an attachment.
+func (v *Versions) isMade(uid string, a plan.Attachment) bool {
+	l := v.Look.Set.Links[uid][a.Key()]
+	return l != nil && !v.Look.Seen(l.Path).Severed
+}
+
+// madeInPods returns the attachments in pods that the application has.
+func (v *Versions) madeInPods(uid, program string, at v1alpha1.Attachment) []plan.Attachment {
+	var made []plan.Attachment
+	for _, l := range v.Look.State.Links {
+		is := l.Attachment
+		if l.UID == uid && is.Program == program && is.Hook == at.Hook && is.Scope == plan.Scope(at) && (is.In != "" || is.Scope != "") {
+			made = append(made, is)
+		}
+	}
+	return made
+}
+
+// oncePerFile keeps one of the attachments to the same place in the same file: the kernel runs a
+// probe in a file for the processes of all containers that share it. It keeps the one that is
+// there already.
+func (v *Versions) oncePerFile(uid string, all []plan.Attachment) []plan.Attachment {
+	kept := map[plan.Target]int{}
+	var once []plan.Attachment
+	for _, one := range all {
+		place := one.Target
+		if place.Container == "" {
+			once = append(once, one)
+			continue
+		}
+		place.Container, place.In = "", ""
+		if i, twice := kept[place]; !twice {
+			kept[place] = len(once)
+			once = append(once, one)
+		} else if v.isMade(uid, one) {
+			once[i] = one
+		}
+	}
+	return once
+}
+
+// setScopes tells the guards of an intent's programs which tasks are those of the chosen pods,
+// before anything is attached. A version that is loaded still has none.
+func (v *Versions) setScopes(o intent.Opened, out *report.Outcome) error {
+	payload := o.Payload()
+	revision := v.Look.Set.Revisions[payload.UID][o.Revision()]
+	if revision == nil {
+		return nil
+	}
+	scopes := revision.Scopes()
+	for _, program := range payload.Programs {
+		for _, at := range program.Attach {
+			name := plan.Scope(at)
+			scope, left := scopes[name]
+			if !left {
+				continue
+			}
+			delete(scopes, name)
+			found, err := v.LookupRound.Members(payload.Application, at, scope.Cgroups)
+			if errors.Is(err, targets.ErrNotKnown) || errors.Is(err, targets.ErrNoPods) {
+				// They stay as they are.
+				continue
+			}
+			if err != nil {
+				return fmt.Errorf("find pods of %s: %w", payload.Application, err)
+			}
+			if err := scope.Set(found); err != nil {
+				out.Errs = append(out.Errs, fmt.Errorf("guard programs of %s: %w", payload.Application, err))
+			}
+		}
+	}
+	return nil
+}

@@ -1,0 +1,385 @@
+// Package report makes the status of applications out of the outcomes of a reconcile and of
+// what the kernel runs. It changes nothing.
+package report
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/cilium/ebpf"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/skep-dev/skep/agent/attach"
+	"github.com/skep-dev/skep/agent/program/loader"
+	"github.com/skep-dev/skep/agent/reconcile/live"
+	"github.com/skep-dev/skep/agent/reconcile/loads"
+	"github.com/skep-dev/skep/agent/reconcile/plan"
+	"github.com/skep-dev/skep/agent/reconcile/version"
+	"github.com/skep-dev/skep/agent/state/pins"
+	"github.com/skep-dev/skep/api/v1alpha1"
+	"github.com/skep-dev/skep/hook"
+	"github.com/skep-dev/skep/intent"
+)
+
+// ApplicationStatus is one application on this node, as skep status prints it.
+type ApplicationStatus struct {
+	Application v1alpha1.Identity `json:"application"`
+	UID         string            `json:"uid"`
+	// Serial is the newest intent's; Tombstone tells that it is to go by it.
+	Serial    int64 `json:"serial"`
+	Tombstone bool  `json:"tombstone,omitempty"`
+	// Unloading reports of a tombstone that something is left in the kernel.
+	Unloading bool `json:"unloading,omitempty"`
+	// Version is the serial under which what is wanted here was first sealed.
+	Version int64 `json:"version"`
+	// Held tells that Wanted is the version before the newest intent's, whose
+	// rollout has not come to this node.
+	Held bool `json:"retained,omitempty"`
+	// Revision is what runs; empty where nothing does.
+	Revision string `json:"revision,omitempty"`
+	// Pins is the folder that has the pins of the revision: a map's is m-NAME in it, with the
+	// bytes of NAME other than letters, digits and _ as %xx. It is another one after an update.
+	Pins string `json:"pins,omitempty"`
+	// Wanted is the newest intent's revision.
+	Wanted string `json:"wanted,omitempty"`
+	// Image is the reference as written, Digest what it resolved to, and Signers
+	// whose signatures counted.
+	Image   string   `json:"image,omitempty"`
+	Digest  string   `json:"digest,omitempty"`
+	Signers []string `json:"signers,omitempty"`
+	// Programs that are in the kernel or are to be.
+	Programs []ProgramStatus `json:"programs"`
+	// Alternatives are those of what runs.
+	Alternatives []AlternativeStatus `json:"alternatives,omitempty"`
+	// Maps tells what became of each map at the last change of revision.
+	Maps []loader.MapReport `json:"maps,omitempty"`
+	// TakenMaps are those that it has from other applications.
+	TakenMaps []TakenMap `json:"takenMaps,omitempty"`
+	// Conditions hold Deployed.
+	Conditions []metav1.Condition `json:"conditions"`
+	// Skipped says what the definition leaves to the node and the node is without; empty
+	// where that is nothing but later sets of alternatives.
+	Skipped string `json:"skipped,omitempty"`
+	// Error is the last one, in one line, with the kernel's own last words.
+	Error string `json:"error,omitempty"`
+	// Unsupported tells that the kernel lacks what the newest intent needs, as
+	// Error says.
+	Unsupported bool `json:"unsupported,omitempty"`
+	// VerifierLog is all the verifier said at the last rejection.
+	VerifierLog string `json:"verifierLog,omitempty"`
+	// UnmanagedFiles are the paths among its pins that are not Skep's or cannot be read,
+	// each with why. They are left alone.
+	UnmanagedFiles []string `json:"unmanagedFiles,omitempty"`
+}
+
+// ProgramStatus is one function of an application.
+type ProgramStatus struct {
+	Name string `json:"name"`
+	// ID is the kernel's id, 0 where it is not loaded, Tag the hash of its
+	// instructions.
+	ID  uint32 `json:"id"`
+	Tag string `json:"tag,omitempty"`
+	// Links are the places it attaches to.
+	Links []LinkStatus `json:"links"`
+}
+
+// LinkState says how one attachment is doing.
+type LinkState string
+
+// The states of an attachment.
+const (
+	// Attached runs.
+	Attached LinkState = "Attached"
+	// Waiting has no target yet.
+	Waiting LinkState = "Waiting"
+	// Failed was rejected; Error says why.
+	Failed LinkState = "Failed"
+	// NoPods is in no pod, since the node has none that is chosen. That is no failure.
+	NoPods LinkState = "NoPods"
+	// Ran is no place: the program ran once, when its version was loaded.
+	Ran LinkState = "Ran"
+	// Skipped is left to the node by the definition, which is without it; Error says why.
+	Skipped LinkState = "Skipped"
+	// DriftConflict was taken away so often that it is put back ever more slowly.
+	DriftConflict LinkState = "DriftConflict"
+)
+
+// LinkStatus is one attachment.
+type LinkStatus struct {
+	Hook   string `json:"hook"`
+	Target string `json:"target"`
+	// ID is the kernel's id of the link, 0 where there is none.
+	ID uint32 `json:"linkId,omitempty"`
+	// XDPMode is how the interface runs an XDP program, and XDPReason why its driver does not,
+	// where that was tried.
+	XDPMode   v1alpha1.XDPMode `json:"xdpMode,omitempty"`
+	XDPReason string           `json:"xdpReason,omitempty"`
+	// Filter is that of a program which no link attaches, as tc filter show names it.
+	Filter string `json:"filter,omitempty"`
+	// Pin is the link's path, or that of the filter's program; reading an iterator's runs it.
+	Pin   string    `json:"pin,omitempty"`
+	State LinkState `json:"state"`
+	Error string    `json:"error,omitempty"`
+}
+
+// Application is what a status is made of, besides the outcome.
+type Application struct {
+	version.Known
+	// Maps are what became of the maps at the last change of revision.
+	Maps []loader.MapReport
+	// VerifierLog is what the verifier said at the last rejection.
+	VerifierLog string
+	// Conflict says that another intent was sent under the newest one's serial.
+	Conflict error
+	// Before is the last status.
+	Before ApplicationStatus
+}
+
+// View is what one reconcile saw.
+type View struct {
+	Look *live.Look
+	// UnmanagedFiles by the UID they lie under.
+	UnmanagedFiles map[string][]string
+	Now            time.Time
+}
+
+// Orphan returns the status of an application whose intent this node
+// does not have. It is kept as it is: absence unloads nothing. The outcome may be nil.
+func (v View) Orphan(uid string, out *Outcome) ApplicationStatus {
+	s := v.remains(uid)
+	s.Conditions = []metav1.Condition{{Type: v1alpha1.ConditionDeployed, Status: metav1.ConditionUnknown, Reason: "IntentLost",
+		Message: "it runs, and this node has no intent for it; send the intent or a tombstone", LastTransitionTime: metav1.NewTime(v.Now)}}
+	if out != nil {
+		s.Error = describeAll(out.Errs)
+	}
+	return s
+}
+
+// remains is what the kernel runs of an application, whatever is wanted of it.
+func (v View) remains(uid string) ApplicationStatus {
+	s := ApplicationStatus{UID: uid, Programs: []ProgramStatus{}, UnmanagedFiles: v.UnmanagedFiles[uid]}
+	names := map[string]bool{}
+	for _, l := range v.Look.Set.Links[uid] {
+		s.Application, names[l.Attachment.Program] = l.Attachment.Application, true
+		s.Revision = cmp.Or(v.Look.RevisionOf(l, v.Look.Facts(l.Path, l.Link)), s.Revision)
+	}
+	for _, m := range v.Look.Set.Members(uid) {
+		s.Application, s.Revision, names[m.Program] = m.Identity, m.Revision, true
+	}
+	for _, r := range v.Look.Set.Remnants(uid) {
+		s.Application = r.Attachment.Application
+	}
+	for _, name := range slices.Sorted(maps.Keys(names)) {
+		one := ProgramStatus{Name: name, Links: v.linksOf(uid, name)}
+		for _, r := range v.Look.Set.Revisions[uid] {
+			one.ID, one.Tag = r.Identify(name)
+		}
+		s.Programs = append(s.Programs, one)
+	}
+	s.Pins = v.Look.Set.RevisionPins(uid, s.Revision)
+	return s
+}
+
+// links reports whether a link of the application runs the revision.
+func (v View) links(uid, revision string) bool {
+	for _, l := range v.Look.Set.Links[uid] {
+		if v.Look.RevisionOf(l, v.Look.Facts(l.Path, l.Link)) == revision {
+			return true
+		}
+	}
+	return slices.ContainsFunc(v.Look.Set.Members(uid), func(m plan.Member) bool { return m.Revision == revision })
+}
+
+// describeAll joins errors, one a line. An event that the node has no counter for fails on every
+// CPU, and is told of the first.
+func describeAll(errs []error) string {
+	var lines []string
+	told := map[string]bool{}
+	for _, err := range errs {
+		lacks := new(attach.LackingError)
+		if errors.As(err, &lacks) && lacks.Hook.Shape == hook.PerfEvent {
+			if told[lacks.Error()] {
+				continue
+			}
+			told[lacks.Error()] = true
+		}
+		if err != nil {
+			lines = append(lines, err.Error())
+		}
+	}
+	return strings.Join(lines, "\n")
+}
+
+// Application returns the status of an application that this node has an intent of.
+func (v View) Application(app Application, out *Outcome) ApplicationStatus {
+	payload := app.Newest.Payload()
+	s := ApplicationStatus{
+		Application: payload.Application, UID: payload.UID,
+		Serial: payload.Serial, Version: payload.VersionSerial(), Tombstone: payload.Tombstone, Held: app.Newest.Held(),
+		Image: payload.Image, Digest: payload.ImageDigest, Signers: payload.Signers,
+		Programs: []ProgramStatus{}, Maps: app.Maps, VerifierLog: app.VerifierLog, UnmanagedFiles: v.UnmanagedFiles[payload.UID],
+	}
+	if !payload.Tombstone {
+		s.Wanted = app.Newest.Revision()
+	}
+	// What is to go, cannot be had or is not whole leaves something else running.
+	left := v.remains(payload.UID)
+	s.Revision, s.Programs = left.Revision, left.Programs
+	if out.Live != nil {
+		s.Programs = v.programs(*out.Live, out)
+		for _, one := range left.Programs {
+			if !slices.ContainsFunc(s.Programs, func(other ProgramStatus) bool { return other.Name == one.Name }) {
+				s.Programs = append(s.Programs, one)
+			}
+		}
+	}
+	if out.Live != nil && (left.Revision == "" || len(out.Errs) == 0 || v.links(payload.UID, out.Live.Revision())) {
+		s.Revision = out.Live.Revision()
+	}
+	s.Pins = v.Look.Set.RevisionPins(payload.UID, s.Revision)
+	s.Alternatives, s.TakenMaps = out.alternatives(), out.TakenMaps
+	s.Skipped = describeSkipped(out, s.Alternatives)
+	s.Unloading = payload.Tombstone && v.Look.Set.Has(payload.UID)
+	s.Error = describeAll(append(slices.Clip(out.Errs), app.Conflict))
+	s.Unsupported = errors.Is(errors.Join(out.Errs...), ebpf.ErrNotSupported)
+	s.Conditions = []metav1.Condition{v.deployedCondition(app, out, s)}
+	return s
+}
+
+// programs lists the functions of the intent that runs, and their links.
+func (v View) programs(o intent.Opened, out *Outcome) []ProgramStatus {
+	var all []ProgramStatus
+	payload := o.Payload()
+	for _, program := range payload.Programs {
+		one := ProgramStatus{Name: program.Name, Links: []LinkStatus{}}
+		if r := v.Look.Set.Revisions[payload.UID][o.Revision()]; r != nil {
+			one.ID, one.Tag = r.Identify(program.Name)
+		}
+		one.Links = append(one.Links, v.linksOf(payload.UID, program.Name)...)
+		for _, u := range out.Links {
+			if u.Program == program.Name {
+				one.Links = addUnmade(one.Links, u.Status)
+			}
+		}
+		all = append(all, one)
+	}
+	return all
+}
+
+// addUnmade adds what could not be done: to the link it was about, or as one
+// that there is not.
+func addUnmade(links []LinkStatus, u LinkStatus) []LinkStatus {
+	for i, l := range links {
+		if l.Hook == u.Hook && l.Target == u.Target {
+			links[i].Error = u.Error
+			if u.State == DriftConflict {
+				links[i].State = DriftConflict
+			}
+			return links
+		}
+	}
+	return append(links, u)
+}
+
+func (v View) linksOf(uid, program string) []LinkStatus {
+	var all []LinkStatus
+	for _, l := range v.Look.Set.Links[uid] {
+		if l.Attachment.Program == program {
+			all = append(all, v.linkStatus(l.Attachment.Hook, l.Attachment.Place(), l.Path, l.Link))
+		}
+	}
+	for device, c := range v.Look.Set.Chains {
+		if c.Version == nil {
+			continue
+		}
+		for _, m := range c.Version.Members {
+			if m.UID == uid && m.Program == program {
+				path := v.Look.Set.ChainPin(device)
+				one := v.linkStatus(plan.XDP, v.Look.InterfaceName(device), path, c.Link)
+				one.XDPMode, one.XDPReason = c.Mode, c.Fallback
+				all = append(all, one)
+			}
+		}
+	}
+	slices.SortFunc(all, func(a, b LinkStatus) int {
+		return strings.Compare(a.Hook+"\x00"+a.Target, b.Hook+"\x00"+b.Target)
+	})
+	return all
+}
+
+func (v View) linkStatus(hook, target, path string, l pins.Held) LinkStatus {
+	facts := v.Look.Facts(path, l)
+	s := LinkStatus{Hook: hook, Target: target, ID: uint32(facts.ID), Pin: path, State: Attached}
+	if f := facts.Filter; f.Pref > 0 {
+		s.Filter = fmt.Sprintf("clsact pref %d handle %#x", f.Pref, f.Handle)
+	}
+	if facts.Severed {
+		s.State, s.Error = Failed, "somebody else detached it, or its target went"
+	}
+	return s
+}
+
+// KeepsMap reports whether a map of another application is not the one that it has now.
+func (s ApplicationStatus) KeepsMap() bool {
+	return slices.ContainsFunc(s.TakenMaps, func(m TakenMap) bool { return m.Message != "" })
+}
+
+// maxUnmanagedFiles bounds how many strays a condition names.
+const maxUnmanagedFiles = 3
+
+// deployedCondition says in one word and one sentence how it is.
+func (v View) deployedCondition(app Application, out *Outcome, s ApplicationStatus) metav1.Condition {
+	c := metav1.Condition{Type: v1alpha1.ConditionDeployed, Status: metav1.ConditionTrue, Reason: "Deployed",
+		Message: "every program runs", LastTransitionTime: metav1.NewTime(v.Now)}
+	switch {
+	case app.Newest.Payload().Tombstone && s.Revision != "":
+		c.Status, c.Reason, c.Message = metav1.ConditionFalse, "Unloading", "it is to go and runs still: "+
+			cmp.Or(s.Error, out.Waits, "a chain that it is in waits for another member's object")
+	case s.Unloading || app.Newest.Payload().Tombstone && s.Error != "":
+		c.Status, c.Reason, c.Message = metav1.ConditionFalse, "Unloading", "it is to go, and something of it is left: "+
+			cmp.Or(s.Error, out.Waits, "the kernel frees it")
+	case app.Newest.Payload().Tombstone:
+		c.Status, c.Reason, c.Message = metav1.ConditionFalse, "Unloaded", "unloaded: "+app.Newest.Payload().Reason
+	case out.Pending && out.Waits != "":
+		c.Status, c.Reason, c.Message = metav1.ConditionFalse, "Queued", out.Waits
+	case out.Loading:
+		c.Status, c.Reason, c.Message = metav1.ConditionFalse, "Loading", loads.ErrLoading.Error()
+	case out.AwaitsMap != "" && s.Error == "" && s.Revision != "" && s.Revision != s.Wanted:
+		c.Status, c.Reason, c.Message = metav1.ConditionFalse, "Waiting", "the previous revision runs on, and the newest "+out.AwaitsMap
+	case out.AwaitsMap != "" && s.Error == "":
+		c.Status, c.Reason, c.Message = metav1.ConditionFalse, "Waiting", out.AwaitsMap
+	case out.Pending:
+		c.Status, c.Reason, c.Message = metav1.ConditionFalse, "Fetching", "the object is being fetched"
+	case s.Error != "" && s.Revision != "" && s.Revision != s.Wanted:
+		c.Status, c.Reason, c.Message = metav1.ConditionFalse, "KeptPrevious", "the previous revision runs on: "+s.Error
+	case s.Error != "":
+		c.Status, c.Reason, c.Message = metav1.ConditionFalse, "Failed", s.Error
+	case s.Held && out.Live == nil:
+		c.Status, c.Reason, c.Message = metav1.ConditionFalse, "Retained", "the rollout has not come to this node, and there was no version before"
+	case out.Live == nil:
+		c.Status, c.Reason, c.Message = metav1.ConditionFalse, "NotSelected", "the node selector does not match this node"
+	case out.waiting() != nil:
+		c.Status, c.Reason, c.Message = metav1.ConditionFalse, "Waiting", out.waiting().Status.Error
+	case s.Skipped != "":
+		c.Message = "every program runs, but for what is optional: " + s.Skipped
+	}
+	for _, m := range s.TakenMaps {
+		if m.Message != "" {
+			c.Message += fmt.Sprintf("; map %s: %s", m.Map, m.Message)
+		}
+	}
+	if n := len(s.UnmanagedFiles); n > 0 {
+		c.Message += fmt.Sprintf("; %d among its pins are left alone: %s", n, strings.Join(s.UnmanagedFiles[:min(n, maxUnmanagedFiles)], "; "))
+	}
+	for _, old := range app.Before.Conditions {
+		if old.Type == c.Type && old.Status == c.Status {
+			c.LastTransitionTime = old.LastTransitionTime
+		}
+	}
+	return c
+}
