@@ -135,8 +135,8 @@ func (r *report) read(events io.Reader) error {
 	}
 }
 
-// skipped is the line of a test that says why it is skipped.
-var skipped = regexp.MustCompile(`^\s+\S+\.go:\d+: (?:SKIPPED: ?)?(.*)`)
+// skipped is a line by which a test may say why it is skipped. What it logs at its end follows it.
+var skipped = regexp.MustCompile(`^\s+\S+\.go:\d+: (SKIPPED: ?)?(.*)`)
 
 func (r *report) take(e event) {
 	of := name{e.Package, e.Test}
@@ -196,14 +196,20 @@ func (r *report) end(of name, e event) {
 	}
 }
 
-// reason is what the last line says that a test logged.
+// reason is what the first line says that begins with SKIPPED, or else the last that a test logged.
 func reason(lines []string) string {
-	for _, line := range slices.Backward(lines) {
-		if found := skipped.FindStringSubmatch(line); found != nil {
-			return found[1]
+	last := "it gives no reason"
+	for _, line := range lines {
+		found := skipped.FindStringSubmatch(line)
+		switch {
+		case found == nil:
+		case found[1] != "":
+			return found[2]
+		default:
+			last = found[2]
 		}
 	}
-	return "it gives no reason"
+	return last
 }
 
 // failedOf returns the packages of a step that failed.
