@@ -67,6 +67,7 @@ func open(ctx context.Context, o Options, dir string) (s *show, err error) {
 	if err != nil {
 		return s, err
 	}
+	s.stop = append(s.stop, func() error { return unix.Unmount(bpffs, unix.MNT_DETACH) })
 	if s.tcx, err = hasTCX(); err != nil {
 		return s, err
 	}
@@ -84,13 +85,14 @@ func open(ctx context.Context, o Options, dir string) (s *show, err error) {
 	if s.repo, err = initRepository(filepath.Join(dir, "definitions")); err != nil {
 		return s, err
 	}
-	return s, s.openHost(ctx, bpffs, signers)
+	return s, s.openHost(ctx, filepath.Join(bpffs, "skep"), signers)
 }
 
 // mountBPF gives this mount namespace a bpffs of its own, which goes when the
-// namespace goes.
+// namespace goes. In a chroot, / is no mount that could be made private, so it may be seen
+// outside until it is unmounted.
 func mountBPF(dir string) (string, error) {
-	if err := unix.Mount("", "/", "", unix.MS_PRIVATE|unix.MS_REC, ""); err != nil {
+	if err := unix.Mount("", "/", "", unix.MS_PRIVATE|unix.MS_REC, ""); err != nil && !errors.Is(err, unix.EINVAL) {
 		return "", fmt.Errorf("make mounts private: %w", err)
 	}
 	path := filepath.Join(dir, "bpf")
@@ -100,7 +102,7 @@ func mountBPF(dir string) (string, error) {
 	if err := unix.Mount("bpf", path, "bpf", 0, ""); err != nil {
 		return "", fmt.Errorf("mount bpffs: %w", err)
 	}
-	return filepath.Join(path, "skep"), nil
+	return path, nil
 }
 
 // hasTCX reads the kernel's version: the demo leaves TCX out before 6.6.

@@ -132,7 +132,8 @@ type said struct {
 	} `json:"status"`
 }
 
-// settled waits until the condition Ready of an object is known.
+// settled waits until the condition Ready of an object is known, and a source that is Ready has its
+// artifact: the controller writes the conditions first.
 func (p *pipeline) settled(o *unstructured.Unstructured) (of said) {
 	p.t.Helper()
 	err := wait.PollUntilContextTimeout(p.t.Context(), 100*time.Millisecond, patience, true, func(ctx context.Context) (bool, error) {
@@ -144,7 +145,8 @@ func (p *pipeline) settled(o *unstructured.Unstructured) (of said) {
 			return false, err
 		}
 		c := apimeta.FindStatusCondition(of.Status.Conditions, "Ready")
-		return c != nil && c.Status != metav1.ConditionUnknown, nil
+		isSource := strings.HasPrefix(o.GetAPIVersion(), "source.")
+		return c != nil && (c.Status == metav1.ConditionFalse || c.Status == metav1.ConditionTrue && (!isSource || of.Status.Artifact.Revision != "")), nil
 	})
 	if err != nil {
 		p.t.Fatalf("%s is not settled: %v: %+v", o.GetName(), err, of)
