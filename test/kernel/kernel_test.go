@@ -361,7 +361,8 @@ func TestArchiveIsReadByCpio(t *testing.T) {
 	if err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
-	want := "init\nagent\nagent/program\nagent/program/chain\ndev\nmodules\nproc\nrun\nsettings\nsys\ntests\ntmp\ndev/console\nmodules/00-veth.ko\nsettings/chain\ntests/chain\n"
+	want := "init\nagent\nagent/program\nagent/program/chain\ndev\nmodules\nproc\nrun\nsettings\nsys\ntests\ntmp\n" +
+		"dev/console\nmodules/00-veth.ko\nsettings/chain\ntests/chain\n"
 	if diff := cmp.Diff(want, string(out)); diff != "" {
 		t.Errorf("files (-want +got):\n%s", diff)
 	}

@@ -82,6 +82,18 @@ func pin(r *loader.Revision, dir string) (int, error) {
 		made++
 		return pin(path)
 	}
+	err := pinPrograms(r, dir, ifMissing)
+	if err == nil {
+		err = pinMaps(r, dir, ifMissing)
+	}
+	return made, err
+}
+
+// pinning makes a pin where there is none.
+type pinning func(path string, pin func(path string) error) error
+
+// pinPrograms pins programs, and why others are skipped.
+func pinPrograms(r *loader.Revision, dir string, ifMissing pinning) error {
 	for name := range r.Programs {
 		for i, program := range r.Copies(name) {
 			path := filepath.Join(dir, progPrefix+escape(name))
@@ -89,16 +101,21 @@ func pin(r *loader.Revision, dir string) (int, error) {
 				path += copySuffix + strconv.Itoa(i)
 			}
 			if err := ifMissing(path, func(path string) error { return pinProgram(program, path) }); err != nil {
-				return made, fmt.Errorf("pin program %s: %w", name, err)
+				return fmt.Errorf("pin program %s: %w", name, err)
 			}
 		}
 	}
 	for name, why := range r.Skipped {
 		path := filepath.Join(dir, progPrefix+escape(name)+skippedSuffix)
 		if err := ifMissing(path, func(path string) error { return os.Symlink(why, path) }); err != nil {
-			return made, fmt.Errorf("note why program %s is skipped: %w", name, err)
+			return fmt.Errorf("note why program %s is skipped: %w", name, err)
 		}
 	}
+	return nil
+}
+
+// pinMaps pins maps, each with its note before it.
+func pinMaps(r *loader.Revision, dir string, ifMissing pinning) error {
 	for name, m := range r.Maps {
 		path := filepath.Join(dir, mapPrefix+escape(name))
 		note := r.Notes[name]
@@ -107,14 +124,14 @@ func pin(r *loader.Revision, dir string) (int, error) {
 				continue
 			}
 			if err := ifMissing(path+suffix, func(path string) error { return os.Symlink(*text, path) }); err != nil {
-				return made, fmt.Errorf("note %s of map %s: %w", suffix[1:], name, err)
+				return fmt.Errorf("note %s of map %s: %w", suffix[1:], name, err)
 			}
 		}
 		if err := ifMissing(path, func(path string) error { return pinMap(m, path) }); err != nil {
-			return made, fmt.Errorf("pin map %s: %w", name, err)
+			return fmt.Errorf("pin map %s: %w", name, err)
 		}
 	}
-	return made, nil
+	return nil
 }
 
 // texts are the parts of a note, by the suffixes of the symlinks that hold them.
