@@ -144,7 +144,7 @@ func TestTwoProgramsOfOneObjectShareAnInterface(t *testing.T) {
 	w := newWorld(t)
 	veth(t, "cn0", "cn1")
 	a := w.idle(w.options())
-	object, err := os.ReadFile("chain/testdata/shared.o")
+	object, err := os.ReadFile("program/chain/testdata/shared.o")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -52,7 +52,7 @@ func TestAVersionThatMayNotRunIsReplacedInItsChainBeforeOtherLoads(t *testing.T)
 // namespace change again and again in less time than the verifier takes.
 func TestWhoChangesInALoopKeepsNobodyFromAnInterface(t *testing.T) {
 	need.Kernel(t)
-	object, err := os.ReadFile("chain/testdata/branches.o")
+	object, err := os.ReadFile("program/chain/testdata/branches.o")
 	if err != nil {
 		t.Fatal(err)
 	}
