@@ -37,7 +37,7 @@ func openBPFFS(t *testing.T, mode string) string {
 // asNobody is a command that runs as an unprivileged user.
 func asNobody(t *testing.T, args ...string) *exec.Cmd {
 	t.Helper()
-	c := exec.CommandContext(t.Context(), args[0], args[1:]...)
+	c := exec.CommandContext(t.Context(), need.Program(t, args[0], "coreutils util-linux"), args[1:]...)
 	c.Dir = "/"
 	c.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: nobody, Gid: nobody}, Pdeathsig: syscall.SIGKILL}
 	return c
