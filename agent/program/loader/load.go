@@ -79,8 +79,11 @@ func (r *Revision) Close() error {
 		return nil
 	}
 	var errs []error
-	for instance := range r.Programs {
-		for _, p := range r.Copies(instance) {
+	for _, p := range r.Programs {
+		errs = append(errs, p.Close())
+	}
+	for _, further := range r.Further {
+		for _, p := range further {
 			errs = append(errs, p.Close())
 		}
 	}
@@ -138,26 +141,46 @@ func (r *Revision) Instance(id ebpf.ProgramID) (string, bool) {
 // Index asks the kernel which programs and maps these are. It is to be called again when some are added.
 func (r *Revision) Index() error {
 	r.ids, r.identities, r.programs = map[ebpf.ProgramID]string{}, map[string]identity{}, 0
-	for instance := range r.Programs {
-		for i, p := range r.Copies(instance) {
-			info, err := p.Info()
-			if err != nil {
-				return fmt.Errorf("read info of program %s: %w", instance, err)
-			}
-			id, ok := info.ID()
-			if !ok {
-				return fmt.Errorf("read info of program %s: the kernel tells no id", instance)
-			}
-			// The kernel tells no size to a process without CAP_BPF, which could load none.
-			size, _ := info.TranslatedSize()
-			r.programs = addMemory(r.programs, memoryOfProgram(size/asm.InstructionSize))
-			r.ids[id] = instance
-			if i == 0 {
-				r.identities[instance] = identity{id, info.Tag}
+	// Somebody may have removed the pin of the first program, and left those of further ones.
+	for _, programs := range []map[string][]*ebpf.Program{first(r.Programs), r.Further} {
+		for instance, all := range programs {
+			for _, p := range all {
+				if err := r.add(instance, p); err != nil {
+					return err
+				}
 			}
 		}
 	}
 	return r.weigh()
+}
+
+// first has each program as a list of one.
+func first(programs map[string]*ebpf.Program) map[string][]*ebpf.Program {
+	all := map[string][]*ebpf.Program{}
+	for instance, p := range programs {
+		all[instance] = []*ebpf.Program{p}
+	}
+	return all
+}
+
+// add asks the kernel about one program.
+func (r *Revision) add(instance string, p *ebpf.Program) error {
+	info, err := p.Info()
+	if err != nil {
+		return fmt.Errorf("read info of program %s: %w", instance, err)
+	}
+	id, ok := info.ID()
+	if !ok {
+		return fmt.Errorf("read info of program %s: the kernel tells no id", instance)
+	}
+	// The kernel tells no size to a process without CAP_BPF, which could load none.
+	size, _ := info.TranslatedSize()
+	r.programs = addMemory(r.programs, memoryOfProgram(size/asm.InstructionSize))
+	r.ids[id] = instance
+	if r.Programs[instance] == p {
+		r.identities[instance] = identity{id, info.Tag}
+	}
+	return nil
 }
 
 // LoadError is the kernel's rejection of a program or map.
