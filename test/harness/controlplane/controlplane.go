@@ -163,7 +163,7 @@ func Start(ctx context.Context, o Options) (*Plane, error) {
 	}
 	args := env.ControlPlane.GetAPIServer().Configure()
 	// It would look for a route that leads away, which isolated tests do not have. The address is
-	// one for documentation (RFC 5737): nobody asks it.
+	// one for documentation (RFC 5737): no request goes there.
 	args.Set("advertise-address", "192.0.2.1")
 	for name, values := range o.Flags {
 		args.Set(name, values...)
