@@ -47,9 +47,7 @@ func (s slowly) look() answer { return <-s }
 func (l looking) give(s slowly, key string, is answer) {
 	l.t.Helper()
 	s <- is
-	select {
-	case <-l.byKey[key].done:
-	case <-time.After(time.Minute):
+	if !l.byKey[key].ticket.Await(time.Minute) {
 		l.t.Fatal("the look-up takes too long")
 	}
 }

@@ -18,7 +18,7 @@ import (
 	"github.com/skep-dev/skep/agent/attach/clsact"
 	"github.com/skep-dev/skep/agent/pods/netns"
 	"github.com/skep-dev/skep/agent/program/loader"
-	"github.com/skep-dev/skep/agent/reconcile/calls"
+	"github.com/skep-dev/skep/agent/queue"
 	"github.com/skep-dev/skep/agent/reconcile/plan"
 	"github.com/skep-dev/skep/agent/state/pins"
 )
@@ -37,7 +37,7 @@ type Set struct {
 
 	pins *pins.Store
 	// closing closes links beside the loop, and attaching makes links there.
-	closing, attaching *calls.Queue
+	closing, attaching *queue.Queue
 	log                *slog.Logger
 	remnants           remnants
 	// makings are the links that are being made beside the loop, by UID and key.
@@ -58,7 +58,7 @@ type Set struct {
 // New returns an empty set. remnantsFile keeps, for the next start, the links that were taken
 // away and may run still. closing closes the links that the kernel ends slowly, and attaching
 // makes those.
-func New(pins *pins.Store, closing, attaching *calls.Queue, remnantsFile string, log *slog.Logger) *Set {
+func New(pins *pins.Store, closing, attaching *queue.Queue, remnantsFile string, log *slog.Logger) *Set {
 	s := &Set{pins: pins, closing: closing, attaching: attaching, log: log, remnants: remnants{file: remnantsFile}, Hold: func(string) {}}
 	pins.Filters.Owner = s.ownerOf
 	return s

@@ -89,8 +89,8 @@ func TestAClosedCacheFetchesNothing(t *testing.T) {
 		return nil, nil
 	}})
 	c.Close()
-	if err := c.Available(digestOf("object")); !errors.Is(err, context.Canceled) {
-		t.Errorf("Available = %v", err)
+	if err := c.available(digestOf("object"), "team"); !errors.Is(err, context.Canceled) {
+		t.Errorf("available = %v", err)
 	}
 	c.Close()
 	if asked {

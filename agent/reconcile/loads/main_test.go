@@ -1,9 +1,0 @@
-package loads
-
-import (
-	"testing"
-
-	"github.com/skep-dev/skep/test/harness/leaks"
-)
-
-func TestMain(m *testing.M) { leaks.Main(m) }
