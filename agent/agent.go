@@ -34,7 +34,6 @@ import (
 	"github.com/skep-dev/skep/agent/pods/containers"
 	"github.com/skep-dev/skep/agent/pods/netns"
 	"github.com/skep-dev/skep/agent/program/loader"
-	"github.com/skep-dev/skep/agent/queue"
 	"github.com/skep-dev/skep/agent/reconcile/admission"
 	"github.com/skep-dev/skep/agent/reconcile/build"
 	"github.com/skep-dev/skep/agent/reconcile/chainfit"
@@ -184,8 +183,6 @@ type loop struct {
 	// loads runs loads beside the loop, and lookups finds targets in the file system.
 	loads   *build.Loads
 	lookups *targets.Lookups
-	// closing closes links beside the loop, and attaching makes links there.
-	closing, attaching *queue.Queue
 	// namespaces are the network namespaces beside the agent's own. None is open between
 	// reconciles.
 	namespaces *netns.Table
@@ -251,13 +248,7 @@ func New(o Options) (*Agent, error) {
 
 func newLoop(e *env) *loop {
 	o := &e.opts
-	// The kernel ends links one after the other, whoever asks; to make them, each owner waits for its own.
-	calls := queue.Options{Concurrent: 1, MaxOfOwner: 16, Max: 64, Slow: 2 * time.Second, Log: o.Log, Wake: e.signal,
-		SlowMessage: "the kernel takes long to close a link; others of its owner wait"}
-	closing := queue.New(calls)
-	calls.Concurrent, calls.SlowMessage = 0, "the kernel takes long to make a link; others of its owner wait"
-	attaching := queue.New(calls)
-	open := live.New(e.pins, closing, attaching, e.dir.Path(statedir.Remnants), o.Log)
+	open := live.New(e.pins, e.signal, e.dir.Path(statedir.Remnants), o.Log)
 	ran, err := history.Open(e.dir.Path(statedir.Ran))
 	if err != nil {
 		o.Log.Error("what ran is not known; limits are granted by age at places where nothing runs", "error", err)
@@ -266,7 +257,7 @@ func newLoop(e *env) *loop {
 	e.pins.Filters.Namespaces, host.Namespaces = namespaces, namespaces
 	e.pins.Filters.Clock = o.Clock
 	return &loop{
-		namespaces: namespaces, closing: closing, attaching: attaching, live: open, loads: build.NewLoads(o.Clock, o.Log, o.Observer.Loaded),
+		namespaces: namespaces, live: open, loads: build.NewLoads(o.Clock, o.Log, o.Observer.Loaded),
 		lookups:  targets.NewLookups(host, o.Log, e.wakeUp),
 		attempts: attempts, conflicts: retry.NewConflicts(o.BackOff),
 		admission: admission.New(admission.Options{Log: o.Log, SharePercent: o.NamespaceShare, MapMemory: o.MapMemory, FetchTimeout: o.FetchTimeout,
@@ -332,7 +323,7 @@ func (a *Agent) Close() error {
 	a.work.Lock()
 	defer a.work.Unlock()
 	a.loop.lookups.Close()
-	a.loop.closing.Wait()
+	a.loop.live.AwaitClosings()
 	var err error
 	if a.containers != nil {
 		err = a.containers.Close()

@@ -43,7 +43,7 @@ func (a *Agent) ReconcileIfWoken(ctx context.Context) bool {
 }
 
 // AwaitClosings waits until the kernel ended the links that are being closed.
-func (a *Agent) AwaitClosings() { a.loop.closing.Wait() }
+func (a *Agent) AwaitClosings() { a.loop.live.AwaitClosings() }
 
 // RefuseChains has chains fail to load as reject says of the names of their members'
 // applications.

@@ -82,7 +82,7 @@ func (a *Agent) Unload() error {
 	known := a.namespacesOf(a.podsNow(apps, a.loop.live))
 	a.loop.namespaces.Renew(known.All, known.Err)
 	defer a.loop.namespaces.Close()
-	a.loop.closing.Wait()
+	a.loop.live.AwaitClosings()
 	return errors.Join(a.loop.loads.Clear(), a.loop.live.Close(), a.pins.Clear(), a.loop.live.Adopt(a.accepted.nameOf))
 }
 

@@ -208,12 +208,15 @@ func (l *Loads) add(r Request, place uint64) *load {
 	one.ticket = l.queues[r.Urgency].Add(queue.Job{
 		What: r.Line, Owners: r.Tenants, Place: place, Urgent: true,
 		Prepare: func() bool {
-			one.run, one.err = r.Start()
+			if one.run, one.err = r.Start(); one.err != nil {
+				return false
+			}
+			l.log.Debug("load begins", "what", r.Line)
 			if l.types[r.Urgency] == nil {
 				l.types[r.Urgency] = btf.NewCache()
 			}
 			types = l.types[r.Urgency]
-			return one.err == nil
+			return true
 		},
 		Run: func(context.Context) bool {
 			began := l.clock()

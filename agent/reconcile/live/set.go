@@ -12,6 +12,7 @@ import (
 	"log/slog"
 	"maps"
 	"slices"
+	"time"
 
 	"github.com/cilium/ebpf"
 
@@ -21,6 +22,14 @@ import (
 	"github.com/skep-dev/skep/agent/queue"
 	"github.com/skep-dev/skep/agent/reconcile/plan"
 	"github.com/skep-dev/skep/agent/state/pins"
+)
+
+// The bounds of links that are made, and of those that are closed, beside the loop.
+const (
+	// maxOfOwner is how many of an owner there are at once, and maxCalls how many of all, beyond which each has one.
+	maxOfOwner, maxCalls = 16, 64
+	// slowCall is how long the kernel takes before the next owner's link is closed next to the one that hangs.
+	slowCall = 2 * time.Second
 )
 
 // Set is everything that is open. The caller serializes all calls.
@@ -56,10 +65,14 @@ type Set struct {
 }
 
 // New returns an empty set. remnantsFile keeps, for the next start, the links that were taken
-// away and may run still. closing closes the links that the kernel ends slowly, and attaching
-// makes those.
-func New(pins *pins.Store, closing, attaching *queue.Queue, remnantsFile string, log *slog.Logger) *Set {
-	s := &Set{pins: pins, closing: closing, attaching: attaching, log: log, remnants: remnants{file: remnantsFile}, Hold: func(string) {}}
+// away and may run still. wake wakes the loop, from any goroutine, when a link was closed or made beside it.
+func New(pins *pins.Store, wake func(), remnantsFile string, log *slog.Logger) *Set {
+	// The kernel ends links one after the other, whoever asks; to make them, each owner waits for its own.
+	calls := queue.Options{MaxOfOwner: maxOfOwner, Max: maxCalls, Slow: slowCall, Log: log, Wake: wake,
+		SlowMessage: "the kernel takes long to make or to close a link; others of its owner wait"}
+	attaching := queue.New(calls)
+	calls.Concurrent = 1
+	s := &Set{pins: pins, closing: queue.New(calls), attaching: attaching, log: log, remnants: remnants{file: remnantsFile}, Hold: func(string) {}}
 	pins.Filters.Owner = s.ownerOf
 	return s
 }
@@ -87,6 +100,9 @@ func (s *Set) ownerOf(id ebpf.ProgramID) (clsact.Owner, bool) {
 	}
 	return clsact.Owner{}, false
 }
+
+// AwaitClosings waits until the kernel ended the links that are being closed.
+func (s *Set) AwaitClosings() { s.closing.Wait() }
 
 // Close closes everything. What is pinned runs on.
 func (s *Set) Close() error {
