@@ -12,6 +12,7 @@ import (
 	"log/slog"
 	"maps"
 	"slices"
+	"time"
 
 	"github.com/cilium/ebpf"
 
@@ -34,6 +35,8 @@ type Set struct {
 	// Hold is called beside the loop before a link of an application is made there; tests hold
 	// links by it.
 	Hold func(uid string)
+	// MostFreed is how many programs are freed in a second; see MayFree.
+	MostFreed int
 
 	pins *pins.Store
 	// closing closes links beside the loop, and attaching makes links there.
@@ -53,13 +56,16 @@ type Set struct {
 	partlySwept map[uint64]bool
 	// logged are the paths of the unmanaged files that were logged.
 	logged map[string]bool
+	// freed is how many programs were freed since freedSince; see MayFree.
+	freed      int
+	freedSince time.Time
 }
 
 // New returns an empty set. remnantsFile keeps, for the next start, the links that were taken
 // away and may run still. closing closes the links that the kernel ends slowly, and attaching
 // makes those.
 func New(pins *pins.Store, closing, attaching *calls.Queue, remnantsFile string, log *slog.Logger) *Set {
-	s := &Set{pins: pins, closing: closing, attaching: attaching, log: log, remnants: remnants{file: remnantsFile}, Hold: func(string) {}}
+	s := &Set{pins: pins, closing: closing, attaching: attaching, log: log, remnants: remnants{file: remnantsFile}, Hold: func(string) {}, MostFreed: mostFreed}
 	pins.Filters.Owner = s.ownerOf
 	return s
 }
@@ -469,6 +475,21 @@ func (s *Set) Release(what string, c io.Closer) {
 	}
 }
 
+// mostFreed is how many programs are freed in a second. The kernel frees each in a work item of its own, under one
+// lock. Linux 6.18 was seen to hang where 1,024 items, as many as it runs at once, waited for the lock, and its
+// holder for another item.
+const mostFreed = 256
+
+// MayFree reports whether the programs of a revision can be freed now. If not, they can a second later, unless
+// others come first.
+func (s *Set) MayFree(uid, name string, now time.Time) bool {
+	if now.Sub(s.freedSince) >= time.Second {
+		s.freed, s.freedSince = 0, now
+	}
+	r := s.Revisions[uid][name]
+	return s.freed == 0 || r == nil || s.freed+len(r.ProgramIDs()) <= s.MostFreed
+}
+
 // DropRevision removes a revision that nothing runs any more, and returns it to be closed;
 // nil where it is not open.
 func (s *Set) DropRevision(uid, name string) (*loader.Revision, error) {
@@ -478,6 +499,7 @@ func (s *Set) DropRevision(uid, name string) (*loader.Revision, error) {
 	r := s.Revisions[uid][name]
 	if r != nil {
 		delete(s.Revisions[uid], name)
+		s.freed += len(r.ProgramIDs())
 	}
 	return r, nil
 }
