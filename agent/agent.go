@@ -1,7 +1,7 @@
 // Package agent takes sealed intents, keeps them across restarts, and keeps the
 // kernel of one node as they say.
 //
-// It is the loop: observe, choose versions, admit, fit chains, plan, act, report; see
+// It is the loop: observe, end what is to go, choose versions, admit, fit chains, plan, act, report; see
 // reconcileOnce. Its parts are packages below it, in this order of imports:
 //
 //   - decide holds what is decided for applications, and the verbs that change it;

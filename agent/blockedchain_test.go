@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/skep-dev/skep/agent"
 	"github.com/skep-dev/skep/intent"
 	"github.com/skep-dev/skep/test/harness/need"
 )
@@ -52,11 +53,17 @@ func TestWhatIsToGoGoesWhereTheChainOfTheOthersCannotBeLoaded(t *testing.T) {
 				}
 				return nil
 			})
-			if err := w.accept(a, w.tombstone(gone)); err == nil || !strings.Contains(err.Error(), "it runs there still") {
+			if err := w.accept(a, w.tombstone(gone)); err == nil || !strings.Contains(err.Error(), "it is switched off, and is there still") {
 				t.Errorf("Settled = %v", err)
 			}
 			if got := membersOf(t, a); got != all {
 				t.Errorf("the chain is %q, and what hinders it may pass", got)
+			}
+			before := runsOf(t, a)
+			send(t, "cn1", 5)
+			until(t, "the packets to pass the others", time.Minute, func() bool { return runsOf(t, a)["young"] >= before["young"]+5 })
+			if now := runsOf(t, a); now["gone"] != before["gone"] || now["older"] == before["older"] {
+				t.Errorf("packets passed %v, and %v before", now, before)
 			}
 			ahead.Store(int64(31 * time.Second))
 			until(t, "the tombstone to act", time.Minute, func() bool { return statusOf(a, "gone") == nil })
@@ -69,4 +76,21 @@ func TestWhatIsToGoGoesWhereTheChainOfTheOthersCannotBeLoaded(t *testing.T) {
 			until(t, "them to be back", time.Minute, func() bool { return membersOf(t, a) == "oldest young older" })
 		})
 	}
+}
+
+// runsOf are how often each member ran of the chain that has a member gone, which is switched off alone.
+func runsOf(t *testing.T, a *agent.Agent) map[string]uint64 {
+	t.Helper()
+	chains, err := a.Chains()
+	if err != nil || len(chains) != 1 {
+		t.Fatal(chains, err)
+	}
+	runs := map[string]uint64{}
+	for _, m := range chains[0].Members {
+		runs[m.Application] = *m.Runs
+		if m.SwitchedOff != (m.Application == "gone") {
+			t.Errorf("switched off is %v for %s", m.SwitchedOff, m.Application)
+		}
+	}
+	return runs
 }

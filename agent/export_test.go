@@ -45,6 +45,13 @@ func (a *Agent) ReconcileIfWoken(ctx context.Context) bool {
 // AwaitClosings waits until the kernel ended the links that are being closed.
 func (a *Agent) AwaitClosings() { a.loop.live.AwaitClosings() }
 
+// FreeOneRevisionASecond has the programs of one revision freed in a second.
+func (a *Agent) FreeOneRevisionASecond() {
+	a.work.Lock()
+	defer a.work.Unlock()
+	a.loop.live.MostFreed = 1
+}
+
 // RefuseChains has chains fail to load as reject says of the names of their members'
 // applications.
 func (a *Agent) RefuseChains(refuse func(members []string) error) {

@@ -76,8 +76,8 @@ func (a *Agent) reconcile(ctx context.Context) {
 
 // reconcileOnce looks once, and does what can be done without waiting for anything.
 //
-// Three rules hold. Among the actions, those that end something come first. No reading of an
-// object and no load is before them, and look-ups delay them by a bounded time. The kernel's
+// Three rules hold. What only ends something comes first: no reading of an object, no load, no
+// look-up and no claim of others is before it, and a write of maps before that. The kernel's
 // answer comes before bookkeeping: no link, revision or chain is forgotten before the kernel
 // confirmed that it is gone. Nothing is written back to what was accepted before finish.
 func (a *Agent) reconcileOnce() *reconcile {
@@ -94,16 +94,26 @@ func (a *Agent) reconcileOnce() *reconcile {
 		return rec
 	}
 	rec.observed, a.loop.pods = true, rec.pods.Snapshot
+	rec.decisions.ChooseGone()
+	rec.end()
 	rec.decisions.Choose()
+	rec.end()
 	rec.admission.Admit()
 	rec.chains.Fit()
 	actions := plan.Make(rec.decisions.Want, rec.look.State)
-	rec.acted = len(actions) > 0
+	rec.acted = rec.acted || len(actions) > 0
 	rec.actor.Act(actions)
 	rec.actor.FinishUnloads()
 	rec.admission.AdmitLoads()
 	rec.admission.Remember()
 	return rec
+}
+
+// end does what only ends something, as far as it is decided.
+func (rec *reconcile) end() {
+	endings := plan.Endings(rec.decisions.Want, rec.look.State)
+	rec.acted = rec.acted || len(endings) > 0
+	rec.actor.End(endings)
 }
 
 // newReconcile begins a reconcile of the applications as they are now.

@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -124,6 +125,78 @@ func TestAnUnloadThatFailsIsReportedAndTriedAgain(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// TestProgramsAreFreedOverTime unloads three applications at once: none of their links stays, and the kernel is not given
+// all programs to free together.
+func TestProgramsAreFreedOverTime(t *testing.T) {
+	need.Kernel(t)
+	w := newWorld(t)
+	var ahead atomic.Int64
+	began := time.Now()
+	o := w.options()
+	o.Clock = func() time.Time { return began.Add(time.Duration(ahead.Load())) }
+	a, err := agent.New(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = a.Close() })
+	var gone []intent.Payload
+	for _, name := range []string{"a", "b", "c"} {
+		p := w.version("1", v1alpha1.Attachment{Hook: "raw_tp", Tracepoint: "sys_enter"})
+		p.UID, p.Application.Name = "uid-"+name, name
+		w.give(a, p)
+		until(t, "it to run", time.Minute, func() bool { a.Reconcile(t.Context()); return w.linkPins(p.UID) == 1 })
+		gone = append(gone, w.tombstone(p))
+	}
+	a.FreeOneRevisionASecond()
+	w.give(a, gone...)
+	for left := 2; left >= 0; left-- {
+		a.Reconcile(t.Context())
+		loaded := 0
+		for _, p := range gone {
+			if w.linkPins(p.UID) != 0 {
+				t.Errorf("%s has a link", p.UID)
+			}
+			if !isUnloaded(a, p) {
+				loaded++
+			}
+		}
+		if loaded != left {
+			t.Errorf("%d applications are loaded, want %d", loaded, left)
+		}
+		ahead.Add(int64(time.Second))
+	}
+}
+
+// TestWhatIsRevokedRunsNoMoreWhereNoLinkCanBeTakenAway has the BPF file system read-only while a tombstone acts on a
+// program for the pods of a team.
+func TestWhatIsRevokedRunsNoMoreWhereNoLinkCanBeTakenAway(t *testing.T) {
+	need.Kernel(t)
+	amd64(t)
+	w, r := newWorld(t), newRuntime(t)
+	lock, unlock := w.ownBPFFS()
+	o := w.options()
+	o.Containers = r.source
+	a := w.startWith(o)
+	pod := r.start("team-a", "web", "app", nil)
+	p := w.ofTeam("team-a", "uprobe_count", "uprobe_count", inPods(v1alpha1.Pods{}))
+	must(t, w.accept(a, p))
+	pod.runs("app")
+	until(t, "the program to run", time.Minute, func() bool { return w.counted(p.UID) == worked })
+	ids := idsOf(a, p)
+	lock()
+	defer unlock()
+	if err := w.accept(a, w.tombstone(p)); err == nil || !strings.Contains(err.Error(), "read-only") {
+		t.Errorf("Settled = %v", err)
+	}
+	if len(ids) != 1 || runs(t, ids[0]) == 0 {
+		t.Fatalf("the links %v are gone, and nothing was tried", ids)
+	}
+	pod.runs("app")
+	if n := w.counted(p.UID); n != worked {
+		t.Errorf("it counted %d calls, and %d before it was revoked", n, worked)
 	}
 }
 

@@ -13,16 +13,18 @@ import (
 	"testing"
 )
 
-// compiled finds the compiled form of packages, which the test binary's own
-// build left in the build cache.
+// compiled finds the compiled form of packages, which the build of Skep's commands left in the build cache.
 func compiled(t *testing.T, set *token.FileSet, names ...string) types.Importer {
 	t.Helper()
 	files := map[string]string{}
-	list, err := exec.CommandContext(t.Context(), "go", append([]string{"list", "-export", "-deps", "-f", "{{.ImportPath}}={{.Export}}"}, names...)...).Output()
+	list := exec.CommandContext(t.Context(), "go", append([]string{"list", "-export", "-deps", "-f", "{{.ImportPath}}={{.Export}}"}, names...)...)
+	// Where the race detector has this binary built with cgo, all would be compiled once more.
+	list.Env = append(os.Environ(), "CGO_ENABLED=0")
+	out, err := list.Output()
 	if err != nil {
 		t.Fatal(err)
 	}
-	for line := range strings.Lines(string(list)) {
+	for line := range strings.Lines(string(out)) {
 		name, file, _ := strings.Cut(strings.TrimSpace(line), "=")
 		files[name] = file
 	}

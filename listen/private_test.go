@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/skep-dev/skep/listen"
+	"github.com/skep-dev/skep/test/harness/child"
 	"github.com/skep-dev/skep/test/harness/need"
 )
 
@@ -37,8 +38,8 @@ func connects(t *testing.T, uid uint32, path string) bool {
 	t.Helper()
 	c := exec.CommandContext(t.Context(), "/proc/self/exe")
 	c.Dir, c.Env = "/", []string{dialVariable + "=" + path}
-	c.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uid, Gid: uid}, Pdeathsig: syscall.SIGKILL}
-	err := c.Run()
+	c.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uid, Gid: uid}}
+	err := child.Run(c)
 	if err != nil && c.ProcessState == nil {
 		t.Fatal(err)
 	}

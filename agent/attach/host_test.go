@@ -17,6 +17,7 @@ import (
 	"github.com/skep-dev/skep/agent/attach"
 	"github.com/skep-dev/skep/agent/reconcile/plan"
 	"github.com/skep-dev/skep/test/fixture/programs"
+	"github.com/skep-dev/skep/test/harness/child"
 	"github.com/skep-dev/skep/test/harness/leaks"
 	"github.com/skep-dev/skep/test/harness/need"
 )
@@ -111,11 +112,13 @@ func TestAPidIsTheNodesOrRefused(t *testing.T) {
 	} else if err != nil {
 		t.Errorf("in the node's PID namespace: %v", err)
 	}
-	child := exec.CommandContext(t.Context(), "/proc/self/exe", "-test.run=^TestAPidIsTheNodesOrRefused$")
-	child.Env = append(os.Environ(), inPIDNamespace+"=1")
-	child.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWPID, Pdeathsig: syscall.SIGKILL}
-	if out, err := child.CombinedOutput(); err != nil {
-		t.Errorf("%v\n%s", err, out)
+	cmd := exec.CommandContext(t.Context(), "/proc/self/exe", "-test.run=^TestAPidIsTheNodesOrRefused$")
+	cmd.Env = append(os.Environ(), inPIDNamespace+"=1")
+	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWPID}
+	var said bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &said, &said
+	if err := child.Run(cmd); err != nil {
+		t.Errorf("%v\n%s", err, said.String())
 	}
 }
 

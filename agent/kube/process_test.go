@@ -20,6 +20,7 @@ import (
 	"github.com/skep-dev/skep/agent/kube"
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/intent"
+	"github.com/skep-dev/skep/test/harness/child"
 	"github.com/skep-dev/skep/test/harness/command"
 	"github.com/skep-dev/skep/test/harness/need"
 )
@@ -49,8 +50,7 @@ func (w *world) run(command string, more ...string) *process {
 	p := &process{address: w.freeAddress()}
 	p.Cmd = exec.Command(command, append(more, append(w.flags(), "--listen", p.address, "--metrics-secure=false")...)...)
 	p.Stderr = w.log
-	p.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	if err := p.Start(); err != nil {
+	if err := child.Start(p.Cmd); err != nil {
 		w.t.Fatal(err)
 	}
 	w.t.Cleanup(func() { _ = errors.Join(p.Process.Kill(), p.Wait()) })

@@ -175,3 +175,27 @@ func folders(t *testing.T) []string {
 	}
 	return found
 }
+
+// TestNoChildEndsWithAThread holds that nothing asks the kernel to kill a child with its parent from a thread that may end
+// before; see test/harness/child.
+func TestNoChildEndsWithAThread(t *testing.T) {
+	found := 0
+	for _, dir := range folders(t) {
+		files, _ := filepath.Glob(filepath.Join(root(t), dir, "*.go"))
+		for _, file := range files {
+			body, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if strings.Contains(string(body), "Pdeathsig:") && dir != "test/arch" {
+				found++
+				if !strings.Contains(string(body), "runtime.LockOSThread()") {
+					t.Errorf("%s sets Pdeathsig: start the child by child.Start, or keep the thread that starts it", file)
+				}
+			}
+		}
+	}
+	if found == 0 {
+		t.Error("the pattern finds nothing")
+	}
+}

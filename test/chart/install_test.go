@@ -33,6 +33,7 @@ import (
 	"github.com/skep-dev/skep/controller/sealing"
 	"github.com/skep-dev/skep/test/fixture/supply"
 	"github.com/skep-dev/skep/test/harness/await"
+	"github.com/skep-dev/skep/test/harness/child"
 	"github.com/skep-dev/skep/test/harness/command"
 	"github.com/skep-dev/skep/test/harness/helm"
 )
@@ -250,8 +251,7 @@ func (i *install) start(binary string, c corev1.Container, env []string, more ..
 	p := &process{Cmd: exec.Command(command[0], command[1:]...), done: make(chan error, 1)}
 	p.Stdout, p.Stderr = &p.said, &p.said
 	p.Env = append(os.Environ(), append(env, "NO_PROXY=*", "no_proxy=*")...)
-	p.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	if err := p.Start(); err != nil {
+	if err := child.Start(p.Cmd); err != nil {
 		i.t.Fatal(err)
 	}
 	go func() { p.done <- p.Wait() }()

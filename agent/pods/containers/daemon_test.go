@@ -29,6 +29,7 @@ import (
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/skep-dev/skep/test/fixture/userbinary"
+	"github.com/skep-dev/skep/test/harness/child"
 	"github.com/skep-dev/skep/test/harness/command"
 	"github.com/skep-dev/skep/test/harness/containerd"
 	"github.com/skep-dev/skep/test/harness/need"
@@ -217,8 +218,8 @@ func (d *daemon) boot() {
 	d.cmd = exec.Command(filepath.Join(d.bin, "containerd"), "--config", filepath.Join(d.dir, "config.toml"))
 	d.cmd.Stdout, d.cmd.Stderr = log, log
 	d.cmd.Env = append(os.Environ(), "PATH="+d.bin+":"+os.Getenv("PATH"))
-	d.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
-	if err := d.cmd.Start(); err != nil {
+	d.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	if err := child.Start(d.cmd); err != nil {
 		d.t.Fatal(err)
 	}
 	if d.conn == nil {

@@ -23,6 +23,7 @@ import (
 	"google.golang.org/protobuf/proto"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/skep-dev/skep/test/harness/child"
 	"github.com/skep-dev/skep/test/harness/drop"
 	"github.com/skep-dev/skep/test/harness/need"
 )
@@ -197,8 +198,8 @@ func spawn(t testing.TB, cgroup string) int {
 	}
 	defer func() { _ = dir.Close() }()
 	cmd := exec.Command("sleep", "1000")
-	cmd.SysProcAttr = &syscall.SysProcAttr{UseCgroupFD: true, CgroupFD: int(dir.Fd()), Pdeathsig: syscall.SIGKILL}
-	if err := cmd.Start(); err != nil {
+	cmd.SysProcAttr = &syscall.SysProcAttr{UseCgroupFD: true, CgroupFD: int(dir.Fd())}
+	if err := child.Start(cmd); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {

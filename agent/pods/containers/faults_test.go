@@ -127,12 +127,7 @@ func TestLivesOfContainersLeaveNothing(t *testing.T) {
 		}
 		live(0)
 		fds, goroutines, heap := descriptors(t), runtime.NumGoroutine(), heapInUse()
-		lives := 200
-		if d.version > 1 {
-			// Each takes longer.
-			lives = 60
-		}
-		for i := range lives {
+		for i := range 60 {
 			live(i + 1)
 		}
 		if now := descriptors(t); now > fds+2 {

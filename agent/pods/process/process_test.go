@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/skep-dev/skep/agent/program/rights"
+	"github.com/skep-dev/skep/test/harness/child"
 	"github.com/skep-dev/skep/test/harness/drop"
 	"github.com/skep-dev/skep/test/harness/leaks"
 	"github.com/skep-dev/skep/test/harness/need"
@@ -47,8 +48,8 @@ func spawn(t testing.TB, cgroup string) *exec.Cmd {
 	}
 	defer func() { _ = dir.Close() }()
 	cmd := exec.CommandContext(t.Context(), "sleep", "1000")
-	cmd.SysProcAttr = &syscall.SysProcAttr{UseCgroupFD: true, CgroupFD: int(dir.Fd()), Pdeathsig: syscall.SIGKILL}
-	if err := cmd.Start(); err != nil {
+	cmd.SysProcAttr = &syscall.SysProcAttr{UseCgroupFD: true, CgroupFD: int(dir.Fd())}
+	if err := child.Start(cmd); err != nil {
 		t.Fatal(err)
 	}
 	return cmd

@@ -2,6 +2,7 @@ package chain
 
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
 
 	"github.com/cilium/ebpf"
@@ -9,14 +10,16 @@ import (
 	"github.com/skep-dev/skep/hook"
 )
 
-// The counts of a member in the value of the map, each of countSize bytes: one for each verdict of
+// The words of a member in the value of the map, each of wordSize bytes: a count for each verdict of
 // enum xdp_action by its number, one for all others and, which the dispatcher does not touch, the
-// runs of before there were counts by verdict.
+// runs of before there were counts by verdict; at last its switch, which the dispatcher only reads.
 const (
-	countSize    = 8
+	wordSize     = 8
 	otherVerdict = 5
 	runsBefore   = 6
 	memberCounts = 7
+	switchedOff  = 7
+	memberWords  = 8
 )
 
 // Counts are how often a member returned each verdict.
@@ -46,20 +49,20 @@ func (c Counts) Verdicts() map[string]uint64 {
 	return all
 }
 
-// counters is the map of counts: one entry, with the counts of each member, per CPU.
+// counters is the map of counts: one entry, with the words of each member, per CPU.
 func counters(members []Member, from map[string]Counts) *ebpf.MapSpec {
 	spec := &ebpf.MapSpec{
 		Name:       CountersName,
 		Type:       ebpf.PerCPUArray,
 		KeySize:    4,
-		ValueSize:  uint32(len(members) * memberCounts * countSize),
+		ValueSize:  uint32(len(members) * memberWords * wordSize),
 		MaxEntries: 1,
 	}
 	var start []uint64
 	var any bool
 	for _, m := range members {
 		counts := from[m.Key]
-		start, any = append(start, counts[:]...), any || counts.Runs() != 0
+		start, any = append(append(start, counts[:]...), 0), any || counts.Runs() != 0
 	}
 	if any {
 		spec.Contents = []ebpf.MapKV{{Key: uint32(0), Value: [][]uint64{start}}}
@@ -70,21 +73,15 @@ func counters(members []Member, from map[string]Counts) *ebpf.MapSpec {
 // ReadCounts returns the counts of so many members, summed over the CPUs, in the order of the
 // chain. Of a map that an earlier version of Skep made, it is how often each ran.
 func ReadCounts(counters *ebpf.Map, members int) ([]Counts, error) {
-	var perCPU [][]byte
-	if err := counters.Lookup(uint32(0), &perCPU); err != nil {
-		return nil, fmt.Errorf("read chain counters: %w", err)
+	perCPU, width, err := words(counters, members)
+	if err != nil {
+		return nil, err
 	}
-	all, width := make([]Counts, members), 0
-	if size := int(counters.ValueSize()); members > 0 && size%(members*countSize) == 0 {
-		width = size / (members * countSize)
-	}
-	if width != 1 && width != memberCounts {
-		return nil, fmt.Errorf("read chain counters: %d bytes are not those of %d members", counters.ValueSize(), members)
-	}
+	all := make([]Counts, members)
 	for _, value := range perCPU {
 		for i := range members {
-			for slot := range width {
-				n := binary.NativeEndian.Uint64(value[(i*width+slot)*countSize:])
+			for slot := range min(width, memberCounts) {
+				n := binary.NativeEndian.Uint64(value[(i*width+slot)*wordSize:])
 				if width == 1 {
 					slot = runsBefore
 				}
@@ -93,4 +90,52 @@ func ReadCounts(counters *ebpf.Map, members int) ([]Counts, error) {
 		}
 	}
 	return all, nil
+}
+
+// ErrNoSwitch says that an earlier version of Skep loaded the chain, whose members cannot be switched off.
+var ErrNoSwitch = errors.New("its members cannot be switched off")
+
+// Switch has the chain go on without the members that are off, by their places, and with all others, from the
+// next packet on. A member that is off counts as one that is not there. It writes only what changes,
+// and loses what is counted meanwhile. It fails with ErrNoSwitch.
+func Switch(counters *ebpf.Map, members int, off func(i int) bool) error {
+	perCPU, width, err := words(counters, members)
+	if err != nil {
+		return err
+	}
+	if width != memberWords {
+		return fmt.Errorf("switch members of chain: %w", ErrNoSwitch)
+	}
+	changed := false
+	for _, value := range perCPU {
+		for i := range members {
+			word, want := value[(i*memberWords+switchedOff)*wordSize:], uint64(0)
+			if off(i) {
+				want = 1
+			}
+			changed = changed || binary.NativeEndian.Uint64(word) != want
+			binary.NativeEndian.PutUint64(word, want)
+		}
+	}
+	if !changed {
+		return nil
+	}
+	if err := counters.Put(uint32(0), perCPU); err != nil {
+		return fmt.Errorf("switch members of chain: %w", err)
+	}
+	return nil
+}
+
+// words reads the value of each CPU, and how many words of it each member has.
+func words(counters *ebpf.Map, members int) (perCPU [][]byte, width int, err error) {
+	if err := counters.Lookup(uint32(0), &perCPU); err != nil {
+		return nil, 0, fmt.Errorf("read chain counters: %w", err)
+	}
+	if size := int(counters.ValueSize()); members > 0 && size%(members*wordSize) == 0 {
+		width = size / (members * wordSize)
+	}
+	if width != 1 && width != memberCounts && width != memberWords {
+		return nil, 0, fmt.Errorf("read chain counters: %d bytes are not those of %d members", counters.ValueSize(), members)
+	}
+	return perCPU, width, nil
 }

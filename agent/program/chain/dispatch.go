@@ -11,8 +11,14 @@ import (
 // clash with a member's symbol, which all begin with a number.
 const exit = "exit"
 
-// dispatcher generates the chain's main function. R6 keeps the context and R7
-// the counters over the calls, which preserve both.
+// Verdicts of enum xdp_action.
+const (
+	xdpAborted = 0
+	xdpPass    = 2
+)
+
+// dispatcher generates the chain's main function. R6 keeps the context, R7 the words of the
+// members, and R8 the last verdict over the calls, which preserve them.
 //
 // The stack holds nothing but the key of the one look-up, so that members have
 // nearly all of it.
@@ -26,6 +32,7 @@ func dispatcher(members []Member, calls []string, owned bool) asm.Instructions {
 		insns = append(insns, asm.LoadMapPtr(asm.R0, 0).WithReference(OwnerName))
 	}
 	insns = append(insns,
+		asm.Mov.Imm(asm.R8, xdpAborted),
 		asm.StoreImm(asm.RFP, -4, 0, asm.Word),
 		asm.Mov.Reg(asm.R2, asm.RFP),
 		asm.Add.Imm(asm.R2, -4),
@@ -35,23 +42,32 @@ func dispatcher(members []Member, calls []string, owned bool) asm.Instructions {
 		// what would follow is XDP_ABORTED.
 		asm.JEq.Imm(asm.R0, 0, exit),
 		asm.Mov.Reg(asm.R7, asm.R0),
+		// Where all members are off, there is no program.
+		asm.Mov.Imm(asm.R8, xdpPass),
 	)
 	for i, m := range members {
-		insns = append(insns, call(i, m.Key, calls[i])...)
+		next := exit
 		if i < len(members)-1 {
-			insns = append(insns, proceed(i, m.ProceedOn)...)
+			next = before(i + 1)
+		}
+		insns = append(insns, call(i, m.Key, calls[i], next)...)
+		if i < len(members)-1 {
+			insns = append(insns, proceed(m.ProceedOn, next)...)
 		}
 	}
-	return append(insns, asm.Return().WithSymbol(exit))
+	return append(insns, asm.Mov.Reg(asm.R0, asm.R8).WithSymbol(exit), asm.Return())
 }
 
-// call runs a member, and counts its verdict.
-func call(i int, key, entry string) asm.Instructions {
+// call runs a member, unless it is switched off, and counts its verdict.
+func call(i int, key, entry, next string) asm.Instructions {
 	known := fmt.Sprintf("verdict-%d", i)
-	at := int16(i * memberCounts * countSize)
+	at := int16(i * memberWords * wordSize)
 	return asm.Instructions{
-		asm.Mov.Reg(asm.R1, asm.R6).WithSymbol(before(i)).WithSource(asm.Comment("skep: member " + key)),
+		asm.LoadMem(asm.R1, asm.R7, at+switchedOff*wordSize, asm.DWord).WithSymbol(before(i)).WithSource(asm.Comment("skep: member " + key)),
+		asm.JNE.Imm(asm.R1, 0, next),
+		asm.Mov.Reg(asm.R1, asm.R6),
 		asm.Instruction{OpCode: asm.OpCode(asm.JumpClass).SetJumpOp(asm.Call), Src: asm.PseudoCall, Constant: -1}.WithReference(entry),
+		asm.Mov.Reg(asm.R8, asm.R0),
 		// The kernel reads 32 bits of it. One that enum xdp_action does not have is counted
 		// behind the others.
 		asm.Mov.Reg32(asm.R1, asm.R0),
@@ -67,18 +83,12 @@ func call(i int, key, entry string) asm.Instructions {
 
 // proceed leaves the chain unless the verdict in R0 is one of the mask. A
 // verdict that enum xdp_action does not have never proceeds.
-func proceed(i int, mask uint32) asm.Instructions {
-	next := before(i + 1)
+func proceed(mask uint32, next string) asm.Instructions {
 	var insns asm.Instructions
 	for code := range int32(32) {
 		if mask&(1<<code) != 0 {
 			insns = append(insns, asm.JEq.Imm32(asm.R0, code, next))
 		}
-	}
-	if len(insns) == 0 {
-		// The members behind are never reached. The verifier rejects code that no
-		// path leads to, but drops a branch that is never taken.
-		insns = append(insns, asm.Mov.Imm(asm.R1, 0), asm.JNE.Imm(asm.R1, 0, next))
 	}
 	return append(insns, asm.Ja.Label(exit))
 }

@@ -221,6 +221,55 @@ func TestNextMemberRunsOnlyAfterAVerdictToProceedOn(t *testing.T) {
 	}
 }
 
+// TestAChainWithMembersOffIsAChainWithoutThem tries each choice of members that are off.
+func TestAChainWithMembersOffIsAChainWithoutThem(t *testing.T) {
+	const packets, mask = 2, 1<<pass | 1<<tx
+	for _, verdicts := range [][]uint32{{pass, drop, tx}, {drop, pass, redirect}, {tx, tx, drop}, {unknown, pass, aborted}} {
+		members := make([]chain.Member, len(verdicts))
+		for i, verdict := range verdicts {
+			members[i] = member(t, fmt.Sprint("m", i), "xdp_verdict", returning(verdict), proceedingOn(mask))
+		}
+		l := load(t, members...)
+		for off := range 1 << len(members) {
+			if err := chain.Switch(l.Counters, len(members), func(i int) bool { return off&(1<<i) != 0 }); err != nil {
+				t.Fatal(err)
+			}
+			// Without any member, there is no program.
+			want, runs := uint32(pass), l.runs(t)
+			for i, verdict := range verdicts {
+				if off&(1<<i) != 0 {
+					continue
+				}
+				want, runs[i] = verdict, runs[i]+packets
+				if mask&(1<<verdict) == 0 {
+					break
+				}
+			}
+			if got := l.run(t, packets); got != want {
+				t.Errorf("verdicts %v, off %03b: the chain says %d, want %d", verdicts, off, got, want)
+			}
+			if diff := cmp.Diff(runs, l.runs(t)); diff != "" {
+				t.Errorf("verdicts %v, off %03b: runs (-want +got):\n%s", verdicts, off, diff)
+			}
+		}
+	}
+}
+
+// TestAMapOfBeforeHasNoSwitch tries those that earlier versions of Skep made.
+func TestAMapOfBeforeHasNoSwitch(t *testing.T) {
+	need.Kernel(t)
+	for _, words := range []uint32{1, 7} {
+		m, err := ebpf.NewMap(&ebpf.MapSpec{Type: ebpf.PerCPUArray, KeySize: 4, ValueSize: 2 * words * 8, MaxEntries: 1})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { m.Close() })
+		if err := chain.Switch(m, 2, func(int) bool { return true }); !errors.Is(err, chain.ErrNoSwitch) {
+			t.Errorf("%d words: %v", words, err)
+		}
+	}
+}
+
 func TestChainsOfOneToThirtyTwoMembers(t *testing.T) {
 	for n := 1; n <= 32; n++ {
 		l := load(t, several(t, n, "xdp_pass")...)

@@ -170,7 +170,7 @@ func TestLinkRefusesWhatPassesALimit(t *testing.T) {
 			members: both(verdict(t, "a"), verdict(t, "b")),
 			edit:    long(1_000_000),
 			want: chain.Rejection{Member: "b", Limit: chain.LimitInstructions,
-				Reason: "with it the chain has 1000062 instructions, and the kernel takes 1000000",
+				Reason: "with it the chain has 1000071 instructions, and the kernel takes 1000000",
 				Fix:    "make the program shorter, or attach to another interface"},
 		},
 	} {

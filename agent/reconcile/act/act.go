@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -60,6 +61,8 @@ type Actor struct {
 	LookupRound *targets.Round
 	// IsHurried reports whether something waits for the next look at the node.
 	IsHurried func() bool
+	// ended are the links and chains that End was about.
+	ended map[place]bool
 	// stuck are the applications of which an action was not done.
 	stuck map[string]bool
 	// failed are the targets that a version could not be attached to.
@@ -73,13 +76,60 @@ type Actor struct {
 	Ending, Making bool
 }
 
+// End ends what is to leave nothing behind, before anything else is decided or done, and forgets nothing that
+// the kernel did not confirm: first what a write of maps ends, at once, then by the actions. Act does none
+// of these again.
+func (act *Actor) End(actions []plan.Action) {
+	act.begin()
+	gone := plan.SetOf(act.Decisions.Want.Gone)
+	isGone := func(uid string) bool { return gone[uid] }
+	if err := act.Look.Set.SwitchOff(isGone); err != nil {
+		act.Log.Error("switch off what is to go; its links are closed still", "error", err)
+	}
+	todo := slices.DeleteFunc(slices.Clone(actions), act.wasEnded)
+	for _, a := range todo {
+		act.ended[placeOf(a)] = true
+	}
+	act.spend(todo)
+	act.Look.ForgetEnded(isGone)
+}
+
+// begin begins to keep what the actions of a reconcile have in common.
+func (act *Actor) begin() {
+	if act.stuck == nil {
+		act.stuck, act.failed, act.late, act.ended = map[string]bool{}, map[asked]string{}, map[string]bool{}, map[place]bool{}
+	}
+}
+
+// place is a link, or the chain of a device.
+type place struct {
+	uid, key string
+	device   plan.Device
+}
+
+func placeOf(a plan.Action) place {
+	if a.Verb == plan.SetChain {
+		return place{device: a.Device}
+	}
+	return place{uid: a.UID, key: a.Attachment.Key()}
+}
+
+// wasEnded reports whether End was about what an action ends.
+func (act *Actor) wasEnded(a plan.Action) bool {
+	return (a.Verb == plan.Detach || a.Verb == plan.SetChain && len(a.Members) == 0) && act.ended[placeOf(a)]
+}
+
 // Act does the actions: first those that only end something, then what puts back what
 // somebody else changed, then the others. Each of these takes a bounded time, in which the
 // applications take turns; the next reconcile goes on, after it looked for what is to end
 // by then. One that fails stops no other, but keeps what its application runs from being
 // dropped, and links of the version before from being detached.
 func (act *Actor) Act(actions []plan.Action) {
-	act.stuck, act.failed, act.late = act.incomplete(), map[asked]string{}, map[string]bool{}
+	act.begin()
+	maps.Copy(act.stuck, act.incomplete())
+	if len(act.ended) > 0 {
+		actions = slices.DeleteFunc(slices.Clone(actions), act.wasEnded)
+	}
 	begin := slices.IndexFunc(actions, func(a plan.Action) bool { return !act.ends(a) })
 	if begin < 0 {
 		begin = len(actions)
@@ -167,7 +217,9 @@ func (act *Actor) incomplete() map[string]bool {
 	all := map[string]bool{}
 	for _, app := range act.Decisions.Applications {
 		uid := app.Newest.Payload().UID
-		all[uid] = len(act.Decisions.Outcomes[uid].Errs) > 0 && act.Decisions.IsUnproven(uid)
+		if len(act.Decisions.Outcomes[uid].Errs) > 0 && act.Decisions.IsUnproven(uid) {
+			all[uid] = true
+		}
 	}
 	return all
 }

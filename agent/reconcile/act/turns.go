@@ -34,6 +34,9 @@ func (act *Actor) spend(actions []plan.Action) {
 			// The end of those that are being closed wakes the loop.
 			act.putOff(a, fmt.Sprintf("it has links that the kernel ends slowly, one after the other: %d are being closed, and the next ones follow",
 				act.Look.Set.Closing(a.UID, a.Attachment.Application)))
+		case a.Verb == plan.Drop && !act.Look.Set.MayFree(a.UID, a.Revision, act.Clock()):
+			// The next sweep goes on.
+			act.putOff(a, "the kernel frees programs one after the other, and frees those of others now")
 		default:
 			act.one(a)
 		}

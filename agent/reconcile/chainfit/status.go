@@ -51,6 +51,8 @@ type MemberStatus struct {
 	// Verdicts counts those that it returned, by name: Aborted, Drop, Pass, Tx, Redirect, or
 	// Other. Runs of before an upgrade from a version without these counts are in none.
 	Verdicts map[string]uint64 `json:"verdicts,omitempty"`
+	// SwitchedOff: the chain goes on without it, and the next one is loaded without it.
+	SwitchedOff bool `json:"switchedOff,omitempty"`
 }
 
 // Status tells what a chain runs and what it takes.
@@ -69,7 +71,8 @@ func (r *Round) Status(c *pins.Chain) (Status, error) {
 		}
 	}
 	for i, m := range c.Version.Members {
-		one := MemberStatus{Application: m.Identity.String(), Program: m.Program, Priority: m.Priority, ProceedOn: chain.Verdicts(m.ProceedOn)}
+		one := MemberStatus{Application: m.Identity.String(), Program: m.Program, Priority: m.Priority, ProceedOn: chain.Verdicts(m.ProceedOn),
+			SwitchedOff: c.Version.IsOff(m.UID)}
 		if i < len(counts) {
 			runs := counts[i].Runs()
 			one.Runs, one.Verdicts = &runs, counts[i].Verdicts()

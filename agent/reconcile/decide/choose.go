@@ -13,15 +13,24 @@ import (
 	"github.com/skep-dev/skep/intent"
 )
 
-// Choose chooses for each application what is to be live: the newest intent's
-// version, else what fallBack says.
-func (d *Decisions) Choose() {
-	known := make([]version.Known, len(d.Applications))
-	for i, app := range d.Applications {
-		known[i], d.Outcomes[app.Newest.Payload().UID] = app.Known, &report.Outcome{}
-	}
-	for _, i := range sharing.OwnersFirst(known) {
-		d.chooseVersion(d.Applications[i])
+// ChooseGone chooses what is to leave nothing behind, and what is left as it is, where the newest intent
+// alone says so, or where none is known: that waits for nothing.
+func (d *Decisions) ChooseGone() {
+	for _, app := range d.Applications {
+		payload := app.Newest.Payload()
+		out := &report.Outcome{}
+		d.Outcomes[payload.UID] = out
+		selected, err := d.Node.Selects(payload)
+		switch {
+		case err != nil:
+			// Nobody can report whether it is for this node.
+			out.Errs, out.Refused = append(out.Errs, err), true
+			d.Want.Frozen = append(d.Want.Frozen, payload.UID)
+		case payload.Tombstone || len(payload.Programs) == 0 || !selected:
+			d.Want.Gone = append(d.Want.Gone, payload.UID)
+		default:
+			d.toRun = append(d.toRun, app)
+		}
 	}
 	for uid := range d.Look.State.Revisions {
 		if d.byUID[uid] == nil {
@@ -36,22 +45,24 @@ func (d *Decisions) Choose() {
 	slices.Sort(d.Want.Frozen)
 }
 
+// Choose chooses for each other application what is to be live: the newest intent's
+// version, else what fallBack says.
+func (d *Decisions) Choose() {
+	known := make([]version.Known, len(d.toRun))
+	for i, app := range d.toRun {
+		known[i] = app.Known
+	}
+	for _, i := range sharing.OwnersFirst(known) {
+		d.chooseVersion(d.toRun[i])
+	}
+	slices.Sort(d.Want.Frozen)
+}
+
 // chooseVersion chooses for one application.
 func (d *Decisions) chooseVersion(app *Application) {
-	payload := app.Newest.Payload()
-	out := d.Outcomes[payload.UID]
-	selected, err := d.Node.Selects(payload)
-	if err != nil {
-		// Nobody can report whether it is for this node.
-		out.Errs, out.Refused = append(out.Errs, err), true
-		d.Want.Frozen = append(d.Want.Frozen, payload.UID)
-		return
-	}
-	if payload.Tombstone || len(payload.Programs) == 0 || !selected {
-		d.Want.Gone = append(d.Want.Gone, payload.UID)
-		return
-	}
-	if err = d.run(app, &app.Newest, out); err == nil {
+	out := d.Outcomes[app.Newest.Payload().UID]
+	err := d.run(app, &app.Newest, out)
+	if err == nil {
 		return
 	}
 	out.Pending, out.Loading = IsPending(err), errors.Is(err, build.ErrLoading)

@@ -23,6 +23,7 @@ import (
 // for, and Outcomes are what status and back-off follow from. The verbs change both:
 //
 //	verb       want                                    outcome
+//	ChooseGone Gone, or Frozen                         the error of who cannot be asked
 //	Choose     a version to run, or Frozen, or Gone    the error of one that cannot be had
 //	Reject     the version that is to run leaves;      Refused and the error, or Pending
 //	           another, or Frozen, or Gone
@@ -38,6 +39,8 @@ import (
 type Decisions struct {
 	Options
 	byUID map[string]*Application
+	// toRun are the applications that ChooseGone left to Choose.
+	toRun []*Application
 
 	Want     plan.Want
 	Outcomes map[string]*report.Outcome
@@ -218,7 +221,11 @@ func (d *Decisions) Leave(c plan.Chain, running []plan.Member, err error) {
 		d.blame(uid, c, err, fmt.Errorf("change the chain of %s: it stays as it is: %w", c.Interface, err))
 	}
 	for _, uid := range plan.Leavers(c.Members, running) {
-		d.blame(uid, c, err, fmt.Errorf("leave the chain of %s: it runs there still: %w", c.Interface, err))
+		state := "it runs there still"
+		if d.Look.Set.IsOff(c.Device, uid) {
+			state = "it is switched off, and is there still"
+		}
+		d.blame(uid, c, err, fmt.Errorf("leave the chain of %s: %s: %w", c.Interface, state, err))
 	}
 }
 

@@ -216,6 +216,20 @@ func (l *Look) NoteSevered(runs func(*plan.Link, pins.Facts) bool) {
 	}
 }
 
+// ForgetEnded takes out of the State what is not open any more of links that isGone names and of
+// chains: the kernel has confirmed that it ended.
+func (l *Look) ForgetEnded(isGone func(uid string) bool) {
+	open, links := l.links[:0], l.State.Links[:0]
+	for i, one := range l.State.Links {
+		if isGone(one.UID) && l.Set.Links[one.UID][one.Attachment.Key()] == nil {
+			continue
+		}
+		open, links = append(open, l.links[i]), append(links, one)
+	}
+	l.links, l.State.Links = open, links
+	l.State.Chains = slices.DeleteFunc(l.State.Chains, func(c plan.Chain) bool { return l.Set.Chains[c.Device] == nil })
+}
+
 // Move gives a link the name of another attachment.
 func (l *Look) Move(one *pins.Link, to plan.Attachment) error {
 	before := *one

@@ -43,6 +43,8 @@ type Set struct {
 	// Hold is called beside the loop before a link of an application is made there; tests hold
 	// links by it.
 	Hold func(uid string)
+	// MostFreed is how many programs are freed in a second; see MayFree.
+	MostFreed int
 
 	pins *pins.Store
 	// closing closes links beside the loop, and attaching makes links there.
@@ -62,6 +64,9 @@ type Set struct {
 	partlySwept map[uint64]bool
 	// logged are the paths of the unmanaged files that were logged.
 	logged map[string]bool
+	// freed is how many programs were freed since freedSince; see MayFree.
+	freed      int
+	freedSince time.Time
 }
 
 // New returns an empty set. remnantsFile keeps, for the next start, the links that were taken
@@ -72,7 +77,8 @@ func New(pins *pins.Store, wake func(), remnantsFile string, log *slog.Logger) *
 		SlowMessage: "the kernel takes long to make or to close a link; others of its owner wait"}
 	attaching := queue.New(calls)
 	calls.Concurrent = 1
-	s := &Set{pins: pins, closing: queue.New(calls), attaching: attaching, log: log, remnants: remnants{file: remnantsFile}, Hold: func(string) {}}
+	s := &Set{pins: pins, closing: queue.New(calls), attaching: attaching, log: log, remnants: remnants{file: remnantsFile}, Hold: func(string) {},
+		MostFreed: mostFreed}
 	pins.Filters.Owner = s.ownerOf
 	return s
 }
@@ -485,6 +491,21 @@ func (s *Set) Release(what string, c io.Closer) {
 	}
 }
 
+// mostFreed is how many programs are freed in a second. The kernel frees each in a work item of its own, under one
+// lock. Linux 6.18 was seen to hang where 1,024 items, as many as it runs at once, waited for the lock, and its
+// holder for another item.
+const mostFreed = 256
+
+// MayFree reports whether the programs of a revision can be freed now. If not, they can a second later, unless
+// others come first.
+func (s *Set) MayFree(uid, name string, now time.Time) bool {
+	if now.Sub(s.freedSince) >= time.Second {
+		s.freed, s.freedSince = 0, now
+	}
+	r := s.Revisions[uid][name]
+	return s.freed == 0 || r == nil || s.freed+len(r.ProgramIDs()) <= s.MostFreed
+}
+
 // DropRevision removes a revision that nothing runs any more, and returns it to be closed;
 // nil where it is not open.
 func (s *Set) DropRevision(uid, name string) (*loader.Revision, error) {
@@ -494,6 +515,7 @@ func (s *Set) DropRevision(uid, name string) (*loader.Revision, error) {
 	r := s.Revisions[uid][name]
 	if r != nil {
 		delete(s.Revisions[uid], name)
+		s.freed += len(r.ProgramIDs())
 	}
 	return r, nil
 }

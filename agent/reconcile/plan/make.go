@@ -16,13 +16,33 @@ const XDP = "xdp"
 // links come before chains, what is made before what is taken away, and a
 // revision is dropped when nothing that stays runs it.
 func Make(want Want, have State) []Action {
-	p := planner{want: want, have: have, frozen: set(want.Frozen), gone: set(want.Gone)}
+	p := newPlanner(want, have)
 	p.endings()
 	p.links()
 	p.chains()
 	p.leftovers()
 	p.drops()
 	return p.actions
+}
+
+// Endings returns those actions of Make that need no claim, no load and no look at anybody else:
+// they take away the links of who is to leave nothing behind, and the chains of which all
+// members are theirs. Of want, only Gone and Frozen count, so that it need not be complete.
+func Endings(want Want, have State) []Action {
+	p := newPlanner(want, have)
+	p.detachGone()
+	exists := labelsOf(have.Interfaces)
+	for _, c := range have.Chains {
+		given := c.given()
+		if len(given) > 0 && !slices.ContainsFunc(given, func(m Member) bool { return !p.leaves(m.UID) }) {
+			p.add(Action{Verb: SetChain, Device: c.Device, Interface: cmp.Or(exists[c.Device], Interface{Device: c.Device}.Label())})
+		}
+	}
+	return p.actions
+}
+
+func newPlanner(want Want, have State) planner {
+	return planner{want: want, have: have, frozen: SetOf(want.Frozen), gone: SetOf(want.Gone)}
 }
 
 type planner struct {
@@ -41,12 +61,20 @@ func (p *planner) add(a Action) { p.actions = append(p.actions, a) }
 // endings takes away the links of who is to leave nothing behind, and sets the chains
 // that only end something.
 func (p *planner) endings() {
+	p.detachGone()
+	p.setChains(true)
+}
+
+// leaves reports whether an application is to leave nothing behind.
+func (p *planner) leaves(uid string) bool { return p.gone[uid] && !p.frozen[uid] }
+
+// detachGone takes away the links of who is to leave nothing behind.
+func (p *planner) detachGone() {
 	for _, l := range p.have.Links {
-		if p.gone[l.UID] && !p.frozen[l.UID] {
+		if p.leaves(l.UID) {
 			p.add(Action{Verb: Detach, UID: l.UID, Revision: l.Revision, Attachment: l.Attachment})
 		}
 	}
-	p.setChains(true)
 }
 
 // links makes and updates the links of all hooks but xdp.
@@ -207,10 +235,7 @@ func (p *planner) abandoned(old, wanted Chain) bool {
 // members stay as they are found, and so does a chain that is left; one in the
 // interim is as it is given.
 func WantedChains(want Want, have State) []Chain {
-	exists := map[Device]string{}
-	for _, i := range have.Interfaces {
-		exists[i.Device] = i.Label()
-	}
+	exists := labelsOf(have.Interfaces)
 	chains := map[Device][]Member{}
 	for _, c := range have.Chains {
 		chains[c.Device] = nil
@@ -249,6 +274,15 @@ func WantedChains(want Want, have State) []Chain {
 	}
 	slices.SortFunc(result, func(a, b Chain) int { return a.Device.Compare(b.Device) })
 	return result
+}
+
+// labelsOf are the labels of interfaces, by device.
+func labelsOf(interfaces []Interface) map[Device]string {
+	labels := make(map[Device]string, len(interfaces))
+	for _, i := range interfaces {
+		labels[i.Device] = i.Label()
+	}
+	return labels
 }
 
 // compareMembers orders by priority, namespace, name, program, and at last by
@@ -319,7 +353,8 @@ func sorted(apps []Application) []Application {
 	return apps
 }
 
-func set(list []string) map[string]bool {
+// SetOf is a list as a set.
+func SetOf(list []string) map[string]bool {
 	m := make(map[string]bool, len(list))
 	for _, s := range list {
 		m[s] = true

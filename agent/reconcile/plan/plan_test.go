@@ -15,8 +15,8 @@ import (
 	"github.com/skep-dev/skep/api/v1alpha1"
 )
 
-// TestMake runs the cases of testdata: what is wanted, what is found, and the
-// actions, one a line. The lines are read by parser.
+// TestMake runs the cases of testdata: what is wanted, what is found, and the actions, one a line,
+// or the endings that go before all. The lines are read by parser.
 func TestMake(t *testing.T) {
 	files, err := filepath.Glob("testdata/*.txtar")
 	if err != nil || len(files) == 0 {
@@ -29,46 +29,47 @@ func TestMake(t *testing.T) {
 		}
 		t.Run(strings.TrimSuffix(filepath.Base(file), ".txtar"), func(t *testing.T) {
 			p := parser{t: t, interfaces: map[string]int{}}
-			var golden string
 			for _, f := range archive.Files {
 				switch f.Name {
 				case "want":
 					p.want(string(f.Data))
 				case "have":
 					p.have(string(f.Data))
-				case "actions":
-					golden = string(f.Data)
 				}
 			}
-			var lines strings.Builder
-			for _, a := range plan.Make(p.w, p.h) {
-				fmt.Fprintln(&lines, a)
-			}
-			if os.Getenv("UPDATE") != "" {
-				for i, f := range archive.Files {
-					if f.Name == "actions" {
-						archive.Files[i].Data = []byte(lines.String())
+			for i, f := range archive.Files {
+				decide := map[string]func(plan.Want, plan.State) []plan.Action{"actions": plan.Make, "endings": plan.Endings}[f.Name]
+				if decide == nil {
+					continue
+				}
+				got := lines(decide(p.w, p.h))
+				for range 10 {
+					if again := lines(decide(p.w, p.h)); again != got {
+						t.Fatalf("another run plans otherwise: %s", again)
 					}
 				}
-				if err := os.WriteFile(file, txtar.Format(archive), 0o644); err != nil {
-					t.Fatal(err)
+				if os.Getenv("UPDATE") != "" {
+					archive.Files[i].Data = []byte(got)
+				} else if diff := cmp.Diff(string(f.Data), got); diff != "" {
+					t.Errorf("%s: %s", f.Name, diff)
 				}
+			}
+			if os.Getenv("UPDATE") == "" {
 				return
 			}
-			if diff := cmp.Diff(golden, lines.String()); diff != "" {
-				t.Error(diff)
-			}
-			for range 10 {
-				var again strings.Builder
-				for _, a := range plan.Make(p.w, p.h) {
-					fmt.Fprintln(&again, a)
-				}
-				if again.String() != lines.String() {
-					t.Fatalf("another run plans otherwise: %s", again.String())
-				}
+			if err := os.WriteFile(file, txtar.Format(archive), 0o644); err != nil {
+				t.Fatal(err)
 			}
 		})
 	}
+}
+
+func lines(actions []plan.Action) string {
+	var all strings.Builder
+	for _, a := range actions {
+		fmt.Fprintln(&all, a)
+	}
+	return all.String()
 }
 
 // parser reads the lines of a case:

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -14,6 +15,7 @@ import (
 
 	"github.com/cilium/ebpf"
 
+	"github.com/skep-dev/skep/agent/program/chain"
 	"github.com/skep-dev/skep/agent/reconcile/plan"
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/text"
@@ -51,7 +53,31 @@ type ChainVersion struct {
 	// Counters count the runs of each member; nil where there is one member,
 	// which is attached as it is.
 	Counters *ebpf.Map
+	// off are the UIDs that Switch has off; nil where it is not known.
+	off map[string]bool
 }
+
+// Switch has the version run without the members of applications that are off, and with all others,
+// from the next packet on; see chain.Switch. One member alone has no switch: it is detached.
+func (v *ChainVersion) Switch(isOff func(uid string) bool) error {
+	off := map[string]bool{}
+	for _, m := range v.Members {
+		if isOff(m.UID) {
+			off[m.UID] = true
+		}
+	}
+	if v.Counters == nil || v.off != nil && maps.Equal(v.off, off) {
+		return nil
+	}
+	err := chain.Switch(v.Counters, len(v.Members), func(i int) bool { return off[v.Members[i].UID] })
+	if err == nil {
+		v.off = off
+	}
+	return err
+}
+
+// IsOff reports whether the members of an application are switched off.
+func (v *ChainVersion) IsOff(uid string) bool { return v.off[uid] }
 
 // Close lets the version go.
 func (v *ChainVersion) Close() error {

@@ -7,7 +7,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
@@ -20,6 +19,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/skep-dev/skep/api/v1alpha1"
+	"github.com/skep-dev/skep/test/harness/child"
 	"github.com/skep-dev/skep/test/harness/module"
 )
 
@@ -62,8 +62,8 @@ func counting(t *testing.T) {
 	cmd := exec.CommandContext(t.Context(), binary, "--kubeconfig="+kubeconfig, "--controllers=resourcequota-controller", "--leader-elect=false",
 		"--secure-port=0")
 	var said bytes.Buffer
-	cmd.Stdout, cmd.Stderr, cmd.SysProcAttr = &said, &said, &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	if err := cmd.Start(); err != nil {
+	cmd.Stdout, cmd.Stderr = &said, &said
+	if err := child.Start(cmd); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {

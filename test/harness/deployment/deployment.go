@@ -23,6 +23,7 @@ import (
 
 	"github.com/skep-dev/skep/controller/leader"
 	"github.com/skep-dev/skep/test/fixture/supply"
+	"github.com/skep-dev/skep/test/harness/child"
 )
 
 // Options says what a replica is told.
@@ -119,8 +120,7 @@ func (r *Replica) run(ctx context.Context) error {
 	cmd.Stderr = &r.said
 	// A proxy of the machine's does not know the test's addresses.
 	cmd.Env = append(os.Environ(), "NO_PROXY=*", "no_proxy=*")
-	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	err := cmd.Run()
+	err := child.Run(cmd)
 	if cmd.ProcessState != nil && cmd.ProcessState.Success() {
 		return nil
 	}

@@ -16,7 +16,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"syscall"
 	"testing"
 	"time"
 
@@ -24,6 +23,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/envtest"
 
 	"github.com/skep-dev/skep/test/harness/cached"
+	"github.com/skep-dev/skep/test/harness/child"
 	"github.com/skep-dev/skep/test/harness/deployment"
 	"github.com/skep-dev/skep/test/harness/module"
 )
@@ -115,8 +115,7 @@ func start(t testing.TB, name, kubeconfig string, flags []string) {
 	cmd.Stdout, cmd.Stderr = &said, &said
 	// A proxy of the machine's does not know the test's addresses.
 	cmd.Env = append(os.Environ(), "KUBECONFIG="+kubeconfig, "RUNTIME_NAMESPACE=default", "NO_PROXY=*", "no_proxy=*", "TMPDIR="+t.TempDir())
-	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	if err := cmd.Start(); err != nil {
+	if err := child.Start(cmd); err != nil {
 		end()
 		t.Fatal(err)
 	}

@@ -16,6 +16,8 @@ import (
 
 	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
+
+	"github.com/skep-dev/skep/test/harness/child"
 )
 
 func TestMain(m *testing.M) { Main(m) }
@@ -61,10 +63,9 @@ func TestWhatIsLeftIsNamed(t *testing.T) {
 		},
 		"process ": func(t *testing.T) func() error {
 			cmd := exec.CommandContext(t.Context(), "/proc/self/exe", "-test.run=^$")
-			cmd.SysProcAttr = &syscall.SysProcAttr{Ptrace: false, Pdeathsig: syscall.SIGKILL}
 			in, err := cmd.StdinPipe()
 			fatal(t, err)
-			fatal(t, cmd.Start())
+			fatal(t, child.Start(cmd))
 			return func() error { _ = in.Close(); return cmd.Wait() }
 		},
 	} {

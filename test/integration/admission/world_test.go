@@ -45,8 +45,16 @@ func newWorld(t testing.TB) *world {
 func (w *world) create(c client.Client, objects ...client.Object) {
 	w.t.Helper()
 	for _, o := range objects {
-		if err := c.Create(w.t.Context(), o); err != nil {
-			w.t.Fatal(err)
+		var failed error
+		w.until(func() error {
+			// The replica that is asked may not have seen the signer yet that another one knows.
+			if failed = c.Create(w.t.Context(), o); failed != nil && strings.Contains(failed.Error(), "no known signer") {
+				return failed
+			}
+			return nil
+		})
+		if failed != nil {
+			w.t.Fatal(failed)
 		}
 	}
 }

@@ -166,7 +166,7 @@ func TestChainsAreAskedForAsTheyArePrinted(t *testing.T) {
 	var status atomic.Pointer[nodemode.Status]
 	status.Store(new(nodemode.Status{}))
 	runs := uint64(9)
-	first := agent.MemberStatus{Application: "guard", Program: "drop_some", Runs: &runs, Verdicts: map[string]uint64{"Drop": 2, "Pass": 7}}
+	first := agent.MemberStatus{Application: "guard", Program: "drop_some", Runs: &runs, Verdicts: map[string]uint64{"Drop": 2, "Pass": 7}, SwitchedOff: true}
 	state := answering(t, &status,
 		agent.ChainStatus{Interface: "eth0", Ifindex: 2, Members: []agent.MemberStatus{first}},
 		agent.ChainStatus{Interface: "eth0", Ifindex: 3, NetnsID: 7, In: "pod team-a/web"},
@@ -195,7 +195,7 @@ func TestChainsAreAskedForAsTheyArePrinted(t *testing.T) {
 			t.Errorf("%q shows %q, want %q", c.args, got, c.want)
 		}
 	}
-	for format, want := range map[string]string{"text": "9     Drop 2, Pass 7", "json": `"Drop": 2`} {
+	for format, want := range map[string]string{"text": "9 (off)  Drop 2, Pass 7", "json": `"Drop": 2`} {
 		var out locked
 		if err := ask(t.Context(), &out, "chain", "eth0", "-o", format, "--state", state); err != nil || !strings.Contains(out.String(), want) {
 			t.Errorf("%s: %v, %s; want %q in it", format, err, out.String(), want)

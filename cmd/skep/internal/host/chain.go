@@ -78,6 +78,9 @@ func printChain(w io.Writer, c agent.ChainStatus) error {
 		if m.Runs != nil {
 			runs = strconv.FormatUint(*m.Runs, 10)
 		}
+		if m.SwitchedOff {
+			runs += " (off)"
+		}
 		rows = append(rows, []string{
 			strconv.Itoa(i + 1), strconv.Itoa(int(m.Priority)), m.Application, m.Program, display.List(m.ProceedOn), runs, describeVerdicts(m.Verdicts),
 		})
