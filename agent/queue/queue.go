@@ -12,7 +12,9 @@ package queue
 import (
 	"cmp"
 	"context"
+	"iter"
 	"log/slog"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -155,7 +157,7 @@ func (q *Queue) Add(j Job) *Ticket {
 	for _, owner := range owners {
 		q.line(t, owner)
 	}
-	q.startUnlessOnCall()
+	q.startUnlessOnCall(slices.Values(t.job.Owners))
 	return t
 }
 
@@ -196,7 +198,8 @@ func (q *Queue) leave(t *Ticket) (waited bool) {
 func (q *Queue) Next() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	q.start()
+	q.start(maps.Keys(q.lines))
+	q.forget()
 }
 
 // Running returns how many jobs are under way.
@@ -246,10 +249,10 @@ func (q *Queue) Close() {
 	clear(q.lines)
 }
 
-// startUnlessOnCall has begin what may, and tells whoever waits for that.
-func (q *Queue) startUnlessOnCall() {
+// startUnlessOnCall has begin what may of the owners, and tells whoever waits for that.
+func (q *Queue) startUnlessOnCall(owners iter.Seq[string]) {
 	if !q.OnCall {
-		q.start()
+		q.start(owners)
 	}
 	if q.fast == 0 && q.settled != nil {
 		close(q.settled)
@@ -257,23 +260,23 @@ func (q *Queue) startUnlessOnCall() {
 	}
 }
 
-func (q *Queue) start() {
+func (q *Queue) start(owners iter.Seq[string]) {
 	for q.Concurrent == 0 || q.fast < q.Concurrent {
-		t, owner := q.choose()
+		t, owner := q.choose(owners)
 		if t == nil {
-			break
+			return
 		}
 		q.begin(t, owner)
 	}
-	q.forget()
 }
 
 // choose returns the next job, and the owner whose turn it is; nil where none may begin.
-func (q *Queue) choose() (best *Ticket, turn string) {
-	for owner, line := range q.lines {
+func (q *Queue) choose(owners iter.Seq[string]) (best *Ticket, turn string) {
+	for owner := range owners {
 		if !q.mayBegin(owner) {
 			continue
 		}
+		line := q.lines[owner]
 		i := slices.IndexFunc(line, func(t *Ticket) bool { return t.job.Run != nil && q.hasPartRoom(owner, t.job.Part) })
 		if i >= 0 && (best == nil || cmp.Or(cmp.Compare(q.served[owner], q.served[turn]), cmp.Compare(line[i].job.Place, best.job.Place)) < 0) {
 			best, turn = line[i], owner
@@ -341,7 +344,7 @@ func (q *Queue) noteSlow(t *Ticket) {
 	if !q.SlowCounts {
 		t.slow = true
 		q.fast--
-		q.startUnlessOnCall()
+		q.startUnlessOnCall(maps.Keys(q.lines))
 	}
 }
 
@@ -357,7 +360,10 @@ func (q *Queue) end(t *Ticket, owner string, news bool) {
 		q.fast--
 	}
 	close(t.done)
-	q.startUnlessOnCall()
+	q.startUnlessOnCall(maps.Keys(q.lines))
+	if !q.OnCall {
+		q.forget()
+	}
 	if news && !t.job.Awaited && (t.job.Urgent || q.of(owner) == 0) {
 		q.Wake()
 	}
@@ -391,7 +397,7 @@ func (t *Ticket) Go(run func(context.Context) (news bool)) {
 	t.queue.mu.Lock()
 	defer t.queue.mu.Unlock()
 	t.job.Run = run
-	t.queue.startUnlessOnCall()
+	t.queue.startUnlessOnCall(slices.Values(t.job.Owners))
 }
 
 // Join has another owner wait for the job, too: it begins at the turn of any of them.
@@ -400,7 +406,7 @@ func (t *Ticket) Join(owner string) {
 	defer t.queue.mu.Unlock()
 	if !t.begun && t.queue.ctx.Err() == nil {
 		t.queue.line(t, owner)
-		t.queue.startUnlessOnCall()
+		t.queue.startUnlessOnCall(slices.Values(t.job.Owners))
 	}
 }
 
