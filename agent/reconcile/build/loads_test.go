@@ -27,9 +27,15 @@ func (h *held) Close() error {
 	return nil
 }
 
+// asked is a load that a reconcile asks for under a key.
+type asked struct {
+	key string
+	ask func() (Request, error)
+}
+
 // ask is a request for it.
-func (h *held) ask(urgency Urgency, tenant string) func() (Request, error) {
-	return func() (Request, error) {
+func (h *held) ask(key string, urgency Urgency, tenant string) asked {
+	return asked{key, func() (Request, error) {
 		return Request{Line: "line of " + tenant, Tenants: []string{tenant}, Urgency: urgency,
 			Start: func() (func(*btf.Cache) (io.Closer, error), error) {
 				return func(*btf.Cache) (io.Closer, error) {
@@ -37,7 +43,7 @@ func (h *held) ask(urgency Urgency, tenant string) func() (Request, error) {
 					return h, nil
 				}, nil
 			}}, nil
-	}
+	}}
 }
 
 // keys are those of the loads in progress.
@@ -49,13 +55,13 @@ func keys(l *Loads) (all []string) {
 	return all
 }
 
-// reconcile asks for loads, by their keys, and starts what can start.
-func reconcile(t *testing.T, l *Loads, asks map[string]func() (Request, error)) *Round {
+// reconcile asks for loads, and starts what can start.
+func reconcile(t *testing.T, l *Loads, asks ...asked) *Round {
 	t.Helper()
 	l.Collect()
 	r := l.Begin()
-	for key, ask := range asks {
-		if _, err := Get[*held](r, key, ask); err != nil && !errors.Is(err, ErrLoading) {
+	for _, one := range asks {
+		if _, err := Get[*held](r, one.key, one.ask); err != nil && !errors.Is(err, ErrLoading) {
 			t.Fatal(err)
 		}
 	}
@@ -70,23 +76,23 @@ func reconcile(t *testing.T, l *Loads, asks map[string]func() (Request, error)) 
 func TestLoadsOfOneUrgencyWaitForNoOthers(t *testing.T) {
 	l := newLoads()
 	slow, ends, waits := &held{may: make(chan bool)}, &held{may: make(chan bool)}, &held{may: make(chan bool)}
-	reconcile(t, l, map[string]func() (Request, error){"slow": slow.ask(ForNew, "a")})
-	asks := map[string]func() (Request, error){"slow": slow.ask(ForNew, "a"), "ends": ends.ask(ForEnding, "b"), "waits": waits.ask(ForNew, "b")}
-	reconcile(t, l, asks)
+	reconcile(t, l, slow.ask("slow", ForNew, "a"))
+	asks := []asked{slow.ask("slow", ForNew, "a"), ends.ask("ends", ForEnding, "b"), waits.ask("waits", ForNew, "b")}
+	reconcile(t, l, asks...)
 	if got := keys(l); !slices.Equal(got, []string{"ends", "slow"}) || !l.IsLoading() {
 		t.Fatalf("%q are loaded, want one of each urgency", got)
 	}
 	ends.may <- true
 	<-l.Ended()
-	r := reconcile(t, l, asks)
+	r := reconcile(t, l, asks...)
 	if got, err := Get[*held](r, "ends", nil); got != ends || err != nil {
 		t.Errorf("Get = %v, %v, want what was loaded", got, err)
 	}
 	// Nobody asks for any of it any more: what is in progress is loaded, and freed.
-	reconcile(t, l, nil)
+	reconcile(t, l)
 	slow.may <- true
 	<-l.Ended()
-	reconcile(t, l, nil)
+	reconcile(t, l)
 	if slow.closed != 1 || ends.closed != 1 || len(l.Current())+len(l.waiting)+len(l.results)+len(l.types) != 0 {
 		t.Errorf("closed %d and %d times; left are %q, %d that wait, %d results", slow.closed, ends.closed, keys(l), len(l.waiting), len(l.results))
 	}
@@ -95,18 +101,16 @@ func TestLoadsOfOneUrgencyWaitForNoOthers(t *testing.T) {
 func TestANewVersionKeepsThePlaceOfItsLine(t *testing.T) {
 	l := newLoads()
 	first, second, third := &held{may: make(chan bool)}, &held{may: make(chan bool)}, &held{may: make(chan bool)}
-	reconcile(t, l, map[string]func() (Request, error){"first": first.ask(ForNew, "a")})
-	asks := map[string]func() (Request, error){"first": first.ask(ForNew, "a"), "second@1": second.ask(ForNew, "b")}
-	reconcile(t, l, asks)
+	one := first.ask("first", ForNew, "a")
+	reconcile(t, l, one)
+	reconcile(t, l, one, second.ask("second@1", ForNew, "b"))
 	// Another one comes, and then a new version of the second.
-	asks["third"] = third.ask(ForNew, "c")
-	reconcile(t, l, asks)
-	delete(asks, "second@1")
-	asks["second@2"] = second.ask(ForNew, "b")
-	reconcile(t, l, asks)
+	reconcile(t, l, one, third.ask("third", ForNew, "c"), second.ask("second@1", ForNew, "b"))
+	asks := []asked{one, third.ask("third", ForNew, "c"), second.ask("second@2", ForNew, "b")}
+	reconcile(t, l, asks...)
 	first.may <- true
 	<-l.Ended()
-	reconcile(t, l, asks)
+	reconcile(t, l, asks...)
 	if got := keys(l); !slices.Equal(got, []string{"second@2"}) {
 		t.Errorf("%q is loaded next, want the new version", got)
 	}

@@ -13,7 +13,7 @@ import (
 	"github.com/skep-dev/skep/agent/state/pins"
 )
 
-// TestOwnersWhoseCallsHangLeaveRoomToOthers has the kernel not answer sixty-four owners, who ask for all that they may.
+// TestOwnersWhoseCallsHangLeaveRoomToOthers has the kernel not answer two hundred owners, who ask for all that they may.
 func TestOwnersWhoseCallsHangLeaveRoomToOthers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		woken := make(chan bool, 1000)
@@ -23,7 +23,7 @@ func TestOwnersWhoseCallsHangLeaveRoomToOthers(t *testing.T) {
 			<-answer
 			return true
 		}
-		for i := range 64 {
+		for i := range 200 {
 			owner := fmt.Sprint("hung-", i)
 			for range 2 * maxOfOwner {
 				if place := s.ReserveMaking(owner, "probe"); place != nil {
@@ -42,7 +42,7 @@ func TestOwnersWhoseCallsHangLeaveRoomToOthers(t *testing.T) {
 				t.Errorf("the link of %s is not made while others hang", owner)
 			}
 			closed := s.closing.Add(queue.Job{Owners: []string{owner}, Owed: true, Run: func(context.Context) bool { return true }})
-			if !closed.Await(65 * slowCall) {
+			if !closed.Await(201 * slowCall) {
 				t.Errorf("the link of %s is not closed while others hang", owner)
 			}
 		}

@@ -129,8 +129,13 @@ func TestFetchesThatHangDelayNoOtherOwner(t *testing.T) {
 	ask("both", "hung")
 	ask("both", "other")
 	ask("other", "other")
-	<-ended
-	<-ended
+	for range 2 {
+		select {
+		case <-ended:
+		case <-time.After(time.Minute):
+			t.Fatal("the other owner waits for the one whose fetches hang")
+		}
+	}
 	for _, body := range []string{"both", "other"} {
 		if err := c.available(digestOf(body), "other"); err != nil {
 			t.Errorf("%s: %v", body, err)
