@@ -35,10 +35,9 @@ import (
 	"github.com/skep-dev/skep/agent/pods/netns"
 	"github.com/skep-dev/skep/agent/program/loader"
 	"github.com/skep-dev/skep/agent/reconcile/admission"
-	"github.com/skep-dev/skep/agent/reconcile/calls"
+	"github.com/skep-dev/skep/agent/reconcile/build"
 	"github.com/skep-dev/skep/agent/reconcile/chainfit"
 	"github.com/skep-dev/skep/agent/reconcile/live"
-	"github.com/skep-dev/skep/agent/reconcile/loads"
 	"github.com/skep-dev/skep/agent/reconcile/starts"
 	"github.com/skep-dev/skep/agent/state/history"
 	"github.com/skep-dev/skep/agent/state/objects"
@@ -181,11 +180,9 @@ func (a *accepted) hasArrived() bool {
 type loop struct {
 	// live is what is open.
 	live *live.Set
-	// queue runs loads beside the loop, and lookups finds targets in the file system.
-	queue   *loads.Queue
+	// loads runs loads beside the loop, and lookups finds targets in the file system.
+	loads   *build.Loads
 	lookups *targets.Lookups
-	// closing closes links beside the loop, and attaching makes links there.
-	closing, attaching *calls.Queue
 	// namespaces are the network namespaces beside the agent's own. None is open between
 	// reconciles.
 	namespaces *netns.Table
@@ -231,7 +228,7 @@ func New(o Options) (*Agent, error) {
 		return nil, fmt.Errorf("make agent: %w", err)
 	}
 	e := &env{opts: o, pins: pins, dir: dir, wake: make(chan struct{}, 1)}
-	e.objects = objects.New(objects.Options{Dir: dir.Objects(), Fetch: o.Fetch, Timeout: o.FetchTimeout, Wake: e.wakeUp})
+	e.objects = objects.New(objects.Options{Dir: dir.Objects(), Fetch: o.Fetch, Timeout: o.FetchTimeout, Log: o.Log, Wake: e.wakeUp})
 	if o.Containers != nil {
 		if e.containers, err = o.Containers(e.podsChanged); err != nil {
 			return nil, errors.Join(fmt.Errorf("make agent: %w", err), pins.Close())
@@ -251,9 +248,7 @@ func New(o Options) (*Agent, error) {
 
 func newLoop(e *env) *loop {
 	o := &e.opts
-	closing := calls.NewQueue(calls.Options{Clock: o.Clock, Log: o.Log, Doing: "close a link", Wake: e.signal})
-	attaching := calls.NewQueue(calls.Options{Clock: o.Clock, Log: o.Log, Doing: "make a link", Wake: e.signal, Together: true})
-	open := live.New(e.pins, closing, attaching, e.dir.Path(statedir.Remnants), o.Log)
+	open := live.New(e.pins, e.signal, e.dir.Path(statedir.Remnants), o.Log)
 	ran, err := history.Open(e.dir.Path(statedir.Ran))
 	if err != nil {
 		o.Log.Error("what ran is not known; limits are granted by age at places where nothing runs", "error", err)
@@ -262,7 +257,7 @@ func newLoop(e *env) *loop {
 	e.pins.Filters.Namespaces, host.Namespaces = namespaces, namespaces
 	e.pins.Filters.Clock = o.Clock
 	return &loop{
-		namespaces: namespaces, closing: closing, attaching: attaching, live: open, queue: loads.NewQueue(o.Clock, o.Log, o.Observer.Loaded),
+		namespaces: namespaces, live: open, loads: build.NewLoads(o.Clock, o.Log, o.Observer.Loaded),
 		lookups:  targets.NewLookups(host, o.Log, e.wakeUp),
 		attempts: attempts, conflicts: retry.NewConflicts(o.BackOff),
 		admission: admission.New(admission.Options{Log: o.Log, SharePercent: o.NamespaceShare, MapMemory: o.MapMemory, FetchTimeout: o.FetchTimeout,
@@ -328,10 +323,10 @@ func (a *Agent) Close() error {
 	a.work.Lock()
 	defer a.work.Unlock()
 	a.loop.lookups.Close()
-	a.loop.closing.Close()
+	a.loop.live.AwaitClosings()
 	var err error
 	if a.containers != nil {
 		err = a.containers.Close()
 	}
-	return errors.Join(err, a.loop.queue.Close(), a.loop.live.Close(), a.pins.Close())
+	return errors.Join(err, a.loop.loads.Close(), a.loop.live.Close(), a.pins.Close())
 }

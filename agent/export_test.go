@@ -43,7 +43,7 @@ func (a *Agent) ReconcileIfWoken(ctx context.Context) bool {
 }
 
 // AwaitClosings waits until the kernel ended the links that are being closed.
-func (a *Agent) AwaitClosings() { a.loop.closing.Close() }
+func (a *Agent) AwaitClosings() { a.loop.live.AwaitClosings() }
 
 // FreeOneRevisionASecond has the programs of one revision freed in a second.
 func (a *Agent) FreeOneRevisionASecond() {
@@ -74,7 +74,7 @@ func (a *Agent) HoldLoads(uid string) (let func()) {
 	a.work.Lock()
 	defer a.work.Unlock()
 	held := make(chan struct{})
-	a.loop.queue.Hold = func(line string) {
+	a.loop.loads.Hold = func(line string) {
 		if line == "application "+uid {
 			<-held
 		}
@@ -101,7 +101,7 @@ func (a *Agent) HoldLinks(uid string) (let func(), asked *atomic.Int64) {
 func (a *Agent) IsLoading() bool {
 	a.work.Lock()
 	defer a.work.Unlock()
-	return a.loop.queue.IsLoading()
+	return a.loop.loads.IsLoading()
 }
 
 // Lookups returns how many look-ups of targets wait for a file system.

@@ -96,8 +96,6 @@ func (a *Agent) isFullDue() bool { return !a.opts.Clock().Before(a.loop.fullAt.A
 // reconcile made links, one more of these looks at them, and one reads network namespaces again
 // that could not be read.
 func (a *Agent) sweep() bool {
-	a.loop.closing.Continue()
-	a.loop.attaching.Continue()
 	isIdle := a.isIdle()
 	a.work.Lock()
 	defer a.work.Unlock()

@@ -4,7 +4,7 @@ import (
 	"time"
 
 	"github.com/skep-dev/skep/agent/reconcile/act"
-	"github.com/skep-dev/skep/agent/reconcile/loads"
+	"github.com/skep-dev/skep/agent/reconcile/build"
 )
 
 // Observer counts what an agent does to its kernel. It is called from one
@@ -20,13 +20,13 @@ type Observer interface {
 }
 
 // Loadable is what is loaded into the kernel at once.
-type Loadable = loads.Loadable
+type Loadable = build.Loadable
 
 // What is loaded: the programs and maps of an application, or one program out
 // of several applications' for one interface.
 const (
-	LoadRevision = loads.RevisionLoad
-	LoadChain    = loads.ChainLoad
+	LoadRevision = build.RevisionLoad
+	LoadChain    = build.ChainLoad
 )
 
 // Loadables are all of them.

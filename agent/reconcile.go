@@ -8,10 +8,10 @@ import (
 	"github.com/skep-dev/skep/agent/attach/targets"
 	"github.com/skep-dev/skep/agent/reconcile/act"
 	"github.com/skep-dev/skep/agent/reconcile/admission"
+	"github.com/skep-dev/skep/agent/reconcile/build"
 	"github.com/skep-dev/skep/agent/reconcile/chainfit"
 	"github.com/skep-dev/skep/agent/reconcile/decide"
 	"github.com/skep-dev/skep/agent/reconcile/live"
-	"github.com/skep-dev/skep/agent/reconcile/loads"
 	"github.com/skep-dev/skep/agent/reconcile/plan"
 	"github.com/skep-dev/skep/agent/reconcile/prepare"
 	"github.com/skep-dev/skep/agent/reconcile/sharing"
@@ -33,7 +33,7 @@ type reconcile struct {
 	look *live.Look
 	// The rounds are what this reconcile asks for.
 	objectRound *objects.Round
-	loadRound   *loads.Round
+	loadRound   *build.Round
 	lookupRound *targets.Round
 	// The parts have their own state. They share the decisions, which they change by its verbs.
 	decisions *decide.Decisions
@@ -81,9 +81,7 @@ func (a *Agent) reconcile(ctx context.Context) {
 // answer comes before bookkeeping: no link, revision or chain is forgotten before the kernel
 // confirmed that it is gone. Nothing is written back to what was accepted before finish.
 func (a *Agent) reconcileOnce() *reconcile {
-	a.loop.queue.Collect()
-	a.loop.closing.Continue()
-	a.loop.attaching.Continue()
+	a.loop.loads.Collect()
 	rec := a.newReconcile()
 	defer rec.finish()
 	if !rec.isIncremental() {
@@ -129,7 +127,7 @@ func (a *Agent) newReconcile() *reconcile {
 	pods := a.takePods(apps, full)
 	l.skipped.tell(pods.Snapshot, o.Log)
 	rec := &reconcile{env: a.env, loop: l, accepted: a.accepted, apps: apps, pods: pods, look: l.live.Look(),
-		objectRound: a.objects.Begin(), loadRound: l.queue.Begin(), lookupRound: l.lookups.Begin(now, pods)}
+		objectRound: a.objects.Begin(), loadRound: l.loads.Begin(), lookupRound: l.lookups.Begin(now, pods)}
 	node := version.Node{Name: o.Node, Labels: labels}
 	versions := prepare.New(prepare.Versions{Log: o.Log, Now: now, Node: node, Profile: o.Profile, Pin: a.pins.PinRevision, Look: rec.look,
 		Sharing: sharing.Of(node, knownOf(apps)),

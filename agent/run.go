@@ -37,7 +37,7 @@ func (a *Agent) awaitWork(ctx context.Context, sweep <-chan time.Time) bool {
 			}
 		case <-a.wake:
 			return true
-		case <-a.loop.queue.Ended():
+		case <-a.loop.loads.Ended():
 			a.full.Store(true)
 			return true
 		}
@@ -82,8 +82,8 @@ func (a *Agent) Unload() error {
 	known := a.namespacesOf(a.podsNow(apps, a.loop.live))
 	a.loop.namespaces.Renew(known.All, known.Err)
 	defer a.loop.namespaces.Close()
-	a.loop.closing.Close()
-	return errors.Join(a.loop.queue.Clear(), a.loop.live.Close(), a.pins.Clear(), a.loop.live.Adopt(a.accepted.nameOf))
+	a.loop.live.AwaitClosings()
+	return errors.Join(a.loop.loads.Clear(), a.loop.live.Close(), a.pins.Clear(), a.loop.live.Adopt(a.accepted.nameOf))
 }
 
 // The bounds of a reconcile. A load cannot be cancelled while the verifier works, so
@@ -104,17 +104,16 @@ const (
 // has something to do. An intent or an interface that comes ends the wait at once.
 func (a *Agent) advance(ctx context.Context, p *reconcile) bool {
 	if p.observed {
-		if err := a.loop.queue.Keep(p.loadRound); err != nil {
+		if err := a.loop.loads.Keep(p.loadRound); err != nil {
 			a.opts.Log.Error("free a load that is not needed any more", "error", err)
 		}
 	}
-	slice := a.opts.Clock().Add(loadSlice)
-	queue, fresh := p.loadRound.Queued, false
+	a.loop.loads.Enqueue(p.loadRound.Queued)
+	slice, fresh := a.opts.Clock().Add(loadSlice), false
 	for {
-		var found bool
-		queue, found = a.loop.queue.StartNext(queue)
+		waiting, found := a.loop.loads.StartNext()
 		fresh = fresh || found
-		if len(a.loop.queue.Current()) == 0 && (fresh || !p.objectRound.Fetching && !p.actor.Ending && !p.actor.Making) {
+		if len(a.loop.loads.Current()) == 0 && (fresh || !p.objectRound.Fetching && !p.actor.Ending && !p.actor.Making) {
 			return fresh
 		}
 		var again <-chan time.Time
@@ -122,10 +121,10 @@ func (a *Agent) advance(ctx context.Context, p *reconcile) bool {
 			again = time.After(endingPause)
 		}
 		select {
-		case <-a.loop.queue.Ended():
-			fresh = a.loop.queue.Collect() || fresh
+		case <-a.loop.loads.Ended():
+			fresh = a.loop.loads.Collect() || fresh
 			a.full.Store(true)
-			if fresh && (len(queue) == 0 || !a.opts.Clock().Before(slice)) {
+			if fresh && (waiting == 0 || !a.opts.Clock().Before(slice)) {
 				return true
 			}
 		case <-a.wake:

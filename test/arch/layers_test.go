@@ -29,7 +29,7 @@ func layers() []row {
 	four := with(three, "policies")
 	five := with(four, "gate", "lifecycle")
 	// What the agent may see of layer 2: bytecode without the registry.
-	agent := with(one, "intent", "bytecode", "placement", "kubeauth", "listen")
+	agent := with(one, "intent", "bytecode", "placement", "kubeauth", "listen", "agent/queue")
 	// The doors of the agent, from what a program is to what a reconcile does with all. What they
 	// all speak of, applications, hooks and targets, is plan's.
 	program := with(agent, "agent/reconcile/plan")
@@ -64,6 +64,7 @@ func layers() []row {
 		{"gate", four},
 		// It decides on the gate's verdicts, and seals nothing; see seal_test.go.
 		{"lifecycle", with(four, "gate")},
+		{"agent/queue", []string{"api/v1alpha1"}},
 		{"agent/reconcile/plan", agent},
 		{"agent/program", program},
 		{"agent/pods", with(agent, "agent/program/rights")},

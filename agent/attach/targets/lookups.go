@@ -8,12 +8,12 @@ package targets
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"log/slog"
 	"maps"
 	"slices"
-	"sync/atomic"
 	"time"
 
 	"github.com/cilium/ebpf"
@@ -21,6 +21,7 @@ import (
 	"github.com/skep-dev/skep/agent/attach"
 	"github.com/skep-dev/skep/agent/program/functions"
 	"github.com/skep-dev/skep/agent/program/guard"
+	"github.com/skep-dev/skep/agent/queue"
 	"github.com/skep-dev/skep/agent/reconcile/plan"
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/hook"
@@ -34,12 +35,9 @@ const (
 	lookupGrace, lookupsGrace = 50 * time.Millisecond, 250 * time.Millisecond
 	// lookupDeadline is how long a look-up takes before the path is said not to answer.
 	lookupDeadline = 2 * time.Second
-	// maxPerApplication is how many look-ups of an application may wait at once, and
-	// maxLookups how many in all. Each holds a thread.
-	maxPerApplication, maxLookups = 4, 128
-	// maxPerNamespace is how many those of the applications of one namespace may have together:
-	// the files may be on file systems that its containers mount.
-	maxPerNamespace = 16
+	// maxPerApplication is how many look-ups of an application may be under way at once, and maxPerOwner how many those of the
+	// applications of one namespace: the files may be on file systems that its containers mount.
+	maxPerApplication, maxPerOwner = 4, 16
 )
 
 // ErrWaiting is the error of an attachment that has no target yet. That is no failure.
@@ -49,10 +47,9 @@ var ErrWaiting = errors.New("waiting")
 // ErrWaiting.
 type UnansweredError struct {
 	path string
-	// crowded: the look-up was not begun, since too many others have no answer.
+	// crowded: the look-up was not begun, since too many others of its owner have no answer.
 	crowded bool
-	// Late reports that the look-up, or all those it waits for, began longer than two
-	// seconds ago.
+	// Late reports that the path was asked for longer than two seconds ago.
 	Late bool
 }
 
@@ -86,17 +83,13 @@ func (a *answer) same(b *answer) bool {
 
 // lookup is one look-up.
 type lookup struct {
-	application v1alpha1.Identity
-	began       time.Time
+	ticket *queue.Ticket
+	asked  time.Time
 	// before is the answer of the look-up before it, which counts meanwhile; nil where
 	// there was none.
 	before *answer
-	// left reports that nobody waits for it: a new answer wakes the loop.
-	left atomic.Bool
-	slow bool
-	// answer may be read when done is closed.
+	// answer may be read when the ticket is done.
 	answer answer
-	done   chan struct{}
 }
 
 // Lookups runs look-ups beside the loop, and keeps their answers. The caller serializes
@@ -105,9 +98,8 @@ type Lookups struct {
 	host  attach.Host
 	log   *slog.Logger
 	wake  func()
+	queue *queue.Queue
 	byKey map[string]*lookup
-	// unanswered are those that have no answer, and some that had none a moment ago.
-	unanswered []*lookup
 	// seen is how other network namespaces were read last.
 	seen map[uint64]*reading
 	// members are cgroups of pods that were looked at, by their ids.
@@ -122,7 +114,10 @@ type Lookups struct {
 // an answer comes that nobody waits for any more.
 func NewLookups(host attach.Host, log *slog.Logger, wake func()) *Lookups {
 	host.Functions, host.Netfilter = functions.New(), new(attach.Netfilter)
-	return &Lookups{host: host, log: log, wake: wake, byKey: map[string]*lookup{}, seen: map[uint64]*reading{}}
+	return &Lookups{host: host, log: log, wake: wake, byKey: map[string]*lookup{}, seen: map[uint64]*reading{}, queue: queue.New(queue.Options{
+		PerOwner: maxPerOwner, PerPart: maxPerApplication, Slow: lookupDeadline, Log: log, Wake: wake,
+		SlowMessage: "a file system does not answer; who needs the path waits, and nobody else does",
+	})}
 }
 
 // Begin begins the look-ups of one reconcile, in which the node has the pods.
@@ -135,16 +130,8 @@ func (l *Lookups) Begin(now time.Time, pods Pods) *Round {
 	}
 }
 
-// Waiting returns how many look-ups have no answer.
-func (l *Lookups) Waiting() int {
-	n := 0
-	for _, one := range l.byKey {
-		if !one.isDone() {
-			n++
-		}
-	}
-	return n
-}
+// Waiting returns how many look-ups are under way.
+func (l *Lookups) Waiting() int { return l.queue.Running() }
 
 // Close frees all answers. It waits for no file system.
 func (l *Lookups) Close() { l.keep(nil) }
@@ -152,7 +139,7 @@ func (l *Lookups) Close() { l.keep(nil) }
 // keep frees the answers that are not sought any more.
 func (l *Lookups) keep(sought map[string]bool) {
 	maps.DeleteFunc(l.byKey, func(key string, one *lookup) bool {
-		if sought[key] || !one.isDone() {
+		if sought[key] || !one.ticket.IsDone() && !one.ticket.Cancel() {
 			return false
 		}
 		if one.answer.found != nil {
@@ -161,36 +148,6 @@ func (l *Lookups) keep(sought map[string]bool) {
 		return true
 	})
 }
-
-// crowd reports whether another look-up of the application has to wait for others, and
-// whether all of these are late.
-func (l *Lookups) crowd(application v1alpha1.Identity, now time.Time) (crowded, late bool) {
-	all, own, near := 0, 0, 0
-	late = true
-	l.unanswered = slices.DeleteFunc(l.unanswered, (*lookup).isDone)
-	for _, one := range l.unanswered {
-		all++
-		if one.application == application {
-			own++
-		}
-		if application.Namespace != "" && one.application.Namespace == application.Namespace {
-			near++
-		}
-		late = late && one.isLate(now)
-	}
-	return own >= maxPerApplication || near >= maxPerNamespace || all >= maxLookups, late
-}
-
-func (l *lookup) isDone() bool {
-	select {
-	case <-l.done:
-		return true
-	default:
-		return false
-	}
-}
-
-func (l *lookup) isLate(now time.Time) bool { return now.Sub(l.began) > lookupDeadline }
 
 // Round is what one reconcile seeks, and how long it waited for that.
 type Round struct {
@@ -287,7 +244,7 @@ func (r *Round) Resolve(a plan.Attachment) ([]plan.Target, error) {
 // was, and the target was found, or was missing twice.
 func (r *Round) stands(key string, a plan.Attachment) bool {
 	one := r.byKey[key]
-	if one == nil || a.Container == "" || !one.isDone() {
+	if one == nil || a.Container == "" || !one.ticket.IsDone() {
 		return false
 	}
 	c, ok := r.pods.Snapshot.Container(a.Container)
@@ -361,62 +318,45 @@ func findKey(a plan.Attachment) string {
 // It fails with *UnansweredError where there is no answer yet.
 func (r *Round) lookUp(key string, refresh bool, a plan.Attachment, do func() answer) (*answer, error) {
 	r.sought[key] = true
-	path, one := a.Binary+a.NetworkNamespace, r.byKey[key]
-	if one == nil || refresh && one.isDone() {
-		crowded, late := r.crowd(a.Application, r.now)
-		switch {
-		case !crowded:
-			one = r.start(a.Application, one, do)
-			r.unanswered = append(r.unanswered, one)
-			r.byKey[key], r.started[one] = one, true
-			r.await(one)
-		case one == nil:
-			return nil, &UnansweredError{path: path, crowded: true, Late: late}
-		}
+	one := r.byKey[key]
+	if one == nil || refresh && one.ticket.IsDone() {
+		one = r.start(a, one, do)
+		r.byKey[key], r.started[one] = one, true
 	}
-	if one.isDone() {
+	switch {
+	case one.ticket.IsDone():
 		return &one.answer, nil
-	}
-	late := one.isLate(r.now)
-	if late && !one.slow {
-		one.slow = true
-		r.log.Warn("a file system does not answer; who needs the path waits, and nobody else does", "path", path, "application", a.Application.String())
-	}
-	if one.before != nil {
+	case one.before != nil:
 		return one.before, nil
 	}
-	return nil, &UnansweredError{path: path, Late: late}
+	return nil, &UnansweredError{path: a.Binary + a.NetworkNamespace, crowded: !one.ticket.HasBegun(), Late: r.now.Sub(one.asked) > lookupDeadline}
 }
 
-// start starts a look-up. last is the one before it, or nil.
-func (r *Round) start(application v1alpha1.Identity, last *lookup, do func() answer) *lookup {
-	one := &lookup{application: application, began: r.now, done: make(chan struct{})}
+// start starts a look-up, and waits for it as long as its application may delay the reconcile. last is the one before
+// it, or nil.
+func (r *Round) start(a plan.Attachment, last *lookup, do func() answer) *lookup {
+	one := &lookup{asked: r.now}
 	if last != nil {
 		before := last.answer
 		one.before = &before
 	}
-	wake := r.wake
-	go func() {
-		one.answer = do()
-		close(one.done)
-		if one.left.Load() && (one.before == nil || !one.before.same(&one.answer)) {
-			wake()
-		}
-	}()
-	return one
-}
-
-// await waits for a look-up as long as its application may delay the reconcile.
-func (r *Round) await(one *lookup) {
-	began := time.Now()
-	timer := time.NewTimer(min(lookupGrace-r.waited[one.application], lookupsGrace-r.waitedAll))
-	defer timer.Stop()
-	select {
-	case <-one.done:
-	case <-timer.C:
-		one.left.Store(true)
+	application := a.Application
+	one.ticket = r.queue.Add(queue.Job{
+		What: application.String() + " looks for " + a.Binary + a.NetworkNamespace, Owners: []string{queue.OwnerOf(application.Name, application)},
+		Part: application.String(), Urgent: true, Awaited: true,
+		Run: func(context.Context) bool {
+			one.answer = do()
+			return one.before == nil || !one.before.same(&one.answer)
+		},
+	})
+	most := min(lookupGrace-r.waited[application], lookupsGrace-r.waitedAll)
+	if !one.ticket.HasBegun() {
+		most = 0
 	}
+	began := time.Now()
+	one.ticket.Await(most)
 	took := time.Since(began)
-	r.waited[one.application] += took
+	r.waited[application] += took
 	r.waitedAll += took
+	return one
 }

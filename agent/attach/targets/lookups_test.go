@@ -47,9 +47,7 @@ func (s slowly) look() answer { return <-s }
 func (l looking) give(s slowly, key string, is answer) {
 	l.t.Helper()
 	s <- is
-	select {
-	case <-l.byKey[key].done:
-	case <-time.After(time.Minute):
+	if !l.byKey[key].ticket.Await(time.Minute) {
 		l.t.Fatal("the look-up takes too long")
 	}
 }
@@ -149,5 +147,39 @@ func TestAnApplicationWhosePathsHangTakesNoOthersLookUps(t *testing.T) {
 	if is, err := p.lookUp("healthy", true, at("other", "/healthy"), func() answer { return answer{targets: []plan.Target{{NetnsID: 1}}} }); err != nil ||
 		is.targets[0].NetnsID != 1 {
 		t.Errorf("another application: %+v, %v", is, err)
+	}
+}
+
+// TestNamespacesWhosePathsHangLeaveRoomToOthers has eight namespaces take all places that there are for more than one
+// look-up of an owner, and sixty-four one more each.
+func TestNamespacesWhosePathsHangLeaveRoomToOthers(t *testing.T) {
+	l := newLooking(t)
+	hangs := make(slowly)
+	defer close(hangs)
+	p := l.next(nil, 0)
+	of := func(namespace, application string) plan.Attachment {
+		a := at(application, "/hung")
+		a.Application = v1alpha1.Identity{Kind: v1alpha1.KindBpfApplication, Namespace: namespace, Name: application}
+		return a
+	}
+	healthy := func() answer { return answer{targets: []plan.Target{{NetnsID: 1}}} }
+	for i := range 64 {
+		namespace := fmt.Sprint("hung-", i)
+		for n := range maxPerOwner + 1 {
+			_, _ = p.lookUp(fmt.Sprint(namespace, n), true, of(namespace, fmt.Sprint(n/maxPerApplication)), hangs.look)
+		}
+	}
+	if n := l.Waiting(); n < 8*maxPerOwner+56 {
+		t.Fatalf("%d look-ups hang, want those of all namespaces", n)
+	}
+	for who, a := range map[string]plan.Attachment{"a ninth namespace": of("ninth", "web"), "an application of the cluster": at("cluster", "/healthy")} {
+		// The time for waiting is used up, so the next reconcile has the answers.
+		for i := range 2 {
+			key := fmt.Sprint(who, i)
+			_, _ = p.lookUp(key, true, a, healthy)
+			if !l.byKey[key].ticket.Await(time.Minute) {
+				t.Fatalf("%s has no answer", who)
+			}
+		}
 	}
 }

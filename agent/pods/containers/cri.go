@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"path/filepath"
 	"strings"
@@ -17,6 +18,7 @@ import (
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/skep-dev/skep/agent/pods/process"
+	"github.com/skep-dev/skep/agent/queue"
 )
 
 // The waits between attempts: with a runtime that does not answer, and with a container that
@@ -28,12 +30,12 @@ const (
 	hungWait = 2 * time.Minute
 )
 
-// lookTimeout bounds the look at one sandbox or container. slowPause is how many times as long as that
-// took the runtime is then asked about no other one of the namespace, so that a namespace has a part
-// of the reader's time alone, however many of its containers hang.
+// lookTimeout bounds the look at one sandbox or container, and slowLook is how long it takes before others begin
+// next to it, of which there are maxLooks at once. A namespace has one.
 const (
 	lookTimeout = 3 * time.Second
-	slowPause   = 4
+	slowLook    = 500 * time.Millisecond
+	maxLooks    = 32
 )
 
 // maxEvents is how many events may wait. The list has what is lost beyond.
@@ -50,7 +52,7 @@ func NewCRI(o Options) (Source, error) {
 		return nil, fmt.Errorf("make source of containers: the endpoint %q is no absolute path of a socket, or no mount of cgroup2 is named", o.Endpoint)
 	}
 	read := func(ctx context.Context, st *state, starts Starts) {
-		r := &reader{looker: looker{opts: o, state: st}, socket: socket, starts: starts, retries: map[string]retry{}, slow: map[string]time.Time{}}
+		r := &reader{looker: looker{opts: o, state: st}, socket: socket, starts: starts, retries: map[string]retry{}}
 		r.read(ctx)
 	}
 	if o.NRI == "" {
@@ -83,8 +85,13 @@ type reader struct {
 	announced *sync.WaitGroup
 	// retries are when containers and sandboxes that are left out are looked at again.
 	retries map[string]retry
-	// slow are namespaces of which none is looked at before the time.
-	slow map[string]time.Time
+	// queue has the looks of one connection, and looks those that were not collected, by id. ended holds a value when
+	// one has ended.
+	queue *queue.Queue
+	looks map[string]*look
+	ended chan struct{}
+	// listed: the list was read once.
+	listed bool
 	// answered: the connection was of use.
 	answered bool
 }
@@ -172,8 +179,22 @@ func dialCRI(socket string) (*grpc.ClientConn, error) {
 	return conn, nil
 }
 
+// begin begins the looks of one connection.
+func (r *reader) begin() {
+	r.looks, r.ended = map[string]*look{}, make(chan struct{}, 1)
+	r.queue = queue.New(queue.Options{Concurrent: maxLooks, Slow: slowLook, Log: r.opts.Log, Wake: func() {
+		select {
+		case r.ended <- struct{}{}:
+		default:
+		}
+	}, SlowMessage: "the container runtime takes long to answer; others of the namespace wait"})
+}
+
 // follow reads the list, and then what changes, until the runtime fails.
 func (r *reader) follow(ctx context.Context) error {
+	r.begin()
+	defer r.queue.Wait()
+	defer r.queue.Close()
 	ctx, stop := context.WithCancel(ctx)
 	events := make(chan *cri.ContainerEventResponse, maxEvents)
 	ended := make(chan struct{})
@@ -202,11 +223,13 @@ func (r *reader) follow(ctx context.Context) error {
 		case <-without:
 			// It has none, or fails: its list says which.
 			interval, relist, without = r.opts.Interval, r.opts.Clock(), nil
+		case <-r.ended:
+			err = r.collect()
 		case e := <-events:
 			err = r.happened(ctx, e)
 		case <-timer.C:
 			if r.opts.Clock().Before(relist) {
-				err = r.again(ctx)
+				r.again()
 				break
 			}
 			err = r.list(ctx)
@@ -267,15 +290,19 @@ func (r *reader) list(ctx context.Context) error {
 	ids, namespaces := map[string]bool{}, map[string]string{}
 	for _, one := range sandboxes.GetItems() {
 		ids[one.GetId()], namespaces[one.GetId()] = true, one.GetMetadata().GetNamespace()
-		if err := r.look(ctx, one.GetId(), "", namespaces[one.GetId()]); err != nil {
-			return err
-		}
+		r.look(one.GetId(), "", namespaces[one.GetId()])
 	}
 	for _, one := range running.GetContainers() {
 		ids[one.GetId()] = true
-		if err := r.look(ctx, one.GetId(), one.GetPodSandboxId(), namespaces[one.GetPodSandboxId()]); err != nil {
-			return err
-		}
+		r.look(one.GetId(), one.GetPodSandboxId(), namespaces[one.GetPodSandboxId()])
+	}
+	if !r.listed {
+		// The first list is whole: it names each one that it does not know.
+		r.queue.Settle(ctx)
+	}
+	r.reportSlow()
+	if err := errors.Join(r.collect(), ctx.Err()); err != nil {
+		return err
 	}
 	for id := range r.retries {
 		if !ids[id] {
@@ -284,7 +311,7 @@ func (r *reader) list(ctx context.Context) error {
 	}
 	r.state.listed(ids)
 	r.state.answered()
-	r.answered = true
+	r.answered, r.listed = true, true
 	return nil
 }
 
@@ -300,7 +327,7 @@ func (r *reader) happened(ctx context.Context, e *cri.ContainerEventResponse) er
 		case id:
 			sandbox = ""
 		}
-		return r.look(ctx, id, sandbox, e.GetPodSandboxStatus().GetMetadata().GetNamespace())
+		r.look(id, sandbox, e.GetPodSandboxStatus().GetMetadata().GetNamespace())
 	case cri.ContainerEventType_CONTAINER_STOPPED_EVENT, cri.ContainerEventType_CONTAINER_DELETED_EVENT:
 		// What runs leaves with its process.
 		delete(r.retries, id)
@@ -310,17 +337,10 @@ func (r *reader) happened(ctx context.Context, e *cri.ContainerEventResponse) er
 }
 
 // again looks at what was left out, where it is time.
-func (r *reader) again(ctx context.Context) error {
-	now := r.opts.Clock()
-	for id, one := range r.retries {
-		if one.at.After(now) {
-			continue
-		}
-		if err := r.look(ctx, id, one.sandbox, one.namespace); err != nil {
-			return err
-		}
+func (r *reader) again() {
+	for id, one := range maps.Clone(r.retries) {
+		r.look(id, one.sandbox, one.namespace)
 	}
-	return nil
 }
 
 // call makes one call within the time for it.

@@ -35,6 +35,8 @@ type faulty struct {
 	lists  atomic.Int64
 	// hangs begins the ids of containers and sandboxes of which nothing is said.
 	hangs string
+	// hung is how many calls about them are under way, and most the most at once.
+	hung, most atomic.Int64
 	// events are sent; nil where the runtime has none.
 	events     chan *cri.ContainerEventResponse
 	mu         sync.Mutex
@@ -80,6 +82,11 @@ func (f *faulty) GetContainerEvents(q *cri.GetEventsRequest, to grpc.ServerStrea
 func (f *faulty) hang(ctx context.Context, id string) error {
 	if f.hangs == "" || !strings.HasPrefix(id, f.hangs) {
 		return nil
+	}
+	now := f.hung.Add(1)
+	defer f.hung.Add(-1)
+	for most := f.most.Load(); now > most && !f.most.CompareAndSwap(most, now); most = f.most.Load() {
+		continue
 	}
 	<-ctx.Done()
 	return ctx.Err()
@@ -438,6 +445,55 @@ func TestANamespaceWhosePodsHangDelaysNoOther(t *testing.T) {
 	}
 	if left := got.Skipped(); len(left) < 100 {
 		t.Errorf("%d are left out, want all that hang", len(left))
+	}
+}
+
+// TestNamespacesWhosePodsHangDelayNoOther has the runtime answer nothing about the pods of sixty-four namespaces, of which
+// each has one call under way while the other pod is seen.
+func TestNamespacesWhosePodsHangDelayNoOther(t *testing.T) {
+	const namespaces = 64
+	f := newFaulty(t, "good")
+	f.hangs = "hangs"
+	for i := range 3 * namespaces {
+		f.sandboxes = slices.Insert(f.sandboxes, 0, &cri.PodSandbox{Id: fmt.Sprint("hangs-", i),
+			Metadata: &cri.PodSandboxMetadata{Namespace: fmt.Sprint("red-", i%namespaces)}})
+	}
+	f.serve(t)
+	s := f.source(t, nil)
+	got := await(t, s, "the other container", has("good"))
+	if n := f.hung.Load(); n == 0 || f.most.Load() > namespaces {
+		t.Errorf("%d calls hang, and at most %d did; want some, and one of each namespace at most", n, f.most.Load())
+	}
+	if left := got.Skipped(); len(left) < 3*namespaces {
+		t.Errorf("%d are left out, want all that hang", len(left))
+	}
+}
+
+// TestAnAnswerThatHangsHoldsUpNoEvent has a pod appear while the runtime does not answer about another one.
+func TestAnAnswerThatHangsHoldsUpNoEvent(t *testing.T) {
+	f := newFaulty(t)
+	f.hangs, f.events = "hangs", make(chan *cri.ContainerEventResponse)
+	f.serve(t)
+	s := f.source(t, func(o *Options) { o.Interval, o.Relist = time.Hour, time.Hour })
+	await(t, s, "no container", has())
+	f.mu.Lock()
+	f.add("good", "pod", fmt.Sprintf(`{"pid": %d, "sandboxID": "pod"}`, spawn(t, "good")))
+	f.mu.Unlock()
+	for id, namespace := range map[string]string{"hangs": "red", "good": "blue"} {
+		sandbox := &cri.PodSandboxStatus{Id: "pod", Metadata: &cri.PodSandboxMetadata{Namespace: namespace}}
+		f.events <- &cri.ContainerEventResponse{ContainerId: id, ContainerEventType: cri.ContainerEventType_CONTAINER_STARTED_EVENT, PodSandboxStatus: sandbox}
+		if id == "hangs" {
+			until(t, "the call to hang", func() error {
+				if f.hung.Load() == 0 {
+					return errors.New("none does")
+				}
+				return nil
+			})
+		}
+	}
+	await(t, s, "the other container", has("good"))
+	if f.hung.Load() == 0 {
+		t.Error("the other container is seen after the call ended")
 	}
 }
 

@@ -233,7 +233,8 @@ func BenchmarkList(b *testing.B) {
 			defer func() { _ = conn.Close() }()
 			o := Options{}
 			o.fill()
-			r := &reader{looker: looker{opts: o, state: st, client: cri.NewRuntimeServiceClient(conn)}, retries: map[string]retry{}, slow: map[string]time.Time{}}
+			r := &reader{looker: looker{opts: o, state: st, client: cri.NewRuntimeServiceClient(conn)}, retries: map[string]retry{}}
+			r.begin()
 			b.ReportAllocs()
 			for b.Loop() {
 				if err := r.list(b.Context()); err != nil {

@@ -10,68 +10,96 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/skep-dev/skep/agent/queue"
 )
 
-// look reads a sandbox or a container that is not known, unless it was left out a moment ago, or
-// another one of its namespace took long. It fails where the runtime does not answer at all. One
-// that is not answered is no sign of that: a runtime may ask what the pod itself runs.
-func (r *reader) look(ctx context.Context, id, sandbox, namespace string) error {
-	if r.state.has(id) {
-		delete(r.retries, id)
-		return nil
-	}
-	began := r.opts.Clock()
-	if one, ok := r.retries[id]; ok && one.at.After(began) {
-		return nil
-	}
-	if at, ok := r.slow[namespace]; ok && at.After(began) {
-		r.retries[id] = retry{at: at, wait: firstWait, sandbox: sandbox, namespace: namespace}
-		r.state.skip(Skipped{ID: id, Reason: NoAnswer, Err: errSlow})
-		return nil
-	}
-	var p Pod
-	var err error
-	if sandbox == "" {
-		p, err = r.lookAtSandbox(ctx, id)
-	} else {
-		p, err = r.lookAtBoth(ctx, id, sandbox, namespace)
-	}
-	if err == nil {
-		delete(r.retries, id)
-		delete(r.slow, namespace)
-		return nil
-	}
-	why := new(skip)
-	if !errors.As(err, &why) {
-		why = &skip{NoAnswer, err}
-	}
-	code := status.Code(err)
-	first, longest := firstWait, longestWait
-	if code == codes.DeadlineExceeded {
-		// Where the runtime hangs for this one alone, the others come first.
-		first, longest = longestWait, hungWait
-		now := r.opts.Clock()
-		r.slow[namespace] = now.Add(slowPause * now.Sub(began))
-	}
-	r.leaveOut(Skipped{ID: id, Pod: p, Reason: why.reason, Err: err}, retry{sandbox: sandbox, namespace: namespace}, first, longest)
-	if code == codes.Unavailable {
-		return err
-	}
-	return ctx.Err()
+// look is a look at a sandbox or a container that is under way, or waits for others of its namespace.
+type look struct {
+	ticket *queue.Ticket
+	asked  time.Time
+	// next is what is known of the look after it.
+	next retry
+	// reported: that it takes long is in the Snapshot.
+	reported bool
+	// pod and err may be read when the ticket is done.
+	pod Pod
+	err error
 }
 
-// errSlow is why a container or sandbox was not looked at.
-var errSlow = errors.New("the runtime took long to answer for another one of its namespace; it is asked again soon")
-
-// leaveOut notes when to look again.
-func (r *reader) leaveOut(one Skipped, next retry, first, longest time.Duration) {
-	next.wait = first
-	if before, ok := r.retries[one.ID]; ok {
-		next.wait = max(first, min(2*before.wait, longest))
+// look has a sandbox or a container read that is not known, unless it was left out a moment ago. One that is not
+// answered delays others of its namespace alone: a runtime may ask what the pod itself runs.
+func (r *reader) look(id, sandbox, namespace string) {
+	if r.state.has(id) {
+		delete(r.retries, id)
+		return
 	}
+	before := r.retries[id]
+	if r.looks[id] != nil || before.at.After(r.opts.Clock()) {
+		return
+	}
+	do := func(ctx context.Context) (Pod, error) { return r.lookAtSandbox(ctx, id) }
+	if sandbox != "" {
+		if _, ok := r.state.pod(sandbox); !ok {
+			r.look(sandbox, "", namespace)
+		}
+		do = func(ctx context.Context) (Pod, error) { return r.lookAtContainer(ctx, id, sandbox, 0) }
+	}
+	delete(r.retries, id)
+	one := &look{asked: r.opts.Clock(), next: retry{wait: before.wait, sandbox: sandbox, namespace: namespace}}
+	one.ticket = r.queue.Add(queue.Job{What: id, Owners: []string{namespace}, Urgent: true, Run: func(ctx context.Context) bool {
+		one.pod, one.err = do(ctx)
+		return true
+	}})
+	r.looks[id] = one
+}
+
+// collect takes over the looks that have ended. It fails where the runtime does not answer at all.
+func (r *reader) collect() error {
+	for id, one := range r.looks {
+		if !one.ticket.IsDone() {
+			continue
+		}
+		delete(r.looks, id)
+		if one.err != nil {
+			r.leaveOut(id, one)
+		}
+		if status.Code(one.err) == codes.Unavailable {
+			return one.err
+		}
+	}
+	return nil
+}
+
+// errSlow is why a container or sandbox has not been looked at.
+var errSlow = errors.New("the runtime takes long to answer for it, or for another one of its namespace")
+
+// reportSlow has the Snapshot say which sandboxes and containers have no answer: in the first list all without one.
+func (r *reader) reportSlow() {
+	for id, one := range r.looks {
+		isSlow := !r.listed || r.opts.Clock().Sub(one.asked) > slowLook
+		if isSlow && !one.reported && !one.ticket.IsDone() {
+			one.reported = true
+			r.state.skip(Skipped{ID: id, Reason: NoAnswer, Err: errSlow})
+		}
+	}
+}
+
+// leaveOut notes why a sandbox or a container is left out, and when to look again.
+func (r *reader) leaveOut(id string, one *look) {
+	why := new(skip)
+	if !errors.As(one.err, &why) {
+		why = &skip{NoAnswer, one.err}
+	}
+	first, longest := firstWait, longestWait
+	if status.Code(one.err) == codes.DeadlineExceeded {
+		first, longest = longestWait, hungWait
+	}
+	next := one.next
+	next.wait = max(first, min(2*next.wait, longest))
 	next.at = r.opts.Clock().Add(next.wait)
-	r.retries[one.ID] = next
-	r.state.skip(one)
+	r.retries[id] = next
+	r.state.skip(Skipped{ID: id, Pod: one.pod, Reason: why.reason, Err: one.err})
 }
 
 // lookAtSandbox reads a pod, and the process that holds its namespaces where there is one.
@@ -121,16 +149,6 @@ func (r *looker) watch(found *confirmed, id string) error {
 		return skipFor(Unreadable, err)
 	}
 	return nil
-}
-
-// lookAtBoth reads a container, and first its pod where that is not known.
-func (r *reader) lookAtBoth(ctx context.Context, id, sandbox, namespace string) (Pod, error) {
-	if _, ok := r.state.pod(sandbox); !ok {
-		if err := r.look(ctx, sandbox, "", namespace); err != nil {
-			return Pod{}, err
-		}
-	}
-	return r.lookAtContainer(ctx, id, sandbox, 0)
 }
 
 // lookAtContainer reads a container of a pod that is known. Its process is the runtime's answer

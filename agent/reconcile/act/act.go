@@ -23,10 +23,10 @@ import (
 	"github.com/skep-dev/skep/agent/attach/targets"
 	"github.com/skep-dev/skep/agent/program/usdt"
 	"github.com/skep-dev/skep/agent/reconcile/admission"
+	"github.com/skep-dev/skep/agent/reconcile/build"
 	"github.com/skep-dev/skep/agent/reconcile/chainfit"
 	"github.com/skep-dev/skep/agent/reconcile/decide"
 	"github.com/skep-dev/skep/agent/reconcile/live"
-	"github.com/skep-dev/skep/agent/reconcile/loads"
 	"github.com/skep-dev/skep/agent/reconcile/plan"
 	"github.com/skep-dev/skep/agent/reconcile/report"
 	"github.com/skep-dev/skep/agent/state/objects"
@@ -57,7 +57,7 @@ type Actor struct {
 	// NoDriver is told that the driver of an interface did not take a chain.
 	NoDriver    func(plan.Device, *attach.DriverError)
 	ObjectRound *objects.Round
-	LoadRound   *loads.Round
+	LoadRound   *build.Round
 	LookupRound *targets.Round
 	// IsHurried reports whether something waits for the next look at the node.
 	IsHurried func() bool

@@ -89,17 +89,14 @@ func (act *Actor) stillMaking(m *live.Making) error {
 // beginLink begins to make a link, and waits a little for it.
 func (act *Actor) beginLink(a plan.Action, program *ebpf.Program) (*live.Making, error) {
 	owner := act.turnOf(a)
-	if !act.Look.Set.HasRoomToMake(owner) {
+	place := act.Look.Set.ReserveMaking(owner, fmt.Sprintf("%s on %s", a.Attachment.Program, a.Attachment.Place()))
+	if place == nil {
 		act.LookupRound.Keep(a.Attachment)
 		return nil, &MakingError{at: a.Attachment, late: act.Look.Set.LongestMaking(owner, act.Now) > makeDeadline}
 	}
-	request, err := act.request(a, program)
+	request, err := act.ownRequest(a, program)
 	if err != nil {
-		return nil, err
-	}
-	// It owns what it uses: the revision may be dropped meanwhile.
-	if err := share(&request); err != nil {
-		request.Found.Close()
+		place.Cancel()
 		return nil, err
 	}
 	m := &live.Making{UID: a.UID, Attachment: a.Attachment, Program: program, SpecID: request.SpecID, Since: act.Now,
@@ -109,9 +106,21 @@ func (act *Actor) beginLink(a plan.Action, program *ebpf.Program) (*live.Making,
 			_ = request.Specs.Close()
 			request.Found.Close()
 		}}
-	act.Look.Set.Begin(m)
+	act.Look.Set.Begin(m, place)
 	act.await(owner, m)
 	return m, nil
+}
+
+// ownRequest is the request of a link, which owns what it uses: the revision may be dropped meanwhile.
+func (act *Actor) ownRequest(a plan.Action, program *ebpf.Program) (attach.Request, error) {
+	request, err := act.request(a, program)
+	if err != nil {
+		return request, err
+	}
+	if err = share(&request); err != nil {
+		request.Found.Close()
+	}
+	return request, err
 }
 
 // share has a request hold its program and its map open apart.
@@ -131,7 +140,7 @@ func (act *Actor) await(owner string, m *live.Making) {
 	if act.late[owner] || !m.HasBegun() {
 		most = 0
 	}
-	if !act.Look.Set.Await(m, most) {
+	if !m.Await(most) {
 		act.late[owner], act.Making = true, true
 		act.waited += most
 	}

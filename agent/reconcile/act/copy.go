@@ -10,16 +10,15 @@ import (
 	"github.com/skep-dev/skep/agent/program/loader"
 	"github.com/skep-dev/skep/agent/reconcile/build"
 	"github.com/skep-dev/skep/agent/reconcile/decide"
-	"github.com/skep-dev/skep/agent/reconcile/loads"
 	"github.com/skep-dev/skep/agent/reconcile/plan"
 )
 
 // copyOf returns one more program of an instance, pinned. It fails with
-// loads.ErrLoading until the verifier is done.
+// build.ErrLoading until the verifier is done.
 func (act *Actor) copyOf(r *loader.Revision, a plan.Action) (*ebpf.Program, error) {
 	instance := a.Attachment.Instance
 	key := fmt.Sprintf("copy %d of %s of %s", len(r.Copies(instance)), instance, r.Key())
-	program, err := loads.Get[*ebpf.Program](act.LoadRound, key, func() (loads.Request, error) { return act.askCopy(r, a) })
+	program, err := build.Get[*ebpf.Program](act.LoadRound, key, func() (build.Request, error) { return act.askCopy(r, a) })
 	if decide.IsPending(err) {
 		return nil, err
 	}
@@ -31,17 +30,17 @@ func (act *Actor) copyOf(r *loader.Revision, a plan.Action) (*ebpf.Program, erro
 	return program, act.Pins.AddCopy(r, instance, program)
 }
 
-func (act *Actor) askCopy(r *loader.Revision, a plan.Action) (loads.Request, error) {
+func (act *Actor) askCopy(r *loader.Revision, a plan.Action) (build.Request, error) {
 	o := act.Decisions.IntentOf(r.UID, r.Name)
 	if o == nil {
-		return loads.Request{}, fmt.Errorf("move %s: its intent is not known here", a.Attachment.Program)
+		return build.Request{}, fmt.Errorf("move %s: its intent is not known here", a.Attachment.Program)
 	}
 	if err := act.ObjectRound.Available(o.Payload()); err != nil {
-		return loads.Request{}, err
+		return build.Request{}, err
 	}
 	opened, files := *o, act.ObjectRound.Cache
-	return loads.Request{
-		Line: "application " + r.UID, Tenants: []string{o.Payload().Application.Namespace}, What: loads.RevisionLoad,
+	return build.Request{
+		Line: "application " + r.UID, Tenants: []string{o.Payload().Application.Namespace}, What: build.RevisionLoad,
 		Start: func() (func(*btf.Cache) (io.Closer, error), error) {
 			from, err := r.Share()
 			if err != nil {

@@ -4,8 +4,8 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/skep-dev/skep/agent/queue"
 	"github.com/skep-dev/skep/agent/reconcile/decide"
-	"github.com/skep-dev/skep/agent/reconcile/live"
 	"github.com/skep-dev/skep/agent/reconcile/plan"
 )
 
@@ -85,7 +85,7 @@ func (act *Actor) turnOf(a plan.Action) string {
 	if app := act.Decisions.Application(a.UID); app != nil {
 		of = app.Newest.Payload().Application
 	}
-	return live.Owner(a.UID, of)
+	return queue.OwnerOf(a.UID, of)
 }
 
 // lineOf is what keeps the order of its actions: an application, or a chain.

@@ -18,9 +18,9 @@ import (
 	"github.com/skep-dev/skep/agent/attach"
 	"github.com/skep-dev/skep/agent/attach/targets"
 	"github.com/skep-dev/skep/agent/program/chain"
+	"github.com/skep-dev/skep/agent/reconcile/build"
 	"github.com/skep-dev/skep/agent/reconcile/decide"
 	"github.com/skep-dev/skep/agent/reconcile/live"
-	"github.com/skep-dev/skep/agent/reconcile/loads"
 	"github.com/skep-dev/skep/agent/reconcile/plan"
 	"github.com/skep-dev/skep/agent/state/history"
 	"github.com/skep-dev/skep/agent/state/objects"
@@ -75,7 +75,7 @@ type Round struct {
 	now       time.Time
 	decisions *decide.Decisions
 	look      *live.Look
-	loadRound *loads.Round
+	loadRound *build.Round
 	lookups   *targets.Round
 	// present is what ran at each place when the reconcile began.
 	present map[history.At]history.Record
@@ -87,7 +87,7 @@ type Round struct {
 }
 
 // Begin begins the admission of one reconcile.
-func (a *Admission) Begin(d *decide.Decisions, loadRound *loads.Round, lookups *targets.Round) *Round {
+func (a *Admission) Begin(d *decide.Decisions, loadRound *build.Round, lookups *targets.Round) *Round {
 	return &Round{Admission: a, now: d.Now, decisions: d, look: d.Look, loadRound: loadRound, lookups: lookups, lost: map[history.At]bool{}}
 }
 

@@ -6,9 +6,9 @@ import (
 	"slices"
 
 	"github.com/skep-dev/skep/agent/program/loader"
+	"github.com/skep-dev/skep/agent/reconcile/build"
 	"github.com/skep-dev/skep/agent/reconcile/decide"
 	"github.com/skep-dev/skep/agent/reconcile/live"
-	"github.com/skep-dev/skep/agent/reconcile/loads"
 	"github.com/skep-dev/skep/agent/reconcile/plan"
 	"github.com/skep-dev/skep/agent/reconcile/report"
 	"github.com/skep-dev/skep/agent/state/history"
@@ -75,7 +75,7 @@ func (adm *Round) memoryOf(uid, revision string) plan.Need {
 func (adm *Round) AdmitLoads() {
 	was := adm.Memory.refused
 	adm.Memory.refused = map[string]error{}
-	if !slices.ContainsFunc(adm.loadRound.Queued, func(r loads.Request) bool { return r.Claim != nil }) {
+	if !slices.ContainsFunc(adm.loadRound.Queued, func(r build.Request) bool { return r.Claim != nil }) {
 		return
 	}
 	claims := adm.memoryClaims()
@@ -87,7 +87,7 @@ func (adm *Round) AdmitLoads() {
 		}
 	}
 	unweighed := adm.unweighed()
-	adm.loadRound.Queued = slices.DeleteFunc(adm.loadRound.Queued, func(r loads.Request) bool {
+	adm.loadRound.Queued = slices.DeleteFunc(adm.loadRound.Queued, func(r build.Request) bool {
 		if r.Claim == nil {
 			return false
 		}
@@ -125,7 +125,7 @@ func (adm *Round) memoryClaims() []plan.Claim {
 		}
 		all, here[uid] = append(all, c), len(revisions) > 0
 	}
-	add := func(r loads.Request, isLoading bool) {
+	add := func(r build.Request, isLoading bool) {
 		if r.Claim == nil {
 			return
 		}

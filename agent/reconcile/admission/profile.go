@@ -9,7 +9,6 @@ import (
 	"github.com/skep-dev/skep/agent/program/chain"
 	"github.com/skep-dev/skep/agent/reconcile/build"
 	"github.com/skep-dev/skep/agent/reconcile/decide"
-	"github.com/skep-dev/skep/agent/reconcile/loads"
 	"github.com/skep-dev/skep/intent"
 )
 
@@ -51,7 +50,7 @@ func (adm *Round) profileOf(uid, revision string) chain.Profile {
 		return chain.Profile{}
 	}
 	key := "profile of " + build.Key(uid, revision)
-	got, err := loads.Get[build.Profile](adm.loadRound, key, func() (loads.Request, error) { return adm.askProfile(*o), nil })
+	got, err := build.Get[build.Profile](adm.loadRound, key, func() (build.Request, error) { return adm.askProfile(*o), nil })
 	if decide.IsPending(err) {
 		return chain.Profile{}
 	}
@@ -67,9 +66,9 @@ func (adm *Round) profileOf(uid, revision string) chain.Profile {
 
 // askProfile asks for a revision to be measured. It waits in turn with the loads of
 // its namespace.
-func (adm *Round) askProfile(o intent.Opened) loads.Request {
+func (adm *Round) askProfile(o intent.Opened) build.Request {
 	files := adm.Objects
-	return loads.Request{
+	return build.Request{
 		Line: "profile of application " + o.Payload().UID, Tenants: []string{o.Payload().Application.Namespace},
 		Start: func() (func(*btf.Cache) (io.Closer, error), error) {
 			return func(*btf.Cache) (io.Closer, error) {

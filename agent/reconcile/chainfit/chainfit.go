@@ -14,7 +14,6 @@ import (
 	"github.com/skep-dev/skep/agent/reconcile/build"
 	"github.com/skep-dev/skep/agent/reconcile/decide"
 	"github.com/skep-dev/skep/agent/reconcile/live"
-	"github.com/skep-dev/skep/agent/reconcile/loads"
 	"github.com/skep-dev/skep/agent/reconcile/plan"
 	"github.com/skep-dev/skep/agent/state/objects"
 	"github.com/skep-dev/skep/agent/state/pins"
@@ -48,7 +47,7 @@ type Round struct {
 	admission   *admission.Round
 	look        *live.Look
 	objectRound *objects.Round
-	loadRound   *loads.Round
+	loadRound   *build.Round
 	// versions are the chains that were loaded for it, and versionKeys name their loads;
 	// a chain of one program has none.
 	versions    map[plan.Device]*pins.ChainVersion
@@ -61,7 +60,7 @@ type Round struct {
 }
 
 // Begin begins to choose.
-func (f *Fitter) Begin(d *decide.Decisions, adm *admission.Round, objectRound *objects.Round, loadRound *loads.Round) *Round {
+func (f *Fitter) Begin(d *decide.Decisions, adm *admission.Round, objectRound *objects.Round, loadRound *build.Round) *Round {
 	return &Round{Fitter: f, now: d.Now, decisions: d, admission: adm, look: d.Look, objectRound: objectRound, loadRound: loadRound,
 		versions: map[plan.Device]*pins.ChainVersion{}, versionKeys: map[plan.Device]string{},
 		visited: map[plan.Device]bool{}, behind: map[plan.Device]bool{}, wanted: map[plan.Device][]plan.Member{}}
@@ -138,7 +137,7 @@ func (r *Round) fitOne(want plan.Chain, running []plan.Member) unfitChain {
 		r.attempts.Forget(attempted)
 		return r.useLoaded(want, key, v)
 	}
-	if errors.Is(err, loads.ErrLoading) {
+	if errors.Is(err, build.ErrLoading) {
 		return r.awaitChain(want, running)
 	}
 	if lost := new(build.MemberError); errors.As(err, &lost) {
@@ -166,7 +165,7 @@ func (r *Round) exclude(want plan.Chain, running []plan.Member, newcomers []admi
 	for fits+1 < refused {
 		middle := (fits + refused) / 2
 		key, v, failed := r.load(want.Device, plan.Without(want.Members, uidsOfClaims(newcomers[middle:])), running, newcomers[middle-1].UID)
-		if errors.Is(failed, loads.ErrLoading) {
+		if errors.Is(failed, build.ErrLoading) {
 			return r.awaitChain(want, running)
 		}
 		if failed != nil {

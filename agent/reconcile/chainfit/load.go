@@ -11,14 +11,13 @@ import (
 	"github.com/skep-dev/skep/agent/program/chain"
 	"github.com/skep-dev/skep/agent/program/owner"
 	"github.com/skep-dev/skep/agent/reconcile/build"
-	"github.com/skep-dev/skep/agent/reconcile/loads"
 	"github.com/skep-dev/skep/agent/reconcile/plan"
 	"github.com/skep-dev/skep/agent/state/pins"
 )
 
 // load makes one program of the members. One alone is attached as it is,
 // and has no key; others are loaded beside the loop, and belong to it until
-// it is taken. It fails with loads.ErrLoading until the verifier is done.
+// it is taken. It fails with build.ErrLoading until the verifier is done.
 //
 // What does not fit is blamed on the suspect, else on the last member.
 func (r *Round) load(d plan.Device, members, running []plan.Member, suspect string) (string, *pins.ChainVersion, error) {
@@ -27,7 +26,7 @@ func (r *Round) load(d plan.Device, members, running []plan.Member, suspect stri
 		return "", v, err
 	}
 	key := r.chainKey(d, members, suspect)
-	v, err := loads.Get[*pins.ChainVersion](r.loadRound, key, func() (loads.Request, error) { return r.askChain(d, members, running, suspect) })
+	v, err := build.Get[*pins.ChainVersion](r.loadRound, key, func() (build.Request, error) { return r.askChain(d, members, running, suspect) })
 	if err != nil {
 		return key, nil, err
 	}
@@ -108,39 +107,39 @@ func (r *Round) awaitChain(chain plan.Chain, running []plan.Member) unfitChain {
 	}
 	return func() {
 		for _, uid := range changed {
-			r.decisions.Reject(uid, loads.ErrLoading)
+			r.decisions.Reject(uid, build.ErrLoading)
 		}
 		if leaves {
-			r.decisions.Await(chain, running, loads.ErrLoading)
+			r.decisions.Await(chain, running, build.ErrLoading)
 		}
 	}
 }
 
 // urgencyOf is what the load of a chain is for.
-func (r *Round) urgencyOf(members, running []plan.Member) loads.Urgency {
+func (r *Round) urgencyOf(members, running []plan.Member) build.Urgency {
 	changed := plan.Changed(members, running)
 	switch {
 	case len(changed) == 0 && len(plan.Leavers(members, running)) > 0:
-		return loads.ForEnding
+		return build.ForEnding
 	case slices.ContainsFunc(changed, func(uid string) bool { return r.replaces(uid, members, running) }):
-		return loads.ForReplacing
+		return build.ForReplacing
 	}
-	return loads.ForNew
+	return build.ForNew
 }
 
 // askChain asks for the load of a chain.
-func (r *Round) askChain(d plan.Device, members, running []plan.Member, suspect string) (loads.Request, error) {
+func (r *Round) askChain(d plan.Device, members, running []plan.Member, suspect string) (build.Request, error) {
 	parts, err := r.parts(members, suspect)
 	if err != nil {
-		return loads.Request{}, err
+		return build.Request{}, err
 	}
 	changed := plan.Changed(members, running)
 	options := chain.Options{}
 	if options.Owner, err = owner.OfChain(members); err != nil {
-		return loads.Request{}, err
+		return build.Request{}, err
 	}
-	return loads.Request{
-		Line: fmt.Sprintf("chain of interface %s", d), What: loads.ChainLoad,
+	return build.Request{
+		Line: fmt.Sprintf("chain of interface %s", d), What: build.ChainLoad,
 		Urgency: r.urgencyOf(members, running), Tenants: plan.NamespacesOf(members, changed),
 		Start: func() (func(*btf.Cache) (io.Closer, error), error) {
 			options.Counts = r.countsOf(d)

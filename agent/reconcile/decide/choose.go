@@ -7,7 +7,6 @@ import (
 
 	"github.com/skep-dev/skep/agent/program/loader"
 	"github.com/skep-dev/skep/agent/reconcile/build"
-	"github.com/skep-dev/skep/agent/reconcile/loads"
 	"github.com/skep-dev/skep/agent/reconcile/report"
 	"github.com/skep-dev/skep/agent/reconcile/sharing"
 	"github.com/skep-dev/skep/agent/reconcile/version"
@@ -66,7 +65,7 @@ func (d *Decisions) chooseVersion(app *Application) {
 	if err == nil {
 		return
 	}
-	out.Pending, out.Loading = IsPending(err), errors.Is(err, loads.ErrLoading)
+	out.Pending, out.Loading = IsPending(err), errors.Is(err, build.ErrLoading)
 	d.noteUnavailable(app, app.Newest, err)
 	out.Refused = true
 	d.fallBack(app)

@@ -13,7 +13,6 @@ import (
 
 	"github.com/skep-dev/skep/agent/reconcile/build"
 	"github.com/skep-dev/skep/agent/reconcile/live"
-	"github.com/skep-dev/skep/agent/reconcile/loads"
 	"github.com/skep-dev/skep/agent/reconcile/plan"
 	"github.com/skep-dev/skep/agent/reconcile/report"
 	"github.com/skep-dev/skep/agent/reconcile/version"
@@ -155,7 +154,7 @@ func (d *Decisions) Reject(uid string, err error) {
 	}
 	newest := was.Live == nil || was.Live == &app.Newest
 	d.Outcomes[uid] = &report.Outcome{Errs: was.Errs, Refused: true, Tried: was.Tried,
-		Pending: was.Pending || newest && IsPending(err), Loading: was.Loading || newest && errors.Is(err, loads.ErrLoading),
+		Pending: was.Pending || newest && IsPending(err), Loading: was.Loading || newest && errors.Is(err, build.ErrLoading),
 		Unsettled: IsPending(err)}
 	d.noteUnavailable(app, *cmp.Or(was.Live, &app.Newest), err)
 	if was.Live == &app.Newest {
@@ -242,7 +241,7 @@ func (d *Decisions) Await(c plan.Chain, running []plan.Member, err error) {
 // ended. What it has of that version goes on.
 func (d *Decisions) NotePending(uid string, err error) {
 	if out := d.Outcomes[uid]; out != nil {
-		out.Pending, out.Refused, out.Loading = true, true, errors.Is(err, loads.ErrLoading)
+		out.Pending, out.Refused, out.Loading = true, true, errors.Is(err, build.ErrLoading)
 	}
 }
 
@@ -258,10 +257,10 @@ func (d *Decisions) RunInterim(c plan.Chain, wanted []plan.Member) {
 		switch {
 		case slices.Equal(is, runs):
 		case len(plan.Newcomers(is, runs))+len(plan.Newcomers(runs, is)) > 0:
-			d.Reject(uid, loads.ErrLoading)
+			d.Reject(uid, build.ErrLoading)
 		default:
 			// Only its place in the chain is another. All else of it goes on.
-			d.NotePending(uid, loads.ErrLoading)
+			d.NotePending(uid, build.ErrLoading)
 		}
 	}
 }

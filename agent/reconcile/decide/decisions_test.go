@@ -12,7 +12,6 @@ import (
 	"github.com/skep-dev/skep/agent/reconcile/build"
 	"github.com/skep-dev/skep/agent/reconcile/decide"
 	"github.com/skep-dev/skep/agent/reconcile/live"
-	"github.com/skep-dev/skep/agent/reconcile/loads"
 	"github.com/skep-dev/skep/agent/reconcile/plan"
 	"github.com/skep-dev/skep/agent/reconcile/report"
 	"github.com/skep-dev/skep/agent/reconcile/version"
@@ -50,7 +49,7 @@ func TestEachVerbChangesWhatIsWantedAndTheOutcome(t *testing.T) {
 		"the newest version is chosen": {want: state{Runs: 2, At: []string{"eth0", "eth1"}}},
 		"one that fails to load falls back to the one that ran last": {unready: map[int64]error{2: failure},
 			want: state{Runs: 1, At: []string{"eth0", "eth1"}, Errs: 1, Refused: true, Tried: true}},
-		"so does one that is on its way, without an error": {unready: map[int64]error{2: loads.ErrLoading},
+		"so does one that is on its way, without an error": {unready: map[int64]error{2: build.ErrLoading},
 			want: state{Runs: 1, At: []string{"eth0", "eth1"}, Refused: true, Pending: true}},
 		"what runs is kept where neither can be had": {unready: map[int64]error{2: failure, 1: failure},
 			want: state{Frozen: true, Errs: 2, Refused: true, Tried: true}},
@@ -68,7 +67,7 @@ func TestEachVerbChangesWhatIsWantedAndTheOutcome(t *testing.T) {
 			want: state{Runs: 2, At: []string{"eth0", "eth1"}, Out: true, Errs: 1, Links: 1, Tried: true}},
 		"a chain that is left as it is blames who was to change": {verb: func(d *decide.Decisions) { d.Leave(chain, nil, failure) },
 			want: state{Runs: 2, At: []string{"eth0", "eth1"}, Left: true, Errs: 1, Links: 1, Tried: true}},
-		"a chain that is awaited blames nobody": {verb: func(d *decide.Decisions) { d.Await(chain, nil, loads.ErrLoading) },
+		"a chain that is awaited blames nobody": {verb: func(d *decide.Decisions) { d.Await(chain, nil, build.ErrLoading) },
 			want: state{Runs: 2, At: []string{"eth0", "eth1"}, Left: true, Refused: true, Pending: true}},
 		"a chain in the interim has its newcomers wait": {first: true, verb: func(d *decide.Decisions) {
 			d.RunInterim(plan.Chain{Device: plan.Device{Index: 2}}, chain.Members)

@@ -4,7 +4,7 @@ import (
 	"errors"
 
 	"github.com/skep-dev/skep/agent/program/functions"
-	"github.com/skep-dev/skep/agent/reconcile/loads"
+	"github.com/skep-dev/skep/agent/reconcile/build"
 	"github.com/skep-dev/skep/agent/state/objects"
 )
 
@@ -14,7 +14,7 @@ var ErrQueued = errors.New("it waits for another application")
 // IsPending reports whether an error only says that something is on its way, or
 // has to wait for what is.
 func IsPending(err error) bool {
-	return errors.Is(err, objects.ErrFetching) || errors.Is(err, loads.ErrLoading) || errors.Is(err, functions.ErrLater) || errors.Is(err, ErrQueued)
+	return errors.Is(err, objects.ErrFetching) || errors.Is(err, build.ErrLoading) || errors.Is(err, functions.ErrLater) || errors.Is(err, ErrQueued)
 }
 
 // BackingOffError is the error of a version or a chain that could not be had a short while ago.

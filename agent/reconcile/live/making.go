@@ -1,13 +1,13 @@
 package live
 
 import (
+	"context"
 	"errors"
-	"fmt"
 	"time"
 
 	"github.com/cilium/ebpf"
 
-	"github.com/skep-dev/skep/agent/reconcile/calls"
+	"github.com/skep-dev/skep/agent/queue"
 	"github.com/skep-dev/skep/agent/reconcile/plan"
 	"github.com/skep-dev/skep/agent/state/pins"
 )
@@ -29,10 +29,10 @@ type Making struct {
 	Make func() (pins.Held, error)
 	Free func()
 
-	pending *calls.Pending
+	ticket *queue.Ticket
 	// wanted: this reconcile waits for the link.
 	wanted bool
-	// link and err are the kernel's answer, once pending is done.
+	// link and err are the kernel's answer, once ticket is done.
 	link pins.Held
 	err  error
 }
@@ -43,10 +43,13 @@ func (m *Making) Makes(a plan.Attachment, program *ebpf.Program) bool {
 }
 
 // HasBegun reports whether the kernel was asked; until then the link waits for others of its owner.
-func (m *Making) HasBegun() bool { return m.pending.HasBegun() }
+func (m *Making) HasBegun() bool { return m.ticket.HasBegun() }
 
-// HasRoomToMake reports whether one more link of an application's owner may be made beside the loop.
-func (s *Set) HasRoomToMake(owner string) bool { return s.attaching.HasRoom(owner, false) }
+// ReserveMaking keeps a place for one more link of an application's owner that is made beside the loop, for Begin
+// or to be cancelled; nil where there is no room.
+func (s *Set) ReserveMaking(owner, what string) *queue.Ticket {
+	return s.attaching.Add(queue.Job{What: what, Owners: []string{owner}, Urgent: true, Awaited: true})
+}
 
 // Making returns the link that is being made for an application under a key, which this reconcile
 // wants or waits for; nil where none is.
@@ -58,32 +61,31 @@ func (s *Set) Making(uid, key string) *Making {
 	return m
 }
 
-// Begin makes a link as soon as it is the turn of its owner.
-func (s *Set) Begin(m *Making) {
+// Begin makes a link as soon as it is the turn of its owner, in the place that is kept for it.
+func (s *Set) Begin(m *Making, place *queue.Ticket) {
 	if s.makings == nil {
 		s.makings = map[string]map[string]*Making{}
 	}
 	if s.makings[m.UID] == nil {
 		s.makings[m.UID] = map[string]*Making{}
 	}
-	s.makings[m.UID][m.Key()], m.wanted = m, true
+	s.makings[m.UID][m.Key()], m.wanted, m.ticket = m, true, place
 	hold := s.Hold
-	m.pending = s.attaching.Add(calls.Call{What: fmt.Sprintf("%s on %s", m.Attachment.Program, m.Place()), Owner: Owner(m.UID, m.Application), Urgent: true,
-		Awaited: true,
-		Run: func() {
-			hold(m.UID)
-			m.link, m.err = m.Make()
-			m.Free()
-		}})
+	place.Go(func(context.Context) bool {
+		hold(m.UID)
+		m.link, m.err = m.Make()
+		m.Free()
+		return true
+	})
 }
 
 // Await waits for the kernel's answer, at most that long, and reports whether it came. If it comes
 // later, it wakes the loop.
-func (s *Set) Await(m *Making, most time.Duration) bool { return s.attaching.Await(m.pending, most) }
+func (m *Making) Await(most time.Duration) bool { return m.ticket.Await(most) }
 
 // Take returns the kernel's answer; ok is false until it came. The caller owns the link.
 func (s *Set) Take(m *Making) (l pins.Held, ok bool, err error) {
-	if !m.pending.IsDone() {
+	if !m.ticket.IsDone() {
 		return nil, false, nil
 	}
 	s.forgetMaking(m)
@@ -97,7 +99,7 @@ func (s *Set) Unwant(m *Making) { m.wanted = false }
 func (s *Set) LongestMaking(owner string, now time.Time) (longest time.Duration) {
 	for _, all := range s.makings {
 		for _, m := range all {
-			if Owner(m.UID, m.Application) == owner {
+			if queue.OwnerOf(m.UID, m.Application) == owner {
 				longest = max(longest, now.Sub(m.Since))
 			}
 		}
@@ -121,11 +123,11 @@ func (s *Set) FollowMakings(now time.Time, waits func(*Making)) (found bool) {
 			switch {
 			case m.wanted:
 				m.wanted = false
-			case s.attaching.Cancel(m.pending):
+			case m.ticket.Cancel():
 				m.Free()
 				s.forgetMaking(m)
 				found = true
-			case m.pending.IsDone():
+			case m.ticket.IsDone():
 				s.forgetMaking(m)
 				s.unmake(m, now)
 				found = true
@@ -155,13 +157,13 @@ func (s *Set) unmake(m *Making, now time.Time) {
 func (s *Set) abandonMakings() error {
 	for _, all := range s.makings {
 		for _, m := range all {
-			if s.attaching.Cancel(m.pending) {
+			if m.ticket.Cancel() {
 				m.Free()
 				s.forgetMaking(m)
 			}
 		}
 	}
-	s.attaching.Close()
+	s.attaching.Wait()
 	var errs []error
 	for _, all := range s.makings {
 		for _, m := range all {

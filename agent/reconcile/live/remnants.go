@@ -1,6 +1,7 @@
 package live
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -12,7 +13,7 @@ import (
 	"time"
 
 	"github.com/skep-dev/skep/agent/attach/clsact"
-	"github.com/skep-dev/skep/agent/reconcile/calls"
+	"github.com/skep-dev/skep/agent/queue"
 	"github.com/skep-dev/skep/agent/state/pins"
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/atomicfile"
@@ -27,7 +28,7 @@ type Remnant struct {
 	// Since is when it was taken away.
 	Since time.Time
 	// closing is the close beside the loop; nil where it was closed at once.
-	closing *calls.Pending
+	closing *queue.Ticket
 }
 
 // IsClosing reports whether the kernel has not answered yet that the link is closed.
@@ -148,10 +149,11 @@ func (s *Set) closeUnpinned(l *pins.Link, facts pins.Facts, now time.Time, repla
 	if facts.EndsSlowly {
 		what := fmt.Sprintf("%s on %s", l.Attachment.Program, l.Attachment.Place())
 		// One that was replaced counts every event beside the other one until it is closed.
-		one.closing = s.closing.Add(calls.Call{What: what, Owner: closingOwner(l), Urgent: replaced, Run: func() {
+		one.closing = s.closing.Add(queue.Job{What: what, Owners: []string{queue.OwnerOf(l.UID, l.Attachment.Application)}, Urgent: replaced, Owed: true, Run: func(context.Context) bool {
 			if err := l.Close(); err != nil {
 				s.log.Error("close link", "link", what, "error", err)
 			}
+			return true
 		}})
 	} else {
 		s.Release("link", l)
@@ -165,26 +167,13 @@ func (s *Set) closeUnpinned(l *pins.Link, facts pins.Facts, now time.Time, repla
 // HasRoomToEnd reports whether a link can be taken away now; replaced, in whose place another
 // one runs. One that ends slowly waits until there is room.
 func (s *Set) HasRoomToEnd(l *pins.Link, facts pins.Facts, replaced bool) bool {
-	return l == nil || !facts.EndsSlowly || s.closing.HasRoom(closingOwner(l), replaced)
+	return l == nil || !facts.EndsSlowly || s.closing.HasRoom(queue.OwnerOf(l.UID, l.Attachment.Application), replaced)
 }
 
 // Closing returns how many links are being closed, or wait for that, of the owner of an
-// application's.
+// application's: a process in a pod can hold up the end of a probe in it.
 func (s *Set) Closing(uid string, app v1alpha1.Identity) int {
-	return s.closing.Waiting(Owner(uid, app))
-}
-
-// closingOwner is whose turn it takes to close a link.
-func closingOwner(l *pins.Link) string { return Owner(l.UID, l.Attachment.Application) }
-
-// Owner is whose turns an application has: those of its namespace. Each of the cluster's is an owner of its own, with a name
-// that no namespace has: a process in a pod can hold up the end of a probe in it, and is to hold up
-// that of no other application.
-func Owner(uid string, app v1alpha1.Identity) string {
-	if app.Namespace != "" {
-		return app.Namespace
-	}
-	return "/" + uid
+	return s.closing.Of(queue.OwnerOf(uid, app))
 }
 
 // Remnants returns the application's links that were taken away and may run still.

@@ -19,9 +19,17 @@ import (
 	"github.com/skep-dev/skep/agent/attach/clsact"
 	"github.com/skep-dev/skep/agent/pods/netns"
 	"github.com/skep-dev/skep/agent/program/loader"
-	"github.com/skep-dev/skep/agent/reconcile/calls"
+	"github.com/skep-dev/skep/agent/queue"
 	"github.com/skep-dev/skep/agent/reconcile/plan"
 	"github.com/skep-dev/skep/agent/state/pins"
+)
+
+// The bounds of links that are made, and of those that are closed, beside the loop.
+const (
+	// maxOfOwner is how many of an owner there are at once, and maxCalls how many of all, beyond which each has one.
+	maxOfOwner, maxCalls = 16, 64
+	// slowCall is how long the kernel takes before the next owner's link is closed next to the one that hangs.
+	slowCall = 2 * time.Second
 )
 
 // Set is everything that is open. The caller serializes all calls.
@@ -40,7 +48,7 @@ type Set struct {
 
 	pins *pins.Store
 	// closing closes links beside the loop, and attaching makes links there.
-	closing, attaching *calls.Queue
+	closing, attaching *queue.Queue
 	log                *slog.Logger
 	remnants           remnants
 	// makings are the links that are being made beside the loop, by UID and key.
@@ -62,10 +70,15 @@ type Set struct {
 }
 
 // New returns an empty set. remnantsFile keeps, for the next start, the links that were taken
-// away and may run still. closing closes the links that the kernel ends slowly, and attaching
-// makes those.
-func New(pins *pins.Store, closing, attaching *calls.Queue, remnantsFile string, log *slog.Logger) *Set {
-	s := &Set{pins: pins, closing: closing, attaching: attaching, log: log, remnants: remnants{file: remnantsFile}, Hold: func(string) {}, MostFreed: mostFreed}
+// away and may run still. wake wakes the loop, from any goroutine, when a link was closed or made beside it.
+func New(pins *pins.Store, wake func(), remnantsFile string, log *slog.Logger) *Set {
+	// The kernel ends links one after the other, whoever asks; to make them, each owner waits for its own.
+	calls := queue.Options{MaxOfOwner: maxOfOwner, Max: maxCalls, Slow: slowCall, Log: log, Wake: wake,
+		SlowMessage: "the kernel takes long to make or to close a link; others of its owner wait"}
+	attaching := queue.New(calls)
+	calls.Concurrent = 1
+	s := &Set{pins: pins, closing: queue.New(calls), attaching: attaching, log: log, remnants: remnants{file: remnantsFile}, Hold: func(string) {},
+		MostFreed: mostFreed}
 	pins.Filters.Owner = s.ownerOf
 	return s
 }
@@ -93,6 +106,9 @@ func (s *Set) ownerOf(id ebpf.ProgramID) (clsact.Owner, bool) {
 	}
 	return clsact.Owner{}, false
 }
+
+// AwaitClosings waits until the kernel ended the links that are being closed.
+func (s *Set) AwaitClosings() { s.closing.Wait() }
 
 // Close closes everything. What is pinned runs on.
 func (s *Set) Close() error {

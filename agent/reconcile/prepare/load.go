@@ -11,13 +11,12 @@ import (
 	"github.com/skep-dev/skep/agent/program/loader"
 	"github.com/skep-dev/skep/agent/reconcile/build"
 	"github.com/skep-dev/skep/agent/reconcile/decide"
-	"github.com/skep-dev/skep/agent/reconcile/loads"
 	"github.com/skep-dev/skep/agent/reconcile/report"
 	"github.com/skep-dev/skep/intent"
 )
 
 // load brings the intent's revision into the kernel, with the maps of the one
-// that runs and those that others lend, and pins it. It fails with loads.ErrLoading until the verifier is done, and with
+// that runs and those that others lend, and pins it. It fails with build.ErrLoading until the verifier is done, and with
 // a *decide.NoMemoryError where the node has no memory for its maps.
 func (v *Versions) load(app *decide.Application, o intent.Opened, lent map[string]loader.Lent, out *report.Outcome) error {
 	uid, revision := o.Payload().UID, o.Revision()
@@ -28,7 +27,7 @@ func (v *Versions) load(app *decide.Application, o intent.Opened, lent map[strin
 	}
 	from := build.From{Old: old, Lent: lent}
 	key := fmt.Sprintf("revision %s after %q", build.Key(uid, revision), from.Key())
-	got, err := loads.Get[*build.LoadedRevision](v.LoadRound, key, func() (loads.Request, error) { return v.askWithin(app, key, o, from) })
+	got, err := build.Get[*build.LoadedRevision](v.LoadRound, key, func() (build.Request, error) { return v.askWithin(app, key, o, from) })
 	if decide.IsPending(err) {
 		return v.Memory.Explain(key, out, err)
 	}
@@ -72,29 +71,29 @@ func (v *Versions) install(app *decide.Application, r *build.LoadedRevision, bro
 
 // askRevision asks for the load of an intent's revision. It replaces what runs where
 // that may run no more.
-func (v *Versions) askRevision(app *decide.Application, o intent.Opened, maps build.From) (loads.Request, error) {
+func (v *Versions) askRevision(app *decide.Application, o intent.Opened, maps build.From) (build.Request, error) {
 	payload := o.Payload()
 	if err := v.ObjectRound.Available(payload); err != nil {
-		return loads.Request{}, err
+		return build.Request{}, err
 	}
 	for _, one := range maps.Lent {
 		if one.IsKept {
 			continue
 		}
 		if err := v.ObjectRound.Available(one.Owner.Payload()); err != nil {
-			return loads.Request{}, err
+			return build.Request{}, err
 		}
 	}
 	lacks, err := v.lacks(payload)
 	if err != nil {
-		return loads.Request{}, err
+		return build.Request{}, err
 	}
-	why, runs := loads.ForNew, v.Look.RevisionName(payload.UID)
+	why, runs := build.ForNew, v.Look.RevisionName(payload.UID)
 	if runs != "" && runs != o.Revision() && v.Node.Withdrew(app.Known, runs) {
-		why = loads.ForReplacing
+		why = build.ForReplacing
 	}
-	return loads.Request{
-		Line: "application " + payload.UID, Tenants: []string{payload.Application.Namespace}, Urgency: why, What: loads.RevisionLoad,
+	return build.Request{
+		Line: "application " + payload.UID, Tenants: []string{payload.Application.Namespace}, Urgency: why, What: build.RevisionLoad,
 		Start: func() (func(*btf.Cache) (io.Closer, error), error) {
 			from, err := maps.Share()
 			if err != nil {
@@ -110,20 +109,20 @@ func (v *Versions) askRevision(app *decide.Application, o intent.Opened, maps bu
 }
 
 // askWithin asks for the load of an intent's revision with its claim to the memory for
-// maps, where that is limited. It fails with loads.ErrLoading until the maps are weighed.
-func (v *Versions) askWithin(app *decide.Application, key string, o intent.Opened, from build.From) (loads.Request, error) {
+// maps, where that is limited. It fails with build.ErrLoading until the maps are weighed.
+func (v *Versions) askWithin(app *decide.Application, key string, o intent.Opened, from build.From) (build.Request, error) {
 	r, err := v.askRevision(app, o, from)
 	if err != nil || v.Memory.Limit == 0 {
 		return r, err
 	}
 	key = "memory of " + key
-	got, err := loads.Get[build.Memory](v.LoadRound, key, func() (loads.Request, error) { return v.askWeight(r, o, from.Old), nil })
+	got, err := build.Get[build.Memory](v.LoadRound, key, func() (build.Request, error) { return v.askWeight(r, o, from.Old), nil })
 	if decide.IsPending(err) {
-		return loads.Request{}, err
+		return build.Request{}, err
 	}
 	if err != nil {
 		v.LoadRound.Take(key)
-		return loads.Request{}, err
+		return build.Request{}, err
 	}
 	// The weight stays among the results for as long as the load is asked for.
 	r.Claim = v.Memory.Claim(o, got.Bytes)
@@ -133,9 +132,9 @@ func (v *Versions) askWithin(app *decide.Application, key string, o intent.Opene
 // askWeight asks for the maps to be weighed that a load makes. It waits in turn with
 // loads, so that no more objects are open at once, but does not use up the turn of its
 // namespace.
-func (v *Versions) askWeight(load loads.Request, o intent.Opened, old *loader.Revision) loads.Request {
+func (v *Versions) askWeight(load build.Request, o intent.Opened, old *loader.Revision) build.Request {
 	files := v.ObjectRound.Cache
-	return loads.Request{
+	return build.Request{
 		Line: "memory of " + load.Line, Tenants: []string{"memory of " + o.Payload().Application.Namespace}, Urgency: load.Urgency,
 		Start: func() (func(*btf.Cache) (io.Closer, error), error) {
 			from, err := old.Share()

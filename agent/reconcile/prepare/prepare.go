@@ -17,7 +17,6 @@ import (
 	"github.com/skep-dev/skep/agent/reconcile/build"
 	"github.com/skep-dev/skep/agent/reconcile/decide"
 	"github.com/skep-dev/skep/agent/reconcile/live"
-	"github.com/skep-dev/skep/agent/reconcile/loads"
 	"github.com/skep-dev/skep/agent/reconcile/plan"
 	"github.com/skep-dev/skep/agent/reconcile/report"
 	"github.com/skep-dev/skep/agent/reconcile/sharing"
@@ -46,7 +45,7 @@ type Versions struct {
 	Measured *admission.Profiles
 	// ObjectRound, LoadRound and LookupRound are what the reconcile asks for.
 	ObjectRound *objects.Round
-	LoadRound   *loads.Round
+	LoadRound   *build.Round
 	LookupRound *targets.Round
 
 	// placed are the places of those that were prepared.
@@ -86,7 +85,7 @@ func (v *Versions) ensureLoaded(app *decide.Application, o intent.Opened, out *r
 	whole := loaded != nil && app.Checked[revision]
 	if loaded != nil && !whole {
 		var err error
-		if whole, err = v.isWhole(o, loaded); errors.Is(err, loads.ErrLoading) {
+		if whole, err = v.isWhole(o, loaded); errors.Is(err, build.ErrLoading) {
 			out.Unsettled = true
 			return nil
 		} else if err != nil {

@@ -16,8 +16,8 @@ import (
 
 	"github.com/skep-dev/skep/agent/attach"
 	"github.com/skep-dev/skep/agent/program/loader"
+	"github.com/skep-dev/skep/agent/reconcile/build"
 	"github.com/skep-dev/skep/agent/reconcile/live"
-	"github.com/skep-dev/skep/agent/reconcile/loads"
 	"github.com/skep-dev/skep/agent/reconcile/plan"
 	"github.com/skep-dev/skep/agent/reconcile/version"
 	"github.com/skep-dev/skep/agent/state/pins"
@@ -348,7 +348,7 @@ func (v View) deployedCondition(app Application, out *Outcome, s ApplicationStat
 	case out.Pending && out.Waits != "":
 		c.Status, c.Reason, c.Message = metav1.ConditionFalse, "Queued", out.Waits
 	case out.Loading:
-		c.Status, c.Reason, c.Message = metav1.ConditionFalse, "Loading", loads.ErrLoading.Error()
+		c.Status, c.Reason, c.Message = metav1.ConditionFalse, "Loading", build.ErrLoading.Error()
 	case out.AwaitsMap != "" && s.Error == "" && s.Revision != "" && s.Revision != s.Wanted:
 		c.Status, c.Reason, c.Message = metav1.ConditionFalse, "Waiting", "the previous revision runs on, and the newest "+out.AwaitsMap
 	case out.AwaitsMap != "" && s.Error == "":

@@ -4,23 +4,33 @@
 package objects
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
 	"fmt"
 	"io/fs"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
 	"sync"
 	"time"
 
+	"github.com/skep-dev/skep/agent/queue"
 	"github.com/skep-dev/skep/atomicfile"
 )
 
 // ErrFetching is the error of an object that is being fetched.
 var ErrFetching = errors.New("the object is being fetched")
+
+// The bounds of fetches, so that no owner takes the memory and the connections of all: how many are under way
+// of an owner, and how many of all that take less than slowFetch.
+const (
+	perOwner, concurrent = 4, 32
+	slowFetch            = 2 * time.Second
+)
 
 // Options are those of a Cache. All are required.
 type Options struct {
@@ -29,50 +39,39 @@ type Options struct {
 	// Fetch returns the object with the digest (sha256:…). Timeout bounds one call.
 	Fetch   func(ctx context.Context, digest string) ([]byte, error)
 	Timeout time.Duration
+	Log     *slog.Logger
 	// Wake is called, from any goroutine, when a fetch ended.
 	Wake func()
 }
 
 // Cache holds objects. Its methods may be called from several goroutines.
 type Cache struct {
-	opts Options
-	wait sync.WaitGroup
+	opts  Options
+	queue *queue.Queue
 
 	mu sync.Mutex
 	// fetches are those in progress, and those that failed or ended since they were asked
 	// for last; by digest.
 	fetches map[string]*fetch
-	closed  bool
 }
 
-// fetch is one fetch; err may be read after done.
+// fetch is one fetch; err may be read when the ticket is done.
 type fetch struct {
-	cancel context.CancelFunc
-	done   chan struct{}
+	ticket *queue.Ticket
 	err    error
 }
 
-func (f *fetch) isDone() bool {
-	select {
-	case <-f.done:
-		return true
-	default:
-		return false
-	}
-}
-
 // New returns the cache of the objects in a folder.
-func New(o Options) *Cache { return &Cache{opts: o, fetches: map[string]*fetch{}} }
+func New(o Options) *Cache {
+	return &Cache{opts: o, fetches: map[string]*fetch{}, queue: queue.New(queue.Options{
+		PerOwner: perOwner, Concurrent: concurrent, Slow: slowFetch, SlowMessage: "an object is fetched slowly", Log: o.Log, Wake: o.Wake,
+	})}
+}
 
 // Close cancels what is being fetched, and waits for it to end.
 func (c *Cache) Close() {
-	c.mu.Lock()
-	c.closed = true
-	for _, f := range c.fetches {
-		f.cancel()
-	}
-	c.mu.Unlock()
-	c.wait.Wait()
+	c.queue.Close()
+	c.queue.Wait()
 }
 
 // Has reports whether an object is on disk. Read finds out whether it is whole.
@@ -81,25 +80,27 @@ func (c *Cache) Has(digest string) bool {
 	return err == nil && info.Mode().IsRegular()
 }
 
-// Available returns nil where an object is on disk, and else has it fetched: it fails with
+// available returns nil where an object is on disk, and else has it fetched at a turn of the owner: it fails with
 // ErrFetching until that ended.
-func (c *Cache) Available(digest string) error {
-	if c.Has(digest) {
-		c.forgetEnded(digest)
-		return nil
+func (c *Cache) available(digest, owner string) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	f := c.fetches[digest]
+	isDone := f != nil && f.ticket.IsDone()
+	if isDone {
+		// Prune may remove the object again.
+		delete(c.fetches, digest)
 	}
-	f := c.fetch(digest)
-	if !f.isDone() {
+	switch {
+	case c.Has(digest):
+		return nil
+	case f == nil:
+		return c.fetch(digest, owner)
+	case !isDone:
+		f.ticket.Join(owner)
 		return ErrFetching
 	}
-	c.forgetEnded(digest)
-	if f.err != nil {
-		return f.err
-	}
-	if !c.Has(digest) {
-		return errors.New("it is not in the cache where it was kept; is the disk full?")
-	}
-	return nil
+	return cmp.Or(f.err, errors.New("it is not in the cache where it was kept; is the disk full?"))
 }
 
 // Read reads an object from disk. One that is not there, or that a crash tore and that is
@@ -142,37 +143,20 @@ func (c *Cache) Prune(used map[string]bool) error {
 	return nil
 }
 
-// forgetEnded forgets a fetch that ended: Prune may remove its object again.
-func (c *Cache) forgetEnded(digest string) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if f := c.fetches[digest]; f != nil && f.isDone() {
-		delete(c.fetches, digest)
-	}
-}
-
-// fetch begins a fetch, or returns the one that is in progress.
-func (c *Cache) fetch(digest string) *fetch {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if f := c.fetches[digest]; f != nil {
-		return f
-	}
-	if c.closed {
-		f := &fetch{cancel: func() {}, done: make(chan struct{}), err: context.Canceled}
-		close(f.done)
-		return f
-	}
-	ctx, cancel := context.WithTimeout(context.Background(), c.opts.Timeout)
-	f := &fetch{cancel: cancel, done: make(chan struct{})}
-	c.fetches[digest] = f
-	c.wait.Go(func() {
-		defer c.opts.Wake()
-		defer close(f.done)
+// fetch begins a fetch at a turn of the owner.
+func (c *Cache) fetch(digest, owner string) error {
+	f := new(fetch)
+	f.ticket = c.queue.Add(queue.Job{What: digest, Owners: []string{owner}, Urgent: true, Run: func(ctx context.Context) bool {
+		ctx, cancel := context.WithTimeout(ctx, c.opts.Timeout)
 		defer cancel()
 		f.err = c.fetchAndKeep(ctx, digest)
-	})
-	return f
+		return true
+	}})
+	if f.ticket == nil {
+		return context.Canceled
+	}
+	c.fetches[digest] = f
+	return ErrFetching
 }
 
 func (c *Cache) fetchAndKeep(ctx context.Context, digest string) error {

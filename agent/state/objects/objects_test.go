@@ -5,6 +5,8 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
+	"fmt"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"testing"
@@ -89,11 +91,51 @@ func TestAClosedCacheFetchesNothing(t *testing.T) {
 		return nil, nil
 	}})
 	c.Close()
-	if err := c.Available(digestOf("object")); !errors.Is(err, context.Canceled) {
-		t.Errorf("Available = %v", err)
+	if err := c.available(digestOf("object"), "team"); !errors.Is(err, context.Canceled) {
+		t.Errorf("available = %v", err)
 	}
 	c.Close()
 	if asked {
 		t.Error("it was fetched")
 	}
+}
+
+// TestFetchesThatHangDelayNoOtherOwner has one owner ask for more than it may fetch at once.
+func TestFetchesThatHangDelayNoOtherOwner(t *testing.T) {
+	hangs, ended := make(chan bool), make(chan bool, 100)
+	c := New(Options{Dir: t.TempDir(), Timeout: time.Minute, Log: slog.New(slog.DiscardHandler), Wake: func() { ended <- true },
+		Fetch: func(_ context.Context, digest string) ([]byte, error) {
+			for _, body := range []string{"other", "both"} {
+				if digest == digestOf(body) {
+					return []byte(body), nil
+				}
+			}
+			<-hangs
+			return nil, errors.New("it hung")
+		}})
+	ask := func(body, owner string) {
+		t.Helper()
+		if err := c.available(digestOf(body), owner); !errors.Is(err, ErrFetching) {
+			t.Fatalf("%s: %v", body, err)
+		}
+	}
+	for i := range 2 * perOwner {
+		ask(fmt.Sprint("hung ", i), "hung")
+	}
+	if n := c.queue.Running(); n != perOwner {
+		t.Errorf("%d fetches are under way, want %d", n, perOwner)
+	}
+	// What both need is fetched at the turn of the one whose fetches do not hang.
+	ask("both", "hung")
+	ask("both", "other")
+	ask("other", "other")
+	<-ended
+	<-ended
+	for _, body := range []string{"both", "other"} {
+		if err := c.available(digestOf(body), "other"); err != nil {
+			t.Errorf("%s: %v", body, err)
+		}
+	}
+	close(hangs)
+	c.Close()
 }

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/skep-dev/skep/agent/queue"
 	"github.com/skep-dev/skep/intent"
 )
 
@@ -20,7 +21,7 @@ func (c *Cache) Begin() *Round { return &Round{Cache: c} }
 // Available returns nil where the object of an intent is on disk, else has it fetched. It
 // fails with ErrFetching until then.
 func (r *Round) Available(payload intent.Payload) error {
-	err := r.Cache.Available(payload.ObjectDigest)
+	err := r.Cache.available(payload.ObjectDigest, queue.OwnerOf(payload.UID, payload.Application))
 	if errors.Is(err, ErrFetching) {
 		r.Fetching = true
 		return err

@@ -40,8 +40,8 @@ type Options struct {
 	// long those are that a newer one replaced; zero means 2 and a minute.
 	RetentionRecords int
 	RetentionTTL     time.Duration
-	// MaxBytes is the room for all archives, of which one namespace has half; zero means
-	// 1 GiB.
+	// MaxBytes is the room for all archives, of which one namespace has half, and the last quarter is for namespaces
+	// that have less than a sixty-fourth; zero means 1 GiB.
 	MaxBytes int64
 }
 
@@ -50,6 +50,8 @@ type Store struct {
 	storage  *storage.Storage
 	maxBytes int64
 
+	// storing is held from asking for room until it is taken.
+	storing sync.Mutex
 	// mu guards what follows.
 	mu sync.Mutex
 	// scratch are the folders of what is being rendered.
@@ -183,6 +185,8 @@ func (s *Store) Put(o *v1alpha1.CueArtifact, sourceRevision string, content []by
 		}
 		revision = former.Revision
 	}
+	s.storing.Lock()
+	defer s.storing.Unlock()
 	if err := s.hasRoom(o.Namespace, int64(len(content))); err != nil {
 		return meta.Artifact{}, err
 	}
@@ -260,7 +264,8 @@ func used(dir string) (u usage, err error) {
 }
 
 // hasRoom says why so many bytes more of a namespace cannot be stored. One namespace has half
-// of the room, so that it leaves some to the others.
+// of the room, and the last quarter is a reserve for those that have little: so neither one namespace
+// nor two leave others without room. The caller holds storing.
 func (s *Store) hasRoom(namespace string, more int64) error {
 	all, err := used(s.root())
 	if err != nil {
@@ -278,6 +283,10 @@ func (s *Store) hasRoom(namespace string, more int64) error {
 		return fmt.Errorf("the artifacts of namespace %s have %d MiB, and %d MiB is the share of one namespace: delete some CueArtifacts of it, "+
 			"or have an admin give more room (--artifact-storage-size)",
 			namespace, own.bytes>>20, s.maxBytes>>21)
+	case all.bytes+more > s.maxBytes/4*3 && own.bytes+more > s.maxBytes/64:
+		return fmt.Errorf("the artifacts of all CueArtifacts have %d MiB, those of namespace %s %d MiB, and of %d MiB the last quarter is the share "+
+			"of namespaces that have less than %d MiB: delete some CueArtifacts, or have an admin give more room (--artifact-storage-size)",
+			all.bytes>>20, namespace, own.bytes>>20, s.maxBytes>>20, s.maxBytes>>26)
 	case own.count >= maxOfNamespace:
 		return fmt.Errorf("namespace %s has %d artifacts, and %d are the share of one namespace: delete some CueArtifacts of it, "+
 			"or have an admin keep fewer of each (--artifact-retention-records)",

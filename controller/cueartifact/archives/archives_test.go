@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/fluxcd/pkg/apis/meta"
@@ -71,6 +72,36 @@ func TestANamespaceLeavesOthersRoom(t *testing.T) {
 	}
 	if _, err := put(t, s, "team-c", "one", 1); err == nil || !strings.Contains(err.Error(), "team-c has 2000 artifacts") {
 		t.Errorf("more archives than its share: %v", err)
+	}
+}
+
+// TestTwoNamespacesLeaveOthersRoom has two namespaces store all that they may, each in many steps at once.
+func TestTwoNamespacesLeaveOthersRoom(t *testing.T) {
+	const room = 64 << 10
+	s, err := New(Options{Dir: t.TempDir(), Address: ":9790", MaxBytes: room})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var wait sync.WaitGroup
+	for i := range 64 {
+		for _, namespace := range []string{"team-a", "team-b"} {
+			wait.Go(func() {
+				if _, err := put(t, s, namespace, fmt.Sprint(i), 2<<10); err != nil && !strings.Contains(err.Error(), "share of") {
+					t.Error(err)
+				}
+			})
+		}
+	}
+	wait.Wait()
+	all, err := used(s.root())
+	if err != nil || all.bytes > room*3/4+1<<10 || all.bytes < room/2 {
+		t.Errorf("two namespaces have %d bytes of %d (%v), want three quarters", all.bytes, room, err)
+	}
+	if _, err := put(t, s, "team-c", "one", room/64-256); err != nil {
+		t.Errorf("a third namespace: %v", err)
+	}
+	if _, err := put(t, s, "team-c", "two", room/64); err == nil || !strings.Contains(err.Error(), "the last quarter") {
+		t.Errorf("more than the reserve of a namespace: %v", err)
 	}
 }
 

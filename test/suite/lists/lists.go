@@ -15,7 +15,7 @@ func Concurrent() []string {
 	return []string{
 		"agent", "agent/attach", "agent/attach/clsact", "agent/attach/targets", "agent/kube", "agent/pods/containers", "agent/pods/netns",
 		"agent/pods/process", "agent/program/chain", "agent/program/functions", "agent/program/guard", "agent/program/loader",
-		"agent/reconcile/act", "agent/reconcile/admission", "agent/reconcile/calls", "agent/reconcile/loads", "agent/reconcile/starts",
+		"agent/queue", "agent/reconcile/act", "agent/reconcile/admission", "agent/reconcile/build", "agent/reconcile/live", "agent/reconcile/starts",
 		"agent/state/objects", "agent/state/pins", "confined", "controller", "controller/...", "gate", "gate/evaluations", "image/...", "kubeauth",
 		"limit", "listen",
 		"nodemode", "nodemode/source", "policies", "recent", "signing",

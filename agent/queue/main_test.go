@@ -1,4 +1,4 @@
-package calls
+package queue
 
 import (
 	"testing"

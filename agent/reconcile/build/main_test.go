@@ -1,4 +1,4 @@
-package loads
+package build
 
 import (
 	"testing"

@@ -1,0 +1,304 @@
+package build
+
+import (
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"time"
+
+	"github.com/cilium/ebpf/btf"
+
+	"github.com/skep-dev/skep/agent/queue"
+	"github.com/skep-dev/skep/agent/reconcile/plan"
+	"github.com/skep-dev/skep/agent/state/objects"
+)
+
+// slowLoad is how long a load takes before it is logged as slow.
+const slowLoad = 10 * time.Second
+
+// ErrLoading is the error of a load that the kernel's verifier has not checked yet.
+var ErrLoading = errors.New("it waits for the kernel's verifier")
+
+// Urgency is the purpose of a load. Loads of one urgency wait for no others.
+type Urgency int
+
+// The urgencies.
+const (
+	// ForNew loads bring something in, or change it.
+	ForNew Urgency = iota
+	// ForReplacing loads take the place of a program that may not run any more.
+	ForReplacing
+	// ForEnding loads are chains without a member that is to go, and nothing else.
+	ForEnding
+)
+
+// Loadable is what is loaded into the kernel at once.
+type Loadable string
+
+// What is loaded: the programs and maps of an application, or one program out
+// of several applications' for one interface.
+const (
+	RevisionLoad Loadable = "revision"
+	ChainLoad    Loadable = "chain"
+)
+
+// Request is one load that a reconcile needs.
+type Request struct {
+	// key names exactly what is loaded.
+	key string
+	// Line names what waits for the load: a new version of it keeps the place in the queue.
+	Line string
+	// Tenants are the namespaces of the applications that wait for the load.
+	Tenants []string
+	Urgency Urgency
+	// Claim is that to the memory for maps; nil where nothing is claimed.
+	Claim *plan.Claim
+	// What is loaded, for the observer; empty where nothing is.
+	What Loadable
+	// Start collects on the loop what the load needs, which is no object: thousands
+	// may wait. The function it returns runs beside the loop, reads the object, owns
+	// what it uses, and frees it; its value counts only without an error.
+	Start func() (func(*btf.Cache) (io.Closer, error), error)
+}
+
+// Key names exactly what is loaded.
+func (r Request) Key() string { return r.key }
+
+// load is a load that waits, is under way, or has ended. The fields after ticket may be read when
+// that is done.
+type load struct {
+	Request
+	ticket *queue.Ticket
+	run    func(*btf.Cache) (io.Closer, error)
+	value  io.Closer
+	err    error
+	took   time.Duration
+}
+
+func (l *load) close() error {
+	if l.value == nil {
+		return nil
+	}
+	return l.value.Close()
+}
+
+// Loads has revisions and chains built beside the loop: of each urgency one at a time, the
+// namespaces in turn. The caller serializes all calls; a goroutine owns only its load.
+type Loads struct {
+	queues map[Urgency]*queue.Queue
+	// ended holds a value when a load ended.
+	ended   chan struct{}
+	clock   func() time.Time
+	log     *slog.Logger
+	observe func(what Loadable, took time.Duration, err error)
+	// Hold is called beside the loop before each load of a line; tests hold loads by it.
+	Hold func(line string)
+	// waiting are the loads that the last reconcile asked for, begun those in progress, and results
+	// those that ended, by key, until a reconcile takes them or needs them no more.
+	waiting, begun, results map[string]*load
+	// types are the kernel's, read once for the loads that follow each other.
+	types map[Urgency]*btf.Cache
+}
+
+// NewLoads returns no loads. It calls observe, from Collect, for each load that ended and that
+// names what it loads.
+func NewLoads(clock func() time.Time, log *slog.Logger, observe func(what Loadable, took time.Duration, err error)) *Loads {
+	l := &Loads{
+		ended: make(chan struct{}, 1), clock: clock, log: log, observe: observe, Hold: func(string) {}, queues: map[Urgency]*queue.Queue{},
+		waiting: map[string]*load{}, begun: map[string]*load{}, results: map[string]*load{}, types: map[Urgency]*btf.Cache{},
+	}
+	wake := func() {
+		select {
+		case l.ended <- struct{}{}:
+		default:
+		}
+	}
+	for _, u := range []Urgency{ForEnding, ForReplacing, ForNew} {
+		l.queues[u] = queue.New(queue.Options{Concurrent: 1, OnCall: true, Slow: slowLoad, SlowCounts: true, Log: log, Wake: wake,
+			SlowMessage: "the kernel's verifier takes long; other loads wait, and nothing else does"})
+	}
+	return l
+}
+
+// Ended yields when a load ended.
+func (l *Loads) Ended() <-chan struct{} { return l.ended }
+
+// Current returns the loads in progress, and those that ended since the last Collect.
+func (l *Loads) Current() []Request {
+	var all []Request
+	for _, one := range l.begun {
+		all = append(all, one.Request)
+	}
+	return all
+}
+
+// IsLoading reports whether the verifier is at work.
+func (l *Loads) IsLoading() bool {
+	for _, one := range l.begun {
+		if !one.ticket.IsDone() {
+			return true
+		}
+	}
+	return false
+}
+
+// Collect takes over the loads that ended, and reports whether there were any.
+func (l *Loads) Collect() (found bool) {
+	for key, one := range l.begun {
+		if !one.ticket.IsDone() {
+			continue
+		}
+		if one.What != "" {
+			l.observe(one.What, one.took, one.err)
+		}
+		l.results[key], found = one, true
+		delete(l.begun, key)
+	}
+	return found
+}
+
+// Clear frees all results, and drops what waits.
+func (l *Loads) Clear() error {
+	l.Enqueue(nil)
+	return l.Keep(l.Begin())
+}
+
+// Close waits for the loads in progress, which cannot be cancelled, and frees all results.
+func (l *Loads) Close() error {
+	l.Enqueue(nil)
+	for _, q := range l.queues {
+		q.Wait()
+	}
+	l.Collect()
+	return l.Clear()
+}
+
+// Keep drops the results that the reconcile did not ask for.
+func (l *Loads) Keep(r *Round) error {
+	var errs []error
+	for key, one := range l.results {
+		if !r.asked[key] {
+			errs = append(errs, one.close())
+			delete(l.results, key)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// Enqueue has these loads wait for their turns, in the places of their lines, and no other ones any more.
+func (l *Loads) Enqueue(all []Request) {
+	places := map[string]uint64{}
+	for _, one := range l.waiting {
+		one.ticket.Cancel()
+		places[one.Line] = one.ticket.Place()
+	}
+	clear(l.waiting)
+	for _, r := range all {
+		if l.waiting[r.key] == nil {
+			l.waiting[r.key] = l.add(r, places[r.Line])
+		}
+	}
+}
+
+// add has a load wait for its turn.
+func (l *Loads) add(r Request, place uint64) *load {
+	one, hold := &load{Request: r}, l.Hold
+	var types *btf.Cache
+	one.ticket = l.queues[r.Urgency].Add(queue.Job{
+		What: r.Line, Owners: r.Tenants, Place: place, Urgent: true,
+		Prepare: func() bool {
+			if one.run, one.err = r.Start(); one.err != nil {
+				return false
+			}
+			l.log.Debug("load begins", "what", r.Line)
+			if l.types[r.Urgency] == nil {
+				l.types[r.Urgency] = btf.NewCache()
+			}
+			types = l.types[r.Urgency]
+			return true
+		},
+		Run: func(context.Context) bool {
+			began := l.clock()
+			hold(r.Line)
+			if value, err := one.run(types); err == nil {
+				one.value = value
+			} else {
+				one.err = err
+			}
+			one.took = l.clock().Sub(began)
+			return true
+		},
+	})
+	return one
+}
+
+// StartNext starts what can start, and returns how many loads still wait. A load that
+// could not begin is a result, too, which found reports. Where nothing runs and nothing
+// waits, it frees what only loads that follow each other need.
+func (l *Loads) StartNext() (waiting int, found bool) {
+	for _, q := range l.queues {
+		q.Next()
+	}
+	for key, one := range l.waiting {
+		switch {
+		case !one.ticket.HasBegun():
+			continue
+		case one.run == nil:
+			l.results[key], found = one, true
+		default:
+			l.begun[key] = one
+		}
+		delete(l.waiting, key)
+	}
+	if len(l.begun)+len(l.waiting) == 0 {
+		clear(l.types)
+	}
+	return len(l.waiting), found
+}
+
+// Round is what one reconcile asks for.
+type Round struct {
+	loads *Loads
+	asked map[string]bool
+	// Queued are the loads that are to start.
+	Queued []Request
+}
+
+// Begin begins the requests of one reconcile.
+func (l *Loads) Begin() *Round { return &Round{loads: l, asked: map[string]bool{}} }
+
+// HasAsked reports whether the reconcile needs any load.
+func (r *Round) HasAsked() bool { return len(r.asked) > 0 }
+
+// Take hands over a result: the caller owns it.
+func (r *Round) Take(key string) { delete(r.loads.results, key) }
+
+// Current returns the loads in progress, and those that ended and were not collected.
+func (r *Round) Current() []Request { return r.loads.Current() }
+
+// Get returns what was loaded under the key, or queues the load that ask returns and
+// fails with ErrLoading. The result stays until it is taken, or until a reconcile does
+// not ask for it.
+func Get[T io.Closer](r *Round, key string, ask func() (Request, error)) (T, error) {
+	var none T
+	r.asked[key] = true
+	if found := r.loads.results[key]; found != nil {
+		if !errors.Is(found.err, objects.ErrFetching) {
+			value, _ := found.value.(T)
+			return value, found.err
+		}
+		// Its object was torn.
+		r.Take(key)
+	}
+	if r.loads.begun[key] != nil {
+		return none, ErrLoading
+	}
+	request, err := ask()
+	if err != nil {
+		return none, err
+	}
+	request.key = key
+	r.Queued = append(r.Queued, request)
+	return none, ErrLoading
+}

@@ -1,0 +1,136 @@
+package build
+
+import (
+	"errors"
+	"io"
+	"log/slog"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/cilium/ebpf/btf"
+)
+
+// newLoads are loads without an observer.
+func newLoads() *Loads {
+	return NewLoads(time.Now, slog.New(slog.DiscardHandler), func(Loadable, time.Duration, error) {})
+}
+
+// held is a load of a key that waits until it may end, and whose closer counts.
+type held struct {
+	may    chan bool
+	closed int
+}
+
+func (h *held) Close() error {
+	h.closed++
+	return nil
+}
+
+// ask is a request for it.
+func (h *held) ask(urgency Urgency, tenant string) func() (Request, error) {
+	return func() (Request, error) {
+		return Request{Line: "line of " + tenant, Tenants: []string{tenant}, Urgency: urgency,
+			Start: func() (func(*btf.Cache) (io.Closer, error), error) {
+				return func(*btf.Cache) (io.Closer, error) {
+					<-h.may
+					return h, nil
+				}, nil
+			}}, nil
+	}
+}
+
+// keys are those of the loads in progress.
+func keys(l *Loads) (all []string) {
+	for _, r := range l.Current() {
+		all = append(all, r.Key())
+	}
+	slices.Sort(all)
+	return all
+}
+
+// reconcile asks for loads, by their keys, and starts what can start.
+func reconcile(t *testing.T, l *Loads, asks map[string]func() (Request, error)) *Round {
+	t.Helper()
+	l.Collect()
+	r := l.Begin()
+	for key, ask := range asks {
+		if _, err := Get[*held](r, key, ask); err != nil && !errors.Is(err, ErrLoading) {
+			t.Fatal(err)
+		}
+	}
+	if err := l.Keep(r); err != nil {
+		t.Fatal(err)
+	}
+	l.Enqueue(r.Queued)
+	l.StartNext()
+	return r
+}
+
+func TestLoadsOfOneUrgencyWaitForNoOthers(t *testing.T) {
+	l := newLoads()
+	slow, ends, waits := &held{may: make(chan bool)}, &held{may: make(chan bool)}, &held{may: make(chan bool)}
+	reconcile(t, l, map[string]func() (Request, error){"slow": slow.ask(ForNew, "a")})
+	asks := map[string]func() (Request, error){"slow": slow.ask(ForNew, "a"), "ends": ends.ask(ForEnding, "b"), "waits": waits.ask(ForNew, "b")}
+	reconcile(t, l, asks)
+	if got := keys(l); !slices.Equal(got, []string{"ends", "slow"}) || !l.IsLoading() {
+		t.Fatalf("%q are loaded, want one of each urgency", got)
+	}
+	ends.may <- true
+	<-l.Ended()
+	r := reconcile(t, l, asks)
+	if got, err := Get[*held](r, "ends", nil); got != ends || err != nil {
+		t.Errorf("Get = %v, %v, want what was loaded", got, err)
+	}
+	// Nobody asks for any of it any more: what is in progress is loaded, and freed.
+	reconcile(t, l, nil)
+	slow.may <- true
+	<-l.Ended()
+	reconcile(t, l, nil)
+	if slow.closed != 1 || ends.closed != 1 || len(l.Current())+len(l.waiting)+len(l.results)+len(l.types) != 0 {
+		t.Errorf("closed %d and %d times; left are %q, %d that wait, %d results", slow.closed, ends.closed, keys(l), len(l.waiting), len(l.results))
+	}
+}
+
+func TestANewVersionKeepsThePlaceOfItsLine(t *testing.T) {
+	l := newLoads()
+	first, second, third := &held{may: make(chan bool)}, &held{may: make(chan bool)}, &held{may: make(chan bool)}
+	reconcile(t, l, map[string]func() (Request, error){"first": first.ask(ForNew, "a")})
+	asks := map[string]func() (Request, error){"first": first.ask(ForNew, "a"), "second@1": second.ask(ForNew, "b")}
+	reconcile(t, l, asks)
+	// Another one comes, and then a new version of the second.
+	asks["third"] = third.ask(ForNew, "c")
+	reconcile(t, l, asks)
+	delete(asks, "second@1")
+	asks["second@2"] = second.ask(ForNew, "b")
+	reconcile(t, l, asks)
+	first.may <- true
+	<-l.Ended()
+	reconcile(t, l, asks)
+	if got := keys(l); !slices.Equal(got, []string{"second@2"}) {
+		t.Errorf("%q is loaded next, want the new version", got)
+	}
+	second.may <- true
+	if err := l.Close(); err != nil || second.closed != 1 {
+		t.Errorf("Close = %v, and freed the load in progress %d times", err, second.closed)
+	}
+}
+
+func TestALoadThatCannotBeginIsAResult(t *testing.T) {
+	l, broken := newLoads(), errors.New("no memory")
+	r := l.Begin()
+	ask := func() (Request, error) {
+		return Request{Start: func() (func(*btf.Cache) (io.Closer, error), error) { return nil, broken }}, nil
+	}
+	if _, err := Get[*held](r, "key", ask); !errors.Is(err, ErrLoading) {
+		t.Fatal(err)
+	}
+	l.Enqueue(r.Queued)
+	if waiting, found := l.StartNext(); waiting != 0 || !found {
+		t.Errorf("StartNext = %d, %v, want a result", waiting, found)
+	}
+	if _, err := Get[*held](r, "key", ask); !errors.Is(err, broken) {
+		t.Errorf("Get = %v, want why it could not begin", err)
+	}
+	r.Take("key")
+}
