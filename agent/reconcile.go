@@ -136,10 +136,10 @@ func (a *Agent) newReconcile() *reconcile {
 	rec.decisions = decide.New(decide.Options{Log: o.Log, Now: now, Node: node, Look: rec.look, Prepare: versions.Prepare, Applications: statesOf(apps)})
 	rec.admission = l.admission.Begin(rec.decisions, rec.loadRound, rec.lookupRound)
 	rec.chains = l.chains.Begin(rec.decisions, rec.admission, rec.objectRound, rec.loadRound)
-	rec.actor = &act.Actor{Log: o.Log, Clock: o.Clock, Now: now, Observer: o.Observer, Pins: a.pins, Decisions: rec.decisions, Look: rec.look,
+	rec.actor = act.New(act.Options{Log: o.Log, Clock: o.Clock, Now: now, Observer: o.Observer, Pins: a.pins, Decisions: rec.decisions, Look: rec.look,
 		Chains: rec.chains, Attempts: l.attempts, Longest: o.BackOff.Longest(), Conflicts: l.conflicts, Measured: l.admission.Profiles,
 		NoDriver:    rec.admission.NoteNoDriver,
-		ObjectRound: rec.objectRound, LoadRound: rec.loadRound, LookupRound: rec.lookupRound, IsHurried: a.isHurried}
+		ObjectRound: rec.objectRound, LoadRound: rec.loadRound, LookupRound: rec.lookupRound, IsHurried: a.isHurried})
 	return rec
 }
 

@@ -113,11 +113,11 @@ func (a *Agent) advance(ctx context.Context, p *reconcile) bool {
 	for {
 		waiting, found := a.loop.loads.StartNext()
 		fresh = fresh || found
-		if len(a.loop.loads.Current()) == 0 && (fresh || !p.objectRound.Fetching && !p.actor.Ending && !p.actor.Making) {
+		if len(a.loop.loads.Current()) == 0 && (fresh || !p.objectRound.Fetching && !p.actor.IsEnding() && !p.actor.IsMaking()) {
 			return fresh
 		}
 		var again <-chan time.Time
-		if p.actor.Ending {
+		if p.actor.IsEnding() {
 			again = time.After(endingPause)
 		}
 		select {

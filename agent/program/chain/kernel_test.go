@@ -235,7 +235,7 @@ func TestAChainWithMembersOffIsAChainWithoutThem(t *testing.T) {
 				t.Fatal(err)
 			}
 			// Without any member, there is no program.
-			want, runs := uint32(pass), l.runs(t)
+			want, runs := pass, l.runs(t)
 			for i, verdict := range verdicts {
 				if off&(1<<i) != 0 {
 					continue

@@ -55,65 +55,65 @@ func (m *MakingError) Error() string {
 
 // making returns the link that is being made beside the loop at the attachment of an action; nil
 // where none is. One that is asked for in each reconcile goes on.
-func (act *Actor) making(a plan.Action) *live.Making {
+func (mk *linkMaker) making(a plan.Action) *live.Making {
 	if a.Verb == plan.Detach || !attach.TakesLong(a.Attachment.Hook) {
 		return nil
 	}
-	return act.Look.Set.Making(a.UID, a.Attachment.Key())
+	return mk.Look.Set.Making(a.UID, a.Attachment.Key())
 }
 
 // makeBeside makes a link beside the loop, and returns it with its SpecID. It fails with
 // *MakingError until the kernel has answered.
-func (act *Actor) makeBeside(a plan.Action, program *ebpf.Program) (pins.Held, uint32, error) {
-	m := act.making(a)
+func (mk *linkMaker) makeBeside(a plan.Action, program *ebpf.Program) (pins.Held, uint32, error) {
+	m := mk.making(a)
 	if m == nil {
 		var err error
-		if m, err = act.beginLink(a, program); err != nil {
+		if m, err = mk.beginLink(a, program); err != nil {
 			return nil, 0, err
 		}
 	} else if !m.Makes(a.Attachment, program) {
 		// Another one was wanted before. It is taken back first.
-		act.Look.Set.Unwant(m)
-		return nil, 0, act.stillMaking(m)
+		mk.Look.Set.Unwant(m)
+		return nil, 0, mk.stillMaking(m)
 	}
-	if l, ok, err := act.Look.Set.Take(m); ok {
+	if l, ok, err := mk.Look.Set.Take(m); ok {
 		return l, m.SpecID, err
 	}
-	return nil, 0, act.stillMaking(m)
+	return nil, 0, mk.stillMaking(m)
 }
 
-func (act *Actor) stillMaking(m *live.Making) error {
-	return &MakingError{at: m.Attachment, begun: m.HasBegun(), late: act.Now.Sub(m.Since) > makeDeadline}
+func (o *Options) stillMaking(m *live.Making) error {
+	return &MakingError{at: m.Attachment, begun: m.HasBegun(), late: o.Now.Sub(m.Since) > makeDeadline}
 }
 
 // beginLink begins to make a link, and waits a little for it.
-func (act *Actor) beginLink(a plan.Action, program *ebpf.Program) (*live.Making, error) {
-	owner := act.turnOf(a)
-	place := act.Look.Set.ReserveMaking(owner, fmt.Sprintf("%s on %s", a.Attachment.Program, a.Attachment.Place()))
+func (mk *linkMaker) beginLink(a plan.Action, program *ebpf.Program) (*live.Making, error) {
+	owner := mk.turnOf(a)
+	place := mk.Look.Set.ReserveMaking(owner, fmt.Sprintf("%s on %s", a.Attachment.Program, a.Attachment.Place()))
 	if place == nil {
-		act.LookupRound.Keep(a.Attachment)
-		return nil, &MakingError{at: a.Attachment, late: act.Look.Set.LongestMaking(owner, act.Now) > makeDeadline}
+		mk.LookupRound.Keep(a.Attachment)
+		return nil, &MakingError{at: a.Attachment, late: mk.Look.Set.LongestMaking(owner, mk.Now) > makeDeadline}
 	}
-	request, err := act.ownRequest(a, program)
+	request, err := mk.ownRequest(a, program)
 	if err != nil {
 		place.Cancel()
 		return nil, err
 	}
-	m := &live.Making{UID: a.UID, Attachment: a.Attachment, Program: program, SpecID: request.SpecID, Since: act.Now,
+	m := &live.Making{UID: a.UID, Attachment: a.Attachment, Program: program, SpecID: request.SpecID, Since: mk.Now,
 		Make: func() (pins.Held, error) { return attach.To(request) },
 		Free: func() {
 			_ = request.Program.Close()
 			_ = request.Specs.Close()
 			request.Found.Close()
 		}}
-	act.Look.Set.Begin(m, place)
-	act.await(owner, m)
+	mk.Look.Set.Begin(m, place)
+	mk.await(owner, m)
 	return m, nil
 }
 
 // ownRequest is the request of a link, which owns what it uses: the revision may be dropped meanwhile.
-func (act *Actor) ownRequest(a plan.Action, program *ebpf.Program) (attach.Request, error) {
-	request, err := act.request(a, program)
+func (mk *linkMaker) ownRequest(a plan.Action, program *ebpf.Program) (attach.Request, error) {
+	request, err := mk.request(a, program)
 	if err != nil {
 		return request, err
 	}
@@ -135,14 +135,14 @@ func share(r *attach.Request) (err error) {
 }
 
 // await waits a little for a link, unless those of its owner, or of all, took too long already.
-func (act *Actor) await(owner string, m *live.Making) {
-	most := min(makeGrace, makesGrace-act.waited)
-	if act.late[owner] || !m.HasBegun() {
+func (mk *linkMaker) await(owner string, m *live.Making) {
+	most := min(makeGrace, makesGrace-mk.waited)
+	if mk.late[owner] || !m.HasBegun() {
 		most = 0
 	}
 	if !m.Await(most) {
-		act.late[owner], act.Making = true, true
-		act.waited += most
+		mk.late[owner], mk.begun = true, true
+		mk.waited += most
 	}
 }
 
@@ -164,12 +164,12 @@ func (act *Actor) noteMaking(uid string, a plan.Action, making *MakingError) {
 }
 
 // reportMaking reports a link that nobody wants any more, and that the kernel may make still.
-func (act *Actor) reportMaking(m *live.Making) {
-	out := act.Decisions.Outcome(m.UID)
+func (en *ender) reportMaking(m *live.Making) {
+	out := en.Decisions.Outcome(m.UID)
 	out.Closing = true
 	why := fmt.Errorf("detach %s from %s %s: it is closed as soon as the kernel has made it, which cannot be cancelled: %w",
-		m.Attachment.Program, m.Hook, strings.TrimSpace(m.Place()), act.stillMaking(m))
-	if act.Now.Sub(m.Since) > makeDeadline {
+		m.Attachment.Program, m.Hook, strings.TrimSpace(m.Place()), en.stillMaking(m))
+	if en.Now.Sub(m.Since) > makeDeadline {
 		out.Errs = append(out.Errs, why)
 	} else if out.Waits == "" {
 		out.Waits = why.Error()

@@ -15,30 +15,30 @@ import (
 
 // copyOf returns one more program of an instance, pinned. It fails with
 // build.ErrLoading until the verifier is done.
-func (act *Actor) copyOf(r *loader.Revision, a plan.Action) (*ebpf.Program, error) {
+func (mk *linkMaker) copyOf(r *loader.Revision, a plan.Action) (*ebpf.Program, error) {
 	instance := a.Attachment.Instance
 	key := fmt.Sprintf("copy %d of %s of %s", len(r.Copies(instance)), instance, r.Key())
-	program, err := build.Get[*ebpf.Program](act.LoadRound, key, func() (build.Request, error) { return act.askCopy(r, a) })
+	program, err := build.Get[*ebpf.Program](mk.LoadRound, key, func() (build.Request, error) { return mk.askCopy(r, a) })
 	if decide.IsPending(err) {
 		return nil, err
 	}
-	act.LoadRound.Take(key)
+	mk.LoadRound.Take(key)
 	if err != nil {
 		return nil, err
 	}
 
-	return program, act.Pins.AddCopy(r, instance, program)
+	return program, mk.Pins.AddCopy(r, instance, program)
 }
 
-func (act *Actor) askCopy(r *loader.Revision, a plan.Action) (build.Request, error) {
-	o := act.Decisions.IntentOf(r.UID, r.Name)
+func (mk *linkMaker) askCopy(r *loader.Revision, a plan.Action) (build.Request, error) {
+	o := mk.Decisions.IntentOf(r.UID, r.Name)
 	if o == nil {
 		return build.Request{}, fmt.Errorf("move %s: its intent is not known here", a.Attachment.Program)
 	}
-	if err := act.ObjectRound.Available(o.Payload()); err != nil {
+	if err := mk.ObjectRound.Available(o.Payload()); err != nil {
 		return build.Request{}, err
 	}
-	opened, files := *o, act.ObjectRound.Cache
+	opened, files := *o, mk.ObjectRound.Cache
 	return build.Request{
 		Line: "application " + r.UID, Tenants: []string{o.Payload().Application.Namespace}, What: build.RevisionLoad,
 		Start: func() (func(*btf.Cache) (io.Closer, error), error) {

@@ -12,12 +12,12 @@ import (
 
 // holder returns the link of an action's application that is at the place of the action's
 // attachment and is to leave it; nil where there is none.
-func (act *Actor) holder(a plan.Action) *pins.Link {
+func (mk *linkMaker) holder(a plan.Action) *pins.Link {
 	if _, exclusive := a.Attachment.Exclusive(); !exclusive {
 		return nil
 	}
 	for _, key := range []string{a.Attachment.Key(), a.Replaces} {
-		if l := act.Look.Set.Links[a.UID][key]; l != nil && !l.IsElsewhere(act.Look.Facts(l.Path, l.Link)) {
+		if l := mk.Look.Set.Links[a.UID][key]; l != nil && !l.IsElsewhere(mk.Look.Facts(l.Path, l.Link)) {
 			return l
 		}
 	}
@@ -28,27 +28,27 @@ func (act *Actor) holder(a plan.Action) *pins.Link {
 // application is to leave. Until the new link is there, the old program runs near it by a
 // link with the old one's pin: whatever fails, and wherever the agent ends, the old version
 // runs.
-func (act *Actor) takePlace(r attach.Request, held *pins.Link) (pins.Held, error) {
+func (mk *linkMaker) takePlace(r attach.Request, held *pins.Link) (pins.Held, error) {
 	near := r
 	near.Attachment = held.Attachment
 	// They are one network namespace, and that of the request was found.
 	near.Attachment.Target.NetworkNamespace = r.Attachment.NetworkNamespace
-	if program := act.runBy(held); program != nil {
+	if program := mk.runBy(held); program != nil {
 		near.Program = program
 	}
 	standIn, err := attach.Near(near)
 	if err != nil {
 		return nil, err
 	}
-	if err := act.putLink(held.UID, held.Attachment, held.SpecID, standIn); err != nil {
+	if err := mk.putLink(held.UID, held.Attachment, held.SpecID, standIn); err != nil {
 		return nil, err
 	}
 	return attach.To(r)
 }
 
 // runBy returns the program that a link runs; nil where no revision has it.
-func (act *Actor) runBy(l *pins.Link) *ebpf.Program {
-	r := act.Look.Set.Revisions[l.UID][act.Look.RevisionOf(l, act.Look.Facts(l.Path, l.Link))]
+func (mk *linkMaker) runBy(l *pins.Link) *ebpf.Program {
+	r := mk.Look.Set.Revisions[l.UID][mk.Look.RevisionOf(l, mk.Look.Facts(l.Path, l.Link))]
 	if r == nil {
 		return nil
 	}
@@ -57,15 +57,15 @@ func (act *Actor) runBy(l *pins.Link) *ebpf.Program {
 
 // heldBy names the program of ours that has the place of an action's attachment, but for
 // one that is to leave it; empty where none has.
-func (act *Actor) heldBy(a plan.Action) string {
+func (mk *linkMaker) heldBy(a plan.Action) string {
 	place, exclusive := a.Attachment.Exclusive()
 	if !exclusive {
 		return ""
 	}
-	for uid, links := range act.Look.Set.Links {
+	for uid, links := range mk.Look.Set.Links {
 		for key, l := range links {
 			if is, _ := l.Attachment.Exclusive(); is == place && (uid != a.UID || key != a.Attachment.Key() && key != a.Replaces) {
-				return fmt.Sprintf("program %s of application %s", l.Attachment.Program, act.Decisions.NameOf(uid))
+				return fmt.Sprintf("program %s of application %s", l.Attachment.Program, mk.Decisions.NameOf(uid))
 			}
 		}
 	}

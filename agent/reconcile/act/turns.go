@@ -52,7 +52,7 @@ func (act *Actor) putOff(a plan.Action, why string) {
 	owners := act.owners(a)
 	act.stick(owners, a)
 	act.LookupRound.Keep(a.Attachment)
-	act.making(a)
+	act.links.making(a)
 	for _, uid := range owners {
 		act.Decisions.NotePending(uid, decide.ErrQueued)
 		out := act.Decisions.Outcome(uid)
@@ -77,12 +77,12 @@ func (act *Actor) canEndBefore(a plan.Action) bool {
 
 // turnOf is whose turn an action takes: that of the application's owner, or that of a chain. Chains
 // keep their order, since the kernel takes no XDP program on a member of a device that has one.
-func (act *Actor) turnOf(a plan.Action) string {
+func (o *Options) turnOf(a plan.Action) string {
 	if a.Verb == plan.SetChain {
 		return lineOf(a)
 	}
 	of := a.Attachment.Application
-	if app := act.Decisions.Application(a.UID); app != nil {
+	if app := o.Decisions.Application(a.UID); app != nil {
 		of = app.Newest.Payload().Application
 	}
 	return queue.OwnerOf(a.UID, of)

@@ -18,22 +18,29 @@ const remnantGrace = 10 * time.Second
 // before that is an error.
 const closeDeadline = time.Minute
 
+// ender takes links and revisions away, and reports what the kernel has not ended.
+type ender struct {
+	*Options
+	// ending: the kernel has yet to end links that were closed.
+	ending bool
+}
+
 // detach takes a link away. It is forgotten when the kernel agreed, and reported
 // until the kernel runs it no more.
-func (act *Actor) detach(a plan.Action) error {
-	l := act.Look.Set.Links[a.UID][a.Attachment.Key()]
+func (en *ender) detach(a plan.Action) error {
+	l := en.Look.Set.Links[a.UID][a.Attachment.Key()]
 	if l == nil {
 		return nil
 	}
-	return act.Look.Set.Detach(l, act.Look.Facts(l.Path, l.Link), act.Now)
+	return en.Look.Set.Detach(l, en.Look.Facts(l.Path, l.Link), en.Now)
 }
 
 // drop removes a revision nothing runs any more.
-func (act *Actor) drop(a plan.Action) error {
-	r, err := act.Look.Set.DropRevision(a.UID, a.Revision)
+func (en *ender) drop(a plan.Action) error {
+	r, err := en.Look.Set.DropRevision(a.UID, a.Revision)
 	if r != nil {
-		act.Measured.Forget(a.UID, a.Revision)
-		act.Look.Set.Release("dropped revision", r)
+		en.Measured.Forget(a.UID, a.Revision)
+		en.Look.Set.Release("dropped revision", r)
 	}
 	return err
 }
@@ -50,30 +57,30 @@ func (act *Actor) FinishUnloads() {
 		if act.backedOff(owners, a) != nil {
 			continue
 		}
-		err := act.dropFormer(c)
+		err := act.chains.dropFormer(c)
 		act.noteChain(a, err)
 		for _, uid := range owners {
 			act.note(uid, a, err)
 		}
 	}
 	act.Attempts.Sweep(act.Now)
-	if act.Look.Set.FollowMakings(act.Now, act.reportMaking) {
+	if act.Look.Set.FollowMakings(act.Now, act.ender.reportMaking) {
 		// What waits for these can begin.
 		act.Decisions.Again = true
 	}
-	act.Look.Set.FollowRemnants(act.reportRemnant)
+	act.Look.Set.FollowRemnants(act.ender.reportRemnant)
 }
 
 // reportRemnant reports a link that the kernel runs still. Nothing can be done about a
 // link that somebody else holds but to say so.
-func (act *Actor) reportRemnant(uid string, r live.Remnant, isClosing bool, err error) {
-	out := act.Decisions.Outcome(uid)
+func (en *ender) reportRemnant(uid string, r live.Remnant, isClosing bool, err error) {
+	out := en.Decisions.Outcome(uid)
 	if isClosing {
-		act.reportClosing(uid, out, r)
+		en.reportClosing(uid, out, r)
 		return
 	}
-	if err == nil && act.Now.Sub(r.Since) < remnantGrace {
-		out.Unsettled, act.Ending = true, true
+	if err == nil && en.Now.Sub(r.Since) < remnantGrace {
+		out.Unsettled, en.ending = true, true
 		return
 	}
 	at := r.Attachment
@@ -86,9 +93,9 @@ func (act *Actor) reportRemnant(uid string, r live.Remnant, isClosing bool, err 
 }
 
 // reportClosing reports a link that is being closed beside the loop.
-func (act *Actor) reportClosing(uid string, out *report.Outcome, r live.Remnant) {
+func (en *ender) reportClosing(uid string, out *report.Outcome, r live.Remnant) {
 	out.Closing = true
-	if since := act.Now.Sub(r.Since); since > closeDeadline && r.IsEnding() {
+	if since := en.Now.Sub(r.Since); since > closeDeadline && r.IsEnding() {
 		at := r.Attachment
 		out.Errs = append(out.Errs,
 			fmt.Errorf("detach %s from %s %s: its pin is removed, and the kernel has not ended link %d for %s; it may wait for a process whose memory is locked: "+
@@ -96,6 +103,6 @@ func (act *Actor) reportClosing(uid string, out *report.Outcome, r live.Remnant)
 				at.Program, at.Hook, strings.TrimSpace(at.Place()), r.Facts.ID, since.Round(time.Second)))
 	}
 	if out.Waits == "" {
-		out.Waits = fmt.Sprintf("the kernel ends its links one after the other: %d are being closed", act.Look.Set.Closing(uid, r.Attachment.Application))
+		out.Waits = fmt.Sprintf("the kernel ends its links one after the other: %d are being closed", en.Look.Set.Closing(uid, r.Attachment.Application))
 	}
 }

@@ -23,12 +23,12 @@ func TestAChildOutlivesThreads(t *testing.T) {
 		if err := child.Start(all[i]); err != nil {
 			t.Fatal(err)
 		}
-		defer func() {
+		t.Cleanup(func() {
 			_, _ = stdin.Write([]byte("end\n"))
 			if err := all[i].Wait(); err != nil {
 				t.Errorf("child %d: %v", i, err)
 			}
-		}()
+		})
 	}
 	var ended sync.WaitGroup
 	begin := make(chan struct{})

@@ -1,0 +1,165 @@
+package act
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/skep-dev/skep/agent/attach"
+	"github.com/skep-dev/skep/agent/reconcile/plan"
+	"github.com/skep-dev/skep/agent/state/pins"
+	"github.com/skep-dev/skep/api/v1alpha1"
+)
+
+// chainSetter gives interfaces their chains.
+type chainSetter struct{ *Options }
+
+// setChain gives an interface's link the program of the members.
+func (cs *chainSetter) setChain(a plan.Action) error {
+	c := cs.Look.Set.Chains[a.Device]
+	if len(a.Members) == 0 {
+		if err := cs.Pins.RemoveChain(c); err != nil {
+			return err
+		}
+		delete(cs.Look.Set.Chains, a.Device)
+		return nil
+	}
+	v, err := cs.versionOf(a, c)
+	if err != nil {
+		return err
+	}
+	if err := cs.runVersion(a, v, c); err != nil {
+		if c = cs.Look.Set.Chains[a.Device]; c == nil || c.Version != v {
+			cs.Look.Set.Release("chain that was not attached", v)
+		}
+		return err
+	}
+	// Who waited for this one is next.
+	cs.Decisions.Again = cs.Decisions.Again || cs.Chains.HasWaiting(a.Device)
+	return cs.dropFormer(cs.Look.Set.Chains[a.Device])
+}
+
+// runVersion pins a version and has the interface's link run it.
+func (cs *chainSetter) runVersion(a plan.Action, v *pins.ChainVersion, c *pins.Chain) error {
+	if err := cs.Pins.PinChainVersion(a.Device, v); err != nil {
+		return err
+	}
+	if c == nil {
+		return cs.attachChain(a, v, nil)
+	}
+	if mode := plan.ModeOf(a.Members); mode != "" && c.Mode != "" && mode != c.Mode {
+		return cs.changeMode(a, v, c)
+	}
+	err := swap(c.Link, v.Program)
+	if isUnusable(err) {
+		return cs.attachChain(a, v, c)
+	}
+	if err != nil {
+		return fmt.Errorf("update chain of %s: %w", a.Interface, err)
+	}
+	cs.takeVersion(c, v)
+	return nil
+}
+
+// dropFormer removes the pins of the versions that an interface's link does not
+// run any more.
+func (cs *chainSetter) dropFormer(c *pins.Chain) error {
+	if err := cs.Pins.DropChainVersions(c); err != nil {
+		return err
+	}
+	c.Former = nil
+	return nil
+}
+
+// versionOf returns the chain that was loaded for the action, or the one that
+// runs, where only its link is to be made anew.
+func (cs *chainSetter) versionOf(a plan.Action, c *pins.Chain) (*pins.ChainVersion, error) {
+	if v := cs.Chains.Take(a.Device, a.Members); v != nil {
+		return v, nil
+	}
+	if c != nil && c.Version != nil && slices.Equal(c.Version.Members, a.Members) {
+		return c.Version, nil
+	}
+	return cs.Chains.Load(a.Device, a.Members)
+}
+
+func (cs *chainSetter) takeVersion(c *pins.Chain, v *pins.ChainVersion) {
+	if c.Version != nil && c.Version != v {
+		c.Former = append(c.Former, c.Version.Members...)
+		cs.Look.Set.Release("replaced chain", c.Version)
+	}
+	c.Version = v
+}
+
+// changeMode has an interface run a version in another mode. The kernel runs XDP in one mode at a
+// time, so that packets pass unseen for a moment. Where the new mode cannot be had, the former
+// version comes back.
+func (cs *chainSetter) changeMode(a plan.Action, v *pins.ChainVersion, c *pins.Chain) error {
+	former, mode := c.Version, c.Mode
+	pins.Sever(c.Link)
+	err := cs.attachChain(a, v, c)
+	if err == nil || former == nil {
+		return err
+	}
+	back := plan.Action{Verb: plan.SetChain, Device: a.Device, Interface: a.Interface, Members: former.Members}
+	err = errors.Join(err, cs.attachChainAs(mode, back, former, c))
+	// What was pinned of the new version is removed with former ones.
+	c = cs.Look.Set.Chains[a.Device]
+	c.Former = append(c.Former, v.Members...)
+	return err
+}
+
+func (cs *chainSetter) attachChain(a plan.Action, v *pins.ChainVersion, old *pins.Chain) error {
+	return cs.attachChainAs(plan.ModeOf(a.Members), a, v, old)
+}
+
+// attachChainAs attaches a version in a mode, and pins the link in the place of the old one.
+func (cs *chainSetter) attachChainAs(mode v1alpha1.XDPMode, a plan.Action, v *pins.ChainVersion, old *pins.Chain) error {
+	on, fallback := cs.targetOf(a), ""
+	l, err := attach.To(attach.Request{Program: v.Program, Host: cs.LookupRound.Host(),
+		Attachment: plan.Attachment{Program: describeMembers(a.Members), Hook: plan.XDP, XDPMode: mode, Target: on},
+		Fallback: func(driver *attach.DriverError) {
+			fallback = driver.Error()
+			cs.NoDriver(a.Device, driver)
+		}})
+	if driver := new(attach.DriverError); errors.As(err, &driver) {
+		cs.NoDriver(a.Device, driver)
+		// The next reconcile goes on without those that need the driver.
+		cs.Decisions.Again = true
+	}
+	if err != nil {
+		return err
+	}
+	if err := cs.Pins.PinChainLink(on, fallback, l); err != nil {
+		return errors.Join(err, l.Close())
+	}
+	c := &pins.Chain{Device: a.Device, Target: on, Link: l, Version: v, Fallback: fallback}
+	if c.Mode, err = attach.XDPModeOf(a.Device, cs.LookupRound.Host().Namespaces); err != nil {
+		cs.Log.Warn("look how an interface runs XDP", "interface", a.Interface, "error", err)
+	}
+	if old != nil {
+		c.Former = old.Former
+		if old.Version == v {
+			old.Version = nil
+		} else if old.Version != nil {
+			c.Former = append(c.Former, old.Version.Members...)
+		}
+		cs.Look.Set.Release("severed chain", old)
+	}
+	cs.Look.Set.Chains[a.Device] = c
+	cs.Look.Changed(cs.Pins.ChainPath(a.Device))
+	return nil
+}
+
+// targetOf is the interface of an action on a chain.
+func (cs *chainSetter) targetOf(a plan.Action) plan.Target {
+	i := cs.Look.Interface(a.Device)
+	return plan.Target{Ifindex: i.Device.Index, Interface: i.Name, NetnsID: i.Device.NetnsID, In: i.In}
+}
+
+func describeMembers(members []plan.Member) string {
+	if len(members) == 1 {
+		return members[0].Program
+	}
+	return fmt.Sprintf("a chain of %d programs", len(members))
+}
