@@ -100,18 +100,18 @@ func (b *bench) order() []string {
 	return slices.Clone(b.began)
 }
 
-// passes lets time pass.
+// passes lets time of the bubble pass.
 func passes(d time.Duration) {
-	time.Sleep(d)
+	<-time.After(d)
 	synctest.Wait()
 }
 
 func TestOwnersTakeTurns(t *testing.T) {
 	run(t, Options{Concurrent: 1}, func(t *testing.T, b *bench) {
-		for _, name := range []string{"a.1", "a.2", "a.3", "b.1", "a.4!", "c.1", "a.5!", "a.6"} {
+		for _, name := range []string{"a.1", "a.2", "a.3", "b.1", "a.4!", "c.1", "a.5!", "a.6", "d.1!", "d.2"} {
 			b.give(name)
 		}
-		want := []string{"a.1", "b.1", "c.1", "a.4!", "a.5!", "a.2", "a.3", "a.6"}
+		want := []string{"a.1", "b.1", "c.1", "d.1!", "a.4!", "d.2", "a.5!", "a.2", "a.3", "a.6"}
 		for i, name := range want {
 			if !slices.Equal(b.order(), want[:i+1]) {
 				t.Fatalf("began %q, want %q: one at a time, the urgent ones first of their owner", b.order(), want[:i+1])

@@ -112,7 +112,7 @@ func TestANewVersionKeepsThePlaceOfItsLine(t *testing.T) {
 	<-l.Ended()
 	reconcile(t, l, asks...)
 	if got := keys(l); !slices.Equal(got, []string{"second@2"}) {
-		t.Errorf("%q is loaded next, want the new version", got)
+		t.Fatalf("%q is loaded next, want the new version", got)
 	}
 	second.may <- true
 	if err := l.Close(); err != nil || second.closed != 1 {

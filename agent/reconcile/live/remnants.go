@@ -149,7 +149,8 @@ func (s *Set) closeUnpinned(l *pins.Link, facts pins.Facts, now time.Time, repla
 	if facts.EndsSlowly {
 		what := fmt.Sprintf("%s on %s", l.Attachment.Program, l.Attachment.Place())
 		// One that was replaced counts every event beside the other one until it is closed.
-		one.closing = s.closing.Add(queue.Job{What: what, Owners: []string{queue.OwnerOf(l.UID, l.Attachment.Application)}, Urgent: replaced, Owed: true, Run: func(context.Context) bool {
+		owners := []string{queue.OwnerOf(l.UID, l.Attachment.Application)}
+		one.closing = s.closing.Add(queue.Job{What: what, Owners: owners, Urgent: replaced, Owed: true, Run: func(context.Context) bool {
 			if err := l.Close(); err != nil {
 				s.log.Error("close link", "link", what, "error", err)
 			}
