@@ -27,7 +27,7 @@ func (d *Decisions) ChooseGone() {
 			out.Errs, out.Refused = append(out.Errs, err), true
 			d.Want.Frozen = append(d.Want.Frozen, payload.UID)
 		case payload.Tombstone || len(payload.Programs) == 0 || !selected:
-			d.Want.Gone = append(d.Want.Gone, payload.UID)
+			d.unload(payload.UID)
 		default:
 			d.toRun = append(d.toRun, app)
 		}
@@ -77,6 +77,7 @@ func (d *Decisions) run(app *Application, o *intent.Opened, out *report.Outcome)
 	if err != nil {
 		return err
 	}
+	d.indexes[wanted.UID] = len(d.Want.Applications)
 	d.Want.Applications, out.Live = append(d.Want.Applications, wanted), o
 	return nil
 }
@@ -120,7 +121,12 @@ func (d *Decisions) keepOrUnload(uid string, stays bool) {
 		d.Want.Frozen = append(d.Want.Frozen, uid)
 		return
 	}
-	d.Want.Gone = append(d.Want.Gone, uid)
+	d.unload(uid)
+}
+
+// unload has an application go.
+func (d *Decisions) unload(uid string) {
+	d.Want.Gone, d.gone[uid] = append(d.Want.Gone, uid), true
 }
 
 // noteUnavailable notes why a version cannot be had: the newest intent's, or one that

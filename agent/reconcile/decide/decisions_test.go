@@ -59,7 +59,7 @@ func TestEachVerbChangesWhatIsWantedAndTheOutcome(t *testing.T) {
 			want: state{Runs: 1, At: []string{"eth0", "eth1"}, Errs: 1, Refused: true, Tried: true}},
 		"a postponed one waits, and says for what": {first: true, verb: func(d *decide.Decisions) { d.Postpone("a", "it waits") },
 			want: state{Frozen: true, Refused: true, Pending: true, Unsettled: true, Waits: "it waits"}},
-		"one that is left out of a place runs at the others": {verb: func(d *decide.Decisions) { d.LeaveOut(place, "a", failure) },
+		"one that is left out of a place runs at the others": {verb: func(d *decide.Decisions) { d.LeaveOut("a", map[plan.Place]error{place: failure}) },
 			want: state{Runs: 2, At: []string{"eth1"}, Errs: 1, Links: 1, Tried: true}},
 		"one that is taken out of a chain is to run, and is blamed": {verb: func(d *decide.Decisions) {
 			d.TakeOut(chain, &build.MemberError{UID: "a", Err: failure})
