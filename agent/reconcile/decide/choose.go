@@ -1,6 +1,7 @@
 package decide
 
 import (
+	"cmp"
 	"errors"
 	"slices"
 	"strings"
@@ -46,8 +47,15 @@ func (d *Decisions) ChooseGone() {
 }
 
 // Choose chooses for each other application what is to be live: the newest intent's
-// version, else what fallBack says.
+// version, else what fallBack says. The oldest comes first, and has what there is not enough of; only
+// one whose maps it takes comes before it.
 func (d *Decisions) Choose() {
+	created := map[*Application]int64{}
+	for _, app := range d.toRun {
+		payload := app.Newest.Payload()
+		created[app] = payload.CreatedAt()
+	}
+	slices.SortStableFunc(d.toRun, func(x, y *Application) int { return cmp.Compare(created[x], created[y]) })
 	known := make([]version.Known, len(d.toRun))
 	for i, app := range d.toRun {
 		known[i] = app.Known
