@@ -104,6 +104,7 @@ func (w *world) remember(o intent.Opened, a plan.Attachment, now bool) {
 		if i < 0 {
 			w.state.Chains, i = append(w.state.Chains, plan.Chain{Device: device, Interface: a.Target.String()}), len(w.state.Chains)
 		}
-		w.state.Chains[i].Members = append(w.state.Chains[i].Members, plan.Member{UID: uid, Identity: o.Payload().Application, Revision: o.Revision(), Program: a.Program})
+		m := plan.Member{UID: uid, Identity: a.Application, Revision: o.Revision(), Program: a.Program}
+		w.state.Chains[i].Members = append(w.state.Chains[i].Members, m)
 	}
 }

@@ -40,6 +40,8 @@ type application struct {
 	// cannot.
 	attachments map[int64][]plan.Attachment
 	errs        map[int64]error
+	// leftOut are the places where it did not fit a short while ago.
+	leftOut map[plan.Place]error
 }
 
 // heldLink is a link that the kernel tells its id of.
@@ -82,7 +84,7 @@ func (w *world) begin(a *admission.Admission, s *live.Set) (*admission.Round, *d
 	apps := make([]*decide.Application, 0, len(w.applications))
 	byUID := map[string]*application{}
 	for _, one := range w.applications {
-		apps = append(apps, &decide.Application{Known: one.known})
+		apps = append(apps, &decide.Application{Known: one.known, LeftOut: one.leftOut, RetryAt: w.now.Add(time.Minute)})
 		byUID[one.known.Newest.Payload().UID] = one
 	}
 	d := decide.New(decide.Options{Log: slog.New(slog.DiscardHandler), Now: w.now, Look: look, Applications: apps,

@@ -53,7 +53,8 @@ func crowd(applications, pods int, hook string) (plan.Want, plan.State) {
 			}
 			app.Attachments = append(app.Attachments, a)
 			if hook == plan.XDP {
-				chains[pod].Members = append(chains[pod].Members, plan.Member{UID: app.UID, Identity: app.Identity, Revision: app.Revision, Program: a.Program, Priority: a.Priority})
+				m := plan.Member{UID: app.UID, Identity: app.Identity, Revision: app.Revision, Program: a.Program, Priority: a.Priority}
+				chains[pod].Members = append(chains[pod].Members, m)
 			} else {
 				have.Links = append(have.Links, plan.Link{UID: app.UID, Attachment: a, Revision: app.Revision, Position: i})
 			}
