@@ -4,13 +4,11 @@
 package admission
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"log/slog"
 	"maps"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/cilium/ebpf/link"
@@ -84,11 +82,16 @@ type Round struct {
 	pendingClaims map[plan.Place][]plan.Claim
 	// lost are the places that others run at now which an application had before.
 	lost map[history.At]bool
+	// claims are those of Admit.
+	claims *claims
+	// ours are our links by place, and links those that were found by uid; nil until they are asked for.
+	ours  map[plan.Place]map[link.ID]bool
+	links map[string][]*plan.Link
 }
 
 // Begin begins the admission of one reconcile.
 func (a *Admission) Begin(d *decide.Decisions, loadRound *build.Round, lookups *targets.Round) *Round {
-	return &Round{Admission: a, now: d.Now, decisions: d, look: d.Look, loadRound: loadRound, lookups: lookups, lost: map[history.At]bool{}}
+	return &Round{Admission: a, now: d.Now, decisions: d, look: d.Look, loadRound: loadRound, lookups: lookups, lost: map[history.At]bool{}, claims: &claims{}}
 }
 
 // Admit grants the limits of each place before anything is loaded: first to what
@@ -99,90 +102,64 @@ func (adm *Round) Admit() {
 	adm.present = history.Present(adm.look.State.Interfaces, adm.look.State.Links, adm.look.State.Chains)
 	adm.forgetDrivers()
 	adm.leaveOutAsBefore()
-	for range 3*len(adm.decisions.Applications) + len(adm.decisions.Want.Applications)*(len(adm.look.State.Interfaces)+1) {
-		if !adm.rejectUnfit() {
-			return
+	adm.claims = adm.newClaims()
+	for place, ok := adm.claims.next(); ok; place, ok = adm.claims.next() {
+		adm.admitTo(place)
+	}
+	for _, uid := range slices.Sorted(maps.Keys(adm.claims.leftOut)) {
+		adm.claims.settle(uid)
+	}
+}
+
+// admitTo rejects what does not fit at a place. A version that takes the place of what was rejected
+// may change what fits elsewhere.
+func (adm *Round) admitTo(place plan.Place) {
+	claims := adm.claims.at[place]
+	if !slices.ContainsFunc(claims, func(c *Claim) bool { return c.Seniority != plan.Running }) {
+		return
+	}
+	claims = slices.Clone(claims)
+	if adm.postponeYounger(place, claims) {
+		return
+	}
+	refused := plan.Admit(place, adm.measured(place, claims), adm.limits(place))
+	for _, c := range claims {
+		if err := refused[c.UID]; err != nil {
+			adm.claims.reject(place, c, err)
 		}
 	}
 }
 
-// rejectUnfit rejects what does not fit at the first place where anything does
-// not, and reports whether it did. A version that takes the place of what was
-// rejected may change what fits elsewhere.
-func (adm *Round) rejectUnfit() bool {
-	places := adm.claims()
-	for _, place := range slices.SortedFunc(maps.Keys(places), comparePlaces) {
-		claims := places[place]
-		if !slices.ContainsFunc(claims, func(c Claim) bool { return c.Seniority != plan.Running }) {
-			continue
-		}
-		for i := range claims {
-			claims[i].Created = adm.createdAt(claims[i].UID)
-		}
-		if adm.postponeYounger(place, claims) {
-			return true
-		}
-		refused := plan.Admit(place, adm.measured(place, claims), adm.limits(place))
-		found := false
-		for _, c := range claims {
-			if err := refused[c.UID]; err != nil {
-				adm.RejectAt(place, c, err)
-				found = true
-			}
-		}
-		if found {
-			return true
+// claimsOf are the claims of one application, by place.
+func (adm *Round) claimsOf(app plan.Application) map[plan.Place]*Claim {
+	attached := map[plan.Place][]*plan.Attachment{}
+	for i := range app.Attachments {
+		if a := &app.Attachments[i]; history.IsLimited(a.Hook) {
+			place := plan.PlaceOf(*a)
+			attached[place] = append(attached[place], a)
 		}
 	}
-	return false
-}
-
-func comparePlaces(a, b plan.Place) int {
-	return cmp.Or(a.Device.Compare(b.Device), strings.Compare(a.Hook, b.Hook))
-}
-
-// claims are those of the applications that are to run, by place.
-func (adm *Round) claims() map[plan.Place][]Claim {
-	all := map[plan.Place][]Claim{}
-	for _, app := range adm.decisions.Want.Applications {
-		programs := map[plan.Place][]string{}
-		for _, a := range app.Attachments {
-			if history.IsLimited(a.Hook) {
-				place := plan.PlaceOf(a)
-				programs[place] = append(programs[place], a.Program)
-			}
-		}
-		for place, names := range programs {
-			all[place] = append(all[place], adm.claimOf(app, place, names))
-		}
+	claims := make(map[plan.Place]*Claim, len(attached))
+	for place, there := range attached {
+		c := adm.claimOf(app, place, there)
+		claims[place] = &c
 	}
-	for at, one := range adm.present {
-		if !slices.Contains(adm.decisions.Want.Frozen, at.UID) {
-			continue
-		}
-		for _, i := range adm.look.State.Interfaces {
-			if i.Label() == at.Interface {
-				place := plan.Place{Hook: at.Hook, Device: i.Device, Interface: at.Interface}
-				c := adm.frozenClaim(at, one)
-				if at.Hook == plan.XDP {
-					c.Modes = adm.modesGiven(at.UID, i.Device)
-				}
-				all[place] = append(all[place], c)
-			}
-		}
-	}
-	return all
+	return claims
 }
 
-// claimOf is the claim of one application to one place.
-func (adm *Round) claimOf(app plan.Application, place plan.Place, programs []string) Claim {
+// claimOf is the claim of one application to one place, where it has attachments.
+func (adm *Round) claimOf(app plan.Application, place plan.Place, attached []*plan.Attachment) Claim {
+	programs := make([]string, 0, len(attached))
+	for _, a := range attached {
+		programs = append(programs, a.Program)
+	}
 	slices.Sort(programs)
-	c := Claim{Claim: plan.Claim{UID: app.UID, Identity: app.Identity, Modes: modesAt(app, place)}, revision: app.Revision, programs: programs}
-	at := history.At{UID: app.UID, Hook: place.Hook, Interface: place.Interface}
+	c := Claim{Claim: plan.Claim{UID: app.UID, Identity: app.Identity, Modes: modesOf(attached)}, revision: app.Revision, programs: programs}
+	at := atOf(app.UID, place)
 	now, runs := adm.present[at]
-	before, ran := adm.History.Records[at]
+	before, ran := adm.History.Lookup(at)
 	switch {
-	case runs && now.Covers(app.Revision, programs) && !adm.changesMode(app, place):
+	case runs && now.Covers(app.Revision, programs) && !adm.changesMode(app.UID, place, attached):
 		c.Seniority = plan.Running
 	case ran && before.Covers(app.Revision, programs):
 		c.Seniority = plan.Remembered
@@ -192,6 +169,11 @@ func (adm *Round) claimOf(app plan.Application, place plan.Place, programs []str
 		c.Seniority = plan.Arriving
 	}
 	return c
+}
+
+// atOf names a place of an application.
+func atOf(uid string, place plan.Place) history.At {
+	return history.At{UID: uid, Hook: place.Hook, Interface: place.Interface}
 }
 
 // frozenClaim is that of what runs and is left as it is.
@@ -215,13 +197,13 @@ func (adm *Round) createdAt(uid string) int64 {
 
 // measured are the claims with what they take, and those of applications that ran
 // at the place and will again, which cannot be had at present: their room is kept.
-func (adm *Round) measured(place plan.Place, claims []Claim) []plan.Claim {
-	var all []plan.Claim
-	here := map[string]bool{}
+func (adm *Round) measured(place plan.Place, claims []*Claim) []plan.Claim {
+	all, here := make([]plan.Claim, 0, len(claims)), make(map[string]bool, len(claims))
 	for _, c := range claims {
 		here[c.UID] = true
-		c.Need = adm.needOf(c.UID, place.Hook, c.revision, c.programs)
-		all = append(all, c.Claim)
+		one := c.Claim
+		one.Need = adm.needOf(c.UID, place.Hook, c.revision, c.programs)
+		all = append(all, one)
 	}
 	return append(all, adm.keptClaims(place, here)...)
 }
@@ -230,13 +212,13 @@ func (adm *Round) measured(place plan.Place, claims []Claim) []plan.Claim {
 // those that are here.
 func (adm *Round) keptClaims(place plan.Place, here map[string]bool) []plan.Claim {
 	var all []plan.Claim
-	for at, one := range adm.History.Records {
-		if at.Hook != place.Hook || at.Interface != place.Interface || here[at.UID] || adm.forgets(at, true) {
+	for _, one := range adm.History.On(place.Hook, place.Interface) {
+		if here[one.UID] || adm.forgets(one.At(), true, adm.claims.wants) {
 			continue
 		}
-		if app := adm.decisions.Application(at.UID); app != nil && adm.decisions.Node.MayRun(app.Known, one.Revision) {
-			all = append(all, plan.Claim{UID: at.UID, Identity: app.Newest.Payload().Application, Seniority: plan.Remembered,
-				Created: adm.createdAt(at.UID), Need: one.Need})
+		if app := adm.decisions.Application(one.UID); app != nil && adm.decisions.Node.MayRun(app.Known, one.Revision) {
+			all = append(all, plan.Claim{UID: one.UID, Identity: app.Newest.Payload().Application, Seniority: plan.Remembered,
+				Created: adm.createdAt(one.UID), Need: one.Need})
 		}
 	}
 	return all
@@ -253,23 +235,13 @@ func (adm *Round) needOf(uid, hookName, revision string, programs []string) plan
 	default:
 		return need
 	}
-	if r, ok := adm.knownNeed(uid, revision, programs); ok {
-		return r
+	if known, ok := adm.History.Need(uid, revision, programs); ok {
+		return known
 	}
 	if taken, ok := adm.profileOf(uid, revision).Need(programs...); ok {
 		need.Maps, need.Functions, need.Closed, need.GPLOnly = taken.Maps, taken.Functions, taken.Closed, taken.GPLOnly
 	}
 	return need
-}
-
-// knownNeed finds what the same programs took where they ran.
-func (adm *Round) knownNeed(uid, revision string, programs []string) (plan.Need, bool) {
-	for at, one := range adm.History.Records {
-		if at.UID == uid && at.Hook == plan.XDP && one.Equals(revision, programs) {
-			return one.Need, true
-		}
-	}
-	return plan.Need{}, false
 }
 
 // limits are those of a place.
@@ -278,36 +250,55 @@ func (adm *Round) limits(place plan.Place) plan.Limits {
 		return plan.Limits{Maps: chain.MaxMaps, Functions: chain.MaxSubprograms, Dispatcher: true, SharePercent: adm.SharePercent,
 			NoDriver: adm.whyNoDriver(place.Device)}
 	}
-	ours := map[link.ID]bool{}
-	for _, links := range adm.look.Set.Links {
-		for _, l := range links {
-			if l.Attachment.Hook == place.Hook && l.Attachment.Target.Device() == place.Device {
-				ours[adm.look.Facts(l.Path, l.Link).ID] = true
+	others, known := adm.claims.others[place]
+	if !known {
+		var err error
+		if others, err = attach.OthersOn(place.Hook, place.Device, adm.lookups.Host().Namespaces, adm.oursOn(place)); err != nil {
+			// The kernel counts for itself when a program is attached.
+			adm.Log.Debug("count programs", "place", place.String(), "error", err)
+		}
+		adm.claims.others[place] = others
+	}
+	return plan.Limits{Programs: max(1, attach.MaxOrdered-others), SharePercent: adm.SharePercent}
+}
+
+// oursOn are our links at a place.
+func (adm *Round) oursOn(place plan.Place) map[link.ID]bool {
+	if adm.ours == nil {
+		adm.ours = map[plan.Place]map[link.ID]bool{}
+		for _, links := range adm.look.Set.Links {
+			for _, l := range links {
+				on := plan.Place{Hook: l.Attachment.Hook, Device: l.Attachment.Target.Device()}
+				if !history.IsLimited(on.Hook) {
+					continue
+				}
+				if adm.ours[on] == nil {
+					adm.ours[on] = map[link.ID]bool{}
+				}
+				adm.ours[on][adm.look.Facts(l.Path, l.Link).ID] = true
 			}
 		}
 	}
-	others, err := attach.OthersOn(place.Hook, place.Device, adm.lookups.Host().Namespaces, ours)
-	if err != nil {
-		// The kernel counts for itself when a program is attached.
-		adm.Log.Debug("count programs", "place", place.String(), "error", err)
-	}
-	return plan.Limits{Programs: max(1, attach.MaxOrdered-others), SharePercent: adm.SharePercent}
+	return adm.ours[plan.Place{Hook: place.Hook, Device: place.Device}]
 }
 
 // RejectAt takes a version out of the reconcile that does not fit at a place. One that
 // runs or ran at other places is left out of this one alone: who fills one
 // interface takes nobody away from another.
 func (adm *Round) RejectAt(place plan.Place, c Claim, err error) {
-	at := history.At{UID: c.UID, Hook: place.Hook, Interface: place.Interface}
-	if c.Seniority == plan.Remembered && crowded(err) {
-		// Others run in its place now.
-		adm.lost[at] = true
-	}
-	if _, runs := adm.present[at]; !runs && adm.runsElsewhere(at, c.revision) {
-		adm.decisions.LeaveOut(place, c.UID, err)
+	adm.noteLost(place, c, err)
+	if adm.staysWithout(place, c, adm.runsOf(c.UID)) {
+		adm.decisions.LeaveOut(c.UID, map[plan.Place]error{place: err})
 		return
 	}
 	adm.decisions.Reject(c.UID, err)
+}
+
+// noteLost notes that others run now in a place that an application had before.
+func (adm *Round) noteLost(place plan.Place, c Claim, err error) {
+	if c.Seniority == plan.Remembered && crowded(err) {
+		adm.lost[atOf(c.UID, place)] = true
+	}
 }
 
 // crowded reports whether an application is rejected for what others hold. Any other
@@ -320,26 +311,77 @@ func crowded(err error) bool {
 	return errors.As(err, &refusal) && refusal.Queued()
 }
 
-// runsElsewhere reports whether the version that an application is to have runs, or
-// ran last, at another of the places that it is to have.
-func (adm *Round) runsElsewhere(here history.At, revision string) bool {
-	i := adm.decisions.IndexOf(here.UID)
-	return i >= 0 && slices.ContainsFunc(adm.decisions.Want.Applications[i].Attachments, func(a plan.Attachment) bool {
-		at := history.At{UID: here.UID, Hook: a.Hook, Interface: a.Target.String()}
-		if history.IsLimited(a.Hook) {
-			return at != here && (adm.present[at].Covers(revision, []string{a.Program}) || adm.History.Records[at].Covers(revision, []string{a.Program}))
+// runs are the places where the version that an application is to have runs, or ran last.
+type runs struct {
+	at map[history.At]bool
+	// unlimited tells that it runs at a place without limits.
+	unlimited bool
+}
+
+// runsOf returns where an application runs or ran, among the places that it is to have.
+func (adm *Round) runsOf(uid string) runs {
+	r := runs{at: map[history.At]bool{}}
+	i := adm.decisions.IndexOf(uid)
+	if i < 0 {
+		return r
+	}
+	var keys map[string]bool
+	app := adm.decisions.Want.Applications[i]
+	for i := range app.Attachments {
+		a := &app.Attachments[i]
+		if !history.IsLimited(a.Hook) {
+			if keys == nil {
+				keys = adm.unlimitedLinks(uid, app.Revision)
+			}
+			r.unlimited = r.unlimited || len(keys) > 0 && keys[a.Key()]
+			continue
 		}
-		return slices.ContainsFunc(adm.look.State.Links, func(l plan.Link) bool {
-			return l.UID == here.UID && l.Revision == revision && l.Attachment.Key() == a.Key()
-		})
-	})
+		at := atOf(uid, plan.PlaceOf(*a))
+		before, _ := adm.History.Lookup(at)
+		if programs := []string{a.Program}; adm.present[at].Covers(app.Revision, programs) || before.Covers(app.Revision, programs) {
+			r.at[at] = true
+		}
+	}
+	return r
+}
+
+// unlimitedLinks are the keys of the links of a revision at places without limits.
+func (adm *Round) unlimitedLinks(uid, revision string) map[string]bool {
+	if adm.links == nil {
+		adm.links = map[string][]*plan.Link{}
+		for i := range adm.look.State.Links {
+			l := &adm.look.State.Links[i]
+			adm.links[l.UID] = append(adm.links[l.UID], l)
+		}
+	}
+	keys := map[string]bool{}
+	for _, l := range adm.links[uid] {
+		if l.Revision == revision && !history.IsLimited(l.Attachment.Hook) {
+			keys[l.Attachment.Key()] = true
+		}
+	}
+	return keys
+}
+
+// staysWithout reports whether an application goes on at its other places: it does not run at this one,
+// and runs or ran at another.
+func (adm *Round) staysWithout(place plan.Place, c Claim, r runs) bool {
+	at := atOf(c.UID, place)
+	if _, here := adm.present[at]; here {
+		return false
+	}
+	others := len(r.at)
+	if r.at[at] {
+		others--
+	}
+	return r.unlimited || others > 0
 }
 
 // postponeYounger has those that never ran so at a place wait for who has precedence,
 // and is fetched or loaded: what they take is not known yet. Nobody waits for an
 // application that failed, and nobody for longer than orderWait: who changes again
 // and again would keep a place for ever.
-func (adm *Round) postponeYounger(place plan.Place, claims []Claim) bool {
+func (adm *Round) postponeYounger(place plan.Place, claims []*Claim) bool {
 	oldest, waits := plan.Claim{}, false
 	for _, c := range adm.newcomersOnTheirWay()[place] {
 		if !waits || c.Precedes(oldest) < 0 {
@@ -351,8 +393,8 @@ func (adm *Round) postponeYounger(place plan.Place, claims []Claim) bool {
 	}
 	found := false
 	for _, c := range claims {
-		if c.Seniority > plan.Remembered && oldest.Precedes(c.Claim) < 0 && !adm.waitedEnough(history.At{UID: c.UID, Hook: place.Hook, Interface: place.Interface}) {
-			adm.decisions.Postpone(c.UID, waitsFor(place))
+		if c.Seniority > plan.Remembered && oldest.Precedes(c.Claim) < 0 && !adm.waitedEnough(atOf(c.UID, place)) {
+			adm.claims.change(c.UID, func() { adm.decisions.Postpone(c.UID, waitsFor(place)) })
 			found = true
 		}
 	}
@@ -408,28 +450,21 @@ func (adm *Round) newcomersOnTheirWay() map[plan.Place][]plan.Claim {
 // addPending adds the claims of an application that is on its way.
 func (adm *Round) addPending(app *decide.Application) {
 	payload := app.Newest.Payload()
-	programs := map[plan.Place][]string{}
+	one := plan.Application{UID: payload.UID, Identity: payload.Application, Revision: app.Newest.Revision()}
 	for _, program := range payload.Programs {
 		for _, at := range program.Attach {
-			if h, ok := hook.Lookup(at.Hook); !ok || h.Shape != hook.NetworkDevice || !history.IsLimited(at.Hook) {
-				continue
-			}
-			// What is chosen and not there yet takes no place.
-			found, _ := adm.lookups.OnInterfaces(plan.Attachment{Application: payload.Application, Program: program.Name, Hook: at.Hook}, at)
-			for _, a := range found {
-				place := plan.PlaceOf(a)
-				programs[place] = append(programs[place], program.Name)
+			if h, ok := hook.Lookup(at.Hook); ok && h.Shape == hook.NetworkDevice && history.IsLimited(at.Hook) {
+				// What is chosen and not there yet takes no place.
+				found, _ := adm.lookups.OnInterfaces(plan.Attachment{Application: payload.Application, Program: program.Name, Hook: at.Hook}, at)
+				one.Attachments = append(one.Attachments, found...)
 			}
 		}
 	}
-	one := plan.Application{UID: payload.UID, Identity: payload.Application, Revision: app.Newest.Revision()}
-	for place, names := range programs {
-		if _, runs := adm.present[history.At{UID: payload.UID, Hook: place.Hook, Interface: place.Interface}]; runs {
-			continue
+	for place, c := range adm.claimsOf(one) {
+		if _, runs := adm.present[atOf(payload.UID, place)]; !runs {
+			c.Created = payload.CreatedAt()
+			adm.pendingClaims[place] = append(adm.pendingClaims[place], c.Claim)
 		}
-		c := adm.claimOf(one, place, names).Claim
-		c.Created = payload.CreatedAt()
-		adm.pendingClaims[place] = append(adm.pendingClaims[place], c)
 	}
 }
 
@@ -441,13 +476,13 @@ func (adm *Round) Precedence(want plan.Chain, newcomers []string) []Claim {
 		if !slices.Contains(newcomers, app.UID) {
 			continue
 		}
-		var programs []string
-		for _, a := range app.Attachments {
-			if a.Hook == plan.XDP && a.Target.Device() == want.Device {
-				programs = append(programs, a.Program)
+		var attached []*plan.Attachment
+		for i := range app.Attachments {
+			if a := &app.Attachments[i]; a.Hook == plan.XDP && a.Target.Device() == want.Device {
+				attached = append(attached, a)
 			}
 		}
-		c := adm.claimOf(app, place, programs)
+		c := adm.claimOf(app, place, attached)
 		c.Created = adm.createdAt(app.UID)
 		all = append(all, c)
 	}
@@ -472,19 +507,6 @@ func (adm *Round) leaveOutAsBefore() {
 			app.LeftOut = nil
 			continue
 		}
-		for _, place := range slices.SortedFunc(maps.Keys(app.LeftOut), comparePlaces) {
-			uid := app.Newest.Payload().UID
-			if adm.wantsAt(uid, place) {
-				adm.decisions.LeaveOut(place, uid, app.LeftOut[place])
-			}
-		}
+		adm.decisions.LeaveOut(app.Newest.Payload().UID, app.LeftOut)
 	}
-}
-
-// wantsAt reports whether an application is to run at a place.
-func (adm *Round) wantsAt(uid string, place plan.Place) bool {
-	i := adm.decisions.IndexOf(uid)
-	return i >= 0 && slices.ContainsFunc(adm.decisions.Want.Applications[i].Attachments, func(at plan.Attachment) bool {
-		return at.Hook == place.Hook && at.Target.Device() == place.Device
-	})
 }

@@ -30,7 +30,7 @@ func (m *Memory) Claim(o intent.Opened, memory uint64) *plan.Claim {
 	payload := o.Payload()
 	c := &plan.Claim{UID: payload.UID, Identity: payload.Application, Seniority: plan.Arriving, Created: payload.CreatedAt(),
 		Need: plan.Need{Memory: int(memory)}}
-	before, ran := m.history.Records[history.InMemory(payload.UID)]
+	before, ran := m.history.Lookup(history.InMemory(payload.UID))
 	held := len(m.live.Revisions[payload.UID])
 	switch {
 	case ran && before.Covers(o.Revision(), nil):

@@ -42,11 +42,11 @@ func (adm *Round) whyNoDriver(d plan.Device) string {
 	return ""
 }
 
-// modesAt are the modes that programs of an application ask for at a place, each once.
-func modesAt(app plan.Application, place plan.Place) []v1alpha1.XDPMode {
+// modesOf are the modes that programs of an application ask for at a place, each once.
+func modesOf(attached []*plan.Attachment) []v1alpha1.XDPMode {
 	var modes []v1alpha1.XDPMode
-	for _, a := range app.Attachments {
-		if a.Hook == plan.XDP && a.XDPMode != "" && a.Target.Device() == place.Device && !slices.Contains(modes, a.XDPMode) {
+	for _, a := range attached {
+		if a.XDPMode != "" && !slices.Contains(modes, a.XDPMode) {
 			modes = append(modes, a.XDPMode)
 		}
 	}
@@ -66,13 +66,11 @@ func (adm *Round) modesGiven(uid string, d plan.Device) []v1alpha1.XDPMode {
 
 // changesMode reports whether a program of an application that runs at a place asks for another
 // mode than it did.
-func (adm *Round) changesMode(app plan.Application, place plan.Place) bool {
+func (adm *Round) changesMode(uid string, place plan.Place, attached []*plan.Attachment) bool {
 	if place.Hook != plan.XDP {
 		return false
 	}
 	return slices.ContainsFunc(adm.look.Set.GivenTo(place.Device), func(m plan.Member) bool {
-		return m.UID == app.UID && !slices.ContainsFunc(app.Attachments, func(a plan.Attachment) bool {
-			return a.Program == m.Program && a.XDPMode == m.Mode && a.Target.Device() == place.Device
-		})
+		return m.UID == uid && !slices.ContainsFunc(attached, func(a *plan.Attachment) bool { return a.Program == m.Program && a.XDPMode == m.Mode })
 	})
 }

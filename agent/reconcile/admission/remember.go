@@ -1,9 +1,6 @@
 package admission
 
 import (
-	"maps"
-	"slices"
-
 	"github.com/skep-dev/skep/agent/reconcile/plan"
 	"github.com/skep-dev/skep/agent/state/history"
 )
@@ -32,7 +29,7 @@ func (adm *Round) attached() map[history.At]history.Record {
 // kernel has taken. What an application no longer asks for, or lost to others, is
 // forgotten; what is away with its interface is not.
 func (adm *Round) Remember() {
-	now, next := adm.attached(), maps.Clone(adm.History.Records)
+	now, next := adm.attached(), adm.History.Clone()
 	adm.addMemory(now)
 	adm.forgetWaits(now)
 	for at, one := range now {
@@ -53,12 +50,13 @@ func (adm *Round) Remember() {
 	for _, i := range adm.look.State.Interfaces {
 		there[i.Label()] = true
 	}
+	wanted := adm.wanted()
 	for at, one := range next {
 		if _, runs := now[at]; runs {
 			continue
 		}
 		switch {
-		case adm.forgets(at, there[at.Interface]):
+		case adm.forgets(at, there[at.Interface], func(at history.At) bool { return wanted[at] }):
 			delete(next, at)
 		case there[at.Interface]:
 			one.Gone = 0
@@ -74,24 +72,34 @@ func (adm *Round) Remember() {
 	}
 }
 
+// wanted are the limited places that applications are to have.
+func (adm *Round) wanted() map[history.At]bool {
+	all := map[history.At]bool{}
+	for _, app := range adm.decisions.Want.Applications {
+		for i := range app.Attachments {
+			if a := &app.Attachments[i]; history.IsLimited(a.Hook) {
+				all[atOf(app.UID, plan.PlaceOf(*a))] = true
+			}
+		}
+	}
+	return all
+}
+
 // forgets reports whether what ran at a place and does not now has no claim to it
-// any more.
-func (adm *Round) forgets(at history.At, there bool) bool {
+// any more. wants says whether an application is to have a place.
+func (adm *Round) forgets(at history.At, there bool, wants func(history.At) bool) bool {
 	if adm.decisions.IsGone(at.UID) || adm.lost[at] {
 		return true
 	}
 	if at == history.InMemory(at.UID) {
 		return adm.Memory.Limit == 0
 	}
-	i := adm.decisions.IndexOf(at.UID)
-	if i < 0 || !there {
+	if adm.decisions.IndexOf(at.UID) < 0 || !there {
 		return false
 	}
-	if out := adm.decisions.Outcomes[at.UID]; out != nil && len(out.Links) > 0 {
+	if out := adm.decisions.Outcomes[at.UID]; out != nil && len(out.Links) > 0 || adm.claims.isLeftOut(at.UID) {
 		// A target of its is not there: it may be this one, once it is primary.
 		return false
 	}
-	return !slices.ContainsFunc(adm.decisions.Want.Applications[i].Attachments, func(a plan.Attachment) bool {
-		return a.Hook == at.Hook && a.Target.String() == at.Interface
-	})
+	return !wants(at)
 }

@@ -1,6 +1,7 @@
 package decide
 
 import (
+	"cmp"
 	"errors"
 	"slices"
 	"strings"
@@ -27,7 +28,7 @@ func (d *Decisions) ChooseGone() {
 			out.Errs, out.Refused = append(out.Errs, err), true
 			d.Want.Frozen = append(d.Want.Frozen, payload.UID)
 		case payload.Tombstone || len(payload.Programs) == 0 || !selected:
-			d.Want.Gone = append(d.Want.Gone, payload.UID)
+			d.unload(payload.UID)
 		default:
 			d.toRun = append(d.toRun, app)
 		}
@@ -46,8 +47,15 @@ func (d *Decisions) ChooseGone() {
 }
 
 // Choose chooses for each other application what is to be live: the newest intent's
-// version, else what fallBack says.
+// version, else what fallBack says. The oldest comes first, and has what there is not enough of; only
+// one whose maps it takes comes before it.
 func (d *Decisions) Choose() {
+	created := map[*Application]int64{}
+	for _, app := range d.toRun {
+		payload := app.Newest.Payload()
+		created[app] = payload.CreatedAt()
+	}
+	slices.SortStableFunc(d.toRun, func(x, y *Application) int { return cmp.Compare(created[x], created[y]) })
 	known := make([]version.Known, len(d.toRun))
 	for i, app := range d.toRun {
 		known[i] = app.Known
@@ -77,6 +85,7 @@ func (d *Decisions) run(app *Application, o *intent.Opened, out *report.Outcome)
 	if err != nil {
 		return err
 	}
+	d.indexes[wanted.UID] = len(d.Want.Applications)
 	d.Want.Applications, out.Live = append(d.Want.Applications, wanted), o
 	return nil
 }
@@ -120,7 +129,12 @@ func (d *Decisions) keepOrUnload(uid string, stays bool) {
 		d.Want.Frozen = append(d.Want.Frozen, uid)
 		return
 	}
-	d.Want.Gone = append(d.Want.Gone, uid)
+	d.unload(uid)
+}
+
+// unload has an application go.
+func (d *Decisions) unload(uid string) {
+	d.Want.Gone, d.gone[uid] = append(d.Want.Gone, uid), true
 }
 
 // noteUnavailable notes why a version cannot be had: the newest intent's, or one that

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"slices"
 	"time"
 
@@ -28,7 +29,7 @@ import (
 //	Reject     the version that is to run leaves;      Refused and the error, or Pending
 //	           another, or Frozen, or Gone
 //	Postpone   as Reject                               Pending, and Waits says why
-//	LeaveOut   the attachments of one place leave      their links fail, with the error
+//	LeaveOut   the attachments of some places leave    their links fail, with the errors
 //	TakeOut    Out of one chain                        blame
 //	Leave      one chain is Left                       blame of all that it was to change
 //	Await      one chain is Left                       Pending of all that it is to change
@@ -41,6 +42,9 @@ type Decisions struct {
 	byUID map[string]*Application
 	// toRun are the applications that ChooseGone left to Choose.
 	toRun []*Application
+	// indexes are those of Want.Applications by uid, and gone are the uids of Want.Gone.
+	indexes map[string]int
+	gone    map[string]bool
 
 	Want     plan.Want
 	Outcomes map[string]*report.Outcome
@@ -67,7 +71,8 @@ type Options struct {
 
 // New begins the decisions of a reconcile: nothing is wanted.
 func New(o Options) *Decisions {
-	d := &Decisions{Options: o, byUID: map[string]*Application{}, Outcomes: map[string]*report.Outcome{}, Awaited: map[[2]string]bool{}}
+	d := &Decisions{Options: o, byUID: map[string]*Application{}, indexes: map[string]int{}, gone: map[string]bool{},
+		Outcomes: map[string]*report.Outcome{}, Awaited: map[[2]string]bool{}}
 	for _, app := range o.Applications {
 		d.byUID[app.Newest.Payload().UID] = app
 	}
@@ -104,11 +109,14 @@ func (d *Decisions) Outcome(uid string) *report.Outcome {
 
 // IndexOf returns the index in want of the application; -1 where it is not to run.
 func (d *Decisions) IndexOf(uid string) int {
-	return slices.IndexFunc(d.Want.Applications, func(a plan.Application) bool { return a.UID == uid })
+	if i, ok := d.indexes[uid]; ok {
+		return i
+	}
+	return -1
 }
 
 // IsGone reports whether an application is to be unloaded.
-func (d *Decisions) IsGone(uid string) bool { return slices.Contains(d.Want.Gone, uid) }
+func (d *Decisions) IsGone(uid string) bool { return d.gone[uid] }
 
 // Withdrew reports whether a revision may not run any more beside the newest intent
 // of its application.
@@ -144,7 +152,13 @@ func (d *Decisions) IsUnproven(uid string) bool {
 
 // Reject takes the version of an application that is to run out of this reconcile.
 func (d *Decisions) Reject(uid string, err error) {
-	d.Want.Applications = slices.DeleteFunc(d.Want.Applications, func(a plan.Application) bool { return a.UID == uid })
+	if i := d.IndexOf(uid); i >= 0 {
+		d.Want.Applications = slices.Delete(d.Want.Applications, i, i+1)
+		delete(d.indexes, uid)
+		for ; i < len(d.Want.Applications); i++ {
+			d.indexes[d.Want.Applications[i].UID] = i
+		}
+	}
 	app, was := d.byUID[uid], d.Outcomes[uid]
 	if app == nil {
 		return
@@ -173,29 +187,49 @@ func (d *Decisions) Postpone(uid, why string) {
 	}
 }
 
-// LeaveOut goes on with an application at its other places.
-func (d *Decisions) LeaveOut(place plan.Place, uid string, err error) {
+// LeaveOut goes on with an application at its other places, and says of each place why it is left
+// out there.
+func (d *Decisions) LeaveOut(uid string, why map[plan.Place]error) {
 	i := d.IndexOf(uid)
 	app, out := d.byUID[uid], d.Outcomes[uid]
 	if i < 0 || app == nil || out == nil {
 		return
 	}
-	isThere := func(a plan.Attachment) bool { return a.Hook == place.Hook && a.Target.Device() == place.Device }
-	attachments := d.Want.Applications[i].Attachments
+	places := map[plan.Place]plan.Place{}
+	for place := range why {
+		places[unnamed(place)] = place
+	}
+	attachments, left := d.Want.Applications[i].Attachments, map[plan.Place]bool{}
+	d.Want.Applications[i].Attachments = make([]plan.Attachment, 0, len(attachments))
 	for _, a := range attachments {
-		if isThere(a) {
-			out.Links = append(out.Links, report.Unmade{
-				Program: a.Program, Status: report.LinkStatus{Hook: a.Hook, Target: a.Target.String(), State: report.Failed, Error: err.Error()},
-			})
+		place, leaves := places[unnamed(plan.PlaceOf(a))]
+		if !leaves {
+			d.Want.Applications[i].Attachments = append(d.Want.Applications[i].Attachments, a)
+			continue
 		}
+		left[place] = true
+		out.Links = append(out.Links, report.Unmade{
+			Program: a.Program, Status: report.LinkStatus{Hook: a.Hook, Target: a.Target.String(), State: report.Failed, Error: why[place].Error()},
+		})
 	}
-	d.Want.Applications[i].Attachments = slices.DeleteFunc(slices.Clone(attachments), isThere)
-	out.Errs = append(out.Errs, err)
-	if d.Now.Before(app.RetryAt) && app.LeftOut[place] != nil {
-		return
+	isLate, before := d.Now.Before(app.RetryAt), app.LeftOut
+	app.LeftOut = make(map[plan.Place]error, len(before)+len(left))
+	maps.Copy(app.LeftOut, before)
+	for _, place := range slices.SortedFunc(maps.Keys(left), plan.Place.Compare) {
+		err := why[place]
+		out.Errs = append(out.Errs, err)
+		if isLate && before[place] != nil {
+			continue
+		}
+		out.Tried, app.LeftOut[place] = true, err
+		d.Log.Error("leave out", "application", app.Newest.Payload().Application.String(), "place", place.String(), "error", err)
 	}
-	out.Tried, app.LeftOut = true, with(app.LeftOut, place, err)
-	d.Log.Error("leave out", "application", app.Newest.Payload().Application.String(), "place", place.String(), "error", err)
+}
+
+// unnamed is a place whatever its interface is called.
+func unnamed(p plan.Place) plan.Place {
+	p.Interface = ""
+	return p
 }
 
 // TakeOut leaves a member out of a chain that cannot be made with it.

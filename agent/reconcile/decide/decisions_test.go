@@ -59,7 +59,7 @@ func TestEachVerbChangesWhatIsWantedAndTheOutcome(t *testing.T) {
 			want: state{Runs: 1, At: []string{"eth0", "eth1"}, Errs: 1, Refused: true, Tried: true}},
 		"a postponed one waits, and says for what": {first: true, verb: func(d *decide.Decisions) { d.Postpone("a", "it waits") },
 			want: state{Frozen: true, Refused: true, Pending: true, Unsettled: true, Waits: "it waits"}},
-		"one that is left out of a place runs at the others": {verb: func(d *decide.Decisions) { d.LeaveOut(place, "a", failure) },
+		"one that is left out of a place runs at the others": {verb: func(d *decide.Decisions) { d.LeaveOut("a", map[plan.Place]error{place: failure}) },
 			want: state{Runs: 2, At: []string{"eth1"}, Errs: 1, Links: 1, Tried: true}},
 		"one that is taken out of a chain is to run, and is blamed": {verb: func(d *decide.Decisions) {
 			d.TakeOut(chain, &build.MemberError{UID: "a", Err: failure})
@@ -82,6 +82,7 @@ func TestEachVerbChangesWhatIsWantedAndTheOutcome(t *testing.T) {
 					return plan.Application{UID: "a", Revision: o.Revision(), Attachments: []plan.Attachment{
 						at(plan.Target{Ifindex: 2, Interface: "eth0"}), at(plan.Target{Ifindex: 3, Interface: "eth1"})}}, c.unready[o.Payload().Serial]
 				}})
+			d.ChooseGone()
 			d.Choose()
 			if c.verb != nil {
 				c.verb(d)
@@ -93,6 +94,29 @@ func TestEachVerbChangesWhatIsWantedAndTheOutcome(t *testing.T) {
 				t.Errorf("the application remembers a failure: %v", tried)
 			}
 		})
+	}
+}
+
+// TestTheOldestApplicationIsPreparedFirst: who is prepared first has what there is not enough of.
+func TestTheOldestApplicationIsPreparedFirst(t *testing.T) {
+	key := seals.New(t)
+	var apps []*decide.Application
+	for i, created := range []int64{3, 1, 2, 1} {
+		name := string(rune('a' + i))
+		o := key.Open(t, intent.Payload{Application: v1alpha1.Identity{Kind: v1alpha1.KindClusterBpfApplication, Name: name}, UID: name, Serial: 9, Created: created,
+			ObjectDigest: "sha256:object", Programs: []v1alpha1.Program{{Name: "f", Attach: []v1alpha1.Attachment{{Hook: "xdp"}}}}})
+		apps = append(apps, &decide.Application{Known: version.Known{Newest: o}})
+	}
+	var order []string
+	d := decide.New(decide.Options{Log: slog.New(slog.DiscardHandler), Now: time.Now(), Look: (&live.Set{}).Look(), Applications: apps,
+		Prepare: func(_ *decide.Application, o intent.Opened, _ *report.Outcome) (plan.Application, error) {
+			order = append(order, o.Payload().UID)
+			return plan.Application{UID: o.Payload().UID}, nil
+		}})
+	d.ChooseGone()
+	d.Choose()
+	if diff := cmp.Diff([]string{"b", "d", "c", "a"}, order); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
 	}
 }
 

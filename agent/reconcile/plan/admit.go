@@ -35,6 +35,11 @@ func (p Place) String() string {
 	return p.Hook + " of " + p.Interface
 }
 
+// Compare orders places by device and hook. It returns what cmp.Compare does.
+func (p Place) Compare(other Place) int {
+	return cmp.Or(p.Device.Compare(other.Device), cmp.Compare(p.Hook, other.Hook), cmp.Compare(p.Interface, other.Interface))
+}
+
 // Seniority is the right by which an application's programs have a place. The
 // first has precedence.
 type Seniority int
@@ -134,13 +139,15 @@ func (e *OverLimitError) Error() string {
 func Admit(place Place, claims []Claim, limits Limits) map[string]error {
 	claims = slices.Clone(claims)
 	slices.SortStableFunc(claims, Claim.Precedes)
-	refused := map[string]error{}
+	refused, counted := map[string]error{}, dimensions(limits)
 	var granted []Claim
 	for _, c := range claims {
-		if err := c.fits(granted, limits); c.Seniority != Running && err != nil {
-			err.Place = place
-			refused[c.UID] = err
-			continue
+		if c.Seniority != Running {
+			if err := c.fits(granted, limits, counted); err != nil {
+				err.Place = place
+				refused[c.UID] = err
+				continue
+			}
 		}
 		granted = append(granted, c)
 	}
@@ -148,14 +155,14 @@ func Admit(place Place, claims []Claim, limits Limits) map[string]error {
 }
 
 // fits returns why a claim does not fit beside those that were granted, or nil.
-func (c Claim) fits(granted []Claim, limits Limits) *OverLimitError {
+func (c Claim) fits(granted []Claim, limits Limits, counted []dimension) *OverLimitError {
 	if err := c.fitsLicence(granted); err != nil {
 		return err
 	}
 	if err := c.fitsMode(granted, limits); err != nil {
 		return err
 	}
-	for _, d := range dimensions(limits) {
+	for _, d := range counted {
 		if err := c.fitsLimit(granted, d, limits); err != nil {
 			return err
 		}
@@ -215,13 +222,14 @@ type dimension struct {
 // mebibytes writes a number of bytes, rounded up.
 func mebibytes(n int) string { return fmt.Sprintf("%d MiB", (n+1<<20-1)>>20) }
 
+// dimensions are the limits that are set.
 func dimensions(l Limits) []dimension {
 	shared := 0
 	if l.Dispatcher {
 		shared = 1
 	}
 	const kernel, node = "the kernel allows", "this node has for maps and programs"
-	return []dimension{
+	all := []dimension{
 		{"maps", l.Maps, func(n Need) int { return n.Maps }, shared, kernel, strconv.Itoa, "use fewer maps or data sections, or attach to another interface"},
 		{
 			"functions", l.Functions, func(n Need) int { return n.Functions }, shared, kernel, strconv.Itoa,
@@ -233,15 +241,14 @@ func dimensions(l Limits) []dimension {
 			"use smaller maps (spec.maps.NAME.maxEntries) or smaller or fewer programs, or have an administrator raise --map-memory",
 		},
 	}
+	return slices.DeleteFunc(all, func(d dimension) bool { return d.limit == 0 })
 }
 
 // fitsLimit checks one dimension: the kernel's limit, and the namespace's share.
 func (c Claim) fitsLimit(granted []Claim, d dimension, limits Limits) *OverLimitError {
-	if d.limit == 0 {
-		return nil
-	}
 	need, own, others, programs := d.of(c.Need), 0, 0, c.Need.Programs
-	for _, g := range granted {
+	for i := range granted {
+		g := &granted[i]
 		programs += g.Need.Programs
 		if g.Identity.Namespace == c.Identity.Namespace {
 			own += d.of(g.Need)
@@ -285,6 +292,9 @@ func (d dimension) holders(c Claim, own, others, shared int) string {
 // fitsLicence checks that programs which share one licence agree on it: joined
 // programs have one, and what one of them needs of the GPL binds all.
 func (c Claim) fitsLicence(granted []Claim) *OverLimitError {
+	if !c.Need.Closed && !c.Need.GPLOnly {
+		return nil
+	}
 	closed := slices.ContainsFunc(granted, func(g Claim) bool { return g.Need.Closed })
 	gpl := slices.ContainsFunc(granted, func(g Claim) bool { return g.Need.GPLOnly })
 	switch {

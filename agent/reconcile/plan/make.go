@@ -42,7 +42,7 @@ func Endings(want Want, have State) []Action {
 }
 
 func newPlanner(want Want, have State) planner {
-	return planner{want: want, have: have, frozen: SetOf(want.Frozen), gone: SetOf(want.Gone)}
+	return planner{want: want, have: have, frozen: SetOf(want.Frozen), gone: SetOf(want.Gone), keys: map[*Attachment]string{}}
 }
 
 type planner struct {
@@ -54,6 +54,18 @@ type planner struct {
 	// wanted are the keys of links that stay, by uid, and replaced those of links that go
 	// when another one of their application takes their place.
 	wanted, replaced map[[2]string]bool
+	// keys are those of attachments of want and have.
+	keys map[*Attachment]string
+}
+
+// id names an attachment of want or have by its uid and key, of which it makes one only.
+func (p *planner) id(uid string, a *Attachment) [2]string {
+	key, made := p.keys[a]
+	if !made {
+		key = a.Key()
+		p.keys[a] = key
+	}
+	return [2]string{uid, key}
 }
 
 func (p *planner) add(a Action) { p.actions = append(p.actions, a) }
@@ -79,33 +91,35 @@ func (p *planner) detachGone() {
 
 // links makes and updates the links of all hooks but xdp.
 func (p *planner) links() {
-	found := map[[2]string]Link{}
-	for _, l := range p.have.Links {
-		found[[2]string{l.UID, l.Attachment.Key()}] = l
+	found := map[[2]string]*Link{}
+	for i := range p.have.Links {
+		l := &p.have.Links[i]
+		found[p.id(l.UID, &l.Attachment)] = l
 	}
 	p.wanted, p.replaced = map[[2]string]bool{}, map[[2]string]bool{}
 	for _, app := range p.want.Applications {
-		for _, a := range app.Attachments {
-			p.wanted[[2]string{app.UID, a.Key()}] = true
+		for i := range app.Attachments {
+			p.wanted[p.id(app.UID, &app.Attachments[i])] = true
 		}
 	}
 	misplaced, holders := p.misplaced(found), p.holders()
 	for _, app := range sorted(p.want.Applications) {
-		for _, a := range app.Attachments {
+		for i := range app.Attachments {
+			a := &app.Attachments[i]
 			if a.Hook == XDP {
 				continue
 			}
-			id := [2]string{app.UID, a.Key()}
-			old, ok := found[id]
-			verb, replaces := linkVerb(old, ok, app.Revision, a), ""
-			if ok && !old.Severed && misplaced[id] {
+			id := p.id(app.UID, a)
+			old := found[id]
+			verb, replaces := linkVerb(old, app.Revision, a), ""
+			if old != nil && !old.Severed && misplaced[id] {
 				verb = Move
 			}
 			if verb == Attach {
 				verb, replaces = p.attach(app, a, holders)
 			}
 			if verb != "" {
-				p.add(Action{Verb: verb, UID: app.UID, Revision: app.Revision, Attachment: a, Replaces: replaces})
+				p.add(Action{Verb: verb, UID: app.UID, Revision: app.Revision, Attachment: *a, Replaces: replaces})
 			}
 		}
 	}
@@ -113,7 +127,7 @@ func (p *planner) links() {
 
 // attach returns how an attachment without a link is made: in the place of the link of a holder,
 // whose key it returns, or as a link of its own.
-func (p *planner) attach(app Application, a Attachment, holders map[holder]Link) (verb Verb, replaces string) {
+func (p *planner) attach(app Application, a *Attachment, holders map[holder]*Link) (verb Verb, replaces string) {
 	at, ok := holderOf(app.UID, a)
 	if !ok {
 		return Attach, ""
@@ -122,10 +136,10 @@ func (p *planner) attach(app Application, a Attachment, holders map[holder]Link)
 	if !ok {
 		return Attach, ""
 	}
-	replaces = held.Attachment.Key()
-	p.replaced[[2]string{app.UID, replaces}] = true
+	id := p.id(app.UID, &held.Attachment)
+	p.replaced[id] = true
 	delete(holders, at)
-	return linkVerb(held, true, app.Revision, a), replaces
+	return linkVerb(held, app.Revision, a), id[1]
 }
 
 // holder is an application at a place that takes one program, or at one of a file that
@@ -136,7 +150,7 @@ type holder struct {
 	inFile Attachment
 }
 
-func holderOf(uid string, a Attachment) (holder, bool) {
+func holderOf(uid string, a *Attachment) (holder, bool) {
 	place, exclusive := a.Exclusive()
 	inFile, shared := a.InSharedFile()
 	switch {
@@ -151,23 +165,24 @@ func holderOf(uid string, a Attachment) (holder, bool) {
 // holders are the links that nobody wants any more and that have a place which takes one
 // program, or which containers share. What their application attaches there takes it over from
 // them: a link through a container that ended goes on for the others.
-func (p *planner) holders() map[holder]Link {
-	all := map[holder]Link{}
-	for _, l := range p.have.Links {
-		at, ok := holderOf(l.UID, l.Attachment)
-		if ok && !l.Severed && !p.frozen[l.UID] && !p.gone[l.UID] && !p.wanted[[2]string{l.UID, l.Attachment.Key()}] {
+func (p *planner) holders() map[holder]*Link {
+	all := map[holder]*Link{}
+	for i := range p.have.Links {
+		l := &p.have.Links[i]
+		at, ok := holderOf(l.UID, &l.Attachment)
+		if ok && !l.Severed && !p.frozen[l.UID] && !p.gone[l.UID] && !p.wanted[p.id(l.UID, &l.Attachment)] {
 			all[at] = l
 		}
 	}
 	return all
 }
 
-// linkVerb says what a wanted attachment needs, or nothing.
-func linkVerb(old Link, found bool, revision string, a Attachment) Verb {
-	if !found || old.Severed {
+// linkVerb says what a wanted attachment needs, or nothing. old is nil where it has no link.
+func linkVerb(old *Link, revision string, a *Attachment) Verb {
+	if old == nil || old.Severed {
 		return Attach
 	}
-	if old.Revision == revision && old.Attachment == a && !old.Elsewhere {
+	if old.Revision == revision && old.Attachment == *a && !old.Elsewhere {
 		return ""
 	}
 	h, ok := hook.Lookup(a.Hook)
@@ -177,7 +192,7 @@ func linkVerb(old Link, found bool, revision string, a Attachment) Verb {
 	if ok && h.Replace == hook.ByLinkUpdate {
 		return Update
 	}
-	if old.Revision == revision && old.Attachment.Instance == a.Instance && old.Attachment.runsAs(a) && !old.Elsewhere {
+	if old.Revision == revision && old.Attachment.Instance == a.Instance && old.Attachment.runsAs(*a) && !old.Elsewhere {
 		return Update
 	}
 	return Overlap
@@ -185,8 +200,9 @@ func linkVerb(old Link, found bool, revision string, a Attachment) Verb {
 
 // leftovers detaches the links nobody wants.
 func (p *planner) leftovers() {
-	for _, l := range p.have.Links {
-		id := [2]string{l.UID, l.Attachment.Key()}
+	for i := range p.have.Links {
+		l := &p.have.Links[i]
+		id := p.id(l.UID, &l.Attachment)
 		if p.frozen[l.UID] || p.gone[l.UID] || p.wanted[id] || p.replaced[id] {
 			continue
 		}
@@ -235,19 +251,22 @@ func (p *planner) abandoned(old, wanted Chain) bool {
 // members stay as they are found, and so does a chain that is left; one in the
 // interim is as it is given.
 func WantedChains(want Want, have State) []Chain {
-	exists := labelsOf(have.Interfaces)
+	exists, frozen, left := labelsOf(have.Interfaces), SetOf(want.Frozen), map[Device][]Member{}
 	chains := map[Device][]Member{}
 	for _, c := range have.Chains {
 		chains[c.Device] = nil
+		if slices.Contains(want.Left, c.Device) {
+			left[c.Device] = c.given()
+		}
 		for _, m := range c.given() {
-			if slices.Contains(want.Frozen, m.UID) {
+			if frozen[m.UID] {
 				chains[c.Device] = append(chains[c.Device], m)
 			}
 		}
 	}
 	for _, app := range want.Applications {
-		for _, a := range app.Attachments {
-			if a.Hook == XDP {
+		for i := range app.Attachments {
+			if a := &app.Attachments[i]; a.Hook == XDP {
 				on := a.Target.Device()
 				chains[on] = append(chains[on], Member{
 					UID: app.UID, Identity: app.Identity, Revision: app.Revision,
@@ -262,8 +281,8 @@ func WantedChains(want Want, have State) []Chain {
 		name, ok := exists[device]
 		if !ok {
 			name, members = Interface{Device: device}.Label(), nil
-		} else if i := slices.IndexFunc(have.Chains, func(c Chain) bool { return c.Device == device }); i >= 0 && slices.Contains(want.Left, device) {
-			members = slices.Clone(have.Chains[i].given())
+		} else if given, ok := left[device]; ok {
+			members = slices.Clone(given)
 		} else if interim, ok := want.Interim[device]; ok {
 			members = slices.DeleteFunc(slices.Clone(interim), isOut)
 		} else {

@@ -28,24 +28,25 @@ type place struct {
 // misplaced finds the links that run in another order than they are to, and
 // of those the fewest that need to move. Programs of others do not matter: ours
 // move around them.
-func (p *planner) misplaced(found map[[2]string]Link) map[[2]string]bool {
+func (p *planner) misplaced(found map[[2]string]*Link) map[[2]string]bool {
 	hooks := map[Device]map[string][]place{}
 	for _, app := range p.want.Applications {
-		for _, a := range app.Attachments {
+		for i := range app.Attachments {
+			a := &app.Attachments[i]
 			h, ok := hook.Lookup(a.Hook)
 			if !ok || !h.TakesPriority() || a.Hook == XDP {
 				continue
 			}
-			id := [2]string{app.UID, a.Key()}
-			old, have := found[id]
-			if !have || old.Severed || old.Unplaced {
+			id := p.id(app.UID, a)
+			old := found[id]
+			if old == nil || old.Severed || old.Unplaced {
 				continue
 			}
 			at := a.Target.Device()
 			if hooks[at] == nil {
 				hooks[at] = map[string][]place{}
 			}
-			hooks[at][a.Hook] = append(hooks[at][a.Hook], place{id, a, old.Position})
+			hooks[at][a.Hook] = append(hooks[at][a.Hook], place{id, *a, old.Position})
 		}
 	}
 	out := map[[2]string]bool{}

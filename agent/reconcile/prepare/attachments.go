@@ -20,7 +20,8 @@ import (
 // looks at before it does anything for others.
 const maxPlaces, maxOfNamespace = 2000, 4 * 2000
 
-// placed is how many attachments applications have, by namespace and UID.
+// placed is how many attachments applications have, by namespace and UID: those that were prepared, and
+// those of the others that run. So what runs keeps its places, whoever comes before it.
 type placed map[string]map[string]int
 
 // note notes what an application has; nothing of the cluster's, which are an admin's.
@@ -34,7 +35,30 @@ func (p placed) note(of v1alpha1.Identity, uid string, places int) {
 	p[of.Namespace][uid] = places
 }
 
-// left is how many an application may have, beside those of its namespace that came before it.
+// count counts one more that an application has.
+func (p placed) count(of v1alpha1.Identity, uid string) { p.note(of, uid, p[of.Namespace][uid]+1) }
+
+// countRunning counts what runs, once in a reconcile.
+func (v *Versions) countRunning() {
+	if v.hasCounted {
+		return
+	}
+	v.hasCounted = true
+	for uid, links := range v.Look.Set.Links {
+		for _, l := range links {
+			if !v.Look.Seen(l.Path).Severed {
+				v.placed.count(l.Attachment.Application, uid)
+			}
+		}
+	}
+	for device := range v.Look.Set.Chains {
+		for _, m := range v.Look.Set.GivenTo(device) {
+			v.placed.count(m.Identity, m.UID)
+		}
+	}
+}
+
+// left is how many an application may have, beside what the others of its namespace have.
 func (p placed) left(of v1alpha1.Identity, uid string) int {
 	left := maxOfNamespace
 	for other, places := range p[of.Namespace] {
@@ -49,6 +73,7 @@ func (p placed) left(of v1alpha1.Identity, uid string) int {
 // not there is told and waited for; what the definition says wrongly rejects
 // the intent.
 func (v *Versions) resolveAttachments(o intent.Opened, out *report.Outcome) (plan.Application, error) {
+	v.countRunning()
 	payload := o.Payload()
 	revision := v.Look.Set.Revisions[payload.UID][o.Revision()]
 	r := resolving{Versions: v, revision: revision, out: out, seen: map[string]bool{},
@@ -61,6 +86,7 @@ func (v *Versions) resolveAttachments(o intent.Opened, out *report.Outcome) (pla
 			}
 		}
 	}
+	r.fill()
 	r.tellAbsent()
 	v.placed.note(payload.Application, payload.UID, len(r.app.Attachments))
 	return r.app, nil
@@ -71,9 +97,11 @@ type resolving struct {
 	*Versions
 	revision *loader.Revision
 	out      *report.Outcome
-	// app has what was resolved, and seen the keys of that. absent is what has no target.
+	// app has what was resolved, and seen the keys of that. inPods are the indexes of its attachments
+	// in chosen pods, and absent is what has no target.
 	app    plan.Application
 	seen   map[string]bool
+	inPods []int
 	absent []report.Unmade
 }
 
@@ -98,10 +126,14 @@ func (r *resolving) add(program string, at v1alpha1.Attachment) error {
 	if err := r.noteMissing(program, at, err); err != nil {
 		return err
 	}
+	before := len(r.app.Attachments)
 	if err := r.addFound(found, errors.Is(err, targets.ErrNotKnown)); err != nil {
 		return err
 	}
-	return r.bound(program, at)
+	for i := before; at.Pods != nil && i < len(r.app.Attachments); i++ {
+		r.inPods = append(r.inPods, i)
+	}
+	return r.bound()
 }
 
 // noteMissing notes why an attachment has no target, or not all, and returns what is no such
@@ -139,28 +171,61 @@ func (r *resolving) addFound(found []plan.Attachment, maybeTwice bool) error {
 	return nil
 }
 
-// bound fails where the application has more places than are left for it. Pods are not its doing: of
-// places in pods, those beyond are left out.
-func (r *resolving) bound(program string, at v1alpha1.Attachment) error {
-	limit := r.placed.left(r.app.Identity, r.app.UID)
-	over, whose := len(r.app.Attachments)-limit, "an application"
-	if limit < maxPlaces {
-		whose = fmt.Sprintf("an application of a namespace whose others have %d of %d", maxOfNamespace-limit, maxOfNamespace)
-	}
-	switch {
-	case over <= 0:
+// bound fails where the application has more places than are left for it. Pods are not its doing: what
+// it has in them counts for nothing here.
+func (r *resolving) bound() error {
+	limit, whose := r.limit()
+	places := len(r.app.Attachments) - len(r.inPods)
+	if places <= limit {
 		return nil
-	case at.Pods == nil:
-		return fmt.Errorf("place programs of %s: they have %d places, and %s has %d on a node; choose fewer functions, or hooks with one link for many, "+
-			"such as kprobe.multi",
-			r.app.Identity, limit+over, whose, limit)
 	}
-	r.app.Attachments = r.app.Attachments[:limit]
-	r.out.Errs = append(r.out.Errs,
-		r.placing(program,
-			fmt.Errorf("with it, there are %d places, and %s has %d on a node, so that it is not in all pods; choose fewer pods or functions",
-				limit+over, whose, limit)))
-	return nil
+	return fmt.Errorf("place programs of %s: they have %d places, and %s has %d on a node; choose fewer functions, or hooks with one link for many, "+
+		"such as kprobe.multi",
+		r.app.Identity, places, whose, limit)
+}
+
+// limit is how many places the application may have, and whose limit that is.
+func (r *resolving) limit() (limit int, whose string) {
+	limit = r.placed.left(r.app.Identity, r.app.UID)
+	if limit == maxPlaces {
+		return limit, "an application"
+	}
+	return limit, fmt.Sprintf("an application of a namespace whose others have %d of %d", maxOfNamespace-limit, maxOfNamespace)
+}
+
+// fill leaves out what is in pods beyond the places that are left: first what does not run.
+func (r *resolving) fill() {
+	limit, whose := r.limit()
+	places := len(r.app.Attachments)
+	if places <= limit {
+		return
+	}
+	var runs, others []int
+	for _, i := range r.inPods {
+		if r.isMade(r.app.UID, r.app.Attachments[i]) {
+			runs = append(runs, i)
+		} else {
+			others = append(others, i)
+		}
+	}
+	out := slices.Concat(runs, others)[limit-(places-len(r.inPods)):]
+	slices.Sort(out)
+	var programs []string
+	for _, i := range out {
+		programs = append(programs, r.app.Attachments[i].Program)
+	}
+	var kept []plan.Attachment
+	for i, a := range r.app.Attachments {
+		if _, leaves := slices.BinarySearch(out, i); !leaves {
+			kept = append(kept, a)
+		}
+	}
+	r.app.Attachments = kept
+	slices.Sort(programs)
+	for _, program := range slices.Compact(programs) {
+		r.out.Errs = append(r.out.Errs, r.placing(program,
+			fmt.Errorf("with it, there are %d places, and %s has %d on a node, so that it is not in all pods; choose fewer pods or functions", places, whose, limit)))
+	}
 }
 
 // tellAbsent puts what has no target into the outcome.

@@ -1,11 +1,16 @@
 package prepare
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/skep-dev/skep/agent/reconcile/live"
 	"github.com/skep-dev/skep/agent/reconcile/plan"
 	"github.com/skep-dev/skep/agent/reconcile/report"
+	"github.com/skep-dev/skep/agent/state/pins"
 	"github.com/skep-dev/skep/api/v1alpha1"
 )
 
@@ -34,7 +39,7 @@ func TestPlacesAreBounded(t *testing.T) {
 		"the cluster's have none":                {"", inPods, []int{maxPlaces, maxPlaces, maxPlaces, maxPlaces}, 9, 9, false, ""},
 	} {
 		t.Run(sentence, func(t *testing.T) {
-			v := New(Versions{})
+			v := New(Versions{Look: (&live.Set{}).Look()})
 			v.placed.note(of("team-b"), "elsewhere", maxOfNamespace)
 			for i, places := range c.others {
 				v.placed.note(of(c.namespace), string(rune('a'+i)), places)
@@ -42,7 +47,13 @@ func TestPlacesAreBounded(t *testing.T) {
 			r := resolving{Versions: v, out: &report.Outcome{}, app: plan.Application{
 				UID: "own", Identity: of(c.namespace), Attachments: make([]plan.Attachment, c.has),
 			}}
-			err := r.bound("p", c.at)
+			for i := 0; c.at.Pods != nil && i < c.has; i++ {
+				r.inPods = append(r.inPods, i)
+			}
+			err := r.bound()
+			if err == nil {
+				r.fill()
+			}
 			if (err != nil) != c.fails || err == nil && len(r.app.Attachments) != c.want {
 				t.Errorf("%d of %d places: %v", len(r.app.Attachments), c.has, err)
 			}
@@ -56,5 +67,44 @@ func TestPlacesAreBounded(t *testing.T) {
 				t.Errorf("it says %q", all)
 			}
 		})
+	}
+}
+
+// TestWhatRunsKeepsItsPlaces has places that are not enough for all of an application and of its
+// namespace, where what comes first, in a new pod or earlier in the alphabet, does not run.
+func TestWhatRunsKeepsItsPlaces(t *testing.T) {
+	team := v1alpha1.Identity{Kind: v1alpha1.KindBpfApplication, Namespace: "team-a", Name: "b"}
+	in := func(program, hook string, pod int) plan.Attachment {
+		a := plan.Attachment{Application: team, Program: program, Hook: hook, Target: plan.Target{Cgroup: fmt.Sprint("/", pod), In: fmt.Sprint("pod ", pod)}}
+		if hook == plan.XDP {
+			a.Target = plan.Target{Ifindex: 2, NetnsID: uint64(pod), Interface: "eth0", In: fmt.Sprint("pod ", pod)}
+		}
+		return a
+	}
+	set := &live.Set{Links: map[string]map[string]*pins.Link{}, Chains: map[plan.Device]*pins.Chain{}}
+	for _, pod := range []int{3, 4} {
+		set.PutLink(&pins.Link{UID: "b", Attachment: in("f", "cgroup_skb/egress", pod)})
+	}
+	chained := in("g", plan.XDP, 4)
+	set.Chains[chained.Target.Device()] = &pins.Chain{Version: &pins.ChainVersion{Members: []plan.Member{{UID: "b", Identity: team, Program: "g"}}}}
+	v := New(Versions{Look: set.Look()})
+	v.placed.note(team, "others", maxOfNamespace-4)
+	v.countRunning()
+	v.countRunning()
+	if left := v.placed.left(team, "a"); left != 1 {
+		t.Errorf("the application that comes first has %d places, want 1: the other one runs at 3", left)
+	}
+	own := in("f", "cgroup/connect4", 0)
+	r := resolving{Versions: v, out: &report.Outcome{}, app: plan.Application{UID: "b", Identity: team, Attachments: []plan.Attachment{own}}}
+	for _, program := range []string{"f", "g"} {
+		for pod := range 5 {
+			r.inPods = append(r.inPods, len(r.app.Attachments))
+			r.app.Attachments = append(r.app.Attachments, in(program, map[string]string{"f": "cgroup_skb/egress", "g": plan.XDP}[program], pod))
+		}
+	}
+	r.fill()
+	want := []plan.Attachment{own, in("f", "cgroup_skb/egress", 3), in("f", "cgroup_skb/egress", 4), in("g", plan.XDP, 4)}
+	if diff := cmp.Diff(want, r.app.Attachments); diff != "" || len(r.out.Errs) != 2 {
+		t.Errorf("its places, of 4 (-want +got):\n%s\nwith errors %v", diff, r.out.Errs)
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/skep-dev/skep/agent/attach"
 	"github.com/skep-dev/skep/agent/attach/targets"
@@ -44,25 +45,14 @@ func (v *Versions) resolveInPods(app plan.Application, program string, at v1alph
 	if len(resolved) == 0 && missing != nil {
 		errs = append(errs, fmt.Errorf("%w: %w", attach.ErrTarget, missing))
 	}
-	return v.madeFirst(app.UID, v.oncePerFile(app.UID, resolved)), errors.Join(errs...)
+	return v.oncePerFile(app.UID, resolved), errors.Join(errs...)
 }
 
-// madeFirst puts the attachments first that the application has: those of pods that come later are
-// the ones that find no room.
-func (v *Versions) madeFirst(uid string, all []plan.Attachment) []plan.Attachment {
-	first, later := make([]plan.Attachment, 0, len(all)), []plan.Attachment(nil)
-	for _, a := range all {
-		if v.isMade(uid, a) {
-			first = append(first, a)
-		} else {
-			later = append(later, a)
-		}
-	}
-	return append(first, later...)
-}
-
-// isMade reports whether a link of an application runs something at an attachment.
+// isMade reports whether a link or chain of an application runs something at an attachment.
 func (v *Versions) isMade(uid string, a plan.Attachment) bool {
+	if a.Hook == plan.XDP {
+		return slices.ContainsFunc(v.Look.Set.GivenTo(a.Target.Device()), func(m plan.Member) bool { return m.UID == uid && m.Program == a.Program })
+	}
 	l := v.Look.Set.Links[uid][a.Key()]
 	return l != nil && !v.Look.Seen(l.Path).Severed
 }

@@ -48,12 +48,13 @@ type Versions struct {
 	LoadRound   *build.Round
 	LookupRound *targets.Round
 
-	// placed are the places of those that were prepared.
-	placed placed
+	// placed are the places that applications have, and hasCounted tells that what runs was counted.
+	placed     placed
+	hasCounted bool
 }
 
 // New returns what prepares the versions of one reconcile, whose applications come in one order
-// each time.
+// each time: who comes first has the places that are left.
 func New(v Versions) *Versions {
 	v.placed = placed{}
 	return &v

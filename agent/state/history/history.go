@@ -12,6 +12,7 @@ import (
 	"maps"
 	"os"
 	"slices"
+	"strings"
 
 	"github.com/skep-dev/skep/agent/reconcile/plan"
 	"github.com/skep-dev/skep/atomicfile"
@@ -77,8 +78,11 @@ func IsLimited(name string) bool {
 
 // History is what ran, and the file that keeps it. The caller serializes all calls.
 type History struct {
-	// Records by place. They are replaced by Keep alone.
-	Records map[At]Record
+	// records are replaced by Keep alone, together with what finds them.
+	records map[At]Record
+	byPlace map[[2]string][]Record
+	byUID   map[string][]At
+	needs   map[string]plan.Need
 	file    string
 	// unkept says why the records are not on disk.
 	unkept string
@@ -87,7 +91,7 @@ type History struct {
 // Open reads the file of an earlier agent. Where it cannot, the history is empty, beside an
 // error.
 func Open(file string) (*History, error) {
-	h := &History{Records: map[At]Record{}, file: file}
+	h := &History{records: map[At]Record{}, file: file}
 	body, err := os.ReadFile(file)
 	if errors.Is(err, fs.ErrNotExist) {
 		return h, nil
@@ -100,9 +104,56 @@ func Open(file string) (*History, error) {
 		return h, fmt.Errorf("read what ran: %w", err)
 	}
 	for _, r := range list {
-		h.Records[r.At()] = r
+		h.records[r.At()] = r
 	}
+	h.index(h.sorted())
 	return h, nil
+}
+
+// Lookup returns what ran of an application at a place.
+func (h *History) Lookup(at At) (Record, bool) {
+	r, ok := h.records[at]
+	return r, ok
+}
+
+// On returns what ran on a hook of an interface, by its plan.Label, in the order of the UIDs.
+func (h *History) On(hook, on string) []Record { return h.byPlace[[2]string{hook, on}] }
+
+// Of returns the places where an application ran.
+func (h *History) Of(uid string) []At { return h.byUID[uid] }
+
+// Need returns what the same programs, sorted, of a revision took of a chain where they ran and were
+// measured.
+func (h *History) Need(uid, revision string, programs []string) (plan.Need, bool) {
+	need, ok := h.needs[needKey(uid, revision, programs)]
+	return need, ok
+}
+
+// needKey names programs of a revision. No name has a slash.
+func needKey(uid, revision string, programs []string) string {
+	return uid + "/" + revision + "/" + strings.Join(programs, "/")
+}
+
+// Clone returns a copy of all records, by place.
+func (h *History) Clone() map[At]Record { return maps.Clone(h.records) }
+
+// sorted are the records by interface, hook and UID.
+func (h *History) sorted() []Record {
+	return slices.SortedFunc(maps.Values(h.records), func(x, y Record) int {
+		return cmp.Or(cmp.Compare(x.Interface, y.Interface), cmp.Compare(x.Hook, y.Hook), cmp.Compare(x.UID, y.UID))
+	})
+}
+
+// index makes what finds the records.
+func (h *History) index(sorted []Record) {
+	h.byPlace, h.byUID, h.needs = map[[2]string][]Record{}, map[string][]At{}, map[string]plan.Need{}
+	for _, r := range sorted {
+		place := [2]string{r.Hook, r.Interface}
+		h.byPlace[place], h.byUID[r.UID] = append(h.byPlace[place], r), append(h.byUID[r.UID], r.At())
+		if r.Hook == plan.XDP && r.Equals(r.Revision, r.Programs) {
+			h.needs[needKey(r.UID, r.Revision, r.Programs)] = r.Need
+		}
+	}
 }
 
 // IsKept reports whether the records are on disk.
@@ -111,12 +162,14 @@ func (h *History) IsKept() bool { return h.unkept == "" }
 // Keep replaces the records, and writes them where they changed. The next Keep tries again
 // what could not be written; an error that is the same again is not returned.
 func (h *History) Keep(next map[At]Record) error {
-	changed := !maps.EqualFunc(h.Records, next, Record.equal)
-	h.Records = next
+	changed := !maps.EqualFunc(h.records, next, Record.equal)
 	if !changed && h.IsKept() {
 		return nil
 	}
-	err := h.write()
+	h.records = next
+	sorted := h.sorted()
+	h.index(sorted)
+	err := h.write(sorted)
 	if err == nil {
 		h.unkept = ""
 		return nil
@@ -129,10 +182,7 @@ func (h *History) Keep(next map[At]Record) error {
 }
 
 // write writes the file anew.
-func (h *History) write() error {
-	list := slices.SortedFunc(maps.Values(h.Records), func(x, y Record) int {
-		return cmp.Or(cmp.Compare(x.Interface, y.Interface), cmp.Compare(x.Hook, y.Hook), cmp.Compare(x.UID, y.UID))
-	})
+func (h *History) write(list []Record) error {
 	body, err := json.Marshal(list)
 	if err == nil {
 		err = atomicfile.Write(h.file, body)

@@ -2,6 +2,7 @@ package history
 
 import (
 	"fmt"
+	"path/filepath"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -57,5 +58,48 @@ func TestWhatIsThereIsRememberedBeforeWhatIsGone(t *testing.T) {
 	}
 	if len(all) != maxUnknown || there != maxUnknown/2 || oldest < maxUnknown {
 		t.Errorf("of %d, %d are of interfaces that are there; the longest gone is %d", len(all), there, oldest)
+	}
+}
+
+// TestRecordsAreFoundByPlaceApplicationAndPrograms finds them in what was kept, and in what the next
+// agent reads.
+func TestRecordsAreFoundByPlaceApplicationAndPrograms(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "history")
+	h, err := Open(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	record := func(uid, hook, on string, functions int) Record {
+		return Record{UID: uid, Hook: hook, Interface: on, Revision: "r", Programs: []string{"f", "g"}, Need: plan.Need{Programs: 2, Functions: functions}}
+	}
+	all := map[At]Record{}
+	for _, r := range []Record{
+		record("b", "xdp", "eth0", 3), record("a", "xdp", "eth0", 0), record("a", "tcx/ingress", "eth0", 0), record("a", "xdp", "eth1", 4),
+	} {
+		all[r.At()] = r
+	}
+	if err := h.Keep(all); err != nil {
+		t.Fatal(err)
+	}
+	again, err := Open(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, h := range []*History{h, again} {
+		if got := h.On("xdp", "eth0"); len(got) != 2 || got[0].UID != "a" || got[1].UID != "b" {
+			t.Errorf("on xdp of eth0: %v", got)
+		}
+		if got := h.Of("a"); len(got) != 3 {
+			t.Errorf("of a: %v", got)
+		}
+		if need, known := h.Need("a", "r", []string{"f", "g"}); !known || need.Functions != 4 {
+			t.Errorf("a needs %v, %v", need, known)
+		}
+		if _, known := h.Need("a", "r", []string{"f"}); known {
+			t.Error("what one of two programs needs is known")
+		}
+	}
+	if err := h.Keep(nil); err != nil || len(h.On("xdp", "eth0"))+len(h.Of("a")) > 0 {
+		t.Errorf("what is forgotten is found: %v", err)
 	}
 }
