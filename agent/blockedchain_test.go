@@ -1,7 +1,11 @@
 package agent_test
 
 import (
+	"errors"
 	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -75,6 +79,35 @@ func TestWhatIsToGoGoesWhereTheChainOfTheOthersCannotBeLoaded(t *testing.T) {
 			ahead.Store(int64(time.Hour))
 			until(t, "them to be back", time.Minute, func() bool { return membersOf(t, a) == "oldest young older" })
 		})
+	}
+}
+
+// TestWhatIsSwitchedOffStaysSoWhereItsIntentIsLost restarts the agent while a chain has a revoked member that it cannot be loaded
+// without, and the node has lost the tombstone: nothing that is not known is unloaded, and none of it is let in again.
+func TestWhatIsSwitchedOffStaysSoWhereItsIntentIsLost(t *testing.T) {
+	need.Kernel(t)
+	w := newWorld(t)
+	veth(t, "cn0", "cn1")
+	a, stop := w.start()
+	gone := w.member("gone", "xdp_count", "count_packets", 4)
+	must(t, w.accept(a, w.member("older", "xdp_pass", "xdp_pass", 1), w.member("young", "xdp_count_v2", "count_packets", 2), gone))
+	a.RefuseChains(func([]string) error { return fmt.Errorf("load chain: %w", unix.ENOMEM) })
+	if err := w.accept(a, w.tombstone(gone)); err == nil {
+		t.Fatal("the chain was loaded without it")
+	}
+	before := runsOf(t, a)
+	stop()
+	for _, file := range []string{".newest", ".deployed"} {
+		if err := os.Remove(filepath.Join(w.dir, "state", "intents", gone.UID+file)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			t.Fatal(err)
+		}
+	}
+	a, _ = w.start()
+	must(t, w.accept(a))
+	send(t, "cn1", 5)
+	until(t, "the packets to pass the others", time.Minute, func() bool { return runsOf(t, a)["young"] >= before["young"]+5 })
+	if now := runsOf(t, a); now["gone"] != before["gone"] {
+		t.Errorf("packets passed %v, and %v before", now, before)
 	}
 }
 

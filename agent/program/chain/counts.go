@@ -95,36 +95,49 @@ func ReadCounts(counters *ebpf.Map, members int) ([]Counts, error) {
 // ErrNoSwitch says that an earlier version of Skep loaded the chain, whose members cannot be switched off.
 var ErrNoSwitch = errors.New("its members cannot be switched off")
 
-// Switch has the chain go on without the members that are off, by their places, and with all others, from the
-// next packet on. A member that is off counts as one that is not there. It writes only what changes,
-// and loses what is counted meanwhile. It fails with ErrNoSwitch.
-func Switch(counters *ebpf.Map, members int, off func(i int) bool) error {
+// ReadSwitches returns which of so many members are off, in the order of the chain.
+func ReadSwitches(counters *ebpf.Map, members int) ([]bool, error) {
 	perCPU, width, err := words(counters, members)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	if width != memberWords {
-		return fmt.Errorf("switch members of chain: %w", ErrNoSwitch)
-	}
-	changed := false
+	off := make([]bool, members)
 	for _, value := range perCPU {
 		for i := range members {
-			word, want := value[(i*memberWords+switchedOff)*wordSize:], uint64(0)
-			if off(i) {
-				want = 1
-			}
-			changed = changed || binary.NativeEndian.Uint64(word) != want
-			binary.NativeEndian.PutUint64(word, want)
+			off[i] = off[i] || width == memberWords && binary.NativeEndian.Uint64(value[switchAt(i):]) != 0
 		}
 	}
-	if !changed {
-		return nil
+	return off, nil
+}
+
+// Switch has the chain go on without the members that are off, and with all others, from the next packet on.
+// A member that is off counts as one that is not there. What is counted meanwhile is lost. It fails with
+// ErrNoSwitch.
+func Switch(counters *ebpf.Map, off []bool) error {
+	perCPU, width, err := words(counters, len(off))
+	if err == nil && width != memberWords {
+		err = ErrNoSwitch
+	}
+	if err != nil {
+		return fmt.Errorf("switch members of chain: %w", err)
+	}
+	for _, value := range perCPU {
+		for i, is := range off {
+			word := uint64(0)
+			if is {
+				word = 1
+			}
+			binary.NativeEndian.PutUint64(value[switchAt(i):], word)
+		}
 	}
 	if err := counters.Put(uint32(0), perCPU); err != nil {
 		return fmt.Errorf("switch members of chain: %w", err)
 	}
 	return nil
 }
+
+// switchAt is where the switch of a member is.
+func switchAt(member int) int { return (member*memberWords + switchedOff) * wordSize }
 
 // words reads the value of each CPU, and how many words of it each member has.
 func words(counters *ebpf.Map, members int) (perCPU [][]byte, width int, err error) {

@@ -63,7 +63,7 @@ func call(i int, key, entry, next string) asm.Instructions {
 	known := fmt.Sprintf("verdict-%d", i)
 	at := int16(i * memberWords * wordSize)
 	return asm.Instructions{
-		asm.LoadMem(asm.R1, asm.R7, at+switchedOff*wordSize, asm.DWord).WithSymbol(before(i)).WithSource(asm.Comment("skep: member " + key)),
+		asm.LoadMem(asm.R1, asm.R7, int16(switchAt(i)), asm.DWord).WithSymbol(before(i)).WithSource(asm.Comment("skep: member " + key)),
 		asm.JNE.Imm(asm.R1, 0, next),
 		asm.Mov.Reg(asm.R1, asm.R6),
 		asm.Instruction{OpCode: asm.OpCode(asm.JumpClass).SetJumpOp(asm.Call), Src: asm.PseudoCall, Constant: -1}.WithReference(entry),

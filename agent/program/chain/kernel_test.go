@@ -231,13 +231,20 @@ func TestAChainWithMembersOffIsAChainWithoutThem(t *testing.T) {
 		}
 		l := load(t, members...)
 		for off := range 1 << len(members) {
-			if err := chain.Switch(l.Counters, len(members), func(i int) bool { return off&(1<<i) != 0 }); err != nil {
+			is := make([]bool, len(members))
+			for i := range is {
+				is[i] = off&(1<<i) != 0
+			}
+			if err := chain.Switch(l.Counters, is); err != nil {
 				t.Fatal(err)
+			}
+			if got, err := chain.ReadSwitches(l.Counters, len(members)); err != nil || !slices.Equal(got, is) {
+				t.Fatalf("off are %v, %v, want %v", got, err, is)
 			}
 			// Without any member, there is no program.
 			want, runs := pass, l.runs(t)
 			for i, verdict := range verdicts {
-				if off&(1<<i) != 0 {
+				if is[i] {
 					continue
 				}
 				want, runs[i] = verdict, runs[i]+packets
@@ -264,7 +271,10 @@ func TestAMapOfBeforeHasNoSwitch(t *testing.T) {
 			t.Fatal(err)
 		}
 		t.Cleanup(func() { m.Close() })
-		if err := chain.Switch(m, 2, func(int) bool { return true }); !errors.Is(err, chain.ErrNoSwitch) {
+		if off, err := chain.ReadSwitches(m, 2); err != nil || slices.Contains(off, true) {
+			t.Errorf("%d words: off are %v, %v", words, off, err)
+		}
+		if err := chain.Switch(m, []bool{true, true}); !errors.Is(err, chain.ErrNoSwitch) {
 			t.Errorf("%d words: %v", words, err)
 		}
 	}

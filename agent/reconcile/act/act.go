@@ -87,9 +87,8 @@ func (act *Actor) IsMaking() bool { return act.links.begun }
 // the kernel did not confirm: first what a write of maps ends, at once, then by the actions. Act does none
 // of these again.
 func (act *Actor) End(actions []plan.Action) {
-	gone := plan.SetOf(act.Decisions.Want.Gone)
-	isGone := func(uid string) bool { return gone[uid] }
-	if err := act.Look.Set.SwitchOff(isGone); err != nil {
+	want := act.Decisions.Want
+	if err := act.Look.Set.Switch(want.Gone, want.Frozen); err != nil {
 		act.Log.Error("switch off what is to go; its links are closed still", "error", err)
 	}
 	todo := slices.DeleteFunc(slices.Clone(actions), act.wasEnded)
@@ -97,7 +96,7 @@ func (act *Actor) End(actions []plan.Action) {
 		act.ended[placeOf(a)] = true
 	}
 	act.spend(todo)
-	act.Look.ForgetEnded(isGone)
+	act.Look.ForgetEnded(act.Decisions.IsGone)
 }
 
 // place is a link, or the chain of a device.

@@ -3,19 +3,27 @@ package live
 import (
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/skep-dev/skep/agent/program/chain"
 	"github.com/skep-dev/skep/agent/reconcile/plan"
 )
 
-// SwitchOff has nothing run of the applications that are off, where that takes no more than writes
+// Switch has nothing run of the applications that are gone, where that takes no more than writes
 // of maps: their programs behind a guard, whose scopes it empties, and their members of chains,
-// of which all others run. What it can do it does, whatever fails. The links stay: to close
-// them, and to load a chain without the members, may take long.
-func (s *Set) SwitchOff(isOff func(uid string) bool) error {
+// of which all others run, but for those of frozen applications, which stay as they are. What it can do it does, whatever
+// fails. The links stay: to close them, and to load a chain without the members, may take long.
+func (s *Set) Switch(gone, frozen []string) error {
 	var errs []error
+	is := map[string]bool{}
+	for _, uid := range gone {
+		is[uid] = true
+	}
+	for _, uid := range frozen {
+		delete(is, uid)
+	}
 	for uid, revisions := range s.Revisions {
-		if !isOff(uid) {
+		if !is[uid] {
 			continue
 		}
 		for _, r := range revisions {
@@ -31,6 +39,7 @@ func (s *Set) SwitchOff(isOff func(uid string) bool) error {
 			continue
 		}
 		// One of before the switches is left by a load alone.
+		isOff := func(uid string, now bool) bool { return is[uid] || now && slices.Contains(frozen, uid) }
 		if err := c.Version.Switch(isOff); err != nil && !errors.Is(err, chain.ErrNoSwitch) {
 			errs = append(errs, fmt.Errorf("interface %s: %w", device, err))
 		}

@@ -42,7 +42,7 @@ func Endings(want Want, have State) []Action {
 }
 
 func newPlanner(want Want, have State) planner {
-	return planner{want: want, have: have, frozen: SetOf(want.Frozen), gone: SetOf(want.Gone), keys: map[*Attachment]string{}}
+	return planner{want: want, have: have, frozen: set(want.Frozen), gone: set(want.Gone), keys: map[*Attachment]string{}}
 }
 
 type planner struct {
@@ -251,7 +251,7 @@ func (p *planner) abandoned(old, wanted Chain) bool {
 // members stay as they are found, and so does a chain that is left; one in the
 // interim is as it is given.
 func WantedChains(want Want, have State) []Chain {
-	exists, frozen, left := labelsOf(have.Interfaces), SetOf(want.Frozen), map[Device][]Member{}
+	exists, frozen, left := labelsOf(have.Interfaces), set(want.Frozen), map[Device][]Member{}
 	chains := map[Device][]Member{}
 	for _, c := range have.Chains {
 		chains[c.Device] = nil
@@ -372,8 +372,7 @@ func sorted(apps []Application) []Application {
 	return apps
 }
 
-// SetOf is a list as a set.
-func SetOf(list []string) map[string]bool {
+func set(list []string) map[string]bool {
 	m := make(map[string]bool, len(list))
 	for _, s := range list {
 		m[s] = true

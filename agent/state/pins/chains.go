@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -53,31 +52,47 @@ type ChainVersion struct {
 	// Counters count the runs of each member; nil where there is one member,
 	// which is attached as it is.
 	Counters *ebpf.Map
-	// off are the UIDs that Switch has off; nil where it is not known.
-	off map[string]bool
+	// off are the members that are switched off, by their places; nil until that was read.
+	off []bool
 }
 
-// Switch has the version run without the members of applications that are off, and with all others,
-// from the next packet on; see chain.Switch. One member alone has no switch: it is detached.
-func (v *ChainVersion) Switch(isOff func(uid string) bool) error {
-	off := map[string]bool{}
-	for _, m := range v.Members {
-		if isOff(m.UID) {
-			off[m.UID] = true
-		}
-	}
-	if v.Counters == nil || v.off != nil && maps.Equal(v.off, off) {
+// Switch has the version run without the members of applications that are off, and with those of others, from the next
+// packet on; see chain.Switch. isOff is asked for each application, and told whether it is off now. One
+// member alone has no switch: it is detached.
+func (v *ChainVersion) Switch(isOff func(uid string, now bool) bool) error {
+	if v.Counters == nil {
 		return nil
 	}
-	err := chain.Switch(v.Counters, len(v.Members), func(i int) bool { return off[v.Members[i].UID] })
-	if err == nil {
+	if v.off == nil {
+		off, err := chain.ReadSwitches(v.Counters, len(v.Members))
+		if err != nil {
+			return err
+		}
 		v.off = off
 	}
-	return err
+	off := make([]bool, len(v.Members))
+	for i, m := range v.Members {
+		off[i] = isOff(m.UID, v.off[i])
+	}
+	if slices.Equal(off, v.off) {
+		return nil
+	}
+	if err := chain.Switch(v.Counters, off); err != nil {
+		return err
+	}
+	v.off = off
+	return nil
 }
 
-// IsOff reports whether the members of an application are switched off.
-func (v *ChainVersion) IsOff(uid string) bool { return v.off[uid] }
+// IsOff reports whether members of an application are switched off.
+func (v *ChainVersion) IsOff(uid string) bool {
+	for i, is := range v.off {
+		if is && v.Members[i].UID == uid {
+			return true
+		}
+	}
+	return false
+}
 
 // Close lets the version go.
 func (v *ChainVersion) Close() error {
