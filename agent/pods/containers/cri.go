@@ -34,7 +34,7 @@ const (
 // next to it, of which there are maxLooks at once. A namespace has one.
 const (
 	lookTimeout = 3 * time.Second
-	slowLook    = 500 * time.Millisecond
+	slowLook    = time.Second
 	maxLooks    = 32
 )
 
