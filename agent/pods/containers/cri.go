@@ -34,7 +34,7 @@ const (
 // next to it, of which there are maxLooks at once. A namespace has one.
 const (
 	lookTimeout = 3 * time.Second
-	slowLook    = 500 * time.Millisecond
+	slowLook    = time.Second
 	maxLooks    = 32
 )
 
@@ -330,6 +330,11 @@ func (r *reader) happened(ctx context.Context, e *cri.ContainerEventResponse) er
 		r.look(id, sandbox, e.GetPodSandboxStatus().GetMetadata().GetNamespace())
 	case cri.ContainerEventType_CONTAINER_STOPPED_EVENT, cri.ContainerEventType_CONTAINER_DELETED_EVENT:
 		// What runs leaves with its process.
+		if one := r.looks[id]; one != nil {
+			// Its answer says nothing any more.
+			one.ticket.Cancel()
+			delete(r.looks, id)
+		}
 		delete(r.retries, id)
 		r.state.unskip(id)
 	}

@@ -119,6 +119,10 @@ func (r *looker) lookAtSandbox(ctx context.Context, id string) (Pod, error) {
 	if err != nil {
 		return p, skipFor(Malformed, fmt.Errorf("read sandbox %s: %w", id, err))
 	}
+	if answer.GetStatus().GetState() != cri.PodSandboxState_SANDBOX_READY {
+		// It has ended since the list was read.
+		return p, skipFor(NoProcess, fmt.Errorf("read sandbox %s: it has ended", id))
+	}
 	if more.PID == 0 {
 		r.state.addPod(p)
 		return p, nil
