@@ -22,17 +22,8 @@ func (s *Set) Switch(gone, frozen []string) error {
 	for _, uid := range frozen {
 		delete(is, uid)
 	}
-	for uid, revisions := range s.Revisions {
-		if !is[uid] {
-			continue
-		}
-		for _, r := range revisions {
-			for name, scope := range r.Scopes() {
-				if err := scope.Set(nil); err != nil {
-					errs = append(errs, fmt.Errorf("empty scope %s of application %s: %w", name, uid, err))
-				}
-			}
-		}
+	for uid := range is {
+		errs = append(errs, s.emptyScopes(uid))
 	}
 	for device, c := range s.Chains {
 		if c.Version == nil {
@@ -42,6 +33,19 @@ func (s *Set) Switch(gone, frozen []string) error {
 		isOff := func(uid string, now bool) bool { return is[uid] || now && slices.Contains(frozen, uid) }
 		if err := c.Version.Switch(isOff); err != nil && !errors.Is(err, chain.ErrNoSwitch) {
 			errs = append(errs, fmt.Errorf("interface %s: %w", device, err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// emptyScopes has the guarded programs of an application run for no task.
+func (s *Set) emptyScopes(uid string) error {
+	var errs []error
+	for _, r := range s.Revisions[uid] {
+		for name, scope := range r.Scopes() {
+			if err := scope.Set(nil); err != nil {
+				errs = append(errs, fmt.Errorf("empty scope %s of application %s: %w", name, uid, err))
+			}
 		}
 	}
 	return errors.Join(errs...)
