@@ -26,8 +26,8 @@ import (
 // The places of one queue. A job that hangs in the kernel takes a thread, of which a Go program has at most
 // 10,000. A node rarely has 250 pods, and so many namespaces.
 const (
-	// shared is how many jobs may be under way for a further one of an owner to begin, and mostOwners how many owners
-	// may have one for the first of another owner.
+	// shared is how many further jobs of owners that have one may be under way, and mostOwners how many owners
+	// may have one.
 	shared, mostOwners = 128, 1024
 	// The reserve is how many more of both there may be for an application of the cluster.
 	sharedReserve, ownersReserve = 128, 64
@@ -292,7 +292,7 @@ func (q *Queue) mayBegin(owner string) bool {
 		jobs, owners = jobs+sharedReserve, owners+ownersReserve
 	}
 	if own := len(q.running[owner]); own > 0 {
-		return own < q.PerOwner && q.total < jobs
+		return own < q.PerOwner && q.total-len(q.running) < jobs
 	}
 	return len(q.running) < owners
 }

@@ -345,12 +345,11 @@ func TestOwnersThatHangLeaveRoomToOthers(t *testing.T) {
 		each, running, newcomer, ofCluster int
 	}{
 		31: {5, 31 * 4, 4, 4},
-		// All shared places are taken.
-		32: {5, 32 * 4, 1, 4},
-		64: {5, 32*4 + 32, 1, 4},
-		// Of the jobs that are no owner's first, none begins any more.
-		1000: {2, 64*2 + 936, 1, 1},
-		1024: {2, 64*2 + 960, 0, 1},
+		// All shared places are taken, by jobs that are no owner's first.
+		43:   {5, 43 + 128, 1, 4},
+		64:   {5, 64 + 128, 1, 4},
+		1000: {2, 1000 + 128, 1, 4},
+		1024: {2, 1024 + 128, 0, 4},
 	} {
 		t.Run(fmt.Sprint(hung), func(t *testing.T) {
 			run(t, Options{PerOwner: 4}, func(t *testing.T, b *bench) {

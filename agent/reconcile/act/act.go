@@ -66,6 +66,8 @@ type Actor struct {
 	ended map[place]bool
 	// stuck are the applications of which an action was not done.
 	stuck map[string]bool
+	// freeing: a revision waits to be freed.
+	freeing bool
 	// failed are the targets that a version could not be attached to.
 	failed map[asked]string
 }
@@ -80,6 +82,9 @@ func New(o Options) *Actor {
 // make links which this reconcile began. The end of each of those wakes the loop.
 func (act *Actor) IsEnding() bool { return act.ender.ending }
 
+// IsFreeing reports whether revisions wait until the kernel may free their programs, which the next sweep looks at.
+func (act *Actor) IsFreeing() bool { return act.freeing }
+
 // IsMaking is like IsEnding.
 func (act *Actor) IsMaking() bool { return act.links.begun }
 
@@ -87,8 +92,9 @@ func (act *Actor) IsMaking() bool { return act.links.begun }
 // the kernel did not confirm: first what a write of maps ends, at once, then by the actions. Act does none
 // of these again.
 func (act *Actor) End(actions []plan.Action) {
-	want := act.Decisions.Want
-	if err := act.Look.Set.Switch(want.Gone, want.Frozen); err != nil {
+	frozen := act.Decisions.Want.Frozen
+	gone := slices.DeleteFunc(slices.Clone(act.Decisions.Want.Gone), func(uid string) bool { return slices.Contains(frozen, uid) })
+	if err := act.Look.Set.SwitchOff(gone); err != nil {
 		act.Log.Error("switch off what is to go; its links are closed still", "error", err)
 	}
 	todo := slices.DeleteFunc(slices.Clone(actions), act.wasEnded)
@@ -132,6 +138,9 @@ func (act *Actor) Act(actions []plan.Action) {
 		begin = len(actions)
 	}
 	act.spend(actions[:begin])
+	if err := act.Look.Set.SwitchOn(plan.Asked(act.Decisions.Want)); err != nil {
+		act.Log.Error("let members of chains run again", "error", err)
+	}
 	starts, ends := split(actions[begin:], func(a plan.Action) bool { return !act.ends(a) })
 	if len(starts) > 0 {
 		// Only after what ends something: this reads objects.

@@ -35,8 +35,7 @@ func (act *Actor) spend(actions []plan.Action) {
 			act.putOff(a, fmt.Sprintf("it has links that the kernel ends slowly, one after the other: %d are being closed, and the next ones follow",
 				act.Look.Set.Closing(a.UID, a.Attachment.Application)))
 		case a.Verb == plan.Drop && !act.Look.Set.MayFree(a.UID, a.Revision, act.Clock()):
-			// The next sweep goes on.
-			act.putOff(a, "the kernel frees programs one after the other, and frees those of others now")
+			act.freeLater(a)
 		default:
 			act.one(a)
 		}
@@ -57,6 +56,15 @@ func (act *Actor) putOff(a plan.Action, why string) {
 		act.Decisions.NotePending(uid, decide.ErrQueued)
 		out := act.Decisions.Outcome(uid)
 		out.PutOff, out.Waits = true, why
+	}
+}
+
+// freeLater leaves a revision that nothing runs any more to a later reconcile. What its application runs now is whole.
+func (act *Actor) freeLater(a plan.Action) {
+	act.freeing, act.stuck[a.UID] = true, true
+	if act.Decisions.IsGone(a.UID) {
+		out := act.Decisions.Outcome(a.UID)
+		out.Closing, out.Waits = true, "the kernel frees programs one after the other, and frees those of others now"
 	}
 }
 

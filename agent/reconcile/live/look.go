@@ -139,13 +139,21 @@ func (l *Look) observeChains() {
 		case c.Version == nil:
 			one.Unknown, one.Users = true, l.usersOf(facts.Program)
 		case facts.Program != 0 && l.programID(c.Version) == facts.Program:
-			one.Members = c.Version.Members
+			one.Members, one.Off = c.Version.Members, l.switchedOff(c.Version)
 		default:
 			one.Given = c.Version.Members
 		}
 		l.State.Chains = append(l.State.Chains, one)
 	}
 	slices.SortFunc(l.State.Chains, func(a, b plan.Chain) int { return a.Device.Compare(b.Device) })
+}
+
+// switchedOff are the applications of which a version has members switched off.
+func (l *Look) switchedOff(v *pins.ChainVersion) []string {
+	if err := v.ReadSwitches(); err != nil {
+		l.Set.log.Error("look which members of a chain are switched off", "error", err)
+	}
+	return v.Off()
 }
 
 // usersOf are the applications whose program a link runs, or whose maps that program

@@ -64,9 +64,11 @@ type Set struct {
 	partlySwept map[uint64]bool
 	// logged are the paths of the unmanaged files that were logged.
 	logged map[string]bool
-	// freed is how many programs were freed since freedSince; see MayFree.
-	freed      int
-	freedSince time.Time
+	// freed is how many programs were freed since freedSince, and freedNext the revision that is freed before others
+	// since it had to wait, from freedNextSince on; see MayFree.
+	freed                      int
+	freedSince, freedNextSince time.Time
+	freedNext                  [2]string
 }
 
 // New returns an empty set. remnantsFile keeps, for the next start, the links that were taken
@@ -496,14 +498,29 @@ func (s *Set) Release(what string, c io.Closer) {
 // holder for another item.
 const mostFreed = 256
 
-// MayFree reports whether the programs of a revision can be freed now. If not, they can a second later, unless
-// others come first.
+// nextGrace is how long others wait for a revision that had to wait, and that nobody drops any more.
+const nextGrace = 5 * time.Second
+
+// MayFree reports whether the programs of a revision can be freed now. The first that cannot is before all others in the next
+// second.
 func (s *Set) MayFree(uid, name string, now time.Time) bool {
 	if now.Sub(s.freedSince) >= time.Second {
 		s.freed, s.freedSince = 0, now
 	}
-	r := s.Revisions[uid][name]
-	return s.freed == 0 || r == nil || s.freed+len(r.ProgramIDs()) <= s.MostFreed
+	r, this := s.Revisions[uid][name], [2]string{uid, name}
+	isNext := s.freedNext != [2]string{} && now.Sub(s.freedNextSince) < nextGrace
+	switch {
+	case r == nil:
+		return true
+	case isNext && s.freedNext != this:
+		return false
+	case s.freed == 0 || s.freed+len(r.ProgramIDs()) <= s.MostFreed:
+		s.freedNext = [2]string{}
+		return true
+	case !isNext:
+		s.freedNext, s.freedNextSince = this, now
+	}
+	return false
 }
 
 // DropRevision removes a revision that nothing runs any more, and returns it to be closed;

@@ -9,29 +9,32 @@ import (
 	"github.com/skep-dev/skep/agent/reconcile/plan"
 )
 
-// Switch has nothing run of the applications that are gone, where that takes no more than writes
+// SwitchOff has nothing run of the applications that are gone, where that takes no more than writes
 // of maps: their programs behind a guard, whose scopes it empties, and their members of chains,
-// of which all others run, but for those of frozen applications, which stay as they are. What it can do it does, whatever
-// fails. The links stay: to close them, and to load a chain without the members, may take long.
-func (s *Set) Switch(gone, frozen []string) error {
+// of which all others go on as they do. What it can do it does, whatever fails. The links stay: to close
+// them, and to load a chain without the members, may take long.
+func (s *Set) SwitchOff(gone []string) error {
 	var errs []error
-	is := map[string]bool{}
 	for _, uid := range gone {
-		is[uid] = true
-	}
-	for _, uid := range frozen {
-		delete(is, uid)
-	}
-	for uid := range is {
 		errs = append(errs, s.emptyScopes(uid))
 	}
+	return errors.Join(append(errs, s.switchMembers(func(_ plan.Device, m plan.Member, now bool) bool { return now || slices.Contains(gone, m.UID) }))...)
+}
+
+// SwitchOn has the members of chains run again that were switched off, where exactly these are asked for.
+func (s *Set) SwitchOn(asked map[plan.Device][]plan.Member) error {
+	return s.switchMembers(func(d plan.Device, m plan.Member, now bool) bool { return now && !slices.Contains(asked[d], m) })
+}
+
+func (s *Set) switchMembers(isOff func(d plan.Device, m plan.Member, now bool) bool) error {
+	var errs []error
 	for device, c := range s.Chains {
 		if c.Version == nil {
 			continue
 		}
 		// One of before the switches is left by a load alone.
-		isOff := func(uid string, now bool) bool { return is[uid] || now && slices.Contains(frozen, uid) }
-		if err := c.Version.Switch(isOff); err != nil && !errors.Is(err, chain.ErrNoSwitch) {
+		err := c.Version.Switch(func(m plan.Member, now bool) bool { return isOff(device, m, now) })
+		if err != nil && !errors.Is(err, chain.ErrNoSwitch) {
 			errs = append(errs, fmt.Errorf("interface %s: %w", device, err))
 		}
 	}
@@ -54,5 +57,5 @@ func (s *Set) emptyScopes(uid string) error {
 // IsOff reports whether an interface's chain has the members of an application switched off.
 func (s *Set) IsOff(d plan.Device, uid string) bool {
 	c := s.Chains[d]
-	return c != nil && c.Version != nil && c.Version.IsOff(uid)
+	return c != nil && c.Version != nil && slices.Contains(c.Version.Off(), uid)
 }

@@ -248,8 +248,8 @@ func (p *planner) abandoned(old, wanted Chain) bool {
 
 // WantedChains returns, for each interface that has a chain or is to have one,
 // the members in the order in which they are to run. A frozen application's
-// members stay as they are found, and so does a chain that is left; one in the
-// interim is as it is given.
+// members stay as they are found, but for those that are switched off: they may not run. A chain
+// that is left stays whole; one in the interim is as it is given.
 func WantedChains(want Want, have State) []Chain {
 	exists, frozen, left := labelsOf(have.Interfaces), set(want.Frozen), map[Device][]Member{}
 	chains := map[Device][]Member{}
@@ -259,21 +259,13 @@ func WantedChains(want Want, have State) []Chain {
 			left[c.Device] = c.given()
 		}
 		for _, m := range c.given() {
-			if frozen[m.UID] {
+			if frozen[m.UID] && !slices.Contains(c.Off, m.UID) {
 				chains[c.Device] = append(chains[c.Device], m)
 			}
 		}
 	}
-	for _, app := range want.Applications {
-		for i := range app.Attachments {
-			if a := &app.Attachments[i]; a.Hook == XDP {
-				on := a.Target.Device()
-				chains[on] = append(chains[on], Member{
-					UID: app.UID, Identity: app.Identity, Revision: app.Revision,
-					Program: a.Program, Priority: a.Priority, ProceedOn: a.ProceedOn, Taken: app.Taken, Mode: a.XDPMode,
-				})
-			}
-		}
+	for device, members := range Asked(want) {
+		chains[device] = append(chains[device], members...)
 	}
 	result := make([]Chain, 0, len(chains))
 	for device, members := range chains {
@@ -293,6 +285,23 @@ func WantedChains(want Want, have State) []Chain {
 	}
 	slices.SortFunc(result, func(a, b Chain) int { return a.Device.Compare(b.Device) })
 	return result
+}
+
+// Asked returns the members of chains that applications ask for, by device.
+func Asked(want Want) map[Device][]Member {
+	all := map[Device][]Member{}
+	for _, app := range want.Applications {
+		for i := range app.Attachments {
+			if a := &app.Attachments[i]; a.Hook == XDP {
+				on := a.Target.Device()
+				all[on] = append(all[on], Member{
+					UID: app.UID, Identity: app.Identity, Revision: app.Revision,
+					Program: a.Program, Priority: a.Priority, ProceedOn: a.ProceedOn, Taken: app.Taken, Mode: a.XDPMode,
+				})
+			}
+		}
+	}
+	return all
 }
 
 // labelsOf are the labels of interfaces, by device.

@@ -80,7 +80,7 @@ func lines(actions []plan.Action) string {
 //	at UID HOOK TARGET PRIORITY [PROGRAM]    a wanted attachment of UID
 //	revision UID REVISION     a pinned revision
 //	link UID REVISION HOOK TARGET PRIORITY POSITION [severed]
-//	chain NAME [severed] [unknown:UID ...] UID@REVISION:PRIORITY ...
+//	chain NAME [severed] [unknown:UID ...] [off:UID ...] UID@REVISION:PRIORITY ...
 type parser struct {
 	t          *testing.T
 	interfaces map[string]int
@@ -176,6 +176,10 @@ func (p *parser) have(text string) {
 			for _, m := range f[2:] {
 				if m == "severed" {
 					c.Severed = true
+					continue
+				}
+				if off, ok := strings.CutPrefix(m, "off:"); ok {
+					c.Off = append(c.Off, off)
 					continue
 				}
 				if user, ok := strings.CutPrefix(m, "unknown:"); ok {

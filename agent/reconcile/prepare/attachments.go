@@ -58,7 +58,8 @@ func (v *Versions) countRunning() {
 	}
 }
 
-// left is how many an application may have, beside what the others of its namespace have.
+// left is how many an application may have, beside what the others of its namespace have. It is not less than
+// what runs: others, and itself, may have former places for a while that the kernel is about to end.
 func (p placed) left(of v1alpha1.Identity, uid string) int {
 	left := maxOfNamespace
 	for other, places := range p[of.Namespace] {
@@ -66,7 +67,7 @@ func (p placed) left(of v1alpha1.Identity, uid string) int {
 			left -= places
 		}
 	}
-	return max(0, min(left, maxPlaces))
+	return min(max(left, p[of.Namespace][uid]), maxPlaces)
 }
 
 // resolveAttachments turns an intent into resolved attachments. A target that is

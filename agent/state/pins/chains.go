@@ -52,29 +52,32 @@ type ChainVersion struct {
 	// Counters count the runs of each member; nil where there is one member,
 	// which is attached as it is.
 	Counters *ebpf.Map
-	// off are the members that are switched off, by their places; nil until that was read.
+	// off are the members that were switched off when that was read, by their places.
 	off []bool
 }
 
-// Switch has the version run without the members of applications that are off, and with those of others, from the next
-// packet on; see chain.Switch. isOff is asked for each application, and told whether it is off now. One
-// member alone has no switch: it is detached.
-func (v *ChainVersion) Switch(isOff func(uid string, now bool) bool) error {
+// ReadSwitches reads which members are switched off.
+func (v *ChainVersion) ReadSwitches() error {
 	if v.Counters == nil {
 		return nil
 	}
-	if v.off == nil {
-		off, err := chain.ReadSwitches(v.Counters, len(v.Members))
-		if err != nil {
-			return err
-		}
+	off, err := chain.ReadSwitches(v.Counters, len(v.Members))
+	if err == nil {
 		v.off = off
 	}
-	off := make([]bool, len(v.Members))
+	return err
+}
+
+// Switch has the version run without the members that are off, and with all others, from the next packet on; see
+// chain.Switch. isOff is told whether the member is off now. One member alone has no switch: it is detached.
+func (v *ChainVersion) Switch(isOff func(m plan.Member, now bool) bool) error {
+	off, changed := make([]bool, len(v.Members)), false
 	for i, m := range v.Members {
-		off[i] = isOff(m.UID, v.off[i])
+		now := i < len(v.off) && v.off[i]
+		off[i] = isOff(m, now)
+		changed = changed || off[i] != now
 	}
-	if slices.Equal(off, v.off) {
+	if !changed || v.Counters == nil {
 		return nil
 	}
 	if err := chain.Switch(v.Counters, off); err != nil {
@@ -84,14 +87,15 @@ func (v *ChainVersion) Switch(isOff func(uid string, now bool) bool) error {
 	return nil
 }
 
-// IsOff reports whether members of an application are switched off.
-func (v *ChainVersion) IsOff(uid string) bool {
+// Off are the UIDs of the applications that have a member switched off.
+func (v *ChainVersion) Off() []string {
+	var uids []string
 	for i, is := range v.off {
-		if is && v.Members[i].UID == uid {
-			return true
+		if is && !slices.Contains(uids, v.Members[i].UID) {
+			uids = append(uids, v.Members[i].UID)
 		}
 	}
-	return false
+	return uids
 }
 
 // Close lets the version go.
