@@ -52,8 +52,8 @@ func newIdle(p *reconcile) *idle {
 // something changes, such as that links which are being closed end. Its own actions count as
 // nothing where it may have acted.
 func (rec *reconcile) isDone(mayHaveActed bool) bool {
-	if !rec.observed || rec.acted && !mayHaveActed || rec.decisions.Again || rec.actor.IsEnding() || rec.actor.IsFreeing() || rec.objectRound.Fetching || rec.loadRound.HasAsked() ||
-		rec.look.HasUnreadable() ||
+	if !rec.observed || rec.acted && !mayHaveActed || rec.decisions.Again || rec.actor.IsEnding() || rec.actor.IsFreeing() ||
+		rec.objectRound.Fetching || rec.loadRound.HasAsked() || rec.look.HasUnreadable() ||
 		!rec.loop.admission.History.IsKept() || rec.loop.live.HasClosedRemnants() {
 		return false
 	}

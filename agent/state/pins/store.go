@@ -5,6 +5,8 @@
 // directory tells which revision of which application is there, and a link's program id tells
 // which one is live. The package decides nothing (that is package plan), loads nothing (package
 // loader) and attaches nothing (package attach).
+//
+// Size: revisions, links and chains lie in one tree, which is made, read and cleared by the same few functions.
 package pins
 
 import (
