@@ -83,7 +83,7 @@ func TestWhatIsToGoGoesWhereTheChainOfTheOthersCannotBeLoaded(t *testing.T) {
 }
 
 // TestWhatIsSwitchedOffStaysSoWhereItsIntentIsLost restarts the agent while a chain has a revoked member that it cannot be loaded
-// without, and the node has lost the tombstone: nothing that is not known is unloaded, and none of it is let in again.
+// without, and the node has lost the tombstone: nothing that is not known is unloaded, and nothing of it runs again.
 func TestWhatIsSwitchedOffStaysSoWhereItsIntentIsLost(t *testing.T) {
 	need.Kernel(t)
 	w := newWorld(t)
@@ -106,7 +106,8 @@ func TestWhatIsSwitchedOffStaysSoWhereItsIntentIsLost(t *testing.T) {
 	must(t, w.accept(a))
 	send(t, "cn1", 5)
 	until(t, "the packets to pass the others", time.Minute, func() bool { return runsOf(t, a)["young"] >= before["young"]+5 })
-	if now := runsOf(t, a); now["gone"] != before["gone"] {
+	// The next chain does not take it along.
+	if now := runsOf(t, a); now["gone"] != 0 && now["gone"] != before["gone"] {
 		t.Errorf("packets passed %v, and %v before", now, before)
 	}
 }
