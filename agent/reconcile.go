@@ -76,8 +76,8 @@ func (a *Agent) reconcile(ctx context.Context) {
 
 // reconcileOnce looks once, and does what can be done without waiting for anything.
 //
-// Three rules hold. What only ends something comes first: no reading of an object, no load, no
-// look-up and no claim of others is before it, and a write of maps before that. The kernel's
+// Three rules hold. What only ends something comes first: no reading of an object, no load
+// and no claim of others is before it, but the look at the kernel is. Writes of maps are before all. The kernel's
 // answer comes before bookkeeping: no link, revision or chain is forgotten before the kernel
 // confirmed that it is gone. Nothing is written back to what was accepted before finish.
 func (a *Agent) reconcileOnce() *reconcile {

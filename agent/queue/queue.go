@@ -57,7 +57,7 @@ type Job struct {
 	// Urgent jobs are the next of their owner, and the end of each wakes the loop; of the other jobs, the
 	// end of the owner's last one does.
 	Urgent bool
-	// Awaited jobs wake nobody before Await has returned.
+	// Awaited jobs do not wake the loop before Await has returned.
 	Awaited bool
 	// Owed jobs are taken whatever the bounds are.
 	Owed bool
@@ -65,7 +65,7 @@ type Job struct {
 	Place uint64
 }
 
-// Options are what a queue is told once. Log and Wake are required.
+// Options are the settings of a queue. Log and Wake are required.
 type Options struct {
 	// Concurrent is how many jobs are under way at once, slow ones not counted; zero is any number.
 	Concurrent int
@@ -104,7 +104,7 @@ type Queue struct {
 	// served is the number of the last job of an owner, as long as that is needed to choose.
 	served   map[string]uint64
 	sequence uint64
-	// settled is closed when fast is zero; nil where nobody waits for that.
+	// settled is closed when fast is zero; nil if there is no wait.
 	settled chan struct{}
 }
 
@@ -249,7 +249,7 @@ func (q *Queue) Close() {
 	clear(q.lines)
 }
 
-// startUnlessOnCall has begin what may of the owners, and tells whoever waits for that.
+// startUnlessOnCall has begin what may of the owners, and ends the wait of Settle.
 func (q *Queue) startUnlessOnCall(owners iter.Seq[string]) {
 	if !q.OnCall {
 		q.start(owners)

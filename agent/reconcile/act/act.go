@@ -97,11 +97,11 @@ func (act *Actor) End(actions []plan.Action) {
 	if err := act.Look.Set.SwitchOff(gone); err != nil {
 		act.Log.Error("switch off what is to go; its links are closed still", "error", err)
 	}
-	todo := slices.DeleteFunc(slices.Clone(actions), act.wasEnded)
-	for _, a := range todo {
+	ends := slices.DeleteFunc(slices.Clone(actions), act.wasEnded)
+	for _, a := range ends {
 		act.ended[placeOf(a)] = true
 	}
-	act.spend(todo)
+	act.spend(ends)
 	act.Look.ForgetEnded(act.Decisions.IsGone)
 }
 

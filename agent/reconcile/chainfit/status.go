@@ -52,7 +52,7 @@ type MemberStatus struct {
 	// Verdicts counts those that it returned, by name: Aborted, Drop, Pass, Tx, Redirect, or
 	// Other. Runs of before an upgrade from a version without these counts are in none.
 	Verdicts map[string]uint64 `json:"verdicts,omitempty"`
-	// SwitchedOff: the chain goes on without it, and the next one is loaded without it.
+	// SwitchedOff: the chain runs without it, and the next one is loaded without it.
 	SwitchedOff bool `json:"switchedOff,omitempty"`
 }
 

@@ -74,7 +74,7 @@ type Set struct {
 // New returns an empty set. remnantsFile keeps, for the next start, the links that were taken
 // away and may run still. wake wakes the loop, from any goroutine, when a link was closed or made beside it.
 func New(pins *pins.Store, wake func(), remnantsFile string, log *slog.Logger) *Set {
-	// The kernel ends links one after the other, whoever asks; to make them, each owner waits for its own.
+	// The kernel ends links one after the other, for all owners; to make them, each owner waits for its own.
 	calls := queue.Options{MaxOfOwner: maxOfOwner, Max: maxCalls, Slow: slowCall, Log: log, Wake: wake,
 		SlowMessage: "the kernel takes long to make or to close a link; others of its owner wait"}
 	attaching := queue.New(calls)
@@ -498,7 +498,7 @@ func (s *Set) Release(what string, c io.Closer) {
 // holder for another item.
 const mostFreed = 256
 
-// nextGrace is how long others wait for a revision that had to wait, and that nobody drops any more.
+// nextGrace is how long others wait for a revision that had to wait, and that is not dropped any more.
 const nextGrace = 5 * time.Second
 
 // MayFree reports whether the programs of a revision can be freed now. The first that cannot is before all others in the next

@@ -69,7 +69,7 @@ func (v *ChainVersion) ReadSwitches() error {
 }
 
 // Switch has the version run without the members that are off, and with all others, from the next packet on; see
-// chain.Switch. isOff is told whether the member is off now. One member alone has no switch: it is detached.
+// chain.Switch. isOff gets whether the member is off now. One member alone has no switch: it is detached.
 func (v *ChainVersion) Switch(isOff func(m plan.Member, now bool) bool) error {
 	off, changed := make([]bool, len(v.Members)), false
 	for i, m := range v.Members {
