@@ -1,6 +1,7 @@
 package act
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"strings"
@@ -158,20 +159,17 @@ func (act *Actor) noteMaking(uid string, a plan.Action, making *MakingError) {
 		// It is tried again, and what is known of it stays true until there is an answer.
 		out.Fail(uid, a, before)
 	default:
-		act.Decisions.NotePending(uid, decide.ErrQueued)
-		out.Waits = making.Error()
+		act.Decisions.NotePending(uid, &decide.QueuedError{Why: making.Error()})
 	}
 }
 
 // reportMaking reports a link that nobody wants any more, and that the kernel may make still.
 func (en *ender) reportMaking(m *live.Making) {
 	out := en.Decisions.Outcome(m.UID)
-	out.Closing = true
 	why := fmt.Errorf("detach %s from %s %s: it is closed as soon as the kernel has made it, which cannot be cancelled: %w",
 		m.Attachment.Program, m.Hook, strings.TrimSpace(m.Place()), en.stillMaking(m))
 	if en.Now.Sub(m.Since) > makeDeadline {
 		out.Errs = append(out.Errs, why)
-	} else if out.Waits == "" {
-		out.Waits = why.Error()
 	}
+	out.Closing = cmp.Or(out.Closing, why.Error())
 }

@@ -240,7 +240,7 @@ func (p *parser) outcomes(d *decide.Decisions) string {
 		default:
 			fmt.Fprintln(&b, uid, "stays")
 		}
-		if out.Pending {
+		if out.IsPending() {
 			fmt.Fprintln(&b, "  is on its way")
 		}
 		for _, err := range out.Errs {
