@@ -60,7 +60,7 @@ func (mk *linkMaker) making(a plan.Action) *live.Making {
 	if a.Verb == plan.Detach || !attach.TakesLong(a.Attachment.Hook) {
 		return nil
 	}
-	return mk.Look.Set.Making(a.UID, a.Attachment.Key())
+	return mk.Look.Set.Makings.Find(a.UID, a.Attachment.Key())
 }
 
 // makeBeside makes a link beside the loop, and returns it with its SpecID. It fails with
@@ -74,10 +74,10 @@ func (mk *linkMaker) makeBeside(a plan.Action, program *ebpf.Program) (pins.Held
 		}
 	} else if !m.Makes(a.Attachment, program) {
 		// Another one was wanted before. It is taken back first.
-		mk.Look.Set.Unwant(m)
+		mk.Look.Set.Makings.Unwant(m)
 		return nil, 0, mk.stillMaking(m)
 	}
-	if l, ok, err := mk.Look.Set.Take(m); ok {
+	if l, ok, err := mk.Look.Set.Makings.Take(m); ok {
 		return l, m.SpecID, err
 	}
 	return nil, 0, mk.stillMaking(m)
@@ -90,10 +90,10 @@ func (o *Options) stillMaking(m *live.Making) error {
 // beginLink begins to make a link, and waits a little for it.
 func (mk *linkMaker) beginLink(a plan.Action, program *ebpf.Program) (*live.Making, error) {
 	owner := mk.turnOf(a)
-	place := mk.Look.Set.ReserveMaking(owner, fmt.Sprintf("%s on %s", a.Attachment.Program, a.Attachment.Place()))
+	place := mk.Look.Set.Makings.Reserve(owner, fmt.Sprintf("%s on %s", a.Attachment.Program, a.Attachment.Place()))
 	if place == nil {
 		mk.LookupRound.Keep(a.Attachment)
-		return nil, &MakingError{at: a.Attachment, late: mk.Look.Set.LongestMaking(owner, mk.Now) > makeDeadline}
+		return nil, &MakingError{at: a.Attachment, late: mk.Look.Set.Makings.Longest(owner, mk.Now) > makeDeadline}
 	}
 	request, err := mk.ownRequest(a, program)
 	if err != nil {
@@ -107,7 +107,7 @@ func (mk *linkMaker) beginLink(a plan.Action, program *ebpf.Program) (*live.Maki
 			_ = request.Specs.Close()
 			request.Found.Close()
 		}}
-	mk.Look.Set.Begin(m, place)
+	mk.Look.Set.Makings.Begin(m, place)
 	mk.await(owner, m)
 	return m, nil
 }

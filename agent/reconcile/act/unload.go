@@ -64,7 +64,7 @@ func (act *Actor) FinishUnloads() {
 		}
 	}
 	act.Attempts.Sweep(act.Now)
-	if act.Look.Set.FollowMakings(act.Now, act.ender.reportMaking) {
+	if act.Look.Set.Makings.Follow(act.Now, act.ender.reportMaking) {
 		// What waits for these can begin.
 		act.Decisions.Again = true
 	}
