@@ -165,10 +165,9 @@ func (p *parser) payload(uid string, serial int64, words []string) intent.Payloa
 	return one
 }
 
-// decide chooses, and writes what becomes of each application in the order in which it is prepared.
-func (p *parser) decide() string {
-	var order []string
-	d := decide.New(decide.Options{Log: slog.New(slog.DiscardHandler), Now: time.UnixMilli(1 << 40), Node: p.node, Look: p.look, Applications: p.apps,
+// choose decides, and returns the versions in the order in which they are prepared.
+func (p *parser) choose() (d *decide.Decisions, order []string) {
+	d = decide.New(decide.Options{Log: slog.New(slog.DiscardHandler), Now: time.UnixMilli(1 << 40), Node: p.node, Look: p.look, Applications: p.apps,
 		Prepare: func(_ *decide.Application, o intent.Opened, _ *report.Outcome) (plan.Application, error) {
 			one := o.Payload()
 			order = append(order, fmt.Sprintf("%s %d", one.UID, one.Serial))
@@ -176,6 +175,12 @@ func (p *parser) decide() string {
 		}})
 	d.ChooseGone()
 	d.Choose()
+	return d, order
+}
+
+// decide writes what becomes of each application.
+func (p *parser) decide() string {
+	d, order := p.choose()
 	var b strings.Builder
 	fmt.Fprintln(&b, "prepared:", strings.Join(order, ", "))
 	for _, uid := range d.Want.Frozen {
@@ -222,7 +227,7 @@ func BenchmarkChoose(b *testing.B) {
 				}
 			}
 			for b.Loop() {
-				p.decide()
+				p.choose()
 			}
 		})
 	}
