@@ -2,8 +2,11 @@ package agent
 
 import (
 	"context"
+	"errors"
 	"sync"
 	"sync/atomic"
+
+	"github.com/cilium/ebpf"
 
 	"github.com/skep-dev/skep/agent/attach/targets"
 	"github.com/skep-dev/skep/agent/pods/netns"
@@ -66,6 +69,26 @@ func (a *Agent) RefuseChains(refuse func(members []string) error) {
 			return nil, err
 		}
 		return build.Chain(parts, files, o, shared)
+	}
+}
+
+// LoadsUnswitched has chains loaded as an earlier version of Skep did, whose members have no switch.
+func (a *Agent) LoadsUnswitched() {
+	a.work.Lock()
+	defer a.work.Unlock()
+	a.loop.chains.Build = func(parts []build.Part, files *objects.Cache, o chain.Options, shared build.SharedMaps) (*pins.ChainVersion, error) {
+		v, err := build.Chain(parts, files, o, shared)
+		if err != nil {
+			return nil, err
+		}
+		// One count for each member, which the dispatcher does not know.
+		counts, err := ebpf.NewMap(&ebpf.MapSpec{Type: ebpf.PerCPUArray, KeySize: 4, ValueSize: uint32(8 * len(v.Members)), MaxEntries: 1})
+		if err != nil {
+			return nil, errors.Join(err, v.Close())
+		}
+		err = v.Counters.Close()
+		v.Counters = counts
+		return v, err
 	}
 }
 

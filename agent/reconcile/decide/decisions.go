@@ -255,9 +255,9 @@ func (d *Decisions) Leave(c plan.Chain, running []plan.Member, err error) {
 		d.blame(uid, c, err, fmt.Errorf("change the chain of %s: it stays as it is: %w", c.Interface, err))
 	}
 	for _, uid := range plan.Leavers(c.Members, running) {
-		state := "it runs there still"
-		if d.Look.Set.IsOff(c.Device, uid) {
-			state = "it is switched off, and is there still"
+		state := "it is switched off, and is there still"
+		if slices.ContainsFunc(running, func(m plan.Member) bool { return m.UID == uid && !d.Look.Set.IsOff(c.Device, m) }) {
+			state = "it runs there still"
 		}
 		d.blame(uid, c, err, fmt.Errorf("leave the chain of %s: %s: %w", c.Interface, state, err))
 	}

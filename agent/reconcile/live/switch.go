@@ -54,8 +54,8 @@ func (s *Set) emptyScopes(uid string) error {
 	return errors.Join(errs...)
 }
 
-// IsOff reports whether an interface's chain has the members of an application switched off.
-func (s *Set) IsOff(d plan.Device, uid string) bool {
+// IsOff reports whether an interface's chain has a member switched off.
+func (s *Set) IsOff(d plan.Device, m plan.Member) bool {
 	c := s.Chains[d]
-	return c != nil && c.Version != nil && slices.Contains(c.Version.Off(), uid)
+	return c != nil && c.Version != nil && c.Version.IsOff(m)
 }

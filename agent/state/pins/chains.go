@@ -87,16 +87,19 @@ func (v *ChainVersion) Switch(isOff func(m plan.Member, now bool) bool) error {
 	return nil
 }
 
-// Off are the UIDs of the applications that have a member switched off.
-func (v *ChainVersion) Off() []string {
-	var uids []string
+// Off are the members that are switched off, as that was read or written last.
+func (v *ChainVersion) Off() []plan.Member {
+	var off []plan.Member
 	for i, is := range v.off {
-		if is && !slices.Contains(uids, v.Members[i].UID) {
-			uids = append(uids, v.Members[i].UID)
+		if is {
+			off = append(off, v.Members[i])
 		}
 	}
-	return uids
+	return off
 }
+
+// IsOff reports whether a member is switched off, as Off has it.
+func (v *ChainVersion) IsOff(m plan.Member) bool { return slices.Contains(v.Off(), m) }
 
 // Close lets the version go.
 func (v *ChainVersion) Close() error {
