@@ -1,11 +1,7 @@
 package agent_test
 
 import (
-	"errors"
 	"fmt"
-	"io/fs"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -124,11 +120,7 @@ func TestWhatIsSwitchedOffStaysSoWhereItsIntentIsLost(t *testing.T) {
 	}
 	before := runsOf(t, a)
 	stop()
-	for _, file := range []string{".newest", ".deployed"} {
-		if err := os.Remove(filepath.Join(w.dir, "state", "intents", gone.UID+file)); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			t.Fatal(err)
-		}
-	}
+	w.forget(gone)
 	a, _ = w.start()
 	must(t, w.accept(a))
 	send(t, "cn1", 5)

@@ -12,6 +12,7 @@ import (
 	"github.com/skep-dev/skep/agent/pods/netns"
 	"github.com/skep-dev/skep/agent/program/chain"
 	"github.com/skep-dev/skep/agent/reconcile/build"
+	"github.com/skep-dev/skep/agent/reconcile/plan"
 	"github.com/skep-dev/skep/agent/state/objects"
 	"github.com/skep-dev/skep/agent/state/pins"
 )
@@ -26,6 +27,16 @@ type (
 func (a *Agent) InNamespaces(known func() Namespaces) *Agent {
 	a.namespaces = known
 	return a
+}
+
+// FailLooks has every look at the interfaces of the node fail; nil ends that.
+func (a *Agent) FailLooks(err error) {
+	a.work.Lock()
+	defer a.work.Unlock()
+	a.devices = (*reconcile).lookForDevices
+	if err != nil {
+		a.devices = func(*reconcile) ([]plan.Interface, error) { return nil, err }
+	}
 }
 
 // NamespacesChanged has the agent look again.

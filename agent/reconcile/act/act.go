@@ -62,8 +62,9 @@ type Actor struct {
 	chains    *chainSetter
 	ender     *ender
 	variables *variables
-	// ended are the links and chains that End was about.
-	ended map[place]bool
+	// ended are the links and chains that End was about, and unswitched says by UID what could not be switched off.
+	ended      map[place]bool
+	unswitched map[string]error
 	// stuck are the applications of which an action was not done.
 	stuck map[string]bool
 	// freeing: a revision waits to be freed.
@@ -88,15 +89,30 @@ func (act *Actor) IsFreeing() bool { return act.freeing }
 // IsMaking is like IsEnding.
 func (act *Actor) IsMaking() bool { return act.links.begun }
 
+// SwitchOff ends what a write of maps ends of applications that are gone. FinishUnloads reports what the last call could
+// not switch off.
+func (act *Actor) SwitchOff(gone []string) {
+	act.unswitched = act.Look.Set.SwitchOff(gone)
+	for uid, err := range act.unswitched {
+		act.Log.Error("switch off; its links are closed still", "application", act.Decisions.NameOf(uid), "error", err)
+	}
+}
+
+// switchOn has members of chains run again that are asked for.
+func (act *Actor) switchOn() {
+	for uid, err := range act.Look.Set.SwitchOn(plan.Asked(act.Decisions.Want)) {
+		act.Log.Error("switch on members of chains", "application", act.Decisions.NameOf(uid), "error", err)
+		out := act.Decisions.Outcome(uid)
+		out.Errs = append(out.Errs, fmt.Errorf("let its programs run again: %w", err))
+	}
+}
+
 // End ends what is to leave nothing behind, before anything else is decided or done, and forgets nothing that
 // the kernel did not confirm: first what a write of maps ends, at once, then by the actions. Act does none
 // of these again.
 func (act *Actor) End(actions []plan.Action) {
 	frozen := act.Decisions.Want.Frozen
-	gone := slices.DeleteFunc(slices.Clone(act.Decisions.Want.Gone), func(uid string) bool { return slices.Contains(frozen, uid) })
-	if err := act.Look.Set.SwitchOff(gone); err != nil {
-		act.Log.Error("switch off what is to go; its links are closed still", "error", err)
-	}
+	act.SwitchOff(slices.DeleteFunc(slices.Clone(act.Decisions.Want.Gone), func(uid string) bool { return slices.Contains(frozen, uid) }))
 	ends := slices.DeleteFunc(slices.Clone(actions), act.wasEnded)
 	for _, a := range ends {
 		act.ended[placeOf(a)] = true
@@ -138,9 +154,7 @@ func (act *Actor) Act(actions []plan.Action) {
 		begin = len(actions)
 	}
 	act.spend(actions[:begin])
-	if err := act.Look.Set.SwitchOn(plan.Asked(act.Decisions.Want)); err != nil {
-		act.Log.Error("let members of chains run again", "error", err)
-	}
+	act.switchOn()
 	starts, ends := split(actions[begin:], func(a plan.Action) bool { return !act.ends(a) })
 	if len(starts) > 0 {
 		// Only after what ends something: this reads objects.

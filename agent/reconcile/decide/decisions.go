@@ -299,6 +299,15 @@ func (d *Decisions) RunInterim(c plan.Chain, wanted []plan.Member) {
 	}
 }
 
+// ReportUnseen keeps the outcomes of what is gone alone, with the error of a look at the node that failed: nothing was
+// found out about the others.
+func (d *Decisions) ReportUnseen(err error) {
+	maps.DeleteFunc(d.Outcomes, func(uid string, _ *report.Outcome) bool { return !d.IsGone(uid) })
+	for _, out := range d.Outcomes {
+		out.Errs = append(out.Errs, err)
+	}
+}
+
 // blame tells an application that it is not in a chain as it is to be. The
 // cause is tried again after a while.
 func (d *Decisions) blame(uid string, c plan.Chain, cause, err error) {

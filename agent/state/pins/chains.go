@@ -71,13 +71,15 @@ func (v *ChainVersion) ReadSwitches() error {
 // Switch has the version run without the members that are off, and with all others, from the next packet on; see
 // chain.Switch. isOff gets whether the member is off now. One member alone has no switch: it is detached.
 func (v *ChainVersion) Switch(isOff func(m plan.Member, now bool) bool) error {
-	off, changed := make([]bool, len(v.Members)), false
-	for i, m := range v.Members {
-		now := i < len(v.off) && v.off[i]
-		off[i] = isOff(m, now)
-		changed = changed || off[i] != now
+	if _, changes := v.switched(isOff); !changes || v.Counters == nil {
+		return nil
 	}
-	if !changed || v.Counters == nil {
+	// The kernel's state counts: nobody is switched on by mistake.
+	if err := v.ReadSwitches(); err != nil {
+		return err
+	}
+	off, changes := v.switched(isOff)
+	if !changes {
 		return nil
 	}
 	if err := chain.Switch(v.Counters, off); err != nil {
@@ -85,6 +87,17 @@ func (v *ChainVersion) Switch(isOff func(m plan.Member, now bool) bool) error {
 	}
 	v.off = off
 	return nil
+}
+
+// switched returns which members are off after a Switch, by their places, and whether any changes.
+func (v *ChainVersion) switched(isOff func(m plan.Member, now bool) bool) (off []bool, changes bool) {
+	off = make([]bool, len(v.Members))
+	for i, m := range v.Members {
+		now := i < len(v.off) && v.off[i]
+		off[i] = isOff(m, now)
+		changes = changes || off[i] != now
+	}
+	return off, changes
 }
 
 // Off are the members that are switched off, as that was read or written last.
