@@ -331,5 +331,7 @@ func (a *Agent) Close() error {
 	if a.containers != nil {
 		err = a.containers.Close()
 	}
-	return errors.Join(err, a.loop.loads.Close(), a.loop.live.Close(), a.pins.Close())
+	err = errors.Join(err, a.loop.loads.Close(), a.loop.live.Close())
+	a.loop.live.AwaitFreed()
+	return errors.Join(err, a.pins.Close())
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/cilium/ebpf"
 
@@ -63,7 +64,17 @@ func (a *Agent) AwaitClosings() { a.loop.live.AwaitClosings() }
 func (a *Agent) FreeOneRevisionASecond() {
 	a.work.Lock()
 	defer a.work.Unlock()
-	a.loop.live.MostFreed = 1
+	a.loop.live.Pace.Most = 1
+}
+
+// OnAwaitFree calls a function whenever programs that are to be freed wait.
+func (a *Agent) OnAwaitFree(do func()) {
+	a.work.Lock()
+	defer a.work.Unlock()
+	a.loop.live.Pace.Sleep = func(d time.Duration) {
+		do()
+		time.Sleep(d)
+	}
 }
 
 // RefuseChains has chains fail to load as reject says of the names of their members'

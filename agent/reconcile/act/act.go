@@ -83,8 +83,8 @@ func New(o Options) *Actor {
 // make links which this reconcile began. The end of each of those wakes the loop.
 func (act *Actor) IsEnding() bool { return act.ender.ending }
 
-// IsFreeing reports whether revisions wait until the kernel may free their programs, which the next sweep looks at.
-func (act *Actor) IsFreeing() bool { return act.freeing }
+// IsFreeing reports whether revisions or chains wait until the kernel may free their programs, which the next sweep looks at.
+func (act *Actor) IsFreeing() bool { return act.freeing || act.Look.Set.HasUnused() }
 
 // IsMaking is like IsEnding.
 func (act *Actor) IsMaking() bool { return act.links.begun }

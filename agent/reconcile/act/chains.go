@@ -22,6 +22,7 @@ func (cs *chainSetter) setChain(a plan.Action) error {
 			return err
 		}
 		delete(cs.Look.Set.Chains, a.Device)
+		cs.Look.Set.FreeChain("detached chain", c.Version)
 		return nil
 	}
 	v, err := cs.versionOf(a, c)
@@ -30,7 +31,7 @@ func (cs *chainSetter) setChain(a plan.Action) error {
 	}
 	if err := cs.runVersion(a, v, c); err != nil {
 		if c = cs.Look.Set.Chains[a.Device]; c == nil || c.Version != v {
-			cs.Look.Set.Release("chain that was not attached", v)
+			cs.Look.Set.FreeChain("chain that was not attached", v)
 		}
 		return err
 	}
@@ -86,7 +87,7 @@ func (cs *chainSetter) versionOf(a plan.Action, c *pins.Chain) (*pins.ChainVersi
 func (cs *chainSetter) takeVersion(c *pins.Chain, v *pins.ChainVersion) {
 	if c.Version != nil && c.Version != v {
 		c.Former = append(c.Former, c.Version.Members...)
-		cs.Look.Set.Release("replaced chain", c.Version)
+		cs.Look.Set.FreeChain("replaced chain", c.Version)
 	}
 	c.Version = v
 }
@@ -139,12 +140,11 @@ func (cs *chainSetter) attachChainAs(mode v1alpha1.XDPMode, a plan.Action, v *pi
 	}
 	if old != nil {
 		c.Former = old.Former
-		if old.Version == v {
-			old.Version = nil
-		} else if old.Version != nil {
+		if old.Version != v && old.Version != nil {
 			c.Former = append(c.Former, old.Version.Members...)
+			cs.Look.Set.FreeChain("replaced chain", old.Version)
 		}
-		cs.Look.Set.Release("severed chain", old)
+		cs.Look.Set.Release("severed link of chain", old.Link)
 	}
 	cs.Look.Set.Chains[a.Device] = c
 	cs.Look.Changed(cs.Pins.ChainPath(a.Device))

@@ -416,8 +416,8 @@ func (s *Store) DropChainVersions(c *Chain) error {
 	return nil
 }
 
-// RemoveChain unpins an interface's link and programs and closes them, which
-// detaches. Where a pin cannot be removed, the chain stays open, so that the
+// RemoveChain unpins an interface's link and programs and closes the link, which
+// detaches; the caller closes the version. Where a pin cannot be removed, the chain stays open, so that the
 // removal can be tried again.
 func (s *Store) RemoveChain(c *Chain) error {
 	if c.Link != nil {
@@ -431,7 +431,10 @@ func (s *Store) RemoveChain(c *Chain) error {
 	if err := errors.Join(clearDir(s.chainDir(c.Device), inChain), rmdir(filepath.Join(s.root, chainsDir))); err != nil {
 		return fmt.Errorf("remove chain: %w", err)
 	}
-	return c.Close()
+	if c.Link == nil {
+		return nil
+	}
+	return c.Link.Close()
 }
 
 // versionID names a list of members.
