@@ -300,10 +300,34 @@ func (act *Actor) try(owners []string, a plan.Action) error {
 		return nil
 	}
 	act.noteChain(a, err)
+	if err != nil {
+		owners = act.affected(owners, a)
+	}
+	if a.Verb == plan.SetChain && err != nil && !decide.IsPending(err) && act.Chains.LeavesOut(a, err) {
+		act.Log.Warn("go on with a part of the chain", "application", act.named(a), "action", a.String(), "error", err)
+		act.Decisions.Again, err = true, fmt.Errorf("%w: %w", decide.ErrQueued, err)
+	}
 	for _, uid := range owners {
 		act.note(uid, a, err)
 	}
 	return err
+}
+
+// affected are the owners of an action that failed for whom that matters: what a chain runs still, as it is to run, it
+// runs whoever else was to join or to leave.
+func (act *Actor) affected(owners []string, a plan.Action) []string {
+	c, seen := act.Look.Set.Chains[a.Device], act.Look.Chain(a.Device)
+	if a.Verb != plan.SetChain || c == nil || c.Version == nil || seen == nil || !slices.Equal(seen.Members, c.Version.Members) {
+		return owners
+	}
+	if facts, err := pins.Inspect(c.Link); err != nil || facts.Severed {
+		return owners
+	}
+	changes := append(plan.Changed(a.Members, c.Version.Members), plan.Leavers(a.Members, c.Version.Members)...)
+	if len(changes) == 0 {
+		return owners
+	}
+	return changes
 }
 
 // makeReady fails where an action is not to be done now. It logs and counts one that is, once:
@@ -357,8 +381,11 @@ func (act *Actor) timed(a plan.Action) error {
 // it for its owners: it is not tried for any of them.
 func (act *Actor) backedOff(owners []string, a plan.Action) error {
 	lately := act.failedLately(a)
-	for _, uid := range owners {
-		if out := act.Decisions.Outcomes[uid]; out != nil && lately != nil {
+	if lately == nil {
+		return nil
+	}
+	for _, uid := range act.affected(owners, a) {
+		if out := act.Decisions.Outcomes[uid]; out != nil {
 			out.Fail(uid, a, lately)
 		}
 	}
