@@ -38,6 +38,7 @@ import (
 	"github.com/skep-dev/skep/agent/reconcile/build"
 	"github.com/skep-dev/skep/agent/reconcile/chainfit"
 	"github.com/skep-dev/skep/agent/reconcile/live"
+	"github.com/skep-dev/skep/agent/reconcile/plan"
 	"github.com/skep-dev/skep/agent/reconcile/starts"
 	"github.com/skep-dev/skep/agent/state/history"
 	"github.com/skep-dev/skep/agent/state/objects"
@@ -152,6 +153,8 @@ type env struct {
 	containers containers.Source
 	// starts are the containers that wait to start; nil where none is announced.
 	starts *starts.Starts
+	// devices reads the interfaces; tests replace it.
+	devices func(*reconcile) ([]plan.Interface, error)
 	// namespaces is, in tests, what there is in the place of the pods' network namespaces.
 	namespaces func() targets.Namespaces
 }
@@ -227,7 +230,7 @@ func New(o Options) (*Agent, error) {
 	if err != nil {
 		return nil, fmt.Errorf("make agent: %w", err)
 	}
-	e := &env{opts: o, pins: pins, dir: dir, wake: make(chan struct{}, 1)}
+	e := &env{opts: o, pins: pins, dir: dir, wake: make(chan struct{}, 1), devices: (*reconcile).lookForDevices}
 	e.objects = objects.New(objects.Options{Dir: dir.Objects(), Fetch: o.Fetch, Timeout: o.FetchTimeout, Log: o.Log, Wake: e.wakeUp})
 	if o.Containers != nil {
 		if e.containers, err = o.Containers(e.podsChanged); err != nil {
@@ -328,5 +331,7 @@ func (a *Agent) Close() error {
 	if a.containers != nil {
 		err = a.containers.Close()
 	}
-	return errors.Join(err, a.loop.loads.Close(), a.loop.live.Close(), a.pins.Close())
+	err = errors.Join(err, a.loop.loads.Close(), a.loop.live.Close())
+	a.loop.live.AwaitFreed()
+	return errors.Join(err, a.pins.Close())
 }

@@ -69,6 +69,45 @@ func membersOf(t testing.TB, a *agent.Agent) string {
 	return strings.Join(members, " ")
 }
 
+// TestWhatIsSwitchedOffTakesNobodyAlong: the object of a member is lost, and the chain stays as it is until
+// that is back.
+func TestWhatIsSwitchedOffTakesNobodyAlong(t *testing.T) {
+	need.Kernel(t)
+	w := newWorld(t)
+	veth(t, "cn0", "cn1")
+	o := w.options()
+	o.BackOff = agent.BackOff{First: 100 * time.Millisecond, Most: 100 * time.Millisecond}
+	a := w.startWith(o)
+	ca, cb, _ := w.three(a)
+	restore := w.lose(cb)
+	err := w.accept(a, w.tombstone(ca))
+	if err == nil || !strings.Contains(err.Error(), "ca: leave the chain of cn0: it is switched off, and is there still: fetch object of cb") {
+		t.Errorf("Settled = %v", err)
+	}
+	if got := membersOf(t, a); got != "ca cb cc" {
+		t.Fatalf("the chain is %q", got)
+	}
+	chains, err := a.Chains()
+	must(t, err)
+	before := *chains[0].Members[1].Runs
+	send(t, "cn1", 5)
+	until(t, "the packets to pass the others", time.Minute, func() bool {
+		chains, err = a.Chains()
+		return err == nil && *chains[0].Members[2].Runs >= before+5
+	})
+	if m := chains[0].Members; len(m) != 3 || !m[0].SwitchedOff || *m[0].Runs != 0 || m[1].SwitchedOff || *m[1].Runs < before+5 || m[2].SwitchedOff {
+		t.Errorf("the chain is %+v", m)
+	}
+	if s := statusOf(a, "cc"); s.Conditions[0].Status != "True" {
+		t.Errorf("cc: %+v", s)
+	}
+	restore()
+	until(t, "ca to be gone", time.Minute, func() bool {
+		return membersOf(t, a) == "cb cc" && statusOf(a, "ca") == nil && statusOf(a, "cb").Error == ""
+	})
+}
+
+// TestWhatIsToGoGoesWhereAnotherMemberCannotBeLinkedAgain has a chain whose members cannot be switched off.
 func TestWhatIsToGoGoesWhereAnotherMemberCannotBeLinkedAgain(t *testing.T) {
 	need.Kernel(t)
 	w := newWorld(t)
@@ -76,6 +115,7 @@ func TestWhatIsToGoGoesWhereAnotherMemberCannotBeLinkedAgain(t *testing.T) {
 	o := w.options()
 	o.BackOff = agent.BackOff{First: 100 * time.Millisecond, Most: 100 * time.Millisecond}
 	a := w.startWith(o)
+	a.LoadsUnswitched()
 	ca, cb, _ := w.three(a)
 	if err := w.accept(a, w.member("cd", "xdp_count_v2", "count_packets", 4)); err != nil {
 		t.Fatal(err)
@@ -236,7 +276,7 @@ func TestWhatIsToGoIsListedWhileAChainRunsIt(t *testing.T) {
 	if err := w.accept(a); err == nil || !strings.Contains(err.Error(), "cb:") {
 		t.Errorf("Settled = %v", err)
 	}
-	if got := membersOf(t, a); got != "cc" || statusOf(a, "ca") != nil {
+	if got := membersOf(t, a); got != "ca cb cc" || statusOf(a, "ca") == nil {
 		t.Errorf("the chain is %q, and ca %+v", got, statusOf(a, "ca"))
 	}
 }

@@ -1,11 +1,7 @@
 package agent_test
 
 import (
-	"errors"
 	"fmt"
-	"io/fs"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -25,11 +21,14 @@ func TestWhatIsToGoGoesWhereTheChainOfTheOthersCannotBeLoaded(t *testing.T) {
 	need.Kernel(t)
 	for sentence, c := range map[string]struct {
 		// fits is how many members a chain may have at most.
-		fits  int
-		stays string
+		fits int
+		// unswitched: an earlier version of Skep loaded the chain, whose members have no switch.
+		unswitched bool
+		stays      string
 	}{
-		"a smaller chain can be": {2, "oldest older"},
-		"no chain at all can be": {1, "oldest"},
+		"it is switched off":                        {1, false, "oldest young older gone"},
+		"it runs still, and a smaller chain can be": {2, true, "oldest older"},
+		"it runs still, and no chain at all can be": {1, true, "oldest"},
 	} {
 		t.Run(sentence, func(t *testing.T) {
 			w := newWorld(t)
@@ -37,7 +36,11 @@ func TestWhatIsToGoGoesWhereTheChainOfTheOthersCannotBeLoaded(t *testing.T) {
 			var ahead atomic.Int64
 			o := w.options()
 			o.Clock = func() time.Time { return time.Now().Add(time.Duration(ahead.Load())) }
+			o.BackOff = agent.BackOff{First: 100 * time.Millisecond, Most: 200 * time.Millisecond}
 			a := w.startWith(o)
+			if c.unswitched {
+				a.LoadsUnswitched()
+			}
 			gone := w.member("gone", "xdp_count", "count_packets", 4)
 			for i, p := range []intent.Payload{
 				w.member("oldest", "xdp_pass", "xdp_pass", 1), w.member("older", "xdp_gpl", "xdp_gpl", 3), w.member("young", "xdp_count_v2", "count_packets", 2), gone,
@@ -51,30 +54,50 @@ func TestWhatIsToGoGoesWhereTheChainOfTheOthersCannotBeLoaded(t *testing.T) {
 			if got := membersOf(t, a); got != all {
 				t.Fatalf("the chain is %q", got)
 			}
+			var refused atomic.Int64
 			a.RefuseChains(func(members []string) error {
 				if len(members) > c.fits && !slices.Contains(members, "gone") {
+					refused.Add(1)
 					return fmt.Errorf("load chain: %w", unix.ENOMEM)
 				}
 				return nil
 			})
-			if err := w.accept(a, w.tombstone(gone)); err == nil || !strings.Contains(err.Error(), "it is switched off, and is there still") {
+			state := map[bool]string{false: "it is switched off, and is there still", true: "it runs there still"}[c.unswitched]
+			if err := w.accept(a, w.tombstone(gone)); err == nil || !strings.Contains(err.Error(), state) {
 				t.Errorf("Settled = %v", err)
 			}
 			if got := membersOf(t, a); got != all {
 				t.Errorf("the chain is %q, and what hinders it may pass", got)
 			}
-			before := runsOf(t, a)
-			send(t, "cn1", 5)
-			until(t, "the packets to pass the others", time.Minute, func() bool { return runsOf(t, a)["young"] >= before["young"]+5 })
-			if now := runsOf(t, a); now["gone"] != before["gone"] || now["older"] == before["older"] {
-				t.Errorf("packets passed %v, and %v before", now, before)
+			passesTheOthers := func() {
+				t.Helper()
+				before := runsOf(t, a)
+				send(t, "cn1", 5)
+				until(t, "the packets to pass the others", time.Minute, func() bool { return runsOf(t, a)["young"] >= before["young"]+5 })
+				if now := runsOf(t, a); now["gone"] != before["gone"] || now["older"] == before["older"] {
+					t.Errorf("packets passed %v, and %v before", now, before)
+				}
+			}
+			if !c.unswitched {
+				passesTheOthers()
 			}
 			ahead.Store(int64(31 * time.Second))
-			until(t, "the tombstone to act", time.Minute, func() bool { return statusOf(a, "gone") == nil })
+			if c.unswitched {
+				until(t, "the tombstone to act", time.Minute, func() bool { return statusOf(a, "gone") == nil })
+				until(t, "who was taken out to be told", time.Minute, func() bool { return strings.Contains(statusOf(a, "young").Error, "cannot allocate memory") })
+			} else {
+				more := refused.Load() + 5
+				until(t, "more attempts", time.Minute, func() bool { return refused.Load() >= more })
+				passesTheOthers()
+				for _, name := range []string{"oldest", "young", "older"} {
+					if s := statusOf(a, name); s.Conditions[0].Status != "True" {
+						t.Errorf("%s: %+v", name, s)
+					}
+				}
+			}
 			if got := membersOf(t, a); got != c.stays {
 				t.Errorf("the chain is %q, want %q", got, c.stays)
 			}
-			until(t, "who was taken out to be told", time.Minute, func() bool { return strings.Contains(statusOf(a, "young").Error, "cannot allocate memory") })
 			a.RefuseChains(func([]string) error { return nil })
 			ahead.Store(int64(time.Hour))
 			until(t, "them to be back", time.Minute, func() bool { return membersOf(t, a) == "oldest young older" })
@@ -97,11 +120,7 @@ func TestWhatIsSwitchedOffStaysSoWhereItsIntentIsLost(t *testing.T) {
 	}
 	before := runsOf(t, a)
 	stop()
-	for _, file := range []string{".newest", ".deployed"} {
-		if err := os.Remove(filepath.Join(w.dir, "state", "intents", gone.UID+file)); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			t.Fatal(err)
-		}
-	}
+	w.forget(gone)
 	a, _ = w.start()
 	must(t, w.accept(a))
 	send(t, "cn1", 5)

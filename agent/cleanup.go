@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 
 	"github.com/skep-dev/skep/agent/pods/netns"
+	"github.com/skep-dev/skep/agent/reconcile/live"
 	"github.com/skep-dev/skep/agent/state/pins"
 	"github.com/skep-dev/skep/agent/state/statedir"
 )
@@ -23,7 +24,8 @@ func Cleanup(bpffs, state string, files ...string) error {
 	namespaces.Renew(netns.OfNode("/run/netns"))
 	defer namespaces.Close()
 	store.Filters.Namespaces = namespaces
-	err = errors.Join(store.Clear(), store.Close(), statedir.Remove(state))
+	pace := live.NewPace()
+	err = errors.Join(store.Clear(pace.Await), store.Close(), statedir.Remove(state))
 	for _, name := range files {
 		err = errors.Join(err, os.RemoveAll(filepath.Join(state, name)))
 	}

@@ -2,13 +2,18 @@ package agent
 
 import (
 	"context"
+	"errors"
 	"sync"
 	"sync/atomic"
+	"time"
+
+	"github.com/cilium/ebpf"
 
 	"github.com/skep-dev/skep/agent/attach/targets"
 	"github.com/skep-dev/skep/agent/pods/netns"
 	"github.com/skep-dev/skep/agent/program/chain"
 	"github.com/skep-dev/skep/agent/reconcile/build"
+	"github.com/skep-dev/skep/agent/reconcile/plan"
 	"github.com/skep-dev/skep/agent/state/objects"
 	"github.com/skep-dev/skep/agent/state/pins"
 )
@@ -23,6 +28,16 @@ type (
 func (a *Agent) InNamespaces(known func() Namespaces) *Agent {
 	a.namespaces = known
 	return a
+}
+
+// FailLooks has every look at the interfaces of the node fail; nil ends that.
+func (a *Agent) FailLooks(err error) {
+	a.work.Lock()
+	defer a.work.Unlock()
+	a.devices = (*reconcile).lookForDevices
+	if err != nil {
+		a.devices = func(*reconcile) ([]plan.Interface, error) { return nil, err }
+	}
 }
 
 // NamespacesChanged has the agent look again.
@@ -49,7 +64,17 @@ func (a *Agent) AwaitClosings() { a.loop.live.AwaitClosings() }
 func (a *Agent) FreeOneRevisionASecond() {
 	a.work.Lock()
 	defer a.work.Unlock()
-	a.loop.live.MostFreed = 1
+	a.loop.live.Pace.Most = 1
+}
+
+// OnAwaitFree calls a function whenever programs that are to be freed wait.
+func (a *Agent) OnAwaitFree(do func()) {
+	a.work.Lock()
+	defer a.work.Unlock()
+	a.loop.live.Pace.Sleep = func(d time.Duration) {
+		do()
+		time.Sleep(d)
+	}
 }
 
 // RefuseChains has chains fail to load as reject says of the names of their members'
@@ -66,6 +91,26 @@ func (a *Agent) RefuseChains(refuse func(members []string) error) {
 			return nil, err
 		}
 		return build.Chain(parts, files, o, shared)
+	}
+}
+
+// LoadsUnswitched has chains loaded as an earlier version of Skep did, whose members have no switch.
+func (a *Agent) LoadsUnswitched() {
+	a.work.Lock()
+	defer a.work.Unlock()
+	a.loop.chains.Build = func(parts []build.Part, files *objects.Cache, o chain.Options, shared build.SharedMaps) (*pins.ChainVersion, error) {
+		v, err := build.Chain(parts, files, o, shared)
+		if err != nil {
+			return nil, err
+		}
+		// One count for each member, which the dispatcher does not know.
+		counts, err := ebpf.NewMap(&ebpf.MapSpec{Type: ebpf.PerCPUArray, KeySize: 4, ValueSize: uint32(8 * len(v.Members)), MaxEntries: 1})
+		if err != nil {
+			return nil, errors.Join(err, v.Close())
+		}
+		err = v.Counters.Close()
+		v.Counters = counts
+		return v, err
 	}
 }
 

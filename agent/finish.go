@@ -23,12 +23,7 @@ func (rec *reconcile) finish() {
 	rec.lookupRound.End()
 	rec.loop.namespaces.Close()
 	rec.pruneObjects()
-	var orphans []ApplicationStatus
-	for _, uid := range slices.Compact(slices.Sorted(slices.Values(slices.Concat(rec.decisions.Want.Frozen, rec.loop.live.WithRemnants())))) {
-		if rec.decisions.Application(uid) == nil {
-			orphans = append(orphans, view.Orphan(uid, rec.decisions.Outcomes[uid]))
-		}
-	}
+	orphans := rec.orphans(view)
 	if rec.lookupRound.IsLeft() {
 		rec.env.signal()
 	}
@@ -37,7 +32,9 @@ func (rec *reconcile) finish() {
 	}
 	rec.accepted.mu.Lock()
 	defer rec.accepted.mu.Unlock()
-	rec.accepted.orphans = orphans
+	if rec.observed {
+		rec.accepted.orphans = orphans
+	}
 	all := version.SameLabels(rec.decisions.Node.Labels, rec.accepted.labels)
 	for _, app := range rec.apps {
 		uid := app.Newest.Payload().UID
@@ -69,6 +66,17 @@ func (rec *reconcile) finish() {
 			close(rec.accepted.settled)
 		}
 	}
+}
+
+// orphans are the applications whose intent this node does not have.
+func (rec *reconcile) orphans(view report.View) []ApplicationStatus {
+	var orphans []ApplicationStatus
+	for _, uid := range slices.Compact(slices.Sorted(slices.Values(slices.Concat(rec.decisions.Want.Frozen, rec.loop.live.WithRemnants())))) {
+		if rec.decisions.Application(uid) == nil {
+			orphans = append(orphans, view.Orphan(uid, rec.decisions.Outcomes[uid]))
+		}
+	}
+	return orphans
 }
 
 // pruneObjects drops the cached objects of intents that were replaced.

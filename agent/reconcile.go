@@ -77,20 +77,23 @@ func (a *Agent) reconcile(ctx context.Context) {
 // reconcileOnce looks once, and does what can be done without waiting for anything.
 //
 // Three rules hold. What only ends something comes first: no reading of an object, no load
-// and no claim of others is before it, but the look at the kernel is. Writes of maps are before all. The kernel's
-// answer comes before bookkeeping: no link, revision or chain is forgotten before the kernel
+// and no claim of others is before it, and of the look at the kernel only links and chains. Writes of maps are before
+// all, the look included. The kernel's answer comes before bookkeeping: no link, revision or chain is forgotten before the kernel
 // confirmed that it is gone. Nothing is written back to what was accepted before finish.
 func (a *Agent) reconcileOnce() *reconcile {
 	a.loop.loads.Collect()
+	a.loop.live.FreeUnused(a.opts.Clock())
 	rec := a.newReconcile()
 	defer rec.finish()
+	rec.actor.SwitchOff(rec.decisions.GoneByIntent())
 	if !rec.isIncremental() {
 		rec.loop.unmanagedFiles = rec.loop.live.UnmanagedFiles()
 	}
 	rec.unmanagedFiles = rec.loop.unmanagedFiles
 	if err := rec.observe(); err != nil {
-		a.opts.Log.Error("look at the kernel", "error", err)
+		a.opts.Log.Error("look at the kernel; what must end ends nevertheless", "error", err)
 		a.full.Store(true)
+		rec.endUnseen(err)
 		return rec
 	}
 	rec.observed, a.loop.pods = true, rec.pods.Snapshot
@@ -107,6 +110,15 @@ func (a *Agent) reconcileOnce() *reconcile {
 	rec.admission.AdmitLoads()
 	rec.admission.Remember()
 	return rec
+}
+
+// endUnseen ends what can be ended without the interfaces of the node, which could not be read, and reports
+// on no other application.
+func (rec *reconcile) endUnseen(err error) {
+	rec.look.Observe(nil, rec.loop.namespaces)
+	rec.decisions.ChooseGone()
+	rec.end()
+	rec.decisions.ReportUnseen(err)
 }
 
 // end does what only ends something, as far as it is decided.
@@ -193,7 +205,7 @@ func (rec *reconcile) observe() error {
 	if !rec.isIncremental() {
 		rec.loop.live.Repin(rec.repinned)
 	}
-	interfaces, err := rec.lookForDevices()
+	interfaces, err := rec.env.devices(rec)
 	if err != nil {
 		return err
 	}

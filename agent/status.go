@@ -31,6 +31,7 @@ const (
 	Skipped       = report.Skipped
 	NoPods        = report.NoPods
 	Failed        = report.Failed
+	SwitchedOff   = report.SwitchedOff
 	DriftConflict = report.DriftConflict
 )
 

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/link"
 	"golang.org/x/sys/unix"
 
@@ -168,6 +169,79 @@ func TestProgramsAreFreedOverTime(t *testing.T) {
 		}
 		ahead.Add(int64(time.Second))
 	}
+}
+
+// TestAnUnloadDetachesAtOnceAndFreesOverTime unloads the node: nothing is attached any more when the second
+// program waits to be freed.
+func TestAnUnloadDetachesAtOnceAndFreesOverTime(t *testing.T) {
+	need.Kernel(t)
+	w := newWorld(t)
+	veth(t, "cn0", "cn1")
+	a := w.idle(w.options())
+	w.give(a, w.member("a", "xdp_count", "count_packets", 1), w.member("b", "xdp_pass", "xdp_pass", 2), w.intent("c", "raw_tp_count", rawProgram()))
+	until(t, "them to run", time.Minute, func() bool { a.Reconcile(t.Context()); return len(linksOf(a)) == 3 })
+	links, waits := linksOf(a), 0
+	a.FreeOneRevisionASecond()
+	a.OnAwaitFree(func() {
+		waits++
+		for name, id := range links {
+			if runs(t, id) != 0 {
+				t.Errorf("%s runs still", name)
+			}
+		}
+	})
+	must(t, a.Unload())
+	// Three revisions and a chain.
+	if waits < 3 {
+		t.Errorf("%d waited to be freed", waits)
+	}
+	w.leavesNothing()
+}
+
+// TestReplacedChainsAreFreedOverTime changes the order of a chain within a second: the next one runs at once, and
+// only one of those before is freed.
+func TestReplacedChainsAreFreedOverTime(t *testing.T) {
+	need.Kernel(t)
+	w := newWorld(t)
+	veth(t, "cn0", "cn1")
+	var ahead atomic.Int64
+	began := time.Now()
+	o := w.options()
+	o.Clock = func() time.Time { return began.Add(time.Duration(ahead.Load())) }
+	a := w.idle(o)
+	a.FreeOneRevisionASecond()
+	w.give(a, w.member("a", "xdp_count", "count_packets", 10), w.member("b", "xdp_pass", "xdp_pass", 20))
+	chain := func(want string) (program uint32) {
+		t.Helper()
+		until(t, "chain "+want, time.Minute, func() bool { a.Reconcile(t.Context()); return membersOf(t, a) == want })
+		chains, err := a.Chains()
+		must(t, err)
+		return chains[0].ProgramID
+	}
+	former := []uint32{chain("a b")}
+	for i, want := range []string{"b a", "a b", "b a"} {
+		w.give(a, w.member("a", "xdp_count", "count_packets", []int32{30, 10, 30}[i]))
+		former = append(former, chain(want))
+	}
+	former = former[:3]
+	loaded := func() (n int) {
+		for _, id := range former {
+			if p, err := ebpf.NewProgramFromID(ebpf.ProgramID(id)); err == nil {
+				n++
+				_ = p.Close()
+			}
+		}
+		return n
+	}
+	a.Reconcile(t.Context())
+	if n := loaded(); n < 2 {
+		t.Errorf("%d of the three former chains are loaded, and one is freed in a second", n)
+	}
+	until(t, "all to be freed", time.Minute, func() bool {
+		ahead.Add(int64(time.Second))
+		a.Reconcile(t.Context())
+		return loaded() == 0
+	})
 }
 
 // TestWhatIsRevokedRunsNoMoreWhereNoLinkCanBeTakenAway has the BPF file system read-only while a tombstone acts on a

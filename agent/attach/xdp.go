@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"slices"
 
 	"github.com/cilium/ebpf/link"
 	"github.com/vishvananda/netlink"
@@ -75,7 +76,7 @@ func (r Request) attachXDPAs(mode link.XDPAttachFlags) (link.Link, error) {
 			"ip link set dev %s xdp off): %w", r.Attachment.Interface, err)
 	case errors.Is(err, unix.ENODEV), errors.Is(err, unix.EINVAL) && gone(device.Index):
 		return nil, errors.Join(ErrTarget, err)
-	case mode == link.XDPDriverMode && !errors.Is(err, unix.EPERM) && !errors.Is(err, unix.ENOMEM):
+	case mode == link.XDPDriverMode && DriverRefuses(err):
 		driver := &DriverError{Err: err}
 		if device, err := net.InterfaceByIndex(device.Index); err == nil {
 			driver.MTU = device.MTU
@@ -83,6 +84,14 @@ func (r Request) attachXDPAs(mode link.XDPAttachFlags) (link.Link, error) {
 		return nil, driver
 	}
 	return nil, err
+}
+
+// DriverRefuses reports whether an error of the kernel may be that of a driver which does not take the XDP program that
+// it is given. Others pass, or are about the interface.
+func DriverRefuses(err error) bool {
+	var is unix.Errno
+	return errors.As(err, &is) && !slices.Contains([]unix.Errno{unix.EPERM, unix.EACCES, unix.ENOMEM, unix.EAGAIN, unix.EINTR, unix.EBUSY, unix.EEXIST,
+		unix.ENODEV, unix.ENOLINK}, is) || errors.Is(err, link.ErrNotSupported)
 }
 
 // XDPMode returns how a device runs an XDP program: XDP_ATTACHED_DRV and XDP_ATTACHED_SKB of

@@ -167,6 +167,9 @@ func throws(insns asm.Instructions) bool {
 	})
 }
 
+// TakesFrags reports whether a program takes packets of several buffers.
+func TakesFrags(p *ebpf.ProgramSpec) bool { return p.Flags&frags != 0 }
+
 // flags are those of the joined program: it takes packets of several buffers
 // only if every member can.
 func flags(members []Member) uint32 {

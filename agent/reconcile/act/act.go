@@ -62,8 +62,9 @@ type Actor struct {
 	chains    *chainSetter
 	ender     *ender
 	variables *variables
-	// ended are the links and chains that End was about.
-	ended map[place]bool
+	// ended are the links and chains that End was about, and unswitched says by UID what could not be switched off.
+	ended      map[place]bool
+	unswitched map[string]error
 	// stuck are the applications of which an action was not done.
 	stuck map[string]bool
 	// freeing: a revision waits to be freed.
@@ -82,21 +83,36 @@ func New(o Options) *Actor {
 // make links which this reconcile began. The end of each of those wakes the loop.
 func (act *Actor) IsEnding() bool { return act.ender.ending }
 
-// IsFreeing reports whether revisions wait until the kernel may free their programs, which the next sweep looks at.
-func (act *Actor) IsFreeing() bool { return act.freeing }
+// IsFreeing reports whether revisions or chains wait until the kernel may free their programs, which the next sweep looks at.
+func (act *Actor) IsFreeing() bool { return act.freeing || act.Look.Set.HasUnused() }
 
 // IsMaking is like IsEnding.
 func (act *Actor) IsMaking() bool { return act.links.begun }
+
+// SwitchOff ends what a write of maps ends of applications that are gone. FinishUnloads reports what the last call could
+// not switch off.
+func (act *Actor) SwitchOff(gone []string) {
+	act.unswitched = act.Look.Set.SwitchOff(gone)
+	for uid, err := range act.unswitched {
+		act.Log.Error("switch off; its links are closed still", "application", act.Decisions.NameOf(uid), "error", err)
+	}
+}
+
+// switchOn has members of chains run again that are asked for.
+func (act *Actor) switchOn() {
+	for uid, err := range act.Look.Set.SwitchOn(plan.Asked(act.Decisions.Want)) {
+		act.Log.Error("switch on members of chains", "application", act.Decisions.NameOf(uid), "error", err)
+		out := act.Decisions.Outcome(uid)
+		out.Errs = append(out.Errs, fmt.Errorf("let its programs run again: %w", err))
+	}
+}
 
 // End ends what is to leave nothing behind, before anything else is decided or done, and forgets nothing that
 // the kernel did not confirm: first what a write of maps ends, at once, then by the actions. Act does none
 // of these again.
 func (act *Actor) End(actions []plan.Action) {
 	frozen := act.Decisions.Want.Frozen
-	gone := slices.DeleteFunc(slices.Clone(act.Decisions.Want.Gone), func(uid string) bool { return slices.Contains(frozen, uid) })
-	if err := act.Look.Set.SwitchOff(gone); err != nil {
-		act.Log.Error("switch off what is to go; its links are closed still", "error", err)
-	}
+	act.SwitchOff(slices.DeleteFunc(slices.Clone(act.Decisions.Want.Gone), func(uid string) bool { return slices.Contains(frozen, uid) }))
 	ends := slices.DeleteFunc(slices.Clone(actions), act.wasEnded)
 	for _, a := range ends {
 		act.ended[placeOf(a)] = true
@@ -138,9 +154,7 @@ func (act *Actor) Act(actions []plan.Action) {
 		begin = len(actions)
 	}
 	act.spend(actions[:begin])
-	if err := act.Look.Set.SwitchOn(plan.Asked(act.Decisions.Want)); err != nil {
-		act.Log.Error("let members of chains run again", "error", err)
-	}
+	act.switchOn()
 	starts, ends := split(actions[begin:], func(a plan.Action) bool { return !act.ends(a) })
 	if len(starts) > 0 {
 		// Only after what ends something: this reads objects.
@@ -286,10 +300,34 @@ func (act *Actor) try(owners []string, a plan.Action) error {
 		return nil
 	}
 	act.noteChain(a, err)
+	if err != nil {
+		owners = act.affected(owners, a)
+	}
+	if a.Verb == plan.SetChain && err != nil && !decide.IsPending(err) && act.Chains.LeavesOut(a, err) {
+		act.Log.Warn("go on with a part of the chain", "application", act.named(a), "action", a.String(), "error", err)
+		act.Decisions.Again, err = true, &decide.QueuedError{Why: "the next reconcile goes on with a part of the chain: " + err.Error()}
+	}
 	for _, uid := range owners {
 		act.note(uid, a, err)
 	}
 	return err
+}
+
+// affected are the owners of an action that failed for whom that matters: what a chain runs still, as it is to run, it
+// runs whoever else was to join or to leave.
+func (act *Actor) affected(owners []string, a plan.Action) []string {
+	c, seen := act.Look.Set.Chains[a.Device], act.Look.Chain(a.Device)
+	if a.Verb != plan.SetChain || c == nil || c.Version == nil || seen == nil || !slices.Equal(seen.Members, c.Version.Members) {
+		return owners
+	}
+	if facts, err := pins.Inspect(c.Link); err != nil || facts.Severed {
+		return owners
+	}
+	changes := append(plan.Changed(a.Members, c.Version.Members), plan.Leavers(a.Members, c.Version.Members)...)
+	if len(changes) == 0 {
+		return owners
+	}
+	return changes
 }
 
 // makeReady fails where an action is not to be done now. It logs and counts one that is, once:
@@ -343,8 +381,11 @@ func (act *Actor) timed(a plan.Action) error {
 // it for its owners: it is not tried for any of them.
 func (act *Actor) backedOff(owners []string, a plan.Action) error {
 	lately := act.failedLately(a)
-	for _, uid := range owners {
-		if out := act.Decisions.Outcomes[uid]; out != nil && lately != nil {
+	if lately == nil {
+		return nil
+	}
+	for _, uid := range act.affected(owners, a) {
+		if out := act.Decisions.Outcomes[uid]; out != nil {
 			out.Fail(uid, a, lately)
 		}
 	}

@@ -22,6 +22,7 @@ func (cs *chainSetter) setChain(a plan.Action) error {
 			return err
 		}
 		delete(cs.Look.Set.Chains, a.Device)
+		cs.Look.Set.FreeChain("detached chain", c.Version)
 		return nil
 	}
 	v, err := cs.versionOf(a, c)
@@ -30,7 +31,7 @@ func (cs *chainSetter) setChain(a plan.Action) error {
 	}
 	if err := cs.runVersion(a, v, c); err != nil {
 		if c = cs.Look.Set.Chains[a.Device]; c == nil || c.Version != v {
-			cs.Look.Set.Release("chain that was not attached", v)
+			cs.Look.Set.FreeChain("chain that was not attached", v)
 		}
 		return err
 	}
@@ -51,14 +52,26 @@ func (cs *chainSetter) runVersion(a plan.Action, v *pins.ChainVersion, c *pins.C
 		return cs.changeMode(a, v, c)
 	}
 	err := swap(c.Link, v.Program)
-	if isUnusable(err) {
+	switch {
+	case err == nil:
+		cs.takeVersion(c, v)
+		return nil
+	case isUnusable(err):
 		return cs.attachChain(a, v, c)
+	case c.Mode == v1alpha1.XDPNative && attach.DriverRefuses(err):
+		return cs.goWithoutDriver(a, v, c, err)
 	}
-	if err != nil {
-		return fmt.Errorf("update chain of %s: %w", a.Interface, err)
+	return fmt.Errorf("update chain of %s: %w", a.Interface, err)
+}
+
+// goWithoutDriver has an interface run a version generically that its driver does not take, as it took the former one. Where a
+// member asks for the driver, the former version stays: the next reconcile leaves out who joined.
+func (cs *chainSetter) goWithoutDriver(a plan.Action, v *pins.ChainVersion, c *pins.Chain, err error) error {
+	if plan.ModeOf(a.Members) == "" {
+		return cs.changeMode(a, v, c)
 	}
-	cs.takeVersion(c, v)
-	return nil
+	cs.Decisions.Again = true
+	return fmt.Errorf("update chain of %s: %w", a.Interface, &attach.DriverError{MTU: cs.Look.Interface(a.Device).MTU, Err: err})
 }
 
 // dropFormer removes the pins of the versions that an interface's link does not
@@ -86,7 +99,7 @@ func (cs *chainSetter) versionOf(a plan.Action, c *pins.Chain) (*pins.ChainVersi
 func (cs *chainSetter) takeVersion(c *pins.Chain, v *pins.ChainVersion) {
 	if c.Version != nil && c.Version != v {
 		c.Former = append(c.Former, c.Version.Members...)
-		cs.Look.Set.Release("replaced chain", c.Version)
+		cs.Look.Set.FreeChain("replaced chain", c.Version)
 	}
 	c.Version = v
 }
@@ -123,8 +136,11 @@ func (cs *chainSetter) attachChainAs(mode v1alpha1.XDPMode, a plan.Action, v *pi
 			cs.NoDriver(a.Device, driver)
 		}})
 	if driver := new(attach.DriverError); errors.As(err, &driver) {
-		cs.NoDriver(a.Device, driver)
-		// The next reconcile goes on without those that need the driver.
+		// The next reconcile goes on without those that need the driver or, where the first programs of an interface come
+		// together, without those that the driver may not take.
+		if old != nil || len(plan.UIDsOf(a.Members)) == 1 {
+			cs.NoDriver(a.Device, driver)
+		}
 		cs.Decisions.Again = true
 	}
 	if err != nil {
@@ -139,12 +155,11 @@ func (cs *chainSetter) attachChainAs(mode v1alpha1.XDPMode, a plan.Action, v *pi
 	}
 	if old != nil {
 		c.Former = old.Former
-		if old.Version == v {
-			old.Version = nil
-		} else if old.Version != nil {
+		if old.Version != v && old.Version != nil {
 			c.Former = append(c.Former, old.Version.Members...)
+			cs.Look.Set.FreeChain("replaced chain", old.Version)
 		}
-		cs.Look.Set.Release("severed chain", old)
+		cs.Look.Set.Release("severed link of chain", old.Link)
 	}
 	cs.Look.Set.Chains[a.Device] = c
 	cs.Look.Changed(cs.Pins.ChainPath(a.Device))

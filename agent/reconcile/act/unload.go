@@ -63,12 +63,23 @@ func (act *Actor) FinishUnloads() {
 			act.note(uid, a, err)
 		}
 	}
+	act.reportUnswitched()
 	act.Attempts.Sweep(act.Now)
 	if act.Look.Set.Makings.Follow(act.Now, act.ender.reportMaking) {
 		// What waits for these can begin.
 		act.Decisions.Again = true
 	}
 	act.Look.Set.FollowRemnants(act.ender.reportRemnant)
+}
+
+// reportUnswitched reports what could be neither switched off nor taken away.
+func (act *Actor) reportUnswitched() {
+	for uid, err := range act.unswitched {
+		if set := act.Look.Set; len(set.Links[uid])+len(set.Members(uid)) > 0 {
+			out := act.Decisions.Outcome(uid)
+			out.Errs = append(out.Errs, fmt.Errorf("switch off its programs: %w", err))
+		}
+	}
 }
 
 // reportRemnant reports a link that the kernel runs still. Nothing can be done about a

@@ -82,6 +82,22 @@ func Link(parts []Part, files *objects.Cache, o chain.Options) (*chain.Linked, e
 	return chain.Link(members, o)
 }
 
+// Unaware returns the members whose programs take no packets of several buffers (SEC("xdp.frags")).
+func Unaware(parts []Part, files *objects.Cache) ([]plan.Member, error) {
+	var unaware []plan.Member
+	for _, part := range parts {
+		_, prepared, err := read(part.Intent, files)
+		if err != nil {
+			return nil, err
+		}
+		program := prepared.Spec.Programs[plan.Instance(part.Member.Program, plan.XDP, "")]
+		if program != nil && !chain.TakesFrags(program) {
+			unaware = append(unaware, part.Member)
+		}
+	}
+	return unaware, nil
+}
+
 // memberObject is the object of a revision with what is known of it. All members of
 // the revision share it.
 type memberObject struct {

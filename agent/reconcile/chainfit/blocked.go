@@ -15,8 +15,8 @@ import (
 // a member is to be unloaded. What hinders it may pass, as a want of memory does.
 const endGrace = 30 * time.Second
 
-// blockedChain is an interface whose chain cannot be loaded without a member that is to be
-// unloaded.
+// blockedChain is an interface whose chain cannot be loaded without a member that must be
+// unloaded and still runs.
 type blockedChain struct {
 	since time.Time
 	// out are the applications that are taken out so that the member goes, each with
@@ -24,11 +24,11 @@ type blockedChain struct {
 	out []*build.MemberError
 }
 
-// keepOrDetach keeps a chain that cannot be loaded as it is. Where a member is to be
-// unloaded, it does so for endGrace, and then takes out one member after the other, each
-// after an attempt of its own: the last one left needs no load.
+// keepOrDetach keeps a chain that cannot be loaded as it is. Where a member must be unloaded
+// and could not be switched off, it does so for endGrace, and then takes out one member after
+// the other, each after an attempt of its own: the last one left needs no load.
 func (r *Round) keepOrDetach(want plan.Chain, running []plan.Member, err error) {
-	if !r.unloads(want.Members, running) {
+	if !r.expels(want, running) {
 		r.decisions.Leave(want, running, err)
 		return
 	}
@@ -47,7 +47,7 @@ func (r *Round) keepOrDetach(want plan.Chain, running []plan.Member, err error) 
 }
 
 // takeOutAgain leaves out what was taken out of a chain in an earlier reconcile, until what
-// is to be unloaded has gone from it.
+// must be unloaded has gone from it, or is switched off.
 func (r *Round) takeOutAgain() {
 	wanted := map[plan.Device]plan.Chain{}
 	for _, c := range plan.WantedChains(r.decisions.Want, r.look.State) {
@@ -55,7 +55,7 @@ func (r *Round) takeOutAgain() {
 	}
 	for index, h := range r.blocked {
 		want, ok := wanted[index]
-		if !ok || !r.unloads(want.Members, r.look.Set.GivenTo(index)) {
+		if !ok || !r.expels(want, r.look.Set.GivenTo(index)) {
 			delete(r.blocked, index)
 			continue
 		}
@@ -65,9 +65,18 @@ func (r *Round) takeOutAgain() {
 	}
 }
 
-// unloads reports whether a chain ends a member that is to be unloaded.
-func (r *Round) unloads(members, running []plan.Member) bool {
-	return slices.ContainsFunc(plan.Leavers(members, running), r.decisions.IsGone)
+// expels reports whether a chain ends a member that must be unloaded and still runs.
+func (r *Round) expels(want plan.Chain, running []plan.Member) bool {
+	leavers := plan.Leavers(want.Members, running)
+	return slices.ContainsFunc(running, func(m plan.Member) bool {
+		return slices.Contains(leavers, m.UID) && r.runsGone(want.Device, m)
+	})
+}
+
+// runsGone reports whether a member must be unloaded and is not switched off: only then may it
+// take others out of the chain.
+func (r *Round) runsGone(d plan.Device, m plan.Member) bool {
+	return r.decisions.IsGone(m.UID) && !r.look.Set.IsOff(d, m)
 }
 
 // culprit is the application to take out of a chain that cannot be loaded: the one

@@ -111,6 +111,9 @@ func (r *Round) fitChanged() unfitChain {
 			}
 			r.releaseChosen(want.Device)
 		}
+		if m := r.leaveOutJoiners(want, running); m != nil {
+			return m
+		}
 		if m := r.waitForReplacements(want, running); m != nil {
 			return m
 		}

@@ -11,14 +11,14 @@ import (
 )
 
 // goOnWithout makes the reconcile go on where one member cannot be had. It stays as long
-// as the chain can stay as it is: who is new then waits. What is to be unloaded
-// does not wait for others, so that a member that cannot be had goes, too.
+// as the chain can stay as it is: newcomers then wait. A member that must be unloaded and could
+// not be switched off waits for no other, so that the member that cannot be had goes, too.
 func (r *Round) goOnWithout(want plan.Chain, running []plan.Member, lost *build.MemberError) unfitChain {
 	if errors.Is(lost, objects.ErrFetching) {
 		return func() { r.decisions.Await(want, running, lost) }
 	}
 	runs := slices.ContainsFunc(running, func(m plan.Member) bool { return m.UID == lost.UID })
-	leaves := slices.ContainsFunc(running, func(m plan.Member) bool { return r.decisions.IsGone(m.UID) })
+	leaves := slices.ContainsFunc(running, func(m plan.Member) bool { return r.runsGone(want.Device, m) })
 	if !runs && r.decisions.CanFallBack(lost.UID) {
 		return func() { r.decisions.Reject(lost.UID, lost) }
 	}

@@ -2,7 +2,6 @@ package chainfit
 
 import (
 	"fmt"
-	"slices"
 
 	"github.com/cilium/ebpf"
 
@@ -73,7 +72,7 @@ func (r *Round) Status(c *pins.Chain) (Status, error) {
 	}
 	for i, m := range c.Version.Members {
 		one := MemberStatus{Application: m.Identity.String(), Program: m.Program, Priority: m.Priority, ProceedOn: chain.Verdicts(m.ProceedOn),
-			SwitchedOff: slices.Contains(c.Version.Off(), m.UID)}
+			SwitchedOff: c.Version.IsOff(m)}
 		if i < len(counts) {
 			runs := counts[i].Runs()
 			one.Runs, one.Verdicts = &runs, counts[i].Verdicts()

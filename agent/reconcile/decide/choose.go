@@ -14,20 +14,39 @@ import (
 	"github.com/skep-dev/skep/intent"
 )
 
-// ChooseGone chooses what is to leave nothing behind, and what is left as it is, where the newest intent
-// alone says so, or where none is known: that waits for nothing.
+// GoneByIntent returns the UIDs of what is to leave nothing behind where the newest intent alone says so. It waits
+// for nothing, not even for a look at the kernel.
+func (d *Decisions) GoneByIntent() []string {
+	var uids []string
+	for _, app := range d.Applications {
+		if gone, err := d.isGoneByIntent(app); gone && err == nil {
+			uids = append(uids, app.Newest.Payload().UID)
+		}
+	}
+	return uids
+}
+
+// isGoneByIntent fails where it cannot be determined whether the application is for this node.
+func (d *Decisions) isGoneByIntent(app *Application) (bool, error) {
+	payload := app.Newest.Payload()
+	selected, err := d.Node.Selects(payload)
+	return payload.Tombstone || len(payload.Programs) == 0 || !selected, err
+}
+
+// ChooseGone chooses what GoneByIntent says, and what is left as it is because the node cannot be determined for it, or
+// because no intent of it is known.
 func (d *Decisions) ChooseGone() {
 	for _, app := range d.Applications {
 		payload := app.Newest.Payload()
 		out := &report.Outcome{}
 		d.Outcomes[payload.UID] = out
-		selected, err := d.Node.Selects(payload)
+		gone, err := d.isGoneByIntent(app)
 		switch {
 		case err != nil:
 			// Nobody can report whether it is for this node.
 			out.Errs, out.Hindrance = append(out.Errs, err), report.Refused{}
 			d.Want.Frozen = append(d.Want.Frozen, payload.UID)
-		case payload.Tombstone || len(payload.Programs) == 0 || !selected:
+		case gone:
 			d.unload(payload.UID)
 		default:
 			d.toRun = append(d.toRun, app)

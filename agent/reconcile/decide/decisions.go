@@ -254,9 +254,9 @@ func (d *Decisions) Leave(c plan.Chain, running []plan.Member, err error) {
 		d.blame(uid, c, err, fmt.Errorf("change the chain of %s: it stays as it is: %w", c.Interface, err))
 	}
 	for _, uid := range plan.Leavers(c.Members, running) {
-		state := "it runs there still"
-		if d.Look.Set.IsOff(c.Device, uid) {
-			state = "it is switched off, and is there still"
+		state := "it is switched off, and is there still"
+		if slices.ContainsFunc(running, func(m plan.Member) bool { return m.UID == uid && !d.Look.Set.IsOff(c.Device, m) }) {
+			state = "it runs there still"
 		}
 		d.blame(uid, c, err, fmt.Errorf("leave the chain of %s: %s: %w", c.Interface, state, err))
 	}
@@ -295,6 +295,15 @@ func (d *Decisions) RunInterim(c plan.Chain, wanted []plan.Member) {
 			// Only its place in the chain is another. All else of it goes on.
 			d.NotePending(uid, build.ErrLoading)
 		}
+	}
+}
+
+// ReportUnseen keeps the outcomes of what is gone alone, with the error of a look at the node that failed: nothing was
+// found out about the others.
+func (d *Decisions) ReportUnseen(err error) {
+	maps.DeleteFunc(d.Outcomes, func(uid string, _ *report.Outcome) bool { return !d.IsGone(uid) })
+	for _, out := range d.Outcomes {
+		out.Errs = append(out.Errs, err)
 	}
 }
 

@@ -148,8 +148,8 @@ func (l *Look) observeChains() {
 	slices.SortFunc(l.State.Chains, func(a, b plan.Chain) int { return a.Device.Compare(b.Device) })
 }
 
-// switchedOff are the applications of which a version has members switched off.
-func (l *Look) switchedOff(v *pins.ChainVersion) []string {
+// switchedOff are the members that a version has switched off.
+func (l *Look) switchedOff(v *pins.ChainVersion) []plan.Member {
 	if err := v.ReadSwitches(); err != nil {
 		l.Set.log.Error("look which members of a chain are switched off", "error", err)
 	}

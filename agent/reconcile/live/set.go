@@ -40,8 +40,8 @@ type Set struct {
 	// Makings are the links that are being made, and Filters those that no link attaches.
 	Makings Makings
 	Filters Filters
-	// MostFreed is how many programs are freed in a second; see MayFree.
-	MostFreed int
+	// Pace is that at which programs are freed; see MayFree and Free.
+	Pace Pace
 
 	pins *pins.Store
 	// closing closes links next to the loop.
@@ -55,11 +55,11 @@ type Set struct {
 	unread []pins.Stray
 	// logged are the paths of the unmanaged files that were logged.
 	logged map[string]bool
-	// freed is how many programs were freed since freedSince, and freedNext the revision that is freed before others
-	// since it had to wait, from freedNextSince on; see MayFree.
-	freed                      int
-	freedSince, freedNextSince time.Time
-	freedNext                  [2]string
+	// freedNext is the revision that is freed before others since it had to wait, from freedNextSince on; see MayFree.
+	freedNext      [2]string
+	freedNextSince time.Time
+	// unused is what nothing runs any more and waits to be freed, the oldest first.
+	unused []unused
 }
 
 // New returns an empty set. remnantsFile keeps, for the next start, the links that were taken
@@ -70,7 +70,7 @@ func New(pins *pins.Store, wake func(), remnantsFile string, log *slog.Logger) *
 		SlowMessage: "the kernel takes long to make or to close a link; others of its owner wait"}
 	attaching := queue.New(calls)
 	calls.Concurrent = 1
-	s := &Set{pins: pins, closing: queue.New(calls), log: log, remnants: remnants{file: remnantsFile}, MostFreed: mostFreed}
+	s := &Set{pins: pins, closing: queue.New(calls), log: log, remnants: remnants{file: remnantsFile}, Pace: NewPace()}
 	s.Makings = Makings{Hold: func(string) {}, queue: attaching, log: log, end: s.closeUnpinned}
 	s.Filters.set, pins.Filters.Owner = s, s.Filters.ownerOf
 	return s
@@ -108,13 +108,13 @@ func (s *Set) PutRevision(r *loader.Revision) {
 }
 
 // ReplaceRevision puts a revision that was loaded once more in the place of the same one, and
-// lets that go.
+// frees that.
 func (s *Set) ReplaceRevision(old, r *loader.Revision) {
 	if s.former == nil {
 		s.former = map[string][]ebpf.ProgramID{}
 	}
 	s.former[r.UID] = old.ProgramIDs()
-	s.Release("replaced revision", old)
+	s.Free("replaced revision", old, len(old.ProgramIDs()))
 	s.PutRevision(r)
 }
 
@@ -353,20 +353,12 @@ func (s *Set) Release(what string, c io.Closer) {
 	}
 }
 
-// mostFreed is how many programs are freed in a second. The kernel frees each in a work item of its own, under one
-// lock. Linux 6.18 was seen to hang where 1,024 items, as many as it runs at once, waited for the lock, and its
-// holder for another item.
-const mostFreed = 256
-
 // nextGrace is how long others wait for a revision that had to wait, and that is not dropped any more.
 const nextGrace = 5 * time.Second
 
 // MayFree reports whether the programs of a revision can be freed now. The first that cannot is before all others in the next
 // second.
 func (s *Set) MayFree(uid, name string, now time.Time) bool {
-	if now.Sub(s.freedSince) >= time.Second {
-		s.freed, s.freedSince = 0, now
-	}
 	r, this := s.Revisions[uid][name], [2]string{uid, name}
 	isNext := s.freedNext != [2]string{} && now.Sub(s.freedNextSince) < nextGrace
 	switch {
@@ -374,7 +366,7 @@ func (s *Set) MayFree(uid, name string, now time.Time) bool {
 		return true
 	case isNext && s.freedNext != this:
 		return false
-	case s.freed == 0 || s.freed+len(r.ProgramIDs()) <= s.MostFreed:
+	case s.Pace.allows(len(r.ProgramIDs()), now):
 		s.freedNext = [2]string{}
 		return true
 	case !isNext:
@@ -392,7 +384,7 @@ func (s *Set) DropRevision(uid, name string) (*loader.Revision, error) {
 	r := s.Revisions[uid][name]
 	if r != nil {
 		delete(s.Revisions[uid], name)
-		s.freed += len(r.ProgramIDs())
+		s.Pace.freed += len(r.ProgramIDs())
 	}
 	return r, nil
 }

@@ -3,6 +3,7 @@ package live
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 
 	"github.com/skep-dev/skep/agent/program/chain"
@@ -11,34 +12,43 @@ import (
 
 // SwitchOff has nothing run of the applications that are gone, where that takes no more than writes
 // of maps: their programs behind a guard, whose scopes it empties, and their members of chains,
-// of which all others go on as they do. What it can do it does, whatever fails. The links stay: to close
-// them, and to load a chain without the members, may take long.
-func (s *Set) SwitchOff(gone []string) error {
-	var errs []error
+// of which all others go on as they do. What it can do it does, whatever fails, and returns the
+// errors by UID. The links stay: to close them, and to load a chain without the members, may take long.
+func (s *Set) SwitchOff(gone []string) map[string]error {
+	failed := s.switchMembers(func(_ plan.Device, m plan.Member, now bool) bool { return now || slices.Contains(gone, m.UID) })
 	for _, uid := range gone {
-		errs = append(errs, s.emptyScopes(uid))
+		if err := s.emptyScopes(uid); err != nil {
+			failed[uid] = errors.Join(failed[uid], err)
+		}
 	}
-	return errors.Join(append(errs, s.switchMembers(func(_ plan.Device, m plan.Member, now bool) bool { return now || slices.Contains(gone, m.UID) }))...)
+	return failed
 }
 
-// SwitchOn has the members of chains run again that were switched off, where exactly these are asked for.
-func (s *Set) SwitchOn(asked map[plan.Device][]plan.Member) error {
+// SwitchOn has the members of chains run again that were switched off, where exactly these are asked for. It returns
+// the errors by UID.
+func (s *Set) SwitchOn(asked map[plan.Device][]plan.Member) map[string]error {
 	return s.switchMembers(func(d plan.Device, m plan.Member, now bool) bool { return now && !slices.Contains(asked[d], m) })
 }
 
-func (s *Set) switchMembers(isOff func(d plan.Device, m plan.Member, now bool) bool) error {
-	var errs []error
-	for device, c := range s.Chains {
-		if c.Version == nil {
+func (s *Set) switchMembers(isOff func(d plan.Device, m plan.Member, now bool) bool) (failed map[string]error) {
+	failed = map[string]error{}
+	for _, device := range slices.SortedFunc(maps.Keys(s.Chains), plan.Device.Compare) {
+		v := s.Chains[device].Version
+		if v == nil {
 			continue
 		}
+		err := v.Switch(func(m plan.Member, now bool) bool { return isOff(device, m, now) })
 		// One of before the switches is left by a load alone.
-		err := c.Version.Switch(func(m plan.Member, now bool) bool { return isOff(device, m, now) })
-		if err != nil && !errors.Is(err, chain.ErrNoSwitch) {
-			errs = append(errs, fmt.Errorf("interface %s: %w", device, err))
+		if err == nil || errors.Is(err, chain.ErrNoSwitch) {
+			continue
+		}
+		// One write is for all members.
+		missed := slices.DeleteFunc(slices.Clone(v.Members), func(m plan.Member) bool { return isOff(device, m, v.IsOff(m)) == v.IsOff(m) })
+		for _, uid := range plan.UIDsOf(missed) {
+			failed[uid] = errors.Join(failed[uid], fmt.Errorf("interface %s: %w", device, err))
 		}
 	}
-	return errors.Join(errs...)
+	return failed
 }
 
 // emptyScopes has the guarded programs of an application run for no task.
@@ -54,8 +64,8 @@ func (s *Set) emptyScopes(uid string) error {
 	return errors.Join(errs...)
 }
 
-// IsOff reports whether an interface's chain has the members of an application switched off.
-func (s *Set) IsOff(d plan.Device, uid string) bool {
+// IsOff reports whether an interface's chain has a member switched off.
+func (s *Set) IsOff(d plan.Device, m plan.Member) bool {
 	c := s.Chains[d]
-	return c != nil && c.Version != nil && slices.Contains(c.Version.Off(), uid)
+	return c != nil && c.Version != nil && c.Version.IsOff(m)
 }

@@ -26,26 +26,26 @@ func TestWhatIsSwitchedOffRunsAgainWhereItIsAskedForAlone(t *testing.T) {
 	s := &Set{Chains: map[plan.Device]*pins.Chain{device: {Device: device, Version: v}}}
 	for _, step := range []struct {
 		sentence string
-		do       func() error
-		off      []string
+		do       func() map[string]error
+		off      []plan.Member
 	}{
-		{"nothing is gone", func() error { return s.SwitchOff(nil) }, nil},
-		{"one is gone", func() error { return s.SwitchOff([]string{"a"}) }, []string{"a"}},
-		{"nothing is known of it any more", func() error { return s.SwitchOff(nil) }, []string{"a"}},
-		{"it is asked for nowhere", func() error { return s.SwitchOn(map[plan.Device][]plan.Member{device: {b}}) }, []string{"a"}},
-		{"another version of it is asked for", func() error { return s.SwitchOn(map[plan.Device][]plan.Member{device: {newer, b}}) }, []string{"a"}},
-		{"it is asked for on another interface", func() error { return s.SwitchOn(map[plan.Device][]plan.Member{{Index: 3}: {a}}) }, []string{"a"}},
-		{"it is asked for", func() error { return s.SwitchOn(map[plan.Device][]plan.Member{device: {a, b}}) }, nil},
+		{"nothing is gone", func() map[string]error { return s.SwitchOff(nil) }, nil},
+		{"one is gone", func() map[string]error { return s.SwitchOff([]string{"a"}) }, []plan.Member{a}},
+		{"nothing is known of it any more", func() map[string]error { return s.SwitchOff(nil) }, []plan.Member{a}},
+		{"it is asked for nowhere", func() map[string]error { return s.SwitchOn(map[plan.Device][]plan.Member{device: {b}}) }, []plan.Member{a}},
+		{"another version of it is asked for", func() map[string]error { return s.SwitchOn(map[plan.Device][]plan.Member{device: {newer, b}}) }, []plan.Member{a}},
+		{"it is asked for on another interface", func() map[string]error { return s.SwitchOn(map[plan.Device][]plan.Member{{Index: 3}: {a}}) }, []plan.Member{a}},
+		{"it is asked for", func() map[string]error { return s.SwitchOn(map[plan.Device][]plan.Member{device: {a, b}}) }, nil},
 	} {
-		if err := step.do(); err != nil {
-			t.Fatalf("%s: %v", step.sentence, err)
+		if failed := step.do(); len(failed) > 0 {
+			t.Fatalf("%s: %v", step.sentence, failed)
 		}
 		// What the next agent reads.
 		next := &pins.ChainVersion{Members: v.Members, Counters: counters}
 		if err := next.ReadSwitches(); err != nil {
 			t.Fatal(err)
 		}
-		if !slices.Equal(v.Off(), step.off) || !slices.Equal(next.Off(), step.off) || s.IsOff(device, "a") != (step.off != nil) {
+		if !slices.Equal(v.Off(), step.off) || !slices.Equal(next.Off(), step.off) || s.IsOff(device, a) != (step.off != nil) {
 			t.Errorf("%s: off are %v, and %v in the map, want %v", step.sentence, v.Off(), next.Off(), step.off)
 		}
 	}

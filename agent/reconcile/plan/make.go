@@ -259,7 +259,7 @@ func WantedChains(want Want, have State) []Chain {
 			left[c.Device] = c.given()
 		}
 		for _, m := range c.given() {
-			if frozen[m.UID] && !slices.Contains(c.Off, m.UID) {
+			if frozen[m.UID] && !slices.Contains(c.Off, m) {
 				chains[c.Device] = append(chains[c.Device], m)
 			}
 		}

@@ -301,8 +301,8 @@ type Chain struct {
 	// and Given are none then, and Users the uids whose maps or programs it uses.
 	Unknown bool
 	Users   []string
-	// Off are the uids whose members are switched off.
-	Off []string
+	// Off are the members that are switched off.
+	Off []Member
 	// Severed chains run nothing any more.
 	Severed bool
 }

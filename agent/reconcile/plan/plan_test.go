@@ -60,7 +60,7 @@ func lines(actions []plan.Action) string {
 //	at UID HOOK TARGET PRIORITY [PROGRAM]    a wanted attachment of UID
 //	revision UID REVISION     a pinned revision
 //	link UID REVISION HOOK TARGET PRIORITY POSITION [severed]
-//	chain NAME [severed] [unknown:UID ...] [off:UID ...] UID@REVISION:PRIORITY ...
+//	chain NAME [severed] [unknown:UID ...] [off:]UID@REVISION:PRIORITY ...
 type parser struct {
 	t          *testing.T
 	interfaces map[string]int
@@ -158,19 +158,19 @@ func (p *parser) have(text string) {
 					c.Severed = true
 					continue
 				}
-				if off, ok := strings.CutPrefix(m, "off:"); ok {
-					c.Off = append(c.Off, off)
-					continue
-				}
 				if user, ok := strings.CutPrefix(m, "unknown:"); ok {
 					c.Unknown, c.Users = true, append(c.Users, user)
 					continue
 				}
+				m, isOff := strings.CutPrefix(m, "off:")
 				uid, rest, _ := strings.Cut(m, "@")
 				revision, priority, _ := strings.Cut(rest, ":")
 				c.Members = append(c.Members, plan.Member{
 					UID: uid, Identity: v1alpha1.Identity{Name: uid}, Revision: revision, Program: "f", Priority: int32(p.number(priority)),
 				})
+				if isOff {
+					c.Off = append(c.Off, c.Members[len(c.Members)-1])
+				}
 			}
 			p.h.Chains = append(p.h.Chains, c)
 		default:

@@ -106,6 +106,8 @@ const (
 	Ran LinkState = "Ran"
 	// Skipped is left to the node by the definition, which is without it; Error says why.
 	Skipped LinkState = "Skipped"
+	// SwitchedOff is a member of a chain that runs without it. It leaves when the next chain is loaded.
+	SwitchedOff LinkState = "SwitchedOff"
 	// DriftConflict was taken away so often that it is put back ever more slowly.
 	DriftConflict LinkState = "DriftConflict"
 )
@@ -153,8 +155,12 @@ type View struct {
 // does not have. It is kept as it is: absence unloads nothing. The outcome may be nil.
 func (v View) Orphan(uid string, out *Outcome) ApplicationStatus {
 	s := v.remains(uid)
+	runs := "it runs"
+	if s.isOff() {
+		runs = "it is switched off, and is in a chain still"
+	}
 	s.Conditions = []metav1.Condition{{Type: v1alpha1.ConditionDeployed, Status: metav1.ConditionUnknown, Reason: "IntentLost",
-		Message: "it runs, and this node has no intent for it; send the intent or a tombstone", LastTransitionTime: metav1.NewTime(v.Now)}}
+		Message: runs + ", and this node has no intent for it; send the intent or a tombstone", LastTransitionTime: metav1.NewTime(v.Now)}}
 	if out != nil {
 		s.Error = describeAll(out.Errs)
 	}
@@ -303,6 +309,9 @@ func (v View) linksOf(uid, program string) []LinkStatus {
 				path := v.Look.Set.ChainPin(device)
 				one := v.linkStatus(plan.XDP, v.Look.InterfaceName(device), path, c.Link)
 				one.XDPMode, one.XDPReason = c.Mode, c.Fallback
+				if one.State == Attached && c.Version.IsOff(m) {
+					one.State = SwitchedOff
+				}
 				all = append(all, one)
 			}
 		}
@@ -325,6 +334,21 @@ func (v View) linkStatus(hook, target, path string, l pins.Held) LinkStatus {
 	return s
 }
 
+// isOff reports whether nothing of what is in the kernel runs, since it is switched off.
+func (s ApplicationStatus) isOff() bool {
+	off := false
+	for _, p := range s.Programs {
+		for _, l := range p.Links {
+			if l.State == SwitchedOff {
+				off = true
+			} else if l.ID != 0 || l.Filter != "" {
+				return false
+			}
+		}
+	}
+	return off
+}
+
 // KeepsMap reports whether a map of another application is not the one that it has now.
 func (s ApplicationStatus) KeepsMap() bool {
 	return slices.ContainsFunc(s.TakenMaps, func(m TakenMap) bool { return m.Message != "" })
@@ -339,7 +363,7 @@ func whyNotDeployed(app Application, out *Outcome, s ApplicationStatus) (reason,
 	if app.Newest.Payload().Tombstone {
 		return whyNotGone(app, out, s)
 	}
-	keepsPrevious := s.Revision != "" && s.Revision != s.Wanted
+	keepsPrevious := s.Revision != "" && s.Revision != s.Wanted && !s.isOff()
 	switch h := out.Hindrance.(type) {
 	case Queued:
 		return "Queued", h.Why
@@ -378,6 +402,8 @@ func whyNotGone(app Application, out *Outcome, s ApplicationStatus) (reason, mes
 		why = cmp.Or(why, queued.Why)
 	}
 	switch {
+	case s.isOff():
+		return "Unloading", "it is switched off, and runs no more; it is in a chain still: " + cmp.Or(why, "the chain without it is being loaded")
 	case s.Revision != "":
 		return "Unloading", "it is to go and runs still: " + cmp.Or(why, "a chain that it is in waits for another member's object")
 	case s.Unloading || s.Error != "":

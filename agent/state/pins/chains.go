@@ -71,13 +71,15 @@ func (v *ChainVersion) ReadSwitches() error {
 // Switch has the version run without the members that are off, and with all others, from the next packet on; see
 // chain.Switch. isOff gets whether the member is off now. One member alone has no switch: it is detached.
 func (v *ChainVersion) Switch(isOff func(m plan.Member, now bool) bool) error {
-	off, changed := make([]bool, len(v.Members)), false
-	for i, m := range v.Members {
-		now := i < len(v.off) && v.off[i]
-		off[i] = isOff(m, now)
-		changed = changed || off[i] != now
+	if _, changes := v.switched(isOff); !changes || v.Counters == nil {
+		return nil
 	}
-	if !changed || v.Counters == nil {
+	// The kernel's state counts: nobody is switched on by mistake.
+	if err := v.ReadSwitches(); err != nil {
+		return err
+	}
+	off, changes := v.switched(isOff)
+	if !changes {
 		return nil
 	}
 	if err := chain.Switch(v.Counters, off); err != nil {
@@ -87,16 +89,30 @@ func (v *ChainVersion) Switch(isOff func(m plan.Member, now bool) bool) error {
 	return nil
 }
 
-// Off are the UIDs of the applications that have a member switched off.
-func (v *ChainVersion) Off() []string {
-	var uids []string
+// switched returns which members are off after a Switch, by their places, and whether any changes.
+func (v *ChainVersion) switched(isOff func(m plan.Member, now bool) bool) (off []bool, changes bool) {
+	off = make([]bool, len(v.Members))
+	for i, m := range v.Members {
+		now := i < len(v.off) && v.off[i]
+		off[i] = isOff(m, now)
+		changes = changes || off[i] != now
+	}
+	return off, changes
+}
+
+// Off are the members that are switched off, as that was read or written last.
+func (v *ChainVersion) Off() []plan.Member {
+	var off []plan.Member
 	for i, is := range v.off {
-		if is && !slices.Contains(uids, v.Members[i].UID) {
-			uids = append(uids, v.Members[i].UID)
+		if is {
+			off = append(off, v.Members[i])
 		}
 	}
-	return uids
+	return off
 }
+
+// IsOff reports whether a member is switched off, as Off has it.
+func (v *ChainVersion) IsOff(m plan.Member) bool { return slices.Contains(v.Off(), m) }
 
 // Close lets the version go.
 func (v *ChainVersion) Close() error {
@@ -400,8 +416,8 @@ func (s *Store) DropChainVersions(c *Chain) error {
 	return nil
 }
 
-// RemoveChain unpins an interface's link and programs and closes them, which
-// detaches. Where a pin cannot be removed, the chain stays open, so that the
+// RemoveChain unpins an interface's link and programs and closes the link, which
+// detaches; the caller closes the version. Where a pin cannot be removed, the chain stays open, so that the
 // removal can be tried again.
 func (s *Store) RemoveChain(c *Chain) error {
 	if c.Link != nil {
@@ -415,7 +431,10 @@ func (s *Store) RemoveChain(c *Chain) error {
 	if err := errors.Join(clearDir(s.chainDir(c.Device), inChain), rmdir(filepath.Join(s.root, chainsDir))); err != nil {
 		return fmt.Errorf("remove chain: %w", err)
 	}
-	return c.Close()
+	if c.Link == nil {
+		return nil
+	}
+	return c.Link.Close()
 }
 
 // versionID names a list of members.

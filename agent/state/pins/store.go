@@ -14,6 +14,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 
 	"golang.org/x/sys/unix"
 
@@ -220,8 +221,9 @@ func (s *Store) DropEmpty(uid string) error {
 }
 
 // Clear removes every pin of Skep's below the directory, and with them every
-// link. Filters go first: without the pins, nothing tells whose they are.
-func (s *Store) Clear() error {
+// link. Filters go first: without the pins, nothing tells whose they are. The links of all follow at once, and at last
+// their programs: it calls await before each directory of programs, with their number.
+func (s *Store) Clear(await func(programs int)) error {
 	if err := s.clearFilters(); err != nil {
 		return err
 	}
@@ -229,12 +231,50 @@ func (s *Store) Clear() error {
 	if err != nil {
 		return err
 	}
+	var errs []error
 	for _, n := range names {
-		if err := remove(filepath.Join(s.root, n), inRoot); err != nil {
-			return err
+		errs = append(errs, s.clearLinks(n))
+	}
+	for _, n := range names {
+		errs = append(errs, clearPaced(filepath.Join(s.root, n), inRoot, await))
+	}
+	return errors.Join(errs...)
+}
+
+// clearLinks removes the pins of links in a directory of the root.
+func (s *Store) clearLinks(name string) error {
+	dir := filepath.Join(s.root, name)
+	if name != chainsDir {
+		return clearDir(filepath.Join(dir, linksDir), inLinks)
+	}
+	devices, err := list(dir, inChains)
+	errs := []error{err}
+	for _, d := range devices {
+		errs = append(errs, remove(filepath.Join(dir, d, chainLink), inChain))
+	}
+	return errors.Join(errs...)
+}
+
+// clearPaced removes a directory, and calls await before each one below it that has programs.
+func clearPaced(dir string, in place, await func(programs int)) error {
+	within, _ := in(filepath.Base(dir))
+	if within == nil {
+		return remove(dir, in)
+	}
+	own, err := list(dir, within)
+	errs, programs := []error{err}, 0
+	for _, name := range own {
+		if strings.HasPrefix(name, progPrefix) || name == chainProgram {
+			programs++
 		}
 	}
-	return nil
+	if programs > 0 {
+		await(programs)
+	}
+	for _, name := range own {
+		errs = append(errs, clearPaced(filepath.Join(dir, name), within, await))
+	}
+	return errors.Join(append(errs, rmdir(dir))...)
 }
 
 func (s *Store) appDir(uid string) string { return filepath.Join(s.root, escape(uid)) }

@@ -43,7 +43,7 @@ func store(t testing.TB) (*Store, string) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		if err := errors.Join(s.Clear(), s.Close(), os.Remove(root)); err != nil {
+		if err := errors.Join(s.Clear(func(int) {}), s.Close(), os.Remove(root)); err != nil {
 			t.Error(err)
 		}
 	})

@@ -378,6 +378,8 @@ func statusRow(a nodemode.Application, whole bool) []string {
 				programs = append(programs, l.Hook)
 			case l.State == agent.Attached:
 				programs = append(programs, fmt.Sprintf("%s@%s", l.Hook, l.Target))
+			case l.State == agent.SwitchedOff:
+				programs = append(programs, fmt.Sprintf("%s@%s (off)", l.Hook, l.Target))
 			}
 		}
 	}
@@ -473,9 +475,17 @@ func printProgram(w io.Writer, p agent.ProgramStatus) {
 		if hasTarget(l) {
 			where += " on " + text.Printable(l.Target)
 		}
-		line := fmt.Sprintf("    %-10s %s %s", l.State, where, text.Printable(cmp.Or(l.Error, l.Filter, describeMode(l), describeIterator(l))))
+		line := fmt.Sprintf("    %-10s %s %s", l.State, where, text.Printable(cmp.Or(l.Error, l.Filter, describeOff(l), describeMode(l), describeIterator(l))))
 		fmt.Fprintln(w, strings.TrimRight(line, " "))
 	}
+}
+
+// describeOff says that a link runs without the program; empty where it does not.
+func describeOff(l agent.LinkStatus) string {
+	if l.State != agent.SwitchedOff {
+		return ""
+	}
+	return "the chain runs without it, and it leaves with the next one"
 }
 
 // iterator is the hook whose programs run when their pin is read.

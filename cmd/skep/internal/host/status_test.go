@@ -118,6 +118,24 @@ func TestExplainSaysOnceWhyAnAlternativeDoesNotRun(t *testing.T) {
 	}
 }
 
+// TestAMemberThatIsOffIsShownAsSuch, in the table and below the application.
+func TestAMemberThatIsOffIsShownAsSuch(t *testing.T) {
+	a := notReady(func(a *nodemode.Application) {
+		a.Programs = []agent.ProgramStatus{{Name: "count", ID: 7, Tag: "aa", Links: []agent.LinkStatus{{Hook: "xdp", Target: "eth0", State: agent.SwitchedOff}}}}
+	})
+	var table, explained bytes.Buffer
+	if err := printApplications(&table, false, true, []nodemode.Application{a}); err != nil {
+		t.Fatal(err)
+	}
+	explain(&explained, a)
+	if want := "xdp@eth0 (off)"; !strings.Contains(table.String(), want) {
+		t.Errorf("status says %q, want %q in it", &table, want)
+	}
+	if want := "    SwitchedOff xdp on eth0 the chain runs without it, and it leaves with the next one\n"; !strings.Contains(explained.String(), want) {
+		t.Errorf("explain says %q, want %q in it", &explained, want)
+	}
+}
+
 // TestExplainNamesWhatToRead: the folder of the maps, and the pin of an iterator.
 func TestExplainNamesWhatToRead(t *testing.T) {
 	a := notReady(func(a *nodemode.Application) {

@@ -1,0 +1,175 @@
+package agent_test
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/vishvananda/netlink"
+
+	"github.com/skep-dev/skep/agent"
+	"github.com/skep-dev/skep/api/v1alpha1"
+	"github.com/skep-dev/skep/intent"
+	"github.com/skep-dev/skep/test/harness/need"
+)
+
+// jumbo makes a pair of interfaces whose driver takes, at their MTU, only programs for packets of several buffers.
+func jumbo(t *testing.T, name, peer string) {
+	t.Helper()
+	veth(t, name, peer)
+	for _, one := range []string{name, peer} {
+		l, err := netlink.LinkByName(one)
+		must(t, err)
+		must(t, netlink.LinkSetMTU(l, 9000))
+	}
+}
+
+// xdpAs is an application with one program on fr0, in a mode.
+func (w *world) xdpAs(name, object, program string, priority int32, mode v1alpha1.XDPMode) intent.Payload {
+	at := on("xdp", "fr0")
+	at[0].Priority, at[0].XDPMode = &priority, mode
+	return w.intent(name, object, v1alpha1.Program{Name: program, Attach: at})
+}
+
+// TestWhoTakesNoFragsSharesAJumboInterface: a chain that asks for no mode runs generically with it, whoever comes first.
+func TestWhoTakesNoFragsSharesAJumboInterface(t *testing.T) {
+	need.Kernel(t)
+	quiet(t)
+	for _, order := range []string{"the one with frags first", "the one without first", "together"} {
+		for _, priority := range []int32{100, 900} {
+			t.Run(order, func(t *testing.T) {
+				w := newWorld(t)
+				jumbo(t, "fr0", "fr1")
+				a, _ := w.start()
+				frags := w.xdpAs("frags", "xdp_frags", "xdp_frags", 500, "")
+				plain := w.xdpAs("plain", "xdp_count", "count_packets", priority, "")
+				switch order {
+				case "together":
+					must(t, w.accept(a, frags, plain))
+				case "the one without first":
+					must(t, w.accept(a, plain))
+					must(t, w.accept(a, frags))
+				default:
+					must(t, w.accept(a, frags))
+					if l := linkOf(t, a, "frags"); l.XDPMode != v1alpha1.XDPNative {
+						t.Fatalf("alone: %+v", l)
+					}
+					must(t, w.accept(a, plain))
+				}
+				for _, name := range []string{"frags", "plain"} {
+					if l := linkOf(t, a, name); l.XDPMode != v1alpha1.XDPGeneric || l.State != agent.Attached || !strings.Contains(l.XDPReason, "MTU 9000") {
+						t.Errorf("%s: %+v", name, l)
+					}
+				}
+				send(t, "fr1", 5)
+				until(t, "the packets", time.Minute, func() bool { return count(t, w.counts(a, "plain")) == 5 && count(t, w.counts(a, "frags")) == 5 })
+				// Every later plan of the interface goes well.
+				must(t, w.accept(a, w.xdpAs("frags", "xdp_frags", "xdp_frags", 50, "")))
+				w.mustGo(a, "frags", "plain")
+			})
+		}
+	}
+}
+
+// TestWhoTakesNoFragsIsLeftOutWhereTheDriverIsAskedFor: the message names it, and the other one runs natively and is updated.
+func TestWhoTakesNoFragsIsLeftOutWhereTheDriverIsAskedFor(t *testing.T) {
+	need.Kernel(t)
+	quiet(t)
+	for _, order := range []string{"it comes second", "together", "two come second"} {
+		t.Run(order, func(t *testing.T) {
+			w := newWorld(t)
+			jumbo(t, "fr0", "fr1")
+			a, _ := w.start()
+			frags := w.xdpAs("frags", "xdp_frags", "xdp_frags", 500, v1alpha1.XDPNative)
+			all := []intent.Payload{w.xdpAs("plain", "xdp_count", "count_packets", 100, "")}
+			want := []string{"frags:xdp_frags"}
+			switch order {
+			case "together":
+				all = append(all, frags)
+			case "two come second":
+				all = append(all, w.xdpAs("more", "xdp_frags", "xdp_frags", 900, ""))
+				want = append(want, "more:xdp_frags")
+				fallthrough
+			default:
+				must(t, w.accept(a, frags))
+			}
+			err := w.accept(a, all...)
+			for _, says := range []string{`plain: link "plain count_packets" into chain: frags: the driver of fr0 runs a chain at MTU 9000 only if each program`,
+				`build it as SEC("xdp.frags"), lower the MTU`} {
+				if err == nil || !strings.Contains(err.Error(), says) || strings.Contains(err.Error(), "\n") {
+					t.Errorf("it is told %v, want %q", err, says)
+				}
+			}
+			isWhole := func() {
+				t.Helper()
+				if got := chainOf(t, a); got != strings.Join(want, " ") {
+					t.Errorf("the chain is %q, want %q", got, want)
+				}
+				if l := linkOf(t, a, "frags"); l.XDPMode != v1alpha1.XDPNative || statusOf(a, "frags").Conditions[0].Status != "True" {
+					t.Errorf("frags: %+v", statusOf(a, "frags"))
+				}
+			}
+			isWhole()
+			before := runsOfMember(t, a, "frags")
+			send(t, "fr1", 5)
+			until(t, "the packets", time.Minute, func() bool { return count(t, w.counts(a, "frags")) >= 5 })
+			if now := runsOfMember(t, a, "frags"); now != 0 && now != before+5 {
+				t.Errorf("it ran %d times, and %d before", now, before)
+			}
+			// An update waits for nobody who cannot join.
+			for _, priority := range []int32{50, 800} {
+				_ = w.accept(a, w.xdpAs("frags", "xdp_frags", "xdp_frags", priority, v1alpha1.XDPNative))
+				until(t, "the update", time.Minute, func() bool { return priorityOf(t, a, "frags") == priority })
+				isWhole()
+			}
+			_ = w.accept(a, w.gone("frags"))
+			until(t, "the other one to join", time.Minute, func() bool { return statusOf(a, "plain").Error == "" && linksOf(a)["plain xdp fr0"] != 0 })
+		})
+	}
+}
+
+// TestAnUpdateWithoutFragsLeavesTheFormerVersion of the application that asks for the driver, and of its neighbour.
+func TestAnUpdateWithoutFragsLeavesTheFormerVersion(t *testing.T) {
+	need.Kernel(t)
+	quiet(t)
+	w := newWorld(t)
+	jumbo(t, "fr0", "fr1")
+	a, _ := w.start()
+	must(t, w.accept(a, w.xdpAs("frags", "xdp_frags", "xdp_frags", 500, v1alpha1.XDPNative), w.xdpAs("other", "xdp_frags", "xdp_frags", 100, "")))
+	err := w.accept(a, w.xdpAs("other", "xdp_count", "count_packets", 100, ""), w.xdpAs("frags", "xdp_frags", "xdp_frags", 600, v1alpha1.XDPNative))
+	if err == nil || !strings.Contains(err.Error(), "other: ") || !strings.Contains(err.Error(), `build it as SEC("xdp.frags")`) || strings.Contains(err.Error(), "\n") {
+		t.Errorf("Settled = %v", err)
+	}
+	if got := chainOf(t, a); got != "other:xdp_frags frags:xdp_frags" || priorityOf(t, a, "frags") != 600 || linkOf(t, a, "frags").XDPMode != v1alpha1.XDPNative {
+		t.Errorf("the chain is %q, and frags %+v", got, statusOf(a, "frags"))
+	}
+}
+
+// memberOf is a member of the only chain.
+func memberOf(t *testing.T, a *agent.Agent, name string) agent.MemberStatus {
+	t.Helper()
+	chains, err := a.Chains()
+	if err != nil || len(chains) != 1 {
+		t.Fatal(chains, err)
+	}
+	i := slices.IndexFunc(chains[0].Members, func(m agent.MemberStatus) bool { return m.Application == name })
+	if i < 0 {
+		t.Fatalf("%s is not in the chain %+v", name, chains[0].Members)
+	}
+	return chains[0].Members[i]
+}
+
+func priorityOf(t *testing.T, a *agent.Agent, name string) int32 {
+	t.Helper()
+	return memberOf(t, a, name).Priority
+}
+
+// runsOfMember is 0 where it is alone, since nothing counts then.
+func runsOfMember(t *testing.T, a *agent.Agent, name string) uint64 {
+	t.Helper()
+	if runs := memberOf(t, a, name).Runs; runs != nil {
+		return *runs
+	}
+	return 0
+}

@@ -1,0 +1,95 @@
+package chainfit
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/skep-dev/skep/agent/attach"
+	"github.com/skep-dev/skep/agent/program/chain"
+	"github.com/skep-dev/skep/agent/reconcile/admission"
+	"github.com/skep-dev/skep/agent/reconcile/build"
+	"github.com/skep-dev/skep/agent/reconcile/plan"
+)
+
+// leaveOutJoiners leaves applications out of a chain that the interface did not take a short while ago: those that the
+// driver does not take, or the later half of those that join it. So no update and no ending waits for an application that
+// joins, and the one at fault is found by halves.
+func (r *Round) leaveOutJoiners(want plan.Chain, running []plan.Member) unfitChain {
+	failure := r.attempts.Last(plan.Action{Verb: plan.SetChain, Interface: want.Interface, Members: want.Members}.String(), r.now, r.longest)
+	if failure == nil {
+		return nil
+	}
+	return r.leaveOut(want, running, failure)
+}
+
+// LeavesOut reports whether the next reconcile leaves applications out of a chain that the interface did not take, and goes on
+// with the others.
+func (r *Round) LeavesOut(a plan.Action, failure error) bool {
+	want := plan.Chain{Device: a.Device, Interface: a.Interface, Members: a.Members}
+	return len(a.Members) > 0 && r.leaveOut(want, r.look.Set.GivenTo(a.Device), failure) != nil
+}
+
+func (r *Round) leaveOut(want plan.Chain, running []plan.Member, failure error) unfitChain {
+	if refused := new(attach.DriverError); errors.As(failure, &refused) {
+		if m := r.leaveOutUnaware(want, running, refused); m != nil {
+			return m
+		}
+	} else if len(running) == 0 {
+		// Nobody waits for them.
+		return nil
+	}
+	joiners := r.admission.Precedence(want, plan.UIDsOf(plan.Without(want.Members, plan.UIDsOf(running))))
+	switch n := len(joiners); {
+	case n == 0 || n == 1 && len(running) == 0:
+		return nil
+	case n == 1:
+		return r.reject(want, joiners, func(admission.Claim) error { return fmt.Errorf("join the chain of %s: %w", want.Interface, failure) })
+	default:
+		return func() {
+			r.behind[want.Device] = true
+			for _, one := range joiners[(n+1)/2:] {
+				r.decisions.Postpone(one.UID, fmt.Sprintf("it is queued: the kernel did not attach the chain of %s with it and others", want.Interface))
+			}
+		}
+	}
+}
+
+// leaveOutUnaware leaves out the newcomers that take no packets of several buffers, where all others of the chain do: then the
+// driver does not take the chain because of them.
+func (r *Round) leaveOutUnaware(want plan.Chain, running []plan.Member, refused *attach.DriverError) unfitChain {
+	parts, err := r.parts(want.Members, "")
+	if err != nil {
+		return nil
+	}
+	unaware, err := build.Unaware(parts, r.objectRound.Cache)
+	if err != nil || len(unaware) == 0 || len(unaware) == len(want.Members) {
+		return nil
+	}
+	keys := map[string]string{}
+	for _, m := range unaware {
+		if plan.IsNew(m, running) && keys[m.UID] == "" {
+			keys[m.UID] = build.MemberKeys(want.Members)[slices.Index(want.Members, m)]
+		}
+	}
+	culprits := r.admission.Precedence(want, slices.DeleteFunc(plan.UIDsOf(want.Members), func(uid string) bool { return keys[uid] == "" }))
+	if len(culprits) == 0 {
+		return nil
+	}
+	return r.reject(want, culprits, func(c admission.Claim) error {
+		return &chain.Rejection{Member: keys[c.UID], Limit: chain.LimitFrags,
+			Reason: fmt.Sprintf("the driver of %s runs a chain at MTU %d only if each program takes packets of several buffers, and this one does not",
+				want.Interface, refused.MTU),
+			Fix: `build it as SEC("xdp.frags"), lower the MTU, or have no program of the interface ask for xdpMode Native`,
+			Err: refused.Err}
+	})
+}
+
+func (r *Round) reject(want plan.Chain, claims []admission.Claim, why func(admission.Claim) error) unfitChain {
+	place := plan.Place{Hook: plan.XDP, Device: want.Device, Interface: want.Interface}
+	return func() {
+		for _, c := range claims {
+			r.admission.RejectAt(place, c, why(c))
+		}
+	}
+}

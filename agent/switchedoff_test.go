@@ -1,0 +1,138 @@
+package agent_test
+
+import (
+	"errors"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/skep-dev/skep/agent"
+	"github.com/skep-dev/skep/api/v1alpha1"
+	"github.com/skep-dev/skep/intent"
+	"github.com/skep-dev/skep/test/harness/need"
+)
+
+// stateOf is the state of the only link of an application.
+func stateOf(t *testing.T, a *agent.Agent, name string) agent.LinkState {
+	t.Helper()
+	return linkOf(t, a, name).State
+}
+
+// TestWhatIsRevokedEndsWhereTheNodeCannotBeLookedAt has every look at the interfaces fail: members of a chain are switched
+// off, links are closed, and a chain that has nothing else is detached.
+func TestWhatIsRevokedEndsWhereTheNodeCannotBeLookedAt(t *testing.T) {
+	need.Kernel(t)
+	needLink(t, "tcx/ingress")
+	w := newWorld(t)
+	veth(t, "cn0", "cn1")
+	veth(t, "cn2", "cn3")
+	a, _ := w.start()
+	alone := w.intent("alone", "xdp_count", v1alpha1.Program{Name: "count_packets", Attach: on("xdp", "cn2")})
+	linked := w.intent("linked", "tcx_count", v1alpha1.Program{Name: "count_ingress", Attach: on("tcx/ingress", "cn0")})
+	gone := w.member("gone", "xdp_count", "count_packets", 4)
+	must(t, w.accept(a, alone, linked, gone, w.member("young", "xdp_count_v2", "count_packets", 2)))
+	link := linkOf(t, a, "alone").ID
+	a.FailLooks(errors.New("dump interfaces: no buffer space available"))
+	w.give(a, w.tombstone(alone), w.tombstone(linked), w.tombstone(gone))
+	for _, name := range []string{"alone", "linked", "gone"} {
+		until(t, name+" to be worked on", time.Minute, func() bool { return reportOf(a, name).Unloading })
+		if s := reportOf(a, name); name != "gone" && (s.Revision != "" || len(s.Programs) > 0) {
+			t.Errorf("%s: %+v", name, s)
+		}
+	}
+	if runs(t, link) != 0 {
+		t.Error("the only member of a chain runs still")
+	}
+	if s := reportOf(a, "gone"); stateOf(t, a, "gone") != agent.SwitchedOff || !strings.Contains(s.Conditions[0].Message, "no buffer space") {
+		t.Errorf("gone: %+v", s)
+	}
+	if s := statusOf(a, "young"); s.Conditions[0].Status != "True" || stateOf(t, a, "young") != agent.Attached {
+		t.Errorf("young: %+v", s)
+	}
+	before := runsOf(t, a)
+	send(t, "cn1", 5)
+	until(t, "the packets to pass the other", time.Minute, func() bool { return runsOf(t, a)["young"] >= before["young"]+5 })
+	if now := runsOf(t, a); now["gone"] != before["gone"] {
+		t.Errorf("packets passed %v, and %v before", now, before)
+	}
+	a.FailLooks(nil)
+	until(t, "the revoked ones to be gone", time.Minute, func() bool { return statusOf(a, "gone") == nil && statusOf(a, "alone") == nil })
+	must(t, w.accept(a))
+}
+
+// TestNobodyIsSwitchedOnBeforeALook restarts the agent while a member is off whose intent is lost, and another one is revoked
+// where no look succeeds.
+func TestNobodyIsSwitchedOnBeforeALook(t *testing.T) {
+	need.Kernel(t)
+	w := newWorld(t)
+	veth(t, "cn0", "cn1")
+	a, stop := w.start()
+	lost, gone := w.member("lost", "xdp_count", "count_packets", 4), w.member("gone", "xdp_gpl", "xdp_gpl", 3)
+	must(t, w.accept(a, w.member("older", "xdp_pass", "xdp_pass", 1), gone, lost))
+	a.RefuseChains(func([]string) error { return os.ErrPermission })
+	if err := w.accept(a, w.tombstone(lost)); err == nil {
+		t.Fatal("the chain was loaded without it")
+	}
+	stop()
+	w.forget(lost)
+	a, err := agent.New(w.options())
+	must(t, err)
+	a.FailLooks(errors.New("dump interfaces: no buffer space available"))
+	// The first reconcile has it.
+	w.give(a, w.tombstone(gone))
+	stop = w.serve(a)
+	until(t, "the tombstone to be worked on", time.Minute, func() bool { s := reportOf(a, "gone"); return s != nil && s.Unloading })
+	chains, err := a.Chains()
+	must(t, err)
+	for i, off := range []bool{false, true, true} {
+		if m := chains[0].Members[i]; m.SwitchedOff != off {
+			t.Errorf("%s is switched off: %v", m.Application, m.SwitchedOff)
+		}
+	}
+	stop()
+}
+
+// TestASwitchedOffMemberIsReportedAsSuch has the kernel take no other chain.
+func TestASwitchedOffMemberIsReportedAsSuch(t *testing.T) {
+	need.Kernel(t)
+	w := newWorld(t)
+	veth(t, "cn0", "cn1")
+	a, stop := w.start()
+	gone := w.member("gone", "xdp_count", "count_packets", 4)
+	must(t, w.accept(a, w.member("older", "xdp_pass", "xdp_pass", 1), gone))
+	if got := stateOf(t, a, "gone"); got != agent.Attached {
+		t.Fatalf("it is %s", got)
+	}
+	// With one more member, the chain without it has two.
+	must(t, w.accept(a, w.member("young", "xdp_gpl", "xdp_gpl", 2)))
+	a.RefuseChains(func([]string) error { return os.ErrPermission })
+	if err := w.accept(a, w.tombstone(gone)); err == nil {
+		t.Fatal("the chain was loaded without it")
+	}
+	s := statusOf(a, "gone")
+	if c := s.Conditions[0]; stateOf(t, a, "gone") != agent.SwitchedOff || c.Reason != "Unloading" || !strings.HasPrefix(c.Message, "it is switched off, and runs no more") {
+		t.Errorf("gone: %+v", s)
+	}
+	if got := stateOf(t, a, "older"); got != agent.Attached {
+		t.Errorf("older is %s", got)
+	}
+	stop()
+	w.forget(gone)
+	a, _ = w.start()
+	a.RefuseChains(func([]string) error { return os.ErrPermission })
+	until(t, "what is lost to be reported", time.Minute, func() bool {
+		s := statusOf(a, "gone")
+		return s != nil && strings.HasPrefix(s.Conditions[0].Message, "it is switched off")
+	})
+}
+
+// forget loses the intents of an application.
+func (w *world) forget(p intent.Payload) {
+	w.t.Helper()
+	for _, file := range []string{".newest", ".deployed"} {
+		if err := os.Remove(w.dir + "/state/intents/" + p.UID + file); err != nil && !errors.Is(err, os.ErrNotExist) {
+			w.t.Fatal(err)
+		}
+	}
+}
