@@ -262,14 +262,17 @@ func (e *Evaluator) collectRest(ctx context.Context, trust *signing.Trust, r Res
 	now := collectedAt{At: e.opts.Now()}
 	collecting, cancel := context.WithTimeout(ctx, e.opts.CollectTimeout)
 	defer cancel()
+	before, err := e.countedBefore(ctx, trust, have)
+	if err != nil {
+		return now, err
+	}
 	// A repository of a signer that hangs is not waited for by every application.
 	asked := slices.DeleteFunc(slices.Clone(trust.Repositories()), e.isDown)
-	var err error
 	if age := now.At.Sub(have.At); have.Collected.Partial && age > -clockSkew && age < e.opts.FreshFor {
 		now.At = have.At
-		now.Collected, err = collect.Complete(collecting, e.images(r.req), r.image, have.Collected, asked...)
+		now.Collected, err = collect.Complete(collecting, e.images(r.req), r.image, have.Collected, before, asked...)
 	} else {
-		now.Collected, err = collect.All(collecting, e.images(r.req), r.image, asked...)
+		now.Collected, err = collect.Again(collecting, e.images(r.req), r.image, before, asked...)
 	}
 	e.noteUnread(asked, now.Collected, err)
 	now.Collected = now.Collected.For(trust.Repositories())
@@ -277,6 +280,25 @@ func (e *Evaluator) collectRest(ctx context.Context, trust *signing.Trust, r Res
 		err = &collect.RepositoryError{Repository: lacks[0], Err: errors.New("it could not be read a moment ago")}
 	}
 	return now, e.tooSlow(collecting, r, err)
+}
+
+// countedBefore are the artifacts that counted when they were last collected.
+func (e *Evaluator) countedBefore(ctx context.Context, trust *signing.Trust, have collectedAt) (before []collect.Artifact, err error) {
+	if have.Collected.Digest == "" {
+		return nil, nil
+	}
+	key, err := have.key(trust.Revision())
+	if err != nil {
+		return nil, err
+	}
+	ev, known := e.known.evidence.Cache.Get(key)
+	if !known {
+		ev, err = trust.Verify(ctx, have.Collected, e.opts.Now())
+	}
+	for _, i := range ev.Counted {
+		before = append(before, have.Collected.Artifacts[i])
+	}
+	return before, err
 }
 
 // tooSlow names the registry and the deadline in an error of collecting signatures

@@ -234,10 +234,14 @@ func NewVerify(limit time.Duration) *cobra.Command {
 			} else {
 				printEvidence(cmd, evidence)
 			}
-			if err == nil && len(evidence.Signatures) == 0 {
-				return exit.ErrDenied
+			switch {
+			case err != nil || len(evidence.Signatures) > 0:
+				return err
+			case evidence.Truncated != "":
+				return fmt.Errorf("verify %s: not all signatures are read, and none of those that are counts: %s: remove what is not needed beside the image",
+					args[0], evidence.Truncated)
 			}
-			return err
+			return exit.ErrDenied
 		},
 	}
 	cmd.Flags().StringSliceVar(&signers, "signers", nil, "file or folder of BpfSigner objects")
