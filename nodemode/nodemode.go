@@ -153,8 +153,9 @@ type Host struct {
 	// confirmed are the revisions that a human let through unload protection.
 	confirmed map[string]bool
 	wake      chan struct{}
-	// engine evaluates policies in processes of their own.
+	// engine evaluates policies in processes of their own, reader reads the settings.
 	engine *policies.Engine
+	reader *settings.Reader
 }
 
 // New opens the state, reads the settings and starts the agent's half. It
@@ -182,6 +183,7 @@ func New(ctx context.Context, o Options) (_ *Host, err error) {
 		return nil, err
 	}
 	h.engine = policies.NewEngine(policies.EngineOptions{})
+	h.reader = settings.NewReader(o.settings(), h.engine)
 	if h.source, err = source.New(o.source()); err != nil {
 		return nil, err
 	}
@@ -253,7 +255,7 @@ func (h *Host) openState() error {
 
 // openGate reads the settings for the first time.
 func (h *Host) openGate(ctx context.Context) error {
-	s, err := settings.Load(ctx, h.engine, h.opts.settings())
+	s, err := h.reader.Load(ctx)
 	if err != nil {
 		return err
 	}
