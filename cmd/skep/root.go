@@ -36,7 +36,7 @@ func newRoot(s streams) *cobra.Command {
 	root.SetOut(s.out)
 	root.SetErr(s.err)
 	root.AddCommand(
-		images.NewImage(), images.NewKey(), images.NewSign(images.Timeout), images.NewVerify(images.Timeout),
+		images.NewImage(), images.NewKey(), images.NewSign(), images.NewVerify(),
 		newSchema(), newRender(), newTags(), newVet(), newDiff(), newPolicy(),
 		newRun(), host.NewStatus(), host.NewChain(), host.NewExplain(), newInventory(), host.NewConfirm(), newUnload(),
 		rollout.New(), migrate.New(),
