@@ -796,6 +796,33 @@ func TestABrokenFileHoldsUpNoOther(t *testing.T) {
 	}
 }
 
+// TestAReconcileLooksAgainAtOnce signs what is denied: it is seen by and by, and at once where
+// somebody asks for another look.
+func TestAReconcileLooksAgainAtOnce(t *testing.T) {
+	for _, name := range []string{"app", ""} {
+		t.Run("named "+name, func(t *testing.T) {
+			s := newStage(t)
+			s.define("app", s.push(first, "app:v1"))
+			h := s.open()
+			wantConditions(t, s.pass(h)["app"], map[string]metav1.ConditionStatus{v1alpha1.ConditionAllowed: noThanks})
+			s.now = s.now.Add(time.Second)
+			s.push(first, "app:v1", "team-a")
+			wantConditions(t, s.pass(h)["app"], map[string]metav1.ConditionStatus{v1alpha1.ConditionAllowed: noThanks})
+			if _, err := h.Reconcile("another"); err == nil {
+				t.Error("what is not there is looked at")
+			}
+			s.now = s.now.Add(time.Second)
+			if names, err := h.Reconcile(name); err != nil || !slices.Equal(names, []string{"app"}) {
+				t.Fatalf("Reconcile: %v, %v", names, err)
+			}
+			s.now = s.now.Add(time.Second)
+			if running(s.pass(h)["app"]) == 0 {
+				t.Error("the signature was not seen")
+			}
+		})
+	}
+}
+
 // TestAnEmptyFolderOfPoliciesSaysWhatIsActive, while it runs and at a start.
 func TestAnEmptyFolderOfPoliciesSaysWhatIsActive(t *testing.T) {
 	s := newStage(t)

@@ -152,6 +152,8 @@ type Host struct {
 	status Status
 	// confirmed are the revisions that a human let through unload protection.
 	confirmed map[string]bool
+	// requested is when another look at an application was asked for, by UID.
+	requested map[string]time.Time
 	wake      chan struct{}
 	// engine evaluates policies in processes of their own, reader reads the settings.
 	engine *policies.Engine
@@ -171,7 +173,7 @@ func New(ctx context.Context, o Options) (_ *Host, err error) {
 	o.Now = clock.OrSystem(o.Now)
 	o.Log = cmp.Or(o.Log, slog.New(slog.DiscardHandler))
 	h := &Host{
-		opts: o, metrics: newMetrics(), tags: map[string]*tag{}, read: map[string]read{}, places: map[string]string{}, confirmed: map[string]bool{},
+		opts: o, metrics: newMetrics(), tags: map[string]*tag{}, read: map[string]read{}, places: map[string]string{}, confirmed: map[string]bool{}, requested: map[string]time.Time{},
 		wake: make(chan struct{}, 1), waited: 5 * time.Second, began: o.Now(), unloaded: map[string]unload{}, evaluations: evaluations.NewQueue(o.Now),
 	}
 	defer func() {

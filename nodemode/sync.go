@@ -276,6 +276,7 @@ func (h *Host) forget(all []observation) {
 	maps.DeleteFunc(h.tags, func(uid string, _ *tag) bool { return !defined[uid] })
 	maps.DeleteFunc(h.read, func(uid string, _ read) bool { return !defined[uid] })
 	maps.DeleteFunc(h.places, func(uid, _ string) bool { return !there[uid] })
+	h.forgetRequests(there)
 }
 
 // evaluateRunning is what the gate says of what runs. Where a signer of it is revoked and the answer
@@ -417,11 +418,15 @@ func (h *Host) request(d definition, live *intent.Payload) gate.Request {
 	return req
 }
 
-// changed is when a definition was first read in its present form by this process.
+// changed is when a definition was first read in its present form by this process, or
+// another look at it was asked for since.
 func (h *Host) changed(d definition) time.Time {
 	uid := uidOf(d.app.Identity())
 	if h.read[uid].generation != d.generation {
 		h.read[uid] = read{generation: d.generation, at: h.opts.Now()}
+	}
+	if at := h.requestedAt(uid); at.After(h.read[uid].at) {
+		return at
 	}
 	return h.read[uid].at
 }
