@@ -807,10 +807,27 @@ func TestASecondSignatureMadeLaterIsSeen(t *testing.T) {
 		// since is when the definition took its form, after the first evaluation.
 		later, since time.Duration
 		allowed      bool
+		// meanwhile changes signers or policies.
+		meanwhile func(w *world, j *gate.Evaluator)
 	}{
-		"half a minute later":                                   {policy: both, later: 31 * time.Second, allowed: true},
-		"at once, where the definition changed":                 {policy: both, later: time.Second, since: time.Second, allowed: true},
-		"not at once":                                           {policy: both, later: time.Second},
+		"half a minute later":                   {policy: both, later: 31 * time.Second, allowed: true},
+		"at once, where the definition changed": {policy: both, later: time.Second, since: time.Second, allowed: true},
+		"not at once":                           {policy: both, later: time.Second},
+		"at once, where a signer changed": {policy: both, later: 11 * time.Second, allowed: true, meanwhile: func(w *world, j *gate.Evaluator) {
+			changed := w.signers[0]
+			changed.Name = "another"
+			j.SetTrust(w.trust(append(w.signers, changed)...))
+		}},
+		"at once, where a policy changed": {policy: both, later: 11 * time.Second, allowed: true, meanwhile: func(w *world, j *gate.Evaluator) {
+			other := rego("deny contains \"none\" if input.application.kind == \"None\"")
+			other.Name = "other"
+			j.SetPolicies(w.policy(both, other))
+		}},
+		"not at once, where another namespace's policy changed": {policy: both, later: 11 * time.Second, meanwhile: func(w *world, j *gate.Evaluator) {
+			other := rego("deny contains \"none\" if input.application.kind == \"None\"")
+			other.Namespace = "other"
+			j.SetPolicies(w.policy(both, other))
+		}},
 		"not where what is denied for is no signature":          {policy: rego("deny contains \"never\""), later: 31 * time.Second},
 		"nor where that changed, and somebody signed it anyway": {policy: rego("deny contains \"never\""), later: time.Second, since: time.Second},
 	} {
@@ -826,11 +843,51 @@ func TestASecondSignatureMadeLaterIsSeen(t *testing.T) {
 			}
 			w.sign(ref, "team-b")
 			w.now, req.Changed = began.Add(c.later), began.Add(c.since)
+			if c.meanwhile != nil {
+				c.meanwhile(w, j)
+			}
 			n, v := w.taken(t, j, req)
 			if v.Allowed() != c.allowed || (n > 0) != c.allowed {
 				t.Errorf("allowed %v after %d requests, denied for %v", v.Allowed(), n, rules(v))
 			}
 		})
+	}
+}
+
+// TestARequestEndsTheWaitForARegistry has a registry come back after it was out of reach:
+// what somebody asks about is asked for at once, and the answer ends the wait of the
+// others in that registry.
+func TestARequestEndsTheWaitForARegistry(t *testing.T) {
+	w := newWorld(t)
+	j := w.evaluator()
+	j.SetPolicies(w.policy(wantsSigner("team-b")))
+	requests := map[string]*gate.Request{}
+	for object, program := range map[string]string{"xdp_count": "count_packets", "xdp_pass": "xdp_pass"} {
+		ref := w.push(object, "v1")
+		w.sign(ref, "team-a")
+		requests[object] = &gate.Request{Application: app(ref, program, onEth0()), Digest: w.resolve(ref).Digest}
+		w.taken(t, j, *requests[object])
+	}
+	w.now = w.now.Add(11 * time.Minute)
+	w.down.Store(true)
+	for _, req := range requests {
+		if _, v := w.taken(t, j, *req); v.Allowed() {
+			t.Fatal("allowed")
+		}
+	}
+	w.comeUp()
+	for _, req := range requests {
+		w.sign(req.Application.Body().Bytecode.Image, "team-b")
+	}
+	w.now = w.now.Add(time.Second)
+	if n, v := w.taken(t, j, *requests["xdp_pass"]); v.Allowed() || n > 0 {
+		t.Errorf("allowed %v after %d requests, want the wait for the registry", v.Allowed(), n)
+	}
+	requests["xdp_count"].Changed = w.now
+	for _, object := range []string{"xdp_count", "xdp_pass"} {
+		if _, v := w.taken(t, j, *requests[object]); !v.Allowed() {
+			t.Errorf("%s is denied for %v", object, rules(v))
+		}
 	}
 }
 

@@ -85,6 +85,8 @@ type remembered struct {
 	decisions  *counted[policies.Decision]
 	// down is when a registry, or a repository, was last found out of reach, by its name.
 	down *counted[time.Time]
+	// settings is when signers and policies last changed, by namespace.
+	settings *counted[settled]
 }
 
 func newRemembered(o Observer) remembered {
@@ -94,6 +96,7 @@ func newRemembered(o Observer) remembered {
 		facts:      newRecent(recentBytes, written[reading]),
 		decisions:  newRecent(recentBytes, written[policies.Decision]),
 		down:       newRecent(recentBytes, func(time.Time) int { return 0 }),
+		settings:   newRecent(recentBytes, func(s settled) int { return len(s.revision) }),
 	}
 	k.evidence.looked = func(found bool) { o.Looked(RecallEvidence, found) }
 	k.facts.looked = func(found bool) { o.Looked(RecallFacts, found) }

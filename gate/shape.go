@@ -40,9 +40,10 @@ type Request struct {
 	// once a request that is not passing needs it. With a Digest nobody is asked about
 	// signatures that were collected within StaleFor.
 	Passing bool
-	// Changed is when the definition took its present form; the zero time where that is
-	// not known. What it is denied for, by signatures that were collected before, is
-	// asked again at once.
+	// Changed is when the definition took its present form, or somebody asked for another
+	// look; the zero time where that is not known. What it is denied for, by signatures
+	// that were collected before, is asked again at once, also of a registry that was out
+	// of reach before.
 	Changed time.Time
 }
 

@@ -77,15 +77,45 @@ func (e *Evaluator) complete(ctx context.Context, i Inspected) (Inspected, error
 
 // outdated reports whether a denial rests on signatures or attestations that the registry
 // is to be asked about again, since one may have been added. That is so where the
-// definition changed since they were collected, else after half a minute; where there is
-// nothing new it is asked half as often each time, every two minutes at least.
+// definition, a signer or a policy changed since they were collected, else after half a
+// minute; where there is nothing new it is asked half as often each time, every two
+// minutes at least.
 func (e *Evaluator) outdated(d policies.Decision, i Inspected) bool {
 	if d.Allowed() || !d.AllEvidence && len(i.evidence.Signatures) > 0 ||
-		i.stale || i.req.Passing && i.req.Digest != "" || e.unreachable(i.image) {
+		i.stale || i.req.Passing && i.req.Digest != "" || e.unreachable(i.Resolved) {
 		return false
 	}
 	age := e.opts.Now().Sub(i.collected.At)
-	return age < 0 || age >= min(max(i.collected.unchanged(), incompleteFor), deniedFor) || i.collected.At.Before(i.req.Changed)
+	return age < 0 || age >= min(max(i.collected.unchanged(), incompleteFor), deniedFor) ||
+		i.collected.At.Before(i.req.Changed) || i.collected.At.Before(e.settingsChanged(i))
+}
+
+// settled is a revision of signers and policies, and when it came in the place of another.
+type settled struct {
+	revision string
+	at       time.Time
+}
+
+// settingsSpacing is how often a change of them has a registry asked again at most.
+const settingsSpacing = 10 * time.Second
+
+// settingsChanged returns when the signers or the policies that decide about a request last
+// changed, as far as this process noticed; the zero time if they did not. A change that
+// follows another one closely is noticed a little later.
+func (e *Evaluator) settingsChanged(i Inspected) time.Time {
+	namespace := i.req.Application.GetNamespace()
+	now, revision := e.opts.Now(), RevisionIn(namespace, i.trust, i.policies)
+	known, ok := e.known.settings.Get(namespace)
+	switch {
+	case !ok:
+		known = settled{revision: revision}
+	case known.revision == revision || now.Sub(known.at).Abs() < settingsSpacing:
+		return known.at
+	default:
+		known = settled{revision, now}
+	}
+	e.known.settings.Put(namespace, known)
+	return known.at
 }
 
 // renewed is i with all that the registry offers now, and whether that is news. Where the
@@ -165,7 +195,7 @@ func (e *Evaluator) find(ctx context.Context, trust *signing.Trust, r Resolved) 
 	// Nor does one that runs ahead make anything last: what seems to come from the
 	// future counts no more than a moment's difference between two machines.
 	excused := age > -clockSkew && age < e.opts.StaleFor
-	if excused && (r.req.Passing && r.req.Digest != "" || e.unreachable(r.image)) {
+	if excused && (r.req.Passing && r.req.Digest != "" || e.unreachable(r)) {
 		return have, FromStale, nil
 	}
 	return e.collectAgain(ctx, trust, r, have, excused)
@@ -230,10 +260,13 @@ func outOfReach(r image.Resolved, answered bool) string {
 }
 
 // unreachable reports whether a registry, or a repository in it, was out of reach a
-// moment ago. One that hangs would else hold up a revocation for as long as every image
-// in it is waited for.
-func (e *Evaluator) unreachable(r image.Resolved) bool {
-	return slices.ContainsFunc([]string{outOfReach(r, true), outOfReach(r, false)}, e.isDown)
+// moment ago, and the request did not change since. One that hangs would else hold up a
+// revocation for as long as every image in it is waited for.
+func (e *Evaluator) unreachable(r Resolved) bool {
+	return slices.ContainsFunc([]string{outOfReach(r.image, true), outOfReach(r.image, false)}, func(name string) bool {
+		since, _ := e.known.down.Get(name)
+		return e.isDown(name) && !since.Before(r.req.Changed)
+	})
 }
 
 // isDown reports whether a registry or repository of that name was out of reach a moment
@@ -241,6 +274,15 @@ func (e *Evaluator) unreachable(r image.Resolved) bool {
 func (e *Evaluator) isDown(name string) bool {
 	since, ok := e.known.down.Get(name)
 	return ok && e.opts.Now().Sub(since) < incompleteFor
+}
+
+// noteAnswer ends the wait for a registry, and a repository in it, that answers again.
+func (e *Evaluator) noteAnswer(r image.Resolved) {
+	for _, name := range []string{outOfReach(r, true), outOfReach(r, false)} {
+		if _, known := e.known.down.Get(name); known {
+			e.known.down.Put(name, time.Time{})
+		}
+	}
 }
 
 // collectFirst asks about a digest that nothing is known of, and no more than it takes
@@ -262,14 +304,17 @@ func (e *Evaluator) collectRest(ctx context.Context, trust *signing.Trust, r Res
 	now := collectedAt{At: e.opts.Now()}
 	collecting, cancel := context.WithTimeout(ctx, e.opts.CollectTimeout)
 	defer cancel()
+	before, err := e.countedBefore(ctx, trust, have)
+	if err != nil {
+		return now, err
+	}
 	// A repository of a signer that hangs is not waited for by every application.
 	asked := slices.DeleteFunc(slices.Clone(trust.Repositories()), e.isDown)
-	var err error
 	if age := now.At.Sub(have.At); have.Collected.Partial && age > -clockSkew && age < e.opts.FreshFor {
 		now.At = have.At
-		now.Collected, err = collect.Complete(collecting, e.images(r.req), r.image, have.Collected, asked...)
+		now.Collected, err = collect.Complete(collecting, e.images(r.req), r.image, have.Collected, before, asked...)
 	} else {
-		now.Collected, err = collect.All(collecting, e.images(r.req), r.image, asked...)
+		now.Collected, err = collect.Again(collecting, e.images(r.req), r.image, before, asked...)
 	}
 	e.noteUnread(asked, now.Collected, err)
 	now.Collected = now.Collected.For(trust.Repositories())
@@ -277,6 +322,25 @@ func (e *Evaluator) collectRest(ctx context.Context, trust *signing.Trust, r Res
 		err = &collect.RepositoryError{Repository: lacks[0], Err: errors.New("it could not be read a moment ago")}
 	}
 	return now, e.tooSlow(collecting, r, err)
+}
+
+// countedBefore are the artifacts that counted when they were last collected.
+func (e *Evaluator) countedBefore(ctx context.Context, trust *signing.Trust, have collectedAt) (before []collect.Artifact, err error) {
+	if have.Collected.Digest == "" {
+		return nil, nil
+	}
+	key, err := have.key(trust.Revision())
+	if err != nil {
+		return nil, err
+	}
+	ev, known := e.known.evidence.Cache.Get(key)
+	if !known {
+		ev, err = trust.Verify(ctx, have.Collected, e.opts.Now())
+	}
+	for _, i := range ev.Counted {
+		before = append(before, have.Collected.Artifacts[i])
+	}
+	return before, err
 }
 
 // tooSlow names the registry and the deadline in an error of collecting signatures
@@ -294,6 +358,7 @@ func (e *Evaluator) tooSlow(collecting context.Context, r Resolved, err error) e
 // Memory.
 func (e *Evaluator) keepCollected(r Resolved, now collectedAt, err error) (collectedAt, error) {
 	if err == nil {
+		e.noteAnswer(r.image)
 		now, err = now.hashed()
 	}
 	if err == nil {

@@ -63,7 +63,7 @@ func (e *Evaluator) Decide(ctx context.Context, i Inspected) (Verdict, error) {
 	if outdated {
 		var news bool
 		switch i, news, err = e.renewed(ctx, i); {
-		case errors.Is(err, image.ErrNotAsked):
+		case errors.Is(err, image.ErrNotAsked) && i.evidence.Truncated == "":
 			err = nil
 		case err == nil:
 			outdated = false
@@ -71,6 +71,9 @@ func (e *Evaluator) Decide(ctx context.Context, i Inspected) (Verdict, error) {
 				decision, err = e.decision(ctx, i)
 			}
 		}
+	}
+	if err == nil {
+		err = truncated(decision, i)
 	}
 	if err == nil && !decision.Known() {
 		// What denies nothing but for want of time is no answer.
@@ -101,6 +104,20 @@ func (e *Evaluator) Decide(ctx context.Context, i Inspected) (Verdict, error) {
 func needsAllEvidence(d policies.Decision, part signing.Evidence) bool {
 	return !d.Allowed() || d.AllEvidence || len(part.Signatures) == 0
 }
+
+// truncated is why a decision on evidence of which not all was read is none: what was not
+// read may be what would allow. Whoever may push can add to what there is.
+func truncated(d policies.Decision, i Inspected) error {
+	if d.Allowed() || i.evidence.Truncated == "" {
+		return nil
+	}
+	return fmt.Errorf("verify signatures of %s: not all of them are read, and those that are do not allow it: %s: "+
+		"remove what is not needed beside the image, or have it signed in a repository that only the signer may push to (spec.repository of the BpfSigner): %w",
+		i.image.Reference, i.evidence.Truncated, ErrTruncated)
+}
+
+// ErrTruncated says that more signatures and attestations are about an image than are read.
+var ErrTruncated = errors.New("the evidence is truncated")
 
 // revokedWarnings say of what is denied which revoked signers signed it: a policy sees no
 // signature of theirs.

@@ -716,40 +716,110 @@ func TestSettingsThatFailedOnceAreReadAgain(t *testing.T) {
 	}
 }
 
-// TestABrokenFileOfSignersSaysThatNoRevocationActs: everything else in the status reads as
-// if all were well.
-func TestABrokenFileOfSignersSaysThatNoRevocationActs(t *testing.T) {
-	s := newStage(t)
-	folder := filepath.Dir(s.signersFile) + "/signers"
-	if err := os.Mkdir(folder, 0o755); err != nil {
-		t.Fatal(err)
+// TestABrokenFileHoldsUpNoOther breaks one file of signers or policies after all were read:
+// a revocation in another file acts, and what the broken one held stays.
+func TestABrokenFileHoldsUpNoOther(t *testing.T) {
+	const malformed = "apiVersion: skep.dev/v1alpha1\nkind: BpfSigner\nmetadata: {name\n"
+	for name, c := range map[string]struct {
+		damage func(s *stage, signers string)
+		// says is what the status says of it.
+		says string
+	}{
+		"a new file that is no YAML": {func(s *stage, signers string) {
+			s.write(filepath.Join(signers, "zbroken.yaml"), []byte(malformed))
+		}, "zbroken.yaml:"},
+		"another signer's file, which is no YAML now": {func(s *stage, signers string) {
+			s.write(filepath.Join(signers, "team-b.yaml"), []byte(malformed))
+		}, "team-b.yaml:"},
+		"another signer's file, with a key that is none": {func(s *stage, signers string) {
+			broken := *s.signers["team-b"]
+			broken.Spec.Key = &v1alpha1.KeySigner{PublicKey: "none"}
+			s.write(filepath.Join(signers, "team-b.yaml"), s.yaml(broken))
+		}, "team-b"},
+		"another signer twice": {func(s *stage, signers string) {
+			s.write(filepath.Join(signers, "copy.yaml"), s.yaml(*s.signers["team-b"]))
+		}, "team-b"},
+		"a policy that does not compile": {func(s *stage, _ string) {
+			s.policy("package skep.policy\n\ndeny contains {", v1alpha1.RunningUnload)
+		}, "compile policy"},
+		"a policy file that is no YAML": {func(s *stage, _ string) {
+			s.write(filepath.Join(s.policies, "policy.yaml"), []byte(malformed))
+		}, "policy.yaml"},
+		"a policy twice": {func(s *stage, _ string) {
+			body, err := os.ReadFile(filepath.Join(s.policies, "policy.yaml"))
+			if err != nil {
+				s.t.Fatal(err)
+			}
+			s.write(filepath.Join(s.policies, "copy.yaml"), body)
+		}, "rename one of them"},
+		"no folder of policies": {func(s *stage, _ string) {
+			if err := os.RemoveAll(s.policies); err != nil {
+				s.t.Fatal(err)
+			}
+		}, "read policies"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newStage(t)
+			signers := filepath.Join(filepath.Dir(s.signersFile), "signers")
+			if err := os.Mkdir(signers, 0o755); err != nil {
+				t.Fatal(err)
+			}
+			write := func() {
+				for name, signer := range s.signers {
+					s.write(filepath.Join(signers, name+".yaml"), s.yaml(*signer))
+				}
+			}
+			write()
+			s.define("revoked", s.push(first, "one:v1", "team-a"))
+			s.define("kept", s.push(second, "two:v1", "team-b"))
+			var logged bytes.Buffer
+			h := s.open(func(o *Options) { o.Signers, o.Log = []string{signers}, slog.New(slog.NewTextHandler(&logged, nil)) })
+			before := s.pass(h)
+			s.signers["team-a"].Spec.Revoked = true
+			write()
+			c.damage(s, signers)
+			after := s.pass(h)
+			if running(before["revoked"]) == 0 || running(after["revoked"]) != 0 {
+				t.Errorf("the revocation did not act: program %d became %d", running(before["revoked"]), running(after["revoked"]))
+			}
+			wantConditions(t, after["kept"], map[string]metav1.ConditionStatus{v1alpha1.ConditionAllowed: yesPlease})
+			if running(after["kept"]) != running(before["kept"]) {
+				t.Error("what the broken file held did not stay")
+			}
+			want := "stays as it was read last, and every other change since " + s.now.UTC().Format("2006-01-02T")
+			for _, said := range []string{h.Status().Settings.Error, logged.String()} {
+				if !strings.Contains(said, c.says) || !strings.Contains(said, want) {
+					t.Errorf("it says %q, want %q and %q in it", said, c.says, want)
+				}
+			}
+		})
 	}
-	s.signersFile = filepath.Join(folder, "all.yaml")
-	s.writeSigners()
-	s.define("app", s.push(first, "app:v1", "team-a"))
-	var logged bytes.Buffer
-	h := s.open(func(o *Options) { o.Signers, o.Log = []string{folder}, slog.New(slog.NewTextHandler(&logged, nil)) })
-	s.pass(h)
-	read := s.now.UTC().Format(time.RFC3339)
-	broken := filepath.Join(folder, "zbroken.yaml")
-	s.write(broken, []byte("apiVersion: skep.dev/v1alpha1\nkind: BpfSigner\nmetadata: {name\n"))
-	s.signers["team-a"].Spec.Revoked = true
-	s.writeSigners()
-	if running(s.pass(h)["app"]) == 0 {
-		t.Fatal("it was unloaded")
-	}
-	want := "signers and policies stay as they were read last, at " + read + "; no change since then, revocations included, is active until this is fixed"
-	if said := h.Status().Settings.Error; !strings.Contains(said, "zbroken.yaml:") || !strings.Contains(said, want) {
-		t.Errorf("the status says %q, want %q in it", said, want)
-	}
-	if !strings.Contains(logged.String(), want) {
-		t.Errorf("the log says %q, want %q in it", &logged, want)
-	}
-	if err := os.Remove(broken); err != nil {
-		t.Fatal(err)
-	}
-	if running(s.pass(h)["app"]) != 0 || h.Status().Settings.Error != "" {
-		t.Errorf("the revocation was missed: %q", h.Status().Settings.Error)
+}
+
+// TestAReconcileLooksAgainAtOnce signs what is denied: it is seen by and by, and at once where
+// somebody asks for another look.
+func TestAReconcileLooksAgainAtOnce(t *testing.T) {
+	for _, name := range []string{"app", ""} {
+		t.Run("named "+name, func(t *testing.T) {
+			s := newStage(t)
+			s.define("app", s.push(first, "app:v1"))
+			h := s.open()
+			wantConditions(t, s.pass(h)["app"], map[string]metav1.ConditionStatus{v1alpha1.ConditionAllowed: noThanks})
+			s.now = s.now.Add(time.Second)
+			s.push(first, "app:v1", "team-a")
+			wantConditions(t, s.pass(h)["app"], map[string]metav1.ConditionStatus{v1alpha1.ConditionAllowed: noThanks})
+			if _, err := h.Reconcile("another"); err == nil {
+				t.Error("what is not there is looked at")
+			}
+			s.now = s.now.Add(time.Second)
+			if names, err := h.Reconcile(name); err != nil || !slices.Equal(names, []string{"app"}) {
+				t.Fatalf("Reconcile: %v, %v", names, err)
+			}
+			s.now = s.now.Add(time.Second)
+			if running(s.pass(h)["app"]) == 0 {
+				t.Error("the signature was not seen")
+			}
+		})
 	}
 }
 
@@ -764,7 +834,7 @@ func TestAnEmptyFolderOfPoliciesSaysWhatIsActive(t *testing.T) {
 	}
 	s.pass(h)
 	fix := "holds no .rego file and no policy object: keep one there, or leave out --policy " + s.policies + ";"
-	for _, want := range []string{fix, "signers and policies stay as they were read last"} {
+	for _, want := range []string{fix, "what that held stays as it was read last"} {
 		if said := h.Status().Settings.Error; !strings.Contains(said, want) {
 			t.Errorf("the status says %q, want %q in it", said, want)
 		}

@@ -152,9 +152,12 @@ type Host struct {
 	status Status
 	// confirmed are the revisions that a human let through unload protection.
 	confirmed map[string]bool
+	// requested is when another look at an application was asked for, by UID.
+	requested map[string]time.Time
 	wake      chan struct{}
-	// engine evaluates policies in processes of their own.
+	// engine evaluates policies in processes of their own, reader reads the settings.
 	engine *policies.Engine
+	reader *settings.Reader
 }
 
 // New opens the state, reads the settings and starts the agent's half. It
@@ -170,7 +173,7 @@ func New(ctx context.Context, o Options) (_ *Host, err error) {
 	o.Now = clock.OrSystem(o.Now)
 	o.Log = cmp.Or(o.Log, slog.New(slog.DiscardHandler))
 	h := &Host{
-		opts: o, metrics: newMetrics(), tags: map[string]*tag{}, read: map[string]read{}, places: map[string]string{}, confirmed: map[string]bool{},
+		opts: o, metrics: newMetrics(), tags: map[string]*tag{}, read: map[string]read{}, places: map[string]string{}, confirmed: map[string]bool{}, requested: map[string]time.Time{},
 		wake: make(chan struct{}, 1), waited: 5 * time.Second, began: o.Now(), unloaded: map[string]unload{}, evaluations: evaluations.NewQueue(o.Now),
 	}
 	defer func() {
@@ -182,6 +185,7 @@ func New(ctx context.Context, o Options) (_ *Host, err error) {
 		return nil, err
 	}
 	h.engine = policies.NewEngine(policies.EngineOptions{})
+	h.reader = settings.NewReader(o.settings(), h.engine)
 	if h.source, err = source.New(o.source()); err != nil {
 		return nil, err
 	}
@@ -253,7 +257,7 @@ func (h *Host) openState() error {
 
 // openGate reads the settings for the first time.
 func (h *Host) openGate(ctx context.Context) error {
-	s, err := settings.Load(ctx, h.engine, h.opts.settings())
+	s, err := h.reader.Load(ctx)
 	if err != nil {
 		return err
 	}

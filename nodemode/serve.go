@@ -42,6 +42,14 @@ func (h *Host) serveSocket(ctx context.Context) error {
 		}
 		answer(w, released)
 	})
+	mux.HandleFunc("POST /v1/reconcile", func(w http.ResponseWriter, r *http.Request) {
+		names, err := h.Reconcile(r.URL.Query().Get("application"))
+		if err != nil {
+			http.Error(w, err.Error(), http.StatusNotFound)
+			return
+		}
+		answer(w, names)
+	})
 	return listen.Serve(ctx, listener, nil, mux)
 }
 

@@ -38,9 +38,9 @@ type settingsState struct {
 	trust     *signing.Trust
 	// cautions are what the author of the policies may not have meant.
 	cautions []string
-	// read is when they were last read.
+	// read is when all of them could be read last.
 	read time.Time
-	// err is why they could not be read last time, and what is active instead.
+	// err is why some could not be read last time, and what is active instead.
 	err error
 }
 
@@ -162,8 +162,8 @@ func (h *Host) handOver(s observation, o outcome) error {
 	return h.agent.Accept(envelope)
 }
 
-// refreshSettings reads policies and signers again. Those active stay where
-// the new ones cannot be read. They are read whole every time: nothing short of
+// refreshSettings reads policies and signers again. What cannot be read stays as it
+// was; the rest becomes active. All is read every time: nothing short of
 // reading tells that a file behind a link, or a package that is imported, did
 // not change, and a revocation must not be missed.
 func (h *Host) refreshSettings(ctx context.Context) {
@@ -173,7 +173,7 @@ func (h *Host) refreshSettings(ctx context.Context) {
 		}
 		return
 	}
-	s, err := settings.Load(ctx, h.engine, h.opts.settings())
+	s, err := h.reader.Load(ctx)
 	if err != nil {
 		if ctx.Err() == nil {
 			h.settings.fail(err)
@@ -193,7 +193,13 @@ func (h *Host) settle(s settings.Settings) {
 			h.opts.Log.Warn(caution)
 		}
 	}
-	h.settings.trust, h.settings.cautions, h.settings.read, h.settings.err = s.Trust, s.Cautions, h.opts.Now(), nil
+	h.settings.trust, h.settings.cautions, h.settings.err = s.Trust, s.Cautions, nil
+	if s.Unread == nil {
+		h.settings.read = h.opts.Now()
+		return
+	}
+	h.settings.err = fmt.Errorf("%w; what that held stays as it was read last, and every other change since %s is active",
+		s.Unread, h.settings.read.UTC().Format(time.RFC3339))
 }
 
 // refreshDefinitions brings source and definitions up to date. On an error the
@@ -270,6 +276,7 @@ func (h *Host) forget(all []observation) {
 	maps.DeleteFunc(h.tags, func(uid string, _ *tag) bool { return !defined[uid] })
 	maps.DeleteFunc(h.read, func(uid string, _ read) bool { return !defined[uid] })
 	maps.DeleteFunc(h.places, func(uid, _ string) bool { return !there[uid] })
+	h.forgetRequests(there)
 }
 
 // evaluateRunning is what the gate says of what runs. Where a signer of it is revoked and the answer
@@ -411,11 +418,15 @@ func (h *Host) request(d definition, live *intent.Payload) gate.Request {
 	return req
 }
 
-// changed is when a definition was first read in its present form by this process.
+// changed is when a definition was first read in its present form by this process, or
+// another look at it was asked for since.
 func (h *Host) changed(d definition) time.Time {
 	uid := uidOf(d.app.Identity())
 	if h.read[uid].generation != d.generation {
 		h.read[uid] = read{generation: d.generation, at: h.opts.Now()}
+	}
+	if at := h.requestedAt(uid); at.After(h.read[uid].at) {
+		return at
 	}
 	return h.read[uid].at
 }

@@ -34,36 +34,58 @@ const testSuffix = "_test.rego"
 // joined. replaces names the built-in policies that each .rego file replaces: an
 // object says so itself.
 func Load(fsys fs.FS, replaces ...v1alpha1.BuiltinPolicy) ([]Policy, error) {
+	files, err := LoadFiles(fsys, replaces...)
 	var loaded []Policy
-	var errs []error
-	err := eachFile(fsys, func(file string, body []byte) {
-		switch path.Ext(file) {
-		case ".rego":
-			if !strings.HasSuffix(file, testSuffix) {
-				p := regoPolicy(file, body)
-				p.Replaces = replaces
-				loaded = append(loaded, p)
-			}
-		case ".yaml", ".yml":
-			list, err := objects(file, body)
-			loaded = append(loaded, list...)
-			errs = append(errs, err)
-		}
-	})
-	if err := errors.Join(append(errs, err)...); err != nil {
+	errs := []error{err}
+	for _, f := range files {
+		loaded, errs = append(loaded, f.Policies...), append(errs, f.Err)
+	}
+	if err := errors.Join(errs...); err != nil {
 		return nil, err
 	}
 	return loaded, nil
 }
 
+// File is what a file of a folder holds.
+type File struct {
+	// Path is its path in the folder; of a folder that cannot be read, the folder's.
+	Path string
+	// Policies are those that can be read, and Err is why others cannot.
+	Policies []Policy
+	Err      error
+}
+
+// LoadFiles is Load by file, in the order of their names. An error is one of the folder as
+// a whole.
+func LoadFiles(fsys fs.FS, replaces ...v1alpha1.BuiltinPolicy) ([]File, error) {
+	var files []File
+	err := eachFile(fsys, func(file string, body []byte, err error) {
+		f := File{Path: file, Err: err}
+		switch ext := path.Ext(file); {
+		case err != nil:
+		case ext != ".rego":
+			f.Policies, f.Err = objects(file, body)
+		case !strings.HasSuffix(file, testSuffix):
+			p := regoPolicy(file, body)
+			p.Replaces = replaces
+			f.Policies = []Policy{p}
+		}
+		files = append(files, f)
+	})
+	return files, err
+}
+
 // eachFile calls read with every file that Load looks at, in the order of their
-// names.
-func eachFile(fsys fs.FS, read func(file string, body []byte)) error {
+// names, and with what cannot be read and why.
+func eachFile(fsys fs.FS, read func(file string, body []byte, err error)) error {
 	files := 0
 	return fs.WalkDir(fsys, ".", func(file string, entry fs.DirEntry, err error) error {
 		switch {
-		case err != nil:
+		case err != nil && file == ".":
 			return fmt.Errorf("read policies: %w", err)
+		case err != nil:
+			read(file, nil, fmt.Errorf("read policies: %w", err))
+			return nil
 		case file != "." && strings.HasPrefix(entry.Name(), "."):
 			if entry.IsDir() {
 				return fs.SkipDir
@@ -76,10 +98,7 @@ func eachFile(fsys fs.FS, read func(file string, body []byte)) error {
 			return fmt.Errorf("read policies: more than %d files", maxFiles)
 		}
 		body, err := readFile(fsys, file)
-		if err != nil {
-			return err
-		}
-		read(file, body)
+		read(file, body, err)
 		return nil
 	})
 }

@@ -89,14 +89,17 @@ func (e *Engine) test(ctx context.Context, fsys fs.FS, traced bool) (Report, err
 		return Report{}, err
 	}
 	tests := map[string]map[string]string{}
-	if err := eachFile(fsys, func(file string, body []byte) {
+	var unread error
+	err = eachFile(fsys, func(file string, body []byte, err error) {
+		unread = errors.Join(unread, err)
 		if name, ok := strings.CutSuffix(path.Base(file), testSuffix); ok {
 			if tests[name] == nil {
 				tests[name] = map[string]string{}
 			}
 			tests[name][file] = string(body)
 		}
-	}); err != nil {
+	})
+	if err := errors.Join(err, unread); err != nil {
 		return Report{}, err
 	}
 	return e.testAll(ctx, policies, tests, traced)

@@ -100,7 +100,7 @@ func TestARepositoryOfASignerIsAway(t *testing.T) {
 		t.Errorf("got %v, %+v", err, c)
 	}
 	elsewhere.answer(nil)
-	if c, err = collect.Complete(t.Context(), newClient(t), r, c, trust.Repositories()...); err != nil || c.Partial || len(c.Artifacts) != 1 {
+	if c, err = collect.Complete(t.Context(), newClient(t), r, c, nil, trust.Repositories()...); err != nil || c.Partial || len(c.Artifacts) != 1 {
 		t.Errorf("got %v, %+v", err, c)
 	}
 }

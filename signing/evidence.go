@@ -32,6 +32,11 @@ type Evidence struct {
 	// Partial is true where cosign's tags were not asked for: others may have
 	// signed and attested too.
 	Partial bool `json:"partial,omitempty"`
+	// Truncated says why there may be more than was read: what is missing here says nothing.
+	// Empty where all was read.
+	Truncated string `json:"truncated,omitempty"`
+	// Counted are the indexes of the collected artifacts that count.
+	Counted []int `json:"-"`
 	// Until is the end of the first certificate that something here counts by because it
 	// is valid now (insecureIgnoreTlog, and no trusted time). After it, the signatures
 	// have to be verified again. Zero where nothing hangs on the clock.

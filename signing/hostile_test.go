@@ -165,7 +165,7 @@ func TestASignedImageStaysSigned(t *testing.T) {
 			for i := range 64 {
 				refer(t, r, func(m *v1.Manifest) { m.Config.MediaType = "application/spdx+json" }, blobOf(t, r, fmt.Append(nil, i), "application/spdx+json"))
 			}
-		}, 4 + 1 + 64},
+		}, 4 + 1 + 65},
 		"three large bundles": {func(t *testing.T, _ *counting, r image.Resolved) {
 			for range 3 {
 				refer(t, r, func(m *v1.Manifest) { m.Config.MediaType = bundleType }, blobOf(t, r, noise(t, 3<<20), bundleType))
@@ -498,6 +498,9 @@ func TestPagesOfReferrers(t *testing.T) {
 			if e := verify(t, trustOf(t, alice.signer), got); !slices.Equal(e.Signers(), c.signers) {
 				t.Errorf("signed by %v, want %v", e.Signers(), c.signers)
 			}
+			if (c.skipped == "") != (got.Truncated == "") {
+				t.Errorf("truncated %q", got.Truncated)
+			}
 			if skipped := strings.Join(got.Skipped, " "); (c.skipped == "") != (skipped == "") || !strings.Contains(skipped, c.skipped) {
 				t.Errorf("skipped %q, want %q", skipped, c.skipped)
 			}
@@ -533,11 +536,11 @@ func TestABlobThatIsNotHandedOut(t *testing.T) {
 		t.Fatalf("CollectUntil: %+v, %v", part, err)
 	}
 	// Nobody is told that there is nothing else.
-	if _, err := collect.Complete(t.Context(), newClient(t), r, part); !errors.As(err, &blob) {
+	if _, err := collect.Complete(t.Context(), newClient(t), r, part, nil); !errors.As(err, &blob) {
 		t.Errorf("Complete: %v", err)
 	}
 	srv.answer(nil)
-	whole, err := collect.Complete(t.Context(), newClient(t), r, part)
+	whole, err := collect.Complete(t.Context(), newClient(t), r, part, nil)
 	if err != nil || whole.Partial || whole.Unread || len(whole.Artifacts) != 2 {
 		t.Errorf("Complete afterwards: %+v, %v", whole, err)
 	}

@@ -147,7 +147,7 @@ func (c requestsCase) run(t *testing.T, referrers bool) {
 func isWhole(t *testing.T, srv *counting, client *registry.Client, r image.Resolved, got collect.Collected) {
 	t.Helper()
 	srv.asked()
-	whole, err := collect.Complete(t.Context(), client, r, got)
+	whole, err := collect.Complete(t.Context(), client, r, got, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -171,12 +171,12 @@ func TestWhatStopsCollectingIsNotHidden(t *testing.T) {
 		t.Errorf("got error %v, want %v", err, stumble)
 	}
 	other := collect.Collected{Digest: otherImage, Partial: true}
-	if _, err := collect.Complete(t.Context(), newClient(t), r, other); err == nil {
+	if _, err := collect.Complete(t.Context(), newClient(t), r, other, nil); err == nil {
 		t.Error("what was collected of one image was completed with another's")
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, err := collect.Complete(ctx, newClient(t), r, collect.Collected{Digest: r.Digest, Partial: true}); !errors.Is(err, context.Canceled) {
+	if _, err := collect.Complete(ctx, newClient(t), r, collect.Collected{Digest: r.Digest, Partial: true}, nil); !errors.Is(err, context.Canceled) {
 		t.Errorf("got error %v, want %v", err, context.Canceled)
 	}
 }

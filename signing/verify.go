@@ -117,6 +117,7 @@ func (t *Trust) Verify(ctx context.Context, c collect.Collected, now time.Time) 
 	e := Evidence{
 		Digest: c.Digest, TrustRevision: t.revision,
 		Signatures: []Signature{}, Attestations: []Attestation{}, Partial: c.Partial,
+		Truncated: oneLine(c.Truncated),
 	}
 	for _, s := range c.Skipped {
 		e.Rejected = append(e.Rejected, Rejection{Reason: oneLine(s)})
@@ -125,14 +126,16 @@ func (t *Trust) Verify(ctx context.Context, c collect.Collected, now time.Time) 
 		if err := ctx.Err(); err != nil {
 			return Evidence{}, fmt.Errorf("verify signatures of %s: %w", c.Digest, err)
 		}
-		t.evaluator(ctx, &e, &c.Artifacts[i], digest, now)
+		if t.evaluator(ctx, &e, &c.Artifacts[i], digest, now) {
+			e.Counted = append(e.Counted, i)
+		}
 	}
 	e.tidy()
 	return e, nil
 }
 
-// evaluate adds to e what one artifact amounts to.
-func (t *Trust) evaluator(ctx context.Context, e *Evidence, a *collect.Artifact, digest v1.Hash, now time.Time) {
+// evaluator adds to e what one artifact amounts to, and reports whether it counts.
+func (t *Trust) evaluator(ctx context.Context, e *Evidence, a *collect.Artifact, digest v1.Hash, now time.Time) bool {
 	var c *claim
 	err := guarded(func() (err error) {
 		c, err = readClaim(a, digest)
@@ -140,7 +143,7 @@ func (t *Trust) evaluator(ctx context.Context, e *Evidence, a *collect.Artifact,
 	})
 	if err != nil {
 		e.reject(a, "", "%v", err)
-		return
+		return false
 	}
 	tried := t.try(ctx, c, now)
 	switch {
@@ -159,6 +162,7 @@ func (t *Trust) evaluator(ctx context.Context, e *Evidence, a *collect.Artifact,
 	default:
 		e.explain(a, c, tried)
 	}
+	return tried.revoked == nil && len(tried.matches) > 0
 }
 
 // trial is what became of one claim: who vouches for it, and why the others do

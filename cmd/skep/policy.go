@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -136,7 +137,11 @@ func printInputs(cmd *cobra.Command, flags *gateFlags, path string) error {
 		return fmt.Errorf("print input: %s defines no application", path)
 	}
 	for _, d := range defs.Applications {
-		input, err := evaluator.Input(cmd.Context(), gate.Request{Application: d.Application})
+		var input policies.Input
+		err := flags.reg.Within(cmd.Context(), "reading "+d.Application.Body().Bytecode.Image, func(ctx context.Context) (err error) {
+			input, err = evaluator.Input(ctx, gate.Request{Application: d.Application})
+			return err
+		})
 		if err != nil {
 			return err
 		}

@@ -47,7 +47,7 @@ func pushRendered(cmd *cobra.Command, push *images.PushFlags, from schemas.Optio
 		return err
 	}
 	done := display.Working(cmd, "pushing")
-	p, err := push.Push(ctx, manifests, origin, images.Timeout)
+	p, err := push.Push(ctx, manifests, origin)
 	done()
 	if err != nil {
 		return err

@@ -36,9 +36,9 @@ func newRoot(s streams) *cobra.Command {
 	root.SetOut(s.out)
 	root.SetErr(s.err)
 	root.AddCommand(
-		images.NewImage(), images.NewKey(), images.NewSign(images.Timeout), images.NewVerify(images.Timeout),
+		images.NewImage(), images.NewKey(), images.NewSign(), images.NewVerify(),
 		newSchema(), newRender(), newTags(), newVet(), newDiff(), newPolicy(),
-		newRun(), host.NewStatus(), host.NewChain(), host.NewExplain(), newInventory(), host.NewConfirm(), newUnload(),
+		newRun(), host.NewStatus(), host.NewChain(), host.NewExplain(), newInventory(), host.NewConfirm(), newReconcile(), newUnload(),
 		rollout.New(), migrate.New(),
 		newVersion(),
 	)

@@ -58,6 +58,7 @@ func (f *gateFlags) evaluator(cmd *cobra.Command, engine *policies.Engine) (*gat
 		Images:   client,
 		Trust:    active.Trust,
 		Policies: active.Policies,
+		Timeout:  f.reg.Timeout(),
 	})
 }
 

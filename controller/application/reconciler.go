@@ -78,6 +78,7 @@ type Reconciler struct {
 	limiter   limiter
 
 	generations generations
+	requests    requests
 }
 
 // application is either scope's kind as the client takes it.
@@ -148,6 +149,8 @@ func (r *Reconciler) reconcile(ctx context.Context, id v1alpha1.Identity) (ctrl.
 type state struct {
 	// app has the name now; nil if none does.
 	app application
+	// postponed is for how long a newer request for a reconcile waits; zero if none does.
+	postponed time.Duration
 	// sealed is its intent, former are those of applications that had the name before.
 	sealed intents.Intent
 	former []former
@@ -184,7 +187,7 @@ func (r *Reconciler) gather(ctx context.Context, id v1alpha1.Identity) (st *stat
 		return nil, err
 	}
 	if st.app != nil {
-		st.app = r.patched.newest(st.app)
+		st.app, st.postponed = r.requests.answer(r.patched.newest(st.app), r.now())
 	}
 	sealed, err := r.Intents.Of(ctx, id)
 	if err != nil {
@@ -255,6 +258,7 @@ func (r *Reconciler) reconcileApplication(ctx context.Context, id v1alpha1.Ident
 		r.progress.forget(id)
 		r.patched.forget(id)
 		r.generations.forget(id)
+		r.requests.forget(id)
 		r.Metrics.forget(id)
 		return 0, true, nil
 	case st.sealed.Payload == nil && r.limiter.full(id.Namespace):
@@ -277,7 +281,7 @@ func (r *Reconciler) reconcileApplication(ctx context.Context, id v1alpha1.Ident
 		wait = earlier(wait, soon)
 	}
 	next = earlier(earlier(r.requeueAfter(st.observed), wait), earlier(st.progress.After, st.delay))
-	return next, true, r.replaceLostIntent(ctx, st)
+	return earlier(next, st.postponed), true, r.replaceLostIntent(ctx, st)
 }
 
 // describe writes down what the verdict rests on.

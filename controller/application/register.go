@@ -49,7 +49,8 @@ func (r *Reconciler) Register(ctx context.Context, mgr ctrl.Manager) (again func
 	// none.
 	written := builder.WithPredicates(predicate.Or[client.Object](
 		predicate.GenerationChangedPredicate{}, predicate.LabelChangedPredicate{}, predicate.AnnotationChangedPredicate{}))
-	limiter := workqueue.NewTypedItemExponentialFailureRateLimiter[v1alpha1.Identity](200*time.Millisecond, 5*time.Minute)
+	// What failed is looked at again as soon as what is denied: it may be well by then.
+	limiter := workqueue.NewTypedItemExponentialFailureRateLimiter[v1alpha1.Identity](200*time.Millisecond, soon)
 	b := builder.TypedControllerManagedBy[v1alpha1.Identity](mgr).Named("application").
 		WithOptions(controller.TypedOptions[v1alpha1.Identity]{MaxConcurrentReconciles: evaluationsAtOnce, RateLimiter: limiter}).
 		Watches(&v1alpha1.BpfApplication{}, identify(), written).
@@ -232,6 +233,7 @@ func (r *Reconciler) reset() {
 	r.gathering.reset()
 	r.patched.reset()
 	r.generations.reset()
+	r.requests.reset()
 	r.Metrics.reset()
 }
 

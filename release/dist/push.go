@@ -68,7 +68,8 @@ func (r *release) push(ctx context.Context) error {
 }
 
 // neverMoved returns an error where the registry has a tag of the release for something else: what
-// users have verified would not be what others pull. A repository that cannot be read is new.
+// users have verified would not be what others pull. Only a registry that says that it has no such
+// tag has none: one that denies access may have it.
 func (r *release) neverMoved(ctx context.Context, c *registry.Client, files Artifact) error {
 	for _, a := range append(slices.Clone(r.artifacts), files) {
 		want, err := a.digest()
@@ -77,9 +78,12 @@ func (r *release) neverMoved(ctx context.Context, c *registry.Client, files Arti
 		}
 		tagged := r.Folder + "/" + a.Repository + ":" + a.Tag
 		switch found, err := c.Resolve(ctx, tagged); {
-		case errors.Is(err, image.ErrNotFound), errors.Is(err, image.ErrUnauthorized):
+		case errors.Is(err, image.ErrNotFound):
+		case errors.Is(err, image.ErrUnauthorized):
+			return fmt.Errorf("push %s: it could not be determined whether it was released already: log in with a right to pull as well as to push, "+
+				"and create a repository that does not exist yet: %w", tagged, err)
 		case err != nil:
-			return fmt.Errorf("look for %s: %w", tagged, err)
+			return fmt.Errorf("push %s: it could not be determined whether it was released already: %w", tagged, err)
 		case found.Digest != want.String():
 			return fmt.Errorf("push %s: it was released already as %s, and this release has %s: choose the next version", tagged, found.Digest, want)
 		}

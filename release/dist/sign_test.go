@@ -7,10 +7,12 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"io"
+	"net/http"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -112,6 +114,32 @@ func TestAVersionIsReleasedOnce(t *testing.T) {
 	byName := cmpopts.SortSlices(func(a, b name.Digest) bool { return a.String() < b.String() })
 	if diff := cmp.Diff(before, references(t, o), byName, cmp.Comparer(func(a, b name.Digest) bool { return a.String() == b.String() })); diff != "" {
 		t.Error(diff)
+	}
+}
+
+// TestWhereTagsCannotBeReadNothingIsPushed: a registry that denies access may have the
+// version already.
+func TestWhereTagsCannotBeReadNothingIsPushed(t *testing.T) {
+	for _, status := range []int{http.StatusUnauthorized, http.StatusForbidden} {
+		t.Run(http.StatusText(status), func(t *testing.T) {
+			var pushed atomic.Int64
+			server := fixture.Serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				switch {
+				case r.URL.Path == "/v2/":
+				case r.Method == http.MethodGet || r.Method == http.MethodHead:
+					w.WriteHeader(status)
+				default:
+					pushed.Add(1)
+				}
+			}))
+			o := options(t)
+			o.Key, _ = pair(t)
+			o.Folder, o.Push = server.Host+"/team", true
+			err := dist.Make(t.Context(), o)
+			if err == nil || !strings.Contains(err.Error(), "could not be determined whether it was released already: log in") || pushed.Load() > 0 {
+				t.Errorf("%d uploads, error %v", pushed.Load(), err)
+			}
+		})
 	}
 }
 

@@ -22,10 +22,18 @@ import (
 
 // What All takes in at most for one digest, from the referrers and from the
 // tags each. Whoever can push to the repository can write what is read here, so
-// all of it is bounded; what is beyond a bound is skipped and said so.
+// all of it is bounded. What by itself is larger than a bound is no signature, and is
+// skipped. Where there is more of it than a bound, the rest is unknown: Collected.Truncated.
 const (
-	// maxReferrers is how many referring manifests are read.
+	// maxReferrers is how many referring manifests with signatures are read.
 	maxReferrers = 64
+	// maxManifests is how many referring manifests are read in all, a chunk at a time:
+	// most of an image's referrers may be none of a signature.
+	maxManifests = 256
+	chunk        = 16
+	// maxManifest is the size of a referring manifest, in bytes. Those of signatures have
+	// a few KiB.
+	maxManifest = 4 << 20
 	// MaxLayers is how many signatures of one manifest are read: the newest, which
 	// cosign appends.
 	MaxLayers = 64
@@ -72,10 +80,17 @@ const emptyType = "application/vnd.oci.empty.v1+json"
 // *RepositoryError comes what else there is, as a part. What is missing is no error,
 // and what is malformed or too big is in Skipped. The time limit is ctx's.
 func All(ctx context.Context, source Source, r image.Resolved, repositories ...string) (Collected, error) {
+	return Again(ctx, source, r, nil, repositories...)
+}
+
+// Again is All where something counted before. That is read first, and by the digests of
+// its manifests even where no list or tag names them any more: whoever may only push
+// takes none of it away. Where a registry has it no more, it is gone.
+func Again(ctx context.Context, source Source, r image.Resolved, before []Artifact, repositories ...string) (Collected, error) {
 	return together(ctx, func(ctx context.Context) (Collected, error) {
-		return gather(ctx, source, r, (*collector).readReferrers)
+		return gather(ctx, source, r, before, (*collector).readReferrers)
 	}, func(ctx context.Context) (Collected, error) {
-		return gatherRest(ctx, source, r, repositories)
+		return gatherRest(ctx, source, r, before, repositories)
 	})
 }
 
@@ -112,7 +127,7 @@ func together(ctx context.Context, reads ...func(context.Context) (Collected, er
 // that the registry does not hand out is an error only where enough says no of the
 // others.
 func Until(ctx context.Context, source Source, r image.Resolved, enough func(Collected) (bool, error), repositories ...string) (Collected, error) {
-	part, unread := gather(ctx, source, r, (*collector).readReferrers)
+	part, unread := gather(ctx, source, r, nil, (*collector).readReferrers)
 	var blob *BlobError
 	if unread != nil && !errors.As(unread, &blob) {
 		return Collected{}, unread
@@ -127,13 +142,13 @@ func Until(ctx context.Context, source Source, r image.Resolved, enough func(Col
 	case unread != nil:
 		return Collected{}, unread
 	}
-	return Complete(ctx, source, r, part, repositories...)
+	return Complete(ctx, source, r, part, nil, repositories...)
 }
 
 // Complete adds what Until left out: 2 requests, and one for every
 // attestation and for every payload with annotations. What is not Partial comes
-// back as it is.
-func Complete(ctx context.Context, source Source, r image.Resolved, part Collected, repositories ...string) (Collected, error) {
+// back as it is. What counted before is as in Again.
+func Complete(ctx context.Context, source Source, r image.Resolved, part Collected, before []Artifact, repositories ...string) (Collected, error) {
 	if !part.Partial {
 		return part, nil
 	}
@@ -141,11 +156,11 @@ func Complete(ctx context.Context, source Source, r image.Resolved, part Collect
 		return Collected{}, fmt.Errorf("collect signatures of %s: what was collected so far is about %s", r.Reference, part.Digest)
 	}
 	if part.Unread {
-		return All(ctx, source, r, repositories...)
+		return Again(ctx, source, r, before, repositories...)
 	}
 	part.Partial = false
 	return together(ctx, func(context.Context) (Collected, error) { return part, nil }, func(ctx context.Context) (Collected, error) {
-		return gatherRest(ctx, source, r, repositories)
+		return gatherRest(ctx, source, r, before, repositories)
 	})
 }
 
@@ -153,7 +168,7 @@ func Complete(ctx context.Context, source Source, r image.Resolved, part Collect
 type place func(*collector, context.Context) error
 
 // gather reads one place. With a *BlobError comes what else was read.
-func gather(ctx context.Context, source Source, r image.Resolved, read place) (Collected, error) {
+func gather(ctx context.Context, source Source, r image.Resolved, before []Artifact, read place) (Collected, error) {
 	digest, err := v1.NewHash(r.Digest)
 	if err != nil || digest.Algorithm != "sha256" {
 		return Collected{}, fmt.Errorf("collect signatures of %s: digest %q is not sha256:…: resolve the reference first", r.Reference, r.Digest)
@@ -162,7 +177,7 @@ func gather(ctx context.Context, source Source, r image.Resolved, read place) (C
 	if err != nil {
 		return Collected{}, fmt.Errorf("collect signatures of %s: %w", r.Reference, err)
 	}
-	c := newCollector(from, digest, "")
+	c := newCollector(from, digest, "", before)
 	c.know(guessPayload(r))
 	if err := read(c, ctx); err != nil {
 		return Collected{}, fmt.Errorf("collect signatures of %s: %w", r.Reference, err)
@@ -170,26 +185,26 @@ func gather(ctx context.Context, source Source, r image.Resolved, read place) (C
 	if c.failed != nil {
 		err = fmt.Errorf("collect signatures of %s: %w", r.Reference, &BlobError{c.failed})
 	}
-	return Collected{Digest: r.Digest, Artifacts: c.artifacts(), Skipped: c.skipped}, err
+	return c.collected(), err
 }
 
 // gatherRest reads what is left beside the referrers: cosign's tags, and the
 // repositories of signers.
-func gatherRest(ctx context.Context, source Source, r image.Resolved, repositories []string) (Collected, error) {
+func gatherRest(ctx context.Context, source Source, r image.Resolved, before []Artifact, repositories []string) (Collected, error) {
 	return together(ctx, func(ctx context.Context) (Collected, error) {
-		return gather(ctx, source, r, (*collector).readTags)
+		return gather(ctx, source, r, before, (*collector).readTags)
 	}, func(ctx context.Context) (Collected, error) {
-		return gatherElsewhere(ctx, source, r, repositories)
+		return gatherElsewhere(ctx, source, r, before, repositories)
 	})
 }
 
 // gatherElsewhere reads the repositories of signers, all at once: none has another wait.
 // The error is of *RepositoryErrors.
-func gatherElsewhere(ctx context.Context, source Source, r image.Resolved, repositories []string) (Collected, error) {
+func gatherElsewhere(ctx context.Context, source Source, r image.Resolved, before []Artifact, repositories []string) (Collected, error) {
 	var reads []func(context.Context) (Collected, error)
 	for _, repository := range readable(repositories) {
 		reads = append(reads, func(ctx context.Context) (Collected, error) {
-			found, err := gatherFrom(ctx, source, repository, r.Digest)
+			found, err := gatherFrom(ctx, source, repository, r.Digest, before)
 			switch {
 			case errors.Is(err, image.ErrNotAllowed):
 				found.Skipped = []string{fmt.Sprintf("repository %s: it is not among the registries that are allowed", repository)}
@@ -203,7 +218,8 @@ func gatherElsewhere(ctx context.Context, source Source, r image.Resolved, repos
 	all, err := together(ctx, reads...)
 	all.Digest = r.Digest
 	if more := len(repositories) - maxRepositories; more > 0 {
-		all.Skipped = append(all.Skipped, fmt.Sprintf("%d of %d repositories of signers: no more than %d are read", more, len(repositories), maxRepositories))
+		unread := fmt.Sprintf("%d of %d repositories of signers: no more than %d are read", more, len(repositories), maxRepositories)
+		all.Truncated, all.Skipped = cmp.Or(all.Truncated, unread), append(all.Skipped, unread)
 	}
 	if err != nil {
 		all = all.For(repositories)
@@ -213,7 +229,7 @@ func gatherElsewhere(ctx context.Context, source Source, r image.Resolved, repos
 
 // gatherFrom reads one repository of a signer. Where there is more in it than the bytes
 // of one place, an error comes with what was read: what is missing may be what counts.
-func gatherFrom(ctx context.Context, source Source, repository, digest string) (Collected, error) {
+func gatherFrom(ctx context.Context, source Source, repository, digest string, before []Artifact) (Collected, error) {
 	hash, err := v1.NewHash(digest)
 	if err != nil {
 		return Collected{}, fmt.Errorf("digest %q: %w", digest, err)
@@ -224,7 +240,7 @@ func gatherFrom(ctx context.Context, source Source, repository, digest string) (
 	if err != nil {
 		return Collected{}, err
 	}
-	c := newCollector(from, hash, " in "+repository)
+	c := newCollector(from, hash, repository, before)
 	for _, read := range []place{(*collector).readReferrers, (*collector).readTags} {
 		if err := read(c, ctx); err != nil && !errors.Is(err, image.ErrNotFound) {
 			return Collected{}, err
@@ -233,7 +249,7 @@ func gatherFrom(ctx context.Context, source Source, repository, digest string) (
 	if c.failed != nil {
 		return Collected{}, &BlobError{c.failed}
 	}
-	found := Collected{Digest: digest, Artifacts: c.artifacts(), Skipped: c.skipped}
+	found := c.collected()
 	if c.overfull {
 		err = fmt.Errorf("more than %d bytes are about %s, and no more are read: remove what is not needed: %w", maxTotal, digest, image.ErrTooLong)
 	}
@@ -247,6 +263,7 @@ func join(a, b Collected) Collected {
 		Artifacts:    inOrder(slices.Concat(a.Artifacts, b.Artifacts)),
 		Skipped:      slices.Concat(a.Skipped, b.Skipped),
 		Repositories: slices.Concat(a.Repositories, b.Repositories),
+		Truncated:    cmp.Or(a.Truncated, b.Truncated),
 		Partial:      a.Partial || b.Partial,
 		Unread:       a.Unread || b.Unread,
 	}

@@ -41,6 +41,10 @@ type Artifact struct {
 	Kind Kind `json:"kind"`
 	// Origin says where it was found, for a person to read.
 	Origin string `json:"origin"`
+	// Manifest is the digest of the manifest that names it, as sha256:…, and Repository
+	// the signer's in which that is; empty beside the image.
+	Manifest   string `json:"manifest,omitempty"`
+	Repository string `json:"repository,omitempty"`
 	// Content is the payload, envelope or bundle.
 	Content []byte `json:"content"`
 	// Annotations are those of the layer that cosign reads; a bundle has none.
@@ -49,7 +53,7 @@ type Artifact struct {
 
 // bytes is how much of the memory an artifact takes, whatever it shares with others.
 func (a Artifact) bytes() int64 {
-	return int64(len(a.Content)+len(a.Origin)) + bytesOf(a.Annotations)
+	return int64(len(a.Content)+len(a.Origin)+len(a.Manifest)+len(a.Repository)) + bytesOf(a.Annotations)
 }
 
 // bytesOf is the size of annotations.
@@ -71,6 +75,9 @@ type Collected struct {
 	Artifacts []Artifact `json:"artifacts"`
 	// Skipped says what was found and not taken in, and why.
 	Skipped []string `json:"skipped,omitempty"`
+	// Truncated says why there may be more than was read, where a bound on all of it was
+	// met: what is here counts, and what is missing from here says nothing.
+	Truncated string `json:"truncated,omitempty"`
 	// Partial is true where cosign's tags were not asked for, since what the
 	// referrers hold was enough. Complete adds them.
 	Partial bool `json:"partial,omitempty"`

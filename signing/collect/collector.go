@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"crypto/sha256"
-	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -27,7 +26,9 @@ import (
 type layer struct {
 	kind   Kind
 	origin string
-	digest v1.Hash
+	// manifest is the digest of the manifest that names it.
+	manifest v1.Hash
+	digest   v1.Hash
 	// size is what its descriptor says.
 	size        int64
 	annotations map[string]string
@@ -47,33 +48,64 @@ func (l layer) descriptor() v1.Descriptor { return v1.Descriptor{Digest: l.diges
 type collector struct {
 	from   *registry.Attachments
 	digest v1.Hash
-	// where ends the origin of what is found; empty beside the image.
-	where string
+	// repository is the signer's; empty beside the image.
+	repository string
+	// before are the artifacts of this repository that counted when it was last read.
+	before []Artifact
+	// manifests are those that were read.
+	manifests map[v1.Hash]bool
 	// left is how many bytes may be read still.
 	left    int64
 	layers  []layer
 	noted   map[[sha256.Size]byte]bool
 	blobs   map[v1.Hash][]byte
 	skipped []string
-	// overfull is true where more is there than the bytes of one place.
-	overfull bool
+	// overfull is true where more is there than the bytes of one place, truncated is
+	// Collected.Truncated.
+	overfull  bool
+	truncated string
 	// failed is why the registry did not hand out one of the blobs.
 	mu     sync.Mutex
 	failed error
 }
 
-func newCollector(from *registry.Attachments, digest v1.Hash, where string) *collector {
-	return &collector{
-		from: from, digest: digest, where: where, left: maxTotal,
-		noted: map[[sha256.Size]byte]bool{}, blobs: map[v1.Hash][]byte{},
+func newCollector(from *registry.Attachments, digest v1.Hash, repository string, before []Artifact) *collector {
+	c := &collector{
+		from: from, digest: digest, repository: repository, left: maxTotal,
+		manifests: map[v1.Hash]bool{}, noted: map[[sha256.Size]byte]bool{}, blobs: map[v1.Hash][]byte{},
 	}
+	for _, a := range before {
+		if a.Repository == repository {
+			c.before = append(c.before, a)
+			c.know(a.Content)
+		}
+	}
+	return c
 }
 
 func (c *collector) know(content []byte) {
 	if content != nil {
-		sum := sha256.Sum256(content)
-		c.blobs[v1.Hash{Algorithm: "sha256", Hex: hex.EncodeToString(sum[:])}] = content
+		c.blobs[image.Sum(content)] = content
 	}
+}
+
+// counted reports whether a layer was part of what counted before.
+func (c *collector) counted(l layer) bool {
+	return slices.ContainsFunc(c.before, func(a Artifact) bool { return a.Kind == l.kind && image.Sum(a.Content) == l.digest })
+}
+
+// origin says where a manifest was found.
+func (c *collector) origin(of string) string {
+	if c.repository == "" {
+		return of
+	}
+	return of + " in " + c.repository
+}
+
+// truncate notes that not all there is was read.
+func (c *collector) truncate(format string, args ...any) {
+	c.truncated = cmp.Or(c.truncated, fmt.Sprintf(format, args...))
+	c.skip(format, args...)
 }
 
 func (c *collector) skip(format string, args ...any) {
@@ -85,130 +117,226 @@ func (c *collector) skip(format string, args ...any) {
 // skipOverfull skips a layer since what is there takes more bytes than one place has.
 func (c *collector) skipOverfull(l layer) {
 	c.overfull = true
-	c.skip("%s: %d bytes, annotations included, and no more than %d are read together", l.origin, l.bytes(), maxTotal)
+	c.truncate("%s: %d bytes, annotations included, and no more than %d are read together", l.origin, l.bytes(), maxTotal)
 }
 
-// readTags reads what stands under cosign's own tags.
+// readTags reads what is under cosign's own tags.
 func (c *collector) readTags(ctx context.Context) error {
 	tags := []string{SignatureTag(c.digest), AttestationTag(c.digest)}
-	manifests, err := readAll(ctx, tags, c.from.Tagged)
-	if err != nil {
-		return err
-	}
-	for i, tag := range tags {
-		c.read("tag "+tag+c.where, manifests[i], false)
-	}
-	return c.fetch(ctx)
-}
-
-// readReferrers reads what refers to the image.
-func (c *collector) readReferrers(ctx context.Context) error {
-	all, more, err := c.from.Referrers(ctx)
-	if err != nil {
-		return err
-	}
-	if more {
-		c.skip("the list of referrers: it is longer than is read, and its first %d are", len(all))
-	}
-	referrers := inTurn(all)
-	if len(referrers) > maxReferrers {
-		c.skip("%d of %d referrers: no more than %d are read", len(referrers)-maxReferrers, len(referrers), maxReferrers)
-		referrers = referrers[:maxReferrers]
-	}
-	manifests, err := readAll(ctx, referrers, func(ctx context.Context, digest v1.Hash) ([]byte, error) {
-		raw, err := c.from.Manifest(ctx, digest)
-		if errors.Is(err, image.ErrTooLong) {
-			return []byte{}, nil
+	manifests, err := readAll(ctx, tags, func(ctx context.Context, tag string) ([]byte, error) {
+		raw, err := c.from.Tagged(ctx, tag)
+		var full *image.TooManyValuesError
+		if errors.As(err, &full) {
+			c.mu.Lock()
+			defer c.mu.Unlock()
+			c.truncated = cmp.Or(c.truncated, fmt.Sprintf("%s: it holds more than is read", c.origin("tag "+tag)))
 		}
 		return raw, err
 	})
 	if err != nil {
 		return err
 	}
-	for i, manifest := range manifests {
-		c.read("referrer "+referrers[i].String()+c.where, manifest, true)
+	for i, tag := range tags {
+		c.read(c.origin("tag "+tag), manifests[i], false)
+	}
+	if err := c.readBefore(ctx, LegacySignature, LegacyAttestation); err != nil {
+		return err
 	}
 	return c.fetch(ctx)
 }
 
-// inTurn lists the manifests to read, each once: those that say of themselves that
-// they are a bundle, then those that say nothing, since registries report some
-// bundles as empty, then the others, such as lists of what is in an image.
-func inTurn(all []v1.Descriptor) []v1.Hash {
-	rank := func(d v1.Descriptor) int {
-		switch kind := d.ArtifactType; {
-		case strings.HasPrefix(kind, bundlePrefix):
-			return 0
-		case kind == "" || kind == emptyType || types.MediaType(kind).IsConfig():
-			return 1
-		}
-		return 2
+// readReferrers reads what refers to the image: what counted before first.
+func (c *collector) readReferrers(ctx context.Context) error {
+	all, more, err := c.from.Referrers(ctx)
+	if err != nil {
+		return err
 	}
-	sorted := slices.Clone(all)
-	slices.SortStableFunc(sorted, func(a, b v1.Descriptor) int { return cmp.Compare(rank(a), rank(b)) })
-	known := map[v1.Hash]bool{}
-	var digests []v1.Hash
-	for _, d := range sorted {
-		if d.Digest.Algorithm == "sha256" && !known[d.Digest] {
-			known[d.Digest] = true
-			digests = append(digests, d.Digest)
-		}
+	if more {
+		c.truncate("the list of referrers: it is longer than is read, and its first %d are", len(all))
 	}
-	return digests
+	if err := c.readBefore(ctx, Bundle); err != nil {
+		return err
+	}
+	if err := c.readListed(ctx, inTurn(all)); err != nil {
+		return err
+	}
+	return c.fetch(ctx)
 }
 
-// read notes the layers of a manifest that look like signatures. A referrer
-// must say itself what it refers to; a tag's name says it.
-func (c *collector) read(origin string, raw []byte, referrer bool) {
+// readBefore reads the manifests that held what counted before, unless they were read
+// already: by their digests, since whoever may push can take them out of a list, and can
+// move a tag.
+func (c *collector) readBefore(ctx context.Context, kinds ...Kind) error {
+	var digests []v1.Hash
+	for _, a := range c.before {
+		digest, err := v1.NewHash(a.Manifest)
+		if err == nil && slices.Contains(kinds, a.Kind) && !c.manifests[digest] && !slices.Contains(digests, digest) {
+			digests = append(digests, digest)
+		}
+	}
+	if more := len(digests) - maxReferrers; more > 0 {
+		c.truncate("%d of %d manifests that held signatures before: no more than %d are read", more, len(digests), maxReferrers)
+		digests = digests[:maxReferrers]
+	}
+	manifests, err := readAll(ctx, digests, c.manifest)
+	if err != nil {
+		return err
+	}
+	for i, manifest := range manifests {
+		c.read(c.origin("manifest "+digests[i].String()), manifest, false)
+	}
+	return nil
+}
+
+// readListed reads what a list of referrers names, up to maxReferrers manifests with a
+// bundle and maxManifests in all. What says of itself that it is something else is
+// never missed.
+func (c *collector) readListed(ctx context.Context, listed []referrer) error {
+	bundles, count := 0, 0
+	for some := range slices.Chunk(listed, chunk) {
+		if bundles >= maxReferrers || count >= maxManifests {
+			break
+		}
+		manifests, err := readAll(ctx, some, func(ctx context.Context, r referrer) ([]byte, error) {
+			if c.manifests[r.digest] {
+				return nil, nil
+			}
+			return c.manifest(ctx, r.digest)
+		})
+		if err != nil {
+			return err
+		}
+		for i, manifest := range manifests {
+			if c.read(c.origin("referrer "+some[i].digest.String()), manifest, true) {
+				bundles++
+			}
+		}
+		count += len(some)
+	}
+	unread := slices.DeleteFunc(slices.Clone(listed[min(count, len(listed)):]), func(r referrer) bool { return r.rank == other })
+	if len(unread) > 0 {
+		c.truncate("%d of %d referrers: no more than %d are read, and no more than %d with a signature", len(unread), len(listed), maxManifests, maxReferrers)
+	}
+	return nil
+}
+
+// manifest reads one manifest; what is too large for one is empty.
+func (c *collector) manifest(ctx context.Context, digest v1.Hash) ([]byte, error) {
+	raw, err := c.from.Manifest(ctx, digest)
+	if errors.Is(err, image.ErrTooLong) {
+		return []byte{}, nil
+	}
+	return raw, err
+}
+
+// rank says how likely a referrer is a signature by its descriptor.
+type rank int
+
+const (
+	// bundle says of itself that it is one.
+	bundle rank = iota
+	// untyped says nothing: registries report some bundles as empty.
+	untyped
+	// other says that it is something else, such as a list of what is in an image.
+	other
+)
+
+// referrer is one manifest of a list of referrers.
+type referrer struct {
+	digest v1.Hash
+	rank   rank
+}
+
+// inTurn lists the manifests to read, each once, by rank. What is longer than any
+// manifest of a signature is none.
+func inTurn(all []v1.Descriptor) []referrer {
+	known := map[v1.Hash]bool{}
+	var listed []referrer
+	for _, d := range all {
+		if d.Digest.Algorithm == "sha256" && !known[d.Digest] && d.Size <= maxManifest {
+			known[d.Digest] = true
+			listed = append(listed, referrer{d.Digest, rankOf(d)})
+		}
+	}
+	slices.SortStableFunc(listed, func(a, b referrer) int { return cmp.Compare(a.rank, b.rank) })
+	return listed
+}
+
+func rankOf(d v1.Descriptor) rank {
+	switch kind := d.ArtifactType; {
+	case strings.HasPrefix(kind, bundlePrefix):
+		return bundle
+	case kind == "" || kind == emptyType || types.MediaType(kind).IsConfig():
+		return untyped
+	}
+	return other
+}
+
+// read notes the layers of a manifest that look like signatures, and reports whether
+// there are any. A referrer must say itself what it refers to; a tag's name says it.
+func (c *collector) read(origin string, raw []byte, refers bool) (found bool) {
 	if raw == nil {
-		return
+		return false
 	}
 	var m v1.Manifest
 	if err := json.Unmarshal(raw, &m); err != nil {
 		c.skip("%s: it is not a manifest", origin)
-		return
+		return false
 	}
-	if referrer && (m.Subject == nil || m.Subject.Digest != c.digest) {
+	if refers && (m.Subject == nil || m.Subject.Digest != c.digest) {
 		c.skip("%s: its subject is another image", origin)
-		return
+		return false
 	}
-	if len(m.Layers) > MaxLayers {
-		c.skip("%s: %d of %d layers: no more than %d are read", origin, len(m.Layers)-MaxLayers, len(m.Layers), MaxLayers)
-	}
+	digest := image.Sum(raw)
+	c.manifests[digest] = true
+	behind, left := 0, 0
 	for i, d := range slices.Backward(m.Layers) {
-		behind := len(m.Layers) - 1 - i
-		if behind == MaxLayers {
-			break
+		l := layer{
+			kind: kindOf(d.MediaType), origin: origin, manifest: digest, digest: d.Digest, size: d.Size, behind: behind,
 		}
-		kind := kindOf(d.MediaType)
-		if kind == "" {
+		if l.kind == "" {
 			continue
 		}
-		where := origin
 		if len(m.Layers) > 1 {
-			where = fmt.Sprintf("%s, layer %d", origin, i)
+			l.origin = fmt.Sprintf("%s, layer %d", origin, i)
 		}
-		c.add(layer{
-			kind: kind, origin: where, digest: d.Digest, size: d.Size,
-			annotations: readAnnotations(kind, d.Annotations), behind: behind,
-		})
+		l.annotations = readAnnotations(l.kind, d.Annotations)
+		switch {
+		case c.counted(l):
+			l.behind = -1
+		case behind == MaxLayers:
+			left++
+			continue
+		default:
+			behind++
+		}
+		found = c.add(l) || found
 	}
+	if left > 0 {
+		c.truncate("%s: %d of %d layers: no more than %d are read", origin, left, len(m.Layers), MaxLayers)
+	}
+	return found
 }
 
-// add notes a layer, unless it is none to read, or one that is equal was noted.
-func (c *collector) add(l layer) {
+// add notes a layer, unless one that is equal was noted, and reports whether it is one
+// to read.
+func (c *collector) add(l layer) bool {
 	key := sha256.Sum256(fmt.Appendf(nil, "%s %s %d %q", l.kind, l.digest, l.size, l.annotations))
 	switch long := tooLong(l.annotations); {
 	case l.digest.Algorithm != "sha256":
 		c.skip("%s: its digest is not sha256", l.origin)
+		return false
 	case l.size < 0 || l.size > maxBlob:
 		c.skip("%s: %d bytes, and no more than %d are read", l.origin, l.size, maxBlob)
+		return false
 	case long != "":
 		c.skip("%s: its annotation %s has %d bytes, and no more than %d are read", l.origin, long, len(l.annotations[long]), maxAnnotation)
+		return false
 	case !c.noted[key]:
 		c.noted[key] = true
 		c.layers = append(c.layers, l)
 	}
+	return true
 }
 
 // kindOf returns the form a layer's media type stands for, or nothing.
@@ -232,7 +360,7 @@ func (c *collector) choose() {
 		return cmp.Or(cmp.Compare(a.behind, b.behind), cmp.Compare(a.bytes(), b.bytes()))
 	})
 	if more := len(c.layers) - maxCandidates; more > 0 {
-		c.skip("%d of %d layers: no more than %d are read", more, len(c.layers), maxCandidates)
+		c.truncate("%d of %d layers: no more than %d are read", more, len(c.layers), maxCandidates)
 		c.layers = c.layers[:maxCandidates]
 	}
 	slices.SortStableFunc(c.layers, func(a, b layer) int { return cmp.Compare(a.bytes(), b.bytes()) })
@@ -354,12 +482,21 @@ func readAll[T any](ctx context.Context, all []T, read func(context.Context, T) 
 	return contents, nil
 }
 
+// collected is all that was gathered.
+func (c *collector) collected() Collected {
+	artifacts := c.artifacts()
+	return Collected{Digest: c.digest.String(), Artifacts: artifacts, Skipped: c.skipped, Truncated: c.truncated}
+}
+
 // artifacts joins layers and contents. Each takes its bytes of one place's, since it is
 // verified and stored by itself, whatever it shares with others.
 func (c *collector) artifacts() []Artifact {
 	artifacts, left := make([]Artifact, 0, len(c.layers)), int64(maxTotal)
 	for _, l := range c.layers {
-		a := Artifact{Kind: l.kind, Origin: l.origin, Content: c.blobs[l.digest], Annotations: l.annotations}
+		a := Artifact{
+			Kind: l.kind, Origin: l.origin, Manifest: l.manifest.String(), Repository: c.repository,
+			Content: c.blobs[l.digest], Annotations: l.annotations,
+		}
 		switch {
 		case a.Content == nil:
 			c.skip("%s: its content could not be had", l.origin)

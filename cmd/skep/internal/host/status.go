@@ -1,5 +1,5 @@
-// Package host has the commands that ask skep run on this host: status, explain, chain and
-// confirm. They change nothing themselves.
+// Package host has the commands that ask skep run on this host: status, explain, chain,
+// confirm and reconcile. They change nothing themselves.
 package host
 
 import (

@@ -22,6 +22,7 @@ import (
 	"github.com/skep-dev/skep/bytecode"
 	"github.com/skep-dev/skep/cmd/skep/internal/display"
 	"github.com/skep-dev/skep/image"
+	"github.com/skep-dev/skep/image/registry"
 )
 
 // NewImage returns skep image.
@@ -56,7 +57,11 @@ func newImageBuild() *cobra.Command {
 				return err
 			}
 			done := display.Working(cmd, "pushing %s", args[0])
-			r, err := client.Push(cmd.Context(), args[0], built)
+			var r image.Resolved
+			err = reg.Within(cmd.Context(), "pushing to "+args[0], func(ctx context.Context) (err error) {
+				r, err = client.Push(ctx, args[0], built)
+				return err
+			})
 			done()
 			if err != nil {
 				return err
@@ -138,11 +143,14 @@ func newImageCopy(name, what string) *cobra.Command {
 			}
 			done := display.Working(cmd, "copying %s to %s", args[0], args[1])
 			defer done()
-			from, err := client.Resolve(cmd.Context(), args[0])
-			if err != nil {
+			var to image.Resolved
+			err = reg.Within(cmd.Context(), "copying "+args[0], func(ctx context.Context) error {
+				from, err := client.Resolve(ctx, args[0])
+				if err == nil {
+					to, err = client.Copy(ctx, from, args[1])
+				}
 				return err
-			}
-			to, err := client.Copy(cmd.Context(), from, args[1])
+			})
 			if err != nil {
 				return err
 			}
@@ -209,11 +217,14 @@ func inspect(ctx context.Context, reg *RegistryFlags, where string) (inspection,
 		if err != nil {
 			return got, err
 		}
-		r, err := client.Resolve(ctx, where)
-		if err != nil {
-			return got, err
-		}
-		img, err := client.Pull(ctx, r)
+		var img *registry.Image
+		err = reg.Within(ctx, "reading "+where, func(ctx context.Context) error {
+			r, err := client.Resolve(ctx, where)
+			if err == nil {
+				img, err = client.Pull(ctx, r)
+			}
+			return err
+		})
 		if err != nil {
 			return got, err
 		}

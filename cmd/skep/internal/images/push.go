@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"strings"
-	"time"
 
 	"github.com/spf13/cobra"
 
@@ -79,7 +78,7 @@ type Pushed struct {
 // Push packs manifests, signs the artifact if that was asked for, and then has the tag name
 // it: whoever follows the tag never finds the artifact without its signature. It asks the
 // registry no longer than limit.
-func (f *PushFlags) Push(ctx context.Context, manifests []byte, from image.Origin, limit time.Duration) (Pushed, error) {
+func (f *PushFlags) Push(ctx context.Context, manifests []byte, from image.Origin) (Pushed, error) {
 	built, err := image.BuildManifests(manifestsFile, manifests, from)
 	if err != nil {
 		return Pushed{}, err
@@ -96,7 +95,7 @@ func (f *PushFlags) Push(ctx context.Context, manifests []byte, from image.Origi
 	}
 	reference := strings.TrimPrefix(f.to, ociScheme)
 	var r image.Resolved
-	err = within(ctx, limit, "pushing to "+f.to, func(ctx context.Context) error {
+	err = f.reg.Within(ctx, "pushing to "+f.to, func(ctx context.Context) error {
 		if private != nil {
 			if err := f.signFirst(ctx, client, reference, built, private); err != nil {
 				return err

@@ -52,7 +52,7 @@ func TestTheTagNeverNamesAnUnsignedArtifact(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			server := fixture.Real(t, registry.WithReferrersSupport(true))
 			f := signedPush(t, "oci://"+server.Host+"/bpf/definitions:main", c.flags...)
-			if _, err := f.Push(t.Context(), []byte("a: 1\n"), origin, time.Minute); err != nil {
+			if _, err := f.Push(t.Context(), []byte("a: 1\n"), origin); err != nil {
 				t.Fatal(err)
 			}
 			var put []string
@@ -79,7 +79,7 @@ func TestWhatCannotBeSignedGetsNoTag(t *testing.T) {
 		real.ServeHTTP(w, r)
 	}))
 	f := signedPush(t, "oci://"+server.Host+"/bpf/definitions:main")
-	if _, err := f.Push(t.Context(), []byte("a: 1\n"), origin, time.Minute); err == nil || !strings.Contains(err.Error(), "push to oci://"+server.Host) {
+	if _, err := f.Push(t.Context(), []byte("a: 1\n"), origin); err == nil || !strings.Contains(err.Error(), "push to oci://"+server.Host) {
 		t.Errorf("push: %v", err)
 	}
 	if put := server.Taken(); slices.Contains(put, "PUT /v2/bpf/definitions/manifests/main") {
@@ -90,7 +90,9 @@ func TestWhatCannotBeSignedGetsNoTag(t *testing.T) {
 func TestPushingEnds(t *testing.T) {
 	server := fixture.Serve(t, http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }))
 	to := "oci://" + server.Host + "/bpf/definitions:main"
-	_, err := signedPush(t, to).Push(t.Context(), []byte("a: 1\n"), origin, 100*time.Millisecond)
+	f := signedPush(t, to)
+	f.reg.timeout = 100 * time.Millisecond
+	_, err := f.Push(t.Context(), []byte("a: 1\n"), origin)
 	if err == nil || !strings.Contains(err.Error(), "pushing to "+to+" took longer than 100ms") {
 		t.Errorf("push: %v", err)
 	}

@@ -19,11 +19,13 @@ import (
 type RegistryFlags struct {
 	cacheDir string
 	insecure []string
+	timeout  time.Duration
 }
 
 // Register adds the flags to a command.
 func (f *RegistryFlags) Register(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&f.cacheDir, "cache", "", "folder of the bytecode cache (default: the user's cache folder)")
+	cmd.Flags().DurationVar(&f.timeout, "timeout", defaultTimeout, "how long registries may take for one image in all, however slowly they answer")
 	f.RegisterInsecure(cmd)
 }
 
@@ -32,18 +34,23 @@ func (f *RegistryFlags) RegisterInsecure(cmd *cobra.Command) {
 	cmd.Flags().StringSliceVar(&f.insecure, "insecure-registry", nil, "registry host:port to reach over plain http; loopback needs no mention")
 }
 
-// Timeout bounds all that skep sign and skep verify ask of registries, however
-// slowly one answers.
-const Timeout = 2 * time.Minute
+// defaultTimeout is the default of --timeout.
+const defaultTimeout = 2 * time.Minute
 
-// within runs what takes no longer than a limit, and names it in the error where it was
+// Timeout is how long registries may take for one image in all.
+func (f *RegistryFlags) Timeout() time.Duration { return f.timeout }
+
+// Within runs what takes no longer than --timeout, and names it in the error where it was
 // ended by that.
-func within(ctx context.Context, limit time.Duration, what string, run func(context.Context) error) error {
-	limited, cancel := context.WithTimeout(ctx, limit)
+func (f *RegistryFlags) Within(ctx context.Context, what string, run func(context.Context) error) error {
+	if f.timeout <= 0 {
+		return fmt.Errorf("%s: --timeout %s leaves no time: give one such as %s", what, f.timeout, defaultTimeout)
+	}
+	limited, cancel := context.WithTimeout(ctx, f.timeout)
 	defer cancel()
 	err := run(limited)
 	if err != nil && ctx.Err() == nil && errors.Is(limited.Err(), context.DeadlineExceeded) {
-		return fmt.Errorf("%s took longer than %s: %w", what, limit, err)
+		return fmt.Errorf("%s took longer than %s: try again, or give the registry more time by --timeout: %w", what, f.timeout, err)
 	}
 	return err
 }

@@ -148,8 +148,8 @@ func (f *signingFlags) private() (*sign.PrivateKey, error) {
 	return sign.ParsePrivateKey(data, []byte(os.Getenv(passwordVariable)))
 }
 
-// NewSign returns skep sign, which asks registries no longer than limit.
-func NewSign(limit time.Duration) *cobra.Command {
+// NewSign returns skep sign.
+func NewSign() *cobra.Command {
 	var (
 		how         signingFlags
 		annotations map[string]string
@@ -170,7 +170,7 @@ func NewSign(limit time.Duration) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return within(cmd.Context(), limit, "signing "+args[0], func(ctx context.Context) error {
+			return reg.Within(cmd.Context(), "signing "+args[0], func(ctx context.Context) error {
 				r, err := client.Resolve(ctx, args[0])
 				if err != nil {
 					return err
@@ -190,8 +190,8 @@ func NewSign(limit time.Duration) *cobra.Command {
 	return cmd
 }
 
-// NewVerify returns skep verify, which asks registries no longer than limit.
-func NewVerify(limit time.Duration) *cobra.Command {
+// NewVerify returns skep verify.
+func NewVerify() *cobra.Command {
 	var (
 		signers []string
 		output  string
@@ -213,7 +213,7 @@ func NewVerify(limit time.Duration) *cobra.Command {
 				return err
 			}
 			var evidence signing.Evidence
-			err = within(cmd.Context(), limit, "verifying "+args[0], func(ctx context.Context) error {
+			err = reg.Within(cmd.Context(), "verifying "+args[0], func(ctx context.Context) error {
 				r, err := client.Resolve(ctx, args[0])
 				if err != nil {
 					return err
@@ -234,10 +234,14 @@ func NewVerify(limit time.Duration) *cobra.Command {
 			} else {
 				printEvidence(cmd, evidence)
 			}
-			if err == nil && len(evidence.Signatures) == 0 {
-				return exit.ErrDenied
+			switch {
+			case err != nil || len(evidence.Signatures) > 0:
+				return err
+			case evidence.Truncated != "":
+				return fmt.Errorf("verify %s: not all signatures are read, and none of those that are counts: %s: remove what is not needed beside the image",
+					args[0], evidence.Truncated)
 			}
-			return err
+			return exit.ErrDenied
 		},
 	}
 	cmd.Flags().StringSliceVar(&signers, "signers", nil, "file or folder of BpfSigner objects")

@@ -24,6 +24,7 @@ import (
 	"github.com/skep-dev/skep/cmd/internal/exit"
 	"github.com/skep-dev/skep/cmd/skep/internal/display"
 	"github.com/skep-dev/skep/cmd/skep/internal/kubeconfig"
+	"github.com/skep-dev/skep/gate"
 	"github.com/skep-dev/skep/text"
 )
 
@@ -130,6 +131,27 @@ func (r *rolled) annotate(ctx context.Context, values map[string]*string) error 
 		return fmt.Errorf("annotate %s: %w", r.named, err)
 	}
 	return nil
+}
+
+// IsTarget reports whether an argument names an application of a cluster, as TYPE/NAME.
+func IsTarget(arg string) bool {
+	_, err := parseTarget(arg)
+	return err == nil
+}
+
+// Reconcile has the controller look at an application of a cluster again, as flux reconcile
+// does.
+func Reconcile(ctx context.Context, w io.Writer, k *kubeconfig.Flags, arg string) error {
+	app, err := find(ctx, k, arg)
+	if err != nil {
+		return err
+	}
+	requested := time.Now().Format(time.RFC3339Nano)
+	if err := app.annotate(ctx, map[string]*string{gate.AnnotationRequestedAt: &requested}); err != nil {
+		return err
+	}
+	_, err = fmt.Fprintf(w, "%s: the controller looks again; it is done once status.lastHandledReconcileAt is %s\n", app.named, requested)
+	return err
 }
 
 // state is how a rollout does, in a line, and whether it is over.

@@ -16,6 +16,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/skep-dev/skep/api/v1alpha1"
+	"github.com/skep-dev/skep/cmd/skep/internal/kubeconfig"
 	"github.com/skep-dev/skep/test/harness/controlplane"
 )
 
@@ -179,4 +180,39 @@ func errText(err error) string {
 		return ""
 	}
 	return err.Error()
+}
+
+// TestReconcileAsksAsFluxDoes looks at the annotation that the controller answers.
+func TestReconcileAsksAsFluxDoes(t *testing.T) {
+	f := newFleet(t)
+	reconcile := func(arg string) (string, error) {
+		var (
+			k   kubeconfig.Flags
+			out bytes.Buffer
+		)
+		cmd := &cobra.Command{
+			SilenceUsage: true, SilenceErrors: true,
+			RunE: func(cmd *cobra.Command, args []string) error { return Reconcile(cmd.Context(), &out, &k, args[0]) },
+		}
+		k.Register(cmd)
+		cmd.SetArgs([]string{arg, "-n", "default", "--kubeconfig=" + f.config})
+		return out.String(), cmd.ExecuteContext(t.Context())
+	}
+	if _, err := reconcile("bpfapp/another"); err == nil {
+		t.Error("what is not there is looked at")
+	}
+	before := ""
+	for range 2 {
+		if _, err := reconcile("bpfapp/app"); err != nil {
+			t.Fatal(err)
+		}
+		asked := f.annotation("reconcile.fluxcd.io/requestedAt")
+		if _, err := time.Parse(time.RFC3339Nano, asked); err != nil || asked == before {
+			t.Errorf("it has the annotation %q after %q", asked, before)
+		}
+		before = asked
+	}
+	if IsTarget("app") || IsTarget("team/app") || !IsTarget("cbpfapp/app") {
+		t.Error("names of a host's applications are taken for those of a cluster")
+	}
 }
