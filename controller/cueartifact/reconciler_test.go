@@ -1,6 +1,7 @@
 package cueartifact
 
 import (
+	archivetar "archive/tar"
 	"context"
 	"encoding/json"
 	"errors"
@@ -208,7 +209,7 @@ func TestAFailureKeepsWhatIsPublished(t *testing.T) {
 		},
 		"too many files": {
 			fail: func(w *world) {
-				data := archive(w.t, listOf(maxFiles+1, func(i int) file { return file{"d/" + strings.Repeat("x", i%50) + string(rune('a'+i%26)), ""} }))
+				data := archive(w.t, listOf(maxFiles+1, func(i int) file { return file{fmt.Sprintf("d/%d", i), ""} }))
 				w.archives.Store("/main@sha1:2", data)
 				w.announceSource("main@sha1:2", digestOf(data))
 			},
@@ -229,6 +230,14 @@ func TestAFailureKeepsWhatIsPublished(t *testing.T) {
 				w.announceSource("main@sha1:2", digestOf(data))
 			},
 			reason: ReasonFetchFailed, message: "apps/two.yaml is a symbolic link",
+		},
+		"a definition that is a hard link": {
+			fail: func(w *world) {
+				data := zipped(w.t, packed(w.t, entry{name: "one.yaml", content: yamlOf("one")}, kind(archivetar.TypeLink, "two.yaml", "one.yaml")))
+				w.archives.Store("/main@sha1:2", data)
+				w.announceSource("main@sha1:2", digestOf(data))
+			},
+			reason: ReasonFetchFailed, message: "two.yaml is a hard link to one.yaml",
 		},
 		"a folder that is a link": {
 			fail: func(w *world) {
