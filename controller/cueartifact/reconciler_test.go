@@ -1,7 +1,6 @@
 package cueartifact
 
 import (
-	archivetar "archive/tar"
 	"context"
 	"encoding/json"
 	"errors"
@@ -27,6 +26,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/event"
 
 	"github.com/skep-dev/skep/api/v1alpha1"
+	"github.com/skep-dev/skep/controller/cueartifact/archives"
 	"github.com/skep-dev/skep/gate"
 	"github.com/skep-dev/skep/gate/evaluations"
 )
@@ -209,7 +209,7 @@ func TestAFailureKeepsWhatIsPublished(t *testing.T) {
 		},
 		"too many files": {
 			fail: func(w *world) {
-				data := archive(w.t, listOf(maxFiles+1, func(i int) file { return file{fmt.Sprintf("d/%d", i), ""} }))
+				data := archive(w.t, listOf(archives.MaxFiles+1, func(i int) file { return file{fmt.Sprintf("d/%d", i), ""} }))
 				w.archives.Store("/main@sha1:2", data)
 				w.announceSource("main@sha1:2", digestOf(data))
 			},
@@ -217,7 +217,7 @@ func TestAFailureKeepsWhatIsPublished(t *testing.T) {
 		},
 		"too many folders": {
 			fail: func(w *world) {
-				data := archive(w.t, listOf(maxFiles/50, func(i int) file { return file{fmt.Sprintf("%d/", i) + strings.Repeat("d/", 55) + "f", ""} }))
+				data := archive(w.t, listOf(archives.MaxFiles/50, func(i int) file { return file{fmt.Sprintf("%d/", i) + strings.Repeat("d/", 55) + "f", ""} }))
 				w.archives.Store("/main@sha1:2", data)
 				w.announceSource("main@sha1:2", digestOf(data))
 			},
@@ -233,7 +233,7 @@ func TestAFailureKeepsWhatIsPublished(t *testing.T) {
 		},
 		"a definition that is a hard link": {
 			fail: func(w *world) {
-				data := zipped(w.t, packed(w.t, entry{name: "one.yaml", content: yamlOf("one")}, kind(archivetar.TypeLink, "two.yaml", "one.yaml")))
+				data := archive(w.t, []file{{"one.yaml", "kind: x\n"}, {"two.yaml", hardLinkTo + "one.yaml"}})
 				w.archives.Store("/main@sha1:2", data)
 				w.announceSource("main@sha1:2", digestOf(data))
 			},
@@ -248,12 +248,12 @@ func TestAFailureKeepsWhatIsPublished(t *testing.T) {
 			reason: ReasonFetchFailed, message: "prod/apps is a symbolic link",
 		},
 		"folders nested too deep": {
-			fail:   func(w *world) { w.commit("main@sha1:2", "-- "+strings.Repeat("d/", maxDepth+1)+"a.yaml --\n") },
+			fail:   func(w *world) { w.commit("main@sha1:2", "-- "+strings.Repeat("d/", archives.MaxDepth+1)+"a.yaml --\n") },
 			reason: ReasonFetchFailed, message: "nested deeper than 64",
 		},
 		"files that are too large": {
 			fail: func(w *world) {
-				data := archive(w.t, []file{{"large.bin", strings.Repeat("\x00", maxUnpacked+1)}})
+				data := archive(w.t, []file{{"large.bin", strings.Repeat("\x00", archives.MaxUnpacked+1)}})
 				w.archives.Store("/main@sha1:2", data)
 				w.announceSource("main@sha1:2", digestOf(data))
 			},

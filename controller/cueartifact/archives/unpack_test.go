@@ -1,4 +1,4 @@
-package cueartifact
+package archives
 
 import (
 	archivetar "archive/tar"
@@ -67,7 +67,7 @@ func kind(flag byte, name, target string) entry {
 func unpacked(t *testing.T, archive []byte) (map[string]string, error) {
 	t.Helper()
 	dir := t.TempDir()
-	if err := unpack(t.Context(), bytes.NewReader(archive), dir); err != nil {
+	if err := Unpack(t.Context(), bytes.NewReader(archive), dir); err != nil {
 		return nil, err
 	}
 	files := map[string]string{}
