@@ -140,10 +140,21 @@ func search(r io.Reader, limit int64) ([]byte, error) {
 		}
 	}
 	// What follows the archive's end is bounded like the rest.
-	if _, err := io.Copy(io.Discard, r); err != nil {
+	if _, err := io.Copy(zeros{}, r); err != nil {
 		return nil, fmt.Errorf("read archive: %w", err)
 	}
 	return object, checkFound(object, objects, others)
+}
+
+// zeros takes zeros alone: what else follows the end of an archive, no reader of it sees.
+type zeros struct{}
+
+// Write implements io.Writer.
+func (zeros) Write(p []byte) (int, error) {
+	if rest := bytes.TrimLeft(p, "\x00"); len(rest) > 0 {
+		return len(p) - len(rest), errors.New("something follows the end of the archive, such as a second one")
+	}
+	return len(p), nil
 }
 
 // readEntry reads an entry whole if it is an ELF file.

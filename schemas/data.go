@@ -26,6 +26,9 @@ func (r *renderer) data(u unit) {
 		if err == nil {
 			err = repeatedKeys(file)
 		}
+		if err == nil {
+			err = s.asStored(file, doc)
+		}
 		if err != nil {
 			s.rejectUnit(err, name)
 			continue
@@ -105,6 +108,8 @@ func documents(name string, data []byte) [][]byte {
 			} else {
 				doc = append(doc, '\n')
 			}
+		} else if line[0] == '%' && len(bytes.TrimSpace(doc)) == 0 {
+			doc = append(doc, '\n') // A directive, such as %YAML 1.1.
 		} else {
 			doc = append(doc, line...)
 		}

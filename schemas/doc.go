@@ -6,7 +6,7 @@
 // are copied into memory, without symbolic links and within bounds, and a child
 // process of the same binary renders them with a memory limit and a kill on
 // timeout (see MaybeRenderChild). It resolves no image, evaluates no policy and
-// fetches nothing.
+// fetches nothing, but for VendorDependencies, which authors call.
 //
 // # What counts as a definition
 //
@@ -35,7 +35,8 @@
 // with one of the endings .cue, .yaml, .yml, .json, .jsonl, .toml, .xml, .txt,
 // .csv, .pem, .pub, .crt and .rego. Where only a part of the source is read,
 // the rest gives CUE packages to import and no embedded files. The schema is always the binary's own,
-// whatever is vendored or named as a dependency. There is no registry, and
+// whatever is vendored or named as a dependency. There is no registry: what lies
+// below cue.mod takes the place of a dependency of module.cue, and
 // cue.mod/local-module.cue does not count. A source without a module file is
 // read as CUE v0.14.0.
 //

@@ -68,8 +68,11 @@ func (s *scope) explain(err error, v cue.Value, id *v1alpha1.Identity) []Problem
 			if strings.Contains(at, "@") && strings.Contains(at, "/") {
 				p.Path = "" // It is the import path of the package.
 			}
-			if strings.Contains(p.Message, textNoModule) || strings.Contains(p.Message, noNetwork) {
-				p.Fix = "put the package below cue.mod/pkg"
+			switch {
+			case strings.Contains(p.Message, noNetwork):
+				p.Fix = vendorFix
+			case strings.Contains(p.Message, textNoModule):
+				p.Fix = "put the package below cue.mod/pkg; where another module has it, have deps name that (cue mod tidy), and " + vendorFix
 			}
 		}
 		if s.nested(e) {
@@ -79,6 +82,9 @@ func (s *scope) explain(err error, v cue.Value, id *v1alpha1.Identity) []Problem
 	}
 	return problems
 }
+
+// vendorFix fixes a module that would have to be fetched.
+const vendorFix = "run skep schema vendor --deps with the folder of the module, and commit its cue.mod/pkg"
 
 // text is what CUE says, with its cause and without the folder the files only
 // seem to lie in.

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"cuelang.org/go/cue/ast"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/skep-dev/skep/api/v1alpha1"
 )
@@ -223,8 +224,8 @@ func Decode(objects []Object) Definitions {
 	return d
 }
 
-// add decodes an object into its type. A BpfApplication or BpfPolicy that names
-// no namespace gets "default", as kubectl has it.
+// add decodes an object into its type, without what only an API server writes. A BpfApplication
+// or BpfPolicy that names no namespace gets "default", as kubectl has it.
 func (d *Definitions) add(obj Object) error {
 	switch obj.Identity.Kind {
 	case v1alpha1.KindBpfApplication:
@@ -232,38 +233,50 @@ func (d *Definitions) add(obj Object) error {
 		if err != nil {
 			return err
 		}
-		a.Namespace = obj.Identity.Namespace
+		a.ObjectMeta, a.Status = ofAuthor(a.ObjectMeta, obj.Identity), v1alpha1.BpfApplicationStatus{}
 		d.Applications = append(d.Applications, Definition{a, obj.Source, obj.unit, obj.Places})
 	case v1alpha1.KindClusterBpfApplication:
 		a, err := decode[v1alpha1.ClusterBpfApplication](obj)
 		if err != nil {
 			return err
 		}
+		a.ObjectMeta, a.Status = ofAuthor(a.ObjectMeta, obj.Identity), v1alpha1.BpfApplicationStatus{}
 		d.Applications = append(d.Applications, Definition{a, obj.Source, obj.unit, obj.Places})
 	case v1alpha1.KindBpfPolicy:
 		p, err := decode[v1alpha1.BpfPolicy](obj)
 		if err != nil {
 			return err
 		}
-		p.Namespace = obj.Identity.Namespace
+		p.ObjectMeta, p.Status = ofAuthor(p.ObjectMeta, obj.Identity), v1alpha1.BpfPolicyStatus{}
 		d.Policies = append(d.Policies, *p)
 	case v1alpha1.KindClusterBpfPolicy:
 		p, err := decode[v1alpha1.ClusterBpfPolicy](obj)
 		if err != nil {
 			return err
 		}
+		p.ObjectMeta, p.Status = ofAuthor(p.ObjectMeta, obj.Identity), v1alpha1.BpfPolicyStatus{}
 		d.ClusterPolicies = append(d.ClusterPolicies, *p)
 	case v1alpha1.KindBpfSigner:
 		s, err := decode[v1alpha1.BpfSigner](obj)
 		if err != nil {
 			return err
 		}
+		s.ObjectMeta, s.Status = ofAuthor(s.ObjectMeta, obj.Identity), v1alpha1.BpfSignerStatus{}
 		d.Signers = append(d.Signers, *s)
 	default:
 		return fmt.Errorf("kind %s is not known", obj.Identity.Kind)
 	}
 	return nil
 }
+
+// ofAuthor is the metadata that an author writes. The namespace is that of the identity: a
+// cluster-wide kind has none, whatever it says.
+func ofAuthor(m metav1.ObjectMeta, id v1alpha1.Identity) metav1.ObjectMeta {
+	return metav1.ObjectMeta{Name: id.Name, Namespace: id.Namespace, Labels: m.Labels, Annotations: m.Annotations}
+}
+
+// maxAnnotations is how many bytes the annotations of an object have, as an API server bounds them.
+const maxAnnotations = 256 << 10
 
 // decode reads an object strictly: a field the type lacks is an error.
 func decode[T any](obj Object) (*T, error) {
@@ -272,6 +285,15 @@ func decode[T any](obj Object) (*T, error) {
 	dec.DisallowUnknownFields()
 	if err := dec.Decode(&v); err != nil {
 		return nil, fmt.Errorf("decode %s %s: %w", obj.Identity.Kind, obj.Identity, err)
+	}
+	if o, ok := any(&v).(metav1.Object); ok {
+		size := 0
+		for key, value := range o.GetAnnotations() {
+			size += len(key) + len(value)
+		}
+		if size > maxAnnotations {
+			return nil, fmt.Errorf("the annotations have %d bytes, and an API server takes %d: shorten them", size, maxAnnotations)
+		}
 	}
 	return &v, nil
 }

@@ -63,7 +63,7 @@ func overlay(files map[string][]byte, root string) (map[string]load.Source, erro
 		dir, base := path.Split(name)
 		if path.Base(path.Clean(dir)) == "cue.mod" && base == "module.cue" {
 			modules = append(modules, path.Dir(path.Clean(dir)))
-			data = withoutSchemaDep(data, name)
+			data = withoutVendored(data, name, files)
 		}
 		// A local module file may replace a module with any folder there is.
 		if !vendoredSchema(name) && !strings.HasSuffix("/"+name, "/cue.mod/local-module.cue") {
@@ -131,17 +131,24 @@ func checkLanguage(data []byte, name string) error {
 // languageFix is what fixes it.
 const languageFix = `set language: version: "` + languageVersion + `" or newer in it`
 
-// withoutSchemaDep takes the schema out of a module file's dependencies: CUE
-// would ask a registry for it. A file that does not parse is left for the
-// loader to report.
-func withoutSchemaDep(data []byte, name string) []byte {
+// withoutVendored takes those out of a module file's dependencies whose packages are below its
+// cue.mod, and the schema: CUE would ask a registry for them. A file that does not parse is left
+// for the loader to report.
+func withoutVendored(data []byte, name string, files map[string][]byte) []byte {
 	f, err := modfile.ParseNonStrict(data, name)
 	if err != nil {
 		return data
 	}
 	found := false
+	majors := map[string]int{}
 	for dep := range f.Deps {
-		if base, _, _ := strings.Cut(dep, "@"); base == importPath {
+		base, _, _ := strings.Cut(dep, "@")
+		majors[base]++
+	}
+	for dep := range f.Deps {
+		// Of two major versions, the one that is vendored is not known.
+		base, _, _ := strings.Cut(dep, "@")
+		if base == importPath || majors[base] == 1 && vendored(files, path.Dir(path.Dir(name)), base) {
 			delete(f.Deps, dep)
 			found = true
 		}
@@ -153,6 +160,18 @@ func withoutSchemaDep(data []byte, name string) []byte {
 		return formatted
 	}
 	return data
+}
+
+// vendored reports whether the module in a folder has a copy of another below its cue.mod.
+func vendored(files map[string][]byte, within, base string) bool {
+	for name := range files {
+		for _, dir := range vendoredIn {
+			if strings.HasPrefix(name, path.Join(within, dir, base)+"/") {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 // moduleRoot is the nearest folder at or above dir that has a module file.

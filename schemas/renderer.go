@@ -250,6 +250,9 @@ func (s *scope) walkAll(v cue.Value, file string) {
 // walk looks for definitions in v and below.
 func (s *scope) walk(v cue.Value) {
 	version, err := v.LookupPath(cue.MakePath(cue.Str("apiVersion"))).String()
+	if err == nil && strings.HasPrefix(version, v1alpha1.Group+"/") && s.listed(v) {
+		return
+	}
 	if err == nil && strings.HasPrefix(version, v1alpha1.Group+"/") {
 		s.found = append(s.found, joined(v.Path()))
 		s.definition(v, version)
@@ -276,6 +279,29 @@ func (s *scope) walk(v cue.Value) {
 			s.walk(list.Value())
 		}
 	}
+}
+
+// listed renders the items of a list of definitions, such as a BpfPolicyList. It reports whether
+// v is one.
+func (s *scope) listed(v cue.Value) bool {
+	kind, err := v.LookupPath(cue.MakePath(cue.Str("kind"))).String()
+	item, isList := strings.CutSuffix(kind, "List")
+	_, known := namespaced(item)
+	items, notList := v.LookupPath(cue.MakePath(cue.Str("items"))).List()
+	if err != nil || notList != nil || !isList || !known {
+		return false
+	}
+	for items.Next() {
+		if one := items.Value(); one.LookupPath(cue.MakePath(cue.Str("kind"))).Exists() && one.LookupPath(cue.MakePath(cue.Str("apiVersion"))).Exists() {
+			s.walk(one)
+			continue
+		}
+		s.r.emit(record{Problem: &Problem{
+			Source: s.r.position(items.Value()), Path: items.Value().Path().String(),
+			Message: "an item of a " + kind + " has no kind or no apiVersion", Fix: "write both into each item",
+		}})
+	}
+	return true
 }
 
 // joined is a path in the form walkAll compares: every selector with an end.
@@ -332,6 +358,12 @@ func (s *scope) definition(v cue.Value, version string) {
 			if id.Name == "" {
 				p.Definition = nil
 			}
+			s.r.emit(record{Problem: &p})
+		}
+		return
+	}
+	if missing := s.nulls(&id, v); len(missing) > 0 {
+		for _, p := range missing {
 			s.r.emit(record{Problem: &p})
 		}
 		return

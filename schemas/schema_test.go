@@ -101,7 +101,7 @@ func TestEveryHookTakesTheFieldsOfItsRowAndNoOthers(t *testing.T) {
 			if field == "binary" && strings.HasSuffix(h.Name, ".multi") {
 				value = "{path: /b, symbols: {names: [s]}}"
 			} else if field == "binary" && h.Name == "usdt" {
-				value = "{path: /b, usdt: {provider: p, name: n}}"
+				value = "{path: /b, usdt: {provider: p, name: m}}"
 			}
 			attach := "hook: " + h.Name + ", " + field + ": " + value
 			if h.Name == "tracepoint" && field == "tracepoint" {

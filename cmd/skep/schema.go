@@ -17,10 +17,20 @@ import (
 
 func newSchema() *cobra.Command {
 	cmd := &cobra.Command{Use: "schema", Short: "The CUE schema of definitions, and the table of hooks"}
-	cmd.AddCommand(&cobra.Command{
+	cmd.AddCommand(newSchemaVendor(), newSchemaHooks())
+	return cmd
+}
+
+func newSchemaVendor() *cobra.Command {
+	var dependencies bool
+	cmd := &cobra.Command{
 		Use:   "vendor DIR",
 		Short: "Write the schema to DIR/cue.mod/pkg, so that cue vet works without a network",
-		Args:  cobra.ExactArgs(1),
+		Long: "Write the schema to DIR/cue.mod/pkg, so that cue vet works without a network.\n\n" +
+			"With --deps, write the modules that DIR/cue.mod/module.cue needs there too: rendering fetches nothing. They\n" +
+			"come from where cue takes them: CUE_REGISTRY, with the credentials of cue login or docker login. Each is\n" +
+			"printed with the digest by which it was fetched. Commit cue.mod/pkg.",
+		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := os.MkdirAll(args[0], 0o755); err != nil { //nolint:gosec // It holds no secrets, and whoever shares the repository reads it.
 				return err
@@ -29,9 +39,18 @@ func newSchema() *cobra.Command {
 			for _, file := range written {
 				fmt.Fprintln(cmd.OutOrStdout(), file)
 			}
+			if err != nil || !dependencies {
+				return err
+			}
+			defer display.Working(cmd, "fetching modules")()
+			modules, err := schemas.VendorDependencies(cmd.Context(), args[0], os.Environ())
+			for _, m := range modules {
+				fmt.Fprintf(cmd.OutOrStdout(), "%s %s %s\n", m.Folder, m.Module, m.Digest)
+			}
 			return err
 		},
-	}, newSchemaHooks())
+	}
+	cmd.Flags().BoolVar(&dependencies, "deps", false, "write the modules that DIR/cue.mod/module.cue needs too")
 	return cmd
 }
 

@@ -197,8 +197,11 @@ func files(source string) (all []file) {
 	return all
 }
 
-// linkTo begins the content of a file that is a symbolic link.
-const linkTo = "link to "
+// These begin the content of a file that is a symbolic link, or a hard one.
+const (
+	linkTo     = "link to "
+	hardLinkTo = "hard link to "
+)
 
 // archive packs files.
 func archive(t testing.TB, all []file) []byte {
@@ -210,6 +213,9 @@ func archive(t testing.TB, all []file) []byte {
 		header := &tar.Header{Name: f.name, Mode: 0o600, Size: int64(len(f.content)), Typeflag: tar.TypeReg}
 		if target, ok := strings.CutPrefix(f.content, linkTo); ok {
 			header.Typeflag, header.Size, header.Linkname, f.content = tar.TypeSymlink, 0, target, ""
+		}
+		if target, ok := strings.CutPrefix(f.content, hardLinkTo); ok {
+			header.Typeflag, header.Size, header.Linkname, f.content = tar.TypeLink, 0, target, ""
 		}
 		if err := out.WriteHeader(header); err != nil {
 			t.Fatal(err)

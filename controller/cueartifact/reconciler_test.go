@@ -26,6 +26,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/event"
 
 	"github.com/skep-dev/skep/api/v1alpha1"
+	"github.com/skep-dev/skep/controller/cueartifact/archives"
 	"github.com/skep-dev/skep/gate"
 	"github.com/skep-dev/skep/gate/evaluations"
 )
@@ -208,7 +209,7 @@ func TestAFailureKeepsWhatIsPublished(t *testing.T) {
 		},
 		"too many files": {
 			fail: func(w *world) {
-				data := archive(w.t, listOf(maxFiles+1, func(i int) file { return file{"d/" + strings.Repeat("x", i%50) + string(rune('a'+i%26)), ""} }))
+				data := archive(w.t, listOf(archives.MaxFiles+1, func(i int) file { return file{fmt.Sprintf("d/%d", i), ""} }))
 				w.archives.Store("/main@sha1:2", data)
 				w.announceSource("main@sha1:2", digestOf(data))
 			},
@@ -216,7 +217,7 @@ func TestAFailureKeepsWhatIsPublished(t *testing.T) {
 		},
 		"too many folders": {
 			fail: func(w *world) {
-				data := archive(w.t, listOf(maxFiles/50, func(i int) file { return file{fmt.Sprintf("%d/", i) + strings.Repeat("d/", 55) + "f", ""} }))
+				data := archive(w.t, listOf(archives.MaxFiles/50, func(i int) file { return file{fmt.Sprintf("%d/", i) + strings.Repeat("d/", 55) + "f", ""} }))
 				w.archives.Store("/main@sha1:2", data)
 				w.announceSource("main@sha1:2", digestOf(data))
 			},
@@ -230,6 +231,14 @@ func TestAFailureKeepsWhatIsPublished(t *testing.T) {
 			},
 			reason: ReasonFetchFailed, message: "apps/two.yaml is a symbolic link",
 		},
+		"a definition that is a hard link": {
+			fail: func(w *world) {
+				data := archive(w.t, []file{{"one.yaml", "kind: x\n"}, {"two.yaml", hardLinkTo + "one.yaml"}})
+				w.archives.Store("/main@sha1:2", data)
+				w.announceSource("main@sha1:2", digestOf(data))
+			},
+			reason: ReasonFetchFailed, message: "two.yaml is a hard link to one.yaml",
+		},
 		"a folder that is a link": {
 			fail: func(w *world) {
 				data := archive(w.t, []file{{"one.yaml", "kind: x\n"}, {"prod/apps", linkTo + "../shared"}})
@@ -239,12 +248,12 @@ func TestAFailureKeepsWhatIsPublished(t *testing.T) {
 			reason: ReasonFetchFailed, message: "prod/apps is a symbolic link",
 		},
 		"folders nested too deep": {
-			fail:   func(w *world) { w.commit("main@sha1:2", "-- "+strings.Repeat("d/", maxDepth+1)+"a.yaml --\n") },
+			fail:   func(w *world) { w.commit("main@sha1:2", "-- "+strings.Repeat("d/", archives.MaxDepth+1)+"a.yaml --\n") },
 			reason: ReasonFetchFailed, message: "nested deeper than 64",
 		},
 		"files that are too large": {
 			fail: func(w *world) {
-				data := archive(w.t, []file{{"large.bin", strings.Repeat("\x00", maxUnpacked+1)}})
+				data := archive(w.t, []file{{"large.bin", strings.Repeat("\x00", archives.MaxUnpacked+1)}})
 				w.archives.Store("/main@sha1:2", data)
 				w.announceSource("main@sha1:2", digestOf(data))
 			},

@@ -43,7 +43,7 @@ func MemoryBytes(concurrent int) int64 { return int64(places(concurrent)) * rend
 // ScratchBytes is how much room sources take while they are fetched and unpacked, where so many are
 // rendered at once; zero means 2.
 func ScratchBytes(concurrent int) int64 {
-	return int64(places(concurrent)) * (maxDownload + maxUnpacked)
+	return int64(places(concurrent)) * (maxDownload + archives.MaxUnpacked)
 }
 
 // tagValues are the tags of a CueArtifact with their values.

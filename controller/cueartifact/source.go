@@ -3,20 +3,16 @@ package cueartifact
 import (
 	"cmp"
 	"context"
-	"crypto/sha256"
 	"errors"
 	"fmt"
-	"io"
 	"net/url"
 	"os"
-	"path"
 	"path/filepath"
 	"regexp"
 	"strings"
 
 	"github.com/fluxcd/pkg/apis/meta"
 	"github.com/fluxcd/pkg/http/fetch"
-	"github.com/fluxcd/pkg/tar"
 	sourcev1 "github.com/fluxcd/source-controller/api/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
@@ -27,17 +23,11 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/skep-dev/skep/api/v1alpha1"
-	"github.com/skep-dev/skep/text"
+	"github.com/skep-dev/skep/controller/cueartifact/archives"
 )
 
-// The bounds of a source's artifact: bytes of the archive, bytes and files in it, and how
-// deep they are nested.
-const (
-	maxDownload = 50 << 20
-	maxUnpacked = 256 << 20
-	maxFiles    = 20_000
-	maxDepth    = 64
-)
+// maxDownload is how many bytes the archive of a source's artifact has at most.
+const maxDownload = 50 << 20
 
 // sources are the kinds of sources.
 var sources = []string{sourcev1.GitRepositoryKind, sourcev1.OCIRepositoryKind, sourcev1.BucketKind, sourcev1.ExternalArtifactKind}
@@ -174,7 +164,7 @@ func fetchInto(ctx context.Context, a meta.Artifact, dir string) error {
 		return fmt.Errorf("open revision %s: %w", a.Revision, errors.Unwrap(err))
 	}
 	defer f.Close()
-	if err := unpack(ctx, f, filepath.Join(dir, "source")); err != nil {
+	if err := archives.Unpack(ctx, f, filepath.Join(dir, "source")); err != nil {
 		return fmt.Errorf("unpack revision %s: %w", a.Revision, err)
 	}
 	return os.Remove(file)
@@ -201,72 +191,4 @@ func safe(address string) string {
 		return "an address that is none"
 	}
 	return (&url.URL{Scheme: u.Scheme, Host: u.Host, Path: u.Path}).String()
-}
-
-// unpack unpacks an archive within bounds. Links are passed over, or denied; see filter.
-func unpack(ctx context.Context, from io.Reader, dir string) error {
-	bounded := &boundedArchive{ctx: ctx, from: from}
-	err := tar.Untar(bounded, dir, tar.WithMaxUntarSize(maxUnpacked), tar.WithSkipSymlinks(), tar.WithFilter(bounded.filter))
-	if bounded.err != nil {
-		return bounded.err
-	}
-	if path := (*os.PathError)(nil); errors.As(err, &path) {
-		return path.Err
-	}
-	return err
-}
-
-// boundedArchive is an archive that cannot be read on when a bound is passed.
-type boundedArchive struct {
-	ctx   context.Context
-	from  io.Reader
-	files int
-	// folders are hashes of the folders that files are in.
-	folders map[[sha256.Size]byte]bool
-	err     error
-}
-
-// Read implements io.Reader.
-func (b *boundedArchive) Read(p []byte) (int, error) {
-	if err := cmp.Or(b.err, b.ctx.Err()); err != nil {
-		return 0, err
-	}
-	return b.from.Read(p)
-}
-
-// filter counts what is unpacked, and passes over all that follows a bound. A link that has the
-// name of a definition is not passed over: an application behind it would be left out.
-func (b *boundedArchive) filter(name string, info os.FileInfo) bool {
-	b.files++
-	switch {
-	case b.files > maxFiles:
-		b.err = fmt.Errorf("it has more than %d files: leave some out by spec.ignore of the source", maxFiles)
-	case strings.Count(name, "/") > maxDepth:
-		b.err = fmt.Errorf("it has folders nested deeper than %d: leave them out by spec.ignore of the source", maxDepth)
-	case !b.countFolders(name):
-		b.err = fmt.Errorf("it has more than %d folders: leave some out by spec.ignore of the source", maxFiles)
-	case info.Mode()&os.ModeSymlink != 0:
-		// Behind one may be definitions, or a folder of them, which Flux would prune if they were missing.
-		b.err = fmt.Errorf("%s is a symbolic link, and links are not followed: put what it leads to there, or leave the link out by spec.ignore of the source",
-			text.Cut(name, maxName))
-	}
-	return b.err != nil
-}
-
-// maxName bounds how much of a file's name is told, in bytes.
-const maxName = 256
-
-// countFolders counts the folders that a file is in; false where there are too many.
-func (b *boundedArchive) countFolders(name string) bool {
-	if b.folders == nil {
-		b.folders = map[[sha256.Size]byte]bool{}
-	}
-	for dir := path.Dir(path.Clean(name)); dir != "." && dir != "/"; dir = path.Dir(dir) {
-		sum := sha256.Sum256([]byte(dir))
-		if b.folders[sum] {
-			break
-		}
-		b.folders[sum] = true
-	}
-	return len(b.folders) <= maxFiles
 }

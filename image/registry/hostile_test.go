@@ -101,6 +101,7 @@ func refusedLayers(t testing.TB) map[string]badLayer {
 	layer := func(entries ...file) []byte { return gzipped(t, archived(t, entries...)) }
 	object := file{name: "a.o", data: images.LittleEndian}
 	good := layer(object)
+	second := archived(t, file{name: "b.o", data: images.BigEndian})
 	return map[string]badLayer{
 		"an entry that claims 8 EiB": {gzipped(t, hugeEntry(t, "a.o", 1<<62)), "more than the limit"},
 		"a sparse file":              {gzipped(t, sparse(t)), "sparse file"},
@@ -120,6 +121,7 @@ func refusedLayers(t testing.TB) map[string]badLayer {
 		"an object cut short":                          {layer(file{name: "a.o", data: images.LittleEndian[:10]}), "cut short"},
 		"more folders than any image needs":            {gzipped(t, manyEntries(t, 1025)), "more than 1024 entries"},
 		"an archive cut short":                         {gzipped(t, archived(t, object)[:700]), "unexpected EOF"},
+		"a second archive after the first":             {gzipped(t, append(archived(t, object), second...)), "follows the end of the archive"},
 		"gzip cut short":                               {good[:len(good)-20], "unexpected EOF"},
 		"gzip with a wrong checksum":                   {append(append([]byte(nil), good[:len(good)-8]...), 0, 0, 0, 0, 0, 0, 0, 0), "checksum"},
 		"gzip that is none":                            {[]byte("\x1f\x8bnonsense"), "gzip"},

@@ -1,4 +1,4 @@
-// Package archives stores what CueArtifacts publish as archives, and serves them.
+// Package archives stores what CueArtifacts publish as archives, and serves them. It unpacks those of sources.
 //
 // It owns the folder: how archives are named, how many there are and how much room they take.
 // It knows neither what is in an archive nor who asks for it.

@@ -5,9 +5,11 @@ import (
 	"maps"
 	"path/filepath"
 	"regexp"
+	"strconv"
 	"strings"
 	"testing"
 
+	gocmp "github.com/google/go-cmp/cmp"
 	"golang.org/x/tools/txtar"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -31,8 +33,8 @@ var crdLine = regexp.MustCompile(`(?m)^crd: (accepts|refuses|none)$`)
 var apart = map[string]string{
 	"interface-regex": accepted + "a rule for it is estimated to cost as much as half of all others together; " +
 		"the gate refuses what is none by its shape",
-	"status":           accepted + "it drops a status that comes with an object: who may write one writes it apart",
-	"unknown-metadata": accepted + "metadata are the API server's: it gives every object a uid, whatever one was sent",
+	"key-of-yaml-1.1":     accepted + "it stores the key as false, which no author means",
+	"selector-label-null": accepted + "it leaves the label out, and chooses more; server-side apply rejects it",
 	"variable-beyond-64-bits": accepted + "JSON knows no size of numbers, and clients send it as another; " +
 		"the gate refuses what no variable takes by inspect/variable",
 	"variable-null": accepted + "a schema of any value takes null, and CEL sees no map of such; " +
@@ -90,7 +92,7 @@ func TestCorpus(t *testing.T) {
 			if said := crdLine.FindStringSubmatch(string(ar.Comment)); len(said) != 2 || said[1] != want {
 				t.Errorf("the comment says of the CRD %q, and it is to be %s", said, want)
 			}
-			sent, err := send(t, c, definition(ar))
+			sent, _, err := send(t, c, definition(ar))
 			switch {
 			case sent == (want == "none"):
 				t.Errorf("want %s, but sent is %v", want, sent)
@@ -108,7 +110,77 @@ func TestCorpus(t *testing.T) {
 	}
 }
 
-// rejection reports whether the API server found fault with the object itself.
+// sentOtherwise are the definitions that are not stored as they are rendered, and why.
+var sentOtherwise = map[string]string{
+	"inside-a-list":           "clients send each item of a list",
+	"variables-of-every-kind": "an API server rounds integers beyond 64 bits with a sign, which rendering writes as text",
+}
+
+// TestWhatIsWrittenIsStoredAsItIsRendered sends what an author wrote in YAML as it is: the API server
+// takes it, and stores what it stores of what the schema makes of it.
+func TestWhatIsWrittenIsStoredAsItIsRendered(t *testing.T) {
+	c := newClient(t)
+	names, err := filepath.Glob(filepath.Join(module.Root(), "schemas", "testdata", "accepted", "*.txtar"))
+	if err != nil || len(names) < 40 {
+		t.Fatalf("%d cases, %v", len(names), err)
+	}
+	for _, name := range names {
+		ar, err := txtar.ParseFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		written, file := written(ar), strings.TrimSuffix(filepath.Base(name), ".txtar")
+		if _, otherwise := sentOtherwise[file]; otherwise || written == nil {
+			continue
+		}
+		t.Run(file, func(t *testing.T) {
+			_, stored, err := send(t, c, written)
+			if err != nil {
+				t.Fatalf("refused as it is written: %v", err)
+			}
+			_, want, err := send(t, c, definition(ar))
+			if err != nil {
+				t.Fatalf("refused as it is rendered: %v", err)
+			}
+			for _, o := range []*unstructured.Unstructured{&stored, &want} {
+				o.SetUID("")
+				o.SetManagedFields(nil)
+				o.SetCreationTimestamp(metav1.Time{})
+				exact(t, o)
+			}
+			if diff := gocmp.Diff(want.Object, stored.Object); diff != "" {
+				t.Errorf("of what is rendered (-) and of what is written (+) differs:\n%s", diff)
+			}
+		})
+	}
+}
+
+// exact writes integers of variables as rendering does: those beyond 2^53 as text.
+func exact(t *testing.T, o *unstructured.Unstructured) {
+	t.Helper()
+	variables, found, err := unstructured.NestedMap(o.Object, "spec", "variables")
+	if err != nil || !found {
+		return
+	}
+	for name, value := range variables {
+		if n, ok := value.(int64); ok && (n > 1<<53 || n < -1<<53) {
+			variables[name] = strconv.FormatInt(n, 10)
+		}
+	}
+	if err := unstructured.SetNestedMap(o.Object, variables, "spec", "variables"); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// written is the one file that an author wrote, where that is YAML; nil where it is not.
+func written(ar *txtar.Archive) []byte {
+	if len(ar.Files) == 2 && filepath.Ext(ar.Files[0].Name) == ".yaml" {
+		return ar.Files[0].Data
+	}
+	return nil
+}
+
+// refusal reports whether the API server found fault with the object itself.
 func refusal(err error) bool {
 	return apierrors.IsInvalid(err) || apierrors.IsBadRequest(err) || apierrors.IsNotFound(err) || meta.IsNoMatchError(err)
 }
@@ -131,16 +203,16 @@ func definition(ar *txtar.Archive) []byte {
 // send has the API server evaluate a definition as it is written, as kubectl
 // create --dry-run=server does. It returns false where the text names no kind
 // to send it as.
-func send(t *testing.T, c client.Client, data []byte) (bool, error) {
+func send(t *testing.T, c client.Client, data []byte) (sent bool, stored unstructured.Unstructured, err error) {
 	t.Helper()
 	var obj unstructured.Unstructured
 	if yaml.Unmarshal(data, &obj.Object) != nil || obj.GetKind() == "" {
-		return false, nil //nolint:nilerr // text that cannot be read names no kind
+		return false, stored, nil //nolint:nilerr // text that cannot be read names no kind
 	}
 	gvk := obj.GroupVersionKind()
 	mapping, err := c.RESTMapper().RESTMapping(gvk.GroupKind(), gvk.Version)
 	if err != nil {
-		return true, err
+		return true, stored, err
 	}
 	config := rest.CopyConfig(plane.Config)
 	config.APIPath, config.NegotiatedSerializer = "/apis", clientgoscheme.Codecs
@@ -154,7 +226,11 @@ func send(t *testing.T, c client.Client, data []byte) (bool, error) {
 	if mapping.Scope.Name() == meta.RESTScopeNameNamespace {
 		namespace = cmp.Or(obj.GetNamespace(), "default")
 	}
-	return true, to.Post().NamespaceIfScoped(namespace, namespace != "").Resource(mapping.Resource.Resource).
+	answer, err := to.Post().NamespaceIfScoped(namespace, namespace != "").Resource(mapping.Resource.Resource).
 		Param("dryRun", "All").Param("fieldValidation", "Strict").
-		SetHeader("Content-Type", "application/yaml").Body(data).Do(t.Context()).Error()
+		SetHeader("Content-Type", "application/yaml").Body(data).Do(t.Context()).Raw()
+	if err == nil {
+		err = stored.UnmarshalJSON(answer)
+	}
+	return true, stored, err
 }

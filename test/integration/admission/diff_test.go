@@ -182,6 +182,20 @@ func TestADiffIsWhatFluxWouldChange(t *testing.T) {
 	}
 }
 
+// TestADiffTakesWhatTheAPIServerTakes has what kustomize and kubectl add to a definition.
+func TestADiffTakesWhatTheAPIServerTakes(t *testing.T) {
+	r := newRepository(t)
+	name := r.namespace + "-signer"
+	signer := fmt.Sprintf("apiVersion: %s\nkind: %s\nmetadata: {name: %s, namespace: %s, creationTimestamp: null}\nstatus: {}\n"+
+		"spec: {key: {publicKey: k}, revoked: yes}\n", v1alpha1.APIVersion, v1alpha1.KindBpfSigner, name, r.namespace)
+	r.user("ci", "skep-policy-admin")
+	r.write(signer)
+	d := r.diff("ci")
+	if c := d.of(t, name); c.Action != "added" || c.Answer == "invalid" || d.stderr != "" && strings.Contains(d.stderr, "not known") {
+		t.Errorf("exit code %d, %q, %+v", d.code, d.stderr, c)
+	}
+}
+
 func TestADiffSaysWhatTheClustersPoliciesAnswer(t *testing.T) {
 	r := newRepository(t)
 	image := r.signed()
