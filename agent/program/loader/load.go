@@ -175,7 +175,8 @@ func (r *Revision) add(instance string, p *ebpf.Program) error {
 	}
 	// The kernel tells no size to a process without CAP_BPF, which could load none.
 	size, _ := info.TranslatedSize()
-	r.programs = addMemory(r.programs, memoryOfProgram(size/asm.InstructionSize))
+	functions, _ := info.JitedFuncLens()
+	r.programs = addMemory(r.programs, memoryOfProgram(size/asm.InstructionSize, len(functions)))
 	r.ids[id] = instance
 	if r.Programs[instance] == p {
 		r.identities[instance] = identity{id, info.Tag}

@@ -1,0 +1,242 @@
+package bytecode
+
+import (
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
+)
+
+// convertible is which registers and words of the stack may point to the context or to a socket, as
+// sets of bits: the kernel converts loads and stores through them to those of its own structures.
+type convertible struct {
+	registers uint16
+	words     uint64
+}
+
+func (c convertible) has(r asm.Register) bool { return c.registers&(1<<r) != 0 }
+
+func (c *convertible) set(r asm.Register, is bool) {
+	c.registers &^= 1 << r
+	if is {
+		c.registers |= 1 << r
+	}
+}
+
+// tracks follows such pointers through a linked program. It errs on one side: a pointer of which it
+// lost track counts as one.
+type tracks struct {
+	insns asm.Instructions
+	// index leads from the kernel's count of instructions to insns; -1 inside of a wide one. offsets leads back.
+	index, offsets []int
+	before         []convertible
+	seen           []bool
+	work           []int
+	// returned, and spilled elsewhere than at a known word of the own stack.
+	returned, lost bool
+	// spilled says that one lies on a stack, where other functions may load it.
+	spilled bool
+	// budget is how many instructions may be followed yet.
+	budget int
+}
+
+// passesOfTracks is how often each instruction may be followed, on average. Of a program that takes
+// more, every load and store counts.
+const passesOfTracks = 16
+
+// conversions reports by instruction whether it may load or store a field of the context or a socket.
+// Tracing programs have what the kernel has, without a conversion.
+func conversions(t ebpf.ProgramType, insns asm.Instructions) []bool {
+	found := make([]bool, len(insns))
+	switch t {
+	case ebpf.Kprobe, ebpf.TracePoint, ebpf.RawTracepoint, ebpf.RawTracepointWritable, ebpf.Tracing, ebpf.LSM, ebpf.Syscall, ebpf.StructOps:
+		return found
+	}
+	tr := newTracks(insns)
+	tr.settle()
+	for i := range insns {
+		base, is := accessed(&insns[i])
+		found[i] = is && (tr.budget < 0 || tr.seen[i] && tr.before[i].has(base))
+	}
+	return found
+}
+
+// accessed is the register through which an instruction loads or stores.
+func accessed(ins *asm.Instruction) (base asm.Register, is bool) {
+	switch ins.OpCode.Class() {
+	case asm.LdXClass:
+		return ins.Src, true
+	case asm.StClass, asm.StXClass:
+		return ins.Dst, true
+	}
+	return 0, false
+}
+
+func newTracks(insns asm.Instructions) *tracks {
+	t := &tracks{insns: insns, before: make([]convertible, len(insns)), seen: make([]bool, len(insns)), budget: passesOfTracks*len(insns) + 64}
+	for i := range insns {
+		t.offsets = append(t.offsets, len(t.index))
+		t.index = append(t.index, i)
+		for range insns[i].Width() - 1 {
+			t.index = append(t.index, -1)
+		}
+	}
+	return t
+}
+
+// settle follows all ways until nothing changes, twice or more where functions hand pointers on.
+func (t *tracks) settle() {
+	for {
+		returned, lost, spilled := t.returned, t.lost, t.spilled
+		for i := range t.insns {
+			switch {
+			case i == 0:
+				t.reach(i, convertible{registers: 1 << asm.R1})
+			case t.insns[i].Symbol() != "":
+				// Arguments of a function, and the context of a callback.
+				t.reach(i, convertible{registers: 1<<asm.R1 | 1<<asm.R2 | 1<<asm.R3 | 1<<asm.R4 | 1<<asm.R5})
+			case t.seen[i]:
+				t.work = append(t.work, i)
+			}
+		}
+		for len(t.work) > 0 && t.budget >= 0 {
+			t.budget--
+			i := t.work[len(t.work)-1]
+			t.work = t.work[:len(t.work)-1]
+			t.follow(i)
+		}
+		if t.budget < 0 || returned == t.returned && lost == t.lost && spilled == t.spilled {
+			return
+		}
+	}
+}
+
+// reach adds what may hold such pointers before an instruction.
+func (t *tracks) reach(i int, c convertible) {
+	if i >= len(t.insns) {
+		return
+	}
+	was := t.before[i]
+	joined := convertible{was.registers | c.registers, was.words | c.words}
+	if t.seen[i] && joined == was {
+		return
+	}
+	t.before[i], t.seen[i] = joined, true
+	t.work = append(t.work, i)
+}
+
+// follow does what an instruction does to the registers, and goes on to what may be next.
+func (t *tracks) follow(i int) {
+	ins, c := &t.insns[i], t.before[i]
+	if ins.OpCode.Class().IsJump() {
+		t.jump(i, ins, c)
+		return
+	}
+	t.step(&c, ins)
+	t.reach(i+1, c)
+}
+
+func (t *tracks) jump(i int, ins *asm.Instruction, c convertible) {
+	op := ins.OpCode.JumpOp()
+	switch op {
+	case asm.Exit:
+		t.returned = t.returned || c.has(asm.R0)
+		return
+	case asm.Call:
+		c.registers &^= 1<<asm.R0 | 1<<asm.R1 | 1<<asm.R2 | 1<<asm.R3 | 1<<asm.R4 | 1<<asm.R5
+		c.set(asm.R0, t.returns(ins))
+	default:
+		distance := int(ins.Offset)
+		if op == asm.Ja && ins.OpCode.Class() == asm.Jump32Class {
+			distance = int(ins.Constant)
+		}
+		if to := t.offsets[i] + 1 + distance; to >= 0 && to < len(t.index) && t.index[to] >= 0 {
+			t.reach(t.index[to], c)
+		}
+		if op == asm.Ja {
+			return
+		}
+	}
+	t.reach(i+1, c)
+}
+
+// returns reports whether a call may return such a pointer.
+func (t *tracks) returns(ins *asm.Instruction) bool {
+	if !ins.IsBuiltinCall() {
+		return !ins.IsFunctionCall() || t.returned
+	}
+	h, ok := helperByID(ins.Constant)
+	switch h.Name {
+	case "bpf_sk_lookup_tcp", "bpf_sk_lookup_udp", "bpf_skc_lookup_tcp", "bpf_sk_fullsock", "bpf_tcp_sock", "bpf_get_listener_sock":
+		return true
+	}
+	return !ok
+}
+
+// step does what an instruction does that does not jump.
+func (t *tracks) step(c *convertible, ins *asm.Instruction) {
+	switch class := ins.OpCode.Class(); {
+	case class.IsALU():
+		t.arithmetic(c, ins)
+	case class == asm.LdClass && ins.OpCode.IsDWordLoad():
+		c.set(ins.Dst, false)
+	case class == asm.LdClass:
+		c.registers &^= 1<<asm.R0 | 1<<asm.R1 | 1<<asm.R2 | 1<<asm.R3 | 1<<asm.R4 | 1<<asm.R5
+	case class == asm.LdXClass:
+		c.set(ins.Dst, t.loads(c, ins))
+	case class == asm.StXClass && ins.OpCode.Mode() == asm.AtomicMode:
+	case class == asm.StXClass:
+		t.store(c, ins)
+	}
+}
+
+func (t *tracks) arithmetic(c *convertible, ins *asm.Instruction) {
+	fromRegister := ins.OpCode.Source() == asm.RegSource
+	switch op := ins.OpCode.ALUOp(); {
+	case ins.OpCode.Class() == asm.ALUClass:
+		c.set(ins.Dst, false)
+	case op == asm.Mov:
+		c.set(ins.Dst, fromRegister && c.has(ins.Src))
+	case op == asm.Add || op == asm.Sub:
+		c.set(ins.Dst, c.has(ins.Dst) || fromRegister && c.has(ins.Src))
+	}
+}
+
+// loads reports whether a load may give such a pointer: a socket from the context or from another
+// socket, or what was spilled. All have 8 bytes.
+func (t *tracks) loads(c *convertible, ins *asm.Instruction) bool {
+	switch {
+	case ins.OpCode.Size().Sizeof() != 8:
+		return false
+	case c.has(ins.Src), t.lost:
+		return true
+	case ins.Src != asm.RFP:
+		return t.spilled
+	}
+	at, whole := ownWord(ins)
+	return !whole || c.words&(1<<at) != 0
+}
+
+// store notes what is spilled.
+func (t *tracks) store(c *convertible, ins *asm.Instruction) {
+	is := c.has(ins.Src) && ins.OpCode.Size().Sizeof() == 8
+	at, whole := ownWord(ins)
+	switch {
+	case ins.Dst != asm.RFP:
+		t.lost = t.lost || is
+	case !whole:
+	case is:
+		c.words |= 1 << at
+		t.spilled = true
+	default:
+		c.words &^= 1 << at
+	}
+}
+
+// ownWord is the word of the own stack that a load or store through the frame pointer touches, and
+// whether it is one whole word.
+func ownWord(ins *asm.Instruction) (at int, whole bool) {
+	n := int(ins.Offset)
+	if n < -512 || n >= 0 || n%8 != 0 || ins.OpCode.Size().Sizeof() != 8 {
+		return 0, false
+	}
+	return (n + 512) / 8, true
+}
