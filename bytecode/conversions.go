@@ -3,6 +3,7 @@ package bytecode
 import (
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/asm"
+	"github.com/cilium/ebpf/btf"
 )
 
 // convertible is which registers and words of the stack may point to the context or to a socket, as
@@ -11,6 +12,9 @@ type convertible struct {
 	registers uint16
 	words     uint64
 }
+
+// arguments are the registers of a function's arguments.
+const arguments = 1<<asm.R1 | 1<<asm.R2 | 1<<asm.R3 | 1<<asm.R4 | 1<<asm.R5
 
 func (c convertible) has(r asm.Register) bool { return c.registers&(1<<r) != 0 }
 
@@ -27,9 +31,11 @@ type tracks struct {
 	insns asm.Instructions
 	// index leads from the kernel's count of instructions to insns; -1 inside of a wide one. offsets leads back.
 	index, offsets []int
-	before         []convertible
-	seen           []bool
-	work           []int
+	// functions are where those of the program begin, by name.
+	functions map[string]int
+	before    []convertible
+	seen      []bool
+	work      []int
 	// returned, and spilled elsewhere than at a known word of the own stack.
 	returned, lost bool
 	// spilled says that one lies on a stack, where other functions may load it.
@@ -45,11 +51,17 @@ const passesOfTracks = 16
 // conversions reports by instruction whether it may load or store a field of the context or a socket.
 // Tracing programs have what the kernel has, without a conversion.
 func conversions(t ebpf.ProgramType, insns asm.Instructions) []bool {
-	found := make([]bool, len(insns))
 	switch t {
 	case ebpf.Kprobe, ebpf.TracePoint, ebpf.RawTracepoint, ebpf.RawTracepointWritable, ebpf.Tracing, ebpf.LSM, ebpf.Syscall, ebpf.StructOps:
-		return found
+		return make([]bool, len(insns))
 	}
+	return contextAccesses(insns)
+}
+
+// contextAccesses reports by instruction whether it may load or store through a pointer to the context,
+// or to a socket.
+func contextAccesses(insns asm.Instructions) []bool {
+	found := make([]bool, len(insns))
 	tr := newTracks(insns)
 	tr.settle()
 	for i := range insns {
@@ -57,6 +69,29 @@ func conversions(t ebpf.ProgramType, insns asm.Instructions) []bool {
 		found[i] = is && (tr.budget < 0 || tr.seen[i] && tr.before[i].has(base))
 	}
 	return found
+}
+
+// offsetOfSocket is where a packet's context has its socket: sk of struct __sk_buff.
+const offsetOfSocket = 168
+
+// finishContext says what the program does with fields of its context that not all of its hooks
+// may have it do. A program whose section says of no type may be of any.
+func (p *inspected) finishContext(t ebpf.ProgramType, insns asm.Instructions) {
+	probe := t == ebpf.Kprobe || t == ebpf.UnspecifiedProgram
+	packet := t == ebpf.SchedCLS || t == ebpf.SocketFilter || t == ebpf.UnspecifiedProgram
+	if !probe && !packet {
+		return
+	}
+	for i, is := range contextAccesses(insns) {
+		ins := &insns[i]
+		switch {
+		case !is:
+		case ins.OpCode.Class() != asm.LdXClass:
+			p.facts.WritesRegisters = p.facts.WritesRegisters || probe
+		case ins.OpCode.Size().Sizeof() == 8 && (ins.Offset == offsetOfSocket || btf.CORERelocationMetadata(ins) != nil):
+			p.facts.ReadsPacketSocket = p.facts.ReadsPacketSocket || packet
+		}
+	}
 }
 
 // accessed is the register through which an instruction loads or stores.
@@ -71,8 +106,11 @@ func accessed(ins *asm.Instruction) (base asm.Register, is bool) {
 }
 
 func newTracks(insns asm.Instructions) *tracks {
-	t := &tracks{insns: insns, before: make([]convertible, len(insns)), seen: make([]bool, len(insns)), budget: passesOfTracks*len(insns) + 64}
+	t := &tracks{insns: insns, functions: map[string]int{}, before: make([]convertible, len(insns)), seen: make([]bool, len(insns)), budget: passesOfTracks*len(insns) + 64}
 	for i := range insns {
+		if symbol := insns[i].Symbol(); symbol != "" {
+			t.functions[symbol] = i
+		}
 		t.offsets = append(t.offsets, len(t.index))
 		t.index = append(t.index, i)
 		for range insns[i].Width() - 1 {
@@ -86,14 +124,13 @@ func newTracks(insns asm.Instructions) *tracks {
 func (t *tracks) settle() {
 	for {
 		returned, lost, spilled := t.returned, t.lost, t.spilled
+		t.reach(0, convertible{registers: 1 << asm.R1})
 		for i := range t.insns {
-			switch {
-			case i == 0:
-				t.reach(i, convertible{registers: 1 << asm.R1})
-			case t.insns[i].Symbol() != "":
-				// Arguments of a function, and the context of a callback.
-				t.reach(i, convertible{registers: 1<<asm.R1 | 1<<asm.R2 | 1<<asm.R3 | 1<<asm.R4 | 1<<asm.R5})
-			case t.seen[i]:
+			if f, ok := t.functions[t.insns[i].Reference()]; ok && t.insns[i].IsLoadOfFunctionPointer() {
+				// The arguments of a callback.
+				t.reach(f, convertible{registers: arguments})
+			}
+			if t.seen[i] {
 				t.work = append(t.work, i)
 			}
 		}
@@ -141,7 +178,10 @@ func (t *tracks) jump(i int, ins *asm.Instruction, c convertible) {
 		t.returned = t.returned || c.has(asm.R0)
 		return
 	case asm.Call:
-		c.registers &^= 1<<asm.R0 | 1<<asm.R1 | 1<<asm.R2 | 1<<asm.R3 | 1<<asm.R4 | 1<<asm.R5
+		if f, ok := t.functions[ins.Reference()]; ok && ins.IsFunctionCall() {
+			t.reach(f, convertible{registers: c.registers & arguments})
+		}
+		c.registers &^= 1<<asm.R0 | arguments
 		c.set(asm.R0, t.returns(ins))
 	default:
 		distance := int(ins.Offset)
@@ -179,7 +219,7 @@ func (t *tracks) step(c *convertible, ins *asm.Instruction) {
 	case class == asm.LdClass && ins.OpCode.IsDWordLoad():
 		c.set(ins.Dst, false)
 	case class == asm.LdClass:
-		c.registers &^= 1<<asm.R0 | 1<<asm.R1 | 1<<asm.R2 | 1<<asm.R3 | 1<<asm.R4 | 1<<asm.R5
+		c.registers &^= 1<<asm.R0 | arguments
 	case class == asm.LdXClass:
 		c.set(ins.Dst, t.loads(c, ins))
 	case class == asm.StXClass && ins.OpCode.Mode() == asm.AtomicMode:

@@ -144,6 +144,12 @@ type Program struct {
 	// namespace is loaded so that it reads nothing but those registers, and one of the cluster
 	// reads what it likes.
 	ReadsRegistersBy []hook.Registers `json:"readsRegistersBy,omitempty"`
+	// WritesRegisters reports whether the program may write to its context, where that are registers of a
+	// task: kernels from 6.18 on let programs of uprobes do so, and the task goes on with what they wrote.
+	WritesRegisters bool `json:"writesRegisters,omitempty"`
+	// ReadsPacketSocket reports whether the program may load the socket of a packet from its context, by which it
+	// sees who sent it.
+	ReadsPacketSocket bool `json:"readsPacketSocket,omitempty"`
 	// PoisonedCalls counts calls that CO-RE replaced by 0xbad2310; the verifier
 	// rejects them where they are reachable.
 	PoisonedCalls int `json:"poisonedCalls,omitempty"`

@@ -79,6 +79,7 @@ func inspectProgram(object *objectfile.Object, name string) (*inspected, error) 
 	p.finishSubject(s.Type)
 	p.finishRepeats(s.Instructions)
 	p.finishReads(s.Type, s.Instructions)
+	p.finishContext(s.Type, s.Instructions)
 	return p, nil
 }
 

@@ -140,6 +140,31 @@ func TestANumberIsDeniedByItself(t *testing.T) {
 	}
 }
 
+// TestAContextLeadsANamespaceNowhereElse: by stores to registers of a task, and by the socket of a packet.
+func TestAContextLeadsANamespaceNowhereElse(t *testing.T) {
+	for sentence, c := range map[string]struct {
+		hook   string
+		does   bytecode.Program
+		denied bool
+	}{
+		"registers that a probe writes":        {"uprobe", bytecode.Program{WritesRegisters: true}, true},
+		"the sender's socket":                  {"tcx/ingress", bytecode.Program{ReadsPacketSocket: true}, true},
+		"the sender's socket, by clsact":       {"tc/ingress", bytecode.Program{ReadsPacketSocket: true}, true},
+		"the socket of a packet that goes out": {"tcx/egress", bytecode.Program{ReadsPacketSocket: true}, false},
+		"nothing of it":                        {"tcx/ingress", bytecode.Program{}, false},
+	} {
+		c.does.Name = "p"
+		for kind, want := range map[string]bool{v1alpha1.KindBpfApplication: c.denied, v1alpha1.KindClusterBpfApplication: false} {
+			r := &denials{}
+			fitScope(r, v1alpha1.Identity{Kind: kind}, []v1alpha1.Program{{Name: "p", Attach: []v1alpha1.Attachment{{Hook: c.hook, Pods: &v1alpha1.Pods{}}}}},
+				bytecode.Facts{Programs: []bytecode.Program{c.does}})
+			if (len(r.reasons) > 0) != want {
+				t.Errorf("%s of a %s: %v, want it denied: %v", sentence, kind, r.reasons, want)
+			}
+		}
+	}
+}
+
 // TestMapsThatNothingBoundsAreDeniedANamespace, whatever policies there are.
 func TestMapsThatNothingBoundsAreDeniedANamespace(t *testing.T) {
 	defined := []v1alpha1.Program{{Name: "p", Attach: []v1alpha1.Attachment{{Hook: "cgroup/sock_create", Pods: &v1alpha1.Pods{}}}}}

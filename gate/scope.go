@@ -41,7 +41,9 @@ func fitScope(r *denials, id v1alpha1.Identity, programs []v1alpha1.Program, fac
 			continue
 		}
 		at = cmp.Or(at, "spec.bytecode.image")
-		denied := fitCalls(r, id, at, p, n.placeOf(p.Name))
+		place := n.placeOf(p.Name)
+		fitContext(r, id, at, p, place)
+		denied := fitCalls(r, id, at, p, place)
 		reads := slices.DeleteFunc(slices.Clone(p.ReadsKernelMemoryBy), func(by string) bool { return slices.Contains(denied, by) })
 		if len(reads) > 0 && !(isNamed && readsRegisters(n.attached[p.Name], p)) {
 			denyProgram(r, id, at, p, "reads memory of the kernel, which belongs to all namespaces", reads)
@@ -149,6 +151,16 @@ func fitCalls(r *denials, id v1alpha1.Identity, at string, p bytecode.Program, i
 		denyProgram(r, id, at, p, why, by[why])
 	}
 	return denied
+}
+
+// fitContext denies what a program does with fields of its context.
+func fitContext(r *denials, id v1alpha1.Identity, at string, p bytecode.Program, in calls.Place) {
+	if p.WritesRegisters {
+		denyProgram(r, id, at, p, "writes registers of the task, which goes on with them, also where it is the container runtime", []string{"a store to its context"})
+	}
+	if p.ReadsPacketSocket && in.SentPacket {
+		denyProgram(r, id, at, p, calls.SeesSocket, []string{"skb->sk"})
+	}
 }
 
 // numbers are helpers without a name, as facts write them.

@@ -89,6 +89,9 @@ func Lookup(name string) (Row, bool) {
 	return Row{}, false
 }
 
+// SeesSocket is why a program may not look at the socket of a packet that comes in, by a call or by its context.
+const SeesSocket = "looks at the socket of a packet that comes in, which may be the sender's in another namespace"
+
 // Denied returns why a program of a namespace may not call a function at a place; empty where it
 // may. It completes "the program …".
 func Denied(name string, at Place) string {
@@ -103,7 +106,7 @@ func Denied(name string, at Place) string {
 	case at.HandedSocket && row.Where == InOwnTasks:
 		return "reads memory of the task that uses a socket, which may be of another namespace and was handed it"
 	case at.SentPacket && row.Where == OnOwnSockets:
-		return "looks at the socket of a packet that comes in, which may be the sender's in another namespace"
+		return SeesSocket
 	}
 	return ""
 }

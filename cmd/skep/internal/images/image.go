@@ -234,8 +234,8 @@ func namesFile(where string) bool {
 
 func printInspection(w io.Writer, got inspection) error {
 	f := got.Facts
-	fmt.Fprintf(w, "Digest      %s\nLicense     %s\nBTF         %t, CO-RE %t\nMap memory  %s with %d CPUs\nMin kernel  %s (advice)\n",
-		got.Digest, cmp.Or(f.License, "none"), f.BTF, f.CORE, size(f.MemoryBytes)+unbounded(f.Maps), f.CPUs, f.MinKernel)
+	fmt.Fprintf(w, "Digest      %s\nLicense     %s\nBTF         %t, CO-RE %t\nMap memory  %s with %d CPUs%s\nMin kernel  %s (advice)\n",
+		got.Digest, cmp.Or(f.License, "none"), f.BTF, f.CORE, size(f.MemoryBytes), f.CPUs, unbounded(f.Maps), f.MinKernel)
 	for _, why := range f.MinKernelReasons {
 		fmt.Fprintf(w, "            %s: %s %s\n", why.Kernel, why.Feature, why.Program)
 	}
@@ -285,9 +285,11 @@ func printMaps(w io.Writer, maps []bytecode.Map) error {
 	}
 	rows := make([][]string, 0, len(maps))
 	for _, m := range maps {
-		rows = append(rows, []string{
-			m.Name, m.Type, sized(m.KeySize, m.KeyType), sized(m.ValueSize, m.ValueType), fmt.Sprint(m.MaxEntries), size(m.MemoryBytes) + unbounded([]bytecode.Map{m}),
-		})
+		memory := size(m.MemoryBytes)
+		if m.UnboundedBy != "" {
+			memory = "unbounded"
+		}
+		rows = append(rows, []string{m.Name, m.Type, sized(m.KeySize, m.KeyType), sized(m.ValueSize, m.ValueType), fmt.Sprint(m.MaxEntries), memory})
 	}
 	fmt.Fprintln(w)
 	return display.Table(w, []string{"MAP", "TYPE", "KEY", "VALUE", "ENTRIES", "MEMORY"}, rows)
@@ -305,7 +307,7 @@ func unbounded(maps []bytecode.Map) string {
 		return ""
 	}
 	slices.Sort(by)
-	return ", unbounded: a value for each of the " + strings.Join(slices.Compact(by), ", ")
+	return ", unbounded: further values for each of the node's " + strings.Join(slices.Compact(by), ", ")
 }
 
 func printVariables(w io.Writer, variables []bytecode.Variable) error {
