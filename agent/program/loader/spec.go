@@ -100,11 +100,6 @@ func prepare(o intent.Opened, object []byte, loads lister) (*Prepared, error) {
 	if err != nil {
 		return nil, fmt.Errorf("prepare programs of %s: %w", p.Application, err)
 	}
-	if p.Application.Kind == v1alpha1.KindBpfApplication {
-		if err := withinNamespace(spec, programs); err != nil {
-			return nil, fmt.Errorf("prepare %s: %w", p.Application, err)
-		}
-	}
 	spec.Programs = programs
 	prepared.Spec, prepared.Once = spec, once(p.Programs, loads)
 	return prepared, nil

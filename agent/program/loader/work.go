@@ -9,20 +9,26 @@ import (
 
 	"github.com/cilium/ebpf"
 
+	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/bytecode"
 	"github.com/skep-dev/skep/bytecode/calls"
 )
 
 // withinNamespace rejects what the gate denies a namespace, in what is loaded: types of maps, and more
-// work for the kernel than one application may be. The programs have their guards.
-func withinNamespace(spec *ebpf.CollectionSpec, programs map[string]*ebpf.ProgramSpec) error {
+// work for the kernel than one application may be. The programs have their guards. It is not asked for
+// chains and further programs of what runs already.
+func (p *Prepared) withinNamespace() error {
+	if p.Application.Kind != v1alpha1.KindBpfApplication {
+		return nil
+	}
 	var errs []error
-	for _, name := range slices.Sorted(maps.Keys(spec.Maps)) {
-		if why := calls.DeniedMap(spec.Maps[name].Type.String()); why != "" {
-			errs = append(errs, fmt.Errorf("map %s of type %s %s; use a map of another type, such as LRUHash", name, spec.Maps[name].Type, why))
+	for _, name := range slices.Sorted(maps.Keys(p.Spec.Maps)) {
+		kind := p.Spec.Maps[name].Type
+		if why := calls.DeniedMap(kind.String()); why != "" {
+			errs = append(errs, fmt.Errorf("map %s of type %s %s; use a map of another type, such as LRUHash", name, kind, why))
 		}
 	}
-	if cost := loadCost(programs); cost > bytecode.MaxLoadCost {
+	if cost := loadCost(p.Spec.Programs); cost > bytecode.MaxLoadCost {
 		errs = append(errs, fmt.Errorf("the programs take the kernel about %s to load, at most %s are allowed a namespace; split the object into several applications",
 			bytecode.LoadTime(cost), bytecode.LoadTime(bytecode.MaxLoadCost)))
 	}

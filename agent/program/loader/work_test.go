@@ -2,6 +2,7 @@ package loader
 
 import (
 	"bytes"
+	"errors"
 	"strings"
 	"testing"
 
@@ -69,9 +70,19 @@ func TestANamespaceLoadsWithinBounds(t *testing.T) {
 		"thousands of divisions":     {ebpf.Hash, map[string]*ebpf.ProgramSpec{"p": slow}, "take the kernel about"},
 		"of one program among small": {ebpf.Hash, map[string]*ebpf.ProgramSpec{"a": small, "b": slow}, "take the kernel about"},
 	} {
-		err := withinNamespace(&ebpf.CollectionSpec{Maps: map[string]*ebpf.MapSpec{"m": {Type: c.maps}}}, c.programs)
+		spec := &ebpf.CollectionSpec{Maps: map[string]*ebpf.MapSpec{"m": {Type: c.maps}}, Programs: c.programs}
+		p := &Prepared{Application: v1alpha1.Identity{Kind: v1alpha1.KindBpfApplication, Namespace: "net", Name: "app"}, Spec: spec}
+		err := p.withinNamespace()
 		if (err == nil) != (c.says == "") || err != nil && !strings.Contains(err.Error(), c.says) {
 			t.Errorf("%s: %v, want %q", sentence, err, c.says)
 		}
+	}	// It is asked before anything is made, and of namespaces alone.
+	p := &Prepared{Application: v1alpha1.Identity{Kind: v1alpha1.KindBpfApplication}, Spec: &ebpf.CollectionSpec{Programs: map[string]*ebpf.ProgramSpec{"p": slow}}}
+	var refused *LoadError
+	if _, _, err := Load(p, nil, nil, nil); !errors.As(err, &refused) {
+		t.Errorf("Load = %v, want a rejection", err)
+	}
+	if p.Application.Kind = v1alpha1.KindClusterBpfApplication; p.withinNamespace() != nil {
+		t.Error("it binds the cluster, too")
 	}
 }
