@@ -43,7 +43,7 @@ type Facts struct {
 	Maps []Map `json:"maps"`
 	// Variables in the order of their names.
 	Variables []Variable `json:"variables"`
-	// MemoryBytes is the sum of the maps' MemoryBytes.
+	// MemoryBytes is the sum of the maps' MemoryBytes, which maps with UnboundedBy may exceed.
 	MemoryBytes uint64 `json:"memoryBytes"`
 	// CPUs is the number of possible CPUs that MemoryBytes counts for per-CPU
 	// maps.
@@ -87,6 +87,13 @@ type Program struct {
 	// reaches, each function counted once, as the kernel counts them: 64-bit
 	// loads are two.
 	Instructions int `json:"instructions"`
+	// Translated is how many instructions the kernel makes of them at most, and Rewrites how many of them it
+	// replaces by several; see Work.
+	Translated int `json:"translated"`
+	Rewrites   int `json:"rewrites"`
+	// LoadCost is about how many instructions the kernel moves to load the program in a namespace, each time
+	// that it is loaded; see Work.Cost and Work.Prefixed.
+	LoadCost uint64 `json:"loadCost"`
 	// Subprograms are the functions reached by calls and callbacks.
 	Subprograms []string `json:"subprograms,omitempty"`
 	// Helpers are the kernel's names, such as bpf_map_lookup_elem.
@@ -137,6 +144,12 @@ type Program struct {
 	// namespace is loaded so that it reads nothing but those registers, and one of the cluster
 	// reads what it likes.
 	ReadsRegistersBy []hook.Registers `json:"readsRegistersBy,omitempty"`
+	// WritesRegisters reports whether the program may write to its context, where that are registers of a
+	// task: kernels from 6.18 on let programs of uprobes do so, and the task goes on with what they wrote.
+	WritesRegisters bool `json:"writesRegisters,omitempty"`
+	// ReadsPacketSocket reports whether the program may load the socket of a packet from its context, by which it
+	// sees who sent it.
+	ReadsPacketSocket bool `json:"readsPacketSocket,omitempty"`
 	// PoisonedCalls counts calls that CO-RE replaced by 0xbad2310; the verifier
 	// rejects them where they are reachable.
 	PoisonedCalls int `json:"poisonedCalls,omitempty"`
@@ -160,8 +173,12 @@ type Map struct {
 	// Extra is map_extra: the hash functions of a bloom filter, or an arena's
 	// address.
 	Extra uint64 `json:"extra,omitempty"`
-	// MemoryBytes estimates what the kernel charges for a full map.
+	// MemoryBytes estimates what the kernel charges for a full map. Of a map with UnboundedBy it is the
+	// empty map alone.
 	MemoryBytes uint64 `json:"memoryBytes"`
+	// UnboundedBy says what has a value of the map each, whose number the map does not bound: sockets,
+	// inodes, tasks or cgroups. Empty for a map that MaxEntries bounds.
+	UnboundedBy string `json:"unboundedBy,omitempty"`
 	// Pinned tells that the object asks for pinning by name, which Skep does in
 	// its own directory instead.
 	Pinned bool `json:"pinned,omitempty"`
@@ -182,10 +199,8 @@ func (m Map) OpenSizes() (entries, value bool) {
 	switch mapType(m.Type) {
 	case ebpf.PerfEventArray, ebpf.CPUMap:
 		// One entry for each CPU, as libbpf has it.
-	case ebpf.SkStorage, ebpf.InodeStorage, ebpf.TaskStorage, ebpf.CgroupStorage, ebpf.CGroupStorage, ebpf.PerCPUCGroupStorage:
-		// As many as there are sockets, inodes, tasks and cgroups.
 	default:
-		entries = m.MaxEntries == 0
+		entries = m.MaxEntries == 0 && unboundedBy(mapType(m.Type)) == ""
 	}
 	switch mapType(m.Type) {
 	case ebpf.RingBuf, ebpf.UserRingbuf, ebpf.Arena:

@@ -62,6 +62,22 @@ func mapType(name string) ebpf.MapType {
 	return ebpf.UnspecifiedMap
 }
 
+// unboundedBy is what has a value each of a map of a type: its number bounds the map's memory, and
+// nothing of the object does. Empty for maps of entries.
+func unboundedBy(t ebpf.MapType) string {
+	switch t {
+	case ebpf.SkStorage:
+		return "sockets"
+	case ebpf.InodeStorage:
+		return "inodes"
+	case ebpf.TaskStorage:
+		return "tasks"
+	case ebpf.CgroupStorage, ebpf.CGroupStorage, ebpf.PerCPUCGroupStorage:
+		return "cgroups"
+	}
+	return ""
+}
+
 // MapMemory estimates what the kernel charges for a map filled to its last entry, in
 // bytes, on a machine with that many possible CPUs; see Map.MemoryBytes.
 func MapMemory(m *ebpf.MapSpec, cpus int) uint64 { return mapMemory(m, uint64(max(cpus, 1))) }

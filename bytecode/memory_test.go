@@ -101,3 +101,20 @@ func TestResized(t *testing.T) {
 		t.Errorf("an unknown type on no CPU at all: %d bytes", got.MemoryBytes)
 	}
 }
+
+// TestStorageIsUnbounded: of maps with a value for each socket and the like, facts say by what, and
+// that their entries are no size.
+func TestStorageIsUnbounded(t *testing.T) {
+	for kind, by := range map[ebpf.MapType]string{
+		ebpf.SkStorage: "sockets", ebpf.InodeStorage: "inodes", ebpf.TaskStorage: "tasks", ebpf.CgroupStorage: "cgroups", ebpf.CGroupStorage: "cgroups",
+		ebpf.PerCPUCGroupStorage: "cgroups", ebpf.Hash: "", ebpf.Array: "", ebpf.RingBuf: "", ebpf.Arena: "",
+	} {
+		m := inspectMap("m", &ebpf.MapSpec{Name: "m", Type: kind, KeySize: 4, ValueSize: 60000, Flags: flagNoPrealloc}, Options{CPUs: 2})
+		if m.UnboundedBy != by {
+			t.Errorf("%s is unbounded by %q, want %q", kind, m.UnboundedBy, by)
+		}
+		if entries, _ := m.OpenSizes(); entries != (by == "") {
+			t.Errorf("%s leaves its entries open: %v", kind, entries)
+		}
+	}
+}

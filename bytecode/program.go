@@ -74,9 +74,12 @@ func inspectProgram(object *objectfile.Object, name string) (*inspected, error) 
 		return nil, fmt.Errorf("program %s: %w", name, err)
 	}
 	p.finish(s.Type)
+	w := WorkOf(s.Type, s.Instructions)
+	p.facts.Translated, p.facts.Rewrites, p.facts.LoadCost = w.Translated, w.Rewrites, w.Prefixed().Cost()
 	p.finishSubject(s.Type)
 	p.finishRepeats(s.Instructions)
 	p.finishReads(s.Type, s.Instructions)
+	p.finishContext(s.Type, s.Instructions)
 	return p, nil
 }
 

@@ -51,9 +51,9 @@ func helperReads(h Helper) bool {
 	case "bpf_copy_from_user_task":
 		// Of any process.
 		return true
-	case "bpf_snprintf", "bpf_seq_printf":
-		// %s of a number reads at that address of the kernel, into the program's memory. What
-		// bpf_trace_printk writes no program reads.
+	case "bpf_snprintf", "bpf_seq_printf", "bpf_trace_printk", "bpf_trace_vprintk":
+		// %s and %pI4 of a number read at that address of the kernel. No program reads what
+		// bpf_trace_printk writes, and the length that it returns says enough.
 		return true
 	case "bpf_xdp_adjust_head", "bpf_xdp_adjust_meta":
 		// What they add before a packet has what the kernel left there: pointers, and packets of

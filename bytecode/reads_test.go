@@ -51,7 +51,7 @@ func TestWhatReadsKernelMemory(t *testing.T) {
 		"another process's memory":       {ebpf.Kprobe, "uprobe.s/f", []asm.Instruction{asm.FnCopyFromUserTask.Call()}, []string{"bpf_copy_from_user_task"}},
 		"the process's own memory":       {ebpf.Kprobe, "uprobe/f", []asm.Instruction{asm.FnProbeReadUser.Call()}, nil},
 		"text of an address":             {ebpf.Kprobe, "uprobe/f", []asm.Instruction{asm.FnSnprintf.Call()}, []string{"bpf_snprintf"}},
-		"text for the kernel's log":      {ebpf.Kprobe, "uprobe/f", []asm.Instruction{asm.FnTracePrintk.Call()}, nil},
+		"text for the kernel's log":      {ebpf.Kprobe, "uprobe/f", []asm.Instruction{asm.FnTracePrintk.Call()}, []string{"bpf_trace_printk"}},
 		"the task's address":             {ebpf.Kprobe, "uprobe/f", []asm.Instruction{asm.FnGetCurrentTaskBtf.Call()}, nil},
 		"what the task holds":            {ebpf.Kprobe, "uprobe/f", []asm.Instruction{asm.FnGetCurrentTaskBtf.Call(), after}, []string{"a load at instruction 1"}},
 		"task storage":                   {ebpf.Kprobe, "uprobe/f", []asm.Instruction{asm.FnTaskStorageGet.Call(), after}, nil},

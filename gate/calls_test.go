@@ -27,7 +27,19 @@ func TestACallLeadsANamespaceNowhereElse(t *testing.T) {
 		{"bpf_skb_cgroup_id", true, false, true},
 		{"bpf_tcp_sock", true, false, true},
 		{"bpf_skc_to_tcp_sock", true, false, true},
-		{"bpf_sk_storage_get", true, false, true},
+		{"bpf_sk_storage_get", false, false, false},
+		{"bpf_trace_printk", false, false, false},
+		{"bpf_trace_vprintk", false, false, false},
+		{"bpf_snprintf", false, false, false},
+		{"bpf_snprintf_btf", false, false, false},
+		{"bpf_strncmp", true, true, true},
+		{"bpf_probe_read_kernel_str", false, false, false},
+		{"bpf_tcp_raw_gen_syncookie_ipv4", false, false, false},
+		{"bpf_redirect_peer", false, false, false},
+		{"bpf_redirect", true, true, true},
+		{"bpf_perf_event_read", false, false, false},
+		{"bpf_timer_init", false, false, false},
+		{"kfunc bpf_dynptr_from_file", false, false, false},
 		{"bpf_skc_lookup_tcp", false, false, false},
 		{"bpf_copy_from_user", false, false, false},
 		{"bpf_set_retval", false, false, false},
@@ -84,6 +96,86 @@ func TestACallLeadsANamespaceNowhereElse(t *testing.T) {
 		r := &denials{}
 		if fitScope(r, v1alpha1.Identity{Kind: v1alpha1.KindBpfApplication}, defined, facts); len(r.reasons) != want {
 			t.Errorf("beside a map of type %s: %v, want %d", maps, r.reasons, want)
+		}
+	}
+}
+
+// TestACallCountsWhereItMayBeTailCalled: a program runs where it is attached, and where another of its
+// type is that has a prog array.
+func TestACallCountsWhereItMayBeTailCalled(t *testing.T) {
+	attached := func(name, hook string) v1alpha1.Program {
+		return v1alpha1.Program{Name: name, Attach: []v1alpha1.Attachment{{Hook: hook, Pods: &v1alpha1.Pods{}}}}
+	}
+	for sentence, c := range map[string]struct {
+		other, maps string
+		denied      bool
+	}{
+		"at the egress alone":                        {"tcx/egress", "ProgramArray", false},
+		"beside a program that makes no tail calls":  {"tcx/ingress", "Array", false},
+		"called by one where packets come in":        {"tcx/ingress", "ProgramArray", true},
+		"beside tail calls of another type":          {"xdp", "ProgramArray", false},
+		"called by one where packets come in, by tc": {"tc/ingress", "ProgramArray", true},
+	} {
+		facts := bytecode.Facts{
+			Programs: []bytecode.Program{{Name: "asks", Helpers: []string{"bpf_get_socket_uid"}}, {Name: "other"}},
+			Maps:     []bytecode.Map{{Name: "m", Type: c.maps}},
+		}
+		r := &denials{}
+		fitScope(r, v1alpha1.Identity{Kind: v1alpha1.KindBpfApplication}, []v1alpha1.Program{attached("asks", "tcx/egress"), attached("other", c.other)}, facts)
+		if (len(r.reasons) > 0) != c.denied {
+			t.Errorf("%s: %v, want it denied: %v", sentence, r.reasons, c.denied)
+		}
+	}
+}
+
+// TestANumberIsDeniedByItself: helpers without a name are named by their numbers, and once.
+func TestANumberIsDeniedByItself(t *testing.T) {
+	facts := bytecode.Facts{Programs: []bytecode.Program{{Name: "p", UnknownHelpers: []int64{-1, 212}, ReadsKernelMemory: true,
+		ReadsKernelMemoryBy: []string{"helper -1", "helper 212"}}}}
+	r := &denials{}
+	fitScope(r, v1alpha1.Identity{Kind: v1alpha1.KindBpfApplication},
+		[]v1alpha1.Program{{Name: "p", Attach: []v1alpha1.Attachment{{Hook: "xdp", Pods: &v1alpha1.Pods{}}}}}, facts)
+	if len(r.reasons) != 1 || !strings.Contains(r.reasons[0].Message, "helper -1, helper 212") {
+		t.Errorf("denied: %v", r.reasons)
+	}
+}
+
+// TestAContextLeadsANamespaceNowhereElse: by stores to registers of a task, and by the socket of a packet.
+func TestAContextLeadsANamespaceNowhereElse(t *testing.T) {
+	for sentence, c := range map[string]struct {
+		hook   string
+		does   bytecode.Program
+		denied bool
+	}{
+		"registers that a probe writes":        {"uprobe", bytecode.Program{WritesRegisters: true}, true},
+		"the sender's socket":                  {"tcx/ingress", bytecode.Program{ReadsPacketSocket: true}, true},
+		"the sender's socket, by clsact":       {"tc/ingress", bytecode.Program{ReadsPacketSocket: true}, true},
+		"the socket of a packet that goes out": {"tcx/egress", bytecode.Program{ReadsPacketSocket: true}, false},
+		"nothing of it":                        {"tcx/ingress", bytecode.Program{}, false},
+	} {
+		c.does.Name = "p"
+		for kind, want := range map[string]bool{v1alpha1.KindBpfApplication: c.denied, v1alpha1.KindClusterBpfApplication: false} {
+			r := &denials{}
+			fitScope(r, v1alpha1.Identity{Kind: kind}, []v1alpha1.Program{{Name: "p", Attach: []v1alpha1.Attachment{{Hook: c.hook, Pods: &v1alpha1.Pods{}}}}},
+				bytecode.Facts{Programs: []bytecode.Program{c.does}})
+			if (len(r.reasons) > 0) != want {
+				t.Errorf("%s of a %s: %v, want it denied: %v", sentence, kind, r.reasons, want)
+			}
+		}
+	}
+}
+
+// TestMapsThatNothingBoundsAreDeniedANamespace, whatever policies there are.
+func TestMapsThatNothingBoundsAreDeniedANamespace(t *testing.T) {
+	defined := []v1alpha1.Program{{Name: "p", Attach: []v1alpha1.Attachment{{Hook: "cgroup/sock_create", Pods: &v1alpha1.Pods{}}}}}
+	for kind, denied := range map[string]bool{"SkStorage": true, "TaskStorage": true, "DevMap": true, "LRUHash": false, "a new one": true} {
+		facts := bytecode.Facts{Programs: []bytecode.Program{{Name: "p"}}, Maps: []bytecode.Map{{Name: "storage", Type: kind}}}
+		for _, scope := range []string{v1alpha1.KindBpfApplication, v1alpha1.KindClusterBpfApplication} {
+			r := &denials{}
+			fitScope(r, v1alpha1.Identity{Kind: scope}, defined, facts)
+			if want := denied && scope == v1alpha1.KindBpfApplication; (len(r.reasons) > 0) != want {
+				t.Errorf("%s of a %s: %v, want it denied: %v", kind, scope, r.reasons, want)
+			}
 		}
 	}
 }

@@ -50,6 +50,7 @@ func (e *Evaluator) Inspect(_ context.Context, v Verified) (Inspected, error) {
 		programs = append(programs, fitProgram(r, id, i, p, fact))
 	}
 	fitScope(r, id, programs, facts)
+	fitLoad(r, id, programs, facts)
 	fitOnce(r, programs, facts)
 	fitMaps(r, spec.Maps, facts)
 	r.reasons = append(r.reasons, v.object.incompatible...)

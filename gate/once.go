@@ -54,3 +54,7 @@ func fitRun(r *denials, at string, p bytecode.Program) {
 			p.Name, strings.Trim(fmt.Sprint(p.UnknownHelpers), "[]"))
 	}
 }
+
+func isOneOf(names ...string) func(string) bool {
+	return func(name string) bool { return slices.Contains(names, name) }
+}

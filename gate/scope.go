@@ -10,6 +10,7 @@ import (
 
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/bytecode"
+	"github.com/skep-dev/skep/bytecode/calls"
 	"github.com/skep-dev/skep/hook"
 )
 
@@ -22,38 +23,81 @@ func fitScope(r *denials, id v1alpha1.Identity, programs []v1alpha1.Program, fac
 		return
 	}
 	// A program whose section says of no type is of the hook's, so that its name counts.
-	named, runs, guarded, some := map[string]string{}, map[string]others{}, false, others{}
-	attachments := map[string][]v1alpha1.Attachment{}
+	n := scopeOf(programs, callsTails(facts))
 	for i, p := range programs {
-		at := fmt.Sprintf("spec.programs[%d]", i)
-		named[p.Name], attachments[p.Name] = at, append(attachments[p.Name], p.Attach...)
 		fact, _ := facts.Program(p.Name)
 		for k, a := range p.Attach {
+			at := fmt.Sprintf("spec.programs[%d].attach[%d]", i, k)
 			h, _ := hook.Lookup(a.Hook)
-			guarded = guarded || h.Guardable()
-			runs[p.Name], some = runs[p.Name].at(h), some.at(h)
-			fitDecision(r, id, fmt.Sprintf("%s.attach[%d]", at, k), a, h)
-			fitOffset(r, id, fmt.Sprintf("%s.attach[%d]", at, k), a)
-			fitSubject(r, id, fmt.Sprintf("%s.attach[%d]", at, k), a, fact)
+			fitDecision(r, id, at, a, h)
+			fitOffset(r, id, at, a)
+			fitSubject(r, id, at, a, fact)
 		}
 	}
+	fitMapTypes(r, id, facts.Maps)
 	for _, p := range facts.Programs {
-		at, isNamed := named[p.Name]
-		if !isNamed && !callsTails(facts) {
+		at, isNamed := n.paths[p.Name]
+		if !isNamed && !n.tails {
 			continue
 		}
-		if at = cmp.Or(at, "spec.bytecode.image"); guarded && !isNamed && len(p.AsyncCallbacks) > 0 {
-			denyLater(r, id, at, p)
-		}
-		in := some
-		if isNamed {
-			in = runs[p.Name]
-		}
-		fitCalls(r, id, at, p, in)
-		if p.ReadsKernelMemory && !(isNamed && readsRegisters(attachments[p.Name], p)) {
-			denyProgram(r, id, at, p, "reads memory of the kernel, which belongs to all namespaces", p.ReadsKernelMemoryBy)
+		at = cmp.Or(at, "spec.bytecode.image")
+		place := n.placeOf(p.Name)
+		fitContext(r, id, at, p, place)
+		denied := fitCalls(r, id, at, p, place)
+		reads := slices.DeleteFunc(slices.Clone(p.ReadsKernelMemoryBy), func(by string) bool { return slices.Contains(denied, by) })
+		if len(reads) > 0 && !(isNamed && readsRegisters(n.attached[p.Name], p)) {
+			denyProgram(r, id, at, p, "reads memory of the kernel, which belongs to all namespaces", reads)
 		}
 	}
+}
+
+// fitMapTypes denies types of maps that no size bounds, or that reach beyond the Pods.
+func fitMapTypes(r *denials, id v1alpha1.Identity, maps []bytecode.Map) {
+	for _, m := range maps {
+		if why := calls.DeniedMap(m.Type); why != "" {
+			r.add("inspect/scope", "spec.bytecode.image", "use a "+v1alpha1.KindClusterBpfApplication+", or an image with a map of another type, such as LRUHash",
+				"map %s of type %s %s, and a %s may not have it", m.Name, m.Type, why, id.Kind)
+		}
+	}
+}
+
+// scope is where the programs of a definition run.
+type scope struct {
+	// paths and attached are the programs that the definition names.
+	paths    map[string]string
+	attached map[string][]v1alpha1.Attachment
+	// ofType are the places of all programs of a type, and all those of all.
+	ofType map[ebpf.ProgramType]calls.Place
+	all    calls.Place
+	// tails says that programs of a type may tail call each other, and those that nothing names.
+	tails bool
+}
+
+func scopeOf(programs []v1alpha1.Program, tails bool) scope {
+	n := scope{map[string]string{}, map[string][]v1alpha1.Attachment{}, map[ebpf.ProgramType]calls.Place{}, calls.Place{}, tails}
+	for i, p := range programs {
+		n.paths[p.Name], n.attached[p.Name] = fmt.Sprintf("spec.programs[%d]", i), append(n.attached[p.Name], p.Attach...)
+		for _, a := range p.Attach {
+			h, _ := hook.Lookup(a.Hook)
+			n.ofType[h.ProgramType], n.all = n.ofType[h.ProgramType].And(h), n.all.And(h)
+		}
+	}
+	return n
+}
+
+// placeOf is where a program may run: where it is attached, and where a program is that may tail call it.
+func (n scope) placeOf(program string) calls.Place {
+	if _, isNamed := n.paths[program]; !isNamed {
+		return n.all
+	}
+	var place calls.Place
+	for _, a := range n.attached[program] {
+		h, _ := hook.Lookup(a.Hook)
+		if place = place.And(h); n.tails {
+			place = place.Or(n.ofType[h.ProgramType])
+		}
+	}
+	return place
 }
 
 // readsRegisters reports whether a program finds the registers of the current task, and nothing
@@ -92,97 +136,40 @@ func denyProgram(r *denials, id v1alpha1.Identity, at string, p bytecode.Program
 		"program %s %s, and a %s may not: %s", p.Name, does, id.Kind, strings.Join(by, ", "))
 }
 
-// others says which tasks a program may run in that are not of its Pods.
-type others struct {
-	// besides: any task. The receive path of a packet runs in whatever task is interrupted, or sends it.
-	besides bool
-	// handed: one that uses a socket of a Pod which it was handed (SCM_RIGHTS of unix(7)). A socket
-	// stays in the cgroup of the task that made it.
-	handed bool
-	// sent: a packet that comes in may have the socket that sent it, in another Pod. The kernel keeps
-	// it with the packet between network namespaces until it routes the packet (skb_scrub_packet).
-	sent bool
-}
-
-// at adds those of a hook.
-func (o others) at(h hook.Hook) others {
-	o.besides = o.besides || !h.Guardable() && hook.SubjectOf(h.Name, "") != hook.Current
-	o.handed = o.handed || slices.Contains([]ebpf.ProgramType{ebpf.CGroupSock, ebpf.CGroupSockAddr, ebpf.CGroupSockopt}, h.ProgramType)
-	o.sent = o.sent || h.ProgramType == ebpf.SchedCLS && strings.HasSuffix(h.Name, "/ingress")
-	return o
-}
-
-// fitCalls denies calls that lead out of the Pods, also by the task that the program runs in.
-func fitCalls(r *denials, id v1alpha1.Identity, at string, p bytecode.Program, in others) {
-	for _, c := range []struct {
-		does string
-		is   func(name string) bool
-		when bool
-	}{
-		// They take the id of a network namespace, and a Pod's device has the node's as a peer.
-		{"finds sockets of other network namespaces", isOneOf("bpf_sk_lookup_tcp", "bpf_sk_lookup_udp", "bpf_skc_lookup_tcp"), true},
-		// A container runtime denies devices by a program at the container's cgroup, and those at the
-		// Pod's run after it.
-		{"can lift what another program at a cgroup denied, such as devices of the node", isOneOf("bpf_set_retval"), true},
-		{
-			"decides for the container runtime, which takes rights of the node from itself in the Pod's cgroup", isOneOf("bpf_override_return", "bpf_probe_write_user"),
-			true,
-		},
-		// A page of a file that does not come holds up the end of everybody's probes.
-		{"sleeps for as long as a file of the Pod takes", isOneOf("bpf_copy_from_user", "bpf_copy_from_user_task"), true},
-		{"sees the task that happens to run, which may be of any namespace", seesTask, in.besides},
-		{"reads memory of the task that uses a socket, which may be of another namespace and was handed it",
-			isOneOf("bpf_probe_read_user", "bpf_probe_read_user_str"),
-			in.handed && !in.besides},
-		{"looks at the socket of a packet that comes in, which may be the sender's in another namespace", seesSocket, in.sent},
-	} {
-		if by := slices.DeleteFunc(slices.Clone(p.Helpers), func(name string) bool { return !c.is(name) }); c.when && len(by) > 0 {
-			denyProgram(r, id, at, p, c.does, by)
+// fitCalls denies calls of what package calls does not allow where the program runs, and returns
+// those that it denies.
+func fitCalls(r *denials, id v1alpha1.Identity, at string, p bytecode.Program, in calls.Place) (denied []string) {
+	var whys []string
+	by := map[string][]string{}
+	for _, name := range slices.Concat(p.Helpers, p.Kfuncs, numbers(p.UnknownHelpers)) {
+		if why := calls.Denied(name, in); why != "" {
+			whys, by[why], denied = append(whys, why), append(by[why], name), append(denied, name)
 		}
 	}
-	if in.besides && len(p.AsyncCallbacks) > 0 {
-		denyLater(r, id, at, p)
+	slices.Sort(whys)
+	for _, why := range slices.Compact(whys) {
+		denyProgram(r, id, at, p, why, by[why])
 	}
-	if by := slices.DeleteFunc(slices.Clone(p.Kfuncs), isKfuncOfPods); len(by) > 0 {
-		denyProgram(r, id, at, p, "calls functions of the kernel that are not known to stay in its Pods", by)
+	return denied
+}
+
+// fitContext denies what a program does with fields of its context.
+func fitContext(r *denials, id v1alpha1.Identity, at string, p bytecode.Program, in calls.Place) {
+	if p.WritesRegisters {
+		denyProgram(r, id, at, p, "writes registers of the task, which goes on with them, also where it is the container runtime", []string{"a store to its context"})
+	}
+	if p.ReadsPacketSocket && in.SentPacket {
+		denyProgram(r, id, at, p, calls.SeesSocket, []string{"skb->sk"})
 	}
 }
 
-func isOneOf(names ...string) func(string) bool {
-	return func(name string) bool { return slices.Contains(names, name) }
-}
-
-// seesTask reports whether a helper is about the current task or its memory.
-func seesTask(name string) bool {
-	return strings.HasPrefix(name, "bpf_get_current_") || strings.HasPrefix(name, "bpf_probe_read") ||
-		slices.Contains([]string{"bpf_current_task_under_cgroup", "bpf_get_task_stack", "bpf_get_stack", "bpf_get_stackid", "bpf_send_signal",
-			"bpf_send_signal_thread",
-			"bpf_get_ns_current_pid_tgid", "bpf_probe_write_user", "bpf_task_pt_regs", "bpf_get_cgroup_classid", "bpf_skb_cgroup_classid"}, name)
-}
-
-// seesSocket reports whether a helper is about the socket of a packet, its owner or its cgroup.
-func seesSocket(name string) bool {
-	return strings.HasPrefix(name, "bpf_skc_to_") || strings.HasPrefix(name, "bpf_sk_storage_") ||
-		slices.Contains([]string{"bpf_get_socket_uid", "bpf_get_socket_cookie",
-			"bpf_get_netns_cookie", "bpf_skb_cgroup_id", "bpf_skb_ancestor_cgroup_id", "bpf_skb_under_cgroup", "bpf_sk_cgroup_id", "bpf_sk_ancestor_cgroup_id",
-			"bpf_sk_fullsock", "bpf_tcp_sock", "bpf_get_listener_sock"}, name)
-}
-
-// isKfuncOfPods reports whether a kfunc works on memory of the program, on its packet, or on
-// numbers: nothing of it leads to another namespace. bpf_obj_new and bpf_percpu_obj_new are none:
-// all programs of the node share one allocator (bpf_global_ma), which clears nothing, so that an
-// object holds what another namespace's program freed. Neither are bpf_strlen and its like, which
-// read at any address, or bpf_local_irq_save and bpf_preempt_disable: a program that then loops
-// takes its CPU from everybody.
-func isKfuncOfPods(name string) bool {
-	for _, prefix := range []string{"bpf_dynptr_", "bpf_iter_num_", "bpf_list_", "bpf_rbtree_", "bpf_obj_drop", "bpf_percpu_obj_drop", "bpf_xdp_metadata_rx_",
-		"bpf_session_",
-		"bpf_rcu_read_", "bpf_arena_"} {
-		if strings.HasPrefix(name, prefix) {
-			return true
-		}
+// numbers are helpers without a name, as facts write them.
+func numbers(ids []int64) []string {
+	var all []string
+	for _, id := range ids {
+		all = append(all, fmt.Sprintf("helper %d", id))
 	}
-	return slices.Contains([]string{"bpf_refcount_acquire_impl", "bpf_refcount_acquire"}, name)
+	return all
 }
 
 // fitDecision denies hooks by which a program answers in place of the kernel for a task. The tasks
@@ -215,20 +202,12 @@ func callsTails(facts bytecode.Facts) bool {
 	return false
 }
 
-// denyLater denies a program of which parts run when the guard is over.
-func denyLater(r *denials, id v1alpha1.Identity, at string, fact bytecode.Program) {
-	denyProgram(r, id, at, fact, "has parts that run later, for any task of the node", fact.AsyncCallbacks)
-}
-
 // fitSubject denies an attachment that needs a guard to a program whose events are not the doing
 // of the current task.
 func fitSubject(r *denials, id v1alpha1.Identity, at string, a v1alpha1.Attachment, fact bytecode.Program) {
 	h, ok := hook.Lookup(a.Hook)
-	if !ok || a.Pods == nil || !h.Guardable() {
-		return
-	}
-	if len(fact.AsyncCallbacks) > 0 {
-		denyLater(r, id, at, fact)
+	if !ok || a.Pods == nil || !h.Guardable() || len(fact.AsyncCallbacks) > 0 {
+		// What runs later is denied for the calls by which it does.
 		return
 	}
 	field := "tracepoint"

@@ -6,6 +6,8 @@ import (
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/asm"
+
+	"github.com/skep-dev/skep/bytecode"
 )
 
 // Limit names what a member did not fit into.
@@ -20,6 +22,7 @@ const (
 	LimitSubprograms  Limit = "subprograms"
 	LimitFrames       Limit = "frames"
 	LimitInstructions Limit = "instructions"
+	LimitLoad         Limit = "load time"
 	LimitStack        Limit = "stack"
 	LimitVerifier     Limit = "verifier"
 )
@@ -227,7 +230,24 @@ func (l *linker) usage(members []Member, insns asm.Instructions, kconfigs int) (
 				Fix:    inline}
 		}
 	}
-	return u, u.check(newcomer(members).Key)
+	if err := u.check(newcomer(members).Key); err != nil {
+		return u, err
+	}
+	return u, checkLoad(newcomer(members), bytecode.WorkOf(ebpf.XDP, insns).Cost())
+}
+
+// maxLoadCost is that of a chain which a namespace joins: members' costs do not add up, but multiply.
+const maxLoadCost = 3 * bytecode.MaxLoadCost
+
+// checkLoad rejects a member of a namespace that would have the chain take the kernel long to load. What
+// runs already keeps running.
+func checkLoad(latest Member, cost uint64) error {
+	if latest.Tenant == "" || !latest.New || cost <= maxLoadCost {
+		return nil
+	}
+	return &Rejection{Member: latest.Key, Limit: LimitLoad,
+		Reason: fmt.Sprintf("with it the chain takes the kernel about %s to load, at most %s are allowed a namespace", bytecode.LoadTime(cost), bytecode.LoadTime(maxLoadCost)),
+		Fix:    "make the program shorter, with fewer calls and divisions by registers, or attach to another interface"}
 }
 
 // inline is the fix for too many functions and too deep calls.

@@ -190,6 +190,45 @@ func long(n int) edit {
 	}
 }
 
+// dividing has the member divide by a register so many times.
+func dividing(n int) edit {
+	return func(_ testing.TB, m *chain.Member) {
+		p := m.Object.Programs[m.Program]
+		rest := make(asm.Instructions, 0, n+2)
+		rest = append(rest, asm.Mov.Imm(asm.R0, 2))
+		for range n {
+			rest = append(rest, asm.Mod.Reg(asm.R0, asm.R0))
+		}
+		rest[0] = p.Instructions[0].WithMetadata(p.Instructions[0].Metadata)
+		rest[0].OpCode, rest[0].Dst, rest[0].Constant = asm.Mov.Op(asm.ImmSource), asm.R0, 2
+		p.Instructions = append(rest, asm.Return())
+	}
+}
+
+// TestAChainThatIsLongToLoadTakesNoFurtherNamespace: one member alone is within its bound, and the work of
+// several multiplies. Members that run stay, and the cluster's are not bounded.
+func TestAChainThatIsLongToLoadTakesNoFurtherNamespace(t *testing.T) {
+	newcomer := func(tenant string) edit {
+		return func(_ testing.TB, m *chain.Member) { m.Tenant, m.New = tenant, true }
+	}
+	runs := func(_ testing.TB, m *chain.Member) { m.Tenant = "team" }
+	for sentence, c := range map[string]struct {
+		members  []chain.Member
+		rejected string
+	}{
+		"one of many divisions":       {verdict(t, "a", dividing(2000), newcomer("team")), ""},
+		"a second one":                {both(verdict(t, "a", dividing(2000), runs), verdict(t, "b", dividing(2000), newcomer("team"))), "b"},
+		"a second one that runs":      {both(verdict(t, "a", dividing(2000), runs), verdict(t, "b", dividing(2000), runs)), ""},
+		"a second one of the cluster": {both(verdict(t, "a", dividing(2000), runs), verdict(t, "b", dividing(2000), newcomer(""))), ""},
+	} {
+		_, err := chain.Link(c.members, chain.Options{})
+		var refusal *chain.Rejection
+		if isRejected := errors.As(err, &refusal); isRejected != (c.rejected != "") || isRejected && (refusal.Member != c.rejected || refusal.Limit != chain.LimitLoad) {
+			t.Errorf("%s: %v, want %q rejected", sentence, err, c.rejected)
+		}
+	}
+}
+
 func TestLinkReportsMistakesOfItsCaller(t *testing.T) {
 	for name, tc := range map[string]struct {
 		members []chain.Member

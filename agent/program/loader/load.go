@@ -175,7 +175,8 @@ func (r *Revision) add(instance string, p *ebpf.Program) error {
 	}
 	// The kernel tells no size to a process without CAP_BPF, which could load none.
 	size, _ := info.TranslatedSize()
-	r.programs = addMemory(r.programs, memoryOfProgram(size/asm.InstructionSize))
+	functions, _ := info.JitedFuncLens()
+	r.programs = addMemory(r.programs, memoryOfProgram(size/asm.InstructionSize, len(functions)))
 	r.ids[id] = instance
 	if r.Programs[instance] == p {
 		r.identities[instance] = identity{id, info.Tag}
@@ -249,6 +250,9 @@ func LogOf(err error) string {
 // arguments and, by the programs that run once, those maps. Of what the intent leaves to the node, it loads what the kernel supports;
 // lacks says what it is known not to. Errors about the object are *LoadError.
 func Load(p *Prepared, old *Revision, lacks Lacks, cache *btf.Cache) (*Revision, []MapReport, error) {
+	if err := p.withinNamespace(); err != nil {
+		return nil, nil, &LoadError{Application: p.Application.String(), err: err}
+	}
 	hasher := layout.New()
 	replacements, reports := p.carry(old, hasher)
 	maps.Copy(replacements, p.taken)

@@ -15,22 +15,15 @@ import (
 // as that much, so that sums of figures stay numbers.
 const MostMapMemory = 1 << 45
 
-// The kernel keeps a program's instructions, 8 bytes each, and what it made of them for the
-// processor, in whole pages, and for each line of the source where it lies.
-const instructionMemory, programMemory = 32, 2 * 4096
+// The kernel keeps the instructions that it made of a program, 8 bytes each and twice where there are
+// functions, and what it made of them for the processor, in whole pages, and for each line of the source
+// where it lies. Each function is a program of its own.
+const instructionMemory, functionMemory = 32, 2 * 4096
 
-// memoryOfProgram is what a program of so many instructions may take, in bytes.
-func memoryOfProgram(instructions int) uint64 {
-	return programMemory + instructionMemory*uint64(instructions)
-}
-
-// instructionsOf counts the instructions of a program and its functions, each of 8 bytes.
-func instructionsOf(spec *ebpf.ProgramSpec) int {
-	n := 0
-	for i := range spec.Instructions {
-		n += int(spec.Instructions[i].Width())
-	}
-	return n
+// memoryOfProgram is what a program may take, in bytes, of so many instructions as the kernel has them
+// and so many functions, itself included.
+func memoryOfProgram(translated, functions int) uint64 {
+	return functionMemory*uint64(max(functions, 1)) + instructionMemory*uint64(translated)
 }
 
 // Memory is what the maps and programs may take, in bytes, that Load makes of the object when old
@@ -39,7 +32,8 @@ func instructionsOf(spec *ebpf.ProgramSpec) int {
 func (p *Prepared) Memory(old *Revision) (uint64, error) {
 	all, err := p.mapMemory(old)
 	for _, spec := range p.Spec.Programs {
-		all = addMemory(all, memoryOfProgram(instructionsOf(spec)))
+		w := bytecode.WorkOf(spec.Type, spec.Instructions)
+		all = addMemory(all, memoryOfProgram(w.Translated, w.Functions))
 	}
 	return all, err
 }

@@ -126,17 +126,41 @@ func TestFiguresOfMemoryAddUp(t *testing.T) {
 	}
 }
 
-// TestProgramsWeighWhatTheKernelKeepsOfThem loads a small program, and one of as many instructions as
-// the kernel takes in a tenth of a second, once for each of two scopes.
+// TestProgramsWeighWhatTheKernelKeepsOfThem loads a small program, one of as many instructions as
+// the kernel takes in a tenth of a second, and some of instructions that the kernel replaces by several,
+// once for each of two scopes.
 func TestProgramsWeighWhatTheKernelKeepsOfThem(t *testing.T) {
 	need.Kernel(t)
-	for sentence, n := range map[string]int{"a small program": 8, "a large one": 100_000} {
+	packet := asm.Instruction{OpCode: asm.OpCode(asm.LdClass) | asm.OpCode(asm.AbsMode) | asm.OpCode(asm.Word)}
+	for sentence, c := range map[string]struct {
+		n    int
+		kind ebpf.ProgramType
+		one  asm.Instruction
+		// times is how many times what the kernel keeps may be claimed; 0 is any.
+		times uint64
+	}{
+		"a small program":            {8, ebpf.RawTracepoint, asm.Mov.Imm(asm.R0, 0), 0},
+		"a large one":                {100_000, ebpf.RawTracepoint, asm.Mov.Imm(asm.R0, 0), 4},
+		"loads of classic BPF":       {2000, ebpf.SchedCLS, packet, 4},
+		"divisions by registers":     {2000, ebpf.SchedCLS, asm.Mod.Reg(asm.R7, asm.R6), 10},
+		"signed ones":                {1000, ebpf.SchedCLS, asm.SDiv.Reg(asm.R7, asm.R6), 4},
+		"fields of a packet":         {1000, ebpf.SchedCLS, asm.LoadMem(asm.R7, asm.R6, 152, asm.DWord), 4},
+		"calls of a helper":          {2000, ebpf.SchedCLS, asm.FnJiffies64.Call(), 6},
+		"calls that are not changed": {2000, ebpf.SchedCLS, asm.FnKtimeGetNs.Call(), 5},
+	} {
 		t.Run(sentence, func(t *testing.T) {
-			spec := &ebpf.ProgramSpec{Type: ebpf.RawTracepoint, License: "GPL"}
-			for range n - 1 {
-				spec.Instructions = append(spec.Instructions, asm.Mov.Imm(asm.R0, 0))
+			n, spec := c.n, &ebpf.ProgramSpec{Type: c.kind, License: "GPL"}
+			spec.Instructions = asm.Instructions{asm.Mov.Reg(asm.R6, asm.R1), asm.Mov.Imm(asm.R7, 7), asm.Mov.Imm(asm.R0, 0)}
+			if c.one.OpCode.Class().IsALU() && c.kind == ebpf.SchedCLS {
+				spec.Instructions = append(spec.Instructions, asm.LoadMem(asm.R6, asm.R6, 8, asm.Word))
+			}
+			for range n {
+				spec.Instructions = append(spec.Instructions, c.one)
 			}
 			spec.Instructions = append(spec.Instructions, asm.Return())
+			if c.kind == ebpf.RawTracepoint {
+				spec.Instructions = spec.Instructions[3:]
+			}
 			prepared := &Prepared{Spec: &ebpf.CollectionSpec{Programs: map[string]*ebpf.ProgramSpec{"p@scope/a": spec, "p@scope/b": spec}}}
 			claimed, err := prepared.Memory(nil)
 			if err != nil {
@@ -169,7 +193,7 @@ func TestProgramsWeighWhatTheKernelKeepsOfThem(t *testing.T) {
 			if runs < keeps || claimed < keeps || claimed < runs {
 				t.Errorf("%d bytes are claimed and %d are counted of %d that the kernel keeps", claimed, runs, keeps)
 			}
-			if n > 1000 && claimed > 4*keeps {
+			if c.times > 0 && claimed > c.times*keeps {
 				t.Errorf("%d bytes are claimed, and the kernel keeps %d", claimed, keeps)
 			}
 		})

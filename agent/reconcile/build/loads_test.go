@@ -138,3 +138,61 @@ func TestALoadThatCannotBeginIsAResult(t *testing.T) {
 	}
 	r.Take("key")
 }
+
+// TestLongLoadsOfOthersAreCounted has eight namespaces ask for loads without end, and one for its first.
+// In front of it are the load under way and the first loads of those that had none yet, so that the bound
+// of one load (bytecode.MaxLoadCost) bounds what it waits for.
+func TestLongLoadsOfOthersAreCounted(t *testing.T) {
+	const owners = 8
+	for sentence, c := range map[string]struct{ ended, inFront int }{
+		"others have loaded before":     {owners + 3, 1},
+		"they come at the same time":    {0, owners},
+		"half of them have loaded once": {owners / 2, owners / 2},
+	} {
+		t.Run(sentence, func(t *testing.T) {
+			l := newLoads()
+			next := map[int]int{}
+			load := &held{may: make(chan bool)}
+			ask := func() (all []asked) {
+				for i := range owners {
+					name := string(rune('a' + i))
+					for k := range 3 {
+						all = append(all, load.ask(name+string(rune('0'+next[i]+k)), ForNew, name))
+					}
+				}
+				return all
+			}
+			// end ends the load under way, and returns whose is next.
+			end := func(more ...asked) string {
+				for i := range owners {
+					if name := string(rune('a' + i)); len(keys(l)) == 1 && keys(l)[0][:1] == name {
+						next[i]++
+					}
+				}
+				load.may <- true
+				<-l.Ended()
+				reconcile(t, l, append(ask(), more...)...)
+				return keys(l)[0]
+			}
+			reconcile(t, l, ask()...)
+			for range c.ended {
+				end()
+			}
+			newcomer := load.ask("newcomer", ForNew, "small")
+			reconcile(t, l, append(ask(), newcomer)...)
+			inFront := 1
+			for end(newcomer) != "newcomer" {
+				if inFront++; inFront > 2*owners {
+					t.Fatal("it is never loaded")
+				}
+			}
+			if inFront != c.inFront {
+				t.Errorf("%d loads of others are in front, want %d", inFront, c.inFront)
+			}
+			go func() { load.may <- true }()
+			if err := l.Close(); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}

@@ -211,6 +211,15 @@ deny contains lib.reason("map-memory", path, msg, fix) if {
 	fix := "make the maps smaller (spec.maps.<name>.maxEntries), or have an admin raise the policy's parameter maxMapMemory"
 }
 
+# unbounded-memory: maps with a value for each socket, inode, task or cgroup. A namespace may not
+# have them at all, whatever policies there are.
+warn contains lib.reason("unbounded-memory", lib.image_path, msg, fix) if {
+	some map in input.bytecode.maps
+	map.unboundedBy
+	msg := sprintf("map %s of type %s takes memory of the agent for each of the node's %s, and no policy bounds it", [map.name, map.type, map.unboundedBy])
+	fix := "use a map of entries, such as LRUHash, where that is enough"
+}
+
 map_memory_path := "spec.maps" if {
 	count(object.get(input.application.spec, "maps", {})) > 0
 } else := lib.image_path

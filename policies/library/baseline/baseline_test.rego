@@ -217,6 +217,12 @@ test_labels_that_the_object_contradicts_are_refused if {
 	fixes(denied, "labels") == {"build it again"}
 }
 
+test_unbounded_memory_warns if {
+	stored := with_part(good, "/bytecode/maps", [object.union(good.bytecode.maps[0], {"type": "SkStorage", "unboundedBy": "sockets"})])
+	count(policy.deny) == 0 with input as stored
+	rules(policy.warn) == {"unbounded-memory"} with input as stored
+}
+
 test_poisoned_calls_warn if {
 	poisoned := with_program(good, {"poisonedCalls": 2})
 	count(policy.deny) == 0 with input as poisoned

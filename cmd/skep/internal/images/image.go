@@ -245,8 +245,8 @@ func namesFile(where string) bool {
 
 func printInspection(w io.Writer, got inspection) error {
 	f := got.Facts
-	fmt.Fprintf(w, "Digest      %s\nLicense     %s\nBTF         %t, CO-RE %t\nMap memory  %s with %d CPUs\nMin kernel  %s (advice)\n",
-		got.Digest, cmp.Or(f.License, "none"), f.BTF, f.CORE, size(f.MemoryBytes), f.CPUs, f.MinKernel)
+	fmt.Fprintf(w, "Digest      %s\nLicense     %s\nBTF         %t, CO-RE %t\nMap memory  %s with %d CPUs%s\nMin kernel  %s (advice)\n",
+		got.Digest, cmp.Or(f.License, "none"), f.BTF, f.CORE, size(f.MemoryBytes), f.CPUs, unbounded(f.Maps), f.MinKernel)
 	for _, why := range f.MinKernelReasons {
 		fmt.Fprintf(w, "            %s: %s %s\n", why.Kernel, why.Feature, why.Program)
 	}
@@ -296,12 +296,29 @@ func printMaps(w io.Writer, maps []bytecode.Map) error {
 	}
 	rows := make([][]string, 0, len(maps))
 	for _, m := range maps {
-		rows = append(rows, []string{
-			m.Name, m.Type, sized(m.KeySize, m.KeyType), sized(m.ValueSize, m.ValueType), fmt.Sprint(m.MaxEntries), size(m.MemoryBytes),
-		})
+		memory := size(m.MemoryBytes)
+		if m.UnboundedBy != "" {
+			memory = "unbounded"
+		}
+		rows = append(rows, []string{m.Name, m.Type, sized(m.KeySize, m.KeyType), sized(m.ValueSize, m.ValueType), fmt.Sprint(m.MaxEntries), memory})
 	}
 	fmt.Fprintln(w)
 	return display.Table(w, []string{"MAP", "TYPE", "KEY", "VALUE", "ENTRIES", "MEMORY"}, rows)
+}
+
+// unbounded says what memory is not counted: the values of maps that have one for each socket and the like.
+func unbounded(maps []bytecode.Map) string {
+	var by []string
+	for _, m := range maps {
+		if m.UnboundedBy != "" {
+			by = append(by, m.UnboundedBy)
+		}
+	}
+	if len(by) == 0 {
+		return ""
+	}
+	slices.Sort(by)
+	return ", unbounded: further values for each of the node's " + strings.Join(slices.Compact(by), ", ")
 }
 
 func printVariables(w io.Writer, variables []bytecode.Variable) error {

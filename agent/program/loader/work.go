@@ -1,0 +1,46 @@
+package loader
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"math"
+	"slices"
+
+	"github.com/cilium/ebpf"
+
+	"github.com/skep-dev/skep/api/v1alpha1"
+	"github.com/skep-dev/skep/bytecode"
+	"github.com/skep-dev/skep/bytecode/calls"
+)
+
+// withinNamespace rejects what the gate denies a namespace, in what is loaded: types of maps, and more
+// work for the kernel than one application may be. The programs have their guards. It is not asked for
+// chains and further programs of what runs already.
+func (p *Prepared) withinNamespace() error {
+	if p.Application.Kind != v1alpha1.KindBpfApplication {
+		return nil
+	}
+	var errs []error
+	for _, name := range slices.Sorted(maps.Keys(p.Spec.Maps)) {
+		kind := p.Spec.Maps[name].Type
+		if why := calls.DeniedMap(kind.String()); why != "" {
+			errs = append(errs, fmt.Errorf("map %s of type %s %s; use a map of another type, such as LRUHash", name, kind, why))
+		}
+	}
+	if cost := loadCost(p.Spec.Programs); cost > bytecode.MaxLoadCost {
+		errs = append(errs, fmt.Errorf("the programs take the kernel about %s to load, at most %s are allowed a namespace; split the object into several applications",
+			bytecode.LoadTime(cost), bytecode.LoadTime(bytecode.MaxLoadCost)))
+	}
+	return errors.Join(errs...)
+}
+
+// loadCost is what the kernel has to do for all programs together.
+func loadCost(programs map[string]*ebpf.ProgramSpec) uint64 {
+	var all uint64
+	for _, ps := range programs {
+		cost := bytecode.WorkOf(ps.Type, ps.Instructions).Cost()
+		all += min(cost, math.MaxUint64-all)
+	}
+	return all
+}

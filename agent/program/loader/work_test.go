@@ -1,0 +1,88 @@
+package loader
+
+import (
+	"bytes"
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
+
+	"github.com/skep-dev/skep/api/v1alpha1"
+	"github.com/skep-dev/skep/bytecode"
+	"github.com/skep-dev/skep/hook"
+	"github.com/skep-dev/skep/intent"
+	"github.com/skep-dev/skep/test/fixture/programs"
+)
+
+// TestANamespaceLoadsWhatTheGateCounted prepares each program of the fixtures for each hook of its type,
+// as a namespace has it: with guards, bounds and cleared stacks it is no more work than the facts say.
+func TestANamespaceLoadsWhatTheGateCounted(t *testing.T) {
+	prepared := 0
+	for _, name := range programs.Names() {
+		facts, err := bytecode.Inspect(bytes.NewReader(programs.Object(name)), bytecode.Options{})
+		if err != nil {
+			continue
+		}
+		for _, fact := range facts.Programs {
+			for _, h := range hook.All() {
+				if !h.Attachable || !h.Namespaceable || h.ProgramType.String() != fact.Type || h.LoadsForTarget() {
+					continue
+				}
+				at := v1alpha1.Attachment{Hook: h.Name, Pods: &v1alpha1.Pods{}, Functions: &v1alpha1.Functions{Names: []string{"f"}}}
+				p, err := Prepare(opened(t, intent.Payload{Programs: []v1alpha1.Program{{Name: fact.Name, Attach: []v1alpha1.Attachment{at}}}}), programs.Object(name))
+				if err != nil {
+					continue
+				}
+				for instance, ps := range p.Spec.Programs {
+					if !strings.HasPrefix(instance, fact.Name) {
+						continue
+					}
+					prepared++
+					if cost := bytecode.WorkOf(ps.Type, ps.Instructions).Cost(); cost > fact.LoadCost {
+						t.Errorf("%s of %s on %s costs %d, and its facts say %d", instance, name, h.Name, cost, fact.LoadCost)
+					}
+				}
+			}
+		}
+	}
+	if prepared < 50 {
+		t.Errorf("%d programs were prepared: too few to mean anything", prepared)
+	}
+}
+
+// TestANamespaceLoadsWithinBounds: what the gate would deny is not loaded, whatever a seal says.
+func TestANamespaceLoadsWithinBounds(t *testing.T) {
+	insns := asm.Instructions{asm.Mov.Imm(asm.R7, 7)}
+	for range 6000 {
+		insns = append(insns, asm.Mod.Reg(asm.R7, asm.R7))
+	}
+	slow := &ebpf.ProgramSpec{Type: ebpf.SchedCLS, Instructions: append(insns, asm.Mov.Imm(asm.R0, 0), asm.Return())}
+	small := &ebpf.ProgramSpec{Type: ebpf.SchedCLS, Instructions: asm.Instructions{asm.Mov.Imm(asm.R0, 0), asm.Return()}}
+	for sentence, c := range map[string]struct {
+		maps     ebpf.MapType
+		programs map[string]*ebpf.ProgramSpec
+		says     string
+	}{
+		"a small program":            {ebpf.Hash, map[string]*ebpf.ProgramSpec{"p": small}, ""},
+		"storage on sockets":         {ebpf.SkStorage, map[string]*ebpf.ProgramSpec{"p": small}, "map m of type SkStorage takes memory of the agent for each socket"},
+		"thousands of divisions":     {ebpf.Hash, map[string]*ebpf.ProgramSpec{"p": slow}, "take the kernel about"},
+		"of one program among small": {ebpf.Hash, map[string]*ebpf.ProgramSpec{"a": small, "b": slow}, "take the kernel about"},
+	} {
+		spec := &ebpf.CollectionSpec{Maps: map[string]*ebpf.MapSpec{"m": {Type: c.maps}}, Programs: c.programs}
+		p := &Prepared{Application: v1alpha1.Identity{Kind: v1alpha1.KindBpfApplication, Namespace: "net", Name: "app"}, Spec: spec}
+		err := p.withinNamespace()
+		if (err == nil) != (c.says == "") || err != nil && !strings.Contains(err.Error(), c.says) {
+			t.Errorf("%s: %v, want %q", sentence, err, c.says)
+		}
+	}	// It is asked before anything is made, and of namespaces alone.
+	p := &Prepared{Application: v1alpha1.Identity{Kind: v1alpha1.KindBpfApplication}, Spec: &ebpf.CollectionSpec{Programs: map[string]*ebpf.ProgramSpec{"p": slow}}}
+	var refused *LoadError
+	if _, _, err := Load(p, nil, nil, nil); !errors.As(err, &refused) {
+		t.Errorf("Load = %v, want a rejection", err)
+	}
+	if p.Application.Kind = v1alpha1.KindClusterBpfApplication; p.withinNamespace() != nil {
+		t.Error("it binds the cluster, too")
+	}
+}

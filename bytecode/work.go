@@ -1,0 +1,150 @@
+package bytecode
+
+import (
+	"math"
+	"time"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
+)
+
+// Work is what the kernel has to do for a program beyond verifying it: it replaces some instructions
+// by several, one after the other, and moves all that follow each time (bpf_patch_insn_data in
+// kernel/bpf/core.c). Figures are upper bounds, for kernels up to 6.18 of amd64 and arm64.
+type Work struct {
+	// Translated is how many instructions the kernel makes of the program, in its own count.
+	Translated int
+	// Rewrites is how many instructions it replaces by several.
+	Rewrites int
+	// Jumps is how many jumps there are: it may find that some lead nowhere, and takes them out.
+	Jumps int
+	// Functions counts the program and those that it reaches.
+	Functions int
+}
+
+// What a rewrite, a jump and everything else costs for each instruction of the program, as
+// docs/performance.md measures it: the other passes over a program together cost as much as 20 rewrites.
+const passesCost, jumpsPerRewrite = 20, 10
+
+// MaxLoadCost is the greatest Cost of all programs together that a namespace's application loads: about
+// two seconds of the kernel's time, in which no other load of the node begins.
+const MaxLoadCost = 32_000_000
+
+// nsPerMove is how long the kernel takes for each instruction that it moves, on a busy machine.
+const nsPerMove = 55
+
+// LoadTime is about how long the kernel takes to load what has a Cost.
+func LoadTime(cost uint64) time.Duration {
+	return time.Duration(min(product(cost, nsPerMove), math.MaxInt64)).Round(100 * time.Millisecond)
+}
+
+// Prefixed is the work with what Skep puts before a program of a namespace: a scope guard, a bound of
+// what it reads, and zeroes in the stack of each function.
+func (w Work) Prefixed() Work {
+	const guard, rewrites, jumps, stack = 512, 24, 64, 64
+	w.Translated += guard + stack*w.Functions
+	w.Rewrites += rewrites
+	w.Jumps += jumps
+	return w
+}
+
+// Cost is about how many instructions the kernel moves. See LoadTime.
+func (w Work) Cost() uint64 {
+	return product(uint64(w.Translated), sum(passesCost, uint64(w.Rewrites), uint64(w.Jumps/jumpsPerRewrite)))
+}
+
+// WorkOf counts the work for a linked program of a type.
+func WorkOf(t ebpf.ProgramType, insns asm.Instructions) Work {
+	// What the kernel puts before a program, such as for writes to packets.
+	const prologue = 16
+	w := Work{Translated: prologue, Rewrites: 1, Functions: 1}
+	converted := conversions(t, insns)
+	for i := range insns {
+		ins := &insns[i]
+		if i > 0 && ins.Symbol() != "" {
+			w.Functions++
+		}
+		if isBranch(ins) {
+			w.Jumps++
+		}
+		made := becomes(ins)
+		if converted[i] {
+			made = mostConverted
+		}
+		if made > 1 {
+			w.Rewrites++
+		}
+		w.Translated += max(made, int(ins.Width()))
+	}
+	return w
+}
+
+// isBranch reports whether an instruction is a jump that may be taken out.
+func isBranch(ins *asm.Instruction) bool {
+	op := ins.OpCode.JumpOp()
+	return ins.OpCode.Class().IsJump() && op != asm.Call && op != asm.Exit
+}
+
+// Sizes of what the kernel makes of one instruction.
+const (
+	// mostConverted is of a load or store of a field of the context or a socket: bpf_convert_tstamp_read
+	// in net/core/filter.c makes 8, and a narrow load has 2 more.
+	mostConverted = 10
+	// mostDivided is of a division by a register, and mostOld of a load by the instructions of classic BPF.
+	mostDivided, mostOld = 10, 8
+	// mostGuarded is of may_goto, mostCast of a cast to an arena.
+	mostGuarded, mostCast = 10, 4
+	// mostCalled is of a call of a kfunc, and of what is not known.
+	mostCalled = 10
+)
+
+// becomes is how many instructions the kernel makes of one, at most; 1 where it does not rewrite it.
+func becomes(ins *asm.Instruction) int {
+	op := ins.OpCode
+	switch class := op.Class(); {
+	case class.IsALU():
+		return arithmeticBecomes(ins)
+	case class == asm.LdClass && !op.IsDWordLoad():
+		return mostOld
+	case !class.IsJump():
+		return 1
+	case op.JumpOp() == asm.JCOND:
+		return mostGuarded
+	case op.JumpOp() != asm.Call || ins.IsFunctionCall():
+		return 1
+	case !ins.IsBuiltinCall():
+		return mostCalled
+	}
+	h, ok := helperByID(ins.Constant)
+	if !ok {
+		return mostCalled
+	}
+	return max(inlined()[h.Name], 1)
+}
+
+func arithmeticBecomes(ins *asm.Instruction) int {
+	if ins.OpCode.Source() != asm.RegSource {
+		return 1
+	}
+	switch ins.OpCode.ALUOp() {
+	case asm.Div, asm.Mod, asm.SDiv, asm.SMod:
+		return mostDivided
+	case asm.Mov:
+		if ins.Offset == 1 {
+			return mostCast
+		}
+	}
+	return 1
+}
+
+// inlined is what the kernel makes of calls of helpers that it replaces by instructions
+// (do_misc_fixups, optimize_bpf_loop and the map_gen_lookup of maps).
+func inlined() map[string]int {
+	return map[string]int{
+		"bpf_map_lookup_elem": 10, "bpf_map_lookup_percpu_elem": 10, "bpf_tail_call": 6, "bpf_loop": 24,
+		"bpf_jiffies64": 4, "bpf_get_smp_processor_id": 4, "bpf_get_current_task": 3, "bpf_get_current_task_btf": 3,
+		"bpf_get_func_arg": 8, "bpf_get_func_ret": 5, "bpf_get_func_arg_cnt": 3, "bpf_get_func_ip": 4, "bpf_get_branch_snapshot": 8,
+		"bpf_kptr_xchg": 4, "bpf_timer_set_callback": 5, "bpf_per_cpu_ptr": 4, "bpf_this_cpu_ptr": 4,
+		"bpf_task_storage_get": 3, "bpf_sk_storage_get": 3, "bpf_inode_storage_get": 3, "bpf_cgrp_storage_get": 3,
+	}
+}

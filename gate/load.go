@@ -1,0 +1,82 @@
+package gate
+
+import (
+	"encoding/json"
+	"fmt"
+	"math"
+	"math/bits"
+
+	"github.com/skep-dev/skep/api/v1alpha1"
+	"github.com/skep-dev/skep/bytecode"
+	"github.com/skep-dev/skep/hook"
+)
+
+// fitLoad denies a namespace what takes the kernel long to load: an application is one load of the
+// node, and those of others wait for it.
+func fitLoad(r *denials, id v1alpha1.Identity, programs []v1alpha1.Program, facts bytecode.Facts) {
+	if id.Kind != v1alpha1.KindBpfApplication {
+		return
+	}
+	loads, tails := map[string]int{}, callsTails(facts)
+	for _, p := range programs {
+		loads[p.Name] = loadsOf(p)
+	}
+	var all uint64
+	var most bytecode.Program
+	for _, p := range facts.Programs {
+		times, isNamed := loads[p.Name]
+		if !isNamed && tails {
+			times = 1
+		}
+		all = addCost(all, p.LoadCost, times)
+		if times > 0 && addCost(0, p.LoadCost, times) > addCost(0, most.LoadCost, max(loads[most.Name], 1)) {
+			most = p
+		}
+	}
+	if all <= bytecode.MaxLoadCost {
+		return
+	}
+	r.add("inspect/load", "spec.programs", "split the object into several applications, divide by constants, call helpers in a function that is not inlined, "+
+		"list fewer attachments, or use a "+v1alpha1.KindClusterBpfApplication,
+		"its programs take the kernel about %s to load, at most %s are allowed a %s: most takes program %s of %d instructions, %d of which the kernel replaces "+
+			"by several, %d in all, and that is loaded %d times", bytecode.LoadTime(all), bytecode.LoadTime(bytecode.MaxLoadCost), id.Kind, most.Name,
+		most.Instructions, most.Rewrites, most.Translated, max(loads[most.Name], 1))
+}
+
+// addCost adds a cost a number of times, and stays at the greatest number.
+func addCost(all, cost uint64, times int) uint64 {
+	high, low := bits.Mul64(cost, uint64(max(times, 0)))
+	sum, carry := bits.Add64(all, low, 0)
+	if high+carry != 0 {
+		return math.MaxUint64
+	}
+	return sum
+}
+
+// loadsOf is how often a program is loaded at most: once for each target that the kernel is told, and
+// for each choice of pods that a guard lets in.
+func loadsOf(p v1alpha1.Program) int {
+	distinct := map[string]bool{}
+	for _, a := range p.Attach {
+		h, _ := hook.Lookup(a.Hook)
+		name := fmt.Sprint(h.ProgramType, h.AttachType)
+		if h.Guardable() {
+			pods, err := json.Marshal([]any{a.Pods})
+			if err != nil {
+				pods = fmt.Append(nil, len(distinct))
+			}
+			name += string(pods)
+		}
+		targets := []string{""}
+		if h.LoadsForTarget() {
+			targets = targetsOf(a)
+		}
+		for _, target := range targets {
+			distinct[name+target] = true
+			if at, ok := h.AtOnce(); ok {
+				distinct[at.Name+name] = true
+			}
+		}
+	}
+	return max(len(distinct), 1)
+}
