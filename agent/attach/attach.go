@@ -21,6 +21,7 @@ import (
 	"github.com/skep-dev/skep/agent/pods/containers"
 	"github.com/skep-dev/skep/agent/pods/netns"
 	"github.com/skep-dev/skep/agent/program/functions"
+	"github.com/skep-dev/skep/agent/program/holders"
 	"github.com/skep-dev/skep/agent/program/rights"
 	"github.com/skep-dev/skep/agent/reconcile/plan"
 	"github.com/skep-dev/skep/agent/state/pins"
@@ -67,6 +68,8 @@ type Host struct {
 	Root string
 	// Functions finds functions of the kernel; nil where nobody asks for any.
 	Functions *functions.Kernel
+	// Occupants finds who has a place that takes one program; nil where every error looks anew.
+	Occupants *holders.Finder
 	// Netfilter is what is known of the kernel's; nil where nobody asks.
 	Netfilter *Netfilter
 	// Containers are those of the node, in which targets are that have a Container; nil where
