@@ -22,6 +22,7 @@ import (
 	"github.com/skep-dev/skep/intent"
 	"github.com/skep-dev/skep/test/harness/events"
 	"github.com/skep-dev/skep/test/harness/need"
+	"github.com/skep-dev/skep/test/harness/recommended"
 )
 
 // withFilters runs a test for the hooks of incoming packets whose programs are filters on this
@@ -334,7 +335,7 @@ func TestAQdiscThatTakesNoFilterIsSaid(t *testing.T) {
 		block *uint32
 		want  string
 	}{
-		"tc/egress":  {"ingress", nil, "a qdisc ingress of somebody else, which has no place for egress filters"},
+		"tc/egress":  {"ingress", nil, "a qdisc ingress of another tool, which has no place for egress filters"},
 		"tc/ingress": {"clsact", &block, "the ingress filters of the interface are a block that it shares with others"},
 	} {
 		t.Run(hook, func(t *testing.T) {
@@ -343,14 +344,19 @@ func TestAQdiscThatTakesNoFilterIsSaid(t *testing.T) {
 				Handle: netlink.MakeHandle(0xffff, 0), IngressBlock: c.block}}))
 			w := newWorld(t)
 			a, _ := w.start()
-			if err := w.accept(a, w.version("1", on(hook, "hk0")[0])); err == nil || !strings.Contains(err.Error(), c.want) {
-				t.Errorf("the agent says %v, not %q", err, c.want)
+			refused := w.accept(a, w.version("1", on(hook, "hk0")[0]))
+			if refused == nil || !strings.Contains(refused.Error(), c.want) {
+				t.Fatalf("the agent says %v, not %q", refused, c.want)
 			}
 			if got := len(filtersOf(t, "hk0", false)); got > 0 {
 				t.Errorf("the interface has %d filters", got)
 			}
 			if got := qdiscOf(t, "hk0"); got != c.kind {
 				t.Errorf("the qdisc is %q", got)
+			}
+			recommended.Run(t, refused.Error())
+			if err := w.accept(a, w.version("1", on(hook, "hk0")[0])); (err == nil) != (c.block == nil) {
+				t.Errorf("after that, the agent says %v", err)
 			}
 		})
 	}

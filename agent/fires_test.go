@@ -159,12 +159,12 @@ func TestAFlowDissectorDisplacesNone(t *testing.T) {
 	}{
 		"by a link": {
 			func(ns int) (io.Closer, error) { return link.AttachNetNs(ns, other) },
-			"another program has the place of flow_dissector in the network namespace, which takes one program; remove that one",
+			"another program has the place of flow_dissector in the network namespace, which takes one program: program ",
 		},
 		"without a link": {func(int) (io.Closer, error) {
 			// In the namespace of the thread, which is the target.
 			return nil, link.RawAttachProgram(link.RawAttachProgramOptions{Program: other, Attach: ebpf.AttachFlowDissector})
-		}, "is attached to this network namespace without a link"},
+		}, "attached without a link"},
 	} {
 		t.Run(sentence, func(t *testing.T) {
 			path := namespace(t)

@@ -68,7 +68,7 @@ func TestAFloodOfFiltersHoldsUpNobody(t *testing.T) {
 
 	_ = w.accept(a, w.counter("a", "tc/ingress", "tcx_count_v2", 500), w.counter("late", "tc/ingress", "tcx_count", 400))
 	const refused = "read ingress filters of eth0 in pod flooded: there are more than 2048, which is the limit of what is read; " +
-		"delete those that the pod does not need (tc filter del ingress dev eth0)"
+		"delete those that the pod does not need: `nsenter --net="
 	until(t, "one more to be refused", time.Minute, func() bool {
 		return strings.Contains(filterIn(a, "late", "flooded"), refused) && filterIn(a, "late", "well") == "clsact pref 14000 handle 0x1"
 	})

@@ -51,7 +51,7 @@ func incompatibleValues(object []byte, definition *v1alpha1.BpfApplicationSpec) 
 			has[name] = m
 		}
 	}
-	for _, misfit := range values.Contents(read.Spec, has) {
+	for _, misfit := range values.Contents(read.Spec, has, definition.Programs) {
 		r.add("inspect/map", "spec."+misfit.Field, misfit.Fix, "%s", misfit.Reason)
 	}
 	return r.reasons

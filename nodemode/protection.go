@@ -85,7 +85,7 @@ func (h *Host) Confirm(revision string) (UnloadProtection, error) {
 			return *b, nil
 		}
 	}
-	return UnloadProtection{}, fmt.Errorf("confirm %s: unload protection does not hold that revision; see skep status", revision)
+	return UnloadProtection{}, fmt.Errorf("confirm %s: unload protection does not hold that revision; see `skep status --state %s`", revision, h.opts.State)
 }
 
 // isConfirmed reports whether a human let a revision through since the start.

@@ -315,7 +315,7 @@ func (h *Host) logProtection(was, is *UnloadProtection) {
 		return
 	}
 	h.opts.Log.Error("unload protection holds: much of what runs would be unloaded, and is kept until it is confirmed", "reason", is.Reason,
-		"applications", strings.Join(is.Applications, ", "), "confirm", "skep confirm "+is.Revision)
+		"applications", strings.Join(is.Applications, ", "), "confirm", "skep confirm "+is.Revision+" --state "+h.opts.State)
 }
 
 // sameRule reports whether two reasons are of one rule, whatever their messages say.

@@ -21,6 +21,8 @@ import (
 	"github.com/skep-dev/skep/agent/pods/containers"
 	"github.com/skep-dev/skep/agent/pods/netns"
 	"github.com/skep-dev/skep/agent/program/functions"
+	"github.com/skep-dev/skep/agent/program/holders"
+	"github.com/skep-dev/skep/agent/program/reason"
 	"github.com/skep-dev/skep/agent/program/rights"
 	"github.com/skep-dev/skep/agent/reconcile/plan"
 	"github.com/skep-dev/skep/agent/state/pins"
@@ -67,6 +69,8 @@ type Host struct {
 	Root string
 	// Functions finds functions of the kernel; nil where nobody asks for any.
 	Functions *functions.Kernel
+	// Occupants finds who has a place that takes one program; nil where every error looks anew.
+	Occupants *holders.Finder
 	// Netfilter is what is known of the kernel's; nil where nobody asks.
 	Netfilter *Netfilter
 	// Containers are those of the node, in which targets are that have a Container; nil where
@@ -209,7 +213,7 @@ func TakesLong(name string) bool {
 // describe says what could not be attached, and which hook or capability is missing.
 func describe(h hook.Hook, a plan.Attachment, err error) error {
 	return fmt.Errorf("attach %s to %s %s: %w", a.Program, h.Name, a.Target,
-		rights.ExplainAttach(Explain(h, err), append(rights.ToLoad(h.ProgramType), toAttach(h)...)))
+		reason.Plain(rights.ExplainAttach(Explain(h, err), append(rights.ToLoad(h.ProgramType), toAttach(h)...))))
 }
 
 // found attaches to the target that was found, or looks for it first.

@@ -79,7 +79,7 @@ func (r Request) atPriority(h hook.Hook, priority int32) (link.Link, error) {
 	case err == nil:
 		return l, nil
 	case errors.Is(err, unix.EBUSY):
-		return nil, fmt.Errorf("%s priority %d at %s of %s; choose another priority (nft list hooks and skep inventory show them): %w",
+		return nil, fmt.Errorf("%s priority %d at %s of %s; choose another priority (`nft list hooks` and `skep inventory` show them): %w",
 			r.has("another program or rule"), priority, n.Hook, n.Family, err)
 	case errors.Is(err, unix.ENOENT) && n.Defragment:
 		return nil, lackingPart(h, fmt.Sprintf("defragments no %s packets; load its module nf_defrag_ipv4 or nf_defrag_ipv6, leave out defragment", n.Family), err)

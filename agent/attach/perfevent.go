@@ -122,8 +122,8 @@ func tooOften(event hook.Event, t plan.Target, rate int64) error {
 		return nil
 	}
 	return fmt.Errorf("perfEvent.%s samples %s %d times a second, and this node allows %d (kernel.perf_event_max_sample_rate); sample less often, "+
-		"or raise the sysctl",
-		field, event.Name, times, rate)
+		"or raise it: `sysctl -w kernel.perf_event_max_sample_rate=%d`",
+		field, event.Name, times, rate, times)
 }
 
 // maxSampleRate is how many samples a second the kernel takes. It lowers the number itself

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"os"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -11,6 +12,8 @@ import (
 
 	"github.com/skep-dev/skep/agent/reconcile/plan"
 	"github.com/skep-dev/skep/hook"
+	"github.com/skep-dev/skep/test/harness/need"
+	"github.com/skep-dev/skep/test/harness/recommended"
 )
 
 func TestListsOfCPUsAreRead(t *testing.T) {
@@ -42,6 +45,26 @@ func TestWhatSamplesMoreOftenThanTheNodeAllowsIsSaid(t *testing.T) {
 			c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want) || !strings.Contains(err.Error(), "perf_event_max_sample_rate")) {
 			t.Errorf("%s: %v, want %q", sentence, err, c.want)
 		}
+	}
+}
+
+// TestTheSampleRateIsRaisedByTheCommandOfTheMessage: the rate is the machine's, and is put back.
+func TestTheSampleRateIsRaisedByTheCommandOfTheMessage(t *testing.T) {
+	need.Kernel(t)
+	was, err := maxSampleRate()
+	if err != nil {
+		t.Fatal(err)
+	}
+	event, _ := hook.LookupEvent("cpu-clock")
+	want := plan.Target{Event: "cpu-clock", Frequency: int32(was) + 1000}
+	t.Cleanup(func() {
+		if err := os.WriteFile("/proc/sys/kernel/perf_event_max_sample_rate", []byte(strconv.FormatInt(was, 10)), 0); err != nil {
+			t.Error(err)
+		}
+	})
+	recommended.Run(t, tooOften(event, want, was).Error())
+	if is, err := maxSampleRate(); err != nil || tooOften(event, want, is) != nil {
+		t.Errorf("after that, the rate is %d, %v", is, err)
 	}
 }
 

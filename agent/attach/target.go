@@ -23,6 +23,10 @@ type heldTarget struct {
 	stat unix.Stat_t
 }
 
+// MountCgroup2 mounts the hierarchy wherever hierarchies of version 1 have their usual places, or
+// nothing is mounted.
+const MountCgroup2 = "mkdir -p /run/cgroup2 && mount -t cgroup2 none /run/cgroup2"
+
 // hold finds what the name leads to, links included, as if the root were another
 // where one is given. It fails with ErrTarget where there is nothing.
 func hold(root, path string) (*heldTarget, error) {
@@ -177,8 +181,7 @@ func (host Host) holdTarget(h hook.Hook, a plan.Attachment) (*heldTarget, error)
 	switch h.Shape {
 	case hook.Cgroup:
 		if host.CgroupRoot == "" {
-			return nil, fmt.Errorf("find cgroup %s: no cgroup2 file system is mounted here; "+
-				"mount one (mount -t cgroup2 none /sys/fs/cgroup/unified) or name its mount point", a.Cgroup)
+			return nil, fmt.Errorf("find cgroup %s: no cgroup2 file system is mounted here; mount one: `%s`, and restart the agent", a.Cgroup, MountCgroup2)
 		}
 		path, root, check = cgroupPath(host.CgroupRoot, a.Cgroup), "", isDirectory
 	case hook.NetworkNamespace:

@@ -155,7 +155,7 @@ func noTracepoint(h hook.Hook, name string) error {
 
 // errNoTracefs is the error of a tracepoint that has no number without tracefs. The agent
 // tries again, and finds tracefs once it is mounted.
-var errNoTracefs = errors.New("tracefs is not mounted: run mount -t tracefs tracefs /sys/kernel/tracing")
+var errNoTracefs = errors.New("tracefs is not mounted: run `mount -t tracefs tracefs /sys/kernel/tracing`")
 
 // tracefsEvents are where tracefs shows tracepoints.
 var tracefsEvents = []string{"/sys/kernel/tracing/events", "/sys/kernel/debug/tracing/events"}

@@ -72,8 +72,7 @@ func (r Request) attachXDPAs(mode link.XDPAttachFlags) (link.Link, error) {
 	case err == nil:
 		return l, nil
 	case errors.Is(err, unix.EBUSY), errors.Is(err, unix.EEXIST):
-		return nil, fmt.Errorf("the interface, or a bond that it is a member of, holds an XDP program that is not Skep's; detach it (bpftool net, "+
-			"ip link set dev %s xdp off): %w", r.Attachment.Interface, err)
+		return nil, r.occupiedXDP(err)
 	case errors.Is(err, unix.ENODEV), errors.Is(err, unix.EINVAL) && gone(device.Index):
 		return nil, errors.Join(ErrTarget, err)
 	case mode == link.XDPDriverMode && DriverRefuses(err):

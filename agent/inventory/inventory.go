@@ -15,6 +15,7 @@ import (
 	"os"
 	"time"
 
+	"github.com/skep-dev/skep/agent/program/holders"
 	"github.com/skep-dev/skep/agent/program/owner"
 )
 
@@ -123,10 +124,7 @@ type Place struct {
 }
 
 // Process is a running process.
-type Process struct {
-	PID  int    `json:"pid"`
-	Name string `json:"name"`
-}
+type Process = holders.Process
 
 // Options say where to look. The zero value looks at the host Skep runs on.
 type Options struct {
@@ -167,11 +165,11 @@ func List(ctx context.Context, opts Options) (Inventory, error) {
 	if err != nil {
 		return Inventory{}, explain("links", err)
 	}
-	held, err := holders(ctx, opts.Proc)
+	held, err := holders.Processes(ctx, opts.Proc)
 	if err != nil {
 		return Inventory{}, fmt.Errorf("list holders: %w", err)
 	}
-	pinned, err := pinnedBelow(ctx, opts.BPFFS)
+	pinned, err := holders.Pins(ctx, opts.BPFFS)
 	if err != nil {
 		return Inventory{}, fmt.Errorf("list pins: %w", err)
 	}

@@ -6,28 +6,14 @@ import (
 
 	"github.com/cilium/ebpf"
 
+	"github.com/skep-dev/skep/agent/program/holders"
 	"github.com/skep-dev/skep/agent/state/pins"
 )
 
-// kind is one of the three kinds of objects.
-type kind int
-
-const (
-	ofProgram kind = iota
-	ofLink
-	ofMap
-)
-
-// object names one object of the kernel.
-type object struct {
-	kind kind
-	id   uint32
-}
-
 // join brings together what the kernel, the processes and the file system know
 // about each object.
-func (inv *Inventory) join(managed string, held map[object][]Process, pinned map[object][]string, unlinked map[uint32][]Place) {
-	ours := map[object]bool{}
+func (inv *Inventory) join(managed string, held map[holders.Object][]Process, pinned map[holders.Object][]string, unlinked map[uint32][]Place) {
+	ours := map[holders.Object]bool{}
 	for o, paths := range pinned {
 		if slices.ContainsFunc(paths, func(p string) bool { return pins.Owns(managed, p) }) {
 			ours[o] = true
@@ -40,7 +26,7 @@ func (inv *Inventory) join(managed string, held map[object][]Process, pinned map
 	users := inv.users()
 	for i := range inv.Links {
 		l := &inv.Links[i]
-		o := object{ofLink, l.ID}
+		o := holders.Link(l.ID)
 		if l.Place.Hook == "raw_tp" {
 			// The kernel ties typed and writing programs to tracepoints by links of
 			// the same type as the others.
@@ -48,21 +34,21 @@ func (inv *Inventory) join(managed string, held map[object][]Process, pinned map
 		}
 		l.Holders, l.Pins, l.Managed = list(held[o]), list(pinned[o]), ours[o]
 		if l.Managed {
-			ours[object{ofProgram, l.Program}] = true
+			ours[holders.Program(l.Program)] = true
 		}
 	}
 	attached := inv.attached(unlinked)
 	for i := range inv.Programs {
 		p := &inv.Programs[i]
-		o := object{ofProgram, p.ID}
+		o := holders.Program(p.ID)
 		p.Holders, p.Pins, p.Managed = list(held[o]), list(pinned[o]), ours[o]
 		p.Attached = list(attached[p.ID])
 	}
 	for i := range inv.Maps {
 		m := &inv.Maps[i]
-		o := object{ofMap, m.ID}
+		o := holders.Map(m.ID)
 		m.Holders, m.Pins, m.Programs = list(held[o]), list(pinned[o]), list(users[m.ID])
-		m.Managed = ours[o] || slices.ContainsFunc(m.Programs, func(id uint32) bool { return ours[object{ofProgram, id}] })
+		m.Managed = ours[o] || slices.ContainsFunc(m.Programs, func(id uint32) bool { return ours[holders.Program(id)] })
 	}
 }
 

@@ -1,16 +1,17 @@
 package inventory
 
 import (
+	"github.com/skep-dev/skep/agent/program/holders"
 	"github.com/skep-dev/skep/agent/reconcile/plan"
 	"github.com/skep-dev/skep/agent/state/pins"
 )
 
 // note tells of Skep's own links what the kernel does not: the text beside the
 // pin has it.
-func note(links []Link, managed string, pinned map[object][]string) {
+func note(links []Link, managed string, pinned map[holders.Object][]string) {
 	for i := range links {
 		l := &links[i]
-		for _, path := range pinned[object{ofLink, l.ID}] {
+		for _, path := range pinned[holders.Link(l.ID)] {
 			if !pins.Owns(managed, path) {
 				continue
 			}
@@ -26,14 +27,14 @@ func note(links []Link, managed string, pinned map[object][]string) {
 
 // noteFilters tells of Skep's own filters in other network namespaces, where nothing else looks:
 // their programs are pinned in the place of links.
-func noteFilters(managed string, pinned map[object][]string, unlinked map[uint32][]Place) {
+func noteFilters(managed string, pinned map[holders.Object][]string, unlinked map[uint32][]Place) {
 	for o, paths := range pinned {
 		for _, path := range paths {
-			if o.kind != ofProgram || !pins.Owns(managed, path) {
+			if o.Kind != holders.OfProgram || !pins.Owns(managed, path) {
 				continue
 			}
 			if at, ok := pins.ReadText(path); ok && at.Ifindex != 0 && at.NetnsID != 0 {
-				unlinked[o.id] = append(unlinked[o.id], Place{Hook: at.Hook, Target: at.Place()})
+				unlinked[o.ID] = append(unlinked[o.ID], Place{Hook: at.Hook, Target: at.Place()})
 			}
 		}
 	}

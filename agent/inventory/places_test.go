@@ -1,10 +1,8 @@
 package inventory
 
 import (
-	"context"
 	"os"
 	"path/filepath"
-	"strconv"
 	"testing"
 
 	"github.com/cilium/ebpf"
@@ -149,28 +147,5 @@ func TestOffsetsAreToldWhereThereAreAny(t *testing.T) {
 		if got := offset("/bin/x", bytes); got != want {
 			t.Errorf("offset of %d bytes is %q, want %q", bytes, got, want)
 		}
-	}
-}
-
-func TestPinsOfADirectoryThatIsNotThere(t *testing.T) {
-	found, err := pinnedBelow(t.Context(), filepath.Join(t.TempDir(), "none"))
-	if err != nil || len(found) != 0 {
-		t.Errorf("got %v and error %v, want none of both", found, err)
-	}
-}
-
-func TestPinsPassOverWhatIsNoObject(t *testing.T) {
-	dir := t.TempDir()
-	for i := range 3 {
-		write(t, filepath.Join(dir, strconv.Itoa(i)), "no object")
-	}
-	found, err := pinnedBelow(t.Context(), dir)
-	if err != nil || len(found) != 0 {
-		t.Errorf("got %v and error %v, want none of both", found, err)
-	}
-	ctx, stop := context.WithCancel(t.Context())
-	stop()
-	if _, err := pinnedBelow(ctx, dir); err == nil {
-		t.Error("got no error after the context ended")
 	}
 }

@@ -47,7 +47,7 @@ func outcome(spec *ebpf.CollectionSpec, definition v1alpha1.BpfApplicationSpec) 
 			values.Resize(spec.Maps[name], m)
 		}
 	}
-	misfits := values.Contents(spec, definition.Maps)
+	misfits := values.Contents(spec, definition.Maps, definition.Programs)
 	for _, misfit := range misfits {
 		fmt.Fprintln(&b, misfit)
 	}
@@ -83,7 +83,7 @@ func TestContentsOfGreatValuesAreBounded(t *testing.T) {
 			m.Contents = append(m.Contents, entry(fmt.Sprintf(`{"port":%d}`, k), `{}`))
 			maps["limits"] = m
 		}
-		all := values.Contents(spec, maps)
+		all := values.Contents(spec, maps, nil)
 		if bounded := slices.ContainsFunc(all, func(e *values.FieldError) bool { return strings.Contains(e.Reason, "may have 4194304 bytes") }); bounded != (i >= 1) {
 			t.Errorf("%d values of 2 MiB: %v", i+1, all)
 		}

@@ -13,6 +13,7 @@ import (
 	"github.com/cilium/ebpf/btf"
 
 	"github.com/skep-dev/skep/api/v1alpha1"
+	"github.com/skep-dev/skep/hook"
 )
 
 const (
@@ -53,9 +54,10 @@ func Resize(ms *ebpf.MapSpec, m v1alpha1.Map) {
 
 // Contents puts the initial contents that a definition gives maps into the object,
 // whose maps have their sizes already. An entry takes the place of one that the object
-// itself has under the key. It returns what does not fit, by field; the object is then
-// not to be used.
-func Contents(spec *ebpf.CollectionSpec, maps map[string]v1alpha1.Map) []*FieldError {
+// itself has under the key. The programs are those that the definition lists: of the others,
+// only those that prog arrays name are loaded. It returns what does not fit, by field; the
+// object is then not to be used.
+func Contents(spec *ebpf.CollectionSpec, maps map[string]v1alpha1.Map, programs []v1alpha1.Program) []*FieldError {
 	names := make([]string, 0, len(maps))
 	for name, m := range maps {
 		if len(m.Contents) > 0 {
@@ -74,7 +76,7 @@ func Contents(spec *ebpf.CollectionSpec, maps map[string]v1alpha1.Map) []*FieldE
 		}
 		all = append(all, f.errors...)
 	}
-	return all
+	return append(all, wrongTypes(spec, names, maps, loadedTypes(spec, programs))...)
 }
 
 // filler fills one map.
@@ -288,17 +290,62 @@ func (f *filler) program(place string, raw []byte) (any, bool) {
 		f.fail(place, fix, "the object has no program %s", show(json.RawMessage(raw)))
 		return nil, false
 	}
-	// The kernel takes the type of the first program that uses the array.
-	target := f.spec.Programs[name]
-	for _, caller := range sorted(f.spec.Programs) {
-		p := f.spec.Programs[caller]
-		if p.Type != target.Type && p.Type != ebpf.UnspecifiedProgram && target.Type != ebpf.UnspecifiedProgram && uses(p, f.name) {
-			f.fail(place, "name a program of that type", "program %s is of type %s, and %s, which tail calls through the map, of type %s",
-				name, target.Type, caller, p.Type)
-			return nil, false
+	return name, true
+}
+
+// loadedTypes are the types of the programs that are loaded: of those that the definition lists, for
+// their hooks, and of those that prog arrays of the object name.
+func loadedTypes(spec *ebpf.CollectionSpec, programs []v1alpha1.Program) map[string]ebpf.ProgramType {
+	types := map[string]ebpf.ProgramType{}
+	for _, ms := range spec.Maps {
+		for _, kv := range ms.Contents {
+			if name, ok := kv.Value.(string); ok && ms.Type == ebpf.ProgramArray && spec.Programs[name] != nil {
+				types[name] = spec.Programs[name].Type
+			}
 		}
 	}
-	return name, true
+	for _, p := range programs {
+		if spec.Programs[p.Name] == nil {
+			continue
+		}
+		types[p.Name] = spec.Programs[p.Name].Type
+		for _, a := range p.Attach {
+			if h, ok := hook.Lookup(a.Hook); ok && types[p.Name] == ebpf.UnspecifiedProgram {
+				types[p.Name] = h.ProgramType
+			}
+		}
+	}
+	return types
+}
+
+// wrongTypes returns the entries of prog arrays that are of another type than the programs that are loaded
+// and tail call through the map: the kernel takes the type of the first program that uses it
+// (bpf_prog_map_compatible of kernel/bpf/core.c).
+func wrongTypes(spec *ebpf.CollectionSpec, names []string, maps map[string]v1alpha1.Map, loaded map[string]ebpf.ProgramType) []*FieldError {
+	var all []*FieldError
+	for _, name := range names {
+		f := filler{spec: spec, name: name, ms: spec.Maps[name], field: "maps." + name + ".contents"}
+		for i, entry := range maps[name].Contents {
+			var target string
+			if f.ms == nil || f.ms.Type != ebpf.ProgramArray || json.Unmarshal(entry.Value.Raw, &target) != nil || len(f.errors) >= maxFieldErrors {
+				continue
+			}
+			f.compare(fmt.Sprintf("[%d].value", i), target, loaded)
+		}
+		all = append(all, f.errors...)
+	}
+	return all
+}
+
+// compare denies a program of a prog array that is of another type than one that tail calls through it.
+func (f *filler) compare(place, target string, loaded map[string]ebpf.ProgramType) {
+	is := loaded[target]
+	for _, caller := range sorted(loaded) {
+		if other := loaded[caller]; other != is && other != ebpf.UnspecifiedProgram && is != ebpf.UnspecifiedProgram && uses(f.spec.Programs[caller], f.name) {
+			f.fail(place, "name a program of that type", "program %s is of type %s, and %s, which tail calls through the map, of type %s", target, is, caller, other)
+			return
+		}
+	}
 }
 
 // uses reports whether a program, or a function that it reaches, refers to the map.

@@ -271,7 +271,7 @@ func FuzzContents(f *testing.F) {
 		for name, ms := range spec.Maps {
 			one := &ebpf.CollectionSpec{Maps: maps.Clone(spec.Maps), Programs: spec.Programs, ByteOrder: spec.ByteOrder, Types: spec.Types}
 			one.Maps[name] = ms.Copy()
-			misfits := values.Contents(one, map[string]v1alpha1.Map{name: {Contents: []v1alpha1.MapEntry{entry}}})
+			misfits := values.Contents(one, map[string]v1alpha1.Map{name: {Contents: []v1alpha1.MapEntry{entry}}}, []v1alpha1.Program{{Name: "xdp_contents"}})
 			contents := one.Maps[name].Contents
 			if len(misfits) > 0 || strings.HasPrefix(name, ".") {
 				continue

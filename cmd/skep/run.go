@@ -60,7 +60,7 @@ func newRun() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return errors.Join(runHost(cmd, h, f), h.Close())
+			return errors.Join(runHost(cmd, h, f, o.State), h.Close())
 		},
 	}
 	flags := cmd.Flags()
@@ -115,7 +115,7 @@ func logStart(o nodemode.Options) {
 		"policies", display.List(active), "signers", cmp.Or(display.List(o.Signers), "none"), "state", o.State, "dryRun", o.DryRun)
 }
 
-func runHost(cmd *cobra.Command, h *nodemode.Host, f runFlags) error {
+func runHost(cmd *cobra.Command, h *nodemode.Host, f runFlags, state string) error {
 	if !f.once && !h.DryRun() {
 		listener, err := listen(cmd.Context(), f.listen)
 		if err != nil {
@@ -133,7 +133,7 @@ func runHost(cmd *cobra.Command, h *nodemode.Host, f runFlags) error {
 		}
 		return leaves(s)
 	}
-	if err := host.PrintStatus(cmd.OutOrStdout(), f.output, host.ConfirmLater, s); err != nil {
+	if err := host.PrintStatus(cmd.OutOrStdout(), f.output, host.ConfirmLater(state), s); err != nil {
 		return err
 	}
 	return onceError(s, h.DryRun())

@@ -62,7 +62,7 @@ func printRemoved(w io.Writer, u nodemode.Unloaded) error {
 	}
 	if len(u.Left) > 0 {
 		return errors.New("unload: programs are still loaded, since another pin or process holds them or their links; " +
-			"remove the pin or end the process (bpftool link shows both)")
+			"remove the pin or end the process, which `skep inventory` shows")
 	}
 	if len(u.Gone) == 0 {
 		fmt.Fprintln(w, "nothing of Skep's was pinned; skep inventory lists what something else holds")

@@ -269,7 +269,7 @@ func (t *Table) devices(netnsID uint64) ([]plan.Device, error) {
 	}
 	if cut := new(rtnl.PartialError); errors.As(err, &cut) {
 		one, _ := t.Namespaces.Lookup(netnsID)
-		return all, &PartialError{What: "interfaces", In: one.In, Fix: "ip link del", Limit: cut.Limit}
+		return all, &PartialError{What: "interfaces", In: one.In, Fix: t.Namespaces.Command(netnsID, "ip link show"), Limit: cut.Limit}
 	}
 	if err != nil {
 		return all, fmt.Errorf("list interfaces: %w", err)

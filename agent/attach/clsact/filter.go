@@ -119,7 +119,8 @@ func (f *Filter) try(r Request) error {
 	before, after := at(r.Before, all), at(r.After, all)
 	pref, moves, ok := f.band.place(r.Priority, slices.Sorted(maps.Keys(before)), slices.Sorted(maps.Keys(after)), own, taken)
 	if !ok {
-		return fmt.Errorf("prefs %d to %d of the interface: %w; delete filters that nobody needs (tc filter show)", f.band.first, f.band.last, ErrFull)
+		return fmt.Errorf("prefs %d to %d of the interface: %w; delete filters that are not needed: `%s` lists them",
+			f.band.first, f.band.last, ErrFull, f.table.command(r.Device, "tc filter show dev %s "+f.side.String()))
 	}
 	maps.Copy(before, after)
 	for _, m := range moves {
@@ -162,8 +163,8 @@ func (f *Filter) put(how func(netlink.Filter) error, pref uint16, handle uint32,
 	is.places[place{pref: pref, handle: handle}], is.isFresh = true, false
 	switch err := f.table.within(f.side.Device, func() error { return how(one) }); {
 	case errors.Is(err, unix.EOPNOTSUPP):
-		return fmt.Errorf("add filter: the %s filters of the interface are a block that it shares with others (tc qdisc show); attach to another interface: %w",
-			f.side, err)
+		return fmt.Errorf("add filter: the %s filters of the interface are a block that it shares with others (`%s` shows it); attach to another interface: %w",
+			f.side, f.table.command(f.side.Device, "tc qdisc show dev %s"), err)
 	case errors.Is(err, unix.ENOENT):
 		return fmt.Errorf("add filter: the kernel has no classifier for BPF programs (cls_bpf): %w: %w", ebpf.ErrNotSupported, err)
 	case err != nil:

@@ -2,6 +2,7 @@ package clsact
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"slices"
 	"strings"
@@ -18,6 +19,7 @@ import (
 	"github.com/skep-dev/skep/agent/reconcile/plan"
 	"github.com/skep-dev/skep/test/harness/leaks"
 	"github.com/skep-dev/skep/test/harness/need"
+	"github.com/skep-dev/skep/test/harness/recommended"
 )
 
 // flooded is how many filters a pod has that makes too many.
@@ -90,7 +92,7 @@ func newFloodable(t testing.TB) *floodable {
 		defer close(done)
 		f.pods.Renew([]netns.Namespace{{ID: st.Ino, In: "pod team-a/web", Open: func() (*os.File, error) {
 			fd, err := unix.FcntlInt(file.Fd(), unix.F_DUPFD_CLOEXEC, 0)
-			return os.NewFile(uintptr(fd), "ns"), err
+			return os.NewFile(uintptr(fd), fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), file.Fd())), err
 		}}}, nil)
 	}()
 	<-done
@@ -192,9 +194,13 @@ func hasFacts(t *testing.T, when string, f *Filter, want Facts) {
 func isCut(t *testing.T, when string, err error) {
 	t.Helper()
 	const want = "read ingress filters of eth0 in pod team-a/web: there are more than 2048, which is the limit of what is read; " +
-		"delete those that the pod does not need (tc filter del ingress dev eth0)"
-	if cut := new(PartialError); !errors.As(err, &cut) || cut.Limit != 0 && !strings.Contains(err.Error(), want) {
-		t.Errorf("%s: %v, not %q", when, err, want)
+		"delete those that the pod does not need: `nsenter --net="
+	cut := new(PartialError)
+	if !errors.As(err, &cut) || cut.Limit != 0 && !strings.Contains(err.Error(), want) {
+		t.Fatalf("%s: %v, not %q", when, err, want)
+	}
+	if cut.Limit != 0 && when == "an attachment" {
+		recommended.Run(t, err.Error())
 	}
 }
 

@@ -31,7 +31,7 @@ var rereading = retry.BackOff{First: time.Second, Most: 30 * time.Second}
 // PartialError is the error of a pod whose filters were not all read, so that one of Skep's may be among
 // the others.
 type PartialError struct {
-	// What was read, such as "ingress filters of eth0", is In a pod, such as "pod team-a/web". Fix makes it fewer.
+	// What was read, such as "ingress filters of eth0", is In a pod, such as "pod team-a/web". Fix is the command that lists them.
 	What, In, Fix string
 	// Limit is how many were read; 0 where the time was over.
 	Limit int
@@ -42,23 +42,37 @@ func (e *PartialError) Error() string {
 	if e.Limit == 0 {
 		return fmt.Sprintf("read %s in %s: its network has taken its share of the agent's time; it is read again", e.What, e.In)
 	}
-	return fmt.Sprintf("read %s in %s: there are more than %d, which is the limit of what is read; delete those that the pod does not need (%s)",
+	return fmt.Sprintf("read %s in %s: there are more than %d, which is the limit of what is read; delete those that the pod does not need: `%s` lists them",
 		e.What, e.In, e.Limit, e.Fix)
 }
 
-// partial is the error of what was read of a device, in its network namespace. fix ends with the device.
+// partial is the error of what was read of a device, by a thread in its network namespace. fix is as for command.
 func (t *Table) partial(d plan.Device, what, fix string, limit int) *PartialError {
 	one, _ := t.Namespaces.Lookup(d.NetnsID)
-	name := fmt.Sprint("#", d.Index)
+	name := nameHere(d)
+	return &PartialError{What: what + " of " + name, In: one.In, Fix: t.Namespaces.Command(d.NetnsID, fmt.Sprintf(fix, name)), Limit: limit}
+}
+
+// nameHere is the name of a device, of a thread in its network namespace.
+func nameHere(d plan.Device) string {
 	if l, err := netlink.LinkByIndex(d.Index); err == nil {
-		name = l.Attrs().Name
+		return l.Attrs().Name
 	}
-	return &PartialError{What: what + " of " + name, In: one.In, Fix: fix + " dev " + name, Limit: limit}
+	return fmt.Sprint("#", d.Index)
+}
+
+// command is one that a person runs on the node for a device, whose name takes the place of %s.
+func (t *Table) command(d plan.Device, command string) string {
+	var name string
+	if err := t.within(d, func() error { name = nameHere(d); return nil }); err != nil {
+		name = fmt.Sprint("#", d.Index)
+	}
+	return t.Namespaces.Command(d.NetnsID, fmt.Sprintf(command, name))
 }
 
 // partialSide is the error of a list of filters.
 func (t *Table) partialSide(s Side, limit int) *PartialError {
-	return t.partial(s.Device, s.String()+" filters", "tc filter del "+s.String(), limit)
+	return t.partial(s.Device, s.String()+" filters", "tc filter show dev %s "+s.String(), limit)
 }
 
 // pod is the share of one network namespace in the time of the loop.

@@ -60,8 +60,8 @@ func (t *Table) fits(s Side) error {
 	}
 	kind, err := t.kindOf(s.Device)
 	if err == nil && kind != "clsact" {
-		err = fmt.Errorf("the interface has a qdisc %s of somebody else, which has no place for egress filters; replace it with clsact (tc qdisc), "+
-			"or attach to another interface", kind)
+		err = fmt.Errorf("the interface has a qdisc %s of another tool, which has no place for egress filters; attach to another interface, or delete it with its filters: `%s`",
+			kind, t.command(s.Device, "tc qdisc del dev %s "+kind))
 	}
 	return err
 }
@@ -74,7 +74,7 @@ func (t *Table) kindOf(d plan.Device) (kind string, err error) {
 	limits, ok := t.limits(d, maxQdiscs)
 	err = t.within(d, func() error {
 		if !ok {
-			return t.partial(d, "qdiscs", "tc qdisc del", 0)
+			return t.partial(d, "qdiscs", "tc qdisc show dev %s", 0)
 		}
 		err := rtnl.List(request, unix.RTM_NEWQDISC, limits, func(message []byte) error {
 			one, err := kindAt(d, message)
@@ -82,7 +82,7 @@ func (t *Table) kindOf(d plan.Device) (kind string, err error) {
 			return err
 		})
 		if cut := new(rtnl.PartialError); errors.As(err, &cut) {
-			return t.partial(d, "qdiscs", "tc qdisc del", cut.Limit)
+			return t.partial(d, "qdiscs", "tc qdisc show dev %s", cut.Limit)
 		}
 		return err
 	})

@@ -177,7 +177,7 @@ func FindCgroup2(file string) (string, error) {
 		return "", fmt.Errorf("find cgroup2: %w", err)
 	}
 	if len(mounts) == 0 {
-		return "", errors.New("find cgroup2: it is not mounted; mount -t cgroup2 none /sys/fs/cgroup, or set CgroupRoot")
+		return "", errors.New("find cgroup2: it is not mounted; mount it: `" + attach.MountCgroup2 + "`")
 	}
 	return mounts[0].Mountpoint, nil
 }

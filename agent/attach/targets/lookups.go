@@ -21,6 +21,7 @@ import (
 	"github.com/skep-dev/skep/agent/attach"
 	"github.com/skep-dev/skep/agent/program/functions"
 	"github.com/skep-dev/skep/agent/program/guard"
+	"github.com/skep-dev/skep/agent/program/holders"
 	"github.com/skep-dev/skep/agent/queue"
 	"github.com/skep-dev/skep/agent/reconcile/plan"
 	"github.com/skep-dev/skep/api/v1alpha1"
@@ -113,7 +114,7 @@ type Lookups struct {
 // NewLookups returns Lookups of names on the host. It calls wake, from any goroutine, when
 // an answer comes that nobody waits for any more.
 func NewLookups(host attach.Host, log *slog.Logger, wake func()) *Lookups {
-	host.Functions, host.Netfilter = functions.New(), new(attach.Netfilter)
+	host.Functions, host.Netfilter, host.Occupants = functions.New(), new(attach.Netfilter), new(holders.Finder)
 	return &Lookups{host: host, log: log, wake: wake, byKey: map[string]*lookup{}, seen: map[uint64]*reading{}, queue: queue.New(queue.Options{
 		PerOwner: maxPerOwner, PerPart: maxPerApplication, Slow: lookupDeadline, Log: log, Wake: wake,
 		SlowMessage: "a file system does not answer; who needs the path waits, and nobody else does",

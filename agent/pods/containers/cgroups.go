@@ -23,6 +23,9 @@ const (
 	LabelSlice = "systemd.slice"
 	// LabelCgroup is the name of a cgroup that is no unit: of its path, the last part.
 	LabelCgroup = "cgroup.name"
+	// LabelManager is the unit or cgroup in which another manager than the node's systemd made a
+	// unit or cgroup, such as user@1000.service, and LabelManaged is the name that it gave it.
+	LabelManager, LabelManaged = "systemd.manager", "systemd.managed"
 )
 
 // The bounds of a walk over cgroups, besides maxWalked.
@@ -39,7 +42,8 @@ const (
 //
 // A pod's name is the unit's, or the path of the cgroup; its namespace is empty, and UID,
 // SandboxID and the container's ID are made of the cgroup's id. Labels are LabelUnit and
-// LabelSlice, or LabelCgroup. Process is one of those in the cgroup or below, the same
+// LabelSlice, or LabelCgroup. What a user's manager, or systemd in a container, makes below its own
+// unit may have any name: it has LabelManager and LabelManaged alone. Process is one of those in the cgroup or below, the same
 // as long as it runs. Who may make cgroups there decides what is in them: root, or systemd for
 // a user.
 func NewCgroups(o Options) (Source, error) {
@@ -161,16 +165,9 @@ func (w *walk) note(name string, plain bool) {
 	if !ok {
 		return
 	}
-	p := Pod{UID: id, SandboxID: id, Name: path.Base(name), Labels: map[string]string{LabelUnit: labelValue(path.Base(name))},
-		CgroupPath: at.path, CgroupID: at.id, Level: at.level}
-	for above := path.Dir(name); above != "."; above = path.Dir(above) {
-		if isSlice(above) {
-			p.Labels[LabelSlice] = labelValue(path.Base(above))
-			break
-		}
-	}
+	p := Pod{UID: id, SandboxID: id, Name: path.Base(name), Labels: w.labels(name, plain), CgroupPath: at.path, CgroupID: at.id, Level: at.level}
 	if plain {
-		p.Name, p.Labels = at.path, map[string]string{LabelCgroup: labelValue(path.Base(at.path))}
+		p.Name = at.path
 	}
 	c := Container{ID: id, Name: p.Name, Pod: p, Process: first, CgroupPath: at.path, CgroupID: at.id, Level: at.level}
 	if opened, err := process.Open(first.PID); err == nil {
@@ -179,6 +176,57 @@ func (w *walk) note(name string, plain bool) {
 	}
 	c.Pod.HostNetwork = c.Pod.NetnsID != 0 && c.Pod.NetnsID == w.node.netns
 	w.found[id] = c
+}
+
+// labels are those of a unit, or of a plain cgroup.
+func (w *walk) labels(name string, plain bool) map[string]string {
+	own := labelValue(path.Base(name))
+	switch manager := w.managerOf(name); {
+	case manager != "" && (!plain || isUnit(manager)):
+		return map[string]string{LabelManager: labelValue(manager), LabelManaged: own}
+	case plain:
+		return map[string]string{LabelCgroup: own}
+	case path.Dir(name) != ".":
+		return map[string]string{LabelUnit: own, LabelSlice: labelValue(path.Base(path.Dir(name)))}
+	}
+	return map[string]string{LabelUnit: own}
+}
+
+// managerOf names the lowest cgroup above one in which another manager than the node's systemd can
+// make cgroups; it is empty where there is none. The node's systemd makes units in slices alone, and a slice in the one that
+// its name begins with (systemd.slice(5)); the slices are root's.
+func (w *walk) managerOf(name string) string {
+	for above := path.Dir(name); above != "."; above = path.Dir(above) {
+		own, in := path.Base(above), path.Base(path.Dir(above))
+		switch {
+		case !isSlice(own), !w.isRoots(above):
+			return unitAbove(above)
+		case isSlice(in) && !strings.HasPrefix(own, strings.TrimSuffix(in, ".slice")+"-"):
+			return unitAbove(path.Dir(above))
+		}
+	}
+	return ""
+}
+
+// unitAbove is the name of the nearest unit that a cgroup is or is in, or else its own.
+func unitAbove(name string) string {
+	for at := name; at != "."; at = path.Dir(at) {
+		if isUnit(at) {
+			return path.Base(at)
+		}
+	}
+	return path.Base(name)
+}
+
+// isRoots reports whether only root can make cgroups in one.
+func (w *walk) isRoots(name string) bool {
+	dir, err := w.node.openCgroup(name, unix.O_PATH|unix.O_DIRECTORY)
+	if err != nil {
+		return false
+	}
+	defer func() { _ = dir.Close() }()
+	var st unix.Stat_t
+	return unix.Fstat(int(dir.Fd()), &st) == nil && st.Uid == 0 && st.Mode&0o022 == 0
 }
 
 // member finds a process of the cgroup: one in it, or else one below, unless those are others'.

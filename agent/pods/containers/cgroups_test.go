@@ -39,7 +39,7 @@ func TestUnitsArePods(t *testing.T) {
 	}
 	want := map[string]map[string]string{
 		"nginx.service": unit("nginx.service", "system.slice"), "php.service": unit("php.service", "system.slice"),
-		"shell.scope": unit("shell.scope", "app.slice"), "init.scope": unit("init.scope", "user-1.slice"),
+		"shell.scope": {LabelManager: "user_1.service", LabelManaged: "shell.scope"}, "init.scope": {LabelManager: "user_1.service", LabelManaged: "init.scope"},
 		"plain": {LabelCgroup: "plain"}, "plain/below": {LabelCgroup: "below"},
 	}
 	got := await(t, s, "six cgroups", func(s *Snapshot) error {
@@ -92,6 +92,57 @@ func TestUnitsArePods(t *testing.T) {
 	})
 	if wakes.Load() == n {
 		t.Error("the end of a unit woke nobody")
+	}
+}
+
+// TestAUnitIsOneOfTheNodesSystemd, and a cgroup of the same name that another one made is none.
+func TestAUnitIsOneOfTheNodesSystemd(t *testing.T) {
+	const manager = "user.slice/user-1000.slice/user@1000.service/"
+	made := func(by, name string) map[string]string {
+		return map[string]string{LabelManager: by, LabelManaged: name}
+	}
+	for cgroup, want := range map[string]map[string]string{
+		"system.slice/nginx.service":                                {LabelUnit: "nginx.service", LabelSlice: "system.slice"},
+		"system.slice/system-getty.slice/getty@tty1.service":        {LabelUnit: "getty_tty1.service", LabelSlice: "system-getty.slice"},
+		"user.slice/user-1000.slice/session-1.scope":                {LabelUnit: "session-1.scope", LabelSlice: "user-1000.slice"},
+		"kubepods.slice/kubepods-pod1.slice/cri-containerd-1.scope": {LabelUnit: "cri-containerd-1.scope", LabelSlice: "kubepods-pod1.slice"},
+		"init.scope":                           {LabelUnit: "init.scope"},
+		manager + "system.slice/nginx.service": made("user_1000.service", "nginx.service"),
+		manager + "app.slice/nginx.service":    made("user_1000.service", "nginx.service"),
+		manager + "nginx.service":              made("user_1000.service", "nginx.service"),
+		manager + "app.slice/plain":            made("user_1000.service", "plain"),
+		manager + "kubepods.slice/kubepods-pod1.slice/cri-containerd-1.scope": made("user_1000.service", "cri-containerd-1.scope"),
+		"system.slice/docker-1.scope/system.slice/nginx.service":              made("docker-1.scope", "nginx.service"),
+		"machine.slice/libpod-1.scope/container/system.slice/nginx.service":   nil,
+		"docker/1/system.slice/nginx.service":                                 made("1", "nginx.service"),
+		"kubepods/burstable/pod1/2/system.slice/nginx.service":                made("2", "nginx.service"),
+		"alices.slice/system.slice/nginx.service":                             made("alices.slice", "nginx.service"),
+		"alices.slice/alices-own.slice/nginx.service":                         {LabelUnit: "nginx.service", LabelSlice: "alices-own.slice"},
+		"bobs.slice/nginx.service":                                            made("bobs.slice", "nginx.service"),
+	} {
+		t.Run(strings.ReplaceAll(cgroup, "/", "|"), func(t *testing.T) {
+			spawn(t, cgroup)
+			if strings.HasPrefix(cgroup, "bobs.slice") {
+				if err := os.Chown(filepath.Join(need.Cgroup(t), "bobs.slice"), 1000, 1000); err != nil {
+					t.Fatal(err)
+				}
+			}
+			s, err := NewCgroups(Options{CgroupRoot: need.Cgroup(t), Interval: 10 * time.Millisecond})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer func() { _ = s.Close() }()
+			await(t, s, "the cgroups", func(s *Snapshot) error {
+				var got []map[string]string
+				for _, p := range s.Pods() {
+					got = append(got, p.Labels)
+				}
+				if want == nil && len(got) <= 1 || len(got) == 1 && cmp.Equal(got[0], want) {
+					return nil
+				}
+				return fmt.Errorf("pods: %v, want %v", got, want)
+			})
+		})
 	}
 }
 

@@ -128,6 +128,20 @@ func (t *Table) file(id uint64) (*os.File, error) {
 	return file, nil
 }
 
+// Command is a command as a person runs it on the node, in the network namespace with the inode.
+func (t *Table) Command(id uint64, command string) string {
+	one, ok := t.Lookup(id)
+	if !ok {
+		return command
+	}
+	file, err := one.Open()
+	if err != nil {
+		return command
+	}
+	defer func() { _ = file.Close() }()
+	return "nsenter --net=" + file.Name() + " " + command
+}
+
 // Open returns how many namespaces are open.
 func (t *Table) Open() int { return len(t.open) }
 

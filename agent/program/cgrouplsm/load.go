@@ -6,7 +6,7 @@
 // parts: it refers to maps and to functions of the kernel, relocates (CO-RE), and writes the
 // type information. Addresses (__ksym), variables of the kernel's configuration (__kconfig) and
 // functions of modules are left to the library, and are an error here. Maps, links and pins are
-// others'.
+// others'. For programs of all types it asks the kernel for the log that the library drops.
 package cgrouplsm
 
 import (
@@ -16,6 +16,7 @@ import (
 	"fmt"
 	"io/fs"
 	"runtime"
+	"strings"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/asm"
@@ -52,39 +53,11 @@ func Load(spec *ebpf.ProgramSpec, maps map[string]*ebpf.Map, cache *btf.Cache) (
 	if cache == nil {
 		cache = btf.NewCache()
 	}
-	insns := append(asm.Instructions(nil), spec.Instructions...)
-	kernel, err := cache.Kernel()
+	attr, done, err := prepare(spec, "bpf_lsm_"+spec.AttachTo, maps, cache)
 	if err != nil {
-		return nil, fmt.Errorf("load %s: read the kernel's type information: %w", spec.Name, err)
-	}
-	id, err := functionID(kernel, "bpf_lsm_"+spec.AttachTo)
-	if err != nil {
-		return nil, fmt.Errorf("load %s: find LSM hook %s: %w", spec.Name, spec.AttachTo, err)
-	}
-	if err := refer(spec.Name, insns, maps, kernel); err != nil {
 		return nil, err
 	}
-	var types btf.Builder
-	if err := relocate(insns, &types, cache); err != nil {
-		return nil, fmt.Errorf("load %s: apply CO-RE relocations: %w", spec.Name, err)
-	}
-	functions, lines, err := btf.MarshalExtInfos(insns, &types)
-	if err != nil {
-		return nil, fmt.Errorf("load %s: write type information: %w", spec.Name, err)
-	}
-	var code bytes.Buffer
-	if err := insns.Marshal(&code, native()); err != nil {
-		return nil, fmt.Errorf("load %s: %w", spec.Name, err)
-	}
-	attr := attributes(spec, code.Bytes(), id)
-	if !types.Empty() {
-		handle, err := btf.NewHandle(&types)
-		if err != nil {
-			return nil, fmt.Errorf("load %s: load type information: %w", spec.Name, err)
-		}
-		defer func() { _ = handle.Close() }()
-		attr.describe(handle, functions, lines)
-	}
+	defer done()
 	program, err := attr.load()
 	// The instructions have no more than their descriptors.
 	runtime.KeepAlive(maps)
@@ -96,6 +69,60 @@ func Load(spec *ebpf.ProgramSpec, maps map[string]*ebpf.Map, cache *btf.Cache) (
 		return nil, fmt.Errorf("load %s for lsm_cgroup/%s: %w", spec.Name, spec.AttachTo, err)
 	}
 	return program, nil
+}
+
+// prepare makes the attributes of a load for the type of the kernel that the program names,
+// which may be empty. done ends what the load needs.
+func prepare(spec *ebpf.ProgramSpec, target string, maps map[string]*ebpf.Map, cache *btf.Cache) (attr *attributesOfLoad, done func(), err error) {
+	insns := append(asm.Instructions(nil), spec.Instructions...)
+	kernel, err := cache.Kernel()
+	if err != nil {
+		return nil, nil, fmt.Errorf("load %s: read the kernel's type information: %w", spec.Name, err)
+	}
+	id, err := targetID(kernel, target)
+	if err != nil {
+		return nil, nil, fmt.Errorf("load %s: find LSM hook %s: %w", spec.Name, spec.AttachTo, err)
+	}
+	if err := refer(spec.Name, insns, maps, kernel); err != nil {
+		return nil, nil, err
+	}
+	var types btf.Builder
+	if err := relocate(insns, &types, cache); err != nil {
+		return nil, nil, fmt.Errorf("load %s: apply CO-RE relocations: %w", spec.Name, err)
+	}
+	functions, lines, err := btf.MarshalExtInfos(insns, &types)
+	if err != nil {
+		return nil, nil, fmt.Errorf("load %s: write type information: %w", spec.Name, err)
+	}
+	var code bytes.Buffer
+	if err := insns.Marshal(&code, native()); err != nil {
+		return nil, nil, fmt.Errorf("load %s: %w", spec.Name, err)
+	}
+	attr, done = attributes(spec, code.Bytes(), id), func() {}
+	if !types.Empty() {
+		handle, err := btf.NewHandle(&types)
+		if err != nil {
+			return nil, nil, fmt.Errorf("load %s: load type information: %w", spec.Name, err)
+		}
+		done = func() { _ = handle.Close() }
+		attr.describe(handle, functions, lines)
+	}
+	return attr, done, nil
+}
+
+// targetID is the id of a type of the kernel by its name, 0 without one.
+func targetID(kernel *btf.Spec, name string) (btf.TypeID, error) {
+	if name == "" {
+		return 0, nil
+	}
+	if !strings.HasPrefix(name, "btf_trace_") {
+		return functionID(kernel, name)
+	}
+	var typedef *btf.Typedef
+	if err := kernel.TypeByName(name, &typedef); err != nil {
+		return 0, err
+	}
+	return kernel.TypeID(typedef)
 }
 
 // functionID is the id of one of the kernel's functions in its type information.
@@ -114,6 +141,7 @@ func refer(program string, insns asm.Instructions, maps map[string]*ebpf.Map, ke
 		ins := &insns[i]
 		name := ins.Reference()
 		switch {
+		case ins.IsLoadFromMap() && ins.Map() != nil:
 		case ins.IsLoadFromMap() && maps[name] != nil:
 			if err := ins.AssociateMap(maps[name]); err != nil {
 				return fmt.Errorf("load %s: refer to map %s: %w", program, name, err)

@@ -90,6 +90,22 @@ func TestCountsOfAClosedMapSaySo(t *testing.T) {
 	}
 }
 
+// TestAMemberWithTooManyBranchesIsNamed: the library drops the verifier's words about it, and the others stay.
+func TestAMemberWithTooManyBranchesIsNamed(t *testing.T) {
+	need.Kernel(t)
+	insns := asm.Instructions{asm.FnGetPrandomU32.Call()}
+	for i := range int32(8300) {
+		insns = append(insns, asm.JEq.Imm(asm.R0, i, fmt.Sprintf("branch%d", i+1)).WithSymbol(fmt.Sprintf("branch%d", i)), asm.Mov.Imm(asm.R1, 0))
+	}
+	insns = append(insns, asm.Mov.Imm(asm.R0, 2).WithSymbol("branch8300"), asm.Return())
+	members := joined(t, member(t, "calm", "xdp_pass"), assembled("branching", insns, nil))
+	_, err := chain.Load(members, func(chain.MapRef) (*ebpf.Map, error) { return nil, nil }, ebpf.ProgramOptions{})
+	refusal := asRefusal(t, err)
+	if refusal.Member != "branching" || refusal.Limit != chain.LimitInstructions || strings.Contains(err.Error(), "LogSizeStart") {
+		t.Errorf("got %q for %s: %v", refusal.Limit, refusal.Member, err)
+	}
+}
+
 func TestARejectionWithoutWordsForItKeepsTheWholeLog(t *testing.T) {
 	// Loads alone in no chain at all: the caller did not try.
 	wild := assembled("wild", asm.Instructions{

@@ -17,6 +17,7 @@ func TestVerifierWordsBecomeLimits(t *testing.T) {
 	for log, want := range map[string]Limit{
 		"combined stack size of 3 calls is 544. Too large":                                      LimitStack,
 		"tail_calls are not allowed when call stack of previous frames is 256 bytes. Too large": LimitStack,
+		"The sequence of 8193 jumps is too complex.":                                            LimitInstructions,
 		"BPF program is too large. Processed 1000001 insn":                                      LimitInstructions,
 		"the call stack of 9 frames is too deep !":                                              LimitFrames,
 		"R1 invalid mem access 'scalar'":                                                        LimitVerifier,

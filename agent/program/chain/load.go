@@ -7,6 +7,9 @@ import (
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/asm"
+
+	"github.com/skep-dev/skep/agent/program/cgrouplsm"
+	"github.com/skep-dev/skep/agent/program/reason"
 )
 
 // Loaded is a chain in the kernel. It is not attached and not pinned.
@@ -64,7 +67,7 @@ func (l *Linked) load(spec *ebpf.ProgramSpec, opts ebpf.ProgramOptions) (*Loaded
 func own(spec *ebpf.ProgramSpec, name string, ms *ebpf.MapSpec) (*ebpf.Map, error) {
 	m, err := ebpf.NewMap(ms)
 	if err != nil {
-		return nil, fmt.Errorf("create %s: %w", name, err)
+		return nil, fmt.Errorf("create %s: %w", name, reason.Plain(err))
 	}
 	if err := spec.Instructions.AssociateMap(name, m); err != nil {
 		return nil, errors.Join(fmt.Errorf("refer to %s: %w", name, err), m.Close())
@@ -82,7 +85,7 @@ func (l *Linked) program(spec *ebpf.ProgramSpec, opts ebpf.ProgramOptions) (*ebp
 	if err == nil {
 		return program, nil
 	}
-	err = explain(l.members, err)
+	err = explain(l.members, cgrouplsm.WithLog(err, spec, nil, nil))
 	var refusal *Rejection
 	if !errors.As(err, &refusal) || refusal.Limit != LimitVerifier {
 		return nil, err
@@ -165,6 +168,9 @@ func joint() []struct {
 		{regexp.MustCompile(`BPF program is too large`), LimitInstructions,
 			fmt.Sprintf("with it the verifier walks more than %d instructions, which all members share", MaxInstructions),
 			"make the program simpler (fewer branches, bpf_loop in place of unrolled loops), or attach to another interface"},
+		{regexp.MustCompile(`sequence of \d+ jumps is too complex`), LimitInstructions,
+			"with it the verifier has more than 8192 branches to follow, which all members share",
+			"make the program simpler (fewer branches, bpf_loop in place of loops), or attach to another interface"},
 		{regexp.MustCompile(`call stack of \d+ frames is too deep`), LimitFrames,
 			fmt.Sprintf("with the dispatcher its calls nest deeper than %d", MaxFrames),
 			inline},
@@ -179,7 +185,7 @@ func joint() []struct {
 func explain(members []Member, err error) error {
 	var verifier *ebpf.VerifierError
 	if !errors.As(err, &verifier) {
-		return fmt.Errorf("load chain: %w", err)
+		return fmt.Errorf("load chain: %w", reason.Plain(err))
 	}
 	refusal := &Rejection{Member: newcomer(members).Key, Limit: LimitVerifier,
 		Reason: "the kernel rejects the chain with it",

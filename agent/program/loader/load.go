@@ -16,10 +16,12 @@ import (
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/asm"
 	"github.com/cilium/ebpf/btf"
+	"golang.org/x/sys/unix"
 
 	"github.com/skep-dev/skep/agent/program/cgrouplsm"
 	"github.com/skep-dev/skep/agent/program/guard"
 	"github.com/skep-dev/skep/agent/program/owner"
+	"github.com/skep-dev/skep/agent/program/reason"
 	"github.com/skep-dev/skep/agent/program/rights"
 	"github.com/skep-dev/skep/agent/reconcile/plan"
 	"github.com/skep-dev/skep/api/v1alpha1"
@@ -206,6 +208,7 @@ func (p *Prepared) rejection(err error) *LoadError {
 		types = append(types, ps.Type)
 	}
 	explained := rights.ExplainLoad(err, rights.ToLoad(types...))
+	said := explained
 	if p.Application.Kind == v1alpha1.KindBpfApplication && isTooDeep(err) {
 		explained = fmt.Errorf("%w; in a namespace, what functions can use of the stack is cleared, and all 512 bytes where an address on the stack "+
 			"is computed: move the buffer into a map, or index it by constants", explained)
@@ -218,7 +221,37 @@ func (p *Prepared) rejection(err error) *LoadError {
 		explained = fmt.Errorf("%w; the kernel was not told which nodes its lists and trees hold (bpf_list_head, bpf_rb_root): "+
 			"the library that makes maps leaves their types out, so keep the nodes in maps instead", explained)
 	}
-	return &LoadError{Application: p.Application.String(), Log: LogOf(err), err: explained}
+	if fix := reason.Fix(err, LogOf(err)); fix != "" && explained == said {
+		explained = fmt.Errorf("%w; %s", explained, fix)
+	}
+	return &LoadError{Application: p.Application.String(), Log: LogOf(err), err: reason.Plain(explained)}
+}
+
+// withLog asks the kernel again, and returns the error with the verifier's last words, where the
+// library drops them. It makes the maps of the object anew for that, as the library does.
+func withLog(err error, spec *ebpf.CollectionSpec, replacements map[string]*ebpf.Map, cache *btf.Cache) error {
+	if !errors.Is(err, unix.EFAULT) || LogOf(err) != "" {
+		return err
+	}
+	only := spec.Copy()
+	only.Programs = nil
+	for _, ms := range only.Maps {
+		if ms.Type == ebpf.ProgramArray {
+			ms.Contents = nil
+		}
+	}
+	coll, failed := ebpf.NewCollectionWithOptions(only, ebpf.CollectionOptions{MapReplacements: replacements, Cache: cache})
+	if failed != nil {
+		return err
+	}
+	defer coll.Close()
+	for name, program := range spec.Programs {
+		// The library names the program (collectionLoader.loadProgram), and says no more of it.
+		if strings.HasPrefix(err.Error(), "program "+name+": ") {
+			return cgrouplsm.WithLog(err, program, coll.Maps, cache)
+		}
+	}
+	return err
 }
 
 // linksNodes reports whether the object has lists or trees of the kernel. A tag names the type
@@ -263,7 +296,7 @@ func Load(p *Prepared, old *Revision, lacks Lacks, cache *btf.Cache) (*Revision,
 	later := p.setAside(spec)
 	coll, err := ebpf.NewCollectionWithOptions(spec, ebpf.CollectionOptions{MapReplacements: replacements, Cache: cache})
 	if err != nil {
-		return nil, nil, p.rejection(err)
+		return nil, nil, p.rejection(withLog(err, spec, replacements, cache))
 	}
 	r := New(p.UID, p.Revision)
 	r.Programs, r.Maps = coll.Programs, coll.Maps
@@ -408,7 +441,7 @@ func loadOne(p *Prepared, r *Revision, instance string, cache *btf.Cache) (*ebpf
 	spec.Programs = map[string]*ebpf.ProgramSpec{instance: p.Spec.Programs[instance]}
 	coll, err := ebpf.NewCollectionWithOptions(spec, ebpf.CollectionOptions{MapReplacements: r.Maps, Cache: cache})
 	if err != nil {
-		return nil, p.rejection(err)
+		return nil, p.rejection(withLog(err, spec, r.Maps, cache))
 	}
 	program := coll.DetachProgram(instance)
 	coll.Close()

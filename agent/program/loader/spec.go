@@ -83,7 +83,7 @@ func prepare(o intent.Opened, object []byte, loads lister) (*Prepared, error) {
 	if err := settle(spec); err != nil {
 		return nil, fmt.Errorf("set variables of %s: %w", p.Application, err)
 	}
-	if err := errors.Join(overrideMaps(spec, p.Maps), ownMaps(spec), owner.AddToConstants(spec, ownerOf(prepared))); err != nil {
+	if err := errors.Join(overrideMaps(spec, p.Maps, p.Programs), ownMaps(spec), owner.AddToConstants(spec, ownerOf(prepared))); err != nil {
 		return nil, fmt.Errorf("prepare maps of %s: %w", p.Application, err)
 	}
 	if p.Application.Kind == v1alpha1.KindBpfApplication {
@@ -124,7 +124,7 @@ func settle(spec *ebpf.CollectionSpec) error {
 }
 
 // overrideMaps applies what the definition says of maps.
-func overrideMaps(spec *ebpf.CollectionSpec, maps map[string]v1alpha1.Map) error {
+func overrideMaps(spec *ebpf.CollectionSpec, maps map[string]v1alpha1.Map, programs []v1alpha1.Program) error {
 	var errs []error
 	for name, m := range maps {
 		ms, ok := spec.Maps[name]
@@ -140,7 +140,7 @@ func overrideMaps(spec *ebpf.CollectionSpec, maps map[string]v1alpha1.Map) error
 		}
 	}
 	if len(errs) == 0 {
-		for _, misfit := range values.Contents(spec, maps) {
+		for _, misfit := range values.Contents(spec, maps, programs) {
 			errs = append(errs, misfit)
 		}
 	}

@@ -96,9 +96,9 @@ func (en *ender) reportRemnant(uid string, r live.Remnant, isClosing bool, err e
 	}
 	at := r.Attachment
 	if err == nil {
-		err = fmt.Errorf("detach %s from %s %s: its pin is removed, and link %d runs on, because another pin or process holds it; "+
-			"find it with bpftool link show id %d, and end it",
-			at.Program, at.Hook, strings.TrimSpace(at.Target.String()), r.Facts.ID, r.Facts.ID)
+		err = fmt.Errorf("detach %s from %s %s: its pin is removed, and link %d runs on, because another pin or process holds it: %s; "+
+			"remove the pin, or end the process",
+			at.Program, at.Hook, strings.TrimSpace(at.Target.String()), r.Facts.ID, en.LookupRound.Host().Occupants.Holders(r.Facts.ID))
 	}
 	out.Errs = append(out.Errs, err)
 }

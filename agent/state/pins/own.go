@@ -59,7 +59,7 @@ func closeToOthers(f *os.File) error {
 		return nil
 	}
 	if err := unix.Fchmod(int(f.Fd()), 0o700); err != nil {
-		return fmt.Errorf("%w: it belongs to uid %d with mode %#o, and cannot be closed to others: %w; run chmod 0700 %s", ErrExposed, st.Uid, mode, err, f.Name())
+		return fmt.Errorf("%w: it belongs to uid %d with mode %#o, and cannot be closed to others: %w; run `chmod 0700 %s`", ErrExposed, st.Uid, mode, err, f.Name())
 	}
 	return nil
 }
@@ -77,6 +77,6 @@ func checkParent(dir string) error {
 	if owned && (mode&0o022 == 0 || mode&unix.S_ISVTX != 0) {
 		return nil
 	}
-	return fmt.Errorf("%w: %s, where it lies, belongs to uid %d with mode %#o, so that others can put a folder in its place; run chown root %s and chmod 0700 %s",
+	return fmt.Errorf("%w: %s, where it lies, belongs to uid %d with mode %#o, so that others can put a folder in its place; run `chown root %s && chmod 0700 %s`",
 		ErrExposed, dir, st.Uid, mode, dir, dir)
 }

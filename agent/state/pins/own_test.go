@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/skep-dev/skep/test/harness/need"
+	"github.com/skep-dev/skep/test/harness/recommended"
 )
 
 // nobody is the user that attacks.
@@ -48,19 +49,21 @@ func TestADirectoryThatOthersCanChangeIsNotUsed(t *testing.T) {
 		mode   string
 		attack func(t *testing.T, bpffs string) error
 		want   []string
+		// mends: the command of the message is all that it takes.
+		mends bool
 	}{
 		"a local user made it first": {"1777", func(t *testing.T, bpffs string) error {
 			return asNobody(t, "mkdir", "-m", "0700", filepath.Join(bpffs, "skep")).Run()
-		}, []string{"belongs to uid 65534", "0700", "runs as uid 0", "remove it", "mode=0700"}},
+		}, []string{"belongs to uid 65534", "0700", "runs as uid 0", "remove it", "`chmod 0700 "}, false},
 		"a local user made it a link to another": {"1777", func(t *testing.T, bpffs string) error {
 			return errors.Join(asNobody(t, "mkdir", filepath.Join(bpffs, "theirs")).Run(),
 				asNobody(t, "ln", "-s", filepath.Join(bpffs, "theirs"), filepath.Join(bpffs, "skep")).Run())
-		}, []string{"symbolic link", "remove it"}},
+		}, []string{"symbolic link", "remove it"}, false},
 		"anybody may put another in its place": {"0700", func(_ *testing.T, bpffs string) error { return os.Chmod(bpffs, 0o777) },
-			[]string{"mode 0777", "chmod 0700"}},
+			[]string{"mode 0777", "chmod 0700"}, true},
 		"the file system belongs to a local user": {"0700", func(_ *testing.T, bpffs string) error {
 			return os.Chown(bpffs, nobody, nobody)
-		}, []string{"belongs to uid 65534", "chown root"}},
+		}, []string{"belongs to uid 65534", "chown root"}, true},
 	} {
 		t.Run(sentence, func(t *testing.T) {
 			bpffs := openBPFFS(t, c.mode)
@@ -78,6 +81,13 @@ func TestADirectoryThatOthersCanChangeIsNotUsed(t *testing.T) {
 				if !strings.Contains(err.Error(), want) {
 					t.Errorf("%q does not say %q", err, want)
 				}
+			}
+			recommended.Run(t, err.Error())
+			if s, err = OpenStore(filepath.Join(bpffs, "skep")); err == nil {
+				_ = s.Close()
+			}
+			if c.mends != (err == nil) {
+				t.Errorf("after that, OpenStore = %v", err)
 			}
 		})
 	}
@@ -143,5 +153,7 @@ func TestALocalUserLocksNoDirectoryOfOurs(t *testing.T) {
 	}
 	if _, err := OpenStore(root); !errors.Is(err, ErrHeld) || !strings.Contains(err.Error(), "fuser -v "+root) {
 		t.Errorf("OpenStore = %v", err)
+	} else {
+		recommended.Run(t, err.Error())
 	}
 }

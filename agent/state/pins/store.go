@@ -34,8 +34,10 @@ var ErrNotBPFFS = errors.New("not on a bpf file system")
 // directory, or put another in its place. What is pinned there decides what runs.
 var ErrExposed = errors.New("others can change it")
 
-// mountCommand mounts a bpf file system that only root can change.
-const mountCommand = "mount -t bpf -o mode=0700 bpf /sys/fs/bpf"
+// mountCommand mounts a bpf file system that only root can change, where the folder of pins is.
+func mountCommand(root string) string {
+	return "mkdir -p " + filepath.Dir(root) + " && mount -t bpf -o mode=0700 bpf " + filepath.Dir(root)
+}
 
 // Names that no escaped name can have, since escape turns + into %2b.
 const (
@@ -61,16 +63,16 @@ type Store struct {
 // It fails with ErrNotBPFFS, ErrExposed or ErrHeld.
 func OpenStore(root string) (*Store, error) {
 	if err := os.MkdirAll(root, 0o700); err != nil {
-		return nil, fmt.Errorf("make pin directory %s: %w; mount a bpf file system there (%s)", root, err, mountCommand)
+		return nil, fmt.Errorf("make pin directory %s: %w; mount a bpf file system there: `%s`", root, err, mountCommand(root))
 	}
 	if on, err := onBPFFS(root); err != nil {
 		return nil, err
 	} else if !on {
-		return nil, fmt.Errorf("open pin directory %s: %w; mount one (%s) or name another directory", root, ErrNotBPFFS, mountCommand)
+		return nil, fmt.Errorf("open pin directory %s: %w; mount one, `%s`, or name another directory", root, ErrNotBPFFS, mountCommand(root))
 	}
 	lock, err := openOwn(root)
-	if errors.Is(err, ErrExposed) {
-		err = fmt.Errorf("%w. Where others than root can make folders there, mount the file system for root alone (%s)", err, mountCommand)
+	if errors.Is(err, ErrExposed) && checkParent(filepath.Dir(root)) == nil {
+		err = fmt.Errorf("%w. Where others than root can make folders beside it, run `chmod 0700 %s`", err, filepath.Dir(root))
 	}
 	if err != nil {
 		return nil, fmt.Errorf("open pin directory %s: %w", root, err)
@@ -78,7 +80,7 @@ func OpenStore(root string) (*Store, error) {
 	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
 		_ = lock.Close()
 		if errors.Is(err, unix.EWOULDBLOCK) {
-			return nil, fmt.Errorf("lock pin directory %s: %w; stop it (fuser -v %s names the process), or name another directory", root, ErrHeld, root)
+			return nil, fmt.Errorf("lock pin directory %s: %w; stop it (`fuser -v %s` names the process), or name another directory", root, ErrHeld, root)
 		}
 		return nil, fmt.Errorf("lock pin directory %s: %w", root, err)
 	}

@@ -14,6 +14,7 @@ import (
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/link"
+	"golang.org/x/sys/unix"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 
 	"github.com/skep-dev/skep/agent/program/guard"
@@ -25,6 +26,7 @@ import (
 	"github.com/skep-dev/skep/test/fixture/seals"
 	"github.com/skep-dev/skep/test/harness/leaks"
 	"github.com/skep-dev/skep/test/harness/need"
+	"github.com/skep-dev/skep/test/harness/recommended"
 )
 
 func TestMain(m *testing.M) { leaks.Main(m) }
@@ -325,10 +327,19 @@ func TestACopyOfAProgramSharesItsMaps(t *testing.T) {
 }
 
 func TestTheDirectoryMustBeOnABPFFileSystem(t *testing.T) {
-	if _, err := OpenStore(t.TempDir()); !errors.Is(err, ErrNotBPFFS) || !strings.Contains(err.Error(), "mount -t bpf") {
-		t.Errorf("OpenStore = %v", err)
-	}
 	s, root := store(t)
+	elsewhere := filepath.Join(t.TempDir(), "elsewhere/skep")
+	_, err := OpenStore(elsewhere)
+	if !errors.Is(err, ErrNotBPFFS) {
+		t.Fatalf("OpenStore = %v", err)
+	}
+	recommended.Run(t, err.Error())
+	t.Cleanup(func() { _ = unix.Unmount(filepath.Dir(elsewhere), unix.MNT_DETACH) })
+	if mounted, err := OpenStore(elsewhere); err != nil {
+		t.Errorf("after that, OpenStore = %v", err)
+	} else {
+		_ = mounted.Close()
+	}
 	if _, err := OpenStore(root); !errors.Is(err, ErrHeld) {
 		t.Errorf("OpenStore of a held directory = %v", err)
 	}

@@ -33,12 +33,19 @@ import (
 // DefaultState is where a host keeps what it has to remember.
 const DefaultState = "/var/lib/skep"
 
-// How a change is confirmed that unload protection holds: where skep run answers, and
-// where it ended.
-const (
-	confirmHere  = "skep confirm"
-	ConfirmLater = "start skep run without --once, and run: skep confirm"
-)
+// confirmHere is how a change is confirmed that unload protection holds, where skep run answers
+// with the state folder. The revision follows.
+func confirmHere(state string) string {
+	if state == DefaultState {
+		return "skep confirm"
+	}
+	return "skep confirm --state " + state
+}
+
+// ConfirmLater is the same where skep run ended.
+func ConfirmLater(state string) string {
+	return "start skep run without --once, and run: " + confirmHere(state)
+}
 
 // How a cluster is asked, and how a change is confirmed there.
 const (
@@ -103,7 +110,7 @@ func NewStatus() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return PrintStatus(cmd.OutOrStdout(), output, confirmHere, s)
+			return PrintStatus(cmd.OutOrStdout(), output, confirmHere(l.state), s)
 		},
 	}
 	cmd.Flags().BoolVarP(&watch, "watch", "w", false, "print the status again whenever it changes, until Ctrl-C")
@@ -205,11 +212,11 @@ func (l *client) watch(cmd *cobra.Command, output string, names []string) error 
 		same := s
 		same.Synced = time.Time{}
 		var now strings.Builder
-		if err := PrintStatus(&now, output, confirmHere, same); err != nil {
+		if err := PrintStatus(&now, output, confirmHere(l.state), same); err != nil {
 			return err
 		}
 		if now.String() != last {
-			if err := printNext(cmd.OutOrStdout(), output, last == "", s); err != nil {
+			if err := printNext(cmd.OutOrStdout(), output, confirmHere(l.state), last == "", s); err != nil {
 				return err
 			}
 			last = now.String()
@@ -223,7 +230,7 @@ func (l *client) watch(cmd *cobra.Command, output string, names []string) error 
 }
 
 // printNext prints one status of several, apart from the one before.
-func printNext(w io.Writer, output string, first bool, s nodemode.Status) error {
+func printNext(w io.Writer, output, confirm string, first bool, s nodemode.Status) error {
 	if !first {
 		apart := map[string]string{"json": "", "yaml": "---\n"}
 		between, known := apart[output]
@@ -234,7 +241,7 @@ func printNext(w io.Writer, output string, first bool, s nodemode.Status) error 
 			return err
 		}
 	}
-	return PrintStatus(w, output, confirmHere, s)
+	return PrintStatus(w, output, confirm, s)
 }
 
 // PrintStatus says where definitions come from, what waits for a human and how it is

@@ -63,14 +63,14 @@ func TestStatusAndExplainTellWhatRunsFromWhatIsWanted(t *testing.T) {
 func TestStatusSaysLoudlyWhatUnloadProtectionHolds(t *testing.T) {
 	var out bytes.Buffer
 	protection := &nodemode.UnloadProtection{Revision: "source:12", Reason: "the source was a, and is b", Applications: []string{"one", "two"}}
-	if err := PrintStatus(&out, "text", confirmHere, nodemode.Status{Source: nodemode.SourceStatus{Address: "b", UnloadProtection: protection}}); err != nil {
+	if err := PrintStatus(&out, "text", confirmHere(DefaultState), nodemode.Status{Source: nodemode.SourceStatus{Address: "b", UnloadProtection: protection}}); err != nil {
 		t.Fatal(err)
 	}
 	var ended bytes.Buffer
-	if err := PrintStatus(&ended, "text", ConfirmLater, nodemode.Status{Source: nodemode.SourceStatus{Address: "b", UnloadProtection: protection}}); err != nil {
+	if err := PrintStatus(&ended, "text", ConfirmLater("/srv/state"), nodemode.Status{Source: nodemode.SourceStatus{Address: "b", UnloadProtection: protection}}); err != nil {
 		t.Fatal(err)
 	}
-	if want := "        to unload: start skep run without --once, and run: skep confirm source:12\n"; !strings.Contains(ended.String(), want) {
+	if want := "        to unload: start skep run without --once, and run: skep confirm --state /srv/state source:12\n"; !strings.Contains(ended.String(), want) {
 		t.Errorf("after --once it says %q, want %q in it", &ended, want)
 	}
 	if want := "unload protection the source was a, and is b\n        kept until it is confirmed: one, two\n        to unload: " +
@@ -85,7 +85,7 @@ func TestStatusLabelsWhatIsWrongByWhatItIsAbout(t *testing.T) {
 	s := nodemode.Status{Source: nodemode.SourceStatus{Address: "a", Error: "it is away"}, Settings: nodemode.SettingsStatus{
 		Error: "read signers: z.yaml is broken\nso is y.yaml",
 	}}
-	if err := PrintStatus(&out, "text", confirmHere, s); err != nil {
+	if err := PrintStatus(&out, "text", confirmHere(DefaultState), s); err != nil {
 		t.Fatal(err)
 	}
 	want := "source  a \n        it is away\nsettings\n        read signers: z.yaml is broken\n        so is y.yaml\nno application\n"

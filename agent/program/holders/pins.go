@@ -1,4 +1,4 @@
-package inventory
+package holders
 
 import (
 	"context"
@@ -11,11 +11,11 @@ import (
 	"github.com/cilium/ebpf/pin"
 )
 
-// pinnedBelow finds the paths of every object below a directory of the BPF file
+// Pins finds the paths of every object below a directory of the BPF file
 // system. Pins are opened to learn what they are; one that goes meanwhile, or
 // that is no object, is passed over. A directory that does not exist has none.
-func pinnedBelow(ctx context.Context, root string) (map[object][]string, error) {
-	found := map[object][]string{}
+func Pins(ctx context.Context, root string) (map[Object][]string, error) {
+	found := map[Object][]string{}
 	err := filepath.WalkDir(root, func(path string, entry fs.DirEntry, err error) error {
 		switch {
 		case ctx.Err() != nil:
@@ -36,27 +36,27 @@ func pinnedBelow(ctx context.Context, root string) (map[object][]string, error) 
 }
 
 // openPin tells which object a pin is of.
-func openPin(path string) (object, bool) {
+func openPin(path string) (Object, bool) {
 	pinned, err := pin.Load(path, nil)
 	if err != nil {
-		return object{}, false
+		return Object{}, false
 	}
 	defer pinned.Close()
 	switch p := pinned.(type) {
 	case *ebpf.Program:
 		if info, err := p.Info(); err == nil {
 			id, ok := info.ID()
-			return object{ofProgram, uint32(id)}, ok
+			return Object{OfProgram, uint32(id)}, ok
 		}
 	case *ebpf.Map:
 		if info, err := p.Info(); err == nil {
 			id, ok := info.ID()
-			return object{ofMap, uint32(id)}, ok
+			return Object{OfMap, uint32(id)}, ok
 		}
 	case link.Link:
 		if info, err := p.Info(); err == nil {
-			return object{ofLink, uint32(info.ID)}, true
+			return Object{OfLink, uint32(info.ID)}, true
 		}
 	}
-	return object{}, false
+	return Object{}, false
 }

@@ -1,4 +1,4 @@
-package inventory
+package holders
 
 import (
 	"bufio"
@@ -12,17 +12,17 @@ import (
 	"strings"
 )
 
-// holders finds, by /proc, which processes hold descriptors of BPF objects. A
+// Processes finds, by /proc, which processes hold descriptors of BPF objects. A
 // process that ends meanwhile, or that may not be looked into, is passed over.
-func holders(ctx context.Context, proc string) (map[object][]Process, error) {
+func Processes(ctx context.Context, proc string) (map[Object][]Process, error) {
 	dirs, err := os.ReadDir(proc)
 	if err != nil {
 		return nil, err
 	}
-	held := map[object][]Process{}
+	held := map[Object][]Process{}
 	for _, dir := range dirs {
 		if err := ctx.Err(); err != nil {
-			return nil, err
+			return held, err
 		}
 		pid, err := strconv.Atoi(dir.Name())
 		if err != nil {
@@ -38,7 +38,7 @@ func holders(ctx context.Context, proc string) (map[object][]Process, error) {
 		}
 	}
 	if err := ctx.Err(); err != nil {
-		return nil, err
+		return held, err
 	}
 	for _, processes := range held {
 		slices.SortFunc(processes, func(a, b Process) int { return cmp.Compare(a.PID, b.PID) })
@@ -59,7 +59,7 @@ const maxDescriptors = 1 << 16
 
 // objectsOf are the objects one process holds, until the context ends. Only
 // descriptors whose link says so are read, since a process may have very many others.
-func objectsOf(ctx context.Context, dir string) map[object]bool {
+func objectsOf(ctx context.Context, dir string) map[Object]bool {
 	folder, err := os.Open(filepath.Join(dir, "fd"))
 	if err != nil {
 		return nil
@@ -68,7 +68,7 @@ func objectsOf(ctx context.Context, dir string) map[object]bool {
 	if _ = folder.Close(); err != nil {
 		return nil
 	}
-	found := map[object]bool{}
+	found := map[Object]bool{}
 	for _, fd := range descriptors {
 		if ctx.Err() != nil {
 			return found
@@ -90,7 +90,7 @@ func objectsOf(ctx context.Context, dir string) map[object]bool {
 
 // parseFdinfo reads which object a descriptor is of. A link's information names
 // its program too, so the link counts first.
-func parseFdinfo(info []byte) (object, bool) {
+func parseFdinfo(info []byte) (Object, bool) {
 	fields := map[string]string{}
 	for lines := bufio.NewScanner(bytes.NewReader(info)); lines.Scan(); {
 		key, value, ok := strings.Cut(lines.Text(), ":")
@@ -100,11 +100,11 @@ func parseFdinfo(info []byte) (object, bool) {
 	}
 	for _, k := range []struct {
 		field string
-		kind  kind
-	}{{"link_id", ofLink}, {"map_id", ofMap}, {"prog_id", ofProgram}} {
+		kind  Kind
+	}{{"link_id", OfLink}, {"map_id", OfMap}, {"prog_id", OfProgram}} {
 		if id, err := strconv.ParseUint(fields[k.field], 10, 32); err == nil {
-			return object{k.kind, uint32(id)}, true
+			return Object{k.kind, uint32(id)}, true
 		}
 	}
-	return object{}, false
+	return Object{}, false
 }
