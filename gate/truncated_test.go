@@ -206,6 +206,17 @@ func TestWhoMayPushUnloadsNothing(t *testing.T) {
 		"many signatures under the tag": func(w *world, ref string) {
 			w.attach(ref, w.tag(ref, ".sig"), "", w.signatures(ref, 100)...)
 		},
+		"the same payload under the tag, with other signatures": func(w *world, ref string) {
+			found, err := collect.All(w.t.Context(), w.client, w.resolve(ref))
+			if err != nil || len(found.Artifacts) != 1 {
+				w.t.Fatalf("found %+v, %v", found, err)
+			}
+			layers := w.signatures(ref, 300)
+			for i := range layers {
+				layers[i].Digest, layers[i].Size = describe(found.Artifacts[0].Content, "").Digest, int64(len(found.Artifacts[0].Content))
+			}
+			w.attach(ref, w.tag(ref, ".sig"), "", layers...)
+		},
 		"an empty list of referrers, and nothing under the tag": func(w *world, ref string) {
 			w.index(ref, w.tag(ref, ""))
 			w.attach(ref, w.tag(ref, ".sig"), "")

@@ -32,7 +32,7 @@ type layer struct {
 	// size is what its descriptor says.
 	size        int64
 	annotations map[string]string
-	// behind is how many layers of its manifest come before it.
+	// behind is how many layers of its manifest come before it; -1 if it counted before.
 	behind int
 }
 
@@ -89,9 +89,11 @@ func (c *collector) know(content []byte) {
 	}
 }
 
-// counted reports whether a layer was part of what counted before.
+// counted reports whether a layer is one that counted before.
 func (c *collector) counted(l layer) bool {
-	return slices.ContainsFunc(c.before, func(a Artifact) bool { return a.Kind == l.kind && image.Sum(a.Content) == l.digest })
+	return slices.ContainsFunc(c.before, func(a Artifact) bool {
+		return a.Kind == l.kind && int64(len(a.Content)) == l.size && maps.Equal(a.Annotations, l.annotations) && image.Sum(a.Content) == l.digest
+	})
 }
 
 // origin says where a manifest was found.
@@ -290,17 +292,8 @@ func (c *collector) read(origin string, raw []byte, refers bool) (found bool) {
 	digest := image.Sum(raw)
 	c.manifests[digest] = true
 	behind, left := 0, 0
-	for i, d := range slices.Backward(m.Layers) {
-		l := layer{
-			kind: kindOf(d.MediaType), origin: origin, manifest: digest, digest: d.Digest, size: d.Size, behind: behind,
-		}
-		if l.kind == "" {
-			continue
-		}
-		if len(m.Layers) > 1 {
-			l.origin = fmt.Sprintf("%s, layer %d", origin, i)
-		}
-		l.annotations = readAnnotations(l.kind, d.Annotations)
+	for _, l := range layersOf(m, origin) {
+		l.manifest, l.behind = digest, behind
 		switch {
 		case c.counted(l):
 			l.behind = -1
@@ -316,6 +309,22 @@ func (c *collector) read(origin string, raw []byte, refers bool) (found bool) {
 		c.truncate("%s: %d of %d layers: no more than %d are read", origin, left, len(m.Layers), MaxLayers)
 	}
 	return found
+}
+
+// layersOf are the layers of a manifest that look like signatures, the newest first.
+func layersOf(m v1.Manifest, origin string) (all []layer) {
+	for i, d := range slices.Backward(m.Layers) {
+		kind := kindOf(d.MediaType)
+		if kind == "" {
+			continue
+		}
+		l := layer{kind: kind, origin: origin, digest: d.Digest, size: d.Size, annotations: readAnnotations(kind, d.Annotations)}
+		if len(m.Layers) > 1 {
+			l.origin = fmt.Sprintf("%s, layer %d", origin, i)
+		}
+		all = append(all, l)
+	}
+	return all
 }
 
 // add notes a layer, unless one that is equal was noted, and reports whether it is one
