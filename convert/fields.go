@@ -210,20 +210,54 @@ func (f *fields) labels(names ...string) map[string]string {
 	return labels
 }
 
-// raw returns a value of globalData: a list of bytes, or base64 as the API server writes it.
+// raw returns a value of globalData: a list of bytes, or base64 as the API server writes it. Only a
+// text is base64: 0x01 and true have its letters too.
 func raw(n *yaml.Node) ([]byte, error) {
-	if n.Kind == yaml.ScalarNode {
+	if n.Kind == yaml.ScalarNode && n.ShortTag() == "!!str" || n.ShortTag() == "!!binary" {
 		return base64.StdEncoding.DecodeString(n.Value)
+	}
+	if n.Kind != yaml.SequenceNode {
+		return nil, fmt.Errorf("%s is neither a list of bytes nor base64", written(n))
 	}
 	list := make([]byte, 0, len(n.Content))
 	for _, item := range n.Content {
 		b, err := strconv.ParseUint(item.Value, 0, 8)
-		if err != nil || n.Kind != yaml.SequenceNode {
+		if err != nil {
 			return nil, fmt.Errorf("%s is no byte", written(item))
 		}
 		list = append(list, byte(b))
 	}
 	return list, nil
+}
+
+// exactInt is the largest integer that every reader of JSON keeps: 2^53.
+const exactInt = 1 << 53
+
+// number returns the integer that a value of globalData is as JSON of a variable, where it is
+// written as one: beyond 2^53 as text.
+func number(n *yaml.Node) (asJSON string, ok bool) {
+	if n.Kind != yaml.ScalarNode || n.ShortTag() != "!!int" {
+		return "", false
+	}
+	var unsigned uint64
+	if n.Decode(&unsigned) == nil {
+		asJSON = strconv.FormatUint(unsigned, 10)
+		return quotedBeyond(asJSON, unsigned > exactInt), true
+	}
+	var signed int64
+	if n.Decode(&signed) != nil {
+		return "", false
+	}
+	asJSON = strconv.FormatInt(signed, 10)
+	return quotedBeyond(asJSON, signed < -exactInt), true
+}
+
+// quotedBeyond is a number as text where it is beyond what JSON keeps.
+func quotedBeyond(number string, beyond bool) string {
+	if beyond {
+		return strconv.Quote(number)
+	}
+	return number
 }
 
 // wrong notes a field whose value is of another type.

@@ -191,19 +191,25 @@ func (d *draft) globalData(spec *fields) {
 		return
 	}
 	f := d.below(one.path, "spec.variables", one.node)
-	values := map[string][]byte{}
+	values, numbers := map[string][]byte{}, map[string]apiextensionsv1.JSON{}
 	for _, v := range f.all {
 		v.taken = true
+		if n, ok := number(v.node); ok {
+			numbers[v.name] = apiextensionsv1.JSON{Raw: []byte(n)}
+			f.note(v, written(v.node)+" is taken as a number: bpfman takes bytes alone; write a list of bytes if their order was meant")
+			continue
+		}
 		b, err := raw(v.node)
 		if err != nil {
-			f.wrong(v, "a list of bytes")
+			f.wrong(v, "a list of bytes, a number, or base64")
 			continue
 		}
 		values[v.name] = b
 	}
 	known, rejected, why := d.typed(values)
-	if len(known) > 0 {
-		d.app.Spec.Variables = known
+	maps.Copy(numbers, known)
+	if len(numbers) > 0 {
+		d.app.Spec.Variables = numbers
 	}
 	for _, v := range f.all {
 		b, given := values[v.name]

@@ -67,6 +67,9 @@ type UnloadProtection struct {
 	Applications []string `json:"applications"`
 }
 
+// ReasonSucceeded is the reason of Ready of an application that runs as it is defined.
+const ReasonSucceeded = "Succeeded"
+
 // Application is one application: what the gate says and what the agent does.
 type Application struct {
 	Kind      string `json:"kind"`
@@ -187,7 +190,7 @@ func (a *Application) concludeDry() {
 
 // conclude sets Ready from the others: the first that is not true says why.
 func (a *Application) conclude() {
-	ready := metav1.Condition{Type: v1alpha1.ConditionReady, Status: metav1.ConditionTrue, Reason: "Succeeded", Message: "loaded and attached as defined"}
+	ready := metav1.Condition{Type: v1alpha1.ConditionReady, Status: metav1.ConditionTrue, Reason: ReasonSucceeded, Message: "loaded and attached as defined"}
 	if a.Error != "" {
 		ready.Status, ready.Reason, ready.Message = metav1.ConditionFalse, "NotHandedOver", a.Error
 		meta.SetStatusCondition(&a.Conditions, ready)

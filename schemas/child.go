@@ -35,6 +35,8 @@ type job struct {
 	Places int
 	// ListTags has the tags told, and nothing rendered.
 	ListTags bool
+	// CPU bounds the time of processors.
+	CPU time.Duration
 }
 
 // record is one line of what the child answers. Exactly one field is set.
@@ -77,7 +79,7 @@ func serve(c *confined.Child) error {
 	if err := c.Limit(j.MemoryBytes); err != nil {
 		return err
 	}
-	confined.Watch(j.MemoryBytes, 0)
+	confined.Watch(j.MemoryBytes, j.CPU)
 	r := newRenderer(j.Files, j.Tags, c.Out)
 	r.places, r.pkg, r.expressions = j.Places, j.Package, j.Expressions
 	r.listTags, r.tagsLeft = j.ListTags, maxTags
@@ -104,7 +106,7 @@ func renderAll(ctx context.Context, t *tree, units []unit, o Options) (outcome, 
 			}
 			return all, nil
 		}
-		out, err := renderIn(ctx, job{t.files, units, o.Tags, o.Package, o.Expressions, o.MemoryBytes, places, o.listTags}, o.Timeout)
+		out, err := renderIn(ctx, job{t.files, units, o.Tags, o.Package, o.Expressions, o.MemoryBytes, places, o.listTags, o.Timeout}, o.patience)
 		if err != nil {
 			return outcome{}, err
 		}
@@ -125,11 +127,15 @@ func renderAll(ctx context.Context, t *tree, units []unit, o Options) (outcome, 
 }
 
 // renderIn runs one child. What the caller or the machine did is an error; what
-// the units did is part of the outcome.
-func renderIn(ctx context.Context, j job, timeout time.Duration) (outcome, error) {
-	limited, cancel := context.WithTimeout(ctx, timeout)
+// the units did is part of the outcome. A child that has not used up its time of processors when
+// patience is over waits for other processes: that is the machine's doing.
+func renderIn(ctx context.Context, j job, patience time.Duration) (outcome, error) {
+	limited, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	p, err := confined.Start(limited, role)
+	if err != nil && ctx.Err() == nil && limited.Err() != nil {
+		return outcome{}, fmt.Errorf("render: %w within %s", errBusy, patience)
+	}
 	if err != nil {
 		return outcome{}, fmt.Errorf("start the renderer: %w", cmp.Or(nested(err), err))
 	}
@@ -142,16 +148,19 @@ func renderIn(ctx context.Context, j job, timeout time.Duration) (outcome, error
 	if decodeErr != nil {
 		cancel()
 	}
-	end := death{Death: p.Wait(), output: decodeErr, timeout: errors.Is(limited.Err(), context.DeadlineExceeded)}
+	overdue := errors.Is(limited.Err(), context.DeadlineExceeded)
+	end := death{Death: p.Wait(), output: decodeErr}
 	switch {
 	case ctx.Err() != nil:
 		return outcome{}, fmt.Errorf("render: %w", ctx.Err())
 	case out.done >= len(j.Units):
 		return out, nil
-	case !out.begun && !end.timeout:
+	case overdue && !end.OutOfTime():
+		return outcome{}, fmt.Errorf("render: %w within %s", errBusy, patience)
+	case !out.begun && !end.OutOfTime():
 		return outcome{}, fmt.Errorf("start the renderer: %w: %s", errors.Join(errNoRenderer, end.Err, decodeErr), end.Cause())
 	}
-	out.broke, out.fix = end.words(j.MemoryBytes, timeout)
+	out.broke, out.fix = end.words(j.MemoryBytes, j.CPU)
 	return out, nil
 }
 
@@ -165,6 +174,9 @@ func nested(err error) error {
 
 // errNoRenderer says what a child that renders nothing most likely means.
 var errNoRenderer = errors.New("it ended before it rendered anything; main must call schemas.MaybeRenderChild first")
+
+// errBusy says that a child got too little time of processors to end.
+var errBusy = errors.New("the machine is too busy to render the definitions")
 
 // errOutput says that a child rendered more than maxOutput.
 var errOutput = fmt.Errorf("it renders to more than %d MiB", maxOutput>>20)
@@ -221,12 +233,11 @@ func readOutcome(r io.Reader, units []unit) (outcome, error) {
 type death struct {
 	confined.Death
 
-	output  error
-	timeout bool
+	output error
 }
 
 // words says what broke and what would fix it.
-func (d death) words(memory int64, timeout time.Duration) (broke, fix string) {
+func (d death) words(memory int64, cpu time.Duration) (broke, fix string) {
 	switch {
 	case errors.Is(d.output, errOutput):
 		return errOutput.Error(), "make it smaller or split it into several folders"
@@ -236,8 +247,8 @@ func (d death) words(memory int64, timeout time.Duration) (broke, fix string) {
 		return "the renderer lacked threads", confined.ErrThreads.Error()
 	case d.StackOverflow():
 		return "it is nested too deeply to be rendered", "look for a definition that contains itself"
-	case d.timeout:
-		return fmt.Sprintf("rendering it takes longer than %s", timeout), "look for a loop that never ends"
+	case d.OutOfTime():
+		return fmt.Sprintf("rendering it takes longer than %s of processor time", cpu), "look for a loop that never ends"
 	}
 	return fmt.Sprintf("rendering it broke the renderer: %v", errors.Join(d.Err, d.output)), "simplify it; where it is small and simple, report it to the project"
 }

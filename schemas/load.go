@@ -43,14 +43,17 @@ type Options struct {
 	Tags []string
 	// Places has the fields of definitions know where they were written; see Definition.At.
 	Places bool
-	// Timeout bounds the rendering from one death of the renderer to the next;
-	// 0 means 10 s.
+	// Timeout bounds the processor time of the rendering from one death of the
+	// renderer to the next; 0 means 20 s, of which the garbage collector takes a part.
 	Timeout time.Duration
 	// MemoryBytes bounds the renderer's memory; 0 means 512 MiB.
 	MemoryBytes int64
 
 	// listTags has the tags told, and nothing rendered; see Tags.
 	listTags bool
+	// patience bounds how long the same rendering is waited for: a longer wait is no fault of the
+	// definitions; 0 means 2 minutes.
+	patience time.Duration
 }
 
 // StreamName is the file that positions in Options.Stream name.
@@ -72,7 +75,10 @@ func (o Options) complete() (Options, error) {
 		return o, fmt.Errorf("load the definitions: a stream has neither packages nor expressions")
 	}
 	if o.Timeout <= 0 {
-		o.Timeout = 10 * time.Second
+		o.Timeout = 20 * time.Second
+	}
+	if o.patience <= 0 {
+		o.patience = 2 * time.Minute
 	}
 	if o.MemoryBytes <= 0 {
 		o.MemoryBytes = 512 << 20

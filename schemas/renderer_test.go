@@ -121,9 +121,9 @@ func TestDeathIsTold(t *testing.T) {
 		says  string
 	}{
 		"memory, told by the child":   {death{Death: said("out of memory\n")}, "more than 64 MiB of memory"},
-		"memory, told by the runtime": {death{Death: said("fatal error: runtime: cannot allocate memory\n"), timeout: true}, "more than 64 MiB of memory"},
+		"memory, told by the runtime": {death{Death: said("fatal error: runtime: cannot allocate memory\n")}, "more than 64 MiB of memory"},
 		"the stack":                   {death{Death: said("runtime: goroutine stack exceeds 1000000000-byte limit\n")}, "nested too deeply"},
-		"the clock":                   {death{timeout: true, Death: ended("signal: killed")}, "longer than 3s"},
+		"the processor":               {death{Death: said("out of time\n")}, "longer than 3s of processor time"},
 		"the output":                  {death{output: errOutput, Death: ended("signal: killed")}, "more than 16 MiB"},
 		"something else":              {death{Death: ended("signal: segmentation fault")}, "broke the renderer: signal: segmentation fault"},
 	} {

@@ -295,7 +295,7 @@ func cause(err error) error {
 // OfMachine reports whether an error of Render is of this machine and may pass, such as a lack of
 // memory or of room on a disk: it is no fault of the definitions.
 func OfMachine(err error) bool {
-	if errors.Is(err, errNoRenderer) {
+	if errors.Is(err, errNoRenderer) || errors.Is(err, errBusy) {
 		return true
 	}
 	for _, no := range []syscall.Errno{syscall.EAGAIN, syscall.ENOMEM, syscall.EMFILE, syscall.ENFILE, syscall.ENOSPC, syscall.EDQUOT, syscall.EIO} {

@@ -299,14 +299,14 @@ func printFailure(w io.Writer, failure string) {
 // is only warned of follows.
 func printWhy(w io.Writer, a nodemode.Application) {
 	ready := a.Condition(v1alpha1.ConditionReady)
-	if len(a.Reasons)+len(a.Warnings)+len(a.Audited) == 0 && ready.Status == metav1.ConditionTrue {
+	if len(a.Reasons)+len(a.Warnings)+len(a.Audited) == 0 && runs(ready) {
 		return
 	}
 	fmt.Fprintf(w, "\n%s\n", a.Identity())
 	if twoVersions(a) {
 		printVersions(w, a)
 	}
-	if len(a.Reasons) == 0 && ready.Status != metav1.ConditionTrue {
+	if len(a.Reasons) == 0 && !runs(ready) {
 		fmt.Fprintf(w, "  %s\n", text.Printable(ready.Message))
 	}
 	printUnloaded(w, a)
@@ -374,6 +374,12 @@ func printApplications(w io.Writer, wide, whole bool, all []nodemode.Application
 	return display.Table(w, header, rows)
 }
 
+// runs reports whether an application that is ready runs here: one whose node selector does not
+// match this node is ready too.
+func runs(ready metav1.Condition) bool {
+	return ready.Status == metav1.ConditionTrue && ready.Reason == nodemode.ReasonSucceeded
+}
+
 // statusRow is an application on one line.
 func statusRow(a nodemode.Application, whole bool) []string {
 	ready := a.Condition(v1alpha1.ConditionReady)
@@ -391,7 +397,7 @@ func statusRow(a nodemode.Application, whole bool) []string {
 		}
 	}
 	why := ""
-	if ready.Status != metav1.ConditionTrue {
+	if !runs(ready) {
 		why = ready.Reason
 	}
 	digest, signers, places := a.Digest, display.List(a.Signers), display.List(programs)

@@ -60,6 +60,25 @@ func TestStatusAndExplainTellWhatRunsFromWhatIsWanted(t *testing.T) {
 	}
 }
 
+func TestStatusSaysThatANodeSelectorDoesNotMatch(t *testing.T) {
+	elsewhere := notReady(func(a *nodemode.Application) {
+		a.Conditions[0].Status, a.Conditions[0].Reason, a.Conditions[0].Message = metav1.ConditionTrue, "NotSelected", "the node selector does not match this node"
+	})
+	here := notReady(func(a *nodemode.Application) {
+		a.Conditions[0].Status, a.Conditions[0].Reason = metav1.ConditionTrue, nodemode.ReasonSucceeded
+	})
+	var said bytes.Buffer
+	printWhy(&said, elsewhere)
+	if row := statusRow(elsewhere, true); row[len(row)-1] != "NotSelected" || !strings.Contains(said.String(), "does not match this node") {
+		t.Errorf("the row is %q, and it says %q", row, &said)
+	}
+	said.Reset()
+	printWhy(&said, here)
+	if row := statusRow(here, true); row[len(row)-1] != "" || said.Len() > 0 {
+		t.Errorf("of what runs, the row is %q, and it says %q", row, &said)
+	}
+}
+
 func TestStatusSaysLoudlyWhatUnloadProtectionHolds(t *testing.T) {
 	var out bytes.Buffer
 	protection := &nodemode.UnloadProtection{Revision: "source:12", Reason: "the source was a, and is b", Applications: []string{"one", "two"}}
