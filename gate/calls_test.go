@@ -135,7 +135,7 @@ func TestANumberIsDeniedByItself(t *testing.T) {
 	r := &denials{}
 	fitScope(r, v1alpha1.Identity{Kind: v1alpha1.KindBpfApplication},
 		[]v1alpha1.Program{{Name: "p", Attach: []v1alpha1.Attachment{{Hook: "xdp", Pods: &v1alpha1.Pods{}}}}}, facts)
-	if len(r.reasons) != 1 || !strings.Contains(r.reasons[0].Message, "helper -1, helper 212") {
+	if len(r.reasons) != 1 || !strings.Contains(r.reasons[0].Message, "not known to stay in its Pods, and a BpfApplication may not: helper -1, helper 212") {
 		t.Errorf("denied: %v", r.reasons)
 	}
 }
