@@ -117,7 +117,11 @@ func runsUnknown(open *live.Set, known map[string]bool) bool {
 // takePods returns the pods for a reconcile, which is full or has the pods before it.
 func (a *Agent) takePods(apps []*application, full bool) targets.Pods {
 	// In this order: a change that the former choices did not match is in the Snapshot.
-	a.choices.Store(a.choicesOf(apps, a.loop.live))
+	choices := a.choicesOf(apps, a.loop.live)
+	a.choices.Store(choices)
+	if keeper, ok := a.containers.(containers.Keeper); ok {
+		keeper.Keep(choices.Keys())
+	}
 	pods := a.podsNow(apps, a.loop.live)
 	if !full {
 		pods.Before = a.loop.pods

@@ -1,6 +1,7 @@
 package targets
 
 import (
+	"maps"
 	"slices"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -76,6 +77,20 @@ func (c *podChoices) add(pods, namespaces *metav1.LabelSelector) error {
 		c.all = append(c.all, podChoice{ofPods, ofNamespaces})
 	}
 	return nil
+}
+
+// Keys returns the keys of labels of pods that selectors name.
+func (c *Choices) Keys() map[string]bool {
+	keys := map[string]bool{}
+	for _, choices := range append(slices.Collect(maps.Values(c.inNamespace)), &c.ofCluster) {
+		for _, one := range choices.all {
+			requirements, _ := one.pods.Requirements()
+			for _, r := range requirements {
+				keys[r.Key()] = true
+			}
+		}
+	}
+	return keys
 }
 
 // Match reports whether an attachment chooses the pod, or may: the labels of its namespace may

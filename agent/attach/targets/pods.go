@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path"
 	"path/filepath"
@@ -70,7 +71,7 @@ func (p Pods) unchanged() (sandboxes map[string]bool, netns map[uint64]bool) {
 	sandboxes, netns = make(map[string]bool, len(before)), make(map[uint64]bool, len(before))
 	for _, pod := range p.Snapshot.Pods() {
 		was, known := before[pod.SandboxID]
-		same := known && was.NetnsID == pod.NetnsID && was.Sandbox == pod.Sandbox && was.CgroupID == pod.CgroupID &&
+		same := known && was.NetnsID == pod.NetnsID && was.Sandbox == pod.Sandbox && was.CgroupID == pod.CgroupID && hasLabelsOf(was, pod) &&
 			slices.EqualFunc(p.Before.Of(was), p.Snapshot.Of(pod), func(a, b containers.Container) bool {
 				return a.ID == b.ID && a.Process == b.Process && a.CgroupID == b.CgroupID
 			})
@@ -79,6 +80,11 @@ func (p Pods) unchanged() (sandboxes map[string]bool, netns map[uint64]bool) {
 		}
 	}
 	return sandboxes, netns
+}
+
+// hasLabelsOf reports whether a pod has the labels that it had. Only one that lacked some gets others.
+func hasLabelsOf(was, is containers.Pod) bool {
+	return !was.IsCut || is.IsCut && maps.Equal(was.Labels, is.Labels)
 }
 
 // choose returns the pods that an attachment of an application is for. An application of a

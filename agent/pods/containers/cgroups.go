@@ -70,7 +70,7 @@ func NewCgroups(o Options) (Source, error) {
 			n.close()
 		}
 	}
-	return &source{opts: o, read: read}, nil
+	return &source{opts: o, kept: newKept(), read: read}, nil
 }
 
 // readCgroups walks over the cgroups once, and notes what changed.

@@ -62,6 +62,9 @@ type Pod struct {
 	// Labels are the pod's when its sandbox was made. A later change in the API server does
 	// not reach them. Shared by all copies: not to be changed.
 	Labels map[string]string
+	// IsCut reports that the pod has more labels than are kept. Those that selectors name are
+	// among Labels.
+	IsCut bool
 	// SandboxID is the runtime's.
 	SandboxID string
 	// Sandbox is the process that holds the pod's namespaces. It has PID 0 where the

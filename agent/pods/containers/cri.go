@@ -51,17 +51,18 @@ func NewCRI(o Options) (Source, error) {
 	if !filepath.IsAbs(socket) || o.CgroupRoot == "" {
 		return nil, fmt.Errorf("make source of containers: the endpoint %q is no absolute path of a socket, or no mount of cgroup2 is named", o.Endpoint)
 	}
+	labels := newKept()
 	read := func(ctx context.Context, st *state, starts Starts) {
-		r := &reader{looker: looker{opts: o, state: st}, socket: socket, starts: starts, retries: map[string]retry{}}
+		r := &reader{looker: looker{opts: o, kept: labels, state: st}, socket: socket, starts: starts, retries: map[string]retry{}}
 		r.read(ctx)
 	}
 	if o.NRI == "" {
-		return &source{opts: o, read: func(ctx context.Context, st *state) { read(ctx, st, nil) }}, nil
+		return &source{opts: o, kept: labels, read: func(ctx context.Context, st *state) { read(ctx, st, nil) }}, nil
 	}
 	if o.NRI = strings.TrimPrefix(o.NRI, "unix://"); !filepath.IsAbs(o.NRI) {
 		return nil, fmt.Errorf("make source of containers: %q is no absolute path of a socket for NRI plug-ins", o.NRI)
 	}
-	s := &announcer{source: source{opts: o}}
+	s := &announcer{source: source{opts: o, kept: labels}}
 	s.read = func(ctx context.Context, st *state) { read(ctx, st, s.listener()) }
 	return s, nil
 }
@@ -69,6 +70,7 @@ func NewCRI(o Options) (Source, error) {
 // looker looks at single sandboxes and containers. Its methods may be called from any goroutine.
 type looker struct {
 	opts   Options
+	kept   *kept
 	state  *state
 	node   *node
 	exits  *process.Exits
@@ -225,6 +227,9 @@ func (r *reader) follow(ctx context.Context) error {
 			interval, relist, without = r.opts.Interval, r.opts.Clock(), nil
 		case <-r.ended:
 			err = r.collect()
+		case <-r.kept.grown:
+			// The list has all labels of each pod.
+			err = r.list(ctx)
 		case e := <-events:
 			err = r.happened(ctx, e)
 		case <-timer.C:
@@ -290,6 +295,7 @@ func (r *reader) list(ctx context.Context) error {
 	ids, namespaces := map[string]bool{}, map[string]string{}
 	for _, one := range sandboxes.GetItems() {
 		ids[one.GetId()], namespaces[one.GetId()] = true, one.GetMetadata().GetNamespace()
+		r.state.relabel(one.GetId(), one.GetLabels(), r.kept)
 		r.look(one.GetId(), "", namespaces[one.GetId()])
 	}
 	for _, one := range running.GetContainers() {

@@ -5,8 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"maps"
-	"slices"
 	"strings"
 	"time"
 
@@ -78,7 +76,7 @@ func checkID(id string) error {
 const kubeletLabels = "io.kubernetes.pod."
 
 // podOf reads a pod of its sandbox's status. Processes and cgroups are not in it.
-func podOf(status *cri.PodSandboxStatus) (Pod, error) {
+func podOf(status *cri.PodSandboxStatus, labels *kept) (Pod, error) {
 	m := status.GetMetadata()
 	p := Pod{UID: m.GetUid(), Namespace: m.GetNamespace(), Name: m.GetName(), SandboxID: status.GetId(),
 		HostNetwork: status.GetLinux().GetNamespaces().GetOptions().GetNetwork() == cri.NamespaceMode_NODE}
@@ -87,18 +85,7 @@ func podOf(status *cri.PodSandboxStatus) (Pod, error) {
 			return p, fmt.Errorf("read sandbox: its uid, namespace or name is absent or has more than %d bytes", maxName)
 		}
 	}
-	p.Labels = map[string]string{}
-	size := 0
-	for _, key := range slices.Sorted(maps.Keys(status.GetLabels())) {
-		// A pod with too many labels loses some, and hides from no one who chooses all pods.
-		value := status.GetLabels()[key]
-		if size += len(key) + len(value); size > maxLabels {
-			break
-		}
-		if !strings.HasPrefix(key, kubeletLabels) {
-			p.Labels[key] = value
-		}
-	}
+	p.Labels, p.IsCut = labels.of(status.GetLabels())
 	return p, checkID(p.SandboxID)
 }
 
@@ -114,13 +101,13 @@ func containerOf(status *cri.ContainerStatus) (Container, error) {
 
 // announcedOf reads the container that NRI says is about to start. Of its process it has the id
 // alone, and of cgroups and networks nothing.
-func announcedOf(q *api.StartContainerRequest) (Container, error) {
+func announcedOf(q *api.StartContainerRequest, labels *kept) (Container, error) {
 	of, pod := q.GetContainer(), q.GetPod()
 	status := &cri.PodSandboxStatus{Id: pod.GetId(), Labels: pod.GetLabels(),
 		Metadata: &cri.PodSandboxMetadata{Uid: pod.GetUid(), Namespace: pod.GetNamespace(), Name: pod.GetName()}}
 	c := Container{ID: of.GetId(), Name: of.GetName()}
 	var err error
-	if c.Pod, err = podOf(status); err != nil {
+	if c.Pod, err = podOf(status, labels); err != nil {
 		return c, err
 	}
 	if pid := of.GetPid(); pid == 0 || pid > process.MaxPID {

@@ -108,12 +108,15 @@ func (r *looker) lookAtSandbox(ctx context.Context, id string) (Pod, error) {
 	if err != nil {
 		return Pod{}, fmt.Errorf("read sandbox %.64q: %w", id, err)
 	}
-	p, err := podOf(answer.GetStatus())
+	p, err := podOf(answer.GetStatus(), r.kept)
 	if err == nil && p.SandboxID != id {
 		err = fmt.Errorf("read sandbox %.64q: the answer is of %.64q", id, p.SandboxID)
 	}
 	if err != nil {
 		return Pod{}, skipFor(Malformed, err)
+	}
+	if p.IsCut {
+		r.opts.Log.Warn("a pod has more labels than are kept: selectors see those that they name, and no others", "namespace", p.Namespace, "pod", p.Name, "kept", len(p.Labels))
 	}
 	more, err := parseDetails(answer.GetInfo())
 	if err != nil {

@@ -53,6 +53,7 @@ func (o *Options) fill() {
 // source implements Source: it runs read while somebody asks for Snapshots.
 type source struct {
 	opts Options
+	kept *kept
 	// read fills the state until the context ends.
 	read func(context.Context, *state)
 	mu   sync.Mutex

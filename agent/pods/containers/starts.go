@@ -84,7 +84,7 @@ type listener struct {
 // starting holds a container up until what chooses it is attached, or time is up. The container's
 // process is there and waits: its namespaces, cgroup and files are final.
 func (l *listener) starting(ctx context.Context, q *api.StartContainerRequest) {
-	c, err := announcedOf(q)
+	c, err := announcedOf(q, l.kept)
 	if err != nil {
 		l.opts.Log.Debug("a container that starts is not held up", "error", err)
 		return
