@@ -5,6 +5,8 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"github.com/cilium/ebpf/btf"
+
 	"github.com/skep-dev/skep/agent/attach/targets"
 	"github.com/skep-dev/skep/agent/pods/netns"
 	"github.com/skep-dev/skep/agent/program/chain"
@@ -57,7 +59,8 @@ func (a *Agent) FreeOneRevisionASecond() {
 func (a *Agent) RefuseChains(refuse func(members []string) error) {
 	a.work.Lock()
 	defer a.work.Unlock()
-	a.loop.chains.Build = func(parts []build.Part, files *objects.Cache, o chain.Options, shared build.SharedMaps) (*pins.ChainVersion, error) {
+	a.loop.chains.Build = func(parts []build.Part, files *objects.Cache, o chain.Options, shared build.SharedMaps,
+		types *btf.Cache) (*pins.ChainVersion, error) {
 		var members []string
 		for _, part := range parts {
 			members = append(members, part.Member.Identity.Name)
@@ -65,7 +68,7 @@ func (a *Agent) RefuseChains(refuse func(members []string) error) {
 		if err := refuse(members); err != nil {
 			return nil, err
 		}
-		return build.Chain(parts, files, o, shared)
+		return build.Chain(parts, files, o, shared, types)
 	}
 }
 
