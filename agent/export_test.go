@@ -91,7 +91,7 @@ func (a *Agent) HoldLinks(uid string) (let func(), asked *atomic.Int64) {
 	a.work.Lock()
 	defer a.work.Unlock()
 	held, asked := make(chan struct{}), new(atomic.Int64)
-	a.loop.live.Hold = func(of string) {
+	a.loop.live.Makings.Hold = func(of string) {
 		if of == uid {
 			asked.Add(1)
 			<-held

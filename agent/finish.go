@@ -58,7 +58,7 @@ func (rec *reconcile) finish() {
 			app.conflict, all = now.conflict, false
 		}
 		rec.accepted.apps[uid] = app
-		if out := rec.decisions.Outcomes[uid]; out == nil || out.Pending || out.Unsettled || out.Closing {
+		if out := rec.decisions.Outcomes[uid]; out == nil || !out.IsSettled() {
 			all = false
 		}
 	}
@@ -105,13 +105,13 @@ func (rec *reconcile) finishApplication(app *application, view report.View) {
 	}
 	out.SettlePods(payload.UID, func(program, hook string) bool { return rec.loop.live.IsInPod(payload.UID, program, hook) })
 	switch {
-	case len(out.Errs) == 0 && !out.Refused:
+	case len(out.Errs) == 0 && out.Hindrance == nil:
 		app.Failures, app.Rejected, app.FailedActions, app.VerifierLog, app.FailedBefore = 0, nil, nil, "", false
 		rec.keepDeployed(app, out)
 	case out.Tried:
 		app.Failures++
 		app.RetryAt = rec.decisions.Now.Add(rec.env.opts.BackOff.After(app.Failures))
-	case len(out.Errs) == 0 && app.Status.Error != "" && out.AwaitsMap == "":
+	case len(out.Errs) == 0 && app.Status.Error != "" && !out.AwaitsMap():
 		// On its way: the old words stay.
 		out.Errs = []error{&repeated{app.Status.Error, app.Status.Unsupported}}
 	}

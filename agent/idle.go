@@ -64,9 +64,7 @@ func (rec *reconcile) isDone(mayHaveActed bool) bool {
 	}
 	for _, app := range rec.apps {
 		out := rec.decisions.Outcomes[app.Newest.Payload().UID]
-		// A map that is awaited comes with a load, or with an intent.
-		isRefused := out != nil && out.Refused && out.AwaitsMap == ""
-		if app.unkept || out == nil || len(out.Errs) > 0 || isRefused || out.Tried || out.Pending || out.Unsettled {
+		if app.unkept || out == nil || !out.IsDone() {
 			return false
 		}
 	}

@@ -198,7 +198,7 @@ func (rec *reconcile) observe() error {
 		return err
 	}
 	// In network namespaces that are seen for the first time, this ends what an earlier agent left.
-	rec.loop.live.SweepFilters(rec.lookupRound.Present())
+	rec.loop.live.Filters.Sweep(rec.lookupRound.Present())
 	rec.look.Observe(interfaces, rec.loop.namespaces)
 	rec.look.NoteSevered(func(l *plan.Link, facts pins.Facts) bool {
 		return l.Attachment.Netfilter.Hook == "" || rec.lookupRound.Runs(l.Attachment, facts.Priority, facts.Program)

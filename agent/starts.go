@@ -26,7 +26,7 @@ func (rec *reconcile) loadedInPods(s *starts.Starts) []starts.Application {
 		}
 		if out.Live == nil {
 			// What waits for its chain is in the kernel still.
-			if one, ok := s.Loaded(payload.UID); ok && (out.Pending || out.Unsettled) {
+			if one, ok := s.Loaded(payload.UID); ok && (out.IsPending() || out.Unsettled) {
 				all = append(all, one)
 			}
 			continue
@@ -53,7 +53,7 @@ func (rec *reconcile) isComing(uid string, c containers.Container) bool {
 	case out.Tried:
 		return false
 	}
-	return out.Unsettled || out.PutOff || out.Live == nil && out.Pending ||
+	return out.Unsettled || out.PutOff || out.Live == nil && out.IsPending() ||
 		wants(func(at plan.Attachment) bool { return at.NetnsID == c.Pod.NetnsID && rec.lacksChain(uid, at) })
 }
 

@@ -34,7 +34,7 @@ func TestWhatTheKernelLacksIsToldApartAlsoWhileTheNextAttemptIsWaitedFor(t *test
 			p.decisions.Reject("a", tc.err)
 			p.finishApplication(app, report.View{Look: p.decisions.Look})
 			first := app.Status
-			p.decisions.Outcomes["a"] = &report.Outcome{Refused: true}
+			p.decisions.Outcomes["a"] = &report.Outcome{Hindrance: report.Refused{}}
 			p.finishApplication(app, report.View{Look: p.decisions.Look})
 			for when, s := range map[string]ApplicationStatus{"at once": first, "backing off": app.Status} {
 				if s.Unsupported != tc.unsupported || s.Error != tc.err.Error() {

@@ -1,10 +1,7 @@
 package gate_test
 
 import (
-	"flag"
 	"fmt"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 
@@ -16,45 +13,26 @@ import (
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/gate"
 	"github.com/skep-dev/skep/test/fixture/seals"
+	"github.com/skep-dev/skep/test/harness/golden"
 )
-
-var update = flag.Bool("update", false, "write the golden parts of testdata anew")
 
 // TestMapsOfADefinition evaluates what definitions say of the maps of one object.
 func TestMapsOfADefinition(t *testing.T) {
 	w := newWorld(t)
 	ref := w.signed("xdp_contents")
 	evaluator := w.evaluator()
-	names, err := filepath.Glob("testdata/maps/*.txtar")
-	if err != nil || len(names) == 0 {
-		t.Fatal(names, err)
-	}
-	for _, name := range names {
-		t.Run(strings.TrimSuffix(filepath.Base(name), ".txtar"), func(t *testing.T) {
-			ar, err := txtar.ParseFile(name)
-			if err != nil {
-				t.Fatal(err)
-			}
-			a := app(ref, "xdp_contents", onEth0())
-			if err := yaml.UnmarshalStrict(ar.Files[0].Data, &a.Spec.Maps); err != nil {
-				t.Fatal(err)
-			}
-			v := mustEvaluate(t, evaluator, a)
-			got := fmt.Sprintf("allowed: %v\n", v.Allowed())
-			for _, r := range v.Decision().Denied {
-				got += gate.Sentence(r) + "\n"
-			}
-			if *update {
-				ar.Files = append(ar.Files[:1], txtar.File{Name: "want", Data: []byte(got)})
-				if err := os.WriteFile(name, txtar.Format(ar), 0o600); err != nil {
-					t.Fatal(err)
-				}
-			}
-			if diff := cmp.Diff(string(ar.Files[1].Data), got); diff != "" {
-				t.Errorf("-want +got:\n%s", diff)
-			}
-		})
-	}
+	golden.Cases(t, "testdata/maps/*.txtar", func(t *testing.T, ar *txtar.Archive) []txtar.File {
+		a := app(ref, "xdp_contents", onEth0())
+		if err := yaml.UnmarshalStrict(ar.Files[0].Data, &a.Spec.Maps); err != nil {
+			t.Fatal(err)
+		}
+		v := mustEvaluate(t, evaluator, a)
+		got := fmt.Sprintf("allowed: %v\n", v.Allowed())
+		for _, r := range v.Decision().Denied {
+			got += gate.Sentence(r) + "\n"
+		}
+		return []txtar.File{golden.Part("want", got)}
+	})
 }
 
 // entry is one of a map's contents.

@@ -1,58 +1,34 @@
 package values_test
 
 import (
-	"flag"
 	"fmt"
 	"maps"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 
 	"github.com/cilium/ebpf"
-	"github.com/google/go-cmp/cmp"
 	"golang.org/x/tools/txtar"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"sigs.k8s.io/yaml"
 
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/bytecode/values"
+	"github.com/skep-dev/skep/test/harness/golden"
 )
-
-var update = flag.Bool("update", false, "write the golden parts of testdata anew")
 
 // TestCases sets what each case says, and compares the bytes or the denials. The comment of
 // a case ends with the name of its object.
 func TestCases(t *testing.T) {
-	names, err := filepath.Glob("testdata/*.txtar")
-	if err != nil || len(names) == 0 {
-		t.Fatal(names, err)
-	}
-	for _, name := range names {
-		t.Run(strings.TrimSuffix(filepath.Base(name), ".txtar"), func(t *testing.T) {
-			ar, err := txtar.ParseFile(name)
-			if err != nil {
-				t.Fatal(err)
-			}
-			lines := strings.Split(strings.TrimSpace(string(ar.Comment)), "\n")
-			spec := object(t, strings.TrimPrefix(lines[len(lines)-1], "object: "))
-			var definition v1alpha1.BpfApplicationSpec
-			if err := yaml.UnmarshalStrict(ar.Files[0].Data, &definition); err != nil {
-				t.Fatal(err)
-			}
-			got := outcome(spec, definition)
-			if *update {
-				ar.Files = append(ar.Files[:1], txtar.File{Name: "want", Data: []byte(got)})
-				if err := os.WriteFile(name, txtar.Format(ar), 0o600); err != nil {
-					t.Fatal(err)
-				}
-			}
-			if diff := cmp.Diff(string(ar.Files[1].Data), got); diff != "" {
-				t.Errorf("-want +got:\n%s", diff)
-			}
-		})
-	}
+	golden.Cases(t, "testdata/*.txtar", func(t *testing.T, ar *txtar.Archive) []txtar.File {
+		lines := strings.Split(strings.TrimSpace(string(ar.Comment)), "\n")
+		var definition v1alpha1.BpfApplicationSpec
+		if err := yaml.UnmarshalStrict(ar.Files[0].Data, &definition); err != nil {
+			t.Fatal(err)
+		}
+		spec := object(t, strings.TrimPrefix(lines[len(lines)-1], "object: "))
+		return []txtar.File{golden.Part("want", outcome(spec, definition))}
+	})
 }
 
 // outcome is what became of the definition's variables and contents, a line each.

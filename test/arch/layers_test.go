@@ -339,6 +339,13 @@ func TestNoProductionBinaryLinksTheDemo(t *testing.T) {
 	}
 }
 
+// TestTheCommandLineStaysSmall: all types of Kubernetes made up a quarter of it.
+func TestTheCommandLineStaysSmall(t *testing.T) {
+	for _, l := range links(load(t), []string{"cmd/skep"}, []restriction{{"k8s.io/api/apps", nil}, {"k8s.io/client-go/discovery", nil}, {"github.com/google/gnostic-models", nil}}) {
+		t.Error(l)
+	}
+}
+
 func TestHeavyImportsAreSeenThroughOthers(t *testing.T) {
 	agent, middle, opa := module+"/agent", "example.com/middle", "github.com/open-policy-agent/opa/v1/rego"
 	g := graph{

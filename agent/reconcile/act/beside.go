@@ -1,6 +1,7 @@
 package act
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"strings"
@@ -59,7 +60,7 @@ func (mk *linkMaker) making(a plan.Action) *live.Making {
 	if a.Verb == plan.Detach || !attach.TakesLong(a.Attachment.Hook) {
 		return nil
 	}
-	return mk.Look.Set.Making(a.UID, a.Attachment.Key())
+	return mk.Look.Set.Makings.Find(a.UID, a.Attachment.Key())
 }
 
 // makeBeside makes a link beside the loop, and returns it with its SpecID. It fails with
@@ -73,10 +74,10 @@ func (mk *linkMaker) makeBeside(a plan.Action, program *ebpf.Program) (pins.Held
 		}
 	} else if !m.Makes(a.Attachment, program) {
 		// Another one was wanted before. It is taken back first.
-		mk.Look.Set.Unwant(m)
+		mk.Look.Set.Makings.Unwant(m)
 		return nil, 0, mk.stillMaking(m)
 	}
-	if l, ok, err := mk.Look.Set.Take(m); ok {
+	if l, ok, err := mk.Look.Set.Makings.Take(m); ok {
 		return l, m.SpecID, err
 	}
 	return nil, 0, mk.stillMaking(m)
@@ -89,10 +90,10 @@ func (o *Options) stillMaking(m *live.Making) error {
 // beginLink begins to make a link, and waits a little for it.
 func (mk *linkMaker) beginLink(a plan.Action, program *ebpf.Program) (*live.Making, error) {
 	owner := mk.turnOf(a)
-	place := mk.Look.Set.ReserveMaking(owner, fmt.Sprintf("%s on %s", a.Attachment.Program, a.Attachment.Place()))
+	place := mk.Look.Set.Makings.Reserve(owner, fmt.Sprintf("%s on %s", a.Attachment.Program, a.Attachment.Place()))
 	if place == nil {
 		mk.LookupRound.Keep(a.Attachment)
-		return nil, &MakingError{at: a.Attachment, late: mk.Look.Set.LongestMaking(owner, mk.Now) > makeDeadline}
+		return nil, &MakingError{at: a.Attachment, late: mk.Look.Set.Makings.Longest(owner, mk.Now) > makeDeadline}
 	}
 	request, err := mk.ownRequest(a, program)
 	if err != nil {
@@ -106,7 +107,7 @@ func (mk *linkMaker) beginLink(a plan.Action, program *ebpf.Program) (*live.Maki
 			_ = request.Specs.Close()
 			request.Found.Close()
 		}}
-	mk.Look.Set.Begin(m, place)
+	mk.Look.Set.Makings.Begin(m, place)
 	mk.await(owner, m)
 	return m, nil
 }
@@ -158,20 +159,17 @@ func (act *Actor) noteMaking(uid string, a plan.Action, making *MakingError) {
 		// It is tried again, and what is known of it stays true until there is an answer.
 		out.Fail(uid, a, before)
 	default:
-		act.Decisions.NotePending(uid, decide.ErrQueued)
-		out.Waits = making.Error()
+		act.Decisions.NotePending(uid, &decide.QueuedError{Why: making.Error()})
 	}
 }
 
 // reportMaking reports a link that nobody wants any more, and that the kernel may make still.
 func (en *ender) reportMaking(m *live.Making) {
 	out := en.Decisions.Outcome(m.UID)
-	out.Closing = true
 	why := fmt.Errorf("detach %s from %s %s: it is closed as soon as the kernel has made it, which cannot be cancelled: %w",
 		m.Attachment.Program, m.Hook, strings.TrimSpace(m.Place()), en.stillMaking(m))
 	if en.Now.Sub(m.Since) > makeDeadline {
 		out.Errs = append(out.Errs, why)
-	} else if out.Waits == "" {
-		out.Waits = why.Error()
 	}
+	out.Closing = cmp.Or(out.Closing, why.Error())
 }

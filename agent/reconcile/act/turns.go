@@ -53,9 +53,8 @@ func (act *Actor) putOff(a plan.Action, why string) {
 	act.LookupRound.Keep(a.Attachment)
 	act.links.making(a)
 	for _, uid := range owners {
-		act.Decisions.NotePending(uid, decide.ErrQueued)
-		out := act.Decisions.Outcome(uid)
-		out.PutOff, out.Waits = true, why
+		act.Decisions.NotePending(uid, &decide.QueuedError{Why: why})
+		act.Decisions.Outcome(uid).PutOff = true
 	}
 }
 
@@ -63,8 +62,7 @@ func (act *Actor) putOff(a plan.Action, why string) {
 func (act *Actor) freeLater(a plan.Action) {
 	act.freeing, act.stuck[a.UID] = true, true
 	if act.Decisions.IsGone(a.UID) {
-		out := act.Decisions.Outcome(a.UID)
-		out.Closing, out.Waits = true, "the kernel frees programs one after the other, and frees those of others now"
+		act.Decisions.Outcome(a.UID).Closing = "the kernel frees programs one after the other, and frees those of others now"
 	}
 }
 

@@ -64,7 +64,7 @@ func (act *Actor) FinishUnloads() {
 		}
 	}
 	act.Attempts.Sweep(act.Now)
-	if act.Look.Set.FollowMakings(act.Now, act.ender.reportMaking) {
+	if act.Look.Set.Makings.Follow(act.Now, act.ender.reportMaking) {
 		// What waits for these can begin.
 		act.Decisions.Again = true
 	}
@@ -94,7 +94,6 @@ func (en *ender) reportRemnant(uid string, r live.Remnant, isClosing bool, err e
 
 // reportClosing reports a link that is being closed beside the loop.
 func (en *ender) reportClosing(uid string, out *report.Outcome, r live.Remnant) {
-	out.Closing = true
 	if since := en.Now.Sub(r.Since); since > closeDeadline && r.IsEnding() {
 		at := r.Attachment
 		out.Errs = append(out.Errs,
@@ -102,7 +101,7 @@ func (en *ender) reportClosing(uid string, out *report.Outcome, r live.Remnant) 
 				"see the kernel's log for tasks that hang, and restart the node if that stays",
 				at.Program, at.Hook, strings.TrimSpace(at.Place()), r.Facts.ID, since.Round(time.Second)))
 	}
-	if out.Waits == "" {
-		out.Waits = fmt.Sprintf("the kernel ends its links one after the other: %d are being closed", en.Look.Set.Closing(uid, r.Attachment.Application))
+	if out.Closing == "" {
+		out.Closing = fmt.Sprintf("the kernel ends its links one after the other: %d are being closed", en.Look.Set.Closing(uid, r.Attachment.Application))
 	}
 }

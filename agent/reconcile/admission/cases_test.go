@@ -2,11 +2,8 @@ package admission_test
 
 import (
 	"errors"
-	"flag"
 	"fmt"
 	"maps"
-	"os"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -24,41 +21,28 @@ import (
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/intent"
 	"github.com/skep-dev/skep/test/fixture/seals"
+	"github.com/skep-dev/skep/test/harness/golden"
 )
-
-var update = flag.Bool("update", false, "write the golden parts of testdata anew")
 
 // TestCases runs the cases of testdata: the intents, what the node has and remembers, what became of
 // each application, the actions that follow, and what the node remembers then. The lines are read by
 // parser.
 func TestCases(t *testing.T) {
-	files, err := filepath.Glob("testdata/*.txtar")
-	if err != nil || len(files) == 0 {
-		t.Fatal("no cases", err)
-	}
-	for _, file := range files {
-		t.Run(strings.TrimSuffix(filepath.Base(file), ".txtar"), func(t *testing.T) {
-			archive, err := txtar.ParseFile(file)
-			if err != nil || len(archive.Files) < 2 {
-				t.Fatal("no case", err)
+	golden.Cases(t, "testdata/*.txtar", func(t *testing.T, a *txtar.Archive) []txtar.File {
+		run := func() []txtar.File {
+			p := newParser(t)
+			p.read(string(a.Files[0].Data), p.intent)
+			p.read(string(a.Files[1].Data), p.have)
+			return p.run()
+		}
+		first := run()
+		for range 4 {
+			if diff := cmp.Diff(first, run()); diff != "" {
+				t.Fatalf("another run decides otherwise: %s", diff)
 			}
-			for range 5 {
-				p := newParser(t)
-				p.read(string(archive.Files[0].Data), p.intent)
-				p.read(string(archive.Files[1].Data), p.have)
-				got := p.run()
-				if *update {
-					archive.Files = append(archive.Files[:2], got...)
-					if err := os.WriteFile(file, txtar.Format(archive), 0o600); err != nil {
-						t.Fatal(err)
-					}
-				}
-				if diff := cmp.Diff(archive.Files[2:], got, cmp.Transformer("text", func(b []byte) string { return string(b) })); diff != "" {
-					t.Fatalf("(-want +got):\n%s", diff)
-				}
-			}
-		})
-	}
+		}
+		return first
+	})
 }
 
 // parser reads the lines of a case. Of intents:
@@ -219,7 +203,7 @@ func (p *parser) run() []txtar.File {
 		fmt.Fprintln(&remembered, r.UID, r.Revision, r.Hook, r.Interface, strings.Join(r.Programs, " "))
 	}
 	short := strings.NewReplacer(p.names...)
-	file := func(name, text string) txtar.File { return txtar.File{Name: name, Data: []byte(short.Replace(text))} }
+	file := func(name, text string) txtar.File { return golden.Part(name, short.Replace(text)) }
 	return []txtar.File{file("outcomes", outcomes), file("actions", actions.String()), file("remembered", remembered.String())}
 }
 
@@ -240,7 +224,7 @@ func (p *parser) outcomes(d *decide.Decisions) string {
 		default:
 			fmt.Fprintln(&b, uid, "stays")
 		}
-		if out.Pending {
+		if out.IsPending() {
 			fmt.Fprintln(&b, "  is on its way")
 		}
 		for _, err := range out.Errs {

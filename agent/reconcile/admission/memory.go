@@ -1,6 +1,7 @@
 package admission
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -10,7 +11,6 @@ import (
 	"github.com/skep-dev/skep/agent/reconcile/decide"
 	"github.com/skep-dev/skep/agent/reconcile/live"
 	"github.com/skep-dev/skep/agent/reconcile/plan"
-	"github.com/skep-dev/skep/agent/reconcile/report"
 	"github.com/skep-dev/skep/agent/state/history"
 	"github.com/skep-dev/skep/intent"
 )
@@ -47,15 +47,8 @@ func (m *Memory) Claim(o intent.Opened, memory uint64) *plan.Claim {
 }
 
 // Explain returns why a load that is pending has no room, else pending itself.
-func (m *Memory) Explain(key string, out *report.Outcome, pending error) error {
-	err := m.refused[key]
-	if err == nil {
-		return pending
-	}
-	if decide.IsPending(err) {
-		out.Waits = waitsFor(plan.MapMemory())
-	}
-	return err
+func (m *Memory) Explain(key string, pending error) error {
+	return cmp.Or(m.refused[key], pending)
 }
 
 // memoryNeed is a need of so many bytes for maps.
@@ -171,14 +164,14 @@ func (adm *Round) unweighed() []plan.Claim {
 	return all
 }
 
-// waitFor returns errQueued where an application waits for an older one, whose need is
+// waitFor returns a *decide.QueuedError where an application waits for an older one, whose need is
 // not known yet: for no longer than it waits at any other place.
 func (adm *Round) waitFor(unweighed []plan.Claim, c *plan.Claim) error {
 	precedes := func(older plan.Claim) bool { return older.Precedes(*c) < 0 }
 	if c.Seniority <= plan.Remembered || !slices.ContainsFunc(unweighed, precedes) || adm.waitedEnough(history.InMemory(c.UID)) {
 		return nil
 	}
-	return decide.ErrQueued
+	return &decide.QueuedError{Why: waitsFor(plan.MapMemory())}
 }
 
 // addMemory adds what has maps in the kernel to what runs, where the memory for them is

@@ -25,7 +25,7 @@ func (d *Decisions) ChooseGone() {
 		switch {
 		case err != nil:
 			// Nobody can report whether it is for this node.
-			out.Errs, out.Refused = append(out.Errs, err), true
+			out.Errs, out.Hindrance = append(out.Errs, err), report.Refused{}
 			d.Want.Frozen = append(d.Want.Frozen, payload.UID)
 		case payload.Tombstone || len(payload.Programs) == 0 || !selected:
 			d.unload(payload.UID)
@@ -73,9 +73,8 @@ func (d *Decisions) chooseVersion(app *Application) {
 	if err == nil {
 		return
 	}
-	out.Pending, out.Loading = IsPending(err), errors.Is(err, build.ErrLoading)
+	out.Hindrance = hindranceOf(err)
 	d.noteUnavailable(app, app.Newest, err)
-	out.Refused = true
 	d.fallBack(app)
 }
 
@@ -95,8 +94,8 @@ func (d *Decisions) run(app *Application, o *intent.Opened, out *report.Outcome)
 func (d *Decisions) fallBack(app *Application) {
 	uid := app.Newest.Payload().UID
 	out := d.Outcomes[uid]
-	other, stays := d.Node.Fallback(app.Known, d.Look.RevisionName(uid), out.Pending)
-	if other == nil && stays && out.Pending {
+	other, stays := d.Node.Fallback(app.Known, d.Look.RevisionName(uid), out.IsPending())
+	if other == nil && stays && out.IsPending() {
 		other = d.runsWhole(app)
 	}
 	if other != nil {
@@ -146,10 +145,7 @@ func (d *Decisions) noteUnavailable(app *Application, o intent.Opened, err error
 	unfit, late, noMemory := new(build.UnfitError), new(BackingOffError), new(NoMemoryError)
 	awaited, denied := new(sharing.WaitError), new(sharing.DeniedError)
 	switch {
-	case IsPending(err):
-		return
-	case newest && errors.As(err, &awaited):
-		out.AwaitsMap = awaited.Error()
+	case IsPending(err) || newest && errors.As(err, &awaited):
 		return
 	case errors.As(err, &noMemory) || errors.As(err, &awaited) || errors.As(err, &denied):
 	case errors.As(err, &late):
@@ -162,7 +158,7 @@ func (d *Decisions) noteUnavailable(app *Application, o intent.Opened, err error
 	switch {
 	case newest:
 		out.Errs = append(out.Errs, err)
-	case !out.Pending:
+	case !out.IsPending():
 		// Its words alone: what it lacks is not what the newest version lacks.
 		out.Errs = append(out.Errs, errors.New("go on with the version before: "+err.Error()))
 	}

@@ -26,14 +26,14 @@ import (
 //	verb       want                                    outcome
 //	ChooseGone Gone, or Frozen                         the error of who cannot be asked
 //	Choose     a version to run, or Frozen, or Gone    the error of one that cannot be had
-//	Reject     the version that is to run leaves;      Refused and the error, or Pending
+//	Reject     the version that is to run leaves;      a hindrance, and the error
 //	           another, or Frozen, or Gone
-//	Postpone   as Reject                               Pending, and Waits says why
+//	Postpone   as Reject                               Queued, which says why
 //	LeaveOut   the attachments of some places leave    their links fail, with the errors
 //	TakeOut    Out of one chain                        blame
 //	Leave      one chain is Left                       blame of all that it was to change
-//	Await      one chain is Left                       Pending of all that it is to change
-//	RunInterim the Interim members of one chain        Pending of all that it is to change
+//	Await      one chain is Left                       a hindrance of all that it is to change
+//	RunInterim the Interim members of one chain        a hindrance of all that it is to change
 //	blame                                              the links in one chain fail; Tried
 //
 // All that fails is tried again after a while; see FailedLately.
@@ -129,7 +129,7 @@ func (d *Decisions) Withdrew(uid, revision string) bool {
 // time: what failed before may fail for ever.
 func (d *Decisions) IsOnItsWay(uid string) bool {
 	app, out := d.byUID[uid], d.Outcomes[uid]
-	return app != nil && out != nil && out.Pending && !app.FailedBefore
+	return app != nil && out != nil && out.IsPending() && !app.FailedBefore
 }
 
 // CanFallBack reports whether a version may take the place of the application's
@@ -139,7 +139,7 @@ func (d *Decisions) CanFallBack(uid string) bool {
 	if app == nil || out == nil || out.Live != &app.Newest {
 		return false
 	}
-	other, _ := d.Node.Fallback(app.Known, d.Look.RevisionName(uid), out.Pending)
+	other, _ := d.Node.Fallback(app.Known, d.Look.RevisionName(uid), out.IsPending())
 	return other != nil
 }
 
@@ -167,9 +167,11 @@ func (d *Decisions) Reject(uid string, err error) {
 		d.Awaited[[2]string{uid, was.Live.Revision()}] = true
 	}
 	newest := was.Live == nil || was.Live == &app.Newest
-	d.Outcomes[uid] = &report.Outcome{Errs: was.Errs, Refused: true, Tried: was.Tried,
-		Pending: was.Pending || newest && IsPending(err), Loading: was.Loading || newest && errors.Is(err, build.ErrLoading),
-		Unsettled: IsPending(err)}
+	why := was.Hindrance
+	if newest && !was.IsPending() {
+		why = hindranceOf(err)
+	}
+	d.Outcomes[uid] = &report.Outcome{Errs: was.Errs, Hindrance: why, Tried: was.Tried, Unsettled: IsPending(err)}
 	d.noteUnavailable(app, *cmp.Or(was.Live, &app.Newest), err)
 	if was.Live == &app.Newest {
 		d.fallBack(app)
@@ -181,10 +183,7 @@ func (d *Decisions) Reject(uid string, err error) {
 // Postpone leaves the version of an application that is to run for a later reconcile.
 // What runs goes on meanwhile.
 func (d *Decisions) Postpone(uid, why string) {
-	d.Reject(uid, ErrQueued)
-	if out := d.Outcomes[uid]; out != nil {
-		out.Waits = why
-	}
+	d.Reject(uid, &QueuedError{why})
 }
 
 // LeaveOut goes on with an application at its other places, and says of each place why it is left
@@ -275,7 +274,7 @@ func (d *Decisions) Await(c plan.Chain, running []plan.Member, err error) {
 // ended. What it has of that version goes on.
 func (d *Decisions) NotePending(uid string, err error) {
 	if out := d.Outcomes[uid]; out != nil {
-		out.Pending, out.Refused, out.Loading = true, true, errors.Is(err, build.ErrLoading)
+		out.Hindrance = hindranceOf(err)
 	}
 }
 

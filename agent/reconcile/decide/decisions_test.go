@@ -28,9 +28,9 @@ type state struct {
 	Frozen, Gone bool
 	Out, Left    bool
 	// Errs counts errors, and Links the links that failed.
-	Errs, Links                        int
-	Refused, Tried, Pending, Unsettled bool
-	Waits                              string
+	Errs, Links      int
+	Tried, Unsettled bool
+	Hindrance        report.Hindrance
 }
 
 // TestEachVerbChangesWhatIsWantedAndTheOutcome decides in node mode for an application whose
@@ -48,17 +48,17 @@ func TestEachVerbChangesWhatIsWantedAndTheOutcome(t *testing.T) {
 	}{
 		"the newest version is chosen": {want: state{Runs: 2, At: []string{"eth0", "eth1"}}},
 		"one that fails to load falls back to the one that ran last": {unready: map[int64]error{2: failure},
-			want: state{Runs: 1, At: []string{"eth0", "eth1"}, Errs: 1, Refused: true, Tried: true}},
+			want: state{Runs: 1, At: []string{"eth0", "eth1"}, Errs: 1, Hindrance: report.Refused{}, Tried: true}},
 		"so does one that is on its way, without an error": {unready: map[int64]error{2: build.ErrLoading},
-			want: state{Runs: 1, At: []string{"eth0", "eth1"}, Refused: true, Pending: true}},
+			want: state{Runs: 1, At: []string{"eth0", "eth1"}, Hindrance: report.Loading{}}},
 		"what runs is kept where neither can be had": {unready: map[int64]error{2: failure, 1: failure},
-			want: state{Frozen: true, Errs: 2, Refused: true, Tried: true}},
+			want: state{Frozen: true, Errs: 2, Hindrance: report.Refused{}, Tried: true}},
 		"what runs is kept where there is no other": {unready: map[int64]error{2: failure}, first: true,
-			want: state{Frozen: true, Errs: 1, Refused: true, Tried: true}},
+			want: state{Frozen: true, Errs: 1, Hindrance: report.Refused{}, Tried: true}},
 		"a rejected version falls back, too": {verb: func(d *decide.Decisions) { d.Reject("a", failure) },
-			want: state{Runs: 1, At: []string{"eth0", "eth1"}, Errs: 1, Refused: true, Tried: true}},
+			want: state{Runs: 1, At: []string{"eth0", "eth1"}, Errs: 1, Hindrance: report.Refused{}, Tried: true}},
 		"a postponed one waits, and says for what": {first: true, verb: func(d *decide.Decisions) { d.Postpone("a", "it waits") },
-			want: state{Frozen: true, Refused: true, Pending: true, Unsettled: true, Waits: "it waits"}},
+			want: state{Frozen: true, Hindrance: report.Queued{Why: "it waits"}, Unsettled: true}},
 		"one that is left out of a place runs at the others": {verb: func(d *decide.Decisions) { d.LeaveOut("a", map[plan.Place]error{place: failure}) },
 			want: state{Runs: 2, At: []string{"eth1"}, Errs: 1, Links: 1, Tried: true}},
 		"one that is taken out of a chain is to run, and is blamed": {verb: func(d *decide.Decisions) {
@@ -68,11 +68,11 @@ func TestEachVerbChangesWhatIsWantedAndTheOutcome(t *testing.T) {
 		"a chain that is left as it is blames who was to change": {verb: func(d *decide.Decisions) { d.Leave(chain, nil, failure) },
 			want: state{Runs: 2, At: []string{"eth0", "eth1"}, Left: true, Errs: 1, Links: 1, Tried: true}},
 		"a chain that is awaited blames nobody": {verb: func(d *decide.Decisions) { d.Await(chain, nil, build.ErrLoading) },
-			want: state{Runs: 2, At: []string{"eth0", "eth1"}, Left: true, Refused: true, Pending: true}},
+			want: state{Runs: 2, At: []string{"eth0", "eth1"}, Left: true, Hindrance: report.Loading{}}},
 		"a chain in the interim has its newcomers wait": {first: true, verb: func(d *decide.Decisions) {
 			d.RunInterim(plan.Chain{Device: plan.Device{Index: 2}}, chain.Members)
 		},
-			want: state{Frozen: true, Refused: true, Pending: true, Unsettled: true}},
+			want: state{Frozen: true, Hindrance: report.Loading{}, Unsettled: true}},
 	} {
 		t.Run(sentence, func(t *testing.T) {
 			app := application(t, c.first)
@@ -138,7 +138,7 @@ func application(t *testing.T, first bool) *decide.Application {
 func stateOf(d *decide.Decisions) state {
 	out := d.Outcomes["a"]
 	s := state{Frozen: slices.Contains(d.Want.Frozen, "a"), Gone: d.IsGone("a"), Out: len(d.Want.Out) > 0, Left: len(d.Want.Left) > 0,
-		Errs: len(out.Errs), Links: len(out.Links), Refused: out.Refused, Tried: out.Tried, Pending: out.Pending, Unsettled: out.Unsettled, Waits: out.Waits}
+		Errs: len(out.Errs), Links: len(out.Links), Tried: out.Tried, Unsettled: out.Unsettled, Hindrance: out.Hindrance}
 	if i := d.IndexOf("a"); i >= 0 {
 		s.Runs = out.Live.Payload().Serial
 		for _, a := range d.Want.Applications[i].Attachments {

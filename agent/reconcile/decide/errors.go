@@ -5,16 +5,39 @@ import (
 
 	"github.com/skep-dev/skep/agent/program/functions"
 	"github.com/skep-dev/skep/agent/reconcile/build"
+	"github.com/skep-dev/skep/agent/reconcile/report"
+	"github.com/skep-dev/skep/agent/reconcile/sharing"
 	"github.com/skep-dev/skep/agent/state/objects"
 )
 
-// ErrQueued is the error of what waits for another application.
-var ErrQueued = errors.New("it waits for another application")
+// QueuedError is the error of what waits until something else is done, as Why says.
+type QueuedError struct{ Why string }
+
+// Error implements error.
+func (q *QueuedError) Error() string { return q.Why }
 
 // IsPending reports whether an error only says that something is on its way, or
 // has to wait for what is.
 func IsPending(err error) bool {
-	return errors.Is(err, objects.ErrFetching) || errors.Is(err, build.ErrLoading) || errors.Is(err, functions.ErrLater) || errors.Is(err, ErrQueued)
+	return err != nil && (&report.Outcome{Hindrance: hindranceOf(err)}).IsPending()
+}
+
+// hindranceOf returns what an error keeps a version from.
+func hindranceOf(err error) report.Hindrance {
+	queued, awaited := new(QueuedError), new(sharing.WaitError)
+	switch {
+	case errors.As(err, &queued):
+		return report.Queued{Why: queued.Why}
+	case errors.Is(err, build.ErrLoading):
+		return report.Loading{}
+	case errors.Is(err, objects.ErrFetching):
+		return report.Fetching{}
+	case errors.Is(err, functions.ErrLater):
+		return report.Queued{Why: functions.ErrLater.Error()}
+	case errors.As(err, &awaited):
+		return report.AwaitingMap{Why: awaited.Error()}
+	}
+	return report.Refused{}
 }
 
 // BackingOffError is the error of a version or a chain that could not be had a short while ago.

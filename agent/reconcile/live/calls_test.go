@@ -26,15 +26,15 @@ func TestOwnersWhoseCallsHangLeaveRoomToOthers(t *testing.T) {
 		for i := range 200 {
 			owner := fmt.Sprint("hung-", i)
 			for range 2 * maxOfOwner {
-				if place := s.ReserveMaking(owner, "probe"); place != nil {
+				if place := s.Makings.Reserve(owner, "probe"); place != nil {
 					place.Go(hangs)
 				}
 			}
 			s.closing.Add(queue.Job{Owners: []string{owner}, Owed: true, Run: hangs})
 		}
 		for _, owner := range []string{"other", "/application"} {
-			made := s.ReserveMaking(owner, "probe")
-			if made == nil || s.ReserveMaking(owner, "probe") != nil {
+			made := s.Makings.Reserve(owner, "probe")
+			if made == nil || s.Makings.Reserve(owner, "probe") != nil {
 				t.Fatalf("%s: want room for one link that is made, and no second one", owner)
 			}
 			made.Go(func(context.Context) bool { return true })
@@ -48,6 +48,6 @@ func TestOwnersWhoseCallsHangLeaveRoomToOthers(t *testing.T) {
 		}
 		close(answer)
 		s.AwaitClosings()
-		s.attaching.Wait()
+		s.Makings.queue.Wait()
 	})
 }

@@ -45,7 +45,7 @@ func (l *Look) Observe(interfaces []plan.Interface, namespaces *netns.Table) {
 	l.State = plan.State{Interfaces: interfaces, Revisions: map[string][]string{}}
 	for uid := range l.Set.Revisions {
 		// Without a revision, the application's directory is left.
-		l.State.Revisions[uid] = l.Set.RevisionNames(uid)
+		l.State.Revisions[uid] = slices.Sorted(maps.Keys(l.Set.Revisions[uid]))
 	}
 	for _, uid := range slices.Sorted(maps.Keys(l.Set.Links)) {
 		links := l.Set.Links[uid]
@@ -306,7 +306,7 @@ func (l *Look) BaseRevision(uid string) *loader.Revision {
 			}
 		}
 	}
-	for _, name := range l.Set.RevisionNames(uid) {
+	for _, name := range slices.Sorted(maps.Keys(l.Set.Revisions[uid])) {
 		return l.Set.Revisions[uid][name]
 	}
 	return nil

@@ -3,6 +3,7 @@ package live
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"time"
 
 	"github.com/cilium/ebpf"
@@ -45,16 +46,28 @@ func (m *Making) Makes(a plan.Attachment, program *ebpf.Program) bool {
 // HasBegun reports whether the kernel was asked; until then the link waits for others of its owner.
 func (m *Making) HasBegun() bool { return m.ticket.HasBegun() }
 
-// ReserveMaking keeps a place for one more link of an application's owner that is made beside the loop, for Begin
-// or to be cancelled; nil where there is no room.
-func (s *Set) ReserveMaking(owner, what string) *queue.Ticket {
-	return s.attaching.Add(queue.Job{What: what, Owners: []string{owner}, Urgent: true, Awaited: true})
+// Makings are the links that are being made next to the loop, by UID and key.
+type Makings struct {
+	// Hold is called before a link of an application is made; tests hold links by it.
+	Hold func(uid string)
+
+	byUID map[string]map[string]*Making
+	queue *queue.Queue
+	// end closes a link that the kernel made and nobody wants.
+	end func(l *pins.Link, facts pins.Facts, now time.Time, replaced bool)
+	log *slog.Logger
 }
 
-// Making returns the link that is being made for an application under a key, which this reconcile
+// Reserve keeps a place for one more link of an application's owner, for Begin or to be cancelled; nil where there
+// is no room.
+func (ms *Makings) Reserve(owner, what string) *queue.Ticket {
+	return ms.queue.Add(queue.Job{What: what, Owners: []string{owner}, Urgent: true, Awaited: true})
+}
+
+// Find returns the link that is being made for an application under a key, which this reconcile
 // wants or waits for; nil where none is.
-func (s *Set) Making(uid, key string) *Making {
-	m := s.makings[uid][key]
+func (ms *Makings) Find(uid, key string) *Making {
+	m := ms.byUID[uid][key]
 	if m != nil {
 		m.wanted = true
 	}
@@ -62,15 +75,15 @@ func (s *Set) Making(uid, key string) *Making {
 }
 
 // Begin makes a link as soon as it is the turn of its owner, in the place that is kept for it.
-func (s *Set) Begin(m *Making, place *queue.Ticket) {
-	if s.makings == nil {
-		s.makings = map[string]map[string]*Making{}
+func (ms *Makings) Begin(m *Making, place *queue.Ticket) {
+	if ms.byUID == nil {
+		ms.byUID = map[string]map[string]*Making{}
 	}
-	if s.makings[m.UID] == nil {
-		s.makings[m.UID] = map[string]*Making{}
+	if ms.byUID[m.UID] == nil {
+		ms.byUID[m.UID] = map[string]*Making{}
 	}
-	s.makings[m.UID][m.Key()], m.wanted, m.ticket = m, true, place
-	hold := s.Hold
+	ms.byUID[m.UID][m.Key()], m.wanted, m.ticket = m, true, place
+	hold := ms.Hold
 	place.Go(func(context.Context) bool {
 		hold(m.UID)
 		m.link, m.err = m.Make()
@@ -84,20 +97,20 @@ func (s *Set) Begin(m *Making, place *queue.Ticket) {
 func (m *Making) Await(most time.Duration) bool { return m.ticket.Await(most) }
 
 // Take returns the kernel's answer; ok is false until it came. The caller owns the link.
-func (s *Set) Take(m *Making) (l pins.Held, ok bool, err error) {
+func (ms *Makings) Take(m *Making) (l pins.Held, ok bool, err error) {
 	if !m.ticket.IsDone() {
 		return nil, false, nil
 	}
-	s.forgetMaking(m)
+	ms.forget(m)
 	return m.link, true, m.err
 }
 
 // Unwant says that the reconcile does not want a link after all.
-func (s *Set) Unwant(m *Making) { m.wanted = false }
+func (ms *Makings) Unwant(m *Making) { m.wanted = false }
 
-// LongestMaking returns how long the links of an owner that are being made take at most.
-func (s *Set) LongestMaking(owner string, now time.Time) (longest time.Duration) {
-	for _, all := range s.makings {
+// Longest returns how long the links of an owner that are being made take at most.
+func (ms *Makings) Longest(owner string, now time.Time) (longest time.Duration) {
+	for _, all := range ms.byUID {
 		for _, m := range all {
 			if queue.OwnerOf(m.UID, m.Application) == owner {
 				longest = max(longest, now.Sub(m.Since))
@@ -107,29 +120,29 @@ func (s *Set) LongestMaking(owner string, now time.Time) (longest time.Duration)
 	return longest
 }
 
-func (s *Set) forgetMaking(m *Making) {
-	delete(s.makings[m.UID], m.Key())
-	if len(s.makings[m.UID]) == 0 {
-		delete(s.makings, m.UID)
+func (ms *Makings) forget(m *Making) {
+	delete(ms.byUID[m.UID], m.Key())
+	if len(ms.byUID[m.UID]) == 0 {
+		delete(ms.byUID, m.UID)
 	}
 }
 
-// FollowMakings takes back the links that no reconcile wants any more since the last call: what
+// Follow takes back the links that no reconcile wants any more since the last call: what
 // the kernel was not asked for is not made, what it made is closed, and each other one is reported
 // to waits. It reports whether it took back any.
-func (s *Set) FollowMakings(now time.Time, waits func(*Making)) (found bool) {
-	for _, all := range s.makings {
+func (ms *Makings) Follow(now time.Time, waits func(*Making)) (found bool) {
+	for _, all := range ms.byUID {
 		for _, m := range all {
 			switch {
 			case m.wanted:
 				m.wanted = false
 			case m.ticket.Cancel():
 				m.Free()
-				s.forgetMaking(m)
+				ms.forget(m)
 				found = true
 			case m.ticket.IsDone():
-				s.forgetMaking(m)
-				s.unmake(m, now)
+				ms.forget(m)
+				ms.unmake(m, now)
 				found = true
 			default:
 				waits(m)
@@ -140,38 +153,38 @@ func (s *Set) FollowMakings(now time.Time, waits func(*Making)) (found bool) {
 }
 
 // unmake closes a link that nobody wants. Until the kernel has ended it, it is a remnant.
-func (s *Set) unmake(m *Making, now time.Time) {
+func (ms *Makings) unmake(m *Making, now time.Time) {
 	if m.err != nil {
 		return
 	}
 	l := &pins.Link{UID: m.UID, Attachment: m.Attachment, SpecID: m.SpecID, Link: m.link}
 	facts, err := pins.Inspect(l.Link)
 	if err != nil {
-		s.log.Error("look at link that is not wanted any more", "link", m.Place(), "error", err)
+		ms.log.Error("look at link that is not wanted any more", "link", m.Place(), "error", err)
 	}
 	facts.EndsSlowly = true
-	s.closeUnpinned(l, facts, now, false)
+	ms.end(l, facts, now, false)
 }
 
-// abandonMakings takes back every link that is being made, and waits for the kernel.
-func (s *Set) abandonMakings() error {
-	for _, all := range s.makings {
+// abandon takes back every link that is being made, and waits for the kernel.
+func (ms *Makings) abandon() error {
+	for _, all := range ms.byUID {
 		for _, m := range all {
 			if m.ticket.Cancel() {
 				m.Free()
-				s.forgetMaking(m)
+				ms.forget(m)
 			}
 		}
 	}
-	s.attaching.Wait()
+	ms.queue.Wait()
 	var errs []error
-	for _, all := range s.makings {
+	for _, all := range ms.byUID {
 		for _, m := range all {
 			if m.err == nil {
 				errs = append(errs, m.link.Close())
 			}
 		}
 	}
-	s.makings = nil
+	ms.byUID = nil
 	return errors.Join(errs...)
 }

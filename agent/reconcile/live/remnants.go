@@ -213,28 +213,29 @@ func (s *Set) FollowRemnants(runs func(uid string, r Remnant, isClosing bool, er
 			delete(s.remnants.byUID, uid)
 		}
 	}
-	s.keepRemnants()
+	if err := s.remnants.keep(); err != nil {
+		s.log.Error("remember what is to be unloaded still", "error", err)
+	}
 }
 
-// keepRemnants writes the file where it changed. It is not synced: it tells nothing
+// keep writes the file where it changed. It is not synced: it tells nothing
 // after a crash of the machine. The next reconcile tries again what could not be written.
-func (s *Set) keepRemnants() {
-	now := keptRemnants{Boot: s.remnants.boot, Remnants: []keptRemnant{}}
-	for _, uid := range s.WithRemnants() {
-		for _, r := range s.remnants.byUID[uid] {
-			now.Remnants = append(now.Remnants, keptRemnant{uid, r.Remnant, r.Since.UnixMilli()})
+func (r *remnants) keep() error {
+	now := keptRemnants{Boot: r.boot, Remnants: []keptRemnant{}}
+	for _, uid := range slices.Sorted(maps.Keys(r.byUID)) {
+		for _, one := range r.byUID[uid] {
+			now.Remnants = append(now.Remnants, keptRemnant{uid, one.Remnant, one.Since.UnixMilli()})
 		}
 	}
-	if slices.Equal(now.Remnants, s.remnants.kept) {
-		return
+	if slices.Equal(now.Remnants, r.kept) {
+		return nil
 	}
 	body, err := json.Marshal(now)
 	if err == nil {
-		err = atomicfile.WriteUnsynced(s.remnants.file, body)
+		err = atomicfile.WriteUnsynced(r.file, body)
 	}
-	if err != nil {
-		s.log.Error("remember what is to be unloaded still", "error", err)
-		return
+	if err == nil {
+		r.kept = now.Remnants
 	}
-	s.remnants.kept = now.Remnants
+	return err
 }

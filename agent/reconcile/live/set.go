@@ -10,14 +10,11 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"maps"
 	"slices"
 	"time"
 
 	"github.com/cilium/ebpf"
 
-	"github.com/skep-dev/skep/agent/attach/clsact"
-	"github.com/skep-dev/skep/agent/pods/netns"
 	"github.com/skep-dev/skep/agent/program/loader"
 	"github.com/skep-dev/skep/agent/queue"
 	"github.com/skep-dev/skep/agent/reconcile/plan"
@@ -40,28 +37,22 @@ type Set struct {
 	Links map[string]map[string]*pins.Link
 	// Chains by device.
 	Chains map[plan.Device]*pins.Chain
-	// Hold is called beside the loop before a link of an application is made there; tests hold
-	// links by it.
-	Hold func(uid string)
+	// Makings are the links that are being made, and Filters those that no link attaches.
+	Makings Makings
+	Filters Filters
 	// MostFreed is how many programs are freed in a second; see MayFree.
 	MostFreed int
 
 	pins *pins.Store
-	// closing closes links beside the loop, and attaching makes links there.
-	closing, attaching *queue.Queue
-	log                *slog.Logger
-	remnants           remnants
-	// makings are the links that are being made beside the loop, by UID and key.
-	makings map[string]map[string]*Making
+	// closing closes links next to the loop.
+	closing  *queue.Queue
+	log      *slog.Logger
+	remnants remnants
 	// former are the programs of a revision by uid that was loaded once more. Links may
 	// run them still.
 	former map[string][]ebpf.ProgramID
 	// unread are pins that could not be opened.
 	unread []pins.Stray
-	// swept are the network namespaces in which no filter is left of an earlier agent.
-	swept map[uint64]bool
-	// partlySwept are those that were not looked at whole, which was logged.
-	partlySwept map[uint64]bool
 	// logged are the paths of the unmanaged files that were logged.
 	logged map[string]bool
 	// freed is how many programs were freed since freedSince, and freedNext the revision that is freed before others
@@ -79,34 +70,10 @@ func New(pins *pins.Store, wake func(), remnantsFile string, log *slog.Logger) *
 		SlowMessage: "the kernel takes long to make or to close a link; others of its owner wait"}
 	attaching := queue.New(calls)
 	calls.Concurrent = 1
-	s := &Set{pins: pins, closing: queue.New(calls), attaching: attaching, log: log, remnants: remnants{file: remnantsFile}, Hold: func(string) {},
-		MostFreed: mostFreed}
-	pins.Filters.Owner = s.ownerOf
+	s := &Set{pins: pins, closing: queue.New(calls), log: log, remnants: remnants{file: remnantsFile}, MostFreed: mostFreed}
+	s.Makings = Makings{Hold: func(string) {}, queue: attaching, log: log, end: s.closeUnpinned}
+	s.Filters.set, pins.Filters.Owner = s, s.Filters.ownerOf
 	return s
-}
-
-// ownerOf says whose program has an id: that of a revision, or of a filter that was made.
-func (s *Set) ownerOf(id ebpf.ProgramID) (clsact.Owner, bool) {
-	if id == 0 {
-		// That of a filter of another kind.
-		return clsact.Owner{}, false
-	}
-	for uid, revisions := range s.Revisions {
-		for _, r := range revisions {
-			if instance, ok := r.Instance(id); ok {
-				return clsact.Owner{UID: uid, Instance: instance}, true
-			}
-		}
-	}
-	// Its revision was loaded once more, and the filter's turn has not come.
-	for uid, links := range s.Links {
-		for _, l := range links {
-			if f, ok := l.Link.(*clsact.Filter); ok && f.Holds(id) {
-				return clsact.Owner{UID: uid, Instance: l.Attachment.Instance}, true
-			}
-		}
-	}
-	return clsact.Owner{}, false
 }
 
 // AwaitClosings waits until the kernel ended the links that are being closed.
@@ -114,7 +81,7 @@ func (s *Set) AwaitClosings() { s.closing.Wait() }
 
 // Close closes everything. What is pinned runs on.
 func (s *Set) Close() error {
-	errs := []error{s.abandonMakings()}
+	errs := []error{s.Makings.abandon()}
 	for _, revisions := range s.Revisions {
 		for _, r := range revisions {
 			errs = append(errs, r.Close())
@@ -209,7 +176,7 @@ func (s *Set) SpecID(uid string, t plan.Target) uint32 {
 			taken[l.SpecID] = true
 		}
 	}
-	for _, m := range s.makings[uid] {
+	for _, m := range s.Makings.byUID[uid] {
 		if m.USDT != "" && m.Arguments == t.Arguments {
 			return m.SpecID
 		}
@@ -242,7 +209,7 @@ func (s *Set) Adopt(nameOf func(uid string) string) error {
 			return err
 		}
 	}
-	s.adoptFilters()
+	s.Filters.adopt()
 	devices, err := s.pins.ChainDevices()
 	if err != nil {
 		return err
@@ -253,110 +220,6 @@ func (s *Set) Adopt(nameOf func(uid string) string) error {
 		}
 	}
 	return nil
-}
-
-// adoptFilters takes over the filters of the links, and takes away those that a kill left
-// without a link in the agent's own network namespace: they were being made.
-func (s *Set) adoptFilters() {
-	s.pins.Filters.Owner, s.swept, s.partlySwept = s.ownerOf, map[uint64]bool{}, map[uint64]bool{}
-	for _, links := range s.Links {
-		for _, l := range links {
-			if l.Attachment.NetnsID == 0 {
-				s.followFilter(l)
-			}
-		}
-	}
-	s.SweepFilters([]uint64{0})
-}
-
-// SweepFilters begins a look at filters. It does the same for network namespaces that were not looked
-// at yet, and for those that are gone. ids are those that are there.
-func (s *Set) SweepFilters(ids []uint64) {
-	s.pins.Filters.Look()
-	s.forgetSwept(ids)
-	noted, err := s.pins.Filters.NotedNamespaces()
-	if err := errors.Join(err, s.pins.Filters.TidyLeft()); err != nil {
-		s.log.Error("look for filters that an earlier agent left", "error", err)
-	}
-	for _, id := range append(slices.Clone(ids), noted...) {
-		if s.swept[id] {
-			continue
-		}
-		err := s.sweepFilters(id)
-		if errors.Is(err, netns.ErrUnknown) {
-			continue
-		}
-		if err != nil {
-			if !isPartial(err) || !s.partlySwept[id] {
-				s.log.Error("take away filters that an earlier agent left; it is tried again", "network namespace", id, "error", err)
-			}
-			s.partlySwept[id] = isPartial(err)
-			continue
-		}
-		s.swept[id] = slices.Contains(ids, id)
-	}
-}
-
-// isPartial reports whether an error is that a pod has too many filters to see one among them. The sweep logs
-// that once, and what is to be done about a filter fails with it.
-func isPartial(err error) bool { return errors.As(err, new(*clsact.PartialError)) }
-
-// forgetSwept forgets the namespaces that are not there: another may get the number.
-func (s *Set) forgetSwept(ids []uint64) {
-	isGone := func(id uint64, _ bool) bool { return id != 0 && !slices.Contains(ids, id) }
-	maps.DeleteFunc(s.swept, isGone)
-	maps.DeleteFunc(s.partlySwept, isGone)
-}
-
-// sweepFilters takes away the filters without a link in one network namespace.
-func (s *Set) sweepFilters(id uint64) error {
-	known := map[clsact.Side]map[clsact.Owner]bool{}
-	for uid, links := range s.Links {
-		for _, l := range links {
-			side, _, ok := clsact.Of(l.Attachment.Hook, l.Attachment.Target.Device())
-			if !ok || l.Attachment.NetnsID != id {
-				continue
-			}
-			if id != 0 {
-				s.followFilter(l)
-			}
-			if known[side] == nil {
-				known[side] = map[clsact.Owner]bool{}
-			}
-			known[side][clsact.Owner{UID: uid, Instance: l.Attachment.Instance}] = true
-		}
-	}
-	if len(s.Revisions) == 0 {
-		return s.pins.Filters.SweepQdiscs(id)
-	}
-	return s.pins.Filters.Sweep(id, func(side clsact.Side, owner clsact.Owner) bool { return known[side][owner] })
-}
-
-// followFilter pins the program that a filter runs, and logs where that fails.
-func (s *Set) followFilter(l *pins.Link) {
-	if err := s.follow(l); err != nil && !isPartial(err) {
-		s.log.Error("pin the program of a filter", "pin", l.Path, "error", err)
-	}
-}
-
-// follow pins the program that a filter runs, where it is another than the pinned one.
-func (s *Set) follow(l *pins.Link) error {
-	f, ok := l.Link.(*clsact.Filter)
-	if !ok {
-		return nil
-	}
-	other, err := f.Follow(func(id ebpf.ProgramID) *ebpf.Program {
-		for _, r := range s.Revisions[l.UID] {
-			if instance, ok := r.Instance(id); ok {
-				return r.Programs[instance]
-			}
-		}
-		return nil
-	})
-	if other {
-		err = errors.Join(err, s.pins.Renew(l))
-	}
-	return err
 }
 
 // adoptChain opens the chain of an interface.
@@ -469,11 +332,8 @@ func (s *Set) GivenTo(d plan.Device) []plan.Member {
 func (s *Set) Has(uid string) bool {
 	_, links := s.Links[uid]
 	_, revisions := s.Revisions[uid]
-	return links || revisions || len(s.Members(uid)) > 0 || len(s.remnants.byUID[uid]) > 0 || len(s.makings[uid]) > 0
+	return links || revisions || len(s.Members(uid)) > 0 || len(s.remnants.byUID[uid]) > 0 || len(s.Makings.byUID[uid]) > 0
 }
-
-// RevisionNames returns the names of the application's revisions, sorted.
-func (s *Set) RevisionNames(uid string) []string { return slices.Sorted(maps.Keys(s.Revisions[uid])) }
 
 // ChainPin returns the path of the pin of an interface's chain.
 func (s *Set) ChainPin(d plan.Device) string { return s.pins.ChainPath(d) }

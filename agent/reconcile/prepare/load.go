@@ -29,7 +29,7 @@ func (v *Versions) load(app *decide.Application, o intent.Opened, lent map[strin
 	key := fmt.Sprintf("revision %s after %q", build.Key(uid, revision), from.Key())
 	got, err := build.Get[*build.LoadedRevision](v.LoadRound, key, func() (build.Request, error) { return v.askWithin(app, key, o, from) })
 	if decide.IsPending(err) {
-		return v.Memory.Explain(key, out, err)
+		return v.Memory.Explain(key, err)
 	}
 	v.LoadRound.Take(key)
 	if unfit := new(build.UnfitError); errors.As(err, &unfit) {

@@ -22,26 +22,21 @@ type Outcome struct {
 	// Links are attachments without a link, and Errs what went wrong.
 	Links []Unmade
 	Errs  []error
-	// Rejected: this node cannot have the newest intent. Tried: something was tried in
-	// this reconcile, and failed.
-	Refused, Tried bool
-	// Pending: the newest intent's object or load is on its way. Loading: it is
-	// the load.
-	Pending, Loading bool
+	// Hindrance is what keeps the newest version from running; nil where nothing does.
+	Hindrance Hindrance
+	// Tried: something was tried in this reconcile, and failed.
+	Tried bool
 	// PutOff: some of its actions wait for the next reconcile.
 	PutOff bool
-	// Unsettled: the version that is to run in place of the newest is on its way.
+	// Unsettled: the version that is to run in place of the newest is on its way, or an answer is.
 	Unsettled bool
-	// Closing: links of it are being closed beside the loop. Their end wakes it.
-	Closing bool
-	// AwaitsMap says whose map the newest intent waits for.
-	AwaitsMap string
+	// Closing says what of it the kernel is ending next to the loop, which that end wakes; empty where
+	// nothing is.
+	Closing string
 	// TakenMaps are the maps that the version that is to run has from other applications.
 	TakenMaps []TakenMap
 	// inPods are actions in single pods that failed; see SettlePods.
 	inPods []failure
-	// Waits says what the application waits for, where it is Pending for neither.
-	Waits string
 }
 
 // TakenMap is a map that an application has from another one.

@@ -20,6 +20,7 @@ import (
 	"github.com/skep-dev/skep/agent/reconcile/live"
 	"github.com/skep-dev/skep/agent/reconcile/plan"
 	"github.com/skep-dev/skep/agent/reconcile/version"
+	"github.com/skep-dev/skep/agent/state/objects"
 	"github.com/skep-dev/skep/agent/state/pins"
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/hook"
@@ -332,41 +333,68 @@ func (s ApplicationStatus) KeepsMap() bool {
 // maxUnmanagedFiles bounds how many strays a condition names.
 const maxUnmanagedFiles = 3
 
+// whyNotDeployed says in one word and one sentence why an application does not run as it is to; both are
+// empty where it does.
+func whyNotDeployed(app Application, out *Outcome, s ApplicationStatus) (reason, message string) {
+	if app.Newest.Payload().Tombstone {
+		return whyNotGone(app, out, s)
+	}
+	keepsPrevious := s.Revision != "" && s.Revision != s.Wanted
+	switch h := out.Hindrance.(type) {
+	case Queued:
+		return "Queued", h.Why
+	case Loading:
+		return "Loading", build.ErrLoading.Error()
+	case Fetching:
+		return "Fetching", objects.ErrFetching.Error()
+	case AwaitingMap:
+		switch {
+		case s.Error != "":
+		case keepsPrevious:
+			return "Waiting", "the previous revision runs on, and the newest " + h.Why
+		default:
+			return "Waiting", h.Why
+		}
+	}
+	switch {
+	case s.Error != "" && keepsPrevious:
+		return "KeptPrevious", "the previous revision runs on: " + s.Error
+	case s.Error != "":
+		return "Failed", s.Error
+	case s.Held && out.Live == nil:
+		return "Retained", "the rollout has not come to this node, and there was no version before"
+	case out.Live == nil:
+		return "NotSelected", "the node selector does not match this node"
+	case out.waiting() != nil:
+		return "Waiting", out.waiting().Status.Error
+	}
+	return "", ""
+}
+
+// whyNotGone says what there is left of an application that is to go.
+func whyNotGone(app Application, out *Outcome, s ApplicationStatus) (reason, message string) {
+	why := cmp.Or(s.Error, out.Closing)
+	if queued, is := out.Hindrance.(Queued); is {
+		why = cmp.Or(why, queued.Why)
+	}
+	switch {
+	case s.Revision != "":
+		return "Unloading", "it is to go and runs still: " + cmp.Or(why, "a chain that it is in waits for another member's object")
+	case s.Unloading || s.Error != "":
+		return "Unloading", "it is to go, and something of it is left: " + cmp.Or(why, "the kernel frees it")
+	}
+	return "Unloaded", "unloaded: " + app.Newest.Payload().Reason
+}
+
 // deployedCondition says in one word and one sentence how it is.
 func (v View) deployedCondition(app Application, out *Outcome, s ApplicationStatus) metav1.Condition {
 	c := metav1.Condition{Type: v1alpha1.ConditionDeployed, Status: metav1.ConditionTrue, Reason: "Deployed",
 		Message: "every program runs", LastTransitionTime: metav1.NewTime(v.Now)}
-	switch {
-	case app.Newest.Payload().Tombstone && s.Revision != "":
-		c.Status, c.Reason, c.Message = metav1.ConditionFalse, "Unloading", "it is to go and runs still: "+
-			cmp.Or(s.Error, out.Waits, "a chain that it is in waits for another member's object")
-	case s.Unloading || app.Newest.Payload().Tombstone && s.Error != "":
-		c.Status, c.Reason, c.Message = metav1.ConditionFalse, "Unloading", "it is to go, and something of it is left: "+
-			cmp.Or(s.Error, out.Waits, "the kernel frees it")
-	case app.Newest.Payload().Tombstone:
-		c.Status, c.Reason, c.Message = metav1.ConditionFalse, "Unloaded", "unloaded: "+app.Newest.Payload().Reason
-	case out.Pending && out.Waits != "":
-		c.Status, c.Reason, c.Message = metav1.ConditionFalse, "Queued", out.Waits
-	case out.Loading:
-		c.Status, c.Reason, c.Message = metav1.ConditionFalse, "Loading", build.ErrLoading.Error()
-	case out.AwaitsMap != "" && s.Error == "" && s.Revision != "" && s.Revision != s.Wanted:
-		c.Status, c.Reason, c.Message = metav1.ConditionFalse, "Waiting", "the previous revision runs on, and the newest "+out.AwaitsMap
-	case out.AwaitsMap != "" && s.Error == "":
-		c.Status, c.Reason, c.Message = metav1.ConditionFalse, "Waiting", out.AwaitsMap
-	case out.Pending:
-		c.Status, c.Reason, c.Message = metav1.ConditionFalse, "Fetching", "the object is being fetched"
-	case s.Error != "" && s.Revision != "" && s.Revision != s.Wanted:
-		c.Status, c.Reason, c.Message = metav1.ConditionFalse, "KeptPrevious", "the previous revision runs on: "+s.Error
-	case s.Error != "":
-		c.Status, c.Reason, c.Message = metav1.ConditionFalse, "Failed", s.Error
-	case s.Held && out.Live == nil:
-		c.Status, c.Reason, c.Message = metav1.ConditionFalse, "Retained", "the rollout has not come to this node, and there was no version before"
-	case out.Live == nil:
-		c.Status, c.Reason, c.Message = metav1.ConditionFalse, "NotSelected", "the node selector does not match this node"
-	case out.waiting() != nil:
-		c.Status, c.Reason, c.Message = metav1.ConditionFalse, "Waiting", out.waiting().Status.Error
-	case s.Skipped != "":
+	if s.Skipped != "" {
 		c.Message = "every program runs, but for what is optional: " + s.Skipped
+	}
+	if reason, message := whyNotDeployed(app, out, s); reason != "" {
+		c.Status, c.Reason, c.Message = metav1.ConditionFalse, reason, message
 	}
 	for _, m := range s.TakenMaps {
 		if m.Message != "" {

@@ -9,9 +9,11 @@ import (
 	"github.com/spf13/cobra"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/client-go/discovery"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
 	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/rest"
 
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/convert"
@@ -26,10 +28,6 @@ func (c *command) cluster(cmd *cobra.Command) ([]source, error) {
 	if err != nil {
 		return nil, err
 	}
-	known, err := discovery.NewDiscoveryClientForConfig(config)
-	if err != nil {
-		return nil, fmt.Errorf("reach cluster: %w", err)
-	}
 	client, err := dynamic.NewForConfig(config)
 	if err != nil {
 		return nil, fmt.Errorf("reach cluster: %w", err)
@@ -42,7 +40,7 @@ func (c *command) cluster(cmd *cobra.Command) ([]source, error) {
 	left := total{objects: convert.MaxObjects, bytes: maxBytes}
 	for _, group := range convert.Groups() {
 		version := schema.GroupVersion{Group: group, Version: "v1alpha1"}
-		resources, err := converted(known, version, namespace != "")
+		resources, err := converted(cmd.Context(), config, version, namespace != "")
 		if err != nil {
 			return nil, err
 		}
@@ -62,10 +60,22 @@ func (c *command) cluster(cmd *cobra.Command) ([]source, error) {
 }
 
 // converted returns the resources of the kinds that are converted, of a version that the cluster may lack.
-func converted(known discovery.DiscoveryInterface, version schema.GroupVersion, namespaced bool) ([]metav1.APIResource, error) {
-	list, err := known.ServerResourcesForGroupVersion(version.String())
+func converted(ctx context.Context, config *rest.Config, version schema.GroupVersion, namespaced bool) ([]metav1.APIResource, error) {
+	// A discovery client brings all types of Kubernetes along, which make up a quarter of a binary.
+	config = rest.CopyConfig(config)
+	config.GroupVersion, config.APIPath = &version, "/apis"
+	config.NegotiatedSerializer = serializer.NewCodecFactory(runtime.NewScheme()).WithoutConversion()
+	client, err := rest.RESTClientFor(config)
+	if err != nil {
+		return nil, fmt.Errorf("reach cluster: %w", err)
+	}
+	var list metav1.APIResourceList
+	body, err := client.Get().Do(ctx).Raw()
 	if apierrors.IsNotFound(err) {
 		return nil, nil
+	}
+	if err == nil {
+		err = json.Unmarshal(body, &list)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("list kinds of %s: %w", version, err)

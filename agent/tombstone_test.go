@@ -6,8 +6,6 @@ import (
 	"encoding/binary"
 	"fmt"
 	"log/slog"
-	"os"
-	"path/filepath"
 	"runtime"
 	"slices"
 	"strings"
@@ -94,36 +92,5 @@ func TestATombstoneActsBeforeAnyObjectIsRead(t *testing.T) {
 		if !isIn(a, p) {
 			t.Errorf("%s: %+v", p.UID, statusOf(a, p.Application.Name))
 		}
-	}
-}
-
-// TestARevisionThatLostAMapIsLoadedAgain has pins removed while no agent looks.
-func TestARevisionThatLostAMapIsLoadedAgain(t *testing.T) {
-	need.Kernel(t)
-	for sentence, pin := range map[string]string{"a map": "m-counts", "a program": "p-*"} {
-		t.Run(sentence, func(t *testing.T) {
-			w := newWorld(t)
-			veth(t, "wh0", "wh1")
-			a, stop := w.start()
-			p := w.xdp("xdp_count", "count_packets", "wh0")
-			if err := w.accept(a, p); err != nil {
-				t.Fatal(err)
-			}
-			stop()
-			found, err := filepath.Glob(filepath.Join(w.bpffs, "uid-*", "*", pin))
-			if err != nil || len(found) != 1 {
-				t.Fatalf("pins %v, %v", found, err)
-			}
-			if err := os.Remove(found[0]); err != nil {
-				t.Fatal(err)
-			}
-			a, _ = w.start()
-			if err := w.accept(a); err != nil {
-				t.Error(err)
-			}
-			if again, _ := filepath.Glob(filepath.Join(w.bpffs, "uid-*", "*", pin)); len(again) != 1 || !isIn(a, p) {
-				t.Errorf("pins %v, status %+v", again, statusOf(a, p.Application.Name))
-			}
-		})
 	}
 }
