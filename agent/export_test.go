@@ -9,6 +9,8 @@ import (
 
 	"github.com/cilium/ebpf"
 
+	"github.com/cilium/ebpf/btf"
+
 	"github.com/skep-dev/skep/agent/attach/targets"
 	"github.com/skep-dev/skep/agent/pods/netns"
 	"github.com/skep-dev/skep/agent/program/chain"
@@ -82,7 +84,8 @@ func (a *Agent) OnAwaitFree(do func()) {
 func (a *Agent) RefuseChains(refuse func(members []string) error) {
 	a.work.Lock()
 	defer a.work.Unlock()
-	a.loop.chains.Build = func(parts []build.Part, files *objects.Cache, o chain.Options, shared build.SharedMaps) (*pins.ChainVersion, error) {
+	a.loop.chains.Build = func(parts []build.Part, files *objects.Cache, o chain.Options, shared build.SharedMaps,
+		types *btf.Cache) (*pins.ChainVersion, error) {
 		var members []string
 		for _, part := range parts {
 			members = append(members, part.Member.Identity.Name)
@@ -90,7 +93,7 @@ func (a *Agent) RefuseChains(refuse func(members []string) error) {
 		if err := refuse(members); err != nil {
 			return nil, err
 		}
-		return build.Chain(parts, files, o, shared)
+		return build.Chain(parts, files, o, shared, types)
 	}
 }
 

@@ -37,6 +37,16 @@ type inspected struct {
 	unknown   map[int64]bool
 }
 
+// InspectProgram says what one linked program of an object does, as Inspect does of all of a file.
+// It holds for the instructions as they are now: they may have been changed since the object was read.
+func InspectProgram(object *objectfile.Object, name string) (Program, error) {
+	p, err := inspectProgram(object, name)
+	if err != nil {
+		return Program{}, err
+	}
+	return p.facts, nil
+}
+
 // inspectProgram reads one linked program.
 func inspectProgram(object *objectfile.Object, name string) (*inspected, error) {
 	spec := object.Spec
@@ -104,9 +114,10 @@ func (p *inspected) walk(spec *ebpf.CollectionSpec, insns asm.Instructions) erro
 	}
 	for i := range insns {
 		ins := &insns[i]
-		if btf.CORERelocationMetadata(ins) != nil {
-			p.core = true
+		if err := checkRelocated(ins, i); err != nil {
+			return err
 		}
+		p.core = p.core || btf.CORERelocationMetadata(ins) != nil
 		p.needs.instruction(ins, p.facts.Name)
 		var err error
 		switch {

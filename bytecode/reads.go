@@ -1,7 +1,6 @@
 package bytecode
 
 import (
-	"fmt"
 	"slices"
 
 	"github.com/cilium/ebpf"
@@ -96,7 +95,7 @@ func (p *inspected) finishReads(t ebpf.ProgramType, insns asm.Instructions) {
 		}
 	}
 	for _, id := range f.UnknownHelpers {
-		by = append(by, fmt.Sprintf("helper %d", id))
+		by = append(by, unknownHelper(id))
 	}
 	for _, name := range f.Kfuncs {
 		if kfuncReads(name) {
@@ -106,7 +105,7 @@ func (p *inspected) finishReads(t ebpf.ProgramType, insns asm.Instructions) {
 	for _, name := range f.Ksyms {
 		// A kfunc that is called is asked for here, too, where it may be missing.
 		if !p.kfuncs[name] {
-			by = append(by, "variable "+name)
+			by = append(by, byVariable+name)
 		}
 	}
 	if load != "" {

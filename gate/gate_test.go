@@ -325,6 +325,20 @@ func TestASignedProgramIsAllowedAndSealed(t *testing.T) {
 	}
 }
 
+func TestAnIntentSaysWhatItsProgramsDo(t *testing.T) {
+	w := newWorld(t)
+	v := mustEvaluate(t, w.evaluator(), app(w.signed("tp_btf_core_hidden"), "tp_btf_core_hidden"))
+	p := sealed(t, v, gate.Stamp{UID: "u", Serial: 7})
+	if diff := cmp.Diff(&intent.Facts{
+		Calls: []string{"bpf_get_current_pid_tgid", "bpf_map_lookup_elem"}, Reads: map[string][]string{"tp_btf_core_hidden": {"a load"}},
+	}, p.Facts); diff != "" {
+		t.Errorf("facts (-want +sealed):\n%s", diff)
+	}
+	if p.Facts = nil; v.Same(p) || !v.SameVersion(p) {
+		t.Error("an intent without facts is to be sealed anew, as the same version")
+	}
+}
+
 func TestARefusedVerdictCannotBeSealed(t *testing.T) {
 	w := newWorld(t)
 	sealer, err := intent.NewSealer(ed25519.NewKeyFromSeed(make([]byte, ed25519.SeedSize)))

@@ -41,6 +41,12 @@ func TestANamespaceSeesItsOwnPodsAlone(t *testing.T) {
 			"attach[0].binary.offset", "an offset may lie inside of an instruction"},
 		"room before its packets": {"xdp_adjust", v1alpha1.Attachment{Hook: "xdp", Pods: pods}, "spec.programs[0]", "reads memory of the kernel"},
 		"memory of the kernel":    {"tp_poisoned", tracepoint("tracepoint", "syscalls/sys_enter_getpgid"), "spec.programs[0]", "reads memory of the kernel"},
+		"a task, by a store that a load moves": {
+			"tp_btf_core_hidden", tracepoint("tp_btf", "sched_process_exec"), "spec.programs[0]", "may not: a load at instruction",
+		},
+		"room before its packets, by a number that a load changes": {
+			"xdp_core_negative", v1alpha1.Attachment{Hook: "xdp", Pods: pods}, "spec.programs[0]", "may not: bpf_xdp_adjust_head",
+		},
 	} {
 		t.Run(sentence, func(t *testing.T) {
 			wide := app(w.signed(c.object), programOf(t, c.object), c.at)

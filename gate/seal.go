@@ -90,6 +90,7 @@ func (v Verdict) payload(stamp Stamp) intent.Payload {
 		Maps:           spec.Maps,
 		Programs:       v.programs,
 		Alternatives:   spec.Alternatives,
+		Facts:          v.sealedFacts(),
 		Signers:        v.evidence.Signers(),
 		SignedAt:       signedAt(v.evidence),
 		PolicyRevision: v.revision,
@@ -99,6 +100,28 @@ func (v Verdict) payload(stamp Stamp) intent.Payload {
 		Withdrawn:      stamp.Withdrawn,
 		Undone:         stamp.Undone,
 	}
+}
+
+// sealedFacts are the facts of the programs that may run.
+func (v Verdict) sealedFacts() *intent.Facts {
+	sealed, calls := &intent.Facts{}, map[string]bool{}
+	for _, p := range v.facts.Programs {
+		isNamed := slices.ContainsFunc(v.programs, func(named v1alpha1.Program) bool { return named.Name == p.Name })
+		if !isNamed && !callsTails(v.facts) {
+			continue
+		}
+		for _, call := range p.Calls() {
+			calls[call] = true
+		}
+		for _, read := range p.KernelReads() {
+			if sealed.Reads == nil {
+				sealed.Reads = map[string][]string{}
+			}
+			sealed.Reads[p.Name] = append(sealed.Reads[p.Name], read.By)
+		}
+	}
+	sealed.Calls = sortedKeys(calls)
+	return sealed
 }
 
 // signedAt are the trusted times of who signed, in unix seconds; nil where there are

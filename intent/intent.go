@@ -63,6 +63,9 @@ type Payload struct {
 	Maps         map[string]v1alpha1.Map         `json:"maps,omitempty"`
 	Programs     []v1alpha1.Program              `json:"programs,omitempty"`
 	Alternatives []v1alpha1.Alternative          `json:"alternatives,omitempty"`
+	// Facts are those of the programs by which the version was allowed. Nil in intents that were
+	// sealed before there was this field.
+	Facts *Facts `json:"facts,omitempty"`
 	// Signers, SignedAt and PolicyRevision record what the verdict rested on.
 	Signers []string `json:"signers,omitempty"`
 	// SignedAt has the trusted times of those of Signers that have one, in unix
@@ -88,6 +91,18 @@ type Payload struct {
 	// Undone is the Generation of the definition that was undone: what is sealed
 	// here is the version before it.
 	Undone int64 `json:"undone,omitempty"`
+}
+
+// Facts are what programs of an object do, as far as a load may change it: it relocates
+// instructions for the kernel of a node (CO-RE). An agent loads no program that does more. They are
+// no part of a version: nodes that run one load nothing when others are sealed.
+type Facts struct {
+	// Calls are the helpers, kfuncs and variables of the kernel that any of the programs uses; see
+	// bytecode.Program.Calls.
+	Calls []string `json:"calls,omitempty"`
+	// Reads are the ways in which each program reads memory of the kernel, by its name; see
+	// bytecode.KernelRead.
+	Reads map[string][]string `json:"reads,omitempty"`
 }
 
 // Signed has the trusted time of each of Signers, zero where it has none.

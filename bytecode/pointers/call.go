@@ -1,21 +1,28 @@
 package pointers
 
-import "github.com/cilium/ebpf/asm"
+import (
+	"slices"
+
+	"github.com/cilium/ebpf/asm"
+)
 
 // call does what a call does: of a function of the program, of a helper, or of a kfunc.
 func (w *walk) call(s *state, ins *asm.Instruction, from, at int) {
-	w.share(s)
 	returned := value{memory: Foreign}
 	switch {
 	case ins.OpCode.Source() == asm.RegSource:
 		s.lose()
 	case ins.Src == asm.R0:
-		w.callbacks(s, asm.BuiltinFunc(ins.Constant))
+		if argument := callback(asm.BuiltinFunc(ins.Constant)); argument != 0 {
+			w.share(s)
+			w.callbacks(s, asm.BuiltinFunc(ins.Constant), s.registers[argument].memory != function)
+		}
 		w.tell(s, ins.Constant)
 		w.copies(s, ins.Constant, at)
 		returned.memory = w.Helper(ins.Constant)
 	case ins.Src == asm.PseudoKfuncCall:
-		w.callbacks(s, kfunc)
+		w.share(s)
+		w.callbacks(s, kfunc, slices.ContainsFunc(s.registers[asm.R1:asm.R6], func(v value) bool { return v.memory == Foreign }))
 		returned.memory = w.Kfunc(ins.Reference())
 	default:
 		f, ok := w.named[ins.Reference()]
@@ -23,6 +30,7 @@ func (w *walk) call(s *state, ins *asm.Instruction, from, at int) {
 			s.lose()
 			break
 		}
+		w.share(s)
 		returned = w.into(f, arguments(s), from)
 	}
 	s.forget(returned)
@@ -61,14 +69,14 @@ func (w *walk) tell(s *state, id int64) {
 	w.Called(id, passed)
 }
 
-// share forgets what the stack holds where the callee has a pointer to it, and functions
-// write pointers to memory that is not their own stack.
+// share forgets what the stack holds where a function of the program that is called may have a
+// pointer to it, and functions write pointers to memory that is not their own stack.
 func (w *walk) share(s *state) {
 	if !w.clobbers {
 		return
 	}
 	for r := asm.R1; r <= asm.R5; r++ {
-		if s.registers[r].memory == stack {
+		if m := s.registers[r].memory; m == stack || m == Foreign {
 			s.lose()
 			return
 		}
@@ -98,17 +106,35 @@ func (w *walk) into(f int, args [5]value, from int) value {
 // kfunc stands for any kfunc among the helpers that take callbacks.
 const kfunc = asm.BuiltinFunc(0)
 
+// callback is the register in which a helper takes a function that it calls; 0 for other helpers.
+func callback(helper asm.BuiltinFunc) asm.Register {
+	switch helper {
+	case asm.FnLoop, asm.FnForEachMapElem, asm.FnTimerSetCallback, asm.FnUserRingbufDrain:
+		return asm.R2
+	case asm.FnFindVma:
+		return asm.R3
+	}
+	return 0
+}
+
 // callbacks enters the functions that are passed to a helper, with the arguments that it
-// calls them with (kernel/bpf/verifier.c, set_…_callback_state).
-func (w *walk) callbacks(s *state, helper asm.BuiltinFunc) {
+// calls them with (kernel/bpf/verifier.c, set_…_callback_state). Where it may be a function of
+// which the walk lost track, it enters all that are values, with anything.
+func (w *walk) callbacks(s *state, helper asm.BuiltinFunc, lost bool) {
 	foreign, own := value{memory: Foreign}, value{memory: Own}
+	anything := [5]value{foreign, foreign, foreign, foreign, foreign}
+	if lost {
+		for _, f := range w.taken {
+			_ = w.into(f, anything, 0)
+		}
+	}
 	args := arguments(s)
 	for r := asm.R1; r <= asm.R5; r++ {
 		v := s.registers[r]
 		if v.memory != function {
 			continue
 		}
-		passed := [5]value{foreign, foreign, foreign, foreign, foreign}
+		passed := anything
 		switch helper {
 		case asm.FnLoop:
 			passed = [5]value{{}, args[2]}

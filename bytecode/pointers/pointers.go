@@ -2,6 +2,9 @@
 // stack, and finds a load from memory that is not the program's own: what a program reads of
 // the kernel without calling a helper for it.
 //
+// An instruction that CO-RE relocates has an unknown constant and an unknown offset: what is found
+// of it holds for each kernel that it may be loaded into.
+//
 // It errs on one side. What it does not understand, a pointer of which it lost track and a
 // program that takes it too long count as such a load. It relies on the verifier, which lets
 // no program load through a number: so of a register that is a number on one way and a
@@ -12,6 +15,7 @@ package pointers
 import (
 	"container/heap"
 	"fmt"
+	"slices"
 
 	"github.com/cilium/ebpf/asm"
 )
@@ -95,7 +99,7 @@ func join(a, b value) value {
 		return a
 	case isNumber(a):
 		return b
-	case a.memory == stack && b.memory == stack:
+	case isOwn(a) && isOwn(b) && a.memory != b.memory, a.memory == stack && b.memory == stack:
 		return value{stack, anywhere}
 	case isOwn(a) && isOwn(b):
 		return value{memory: Own}
@@ -213,11 +217,13 @@ type walk struct {
 	changed   queue
 	functions []callable
 	named     map[string]int
-	budget    int
-	spills    bool
-	clobbers  bool
-	finding   bool
-	found     int
+	// taken are the functions whose address is a value.
+	taken    []int
+	budget   int
+	spills   bool
+	clobbers bool
+	finding  bool
+	found    int
 }
 
 // newWalk finds the places of a program: the beginnings of functions and the targets of
@@ -258,7 +264,18 @@ func newWalk(insns asm.Instructions, rules Rules) (*walk, bool) {
 		w.placeAt[i] = int32(len(w.places))
 		w.places = append(w.places, place{at: i, function: len(w.functions) - 1})
 	}
+	w.take()
 	return w, true
+}
+
+// take finds the functions whose address is a value.
+func (w *walk) take() {
+	for i := range w.insns {
+		f, ok := w.named[w.insns[i].Reference()]
+		if ok && w.insns[i].IsLoadOfFunctionPointer() && !slices.Contains(w.taken, f) {
+			w.taken = append(w.taken, f)
+		}
+	}
 }
 
 // target is where a jump goes.

@@ -2,11 +2,13 @@ package pointers
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/cilium/ebpf/asm"
+	"github.com/cilium/ebpf/btf"
 )
 
 // Rules of the tests: helper 1 returns memory of the program's own, 2 foreign memory.
@@ -153,6 +155,103 @@ func TestForeignLoads(t *testing.T) {
 		t.Run(sentence, func(t *testing.T) {
 			if got := ForeignLoad(c.insns, rules(Foreign)); got != c.want {
 				t.Errorf("ForeignLoad = %q, want %q\n%v", got, c.want, c.insns)
+			}
+		})
+	}
+}
+
+// relocated is an instruction that CO-RE changes when it is loaded.
+func relocated(ins asm.Instruction) asm.Instruction {
+	return btf.WithCORERelocationMetadata(ins, &btf.CORERelocation{})
+}
+
+// TestRelocatedInstructionsMayBeAny has programs whose own offsets and constants say nothing.
+func TestRelocatedInstructionsMayBeAny(t *testing.T) {
+	// A value of a map is at -8, and a pointer of the kernel in R0.
+	spilled := asm.Instructions{lookup, result, spill, foreign}
+	stack := asm.Instructions{asm.Mov.Reg(asm.R6, asm.RFP), asm.Add.Imm(asm.R6, -16)}
+	for sentence, c := range map[string]struct {
+		insns asm.Instructions
+		reads bool
+	}{
+		"a store at its own offset": {slices.Concat(spilled, stack, asm.Instructions{asm.StoreMem(asm.R6, 0, asm.R0, asm.DWord), reload, deref, end}), false},
+		"a store that is moved": {
+			slices.Concat(spilled, stack, asm.Instructions{relocated(asm.StoreMem(asm.R6, 0, asm.R0, asm.DWord)), reload, deref, end}), true,
+		},
+		"a store of a number that is moved": {
+			slices.Concat(spilled, stack, asm.Instructions{relocated(asm.StoreImm(asm.R6, 0, 0, asm.Word)), reload, deref, end}), false,
+		},
+		"a load that is moved": {
+			slices.Concat(spilled, asm.Instructions{asm.StoreMem(asm.RFP, -16, asm.R0, asm.DWord), relocated(reload), deref, end}), true,
+		},
+		"a narrow load that is moved": {
+			slices.Concat(spilled, asm.Instructions{relocated(asm.LoadMem(asm.R2, asm.RFP, -8, asm.Word)), reload, deref, end}), false,
+		},
+		"an address of the stack that is moved": {slices.Concat(spilled, asm.Instructions{
+			asm.Mov.Reg(asm.R6, asm.RFP), relocated(asm.Add.Imm(asm.R6, -16)), asm.StoreMem(asm.R6, 0, asm.R0, asm.DWord), reload, deref, end}), true},
+		"the same downwards": {slices.Concat(spilled, asm.Instructions{
+			asm.Mov.Reg(asm.R6, asm.RFP), relocated(asm.Sub.Imm(asm.R6, 16)), asm.StoreMem(asm.R6, 0, asm.R0, asm.DWord), reload, deref, end}), true},
+		"a store with release that is moved": {
+			slices.Concat(spilled, stack, asm.Instructions{relocated(asm.StoreRelease(asm.R6, asm.R0, asm.DWord, 0)), reload, deref, end}), true,
+		},
+		"a value of a map at any offset":       {asm.Instructions{lookup, result, relocated(deref), end}, false},
+		"a field of the context at any offset": {asm.Instructions{relocated(field), zero, end}, false},
+	} {
+		t.Run(sentence, func(t *testing.T) {
+			if got := ForeignLoad(c.insns, rules(Foreign)); (got != "") != c.reads {
+				t.Errorf("ForeignLoad = %q\n%v", got, c.insns)
+			}
+		})
+	}
+}
+
+func TestARelocatedNumberIsNotKnown(t *testing.T) {
+	for sentence, give := range map[string]asm.Instruction{
+		"a move":      asm.Mov.Imm(asm.R2, 4),
+		"a wide load": asm.LoadImm(asm.R2, 4, asm.DWord),
+	} {
+		for _, moved := range []bool{false, true} {
+			rules, got, ins := rules(Foreign), -1, give
+			rules.Called = func(_ int64, arguments [5]Passed) { got = arguments[1].Number }
+			if moved {
+				ins = relocated(give)
+			}
+			ForeignLoad(asm.Instructions{ins, lookup, end}, rules)
+			if want := map[bool]int{false: 4, true: 0}[moved]; got != want {
+				t.Errorf("%s, relocated %v: %d", sentence, moved, got)
+			}
+		}
+	}
+}
+
+// TestPointersAreNotLaundered has a pointer of the kernel go over the stack by ways that programs of
+// compilers do not go: where a load reads a value of a map by what the walk had there before.
+func TestPointersAreNotLaundered(t *testing.T) {
+	spilled := asm.Instructions{lookup, result, spill, foreign}
+	through := func(insns ...asm.Instruction) asm.Instructions {
+		return slices.Concat(spilled, insns, asm.Instructions{reload, deref, end})
+	}
+	store := asm.StoreMem(asm.R6, -8, asm.R0, asm.DWord)
+	for sentence, insns := range map[string]asm.Instructions{
+		"by a store with release":                    through(asm.StoreRelease(asm.RFP, asm.R0, asm.DWord, -8)),
+		"by a register that may be a value of a map": through(asm.LoadMapValue(asm.R6, 0, 0), jump(asm.JEq, 1), asm.Mov.Reg(asm.R6, asm.RFP), store),
+		"by a register that may be the context": append(asm.Instructions{asm.Mov.Reg(asm.R6, asm.R1)},
+			through(jump(asm.JEq, 1), asm.Mov.Reg(asm.R6, asm.RFP), store)...),
+		"by a distance from what may be a number": through(asm.Mov.Reg(asm.R6, asm.RFP), asm.Mov.Imm(asm.R7, 0), jump(asm.JEq, 1),
+			asm.Mov.Reg(asm.R7, asm.RFP), asm.Sub.Reg(asm.R6, asm.R7), store),
+		"by an operation that fetches it": {foreign, asm.StoreMem(asm.RFP, -8, asm.R0, asm.DWord), asm.Mov.Imm(asm.R1, 0),
+			asm.Xchg.Mem(asm.RFP, asm.R1, asm.DWord, -8), jump(asm.JEq, 2), asm.LoadMapValue(asm.R1, 0, 0), deref, end},
+		"by a comparison that fetches it": {foreign, asm.StoreMem(asm.RFP, -8, asm.R0, asm.DWord), asm.Mov.Imm(asm.R2, 0),
+			asm.CmpXchg.Mem(asm.RFP, asm.R2, asm.DWord, -8), result, jump(asm.JEq, 2), asm.LoadMapValue(asm.R1, 0, 0), deref, end},
+		"by an operation that fetches nothing": {foreign, result, asm.AndAtomic.Mem(asm.RFP, asm.R1, asm.DWord, -8), jump(asm.JEq, 2),
+			asm.LoadMapValue(asm.R1, 0, 0), deref, end},
+		"to a callback that was on the stack": {foreign, asm.Mov.Reg(asm.R3, asm.R0), fn(asm.R2, "f"), jump(asm.JEq, 2), fn(asm.R2, "g"),
+			asm.FnLoop.Call(), lookup, asm.Mov.Reg(asm.R2, asm.R0), asm.Call.Label("f"), end,
+			at("f", asm.Mov.Reg(asm.R1, asm.R2)), deref, end, at("g", zero), end},
+	} {
+		t.Run(sentence, func(t *testing.T) {
+			if got := ForeignLoad(insns, rules(Foreign)); got == "" {
+				t.Errorf("nothing is found\n%v", insns)
 			}
 		})
 	}

@@ -2,7 +2,12 @@ package pointers
 
 import (
 	"github.com/cilium/ebpf/asm"
+	"github.com/cilium/ebpf/btf"
 )
+
+// isRelocated reports whether a load changes the constant or the offset of an instruction, as the
+// type information of the kernel says (CO-RE): what the object has there means nothing.
+func isRelocated(ins *asm.Instruction) bool { return btf.CORERelocationMetadata(ins) != nil }
 
 // step does what an instruction does that neither jumps nor calls.
 func (w *walk) step(s *state, ins *asm.Instruction, at int) {
@@ -45,18 +50,18 @@ func (w *walk) constant(ins *asm.Instruction) value {
 	case ins.Src == asm.PseudoMapFD:
 		return value{memory: described}
 	case ins.Src == asm.R0 && ins.Reference() == "":
-		return number(ins.Constant)
+		return number(ins)
 	}
 	// A variable of the kernel.
 	return value{memory: Foreign}
 }
 
-// number is a number that an instruction gives.
-func number(n int64) value {
-	if n <= 0 || n >= anywhere {
-		return value{}
+// number is the constant that an instruction gives.
+func number(ins *asm.Instruction) value {
+	if n := ins.Constant; n > 0 && n < anywhere && !isRelocated(ins) {
+		return value{Number, int16(n)}
 	}
-	return value{Number, int16(n)}
+	return value{}
 }
 
 // arithmetic is what an operation makes of its target.
@@ -68,7 +73,7 @@ func arithmetic(s *state, ins *asm.Instruction) value {
 	}
 	switch {
 	case op == asm.Mov && ins.OpCode.Source() != asm.RegSource:
-		return number(ins.Constant)
+		return number(ins)
 	case ins.OpCode.Class() == asm.ALUClass, op == asm.Swap, op == asm.Neg:
 		return value{}
 	case op == asm.Mov:
@@ -91,7 +96,7 @@ func arithmetic(s *state, ins *asm.Instruction) value {
 func moved(dst, src value, ins *asm.Instruction, op asm.ALUOp) value {
 	isConstant := ins.OpCode.Source() != asm.RegSource
 	switch {
-	case dst.memory == stack && isConstant && dst.n != anywhere:
+	case dst.memory == stack && isConstant && dst.n != anywhere && !isRelocated(ins):
 		n := int64(dst.n) + ins.Constant
 		if op == asm.Sub {
 			n = int64(dst.n) - ins.Constant
@@ -110,7 +115,9 @@ func moved(dst, src value, ins *asm.Instruction, op asm.ALUOp) value {
 			dst.n = anywhere
 		}
 		return dst
-	case op == asm.Sub:
+	case op == asm.Sub && dst.memory == stack:
+		return value{stack, anywhere}
+	case op == asm.Sub && isOwn(dst):
 		// The distance of two pointers.
 		return value{}
 	case isNumber(dst):
@@ -125,7 +132,7 @@ func moved(dst, src value, ins *asm.Instruction, op asm.ALUOp) value {
 // word is the word of the stack that an access touches, and whether it is one whole word.
 func word(base value, ins *asm.Instruction) (at int, known, whole bool) {
 	n := int(base.n) + int(ins.Offset)
-	if base.n == anywhere || n < -8*slots || n >= 0 {
+	if base.n == anywhere || n < -8*slots || n >= 0 || isRelocated(ins) {
 		return 0, false, false
 	}
 	return (n + 8*slots) / 8, true, n%8 == 0 && size(ins) == 8
@@ -141,10 +148,10 @@ func (w *walk) load(s *state, ins *asm.Instruction, base value, at int) value {
 	case stack:
 		i, known, whole := word(base, ins)
 		switch {
-		case !known:
-			return value{memory: Foreign}
-		case whole:
+		case known && whole:
 			return s.words[i]
+		case !known && wide:
+			return value{memory: Foreign}
 		}
 		return value{}
 	case Context:
@@ -165,23 +172,22 @@ func (w *walk) load(s *state, ins *asm.Instruction, base value, at int) value {
 // store writes a value through a pointer.
 func (w *walk) store(s *state, ins *asm.Instruction, v value) {
 	base := s.registers[ins.Dst]
-	if v.memory == Number {
-		// A helper may write another number there.
+	if v.memory == Number || size(ins) < 8 {
+		// Of a pointer, less than the whole is a number, and a helper may write another number there.
 		v = value{}
-	}
-	if base.memory != stack {
-		w.spills = w.spills || !isNumber(v) && size(ins) == 8
-		return
 	}
 	i, known, whole := word(base, ins)
 	switch {
-	case !known && !isNumber(v):
-		s.lose()
-	case !known:
-	case whole:
+	case base.memory == stack && known && whole:
 		s.words[i] = v
-	default:
+	case base.memory == stack && known:
 		s.words[i] = value{}
+	case !isNumber(v):
+		w.spills = true
+		if base.memory != Own && base.memory != Context {
+			// It may be an address of the stack.
+			s.lose()
+		}
 	}
 }
 
@@ -192,19 +198,35 @@ func (s *state) lose() {
 	}
 }
 
-// acquireRelease is set in the operations that load with acquire and store with release.
-const acquireRelease = 1 << 16
+// The operations that load with acquire have the first bit, those that store with release both.
+// Others return what was in memory if they have the last bit.
+const (
+	acquireRelease = 1 << 16
+	release        = 1 << 12
+	fetches        = 1 << 8
+)
 
-// atomic does what an operation on memory does to registers: they get numbers, but for a
-// load, which is one like any other.
+// atomic does what an operation on memory does to registers and to the stack.
 func (w *walk) atomic(s *state, ins *asm.Instruction, at int) {
 	switch op := ins.OpCode.AtomicOp(); {
+	case op&acquireRelease != 0 && op&release != 0:
+		w.store(s, ins, s.registers[ins.Src])
 	case op&acquireRelease != 0:
-		loaded := w.load(s, ins, join(s.registers[ins.Src], s.registers[ins.Dst]), at)
-		s.registers[ins.Dst] = join(s.registers[ins.Dst], loaded)
+		s.registers[ins.Dst] = w.load(s, ins, s.registers[ins.Src], at)
 	case op == asm.CmpXchg:
-		s.registers[asm.R0] = value{}
-	case op != asm.AddAtomic:
-		s.registers[ins.Src] = value{}
+		s.registers[asm.R0] = w.fetched(s, ins, at)
+	case op&fetches != 0:
+		s.registers[ins.Src] = w.fetched(s, ins, at)
 	}
+}
+
+// fetched is what an operation returns of memory: a number, or from the stack all that was there.
+func (w *walk) fetched(s *state, ins *asm.Instruction, at int) value {
+	switch base := s.registers[ins.Dst]; base.memory {
+	case Own, Context:
+		return value{}
+	case stack:
+		return w.load(s, ins, base, at)
+	}
+	return value{memory: Foreign}
 }

@@ -11,16 +11,16 @@ package cgrouplsm
 
 import (
 	"bytes"
-	"encoding/binary"
 	"errors"
 	"fmt"
-	"io/fs"
 	"runtime"
 	"strings"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/asm"
 	"github.com/cilium/ebpf/btf"
+
+	"github.com/skep-dev/skep/agent/program/relocate"
 )
 
 // NotBuiltError says that a program uses something that only the library puts in.
@@ -46,7 +46,7 @@ func Load(spec *ebpf.ProgramSpec, maps map[string]*ebpf.Map, cache *btf.Cache) (
 	if len(spec.Instructions) == 0 {
 		return nil, fmt.Errorf("load %s: it has no instructions", spec.Name)
 	}
-	if spec.ByteOrder != nil && spec.ByteOrder != native() {
+	if spec.ByteOrder != nil && spec.ByteOrder != relocate.ByteOrder() {
 		return nil, fmt.Errorf("load %s: it is for processors of another byte order (%s); compile the object with -target bpf on one like this",
 			spec.Name, spec.ByteOrder)
 	}
@@ -87,7 +87,7 @@ func prepare(spec *ebpf.ProgramSpec, target string, maps map[string]*ebpf.Map, c
 		return nil, nil, err
 	}
 	var types btf.Builder
-	if err := relocate(insns, &types, cache); err != nil {
+	if err := applyRelocations(insns, &types, cache); err != nil {
 		return nil, nil, fmt.Errorf("load %s: apply CO-RE relocations: %w", spec.Name, err)
 	}
 	functions, lines, err := btf.MarshalExtInfos(insns, &types)
@@ -95,7 +95,7 @@ func prepare(spec *ebpf.ProgramSpec, target string, maps map[string]*ebpf.Map, c
 		return nil, nil, fmt.Errorf("load %s: write type information: %w", spec.Name, err)
 	}
 	var code bytes.Buffer
-	if err := insns.Marshal(&code, native()); err != nil {
+	if err := insns.Marshal(&code, relocate.ByteOrder()); err != nil {
 		return nil, nil, fmt.Errorf("load %s: %w", spec.Name, err)
 	}
 	attr, done = attributes(spec, code.Bytes(), id), func() {}
@@ -161,8 +161,8 @@ func refer(program string, insns asm.Instructions, maps map[string]*ebpf.Map, ke
 	return nil
 }
 
-// relocate applies CO-RE relocations for the kernel that runs and its modules.
-func relocate(insns asm.Instructions, types *btf.Builder, cache *btf.Cache) error {
+// applyRelocations applies the CO-RE relocations that are left, for the kernel that runs and its modules.
+func applyRelocations(insns asm.Instructions, types *btf.Builder, cache *btf.Cache) error {
 	var relocations []*btf.CORERelocation
 	var at []*asm.Instruction
 	for i := range insns {
@@ -173,11 +173,11 @@ func relocate(insns asm.Instructions, types *btf.Builder, cache *btf.Cache) erro
 	if len(at) == 0 {
 		return nil
 	}
-	targets, err := kernelAndModules(cache)
+	targets, err := relocate.Targets(cache)
 	if err != nil {
 		return err
 	}
-	fixups, err := btf.CORERelocate(relocations, targets, native(), types.Add)
+	fixups, err := btf.CORERelocate(relocations, targets, relocate.ByteOrder(), types.Add)
 	if err != nil {
 		return err
 	}
@@ -187,33 +187,4 @@ func relocate(insns asm.Instructions, types *btf.Builder, cache *btf.Cache) erro
 		}
 	}
 	return nil
-}
-
-// native is this machine's byte order as the library takes it.
-func native() binary.ByteOrder {
-	if binary.NativeEndian.Uint16([]byte{1, 0}) == 1 {
-		return binary.LittleEndian
-	}
-	return binary.BigEndian
-}
-
-// kernelAndModules is the type information of both.
-func kernelAndModules(cache *btf.Cache) ([]*btf.Spec, error) {
-	kernel, err := cache.Kernel()
-	if err != nil {
-		return nil, fmt.Errorf("read the kernel's type information: %w", err)
-	}
-	all := []*btf.Spec{kernel}
-	modules, err := cache.Modules()
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return nil, fmt.Errorf("list modules with type information: %w", err)
-	}
-	for _, module := range modules {
-		types, err := cache.Module(module)
-		if err != nil {
-			return nil, fmt.Errorf("read type information of module %s: %w", module, err)
-		}
-		all = append(all, types)
-	}
-	return all, nil
 }

@@ -261,6 +261,21 @@ func (f *frame) touch(a address) address {
 	return a
 }
 
+// access notes a load or a store at the instruction's offset from an address. One that CO-RE
+// relocates may be anywhere.
+func (f *frame) access(from address, ins *asm.Instruction) {
+	f.touch(from.plus(relocated(ins, int64(ins.Offset))))
+}
+
+// relocated is an offset or a constant of an instruction, or one that leads anywhere below where a
+// load changes it.
+func relocated(ins *asm.Instruction, n int64) int64 {
+	if btf.CORERelocationMetadata(ins) != nil {
+		return -frameSize
+	}
+	return n
+}
+
 // step does what an instruction does to the registers.
 func (f *frame) step(s *registers, ins *asm.Instruction) {
 	switch class := ins.OpCode.Class(); {
@@ -273,14 +288,14 @@ func (f *frame) step(s *registers, ins *asm.Instruction) {
 	case class == asm.LdClass:
 		s.called()
 	case class == asm.LdXClass:
-		f.touch(s[ins.Src].plus(int64(ins.Offset)))
+		f.access(s[ins.Src], ins)
 		s[ins.Dst] = f.loaded(ins)
 	case class == asm.StClass:
-		f.touch(s[ins.Dst].plus(int64(ins.Offset)))
+		f.access(s[ins.Dst], ins)
 	case class == asm.StXClass && ins.OpCode.Mode() == asm.AtomicMode:
 		f.atomic(s, ins)
 	case class == asm.StXClass:
-		f.touch(s[ins.Dst].plus(int64(ins.Offset)))
+		f.access(s[ins.Dst], ins)
 		f.store(s[ins.Src])
 	case ins.OpCode.JumpOp() == asm.Call:
 		f.pass(s, ins)
@@ -306,9 +321,9 @@ func sum(s *registers, ins *asm.Instruction) address {
 	case op == asm.Mov:
 		return src
 	case op == asm.Add && constant:
-		return dst.plus(ins.Constant)
+		return dst.plus(relocated(ins, ins.Constant))
 	case op == asm.Sub && constant:
-		return dst.plus(-ins.Constant)
+		return dst.plus(relocated(ins, -ins.Constant))
 	case op == asm.Add, op == asm.Sub && isAddress(dst):
 		return join(dst, src).plus(-frameSize)
 	}
@@ -336,8 +351,8 @@ func (f *frame) store(a address) {
 
 // atomic is an operation on memory, which may load, store, or both.
 func (f *frame) atomic(s *registers, ins *asm.Instruction) {
-	f.touch(s[ins.Dst].plus(int64(ins.Offset)))
-	f.touch(s[ins.Src].plus(int64(ins.Offset)))
+	f.access(s[ins.Dst], ins)
+	f.access(s[ins.Src], ins)
 	f.store(s[ins.Src])
 	got := f.loaded(ins)
 	for _, r := range []asm.Register{ins.Dst, ins.Src, asm.R0} {

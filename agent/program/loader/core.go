@@ -6,22 +6,64 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/btf"
+
+	"github.com/skep-dev/skep/agent/program/relocate"
+	"github.com/skep-dev/skep/bytecode/objectfile"
 )
 
-var (
-	// poisoned is how the verifier shows an instruction that was to read what the kernel has
-	// not, with its number: the library has put a call, or a load, of the number 0xbad2310 there.
-	poisoned = regexp.MustCompile(`(?m)^(\d+): \((?:85|18)\) .*(?:195896080|0xbad2310)`)
-	// relocation is how the library writes a relocation, of which nothing is exported.
-	relocation = regexp.MustCompile(`\[([\d:]+)\], local_id=(\d+)\)$`)
-)
+// relocateFor returns a step of prepare: it makes the programs what they are on the kernel that runs,
+// and has admit look at them before instructions of Skep are added.
+func relocateFor(cache *btf.Cache, admit step) step {
+	return func(read *objectfile.Object, programs []string) error {
+		lacking, err := relocateAll(read.Spec, programs, cache)
+		if err != nil {
+			return err
+		}
+		if err := admit(read, programs); err != nil {
+			return err
+		}
+		for name, at := range lacking {
+			relocate.Poison(read.Spec.Programs[name].Instructions, at, read.Spec.Types)
+		}
+		return nil
+	}
+}
+
+// relocateAll relocates programs, and returns for each which of its instructions read what the kernel
+// lacks. These are as they were.
+func relocateAll(spec *ebpf.CollectionSpec, programs []string, cache *btf.Cache) (map[string][]int, error) {
+	lacking := map[string][]int{}
+	var targets []*btf.Spec
+	for _, name := range programs {
+		ps := spec.Programs[name].Copy()
+		spec.Programs[name] = ps
+		if !relocate.HasPending(ps.Instructions) {
+			continue
+		}
+		var err error
+		if targets == nil {
+			if targets, err = relocate.Targets(cache); err != nil {
+				return nil, err
+			}
+		}
+		if lacking[name], err = relocate.Apply(ps.Instructions, targets); err != nil {
+			return nil, fmt.Errorf("program %s: apply CO-RE relocations: %w", name, err)
+		}
+	}
+	return lacking, nil
+}
+
+// poisoned is how the verifier shows an instruction that was to read what the kernel has
+// not, with its number: a call, or a load, of the number 0xbad2310 is there.
+var poisoned = regexp.MustCompile(`(?m)^(\d+): \((?:85|18)\) .*(?:195896080|0xbad2310)`)
 
 // missingOfKernel names the field, type or constant that a program was built to read and that
 // this kernel has not; empty where a program was rejected for another reason.
 func (p *Prepared) missingOfKernel(err error) string {
 	found := poisoned.FindAllStringSubmatch(LogOf(err), -1)
-	if len(found) == 0 || p.Spec.Types == nil {
+	if len(found) == 0 {
 		return ""
 	}
 	at, _ := strconv.ParseUint(found[len(found)-1][1], 10, 32)
@@ -31,69 +73,9 @@ func (p *Prepared) missingOfKernel(err error) string {
 		}
 		for i := ps.Instructions.Iterate(); i.Next(); {
 			if uint64(i.Offset) == at {
-				return nameOfRelocation(p.Spec.Types, btf.CORERelocationMetadata(i.Ins))
+				return relocate.Lacking(i.Ins)
 			}
 		}
 	}
 	return ""
-}
-
-// nameOfRelocation is what a relocation refers to, such as task_struct.state; empty where it
-// cannot be told.
-func nameOfRelocation(types *btf.Spec, r *btf.CORERelocation) string {
-	if r == nil {
-		return ""
-	}
-	said := relocation.FindStringSubmatch(r.String())
-	if said == nil {
-		return ""
-	}
-	id, err := strconv.ParseUint(said[2], 10, 32)
-	if err != nil {
-		return ""
-	}
-	t, err := types.TypeByID(btf.TypeID(id))
-	if err != nil {
-		return ""
-	}
-	var accessor []int
-	for index := range strings.SplitSeq(said[1], ":") {
-		one, err := strconv.Atoi(index)
-		if err != nil {
-			return ""
-		}
-		accessor = append(accessor, one)
-	}
-	return nameOfAccess(t, accessor)
-}
-
-// nameOfAccess is what indexes into a type lead to: those of members, elements or, of an
-// enumeration, a constant. The first one is of an array of the type.
-func nameOfAccess(t btf.Type, accessor []int) string {
-	t = btf.UnderlyingType(t)
-	// What follows three underscores tells several declarations of a type apart.
-	name, _, _ := strings.Cut(t.TypeName(), "___")
-	if e, ok := t.(*btf.Enum); ok && accessor[0] < len(e.Values) {
-		return fmt.Sprintf("%s of enum %s", e.Values[accessor[0]].Name, name)
-	}
-	for _, index := range accessor[1:] {
-		var members []btf.Member
-		switch one := t.(type) {
-		case *btf.Array:
-			t = btf.UnderlyingType(one.Type)
-			continue
-		case *btf.Struct:
-			members = one.Members
-		case *btf.Union:
-			members = one.Members
-		}
-		if index >= len(members) {
-			return name
-		}
-		if members[index].Name != "" {
-			name += "." + members[index].Name
-		}
-		t = btf.UnderlyingType(members[index].Type)
-	}
-	return name
 }

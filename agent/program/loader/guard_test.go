@@ -88,7 +88,7 @@ func TestEveryProgramOfTasksLoadsWithAGuard(t *testing.T) {
 		for _, program := range bySections(t, object) {
 			load := func(kind string, scopes map[string]string) error {
 				payload := intent.Payload{Application: v1alpha1.Identity{Kind: kind, Name: "app"}, Programs: []v1alpha1.Program{program}}
-				p, err := prepare(opened(t, payload), object, inScopes(scopes))
+				p, err := prepare(opened(t, payload), object, inScopes(scopes), onThisKernel())
 				if err != nil {
 					return err
 				}
@@ -185,7 +185,7 @@ func TestGuardedObjectsRunForTheTasksOfTheirScope(t *testing.T) {
 					payload.Programs = append(payload.Programs, program)
 				}
 			}
-			p, err := prepare(opened(t, payload), object, inScopes(map[string]string{c.program: "s"}))
+			p, err := prepare(opened(t, payload), object, inScopes(map[string]string{c.program: "s"}), onThisKernel())
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -236,7 +236,7 @@ func TestProgramsOfTwoScopesShareTheirOtherMaps(t *testing.T) {
 	tasks.Root(t)
 	object := fromCorpus(t, "functions")
 	scopes := map[string]string{"one": "first", "two": "second"}
-	p, err := prepare(opened(t, intent.Payload{Programs: bySections(t, object)}), object, inScopes(scopes))
+	p, err := prepare(opened(t, intent.Payload{Programs: bySections(t, object)}), object, inScopes(scopes), onThisKernel())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -279,7 +279,7 @@ func TestProgramsOfTwoScopesShareTheirOtherMaps(t *testing.T) {
 func guardedTracer(t *testing.T, name string) *Prepared {
 	t.Helper()
 	o := opened(t, intent.Payload{Programs: program("tracepoint_count", "tracepoint", "syscalls/sys_enter_getpgid")})
-	p, err := prepare(o, programs.Object("tracepoint_count"), inScopes(map[string]string{"tracepoint_count": "s"}))
+	p, err := prepare(o, programs.Object("tracepoint_count"), inScopes(map[string]string{"tracepoint_count": "s"}), onThisKernel())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -345,7 +345,7 @@ func TestScopesCountAsMemory(t *testing.T) {
 
 func TestWhatCannotBeGuardedIsRefused(t *testing.T) {
 	payload := intent.Payload{Programs: program("count_packets", "xdp", "")}
-	_, err := prepare(opened(t, payload), programs.Object("xdp_count"), inScopes(map[string]string{"count_packets": "s"}))
+	_, err := prepare(opened(t, payload), programs.Object("xdp_count"), inScopes(map[string]string{"count_packets": "s"}), onThisKernel())
 	if unsupported := new(guard.UnsupportedError); !errors.As(err, &unsupported) {
 		t.Errorf("an XDP program in a scope: %v", err)
 	}
@@ -355,7 +355,8 @@ func TestWhatCannotBeGuardedIsRefused(t *testing.T) {
 			t.Errorf("an object with the map %s: %v", name, err)
 		}
 		payload := intent.Payload{Programs: payload.Programs, Maps: map[string]v1alpha1.Map{name: {OnUpdate: v1alpha1.MapReset}}}
-		if _, err := prepare(opened(t, payload), programs.Object("xdp_count"), plan.Loads); err == nil || !strings.Contains(err.Error(), "no such map") {
+		_, err = prepare(opened(t, payload), programs.Object("xdp_count"), plan.Loads, onThisKernel())
+		if err == nil || !strings.Contains(err.Error(), "no such map") {
 			t.Errorf("a definition with the map %s: %v", name, err)
 		}
 	}

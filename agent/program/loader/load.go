@@ -22,6 +22,7 @@ import (
 	"github.com/skep-dev/skep/agent/program/guard"
 	"github.com/skep-dev/skep/agent/program/owner"
 	"github.com/skep-dev/skep/agent/program/reason"
+	"github.com/skep-dev/skep/agent/program/relocate"
 	"github.com/skep-dev/skep/agent/program/rights"
 	"github.com/skep-dev/skep/agent/reconcile/plan"
 	"github.com/skep-dev/skep/api/v1alpha1"
@@ -354,7 +355,14 @@ func layoutOf(hasher *layout.Hasher, ms *ebpf.MapSpec) string {
 
 // loadable is the spec as the library is to load it: a shared map must not be
 // written by loading, and a per-CPU map is written for every CPU.
+//
+// It is an error about a program that the library would relocate: nobody looked at what comes of it.
 func loadable(spec *ebpf.CollectionSpec, replaced map[string]*ebpf.Map) (*ebpf.CollectionSpec, error) {
+	for name, ps := range spec.Programs {
+		if relocate.HasPending(ps.Instructions) {
+			return nil, fmt.Errorf("load program %s: it was not prepared for a kernel", name)
+		}
+	}
 	cpus, err := countCPUs()
 	if err != nil {
 		return nil, err

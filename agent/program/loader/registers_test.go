@@ -51,7 +51,7 @@ func passing(t testing.TB, value uint32) string {
 func registersOf(t *testing.T, kind string, name, cgroup string, at v1alpha1.Attachment) *Revision {
 	t.Helper()
 	p := intent.Payload{Application: v1alpha1.Identity{Kind: kind, Name: "app"}, Programs: []v1alpha1.Program{{Name: name, Attach: []v1alpha1.Attachment{at}}}}
-	prepared, err := prepare(opened(t, p), programs.Object("registers"), inScopes(map[string]string{name: "s"}))
+	prepared, err := prepare(opened(t, p), programs.Object("registers"), inScopes(map[string]string{name: "s"}), onThisKernel())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/asm"
+	"github.com/cilium/ebpf/btf"
 	"golang.org/x/sys/unix"
 
 	"github.com/skep-dev/skep/agent/program/guard"
@@ -50,15 +51,36 @@ type Prepared struct {
 // Prepare reads the object and applies the intent to it: programs, attach
 // targets, sizes and contents of maps, and variables. It asks the kernel nothing but, for objects
 // that read it, how it was configured; what is wrong is rejected with the names
-// the definition uses.
+// the definition uses. Its programs are not relocated for the kernel, so that it is for looking at
+// what a load makes, and loads objects without CO-RE relocations alone.
 func Prepare(o intent.Opened, object []byte) (*Prepared, error) {
-	return prepare(o, object, plan.Loads)
+	return prepare(o, object, plan.Loads, func(*objectfile.Object, []string) error { return nil })
 }
+
+// PrepareToLoad is Prepare for a load: it relocates the programs for the kernel that runs, whose
+// type information the cache has. It fails with a *DeniedError where a program then does what the
+// intent does not say of it.
+func PrepareToLoad(o intent.Opened, object []byte, types *btf.Cache) (*Prepared, error) {
+	payload := o.Payload()
+	return prepare(o, object, plan.Loads, relocateFor(types, func(read *objectfile.Object, programs []string) error {
+		return admit(&payload, read, programs)
+	}))
+}
+
+// PrepareAgain is PrepareToLoad for more programs of a revision that was loaded, and so admitted:
+// what runs keeps running.
+func PrepareAgain(o intent.Opened, object []byte, types *btf.Cache) (*Prepared, error) {
+	return prepare(o, object, plan.Loads, relocateFor(types, func(*objectfile.Object, []string) error { return nil }))
+}
+
+// step is done with the programs of these names when all of the object is settled, before
+// instructions of Skep are added to them.
+type step func(read *objectfile.Object, programs []string) error
 
 // lister lists what must be loaded of a program for an attachment, as plan.Loads does.
 type lister func(program string, at v1alpha1.Attachment) []plan.Load
 
-func prepare(o intent.Opened, object []byte, loads lister) (*Prepared, error) {
+func prepare(o intent.Opened, object []byte, loads lister, relocated step) (*Prepared, error) {
 	p := o.Payload()
 	read, err := objectfile.Read(object)
 	if err != nil {
@@ -86,8 +108,12 @@ func prepare(o intent.Opened, object []byte, loads lister) (*Prepared, error) {
 	if err := errors.Join(overrideMaps(spec, p.Maps, p.Programs), ownMaps(spec), owner.AddToConstants(spec, ownerOf(prepared))); err != nil {
 		return nil, fmt.Errorf("prepare maps of %s: %w", p.Application, err)
 	}
+	all := loaded(spec, p.Programs)
+	if err := relocated(read, all); err != nil {
+		return nil, fmt.Errorf("prepare programs of %s: %w", p.Application, err)
+	}
 	if p.Application.Kind == v1alpha1.KindBpfApplication {
-		if err := bound(spec, p.Programs); err != nil {
+		if err := bound(spec, all); err != nil {
 			return nil, fmt.Errorf("prepare programs of %s: %w", p.Application, err)
 		}
 	}
@@ -287,21 +313,24 @@ func loadedFor(ps *ebpf.ProgramSpec, load plan.Load) (*ebpf.ProgramSpec, error) 
 	return one, guard.Put(one, load.Scope)
 }
 
-// bound makes the programs and those they tail call what a namespace may have: none reads more of
-// the kernel by bpf_probe_read_kernel than the registers of the task that it runs for, or what the
-// kernel left on its stack. It does so before they get guards, so that a guard lets the task in first.
-func bound(spec *ebpf.CollectionSpec, programs []v1alpha1.Program) error {
-	names := tailCalled(spec)
+// loaded lists the programs of the object that the definition names and those that they tail call.
+func loaded(spec *ebpf.CollectionSpec, programs []v1alpha1.Program) []string {
+	all := tailCalled(spec)
 	for _, p := range programs {
-		names = append(names, p.Name)
-	}
-	slices.Sort(names)
-	for _, name := range slices.Compact(names) {
-		ps, ok := spec.Programs[name]
-		if !ok {
-			continue
+		if spec.Programs[p.Name] != nil {
+			all = append(all, p.Name)
 		}
-		ps = ps.Copy()
+	}
+	slices.Sort(all)
+	return slices.Compact(all)
+}
+
+// bound makes programs what a namespace may have: none reads more of the kernel by
+// bpf_probe_read_kernel than the registers of the task that it runs for, or what the
+// kernel left on its stack. It does so before they get guards, so that a guard lets the task in first.
+func bound(spec *ebpf.CollectionSpec, programs []string) error {
+	for _, name := range programs {
+		ps := spec.Programs[name].Copy()
 		if err := guard.BoundReads(ps); err != nil {
 			return err
 		}

@@ -26,7 +26,7 @@ func stackOf(t *testing.T, kind, name, scope string, at v1alpha1.Attachment) (*R
 	if scope != "" {
 		loads, instance = inScopes(map[string]string{name: scope}), plan.InScope(instance, scope)
 	}
-	prepared, err := prepare(opened(t, p), programs.Object("stack"), loads)
+	prepared, err := prepare(opened(t, p), programs.Object("stack"), loads, onThisKernel())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -6,9 +6,11 @@ import (
 	"fmt"
 
 	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/btf"
 
 	"github.com/skep-dev/skep/agent/program/chain"
 	"github.com/skep-dev/skep/agent/program/loader"
+	"github.com/skep-dev/skep/agent/program/relocate"
 	"github.com/skep-dev/skep/agent/program/rights"
 	"github.com/skep-dev/skep/agent/reconcile/plan"
 	"github.com/skep-dev/skep/agent/state/objects"
@@ -30,11 +32,14 @@ func (e *MemberError) Error() string { return e.Err.Error() }
 // Unwrap returns the cause.
 func (e *MemberError) Unwrap() error { return e.Err }
 
-// Chain links a chain and loads it. It runs beside the loop.
-func Chain(parts []Part, files *objects.Cache, o chain.Options, shared SharedMaps) (*pins.ChainVersion, error) {
-	linked, err := Link(parts, files, o)
+// Chain links a chain for the kernel that runs and loads it. It runs beside the loop.
+func Chain(parts []Part, files *objects.Cache, o chain.Options, shared SharedMaps, types *btf.Cache) (*pins.ChainVersion, error) {
+	linked, err := link(parts, files, o, again(types))
 	if err != nil {
 		return nil, err
+	}
+	if relocate.HasPending(linked.Program.Instructions) {
+		return nil, errors.New("load chain: its programs were not prepared for a kernel")
 	}
 	loaded, err := chain.Load(linked, shared.open, ebpf.ProgramOptions{})
 	if err != nil {
@@ -60,13 +65,17 @@ type Part struct {
 
 // Link makes one program of the members. It touches no kernel.
 func Link(parts []Part, files *objects.Cache, o chain.Options) (*chain.Linked, error) {
+	return link(parts, files, o, loader.Prepare)
+}
+
+func link(parts []Part, files *objects.Cache, o chain.Options, prepare prepare) (*chain.Linked, error) {
 	var members []chain.Member
 	read := map[string]*memberObject{}
 	for _, part := range parts {
 		m := part.Member
 		key := Key(m.UID, m.Revision)
 		if read[key] == nil {
-			one, err := readMember(part.Intent, files)
+			one, err := readMember(part.Intent, files, prepare)
 			if err != nil {
 				return nil, &MemberError{m.UID, err}
 			}
@@ -106,8 +115,8 @@ type memberObject struct {
 }
 
 // readMember reads the object of an intent whose programs are members of a chain.
-func readMember(o intent.Opened, files *objects.Cache) (*memberObject, error) {
-	object, prepared, err := read(o, files)
+func readMember(o intent.Opened, files *objects.Cache, prepare prepare) (*memberObject, error) {
+	object, prepared, err := read(o, files, prepare)
 	if err != nil {
 		return nil, err
 	}

@@ -42,7 +42,7 @@ type Wholeness struct {
 // Measure reads an object and measures its XDP programs. The load of a revision measures
 // them, too; Measure is for one that an earlier agent loaded.
 func Measure(o intent.Opened, files *objects.Cache) (Profile, error) {
-	object, err := readMember(o, files)
+	object, err := readMember(o, files, loader.Prepare)
 	if err != nil {
 		return Profile{}, err
 	}
@@ -82,7 +82,7 @@ func measureLoaded(p intent.Payload, spec *ebpf.CollectionSpec, facts *bytecode.
 
 // Weigh reads an object and adds up the maps that its load makes after old.
 func Weigh(o intent.Opened, files *objects.Cache, old *loader.Revision) (Memory, error) {
-	_, prepared, err := read(o, files)
+	_, prepared, err := read(o, files, loader.Prepare)
 	if err != nil {
 		return Memory{}, err
 	}
@@ -95,7 +95,7 @@ func Weigh(o intent.Opened, files *objects.Cache, old *loader.Revision) (Memory,
 
 // Check reads an object and reports whether the revision has everything that it needs.
 func Check(o intent.Opened, files *objects.Cache, r *loader.Revision) (Wholeness, error) {
-	_, prepared, err := read(o, files)
+	_, prepared, err := read(o, files, loader.Prepare)
 	if err != nil {
 		return Wholeness{}, err
 	}

@@ -24,13 +24,23 @@ import (
 	"github.com/skep-dev/skep/placement"
 )
 
+// prepare makes an object what its intent says.
+type prepare func(o intent.Opened, object []byte) (*loader.Prepared, error)
+
+// again prepares more programs of a revision that was loaded.
+func again(types *btf.Cache) prepare {
+	return func(o intent.Opened, object []byte) (*loader.Prepared, error) {
+		return loader.PrepareAgain(o, object, types)
+	}
+}
+
 // read reads and parses the object of an intent.
-func read(o intent.Opened, files *objects.Cache) ([]byte, *loader.Prepared, error) {
+func read(o intent.Opened, files *objects.Cache, prepare prepare) ([]byte, *loader.Prepared, error) {
 	object, err := files.Read(o.Payload().ObjectDigest)
 	if err != nil {
 		return nil, nil, err
 	}
-	prepared, err := loader.Prepare(o, object)
+	prepared, err := prepare(o, object)
 	if err == nil {
 		err = pins.CheckNames(prepared)
 	}
@@ -94,7 +104,9 @@ func take(p *loader.Prepared, name string, lent loader.Lent, files *objects.Cach
 // until its turn comes, a load holds no more of its object than the digest.
 func Revision(o intent.Opened, files *objects.Cache, profile *v1alpha1.KernelProfile, from From, lacks loader.Lacks,
 	types *btf.Cache) (*LoadedRevision, error) {
-	object, prepared, err := read(o, files)
+	object, prepared, err := read(o, files, func(o intent.Opened, object []byte) (*loader.Prepared, error) {
+		return loader.PrepareToLoad(o, object, types)
+	})
 	if err != nil {
 		return nil, err
 	}
@@ -148,7 +160,7 @@ func (e *UnfitError) Unwrap() error { return ebpf.ErrNotSupported }
 
 // Copy loads one more program of an instance, with the maps of the revision.
 func Copy(o intent.Opened, files *objects.Cache, from *loader.Revision, instance string, types *btf.Cache) (*ebpf.Program, error) {
-	_, prepared, err := read(o, files)
+	_, prepared, err := read(o, files, again(types))
 	if err != nil {
 		return nil, err
 	}

@@ -148,9 +148,9 @@ func (r *Round) askChain(d plan.Device, members, running []plan.Member, suspect 
 				return nil, err
 			}
 			files, load := r.objectRound.Cache, r.Build
-			return func(*btf.Cache) (io.Closer, error) {
+			return func(types *btf.Cache) (io.Closer, error) {
 				defer shared.Close()
-				v, err := load(parts, files, options, shared)
+				v, err := load(parts, files, options, shared, types)
 				if err != nil {
 					return nil, err
 				}

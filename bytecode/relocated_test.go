@@ -1,0 +1,229 @@
+package bytecode
+
+import (
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
+	"github.com/cilium/ebpf/btf"
+
+	"github.com/skep-dev/skep/bytecode/objectfile"
+	"github.com/skep-dev/skep/test/corpus"
+	"github.com/skep-dev/skep/test/fixture/programs"
+)
+
+// pending is an instruction that a load relocates.
+func pending(ins asm.Instruction) asm.Instruction {
+	return btf.WithCORERelocationMetadata(ins, &btf.CORERelocation{})
+}
+
+func TestARelocationStandsWhereItApplies(t *testing.T) {
+	jump := asm.Instruction{OpCode: asm.OpCode(asm.JumpClass).SetJumpOp(asm.JEq).SetSource(asm.ImmSource), Dst: asm.R1, Offset: 1}
+	for sentence, c := range map[string]struct {
+		ins     asm.Instruction
+		applies bool
+	}{
+		"a load":                   {asm.LoadMem(asm.R0, asm.RFP, -8, asm.Word), true},
+		"a store":                  {asm.StoreMem(asm.RFP, -8, asm.R1, asm.DWord), true},
+		"a store of a number":      {asm.StoreImm(asm.RFP, -8, 1, asm.Word), true},
+		"an atomic operation":      {asm.AddAtomic.Mem(asm.RFP, asm.R1, asm.DWord, -8), true},
+		"a number":                 {asm.Mov.Imm(asm.R0, 1), true},
+		"a number of 32 bits":      {asm.Mov.Imm32(asm.R0, 1), true},
+		"a sum with a number":      {asm.Add.Imm(asm.R0, 1), true},
+		"a wide number":            {asm.LoadImm(asm.R0, 1, asm.DWord), true},
+		"a map":                    {asm.LoadMapPtr(asm.R0, 0).WithReference("m"), false},
+		"a variable of the kernel": {asm.LoadImm(asm.R0, 0, asm.DWord).WithReference("jiffies"), false},
+		"a sum of registers":       {asm.Add.Reg(asm.R0, asm.R1), false},
+		"a swap":                   {asm.HostTo(asm.BE, asm.R0, asm.Word), false},
+		"an old load of a packet":  {asm.LoadAbs(0, asm.Word), false},
+		"a call":                   {asm.FnGetPrandomU32.Call(), false},
+		"a jump":                   {jump, false},
+		"an end":                   {asm.Return(), false},
+	} {
+		if err := checkRelocated(&c.ins, 0); err != nil {
+			t.Errorf("%s that is not relocated: %v", sentence, err)
+		}
+		ins := pending(c.ins)
+		err := checkRelocated(&ins, 7)
+		if (err == nil) != c.applies || err != nil && !strings.Contains(err.Error(), "instruction 7 denied by bytecode/relocated-instruction") {
+			t.Errorf("%s: %v", sentence, err)
+		}
+	}
+}
+
+// somehow is a program as a kernel of any type information may make it: each pending instruction has
+// any offset or number, or stays as it is, where the kernel lacks what it reads.
+func somehow(insns asm.Instructions, random *rand.Rand) asm.Instructions {
+	out := slices.Clone(insns)
+	for i := range out {
+		ins := &out[i]
+		if btf.CORERelocationMetadata(ins) == nil || random.IntN(8) == 0 {
+			continue
+		}
+		*ins = btf.WithCORERelocationMetadata(*ins, nil)
+		n := int64(random.IntN(80)-72) * 8
+		if random.IntN(4) == 0 {
+			n = int64(random.Uint64())
+		}
+		if ins.OpCode.Class().IsALU() {
+			ins.Constant = int64(int32(n))
+		} else if ins.OpCode.Class() == asm.LdClass {
+			ins.Constant = n
+		} else {
+			ins.Offset = int16(n)
+		}
+	}
+	return out
+}
+
+// checkWithin fails where a program does on some kernel what its object was not found to do.
+func checkWithin(t *testing.T, object *objectfile.Object, name string, random *rand.Rand) {
+	t.Helper()
+	found, err := InspectProgram(object, name)
+	if err != nil {
+		return
+	}
+	ps := object.Spec.Programs[name]
+	made := ps.Copy()
+	made.Instructions = somehow(ps.Instructions, random)
+	relocated := *object
+	relocated.Spec = &ebpf.CollectionSpec{Maps: object.Spec.Maps, Types: object.Spec.Types, Programs: map[string]*ebpf.ProgramSpec{name: made}}
+	loaded, err := InspectProgram(&relocated, name)
+	if err != nil {
+		t.Fatalf("%v\n%v", err, made.Instructions)
+	}
+	if !slices.Equal(loaded.Calls(), found.Calls()) {
+		t.Errorf("%s calls %v, and was found to call %v", name, loaded.Calls(), found.Calls())
+	}
+	var admitted []string
+	for _, read := range found.KernelReads() {
+		admitted = append(admitted, read.By)
+	}
+	for _, read := range loaded.KernelReads() {
+		if !slices.ContainsFunc(admitted, read.IsWithin) && !strings.HasPrefix(read.Where, "more ") {
+			t.Errorf("%s reads by %s (%s), and was found to read by %v\n%v\nof\n%v", name, read.By, read.Where, admitted, made.Instructions, ps.Instructions)
+		}
+	}
+}
+
+// written is a program out of bytes, four for each instruction: what it is, its registers, its
+// number, and in the last one whether it is relocated. Its second half is a function.
+func written(code []byte) asm.Instructions {
+	var insns asm.Instructions
+	half := len(code) / 8 * 4
+	for at := 0; at+4 <= len(code); at += 4 {
+		a, b := asm.Register(code[at+1]%11), asm.Register(code[at+1]/11%11)
+		number := int16(code[at+2]%72) - 64
+		ins := instruction(code[at], a, b, number*8)
+		if takesRelocation(&ins) && code[at+3]%2 == 0 {
+			ins = pending(ins)
+		}
+		if at == half && at > 0 {
+			insns = append(insns, asm.Mov.Imm(asm.R0, 0), asm.Return())
+			ins = ins.WithSymbol("g")
+		}
+		insns = append(insns, ins)
+	}
+	insns = append(insns, asm.Mov.Imm(asm.R0, 0), asm.Return())
+	insns[0] = insns[0].WithSymbol("f")
+	return insns
+}
+
+// instruction is one of many.
+func instruction(kind byte, a, b asm.Register, number int16) asm.Instruction {
+	ahead := func(op asm.JumpOp) asm.Instruction {
+		return asm.Instruction{OpCode: asm.OpCode(asm.JumpClass).SetJumpOp(op).SetSource(asm.ImmSource), Dst: a, Offset: number / 8 % 4}
+	}
+	all := []asm.Instruction{
+		asm.Mov.Reg(a, b), asm.Mov.Reg(a, asm.RFP), asm.Mov.Imm(a, int32(number)), asm.Mov.Imm32(a, int32(number)), asm.LoadImm(a, int64(number), asm.DWord),
+		asm.Add.Imm(a, int32(number)), asm.Sub.Imm(a, int32(number)), asm.Add.Reg(a, b), asm.Sub.Reg(a, b), asm.And.Imm(a, int32(number)),
+		asm.LoadMem(a, b, number, asm.DWord), asm.LoadMem(a, asm.RFP, number, asm.DWord), asm.LoadMem(a, b, number, asm.Word),
+		asm.StoreMem(a, number, b, asm.DWord), asm.StoreMem(asm.RFP, number, b, asm.DWord), asm.StoreMem(a, number, b, asm.Word),
+		asm.StoreImm(a, number, 0, asm.Word),
+		asm.Xchg.Mem(a, b, asm.DWord, number), asm.AddAtomic.Mem(a, b, asm.DWord, number), asm.LoadAcquire(a, b, asm.DWord, number),
+		asm.StoreRelease(a, b, asm.DWord, number), asm.LoadMapValue(a, 0, 0).WithReference("m"), asm.LoadMapPtr(a, 0).WithReference("m"),
+		asm.FnMapLookupElem.Call(), asm.FnMapUpdateElem.Call(), asm.FnGetCurrentTaskBtf.Call(), asm.FnPerfEventOutput.Call(), asm.FnXdpAdjustHead.Call(),
+		asm.FnGetStack.Call(), asm.FnProbeReadKernel.Call(), asm.FnLoop.Call(), asm.FnForEachMapElem.Call(), asm.Call.Label("g"),
+		{OpCode: asm.LoadImmOp(asm.DWord), Dst: a, Src: asm.PseudoFunc, Constant: -1}, ahead(asm.JEq), ahead(asm.Ja),
+	}
+	ins := all[int(kind)%len(all)]
+	if ins.Src == asm.PseudoFunc && ins.OpCode.IsDWordLoad() {
+		ins = ins.WithReference("g")
+	}
+	return ins
+}
+
+// FuzzFactsHoldForEveryKernel holds what a sealed intent says of programs against what they are on
+// nodes: what CO-RE makes of one does no more than its object was found to do.
+func FuzzFactsHoldForEveryKernel(f *testing.F) {
+	f.Add(uint64(1), []byte{23, 0, 0, 1, 0, 34, 0, 1, 14, 0, 0, 1, 25, 0, 0, 1, 13, 10, 8, 0, 11, 1, 0, 1, 10, 11, 64, 1, 0, 0, 0, 1})
+	f.Add(uint64(2), []byte{2, 2, 70, 0, 27, 0, 0, 1, 10, 12, 0, 0, 14, 0, 9, 1, 32, 0, 0, 1, 12, 11, 0, 0, 0, 0, 0, 1, 10, 11, 66, 0})
+	objects := relocatedObjects(f)
+	f.Fuzz(func(t *testing.T, seed uint64, code []byte) {
+		random := rand.New(rand.NewPCG(seed, 0))
+		object := objects[seed%uint64(len(objects))]
+		for name := range object.Spec.Programs {
+			checkWithin(t, object, name, random)
+		}
+		if len(code) < 4 || len(code) > 4<<8 {
+			return
+		}
+		kinds := []ebpf.ProgramType{ebpf.XDP, ebpf.Kprobe, ebpf.Tracing, ebpf.TracePoint}
+		made := &objectfile.Object{Spec: &ebpf.CollectionSpec{Maps: map[string]*ebpf.MapSpec{"m": {}}, Programs: map[string]*ebpf.ProgramSpec{
+			"f": {Name: "f", Type: kinds[int(code[3]/2)%len(kinds)], License: "GPL", Instructions: written(code)},
+		}}}
+		for range 4 {
+			checkWithin(t, made, "f", random)
+		}
+	})
+}
+
+// relocatedObjects are objects with relocations.
+func relocatedObjects(tb testing.TB) []*objectfile.Object {
+	tb.Helper()
+	bodies := [][]byte{}
+	for _, name := range []string{"tp_btf_core_hidden", "xdp_core_negative", "xdp_core", "tp_poisoned", "raw_tp_core_local"} {
+		bodies = append(bodies, programs.Object(name))
+	}
+	for _, name := range []string{"core_relocs", "fentry", "iter_task"} {
+		body, err := corpus.Objects.ReadFile("testdata/" + name + ".o")
+		if err != nil {
+			tb.Fatal(err)
+		}
+		bodies = append(bodies, body)
+	}
+	var all []*objectfile.Object
+	for _, body := range bodies {
+		object, err := objectfile.Read(body)
+		if err != nil {
+			tb.Fatal(err)
+		}
+		all = append(all, object)
+	}
+	return all
+}
+
+// TestFactsHoldForEveryKernel tries many kernels where no fuzzer runs.
+func TestFactsHoldForEveryKernel(t *testing.T) {
+	for i, object := range relocatedObjects(t) {
+		random := rand.New(rand.NewPCG(uint64(i), 1))
+		for name := range object.Spec.Programs {
+			for range 100 {
+				checkWithin(t, object, name, random)
+			}
+		}
+	}
+}
+
+// TestWhatRelocationsHideIsFound has the facts of programs that look harmless as they are signed.
+func TestWhatRelocationsHideIsFound(t *testing.T) {
+	for object, by := range map[string]string{"tp_btf_core_hidden": "a load", "xdp_core_negative": "bpf_xdp_adjust_head"} {
+		f := facts(t, programs.Object(object))
+		if reads := f.Programs[0].KernelReads(); len(reads) != 1 || reads[0].By != by || !f.Programs[0].ReadsKernelMemory {
+			t.Errorf("%s reads by %v, want %s", object, reads, by)
+		}
+	}
+}
