@@ -138,7 +138,8 @@ func TestAnUpdateWithoutFragsLeavesTheFormerVersion(t *testing.T) {
 	a, _ := w.start()
 	must(t, w.accept(a, w.xdpAs("frags", "xdp_frags", "xdp_frags", 500, v1alpha1.XDPNative), w.xdpAs("other", "xdp_frags", "xdp_frags", 100, "")))
 	err := w.accept(a, w.xdpAs("other", "xdp_count", "count_packets", 100, ""), w.xdpAs("frags", "xdp_frags", "xdp_frags", 600, v1alpha1.XDPNative))
-	if err == nil || !strings.Contains(err.Error(), "other: ") || !strings.Contains(err.Error(), `build it as SEC("xdp.frags")`) || strings.Contains(err.Error(), "\n") {
+	if err == nil || !strings.Contains(err.Error(), "other: ") || !strings.Contains(err.Error(), `build it as SEC("xdp.frags")`) ||
+		strings.Contains(err.Error(), "\n") {
 		t.Errorf("Settled = %v", err)
 	}
 	if got := chainOf(t, a); got != "other:xdp_frags frags:xdp_frags" || priorityOf(t, a, "frags") != 600 || linkOf(t, a, "frags").XDPMode != v1alpha1.XDPNative {

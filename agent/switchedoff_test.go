@@ -111,7 +111,8 @@ func TestASwitchedOffMemberIsReportedAsSuch(t *testing.T) {
 		t.Fatal("the chain was loaded without it")
 	}
 	s := statusOf(a, "gone")
-	if c := s.Conditions[0]; stateOf(t, a, "gone") != agent.SwitchedOff || c.Reason != "Unloading" || !strings.HasPrefix(c.Message, "it is switched off, and runs no more") {
+	if c := s.Conditions[0]; stateOf(t, a, "gone") != agent.SwitchedOff || c.Reason != "Unloading" ||
+		!strings.HasPrefix(c.Message, "it is switched off, and runs no more") {
 		t.Errorf("gone: %+v", s)
 	}
 	if got := stateOf(t, a, "older"); got != agent.Attached {

@@ -20,8 +20,8 @@ import (
 	"github.com/skep-dev/skep/test/harness/need"
 )
 
-// calls are the facts of an object as an intent has them, but for what its programs read.
-func calls(t *testing.T, object []byte) []string {
+// callsOf are the facts of an object as an intent has them, but for what its programs read.
+func callsOf(t *testing.T, object []byte) []string {
 	t.Helper()
 	facts, err := bytecode.Inspect(bytes.NewReader(object), bytecode.Options{})
 	if err != nil {
@@ -68,7 +68,7 @@ func TestAProgramDoesNoMoreThanItsIntentSays(t *testing.T) {
 			object := programs.Object(c.object)
 			p := intent.Payload{Application: c.application, Programs: named[c.object]}
 			if c.facts {
-				p.Facts = &intent.Facts{Reads: c.reads, Calls: slices.DeleteFunc(calls(t, object), func(name string) bool { return name == c.without })}
+				p.Facts = &intent.Facts{Reads: c.reads, Calls: slices.DeleteFunc(callsOf(t, object), func(name string) bool { return name == c.without })}
 			}
 			_, err := PrepareToLoad(opened(t, p), object, btf.NewCache())
 			if denied := new(DeniedError); errors.As(err, &denied) != (c.want != "") || err != nil && c.want == "" {

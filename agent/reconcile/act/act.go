@@ -50,6 +50,8 @@ type Options struct {
 	ObjectRound *objects.Round
 	LoadRound   *build.Round
 	LookupRound *targets.Round
+	// Attach makes a link; see attach.To.
+	Attach func(attach.Request) (pins.Held, error)
 	// IsHurried reports whether something waits for the next look at the node.
 	IsHurried func() bool
 }
@@ -155,6 +157,7 @@ func (act *Actor) Act(actions []plan.Action) {
 	}
 	act.spend(actions[:begin])
 	act.switchOn()
+	act.switchLeaving(act.Decisions.Leaving)
 	starts, ends := split(actions[begin:], func(a plan.Action) bool { return !act.ends(a) })
 	if len(starts) > 0 {
 		// Only after what ends something: this reads objects.
@@ -184,6 +187,16 @@ func (act *Actor) one(a plan.Action) {
 	}
 	if err != nil {
 		act.stick(owners, a)
+	}
+	if c := act.Look.Set.Chains[a.Device]; a.Verb == plan.SetChain && err != nil && !decide.IsPending(err) && c != nil && c.Version != nil {
+		act.switchLeaving(map[plan.Device][]plan.Member{a.Device: plan.Without(plan.Leaving(a.Members, c.Version.Members), act.Decisions.Want.Out[a.Device])})
+	}
+}
+
+// switchLeaving switches off what is to leave chains that could not be changed.
+func (act *Actor) switchLeaving(leaving map[plan.Device][]plan.Member) {
+	for uid, err := range act.Look.Set.SwitchOffMembers(leaving) {
+		act.Log.Error("switch off what leaves a chain", "application", act.Decisions.NameOf(uid), "error", err)
 	}
 }
 

@@ -133,9 +133,11 @@ func (r *Round) fitOne(want plan.Chain, running []plan.Member) unfitChain {
 		suspect = newcomers[n-1].UID
 	}
 	attempted := r.chainKey(want.Device, want.Members, suspect)
+	wanted, others := r.wanted[want.Device]
+	overtaken := others && !slices.Equal(wanted, want.Members)
 	if err := r.attempts.Last(attempted, r.now, r.patience(want.Members, running)); err != nil {
 		r.abandonChain(want)
-		return func() { r.keepOrDetach(want, running, &decide.BackingOffError{Err: err}) }
+		return r.unlessOvertaken(overtaken, func() { r.keepOrDetach(want, running, &decide.BackingOffError{Err: err}) })
 	}
 	key, v, err := r.load(want.Device, want.Members, running, suspect)
 	if err == nil {
@@ -156,9 +158,18 @@ func (r *Round) fitOne(want plan.Chain, running []plan.Member) unfitChain {
 		r.loadRound.Take(key)
 		r.abandonChain(want)
 		r.attempts.Failed(attempted, r.now, err)
-		return func() { r.keepOrDetach(want, running, err) }
+		return r.unlessOvertaken(overtaken, func() { r.keepOrDetach(want, running, err) })
 	}
 	return r.exclude(want, running, newcomers, key, attempted, err)
+}
+
+// unlessOvertaken is what follows from a chain that cannot be loaded: nothing, where something else is wanted by now, which is
+// tried instead. Who waits for that is not reported as if it ran.
+func (r *Round) unlessOvertaken(overtaken bool, follows unfitChain) unfitChain {
+	if overtaken {
+		return func() {}
+	}
+	return follows
 }
 
 // exclude takes the newcomer out of the reconcile that a chain cannot be loaded with:

@@ -48,6 +48,8 @@ type Decisions struct {
 
 	Want     plan.Want
 	Outcomes map[string]*report.Outcome
+	// Leaving are the members of chains that are Left, by device, which are to run there no more: they are switched off.
+	Leaving map[plan.Device][]plan.Member
 	// Awaited are the revisions, by uid, that only wait for the load of a chain.
 	Awaited map[[2]string]bool
 	// Again means that something was put off that the next reconcile can do at once.
@@ -72,7 +74,7 @@ type Options struct {
 // New begins the decisions of a reconcile: nothing is wanted.
 func New(o Options) *Decisions {
 	d := &Decisions{Options: o, byUID: map[string]*Application{}, indexes: map[string]int{}, gone: map[string]bool{},
-		Outcomes: map[string]*report.Outcome{}, Awaited: map[[2]string]bool{}}
+		Outcomes: map[string]*report.Outcome{}, Awaited: map[[2]string]bool{}, Leaving: map[plan.Device][]plan.Member{}}
 	for _, app := range o.Applications {
 		d.byUID[app.Newest.Payload().UID] = app
 	}
@@ -253,12 +255,9 @@ func (d *Decisions) Leave(c plan.Chain, running []plan.Member, err error) {
 	for _, uid := range blamed {
 		d.blame(uid, c, err, fmt.Errorf("change the chain of %s: it stays as it is: %w", c.Interface, err))
 	}
+	d.Leaving[c.Device] = plan.Without(plan.Leaving(c.Members, running), d.Want.Out[c.Device])
 	for _, uid := range plan.Leavers(c.Members, running) {
-		state := "it is switched off, and is there still"
-		if slices.ContainsFunc(running, func(m plan.Member) bool { return m.UID == uid && !d.Look.Set.IsOff(c.Device, m) }) {
-			state = "it runs there still"
-		}
-		d.blame(uid, c, err, fmt.Errorf("leave the chain of %s: %s: %w", c.Interface, state, err))
+		d.blame(uid, c, err, &leaveError{d: d, on: c, uid: uid, err: err})
 	}
 }
 

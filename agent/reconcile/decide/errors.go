@@ -2,9 +2,12 @@ package decide
 
 import (
 	"errors"
+	"fmt"
+	"slices"
 
 	"github.com/skep-dev/skep/agent/program/functions"
 	"github.com/skep-dev/skep/agent/reconcile/build"
+	"github.com/skep-dev/skep/agent/reconcile/plan"
 	"github.com/skep-dev/skep/agent/reconcile/report"
 	"github.com/skep-dev/skep/agent/reconcile/sharing"
 	"github.com/skep-dev/skep/agent/state/objects"
@@ -58,3 +61,24 @@ func (n *NoMemoryError) Error() string { return n.Err.Error() }
 
 // Unwrap returns the cause.
 func (n *NoMemoryError) Unwrap() error { return n.Err }
+
+// leaveError is the error of an application that could not leave a chain. It says whether it runs there when it is read: what
+// leaves is switched off after that was decided.
+type leaveError struct {
+	d   *Decisions
+	on  plan.Chain
+	uid string
+	err error
+}
+
+// Error implements error.
+func (l *leaveError) Error() string {
+	state := "it is switched off, and is there still"
+	if slices.ContainsFunc(l.d.Look.Set.GivenTo(l.on.Device), func(m plan.Member) bool { return m.UID == l.uid && !l.d.Look.Set.IsOff(l.on.Device, m) }) {
+		state = "it runs there still"
+	}
+	return fmt.Sprintf("leave the chain of %s: %s: %v", l.on.Interface, state, l.err)
+}
+
+// Unwrap returns the cause.
+func (l *leaveError) Unwrap() error { return l.err }

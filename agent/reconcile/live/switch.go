@@ -24,6 +24,11 @@ func (s *Set) SwitchOff(gone []string) map[string]error {
 	return failed
 }
 
+// SwitchOffMembers has the chains of devices run without some of their members. It returns the errors by UID.
+func (s *Set) SwitchOffMembers(leaving map[plan.Device][]plan.Member) map[string]error {
+	return s.switchMembers(func(d plan.Device, m plan.Member, now bool) bool { return now || slices.Contains(leaving[d], m) })
+}
+
 // SwitchOn has the members of chains run again that were switched off, where exactly these are asked for. It returns
 // the errors by UID.
 func (s *Set) SwitchOn(asked map[plan.Device][]plan.Member) map[string]error {

@@ -68,6 +68,13 @@ func ModeOf(members []Member) v1alpha1.XDPMode {
 	return ""
 }
 
+// Leaving returns the members that run, and whose program the chain is to have no more in any revision.
+func Leaving(members, running []Member) []Member {
+	return slices.DeleteFunc(slices.Clone(running), func(r Member) bool {
+		return slices.ContainsFunc(members, func(m Member) bool { return m.UID == r.UID && m.Program == r.Program })
+	})
+}
+
 // Leavers are the applications that run and are to run no more.
 func Leavers(members, running []Member) []string {
 	return UIDsOf(Without(running, UIDsOf(members)))
