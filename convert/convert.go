@@ -5,6 +5,8 @@
 // document, at the place nearest to it, with the reason and what to do, and a note with the line
 // of the manifest. It reads no file, no cluster and no registry, and decides nothing: its
 // documents are vetted as any others are.
+//
+// Size: each kind and field of bpfman is one small function, and all write one draft.
 package convert
 
 import (
