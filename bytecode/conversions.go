@@ -106,7 +106,8 @@ func accessed(ins *asm.Instruction) (base asm.Register, is bool) {
 }
 
 func newTracks(insns asm.Instructions) *tracks {
-	t := &tracks{insns: insns, functions: map[string]int{}, before: make([]convertible, len(insns)), seen: make([]bool, len(insns)), budget: passesOfTracks*len(insns) + 64}
+	n := len(insns)
+	t := &tracks{insns: insns, functions: map[string]int{}, before: make([]convertible, n), seen: make([]bool, n), budget: passesOfTracks*n + 64}
 	for i := range insns {
 		if symbol := insns[i].Symbol(); symbol != "" {
 			t.functions[symbol] = i

@@ -53,17 +53,18 @@ func kinds(t testing.TB) map[string]repeated {
 	one := func(i asm.Instruction) asm.Instructions { return asm.Instructions{i} }
 	spilled := asm.Instructions{asm.StoreMem(asm.RFP, -8, asm.R6, asm.DWord)}
 	return map[string]repeated{
-		"a move":                         {ebpf.SchedCLS, nil, one(asm.Mov.Imm(asm.R7, 1)), false},
-		"a division by a constant":       {ebpf.SchedCLS, nil, one(asm.Mod.Imm(asm.R7, 3)), false},
-		"mod by a register":              {ebpf.SchedCLS, divisor, one(asm.Mod.Reg(asm.R7, asm.R8)), true},
-		"div of 32 bits by a register":   {ebpf.SchedCLS, divisor, one(asm.Div.Reg32(asm.R7, asm.R8)), true},
-		"signed div by a register":       {ebpf.SchedCLS, divisor, one(asm.SDiv.Reg(asm.R7, asm.R8)), true},
-		"signed mod of 32 bits":          {ebpf.SchedCLS, divisor, one(asm.SMod.Reg32(asm.R7, asm.R8)), true},
-		"LD_ABS":                         {ebpf.SchedCLS, nil, one(opcode(0x20, 0, 0, 0, 0)), true},
-		"LD_IND":                         {ebpf.SchedCLS, asm.Instructions{asm.Mov.Imm(asm.R7, 0)}, one(opcode(0x48, 0, asm.R7, 0, 4)), true},
-		"skb->len":                       {ebpf.SchedCLS, nil, field(asm.R7, asm.R6, 0, asm.Word), true},
-		"skb->ifindex":                   {ebpf.SchedCLS, nil, field(asm.R7, asm.R6, 40, asm.Word), true},
-		"skb->ifindex, from the stack":   {ebpf.SchedCLS, spilled, asm.Instructions{asm.LoadMem(asm.R9, asm.RFP, -8, asm.DWord), asm.LoadMem(asm.R7, asm.R9, 40, asm.Word)}, true},
+		"a move":                       {ebpf.SchedCLS, nil, one(asm.Mov.Imm(asm.R7, 1)), false},
+		"a division by a constant":     {ebpf.SchedCLS, nil, one(asm.Mod.Imm(asm.R7, 3)), false},
+		"mod by a register":            {ebpf.SchedCLS, divisor, one(asm.Mod.Reg(asm.R7, asm.R8)), true},
+		"div of 32 bits by a register": {ebpf.SchedCLS, divisor, one(asm.Div.Reg32(asm.R7, asm.R8)), true},
+		"signed div by a register":     {ebpf.SchedCLS, divisor, one(asm.SDiv.Reg(asm.R7, asm.R8)), true},
+		"signed mod of 32 bits":        {ebpf.SchedCLS, divisor, one(asm.SMod.Reg32(asm.R7, asm.R8)), true},
+		"LD_ABS":                       {ebpf.SchedCLS, nil, one(opcode(0x20, 0, 0, 0, 0)), true},
+		"LD_IND":                       {ebpf.SchedCLS, asm.Instructions{asm.Mov.Imm(asm.R7, 0)}, one(opcode(0x48, 0, asm.R7, 0, 4)), true},
+		"skb->len":                     {ebpf.SchedCLS, nil, field(asm.R7, asm.R6, 0, asm.Word), true},
+		"skb->ifindex":                 {ebpf.SchedCLS, nil, field(asm.R7, asm.R6, 40, asm.Word), true},
+		"skb->ifindex, from the stack": {ebpf.SchedCLS, spilled,
+			asm.Instructions{asm.LoadMem(asm.R9, asm.RFP, -8, asm.DWord), asm.LoadMem(asm.R7, asm.R9, 40, asm.Word)}, true},
 		"a byte of skb->mark":            {ebpf.SchedCLS, nil, field(asm.R7, asm.R6, 9, asm.Byte), true},
 		"skb->tstamp":                    {ebpf.SchedCLS, nil, field(asm.R7, asm.R6, 152, asm.DWord), true},
 		"a store to skb->tstamp":         {ebpf.SchedCLS, nil, one(asm.StoreMem(asm.R6, 152, asm.R7, asm.DWord)), true},
@@ -138,13 +139,15 @@ func TestALostPointerCountsAsAField(t *testing.T) {
 		insns  asm.Instructions
 		fields int
 	}{
-		"through the context":              {append(field(asm.R2, asm.R1, 40, asm.Word), end...), 1},
-		"through a register that it lost":  {append(asm.Instructions{asm.Mov.Imm(asm.R1, 0)}, append(field(asm.R2, asm.R1, 40, asm.Word), end...)...), 0},
-		"through a sum":                    {append(asm.Instructions{asm.Add.Imm(asm.R1, 40)}, append(field(asm.R2, asm.R1, 0, asm.Word), end...)...), 1},
-		"through a socket of the context":  {append(field(asm.R2, asm.R1, 168, asm.DWord), append(field(asm.R3, asm.R2, 4, asm.Word), end...)...), 2},
-		"through a number of the context":  {append(field(asm.R2, asm.R1, 76, asm.Word), append(field(asm.R3, asm.R2, 4, asm.Word), end...)...), 1},
-		"in a function that is handed it":  {append(append(asm.Instructions{call("f")}, end...), append(asm.Instructions{asm.LoadMem(asm.R0, asm.R1, 0, asm.Word).WithSymbol("f")}, asm.Return())...), 1},
-		"through what a function returned": {append(append(asm.Instructions{call("f"), asm.LoadMem(asm.R3, asm.R0, 0, asm.Word)}, end...), append(asm.Instructions{asm.Mov.Reg(asm.R0, asm.R1).WithSymbol("f")}, asm.Return())...), 1},
+		"through the context":             {append(field(asm.R2, asm.R1, 40, asm.Word), end...), 1},
+		"through a register that it lost": {append(asm.Instructions{asm.Mov.Imm(asm.R1, 0)}, append(field(asm.R2, asm.R1, 40, asm.Word), end...)...), 0},
+		"through a sum":                   {append(asm.Instructions{asm.Add.Imm(asm.R1, 40)}, append(field(asm.R2, asm.R1, 0, asm.Word), end...)...), 1},
+		"through a socket of the context": {append(field(asm.R2, asm.R1, 168, asm.DWord), append(field(asm.R3, asm.R2, 4, asm.Word), end...)...), 2},
+		"through a number of the context": {append(field(asm.R2, asm.R1, 76, asm.Word), append(field(asm.R3, asm.R2, 4, asm.Word), end...)...), 1},
+		"in a function that is handed it": {append(append(asm.Instructions{call("f")}, end...),
+			asm.LoadMem(asm.R0, asm.R1, 0, asm.Word).WithSymbol("f"), asm.Return()), 1},
+		"through what a function returned": {append(append(asm.Instructions{call("f"), asm.LoadMem(asm.R3, asm.R0, 0, asm.Word)}, end...),
+			asm.Mov.Reg(asm.R0, asm.R1).WithSymbol("f"), asm.Return()), 1},
 		"one of two ways": {append(asm.Instructions{
 			asm.Mov.Imm(asm.R3, 0), opcode(0x15, asm.R3, 0, 1, 5), asm.Mov.Reg(asm.R3, asm.R1), asm.LoadMem(asm.R4, asm.R3, 0, asm.Word),
 		}, end...), 1},
@@ -173,10 +176,11 @@ func TestWhatAProgramDoesWithItsContext(t *testing.T) {
 		insns          asm.Instructions
 		writes, socket bool
 	}{
-		"a probe that stores to its context":    {ebpf.Kprobe, asm.Instructions{store}, true, false},
-		"one that stores by its own type":       {ebpf.UnspecifiedProgram, asm.Instructions{store}, true, false},
-		"one that stores a number":              {ebpf.Kprobe, asm.Instructions{asm.StoreImm(asm.R1, 80, 1, asm.Word)}, true, false},
-		"one that stores by a spilled pointer":  {ebpf.Kprobe, asm.Instructions{asm.StoreMem(asm.RFP, -8, asm.R1, asm.DWord), asm.LoadMem(asm.R1, asm.RFP, -8, asm.DWord), store}, true, false},
+		"a probe that stores to its context": {ebpf.Kprobe, asm.Instructions{store}, true, false},
+		"one that stores by its own type":    {ebpf.UnspecifiedProgram, asm.Instructions{store}, true, false},
+		"one that stores a number":           {ebpf.Kprobe, asm.Instructions{asm.StoreImm(asm.R1, 80, 1, asm.Word)}, true, false},
+		"one that stores by a spilled pointer": {ebpf.Kprobe,
+			asm.Instructions{asm.StoreMem(asm.RFP, -8, asm.R1, asm.DWord), asm.LoadMem(asm.R1, asm.RFP, -8, asm.DWord), store}, true, false},
 		"one that stores on its stack":          {ebpf.Kprobe, asm.Instructions{asm.StoreMem(asm.RFP, -8, asm.R1, asm.DWord)}, false, false},
 		"one that loads":                        {ebpf.Kprobe, asm.Instructions{asm.LoadMem(asm.R2, asm.R1, 112, asm.DWord)}, false, false},
 		"a filter that stores to its context":   {ebpf.SchedCLS, asm.Instructions{asm.StoreImm(asm.R1, 8, 1, asm.Word)}, false, false},

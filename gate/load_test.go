@@ -30,16 +30,17 @@ func TestWhatTakesLongToLoadIsDeniedANamespace(t *testing.T) {
 		maps   string
 		denied bool
 	}{
-		"as much as may be":                       {half * 2, []v1alpha1.Attachment{at("xdp", "")}, 0, "", false},
-		"more than that":                          {half*2 + 1, []v1alpha1.Attachment{at("xdp", "")}, 0, "", true},
-		"more than there are numbers for":         {1<<64 - 1, []v1alpha1.Attachment{at("uprobe", "a"), at("uprobe", "b")}, 0, "", true},
-		"on two devices, which are one load":      {half + 1, []v1alpha1.Attachment{at("xdp", ""), at("xdp", "b")}, 0, "", false},
-		"for two choices of pods":                 {half + 1, []v1alpha1.Attachment{at("uprobe", "a"), at("uprobe", "b")}, 0, "", true},
-		"for one choice of pods twice":            {half + 1, []v1alpha1.Attachment{at("uprobe", "a"), at("uprobe", "a")}, 0, "", false},
-		"for three functions":                     {half, []v1alpha1.Attachment{functions(3)}, 0, "", true},
-		"beside two others that are not loaded":   {half, []v1alpha1.Attachment{at("xdp", "")}, 2, "Array", false},
-		"beside two others that may be called":    {half, []v1alpha1.Attachment{at("xdp", "")}, 2, "ProgramArray", true},
-		"a function and what may stand in for it": {half + 1, []v1alpha1.Attachment{{Hook: "kprobe", Functions: &v1alpha1.Functions{Names: []string{"f"}}}}, 0, "", true},
+		"as much as may be":                     {half * 2, []v1alpha1.Attachment{at("xdp", "")}, 0, "", false},
+		"more than that":                        {half*2 + 1, []v1alpha1.Attachment{at("xdp", "")}, 0, "", true},
+		"more than there are numbers for":       {1<<64 - 1, []v1alpha1.Attachment{at("uprobe", "a"), at("uprobe", "b")}, 0, "", true},
+		"on two devices, which are one load":    {half + 1, []v1alpha1.Attachment{at("xdp", ""), at("xdp", "b")}, 0, "", false},
+		"for two choices of pods":               {half + 1, []v1alpha1.Attachment{at("uprobe", "a"), at("uprobe", "b")}, 0, "", true},
+		"for one choice of pods twice":          {half + 1, []v1alpha1.Attachment{at("uprobe", "a"), at("uprobe", "a")}, 0, "", false},
+		"for three functions":                   {half, []v1alpha1.Attachment{functions(3)}, 0, "", true},
+		"beside two others that are not loaded": {half, []v1alpha1.Attachment{at("xdp", "")}, 2, "Array", false},
+		"beside two others that may be called":  {half, []v1alpha1.Attachment{at("xdp", "")}, 2, "ProgramArray", true},
+		"a function and what may stand in for it": {half + 1,
+			[]v1alpha1.Attachment{{Hook: "kprobe", Functions: &v1alpha1.Functions{Names: []string{"f"}}}}, 0, "", true},
 	} {
 		facts := bytecode.Facts{Maps: []bytecode.Map{{Name: "m", Type: c.maps}}, Programs: []bytecode.Program{{Name: "p", LoadCost: c.cost}}}
 		for i := range c.others {

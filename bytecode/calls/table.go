@@ -69,7 +69,8 @@ var helpers = []Row{
 	},
 	{
 		"bpf_redirect_peer",
-		"nothing", "where the packet goes", "the node's network namespace", Nowhere, "sends packets into the network namespace of a device's peer, which is the node's",
+		"nothing", "where the packet goes", "the node's network namespace", Nowhere,
+		"sends packets into the network namespace of a device's peer, which is the node's",
 		"skb_do_redirect, net/core/filter.c: BPF_F_PEER",
 	},
 	{
@@ -105,7 +106,8 @@ var helpers = []Row{
 	},
 	{
 		"bpf_get_func_ip bpf_get_func_arg bpf_get_func_ret bpf_get_func_arg_cnt bpf_find_vma bpf_d_path bpf_sock_from_file bpf_skb_output bpf_xdp_output",
-		"arguments of the traced function", "", "the current task", InTasks, "", "kernel/trace/bpf_trace.c: of the hook's context; loads through what they return are found",
+		"arguments of the traced function", "", "the current task", InTasks, "",
+		"kernel/trace/bpf_trace.c: of the hook's context; loads through what they return are found",
 	},
 	{
 		"bpf_send_signal bpf_send_signal_thread",
@@ -167,7 +169,8 @@ var helpers = []Row{
 	},
 	{
 		"bpf_sys_bpf bpf_sys_close bpf_btf_find_by_name_kind",
-		"what a system call answers", "what a system call changes", "the agent", Nowhere, "makes system calls as the agent", "kernel/bpf/syscall.c: syscall_prog_func_proto",
+		"what a system call answers", "what a system call changes", "the agent", Nowhere, "makes system calls as the agent",
+		"kernel/bpf/syscall.c: syscall_prog_func_proto",
 	},
 	{
 		"bpf_sock_map_update bpf_sock_hash_update",
@@ -202,7 +205,8 @@ var kfuncs = []Row{
 		"bpf_list_push_front_impl bpf_list_push_back_impl bpf_list_push_front bpf_list_push_back bpf_list_pop_front bpf_list_pop_back bpf_list_front bpf_list_back " +
 			"bpf_rbtree_add_impl bpf_rbtree_add bpf_rbtree_first bpf_rbtree_remove bpf_rbtree_root bpf_rbtree_left bpf_rbtree_right bpf_obj_drop_impl bpf_obj_drop " +
 			"bpf_percpu_obj_drop_impl bpf_percpu_obj_drop bpf_refcount_acquire_impl bpf_refcount_acquire",
-		"objects of the application", "lists and trees in its maps", "the application", Everywhere, "", "kernel/bpf/helpers.c: bpf_obj_new alone makes them, and is denied",
+		"objects of the application", "lists and trees in its maps", "the application", Everywhere, "",
+		"kernel/bpf/helpers.c: bpf_obj_new alone makes them, and is denied",
 	},
 	{
 		"bpf_xdp_metadata_rx_timestamp bpf_xdp_metadata_rx_hash bpf_xdp_metadata_rx_vlan_tag",

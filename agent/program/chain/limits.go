@@ -246,7 +246,8 @@ func checkLoad(latest Member, cost uint64) error {
 		return nil
 	}
 	return &Rejection{Member: latest.Key, Limit: LimitLoad,
-		Reason: fmt.Sprintf("with it the chain takes the kernel about %s to load, at most %s are allowed a namespace", bytecode.LoadTime(cost), bytecode.LoadTime(maxLoadCost)),
+		Reason: fmt.Sprintf("with it the chain takes the kernel about %s to load, at most %s are allowed a namespace",
+			bytecode.LoadTime(cost), bytecode.LoadTime(maxLoadCost)),
 		Fix:    "make the program shorter, with fewer calls and divisions by registers, or attach to another interface"}
 }
 

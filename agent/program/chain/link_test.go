@@ -223,7 +223,8 @@ func TestAChainThatIsLongToLoadTakesNoFurtherNamespace(t *testing.T) {
 	} {
 		_, err := chain.Link(c.members, chain.Options{})
 		var refusal *chain.Rejection
-		if isRejected := errors.As(err, &refusal); isRejected != (c.rejected != "") || isRejected && (refusal.Member != c.rejected || refusal.Limit != chain.LimitLoad) {
+		isRejected := errors.As(err, &refusal)
+		if isRejected != (c.rejected != "") || isRejected && (refusal.Member != c.rejected || refusal.Limit != chain.LimitLoad) {
 			t.Errorf("%s: %v, want %q rejected", sentence, err, c.rejected)
 		}
 	}

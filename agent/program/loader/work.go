@@ -29,7 +29,7 @@ func (p *Prepared) withinNamespace() error {
 		}
 	}
 	if cost := loadCost(p.Spec.Programs); cost > bytecode.MaxLoadCost {
-		errs = append(errs, fmt.Errorf("the programs take the kernel about %s to load, at most %s are allowed a namespace; split the object into several applications",
+		errs = append(errs, fmt.Errorf("the programs take the kernel about %s to load, at most %s are allowed a namespace; split the object into several ones",
 			bytecode.LoadTime(cost), bytecode.LoadTime(bytecode.MaxLoadCost)))
 	}
 	return errors.Join(errs...)

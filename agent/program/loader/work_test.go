@@ -77,7 +77,8 @@ func TestANamespaceLoadsWithinBounds(t *testing.T) {
 			t.Errorf("%s: %v, want %q", sentence, err, c.says)
 		}
 	} // It is asked before anything is made, and of namespaces alone.
-	p := &Prepared{Application: v1alpha1.Identity{Kind: v1alpha1.KindBpfApplication}, Spec: &ebpf.CollectionSpec{Programs: map[string]*ebpf.ProgramSpec{"p": slow}}}
+	p := &Prepared{Application: v1alpha1.Identity{Kind: v1alpha1.KindBpfApplication},
+		Spec: &ebpf.CollectionSpec{Programs: map[string]*ebpf.ProgramSpec{"p": slow}}}
 	var refused *LoadError
 	if _, _, err := Load(p, nil, nil, nil); !errors.As(err, &refused) {
 		t.Errorf("Load = %v, want a rejection", err)
