@@ -212,3 +212,15 @@ func (a *Agent) Sweep(ctx context.Context) bool {
 	a.reconcile(ctx)
 	return true
 }
+
+// LoseCounters closes the counters of the chain on an interface, which then cannot be read.
+func (a *Agent) LoseCounters(ifindex int) error {
+	a.work.Lock()
+	defer a.work.Unlock()
+	for device, c := range a.loop.live.Chains {
+		if device.Index == ifindex && c.Version.Counters != nil {
+			return c.Version.Counters.Close()
+		}
+	}
+	return errors.New("the interface has no chain that counts")
+}

@@ -100,7 +100,8 @@ func (s *Secrets) credential(ctx context.Context, key types.NamespacedName) (acc
 	keychain, err := kubernetes.NewFromPullSecrets(ctx, []corev1.Secret{secret})
 	if err != nil {
 		// The cause may repeat a piece of what is in the Secret.
-		return access.Credential{}, fmt.Errorf("read Secret %s: it holds no Docker configuration: delete it, and make it with `kubectl create secret docker-registry %s --namespace %s --from-file=.dockerconfigjson=CONFIG`",
+		return access.Credential{}, fmt.Errorf("read Secret %s: it holds no Docker configuration: delete it, and make it with "+
+			"`kubectl create secret docker-registry %s --namespace %s --from-file=.dockerconfigjson=CONFIG`",
 			key, secret.Name, secret.Namespace)
 	}
 	return access.Credential{Name: "Secret " + key.String(), Keychain: keychain}, nil

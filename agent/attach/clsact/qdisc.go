@@ -60,7 +60,8 @@ func (t *Table) fits(s Side) error {
 	}
 	kind, err := t.kindOf(s.Device)
 	if err == nil && kind != "clsact" {
-		err = fmt.Errorf("the interface has a qdisc %s of another tool, which has no place for egress filters; attach to another interface, or delete it with its filters: `%s`",
+		err = fmt.Errorf("the interface has a qdisc %s of another tool, which has no place for egress filters; "+
+			"attach to another interface, or delete it with its filters: `%s`",
 			kind, t.command(s.Device, "tc qdisc del dev %s "+kind))
 	}
 	return err

@@ -116,7 +116,8 @@ func (r *looker) lookAtSandbox(ctx context.Context, id string) (Pod, error) {
 		return Pod{}, skipFor(Malformed, err)
 	}
 	if p.IsCut {
-		r.opts.Log.Warn("a pod has more labels than are kept: selectors see those that they name, and no others", "namespace", p.Namespace, "pod", p.Name, "kept", len(p.Labels))
+		r.opts.Log.Warn("a pod has more labels than are kept: selectors see those that they name, and no others",
+			"namespace", p.Namespace, "pod", p.Name, "kept", len(p.Labels))
 	}
 	more, err := parseDetails(answer.GetInfo())
 	if err != nil {

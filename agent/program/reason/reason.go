@@ -51,7 +51,8 @@ var words = []struct {
 	{regexp.MustCompile(` \(hit verifier bug, increase LogSizeStart to fit the log and check dmesg\)`), ", and the verifier said no more"},
 	{regexp.MustCompile(` \(bug: hit \d+ verifier attempts\)`), ", and the verifier's log did not end"},
 	{regexp.MustCompile(` \(MaxEntries may be incorrectly set to zero\)`), " (max_entries may be 0)"},
-	{regexp.MustCompile(` \((?:invalid pid, )?missing (?:kernel )?symbol or prog's AttachType not \w+\?\)`), " (a function is missing, or the program is of another hook)"},
+	{regexp.MustCompile(` \((?:invalid pid, )?missing (?:kernel )?symbol or prog's AttachType not \w+\?\)`),
+		" (a function is missing, or the program is of another hook)"},
 	{regexp.MustCompile(`: missing MapOptions\.PinPath`), ": Skep pins maps itself; leave out LIBBPF_PIN_BY_NAME"},
 	{regexp.MustCompile(`\bMaxEntries\b`), "max_entries"},
 	{regexp.MustCompile(`\bKeySize\b`), "key_size"},
@@ -82,7 +83,8 @@ const generic = "change the program at the instruction that the log names, or ke
 var fixes = []struct{ words, fix string }{
 	{"jumps is too complex", "the verifier keeps at most 8192 branches that it has yet to follow: write the loop with bpf_loop or bpf_for, bound it lower, " +
 		"or branch less on values that it does not know"},
-	{"BPF program is too large. Processed", "the verifier follows at most 1000000 instructions: write loops with bpf_loop or bpf_for, and move what repeats into functions that are not static"},
+	{"BPF program is too large. Processed", "the verifier follows at most 1000000 instructions: write loops with bpf_loop or bpf_for, " +
+		"and move what repeats into functions that are not static"},
 	{"infinite loop detected", "give the loop a bound that the verifier sees, or write it with bpf_loop or bpf_for"},
 	{"back-edge", "give the loop a bound that the verifier sees, or write it with bpf_loop or bpf_for"},
 	{"unknown func", "this kernel or hook has no such helper: call another, or keep the application to nodes whose kernel has it (nodeSelector)"},
@@ -101,8 +103,8 @@ func Fix(err error, log string) string {
 	case log != "":
 		return generic
 	case errors.Is(err, unix.EFAULT):
-		return "the program is too complex for this kernel's verifier, or met a fault of it, which the kernel's log (dmesg) names: write loops with bpf_loop or bpf_for, " +
-			"or keep the application to nodes with another kernel (nodeSelector)"
+		return "the program is too complex for this kernel's verifier, or met a fault of it, which the kernel's log (dmesg) names: " +
+			"write loops with bpf_loop or bpf_for, or keep the application to nodes with another kernel (nodeSelector)"
 	case errors.Is(err, unix.E2BIG) && errors.As(err, new(*ebpf.VerifierError)):
 		return "the program has more instructions than the kernel takes, 1000000: make it smaller"
 	}

@@ -32,7 +32,7 @@ type Status struct {
 	// Usage is what the chain takes of the kernel's limits, Room what is left.
 	Usage chain.Usage `json:"usage"`
 	Room  chain.Room  `json:"room"`
-	// Error says why usage and room are not known.
+	// Error says why usage and room, or more of the chain, are not known.
 	Error string `json:"error,omitempty"`
 }
 
@@ -56,18 +56,18 @@ type MemberStatus struct {
 }
 
 // Status tells what a chain runs and what it takes.
-func (r *Round) Status(c *pins.Chain) (Status, error) {
+func (r *Round) Status(c *pins.Chain) Status {
+	on := r.look.Interface(c.Device)
+	s := Status{Interface: on.Name, Ifindex: c.Device.Index, NetnsID: c.Device.NetnsID, In: on.In, XDPMode: c.Mode}
 	facts, err := pins.Inspect(c.Link)
 	if err != nil {
-		return Status{}, fmt.Errorf("tell chain of interface %s: %w", c.Device, err)
+		s.Error = fmt.Sprintf("read the chain's link: %v", err)
 	}
-	on := r.look.Interface(c.Device)
-	s := Status{Interface: on.Name, Ifindex: c.Device.Index, NetnsID: c.Device.NetnsID, In: on.In, XDPMode: c.Mode, LinkID: uint32(facts.ID),
-		ProgramID: uint32(facts.Program), Severed: facts.Severed}
+	s.LinkID, s.ProgramID, s.Severed = uint32(facts.ID), uint32(facts.Program), facts.Severed
 	var counts []chain.Counts
 	if c.Version.Counters != nil {
 		if counts, err = chain.ReadCounts(c.Version.Counters, len(c.Version.Members)); err != nil {
-			return Status{}, fmt.Errorf("tell chain of %s: %w", s.Interface, err)
+			s.Error = fmt.Sprintf("read what the chain counted: %v", err)
 		}
 	}
 	for i, m := range c.Version.Members {
@@ -79,8 +79,10 @@ func (r *Round) Status(c *pins.Chain) (Status, error) {
 		}
 		s.Members = append(s.Members, one)
 	}
-	r.measure(&s, c)
-	return s, nil
+	if s.Error == "" {
+		r.measure(&s, c)
+	}
+	return s
 }
 
 // measure fills in what the chain takes of the kernel's limits. Linking touches

@@ -37,7 +37,8 @@ type ConflictError struct {
 
 // Error implements error.
 func (c *ConflictError) Error() string {
-	return fmt.Sprintf("somebody else took it away %d times; it is put back at %s; find the tool: `bpftool link`, `bpftool net` and `skep inventory` list what is attached", c.heals, c.next.Format(time.TimeOnly))
+	return fmt.Sprintf("somebody else took it away %d times; it is put back at %s; "+
+		"find the tool: `bpftool link`, `bpftool net` and `skep inventory` list what is attached", c.heals, c.next.Format(time.TimeOnly))
 }
 
 // Heal counts that a link is put back, and returns how often it was. It fails with a

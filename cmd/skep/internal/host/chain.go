@@ -89,7 +89,7 @@ func printChain(w io.Writer, c agent.ChainStatus) error {
 		return err
 	}
 	if c.Error != "" {
-		_, err := fmt.Fprintf(w, "room is not known: %s\n", c.Error)
+		_, err := fmt.Fprintf(w, "not all is known: %s\n", c.Error)
 		return err
 	}
 	_, err := fmt.Fprintf(w, "room left: %d maps, %d subprograms\n", c.Room.Maps, c.Room.Subprograms)

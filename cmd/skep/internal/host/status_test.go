@@ -82,11 +82,12 @@ func TestStatusSaysThatANodeSelectorDoesNotMatch(t *testing.T) {
 func TestStatusSaysLoudlyWhatUnloadProtectionHolds(t *testing.T) {
 	var out bytes.Buffer
 	protection := &nodemode.UnloadProtection{Revision: "source:12", Reason: "the source was a, and is b", Applications: []string{"one", "two"}}
-	if err := PrintStatus(&out, "text", confirmHere(DefaultState), nodemode.Status{Source: nodemode.SourceStatus{Address: "b", UnloadProtection: protection}}); err != nil {
+	held := nodemode.Status{Source: nodemode.SourceStatus{Address: "b", UnloadProtection: protection}}
+	if err := PrintStatus(&out, "text", confirmHere(DefaultState), held); err != nil {
 		t.Fatal(err)
 	}
 	var ended bytes.Buffer
-	if err := PrintStatus(&ended, "text", ConfirmLater("/srv/state"), nodemode.Status{Source: nodemode.SourceStatus{Address: "b", UnloadProtection: protection}}); err != nil {
+	if err := PrintStatus(&ended, "text", ConfirmLater("/srv/state"), held); err != nil {
 		t.Fatal(err)
 	}
 	if want := "        to unload: start skep run without --once, and run: skep confirm --state /srv/state source:12\n"; !strings.Contains(ended.String(), want) {

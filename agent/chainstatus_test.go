@@ -1,0 +1,34 @@
+package agent_test
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/skep-dev/skep/api/v1alpha1"
+	"github.com/skep-dev/skep/test/harness/need"
+)
+
+// TestAChainThatCannotBeReadHidesNoOther: it has its members, and says what is not known of it.
+func TestAChainThatCannotBeReadHidesNoOther(t *testing.T) {
+	need.Kernel(t)
+	quiet(t)
+	w := newWorld(t)
+	veth(t, "cn0", "cn1")
+	veth(t, "mo0", "mo1")
+	a, _ := w.start()
+	w.must(a, w.member("a", "xdp_count", "count_packets", 500), w.member("b", "xdp_pass", "xdp_pass", 600), w.inMode("c", "mo0", v1alpha1.XDPGeneric, 1))
+	must(t, a.LoseCounters(index(t, "cn0")))
+	chains, err := a.Chains()
+	if err != nil || len(chains) != 2 {
+		t.Fatalf("chains = %+v, %v", chains, err)
+	}
+	for _, c := range chains {
+		lost := c.Interface == "cn0"
+		if strings.Contains(c.Error, "counted") != lost || (c.Error == "") == lost || c.LinkID == 0 {
+			t.Errorf("the chain of %s says %q: %+v", c.Interface, c.Error, c)
+		}
+		if want := map[string]int{"cn0": 2, "mo0": 1}[c.Interface]; len(c.Members) != want {
+			t.Errorf("the chain of %s has %d members", c.Interface, len(c.Members))
+		}
+	}
+}
