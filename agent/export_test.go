@@ -103,8 +103,8 @@ func (a *Agent) RefuseChains(refuse func(members []string) error) {
 func (a *Agent) LoadsUnswitched() {
 	a.work.Lock()
 	defer a.work.Unlock()
-	a.loop.chains.Build = func(parts []build.Part, files *objects.Cache, o chain.Options, shared build.SharedMaps) (*pins.ChainVersion, error) {
-		v, err := build.Chain(parts, files, o, shared)
+	a.loop.chains.Build = func(parts []build.Part, files *objects.Cache, o chain.Options, shared build.SharedMaps, types *btf.Cache) (*pins.ChainVersion, error) {
+		v, err := build.Chain(parts, files, o, shared, types)
 		if err != nil {
 			return nil, err
 		}

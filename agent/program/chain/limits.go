@@ -248,7 +248,7 @@ func checkLoad(latest Member, cost uint64) error {
 	return &Rejection{Member: latest.Key, Limit: LimitLoad,
 		Reason: fmt.Sprintf("with it the chain takes the kernel about %s to load, at most %s are allowed a namespace",
 			bytecode.LoadTime(cost), bytecode.LoadTime(maxLoadCost)),
-		Fix:    "make the program shorter, with fewer calls and divisions by registers, or attach to another interface"}
+		Fix: "make the program shorter, with fewer calls and divisions by registers, or attach to another interface"}
 }
 
 // inline is the fix for too many functions and too deep calls.

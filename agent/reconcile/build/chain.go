@@ -95,7 +95,7 @@ func link(parts []Part, files *objects.Cache, o chain.Options, prepare prepare) 
 func Unaware(parts []Part, files *objects.Cache) ([]plan.Member, error) {
 	var unaware []plan.Member
 	for _, part := range parts {
-		_, prepared, err := read(part.Intent, files)
+		_, prepared, err := read(part.Intent, files, loader.Prepare)
 		if err != nil {
 			return nil, err
 		}
