@@ -77,7 +77,7 @@ func (a *Agent) OnAwaitFree(do func()) {
 	defer a.work.Unlock()
 	a.loop.live.Pace.Sleep = func(d time.Duration) {
 		do()
-		time.Sleep(d)
+		<-time.After(d)
 	}
 }
 

@@ -68,11 +68,12 @@ func somehow(insns asm.Instructions, random *rand.Rand) asm.Instructions {
 		if random.IntN(4) == 0 {
 			n = int64(random.Uint64())
 		}
-		if ins.OpCode.Class().IsALU() {
+		switch class := ins.OpCode.Class(); {
+		case class.IsALU():
 			ins.Constant = int64(int32(n))
-		} else if ins.OpCode.Class() == asm.LdClass {
+		case class == asm.LdClass:
 			ins.Constant = n
-		} else {
+		default:
 			ins.Offset = int16(n)
 		}
 	}

@@ -173,8 +173,9 @@ func New(ctx context.Context, o Options) (_ *Host, err error) {
 	o.Now = clock.OrSystem(o.Now)
 	o.Log = cmp.Or(o.Log, slog.New(slog.DiscardHandler))
 	h := &Host{
-		opts: o, metrics: newMetrics(), tags: map[string]*tag{}, read: map[string]read{}, places: map[string]string{}, confirmed: map[string]bool{}, requested: map[string]time.Time{},
-		wake: make(chan struct{}, 1), waited: 5 * time.Second, began: o.Now(), unloaded: map[string]unload{}, evaluations: evaluations.NewQueue(o.Now),
+		opts: o, metrics: newMetrics(), tags: map[string]*tag{}, read: map[string]read{}, places: map[string]string{}, confirmed: map[string]bool{},
+		requested: map[string]time.Time{},
+		wake:      make(chan struct{}, 1), waited: 5 * time.Second, began: o.Now(), unloaded: map[string]unload{}, evaluations: evaluations.NewQueue(o.Now),
 	}
 	defer func() {
 		if err != nil {

@@ -99,7 +99,8 @@ func documents(name string, data []byte) [][]byte {
 		doc = bytes.Repeat([]byte("\n"), lines)
 	}
 	for line := range bytes.Lines(data) {
-		if marker(line, "---") || marker(line, "...") {
+		switch {
+		case marker(line, "---") || marker(line, "..."):
 			flush()
 			// What follows the marker on its line belongs to the document; three
 			// blanks keep its columns.
@@ -108,9 +109,9 @@ func documents(name string, data []byte) [][]byte {
 			} else {
 				doc = append(doc, '\n')
 			}
-		} else if line[0] == '%' && len(bytes.TrimSpace(doc)) == 0 {
+		case line[0] == '%' && len(bytes.TrimSpace(doc)) == 0:
 			doc = append(doc, '\n') // A directive, such as %YAML 1.1.
-		} else {
+		default:
 			doc = append(doc, line...)
 		}
 		lines++

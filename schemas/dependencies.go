@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"maps"
 	"os"
 	"path"
@@ -195,7 +196,10 @@ func (f *fetching) unzip(ctx context.Context, m *fetchedModule, folder string, f
 		if strings.HasPrefix(file.Name, "cue.mod/") || strings.HasSuffix(file.Name, "/") {
 			continue
 		}
-		if files[path.Join(folder, file.Name)], err = f.file(file); err != nil {
+		if !fs.ValidPath(file.Name) {
+			return fmt.Errorf("unpack %s: it leads out of its module", file.Name)
+		}
+		if files[path.Join(folder, file.Name)], err = f.file(file); err != nil { //nolint:gosec // It was looked at.
 			return fmt.Errorf("unpack %s: %w", file.Name, err)
 		}
 	}

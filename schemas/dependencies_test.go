@@ -103,7 +103,8 @@ func TestAModuleWithDependenciesRendersOnceTheyAreVendored(t *testing.T) {
 			t.Errorf("the digest of %s is %q", m.Module, m.Digest)
 		}
 	}
-	if diff := cmp.Diff([]string{"cue.mod/pkg/example.com/base example.com/base@v0.2.0", "cue.mod/pkg/example.com/lib example.com/lib@v0.1.0"}, names); diff != "" {
+	want := []string{"cue.mod/pkg/example.com/base example.com/base@v0.2.0", "cue.mod/pkg/example.com/lib example.com/lib@v0.1.0"}
+	if diff := cmp.Diff(want, names); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 	objects, problems, err := schemas.Render(t.Context(), schemas.Options{Root: dir})

@@ -6,6 +6,7 @@ import (
 	"os"
 
 	"github.com/cilium/ebpf/link"
+
 	"github.com/skep-dev/skep/agent/state/pins"
 	"github.com/skep-dev/skep/hook"
 )

@@ -29,7 +29,7 @@ func TestMain(m *testing.M) { leaks.Main(m) }
 func TestEachHelperHasOneRow(t *testing.T) {
 	rows := map[string]int{}
 	for _, row := range calls.Rows() {
-		for _, name := range strings.Fields(row.Names) {
+		for name := range strings.FieldsSeq(row.Names) {
 			rows[name]++
 		}
 	}

@@ -42,7 +42,7 @@ func (e *PartialError) Error() string {
 	if e.Limit == 0 {
 		return fmt.Sprintf("read %s in %s: its network has taken its share of the agent's time; it is read again", e.What, e.In)
 	}
-	return fmt.Sprintf("read %s in %s: there are more than %d, which is the limit of what is read; delete those that the pod does not need: `%s` lists them",
+	return fmt.Sprintf("read %s in %s: there are more than %d, which is the limit of what is read; delete those that the pod does not need: %#q lists them",
 		e.What, e.In, e.Limit, e.Fix)
 }
 

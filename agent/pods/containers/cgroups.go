@@ -24,8 +24,10 @@ const (
 	// LabelCgroup is the name of a cgroup that is no unit: of its path, the last part.
 	LabelCgroup = "cgroup.name"
 	// LabelManager is the unit or cgroup in which another manager than the node's systemd made a
-	// unit or cgroup, such as user@1000.service, and LabelManaged is the name that it gave it.
-	LabelManager, LabelManaged = "systemd.manager", "systemd.managed"
+	// unit or cgroup, such as user@1000.service.
+	LabelManager = "systemd.manager"
+	// LabelManaged is the name that such a manager gave it.
+	LabelManaged = "systemd.managed"
 )
 
 // The bounds of a walk over cgroups, besides maxWalked.

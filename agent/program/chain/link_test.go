@@ -201,7 +201,8 @@ func dividing(n int) edit {
 		}
 		rest[0] = p.Instructions[0].WithMetadata(p.Instructions[0].Metadata)
 		rest[0].OpCode, rest[0].Dst, rest[0].Constant = asm.Mov.Op(asm.ImmSource), asm.R0, 2
-		p.Instructions = append(rest, asm.Return())
+		rest = append(rest, asm.Return())
+		p.Instructions = rest
 	}
 }
 

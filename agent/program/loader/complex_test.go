@@ -7,7 +7,9 @@ import (
 	"testing"
 
 	"github.com/cilium/ebpf/asm"
+	"github.com/cilium/ebpf/btf"
 
+	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/intent"
 	"github.com/skep-dev/skep/test/fixture/programs"
 	"github.com/skep-dev/skep/test/harness/need"
@@ -25,12 +27,13 @@ func branching(insns asm.Instructions) asm.Instructions {
 // TestATooComplexProgramIsRejectedWithTheVerifiersWords, which the library drops.
 func TestATooComplexProgramIsRejectedWithTheVerifiersWords(t *testing.T) {
 	need.Kernel(t)
+	cluster := v1alpha1.Identity{Kind: v1alpha1.KindClusterBpfApplication, Name: "app"}
 	for object, of := range map[string]struct{ name, hook string }{
 		"tp_btf_count": {"tp_btf_count", "tp_btf"}, "cgroup_bind4": {"cgroup_bind4", "cgroup/bind4"}, "iter_task": {"iter_task", "iter"},
 		"kprobe_count": {"kprobe_count", "kprobe"}, "xdp_maps": {"xdp_maps", "xdp"}, "xdp_core": {"xdp_core", "xdp"},
 	} {
 		t.Run(object, func(t *testing.T) {
-			p, err := Prepare(opened(t, intent.Payload{Programs: program(of.name, of.hook, "")}), programs.Object(object))
+			p, err := PrepareToLoad(opened(t, intent.Payload{Application: cluster, Programs: program(of.name, of.hook, "")}), programs.Object(object), btf.NewCache())
 			if err != nil {
 				t.Fatal(err)
 			}

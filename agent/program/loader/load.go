@@ -208,21 +208,20 @@ func (p *Prepared) rejection(err error) *LoadError {
 	for _, ps := range p.Spec.Programs {
 		types = append(types, ps.Type)
 	}
-	explained := rights.ExplainLoad(err, rights.ToLoad(types...))
-	said := explained
+	explained, isKnown := rights.ExplainLoad(err, rights.ToLoad(types...)), false
 	if p.Application.Kind == v1alpha1.KindBpfApplication && isTooDeep(err) {
-		explained = fmt.Errorf("%w; in a namespace, what functions can use of the stack is cleared, and all 512 bytes where an address on the stack "+
+		isKnown, explained = true, fmt.Errorf("%w; in a namespace, what functions can use of the stack is cleared, and all 512 bytes where an address on the stack "+
 			"is computed: move the buffer into a map, or index it by constants", explained)
 	}
 	if missing := p.missingOfKernel(err); missing != "" {
-		explained = fmt.Errorf("%w; the program reads %s, which this kernel has not: look whether it is there (bpf_core_field_exists and its like), "+
+		isKnown, explained = true, fmt.Errorf("%w; the program reads %s, which this kernel has not: look whether it is there (bpf_core_field_exists and its like), "+
 			"or keep the application to nodes whose kernel has it", explained, missing)
 	}
 	if strings.Contains(LogOf(err), "has no valid bpf_spin_lock") && p.linksNodes() {
-		explained = fmt.Errorf("%w; the kernel was not told which nodes its lists and trees hold (bpf_list_head, bpf_rb_root): "+
+		isKnown, explained = true, fmt.Errorf("%w; the kernel was not told which nodes its lists and trees hold (bpf_list_head, bpf_rb_root): "+
 			"the library that makes maps leaves their types out, so keep the nodes in maps instead", explained)
 	}
-	if fix := reason.Fix(err, LogOf(err)); fix != "" && explained == said {
+	if fix := reason.Fix(err, LogOf(err)); fix != "" && !isKnown {
 		explained = fmt.Errorf("%w; %s", explained, fix)
 	}
 	return &LoadError{Application: p.Application.String(), Log: LogOf(err), err: reason.Plain(explained)}

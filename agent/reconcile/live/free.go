@@ -23,7 +23,7 @@ type Pace struct {
 }
 
 // NewPace returns the pace of an agent, or of a process that frees programs while none runs.
-func NewPace() Pace { return Pace{Most: mostFreed, Sleep: time.Sleep} }
+func NewPace() Pace { return Pace{Most: mostFreed, Sleep: func(d time.Duration) { <-time.After(d) }} }
 
 // allows reports whether so many programs can be freed now.
 func (p *Pace) allows(programs int, now time.Time) bool {

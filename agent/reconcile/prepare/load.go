@@ -11,14 +11,13 @@ import (
 	"github.com/skep-dev/skep/agent/program/loader"
 	"github.com/skep-dev/skep/agent/reconcile/build"
 	"github.com/skep-dev/skep/agent/reconcile/decide"
-	"github.com/skep-dev/skep/agent/reconcile/report"
 	"github.com/skep-dev/skep/intent"
 )
 
 // load brings the intent's revision into the kernel, with the maps of the one
 // that runs and those that others lend, and pins it. It fails with build.ErrLoading until the verifier is done, and with
 // a *decide.NoMemoryError where the node has no memory for its maps.
-func (v *Versions) load(app *decide.Application, o intent.Opened, lent map[string]loader.Lent, out *report.Outcome) error {
+func (v *Versions) load(app *decide.Application, o intent.Opened, lent map[string]loader.Lent) error {
 	uid, revision := o.Payload().UID, o.Revision()
 	broken := v.Look.Set.Revisions[uid][revision]
 	old := broken

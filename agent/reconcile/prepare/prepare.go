@@ -109,7 +109,7 @@ func (v *Versions) loadAnew(app *decide.Application, o intent.Opened, out *repor
 	if err != nil {
 		return err
 	}
-	if err := v.load(app, o, lent, out); err != nil {
+	if err := v.load(app, o, lent); err != nil {
 		return v.explain(payload, err)
 	}
 	v.noteTaken(payload, nil, out)

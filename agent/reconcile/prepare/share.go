@@ -96,7 +96,7 @@ func (v *Versions) follow(app *decide.Application, o intent.Opened, loaded *load
 	err := app.NotFollowed.Err
 	if app.NotFollowed.Key != key || !v.Now.Before(app.NotFollowed.RetryAt) {
 		noMemory := new(decide.NoMemoryError)
-		err = v.load(app, o, lent, out)
+		err = v.load(app, o, lent)
 		switch {
 		case err == nil:
 			return nil
