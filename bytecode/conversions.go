@@ -36,6 +36,8 @@ type tracks struct {
 	before    []convertible
 	seen      []bool
 	work      []int
+	// fields tells that fields of the context may be such pointers. Those of a probe are numbers.
+	fields bool
 	// returned, and spilled elsewhere than at a known word of the own stack.
 	returned, lost bool
 	// spilled says that one lies on a stack, where other functions may load it.
@@ -55,14 +57,15 @@ func conversions(t ebpf.ProgramType, insns asm.Instructions) []bool {
 	case ebpf.Kprobe, ebpf.TracePoint, ebpf.RawTracepoint, ebpf.RawTracepointWritable, ebpf.Tracing, ebpf.LSM, ebpf.Syscall, ebpf.StructOps:
 		return make([]bool, len(insns))
 	}
-	return contextAccesses(insns)
+	return contextAccesses(t, insns)
 }
 
 // contextAccesses reports by instruction whether it may load or store through a pointer to the context,
 // or to a socket.
-func contextAccesses(insns asm.Instructions) []bool {
+func contextAccesses(t ebpf.ProgramType, insns asm.Instructions) []bool {
 	found := make([]bool, len(insns))
 	tr := newTracks(insns)
+	tr.fields = t != ebpf.Kprobe
 	tr.settle()
 	for i := range insns {
 		base, is := accessed(&insns[i])
@@ -82,7 +85,7 @@ func (p *inspected) finishContext(t ebpf.ProgramType, insns asm.Instructions) {
 	if !probe && !packet {
 		return
 	}
-	for i, is := range contextAccesses(insns) {
+	for i, is := range contextAccesses(t, insns) {
 		ins := &insns[i]
 		switch {
 		case !is:
@@ -224,7 +227,49 @@ func (t *tracks) step(c *convertible, ins *asm.Instruction) {
 	case class == asm.LdXClass:
 		c.set(ins.Dst, t.loads(c, ins))
 	case class == asm.StXClass && ins.OpCode.Mode() == asm.AtomicMode:
+		t.atomic(c, ins)
 	case class == asm.StXClass:
+		t.store(c, ins)
+	}
+}
+
+// The operations that load with acquire have the first bit, those that store with release both.
+// Others return what was in memory if they have the last bit.
+const (
+	acquireRelease = 1 << 16
+	release        = 1 << 12
+	fetches        = 1 << 8
+)
+
+// atomic does what an operation on memory does to registers and to the stack. The verifier knows a pointer that such
+// an operation fetches from the stack.
+func (t *tracks) atomic(c *convertible, ins *asm.Instruction) {
+	switch op := ins.OpCode.AtomicOp(); {
+	case op&acquireRelease != 0 && op&release != 0:
+		t.store(c, ins)
+	case op&acquireRelease != 0:
+		c.set(ins.Dst, t.loads(c, ins))
+	case op == asm.CmpXchg:
+		fetched := t.fetches(c, ins)
+		t.exchanges(c, ins)
+		c.set(asm.R0, fetched)
+	case op&fetches != 0:
+		fetched := t.fetches(c, ins)
+		t.exchanges(c, ins)
+		c.set(ins.Src, fetched)
+	}
+}
+
+// fetches reports whether an operation may fetch such a pointer from where it works.
+func (t *tracks) fetches(c *convertible, ins *asm.Instruction) bool {
+	at := *ins
+	at.Src = ins.Dst
+	return t.loads(c, &at)
+}
+
+// exchanges notes what an operation may leave in memory, beside what is there.
+func (t *tracks) exchanges(c *convertible, ins *asm.Instruction) {
+	if c.has(ins.Src) {
 		t.store(c, ins)
 	}
 }
@@ -238,6 +283,9 @@ func (t *tracks) arithmetic(c *convertible, ins *asm.Instruction) {
 		c.set(ins.Dst, fromRegister && c.has(ins.Src))
 	case op == asm.Add || op == asm.Sub:
 		c.set(ins.Dst, c.has(ins.Dst) || fromRegister && c.has(ins.Src))
+	default:
+		// The verifier lets nothing else keep a pointer.
+		c.set(ins.Dst, false)
 	}
 }
 
@@ -247,8 +295,10 @@ func (t *tracks) loads(c *convertible, ins *asm.Instruction) bool {
 	switch {
 	case ins.OpCode.Size().Sizeof() != 8:
 		return false
-	case c.has(ins.Src), t.lost:
+	case c.has(ins.Src) && t.fields, t.lost:
 		return true
+	case c.has(ins.Src):
+		return false
 	case ins.Src != asm.RFP:
 		return t.spilled
 	}

@@ -106,6 +106,9 @@ func becomes(ins *asm.Instruction) int {
 		return arithmeticBecomes(ins)
 	case class == asm.LdClass && !op.IsDWordLoad():
 		return mostOld
+	case isNarrowExchange(ins):
+		// The result is extended to 64 bits (opt_subreg_zext_lo32_rnd_hi32).
+		return 2
 	case !class.IsJump():
 		return 1
 	case op.JumpOp() == asm.JCOND:
@@ -120,6 +123,11 @@ func becomes(ins *asm.Instruction) int {
 		return mostCalled
 	}
 	return max(inlined()[h.Name], 1)
+}
+
+// isNarrowExchange reports whether an instruction compares and exchanges 32 bits.
+func isNarrowExchange(ins *asm.Instruction) bool {
+	return ins.OpCode.Class() == asm.StXClass && ins.OpCode.Mode() == asm.AtomicMode && ins.OpCode.AtomicOp() == asm.CmpXchg && ins.OpCode.Size() == asm.Word
 }
 
 func arithmeticBecomes(ins *asm.Instruction) int {

@@ -36,7 +36,9 @@ func TestACallLeadsANamespaceNowhereElse(t *testing.T) {
 		{"bpf_probe_read_kernel_str", false, false, false},
 		{"bpf_tcp_raw_gen_syncookie_ipv4", false, false, false},
 		{"bpf_redirect_peer", false, false, false},
-		{"bpf_redirect", true, true, true},
+		{"bpf_redirect", true, false, true},
+		{"bpf_redirect_neigh", true, false, true},
+		{"bpf_clone_redirect", true, true, true},
 		{"bpf_perf_event_read", false, false, false},
 		{"bpf_timer_init", false, false, false},
 		{"kfunc bpf_dynptr_from_file", false, false, false},
@@ -86,6 +88,17 @@ func TestACallLeadsANamespaceNowhereElse(t *testing.T) {
 			bytecode.Facts{Programs: []bytecode.Program{{Name: "p", Helpers: []string{"bpf_get_socket_uid"}}}})
 		if len(r.reasons) != want {
 			t.Errorf("on %s: %v, want %d", hook, r.reasons, want)
+		}
+	}
+	// A packet that is sent out again at the ingress has the sender's socket at the egress. XDP has no sockets.
+	for hook, want := range map[string]int{"tcx/ingress": 1, "tcx/egress": 0, "xdp": 0} {
+		r := &denials{}
+		fitScope(r, v1alpha1.Identity{Kind: v1alpha1.KindBpfApplication}, []v1alpha1.Program{
+			{Name: "p", Attach: []v1alpha1.Attachment{{Hook: hook, Pods: &v1alpha1.Pods{}}}},
+		},
+			bytecode.Facts{Programs: []bytecode.Program{{Name: "p", Helpers: []string{"bpf_redirect"}}}})
+		if len(r.reasons) != want {
+			t.Errorf("bpf_redirect on %s: %v, want %d", hook, r.reasons, want)
 		}
 	}
 	// One that may be tail called counts, whatever names it.

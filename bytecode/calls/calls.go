@@ -43,7 +43,7 @@ type Row struct {
 	About string
 	// Where a program of a namespace may call them.
 	Where Where
-	// Why completes "the program …", if they are allowed Nowhere.
+	// Why completes "the program …" where they are denied, and the place alone does not say it.
 	Why string
 	// Proof is a test, or a function of the kernel's source with its file.
 	Proof string
@@ -105,6 +105,8 @@ func Denied(name string, at Place) string {
 		return "sees the task that happens to run, which may be of any namespace"
 	case at.HandedSocket && row.Where == InOwnTasks:
 		return "reads memory of the task that uses a socket, which may be of another namespace and was handed it"
+	case at.SentPacket && row.Where == OnOwnSockets && row.Why != "":
+		return row.Why
 	case at.SentPacket && row.Where == OnOwnSockets:
 		return SeesSocket
 	}

@@ -50,7 +50,8 @@ func admit(p *intent.Payload, read *objectfile.Object, programs []string) error 
 func beyond(p *intent.Payload, found bytecode.Program) (does, where string) {
 	reads := found.KernelReads()
 	if p.Facts == nil {
-		// Sealed before intents had facts. A namespace was allowed nothing but registers.
+		// Sealed before intents had facts. A namespace was allowed nothing but registers, and to write into the trace.
+		reads = slices.DeleteFunc(reads, func(r bytecode.KernelRead) bool { return r.By == "bpf_trace_printk" || r.By == "bpf_trace_vprintk" })
 		if p.Application.Kind == v1alpha1.KindBpfApplication && len(found.ReadsRegistersBy) == 0 && len(reads) > 0 {
 			return describe(reads[0])
 		}

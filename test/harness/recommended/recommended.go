@@ -23,7 +23,9 @@ func Commands(message string) []string {
 }
 
 // packages are Debian's of the programs that messages name.
-var packages = map[string]string{"bpftool": "bpftool", "nft": "nftables", "fuser": "psmisc", "ip": "iproute2", "tc": "iproute2"}
+var packages = map[string]string{
+	"bpftool": "bpftool", "nft": "nftables", "fuser": "psmisc", "ip": "iproute2", "tc": "iproute2", "sysctl": "procps", "mount": "mount",
+}
 
 // Run runs the commands of a message, and fails the test where one fails or where there is none. It skips the
 // test where the machine lacks a program. Commands of skep itself are left to its own tests.
@@ -33,6 +35,7 @@ func Run(t testing.TB, message string) {
 	if len(all) == 0 {
 		t.Fatalf("%q recommends no command", message)
 	}
+	need.Program(t, "sh", "dash")
 	for _, command := range all {
 		if strings.HasPrefix(command, "skep ") {
 			continue
