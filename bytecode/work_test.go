@@ -63,8 +63,6 @@ func kinds(t testing.TB) map[string]repeated {
 		"LD_IND":                       {ebpf.SchedCLS, asm.Instructions{asm.Mov.Imm(asm.R7, 0)}, one(opcode(0x48, 0, asm.R7, 0, 4)), true},
 		"cmpxchg of 32 bits": {ebpf.SchedCLS, asm.Instructions{asm.Mov.Imm(asm.R0, 0), asm.Mov.Imm(asm.R7, 0), asm.StoreMem(asm.RFP, -8, asm.R7, asm.DWord)},
 			asm.Instructions{asm.CmpXchg.Mem(asm.RFP, asm.R7, asm.Word, -8), asm.Mov.Reg(asm.R8, asm.R0)}, true},
-		"skb->ifindex, exchanged": {ebpf.SchedCLS, spilled, asm.Instructions{asm.StoreMem(asm.RFP, -8, asm.R6, asm.DWord), asm.Mov.Imm(asm.R9, 0),
-			asm.Xchg.Mem(asm.RFP, asm.R9, asm.DWord, -8), asm.LoadMem(asm.R7, asm.R9, 40, asm.Word)}, true},
 		"skb->len":     {ebpf.SchedCLS, nil, field(asm.R7, asm.R6, 0, asm.Word), true},
 		"skb->ifindex": {ebpf.SchedCLS, nil, field(asm.R7, asm.R6, 40, asm.Word), true},
 		"skb->ifindex, from the stack": {ebpf.SchedCLS, spilled,
