@@ -299,3 +299,43 @@ func TestTheLastApplicationGoesQuietly(t *testing.T) {
 		t.Errorf("the log says:\n%s", said.String())
 	}
 }
+
+// TestAJoinerLeavesAContestedChainContested: nobody is left out of a chain that waits, so nothing goes on at once.
+func TestAJoinerLeavesAContestedChainContested(t *testing.T) {
+	need.Kernel(t)
+	needLink(t, "xdp")
+	w := newWorld(t)
+	veth(t, "cn0", "cn1")
+	var log strings.Builder
+	o := w.options()
+	o.Log = slog.New(slog.NewTextHandler(&log, nil))
+	a, stop := w.run(o)
+	runs := w.member("runs", "xdp_count", "count_packets", 1)
+	if err := w.accept(a, runs); err != nil {
+		t.Fatal(err)
+	}
+	joined := false
+	until(t, "both to be called contested", time.Minute, func() bool {
+		states := map[agent.LinkState]int{}
+		for _, s := range a.Status() {
+			for _, p := range s.Programs {
+				for _, l := range p.Links {
+					states[l.State]++
+					if held, err := link.NewFromID(link.ID(l.ID)); l.State == agent.Attached && err == nil {
+						_ = held.Detach()
+						_ = held.Close()
+					}
+				}
+			}
+		}
+		if states[agent.DriftConflict] == 1 && !joined {
+			joined = true
+			w.give(a, w.member("joins", "xdp_pass", "xdp_pass", 2))
+		}
+		return states[agent.DriftConflict] == 2
+	})
+	stop()
+	if strings.Contains(log.String(), "go on with a part of the chain") {
+		t.Errorf("the log says:\n%s", log.String())
+	}
+}

@@ -22,7 +22,7 @@ type requests struct {
 }
 
 // requested is a value of the annotation, and when this process first saw it in the place of
-// another; the zero time of the first that it saw.
+// another; the zero time of the first that it saw, unless the status says that it was not handled.
 type requested struct {
 	uid   types.UID
 	value string
@@ -42,6 +42,9 @@ func (r *requests) answer(app application, now time.Time) (application, time.Dur
 	switch since := now.Sub(known.at); {
 	case !ok || known.uid != app.GetUID():
 		r.byID[id] = requested{uid: app.GetUID(), value: value}
+		if isUnhandled(app, value) {
+			r.byID[id] = requested{app.GetUID(), value, now}
+		}
 	case known.value == value:
 	case !known.at.IsZero() && since >= 0 && since < requestSpacing:
 		return withRequest(app, known.value), requestSpacing - since
@@ -49,6 +52,13 @@ func (r *requests) answer(app application, now time.Time) (application, time.Dur
 		r.byID[id] = requested{app.GetUID(), value, now}
 	}
 	return app, 0
+}
+
+// isUnhandled reports whether an application that has a status has a request which that does not name: one made while no process
+// led, or a moment before another one did.
+func isUnhandled(app application, value string) bool {
+	report := app.Report()
+	return value != "" && report.ObservedGeneration > 0 && report.LastHandledReconcileAt != value
 }
 
 // withRequest is an application as if it had another value of the annotation.
@@ -66,7 +76,7 @@ func withRequest(app application, value string) application {
 }
 
 // at is when the request that is answered was made; the zero time if none was since this
-// process knows the application.
+// process knows the application, and the status names the one it had then.
 func (r *requests) at(id v1alpha1.Identity) time.Time {
 	r.mu.Lock()
 	defer r.mu.Unlock()

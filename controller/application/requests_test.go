@@ -44,3 +44,35 @@ func TestRequestsAreAnsweredAtOnceAndNowAndThen(t *testing.T) {
 		t.Error("what another application was asked for counts")
 	}
 }
+
+// TestARequestThatNobodyHandledIsAnsweredAfterARestart: the process that led saw it, or none did.
+func TestARequestThatNobodyHandledIsAnsweredAfterARestart(t *testing.T) {
+	now := time.Unix(1000, 0)
+	for sentence, c := range map[string]struct {
+		asked, handled string
+		generation     int64
+		want           time.Time
+	}{
+		"it was handled":                    {"2", "2", 1, time.Time{}},
+		"it was not":                        {"2", "1", 1, now},
+		"it is the first":                   {"2", "", 1, now},
+		"it was taken back":                 {"", "1", 1, time.Time{}},
+		"the application was not looked at": {"2", "", 0, time.Time{}},
+		"nothing was ever asked for":        {"", "", 1, time.Time{}},
+	} {
+		var r requests
+		app := &v1alpha1.BpfApplication{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "app", UID: "u",
+			Annotations: map[string]string{gate.AnnotationRequestedAt: c.asked}}}
+		app.Status.LastHandledReconcileAt, app.Status.ObservedGeneration = c.handled, c.generation
+		if _, wait := r.answer(app, now); wait != 0 || !r.at(app.Identity()).Equal(c.want) {
+			t.Errorf("%s: it waits %s, and counts as asked for at %s", sentence, wait, r.at(app.Identity()))
+		}
+		if c.want.IsZero() {
+			continue
+		}
+		app.Annotations[gate.AnnotationRequestedAt] = "3"
+		if _, wait := r.answer(app, now.Add(time.Second)); wait != requestSpacing-time.Second {
+			t.Errorf("%s: the next one waits %s", sentence, wait)
+		}
+	}
+}

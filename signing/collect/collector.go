@@ -42,6 +42,13 @@ func (l layer) bytes() int64 { return l.size + bytesOf(l.annotations) }
 // shares reports whether another layer names the same content by the same size.
 func (l layer) shares(other layer) bool { return l.digest == other.digest && l.size == other.size }
 
+// key identifies what a layer says of itself, wherever it was found.
+func (l layer) key() layerKey {
+	return sha256.Sum256(fmt.Appendf(nil, "%s %s %d %q", l.kind, l.digest, l.size, l.annotations))
+}
+
+type layerKey [sha256.Size]byte
+
 func (l layer) descriptor() v1.Descriptor { return v1.Descriptor{Digest: l.digest, Size: l.size} }
 
 // collector gathers from one place in three steps: which manifests, which layers, their bytes.
@@ -52,12 +59,14 @@ type collector struct {
 	repository string
 	// before are the artifacts of this repository that counted when it was last read.
 	before []Artifact
+	// counted are their layers. Each content is hashed once, however many layers are compared with it.
+	counted map[layerKey]bool
 	// manifests are those that were read.
 	manifests map[v1.Hash]bool
 	// left is how many bytes may be read still.
 	left    int64
 	layers  []layer
-	noted   map[[sha256.Size]byte]bool
+	noted   map[layerKey]bool
 	blobs   map[v1.Hash][]byte
 	skipped []string
 	// overfull is true where more is there than the bytes of one place, truncated is
@@ -72,28 +81,25 @@ type collector struct {
 func newCollector(from *registry.Attachments, digest v1.Hash, repository string, before []Artifact) *collector {
 	c := &collector{
 		from: from, digest: digest, repository: repository, left: maxTotal,
-		manifests: map[v1.Hash]bool{}, noted: map[[sha256.Size]byte]bool{}, blobs: map[v1.Hash][]byte{},
+		counted: map[layerKey]bool{}, manifests: map[v1.Hash]bool{}, noted: map[layerKey]bool{}, blobs: map[v1.Hash][]byte{},
 	}
 	for _, a := range before {
 		if a.Repository == repository {
 			c.before = append(c.before, a)
-			c.know(a.Content)
+			digest := c.know(a.Content)
+			c.counted[layer{kind: a.Kind, digest: digest, size: int64(len(a.Content)), annotations: a.Annotations}.key()] = true
 		}
 	}
 	return c
 }
 
-func (c *collector) know(content []byte) {
+// know keeps a content that need not be read, and returns its digest.
+func (c *collector) know(content []byte) v1.Hash {
+	digest := image.Sum(content)
 	if content != nil {
-		c.blobs[image.Sum(content)] = content
+		c.blobs[digest] = content
 	}
-}
-
-// counted reports whether a layer is one that counted before.
-func (c *collector) counted(l layer) bool {
-	return slices.ContainsFunc(c.before, func(a Artifact) bool {
-		return a.Kind == l.kind && int64(len(a.Content)) == l.size && maps.Equal(a.Annotations, l.annotations) && image.Sum(a.Content) == l.digest
-	})
+	return digest
 }
 
 // origin says where a manifest was found.
@@ -185,6 +191,9 @@ func (c *collector) readBefore(ctx context.Context, kinds ...Kind) error {
 		return err
 	}
 	for i, manifest := range manifests {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
 		c.read(c.origin("manifest "+digests[i].String()), manifest, false)
 	}
 	return nil
@@ -209,6 +218,9 @@ func (c *collector) readListed(ctx context.Context, listed []referrer) error {
 			return err
 		}
 		for i, manifest := range manifests {
+			if err := ctx.Err(); err != nil {
+				return err
+			}
 			if c.read(c.origin("referrer "+some[i].digest.String()), manifest, true) {
 				bundles++
 			}
@@ -295,7 +307,7 @@ func (c *collector) read(origin string, raw []byte, refers bool) (found bool) {
 	for _, l := range layersOf(m, origin) {
 		l.manifest, l.behind = digest, behind
 		switch {
-		case c.counted(l):
+		case c.counted[l.key()]:
 			l.behind = -1
 		case behind == MaxLayers:
 			left++
@@ -330,7 +342,7 @@ func layersOf(m v1.Manifest, origin string) (all []layer) {
 // add notes a layer, unless one that is equal was noted, and reports whether it is one
 // to read.
 func (c *collector) add(l layer) bool {
-	key := sha256.Sum256(fmt.Appendf(nil, "%s %s %d %q", l.kind, l.digest, l.size, l.annotations))
+	key := l.key()
 	switch long := tooLong(l.annotations); {
 	case l.digest.Algorithm != "sha256":
 		c.skip("%s: its digest is not sha256", l.origin)

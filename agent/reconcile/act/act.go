@@ -316,7 +316,7 @@ func (act *Actor) try(owners []string, a plan.Action) error {
 	if err != nil {
 		owners = act.affected(owners, a)
 	}
-	if a.Verb == plan.SetChain && err != nil && !decide.IsPending(err) && act.Chains.LeavesOut(a, err) {
+	if a.Verb == plan.SetChain && err != nil && !decide.IsPending(err) && act.Chains.LeavesOut(a) {
 		act.Log.Warn("go on with a part of the chain", "application", act.named(a), "action", a.String(), "error", err)
 		act.Decisions.Again, err = true, &decide.QueuedError{Why: "the next reconcile goes on with a part of the chain: " + err.Error()}
 	}

@@ -93,13 +93,23 @@ func link(parts []Part, files *objects.Cache, o chain.Options, prepare prepare) 
 
 // Unaware returns the members whose programs take no packets of several buffers (SEC("xdp.frags")).
 func Unaware(parts []Part, files *objects.Cache) ([]plan.Member, error) {
+	return unaware(parts, files, loader.Prepare)
+}
+
+// unaware prepares each revision once: an application has many members.
+func unaware(parts []Part, files *objects.Cache, prepare prepare) ([]plan.Member, error) {
 	var unaware []plan.Member
+	specs := map[string]*ebpf.CollectionSpec{}
 	for _, part := range parts {
-		_, prepared, err := read(part.Intent, files, loader.Prepare)
-		if err != nil {
-			return nil, err
+		key := Key(part.Member.UID, part.Member.Revision)
+		if specs[key] == nil {
+			_, prepared, err := read(part.Intent, files, prepare)
+			if err != nil {
+				return nil, err
+			}
+			specs[key] = prepared.Spec
 		}
-		program := prepared.Spec.Programs[plan.Instance(part.Member.Program, plan.XDP, "")]
+		program := specs[key].Programs[plan.Instance(part.Member.Program, plan.XDP, "")]
 		if program != nil && !chain.TakesFrags(program) {
 			unaware = append(unaware, part.Member)
 		}

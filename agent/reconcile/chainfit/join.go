@@ -20,17 +20,6 @@ func (r *Round) leaveOutJoiners(want plan.Chain, running []plan.Member) unfitCha
 	if failure == nil {
 		return nil
 	}
-	return r.leaveOut(want, running, failure)
-}
-
-// LeavesOut reports whether the next reconcile leaves applications out of a chain that the interface did not take, and goes on
-// with the others.
-func (r *Round) LeavesOut(a plan.Action, failure error) bool {
-	want := plan.Chain{Device: a.Device, Interface: a.Interface, Members: a.Members}
-	return len(a.Members) > 0 && r.leaveOut(want, r.look.Set.GivenTo(a.Device), failure) != nil
-}
-
-func (r *Round) leaveOut(want plan.Chain, running []plan.Member, failure error) unfitChain {
 	if refused := new(attach.DriverError); errors.As(failure, &refused) {
 		if m := r.leaveOutUnaware(want, running, refused); m != nil {
 			return m
@@ -53,6 +42,13 @@ func (r *Round) leaveOut(want plan.Chain, running []plan.Member, failure error) 
 			}
 		}
 	}
+}
+
+// LeavesOut reports whether the next reconcile leaves applications out of a chain that the interface did not take, and goes on
+// with the others. It asks what that one asks: of a failure that is not remembered, such as a contested link's, nothing follows.
+func (r *Round) LeavesOut(a plan.Action) bool {
+	want := plan.Chain{Device: a.Device, Interface: a.Interface, Members: a.Members}
+	return len(a.Members) > 0 && r.leaveOutJoiners(want, r.look.Set.GivenTo(a.Device)) != nil
 }
 
 // leaveOutUnaware leaves out the newcomers that take no packets of several buffers, where all others of the chain do: then the
