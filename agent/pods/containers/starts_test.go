@@ -58,7 +58,7 @@ func TestAContainerThatTheRuntimeDoesNotShowIsUnseen(t *testing.T) {
 	defer func() { _ = conn.Close() }()
 	heard, o := new(hearer), Options{}
 	o.fill()
-	l := &listener{looker: looker{opts: o, state: newState(func(...Pod) {}), client: cri.NewRuntimeServiceClient(conn)}, starts: heard}
+	l := &listener{looker: looker{opts: o, kept: newKept(), state: newState(func(...Pod) {}), client: cri.NewRuntimeServiceClient(conn)}, starts: heard}
 	for id, want := range map[string]int64{"hangs": 1, "unknown": 0} {
 		heard.unseen.Store(0)
 		ctx, stop := context.WithTimeout(t.Context(), 100*time.Millisecond)
