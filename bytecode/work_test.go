@@ -186,7 +186,8 @@ func TestWhatAProgramDoesWithItsContext(t *testing.T) {
 		"one that stores by an exchanged pointer": {ebpf.Kprobe, asm.Instructions{asm.StoreMem(asm.RFP, -8, asm.R1, asm.DWord), asm.Mov.Imm(asm.R1, 0),
 			asm.Xchg.Mem(asm.RFP, asm.R1, asm.DWord, -8), store}, true, false},
 		"one that exchanges it onto its stack": {ebpf.Kprobe, asm.Instructions{
-			asm.StoreMem(asm.RFP, -8, asm.R0, asm.DWord), asm.Xchg.Mem(asm.RFP, asm.R1, asm.DWord, -8), asm.LoadMem(asm.R1, asm.RFP, -8, asm.DWord), store}, true, false},
+			asm.StoreMem(asm.RFP, -8, asm.R0, asm.DWord), asm.Xchg.Mem(asm.RFP, asm.R1, asm.DWord, -8),
+			asm.LoadMem(asm.R1, asm.RFP, -8, asm.DWord), store}, true, false},
 		"one that counts by a number of its context": {ebpf.Kprobe, asm.Instructions{asm.LoadMem(asm.R2, asm.R1, 80, asm.DWord), asm.And.Imm(asm.R2, 63),
 			asm.LoadMapValue(asm.R3, 0, 0).WithReference("m"), asm.Add.Reg(asm.R3, asm.R2), asm.StoreMem(asm.R3, 0, asm.R2, asm.DWord)}, false, false},
 		"a filter that loads the socket by an exchanged pointer": {ebpf.SchedCLS, asm.Instructions{asm.StoreMem(asm.RFP, -8, asm.R1, asm.DWord),
