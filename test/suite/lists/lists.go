@@ -18,7 +18,7 @@ func Concurrent() []string {
 		"agent/queue", "agent/reconcile/act", "agent/reconcile/admission", "agent/reconcile/build", "agent/reconcile/live", "agent/reconcile/starts",
 		"agent/state/objects", "agent/state/pins", "confined", "controller", "controller/...", "gate", "gate/evaluations", "image/...", "kubeauth",
 		"limit", "listen",
-		"nodemode", "nodemode/source", "policies", "recent", "signing",
+		"nodemode", "nodemode/source", "policies", "recent", "signing", "signing/collect",
 	}
 }
 
