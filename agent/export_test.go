@@ -175,6 +175,19 @@ func (a *Agent) HoldLoads(uid string) (let func()) {
 	return sync.OnceFunc(func() { close(held) })
 }
 
+// WatchLoads returns what tells how often a load of an application's revision has begun from now on.
+func (a *Agent) WatchLoads(uid string) (begun func() int64) {
+	a.work.Lock()
+	defer a.work.Unlock()
+	times := new(atomic.Int64)
+	a.loop.loads.Hold = func(line string) {
+		if line == "application "+uid {
+			times.Add(1)
+		}
+	}
+	return times.Load
+}
+
 // HoldLinks has the links of an application that are made beside the loop wait until let is
 // called, as the kernel has them wait for the memory of a process. asked is how many these were.
 func (a *Agent) HoldLinks(uid string) (let func(), asked *atomic.Int64) {

@@ -31,14 +31,15 @@ func (w *world) slow() intent.Payload {
 	return w.intent("slow", "raw_tp_slow", all...)
 }
 
-// startSlow has an application loaded, and returns when its load has begun.
+// startSlow has an application loaded, and returns when its load was found to be long and has begun anew.
 func (w *world) startSlow(a *agent.Agent) intent.Payload {
 	w.t.Helper()
 	p := w.slow()
+	begun := a.WatchLoads(p.UID)
 	if err := a.Accept(w.seal(p)); err != nil {
 		w.t.Fatal(err)
 	}
-	until(w.t, "the slow load to begin", time.Minute, func() bool { return w.loads(a, "slow") })
+	until(w.t, "the slow load to begin", time.Minute, func() bool { return begun() == 2 && w.loads(a, "slow") })
 	return p
 }
 
@@ -193,6 +194,31 @@ func TestANamespaceWithManyLoadsDelaysAnotherByOne(t *testing.T) {
 	})
 	if i := slices.Index(order.names, "application uid-other-app"); i < 0 || i > 1 {
 		t.Errorf("it is number %d of %s", i+1, strings.Join(order.names, " "))
+	}
+}
+
+// TestLongLoadsOfManyOwnersAreBehindAShortOne: eight tenants come first, each with a program that takes the verifier seconds.
+func TestLongLoadsOfManyOwnersAreBehindAShortOne(t *testing.T) {
+	need.Kernel(t)
+	w := newWorld(t)
+	a := w.idle(w.options())
+	var long []intent.Payload
+	for i := range 8 {
+		long = append(long, tenant(w.slow(), fmt.Sprint("many-", i), "slow", 1, 1))
+		if err := a.Accept(w.seal(long[i])); err != nil {
+			t.Fatal(err)
+		}
+	}
+	a.Reconcile(t.Context())
+	began := time.Now()
+	short := tenant(w.intent("short", "raw_tp_count", rawProgram()), "other", "short", 2, 1)
+	if err := a.Accept(w.seal(short)); err != nil {
+		t.Fatal(err)
+	}
+	until(t, "the short one to be in", time.Minute, func() bool { a.Reconcile(t.Context()); return isIn(a, short) })
+	t.Logf("it is in after %s", time.Since(began))
+	if in := slices.DeleteFunc(long, func(p intent.Payload) bool { return !isIn(a, p) }); len(in) > 1 {
+		t.Errorf("it waited for %d long loads", len(in))
 	}
 }
 

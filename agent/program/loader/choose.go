@@ -172,7 +172,8 @@ func (r *Revision) skip(set plan.Set, why string) {
 // IsRejection reports whether an error of a load says that the node does not support the
 // program, and not that it cannot be loaded at this moment.
 func IsRejection(err error) bool {
-	for _, passing := range []error{unix.ENOMEM, unix.EAGAIN, unix.EINTR, unix.EMFILE, unix.ENFILE} {
+	// ETIME is the end of a load's time, see package deadline.
+	for _, passing := range []error{unix.ENOMEM, unix.EAGAIN, unix.EINTR, unix.EMFILE, unix.ENFILE, unix.ETIME} {
 		if errors.Is(err, passing) {
 			return false
 		}

@@ -3,12 +3,19 @@ package build
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
+	"maps"
+	"slices"
+	"sync"
 	"time"
 
 	"github.com/cilium/ebpf/btf"
+	"golang.org/x/sys/unix"
 
+	"github.com/skep-dev/skep/agent/program/deadline"
+	"github.com/skep-dev/skep/agent/program/loader"
 	"github.com/skep-dev/skep/agent/queue"
 	"github.com/skep-dev/skep/agent/reconcile/plan"
 	"github.com/skep-dev/skep/agent/state/objects"
@@ -16,6 +23,14 @@ import (
 
 // slowLoad is how long a load takes before it is logged as slow.
 const slowLoad = 10 * time.Second
+
+// What one load may take of a processor in the verifier. One that takes more than shortLoad begins anew among the long
+// ones, for which no short one waits. What takes more than the others is rejected.
+const (
+	shortLoad       = 300 * time.Millisecond
+	mostOfNamespace = 5 * time.Second
+	mostOfCluster   = time.Minute
+)
 
 // ErrLoading is the error of a load that the kernel's verifier has not checked yet.
 var ErrLoading = errors.New("it waits for the kernel's verifier")
@@ -65,6 +80,20 @@ type Request struct {
 // Key names exactly what is loaded.
 func (r Request) Key() string { return r.key }
 
+// most is what the load may take of a processor in the verifier.
+func (r Request) most() time.Duration {
+	if slices.ContainsFunc(r.Tenants, func(tenant string) bool { return tenant != "" }) {
+		return mostOfNamespace
+	}
+	return mostOfCluster
+}
+
+// lane is a line of loads that waits for no other one.
+type lane struct {
+	urgency Urgency
+	isLong  bool
+}
+
 // load is a load that waits, is under way, or has ended. The fields after ticket may be read when
 // that is done.
 type load struct {
@@ -74,6 +103,8 @@ type load struct {
 	value  io.Closer
 	err    error
 	took   time.Duration
+	// isLong: it took longer than a short load may, and is to begin anew.
+	isLong bool
 }
 
 func (l *load) close() error {
@@ -83,10 +114,10 @@ func (l *load) close() error {
 	return l.value.Close()
 }
 
-// Loads has revisions and chains built beside the loop: of each urgency one at a time, the
-// namespaces in turn. The caller serializes all calls; a goroutine owns only its load.
+// Loads has revisions and chains built beside the loop: of each urgency a short one and a long one
+// at a time, the namespaces in turn. The caller serializes all calls; a goroutine owns only its load.
 type Loads struct {
-	queues map[Urgency]*queue.Queue
+	queues map[lane]*queue.Queue
 	// ended holds a value when a load ended.
 	ended   chan struct{}
 	clock   func() time.Time
@@ -97,16 +128,22 @@ type Loads struct {
 	// waiting are the loads that the last reconcile asked for, begun those in progress, and results
 	// those that ended, by key, until a reconcile takes them or needs them no more.
 	waiting, begun, results map[string]*load
+	// long are the keys of loads that were found to be long, until no reconcile asks for them.
+	long map[string]bool
 	// types are the kernel's, read once for the loads that follow each other.
-	types map[Urgency]*btf.Cache
+	types map[lane]*btf.Cache
+	// within bounds a load, see deadline.Within; unbounded says once that the kernel does not.
+	within           func(most time.Duration, f func()) (isOver bool, err error)
+	asked, unbounded sync.Once
 }
 
 // NewLoads returns no loads. It calls observe, from Collect, for each load that ended and that
 // names what it loads.
 func NewLoads(clock func() time.Time, log *slog.Logger, observe func(what Loadable, took time.Duration, err error)) *Loads {
 	l := &Loads{
-		ended: make(chan struct{}, 1), clock: clock, log: log, observe: observe, Hold: func(string) {}, queues: map[Urgency]*queue.Queue{},
-		waiting: map[string]*load{}, begun: map[string]*load{}, results: map[string]*load{}, types: map[Urgency]*btf.Cache{},
+		ended: make(chan struct{}, 1), clock: clock, log: log, observe: observe, Hold: func(string) {}, queues: map[lane]*queue.Queue{},
+		waiting: map[string]*load{}, begun: map[string]*load{}, results: map[string]*load{}, long: map[string]bool{}, types: map[lane]*btf.Cache{},
+		within: deadline.Within,
 	}
 	wake := func() {
 		select {
@@ -115,8 +152,10 @@ func NewLoads(clock func() time.Time, log *slog.Logger, observe func(what Loadab
 		}
 	}
 	for _, u := range []Urgency{ForEnding, ForReplacing, ForNew} {
-		l.queues[u] = queue.New(queue.Options{Concurrent: 1, OnCall: true, Slow: slowLoad, SlowCounts: true, Log: log, Wake: wake,
-			SlowMessage: "the kernel's verifier takes long; other loads wait, and nothing else does"})
+		for _, isLong := range []bool{false, true} {
+			l.queues[lane{u, isLong}] = queue.New(queue.Options{Concurrent: 1, OnCall: true, Slow: slowLoad, SlowCounts: true, Log: log, Wake: wake,
+				SlowMessage: "a load takes long; other long loads wait, and nothing else does"})
+		}
 	}
 	return l
 }
@@ -149,11 +188,17 @@ func (l *Loads) Collect() (found bool) {
 		if !one.ticket.IsDone() {
 			continue
 		}
+		found = true
+		delete(l.begun, key)
+		if one.isLong {
+			// Whoever needs it asks again.
+			l.long[key] = true
+			continue
+		}
 		if one.What != "" {
 			l.observe(one.What, one.took, one.err)
 		}
-		l.results[key], found = one, true
-		delete(l.begun, key)
+		l.results[key] = one
 	}
 	return found
 }
@@ -183,6 +228,7 @@ func (l *Loads) Keep(r *Round) error {
 			delete(l.results, key)
 		}
 	}
+	maps.DeleteFunc(l.long, func(key string, _ bool) bool { return !r.asked[key] })
 	return errors.Join(errs...)
 }
 
@@ -203,34 +249,59 @@ func (l *Loads) Enqueue(all []Request) {
 
 // add has a load wait for its turn.
 func (l *Loads) add(r Request, place uint64) *load {
-	one, hold := &load{Request: r}, l.Hold
+	one, in, hold := &load{Request: r}, lane{r.Urgency, l.long[r.key]}, l.Hold
 	var types *btf.Cache
-	one.ticket = l.queues[r.Urgency].Add(queue.Job{
+	one.ticket = l.queues[in].Add(queue.Job{
 		What: r.Line, Owners: r.Tenants, Place: place, Urgent: true,
 		Prepare: func() bool {
 			if one.run, one.err = r.Start(); one.err != nil {
 				return false
 			}
 			l.log.Debug("load begins", "what", r.Line)
-			if l.types[r.Urgency] == nil {
-				l.types[r.Urgency] = btf.NewCache()
+			if l.types[in] == nil {
+				l.types[in] = btf.NewCache()
 			}
-			types = l.types[r.Urgency]
+			types = l.types[in]
 			return true
 		},
 		Run: func(context.Context) bool {
 			began := l.clock()
 			hold(r.Line)
-			if value, err := one.run(types); err == nil {
-				one.value = value
-			} else {
-				one.err = err
-			}
+			l.run(one, in, types)
 			one.took = l.clock().Sub(began)
 			return true
 		},
 	})
 	return one
+}
+
+// run has the kernel load, for as long as the lane allows it. It runs beside the loop.
+func (l *Loads) run(one *load, in lane, types *btf.Cache) {
+	most := shortLoad
+	if in.isLong {
+		most = one.most()
+	}
+	l.asked.Do(loader.AskOnce)
+	isOver, err := l.within(most, func() {
+		if value, err := one.run(types); err == nil {
+			one.value = value
+		} else {
+			one.err = err
+		}
+	})
+	if err != nil {
+		l.unbounded.Do(func() {
+			l.log.Warn("a load that takes the kernel's verifier long cannot be ended, and other loads wait for it", "error", err)
+		})
+	}
+	switch {
+	case !isOver || !errors.Is(one.err, unix.ETIME):
+	case !in.isLong:
+		one.isLong, one.err = true, nil
+	default:
+		one.err = fmt.Errorf("%w: the kernel's verifier did not end within %s of processor time, which is all that a load has; "+
+			"write loops with bpf_loop or bpf_for, branch less, or split the object into several ones", one.err, most)
+	}
 }
 
 // StartNext starts what can start, and returns how many loads still wait. A load that

@@ -2,13 +2,17 @@ package build
 
 import (
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"slices"
+	"strings"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/cilium/ebpf/btf"
+	"golang.org/x/sys/unix"
 )
 
 // newLoads are loads without an observer.
@@ -194,5 +198,70 @@ func TestLongLoadsOfOthersAreCounted(t *testing.T) {
 				t.Error(err)
 			}
 		})
+	}
+}
+
+// TestALongLoadBeginsAnewAmongLongOnes: no short one waits for it, and what takes more than a load has is an error that
+// says how much that is.
+func TestALongLoadBeginsAnewAmongLongOnes(t *testing.T) {
+	l := newLoads()
+	over := fmt.Errorf("load program: %w", unix.ETIME)
+	var mu sync.Mutex
+	bounds := map[string][]time.Duration{}
+	l.within = func(most time.Duration, f func()) (bool, error) {
+		f()
+		return most < time.Hour, nil
+	}
+	long := func(key, tenant string, may chan bool) asked {
+		return asked{key, func() (Request, error) {
+			return Request{Line: key, Tenants: []string{tenant}, Start: func() (func(*btf.Cache) (io.Closer, error), error) {
+				return func(*btf.Cache) (io.Closer, error) { <-may; return nil, over }, nil
+			}}, nil
+		}}
+	}
+	within := l.within
+	l.Hold = func(line string) {
+		l.within = func(most time.Duration, f func()) (bool, error) {
+			mu.Lock()
+			bounds[line] = append(bounds[line], most)
+			mu.Unlock()
+			return within(most, f)
+		}
+	}
+	may, short := make(chan bool), &held{may: make(chan bool)}
+	asks := []asked{long("long", "team", may), short.ask("short", ForNew, "other")}
+	reconcile(t, l, asks...)
+	if got := keys(l); !slices.Equal(got, []string{"long"}) {
+		t.Fatalf("%v is loaded first", got)
+	}
+	may <- true
+	<-l.Ended()
+	reconcile(t, l, asks...)
+	if got := keys(l); !slices.Equal(got, []string{"long", "short"}) {
+		t.Errorf("%v are loaded, want the long one beside the short one", got)
+	}
+	short.may <- true
+	<-l.Ended()
+	may <- true
+	<-l.Ended()
+	l.Collect()
+	r := l.Begin()
+	_, err := Get[*held](r, "long", asks[0].ask)
+	if !errors.Is(err, over) || !strings.Contains(err.Error(), "did not end within 5s of processor time") {
+		t.Errorf("the long one: %v", err)
+	}
+	if got := bounds["long"]; !slices.Equal(got, []time.Duration{shortLoad, mostOfNamespace}) {
+		t.Errorf("its bounds are %v", got)
+	}
+	if err := l.Keep(l.Begin()); err != nil || len(l.long) > 0 {
+		t.Errorf("Keep = %v, and %v are remembered", err, l.long)
+	}
+}
+
+func TestALoadOfTheClusterHasMoreTime(t *testing.T) {
+	for tenant, want := range map[string]time.Duration{"": mostOfCluster, "team": mostOfNamespace} {
+		if got := (Request{Tenants: []string{"", tenant}}).most(); got != want {
+			t.Errorf("a load of %q and the cluster has %s, want %s", tenant, got, want)
+		}
 	}
 }

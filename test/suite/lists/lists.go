@@ -14,7 +14,7 @@ func Longest() []string {
 func Concurrent() []string {
 	return []string{
 		"agent", "agent/attach", "agent/attach/clsact", "agent/attach/targets", "agent/kube", "agent/pods/containers", "agent/pods/netns",
-		"agent/pods/process", "agent/program/chain", "agent/program/functions", "agent/program/guard", "agent/program/loader",
+		"agent/pods/process", "agent/program/chain", "agent/program/deadline", "agent/program/functions", "agent/program/guard", "agent/program/loader",
 		"agent/queue", "agent/reconcile/act", "agent/reconcile/admission", "agent/reconcile/build", "agent/reconcile/live", "agent/reconcile/starts",
 		"agent/state/objects", "agent/state/pins", "confined", "controller", "controller/...", "gate", "gate/evaluations", "image/...", "kubeauth",
 		"limit", "listen",
