@@ -235,11 +235,16 @@ func (adm *Round) needOf(uid, hookName, revision string, programs []string) plan
 	default:
 		return need
 	}
-	if known, ok := adm.History.Need(uid, revision, programs); ok {
+	known, isKnown := adm.History.Need(uid, revision, programs)
+	if isKnown && known.Translated > 0 {
 		return known
 	}
 	if taken, ok := adm.profileOf(uid, revision).Need(programs...); ok {
 		need.Maps, need.Functions, need.Closed, need.GPLOnly = taken.Maps, taken.Functions, taken.Closed, taken.GPLOnly
+		need.Translated, need.Moves = taken.Translated, taken.Moves
+	} else if isKnown {
+		// An earlier agent wrote it, which did not count the load.
+		return known
 	}
 	return need
 }
@@ -247,8 +252,8 @@ func (adm *Round) needOf(uid, hookName, revision string, programs []string) plan
 // limits are those of a place.
 func (adm *Round) limits(place plan.Place) plan.Limits {
 	if place.Hook == plan.XDP {
-		return plan.Limits{Maps: chain.MaxMaps, Functions: chain.MaxSubprograms, Dispatcher: true, SharePercent: adm.SharePercent,
-			NoDriver: adm.whyNoDriver(place.Device)}
+		return plan.Limits{Maps: chain.MaxMaps, Functions: chain.MaxSubprograms, Dispatcher: true, LoadCost: chain.MaxLoadCost,
+			SharePercent: adm.SharePercent, NoDriver: adm.whyNoDriver(place.Device)}
 	}
 	others, known := adm.claims.others[place]
 	if !known {
