@@ -20,7 +20,7 @@ import (
 const InspectorRevision = "8"
 
 // DefaultCPUs is how many possible CPUs per-CPU maps are counted for where
-// nobody says: a large machine of today, so that estimates err on the high side.
+// none is given: a large machine of today, so that estimates err on the high side.
 const DefaultCPUs = 64
 
 // Options bound what Inspect reads and say what it cannot know. The zero value

@@ -23,7 +23,7 @@ type state struct {
 	away    *AwayError
 	// current is what Snapshot returned last; nil after a change.
 	current *Snapshot
-	// retired: nobody sees the state any more, and nobody is woken.
+	// retired: the state is not used any more, and no caller is woken.
 	retired bool
 }
 

@@ -16,7 +16,7 @@ type Options struct {
 	// Counts are those to start from, by member key, so that they go on when a chain is
 	// linked anew. What is counted between reading them and swapping the program is lost.
 	Counts map[string]Counts
-	// Owner is a map that says whose the chain is; nil means none. Whoever asks
+	// Owner is a map that says whose the chain is; nil means none. A reader that asks
 	// a program for its metadata reads the first map that has any (bpftool does),
 	// and the members bring their own: so the dispatcher refers to this one before
 	// all others. It gives way where the members need the last of the maps.

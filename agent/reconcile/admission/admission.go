@@ -60,7 +60,7 @@ type Admission struct {
 	drivers map[plan.Device]noDriver
 }
 
-// New returns an Admission where nobody waits.
+// New returns an Admission where no application waits.
 func New(o Options) *Admission {
 	return &Admission{Options: o, Memory: &Memory{Limit: o.MapMemory, history: o.History, live: o.Live},
 		Profiles: &Profiles{byRevision: map[[2]string]chain.Profile{}, unmeasured: map[[2]string]time.Time{}}, waiting: map[history.At]time.Time{},
@@ -289,7 +289,7 @@ func (adm *Round) oursOn(place plan.Place) map[link.ID]bool {
 
 // RejectAt takes a version out of the reconcile that does not fit at a place. One that
 // runs or ran at other places is left out of this one alone: who fills one
-// interface takes nobody away from another.
+// interface takes no application away from another.
 func (adm *Round) RejectAt(place plan.Place, c Claim, err error) {
 	adm.noteLost(place, c, err)
 	if adm.staysWithout(place, c, adm.runsOf(c.UID)) {
@@ -383,8 +383,8 @@ func (adm *Round) staysWithout(place plan.Place, c Claim, r runs) bool {
 }
 
 // postponeYounger has those that never ran so at a place wait for who has precedence,
-// and is fetched or loaded: what they take is not known yet. Nobody waits for an
-// application that failed, and nobody for longer than orderWait: who changes again
+// and is fetched or loaded: what they take is not known yet. None waits for an
+// application that failed, and none for longer than orderWait: who changes again
 // and again would keep a place for ever.
 func (adm *Round) postponeYounger(place plan.Place, claims []*Claim) bool {
 	oldest, waits := plan.Claim{}, false

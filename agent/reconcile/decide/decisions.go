@@ -1,6 +1,6 @@
 // Package decide holds what one reconcile decides for applications: the copies of them, which
 // version of each is to run and where, and how each came off. It changes nothing in the kernel,
-// and queues nothing: whoever makes a version ready to run is given to it.
+// and queues nothing: what makes a version ready to run is given to it.
 package decide
 
 import (

@@ -261,7 +261,7 @@ func Sever(l Held) {
 	_ = l.Detach()
 }
 
-// Remnant is a link that was unpinned and closed. It ends when nobody else holds
+// Remnant is a link that was unpinned and closed. It ends when no other process holds
 // it.
 type Remnant struct {
 	// Attachment says what it was.
