@@ -243,7 +243,7 @@ func (s *state) all() map[string]Container {
 }
 
 // replace replaces all containers, and their pods. Another process of the same container wakes
-// nobody.
+// no caller.
 func (s *state) replace(all map[string]Container) {
 	s.change(func() []Pod {
 		changed := append(podsWithout(s.containers, all), podsWithout(all, s.containers)...)
