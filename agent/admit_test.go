@@ -18,7 +18,7 @@ import (
 )
 
 // maps62Object has an XDP program of 62 maps, tcx63Object 63 programs for TCX, and
-// stack512Object an XDP program that leaves a chain no stack.
+// stack512Object an XDP program that leaves a chain no stack, and divisionsObject one that the kernel takes long to load.
 var (
 	//go:embed testdata/maps62.o
 	maps62Object []byte
@@ -26,6 +26,8 @@ var (
 	tcx63Object []byte
 	//go:embed testdata/stack512.o
 	stack512Object []byte
+	//go:embed testdata/divisions.o
+	divisionsObject []byte
 )
 
 // attack is a pair of applications that no interface holds together.
@@ -62,6 +64,13 @@ func (w *world) tcx63(iface string, n int) intent.Payload {
 func (w *world) maps62(iface string) intent.Payload {
 	p := w.intent("maps62", "xdp_pass", v1alpha1.Program{Name: "maps62", Attach: on("xdp", iface)})
 	p.ObjectDigest = w.object(maps62Object)
+	return p
+}
+
+// divisions is an XDP program that takes most of a namespace's share of the time that a chain takes to load.
+func (w *world) divisions(iface string) intent.Payload {
+	p := w.intent("divisions", "xdp_pass", v1alpha1.Program{Name: "divisions", Attach: on("xdp", iface)})
+	p.ObjectDigest = w.object(divisionsObject)
 	return p
 }
 
@@ -404,6 +413,40 @@ func TestANamespaceHasItsShareOfAnInterface(t *testing.T) {
 			looks(t, a)
 			if isIn(a, p) != (c.says == "") || !strings.Contains(errorOf(a, p), c.says) {
 				t.Errorf("it is told %q", errorOf(a, p))
+			}
+		})
+	}
+}
+
+// TestANamespaceHasItsShareOfTheTimeToLoadAChain has a namespace fill its share before another one and the cluster join, all
+// at once or one after the other.
+func TestANamespaceHasItsShareOfTheTimeToLoadAChain(t *testing.T) {
+	need.Kernel(t)
+	for sentence, atOnce := range map[string]bool{"at once": true, "one after the other": false} {
+		t.Run(sentence, func(t *testing.T) {
+			w := newWorld(t)
+			veth(t, "fr0", "fr1")
+			a, _ := w.newAgent(0)
+			first, second := tenant(w.divisions("fr0"), "zone", "first", 1, 500), tenant(w.divisions("fr0"), "zone", "second", 2, 500)
+			other := tenant(w.divisions("fr0"), "other", "one", 3, 500)
+			all := tenant(w.divisions("fr0"), "", "all", 4, 500)
+			all.Application.Kind = v1alpha1.KindClusterBpfApplication
+			for _, p := range []intent.Payload{first, second, other, all} {
+				if err := a.Accept(w.seal(p)); err != nil {
+					t.Fatal(err)
+				}
+				if !atOnce {
+					looks(t, a)
+				}
+			}
+			looks(t, a)
+			for _, p := range []intent.Payload{first, other, all} {
+				if !isIn(a, p) {
+					t.Errorf("%s is out: %s", p.Application, errorOf(a, p))
+				}
+			}
+			if says := errorOf(a, second); isIn(a, second) || !strings.Contains(says, "load time: with it and what is kept for other namespaces") {
+				t.Errorf("the second one of a namespace is in (%t), and told %q", isIn(a, second), says)
 			}
 		})
 	}

@@ -103,14 +103,14 @@ type Options struct {
 	// in the kernel is never taken away by it, and NamespaceShare holds for it.
 	MapMemory int64
 	// Containers makes the source of the node's containers, in which programs are attached that
-	// choose pods; nil means that nobody tells of them. The agent asks it while an intent chooses
+	// choose pods; nil means that there is no source of them. The agent asks it while an intent chooses
 	// pods, and closes it. wake has the agent look again where it matters to an intent that the
 	// containers of pods changed; without any pods, all may have.
 	Containers func(wake func(changed ...containers.Pod)) (containers.Source, error)
 	// NamespaceLabels returns the labels of a namespace of the cluster. Nil means that there are no
 	// namespaces.
 	NamespaceLabels targets.NamespaceLabels
-	// Observer counts what is done; default nobody.
+	// Observer counts what is done; default none.
 	Observer Observer
 }
 
@@ -131,7 +131,7 @@ type Agent struct {
 	// intake is held while intents are accepted that one reconcile is to see together.
 	intake   sync.Mutex
 	accepted *accepted
-	// work is held by whoever changes the kernel. It guards loop.
+	// work is held while the kernel is changed. It guards loop.
 	work sync.Mutex
 	loop *loop
 	// reconciled holds a value after a Reconcile.

@@ -159,7 +159,14 @@ func TestAChainStaysWhereAMemberCannotBeLinkedAgain(t *testing.T) {
 	}{
 		"a member changes its place": {
 			func(w *world) intent.Payload { return w.member("cc", "xdp_gpl", "xdp_gpl", 0) },
-			map[string]string{"cb": "fetch object of cb"}},
+			map[string]string{"cb": "fetch object of cb", "cc": "change the chain of cn0: it stays as it is: fetch object of cb"}},
+		"a member lets others run after other verdicts": {
+			func(w *world) intent.Payload {
+				p := w.member("ca", "xdp_count", "count_packets", 1)
+				p.Programs[0].Attach[0].ProceedOn = []string{"Drop"}
+				return p
+			},
+			map[string]string{"cb": "fetch object of cb", "ca": "change the chain of cn0: it stays as it is: fetch object of cb"}},
 		"a member goes elsewhere": {
 			func(w *world) intent.Payload {
 				return w.intent("ca", "xdp_count", v1alpha1.Program{Name: "count_packets", Attach: on("xdp", "cn1")})
@@ -182,6 +189,9 @@ func TestAChainStaysWhereAMemberCannotBeLinkedAgain(t *testing.T) {
 				t.Errorf("the chain is %q", got)
 			}
 			for _, s := range a.Status() {
+				if isTrue := s.Conditions[0].Status == "True"; isTrue != (c.failed[s.Application.Name] == "") {
+					t.Errorf("%s: %+v", s.Application.Name, s.Conditions[0])
+				}
 				if want := c.failed[s.Application.Name]; (s.Error != "") != (want != "") || !strings.Contains(s.Error, want) {
 					t.Errorf("%s: %q, want %q", s.Application.Name, s.Error, want)
 				}

@@ -2,9 +2,11 @@ package agent
 
 import (
 	"errors"
+	"fmt"
 	"maps"
 	"slices"
 
+	"github.com/skep-dev/skep/agent/reconcile/plan"
 	"github.com/skep-dev/skep/agent/reconcile/report"
 	"github.com/skep-dev/skep/agent/reconcile/version"
 	"github.com/skep-dev/skep/agent/state/statedir"
@@ -112,6 +114,7 @@ func (rec *reconcile) finishApplication(app *application, view report.View) {
 		return
 	}
 	out.SettlePods(payload.UID, func(program, hook string) bool { return rec.loop.live.IsInPod(payload.UID, program, hook) })
+	rec.noteUnchangedChains(payload.UID, out)
 	switch {
 	case len(out.Errs) == 0 && out.Hindrance == nil:
 		app.Failures, app.Rejected, app.FailedActions, app.VerifierLog, app.FailedBefore = 0, nil, nil, "", false
@@ -127,6 +130,24 @@ func (rec *reconcile) finishApplication(app *application, view report.View) {
 		out)
 	app.loaded = slices.Sorted(maps.Keys(rec.loop.live.Revisions[payload.UID]))
 	app.exhausted = payload.Tombstone && app.Deployed == nil && len(out.Errs) == 0 && !rec.leaves(payload.UID)
+}
+
+// noteUnchangedChains notes the interfaces whose link was not given what the application asks for there, unless something
+// else says why: only what the kernel took is Deployed.
+func (rec *reconcile) noteUnchangedChains(uid string, out *report.Outcome) {
+	if len(out.Errs) > 0 || out.Hindrance != nil {
+		return
+	}
+	i := rec.decisions.IndexOf(uid)
+	if i < 0 {
+		return
+	}
+	asked := plan.Asked(plan.Want{Applications: rec.decisions.Want.Applications[i : i+1]})
+	for _, device := range slices.SortedFunc(maps.Keys(asked), plan.Device.Compare) {
+		if slices.Contains(plan.Changed(asked[device], rec.loop.live.GivenTo(device)), uid) {
+			out.Errs = append(out.Errs, fmt.Errorf("change the chain of %s: the interface runs an earlier one", rec.look.InterfaceName(device)))
+		}
+	}
 }
 
 // keepDeployed remembers the intent that now runs in whole.

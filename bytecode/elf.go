@@ -59,7 +59,7 @@ func checkELF(object []byte, opts Options) error {
 }
 
 // checkSection rejects sections that unpack to more than the file holds.
-// Compilers compress nothing but DWARF, which nobody reads.
+// Compilers compress nothing but DWARF, which is not read.
 func checkSection(s *elf.Section, opts Options) error {
 	if isDWARF(s) {
 		return nil

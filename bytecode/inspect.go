@@ -17,10 +17,10 @@ import (
 // InspectorRevision names the rules that turn an object into Facts. It is
 // raised when the same object would yield other facts: facts are remembered by
 // it.
-const InspectorRevision = "8"
+const InspectorRevision = "9"
 
 // DefaultCPUs is how many possible CPUs per-CPU maps are counted for where
-// nobody says: a large machine of today, so that estimates err on the high side.
+// none is given: a large machine of today, so that estimates err on the high side.
 const DefaultCPUs = 64
 
 // Options bound what Inspect reads and say what it cannot know. The zero value

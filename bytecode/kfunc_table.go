@@ -5,8 +5,8 @@ import (
 	"strings"
 )
 
-// kfuncKernel is the first mainline kernel with a kfunc, or "" where nobody
-// noted it: kfuncs come and go without a promise, so the list is never whole.
+// kfuncKernel is the first mainline kernel with a kfunc, or "" where none is
+// noted: kfuncs come and go without a promise, so the list is never whole.
 // Source: ebpf-docs, data/feature-versions.yaml (BSD-2), save
 // bpf_dynptr_is_rdonly, which came with the other dynptr kfuncs of 6.5, and
 // those after 6.10, which are from the kernel's history.

@@ -19,7 +19,7 @@ const firstKernel = "3.19"
 // needs are features and the kernels they came with.
 type needs []KernelNeed
 
-// add notes a need once. An empty kernel means that nobody knows.
+// add notes a need once. An empty kernel means that it is not known.
 func (n *needs) add(kernel, feature, program string) {
 	need := KernelNeed{Kernel: kernel, Feature: feature, Program: program}
 	if kernel == "" || slices.Contains(*n, need) {

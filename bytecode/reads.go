@@ -69,8 +69,8 @@ func helperReads(h Helper) bool {
 	return h.Risk == ReadsKernelMemory
 }
 
-// kfuncReads is helperReads for kfuncs: of one that nobody noted, modules' own among them,
-// nobody knows.
+// kfuncReads is helperReads for kfuncs: one without a row, such as a kfunc of a module,
+// may read anything.
 func kfuncReads(name string) bool {
 	switch name {
 	case "bpf_copy_from_user_task_str", "bpf_copy_from_user_task_dynptr", "bpf_copy_from_user_task_str_dynptr":

@@ -9,7 +9,7 @@ import (
 
 // checkRelocated rejects an instruction that CO-RE relocates and that no relocation applies to.
 // Loaders put a call of no helper in the place of any instruction that reads what the kernel lacks:
-// of a jump or a call that they may remove, nobody can tell what follows it.
+// of a jump or a call that they may remove, it is not known what follows it.
 func checkRelocated(ins *asm.Instruction, at int) error {
 	if btf.CORERelocationMetadata(ins) == nil || takesRelocation(ins) {
 		return nil

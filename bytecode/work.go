@@ -48,9 +48,20 @@ func (w Work) Prefixed() Work {
 	return w
 }
 
+// Plus is the work for both as one program.
+func (w Work) Plus(other Work) Work {
+	return Work{w.Translated + other.Translated, w.Rewrites + other.Rewrites, w.Jumps + other.Jumps, w.Functions + other.Functions}
+}
+
+// Moves is how often the kernel moves the program: once for each rewrite, and for some jumps.
+func (w Work) Moves() int { return w.Rewrites + w.Jumps/jumpsPerRewrite }
+
 // Cost is about how many instructions the kernel moves. See LoadTime.
-func (w Work) Cost() uint64 {
-	return product(uint64(w.Translated), sum(passesCost, uint64(w.Rewrites), uint64(w.Jumps/jumpsPerRewrite)))
+func (w Work) Cost() uint64 { return CostOf(w.Translated, w.Moves()) }
+
+// CostOf is the Cost of a program of so many Translated instructions and so many Moves.
+func CostOf(translated, moves int) uint64 {
+	return product(uint64(translated), sum(passesCost, uint64(moves)))
 }
 
 // WorkOf counts the work for a linked program of a type.

@@ -172,6 +172,7 @@ func TestWhatAProgramDoesWithItsContext(t *testing.T) {
 	end := asm.Instructions{asm.Mov.Imm(asm.R0, 0), asm.Return()}
 	store := asm.StoreMem(asm.R1, 112, asm.R0, asm.DWord)
 	sk := asm.LoadMem(asm.R2, asm.R1, 168, asm.DWord)
+	spill, value := asm.StoreMem(asm.RFP, -8, asm.R1, asm.DWord), asm.LoadMapValue(asm.R3, 0, 0).WithReference("m")
 	moved := btf.WithCORERelocationMetadata(asm.LoadMem(asm.R2, asm.R1, 8, asm.DWord), &btf.CORERelocation{})
 	for sentence, c := range map[string]struct {
 		kind           ebpf.ProgramType
@@ -190,6 +191,24 @@ func TestWhatAProgramDoesWithItsContext(t *testing.T) {
 			asm.LoadMem(asm.R1, asm.RFP, -8, asm.DWord), store}, true, false},
 		"one that counts by a number of its context": {ebpf.Kprobe, asm.Instructions{asm.LoadMem(asm.R2, asm.R1, 80, asm.DWord), asm.And.Imm(asm.R2, 63),
 			asm.LoadMapValue(asm.R3, 0, 0).WithReference("m"), asm.Add.Reg(asm.R3, asm.R2), asm.StoreMem(asm.R3, 0, asm.R2, asm.DWord)}, false, false},
+		"one whose context is spilled, and that counts by a number of a map": {ebpf.Kprobe, asm.Instructions{spill, value,
+			asm.LoadMem(asm.R2, asm.R3, 0, asm.DWord), asm.Add.Reg(asm.R3, asm.R2), asm.StoreMem(asm.R3, 0, asm.R2, asm.DWord)}, false, false},
+		"one that spills such a number, and fills it again": {ebpf.Kprobe, asm.Instructions{spill, value, asm.LoadMem(asm.R2, asm.R3, 0, asm.DWord),
+			asm.StoreMem(asm.R3, 8, asm.R2, asm.DWord), asm.StoreMem(asm.RFP, -16, asm.R2, asm.DWord), asm.LoadMem(asm.R4, asm.RFP, -16, asm.DWord),
+			asm.Add.Reg(asm.R3, asm.R4), asm.StoreMem(asm.R3, 0, asm.R2, asm.DWord)}, false, false},
+		"one that stores its context in a map, where it is a number": {ebpf.Kprobe, asm.Instructions{value, asm.StoreMem(asm.R3, 0, asm.R1, asm.DWord),
+			asm.LoadMem(asm.R2, asm.RFP, -16, asm.DWord), asm.Add.Reg(asm.R3, asm.R2), asm.StoreMem(asm.R3, 0, asm.R2, asm.DWord)}, false, false},
+		"one that fills it by another register": {ebpf.Kprobe, asm.Instructions{spill, asm.Mov.Reg(asm.R6, asm.RFP), asm.Add.Imm(asm.R6, -8),
+			asm.LoadMem(asm.R1, asm.R6, 0, asm.DWord), store}, true, false},
+		"one that spills it by another register": {ebpf.Kprobe, asm.Instructions{asm.Mov.Reg(asm.R6, asm.RFP), asm.StoreMem(asm.R6, -8, asm.R1, asm.DWord),
+			asm.LoadMem(asm.R1, asm.RFP, -8, asm.DWord), store}, true, false},
+		"one that spills a pointer to it": {ebpf.Kprobe, asm.Instructions{spill, asm.StoreMem(asm.RFP, -16, asm.RFP, asm.DWord),
+			asm.LoadMem(asm.R6, asm.RFP, -16, asm.DWord), asm.LoadMem(asm.R1, asm.R6, -8, asm.DWord), store}, true, false},
+		"one that spills it where CO-RE says": {ebpf.Kprobe, asm.Instructions{btf.WithCORERelocationMetadata(spill, &btf.CORERelocation{}),
+			asm.LoadMem(asm.R1, asm.RFP, -16, asm.DWord), store}, true, false},
+		"one that hands it on by its stack": {ebpf.Kprobe, asm.Instructions{spill, asm.Mov.Reg(asm.R1, asm.RFP),
+			asm.Call.Label("f"), asm.Mov.Imm(asm.R0, 0), asm.Return(),
+			asm.LoadMem(asm.R1, asm.R1, -8, asm.DWord).WithSymbol("f"), store}, true, false},
 		"a filter that loads the socket by an exchanged pointer": {ebpf.SchedCLS, asm.Instructions{asm.StoreMem(asm.RFP, -8, asm.R1, asm.DWord),
 			asm.Mov.Imm(asm.R1, 0), asm.Xchg.Mem(asm.RFP, asm.R1, asm.DWord, -8), sk}, false, true},
 		"one that stores on its stack":          {ebpf.Kprobe, asm.Instructions{asm.StoreMem(asm.RFP, -8, asm.R1, asm.DWord)}, false, false},

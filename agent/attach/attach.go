@@ -53,7 +53,7 @@ type Request struct {
 	UID     string
 	Filters *clsact.Table
 	// Fallback is told why an XDP program that leaves its mode open does not run in the
-	// driver; nil where nobody asks.
+	// driver; nil where it is not asked for.
 	Fallback func(*DriverError)
 	// Neighbours are our own links on the same ordered hook, in the order in
 	// which they are to run, with the new link's place among them.
@@ -67,11 +67,11 @@ type Host struct {
 	// Root is the folder that has the node's files: of a container, what is
 	// mounted there of them. Empty where the process sees the node's own.
 	Root string
-	// Functions finds functions of the kernel; nil where nobody asks for any.
+	// Functions finds functions of the kernel; nil where none is asked for.
 	Functions *functions.Kernel
 	// Occupants finds who has a place that takes one program; nil where every error looks anew.
 	Occupants *holders.Finder
-	// Netfilter is what is known of the kernel's; nil where nobody asks.
+	// Netfilter is what is known of the kernel's; nil where it is not asked for.
 	Netfilter *Netfilter
 	// Containers are those of the node, in which targets are that have a Container; nil where
 	// they are not known. What looks beside the agent's loop reads it, too.

@@ -197,7 +197,7 @@ func tryFunction(h hook.Hook) error {
 }
 
 // lsmActive reports whether the kernel runs programs of LSM hooks, which it loads in any
-// case, and lists its security modules. Where securityfs is not mounted nobody can tell.
+// case, and lists its security modules. Where securityfs is not mounted, they are not known.
 func lsmActive() (modules string, active bool) {
 	body, err := os.ReadFile("/sys/kernel/security/lsm")
 	modules = strings.TrimSpace(string(body))

@@ -39,7 +39,7 @@ func withDevice(d plan.Device, in *netns.Table, do func() error) error {
 }
 
 // ordered attaches to TCX and netkit, in the kernel's own order. The revision makes the look and the
-// attach one step: whoever changes the hook in between makes it fail with
+// attach one step: a change of the hook in between makes it fail with
 // ESTALE (kernel/bpf/mprog.c), and the look is taken again.
 func ordered(h hook.Hook, r Request) (pins.Held, error) {
 	return r.onDevice(func() (link.Link, error) { return r.attachInOrder(h) })

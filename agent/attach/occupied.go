@@ -41,7 +41,7 @@ func (r Request) occupiedXDP(cause error) error {
 	return fmt.Errorf("%s%s holds an XDP program that is not Skep's: %s; %s: `%s`: %w", name, relation, o, fix, command, cause)
 }
 
-// detachLink is the command that ends a link whoever holds it.
+// detachLink is the command that ends a link, whichever process holds it.
 func detachLink(o holders.Occupant) string { return fmt.Sprintf("bpftool link detach id %d", o.Link) }
 
 // holderOfXDP returns the device that has the program: the interface, or else one above it,

@@ -56,7 +56,7 @@ func find(root, path string) (int, error) {
 
 // path opens what is held, whatever its name leads to by now. Of a uprobe the
 // kernel goes on showing this path, and no other would do: it looks a path up
-// again, and tells nobody which inode it found, so that a link set there for a
+// again, and does not report which inode it found, so that a link set there for a
 // moment would put the probe into another binary. The true name stands beside
 // the pin, where package inventory reads it.
 func (p *heldTarget) path() string { return fmt.Sprintf("/proc/self/fd/%d", p.file.Fd()) }

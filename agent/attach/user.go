@@ -169,7 +169,7 @@ func reachable(a plan.Attachment) error {
 const initialPIDs = "pid:[4026531836]"
 
 // seesNodesPIDs reports whether a pid means the same process to the kernel, which
-// looks it up in the caller's namespace, as to whoever wrote it down on the node.
+// looks it up in the caller's namespace, as the node's administrator did who wrote it down.
 func seesNodesPIDs() bool {
 	name, err := os.Readlink("/proc/self/ns/pid")
 	return err == nil && name == initialPIDs

@@ -47,8 +47,8 @@ type Program struct {
 	Pins []string `json:"pins"`
 	// Managed reports whether it is Skep's, by its pins.
 	Managed bool `json:"managed"`
-	// Owner is what is written in bpf_metadata_skep beside it, or nil. Whoever
-	// loads a program can write anything there: it is a label, not a proof.
+	// Owner is what is written in bpf_metadata_skep beside it, or nil. A process
+	// that loads a program can write anything there: it is a label, not a proof.
 	Owner *owner.Owner `json:"owner,omitempty"`
 	// LoadedAt is when it was loaded, to the second.
 	LoadedAt time.Time `json:"loadedAt"`

@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// selfSigned is a certificate that nobody else vouches for: it keeps what is sent
+// selfSigned is a certificate that no authority signed: it keeps what is sent
 // from those who listen, and who scrapes a node does so by an address that no
 // authority of the cluster's signs.
 func selfSigned(name string, now time.Time) (tls.Certificate, error) {

@@ -2,7 +2,7 @@
 // intents to package agent, and reports in the node's BpfNode how they are doing.
 //
 // It believes nothing of what it watches but the seal of an intent, unloads
-// nothing because something is absent, and needs nobody to bring back what ran:
+// nothing because something is absent, and needs no other component to bring back what ran:
 // intents, objects, and the labels of the node are on its disk. It evaluates
 // nothing and writes no object but the BpfNode of its own node.
 //
@@ -91,7 +91,7 @@ type Options struct {
 	// Again is how long an intent waits that could not be kept, as on a full
 	// disk; default 30 seconds to a minute.
 	Again Jitter
-	// InsecureMetrics serves metrics to whoever asks; default is to those whom the API
+	// InsecureMetrics serves metrics to every client; default is to those whom the API
 	// server lets get the path.
 	InsecureMetrics bool
 	// Log is where the agent writes; default none.
@@ -124,7 +124,7 @@ type Agent struct {
 	metrics *metrics
 	// namespaces are those of the cluster, whose labels choose pods.
 	namespaces *namespaces
-	// changed wakes whoever reports, and passed tells them that a turn ended.
+	// changed wakes the reporter, and passed tells them that a turn ended.
 	changed, passed chan struct{}
 	health          health
 	// guard is whom metrics are shown to; nil where to everybody.
@@ -249,7 +249,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	return err
 }
 
-// poke wakes whoever reports.
+// poke wakes the reporter.
 func (a *Agent) poke() { poke(a.changed) }
 
 // poke leaves a word in a channel that holds one.

@@ -15,7 +15,7 @@ import (
 )
 
 // Mirror is where objects come from: the controller, by digest. What comes is
-// hashed again by whoever asked.
+// hashed again by the client.
 type Mirror struct {
 	// URL is the mirror's, https.
 	URL string

@@ -69,7 +69,7 @@ func (f facts) addApplications(s *v1alpha1.BpfNodeStatus) {
 			one.Serial = a.Serial
 		}
 		if one.Kind == "" {
-			// What nobody can name runs nothing: its links say whose they are.
+			// What has no name runs nothing: its links say whose they are.
 			continue
 		}
 		if one.State == v1alpha1.NodeRemoved && fare == "" || a.Held && a.Wanted == "" && a.Revision == "" {
@@ -99,7 +99,7 @@ func (f facts) addPrograms(s *v1alpha1.BpfNodeStatus) {
 	}
 }
 
-// reserve is what the BpfNode has beside its status where nobody added to it.
+// reserve is what the BpfNode has beside its status where nothing was added to it.
 // maxBeside bounds what others may have added, such as labels: beyond it, it is taken
 // off, since the report would have no room left.
 const (
@@ -198,7 +198,7 @@ func (f facts) fit(s *v1alpha1.BpfNodeStatus, most int) {
 
 // abridge tells in short what is Loaded by the very intent that the API server
 // has. What was lost there, or is older there than here, the controller is to
-// learn in full. What is not for the node, or is gone from it, nobody waits for.
+// learn in full. What is not for the node, or is gone from it, is not waited for.
 func (f facts) abridge(s *v1alpha1.BpfNodeStatus) {
 	var rest []v1alpha1.NodeApplication
 	for _, a := range s.Applications {

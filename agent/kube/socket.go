@@ -35,7 +35,7 @@ func (a *Agent) serveSocket(ctx context.Context) error {
 	return listen.Serve(ctx, l, nil, mux)
 }
 
-// answer writes v as JSON. A client that went away is nobody's error.
+// answer writes v as JSON. A client that went away is no error.
 func answer(w http.ResponseWriter, v any, err error) {
 	if err != nil {
 		http.Error(w, err.Error(), http.StatusInternalServerError)

@@ -13,7 +13,7 @@ const KsymSection = ".ksyms"
 // The kinds of types, as linux/btf.h numbers them.
 const (
 	kindInt = iota + 1
-	_       // pointer
+	kindPointer
 	kindArray
 	kindStruct
 	kindUnion
@@ -112,39 +112,45 @@ func (t *typeInformation) nameOf(r record) string {
 // maxQualifiers is how many names and qualifiers are looked behind.
 const maxQualifiers = 32
 
-// isVoid reports whether a type is void behind names and qualifiers.
-func (t *typeInformation) isVoid(id uint32) bool {
+// behind is what a type is behind names and qualifiers.
+func (t *typeInformation) behind(id uint32) uint32 {
 	for range maxQualifiers {
-		if id == 0 {
-			return true
-		}
-		if id >= uint32(len(t.records)) {
-			return false
+		if id == 0 || id >= uint32(len(t.records)) {
+			return id
 		}
 		switch r := t.records[id]; r.kind() {
 		case kindTypedef, kindVolatile, kindConst, kindRestrict, kindTypeTag:
 			id = r.size
 		default:
-			return false
+			return id
 		}
 	}
-	return false
+	return id
 }
 
-// kernelVariables are the variables that the object takes from the kernel, and whether each
-// has a type.
-func (t *typeInformation) kernelVariables() map[int]bool {
-	found := map[int]bool{}
+// variablesOf are the variables that a section lists.
+func (t *typeInformation) variablesOf(name string) []uint32 {
+	var all []uint32
 	for _, section := range t.records {
-		if section.kind() != kindSection || t.nameOf(section) != KsymSection {
+		if section.kind() != kindSection || t.nameOf(section) != name {
 			continue
 		}
 		for at := section.at + recordSize; at < section.at+recordSize+section.members(); at += 12 {
 			id := t.order.Uint32(t.data[at:])
 			if id < uint32(len(t.records)) && t.records[id].kind() == kindVar {
-				found[int(id)] = !t.isVoid(t.records[id].size)
+				all = append(all, id)
 			}
 		}
+	}
+	return all
+}
+
+// kernelVariables are the variables that the object takes from the kernel, and whether each
+// has a type.
+func (t *typeInformation) kernelVariables() map[uint32]bool {
+	found := map[uint32]bool{}
+	for _, id := range t.variablesOf(KsymSection) {
+		found[id] = t.behind(t.records[id].size) != 0
 	}
 	return found
 }

@@ -44,7 +44,8 @@ type Object struct {
 // Read parses an object file. It takes the same files as libbpf where
 // cilium/ebpf takes less: weak map definitions, such as those of usdt.bpf.h,
 // weak __kconfig variables, __kconfig variables behind a typedef, variables of the kernel
-// that have a type, and sections of variables such as .bss.mine.
+// that have a type, sections of variables such as .bss.mine, static functions of one name in
+// a file that was linked of several, and maps in maps whose inner one is named by a typedef.
 //
 // Socket filters become programs of traffic control, which have the same context and all of
 // their helpers (docs/adr/0075-a-socket-filter-observes-a-device.md).
@@ -124,8 +125,8 @@ type Bound struct {
 
 // Bind makes the weak definitions of maps and the weak references to __kconfig
 // variables global. In an object on its own nothing else defines them, so weak
-// means global. It takes the types of the kernel's variables away, and gives sections such
-// as .bss.mine other names.
+// means global. It takes the types of the kernel's variables away, gives sections such
+// as .bss.mine other names, and tells static functions of one name from each other.
 func Bind(object []byte) (*Bound, error) {
 	b := &Bound{File: object, weak: map[string]bool{}, typed: map[string]bool{}, hidden: map[string]bool{}, zeroed: map[string]string{}}
 	f, err := elf.NewFile(bytes.NewReader(object))
@@ -141,10 +142,12 @@ func Bind(object []byte) (*Bound, error) {
 	}
 	b.untype(f)
 	b.rename(f)
+	b.unname(f)
 	symbols, err := f.Symbols()
 	if err != nil {
 		return nil, fmt.Errorf("read symbols: %w", err)
 	}
+	b.distinguish(f, table, symbols)
 	externs, err := weakExterns(b.File, symbols)
 	if err != nil {
 		return nil, err

@@ -206,17 +206,40 @@ const (
 	fetches        = 1 << 8
 )
 
+// StoresWithRelease reports whether an atomic operation stores Src at Dst, and does no more.
+func StoresWithRelease(ins *asm.Instruction) bool {
+	op := ins.OpCode.AtomicOp()
+	return op&acquireRelease != 0 && op&release != 0
+}
+
+// LoadsWithAcquire reports whether an atomic operation loads Dst from what Src points to, and does no more.
+func LoadsWithAcquire(ins *asm.Instruction) bool {
+	return ins.OpCode.AtomicOp()&acquireRelease != 0 && !StoresWithRelease(ins)
+}
+
+// Fetches returns the register that an atomic operation gives what was in memory at Dst, beside storing there; nil where none.
+func Fetches(ins *asm.Instruction) *asm.Register {
+	switch op := ins.OpCode.AtomicOp(); {
+	case op&acquireRelease != 0:
+		return nil
+	case op == asm.CmpXchg:
+		r0 := asm.R0
+		return &r0
+	case op&fetches != 0:
+		return &ins.Src
+	}
+	return nil
+}
+
 // atomic does what an operation on memory does to registers and to the stack.
 func (w *walk) atomic(s *state, ins *asm.Instruction, at int) {
-	switch op := ins.OpCode.AtomicOp(); {
-	case op&acquireRelease != 0 && op&release != 0:
+	switch target := Fetches(ins); {
+	case StoresWithRelease(ins):
 		w.store(s, ins, s.registers[ins.Src])
-	case op&acquireRelease != 0:
+	case LoadsWithAcquire(ins):
 		s.registers[ins.Dst] = w.load(s, ins, s.registers[ins.Src], at)
-	case op == asm.CmpXchg:
-		s.registers[asm.R0] = w.fetched(s, ins, at)
-	case op&fetches != 0:
-		s.registers[ins.Src] = w.fetched(s, ins, at)
+	case target != nil:
+		s.registers[*target] = w.fetched(s, ins, at)
 	}
 }
 

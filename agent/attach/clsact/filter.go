@@ -281,7 +281,7 @@ func (f *Filter) Pin(path string) error {
 // Unpin does nothing: no path is remembered.
 func (f *Filter) Unpin() error { return nil }
 
-// Detach deletes the filter, and the qdisc that was made for it where nobody uses it. It fails with
+// Detach deletes the filter, and the qdisc that was made for it where nothing uses it. It fails with
 // *PartialError, beside deleting what was found, where a copy may be left.
 func (f *Filter) Detach() error {
 	all, err := f.table.oursNow(f.side)

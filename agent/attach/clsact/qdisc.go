@@ -23,7 +23,7 @@ func qdisc(ifindex int) *netlink.GenericQdisc {
 }
 
 // needQdisc makes the qdisc where the interface has none. The note is written first: after a
-// kill, Sweep takes away what it names and nobody uses.
+// kill, Sweep takes away what it names and nothing uses.
 func (t *Table) needQdisc(s Side) error {
 	noted, err := t.isNoted(s.Device)
 	if err != nil {

@@ -46,7 +46,7 @@ type side struct {
 	usedAt time.Time
 }
 
-// forgetAfter is how long a side is remembered that nobody asks for.
+// forgetAfter is how long a side is remembered that is not asked for.
 const forgetAfter = 10 * time.Minute
 
 // side returns what is remembered of a side.

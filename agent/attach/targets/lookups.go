@@ -112,7 +112,7 @@ type Lookups struct {
 }
 
 // NewLookups returns Lookups of names on the host. It calls wake, from any goroutine, when
-// an answer comes that nobody waits for any more.
+// an answer comes that no caller waits for any more.
 func NewLookups(host attach.Host, log *slog.Logger, wake func()) *Lookups {
 	host.Functions, host.Netfilter, host.Occupants = functions.New(), new(attach.Netfilter), new(holders.Finder)
 	return &Lookups{host: host, log: log, wake: wake, byKey: map[string]*lookup{}, seen: map[uint64]*reading{}, queue: queue.New(queue.Options{

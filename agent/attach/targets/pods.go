@@ -22,9 +22,9 @@ import (
 )
 
 // Pods are the pods of the node, as they are known when a reconcile begins. The zero value is
-// that of an agent to which nobody tells its pods.
+// that of an agent without a source of pods.
 type Pods struct {
-	// Snapshot has them; nil where nobody tells.
+	// Snapshot has them; nil without a source.
 	Snapshot *containers.Snapshot
 	// Err says why they are not known now, as before the container runtime has answered.
 	Err error

@@ -62,7 +62,7 @@ func (s *singly) byName(name string) (l netlink.Link, err error) {
 	return l, err
 }
 
-// sampledRoutes returns the default routes by which addresses are reached that nobody knows before.
+// sampledRoutes returns the default routes by which addresses are reached that are not known before.
 // To hide a default route from it takes routes to most addresses, which then is none by default.
 func (s *singly) sampledRoutes() (all []netlink.Route, err error) {
 	for i := range 2 * samples {

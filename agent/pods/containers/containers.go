@@ -7,7 +7,7 @@
 // Kubernetes. The package attaches nothing, and decides nothing about what is chosen.
 //
 // A Source reads beside its caller. It begins when somebody first asks for a Snapshot, and ends
-// when nobody asked for some minutes. A runtime that is away takes no container away: a
+// after some minutes without a request. A runtime that is away takes no container away: a
 // container leaves the Snapshot when its process ended.
 //
 // Size: what the runtime says, over CRI and NRI, is compared with what the kernel shows, and both

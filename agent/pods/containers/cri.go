@@ -81,7 +81,7 @@ type looker struct {
 type reader struct {
 	looker
 	socket string
-	// starts are asked about containers that are about to start; nil where nobody asks.
+	// starts are asked about containers that are about to start; nil where they are not.
 	starts Starts
 	// announced are the goroutines that serve them; nil until they run.
 	announced *sync.WaitGroup

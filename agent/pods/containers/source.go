@@ -33,7 +33,7 @@ type Options struct {
 	Interval, Relist time.Duration
 	// Timeout bounds one call to the runtime; default ten seconds.
 	Timeout time.Duration
-	// Log gets what is not the runtime's daily life; default nobody.
+	// Log gets what is not the runtime's daily life; default none.
 	Log *slog.Logger
 	// Clock is the time; default time.Now.
 	Clock func() time.Time
@@ -94,7 +94,7 @@ func (s *source) begin() {
 	s.runs.Go(func() { s.expire(ctx, r) })
 }
 
-// expire stops the run when nobody asked for long.
+// expire stops the run after a long time without a request.
 func (s *source) expire(ctx context.Context, r *run) {
 	timer := time.NewTimer(s.opts.IdleAfter)
 	defer timer.Stop()

@@ -23,7 +23,7 @@ type state struct {
 	away    *AwayError
 	// current is what Snapshot returned last; nil after a change.
 	current *Snapshot
-	// retired: nobody sees the state any more, and nobody is woken.
+	// retired: the state is not used any more, and no caller is woken.
 	retired bool
 }
 
@@ -243,7 +243,7 @@ func (s *state) all() map[string]Container {
 }
 
 // replace replaces all containers, and their pods. Another process of the same container wakes
-// nobody.
+// no caller.
 func (s *state) replace(all map[string]Container) {
 	s.change(func() []Pod {
 		changed := append(podsWithout(s.containers, all), podsWithout(all, s.containers)...)

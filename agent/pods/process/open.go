@@ -101,7 +101,7 @@ func (p Process) openOwn(name string, flags int) (*os.File, error) {
 }
 
 // IsRunning reports whether the process runs, in the cgroup that it was seen in. One that ended
-// and that nobody waited for does not.
+// and that no caller waited for does not.
 func (p Process) IsRunning() bool {
 	if p.PID <= 0 {
 		return false

@@ -73,9 +73,11 @@ type Member struct {
 	// Tenant is whose member it is: a rejection names no member of another tenant.
 	// Empty is the cluster's own, whose rejections may name any.
 	Tenant string
-	// New marks a member that the running chain does not have. Where members do
-	// not fit together, the new one is rejected.
+	// New marks the member to reject where members do not fit together: one that the running chain does
+	// not have.
 	New bool
+	// Joins marks every member that the running chain does not have, whether or not it is blamed.
+	Joins bool
 }
 
 // ProceedOn turns the names of verdicts in a definition into a mask. No names

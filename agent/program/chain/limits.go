@@ -233,21 +233,35 @@ func (l *linker) usage(members []Member, insns asm.Instructions, kconfigs int) (
 	if err := u.check(newcomer(members).Key); err != nil {
 		return u, err
 	}
-	return u, checkLoad(newcomer(members), bytecode.WorkOf(ebpf.XDP, insns).Cost())
+	return u, l.checkLoad(members)
 }
 
-// maxLoadCost is that of a chain which a namespace joins: members' costs do not add up, but multiply.
-const maxLoadCost = 3 * bytecode.MaxLoadCost
+// MaxLoadCost is what members of namespaces may add to the load of a chain: members' costs do not add up, but multiply.
+const MaxLoadCost = 3 * bytecode.MaxLoadCost
 
-// checkLoad rejects a member of a namespace that would have the chain take the kernel long to load. What
-// runs already keeps running.
-func checkLoad(latest Member, cost uint64) error {
-	if latest.Tenant == "" || !latest.New || cost <= maxLoadCost {
+// checkLoad rejects the newcomer where those of namespaces that join have the kernel take that much longer to load the
+// chain. What runs already counts for none of them, nor what joins of the cluster's: admission gives each namespace
+// its share, and this bounds what it could not measure.
+func (l *linker) checkLoad(members []Member) error {
+	var runs, all bytecode.Work
+	counted := map[string]bool{}
+	for i, m := range members {
+		entry := l.calls[i]
+		switch {
+		case counted[entry], m.Joins && m.Tenant == "":
+			continue
+		case !m.Joins:
+			runs = runs.Plus(l.work[entry])
+		}
+		all, counted[entry] = all.Plus(l.work[entry]), true
+	}
+	added := all.Cost() - runs.Cost()
+	if added <= MaxLoadCost {
 		return nil
 	}
-	return &Rejection{Member: latest.Key, Limit: LimitLoad,
-		Reason: fmt.Sprintf("with it the chain takes the kernel about %s to load, at most %s are allowed a namespace",
-			bytecode.LoadTime(cost), bytecode.LoadTime(maxLoadCost)),
+	return &Rejection{Member: newcomer(members).Key, Limit: LimitLoad,
+		Reason: fmt.Sprintf("with it the chain takes the kernel about %s longer to load, at most %s are allowed to namespaces",
+			bytecode.LoadTime(added), bytecode.LoadTime(MaxLoadCost)),
 		Fix: "make the program shorter, with fewer calls and divisions by registers, or attach to another interface"}
 }
 

@@ -7,6 +7,8 @@ import (
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/asm"
+
+	"github.com/skep-dev/skep/bytecode"
 )
 
 // Options tune a link.
@@ -14,7 +16,7 @@ type Options struct {
 	// Counts are those to start from, by member key, so that they go on when a chain is
 	// linked anew. What is counted between reading them and swapping the program is lost.
 	Counts map[string]Counts
-	// Owner is a map that says whose the chain is; nil means none. Whoever asks
+	// Owner is a map that says whose the chain is; nil means none. A reader that asks
 	// a program for its metadata reads the first map that has any (bpftool does),
 	// and the members bring their own: so the dispatcher refers to this one before
 	// all others. It gives way where the members need the last of the maps.
@@ -202,6 +204,8 @@ type linker struct {
 	calls []string
 	// entries are the symbols of what is in body already.
 	entries map[entryID]string
+	// work is what the kernel makes of each entry, by symbol.
+	work map[string]bytecode.Work
 	// starts are the symbols that begin functions.
 	starts map[string]bool
 	// refs and maps are the maps referred to, as a list and as a set of symbols.
@@ -210,7 +214,7 @@ type linker struct {
 }
 
 func newLinker() *linker {
-	return &linker{entries: map[entryID]string{}, starts: map[string]bool{}, maps: map[string]bool{}}
+	return &linker{entries: map[entryID]string{}, work: map[string]bytecode.Work{}, starts: map[string]bool{}, maps: map[string]bool{}}
 }
 
 // add appends the functions a member reaches, unless an earlier member brought
@@ -239,6 +243,7 @@ func (l *linker) add(m *Member) error {
 	}
 	entry := insns[0].Symbol()
 	l.entries[id] = entry
+	l.work[entry] = bytecode.WorkOf(ebpf.XDP, insns)
 	l.calls = append(l.calls, entry)
 	l.body = append(l.body, insns...)
 	l.owners = append(l.owners, slices.Repeat([]string{m.Application}, len(insns))...)

@@ -210,8 +210,9 @@ func dividing(n int) edit {
 // several multiplies. Members that run stay, and the cluster's are not bounded.
 func TestAChainThatIsLongToLoadTakesNoFurtherNamespace(t *testing.T) {
 	newcomer := func(tenant string) edit {
-		return func(_ testing.TB, m *chain.Member) { m.Tenant, m.New = tenant, true }
+		return func(_ testing.TB, m *chain.Member) { m.Tenant, m.New, m.Joins = tenant, true, true }
 	}
+	joins := func(_ testing.TB, m *chain.Member) { m.Tenant, m.Joins = "team", true }
 	runs := func(_ testing.TB, m *chain.Member) { m.Tenant = "team" }
 	for sentence, c := range map[string]struct {
 		members  []chain.Member
@@ -221,6 +222,11 @@ func TestAChainThatIsLongToLoadTakesNoFurtherNamespace(t *testing.T) {
 		"a second one":                {both(verdict(t, "a", dividing(2000), runs), verdict(t, "b", dividing(2000), newcomer("team"))), "b"},
 		"a second one that runs":      {both(verdict(t, "a", dividing(2000), runs), verdict(t, "b", dividing(2000), runs)), ""},
 		"a second one of the cluster": {both(verdict(t, "a", dividing(2000), runs), verdict(t, "b", dividing(2000), newcomer(""))), ""},
+		"two before one of the cluster, where the last is blamed": {slices.Concat(both(verdict(t, "a", dividing(2000), joins),
+			verdict(t, "b", dividing(2000), joins)), verdict(t, "c", newcomer(""))), "c"},
+		"one before one of the cluster": {both(verdict(t, "a", dividing(2000), joins), verdict(t, "c", dividing(2000), newcomer(""))), ""},
+		"a small one behind what runs and is long to load": {slices.Concat(both(verdict(t, "a", dividing(2000), runs),
+			verdict(t, "b", dividing(2000), runs)), verdict(t, "c", newcomer("other"))), ""},
 	} {
 		_, err := chain.Link(c.members, chain.Options{})
 		var refusal *chain.Rejection

@@ -3,6 +3,8 @@ package chain
 import (
 	"fmt"
 	"slices"
+
+	"github.com/skep-dev/skep/bytecode"
 )
 
 // Need is what members of one application take of a chain's limits, whatever
@@ -11,6 +13,8 @@ import (
 type Need struct {
 	// Maps counts distinct maps, data sections included, Functions functions.
 	Maps, Functions int
+	// Translated and Moves are what the kernel makes of them at a load; see bytecode.Work.
+	Translated, Moves int
 	// Closed means that a member's licence is not GPL compatible, GPLOnly that one
 	// calls what the kernel gives to GPL compatible programs only.
 	Closed, GPLOnly bool
@@ -26,6 +30,7 @@ type taken struct {
 	// extern variables.
 	maps            []string
 	functions       int
+	work            bytecode.Work
 	closed, gplOnly bool
 }
 
@@ -42,7 +47,7 @@ func Measure(members []Member) (Profile, error) {
 		if err := l.add(m); err != nil {
 			return Profile{}, err
 		}
-		one := taken{functions: len(l.starts), closed: !m.Facts.GPLCompatible, gplOnly: len(m.Facts.GPLOnly) > 0}
+		one := taken{functions: len(l.starts), work: l.work[l.calls[0]], closed: !m.Facts.GPLCompatible, gplOnly: len(m.Facts.GPLOnly) > 0}
 		for _, ref := range l.refs {
 			one.maps = append(one.maps, ref.Name)
 		}
@@ -65,6 +70,7 @@ func (p Profile) Need(programs ...string) (Need, bool) {
 			return Need{}, false
 		}
 		n.Functions += one.functions
+		n.Translated, n.Moves = n.Translated+one.work.Translated, n.Moves+one.work.Moves()
 		n.Closed, n.GPLOnly = n.Closed || one.closed, n.GPLOnly || one.gplOnly
 		for _, m := range one.maps {
 			used[m] = true

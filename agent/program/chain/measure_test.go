@@ -11,7 +11,7 @@ import (
 // what a chain of them takes.
 func TestWhatMembersTakeAddsUp(t *testing.T) {
 	var members []chain.Member
-	maps, functions := 1, 1
+	maps, functions, moves := 1, 1, 0
 	for _, object := range []string{"xdp_gpl", "xdp_maps", "xdp_subprog", "xdp_proprietary", "xdp_variables", "xdp_kfunc"} {
 		m := member(t, object, object)
 		m.Facts.GPLCompatible = object != "xdp_proprietary"
@@ -30,6 +30,10 @@ func TestWhatMembersTakeAddsUp(t *testing.T) {
 			t.Errorf("%s twice takes %+v, once %+v", object, twice, need)
 		}
 		maps, functions, members = maps+need.Maps, functions+need.Functions, append(members, m)
+		moves += need.Moves
+		if need.Translated < len(m.Object.Programs[m.Program].Instructions) || need.Moves == 0 {
+			t.Errorf("%s takes %d instructions that are moved %d times", object, need.Translated, need.Moves)
+		}
 	}
 	linked, err := chain.Link(members, chain.Options{})
 	if err != nil {

@@ -199,7 +199,7 @@ func (k *Kernel) newAnswer(f *v1alpha1.Functions, key []byte, names []string, er
 }
 
 // modulesOf tells the modules of functions that can be traced. Where the kernel does not
-// list these, nobody can tell.
+// list these, it is not known.
 func (k *Kernel) modulesOf(names []string) map[string]string {
 	defer k.spend(time.Now())
 	modules := map[string]string{}
@@ -318,7 +318,7 @@ func (k *Kernel) Check(prefix string, names ...string) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if err := k.checkModules(); err != nil {
-		// Nobody can tell.
+		// It is not known.
 		return nil
 	}
 	for _, name := range names {

@@ -367,7 +367,7 @@ func layoutOf(hasher *layout.Hasher, ms *ebpf.MapSpec) string {
 // loadable is the spec as the library is to load it: a shared map must not be
 // written by loading, and a per-CPU map is written for every CPU.
 //
-// It is an error about a program that the library would relocate: nobody looked at what comes of it.
+// It is an error about a program that the library would relocate: what comes of it was not checked.
 func loadable(spec *ebpf.CollectionSpec, replaced map[string]*ebpf.Map) (*ebpf.CollectionSpec, error) {
 	for name, ps := range spec.Programs {
 		if relocate.HasPending(ps.Instructions) {

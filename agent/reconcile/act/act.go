@@ -327,7 +327,7 @@ func (act *Actor) try(owners []string, a plan.Action) error {
 }
 
 // affected are the owners of an action that failed for whom that matters: what a chain runs still, as it is to run, it
-// runs whoever else was to join or to leave.
+// runs, whichever others should join or leave.
 func (act *Actor) affected(owners []string, a plan.Action) []string {
 	c, seen := act.Look.Set.Chains[a.Device], act.Look.Chain(a.Device)
 	if a.Verb != plan.SetChain || c == nil || c.Version == nil || seen == nil || !slices.Equal(seen.Members, c.Version.Members) {

@@ -163,7 +163,7 @@ func (act *Actor) noteMaking(uid string, a plan.Action, making *MakingError) {
 	}
 }
 
-// reportMaking reports a link that nobody wants any more, and that the kernel may make still.
+// reportMaking reports a link that is not wanted any more, and that the kernel may make still.
 func (en *ender) reportMaking(m *live.Making) {
 	out := en.Decisions.Outcome(m.UID)
 	why := fmt.Errorf("detach %s from %s %s: it is closed as soon as the kernel has made it, which cannot be cancelled: %w",

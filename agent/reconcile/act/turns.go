@@ -102,7 +102,7 @@ func lineOf(a plan.Action) string {
 	return a.UID
 }
 
-// inTurn has owners and chains take turns, and of each owner its applications, so that nobody has more
+// inTurn has owners and chains take turns, and of each owner its applications, so that none has more
 // turns for having more of these. Of each application and chain, the order stays.
 func inTurn(actions []plan.Action, turnOf func(plan.Action) string) []plan.Action {
 	return rotate(rotate(actions, lineOf), turnOf)

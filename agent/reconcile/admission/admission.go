@@ -60,7 +60,7 @@ type Admission struct {
 	drivers map[plan.Device]noDriver
 }
 
-// New returns an Admission where nobody waits.
+// New returns an Admission where no application waits.
 func New(o Options) *Admission {
 	return &Admission{Options: o, Memory: &Memory{Limit: o.MapMemory, history: o.History, live: o.Live},
 		Profiles: &Profiles{byRevision: map[[2]string]chain.Profile{}, unmeasured: map[[2]string]time.Time{}}, waiting: map[history.At]time.Time{},
@@ -235,11 +235,16 @@ func (adm *Round) needOf(uid, hookName, revision string, programs []string) plan
 	default:
 		return need
 	}
-	if known, ok := adm.History.Need(uid, revision, programs); ok {
+	known, isKnown := adm.History.Need(uid, revision, programs)
+	if isKnown && known.Translated > 0 {
 		return known
 	}
 	if taken, ok := adm.profileOf(uid, revision).Need(programs...); ok {
 		need.Maps, need.Functions, need.Closed, need.GPLOnly = taken.Maps, taken.Functions, taken.Closed, taken.GPLOnly
+		need.Translated, need.Moves = taken.Translated, taken.Moves
+	} else if isKnown {
+		// An earlier agent wrote it, which did not count the load.
+		return known
 	}
 	return need
 }
@@ -247,8 +252,8 @@ func (adm *Round) needOf(uid, hookName, revision string, programs []string) plan
 // limits are those of a place.
 func (adm *Round) limits(place plan.Place) plan.Limits {
 	if place.Hook == plan.XDP {
-		return plan.Limits{Maps: chain.MaxMaps, Functions: chain.MaxSubprograms, Dispatcher: true, SharePercent: adm.SharePercent,
-			NoDriver: adm.whyNoDriver(place.Device)}
+		return plan.Limits{Maps: chain.MaxMaps, Functions: chain.MaxSubprograms, Dispatcher: true, LoadCost: chain.MaxLoadCost,
+			SharePercent: adm.SharePercent, NoDriver: adm.whyNoDriver(place.Device)}
 	}
 	others, known := adm.claims.others[place]
 	if !known {
@@ -284,7 +289,7 @@ func (adm *Round) oursOn(place plan.Place) map[link.ID]bool {
 
 // RejectAt takes a version out of the reconcile that does not fit at a place. One that
 // runs or ran at other places is left out of this one alone: who fills one
-// interface takes nobody away from another.
+// interface takes no application away from another.
 func (adm *Round) RejectAt(place plan.Place, c Claim, err error) {
 	adm.noteLost(place, c, err)
 	if adm.staysWithout(place, c, adm.runsOf(c.UID)) {
@@ -378,8 +383,8 @@ func (adm *Round) staysWithout(place plan.Place, c Claim, r runs) bool {
 }
 
 // postponeYounger has those that never ran so at a place wait for who has precedence,
-// and is fetched or loaded: what they take is not known yet. Nobody waits for an
-// application that failed, and nobody for longer than orderWait: who changes again
+// and is fetched or loaded: what they take is not known yet. None waits for an
+// application that failed, and none for longer than orderWait: who changes again
 // and again would keep a place for ever.
 func (adm *Round) postponeYounger(place plan.Place, claims []*Claim) bool {
 	oldest, waits := plan.Claim{}, false

@@ -38,7 +38,7 @@ func (adm *Round) Remember() {
 			// In the middle of an update: what ran whole counts on.
 			continue
 		}
-		if known && before.Equals(one.Revision, one.Programs) {
+		if known && before.Equals(one.Revision, one.Programs) && (at.Hook != plan.XDP || before.Need.Translated > 0) {
 			one.Need = before.Need
 		} else {
 			one.Need = adm.needOf(at.UID, at.Hook, one.Revision, one.Programs)

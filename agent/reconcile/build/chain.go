@@ -61,6 +61,8 @@ type Part struct {
 	Intent intent.Opened
 	// IsNew: it is blamed where the chain does not fit.
 	IsNew bool
+	// Joins: the running chain does not have it.
+	Joins bool
 }
 
 // Link makes one program of the members. It touches no kernel.
@@ -85,7 +87,7 @@ func link(parts []Part, files *objects.Cache, o chain.Options, prepare prepare) 
 		if err != nil {
 			return nil, &MemberError{m.UID, err}
 		}
-		one.Key, one.New = part.Key, part.IsNew
+		one.Key, one.New, one.Joins = part.Key, part.IsNew, part.Joins
 		members = append(members, one)
 	}
 	return chain.Link(members, o)

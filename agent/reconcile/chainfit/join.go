@@ -25,7 +25,7 @@ func (r *Round) leaveOutJoiners(want plan.Chain, running []plan.Member) unfitCha
 			return m
 		}
 	} else if len(running) == 0 {
-		// Nobody waits for them.
+		// No member that runs waits for them.
 		return nil
 	}
 	joiners := r.admission.Precedence(want, plan.UIDsOf(plan.Without(want.Members, plan.UIDsOf(running))))

@@ -133,6 +133,9 @@ func (r *Round) askChain(d plan.Device, members, running []plan.Member, suspect 
 	if err != nil {
 		return build.Request{}, err
 	}
+	for i := range parts {
+		parts[i].Joins = plan.IsNew(parts[i].Member, running)
+	}
 	changed := plan.Changed(members, running)
 	options := chain.Options{}
 	if options.Owner, err = owner.OfChain(members); err != nil {

@@ -29,7 +29,7 @@ type Application struct {
 	Failures int
 	RetryAt  time.Time
 	// FailedBefore tells that a version of it could not be had, and none was whole since:
-	// nobody waits for it.
+	// no application waits for it.
 	FailedBefore bool
 	// Rejected says, by serial, why a version could not be had; FailedActions are the
 	// actions that failed. Neither is tried again before RetryAt.

@@ -43,7 +43,7 @@ func (d *Decisions) ChooseGone() {
 		gone, err := d.isGoneByIntent(app)
 		switch {
 		case err != nil:
-			// Nobody can report whether it is for this node.
+			// It is not known whether it is for this node.
 			out.Errs, out.Hindrance = append(out.Errs, err), report.Refused{}
 			d.Want.Frozen = append(d.Want.Frozen, payload.UID)
 		case gone:

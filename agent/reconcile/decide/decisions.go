@@ -1,6 +1,6 @@
 // Package decide holds what one reconcile decides for applications: the copies of them, which
 // version of each is to run and where, and how each came off. It changes nothing in the kernel,
-// and queues nothing: whoever makes a version ready to run is given to it.
+// and queues nothing: what makes a version ready to run is given to it.
 package decide
 
 import (
@@ -243,14 +243,14 @@ func (d *Decisions) TakeOut(c plan.Chain, lost *build.MemberError) {
 		fmt.Errorf("run in the chain of %s: it is left out, since the chain is to change and cannot be made with it: %w", c.Interface, lost.Err))
 }
 
-// Leave keeps a chain as it is, and says so to the member that cannot be had,
-// else to those that were to change places, and to those that were to go.
+// Leave keeps a chain as it is, and says so to the member that cannot be had, to those that should change
+// there, and to those that should leave it.
 func (d *Decisions) Leave(c plan.Chain, running []plan.Member, err error) {
 	d.Want.Left = append(d.Want.Left, c.Device)
 	lost := new(build.MemberError)
 	blamed := plan.Changed(c.Members, running)
-	if errors.As(err, &lost) {
-		blamed = []string{lost.UID}
+	if errors.As(err, &lost) && !slices.Contains(blamed, lost.UID) {
+		blamed = append(blamed, lost.UID)
 	}
 	for _, uid := range blamed {
 		d.blame(uid, c, err, fmt.Errorf("change the chain of %s: it stays as it is: %w", c.Interface, err))

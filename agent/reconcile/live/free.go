@@ -12,7 +12,7 @@ import (
 // holder for another item.
 const mostFreed = 256
 
-// Pace is how many programs are freed in a second, whoever frees them. To detach one is not paced.
+// Pace is how many programs are freed in a second, by all callers together. To detach one is not paced.
 type Pace struct {
 	// Most programs are freed in a second, or as many as are freed together.
 	Most int

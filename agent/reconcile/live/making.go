@@ -53,7 +53,7 @@ type Makings struct {
 
 	byUID map[string]map[string]*Making
 	queue *queue.Queue
-	// end closes a link that the kernel made and nobody wants.
+	// end closes a link that the kernel made and that is not wanted.
 	end func(l *pins.Link, facts pins.Facts, now time.Time, replaced bool)
 	log *slog.Logger
 }
@@ -152,7 +152,7 @@ func (ms *Makings) Follow(now time.Time, waits func(*Making)) (found bool) {
 	return found
 }
 
-// unmake closes a link that nobody wants. Until the kernel has ended it, it is a remnant.
+// unmake closes a link that is not wanted. Until the kernel has ended it, it is a remnant.
 func (ms *Makings) unmake(m *Making, now time.Time) {
 	if m.err != nil {
 		return

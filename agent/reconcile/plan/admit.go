@@ -65,6 +65,10 @@ type Need struct {
 	Functions int `json:"functions,omitempty"`
 	// Programs counts programs.
 	Programs int `json:"programs"`
+	// Translated counts the instructions that the kernel makes of the programs, and Moves how often it
+	// moves them at a load. Their product is most of a load's cost; see bytecode.Work.
+	Translated int `json:"translated,omitempty"`
+	Moves      int `json:"moves,omitempty"`
 	// Memory is what its maps may take when they are full, in bytes.
 	Memory int `json:"memory,omitempty"`
 	// Closed means that the licence is not GPL compatible, GPLOnly that they call
@@ -107,6 +111,8 @@ type Limits struct {
 	Memory int
 	// Dispatcher is what joins several programs takes: one map and one function.
 	Dispatcher bool
+	// LoadCost is what the programs of namespaces may make of one load together, as bytecode.CostOf counts.
+	LoadCost uint64
 	// SharePercent is the part of each limit that the applications of one namespace
 	// may have together. Zero means all of it. Cluster-scoped applications have no
 	// such bound, and neither has what runs or ran last.
@@ -119,7 +125,7 @@ type Limits struct {
 // precede it. It names no other application: it may be another tenant's.
 type OverLimitError struct {
 	Place Place
-	// Limit names the limit: licence, maps, functions, programs or memory.
+	// Limit names the limit: licence, xdpMode, maps, functions, programs, memory or load time.
 	Limit string
 	// Reason says in figures why it does not fit, Fix what would let it in.
 	Reason, Fix string
@@ -167,7 +173,7 @@ func (c Claim) fits(granted []Claim, limits Limits, counted []dimension) *OverLi
 			return err
 		}
 	}
-	return nil
+	return c.fitsLoad(granted, limits)
 }
 
 // fitsMode returns why a claim cannot run as it asks to, or nil. The kernel runs the XDP programs of

@@ -44,6 +44,10 @@ func TestLimitsAreGrantedInOrder(t *testing.T) {
 		return c
 	}
 	memory := func(mebibytes int) plan.Need { return plan.Need{Memory: mebibytes << 20} }
+	loads := func(translated, moves int) plan.Need {
+		return plan.Need{Programs: 1, Translated: translated, Moves: moves}
+	}
+	seconds := plan.Limits{LoadCost: 96_000_000, SharePercent: 50}
 	shared := maps64
 	shared.SharePercent = 50
 	for sentence, c := range map[string]struct {
@@ -123,6 +127,35 @@ func TestLimitsAreGrantedInOrder(t *testing.T) {
 			[]plan.Claim{claim("a", "x", plan.Arriving, 1, memory(1536)), claim("b", "x", plan.Arriving, 2, memory(1)), claim("c", "", plan.Arriving, 3, memory(1535))},
 			plan.Limits{Memory: 3 << 30, SharePercent: 50},
 			map[string]string{"b": "memory: it takes 1 MiB, namespace x holds 1536 MiB, and one namespace may have 1536 MiB of the 3072 MiB (50 %)"}},
+		"who is within a share joins, whatever others have": {
+			[]plan.Claim{claim("a", "y", plan.Arriving, 1, loads(16_000, 1000)), claim("long", "z", plan.Running, 2, loads(400_000, 10)),
+				claim("b", "x", plan.Arriving, 3, loads(16_000, 750))}, seconds,
+			map[string]string{"a": "load time: with it and what is kept for other namespaces the kernel takes about "}},
+		"one that is long takes no share of others": {
+			[]plan.Claim{claim("a", "y", plan.Arriving, 1, loads(47_000, 100)), claim("b", "x", plan.Arriving, 2, loads(16_000, 750))}, seconds, nil},
+		"alone, too, one may not take what is kept for others": {
+			[]plan.Claim{claim("a", "x", plan.Arriving, 1, loads(100_000, 100))}, seconds,
+			map[string]string{"a": "load time: with it and what is kept for other namespaces the kernel takes about 9.7s"}},
+		"many small ones of a namespace count together": {
+			[]plan.Claim{claim("a", "x", plan.Arriving, 1, loads(16_000, 700)), claim("b", "x", plan.Arriving, 2, loads(16_000, 700)),
+				claim("c", "x", plan.Arriving, 3, loads(16_000, 700)), claim("d", "y", plan.Arriving, 4, loads(16_000, 700))}, seconds,
+			map[string]string{"b": "load time: ", "c": "load time: "}},
+		"more namespaces than have shares fit as far as all together do": {
+			[]plan.Claim{claim("a", "v", plan.Arriving, 1, loads(16_000, 700)), claim("b", "w", plan.Arriving, 2, loads(16_000, 700)),
+				claim("c", "x", plan.Arriving, 3, loads(16_000, 700)), claim("d", "y", plan.Arriving, 4, loads(16_000, 700)),
+				claim("e", "z", plan.Arriving, 5, loads(1000, 10))}, seconds,
+			map[string]string{"c": "load time: ", "d": "load time: "}},
+		"the cluster's own are not bounded, and a small one joins them": {
+			[]plan.Claim{claim("a", "", plan.Arriving, 1, loads(100_000, 10_000)), claim("b", "x", plan.Arriving, 2, loads(1000, 100))}, seconds, nil},
+		"a large one next to a large one of the cluster": {
+			[]plan.Claim{claim("a", "", plan.Arriving, 1, loads(100_000, 10_000)), claim("b", "x", plan.Arriving, 2, loads(10_000, 500)),
+				claim("c", "x", plan.Arriving, 3, loads(1000, 100))}, seconds,
+			map[string]string{"b": "load time: next to those of the cluster the programs of namespace x take the kernel about 8.3s to load, at most 2.6s are allowed (50 %)"}},
+		"an update that loads as fast as what it replaces": {
+			[]plan.Claim{held(claim("a", "x", plan.Replacing, 1, loads(100_000, 2000)), loads(100_000, 2000))}, seconds, nil},
+		"an update that loads slower": {
+			[]plan.Claim{held(claim("a", "x", plan.Replacing, 1, loads(100_000, 2001)), loads(100_000, 2000))}, seconds,
+			map[string]string{"a": "load time: "}},
 	} {
 		t.Run(sentence, func(t *testing.T) {
 			place := plan.Place{Hook: "xdp", Device: plan.Device{Index: 3}, Interface: "eth0"}

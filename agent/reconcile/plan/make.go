@@ -12,7 +12,7 @@ const XDP = "xdp"
 
 // Make returns the actions that lead from what was found to what is wanted.
 // What is to leave nothing behind goes first, with the chains that only end
-// something: nobody's attachment stands before another's unload. Of the rest,
+// something: no attachment comes before another application's unload. Of the rest,
 // links come before chains, what is made before what is taken away, and a
 // revision is dropped when nothing that stays runs it.
 func Make(want Want, have State) []Action {
@@ -162,7 +162,7 @@ func holderOf(uid string, a *Attachment) (holder, bool) {
 	return holder{}, false
 }
 
-// holders are the links that nobody wants any more and that have a place which takes one
+// holders are the links that are not wanted any more and that have a place which takes one
 // program, or which containers share. What their application attaches there takes it over from
 // them: a link through a container that ended goes on for the others.
 func (p *planner) holders() map[holder]*Link {
@@ -198,7 +198,7 @@ func linkVerb(old *Link, revision string, a *Attachment) Verb {
 	return Overlap
 }
 
-// leftovers detaches the links nobody wants.
+// leftovers detaches the links that are not wanted.
 func (p *planner) leftovers() {
 	for i := range p.have.Links {
 		l := &p.have.Links[i]
@@ -237,7 +237,7 @@ func onlyEnds(old, wanted Chain) bool {
 	return !slices.ContainsFunc(wanted.Members, func(m Member) bool { return old.Severed || !slices.Contains(old.Members, m) })
 }
 
-// abandoned reports whether nobody wants a chain any more that runs something else
+// abandoned reports whether a chain is not wanted any more that runs something else
 // than it was given, or something of which nothing is known.
 func (p *planner) abandoned(old, wanted Chain) bool {
 	if len(wanted.Members) > 0 {

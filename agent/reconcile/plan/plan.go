@@ -374,7 +374,7 @@ type Action struct {
 	Revision   string
 	Attachment Attachment
 	// Replaces is the key of another link of the application that has the place of the
-	// attachment, which takes one program. Nobody wants that link any more.
+	// attachment, which takes one program. That link is not wanted any more.
 	Replaces string
 	// Device and Interface are those of a chain, which gets Members.
 	Device    Device

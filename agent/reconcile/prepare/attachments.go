@@ -21,7 +21,7 @@ import (
 const maxPlaces, maxOfNamespace = 2000, 4 * 2000
 
 // placed is how many attachments applications have, by namespace and UID: those that were prepared, and
-// those of the others that run. So what runs keeps its places, whoever comes before it.
+// those of the others that run. So what runs keeps its places, whatever comes before it.
 type placed map[string]map[string]int
 
 // note notes what an application has; nothing of the cluster's, which are an admin's.

@@ -74,7 +74,7 @@ func (v *ChainVersion) Switch(isOff func(m plan.Member, now bool) bool) error {
 	if _, changes := v.switched(isOff); !changes || v.Counters == nil {
 		return nil
 	}
-	// The kernel's state counts: nobody is switched on by mistake.
+	// The kernel's state counts: no member is switched on by mistake.
 	if err := v.ReadSwitches(); err != nil {
 		return err
 	}
@@ -172,7 +172,7 @@ func (s *Store) PinChainVersion(d plan.Device, v *ChainVersion) error {
 		return err
 	}
 	// What lacks something, or is another program of the same members, goes last: a
-	// kill meanwhile leaves a link whose program nobody knows.
+	// kill meanwhile leaves a link whose program is not known.
 	if err := clearDir(path, inVersion); err != nil {
 		return err
 	}
@@ -423,7 +423,7 @@ func (s *Store) RemoveChain(c *Chain) error {
 	if c.Link != nil {
 		Sever(c.Link)
 	}
-	// The link goes first: the kernel must not run what nobody can name.
+	// The link goes first: the kernel must not run what has no name.
 	if err := remove(s.ChainPath(c.Device), inChain); err != nil {
 		return fmt.Errorf("remove chain: %w", err)
 	}

@@ -48,10 +48,12 @@ func (q qdiscs) Forget(d plan.Device) error {
 
 func (q qdiscs) path(d plan.Device) string { return filepath.Join(q.dir, d.String()) }
 
-// clearFilters deletes the filters that run a program that is pinned here.
-func (s *Store) clearFilters() error {
-	own := map[ebpf.ProgramID]bool{}
-	err := survey(s.root, inRoot, func(path string, within place, isOwn bool) {
+// clearFilters deletes the filters that run a program that is pinned here, as far as that goes. Where some may be left, it
+// returns the paths that tell whose they are, and must stay: the pins of programs that a filter may run, and the notes of
+// qdiscs.
+func (s *Store) clearFilters() (kept map[string]bool, err error) {
+	own, kept := map[ebpf.ProgramID]bool{}, map[string]bool{filepath.Join(s.root, qdiscsDir): true}
+	err = survey(s.root, inRoot, func(path string, within place, isOwn bool) {
 		if within != nil || !isOwn {
 			return
 		}
@@ -63,20 +65,18 @@ func (s *Store) clearFilters() error {
 		if id, err := ProgramID(program); err == nil {
 			own[id] = true
 		}
+		if program.Type() == ebpf.SchedCLS {
+			kept[path] = true
+		}
 		_ = program.Close()
 	})
-	if err != nil {
-		return err
-	}
+	errs := []error{err}
 	s.Filters.Forget()
 	s.Filters.Unhurried = true
 	defer func() { s.Filters.Unhurried = false }()
 	s.Filters.Owner = func(id ebpf.ProgramID) (clsact.Owner, bool) { return clsact.Owner{}, own[id] }
 	noted, err := s.Filters.NotedNamespaces()
-	if err != nil {
-		return err
-	}
-	var errs []error
+	errs = append(errs, err)
 	for _, id := range append(noted, 0) {
 		if len(own) == 0 {
 			errs = append(errs, s.Filters.SweepQdiscs(id))
@@ -85,7 +85,7 @@ func (s *Store) clearFilters() error {
 		errs = append(errs, s.Filters.Sweep(id, func(clsact.Side, clsact.Owner) bool { return false }))
 	}
 	if err := errors.Join(errs...); err != nil {
-		return fmt.Errorf("clear filters: %w", err)
+		return kept, fmt.Errorf("clear filters; the pins of programs that they may run are left, so that another attempt finds them: %w", err)
 	}
-	return nil
+	return nil, nil
 }

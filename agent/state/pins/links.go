@@ -245,7 +245,7 @@ func (s *Store) RemovePin(l *Link) error {
 		return fmt.Errorf("remove filter of %s: %w", l.Attachment.Program, err)
 	}
 	// The text goes first: a text without its pin is swept, a pin without its text
-	// is nobody's.
+	// has no owner.
 	for _, path := range []string{l.Path + textSuffix, l.Path} {
 		if err := remove(path, inLinks); err != nil {
 			return fmt.Errorf("remove link of %s: %w", l.Attachment.Program, err)
@@ -261,7 +261,7 @@ func Sever(l Held) {
 	_ = l.Detach()
 }
 
-// Remnant is a link that was unpinned and closed. It ends when nobody else holds
+// Remnant is a link that was unpinned and closed. It ends when no other process holds
 // it.
 type Remnant struct {
 	// Attachment says what it was.

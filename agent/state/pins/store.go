@@ -14,6 +14,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -223,31 +224,36 @@ func (s *Store) DropEmpty(uid string) error {
 }
 
 // Clear removes every pin of Skep's below the directory, and with them every
-// link. Filters go first: without the pins, nothing tells whose they are. The links of all follow at once, and at last
+// link, as far as that goes; the error joins what could not be removed. Filters go first: without the pins, nothing tells whose
+// they are, so where some are left, their pins are, too. The links of all follow at once, and at last
 // their programs: it calls await before each directory of programs, with their number.
 func (s *Store) Clear(await func(programs int)) error {
-	if err := s.clearFilters(); err != nil {
-		return err
-	}
+	kept, err := s.clearFilters()
+	errs := []error{err}
 	names, err := list(s.root, inRoot)
-	if err != nil {
-		return err
-	}
-	var errs []error
+	errs = append(errs, err)
 	for _, n := range names {
-		errs = append(errs, s.clearLinks(n))
+		errs = append(errs, s.clearLinks(n, kept))
 	}
 	for _, n := range names {
-		errs = append(errs, clearPaced(filepath.Join(s.root, n), inRoot, await))
+		errs = append(errs, clearPaced(filepath.Join(s.root, n), inRoot, kept, await))
 	}
 	return errors.Join(errs...)
 }
 
 // clearLinks removes the pins of links in a directory of the root.
-func (s *Store) clearLinks(name string) error {
+func (s *Store) clearLinks(name string, kept map[string]bool) error {
 	dir := filepath.Join(s.root, name)
 	if name != chainsDir {
-		return clearDir(filepath.Join(dir, linksDir), inLinks)
+		dir = filepath.Join(dir, linksDir)
+		links, err := list(dir, inLinks)
+		errs := []error{err}
+		for _, l := range links {
+			if !kept[filepath.Join(dir, strings.TrimSuffix(l, textSuffix))] {
+				errs = append(errs, remove(filepath.Join(dir, l), inLinks))
+			}
+		}
+		return errors.Join(append(errs, rmdir(dir))...)
 	}
 	devices, err := list(dir, inChains)
 	errs := []error{err}
@@ -257,13 +263,17 @@ func (s *Store) clearLinks(name string) error {
 	return errors.Join(errs...)
 }
 
-// clearPaced removes a directory, and calls await before each one below it that has programs.
-func clearPaced(dir string, in place, await func(programs int)) error {
+// clearPaced removes a directory, and calls await before each one below it that has programs. A directory with
+// something that is kept stays as it is.
+func clearPaced(dir string, in place, kept map[string]bool, await func(programs int)) error {
 	within, _ := in(filepath.Base(dir))
 	if within == nil {
 		return remove(dir, in)
 	}
 	own, err := list(dir, within)
+	if kept[dir] || slices.ContainsFunc(own, func(name string) bool { return kept[filepath.Join(dir, name)] }) {
+		return err
+	}
 	errs, programs := []error{err}, 0
 	for _, name := range own {
 		if strings.HasPrefix(name, progPrefix) || name == chainProgram {
@@ -274,7 +284,7 @@ func clearPaced(dir string, in place, await func(programs int)) error {
 		await(programs)
 	}
 	for _, name := range own {
-		errs = append(errs, clearPaced(filepath.Join(dir, name), within, await))
+		errs = append(errs, clearPaced(filepath.Join(dir, name), within, kept, await))
 	}
 	return errors.Join(append(errs, rmdir(dir))...)
 }

@@ -179,12 +179,10 @@ func (s *Store) Directories() ([]string, error) {
 }
 
 // survey visits everything below a directory, and what is not Skep's without
-// what is below it.
+// what is below it. A directory that cannot be read is an error, and the others are visited all the same.
 func survey(dir string, in place, visit func(path string, within place, own bool)) error {
 	own, foreign, err := sift(dir, in)
-	if err != nil {
-		return err
-	}
+	errs := []error{err}
 	for _, name := range foreign {
 		visit(filepath.Join(dir, name), nil, false)
 	}
@@ -192,14 +190,11 @@ func survey(dir string, in place, visit func(path string, within place, own bool
 		path := filepath.Join(dir, name)
 		within, _ := in(name)
 		visit(path, within, true)
-		if within == nil {
-			continue
-		}
-		if err := survey(path, within, visit); err != nil {
-			return err
+		if within != nil {
+			errs = append(errs, survey(path, within, visit))
 		}
 	}
-	return nil
+	return errors.Join(errs...)
 }
 
 // sift tells the names in a directory that are Skep's from those that are not.
@@ -234,19 +229,15 @@ func absent(err error) bool {
 	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENOTDIR)
 }
 
-// clearDir removes what is Skep's in a directory, and the directory itself where
+// clearDir removes what is Skep's in a directory, as far as that goes, and the directory itself where
 // nothing is left in it.
 func clearDir(dir string, in place) error {
 	own, err := list(dir, in)
-	if err != nil {
-		return err
-	}
+	errs := []error{err}
 	for _, name := range own {
-		if err := remove(filepath.Join(dir, name), in); err != nil {
-			return err
-		}
+		errs = append(errs, remove(filepath.Join(dir, name), in))
 	}
-	return rmdir(dir)
+	return errors.Join(append(errs, rmdir(dir))...)
 }
 
 // rmdir removes a directory where nothing is left in it.

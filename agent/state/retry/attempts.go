@@ -75,7 +75,7 @@ func (a *Attempts) Failed(key string, now time.Time, err error) {
 // Forget forgets the failures under a key.
 func (a *Attempts) Forget(key string) { delete(a.byKey, key) }
 
-// Sweep forgets the attempts that nobody plans any more. An action that waits for its load
+// Sweep forgets the attempts that are not planned any more. An action that waits for its load
 // is not planned meanwhile.
 func (a *Attempts) Sweep(now time.Time) {
 	maps.DeleteFunc(a.byKey, func(key string, last *attempt) bool {

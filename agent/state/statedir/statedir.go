@@ -1,6 +1,6 @@
 // Package statedir owns the folder by which a node comes back by itself after a restart:
 // sealed intents, the folder of objects, and notes of what ran. It decides nothing: its
-// callers check an intent by its seal when they read it. So whoever can write here can
+// callers check an intent by its seal when they read it. So a process that can write here can
 // take away and bring back what was once sealed for this node, and no more.
 package statedir
 
