@@ -153,6 +153,8 @@ type Program struct {
 	// PoisonedCalls counts calls that CO-RE replaced by 0xbad2310; the verifier
 	// rejects them where they are reachable.
 	PoisonedCalls int `json:"poisonedCalls,omitempty"`
+	// Obstacles are why no kernel loads the program.
+	Obstacles []Obstacle `json:"obstacles,omitempty"`
 }
 
 // Map is one map of the object.

@@ -90,6 +90,7 @@ func inspectProgram(object *objectfile.Object, name string) (*inspected, error) 
 	p.finishRepeats(s.Instructions)
 	p.finishReads(s.Type, s.Instructions)
 	p.finishContext(s.Type, s.Instructions)
+	p.finishObstacles(s.Instructions)
 	return p, nil
 }
 

@@ -53,6 +53,7 @@ func (e *Evaluator) Inspect(_ context.Context, v Verified) (Inspected, error) {
 	fitLoad(r, id, programs, facts)
 	fitOnce(r, programs, facts)
 	fitMaps(r, spec.Maps, facts)
+	fitKernels(r, spec, facts)
 	r.reasons = append(r.reasons, v.object.incompatible...)
 	if err := r.err(); err != nil {
 		return Inspected{}, err

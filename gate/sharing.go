@@ -8,6 +8,7 @@ import (
 
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/bytecode"
+	"github.com/skep-dev/skep/policies"
 )
 
 // shapeSharing denies maps that are shared with nobody in particular, and what a
@@ -58,6 +59,24 @@ func besideFrom(m v1alpha1.Map) string {
 		return "sharedWith"
 	}
 	return ""
+}
+
+// pinnedWarnings say of each map that the object has pinned by its name that libbpf would share it with
+// every object which pins the same name, and that Skep makes one for this application alone.
+func pinnedWarnings(i Inspected) []policies.Reason {
+	var r denials
+	maps := i.req.Application.Body().Maps
+	for _, m := range i.facts.Maps {
+		if said := maps[m.Name]; !m.Pinned || said.From != nil || len(said.SharedWith) > 0 {
+			continue
+		}
+		at := "spec.maps." + m.Name
+		r.add("maps/pinned", at, fmt.Sprintf("to share it, list the other applications in %[1]s.sharedWith here and name this one in their maps by from; "+
+			"else take pinning out of the map", at),
+			"the object pins map %s by its name (LIBBPF_PIN_BY_NAME), so that other objects find it: Skep pins it for this application alone, and shares what "+
+				"definitions say", m.Name)
+	}
+	return r.reasons
 }
 
 // usdtMaps begins the names of the maps that libbpf's USDT code has. The agent fills them for

@@ -5,6 +5,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	agentmetrics "github.com/skep-dev/skep/agent/metrics"
 	"github.com/skep-dev/skep/api/v1alpha1"
@@ -54,6 +55,35 @@ func newMetrics() *metrics {
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	m.gate, m.agent = gatemetrics.New(m.registry), agentmetrics.New(m.registry)
 	return m
+}
+
+// shortfall tells Prometheus what does not run here as it is defined. It asks the agent when it is
+// read, so that it is as new as skep status.
+type shortfall struct{ status func() Status }
+
+var (
+	notReady = prometheus.NewDesc("skep_applications_not_ready",
+		"Applications that do not run as they are defined, by the reason of their condition Ready.", []string{"reason"}, nil)
+	skippedPrograms = prometheus.NewDesc("skep_programs_skipped",
+		"Programs of running applications that this host is without, since the definition leaves them to it.", []string{}, nil)
+)
+
+// Describe implements prometheus.Collector.
+func (shortfall) Describe(to chan<- *prometheus.Desc) { to <- notReady; to <- skippedPrograms }
+
+// Collect implements prometheus.Collector.
+func (s shortfall) Collect(to chan<- prometheus.Metric) {
+	reasons, skipped := map[string]int{}, 0
+	for _, a := range s.status().Applications {
+		if ready := a.Condition(v1alpha1.ConditionReady); ready.Status != metav1.ConditionTrue {
+			reasons[or(ready.Reason, "Unknown")]++
+		}
+		skipped += len(a.Skipped())
+	}
+	for reason, n := range reasons {
+		to <- prometheus.MustNewConstMetric(notReady, prometheus.GaugeValue, float64(n), reason)
+	}
+	to <- prometheus.MustNewConstMetric(skippedPrograms, prometheus.GaugeValue, float64(skipped))
 }
 
 // synced records one sync.

@@ -177,6 +177,7 @@ func New(ctx context.Context, o Options) (_ *Host, err error) {
 		requested: map[string]time.Time{},
 		wake:      make(chan struct{}, 1), waited: 5 * time.Second, began: o.Now(), unloaded: map[string]unload{}, evaluations: evaluations.NewQueue(o.Now),
 	}
+	h.metrics.registry.MustRegister(shortfall{h.Status})
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, h.Close())

@@ -188,6 +188,29 @@ func (a *Application) concludeDry() {
 	meta.SetStatusCondition(&a.Conditions, c)
 }
 
+// Skipped are the programs that the definition leaves to this host and that it is without, but for those
+// of the sets of an alternative after the one that runs.
+func (a *Application) Skipped() (programs []agent.ProgramStatus) {
+	spare := map[string]bool{}
+	if a.Agent != nil {
+		for _, alternative := range a.Agent.Alternatives {
+			chosen := slices.IndexFunc(alternative.Sets, func(s agent.SetStatus) bool { return s.Error == "" })
+			for _, set := range alternative.Sets[chosen+1:] {
+				for _, name := range set.Programs {
+					spare[name] = chosen >= 0
+				}
+			}
+		}
+	}
+	for _, p := range a.Programs {
+		runs := func(l agent.LinkStatus) bool { return l.State != agent.Skipped }
+		if len(p.Links) > 0 && !spare[p.Name] && !slices.ContainsFunc(p.Links, runs) {
+			programs = append(programs, p)
+		}
+	}
+	return programs
+}
+
 // conclude sets Ready from the others: the first that is not true says why.
 func (a *Application) conclude() {
 	ready := metav1.Condition{Type: v1alpha1.ConditionReady, Status: metav1.ConditionTrue, Reason: ReasonSucceeded, Message: "loaded and attached as defined"}

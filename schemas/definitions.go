@@ -90,6 +90,9 @@ type Definitions struct {
 	Policies        []v1alpha1.BpfPolicy
 	ClusterPolicies []v1alpha1.ClusterBpfPolicy
 	Signers         []v1alpha1.BpfSigner
+	// Unjudged says of each object of another kind of the group that Skep evaluates no such
+	// object, and what to do with it. Whether that is a fault is the caller's decision.
+	Unjudged []Problem
 	// Sources tells where each good definition of any kind was written.
 	Sources map[v1alpha1.Identity]Position
 	// Problems are sorted by source position.
@@ -100,8 +103,20 @@ type Definitions struct {
 	files    map[string]bool
 }
 
-// Misplaced says of each good signer and policy where it stands and where it belongs: what
-// loads applications passes it over. The list is sorted.
+// unjudgedProblem says that an object is not evaluated.
+func unjudgedProblem(obj Object) Problem {
+	p := Problem{
+		Source: obj.Source, Definition: &obj.Identity, Path: obj.Path,
+		Message: "this kind is not evaluated; a cluster's API server alone checks it", Fix: "skep diff --from-cluster asks the API server",
+	}
+	if obj.Identity.Kind != v1alpha1.KindCueArtifact {
+		p.Message, p.Fix = "this kind is not evaluated: Skep's controller and agents write it", "take it out"
+	}
+	return p
+}
+
+// Misplaced says of each good signer and policy where it stands and where it belongs, and of
+// each object of a kind that is not evaluated that it is passed over. The list is sorted.
 func (d Definitions) Misplaced() []string {
 	belongs := map[string]string{
 		v1alpha1.KindBpfSigner: "--signers", v1alpha1.KindBpfPolicy: "--policy", v1alpha1.KindClusterBpfPolicy: "--policy",
@@ -111,6 +126,9 @@ func (d Definitions) Misplaced() []string {
 		if flag, known := belongs[id.Kind]; known {
 			all = append(all, fmt.Sprintf("%s: %s %s is ignored among definitions: put it elsewhere, and name the place by %s", at, id.Kind, id, flag))
 		}
+	}
+	for _, p := range d.Unjudged {
+		all = append(all, p.Error())
 	}
 	slices.Sort(all)
 	return all

@@ -269,6 +269,8 @@ func (d *Definitions) add(obj Object) error {
 		}
 		s.ObjectMeta, s.Status = ofAuthor(s.ObjectMeta, obj.Identity), v1alpha1.BpfSignerStatus{}
 		d.Signers = append(d.Signers, *s)
+	case v1alpha1.KindCueArtifact, v1alpha1.KindBpfImage, v1alpha1.KindBpfIntent, v1alpha1.KindBpfNode:
+		d.Unjudged = append(d.Unjudged, unjudgedProblem(obj))
 	default:
 		return fmt.Errorf("kind %s is not known", obj.Identity.Kind)
 	}

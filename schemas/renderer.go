@@ -318,9 +318,10 @@ func joined(p cue.Path) string {
 // namespace.
 func namespaced(kind string) (inNamespace, known bool) {
 	switch kind {
-	case v1alpha1.KindBpfApplication, v1alpha1.KindBpfPolicy:
+	case v1alpha1.KindBpfApplication, v1alpha1.KindBpfPolicy, v1alpha1.KindCueArtifact:
 		return true, true
-	case v1alpha1.KindClusterBpfApplication, v1alpha1.KindClusterBpfPolicy, v1alpha1.KindBpfSigner:
+	case v1alpha1.KindClusterBpfApplication, v1alpha1.KindClusterBpfPolicy, v1alpha1.KindBpfSigner,
+		v1alpha1.KindBpfImage, v1alpha1.KindBpfIntent, v1alpha1.KindBpfNode:
 		return false, true
 	}
 	return false, false
@@ -346,7 +347,7 @@ func (s *scope) definition(v cue.Value, version string) {
 	if err != nil || !known {
 		s.r.emit(record{Problem: &Problem{
 			Source: s.r.position(v), Path: v.Path().String(), Field: "kind",
-			Message: fmt.Sprintf("kind %q is not one that authors write in %s", kind, version),
+			Message: fmt.Sprintf("kind %q is none of %s", kind, version),
 			Fix:     "use BpfApplication, ClusterBpfApplication, BpfPolicy, ClusterBpfPolicy or BpfSigner",
 		}})
 		return
@@ -373,7 +374,7 @@ func (s *scope) definition(v cue.Value, version string) {
 		// The parent would kill this process for it, with less to say.
 		err = errOutput
 	}
-	if err == nil {
+	if err == nil && !slices.Contains(unjudged[:], kind) {
 		data, err = exactVariables(data)
 	}
 	if err != nil {

@@ -3,6 +3,7 @@ package schemas
 import (
 	"bytes"
 	"fmt"
+	"slices"
 	"strings"
 
 	"cuelang.org/go/cue"
@@ -17,13 +18,17 @@ var kinds = [...]string{
 	v1alpha1.KindBpfPolicy, v1alpha1.KindClusterBpfPolicy, v1alpha1.KindBpfSigner,
 }
 
+// unjudged are the kinds that are rendered as they stand: a cluster's API server alone checks
+// what they say.
+var unjudged = [...]string{v1alpha1.KindCueArtifact, v1alpha1.KindBpfImage, v1alpha1.KindBpfIntent, v1alpha1.KindBpfNode}
+
 // bpfman is the project that has kinds of the same names as ours.
 const bpfman = "bpfman.io/"
 
 // namesKind reports whether a file says one of our kinds, and so may hold a
 // definition whose apiVersion is misspelt.
 func namesKind(data []byte) bool {
-	for _, kind := range kinds {
+	for _, kind := range slices.Concat(kinds[:], unjudged[:]) {
 		if bytes.Contains(data, []byte(kind)) {
 			return true
 		}

@@ -114,7 +114,8 @@ func newVet() *cobra.Command {
 		Long: "Run the whole gate over CUE and YAML definitions: schema, signatures, bytecode, policies.\n" +
 			"PATH is a file or a folder, or - for a stream of YAML documents on standard input.\n\n" +
 			"Exit code 0: all are allowed; 1: one is denied; 2: one is invalid, or could not be determined\n" +
-			"(a registry out of reach).",
+			"(a registry out of reach). An object of another kind of Skep's, such as a CueArtifact, is named in a line\n" +
+			"and not evaluated: a cluster's API server checks it (skep diff --from-cluster).",
 		Example: "  skep vet --signers signers.yaml definitions\n" +
 			"  kustomize build | skep vet -",
 		Args: func(cmd *cobra.Command, args []string) error {
@@ -127,22 +128,23 @@ func newVet() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			var results []vetResult
+			results, passedOver := []vetResult{}, 0
 			for _, path := range append(args, files...) {
 				from, err := sourceOf(cmd, path)
 				if err != nil {
 					return err
 				}
 				done := display.Working(cmd, "evaluating %s", path)
-				some, misplaced, err := vetSource(cmd.Context(), evaluator, from)
+				some, defs, err := vetSource(cmd.Context(), evaluator, from)
 				done()
 				if err != nil {
 					return err
 				}
-				warn(cmd, misplaced)
+				warn(cmd, defs.Misplaced())
+				passedOver += len(defs.Unjudged)
 				results = append(results, some...)
 			}
-			if len(results) == 0 {
+			if len(results) == 0 && passedOver == 0 {
 				return errors.New("vet: no definition found; write a BpfApplication or ClusterBpfApplication of skep.dev/v1alpha1")
 			}
 			if err := printVet(cmd.OutOrStdout(), output, results); err != nil {
@@ -172,12 +174,12 @@ func (r vetResult) invalid() bool { return r.Error != "" && len(r.Reasons) > 0 }
 func (r vetResult) unknown() bool { return r.Error != "" && len(r.Reasons) == 0 }
 
 // vetSource evaluates what one source holds. A definition that cannot be read is a
-// result of its own; misplaced is what is no definition of an application.
-func vetSource(ctx context.Context, evaluator *gate.Evaluator, from schemas.Options) (results []vetResult, misplaced []string, err error) {
+// result of its own.
+func vetSource(ctx context.Context, evaluator *gate.Evaluator, from schemas.Options) (results []vetResult, defs schemas.Definitions, err error) {
 	from.Places = true
-	defs, err := schemas.Load(ctx, from)
+	defs, err = schemas.Load(ctx, from)
 	if err != nil {
-		return nil, nil, err
+		return nil, defs, err
 	}
 	for _, p := range defs.Problems {
 		r := vetResult{Application: p.Source.File, Source: p.Source, Error: p.Error(), Signers: []string{}, Warnings: []placedReason{}, Audited: []placedReason{}}
@@ -190,13 +192,13 @@ func vetSource(ctx context.Context, evaluator *gate.Evaluator, from schemas.Opti
 	for _, d := range defs.Applications {
 		results = append(results, vetOne(ctx, evaluator, d))
 		if ctx.Err() != nil {
-			return nil, nil, fmt.Errorf("vet: %w", ctx.Err())
+			return nil, defs, fmt.Errorf("vet: %w", ctx.Err())
 		}
 	}
 	for i := range results {
 		results[i].root = from.Root
 	}
-	return results, defs.Misplaced(), nil
+	return results, defs, nil
 }
 
 func vetOne(ctx context.Context, evaluator *gate.Evaluator, d schemas.Definition) vetResult {

@@ -194,7 +194,7 @@ func (r *Reconciler) render(ctx context.Context, o *v1alpha1.CueArtifact, a meta
 		return nil, t.notRendered(a.Revision, err)
 	}
 	decoded := schemas.Decode(objects)
-	problems = append(problems, decoded.Problems...)
+	problems = append(append(problems, decoded.Problems...), decoded.Unjudged...)
 	if len(problems) > 0 {
 		return nil, stalled(ReasonRenderFailed, "render revision %s: %s", a.Revision, t.describe(problems))
 	}

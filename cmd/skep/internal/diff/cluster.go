@@ -322,10 +322,11 @@ func (warnings) HandleWarningHeaderWithContext(ctx context.Context, code int, _,
 	}
 }
 
-// kinds are those that definitions may have.
+// kinds are those that people write.
 func kinds() []string {
 	return []string{
 		v1alpha1.KindBpfApplication, v1alpha1.KindClusterBpfApplication, v1alpha1.KindBpfPolicy, v1alpha1.KindClusterBpfPolicy, v1alpha1.KindBpfSigner,
+		v1alpha1.KindCueArtifact,
 	}
 }
 
@@ -342,6 +343,9 @@ func (c *Cluster) removed(ctx context.Context, r *Report, known map[v1alpha1.Ide
 			return r.remove(id, live)
 		}
 		err := c.list(ctx, kind, metav1.NamespaceAll, visit)
+		if apierrors.IsNotFound(err) {
+			err = nil // an older cluster, without the kind
+		}
 		if apierrors.IsForbidden(err) {
 			if err = c.listWithin(ctx, kind, known, visit); err == nil {
 				within = append(within, kind)

@@ -93,9 +93,9 @@ type group struct {
 
 // groups are the changes in the order in which a reader needs them, without empty groups.
 func (r *Report) groups() []group {
-	all := []group{{name: "rejected"}, {name: "removed"}, {name: "signers and policies"}, {name: "applications"}}
+	all := []group{{name: "rejected"}, {name: "removed"}, {name: "signers and policies"}, {name: "applications"}, {name: "other kinds"}}
 	for _, c := range r.Changes {
-		at := 3
+		at := 4
 		switch {
 		case c.Rejected():
 			at = 0
@@ -103,6 +103,8 @@ func (r *Report) groups() []group {
 			at = 1
 		case c.Kind == v1alpha1.KindBpfSigner || c.Kind == v1alpha1.KindBpfPolicy || c.Kind == v1alpha1.KindClusterBpfPolicy:
 			at = 2
+		case c.Kind == v1alpha1.KindBpfApplication || c.Kind == v1alpha1.KindClusterBpfApplication:
+			at = 3
 		}
 		all[at].changes = append(all[at].changes, c)
 	}

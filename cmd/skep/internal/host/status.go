@@ -299,7 +299,8 @@ func printFailure(w io.Writer, failure string) {
 // is only warned of follows.
 func printWhy(w io.Writer, a nodemode.Application) {
 	ready := a.Condition(v1alpha1.ConditionReady)
-	if len(a.Reasons)+len(a.Warnings)+len(a.Audited) == 0 && runs(ready) {
+	skipped, unreached := a.Skipped(), reachesNothing(a)
+	if len(a.Reasons)+len(a.Warnings)+len(a.Audited)+len(skipped) == 0 && unreached == "" && runs(ready) {
 		return
 	}
 	fmt.Fprintf(w, "\n%s\n", a.Identity())
@@ -308,6 +309,12 @@ func printWhy(w io.Writer, a nodemode.Application) {
 	}
 	if len(a.Reasons) == 0 && !runs(ready) {
 		fmt.Fprintf(w, "  %s\n", text.Printable(ready.Message))
+	}
+	if unreached != "" {
+		fmt.Fprintf(w, "  %s\n", unreached)
+	}
+	for _, p := range skipped {
+		fmt.Fprintf(w, "  skipped   %s: %s\n", text.Printable(p.Name), text.Printable(p.Links[0].Error))
 	}
 	printUnloaded(w, a)
 	for _, r := range a.Reasons {
@@ -380,6 +387,24 @@ func runs(ready metav1.Condition) bool {
 	return ready.Status == metav1.ConditionTrue && ready.Reason == nodemode.ReasonSucceeded
 }
 
+// reachesNothing says why nothing of an application that is loaded runs anywhere: the pods that it
+// selects are not on this host. Empty where something does, or waits to.
+func reachesNothing(a nodemode.Application) string {
+	nowhere := false
+	for _, p := range a.Programs {
+		for _, l := range p.Links {
+			if l.State != agent.NoPods && l.State != agent.Skipped {
+				return ""
+			}
+			nowhere = nowhere || l.State == agent.NoPods
+		}
+	}
+	if !nowhere {
+		return ""
+	}
+	return "it is loaded and runs nowhere: this host has no pod that it selects"
+}
+
 // statusRow is an application on one line.
 func statusRow(a nodemode.Application, whole bool) []string {
 	ready := a.Condition(v1alpha1.ConditionReady)
@@ -397,8 +422,11 @@ func statusRow(a nodemode.Application, whole bool) []string {
 		}
 	}
 	why := ""
-	if !runs(ready) {
+	switch {
+	case !runs(ready):
 		why = ready.Reason
+	case reachesNothing(a) != "":
+		why = string(agent.NoPods)
 	}
 	digest, signers, places := a.Digest, display.List(a.Signers), display.List(programs)
 	if !whole {

@@ -172,3 +172,31 @@ func TestExplainNamesWhatToRead(t *testing.T) {
 		}
 	}
 }
+
+// TestStatusSaysWhatIsSkippedAndWhatRunsNowhere: of an application that is ready.
+func TestStatusSaysWhatIsSkippedAndWhatRunsNowhere(t *testing.T) {
+	link := func(state agent.LinkState, why string) agent.ProgramStatus {
+		return agent.ProgramStatus{Name: "p" + string(state), Links: []agent.LinkStatus{{Hook: "xdp", State: state, Error: why}}}
+	}
+	for sentence, c := range map[string]struct {
+		programs  []agent.ProgramStatus
+		row, said string
+	}{
+		"a program that the kernel does not support": {
+			[]agent.ProgramStatus{link(agent.Attached, ""), link(agent.Skipped, "kernel 6.1.0 has no hook netkit/primary")}, "",
+			"  skipped   pSkipped: kernel 6.1.0 has no hook netkit/primary\n"},
+		"no pod is selected":            {[]agent.ProgramStatus{link(agent.NoPods, "")}, "NoPods", "runs nowhere: this host has no pod that it selects\n"},
+		"one of two programs has a pod": {[]agent.ProgramStatus{link(agent.NoPods, ""), link(agent.Attached, "")}, "", ""},
+	} {
+		t.Run(sentence, func(t *testing.T) {
+			a := notReady(func(a *nodemode.Application) {
+				a.Conditions[0].Status, a.Conditions[0].Reason, a.Programs = metav1.ConditionTrue, nodemode.ReasonSucceeded, c.programs
+			})
+			var said bytes.Buffer
+			printWhy(&said, a)
+			if row := statusRow(a, true); row[len(row)-1] != c.row || !strings.Contains(said.String(), c.said) || c.said == "" && said.Len() > 0 {
+				t.Errorf("the row is %q, and it says %q", row, &said)
+			}
+		})
+	}
+}
