@@ -14,6 +14,7 @@ import (
 	"github.com/skep-dev/skep/image"
 	"github.com/skep-dev/skep/image/transport"
 	"github.com/skep-dev/skep/test/fixture/images"
+	"github.com/skep-dev/skep/test/harness/need"
 )
 
 func TestWhichRegistriesMayBeNamed(t *testing.T) {
@@ -160,6 +161,9 @@ func TestARedirectToThisMachineComesFromThisMachine(t *testing.T) {
 		"from this machine for a token":                {from: "127.0.0.1", to: "http://localhost:PORT/x", token: true, reached: true},
 	} {
 		t.Run(name, func(t *testing.T) {
+			if c.reached {
+				need.Localhost(t)
+			}
 			var reached atomic.Bool
 			inside := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 				reached.Store(true)

@@ -8,11 +8,14 @@ import (
 	"net/url"
 	"strings"
 	"testing"
+
+	"github.com/skep-dev/skep/test/harness/need"
 )
 
 func TestADialStopsAtAnAddressThatIsNotPublic(t *testing.T) {
 	asked := httptest.NewServer(http.NotFoundHandler())
 	defer asked.Close()
+	need.Localhost(t)
 	address := strings.TrimPrefix(asked.URL, "http://")
 	_, port, err := net.SplitHostPort(address)
 	if err != nil {

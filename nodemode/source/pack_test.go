@@ -17,9 +17,11 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/go-git/go-git/v5"
 	"github.com/go-git/go-git/v5/plumbing"
+	"github.com/go-git/go-git/v5/plumbing/object"
 
 	"github.com/skep-dev/skep/test/fixture/gitrepo"
 )
@@ -144,7 +146,7 @@ func TestWhatIsThereIsNotFetchedAgain(t *testing.T) {
 			want := s.Commit(map[string]string{"apps/a.cue": "one"})
 			var options *git.CreateTagOptions
 			if kind == "an annotated tag" {
-				options = &git.CreateTagOptions{Message: "the first"}
+				options = &git.CreateTagOptions{Message: "the first", Tagger: &object.Signature{Name: "a", Email: "a@example.com", When: time.Unix(1, 0)}}
 			}
 			if _, err := s.Repo.CreateTag("v1", plumbing.NewHash(want), options); err != nil {
 				t.Fatal(err)

@@ -105,6 +105,24 @@ func TestConcurrentPackagesAreRaced(t *testing.T) {
 	}
 }
 
+// TestPackagesWithAControlPlaneAreListed, so that they are left out where a machine does not know localhost.
+func TestPackagesWithAControlPlaneAreListed(t *testing.T) {
+	var found []string
+	for _, dir := range folders(t) {
+		files, _ := filepath.Glob(filepath.Join(root(t), dir, "*_test.go"))
+		if slices.ContainsFunc(files, func(file string) bool {
+			body, err := os.ReadFile(file)
+			return err == nil && strings.Contains(string(body), "controlplane.Start"+"(")
+		}) {
+			found = append(found, dir)
+		}
+	}
+	slices.Sort(found)
+	if !slices.Equal(found, lists.ControlPlanes()) {
+		t.Errorf("lists.ControlPlanes has %v, and %v start one", lists.ControlPlanes(), found)
+	}
+}
+
 // outside are packages by which a test depends on more than files of the module: on the
 // kernel, the network, other programs or the machine's rights.
 func outside() []string {

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"net"
 	"os"
 	"os/exec"
 	"slices"
@@ -22,8 +23,8 @@ const module = "github.com/skep-dev/skep/"
 type machine struct {
 	root, race, kernels, cluster, containerd, flux bool
 	// contained is whether it forbids namespaces and mounts even to root, and hangs whether its
-	// kernel loads no programs any more.
-	contained, hangs bool
+	// kernel loads no programs any more. nameless is whether it does not know localhost.
+	contained, hangs, nameless bool
 }
 
 // loads reports whether tests can load programs.
@@ -33,12 +34,13 @@ func (m machine) loads() bool { return m.root && !m.contained && !m.hangs }
 func look(ctx context.Context, o options) machine {
 	_, noContainerd := containerd.Folder()
 	_, noFlux := flux.Folder()
+	_, noLocalhost := net.DefaultResolver.LookupHost(ctx, "localhost")
 	root := os.Geteuid() == 0
 	return machine{
 		root: root, contained: root && !leaks.Allowed(), hangs: root && leaks.Hangs(), race: o.race == "none" || races(ctx),
 		kernels:    has("qemu-system-x86_64", "xz", "apt-cache", "dpkg"),
 		cluster:    has("/usr/bin/containerd", "/usr/sbin/runc", "/usr/sbin/nft", "/usr/lib/cni/bridge", "/usr/sbin/ip", "/etc/ssl/certs/ca-certificates.crt"),
-		containerd: noContainerd == nil, flux: noFlux == nil,
+		containerd: noContainerd == nil, flux: noFlux == nil, nameless: noLocalhost != nil,
 	}
 }
 
@@ -83,6 +85,13 @@ type plan struct {
 func newPlan(o options, m machine, packages []string) plan {
 	var p plan
 	var env []string
+	needsName := func(name string) bool {
+		return slices.Contains(lists.ControlPlanes(), strings.TrimPrefix(name, module))
+	}
+	hasPlane := slices.ContainsFunc(packages, needsName)
+	if m.nameless {
+		packages = slices.DeleteFunc(slices.Clone(packages), needsName)
+	}
 	has := func(name string) bool { return slices.Contains(packages, module+name) }
 	if (o.kernels == "own" || !m.kernels) && slices.Contains(strings.Split(o.kernels, ","), "own") {
 		env = append(env, "SKEP_VM_KERNELS=own")
@@ -108,6 +117,8 @@ func newPlan(o options, m machine, packages []string) plan {
 			"GITOPS=no: the tests with Flux's controllers are LEFT OUT. Run them with: make test-gitops"},
 		{m.loads() && o.gitops == "auto" && has("test/integration"), m.flux, "SKEP_GITOPS=1",
 			"NO FLUX: the tests with its controllers are SKIPPED. Build them with: make flux"},
+		{hasPlane, !m.nameless, "",
+			"NO NAME localhost: packages with a control plane are LEFT OUT. Give it to the machine: echo 127.0.0.1 localhost | sudo tee -a /etc/hosts"},
 		{o.race != "none", m.race, "", "NO RACE DETECTOR: it needs a C compiler and a platform that has it: apt-get install gcc libc6-dev"},
 	} {
 		switch {

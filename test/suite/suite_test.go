@@ -101,6 +101,7 @@ func TestPlan(t *testing.T) {
 			[]string{"NO VIRTUAL MACHINES", "E2E=no", "GITOPS=no"}},
 		"the own kernel without qemu": {options{race: "none", kernels: "own", e2e: "auto", gitops: "auto"}, machine{},
 			[]string{"SKEP_VM_KERNELS=own"}, 2, nil, []string{"NOT ROOT"}},
+		"a machine without localhost": {auto, machine{nameless: true}, nil, 2, nil, []string{"NOT ROOT", "NO NAME localhost"}},
 		"no compiler for the race detector": {options{race: "all", e2e: "no", gitops: "no"}, machine{root: true}, nil, 2, nil,
 			[]string{"E2E=no", "GITOPS=no", "NO RACE DETECTOR"}},
 	} {

@@ -5,6 +5,7 @@
 package need
 
 import (
+	"net"
 	"os"
 	"os/exec"
 	"testing"
@@ -55,6 +56,14 @@ func File(t testing.TB, path, debian string) {
 	t.Helper()
 	if _, err := os.Stat(path); err != nil {
 		t.Skipf("SKIPPED: needs %s: apt-get install %s", path, debian)
+	}
+}
+
+// Localhost skips a test that connects to this machine by its name, where it has none.
+func Localhost(t testing.TB) {
+	t.Helper()
+	if _, err := net.DefaultResolver.LookupHost(t.Context(), "localhost"); err != nil {
+		t.Skip("SKIPPED: needs the name localhost: echo 127.0.0.1 localhost | sudo tee -a /etc/hosts")
 	}
 }
 

@@ -22,6 +22,14 @@ func Concurrent() []string {
 	}
 }
 
+// ControlPlanes are the packages that start a control plane, which listens on localhost.
+func ControlPlanes() []string {
+	return []string{
+		"agent/kube", "cmd/skep/internal/migrate", "cmd/skep/internal/rollout", "controller/sealing", "test/chart",
+		"test/harness/controlplane", "test/integration", "test/integration/admission",
+	}
+}
+
 // Pure are the packages whose tests read nothing but files of the module, and do the same on
 // every machine: their results may come from go test's cache. test/arch checks what they import.
 func Pure() []string {
