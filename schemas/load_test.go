@@ -643,6 +643,10 @@ func TestUnknownFieldsAreRefusedEverywhere(t *testing.T) {
 	}
 	var docs []string
 	for _, name := range names {
+		if filepath.Base(name) == "internal-kinds.txtar" {
+			// The API server checks what is in them.
+			continue
+		}
 		data, err := os.ReadFile(name)
 		if err != nil {
 			t.Fatal(err)
