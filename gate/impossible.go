@@ -31,10 +31,10 @@ func fitKernels(r *denials, spec *v1alpha1.BpfApplicationSpec, facts bytecode.Fa
 			continue
 		}
 		if override.MaxEntries != nil {
-			m.MaxEntries = uint32(*override.MaxEntries)
+			m.MaxEntries = *override.MaxEntries
 		}
 		if override.ValueSize != nil {
-			m.ValueSize = uint32(*override.ValueSize)
+			m.ValueSize = *override.ValueSize
 		}
 		for _, o := range m.Obstacles() {
 			r.add("inspect/kernel", "spec.maps."+m.Name, o.Fix, "no kernel makes map %s of type %s: %s", m.Name, m.Type, o.Reason)

@@ -36,8 +36,8 @@ func packages() []string {
 	if wanted := os.Getenv("SKEP_VM_PACKAGES"); wanted != "" {
 		return strings.Split(wanted, ",")
 	}
-	return []string{"agent/attach", "agent/program/cgrouplsm", "agent/program/chain", "agent/program/deadline", "agent/inventory", "agent/program/loader", "agent/state/pins",
-		"agent=EveryHookConforms|Fires|Tenants|AndTheBond"}
+	return []string{"agent/attach", "agent/program/cgrouplsm", "agent/program/chain", "agent/program/deadline", "agent/inventory",
+		"agent/program/loader", "agent/state/pins", "agent=EveryHookConforms|Fires|Tenants|AndTheBond"}
 }
 
 // modules are what the tests need and Debian builds as modules, in the order

@@ -146,14 +146,19 @@ const goOn = 1 // SECCOMP_USER_NOTIF_FLAG_CONTINUE
 // answer has the load that the thread waits with go on, or fail. It may wait no more.
 func (t *thread) answer(isOver bool) {
 	var asked request
-	if _, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(t.listener), unix.SECCOMP_IOCTL_NOTIF_RECV, uintptr(unsafe.Pointer(&asked))); errno != 0 {
+	if t.ioctl(unix.SECCOMP_IOCTL_NOTIF_RECV, unsafe.Pointer(&asked)) != 0 { //nolint:gosec // struct seccomp_notif
 		return
 	}
 	says := response{id: asked.id, flags: goOn}
 	if isOver {
 		says.err, says.flags = -int32(unix.ETIME), 0
 	}
-	_, _, _ = unix.Syscall(unix.SYS_IOCTL, uintptr(t.listener), unix.SECCOMP_IOCTL_NOTIF_SEND, uintptr(unsafe.Pointer(&says)))
+	_ = t.ioctl(unix.SECCOMP_IOCTL_NOTIF_SEND, unsafe.Pointer(&says)) //nolint:gosec // struct seccomp_notif_resp
+}
+
+func (t *thread) ioctl(command uintptr, about unsafe.Pointer) unix.Errno {
+	_, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(t.listener), command, uintptr(about))
+	return errno
 }
 
 // listen has this thread ask before each BPF_PROG_LOAD, and returns where it asks.
@@ -177,7 +182,7 @@ func listen() (int, error) {
 		return 0, err
 	}
 	listener, _, errno := unix.Syscall(unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER,
-		unix.SECCOMP_FILTER_FLAG_NEW_LISTENER|unix.SECCOMP_FILTER_FLAG_SPEC_ALLOW, uintptr(unsafe.Pointer(&program)))
+		unix.SECCOMP_FILTER_FLAG_NEW_LISTENER|unix.SECCOMP_FILTER_FLAG_SPEC_ALLOW, uintptr(unsafe.Pointer(&program))) //nolint:gosec // struct sock_fprog
 	runtime.KeepAlive(filter)
 	if errno != 0 {
 		return 0, fmt.Errorf("seccomp(2): %w", errno)

@@ -150,7 +150,8 @@ func TestLimitsAreGrantedInOrder(t *testing.T) {
 		"a large one next to a large one of the cluster": {
 			[]plan.Claim{claim("a", "", plan.Arriving, 1, loads(100_000, 10_000)), claim("b", "x", plan.Arriving, 2, loads(10_000, 500)),
 				claim("c", "x", plan.Arriving, 3, loads(1000, 100))}, seconds,
-			map[string]string{"b": "load time: next to those of the cluster the programs of namespace x take the kernel about 8.3s to load, at most 2.6s are allowed (50 %)"}},
+			map[string]string{"b": "load time: " +
+				"next to those of the cluster the programs of namespace x take the kernel about 8.3s to load, at most 2.6s are allowed (50 %)"}},
 		"an update that loads as fast as what it replaces": {
 			[]plan.Claim{held(claim("a", "x", plan.Replacing, 1, loads(100_000, 2000)), loads(100_000, 2000))}, seconds, nil},
 		"an update that loads slower": {
