@@ -68,11 +68,10 @@ func lsmLicense(p *Program, _ entry) (reason, fix string) {
 // licenseFix is how a program gets helpers for the GPL.
 const licenseFix = `release it under the GPL, as by char _license[] SEC("license") = "Dual MIT/GPL"`
 
-// helperLicense finds helpers that other licences are not given. A program of XDP runs in a chain,
-// where the kernel reads the chain's licence, and the agent denies such a member, whatever it reaches.
+// helperLicense finds helpers that other licences are not given, where every run of the program reaches them.
 func helperLicense(p *Program, start entry) (reason, fix string) {
 	denied := slices.DeleteFunc(slices.Clone(p.GPLOnly), func(name string) bool {
-		return p.Type != ebpf.XDP.String() && !slices.ContainsFunc(start.helpers, func(h Helper) bool { return h.Name == name })
+		return !slices.ContainsFunc(start.helpers, func(h Helper) bool { return h.Name == name })
 	})
 	if p.GPLCompatible || len(denied) == 0 {
 		return "", ""

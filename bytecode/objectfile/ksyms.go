@@ -109,6 +109,15 @@ func (t *typeInformation) nameOf(r record) string {
 	return string(name)
 }
 
+// isNamed compares a name without reading more of it than the other one has.
+func (t *typeInformation) isNamed(at uint32, name string) bool {
+	if uint64(at)+uint64(len(name)) >= uint64(len(t.strings)) {
+		return false
+	}
+	found := t.strings[at:]
+	return string(found[:len(name)]) == name && found[len(name)] == 0
+}
+
 // maxQualifiers is how many names and qualifiers are looked behind.
 const maxQualifiers = 32
 
@@ -132,7 +141,7 @@ func (t *typeInformation) behind(id uint32) uint32 {
 func (t *typeInformation) variablesOf(name string) []uint32 {
 	var all []uint32
 	for _, section := range t.records {
-		if section.kind() != kindSection || t.nameOf(section) != name {
+		if section.kind() != kindSection || !t.isNamed(section.name, name) {
 			continue
 		}
 		for at := section.at + recordSize; at < section.at+recordSize+section.members(); at += 12 {

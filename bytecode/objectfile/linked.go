@@ -115,18 +115,22 @@ func (b *Bound) look(f *elf.File, types *typeInformation, at int, kinds ...uint3
 	return nil
 }
 
-// valuesOfMaps is where the definitions of maps refer to the type of their member values.
+// valuesOfMaps is where the definitions of maps refer to the type of their member values, of which a structure has one. It
+// looks at each definition once: a section may list a variable many times, and many variables may have one type.
 func (t *typeInformation) valuesOfMaps() []int {
 	var all []int
+	seen := map[uint32]bool{}
 	for _, variable := range t.variablesOf(mapsSection) {
 		id := t.behind(t.records[variable].size)
-		if id >= uint32(len(t.records)) || t.records[id].kind() != kindStruct {
+		if seen[id] || id >= uint32(len(t.records)) || t.records[id].kind() != kindStruct {
 			continue
 		}
+		seen[id] = true
 		definition := t.records[id]
 		for at := definition.at + recordSize; at < definition.at+recordSize+definition.members(); at += 12 {
-			if t.nameOf(record{name: t.order.Uint32(t.data[at:])}) == "values" {
+			if t.isNamed(t.order.Uint32(t.data[at:]), "values") {
 				all = append(all, at+4)
+				break
 			}
 		}
 	}

@@ -2,6 +2,7 @@ package objectfile
 
 import (
 	"bytes"
+	"encoding/binary"
 	"os"
 	"path/filepath"
 	"testing"
@@ -78,4 +79,22 @@ func FuzzRead(f *testing.F) {
 			t.Error("the file that was given is changed")
 		}
 	})
+}
+
+// TestADefinitionIsLookedAtOnce, however often a section lists its variable, and however many members have one name.
+func TestADefinitionIsLookedAtOnce(t *testing.T) {
+	const many = 2000
+	info := &typeInformation{order: binary.LittleEndian, strings: []byte("\x00.maps\x00xvalues\x00"), records: []record{{}}}
+	add := func(name, kind, count, size uint32, members []byte) {
+		info.records = append(info.records, record{len(info.data), name, kind<<24 | count, size})
+		info.data = append(append(info.data, make([]byte, recordSize)...), members...)
+	}
+	member := func(first uint32) []byte { return binary.LittleEndian.AppendUint32(nil, first) }
+	// The name is the end of another one.
+	add(0, kindStruct, many, 0, bytes.Repeat(append(member(8), make([]byte, 8)...), many))
+	add(0, kindVar, 0, 1, make([]byte, 4))
+	add(1, kindSection, many, 0, bytes.Repeat(append(member(2), make([]byte, 8)...), many))
+	if found := info.valuesOfMaps(); len(found) != 1 {
+		t.Errorf("valuesOfMaps has %d places, want one", len(found))
+	}
 }

@@ -20,19 +20,22 @@ import (
 const again = 10 * time.Millisecond
 
 // Within calls f on a thread of its own. Once that thread has used most of processor time since its
-// first BPF_PROG_LOAD, this and each further one fails with ETIME, and Within reports so. What else
-// f does goes on: the work that the verifier does after its walk is not ended, see bytecode.WorkOf.
+// first BPF_PROG_LOAD, this and each further one fails with ETIME, and Within reports so. It returns
+// when f has. The work that the kernel does after the verifier's walk is not ended, see bytecode.WorkOf.
 //
 // An error says why f ran without a bound, as where the kernel has no seccomp.
-func Within(most time.Duration, f func()) (isOver bool, err error) {
+func Within(most time.Duration, f func()) (isOver bool, err error) { return within(most, f, listen) }
+
+func within(most time.Duration, f func(), listen func() (int, error)) (isOver bool, err error) {
 	stop, err := unix.Eventfd(0, unix.EFD_CLOEXEC)
 	if err != nil {
 		f()
 		return false, fmt.Errorf("bound a load: %w", err)
 	}
 	defer func() { _ = unix.Close(stop) }()
-	started := make(chan *thread)
+	started, ended := make(chan *thread), make(chan struct{})
 	go onThread(func() {
+		defer close(ended)
 		defer func() { _, _ = unix.Write(stop, []byte{1, 0, 0, 0, 0, 0, 0, 0}) }()
 		t := &thread{id: unix.Gettid(), stop: stop, most: most}
 		t.listener, t.err = listen()
@@ -40,12 +43,15 @@ func Within(most time.Duration, f func()) (isOver bool, err error) {
 		f()
 	})
 	t := <-started
+	if t.err == nil {
+		isOver = t.watch()
+		_ = unix.Close(t.listener)
+	}
+	<-ended
 	if t.err != nil {
-		t.awaitEnd(-1)
 		return false, fmt.Errorf("bound a load: %w", t.err)
 	}
-	defer func() { _ = unix.Close(t.listener) }()
-	return t.watch(), nil
+	return isOver, nil
 }
 
 // onThread calls f on a thread that ends with it, and with the filter that it is given. The first thread of a process never
@@ -78,7 +84,7 @@ type thread struct {
 func (t *thread) watch() (isOver bool) {
 	var ends time.Duration
 	for {
-		wait := -1 * time.Millisecond
+		wait := forEver
 		switch used := t.used(); {
 		case isOver:
 			_ = unix.Tgkill(unix.Getpid(), t.id, unix.SIGURG)
@@ -102,16 +108,16 @@ func (t *thread) watch() (isOver bool) {
 	}
 }
 
-// awaitEnd waits for a load of the thread or its end, at most that long; below zero for ever.
+// forEver is no bound of a wait, as poll(2) has it in milliseconds.
+const forEver = -time.Millisecond
+
+// awaitEnd waits for a load of the thread or its end, at most that long.
 func (t *thread) awaitEnd(most time.Duration) (asked, ended bool) {
 	on := []unix.PollFd{{Fd: int32(t.stop), Events: unix.POLLIN}, {Fd: int32(t.listener), Events: unix.POLLIN}}
-	if t.err != nil {
-		on = on[:1]
-	}
 	for {
 		_, err := unix.Poll(on, int(most.Milliseconds()))
 		if !errors.Is(err, unix.EINTR) {
-			return on[len(on)-1].Revents&unix.POLLIN != 0, on[0].Revents != 0
+			return on[1].Revents&unix.POLLIN != 0, on[0].Revents != 0
 		}
 	}
 }
@@ -143,7 +149,7 @@ type response struct {
 
 const goOn = 1 // SECCOMP_USER_NOTIF_FLAG_CONTINUE
 
-// answer has the load that the thread waits with go on, or fail. It may wait no more.
+// answer has the load that the thread waits with go on, or fail. The thread may have stopped waiting.
 func (t *thread) answer(isOver bool) {
 	var asked request
 	if t.ioctl(unix.SECCOMP_IOCTL_NOTIF_RECV, unsafe.Pointer(&asked)) != 0 { //nolint:gosec // struct seccomp_notif

@@ -69,3 +69,33 @@ func TestShortLoadsAreAsEver(t *testing.T) {
 		}
 	}
 }
+
+// TestWhereNothingCanListen: what loads does so without a bound, and has ended when Within has.
+func TestWhereNothingCanListen(t *testing.T) {
+	may, ended := make(chan struct{}), false
+	go func() { close(may) }()
+	isOver, err := within(time.Nanosecond, func() {
+		<-may
+		for range 1000 {
+			_ = unix.Getpid()
+		}
+		ended = true
+	}, func() (int, error) { return 0, unix.EBUSY })
+	if isOver || !errors.Is(err, unix.EBUSY) || !ended {
+		t.Errorf("Within = %v, %v; f has ended: %v", isOver, err, ended)
+	}
+}
+
+// TestTheFirstThreadHasNoFilter, whichever goroutine calls.
+func TestTheFirstThreadHasNoFilter(t *testing.T) {
+	need.Kernel(t)
+	for range 20 {
+		if _, err := Within(time.Minute, func() {
+			if unix.Gettid() == unix.Getpid() {
+				t.Error("it is called on the first thread")
+			}
+		}); err != nil {
+			t.Fatal(err)
+		}
+	}
+}

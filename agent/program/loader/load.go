@@ -317,15 +317,20 @@ func Load(p *Prepared, old *Revision, lacks Lacks, cache *btf.Cache) (*Revision,
 	return r, reports, nil
 }
 
-// AskOnce has the library ask the kernel for bpf_probe_read_kernel, which it does once, and takes
-// any error for a no: also that of a load whose time is over.
+// AskOnce has the library ask the kernel for bpf_probe_read_kernel, and for functions of programs. It does so once, and
+// takes any error for a no: also that of a load whose time is over.
 func AskOnce() {
-	program, err := ebpf.NewProgram(&ebpf.ProgramSpec{Type: ebpf.Kprobe, License: "GPL", Instructions: asm.Instructions{
+	end := asm.Instructions{asm.Mov.Imm(asm.R0, 0), asm.Return()}
+	reads := append(asm.Instructions{
 		asm.Mov.Reg(asm.R1, asm.RFP), asm.Add.Imm(asm.R1, -8), asm.Mov.Imm(asm.R2, 8), asm.Mov.Imm(asm.R3, 0), asm.FnProbeReadKernel.Call(),
-		asm.Mov.Imm(asm.R0, 0), asm.Return(),
-	}})
-	if err == nil {
-		_ = program.Close()
+	}, end...)
+	// The library asks for functions after EINVAL: the second one ends nowhere.
+	calls := append(asm.Instructions{asm.Call.Label("f")}, end...)
+	calls = append(calls, asm.Mov.Imm(asm.R0, 0).WithSymbol("f"))
+	for _, insns := range []asm.Instructions{reads, calls} {
+		if program, err := ebpf.NewProgram(&ebpf.ProgramSpec{Type: ebpf.Kprobe, License: "GPL", Instructions: insns}); err == nil {
+			_ = program.Close()
+		}
 	}
 }
 

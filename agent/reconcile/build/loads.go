@@ -25,11 +25,12 @@ import (
 const slowLoad = 10 * time.Second
 
 // What one load may take of a processor in the verifier. One that takes more than shortLoad begins anew among the long
-// ones, for which no short one waits. What takes more than the others is rejected.
+// ones, for which no short one waits. A long one that takes more than it may is rejected.
 const (
 	shortLoad       = 300 * time.Millisecond
 	mostOfNamespace = 5 * time.Second
-	mostOfCluster   = time.Minute
+	// mostOfOthers is that of the cluster's loads, and of chains.
+	mostOfOthers = time.Minute
 )
 
 // ErrLoading is the error of a load that the kernel's verifier has not checked yet.
@@ -80,12 +81,13 @@ type Request struct {
 // Key names exactly what is loaded.
 func (r Request) Key() string { return r.key }
 
-// most is what the load may take of a processor in the verifier.
+// most is what the load may take of a processor in the verifier. A chain has members of several owners, and each of their
+// revisions was bounded before.
 func (r Request) most() time.Duration {
-	if slices.ContainsFunc(r.Tenants, func(tenant string) bool { return tenant != "" }) {
+	if r.What != ChainLoad && slices.ContainsFunc(r.Tenants, func(tenant string) bool { return tenant != "" }) {
 		return mostOfNamespace
 	}
-	return mostOfCluster
+	return mostOfOthers
 }
 
 // lane is a line of loads that waits for no other one.

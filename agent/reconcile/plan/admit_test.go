@@ -152,6 +152,10 @@ func TestLimitsAreGrantedInOrder(t *testing.T) {
 				claim("c", "x", plan.Arriving, 3, loads(1000, 100))}, seconds,
 			map[string]string{"b": "load time: " +
 				"next to those of the cluster the programs of namespace x take the kernel about 8.3s to load, at most 2.6s are allowed (50 %)"}},
+		"those of all namespaces next to large ones of the cluster": {
+			[]plan.Claim{claim("a", "", plan.Arriving, 1, loads(100_000, 100)), claim("b", "s", plan.Arriving, 2, loads(3_500, 340)),
+				claim("c", "t", plan.Arriving, 3, loads(3_500, 340)), claim("d", "u", plan.Arriving, 4, loads(3_500, 340))}, seconds,
+			map[string]string{"d": "load time: next to those of the cluster the programs of all namespaces take the kernel about "}},
 		"an update that loads as fast as what it replaces": {
 			[]plan.Claim{held(claim("a", "x", plan.Replacing, 1, loads(100_000, 2000)), loads(100_000, 2000))}, seconds, nil},
 		"an update that loads slower": {

@@ -47,12 +47,24 @@ func (c Claim) fitsLoad(granted []Claim, limits Limits) *OverLimitError {
 			bytecode.LoadTime(cost), bytecode.LoadTime(limits.LoadCost)))
 	}
 	share := limits.LoadCost * uint64(percent) / 100
-	if cost := bytecode.CostOf(own.translated, cluster.moves) + bytecode.CostOf(cluster.translated, own.moves) -
-		bytecode.CostOf(cluster.translated, 0); cost > share {
+	if cost := cluster.with(own); cost > share {
 		return overLoad(fmt.Sprintf("next to those of the cluster the programs of namespace %s take the kernel about %s to load, at most %s are allowed (%d %%)",
 			c.Identity.Namespace, bytecode.LoadTime(cost), bytecode.LoadTime(share), percent))
 	}
+	var all work
+	for _, w := range byNamespace {
+		all = work{all.translated + w.translated, all.moves + w.moves}
+	}
+	if cost := cluster.with(all); cost > limits.LoadCost {
+		return overLoad(fmt.Sprintf("next to those of the cluster the programs of all namespaces take the kernel about %s to load, at most %s are allowed",
+			bytecode.LoadTime(cost), bytecode.LoadTime(limits.LoadCost)))
+	}
 	return nil
+}
+
+// with is what programs cost more where they are loaded together with w.
+func (w work) with(others work) uint64 {
+	return bytecode.CostOf(others.translated, w.moves) + bytecode.CostOf(w.translated, others.moves) - bytecode.CostOf(w.translated, 0)
 }
 
 // costOfNamespaces is that of a load of all programs of namespaces, with all shares, whether or not they are used.

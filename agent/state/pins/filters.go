@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 
 	"github.com/cilium/ebpf"
+	"golang.org/x/sys/unix"
 
 	"github.com/skep-dev/skep/agent/attach/clsact"
 	"github.com/skep-dev/skep/agent/reconcile/plan"
@@ -53,11 +54,18 @@ func (q qdiscs) path(d plan.Device) string { return filepath.Join(q.dir, d.Strin
 // qdiscs.
 func (s *Store) clearFilters() (kept map[string]bool, err error) {
 	own, kept := map[ebpf.ProgramID]bool{}, map[string]bool{filepath.Join(s.root, qdiscsDir): true}
+	var unread []error
 	err = survey(s.root, inRoot, func(path string, within place, isOwn bool) {
 		if within != nil || !isOwn {
 			return
 		}
 		program, err := ebpf.LoadPinnedProgram(path, nil)
+		for _, passing := range []error{unix.EMFILE, unix.ENFILE, unix.ENOMEM, unix.EPERM} {
+			if errors.Is(err, passing) {
+				kept[path] = true
+				unread = append(unread, fmt.Errorf("read pin %s: %w", path, err))
+			}
+		}
 		if err != nil {
 			// A link, a map or a text.
 			return
@@ -70,7 +78,7 @@ func (s *Store) clearFilters() (kept map[string]bool, err error) {
 		}
 		_ = program.Close()
 	})
-	errs := []error{err}
+	errs := append(unread, err)
 	s.Filters.Forget()
 	s.Filters.Unhurried = true
 	defer func() { s.Filters.Unhurried = false }()

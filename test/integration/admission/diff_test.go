@@ -299,7 +299,7 @@ func TestADiffWithoutRightsIsUnknown(t *testing.T) {
 	}
 	for _, caution := range []string{
 		"removed objects of the kinds BpfApplication are shown for the namespaces of PATH alone",
-		"removed objects of the kinds ClusterBpfApplication, BpfPolicy, ClusterBpfPolicy, BpfSigner are shown nowhere",
+		"removed objects of the kinds ClusterBpfApplication, BpfPolicy, ClusterBpfPolicy, BpfSigner, CueArtifact are shown nowhere",
 	} {
 		if !strings.Contains(d.stderr, caution) {
 			t.Errorf("%q is not in %s", caution, d.stderr)
