@@ -54,7 +54,7 @@ func (q qdiscs) path(d plan.Device) string { return filepath.Join(q.dir, d.Strin
 // qdiscs.
 func (s *Store) clearFilters() (kept map[string]bool, err error) {
 	own, kept := map[ebpf.ProgramID]bool{}, map[string]bool{filepath.Join(s.root, qdiscsDir): true}
-	var unread []error
+	var errs []error
 	err = survey(s.root, inRoot, func(path string, within place, isOwn bool) {
 		if within != nil || !isOwn {
 			return
@@ -63,7 +63,7 @@ func (s *Store) clearFilters() (kept map[string]bool, err error) {
 		for _, passing := range []error{unix.EMFILE, unix.ENFILE, unix.ENOMEM, unix.EPERM} {
 			if errors.Is(err, passing) {
 				kept[path] = true
-				unread = append(unread, fmt.Errorf("read pin %s: %w", path, err))
+				errs = append(errs, fmt.Errorf("read pin %s: %w", path, err))
 			}
 		}
 		if err != nil {
@@ -78,7 +78,7 @@ func (s *Store) clearFilters() (kept map[string]bool, err error) {
 		}
 		_ = program.Close()
 	})
-	errs := append(unread, err)
+	errs = append(errs, err)
 	s.Filters.Forget()
 	s.Filters.Unhurried = true
 	defer func() { s.Filters.Unhurried = false }()
