@@ -84,7 +84,9 @@ func TestALoadThatWaitsReadsNoObject(t *testing.T) {
 	}
 	hand(chained...)
 	in(chained...)
-	slow := w.slow()
+	slow := w.intent("slow", "raw_tp_count", rawProgram())
+	let := a.HoldLoads(slow.UID)
+	t.Cleanup(let)
 	hand(slow)
 	until(t, "the slow load to begin", time.Minute, func() bool { a.Reconcile(t.Context()); return w.loads(a, "slow") })
 	opened := w.opened()
@@ -105,6 +107,7 @@ func TestALoadThatWaitsReadsNoObject(t *testing.T) {
 	if n := len(opened()); n != 0 || !w.loads(a, "app0") || !w.loads(a, "ca") {
 		t.Errorf("while they wait (%t, %t), %d objects are read", w.loads(a, "app0"), w.loads(a, "ca"), n)
 	}
+	let()
 	in(append(all, moved, slow)...)
 	for name, times := range opened() {
 		if times > 1 {

@@ -26,7 +26,11 @@ func TestAVersionThatMayNotRunIsReplacedInItsChainBeforeOtherLoads(t *testing.T)
 	if err := w.accept(a, w.member("ca", "xdp_count", "count_packets", 1), w.member("cb", "xdp_pass", "xdp_pass", 2)); err != nil {
 		t.Fatal(err)
 	}
-	w.startSlow(a)
+	held := w.intent("slow", "raw_tp_count", rawProgram())
+	let := a.HoldLoads(held.UID)
+	t.Cleanup(let)
+	w.give(a, held)
+	until(t, "the other load to begin", time.Minute, func() bool { return a.IsLoading() && w.loads(a, "slow") })
 	next, moved := w.member("ca", "xdp_count_v2", "count_packets", 1), w.member("cb", "xdp_pass", "xdp_pass", 0)
 	a.Batch(func() {
 		if err := a.Accept(w.seal(next), w.seal(moved)); err != nil {
@@ -40,6 +44,7 @@ func TestAVersionThatMayNotRunIsReplacedInItsChainBeforeOtherLoads(t *testing.T)
 	if got := chainOf(t, a); got != "ca:count_packets cb:xdp_pass" {
 		t.Errorf("chain is %q", got)
 	}
+	let()
 	if err := w.accept(a); err != nil {
 		t.Error(err)
 	}
