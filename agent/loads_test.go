@@ -217,8 +217,8 @@ func TestLongLoadsOfManyOwnersAreBehindAShortOne(t *testing.T) {
 	}
 	until(t, "the short one to be in", time.Minute, func() bool { a.Reconcile(t.Context()); return isIn(a, short) })
 	t.Logf("it is in after %s", time.Since(began))
-	if in := slices.DeleteFunc(long, func(p intent.Payload) bool { return !isIn(a, p) }); len(in) > 1 {
-		t.Errorf("it waited for %d long loads", len(in))
+	if in := slices.DeleteFunc(long, func(p intent.Payload) bool { return !isIn(a, p) }); len(in) > 4 {
+		t.Errorf("%d of the 8 long loads were in before it", len(in))
 	}
 }
 
