@@ -193,7 +193,7 @@ func (l *Loads) Collect() (found bool) {
 		found = true
 		delete(l.begun, key)
 		if one.isLong {
-			// Whoever needs it asks again.
+			// The next reconcile that needs it asks again.
 			l.long[key] = true
 			continue
 		}
