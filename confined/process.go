@@ -27,6 +27,13 @@ const reserve = 192 << 20
 // binaries ignore it.
 const raceOptions = "GORACE=halt_on_error=1 atexit_sleep_ms=0"
 
+// binary is what a child executes: this process's own.
+var binary = "/proc/self/exe"
+
+// Execute has every child from here on be another binary that calls Serve for its role. It is for
+// tests: a test binary with the race detector takes several times as long to start as what it tests.
+func Execute(path string) { binary = path }
+
 // ErrThreads is the error of a child for which there are too many processes or threads.
 var ErrThreads = errors.New("no more processes and threads may be made here; end some, or raise the limit of the service or container (TasksMax of systemd, " +
 	"pids.max of the cgroup)")
@@ -83,7 +90,7 @@ func Start(ctx context.Context, role string) (*Process, error) {
 // startIn starts a child in namespaces of its own: with an environment of its
 // own, and killed with ctx or with its parent.
 func startIn(ctx context.Context, role string, namespaces uintptr) (*Process, error) {
-	cmd := exec.CommandContext(ctx, "/proc/self/exe")
+	cmd := exec.CommandContext(ctx, binary)
 	// The argument keeps a test binary whose TestMain does not call Serve from
 	// running its tests once more.
 	cmd.Args = []string{role, "-test.run=^$"}

@@ -16,12 +16,14 @@ import (
 
 	"github.com/skep-dev/skep/convert"
 	"github.com/skep-dev/skep/schemas"
+	"github.com/skep-dev/skep/test/harness/workers"
 )
 
 var update = flag.Bool("update", false, "write the golden output")
 
 func TestMain(m *testing.M) {
 	schemas.MaybeRenderChild()
+	workers.Use()
 	flag.Parse()
 	os.Exit(m.Run())
 }

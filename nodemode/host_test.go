@@ -41,11 +41,13 @@ import (
 	"github.com/skep-dev/skep/test/harness/leaks"
 	"github.com/skep-dev/skep/test/harness/need"
 	"github.com/skep-dev/skep/test/harness/series"
+	"github.com/skep-dev/skep/test/harness/workers"
 )
 
 func TestMain(m *testing.M) {
 	schemas.MaybeRenderChild()
 	policies.MaybeWorkerChild()
+	workers.Use()
 	leaks.Main(m)
 }
 

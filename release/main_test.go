@@ -14,11 +14,13 @@ import (
 	"github.com/skep-dev/skep/release/dist"
 	"github.com/skep-dev/skep/schemas"
 	"github.com/skep-dev/skep/signing/sign"
+	"github.com/skep-dev/skep/test/harness/workers"
 )
 
 // TestMain lets the test binary render CUE, as the command does.
 func TestMain(m *testing.M) {
 	schemas.MaybeRenderChild()
+	workers.Use()
 	os.Exit(m.Run())
 }
 

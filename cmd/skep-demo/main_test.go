@@ -22,6 +22,7 @@ import (
 	"github.com/skep-dev/skep/schemas"
 	"github.com/skep-dev/skep/test/harness/leaks"
 	"github.com/skep-dev/skep/test/harness/need"
+	"github.com/skep-dev/skep/test/harness/workers"
 )
 
 // TestMain makes the test binary the command skep-demo, and the child processes of it.
@@ -29,6 +30,7 @@ func TestMain(m *testing.M) {
 	leaks.MaybeProbe()
 	schemas.MaybeRenderChild()
 	policies.MaybeWorkerChild()
+	workers.Use()
 	testscript.Main(leaks.M{M: m}, map[string]func(){"skep-demo": main})
 }
 

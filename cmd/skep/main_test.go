@@ -33,6 +33,7 @@ import (
 	"github.com/skep-dev/skep/schemas"
 	"github.com/skep-dev/skep/test/fixture/programs"
 	"github.com/skep-dev/skep/test/harness/leaks"
+	"github.com/skep-dev/skep/test/harness/workers"
 )
 
 // TestMain makes the test binary the command skep for scripts, and the renderer
@@ -41,6 +42,7 @@ func TestMain(m *testing.M) {
 	leaks.MaybeProbe()
 	schemas.MaybeRenderChild()
 	policies.MaybeWorkerChild()
+	workers.Use()
 	testscript.Main(leaks.M{M: m}, map[string]func(){"skep": main, "kubectl-skep": main})
 }
 
@@ -57,6 +59,7 @@ func TestCommands(t *testing.T) {
 		UpdateScripts:       os.Getenv("UPDATE") != "",
 		Setup: func(e *testscript.Env) error {
 			e.Setenv("HOME", e.WorkDir)
+			e.Setenv(workers.Variable, os.Getenv(workers.Variable))
 			e.Setenv("COSIGN_PASSWORD", "")
 			e.Setenv("NO_COLOR", "1")
 			// With the race detector, a command would sleep a second before each exit.

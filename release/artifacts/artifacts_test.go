@@ -22,11 +22,13 @@ import (
 	"github.com/skep-dev/skep/schemas"
 	fixture "github.com/skep-dev/skep/test/fixture/images"
 	"github.com/skep-dev/skep/test/harness/module"
+	"github.com/skep-dev/skep/test/harness/workers"
 )
 
 // TestMain lets the test binary render CUE, as every binary that loads definitions does.
 func TestMain(m *testing.M) {
 	schemas.MaybeRenderChild()
+	workers.Use()
 	os.Exit(m.Run())
 }
 

@@ -5,6 +5,7 @@ import (
 	"go/ast"
 	"go/parser"
 	"go/token"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -247,5 +248,28 @@ func TestInitIsSeen(t *testing.T) {
 	}
 	if got := inits(file); len(got) != 1 {
 		t.Errorf("found %d, want 1", len(got))
+	}
+}
+
+// TestOnlyTestsChooseWhatChildrenExecute: in production a confined child is the binary that starts it.
+func TestOnlyTestsChooseWhatChildrenExecute(t *testing.T) {
+	found := 0
+	for _, dir := range folders(t) {
+		files, _ := filepath.Glob(filepath.Join(root(t), dir, "*.go"))
+		for _, file := range files {
+			body, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if !strings.Contains(string(body), "confined.Execute"+"(") {
+				continue
+			}
+			if found++; !within(dir, "test/harness") {
+				t.Errorf("%s chooses what confined children execute", file)
+			}
+		}
+	}
+	if found == 0 {
+		t.Error("nothing calls confined.Execute: the pattern is stale")
 	}
 }

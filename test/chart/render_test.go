@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 
 	appsv1 "k8s.io/api/apps/v1"
@@ -98,6 +99,9 @@ var (
 	}
 )
 
+// rendered is what helm made of the chart, by its arguments: most tests have it render the same.
+var rendered sync.Map
+
 // template is what helm makes of the chart, object by object.
 func (s setting) template(t *testing.T) [][]byte {
 	t.Helper()
@@ -108,12 +112,18 @@ func (s setting) template(t *testing.T) [][]byte {
 	for _, v := range s.values {
 		args = append(args, "--set-json", v)
 	}
-	out, err := helm.Run(t.Context(), t, args...)
-	if err != nil {
-		t.Fatal(err)
+	key := strings.Join(args, "\x00")
+	out, known := rendered.Load(key)
+	if !known {
+		made, err := helm.Run(t.Context(), t, args...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		out = made
+		rendered.Store(key, out)
 	}
 	var objects [][]byte
-	for r := utilyaml.NewYAMLReader(bufio.NewReader(strings.NewReader(out))); ; {
+	for r := utilyaml.NewYAMLReader(bufio.NewReader(strings.NewReader(out.(string)))); ; {
 		document, err := r.Read()
 		if errors.Is(err, io.EOF) {
 			return objects

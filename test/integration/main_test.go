@@ -24,6 +24,7 @@ import (
 	"github.com/skep-dev/skep/test/harness/await"
 	"github.com/skep-dev/skep/test/harness/controlplane"
 	"github.com/skep-dev/skep/test/harness/leaks"
+	"github.com/skep-dev/skep/test/harness/workers"
 )
 
 // shared is the control plane of all tests that do not stop it.
@@ -32,6 +33,7 @@ var shared *controlplane.Plane
 func TestMain(m *testing.M) {
 	policies.MaybeWorkerChild()
 	schemas.MaybeRenderChild()
+	workers.Use()
 	ctrl.SetLogger(logs.logger())
 	if folder := os.Getenv(simulatedEnv); folder != "" {
 		if err := simulate(folder); err != nil {

@@ -93,7 +93,11 @@ func run(ctx context.Context, o options) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	p := newPlan(o, look(ctx, o), packages)
+	m, err := look(ctx, o)
+	if err != nil {
+		return false, err
+	}
+	p := newPlan(o, m, packages)
 	for _, line := range p.leftOut {
 		fmt.Println(line)
 	}

@@ -13,6 +13,7 @@ import (
 	"github.com/skep-dev/skep/test/harness/containerd"
 	"github.com/skep-dev/skep/test/harness/flux"
 	"github.com/skep-dev/skep/test/harness/leaks"
+	"github.com/skep-dev/skep/test/harness/workers"
 	"github.com/skep-dev/skep/test/suite/lists"
 )
 
@@ -22,6 +23,9 @@ const module = "github.com/skep-dev/skep/"
 // machine is what a plan depends on.
 type machine struct {
 	root, race, kernels, cluster, containerd, flux bool
+	// children is the variable by which test binaries know what they have as confined children; empty
+	// where they are to be their own, so that the race detector sees children, too.
+	children string
 	// contained is whether it forbids namespaces and mounts even to root, and hangs whether its
 	// kernel loads no programs any more. nameless is whether it does not know localhost.
 	contained, hangs, nameless bool
@@ -31,7 +35,12 @@ type machine struct {
 func (m machine) loads() bool { return m.root && !m.contained && !m.hangs }
 
 // look finds out what this machine has of what is asked for.
-func look(ctx context.Context, o options) machine {
+func look(ctx context.Context, o options) (machine, error) {
+	var children string
+	var err error
+	if o.race != "all" {
+		children, err = workers.Link(ctx)
+	}
 	_, noContainerd := containerd.Folder()
 	_, noFlux := flux.Folder()
 	_, noLocalhost := net.DefaultResolver.LookupHost(ctx, "localhost")
@@ -40,8 +49,8 @@ func look(ctx context.Context, o options) machine {
 		root: root, contained: root && !leaks.Allowed(), hangs: root && leaks.Hangs(), race: o.race == "none" || races(ctx),
 		kernels:    has("qemu-system-x86_64", "xz", "apt-cache", "dpkg"),
 		cluster:    has("/usr/bin/containerd", "/usr/sbin/runc", "/usr/sbin/nft", "/usr/lib/cni/bridge", "/usr/sbin/ip", "/etc/ssl/certs/ca-certificates.crt"),
-		containerd: noContainerd == nil, flux: noFlux == nil, nameless: noLocalhost != nil,
-	}
+		containerd: noContainerd == nil, flux: noFlux == nil, nameless: noLocalhost != nil, children: children,
+	}, err
 }
 
 // races reports whether there is a race detector: it takes a C compiler with its headers, and is
@@ -84,7 +93,7 @@ type plan struct {
 // newPlan decides what runs on a machine.
 func newPlan(o options, m machine, packages []string) plan {
 	var p plan
-	var env []string
+	env := []string{m.children}
 	needsName := func(name string) bool {
 		return slices.Contains(lists.ControlPlanes(), strings.TrimPrefix(name, module))
 	}
@@ -151,7 +160,8 @@ func steps(o options, env, packages []string) []step {
 			plain = append(plain, name)
 		}
 	}
-	common := []string{"-timeout=45m", "-p=" + strconv.Itoa(o.atOnce)}
+	// Lint has vet's findings, and the linker needs a third less time without DWARF.
+	common := []string{"-timeout=45m", "-vet=off", "-ldflags=-w", "-p=" + strconv.Itoa(o.atOnce)}
 	all := []step{
 		{append([]string{"-count=1"}, common...), env, plain},
 		{append([]string{"-race", "-count=1"}, common...), append(slices.Clone(env), "CGO_ENABLED=1"), raced},

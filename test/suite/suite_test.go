@@ -107,7 +107,7 @@ func TestPlan(t *testing.T) {
 	} {
 		t.Run(sentence, func(t *testing.T) {
 			p := newPlan(c.o, c.m, all)
-			if diff := cmp.Diff(c.env, p.steps[0].env); diff != "" {
+			if diff := cmp.Diff(append([]string{""}, c.env...), p.steps[0].env); diff != "" {
 				t.Error(diff)
 			}
 			var raced []string

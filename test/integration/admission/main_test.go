@@ -36,6 +36,7 @@ import (
 	"github.com/skep-dev/skep/test/harness/deployment"
 	"github.com/skep-dev/skep/test/harness/leaks"
 	"github.com/skep-dev/skep/test/harness/series"
+	"github.com/skep-dev/skep/test/harness/workers"
 )
 
 const (
@@ -60,6 +61,7 @@ var (
 
 func TestMain(m *testing.M) {
 	policies.MaybeWorkerChild()
+	workers.Use()
 	ctrl.SetLogger(logr.Discard())
 	os.Exit(leaks.Apart(func() int { return run(m) }))
 }

@@ -17,12 +17,14 @@ import (
 	"github.com/skep-dev/skep/schemas"
 	"github.com/skep-dev/skep/signing/sign"
 	"github.com/skep-dev/skep/test/fixture/programs"
+	"github.com/skep-dev/skep/test/harness/workers"
 )
 
 // TestMain makes the test binary the child processes of the command too.
 func TestMain(m *testing.M) {
 	schemas.MaybeRenderChild()
 	policies.MaybeWorkerChild()
+	workers.Use()
 	os.Exit(m.Run())
 }
 
