@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/cilium/ebpf"
-	"github.com/cilium/ebpf/btf"
 	"github.com/cilium/ebpf/link"
 
 	"github.com/skep-dev/skep/agent/attach"
@@ -87,7 +86,7 @@ func (a *Agent) RefuseChains(refuse func(members []string) error) {
 	a.work.Lock()
 	defer a.work.Unlock()
 	a.loop.chains.Build = func(parts []build.Part, files *objects.Cache, o chain.Options, shared build.SharedMaps,
-		types *btf.Cache) (*pins.ChainVersion, error) {
+		turn build.Turn) (*pins.ChainVersion, error) {
 		var members []string
 		for _, part := range parts {
 			members = append(members, part.Member.Identity.Name)
@@ -95,7 +94,7 @@ func (a *Agent) RefuseChains(refuse func(members []string) error) {
 		if err := refuse(members); err != nil {
 			return nil, err
 		}
-		return build.Chain(parts, files, o, shared, types)
+		return build.Chain(parts, files, o, shared, turn)
 	}
 }
 
@@ -103,8 +102,8 @@ func (a *Agent) RefuseChains(refuse func(members []string) error) {
 func (a *Agent) LoadsUnswitched() {
 	a.work.Lock()
 	defer a.work.Unlock()
-	a.loop.chains.Build = func(parts []build.Part, files *objects.Cache, o chain.Options, shared build.SharedMaps, types *btf.Cache) (*pins.ChainVersion, error) {
-		v, err := build.Chain(parts, files, o, shared, types)
+	a.loop.chains.Build = func(parts []build.Part, files *objects.Cache, o chain.Options, shared build.SharedMaps, turn build.Turn) (*pins.ChainVersion, error) {
+		v, err := build.Chain(parts, files, o, shared, turn)
 		if err != nil {
 			return nil, err
 		}

@@ -7,8 +7,6 @@ import (
 	"math"
 	"slices"
 
-	"github.com/cilium/ebpf"
-
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/bytecode"
 	"github.com/skep-dev/skep/bytecode/calls"
@@ -28,19 +26,27 @@ func (p *Prepared) withinNamespace() error {
 			errs = append(errs, fmt.Errorf("map %s of type %s %s; use a map of another type, such as LRUHash", name, kind, why))
 		}
 	}
-	if cost := loadCost(p.Spec.Programs); cost > bytecode.MaxLoadCost {
+	if cost := p.LoadCost(); cost > bytecode.MaxLoadCost {
 		errs = append(errs, fmt.Errorf("the programs take the kernel about %s to load, at most %s are allowed a namespace; split the object into several ones",
 			bytecode.LoadTime(cost), bytecode.LoadTime(bytecode.MaxLoadCost)))
 	}
 	return errors.Join(errs...)
 }
 
-// loadCost is what the kernel has to do for all programs together.
-func loadCost(programs map[string]*ebpf.ProgramSpec) uint64 {
+// LoadCost is what the kernel has to do to load all programs, as bytecode.Work.Cost.
+func (p *Prepared) LoadCost() uint64 {
 	var all uint64
-	for _, ps := range programs {
-		cost := bytecode.WorkOf(ps.Type, ps.Instructions).Cost()
-		all += min(cost, math.MaxUint64-all)
+	for name := range p.Spec.Programs {
+		all += min(p.LoadCostOf(name), math.MaxUint64-all)
 	}
 	return all
+}
+
+// LoadCostOf is LoadCost of one program; 0 where there is none of the name.
+func (p *Prepared) LoadCostOf(name string) uint64 {
+	ps := p.Spec.Programs[name]
+	if ps == nil {
+		return 0
+	}
+	return bytecode.WorkOf(ps.Type, ps.Instructions).Cost()
 }

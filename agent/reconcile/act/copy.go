@@ -5,7 +5,6 @@ import (
 	"io"
 
 	"github.com/cilium/ebpf"
-	"github.com/cilium/ebpf/btf"
 
 	"github.com/skep-dev/skep/agent/program/loader"
 	"github.com/skep-dev/skep/agent/reconcile/build"
@@ -41,14 +40,14 @@ func (mk *linkMaker) askCopy(r *loader.Revision, a plan.Action) (build.Request, 
 	opened, files := *o, mk.ObjectRound.Cache
 	return build.Request{
 		Line: "application " + r.UID, Tenants: []string{o.Payload().Application.Namespace}, What: build.RevisionLoad,
-		Start: func() (func(*btf.Cache) (io.Closer, error), error) {
+		Start: func() (build.Run, error) {
 			from, err := r.Share()
 			if err != nil {
 				return nil, err
 			}
-			return func(types *btf.Cache) (io.Closer, error) {
+			return func(turn build.Turn) (io.Closer, error) {
 				defer func() { _ = from.Close() }()
-				return build.Copy(opened, files, from, a.Attachment.Instance, types)
+				return build.Copy(opened, files, from, a.Attachment.Instance, turn)
 			}, nil
 		},
 	}, nil

@@ -4,8 +4,6 @@ import (
 	"io"
 	"time"
 
-	"github.com/cilium/ebpf/btf"
-
 	"github.com/skep-dev/skep/agent/program/chain"
 	"github.com/skep-dev/skep/agent/reconcile/build"
 	"github.com/skep-dev/skep/agent/reconcile/decide"
@@ -70,8 +68,8 @@ func (adm *Round) askProfile(o intent.Opened) build.Request {
 	files := adm.Objects
 	return build.Request{
 		Line: "profile of application " + o.Payload().UID, Tenants: []string{o.Payload().Application.Namespace},
-		Start: func() (func(*btf.Cache) (io.Closer, error), error) {
-			return func(*btf.Cache) (io.Closer, error) {
+		Start: func() (build.Run, error) {
+			return func(build.Turn) (io.Closer, error) {
 				return build.Measure(o, files)
 			}, nil
 		},

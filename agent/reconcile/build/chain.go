@@ -6,7 +6,6 @@ import (
 	"fmt"
 
 	"github.com/cilium/ebpf"
-	"github.com/cilium/ebpf/btf"
 
 	"github.com/skep-dev/skep/agent/program/chain"
 	"github.com/skep-dev/skep/agent/program/loader"
@@ -33,13 +32,16 @@ func (e *MemberError) Error() string { return e.Err.Error() }
 func (e *MemberError) Unwrap() error { return e.Err }
 
 // Chain links a chain for the kernel that runs and loads it. It runs beside the loop.
-func Chain(parts []Part, files *objects.Cache, o chain.Options, shared SharedMaps, types *btf.Cache) (*pins.ChainVersion, error) {
-	linked, err := link(parts, files, o, again(types))
+func Chain(parts []Part, files *objects.Cache, o chain.Options, shared SharedMaps, turn Turn) (*pins.ChainVersion, error) {
+	linked, err := link(parts, files, o, again(turn.Types))
 	if err != nil {
 		return nil, err
 	}
 	if relocate.HasPending(linked.Program.Instructions) {
 		return nil, errors.New("load chain: its programs were not prepared for a kernel")
+	}
+	if err := turn.admit(bytecode.WorkOf(ebpf.XDP, linked.Program.Instructions).Cost()); err != nil {
+		return nil, err
 	}
 	loaded, err := chain.Load(linked, shared.open, ebpf.ProgramOptions{})
 	if err != nil {

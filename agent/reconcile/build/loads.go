@@ -33,6 +33,13 @@ const (
 	mostOfOthers = time.Minute
 )
 
+// shortCost is the greatest bytecode.Work.Cost of a short load: what the kernel replaces takes it about a twentieth of a second
+// after the walk, which nothing ends.
+const shortCost = 1_000_000
+
+// errLong is the error of a short load whose programs have a greater cost.
+var errLong = errors.New("it takes the kernel long to load")
+
 // ErrLoading is the error of a load that the kernel's verifier has not checked yet.
 var ErrLoading = errors.New("it waits for the kernel's verifier")
 
@@ -73,9 +80,28 @@ type Request struct {
 	// What is loaded, for the observer; empty where nothing is.
 	What Loadable
 	// Start collects on the loop what the load needs, which is no object: thousands
-	// may wait. The function it returns runs beside the loop, reads the object, owns
-	// what it uses, and frees it; its value counts only without an error.
-	Start func() (func(*btf.Cache) (io.Closer, error), error)
+	// may wait.
+	Start func() (Run, error)
+}
+
+// Run loads beside the loop: it reads the object, owns what it uses, and frees it. Its value counts
+// only without an error.
+type Run func(Turn) (io.Closer, error)
+
+// Turn is what a load has when its turn comes.
+type Turn struct {
+	// Types are the kernel's.
+	Types *btf.Cache
+	// mostCost is the greatest cost of what may be loaded; 0 is any.
+	mostCost uint64
+}
+
+// admit fails with errLong where programs of a cost are no short load.
+func (t Turn) admit(cost uint64) error {
+	if t.mostCost > 0 && cost > t.mostCost {
+		return errLong
+	}
+	return nil
 }
 
 // Key names exactly what is loaded.
@@ -101,7 +127,7 @@ type lane struct {
 type load struct {
 	Request
 	ticket *queue.Ticket
-	run    func(*btf.Cache) (io.Closer, error)
+	run    Run
 	value  io.Closer
 	err    error
 	took   time.Duration
@@ -279,13 +305,13 @@ func (l *Loads) add(r Request, place uint64) *load {
 
 // run has the kernel load, for as long as the lane allows it. It runs beside the loop.
 func (l *Loads) run(one *load, in lane, types *btf.Cache) {
-	most := shortLoad
+	most, turn := shortLoad, Turn{Types: types, mostCost: shortCost}
 	if in.isLong {
-		most = one.most()
+		most, turn.mostCost = one.most(), 0
 	}
 	l.asked.Do(loader.AskOnce)
 	isOver, err := l.within(most, func() {
-		if value, err := one.run(types); err == nil {
+		if value, err := one.run(turn); err == nil {
 			one.value = value
 		} else {
 			one.err = err
@@ -296,10 +322,11 @@ func (l *Loads) run(one *load, in lane, types *btf.Cache) {
 			l.log.Warn("a load that takes the kernel's verifier long cannot be ended, and other loads wait for it", "error", err)
 		})
 	}
+	isOver = isOver && errors.Is(one.err, unix.ETIME)
 	switch {
-	case !isOver || !errors.Is(one.err, unix.ETIME):
-	case !in.isLong:
+	case errors.Is(one.err, errLong), isOver && !in.isLong:
 		one.isLong, one.err = true, nil
+	case !isOver:
 	default:
 		one.err = fmt.Errorf("%w: the kernel's verifier did not end within %s of processor time, which is all that a load has; "+
 			"write loops with bpf_loop or bpf_for, branch less, or split the object into several ones", one.err, most)

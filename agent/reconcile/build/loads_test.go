@@ -11,7 +11,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/cilium/ebpf/btf"
 	"golang.org/x/sys/unix"
 )
 
@@ -41,8 +40,8 @@ type asked struct {
 func (h *held) ask(key string, urgency Urgency, tenant string) asked {
 	return asked{key, func() (Request, error) {
 		return Request{Line: "line of " + tenant, Tenants: []string{tenant}, Urgency: urgency,
-			Start: func() (func(*btf.Cache) (io.Closer, error), error) {
-				return func(*btf.Cache) (io.Closer, error) {
+			Start: func() (Run, error) {
+				return func(Turn) (io.Closer, error) {
 					<-h.may
 					return h, nil
 				}, nil
@@ -128,7 +127,7 @@ func TestALoadThatCannotBeginIsAResult(t *testing.T) {
 	l, broken := newLoads(), errors.New("no memory")
 	r := l.Begin()
 	ask := func() (Request, error) {
-		return Request{Start: func() (func(*btf.Cache) (io.Closer, error), error) { return nil, broken }}, nil
+		return Request{Start: func() (Run, error) { return nil, broken }}, nil
 	}
 	if _, err := Get[*held](r, "key", ask); !errors.Is(err, ErrLoading) {
 		t.Fatal(err)
@@ -217,8 +216,8 @@ func TestALongLoadBeginsAnewAmongLongOnes(t *testing.T) {
 	}
 	long := func(key, tenant string, may chan bool) asked {
 		return asked{key, func() (Request, error) {
-			return Request{Line: key, Tenants: []string{tenant}, Start: func() (func(*btf.Cache) (io.Closer, error), error) {
-				return func(*btf.Cache) (io.Closer, error) { <-may; return nil, over }, nil
+			return Request{Line: key, Tenants: []string{tenant}, Start: func() (Run, error) {
+				return func(Turn) (io.Closer, error) { <-may; return nil, over }, nil
 			}}, nil
 		}}
 	}
@@ -262,6 +261,36 @@ func TestLoadsOfTheClusterAndChainsHaveMoreTime(t *testing.T) {
 			if got := r.most(); got != want {
 				t.Errorf("%+v has %s, want %s", r, got, want)
 			}
+		}
+	}
+}
+
+// TestWhatTheKernelReplacesForLongIsLong: a short load is turned away before the kernel has it, and admitted among long ones.
+func TestWhatTheKernelReplacesForLongIsLong(t *testing.T) {
+	for cost, want := range map[uint64]bool{shortCost: false, shortCost + 1: true} {
+		l, loaded := newLoads(), &held{}
+		one := asked{"one", func() (Request, error) {
+			return Request{Line: "one", Tenants: []string{"team"}, Start: func() (Run, error) {
+				return func(turn Turn) (io.Closer, error) { return loaded, turn.admit(cost) }, nil
+			}}, nil
+		}}
+		reconcile(t, l, one)
+		<-l.Ended()
+		l.Collect()
+		if l.long["one"] != want {
+			t.Fatalf("a cost of %d is long: %v", cost, !want)
+		}
+		if want {
+			reconcile(t, l, one)
+			<-l.Ended()
+			l.Collect()
+		}
+		got, err := Get[*held](l.Begin(), "one", one.ask)
+		if err != nil || got != loaded {
+			t.Errorf("a cost of %d: %v, %v", cost, got, err)
+		}
+		if err := l.Close(); err != nil || loaded.closed != 1 {
+			t.Errorf("Close = %v, and it was closed %d times", err, loaded.closed)
 		}
 	}
 }

@@ -103,9 +103,9 @@ func take(p *loader.Prepared, name string, lent loader.Lent, files *objects.Cach
 // Revision reads an object, prepares it and loads it. It runs beside the loop:
 // until its turn comes, a load holds no more of its object than the digest.
 func Revision(o intent.Opened, files *objects.Cache, profile *v1alpha1.KernelProfile, from From, lacks loader.Lacks,
-	types *btf.Cache) (*LoadedRevision, error) {
+	turn Turn) (*LoadedRevision, error) {
 	object, prepared, err := read(o, files, func(o intent.Opened, object []byte) (*loader.Prepared, error) {
-		return loader.PrepareToLoad(o, object, types)
+		return loader.PrepareToLoad(o, object, turn.Types)
 	})
 	if err != nil {
 		return nil, err
@@ -119,7 +119,10 @@ func Revision(o intent.Opened, files *objects.Cache, profile *v1alpha1.KernelPro
 	if err := objectFits(o, facts, profile); err != nil {
 		return nil, err
 	}
-	r, reports, err := loader.Load(prepared, from.Old, lacks, types)
+	if err := turn.admit(prepared.LoadCost()); err != nil {
+		return nil, err
+	}
+	r, reports, err := loader.Load(prepared, from.Old, lacks, turn.Types)
 	if err != nil {
 		return nil, err
 	}
@@ -159,10 +162,13 @@ func (e *UnfitError) Error() string { return e.Lacks }
 func (e *UnfitError) Unwrap() error { return ebpf.ErrNotSupported }
 
 // Copy loads one more program of an instance, with the maps of the revision.
-func Copy(o intent.Opened, files *objects.Cache, from *loader.Revision, instance string, types *btf.Cache) (*ebpf.Program, error) {
-	_, prepared, err := read(o, files, again(types))
+func Copy(o intent.Opened, files *objects.Cache, from *loader.Revision, instance string, turn Turn) (*ebpf.Program, error) {
+	_, prepared, err := read(o, files, again(turn.Types))
 	if err != nil {
 		return nil, err
 	}
-	return loader.LoadCopy(prepared, from, instance, types)
+	if err := turn.admit(prepared.LoadCostOf(instance)); err != nil {
+		return nil, err
+	}
+	return loader.LoadCopy(prepared, from, instance, turn.Types)
 }

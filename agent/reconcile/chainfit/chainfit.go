@@ -9,8 +9,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/cilium/ebpf/btf"
-
 	"github.com/skep-dev/skep/agent/program/chain"
 	"github.com/skep-dev/skep/agent/reconcile/admission"
 	"github.com/skep-dev/skep/agent/reconcile/build"
@@ -27,7 +25,7 @@ type Fitter struct {
 	// longest is how long a load that failed is at most not tried again.
 	longest time.Duration
 	// Build links and loads a chain; tests replace it.
-	Build func([]build.Part, *objects.Cache, chain.Options, build.SharedMaps, *btf.Cache) (*pins.ChainVersion, error)
+	Build func([]build.Part, *objects.Cache, chain.Options, build.SharedMaps, build.Turn) (*pins.ChainVersion, error)
 	// attempts are the loads of chains that failed.
 	attempts *retry.Attempts
 	// started and blocked are by device.

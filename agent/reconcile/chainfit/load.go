@@ -6,8 +6,6 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/cilium/ebpf/btf"
-
 	"github.com/skep-dev/skep/agent/program/chain"
 	"github.com/skep-dev/skep/agent/program/owner"
 	"github.com/skep-dev/skep/agent/reconcile/build"
@@ -144,16 +142,16 @@ func (r *Round) askChain(d plan.Device, members, running []plan.Member, suspect 
 	return build.Request{
 		Line: fmt.Sprintf("chain of interface %s", d), What: build.ChainLoad,
 		Urgency: r.urgencyOf(members, running), Tenants: plan.NamespacesOf(members, changed),
-		Start: func() (func(*btf.Cache) (io.Closer, error), error) {
+		Start: func() (build.Run, error) {
 			options.Counts = r.countsOf(d)
 			shared, err := build.Share(r.look.Set.Revisions, members)
 			if err != nil {
 				return nil, err
 			}
 			files, load := r.objectRound.Cache, r.Build
-			return func(types *btf.Cache) (io.Closer, error) {
+			return func(turn build.Turn) (io.Closer, error) {
 				defer shared.Close()
-				v, err := load(parts, files, options, shared, types)
+				v, err := load(parts, files, options, shared, turn)
 				if err != nil {
 					return nil, err
 				}

@@ -4,8 +4,6 @@ import (
 	"fmt"
 	"io"
 
-	"github.com/cilium/ebpf/btf"
-
 	"github.com/skep-dev/skep/agent/program/loader"
 	"github.com/skep-dev/skep/agent/reconcile/build"
 	"github.com/skep-dev/skep/agent/reconcile/decide"
@@ -41,8 +39,8 @@ func (v *Versions) askWhole(o intent.Opened, loaded *loader.Revision) (build.Req
 	files := v.ObjectRound.Cache
 	return build.Request{
 		Line: fmt.Sprintf("check of application %s", payload.UID), Tenants: []string{payload.Application.Namespace},
-		Start: func() (func(*btf.Cache) (io.Closer, error), error) {
-			return func(*btf.Cache) (io.Closer, error) {
+		Start: func() (build.Run, error) {
+			return func(build.Turn) (io.Closer, error) {
 				return build.Check(o, files, loaded)
 			}, nil
 		},

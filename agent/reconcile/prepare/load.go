@@ -6,8 +6,6 @@ import (
 	"io"
 	"slices"
 
-	"github.com/cilium/ebpf/btf"
-
 	"github.com/skep-dev/skep/agent/program/loader"
 	"github.com/skep-dev/skep/agent/reconcile/build"
 	"github.com/skep-dev/skep/agent/reconcile/decide"
@@ -93,15 +91,15 @@ func (v *Versions) askRevision(app *decide.Application, o intent.Opened, maps bu
 	}
 	return build.Request{
 		Line: "application " + payload.UID, Tenants: []string{payload.Application.Namespace}, Urgency: why, What: build.RevisionLoad,
-		Start: func() (func(*btf.Cache) (io.Closer, error), error) {
+		Start: func() (build.Run, error) {
 			from, err := maps.Share()
 			if err != nil {
 				return nil, err
 			}
 			files, profile := v.ObjectRound.Cache, v.Profile
-			return func(types *btf.Cache) (io.Closer, error) {
+			return func(turn build.Turn) (io.Closer, error) {
 				defer func() { _ = from.Close() }()
-				return build.Revision(o, files, profile, from, lacks, types)
+				return build.Revision(o, files, profile, from, lacks, turn)
 			}, nil
 		},
 	}, nil
@@ -135,12 +133,12 @@ func (v *Versions) askWeight(load build.Request, o intent.Opened, old *loader.Re
 	files := v.ObjectRound.Cache
 	return build.Request{
 		Line: "memory of " + load.Line, Tenants: []string{"memory of " + o.Payload().Application.Namespace}, Urgency: load.Urgency,
-		Start: func() (func(*btf.Cache) (io.Closer, error), error) {
+		Start: func() (build.Run, error) {
 			from, err := old.Share()
 			if err != nil {
 				return nil, err
 			}
-			return func(*btf.Cache) (io.Closer, error) {
+			return func(build.Turn) (io.Closer, error) {
 				defer func() { _ = from.Close() }()
 				return build.Weigh(o, files, from)
 			}, nil
