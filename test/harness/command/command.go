@@ -14,6 +14,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -47,11 +48,27 @@ func Place(ctx context.Context, dir string, args ...string) error {
 	return nil
 }
 
+// found are the paths that this process was told, by arguments: sources do not change meanwhile.
+var found sync.Map
+
 // Cached returns the path of a binary in Go's cache, by the arguments of go run in this module's
 // folder: flags, and a main package last. It is static, has no symbols unless a flag says
 // -ldflags=-s=false, and is linked with the tag of the images'. Another user than this process's may
 // find no way to it, but to a place elsewhere.
 func Cached(ctx context.Context, args ...string) (string, error) {
+	key := strings.Join(args, "\x00")
+	if path, ok := found.Load(key); ok {
+		return path.(string), nil
+	}
+	path, err := find(ctx, args)
+	if err == nil {
+		found.Store(key, path)
+	}
+	return path, err
+}
+
+// find is Cached, asking the Go command.
+func find(ctx context.Context, args []string) (string, error) {
 	name := args[len(args)-1]
 	lock, err := cached.Path("link-" + filepath.Base(name))
 	if err != nil {

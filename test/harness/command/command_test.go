@@ -12,7 +12,7 @@ func TestABinaryIsLinkedOnce(t *testing.T) {
 	const name = "./test/e2e/pause"
 	// Nobody linked it with this yet, which sets what the program does not have.
 	flags := "-X main.unused=" + strconv.FormatInt(time.Now().UnixNano(), 36)
-	first, err := Cached(t.Context(), "-ldflags", flags, name)
+	first, err := find(t.Context(), []string{"-ldflags", flags, name})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -20,7 +20,7 @@ func TestABinaryIsLinkedOnce(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	second, err := Cached(t.Context(), "-ldflags", flags, name)
+	second, err := find(t.Context(), []string{"-ldflags", flags, name})
 	if err != nil || second != first {
 		t.Fatalf("it is %s, and %s later: %v", first, second, err)
 	}
