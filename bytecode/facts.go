@@ -39,7 +39,8 @@ type Facts struct {
 	CORE bool `json:"core"`
 	// Programs in the order of their names.
 	Programs []Program `json:"programs"`
-	// Maps in the order of their names, data sections included.
+	// Maps in the order of their names, data sections included. Where a definition is evaluated, they are
+	// those that it has loaded; see package reach.
 	Maps []Map `json:"maps"`
 	// Variables in the order of their names.
 	Variables []Variable `json:"variables"`
@@ -226,6 +227,18 @@ type Variable struct {
 	Section string `json:"section"`
 	// Constant variables are set before loading and never carried over.
 	Constant bool `json:"constant"`
+}
+
+// WithMaps returns the facts with those of the maps that keep reports, and with what these take.
+func (f Facts) WithMaps(keep func(name string) bool) Facts {
+	all := f.Maps
+	f.Maps, f.MemoryBytes = []Map{}, 0
+	for _, m := range all {
+		if keep(m.Name) {
+			f.Maps, f.MemoryBytes = append(f.Maps, m), sum(f.MemoryBytes, m.MemoryBytes)
+		}
+	}
+	return f
 }
 
 // Program returns the program of that name.

@@ -16,6 +16,7 @@ func (i Inspected) Input() policies.Input {
 		Size: i.object.ObjectSize, Labels: i.object.Labels,
 	}
 	input.Signatures, input.Attestations, input.Bytecode = i.evidence.Signatures, i.evidence.Attestations, i.facts
+	input.Object = &i.object.facts.Facts
 	return input
 }
 

@@ -12,6 +12,7 @@ import (
 
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/bytecode"
+	"github.com/skep-dev/skep/bytecode/reach"
 	"github.com/skep-dev/skep/hook"
 	"github.com/skep-dev/skep/text"
 )
@@ -20,6 +21,7 @@ import (
 // fits it.
 type Inspected struct {
 	Verified
+	// facts are of what the definition has loaded.
 	facts bytecode.Facts
 	// programs are the definition's, with hook, target and defaults filled in.
 	programs []v1alpha1.Program
@@ -38,7 +40,7 @@ func (e *Evaluator) Inspect(_ context.Context, v Verified) (Inspected, error) {
 		denyObject(r, v.object.facts)
 		return Inspected{}, r.err()
 	}
-	facts := v.object.facts.Facts
+	facts := reach.Facts(v.object.facts.Facts, spec.Programs, spec.Maps)
 	programs := make([]v1alpha1.Program, 0, len(spec.Programs))
 	for i, p := range spec.Programs {
 		fact, ok := facts.Program(p.Name)
@@ -52,7 +54,7 @@ func (e *Evaluator) Inspect(_ context.Context, v Verified) (Inspected, error) {
 	fitScope(r, id, programs, facts)
 	fitLoad(r, id, programs, facts)
 	fitOnce(r, programs, facts)
-	fitMaps(r, spec.Maps, facts)
+	fitMaps(r, spec.Maps, v.object.facts.Facts, facts.Maps)
 	fitKernels(r, spec, facts)
 	r.reasons = append(r.reasons, v.object.incompatible...)
 	if err := r.err(); err != nil {
@@ -291,28 +293,33 @@ func binaryTarget(h hook.Hook, target string) *v1alpha1.UserBinary {
 }
 
 // fitMaps denies overrides of maps the object lacks or that have a fixed
-// size, and maps without a size: all of them at once, since the kernel would name
+// size, and maps that are loaded without a size: all of them at once, since the kernel would name
 // one for each attempt.
-func fitMaps(r *denials, overrides map[string]v1alpha1.Map, facts bytecode.Facts) {
-	have := map[string]bytecode.Map{}
+func fitMaps(r *denials, overrides map[string]v1alpha1.Map, object bytecode.Facts, loaded []bytecode.Map) {
 	var names []string
-	for _, m := range facts.Maps {
-		if !strings.HasPrefix(m.Name, ".") {
-			have[m.Name], names = m, append(names, m.Name)
+	for _, m := range object.Maps {
+		if !isSection(m) {
+			names = append(names, m.Name)
 		}
 	}
 	for _, name := range sortedKeys(overrides) {
-		if _, ok := have[name]; !ok {
+		if !slices.Contains(names, name) {
 			r.add("inspect/map", "spec.maps."+name, "use one of: "+strings.Join(names, ", "), "the object has no map %q%s", name, near(name, names))
 		}
 	}
-	for _, name := range names {
-		fitSharing(r, have[name], overrides[name])
-		if overrides[name].From == nil {
-			fitSizes(r, have[name], overrides[name])
+	for _, m := range loaded {
+		if isSection(m) {
+			continue
+		}
+		fitSharing(r, m, overrides[m.Name])
+		if overrides[m.Name].From == nil {
+			fitSizes(r, m, overrides[m.Name])
 		}
 	}
 }
+
+// isSection reports whether a map has the variables of the object.
+func isSection(m bytecode.Map) bool { return strings.HasPrefix(m.Name, ".") }
 
 // fitSizes denies a map of which neither object nor definition says a size that
 // the kernel needs, and a size of values that is the object's to say.

@@ -16,6 +16,7 @@ import (
 
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/bytecode"
+	"github.com/skep-dev/skep/bytecode/reach"
 	"github.com/skep-dev/skep/hook"
 	"github.com/skep-dev/skep/intent"
 )
@@ -71,17 +72,18 @@ func Of(p intent.Payload, facts *bytecode.Facts) Needs {
 	return n
 }
 
-// ofObject is what an object needs whatever is loaded of it: its maps, and what it tail calls.
+// ofObject is what an object needs whatever programs a node leaves out: its maps, and what it tail calls.
 func ofObject(p intent.Payload, facts *bytecode.Facts) Needs {
 	var n Needs
 	if facts == nil {
 		return n
 	}
 	n.BTF = facts.CORE
-	for _, m := range facts.Maps {
+	loaded := reach.Facts(*facts, p.Programs, p.Maps)
+	for _, m := range loaded.Maps {
 		n.MapTypes = with(n.MapTypes, m.Type)
 	}
-	for _, name := range tailCalled(p, facts) {
+	for _, name := range tailCalled(p, &loaded) {
 		isListed := slices.ContainsFunc(p.Programs, func(listed v1alpha1.Program) bool { return listed.Name == name })
 		if program, ok := facts.Program(name); ok && !isListed {
 			n.load(program)

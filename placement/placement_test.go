@@ -57,7 +57,7 @@ func TestNeedsAreThoseOfTheIntentAndOfWhatItLoads(t *testing.T) {
 			placement.Needs{Hooks: []string{"xdp"}, ProgramTypes: []string{"XDP"}}},
 		"the youngest of its helpers": {wants("tp_exec_events", "tracepoint"), facts(t, "tp_exec_events"),
 			placement.Needs{
-				Hooks: []string{"tracepoint"}, ProgramTypes: []string{"TracePoint"}, MapTypes: []string{"Array", "RingBuf"}, Helper: helper("bpf_ringbuf_submit"),
+				Hooks: []string{"tracepoint"}, ProgramTypes: []string{"TracePoint"}, MapTypes: []string{"RingBuf"}, Helper: helper("bpf_ringbuf_submit"),
 			}},
 	} {
 		t.Run(sentence, func(t *testing.T) {

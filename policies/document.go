@@ -1,6 +1,7 @@
 package policies
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"slices"
@@ -29,7 +30,7 @@ func (in Input) Document() ([]byte, error) {
 	in.Image.Labels = table(in.Image.Labels)
 	in.Parameters = table(in.Parameters)
 	in.Bytecode = facts(in.Bytecode)
-	in.Image.Mismatches = list(bytecode.CompareLabels(in.Image.Labels, in.Bytecode))
+	in.Image.Mismatches = list(bytecode.CompareLabels(in.Image.Labels, *cmp.Or(in.Object, &in.Bytecode)))
 	body, err := json.Marshal(in)
 	if err != nil {
 		return nil, fmt.Errorf("write policy input of %s: %w", in.Application.identity(), err)

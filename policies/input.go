@@ -37,8 +37,10 @@ type Input struct {
 	// Signatures and Attestations are those that count.
 	Signatures   []signing.Signature   `json:"signatures"`
 	Attestations []signing.Attestation `json:"attestations"`
-	// Bytecode is what the object itself says.
+	// Bytecode is what the object itself says, with the maps that the definition has loaded.
 	Bytecode bytecode.Facts `json:"bytecode"`
+	// Object is Bytecode with all maps, which the labels of the image are about; nil where Bytecode has all.
+	Object *bytecode.Facts `json:"-"`
 	// Parameters are the policy's own; the engine sets them per policy.
 	Parameters map[string]json.RawMessage `json:"parameters"`
 	// Now is the time of the decision; the engine sets it. A policy that reads

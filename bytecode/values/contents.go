@@ -13,6 +13,7 @@ import (
 	"github.com/cilium/ebpf/btf"
 
 	"github.com/skep-dev/skep/api/v1alpha1"
+	"github.com/skep-dev/skep/bytecode/reach"
 	"github.com/skep-dev/skep/hook"
 )
 
@@ -76,7 +77,7 @@ func Contents(spec *ebpf.CollectionSpec, maps map[string]v1alpha1.Map, programs 
 		}
 		all = append(all, f.errors...)
 	}
-	return append(all, wrongTypes(spec, names, maps, loadedTypes(spec, programs))...)
+	return append(all, wrongTypes(spec, names, maps, loadedTypes(spec, maps, programs))...)
 }
 
 // filler fills one map.
@@ -294,21 +295,16 @@ func (f *filler) program(place string, raw []byte) (any, bool) {
 }
 
 // loadedTypes are the types of the programs that are loaded: of those that the definition lists, for
-// their hooks, and of those that prog arrays of the object name.
-func loadedTypes(spec *ebpf.CollectionSpec, programs []v1alpha1.Program) map[string]ebpf.ProgramType {
+// their hooks, and of those that prog arrays name.
+func loadedTypes(spec *ebpf.CollectionSpec, maps map[string]v1alpha1.Map, programs []v1alpha1.Program) map[string]ebpf.ProgramType {
 	types := map[string]ebpf.ProgramType{}
-	for _, ms := range spec.Maps {
-		for _, kv := range ms.Contents {
-			if name, ok := kv.Value.(string); ok && ms.Type == ebpf.ProgramArray && spec.Programs[name] != nil {
-				types[name] = spec.Programs[name].Type
-			}
-		}
+	for name := range reach.Of(spec, programs, maps).Programs {
+		types[name] = spec.Programs[name].Type
 	}
 	for _, p := range programs {
 		if spec.Programs[p.Name] == nil {
 			continue
 		}
-		types[p.Name] = spec.Programs[p.Name].Type
 		for _, a := range p.Attach {
 			if h, ok := hook.Lookup(a.Hook); ok && types[p.Name] == ebpf.UnspecifiedProgram {
 				types[p.Name] = h.ProgramType

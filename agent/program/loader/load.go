@@ -458,14 +458,17 @@ func loadOne(p *Prepared, r *Revision, instance string, cache *btf.Cache) (*ebpf
 		}
 		return program, nil
 	}
-	spec, err := loadable(p.Spec, r.Maps)
+	// A revision that an earlier build loaded has all maps of its object.
+	replacements := maps.Clone(r.Maps)
+	maps.DeleteFunc(replacements, func(name string, _ *ebpf.Map) bool { return p.Spec.Maps[name] == nil })
+	spec, err := loadable(p.Spec, replacements)
 	if err != nil {
 		return nil, err
 	}
 	spec.Programs = map[string]*ebpf.ProgramSpec{instance: p.Spec.Programs[instance]}
-	coll, err := ebpf.NewCollectionWithOptions(spec, ebpf.CollectionOptions{MapReplacements: r.Maps, Cache: cache})
+	coll, err := ebpf.NewCollectionWithOptions(spec, ebpf.CollectionOptions{MapReplacements: replacements, Cache: cache})
 	if err != nil {
-		return nil, p.rejection(withLog(err, spec, r.Maps, cache))
+		return nil, p.rejection(withLog(err, spec, replacements, cache))
 	}
 	program := coll.DetachProgram(instance)
 	coll.Close()

@@ -64,10 +64,18 @@ func (p *Prepared) carry(old *Revision, layouts *layout.Hasher) (map[string]*ebp
 	}
 	for _, name := range slices.Sorted(maps.Keys(old.Maps)) {
 		if p.Spec.Maps[name] == nil && !isConstant(name) && !guard.IsMap(name) {
-			reports = append(reports, MapReport{Map: name, Reason: "the new revision has no such map"})
+			reports = append(reports, MapReport{Map: name, Reason: p.lacks(name)})
 		}
 	}
 	return shared, reports
+}
+
+// lacks says why the new revision does not have a map.
+func (p *Prepared) lacks(name string) string {
+	if !p.leftOut[name] {
+		return "the new revision has no such map"
+	}
+	return "no program of the new revision refers to it; to have it all the same, name it in the definition: maps." + name
 }
 
 // textIncompatible ends what the library says of a map that does not fit; the reasons before

@@ -20,6 +20,7 @@ import (
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/bytecode"
 	"github.com/skep-dev/skep/bytecode/objectfile"
+	"github.com/skep-dev/skep/bytecode/reach"
 	"github.com/skep-dev/skep/bytecode/values"
 	"github.com/skep-dev/skep/hook"
 	"github.com/skep-dev/skep/intent"
@@ -32,7 +33,7 @@ type Prepared struct {
 	UID, Revision string
 	Application   v1alpha1.Identity
 	// Spec holds the instances of the intent's programs, the programs they tail
-	// call by a prog array, and all maps. It is not modified by loading.
+	// call by a prog array, and the maps that these need or the intent names. It is not modified by loading.
 	Spec *ebpf.CollectionSpec
 	// Set are the data sections that hold a variable the intent sets.
 	Set map[string]bool
@@ -44,6 +45,8 @@ type Prepared struct {
 	Choices []plan.Choice
 	// Once are the instances that run once when they are loaded, in the order of the definition.
 	Once []string
+	// leftOut are the maps of the object that are not made.
+	leftOut map[string]bool
 	// taken are maps of other applications by the name of the one whose place they have.
 	taken map[string]*ebpf.Map
 }
@@ -108,6 +111,7 @@ func prepare(o intent.Opened, object []byte, loads lister, relocated step) (*Pre
 	if err := errors.Join(overrideMaps(spec, p.Maps, p.Programs), ownMaps(spec), owner.AddToConstants(spec, ownerOf(prepared))); err != nil {
 		return nil, fmt.Errorf("prepare maps of %s: %w", p.Application, err)
 	}
+	prepared.leftOut = leaveOut(spec, p)
 	all := loaded(spec, p.Programs)
 	if err := relocated(read, all); err != nil {
 		return nil, fmt.Errorf("prepare programs of %s: %w", p.Application, err)
@@ -171,6 +175,17 @@ func overrideMaps(spec *ebpf.CollectionSpec, maps map[string]v1alpha1.Map, progr
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// leaveOut takes the maps out of the object that no program refers to which is loaded, and that the definition
+// does not name, and returns their names.
+func leaveOut(spec *ebpf.CollectionSpec, p intent.Payload) map[string]bool {
+	needed, out := reach.Of(spec, p.Programs, p.Maps).Maps, map[string]bool{}
+	maps.DeleteFunc(spec.Maps, func(name string, _ *ebpf.MapSpec) bool {
+		out[name] = !needed[name]
+		return out[name]
+	})
+	return out
 }
 
 // arenaAddress is where processes see the memory of an arena, unless its object says where.
