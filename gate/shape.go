@@ -103,14 +103,24 @@ func Shape(req Request) (Shaped, error) {
 // shapeBounds denies more attachments than an API server would take: an object
 // that was stored before the bounds existed has no others than a new one.
 func shapeBounds(r *denials, programs []v1alpha1.Program) {
-	all := 0
+	all, many := 0, 0
 	for i, p := range programs {
 		all += len(p.Attach)
+		many = max(many, len(p.Attach))
 		if n := len(p.Attach); n > v1alpha1.MaxProgramAttachments {
 			r.add("shape/programs", fmt.Sprintf("spec.programs[%d].attach", i),
 				fmt.Sprintf("list at most %d attachments of one program", v1alpha1.MaxProgramAttachments),
 				"%d attachments are listed", n)
 		}
+	}
+	switch n := len(programs); {
+	case n > v1alpha1.MaxPrograms:
+		r.add("shape/programs", "spec.programs", fmt.Sprintf("list at most %d programs, and make several applications of the rest", v1alpha1.MaxPrograms),
+			"%d programs are listed", n)
+	case n > v1alpha1.MaxProgramsOfMany && many > v1alpha1.MaxFewAttachments:
+		r.add("shape/programs", "spec.programs",
+			fmt.Sprintf("list at most %d programs, or at most %d attachments of each", v1alpha1.MaxProgramsOfMany, v1alpha1.MaxFewAttachments),
+			"%d programs are listed, of which one lists %d attachments", n, many)
 	}
 	if all > v1alpha1.MaxAttachments {
 		r.add("shape/programs", "spec.programs", fmt.Sprintf("list at most %d attachments in one application", v1alpha1.MaxAttachments), "%d attachments are listed",
@@ -120,12 +130,13 @@ func shapeBounds(r *denials, programs []v1alpha1.Program) {
 
 // shapeMaps denies more contents than nodes are given, and an onUpdate that nobody knows.
 func shapeMaps(r *denials, maps map[string]v1alpha1.Map) {
-	all := 0
+	all, entries := 0, 0
 	for _, name := range sortedKeys(maps) {
 		m, at := maps[name], "spec.maps."+name
 		if n := len(m.Contents); n > v1alpha1.MaxMapEntries {
 			r.add("shape/maps", at+".contents", fmt.Sprintf("list at most %d entries of one map", v1alpha1.MaxMapEntries), "%d entries are listed", n)
 		}
+		entries += len(m.Contents)
 		for _, e := range m.Contents {
 			all += len(`{"key":,"value":},`) + len(e.Key.Raw) + len(e.Value.Raw)
 		}
@@ -133,7 +144,10 @@ func shapeMaps(r *denials, maps map[string]v1alpha1.Map) {
 			r.add("shape/maps", at+".onUpdate", fmt.Sprintf("use %s or %s", v1alpha1.MapKeep, v1alpha1.MapReset), "onUpdate %q is not known", m.OnUpdate)
 		}
 	}
-	if all > v1alpha1.MaxMapContents {
+	if entries > v1alpha1.MaxContents {
+		r.add("shape/maps", "spec.maps", "list fewer entries, or have a program of yours write them",
+			"the contents of all maps list more than %d entries", v1alpha1.MaxContents)
+	} else if all > v1alpha1.MaxMapContents {
 		r.add("shape/maps", "spec.maps", "list fewer entries, or have a program of yours write them",
 			"the contents of all maps have %d bytes as JSON, at most %d are allowed", all, v1alpha1.MaxMapContents)
 	}

@@ -310,10 +310,15 @@ func TestMoreAttachmentsThanAnAPIServerTakesAreDenied(t *testing.T) {
 		app  *v1alpha1.ClusterBpfApplication
 		path string
 	}{
-		"as many as there may be":     {listing(append(full, 0)...), ""},
-		"one too many of a program":   {listing(1, v1alpha1.MaxProgramAttachments+1), "spec.programs[1].attach"},
-		"one too many in all":         {listing(append(full, 1)...), "spec.programs"},
-		"the former bounds, all used": {listing(slices.Repeat([]int{64}, 64)...), "spec.programs[0].attach"},
+		"as many as there may be":                {listing(append(full, 0)...), ""},
+		"one too many of a program":              {listing(1, v1alpha1.MaxProgramAttachments+1), "spec.programs[1].attach"},
+		"as many programs as there may be":       {listing(slices.Repeat([]int{1}, v1alpha1.MaxPrograms)...), ""},
+		"one program too many":                   {listing(make([]int, v1alpha1.MaxPrograms+1)...), "spec.programs"},
+		"as many programs as may list many":      {listing(append(make([]int, v1alpha1.MaxProgramsOfMany-1), 16)...), ""},
+		"one more of those":                      {listing(append(make([]int, v1alpha1.MaxProgramsOfMany), v1alpha1.MaxFewAttachments+1)...), "spec.programs"},
+		"as many attachments as one of many has": {listing(append(make([]int, v1alpha1.MaxProgramsOfMany), v1alpha1.MaxFewAttachments)...), ""},
+		"one too many in all":                    {listing(append(full, 1)...), "spec.programs"},
+		"the former bounds, all used":            {listing(slices.Repeat([]int{64}, 64)...), "spec.programs[0].attach"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := gate.Shape(gate.Request{Application: c.app})

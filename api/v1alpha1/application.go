@@ -89,12 +89,14 @@ type BpfApplicationSpec struct {
 	// +optional
 	// +kubebuilder:validation:MaxProperties=64
 	// +kubebuilder:validation:XValidation:rule="self.all(name, name != '')",message="a map has no name; name it as the object does"
+	// +kubebuilder:validation:XValidation:rule="self.map(name, has(self[name].contents) ? size(self[name].contents) : 0).sum() <= 6553",message="the contents of all maps list more than 6553 entries; list fewer entries, or have a program of yours write them"
 	Maps map[string]Map `json:"maps,omitempty"`
 
 	// Programs are the functions of the object to load, each named once. Their
-	// lists of attachments hold at most 256 in all.
+	// lists of attachments hold at most 256 in all, and where there are more than 64
+	// programs, at most 4 each.
 	// +kubebuilder:validation:MinItems=1
-	// +kubebuilder:validation:MaxItems=64
+	// +kubebuilder:validation:MaxItems=256
 	// +kubebuilder:validation:XValidation:rule="self.map(p, has(p.attach) ? size(p.attach) : 0).sum() <= 256",message="more than 256 attachments are listed; list at most 256 in one application"
 	// +listType=map
 	// +listMapKey=name
@@ -300,6 +302,14 @@ type ProgramSet struct {
 // The bounds of an application. Whatever an API server has to validate is bounded,
 // since it does so for everybody; see api/v1alpha1/gencrds.
 const (
+	// MaxPrograms bounds the programs of an application.
+	MaxPrograms = 256
+	// MaxProgramsOfMany bounds those where one lists more than MaxFewAttachments. An API
+	// server validates every attachment before it adds them up: as many of the one as of
+	// the other.
+	MaxProgramsOfMany = 64
+	// MaxFewAttachments bounds the attachments of one of more than MaxProgramsOfMany programs.
+	MaxFewAttachments = MaxProgramsOfMany * MaxProgramAttachments / MaxPrograms
 	// MaxProgramAttachments bounds the attachments that one program lists.
 	MaxProgramAttachments = 16
 	// MaxAttachments bounds the attachments that all programs of an application
@@ -312,6 +322,8 @@ const (
 	// MaxMapContents bounds the contents of all maps of an application, in bytes of
 	// JSON. An intent has the version before as well, and those that nodes may run still.
 	MaxMapContents = 128 << 10
+	// MaxContents bounds the entries of all maps together: no more fit into MaxMapContents.
+	MaxContents = MaxMapContents / len(`{"key":1,"value":1},`)
 	// MaxAlternatives bounds the alternatives of an application.
 	MaxAlternatives = 16
 	// MaxAnyOf bounds the sets of an alternative.

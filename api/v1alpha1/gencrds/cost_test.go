@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"testing"
 
@@ -14,6 +15,7 @@ import (
 	"k8s.io/apiextensions-apiserver/pkg/apiserver/schema"
 	"k8s.io/apiextensions-apiserver/pkg/apiserver/schema/cel"
 	"k8s.io/apiextensions-apiserver/pkg/apiserver/validation"
+	"k8s.io/apimachinery/pkg/util/validation/field"
 	celconfig "k8s.io/apiserver/pkg/apis/cel"
 	"k8s.io/apiserver/pkg/cel/environment"
 	"sigs.k8s.io/yaml"
@@ -82,7 +84,8 @@ func estimate(t *testing.T, s *apiextensions.JSONSchemaProps, c *crdvalidation.C
 // may cost 100,000,000; one rule 10,000,000.
 func TestRulesAreEstimatedToBeCheap(t *testing.T) {
 	for plural, most := range map[string]uint64{
-		"bpfapplications": 860_000, "clusterbpfapplications": 860_000, "bpfpolicies": 10_000, "clusterbpfpolicies": 10_000,
+		// It takes every program for one with MaxProgramAttachments.
+		"bpfapplications": 3_400_000, "clusterbpfapplications": 3_400_000, "bpfpolicies": 10_000, "clusterbpfpolicies": 10_000,
 		"bpfsigners": 10_000, "bpfnodes": 10_000, "bpfintents": 10_000, "bpfimages": 10_000,
 	} {
 		t.Run(plural, func(t *testing.T) {
@@ -106,6 +109,9 @@ func values(t *testing.T, path string, s *apiextensions.JSONSchemaProps) int64 {
 		}
 		return *most * values(t, path+place, s)
 	}
+	if len(s.AnyOf) > 0 {
+		return valuesOfAny(t, path, s)
+	}
 	count := int64(1)
 	for name, p := range s.Properties {
 		count += values(t, path+"."+name, &p)
@@ -117,6 +123,32 @@ func values(t *testing.T, path string, s *apiextensions.JSONSchemaProps) int64 {
 		count += below(".*", s.MaxProperties, s.AdditionalProperties.Schema)
 	}
 	return count
+}
+
+// valuesOfAny is the most that one of the alternatives of a schema allows.
+func valuesOfAny(t *testing.T, path string, s *apiextensions.JSONSchemaProps) (most int64) {
+	for _, alternative := range s.AnyOf {
+		one := s.DeepCopy()
+		one.AnyOf = nil
+		narrow(one, &alternative)
+		most = max(most, values(t, path, one))
+	}
+	return most
+}
+
+// narrow has a schema allow no more items than another one does, there and below.
+func narrow(s, by *apiextensions.JSONSchemaProps) {
+	if by.MaxItems != nil && (s.MaxItems == nil || *by.MaxItems < *s.MaxItems) {
+		s.MaxItems = by.MaxItems
+	}
+	if by.Items != nil {
+		narrow(s.Items.Schema, by.Items.Schema)
+	}
+	for name, p := range by.Properties {
+		narrowed := s.Properties[name]
+		narrow(&narrowed, &p)
+		s.Properties[name] = narrowed
+	}
 }
 
 func TestASpecIsBoundedInEveryDimension(t *testing.T) {
@@ -158,17 +190,25 @@ func validate(t testing.TB, props *apiextensions.JSONSchemaProps, spec map[strin
 	}
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
-	shaped := shape.Validate(object)
-	broken, left := rules.Validate(t.Context(), nil, structural, object, nil, celconfig.RuntimeCELCostBudget)
+	found, left := validation.ValidateCustomResource(nil, object, shape), int64(celconfig.RuntimeCELCostBudget)
+	if !slices.ContainsFunc(found, blocks) {
+		var broken field.ErrorList
+		broken, left = rules.Validate(t.Context(), nil, structural, object, nil, celconfig.RuntimeCELCostBudget)
+		found = append(found, broken...)
+	}
 	runtime.ReadMemStats(&after)
 	v := validated{cost: celconfig.RuntimeCELCostBudget - left, bytes: after.TotalAlloc - before.TotalAlloc}
-	for _, err := range shaped.Errors {
-		v.errors = append(v.errors, err.Error())
-	}
-	for _, err := range broken {
+	for _, err := range found {
 		v.errors = append(v.errors, err.Error())
 	}
 	return v
+}
+
+// blocks reports whether an API server evaluates no rule once it found this error.
+func blocks(err *field.Error) bool {
+	return slices.Contains([]field.ErrorType{
+		field.ErrorTypeNotSupported, field.ErrorTypeRequired, field.ErrorTypeTooLong, field.ErrorTypeTooMany, field.ErrorTypeTypeInvalid,
+	}, err.Type)
 }
 
 // fields are those of an object.
@@ -215,7 +255,7 @@ func keyed(n int, value any) fields {
 func TestTheLargestApplicationsAreCheapToValidate(t *testing.T) {
 	const (
 		programs, each = v1alpha1.MaxAttachments / v1alpha1.MaxProgramAttachments, v1alpha1.MaxProgramAttachments
-		mostPrograms   = 64
+		mostPrograms   = v1alpha1.MaxProgramsOfMany
 		mib            = 1 << 20
 	)
 	everything := fields{"hook": "xdp", "xdpMode": "Native", "priority": int64(1), "proceedOn": []any{"Aborted", "Drop", "Pass", "Tx", "Redirect"},
@@ -227,6 +267,7 @@ func TestTheLargestApplicationsAreCheapToValidate(t *testing.T) {
 	inPods := fields{"hook": "sockops", "pods": fields{
 		"selector": selector, "namespaceSelector": selector, "containers": repeat(v1alpha1.MaxPodContainers, "app*"),
 	}}
+	entry := fields{"key": int64(1), "value": int64(1)}
 	others := repeat(v1alpha1.MaxSharedWith, nil)
 	for i := range others {
 		others[i] = fmt.Sprintf("application-%d", i)
@@ -245,13 +286,23 @@ func TestTheLargestApplicationsAreCheapToValidate(t *testing.T) {
 		"attachments to interfaces, every field used":   {attaching(programs, each, everything), 15_000, 64 * mib, ""},
 		"more attachments, which only a rule denies":    {attaching(mostPrograms, each, everything), 60_000, 192 * mib, "more than 256 attachments"},
 		"the same with a field that the hook takes not": {attaching(mostPrograms, each, misfit), 90_000, 192 * mib, "takes no proceedOn; remove it"},
+		"as many programs of few attachments":           {attaching(v1alpha1.MaxPrograms, 1, inPods), 18_000, 64 * mib, ""},
+		"more of them, which only a rule denies, of as many programs": {
+			attaching(v1alpha1.MaxPrograms, v1alpha1.MaxFewAttachments, inPods), 60_000, 192 * mib, "more than 256 attachments",
+		},
+		"as many programs of many attachments, of which no rule is asked": {
+			attaching(v1alpha1.MaxPrograms, each, fields{"hook": "iter"}), 0, 64 * mib, "at most",
+		},
 		"requirements of a node selector": {
 			with("nodeSelector", fields{"matchExpressions": repeat(v1alpha1.MaxSelectorRequirements, requirement)}), 10_000, 64 * mib, "",
 		},
 		"labels of a node selector": {with("nodeSelector", fields{"matchLabels": keyed(64, "v")}), 10_000, 8 * mib, ""},
 		"maps":                      {with("maps", keyed(64, fields{"maxEntries": int64(1)})), 10_000, 8 * mib, ""},
 		"contents of maps": {
-			with("maps", keyed(64, fields{"contents": repeat(v1alpha1.MaxMapEntries, fields{"key": int64(1), "value": int64(1)})})), 10_000, 192 * mib, "",
+			with("maps", keyed(64, fields{"contents": repeat(v1alpha1.MaxContents/64, entry)})), 10_000, 24 * mib, "",
+		},
+		"contents that only a rule denies": {
+			with("maps", keyed(64, fields{"contents": repeat(v1alpha1.MaxMapEntries, entry)})), 10_000, 192 * mib, "more than 6553 entries",
 		},
 		"maps of other applications": {with("maps", keyed(64, fields{"from": fields{"application": "a", "map": "m"}})), 10_000, 8 * mib, ""},
 		"the same with a field that the other has": {

@@ -89,12 +89,27 @@ func steps(kind string) []func(*apiextensionsv1.JSONSchemaProps) error {
 	switch kind {
 	case v1alpha1.KindBpfApplication, v1alpha1.KindClusterBpfApplication:
 		return []func(*apiextensionsv1.JSONSchemaProps) error{
-			attachment, boundSteps, nameVariables, countEntries, selector("spec", "nodeSelector"),
+			attachment, boundPrograms, boundSteps, nameVariables, countEntries, selector("spec", "nodeSelector"),
 		}
 	case v1alpha1.KindBpfPolicy, v1alpha1.KindClusterBpfPolicy:
 		return []func(*apiextensionsv1.JSONSchemaProps) error{selector("spec", "match", "selector")}
 	}
 	return nil
+}
+
+// boundPrograms has an application list many programs or many attachments of one: an API
+// server validates as much of either. Both alternatives fail by a number of items, after
+// which it evaluates no rule.
+func boundPrograms(schema *apiextensionsv1.JSONSchemaProps) error {
+	programs, err := at(schema, "spec", "programs")
+	if err != nil {
+		return err
+	}
+	most, few := int64(v1alpha1.MaxProgramsOfMany), int64(v1alpha1.MaxFewAttachments)
+	programs.AnyOf = []apiextensionsv1.JSONSchemaProps{{MaxItems: &most}, {Items: &apiextensionsv1.JSONSchemaPropsOrArray{
+		Schema: &apiextensionsv1.JSONSchemaProps{Properties: map[string]apiextensionsv1.JSONSchemaProps{"attach": {MaxItems: &few}}},
+	}}}
+	return set(schema, *programs, "spec", "programs")
 }
 
 // boundSteps limits the steps of a rollout to numbers of nodes that fit 32 bits,
