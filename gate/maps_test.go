@@ -2,6 +2,7 @@ package gate_test
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
@@ -64,6 +65,23 @@ func TestMoreContentsThanNodesAreGivenAreDenied(t *testing.T) {
 				t.Errorf("Shape = %v", err)
 			}
 		})
+	}
+}
+
+// TestMoreContentsOfAllMapsThanFitAreDenied: as an API server does, in the same words.
+func TestMoreContentsOfAllMapsThanFitAreDenied(t *testing.T) {
+	for entries, denied := range map[int]bool{v1alpha1.MaxContents: false, v1alpha1.MaxContents + 1: true} {
+		a := app("r.example.com/x:v1", "p", onEth0())
+		a.Spec.Maps = map[string]v1alpha1.Map{}
+		for i := 0; entries > 0; i++ {
+			n := min(entries, v1alpha1.MaxMapEntries)
+			a.Spec.Maps[fmt.Sprintf("m%d", i)] = v1alpha1.Map{Contents: slices.Repeat([]v1alpha1.MapEntry{entry("1", "1")}, n)}
+			entries -= n
+		}
+		_, err := gate.Shape(gate.Request{Application: a})
+		if denied != (err != nil) || denied && !strings.Contains(err.Error(), "the contents of all maps list more than 6553 entries") {
+			t.Errorf("Shape = %v, want a denial: %v", err, denied)
+		}
 	}
 }
 

@@ -3,15 +3,18 @@ package schemas_test
 import (
 	"bytes"
 	"flag"
+	"fmt"
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/tools/txtar"
 
+	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/schemas"
 )
 
@@ -113,5 +116,23 @@ func setGolden(t *testing.T, name string, ar *txtar.Archive, golden string, data
 	ar.Files = append(ar.Files, txtar.File{Name: golden, Data: data})
 	if err := os.WriteFile(name, txtar.Format(ar), 0o644); err != nil {
 		t.Fatal(err)
+	}
+}
+
+// TestContentsOfAllMapsAreCounted: as an API server does, in the same words.
+func TestContentsOfAllMapsAreCounted(t *testing.T) {
+	for last, denied := range map[int]bool{v1alpha1.MaxContents - 6*v1alpha1.MaxMapEntries: false, v1alpha1.MaxContents - 6*v1alpha1.MaxMapEntries + 1: true} {
+		dir, definition := t.TempDir(), "apiVersion: skep.dev/v1alpha1\nkind: ClusterBpfApplication\nmetadata: {name: a}\n"+
+			"spec:\n  bytecode: {image: r.example.com/x:v1}\n  programs: [{name: p}]\n  maps:\n"
+		for i, entries := range append(slices.Repeat([]int{v1alpha1.MaxMapEntries}, 6), last) {
+			definition += fmt.Sprintf("    m%d: {contents: [%s]}\n", i, strings.Repeat("{key: 1, value: 1}, ", entries))
+		}
+		if err := os.WriteFile(filepath.Join(dir, "a.yaml"), []byte(definition), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		_, problems, err := schemas.Render(t.Context(), schemas.Options{Root: dir})
+		if err != nil || denied != (len(problems) > 0) || denied && !strings.Contains(problems[0].Error(), "the contents of all maps list more than 6553 entries") {
+			t.Errorf("%d entries in the last map: %v, %v, want a denial: %v", last, problems, err, denied)
+		}
 	}
 }

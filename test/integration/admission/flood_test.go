@@ -3,10 +3,14 @@ package admission
 import (
 	"context"
 	"crypto/sha256"
+	"errors"
 	"fmt"
 	"net"
 	"net/http"
+	"os"
+	"path/filepath"
 	"runtime"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -16,8 +20,10 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/yaml"
 
 	"github.com/skep-dev/skep/api/v1alpha1"
+	"github.com/skep-dev/skep/test/harness/module"
 )
 
 // many is how many applications are thrown at the API server at once.
@@ -212,5 +218,63 @@ func TestAFloodOfRequestsIsQueuedApart(t *testing.T) {
 	}
 	if d := one.DistinguisherMethod; d == nil || d.Type != flowcontrolv1.FlowDistinguisherMethodByUserType {
 		t.Errorf("users share one queue: %+v", d)
+	}
+}
+
+// levelOfWrites are the objects that the manual has for few writes at once.
+func levelOfWrites(t *testing.T) (all []client.Object) {
+	t.Helper()
+	page, err := os.ReadFile(filepath.Join(module.Root(), "docs", "operations", "install.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, after, _ := strings.Cut(string(page), "```yaml\napiVersion: flowcontrol.apiserver.k8s.io/v1\n")
+	block, _, found := strings.Cut(after, "```")
+	level, schema, both := strings.Cut(block, "---\n")
+	if !found || !both {
+		t.Fatal("the manual has no such objects")
+	}
+	for text, o := range map[string]client.Object{level: &flowcontrolv1.PriorityLevelConfiguration{}, schema: &flowcontrolv1.FlowSchema{}} {
+		if err := yaml.Unmarshal([]byte(text), o); err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, o)
+	}
+	return all
+}
+
+// TestWritesOfApplicationsCanHaveALevelOfTheirOwn installs what the manual has, and asks the API
+// server where it queues whom.
+func TestWritesOfApplicationsCanHaveALevelOfTheirOwn(t *testing.T) {
+	w := newWorld(t)
+	image := w.signed()
+	w.member("jo-of-" + w.namespace)
+	for _, o := range levelOfWrites(t) {
+		w.create(admin, o)
+		t.Cleanup(func() {
+			if err := admin.Delete(context.WithoutCancel(t.Context()), o); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	var own flowcontrolv1.FlowSchema
+	if err := admin.Get(t.Context(), client.ObjectKey{Name: "skep-writes"}, &own); err != nil {
+		t.Fatal(err)
+	}
+	user, f := rest.CopyConfig(plane.Config), &flow{}
+	user.Impersonate = rest.ImpersonationConfig{UserName: "jo-of-" + w.namespace, Groups: []string{"system:authenticated"}}
+	user.Wrap(func(rt http.RoundTripper) http.RoundTripper { f.RoundTripper = rt; return f })
+	c := w.client(user)
+	w.until(func() error {
+		if err := c.Create(t.Context(), w.app("apart", image), client.DryRunAll); err != nil {
+			return err
+		}
+		if f.last != string(own.UID) {
+			return errors.New("a write is queued with others")
+		}
+		return nil
+	})
+	if err := c.List(t.Context(), &v1alpha1.BpfApplicationList{}, client.InNamespace(w.namespace)); err != nil || f.last == string(own.UID) {
+		t.Errorf("a list is queued with writes: %v", err)
 	}
 }
