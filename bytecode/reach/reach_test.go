@@ -14,8 +14,8 @@ import (
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/bytecode"
 	"github.com/skep-dev/skep/bytecode/objectfile"
-	"github.com/skep-dev/skep/bytecode/reach"
 	"github.com/skep-dev/skep/bytecode/values"
+	"github.com/skep-dev/skep/placement"
 	"github.com/skep-dev/skep/test/fixture/programs"
 )
 
@@ -87,7 +87,7 @@ func TestADefinitionHasLoadedWhatItsProgramsReach(t *testing.T) {
 		"nothing of a program that has a name of a map": {[]string{"small"}, nil, "", "", ""},
 	} {
 		t.Run(sentence, func(t *testing.T) {
-			if diff := cmp.Diff(stdcmp.Or(c.facts, c.maps), sorted(mapsOf(reach.Facts(inspect(t, "tcx_reach"), listed(c.list...), c.named)))); diff != "" {
+			if diff := cmp.Diff(stdcmp.Or(c.facts, c.maps), sorted(mapsOf(placement.Loaded(inspect(t, "tcx_reach"), listed(c.list...), c.named)))); diff != "" {
 				t.Errorf("the facts have the maps (-want +got):\n%s", diff)
 			}
 			spec := read(t, "tcx_reach").Spec
@@ -96,7 +96,7 @@ func TestADefinitionHasLoadedWhatItsProgramsReach(t *testing.T) {
 			if found := values.Contents(spec, fills, listed(c.list...)); len(found) > 0 {
 				t.Fatal(found)
 			}
-			set := reach.Of(spec, listed(c.list...), c.named)
+			set := values.Loaded(spec, listed(c.list...), c.named)
 			if diff := cmp.Diff([]string{c.programs, c.maps}, []string{sorted(set.Programs), sorted(set.Maps)}); diff != "" {
 				t.Errorf("loaded are (-want +got):\n%s", diff)
 			}
@@ -113,7 +113,7 @@ func TestWhatLoadedProgramsReferToIsLoaded(t *testing.T) {
 		names := slices.Sorted(maps.Keys(spec.Programs))
 		for i, one := range names {
 			for _, other := range names[i:] {
-				set, found := reach.Of(spec, listed(one, other), nil), reach.Facts(facts, listed(one, other), nil)
+				set, found := values.Loaded(spec, listed(one, other), nil), placement.Loaded(facts, listed(one, other), nil)
 				for program := range set.Programs {
 					for _, ins := range spec.Programs[program].Instructions {
 						if ins.IsLoadFromMap() && spec.Maps[ins.Reference()] != nil && !set.Maps[ins.Reference()] {
@@ -135,7 +135,7 @@ func TestWhatLoadedProgramsReferToIsLoaded(t *testing.T) {
 
 func TestFactsCountTheMapsThatAreLoaded(t *testing.T) {
 	object := inspect(t, "tcx_reach")
-	loaded := reach.Facts(object, listed("plain"), nil)
+	loaded := placement.Loaded(object, listed("plain"), nil)
 	if object.MemoryBytes < 32<<20 || loaded.MemoryBytes != loaded.Maps[0].MemoryBytes || loaded.MemoryBytes > 4096 {
 		t.Errorf("%d bytes of the object, %d are loaded", object.MemoryBytes, loaded.MemoryBytes)
 	}
