@@ -60,7 +60,9 @@ func mapsOf(facts bytecode.Facts) map[string]bool {
 
 func TestADefinitionHasLoadedWhatItsProgramsReach(t *testing.T) {
 	entry := func(value string) v1alpha1.Map {
-		return v1alpha1.Map{Contents: []v1alpha1.MapEntry{{Key: apiextensionsv1.JSON{Raw: []byte("0")}, Value: apiextensionsv1.JSON{Raw: []byte(`"` + value + `"`)}}}}
+		return v1alpha1.Map{Contents: []v1alpha1.MapEntry{{
+			Key: apiextensionsv1.JSON{Raw: []byte("0")}, Value: apiextensionsv1.JSON{Raw: []byte(`"` + value + `"`)},
+		}}}
 	}
 	for sentence, c := range map[string]struct {
 		list           []string
@@ -69,19 +71,25 @@ func TestADefinitionHasLoadedWhatItsProgramsReach(t *testing.T) {
 		// facts are the maps of the facts, where these are more.
 		facts string
 	}{
-		"a map that the program names":                  {[]string{"plain"}, nil, "plain", "small", ""},
-		"one of a function that it calls":               {[]string{"calls"}, nil, "calls", "called", ""},
-		"one of a function that it points to":           {[]string{"points"}, nil, "points", "pointed", ""},
-		"a variable":                                    {[]string{"writes"}, nil, "writes", ".data", ""},
-		"a constant":                                    {[]string{"chooses"}, nil, "chooses", ".rodata", ""},
-		"the kernel's configuration":                    {[]string{"asks"}, nil, "asks", "", ""},
-		"a prog array, and what its programs name":      {[]string{"tail_calls"}, nil, "tail tail_calls", "tailed tails", ""},
-		"a map of maps, and those in it":                {[]string{"looks_in"}, nil, "looks_in", "inner outer", ""},
-		"the maps of both programs":                     {[]string{"plain", "calls"}, nil, "calls plain", "called small", ""},
-		"a map that the definition names":               {[]string{"plain"}, map[string]v1alpha1.Map{"named": {}}, "plain", "named small", ""},
-		"a map that is another application's":           {[]string{"plain"}, map[string]v1alpha1.Map{"named": {From: &v1alpha1.MapSource{}}}, "plain", "named small", ""},
-		"a prog array that the definition fills":        {[]string{"plain"}, map[string]v1alpha1.Map{"tails": entry("calls")}, "calls plain", "called small tails", "called small tailed tails"},
-		"a map of maps that the definition fills":       {[]string{"plain"}, map[string]v1alpha1.Map{"outer": entry("named")}, "plain", "named outer small", "inner named outer small"},
+		"a map that the program names":             {[]string{"plain"}, nil, "plain", "small", ""},
+		"one of a function that it calls":          {[]string{"calls"}, nil, "calls", "called", ""},
+		"one of a function that it points to":      {[]string{"points"}, nil, "points", "pointed", ""},
+		"a variable":                               {[]string{"writes"}, nil, "writes", ".data", ""},
+		"a constant":                               {[]string{"chooses"}, nil, "chooses", ".rodata", ""},
+		"the kernel's configuration":               {[]string{"asks"}, nil, "asks", "", ""},
+		"a prog array, and what its programs name": {[]string{"tail_calls"}, nil, "tail tail_calls", "tailed tails", ""},
+		"a map of maps, and those in it":           {[]string{"looks_in"}, nil, "looks_in", "inner outer", ""},
+		"the maps of both programs":                {[]string{"plain", "calls"}, nil, "calls plain", "called small", ""},
+		"a map that the definition names":          {[]string{"plain"}, map[string]v1alpha1.Map{"named": {}}, "plain", "named small", ""},
+		"a map that is another application's": {
+			[]string{"plain"}, map[string]v1alpha1.Map{"named": {From: &v1alpha1.MapSource{}}}, "plain", "named small", "",
+		},
+		"a prog array that the definition fills": {
+			[]string{"plain"}, map[string]v1alpha1.Map{"tails": entry("calls")}, "calls plain", "called small tails", "called small tailed tails",
+		},
+		"a map of maps that the definition fills": {
+			[]string{"plain"}, map[string]v1alpha1.Map{"outer": entry("named")}, "plain", "named outer small", "inner named outer small",
+		},
 		"a program that the object does not have":       {[]string{"other"}, nil, "", "", ""},
 		"a map that the object does not have":           {[]string{"plain"}, map[string]v1alpha1.Map{"other": {}}, "plain", "small", ""},
 		"nothing of a program that has a name of a map": {[]string{"small"}, nil, "", "", ""},

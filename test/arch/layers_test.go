@@ -61,7 +61,7 @@ func layers() []row {
 		{"placement", with(one, "intent", "bytecode")},
 		{"signing", with(one, "image")},
 		{"policies", with(three, "confined")},
-		{"gate", four},
+		{"gate", with(four, "placement")},
 		// It decides on the gate's verdicts, and seals nothing; see seal_test.go.
 		{"lifecycle", with(four, "gate")},
 		{"agent/queue", []string{"api/v1alpha1"}},
