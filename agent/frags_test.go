@@ -129,6 +129,57 @@ func TestWhoTakesNoFragsIsLeftOutWhereTheDriverIsAskedFor(t *testing.T) {
 	}
 }
 
+// TestAGenericChainReturnsToTheDriverWhenThatIsAskedFor: not by itself, since packets pass meanwhile, and not before the
+// driver may take it. The chain says so.
+func TestAGenericChainReturnsToTheDriverWhenThatIsAskedFor(t *testing.T) {
+	need.Kernel(t)
+	quiet(t)
+	for _, cause := range []string{"the program without frags leaves", "the MTU is lowered", "who asks comes first"} {
+		t.Run(cause, func(t *testing.T) {
+			w := newWorld(t)
+			jumbo(t, "fr0", "fr1")
+			a, _ := w.start()
+			frags, plain := w.xdpAs("frags", "xdp_frags", "xdp_frags", 500, ""), w.xdpAs("plain", "xdp_count", "count_packets", 100, "")
+			w.must(a, frags, plain)
+			native := func() error { return w.accept(a, w.xdpAs("frags", "xdp_frags", "xdp_frags", 500, v1alpha1.XDPNative)) }
+			generic := linkOf(t, a, "frags")
+			if c := chainsOf(t, a); generic.XDPMode != v1alpha1.XDPGeneric || len(c) != 1 || c[0].XDPReason != generic.XDPReason ||
+				!strings.Contains(generic.XDPReason, "set xdpMode: Native for one of its programs") || !strings.Contains(generic.XDPReason, "MTU 9000") {
+				t.Fatalf("%+v", c)
+			}
+			if cause == "who asks comes first" {
+				if err := native(); err == nil || !strings.Contains(err.Error(), "MTU 9000") {
+					t.Errorf("before the driver takes it: %v", err)
+				}
+				again(t, a)
+			}
+			if cause == "the MTU is lowered" {
+				// A veth compares that of its peer.
+				for _, one := range []string{"fr0", "fr1"} {
+					l, err := netlink.LinkByName(one)
+					must(t, err)
+					must(t, netlink.LinkSetMTU(l, 1500))
+				}
+			} else {
+				_ = w.accept(a, w.gone("plain"))
+			}
+			if cause != "who asks comes first" {
+				again(t, a)
+				if l := linkOf(t, a, "frags"); l.ID != generic.ID || l.XDPMode != v1alpha1.XDPGeneric {
+					t.Errorf("nobody asked for another mode: %+v", l)
+				}
+				_ = native()
+			}
+			until(t, "the driver", time.Minute, func() bool { return linkOf(t, a, "frags").XDPMode == v1alpha1.XDPNative })
+			if c := chainsOf(t, a); c[0].XDPReason != "" || c[0].XDPMode != v1alpha1.XDPNative {
+				t.Errorf("%+v", c[0])
+			}
+			send(t, "fr1", 5)
+			until(t, "the packets", time.Minute, func() bool { return count(t, w.counts(a, "frags")) >= 5 })
+		})
+	}
+}
+
 // TestAnUpdateWithoutFragsLeavesTheFormerVersion of the application that asks for the driver, and of its neighbour.
 func TestAnUpdateWithoutFragsLeavesTheFormerVersion(t *testing.T) {
 	need.Kernel(t)

@@ -40,7 +40,7 @@ type Facts struct {
 	// Programs in the order of their names.
 	Programs []Program `json:"programs"`
 	// Maps in the order of their names, data sections included. Where a definition is evaluated, they are
-	// those that it has loaded; see package reach.
+	// those that it has loaded; see placement.Loaded.
 	Maps []Map `json:"maps"`
 	// Variables in the order of their names.
 	Variables []Variable `json:"variables"`

@@ -12,8 +12,8 @@ import (
 
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/bytecode"
-	"github.com/skep-dev/skep/bytecode/reach"
 	"github.com/skep-dev/skep/hook"
+	"github.com/skep-dev/skep/placement"
 	"github.com/skep-dev/skep/text"
 )
 
@@ -40,7 +40,7 @@ func (e *Evaluator) Inspect(_ context.Context, v Verified) (Inspected, error) {
 		denyObject(r, v.object.facts)
 		return Inspected{}, r.err()
 	}
-	facts := reach.Facts(v.object.facts.Facts, spec.Programs, spec.Maps)
+	facts := placement.Loaded(v.object.facts.Facts, spec.Programs, spec.Maps)
 	programs := make([]v1alpha1.Program, 0, len(spec.Programs))
 	for i, p := range spec.Programs {
 		fact, ok := facts.Program(p.Name)

@@ -16,7 +16,6 @@ import (
 
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/bytecode"
-	"github.com/skep-dev/skep/bytecode/reach"
 	"github.com/skep-dev/skep/hook"
 	"github.com/skep-dev/skep/intent"
 )
@@ -79,7 +78,7 @@ func ofObject(p intent.Payload, facts *bytecode.Facts) Needs {
 		return n
 	}
 	n.BTF = facts.CORE
-	loaded := reach.Facts(*facts, p.Programs, p.Maps)
+	loaded := Loaded(*facts, p.Programs, p.Maps)
 	for _, m := range loaded.Maps {
 		n.MapTypes = with(n.MapTypes, m.Type)
 	}

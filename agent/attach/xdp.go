@@ -27,11 +27,16 @@ type DriverError struct {
 
 // Error implements error.
 func (e *DriverError) Error() string {
-	if errors.Is(e.Err, unix.EOPNOTSUPP) || errors.Is(e.Err, link.ErrNotSupported) {
+	if e.IsWithoutXDP() {
 		return "the driver runs no XDP programs"
 	}
 	return fmt.Sprintf("the driver does not run the program at MTU %d: lower the MTU, build the program as SEC(\"xdp.frags\"), "+
 		"or turn off offloads that exclude XDP (ethtool -k): %v", e.MTU, e.Err)
+}
+
+// IsWithoutXDP reports whether the driver runs no XDP program at all.
+func (e *DriverError) IsWithoutXDP() bool {
+	return errors.Is(e.Err, unix.EOPNOTSUPP) || errors.Is(e.Err, link.ErrNotSupported)
 }
 
 // Unwrap returns the kernel's error.

@@ -1,43 +1,37 @@
-// Package reach finds which programs and maps of an object a definition has loaded: the programs that it
-// lists, the maps that these refer to, what those maps hold when they are made, and the maps that it names.
+// Package reach finds which programs and maps of an object are loaded: listed programs, the maps that these refer to,
+// what those maps hold when they are made, and maps that are named.
 //
 // Gate and agent ask the same question of different views of an object: facts, and the object as it is
 // loaded. It decides nothing else, and changes neither.
 package reach
 
-import (
-	"encoding/json"
-
-	"github.com/cilium/ebpf"
-
-	"github.com/skep-dev/skep/api/v1alpha1"
-	"github.com/skep-dev/skep/bytecode"
-)
+import "github.com/cilium/ebpf"
 
 // Set is what is loaded of an object, by name.
 type Set struct{ Programs, Maps map[string]bool }
 
-// view is what is known of an object.
-type view struct {
-	// uses lists the maps that a program refers to, also in functions that it calls or takes the address of.
-	uses func(program string) []string
-	// holds says of which type a map is, and what it holds when it is made: programs, or maps.
-	holds func(name string) (kind string, held []string)
+// View is what is known of an object.
+type View struct {
+	// Uses lists the maps that a program refers to, also in functions that it calls or takes the address of.
+	Uses func(program string) []string
+	// Holds says of which type a map is, in cilium/ebpf's words, and what it holds when it is made: programs, or maps.
+	Holds func(name string) (kind string, held []string)
 }
 
 // walk gathers a Set.
 type walk struct {
-	view
+	View
 	Set
 }
 
-// from returns what a definition has loaded that lists these programs and names these maps.
-func (v view) from(programs []v1alpha1.Program, named map[string]v1alpha1.Map) Set {
+// From returns what is loaded if these programs are listed and these maps are named. It may have names that the
+// object does not have.
+func (v View) From(programs, named []string) Set {
 	w := walk{v, Set{map[string]bool{}, map[string]bool{}}}
-	for _, p := range programs {
-		w.program(p.Name)
+	for _, name := range programs {
+		w.program(name)
 	}
-	for name := range named {
+	for _, name := range named {
 		w.table(name)
 	}
 	return w.Set
@@ -48,7 +42,7 @@ func (w *walk) program(name string) {
 		return
 	}
 	w.Programs[name] = true
-	for _, m := range w.uses(name) {
+	for _, m := range w.Uses(name) {
 		w.table(m)
 	}
 }
@@ -58,7 +52,7 @@ func (w *walk) table(name string) {
 		return
 	}
 	w.Maps[name] = true
-	kind, held := w.holds(name)
+	kind, held := w.Holds(name)
 	for _, one := range held {
 		switch kind {
 		case ebpf.ProgramArray.String():
@@ -69,12 +63,12 @@ func (w *walk) table(name string) {
 	}
 }
 
-// Of returns what is loaded of an object whose maps have the contents of the definition already. Its programs
-// are linked: each has the instructions of all functions that it reaches.
-func Of(spec *ebpf.CollectionSpec, programs []v1alpha1.Program, named map[string]v1alpha1.Map) Set {
-	set := view{
-		uses: func(program string) []string { return references(spec.Programs[program]) },
-		holds: func(name string) (kind string, held []string) {
+// Of returns what is loaded of an object whose maps have their contents. Its programs are linked: each has the
+// instructions of all functions that it reaches.
+func Of(spec *ebpf.CollectionSpec, programs, named []string) Set {
+	set := View{
+		Uses: func(program string) []string { return references(spec.Programs[program]) },
+		Holds: func(name string) (kind string, held []string) {
 			ms := spec.Maps[name]
 			if ms == nil {
 				return "", nil
@@ -86,7 +80,7 @@ func Of(spec *ebpf.CollectionSpec, programs []v1alpha1.Program, named map[string
 			}
 			return ms.Type.String(), held
 		},
-	}.from(programs, named)
+	}.From(programs, named)
 	keepOnly(set.Programs, spec.Programs)
 	keepOnly(set.Maps, spec.Maps)
 	return set
@@ -113,34 +107,4 @@ func keepOnly[V any](set map[string]bool, has map[string]V) {
 			delete(set, name)
 		}
 	}
-}
-
-// Facts returns the facts of an object with the maps that a definition has loaded, and what these take. It has
-// all programs of the object. An entry of the definition that takes the place of the object's own adds to what is
-// loaded: here it is not known which have one key.
-func Facts(f bytecode.Facts, programs []v1alpha1.Program, named map[string]v1alpha1.Map) bytecode.Facts {
-	byName := map[string]bytecode.Map{}
-	for _, m := range f.Maps {
-		byName[m.Name] = m
-	}
-	set := view{
-		uses: func(program string) []string {
-			p, _ := f.Program(program)
-			return p.Maps
-		},
-		holds: func(name string) (kind string, held []string) {
-			m := byName[name]
-			for _, c := range m.Contents {
-				held = append(held, c.Name)
-			}
-			for _, entry := range named[name].Contents {
-				var one string
-				if json.Unmarshal(entry.Value.Raw, &one) == nil {
-					held = append(held, one)
-				}
-			}
-			return m.Type, held
-		},
-	}.from(programs, named)
-	return f.WithMaps(func(name string) bool { return set.Maps[name] })
 }

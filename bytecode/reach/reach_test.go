@@ -14,8 +14,8 @@ import (
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/bytecode"
 	"github.com/skep-dev/skep/bytecode/objectfile"
-	"github.com/skep-dev/skep/bytecode/reach"
 	"github.com/skep-dev/skep/bytecode/values"
+	"github.com/skep-dev/skep/placement"
 	"github.com/skep-dev/skep/test/fixture/programs"
 )
 
@@ -60,7 +60,9 @@ func mapsOf(facts bytecode.Facts) map[string]bool {
 
 func TestADefinitionHasLoadedWhatItsProgramsReach(t *testing.T) {
 	entry := func(value string) v1alpha1.Map {
-		return v1alpha1.Map{Contents: []v1alpha1.MapEntry{{Key: apiextensionsv1.JSON{Raw: []byte("0")}, Value: apiextensionsv1.JSON{Raw: []byte(`"` + value + `"`)}}}}
+		return v1alpha1.Map{Contents: []v1alpha1.MapEntry{{
+			Key: apiextensionsv1.JSON{Raw: []byte("0")}, Value: apiextensionsv1.JSON{Raw: []byte(`"` + value + `"`)},
+		}}}
 	}
 	for sentence, c := range map[string]struct {
 		list           []string
@@ -69,25 +71,31 @@ func TestADefinitionHasLoadedWhatItsProgramsReach(t *testing.T) {
 		// facts are the maps of the facts, where these are more.
 		facts string
 	}{
-		"a map that the program names":                  {[]string{"plain"}, nil, "plain", "small", ""},
-		"one of a function that it calls":               {[]string{"calls"}, nil, "calls", "called", ""},
-		"one of a function that it points to":           {[]string{"points"}, nil, "points", "pointed", ""},
-		"a variable":                                    {[]string{"writes"}, nil, "writes", ".data", ""},
-		"a constant":                                    {[]string{"chooses"}, nil, "chooses", ".rodata", ""},
-		"the kernel's configuration":                    {[]string{"asks"}, nil, "asks", "", ""},
-		"a prog array, and what its programs name":      {[]string{"tail_calls"}, nil, "tail tail_calls", "tailed tails", ""},
-		"a map of maps, and those in it":                {[]string{"looks_in"}, nil, "looks_in", "inner outer", ""},
-		"the maps of both programs":                     {[]string{"plain", "calls"}, nil, "calls plain", "called small", ""},
-		"a map that the definition names":               {[]string{"plain"}, map[string]v1alpha1.Map{"named": {}}, "plain", "named small", ""},
-		"a map that is another application's":           {[]string{"plain"}, map[string]v1alpha1.Map{"named": {From: &v1alpha1.MapSource{}}}, "plain", "named small", ""},
-		"a prog array that the definition fills":        {[]string{"plain"}, map[string]v1alpha1.Map{"tails": entry("calls")}, "calls plain", "called small tails", "called small tailed tails"},
-		"a map of maps that the definition fills":       {[]string{"plain"}, map[string]v1alpha1.Map{"outer": entry("named")}, "plain", "named outer small", "inner named outer small"},
+		"a map that the program names":             {[]string{"plain"}, nil, "plain", "small", ""},
+		"one of a function that it calls":          {[]string{"calls"}, nil, "calls", "called", ""},
+		"one of a function that it points to":      {[]string{"points"}, nil, "points", "pointed", ""},
+		"a variable":                               {[]string{"writes"}, nil, "writes", ".data", ""},
+		"a constant":                               {[]string{"chooses"}, nil, "chooses", ".rodata", ""},
+		"the kernel's configuration":               {[]string{"asks"}, nil, "asks", "", ""},
+		"a prog array, and what its programs name": {[]string{"tail_calls"}, nil, "tail tail_calls", "tailed tails", ""},
+		"a map of maps, and those in it":           {[]string{"looks_in"}, nil, "looks_in", "inner outer", ""},
+		"the maps of both programs":                {[]string{"plain", "calls"}, nil, "calls plain", "called small", ""},
+		"a map that the definition names":          {[]string{"plain"}, map[string]v1alpha1.Map{"named": {}}, "plain", "named small", ""},
+		"a map that is another application's": {
+			[]string{"plain"}, map[string]v1alpha1.Map{"named": {From: &v1alpha1.MapSource{}}}, "plain", "named small", "",
+		},
+		"a prog array that the definition fills": {
+			[]string{"plain"}, map[string]v1alpha1.Map{"tails": entry("calls")}, "calls plain", "called small tails", "called small tailed tails",
+		},
+		"a map of maps that the definition fills": {
+			[]string{"plain"}, map[string]v1alpha1.Map{"outer": entry("named")}, "plain", "named outer small", "inner named outer small",
+		},
 		"a program that the object does not have":       {[]string{"other"}, nil, "", "", ""},
 		"a map that the object does not have":           {[]string{"plain"}, map[string]v1alpha1.Map{"other": {}}, "plain", "small", ""},
 		"nothing of a program that has a name of a map": {[]string{"small"}, nil, "", "", ""},
 	} {
 		t.Run(sentence, func(t *testing.T) {
-			if diff := cmp.Diff(stdcmp.Or(c.facts, c.maps), sorted(mapsOf(reach.Facts(inspect(t, "tcx_reach"), listed(c.list...), c.named)))); diff != "" {
+			if diff := cmp.Diff(stdcmp.Or(c.facts, c.maps), sorted(mapsOf(placement.Loaded(inspect(t, "tcx_reach"), listed(c.list...), c.named)))); diff != "" {
 				t.Errorf("the facts have the maps (-want +got):\n%s", diff)
 			}
 			spec := read(t, "tcx_reach").Spec
@@ -96,7 +104,7 @@ func TestADefinitionHasLoadedWhatItsProgramsReach(t *testing.T) {
 			if found := values.Contents(spec, fills, listed(c.list...)); len(found) > 0 {
 				t.Fatal(found)
 			}
-			set := reach.Of(spec, listed(c.list...), c.named)
+			set := values.Loaded(spec, listed(c.list...), c.named)
 			if diff := cmp.Diff([]string{c.programs, c.maps}, []string{sorted(set.Programs), sorted(set.Maps)}); diff != "" {
 				t.Errorf("loaded are (-want +got):\n%s", diff)
 			}
@@ -113,7 +121,7 @@ func TestWhatLoadedProgramsReferToIsLoaded(t *testing.T) {
 		names := slices.Sorted(maps.Keys(spec.Programs))
 		for i, one := range names {
 			for _, other := range names[i:] {
-				set, found := reach.Of(spec, listed(one, other), nil), reach.Facts(facts, listed(one, other), nil)
+				set, found := values.Loaded(spec, listed(one, other), nil), placement.Loaded(facts, listed(one, other), nil)
 				for program := range set.Programs {
 					for _, ins := range spec.Programs[program].Instructions {
 						if ins.IsLoadFromMap() && spec.Maps[ins.Reference()] != nil && !set.Maps[ins.Reference()] {
@@ -135,7 +143,7 @@ func TestWhatLoadedProgramsReferToIsLoaded(t *testing.T) {
 
 func TestFactsCountTheMapsThatAreLoaded(t *testing.T) {
 	object := inspect(t, "tcx_reach")
-	loaded := reach.Facts(object, listed("plain"), nil)
+	loaded := placement.Loaded(object, listed("plain"), nil)
 	if object.MemoryBytes < 32<<20 || loaded.MemoryBytes != loaded.Maps[0].MemoryBytes || loaded.MemoryBytes > 4096 {
 		t.Errorf("%d bytes of the object, %d are loaded", object.MemoryBytes, loaded.MemoryBytes)
 	}

@@ -294,11 +294,21 @@ func (f *filler) program(place string, raw []byte) (any, bool) {
 	return name, true
 }
 
+// Loaded returns which programs and maps of an object a definition has loaded. The maps have the contents of the
+// definition already.
+func Loaded(spec *ebpf.CollectionSpec, programs []v1alpha1.Program, maps map[string]v1alpha1.Map) reach.Set {
+	listed := make([]string, 0, len(programs))
+	for _, p := range programs {
+		listed = append(listed, p.Name)
+	}
+	return reach.Of(spec, listed, sorted(maps))
+}
+
 // loadedTypes are the types of the programs that are loaded: of those that the definition lists, for
 // their hooks, and of those that prog arrays name.
 func loadedTypes(spec *ebpf.CollectionSpec, maps map[string]v1alpha1.Map, programs []v1alpha1.Program) map[string]ebpf.ProgramType {
 	types := map[string]ebpf.ProgramType{}
-	for name := range reach.Of(spec, programs, maps).Programs {
+	for name := range Loaded(spec, programs, maps).Programs {
 		types[name] = spec.Programs[name].Type
 	}
 	for _, p := range programs {

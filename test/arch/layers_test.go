@@ -61,7 +61,7 @@ func layers() []row {
 		{"placement", with(one, "intent", "bytecode")},
 		{"signing", with(one, "image")},
 		{"policies", with(three, "confined")},
-		{"gate", four},
+		{"gate", with(four, "placement")},
 		// It decides on the gate's verdicts, and seals nothing; see seal_test.go.
 		{"lifecycle", with(four, "gate")},
 		{"agent/queue", []string{"api/v1alpha1"}},
@@ -367,7 +367,7 @@ func TestHeavyImportsAreSeenThroughOthers(t *testing.T) {
 // purePackages decide and do no I/O.
 func purePackages() []string {
 	return []string{
-		"api/v1alpha1", "hook", "image", "limit", "text", "bytecode", "bytecode/objectfile", "bytecode/pointers", "bytecode/values", "placement",
+		"api/v1alpha1", "hook", "image", "limit", "text", "bytecode", "bytecode/objectfile", "bytecode/pointers", "bytecode/reach", "bytecode/values", "placement",
 		"agent/reconcile/plan",
 		"lifecycle", "controller/status", "controller/rollout",
 	}

@@ -20,7 +20,6 @@ import (
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/bytecode"
 	"github.com/skep-dev/skep/bytecode/objectfile"
-	"github.com/skep-dev/skep/bytecode/reach"
 	"github.com/skep-dev/skep/bytecode/values"
 	"github.com/skep-dev/skep/hook"
 	"github.com/skep-dev/skep/intent"
@@ -180,7 +179,7 @@ func overrideMaps(spec *ebpf.CollectionSpec, maps map[string]v1alpha1.Map, progr
 // leaveOut takes the maps out of the object that no program refers to which is loaded, and that the definition
 // does not name, and returns their names.
 func leaveOut(spec *ebpf.CollectionSpec, p intent.Payload) map[string]bool {
-	needed, out := reach.Of(spec, p.Programs, p.Maps).Maps, map[string]bool{}
+	needed, out := values.Loaded(spec, p.Programs, p.Maps).Maps, map[string]bool{}
 	maps.DeleteFunc(spec.Maps, func(name string, _ *ebpf.MapSpec) bool {
 		out[name] = !needed[name]
 		return out[name]

@@ -132,7 +132,7 @@ func (cs *chainSetter) attachChainAs(mode v1alpha1.XDPMode, a plan.Action, v *pi
 	l, err := cs.Attach(attach.Request{Program: v.Program, Host: cs.LookupRound.Host(),
 		Attachment: plan.Attachment{Program: describeMembers(a.Members), Hook: plan.XDP, XDPMode: mode, Target: on},
 		Fallback: func(driver *attach.DriverError) {
-			fallback = driver.Error()
+			fallback = stayGeneric(driver)
 			cs.NoDriver(a.Device, driver)
 		}})
 	if driver := new(attach.DriverError); errors.As(err, &driver) {
@@ -164,6 +164,16 @@ func (cs *chainSetter) attachChainAs(mode v1alpha1.XDPMode, a plan.Action, v *pi
 	cs.Look.Set.Chains[a.Device] = c
 	cs.Look.Changed(cs.Pins.ChainPath(a.Device))
 	return nil
+}
+
+// stayGeneric says why a chain that leaves its mode open does not run in the driver and, where that may change, what brings it
+// back: the kernel takes no native program beside a generic one, so that each attempt lets packets pass.
+func stayGeneric(driver *attach.DriverError) string {
+	if driver.IsWithoutXDP() {
+		return driver.Error()
+	}
+	return "the chain does not return to the driver by itself, since packets pass without XDP while it changes: set xdpMode: Native for one of its programs " +
+		"when the driver can take it; " + driver.Error()
 }
 
 // targetOf is the interface of an action on a chain.

@@ -17,20 +17,38 @@ const driverRetry = 5 * time.Minute
 type noDriver struct {
 	err   *attach.DriverError
 	since time.Time
+	// beside are the members that ran when the next reconcile began.
+	beside []plan.Member
 }
 
 // NoteNoDriver notes that the driver of an interface did not take a chain: who needs the driver is
 // rejected there.
 func (adm *Round) NoteNoDriver(d plan.Device, err *attach.DriverError) {
-	adm.drivers[d] = noDriver{err, adm.now}
+	adm.drivers[d] = noDriver{err: err, since: adm.now}
 }
 
-// forgetDrivers forgets what was noted of interfaces that are gone or have another MTU, and, after a
-// while, of those that run no chain: another attempt takes nothing from anybody there.
+// forgetDrivers forgets what was noted of interfaces that are gone or have another MTU, of those whose chain
+// lost a member, which may be what the driver did not take, and, after a while, of those that run no chain: another
+// attempt takes nothing from anybody there. Where a chain runs, an attempt lets packets pass, so that time alone is
+// no reason for one.
 func (adm *Round) forgetDrivers() {
 	maps.DeleteFunc(adm.drivers, func(d plan.Device, is noDriver) bool {
 		i := slices.IndexFunc(adm.look.State.Interfaces, func(i plan.Interface) bool { return i.Device == d })
-		return i < 0 || adm.look.State.Interfaces[i].MTU != is.err.MTU || adm.look.Chain(d) == nil && adm.now.Sub(is.since) >= driverRetry
+		return i < 0 || adm.look.State.Interfaces[i].MTU != is.err.MTU || adm.look.Chain(d) == nil && adm.now.Sub(is.since) >= driverRetry ||
+			slices.ContainsFunc(is.beside, func(m plan.Member) bool { return !runsIn(adm.look.Set.GivenTo(d), m) })
+	})
+	for d, is := range adm.drivers {
+		if is.beside == nil {
+			is.beside = adm.look.Set.GivenTo(d)
+			adm.drivers[d] = is
+		}
+	}
+}
+
+// runsIn reports whether a program is among members, in the same revision.
+func runsIn(members []plan.Member, m plan.Member) bool {
+	return slices.ContainsFunc(members, func(is plan.Member) bool {
+		return is.UID == m.UID && is.Program == m.Program && is.Revision == m.Revision
 	})
 }
 

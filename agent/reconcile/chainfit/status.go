@@ -22,6 +22,8 @@ type Status struct {
 	In      string `json:"in,omitempty"`
 	// XDPMode is how the interface runs the chain.
 	XDPMode v1alpha1.XDPMode `json:"xdpMode,omitempty"`
+	// XDPReason says why that is not the driver, where no program asks for a mode, and what brings the chain back.
+	XDPReason string `json:"xdpReason,omitempty"`
 	// LinkID and ProgramID are the kernel's.
 	LinkID    uint32 `json:"linkId"`
 	ProgramID uint32 `json:"programId"`
@@ -58,7 +60,7 @@ type MemberStatus struct {
 // Status tells what a chain runs and what it takes.
 func (r *Round) Status(c *pins.Chain) Status {
 	on := r.look.Interface(c.Device)
-	s := Status{Interface: on.Name, Ifindex: c.Device.Index, NetnsID: c.Device.NetnsID, In: on.In, XDPMode: c.Mode}
+	s := Status{Interface: on.Name, Ifindex: c.Device.Index, NetnsID: c.Device.NetnsID, In: on.In, XDPMode: c.Mode, XDPReason: c.Fallback}
 	facts, err := pins.Inspect(c.Link)
 	if err != nil {
 		s.Error = fmt.Sprintf("read the chain's link: %v", err)

@@ -72,6 +72,9 @@ func printChain(w io.Writer, c agent.ChainStatus) error {
 		fmt.Fprintf(w, ", mode %s", c.XDPMode)
 	}
 	fmt.Fprintln(w)
+	if c.XDPReason != "" {
+		fmt.Fprintln(w, c.XDPReason)
+	}
 	var rows [][]string
 	for i, m := range c.Members {
 		runs := "-"
