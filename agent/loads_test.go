@@ -210,7 +210,8 @@ func TestLongLoadsOfManyOwnersAreBehindAShortOne(t *testing.T) {
 
 // divided is an application that the kernel takes over a second to load, nearly all of it after the verifier's walk.
 func (w *world) divided() intent.Payload {
-	return w.intent("divided", "raw_tp_divisions", v1alpha1.Program{Name: "divisions", Attach: []v1alpha1.Attachment{{Hook: "raw_tp", Tracepoint: "xdp_exception"}}})
+	attach := []v1alpha1.Attachment{{Hook: "raw_tp", Tracepoint: "xdp_exception"}}
+	return w.intent("divided", "raw_tp_divisions", v1alpha1.Program{Name: "divisions", Attach: attach})
 }
 
 func behindAShortOne(t *testing.T, payload func(*world) intent.Payload) {

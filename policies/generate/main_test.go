@@ -56,3 +56,16 @@ func TestDescribeRefusesWhatItCannotSay(t *testing.T) {
 		})
 	}
 }
+
+func TestDescribeLeavesOutWhatIsNotInJSON(t *testing.T) {
+	got, err := describe(reflect.TypeFor[struct {
+		A int `json:"a"`
+		B int `json:"-"`
+	}]())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if all, ok := got["properties"].(map[string]any); !ok || len(all) != 1 || all["a"] == nil {
+		t.Errorf("%v", got)
+	}
+}

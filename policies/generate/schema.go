@@ -61,13 +61,16 @@ func describe(t reflect.Type) (map[string]any, error) {
 	return nil, fmt.Errorf("no schema for %s", t)
 }
 
-// describeStruct lists the fields by their JSON names; those that are never
-// left out are required.
+// describeStruct lists the fields by their JSON names, without those that JSON does not have; those
+// that are never left out are required.
 func describeStruct(t reflect.Type) (map[string]any, error) {
 	properties, required := map[string]any{}, []string{}
 	for field := range fields(t) {
 		name, options, _ := strings.Cut(field.Tag.Get("json"), ",")
-		if name == "" || name == "-" {
+		if name == "-" {
+			continue
+		}
+		if name == "" {
 			return nil, fmt.Errorf("%s.%s has no name in JSON", t, field.Name)
 		}
 		property, err := describe(field.Type)
