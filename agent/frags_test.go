@@ -180,6 +180,34 @@ func TestAGenericChainReturnsToTheDriverWhenThatIsAskedFor(t *testing.T) {
 	}
 }
 
+// TestUpdatesOfOneMemberHaveTheDriverAskedOnce: packets pass meanwhile, and a tenant can update as often as it likes.
+func TestUpdatesOfOneMemberHaveTheDriverAskedOnce(t *testing.T) {
+	need.Kernel(t)
+	quiet(t)
+	w := newWorld(t)
+	jumbo(t, "fr0", "fr1")
+	a, _ := w.start()
+	w.must(a, w.xdpAs("frags", "xdp_frags", "xdp_frags", 500, ""), w.xdpAs("plain", "xdp_count", "count_packets", 100, ""))
+	if err := w.accept(a, w.xdpAs("frags", "xdp_frags", "xdp_frags", 500, v1alpha1.XDPNative)); err == nil {
+		t.Fatal("the driver takes it")
+	}
+	was, asked := linkOf(t, a, "frags").ID, 0
+	for i, version := range []string{"xdp_count_v2", "xdp_count", "xdp_count_v2", "xdp_count"} {
+		_ = w.accept(a, w.xdpAs("plain", version, "count_packets", 100, ""))
+		// What asks is another version each time, too, which waits for nothing that failed before.
+		_ = w.accept(a, w.xdpAs("frags", "xdp_frags", "xdp_frags", int32(501+i), v1alpha1.XDPNative))
+		for range 3 {
+			again(t, a)
+		}
+		if is := linkOf(t, a, "frags").ID; is != was {
+			was, asked = is, asked+1
+		}
+	}
+	if asked != 1 {
+		t.Errorf("the chain left the interface %d times", asked)
+	}
+}
+
 // TestAnUpdateWithoutFragsLeavesTheFormerVersion of the application that asks for the driver, and of its neighbour.
 func TestAnUpdateWithoutFragsLeavesTheFormerVersion(t *testing.T) {
 	need.Kernel(t)

@@ -10,7 +10,7 @@ import (
 	"github.com/skep-dev/skep/api/v1alpha1"
 )
 
-// driverRetry is how long the driver of an interface without a chain is not tried again.
+// driverRetry is how long the driver of an interface is not tried again where nothing of the interface itself changed.
 const driverRetry = 5 * time.Minute
 
 // noDriver says that the driver of an interface took no XDP program, and when.
@@ -19,29 +19,36 @@ type noDriver struct {
 	since time.Time
 	// beside are the members that ran when the next reconcile began.
 	beside []plan.Member
+	// isLifted: one of them left at the time lifted, and another attempt may be made.
+	isLifted bool
+	lifted   time.Time
 }
 
 // NoteNoDriver notes that the driver of an interface did not take a chain: who needs the driver is
 // rejected there.
 func (adm *Round) NoteNoDriver(d plan.Device, err *attach.DriverError) {
-	adm.drivers[d] = noDriver{err: err, since: adm.now}
+	adm.drivers[d] = noDriver{err: err, since: adm.now, lifted: adm.drivers[d].lifted}
 }
 
-// forgetDrivers forgets what was noted of interfaces that are gone or have another MTU, of those whose chain
-// lost a member, which may be what the driver did not take, and, after a while, of those that run no chain: another
-// attempt takes nothing from anybody there. Where a chain runs, an attempt lets packets pass, so that time alone is
-// no reason for one.
+// forgetDrivers forgets what was noted of interfaces that are gone or have another MTU, and, after a while, of those
+// that run no chain: another attempt takes nothing from anybody there. Where a chain runs, an attempt lets packets
+// pass, so that time alone is no reason for one. A member that left is, for it may be what the driver did not take; but
+// a tenant can have its own come and go, so that all of them together are one attempt in a while.
 func (adm *Round) forgetDrivers() {
 	maps.DeleteFunc(adm.drivers, func(d plan.Device, is noDriver) bool {
 		i := slices.IndexFunc(adm.look.State.Interfaces, func(i plan.Interface) bool { return i.Device == d })
-		return i < 0 || adm.look.State.Interfaces[i].MTU != is.err.MTU || adm.look.Chain(d) == nil && adm.now.Sub(is.since) >= driverRetry ||
-			slices.ContainsFunc(is.beside, func(m plan.Member) bool { return !runsIn(adm.look.Set.GivenTo(d), m) })
+		return i < 0 || adm.look.State.Interfaces[i].MTU != is.err.MTU || adm.look.Chain(d) == nil && adm.now.Sub(is.since) >= driverRetry
 	})
 	for d, is := range adm.drivers {
-		if is.beside == nil {
-			is.beside = adm.look.Set.GivenTo(d)
-			adm.drivers[d] = is
+		running := adm.look.Set.GivenTo(d)
+		left := slices.ContainsFunc(is.beside, func(m plan.Member) bool { return !runsIn(running, m) })
+		switch {
+		case is.beside == nil:
+			is.beside = running
+		case left && adm.now.Sub(is.lifted) >= driverRetry:
+			is.isLifted, is.lifted = true, adm.now
 		}
+		adm.drivers[d] = is
 	}
 }
 
@@ -54,7 +61,7 @@ func runsIn(members []plan.Member, m plan.Member) bool {
 
 // whyNoDriver says why the driver of an interface runs no XDP program; empty where it may.
 func (adm *Round) whyNoDriver(d plan.Device) string {
-	if is, ok := adm.drivers[d]; ok {
+	if is, ok := adm.drivers[d]; ok && !is.isLifted {
 		return is.err.Error()
 	}
 	return ""
