@@ -124,10 +124,16 @@ func (r *Reader) Do(t testing.TB, s Step) {
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	var out, at string
+	var isLate bool
 	err := await.Until(ctx, 100*time.Millisecond, func() (err error) {
 		// A command may take longer than repetitions may.
-		if out, at, err = r.run(t.Context(), s.Command); err == nil && !Says(s.Shown, out) && strings.Contains(s.Command, "kubectl ") {
+		if out, at, isLate, err = r.run(t.Context(), s.Command); err == nil && !Says(s.Shown, out) && strings.Contains(s.Command, "kubectl ") {
 			err = errAnother
+		}
+		if isLate && err != nil && strings.Contains(s.Shown, "denied the request") {
+			// What is denied a moment later is there now: the next time it would be unchanged.
+			_, _, _, undone := r.run(t.Context(), strings.ReplaceAll(s.Command, "kubectl apply", "kubectl delete --ignore-not-found"))
+			err = errors.Join(err, undone)
 		}
 		return err
 	})
@@ -153,14 +159,15 @@ func (r *Reader) write(t testing.TB, s Step) {
 // an answer may.
 var late = regexp.MustCompile(`(?m)^Warning: .* is not verified yet, and nothing is loaded until it is: .*\n`)
 
-// run runs a command, and returns its output and the folder where it ends.
-func (r *Reader) run(ctx context.Context, command string) (out, at string, err error) {
+// run runs a command, and returns its output without what a busy machine hears, whether it heard that, and the folder where
+// the command ends.
+func (r *Reader) run(ctx context.Context, command string) (out, at string, isLate bool, err error) {
 	cmd := exec.CommandContext(ctx, "bash", "-c", command+"\npwd >~/.at")
 	cmd.Dir, cmd.Env = r.At, append(append(os.Environ(), "HOME="+r.Home), r.Env...)
 	said, err := cmd.CombinedOutput()
 	if err != nil {
-		return string(said), r.At, err
+		return string(said), r.At, false, err
 	}
 	where, err := os.ReadFile(filepath.Join(r.Home, ".at"))
-	return late.ReplaceAllString(string(said), ""), strings.TrimSpace(string(where)), err
+	return late.ReplaceAllString(string(said), ""), strings.TrimSpace(string(where)), late.Match(said), err
 }

@@ -1,6 +1,8 @@
 package page_test
 
 import (
+	"os"
+	"path/filepath"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -78,4 +80,25 @@ func TestPagesHaveStepsToWalk(t *testing.T) {
 			t.Errorf("%s, from %q to %q: %d commands and %d files, want %d and %d", c.name, c.from, c.to, commands, files, c.commands, c.files)
 		}
 	}
+}
+
+// TestWhatABusyMachineLetInIsDeniedTheNextTime has another program in the place of kubectl, which lets an object in
+// unverified, and denies it when it is not there.
+func TestWhatABusyMachineLetInIsDeniedTheNextTime(t *testing.T) {
+	home := t.TempDir()
+	kubectl := `#!/bin/bash
+case "$1" in
+delete) rm ~/there;;
+apply)
+	if [ -e ~/there ]; then echo unchanged
+	elif [ -e ~/known ]; then echo 'the webhook denied the request: no signer'
+	else touch ~/there ~/known; echo 'Warning: it is not verified yet, and nothing is loaded until it is: late'; echo created
+	fi;;
+esac
+`
+	if err := os.WriteFile(filepath.Join(home, "kubectl"), []byte(kubectl), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	r := page.Reader{Home: home, At: home, Env: []string{"PATH=" + home + ":" + os.Getenv("PATH")}}
+	r.Do(t, page.Step{Command: "kubectl apply -f -", Shown: "the webhook denied the request: no signer\n"})
 }
