@@ -245,6 +245,17 @@ func (g *gitops) waitsForNodes() {
 	app.Spec.Rollout = &v1alpha1.Rollout{Steps: []intstr.IntOrString{intstr.FromString("100%")}}
 	g.until("the signer to be active", func() error { return g.Create(g.t.Context(), app.DeepCopy(), client.DryRunAll) })
 	away := g.nodes[2]
+	// One that never told of itself is unreachable, and nothing waits for it.
+	g.until("the node to tell of itself", func() error {
+		n := &v1alpha1.BpfNode{ObjectMeta: metav1.ObjectMeta{Name: away.name}}
+		if err := g.Get(g.t.Context(), client.ObjectKeyFromObject(n), n); err != nil {
+			return err
+		}
+		if n.Status.Kernel.Release == "" {
+			return errors.New("it did not yet")
+		}
+		return nil
+	})
 	away.kill()
 	revision := g.commit(map[string]string{"apps/counter.yaml": g.manifests(app)})
 	g.kustomization("apps", nil)
