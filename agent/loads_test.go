@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -212,6 +214,28 @@ func TestLongLoadsOfManyOwnersAreBehindAShortOne(t *testing.T) {
 func (w *world) divided() intent.Payload {
 	attach := []v1alpha1.Attachment{{Hook: "raw_tp", Tracepoint: "xdp_exception"}}
 	return w.intent("divided", "raw_tp_divisions", v1alpha1.Program{Name: "divisions", Attach: attach})
+}
+
+// TestALongLoadOfWhatIsNotWholeIsIn: a map's pin is gone at the start, so that the revision is checked, and loaded again.
+func TestALongLoadOfWhatIsNotWholeIsIn(t *testing.T) {
+	need.Kernel(t)
+	w := newWorld(t)
+	a, stop := w.start()
+	w.must(a, w.divided())
+	before := w.pins()
+	stop()
+	for _, pin := range before {
+		if strings.HasPrefix(filepath.Base(pin), "m-") {
+			must(t, os.Remove(pin))
+		}
+	}
+	if len(w.pins()) == len(before) {
+		t.Fatalf("no map is pinned: %v", before)
+	}
+	a, _ = w.start()
+	until(t, "all pins to be back", time.Minute, func() bool {
+		return slices.Equal(w.pins(), before) && statusOf(a, "divided") != nil && !w.loads(a, "divided")
+	})
 }
 
 func behindAShortOne(t *testing.T, payload func(*world) intent.Payload) {

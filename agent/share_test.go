@@ -548,3 +548,24 @@ func TestKillingTheAgentLeavesBothWithOneMap(t *testing.T) {
 		}
 	}
 }
+
+// TestAMapThatNoProgramRefersToIsSharedAtOnce: to name it has it made.
+func TestAMapThatNoProgramRefersToIsSharedAtOnce(t *testing.T) {
+	w := twoWays(t)
+	a, _ := w.start()
+	application := func(name, iface string) intent.Payload {
+		return w.intent(name, "tcx_reach", v1alpha1.Program{Name: "plain", Attach: on("tcx/ingress", iface)})
+	}
+	w.must(a, application("owner", "so0"))
+	if w.mapOf(a, "owner", "named") != 0 {
+		t.Fatal("the map is made")
+	}
+	owner, taker := application("owner", "so0"), application("taker", "st0")
+	owner.Maps = map[string]v1alpha1.Map{"named": {SharedWith: []string{"taker"}}}
+	taker.Maps = map[string]v1alpha1.Map{"named": {From: &v1alpha1.MapSource{Application: "owner", Map: "named"}}}
+	w.must(a, owner, taker)
+	until(t, "both to have one map", time.Minute, func() bool {
+		id := w.mapOf(a, "owner", "named")
+		return id != 0 && id == w.mapOf(a, "taker", "named")
+	})
+}

@@ -13,8 +13,6 @@ import (
 	"fmt"
 	"io"
 	"maps"
-	"reflect"
-	"slices"
 	"strings"
 
 	"github.com/secure-systems-lab/go-securesystemslib/dsse"
@@ -285,21 +283,11 @@ func (p *Payload) revision() (string, error) {
 }
 
 // loadedMaps is what the intent says of maps, without whom they are shared with: no program
-// is loaded again for that.
+// is loaded again for one more. That a map is named counts, since it is made then.
 func (p *Payload) loadedMaps() map[string]v1alpha1.Map {
-	if !slices.ContainsFunc(slices.Collect(maps.Values(p.Maps)), func(m v1alpha1.Map) bool { return len(m.SharedWith) > 0 }) {
-		return p.Maps
-	}
-	var all map[string]v1alpha1.Map
-	for name, m := range p.Maps {
-		shared := len(m.SharedWith) > 0
-		if m.SharedWith = nil; shared && reflect.ValueOf(m).IsZero() {
-			// As if nothing was said of it.
-			continue
-		}
-		if all == nil {
-			all = map[string]v1alpha1.Map{}
-		}
+	all := maps.Clone(p.Maps)
+	for name, m := range all {
+		m.SharedWith = nil
 		all[name] = m
 	}
 	return all

@@ -70,10 +70,13 @@ func (p *Prepared) carry(old *Revision, layouts *layout.Hasher) (map[string]*ebp
 	return shared, reports
 }
 
-// lacks says why the new revision does not have a map.
+// lacks says why the new revision does not have a map. A definition cannot name a section of variables.
 func (p *Prepared) lacks(name string) string {
-	if !p.leftOut[name] {
+	switch {
+	case !p.leftOut[name]:
 		return "the new revision has no such map"
+	case strings.HasPrefix(name, "."):
+		return "no program of the new revision refers to it"
 	}
 	return "no program of the new revision refers to it; to have it all the same, name it in the definition: maps." + name
 }

@@ -172,8 +172,8 @@ func stayGeneric(driver *attach.DriverError) string {
 	if driver.IsWithoutXDP() {
 		return driver.Error()
 	}
-	return "the chain does not return to the driver by itself, since packets pass without XDP while it changes: set xdpMode: Native for one of its programs " +
-		"when the driver can take it; " + driver.Error()
+	return fmt.Sprintf("the driver did not take the chain when it was made, at MTU %d (%v); it does not return there by itself, since packets pass without XDP "+
+		"meanwhile: when the MTU is lower, or all its programs are built as SEC(\"xdp.frags\"), set xdpMode: Native for one of its programs", driver.MTU, driver.Err)
 }
 
 // targetOf is the interface of an action on a chain.

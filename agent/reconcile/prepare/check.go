@@ -23,11 +23,11 @@ func (v *Versions) isWhole(o intent.Opened, loaded *loader.Revision) (bool, erro
 	if decide.IsPending(err) {
 		return false, err
 	}
-	v.LoadRound.Take(key)
-	if err != nil {
-		return false, err
+	if err != nil || got.IsWhole {
+		v.LoadRound.Take(key)
 	}
-	return got.IsWhole, nil
+	// That it is not whole stays known while its load is asked for: another check would drop that.
+	return err == nil && got.IsWhole, err
 }
 
 // askWhole asks for the check of a revision.
