@@ -120,8 +120,10 @@ func TestASwitchedOffMemberIsReportedAsSuch(t *testing.T) {
 	}
 	stop()
 	w.forget(gone)
-	a, _ = w.start()
+	a, err := agent.New(w.options())
+	must(t, err)
 	a.RefuseChains(func([]string) error { return os.ErrPermission })
+	w.serve(a)
 	until(t, "what is lost to be reported", time.Minute, func() bool {
 		s := statusOf(a, "gone")
 		return s != nil && strings.HasPrefix(s.Conditions[0].Message, "it is switched off")
