@@ -38,6 +38,7 @@ type definitions struct {
 	// misplaced are schemas.Definitions.Misplaced.
 	misplaced []string
 	mayHide   func(id v1alpha1.Identity, places ...string) bool
+	emptied   func(place string) (schemas.Problem, bool)
 }
 
 // load renders a tree. An error means that nothing can be said of any
@@ -47,7 +48,7 @@ func load(ctx context.Context, t source.Tree, sub string) (definitions, error) {
 	if err != nil {
 		return definitions{}, err
 	}
-	d := definitions{problems: loaded.Problems, misplaced: loaded.Misplaced(), mayHide: loaded.MayHide}
+	d := definitions{problems: loaded.Problems, misplaced: loaded.Misplaced(), mayHide: loaded.MayHide, emptied: loaded.Emptied}
 	for _, a := range loaded.Applications {
 		generation, err := gate.Generation(a.Application)
 		if err != nil {

@@ -52,18 +52,29 @@ func (h *Host) fetch(ctx context.Context) (fetched, error) {
 	}
 }
 
+// mostReads is how often a folder is read that changed while it was read.
+const mostReads = 3
+
 // begin starts a fetch; its result comes out of the channel.
 func (h *Host) begin(ctx context.Context) chan fetched {
-	out, before, never := make(chan fetched, 1), h.tree.State, h.defs.mayHide == nil
+	out, before := make(chan fetched, 1), h.tree.State
 	go func() {
 		ctx, cancel := context.WithTimeout(ctx, fetchTimeout)
 		defer cancel()
-		var f fetched
-		f.tree, f.err = h.source.Fetch(ctx)
-		if f.changed = f.err == nil && (never || f.tree.State != before); f.changed {
-			f.defs, f.err = load(ctx, f.tree, h.opts.Path)
+		f := h.fetchOnce(ctx, before)
+		for reads := 1; reads < mostReads && f.changed && f.err == nil && f.tree.HasChanged(); reads++ {
+			f = h.fetchOnce(ctx, before)
 		}
 		out <- f
 	}()
 	return out
+}
+
+// fetchOnce reads the source, where its state is another than before.
+func (h *Host) fetchOnce(ctx context.Context, before string) (f fetched) {
+	f.tree, f.err = h.source.Fetch(ctx)
+	if f.changed = f.err == nil && f.tree.State != before; f.changed {
+		f.defs, f.err = load(ctx, f.tree, h.opts.Path)
+	}
+	return f
 }

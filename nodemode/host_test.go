@@ -521,6 +521,83 @@ func TestAFileBeingWrittenIsNotTakenForGone(t *testing.T) {
 	}
 }
 
+// TestAFileThatHoldsNothingTakesNothingWithIt: whoever begins to write a file has emptied it, and may take minutes, or fail.
+func TestAFileThatHoldsNothingTakesNothingWithIt(t *testing.T) {
+	s := newStage(t)
+	ref := s.push(first, "app:v1", "team-a")
+	s.define("app", ref)
+	s.define("other", ref)
+	h := s.open()
+	before := s.pass(h)["app"]
+	s.define("other", "")
+	kept := func(h *Host, text string) {
+		t.Helper()
+		after := s.pass(h)
+		if running(after["app"]) == 0 || running(after["app"]) != running(before) || !isProblem(after["app"], "app.yaml") {
+			t.Errorf("%q: program %d became %d: %+v", text, running(before), running(after["app"]), after["app"])
+		}
+		if running(after["other"]) != 0 {
+			t.Error("a file that is gone keeps what it defined")
+		}
+	}
+	for _, text := range []string{"apiVersion: ", "\x00\x00\x00", " \n\n", ""} {
+		s.write(filepath.Join(s.defs, "app.yaml"), []byte(text))
+		kept(h, text)
+	}
+	if err := h.Close(); err != nil {
+		t.Fatal(err)
+	}
+	h = s.open()
+	kept(h, "after a restart")
+	s.define("app", "")
+	if after := s.pass(h)["app"]; running(after) != 0 {
+		t.Errorf("its file is gone: %+v", after)
+	}
+}
+
+// halfWritten is a folder that somebody is writing to while its next reader, or the only one, reads it.
+type halfWritten struct {
+	source.Folder
+	write func(whole bool)
+	reads int
+}
+
+func (f *halfWritten) Fetch(ctx context.Context) (source.Tree, error) {
+	f.reads++
+	f.write(true)
+	t, err := f.Folder.Fetch(ctx)
+	if f.reads == 1 {
+		f.write(false)
+	}
+	return t, err
+}
+
+func TestAFolderThatChangesWhileItIsReadIsReadAgain(t *testing.T) {
+	s := newStage(t)
+	ref := s.push(first, "app:v1", "team-a")
+	one, two := s.definition("one", ref), s.definition("two", ref)
+	write := func(whole bool) {
+		both := slices.Clone(one)
+		if whole {
+			both = append(append(both, "\n---\n"...), two...)
+		}
+		s.write(filepath.Join(s.defs, "both.yaml"), both)
+	}
+	write(true)
+	h := s.open()
+	before := s.pass(h)
+	f := &halfWritten{Folder: source.Folder(s.defs), write: write}
+	h.source = f
+	if after := s.pass(h)["two"]; running(after) == 0 || running(after) != running(before["two"]) || f.reads != 2 {
+		t.Errorf("after %d reads, program %d became %d", f.reads, running(before["two"]), running(after))
+	}
+}
+
+// isProblem reports whether a file is why the definition of an application is not there.
+func isProblem(a Application, file string) bool {
+	return len(a.Problems) == 1 && a.Problems[0].Source.File == file
+}
+
 func TestADeniedUpdateLeavesTheGoodVersion(t *testing.T) {
 	s := newStage(t)
 	s.define("app", s.push(first, "app:v1", "team-a"))
@@ -738,6 +815,9 @@ func TestABrokenFileHoldsUpNoOther(t *testing.T) {
 			broken.Spec.Key = &v1alpha1.KeySigner{PublicKey: "none"}
 			s.write(filepath.Join(signers, "team-b.yaml"), s.yaml(broken))
 		}, "team-b"},
+		"another signer's file, which is empty now": {func(s *stage, signers string) {
+			s.write(filepath.Join(signers, "team-b.yaml"), nil)
+		}, "team-b.yaml: the file holds no definition"},
 		"another signer twice": {func(s *stage, signers string) {
 			s.write(filepath.Join(signers, "copy.yaml"), s.yaml(*s.signers["team-b"]))
 		}, "team-b"},
@@ -747,6 +827,10 @@ func TestABrokenFileHoldsUpNoOther(t *testing.T) {
 		"a policy file that is no YAML": {func(s *stage, _ string) {
 			s.write(filepath.Join(s.policies, "policy.yaml"), []byte(malformed))
 		}, "policy.yaml"},
+		"a policy file that is empty now, beside another one": {func(s *stage, _ string) {
+			s.write(filepath.Join(s.policies, "other.rego"), []byte("package skep.policy\n\ndeny contains \"never\" if false\n"))
+			s.write(filepath.Join(s.policies, "policy.yaml"), nil)
+		}, "policy.yaml holds no policy"},
 		"a policy twice": {func(s *stage, _ string) {
 			body, err := os.ReadFile(filepath.Join(s.policies, "policy.yaml"))
 			if err != nil {

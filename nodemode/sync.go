@@ -247,7 +247,9 @@ func (h *Host) observations(ctx context.Context, anew bool) ([]observation, *Unl
 	})
 	h.remember(ctx, all)
 	for uid, p := range live {
-		hidden := h.sourceErr != nil || h.defs.mayHide == nil || h.defs.mayHide(p.Application, or(h.places[uid], p.Source))
+		place := or(h.places[uid], p.Source)
+		_, isEmptied := h.emptied(place)
+		hidden := isEmptied || h.sourceErr != nil || h.defs.mayHide == nil || h.defs.mayHide(p.Application, place)
 		all = append(all, observation{id: p.Application, Observation: lifecycle.Observation{Live: p, Hidden: hidden}})
 	}
 	h.forget(all)
@@ -377,12 +379,23 @@ func (h *Host) problemsOf(o outcome) []schemas.Problem {
 			all = append(all, p)
 		}
 	}
+	if emptied, hides := h.emptied(place); hides {
+		there = append(there, emptied)
+	}
 	for _, some := range [][]schemas.Problem{own, there} {
 		if len(some) > 0 {
 			return some
 		}
 	}
 	return all
+}
+
+// emptied is schemas.Definitions.Emptied of a folder. Commits are whole.
+func (h *Host) emptied(place string) (schemas.Problem, bool) {
+	if !h.tree.IsFolder() || h.defs.emptied == nil {
+		return schemas.Problem{}, false
+	}
+	return h.defs.emptied(place)
 }
 
 // live is what the agent holds, by UID.

@@ -98,9 +98,10 @@ type Definitions struct {
 	// Problems are sorted by source position.
 	Problems []Problem
 
-	// hideouts are what could not be read, and files what is there.
+	// hideouts are what could not be read, files what is there, and emptied those of them that hold no definition.
 	hideouts []hideout
 	files    map[string]bool
+	emptied  []string
 }
 
 // unjudgedProblem says that an object is not evaluated.

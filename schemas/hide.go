@@ -42,12 +42,42 @@ func (d Definitions) MayHide(id v1alpha1.Identity, places ...string) bool {
 	})
 }
 
+// Emptied is the problem of a file that may be the reason why nothing is found any more at a place where a definition was: it is there
+// and holds no definition. For data that is the file itself. For CUE it is a blank file of the package or of a folder above. Whoever
+// takes a definition out of a folder removes its file; a file that somebody begins to write, or failed to, is empty.
+func (d Definitions) Emptied(place string) (Problem, bool) {
+	folder := place
+	if path.Ext(place) == ".cue" {
+		folder = path.Dir(place)
+	}
+	i := slices.IndexFunc(d.emptied, func(name string) bool {
+		return name == place || !isData(place) && path.Ext(name) == ".cue" && below(path.Dir(name), folder)
+	})
+	if i < 0 {
+		return Problem{}, false
+	}
+	return Problem{
+		Source: Position{File: d.emptied[i]}, Message: "the file holds no definition, as one that is being written",
+		Fix: "write it again, or remove the file",
+	}, true
+}
+
+// isEmptied reports whether a file is blank, or is data that no definition can be in.
+func isEmptied(name string, data []byte) bool {
+	text := narrow(data)
+	return len(bytes.TrimSpace(text)) == 0 || isData(name) && !bytes.Contains(text, []byte(mark)) && !namesKind(text)
+}
+
 // hide records what the problems leave unknown of the source.
 func (d *Definitions) hide(t *tree) {
 	d.files = map[string]bool{}
-	for name := range t.files {
+	for name, data := range t.files {
 		d.files[name] = true
+		if below(t.sub, name) && isEmptied(name, data) {
+			d.emptied = append(d.emptied, name)
+		}
 	}
+	slices.Sort(d.emptied)
 	for _, p := range d.Problems {
 		if p.Definition != nil {
 			continue

@@ -493,6 +493,26 @@ func TestMayHide(t *testing.T) {
 	}
 }
 
+func TestEmptied(t *testing.T) {
+	d := load(t, schemas.Options{Root: source(t, "-- a.yaml --\n"+good+"-- b.yaml --\n\n-- c.yaml --\n# nothing\n-- list.cue --\n-- sub/x.cue --\npackage x\n"+
+		"-- sub/y.cue --\n \n-- other/z.cue --\npackage z\n")})
+	for place, want := range map[string]string{
+		"a.yaml": "", "b.yaml": "b.yaml", "c.yaml": "c.yaml", "gone.yaml": "", "gone.json": "", "": "list.cue",
+		"list.cue": "list.cue", "sub/y.cue": "list.cue", "sub/x.cue": "list.cue", "other/z.cue": "list.cue", "other": "list.cue",
+	} {
+		if p, hides := d.Emptied(place); hides != (want != "") || p.Source.File != want {
+			t.Errorf("Emptied(%q) = %v, want %q", place, p, want)
+		}
+	}
+	d = load(t, schemas.Options{Root: source(t, "-- sub/y.cue --\n-- other/z.cue --\npackage z\n")})
+	if _, hides := d.Emptied("other/z.cue"); hides {
+		t.Error("a blank file of another package counts")
+	}
+	if p, _ := d.Emptied("sub/gone.cue"); p.Source.File != "sub/y.cue" {
+		t.Errorf("a blank file of the package: %v", p)
+	}
+}
+
 // wide is a text as editors of some systems save it: little-endian UTF-16.
 func wide(text string) string {
 	data := []byte{0xff, 0xfe}

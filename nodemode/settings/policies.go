@@ -88,14 +88,12 @@ func (r *Reader) readNamed(ctx context.Context, where string, replaces []v1alpha
 		for _, p := range f.Policies {
 			now = append(now, lastPolicy{Policy: p, where: where, file: f.Path})
 		}
-		if f.Err == nil {
-			continue
+		held := slices.DeleteFunc(slices.Clone(before), func(p lastPolicy) bool { return p.file != f.Path && !strings.HasPrefix(p.file, f.Path+"/") })
+		if f.Err == nil && len(f.Policies) == 0 && len(held) > 0 {
+			f.Err = fmt.Errorf("%s holds no policy, as a file that is being written: write it again, or remove the file", f.Path)
 		}
-		errs = append(errs, f.Err)
-		for _, p := range before {
-			if p.file == f.Path || strings.HasPrefix(p.file, f.Path+"/") {
-				last = append(last, p)
-			}
+		if f.Err != nil {
+			errs, last = append(errs, f.Err), append(last, held...)
 		}
 	}
 	switch err := errors.Join(errs...); {

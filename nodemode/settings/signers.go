@@ -55,14 +55,19 @@ func (r *Reader) readPath(ctx context.Context, where string) (now, last []lastSi
 	if len(defs.Problems) == 0 && len(now) == 0 {
 		return nil, before, fmt.Errorf("%s holds no %s; skep key generate writes one as PREFIX.signer.yaml", where, v1alpha1.KindBpfSigner)
 	}
-	for _, s := range before {
-		if defs.MayHide(identity(s.signer), s.file) {
-			last = append(last, s)
-		}
-	}
 	var problems []error
 	for _, p := range defs.Problems {
 		problems = append(problems, p)
+	}
+	for _, s := range before {
+		isThere := slices.ContainsFunc(now, func(one lastSigner) bool { return one.signer.Name == s.signer.Name })
+		emptied, hides := defs.Emptied(s.file)
+		if hides && !isThere {
+			problems = append(problems, emptied)
+		}
+		if hides || defs.MayHide(identity(s.signer), s.file) {
+			last = append(last, s)
+		}
 	}
 	return now, last, errors.Join(problems...)
 }

@@ -31,6 +31,12 @@ type Tree struct {
 	Rewritten bool
 }
 
+// IsFolder reports whether files may change while they are read.
+func (t Tree) IsFolder() bool { return t.Revision == "" }
+
+// HasChanged reports whether files of a folder changed since it was fetched.
+func (t Tree) HasChanged() bool { return t.IsFolder() && Fingerprint(t.Dir) != t.State }
+
 // Source brings definitions in. Fetch is called from one goroutine; an error
 // leaves the tree it returned last as it was.
 type Source interface {

@@ -16,6 +16,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/go-git/go-git/v5"
 	"github.com/go-git/go-git/v5/plumbing"
@@ -43,6 +44,26 @@ func mustFetch(t *testing.T, s Source) Tree {
 		t.Fatal(err)
 	}
 	return tr
+}
+
+func TestAFolderIsReadOnceNoDefinitionIsOpenForWriting(t *testing.T) {
+	for _, name := range []string{"app.yaml", "apps/app.cue"} {
+		dir := t.TempDir()
+		file := filepath.Join(dir, name)
+		if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		f, err := os.Create(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var isClosed atomic.Bool
+		// It is quiet long before.
+		time.AfterFunc(3*Quiet, func() { isClosed.Store(true); _ = f.Close() })
+		if mustFetch(t, Folder(dir)); !isClosed.Load() {
+			t.Errorf("%s was read while it was open for writing", name)
+		}
+	}
 }
 
 func TestALocalRepositoryIsReadAtItsRef(t *testing.T) {

@@ -374,7 +374,10 @@ func (n *node) grants() {
 	n.t.Helper()
 	n.file("baseline.yaml", "apiVersion: skep.dev/v1alpha1\nkind: ClusterBpfPolicy\nmetadata: {name: baseline}\nspec:\n"+
 		"  profile: baseline\n  parameters: {nodeInterfaces: {team: [eth0]}}\n")
-	n.must("apply", "--filename", n.path("baseline.yaml"))
+	n.until("the policy to be compiled in time", func() error {
+		_, err := n.kubectl("apply", "--filename", n.path("baseline.yaml"))
+		return err
+	})
 }
 
 // rebooting takes from the node what a reboot takes, and starts it again.
