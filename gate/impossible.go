@@ -1,11 +1,13 @@
 package gate
 
 import (
+	"encoding/json"
 	"fmt"
 	"slices"
 
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/bytecode"
+	"github.com/skep-dev/skep/hook"
 )
 
 // fitKernels denies what no kernel loads: programs that every node has to load, and the maps that
@@ -13,6 +15,7 @@ import (
 // optional or of an alternative, is that node's to try.
 func fitKernels(r *denials, spec *v1alpha1.BpfApplicationSpec, facts bytecode.Facts) {
 	used := map[string]bool{}
+	r.crowded(spec)
 	for i, p := range spec.Programs {
 		fact, ok := facts.Program(p.Name)
 		if !ok || mayLeaveOut(spec, p) {
@@ -47,4 +50,30 @@ func mayLeaveOut(spec *v1alpha1.BpfApplicationSpec, p v1alpha1.Program) bool {
 	return p.Optional || slices.ContainsFunc(spec.Alternatives, func(a v1alpha1.Alternative) bool {
 		return slices.ContainsFunc(a.AnyOf, func(set v1alpha1.ProgramSet) bool { return slices.Contains(set.Programs, p.Name) })
 	})
+}
+
+// crowded denies more programs at one target than the kernel runs there, of those that every node has to attach.
+func (r *denials) crowded(spec *v1alpha1.BpfApplicationSpec) {
+	count := map[string]int{}
+	for i, p := range spec.Programs {
+		for j, a := range p.Attach {
+			h, _ := hook.Lookup(a.Hook)
+			most := h.MostPrograms()
+			if most == 0 || a.Optional || mayLeaveOut(spec, p) {
+				continue
+			}
+			// A place in the order is not of the target.
+			a.Priority, a.ProceedOn = nil, nil
+			target, _ := json.Marshal(a)
+			if count[string(target)]++; count[string(target)] != most+1 {
+				continue
+			}
+			fix := "attach fewer"
+			if others := h.Unbounded(); others != "" {
+				fix += ", or use " + others
+			}
+			r.add("inspect/kernel", fmt.Sprintf("spec.programs[%d].attach[%d]", i, j), fix,
+				"no kernel runs more than %d programs of %s at one target, and this is number %d", most, h.Name, most+1)
+		}
+	}
 }

@@ -145,6 +145,32 @@ func (h Hook) TakesOne() bool {
 	return h.Shape == NetworkNamespace && (h.Sharing == Exclusive || h.ProgramType == ebpf.Netfilter)
 }
 
+// MostPrograms is how many programs the kernel runs at one target of the hook; 0 where it has no such bound, or where Skep runs them
+// all in one. It is BPF_TRACE_MAX_PROGS, BPF_CGROUP_MAX_PROGS, netns_bpf_max_progs or BPF_MAX_TRAMP_LINKS of Linux, or BPF_MPROG_MAX, of
+// which one is left free; Skep makes no more filters of clsact either.
+func (h Hook) MostPrograms() int {
+	switch {
+	case h.Sharing == Ordered && h.ProgramType == ebpf.SchedCLS:
+		return 63
+	case h.ProgramType == ebpf.TracePoint, h.Shape == Cgroup, h.Name == "sk_lookup":
+		return 64
+	case h.Shape == KernelFunction && (h.ProgramType == ebpf.Tracing || h.ProgramType == ebpf.LSM):
+		return 38
+	}
+	return 0
+}
+
+// Unbounded names the hooks that reach the targets of this one and have no MostPrograms; empty where there are none.
+func (h Hook) Unbounded() string {
+	switch {
+	case h.ProgramType == ebpf.TracePoint:
+		return "raw_tp or tp_btf"
+	case h.Shape == KernelFunction && h.ProgramType == ebpf.Tracing:
+		return "kprobe or kretprobe"
+	}
+	return ""
+}
+
 // IsFilter reports whether programs are always attached as filters of the clsact qdisc, whose
 // places among those of others follow from their priorities.
 func (h Hook) IsFilter() bool { return h.Name == "tc/ingress" || h.Name == "tc/egress" }

@@ -13,9 +13,11 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/link"
+	"golang.org/x/sys/unix"
 
 	"github.com/skep-dev/skep/agent/attach/clsact"
 	"github.com/skep-dev/skep/agent/pods/containers"
@@ -213,7 +215,24 @@ func TakesLong(name string) bool {
 // describe says what could not be attached, and which hook or capability is missing.
 func describe(h hook.Hook, a plan.Attachment, err error) error {
 	return fmt.Errorf("attach %s to %s %s: %w", a.Program, h.Name, a.Target,
-		reason.Plain(rights.ExplainAttach(Explain(h, err), append(rights.ToLoad(h.ProgramType), toAttach(h)...))))
+		reason.Plain(rights.ExplainAttach(Explain(h, crowded(h, err)), append(rights.ToLoad(h.ProgramType), toAttach(h)...))))
+}
+
+// crowded says that a target runs as many programs as the kernel runs there at most, which answers with a number alone: ERANGE where
+// programs are ordered, E2BIG elsewhere, and the library passes that of tracepoints on as text.
+func crowded(h hook.Hook, err error) error {
+	most, answer := h.MostPrograms(), unix.E2BIG
+	if h.Sharing == hook.Ordered && h.Shape == hook.NetworkDevice {
+		answer = unix.ERANGE
+	}
+	if most == 0 || !errors.Is(err, answer) && !strings.Contains(err.Error(), answer.Error()) {
+		return err
+	}
+	fix := "detach one that `skep inventory` lists"
+	if others := h.Unbounded(); others != "" {
+		fix += ", or use " + others + ", which have no such bound"
+	}
+	return fmt.Errorf("the kernel runs %d programs of %s at one target, and as many are there; %s: %w", most, h.Name, fix, err)
 }
 
 // found attaches to the target that was found, or looks for it first.

@@ -71,9 +71,6 @@ func (r Request) attachInOrder(h hook.Hook) (link.Link, error) {
 			break
 		}
 	}
-	if errors.Is(err, unix.ERANGE) {
-		return nil, fmt.Errorf("the hook is full; the kernel takes %d programs: %w", MaxOrdered, err)
-	}
 	return nil, err
 }
 
@@ -146,11 +143,6 @@ func Order(hookName string, d plan.Device, in *netns.Table) ([]link.ID, error) {
 	}
 	return linkIDs(seen), nil
 }
-
-// MaxOrdered is how many programs the kernel takes on one hook of TCX or netkit:
-// BPF_MPROG_MAX of include/linux/bpf_mprog.h, of which one is left free. Skep makes no more
-// filters on one side of an interface either.
-const MaxOrdered = 63
 
 // IsOrdered reports whether the kernel keeps the order of a hook's programs: whether it is
 // one of TCX or netkit.

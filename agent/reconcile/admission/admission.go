@@ -264,7 +264,8 @@ func (adm *Round) limits(place plan.Place) plan.Limits {
 		}
 		adm.claims.others[place] = others
 	}
-	return plan.Limits{Programs: max(1, attach.MaxOrdered-others), SharePercent: adm.SharePercent}
+	h, _ := hook.Lookup(place.Hook)
+	return plan.Limits{Programs: max(1, h.MostPrograms()-others), SharePercent: adm.SharePercent}
 }
 
 // oursOn are our links at a place.

@@ -1,0 +1,62 @@
+package attach_test
+
+import (
+	"errors"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
+
+	"github.com/skep-dev/skep/agent/attach"
+	"github.com/skep-dev/skep/agent/reconcile/plan"
+	"github.com/skep-dev/skep/agent/state/pins"
+	"github.com/skep-dev/skep/hook"
+	"github.com/skep-dev/skep/test/harness/need"
+)
+
+// TestAFullTargetIsSaidToBeFull attaches programs until the kernel takes no more, which must be where the table has it.
+func TestAFullTargetIsSaidToBeFull(t *testing.T) {
+	need.Kernel(t)
+	cgroup, err := os.MkdirTemp(need.Cgroup(t), "full-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.Remove(cgroup) })
+	for name, c := range map[string]struct {
+		target plan.Target
+		says   string
+	}{
+		"tracepoint":         {plan.Target{Tracepoint: "syscalls/sys_enter_getpgid"}, ", or use raw_tp or tp_btf"},
+		"fentry":             {plan.Target{Function: "tcp_connect"}, ", or use kprobe or kretprobe"},
+		"cgroup_skb/ingress": {plan.Target{Cgroup: strings.TrimPrefix(cgroup, need.Cgroup(t))}, ": "},
+		"tcx/ingress":        {plan.Target{Interface: "lo", Ifindex: 1}, ": "},
+		"sk_lookup":          {plan.Target{NetworkNamespace: "/proc/self/ns/net"}, ": "},
+	} {
+		t.Run(name, func(t *testing.T) {
+			h, _ := hook.Lookup(name)
+			r := attach.Request{Host: attach.Host{CgroupRoot: need.Cgroup(t)}, Attachment: plan.Attachment{Program: "f", Hook: name, Target: c.target}}
+			taken := 0
+			for err = error(nil); err == nil && taken <= h.MostPrograms(); taken++ {
+				p, loadErr := ebpf.NewProgram(&ebpf.ProgramSpec{Type: h.ProgramType, AttachType: h.AttachType, AttachTo: c.target.Function, License: "GPL",
+					Instructions: asm.Instructions{asm.Mov.Imm(asm.R0, 0), asm.Return()}})
+				if loadErr != nil {
+					t.Skipf("SKIPPED: this kernel does not load it: %v", loadErr)
+				}
+				t.Cleanup(func() { _ = p.Close() })
+				r.Program = p
+				var l pins.Held
+				if l, err = attach.To(r); err == nil {
+					t.Cleanup(func() { _ = l.Close() })
+				}
+			}
+			if errors.Is(err, ebpf.ErrNotSupported) {
+				t.Skipf("SKIPPED: %v", err)
+			}
+			if err == nil || taken != h.MostPrograms()+1 || !strings.Contains(err.Error(), "detach one that `skep inventory` lists"+c.says) {
+				t.Errorf("number %d: %v", taken, err)
+			}
+		})
+	}
+}
