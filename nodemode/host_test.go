@@ -587,7 +587,7 @@ func TestAFolderThatChangesWhileItIsReadIsReadAgain(t *testing.T) {
 	h := s.open()
 	before := s.pass(h)
 	f := &halfWritten{Folder: source.Folder(s.defs), write: write}
-	h.source = f
+	h.catalog.source = f
 	if after := s.pass(h)["two"]; running(after) == 0 || running(after) != running(before["two"]) || f.reads != 2 {
 		t.Errorf("after %d reads, program %d became %d", f.reads, running(before["two"]), running(after))
 	}
@@ -755,7 +755,7 @@ func TestAServerThatHangsHoldsNoRevocationUp(t *testing.T) {
 	if running(s.pass(h)["app"]) == 0 {
 		t.Fatal("not loaded")
 	}
-	h.source, h.waited = hanging{}, time.Millisecond
+	h.catalog.source, h.catalog.waited = hanging{}, time.Millisecond
 	s.signers["team-a"].Spec.Revoked = true
 	s.writeSigners()
 	h.Sync(t.Context())
@@ -1321,19 +1321,19 @@ func TestADefinitionThatComesBackIsNew(t *testing.T) {
 	s.push(second, "app:v1", "team-a")
 	wantConditions(t, s.pass(h)["app"], map[string]metav1.ConditionStatus{v1alpha1.ConditionAllowed: noThanks})
 	s.define("app", "")
-	if left := s.pass(h); len(left) != 0 || len(h.tags) != 0 || len(h.places) != 0 {
-		t.Errorf("of what is gone there are left: %v, %d tags, %d places", left, len(h.tags), len(h.places))
+	if left := s.pass(h); len(left) != 0 || len(h.tags) != 0 || len(h.catalog.places) != 0 {
+		t.Errorf("of what is gone there are left: %v, %d tags, %d places", left, len(h.tags), len(h.catalog.places))
 	}
 	s.define("app", ref)
 	wantConditions(t, s.pass(h)["app"], map[string]metav1.ConditionStatus{v1alpha1.ConditionReady: yesPlease})
-	if len(h.tags) != 1 || len(h.places) != 1 {
-		t.Errorf("there are %d tags, %d places", len(h.tags), len(h.places))
+	if len(h.tags) != 1 || len(h.catalog.places) != 1 {
+		t.Errorf("there are %d tags, %d places", len(h.tags), len(h.catalog.places))
 	}
 	s.define("app", "")
 	if s.pass(h); len(h.tags) != 0 {
 		t.Errorf("%d tags are left", len(h.tags))
 	}
-	if s.pass(h); len(h.places) != 0 {
-		t.Errorf("%d places are left", len(h.places))
+	if s.pass(h); len(h.catalog.places) != 0 {
+		t.Errorf("%d places are left", len(h.catalog.places))
 	}
 }

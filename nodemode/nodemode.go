@@ -111,7 +111,6 @@ func (o Options) source() source.Options {
 type Host struct {
 	opts   Options
 	lock   *os.File
-	source source.Source
 	images *registry.Client
 	sealer *intent.Sealer
 	// memory keeps what registries offered as signatures.
@@ -122,21 +121,12 @@ type Host struct {
 
 	// What follows belongs to the goroutine that syncs.
 	settings settingsState
-	tree     source.Tree
-	defs     definitions
+	catalog  catalog
 	tags     map[string]*tag
 	// read is when definitions were first read as they are, by UID.
-	read map[string]read
-	// places are where definitions were last found, by UID.
-	places map[string]string
+	read   map[string]read
 	pruned time.Time
-	// fetching is where a fetch that is under way will leave its result; nil
-	// where none is. waited is how long a sync waits for one.
-	fetching chan fetched
-	waited   time.Duration
-	began    time.Time
-	// sourceErr is why the source could not be read last time.
-	sourceErr error
+	began  time.Time
 	// unloaded are the applications that a policy had unloaded, by UID, weighed
 	// is the revision of settings whose effect is weighed, or was.
 	unloaded map[string]unload
@@ -155,9 +145,8 @@ type Host struct {
 	// requested is when another look at an application was asked for, by UID.
 	requested map[string]time.Time
 	wake      chan struct{}
-	// engine evaluates policies in processes of their own, reader reads the settings.
+	// engine evaluates policies in processes of their own.
 	engine *policies.Engine
-	reader *settings.Reader
 }
 
 // New opens the state, reads the settings and starts the agent's half. It
@@ -173,9 +162,9 @@ func New(ctx context.Context, o Options) (_ *Host, err error) {
 	o.Now = clock.OrSystem(o.Now)
 	o.Log = cmp.Or(o.Log, slog.New(slog.DiscardHandler))
 	h := &Host{
-		opts: o, metrics: newMetrics(), tags: map[string]*tag{}, read: map[string]read{}, places: map[string]string{}, confirmed: map[string]bool{},
+		opts: o, metrics: newMetrics(), tags: map[string]*tag{}, read: map[string]read{}, confirmed: map[string]bool{},
 		requested: map[string]time.Time{},
-		wake:      make(chan struct{}, 1), waited: 5 * time.Second, began: o.Now(), unloaded: map[string]unload{}, evaluations: evaluations.NewQueue(o.Now),
+		wake:      make(chan struct{}, 1), began: o.Now(), unloaded: map[string]unload{}, evaluations: evaluations.NewQueue(o.Now),
 	}
 	h.metrics.registry.MustRegister(shortfall{h.Status})
 	defer func() {
@@ -187,8 +176,8 @@ func New(ctx context.Context, o Options) (_ *Host, err error) {
 		return nil, err
 	}
 	h.engine = policies.NewEngine(policies.EngineOptions{})
-	h.reader = settings.NewReader(o.settings(), h.engine)
-	if h.source, err = source.New(o.source()); err != nil {
+	h.catalog = catalog{path: o.Path, log: o.Log, places: map[string]string{}, waited: 5 * time.Second}
+	if h.catalog.source, err = source.New(o.source()); err != nil {
 		return nil, err
 	}
 	h.images, err = registry.NewClient(registry.Options{
@@ -203,7 +192,16 @@ func New(ctx context.Context, o Options) (_ *Host, err error) {
 			return nil, err
 		}
 	}
-	err = h.openGate(ctx)
+	h.settings = settingsState{reader: settings.NewReader(o.settings(), h.engine), log: o.Log, now: o.Now, gate: gate.Options{
+		Images:   h.images,
+		Memory:   h.memory,
+		Observer: h.metrics.gate,
+		CPUs:     possibleCPUs(),
+		Now:      o.Now,
+		Timeout:  o.EvaluationTimeout,
+		StaleFor: staleFor,
+	}}
+	err = h.settings.open(ctx)
 	if err != nil && len(h.live()) > 0 {
 		// What this host was given before comes back all the same.
 		h.settings.fail(err)
@@ -255,31 +253,6 @@ func (h *Host) openState() error {
 	}
 	h.sealer, err = intent.ParseKey(data)
 	return err
-}
-
-// openGate reads the settings for the first time.
-func (h *Host) openGate(ctx context.Context) error {
-	s, err := h.reader.Load(ctx)
-	if err != nil {
-		return err
-	}
-	evaluator, err := gate.New(gate.Options{
-		Images:   h.images,
-		Trust:    s.Trust,
-		Policies: s.Policies,
-		Memory:   h.memory,
-		Observer: h.metrics.gate,
-		CPUs:     possibleCPUs(),
-		Now:      h.opts.Now,
-		Timeout:  h.opts.EvaluationTimeout,
-		StaleFor: staleFor,
-	})
-	if err != nil {
-		return err
-	}
-	h.settings.evaluator = evaluator
-	h.settle(s)
-	return nil
 }
 
 // openAgent starts the half that knows the kernel.
@@ -343,7 +316,7 @@ func (h *Host) Run(ctx context.Context, listen net.Listener) error {
 	if listen != nil {
 		start(func(ctx context.Context) error { return h.serveMetrics(ctx, listen) })
 	}
-	changed := h.watch(ctx)
+	changed := h.opts.watch(ctx, h.catalog.source)
 	err := h.loop(ctx, fail, changed)
 	cancel()
 	group.Wait()
@@ -388,7 +361,7 @@ func (h *Host) loop(ctx context.Context, fail <-chan error, changed <-chan struc
 // Once syncs once and waits until the agent has done, or tried once, what
 // follows from it.
 func (h *Host) Once(ctx context.Context) (Status, error) {
-	h.waited = fetchTimeout
+	h.catalog.waited = fetchTimeout
 	if h.agent == nil {
 		h.whole(ctx)
 		return h.Status(), ctx.Err()

@@ -251,10 +251,10 @@ func or(s, nothing string) string {
 func (h *Host) publish(began time.Time, outcomes []outcome, on protections, sourceErr error) {
 	s := Status{
 		Source: SourceStatus{
-			Address: source.Redact(h.opts.Source), Revision: h.tree.Revision, Cautions: h.defs.misplaced, Error: text(sourceErr), UnloadProtection: on.source,
+			Address: source.Redact(h.opts.Source), Revision: h.catalog.tree.Revision, Cautions: h.catalog.defs.misplaced, Error: text(sourceErr), UnloadProtection: on.source,
 		},
 		Settings:         SettingsStatus{Cautions: h.settings.cautions, Error: text(h.settings.err)},
-		UnloadProtection: on.policies, Problems: append([]schemas.Problem{}, h.defs.problems...), Synced: h.opts.Now(),
+		UnloadProtection: on.policies, Problems: append([]schemas.Problem{}, h.catalog.defs.problems...), Synced: h.opts.Now(),
 		Applications: []Application{},
 	}
 	if h.settings.evaluator != nil {
@@ -272,11 +272,11 @@ func (h *Host) publish(began time.Time, outcomes []outcome, on protections, sour
 			continue
 		}
 		a := h.describe(o, was[o.id].Conditions)
-		h.logChange(was[o.id], a)
+		h.opts.logChange(was[o.id], a)
 		s.Applications = append(s.Applications, a)
 	}
-	h.logProtection(before.Source.UnloadProtection, s.Source.UnloadProtection)
-	h.logProtection(before.UnloadProtection, s.UnloadProtection)
+	h.opts.logProtection(before.Source.UnloadProtection, s.Source.UnloadProtection)
+	h.opts.logProtection(before.UnloadProtection, s.UnloadProtection)
 	// Metrics first: whoever sees the status finds them as they are.
 	h.metrics.synced(h.opts.Now().Sub(began), s, outcomes)
 	h.mu.Lock()
@@ -311,7 +311,7 @@ func (h *Host) describe(o outcome, before []metav1.Condition) Application {
 		a.Unloaded = o.Live.Reason
 	}
 	if o.def.app == nil && o.Hidden {
-		a.Problems = h.problemsOf(o)
+		a.Problems = h.catalog.problemsOf(o.Live)
 	}
 	if o.def.app != nil {
 		a.Source, a.Image = o.def.source, o.def.app.Body().Bytecode.Image
@@ -336,23 +336,23 @@ func (h *Host) describe(o outcome, before []metav1.Condition) Application {
 }
 
 // logProtection says once that something waits for a human.
-func (h *Host) logProtection(was, is *UnloadProtection) {
+func (o Options) logProtection(was, is *UnloadProtection) {
 	if is == nil || was != nil && was.Revision == is.Revision {
 		return
 	}
-	h.opts.Log.Error("unload protection holds: much of what runs would be unloaded, and is kept until it is confirmed", "reason", is.Reason,
-		"applications", strings.Join(is.Applications, ", "), "confirm", "skep confirm "+is.Revision+" --state "+h.opts.State)
+	o.Log.Error("unload protection holds: much of what runs would be unloaded, and is kept until it is confirmed", "reason", is.Reason,
+		"applications", strings.Join(is.Applications, ", "), "confirm", "skep confirm "+is.Revision+" --state "+o.State)
 }
 
 // sameRule reports whether two reasons are of one rule, whatever their messages say.
 func sameRule(a, b policies.Reason) bool { return a.Rule == b.Rule }
 
 // logChange says once what a person would want to know.
-func (h *Host) logChange(was, is Application) {
+func (o Options) logChange(was, is Application) {
 	before, now := was.Condition(v1alpha1.ConditionAllowed), is.Condition(v1alpha1.ConditionAllowed)
 	said := func(c metav1.Condition) string { return strings.SplitN(c.Message, lifecycle.AuditMark, 2)[0] }
 	if before.Status == now.Status && said(before) == said(now) && was.Digest == is.Digest && slices.EqualFunc(was.Audited, is.Audited, sameRule) {
 		return
 	}
-	h.opts.Log.Info(fmt.Sprintf("application %s", strings.ToLower(now.Reason)), "application", is.Identity().String(), "digest", is.Digest, "message", now.Message)
+	o.Log.Info(fmt.Sprintf("application %s", strings.ToLower(now.Reason)), "application", is.Identity().String(), "digest", is.Digest, "message", now.Message)
 }

@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strings"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -21,38 +20,13 @@ import (
 	"github.com/skep-dev/skep/image/registry"
 	"github.com/skep-dev/skep/intent"
 	"github.com/skep-dev/skep/lifecycle"
-	"github.com/skep-dev/skep/nodemode/settings"
 	"github.com/skep-dev/skep/policies"
-	"github.com/skep-dev/skep/schemas"
 	"github.com/skep-dev/skep/signing"
 )
 
 // evaluationsAtOnce bounds how many definitions are evaluated from memory at the same
 // time. What a registry has to be asked for is left to evaluations.
 const evaluationsAtOnce = 4
-
-// settingsState is the gate active, and what is wrong with the files that
-// were to replace it.
-type settingsState struct {
-	evaluator *gate.Evaluator
-	trust     *signing.Trust
-	// cautions are what the author of the policies may not have meant.
-	cautions []string
-	// read is when all of them could be read last.
-	read time.Time
-	// err is why some could not be read last time, and what is active instead.
-	err error
-}
-
-// fail notes that settings could not be read.
-func (s *settingsState) fail(err error) {
-	if s.evaluator == nil {
-		s.err = fmt.Errorf("%w; no signers and policies are active and nothing of the source is evaluated until this is fixed; what runs is kept", err)
-		return
-	}
-	s.err = fmt.Errorf("%w; signers and policies stay as they were read last, at %s; no change since then, revocations included, is active until this is fixed",
-		err, s.read.UTC().Format(time.RFC3339))
-}
 
 // tag is what an image's tag stood for when its generation was first evaluated.
 type tag struct {
@@ -85,8 +59,8 @@ const (
 // runs of it is kept.
 func (h *Host) Sync(ctx context.Context) {
 	began := h.opts.Now()
-	h.refreshSettings(ctx)
-	h.sourceErr = h.refreshDefinitions(ctx)
+	h.settings.refresh(ctx)
+	h.catalog.refresh(ctx)
 	if ctx.Err() == nil {
 		h.act(ctx, began, true)
 	}
@@ -95,7 +69,7 @@ func (h *Host) Sync(ctx context.Context) {
 // act decides about every application and hands over what follows. With anew,
 // registries are asked again even where there is an answer.
 func (h *Host) act(ctx context.Context, began time.Time, anew bool) {
-	sourceErr := h.sourceErr
+	sourceErr := h.catalog.err
 	if h.settings.evaluator == nil {
 		h.publish(began, nil, protections{}, sourceErr)
 		return
@@ -113,7 +87,7 @@ func (h *Host) act(ctx context.Context, began time.Time, anew bool) {
 		if weighing && on.policies == nil && o.action == lifecycle.Keep && s.Unloads() {
 			o.why = "a policy denies it; it is kept until the rest of what runs is evaluated, for " + weighFor.String() + " at most"
 		}
-		o.why = h.whyHidden(o, on.source, sourceErr)
+		o.why = h.catalog.whyHidden(o, on.source)
 		if o.err = h.handOver(s, o); o.err != nil {
 			h.opts.Log.Error("hand intent to the agent", "application", s.id.String(), "error", o.err)
 		} else if o.action == lifecycle.Unload && s.Unloads() {
@@ -162,75 +136,13 @@ func (h *Host) handOver(s observation, o outcome) error {
 	return h.agent.Accept(envelope)
 }
 
-// refreshSettings reads policies and signers again. What cannot be read stays as it
-// was; the rest becomes active. All is read every time: nothing short of
-// reading tells that a file behind a link, or a package that is imported, did
-// not change, and a revocation must not be missed.
-func (h *Host) refreshSettings(ctx context.Context) {
-	if h.settings.evaluator == nil {
-		if err := h.openGate(ctx); err != nil {
-			h.settings.fail(err)
-		}
-		return
-	}
-	s, err := h.reader.Load(ctx)
-	if err != nil {
-		if ctx.Err() == nil {
-			h.settings.fail(err)
-		}
-		return
-	}
-	h.settings.evaluator.SetTrust(s.Trust)
-	h.settings.evaluator.SetPolicies(s.Policies)
-	h.settle(s)
-}
-
-// settle notes settings that are active now, and logs what their author may not have
-// meant where that is new.
-func (h *Host) settle(s settings.Settings) {
-	for _, caution := range s.Cautions {
-		if !slices.Contains(h.settings.cautions, caution) {
-			h.opts.Log.Warn(caution)
-		}
-	}
-	h.settings.trust, h.settings.cautions, h.settings.err = s.Trust, s.Cautions, nil
-	if s.Unread == nil {
-		h.settings.read = h.opts.Now()
-		return
-	}
-	h.settings.err = fmt.Errorf("%w; what that held stays as it was read last, and every other change since %s is active",
-		s.Unread, h.settings.read.UTC().Format(time.RFC3339))
-}
-
-// refreshDefinitions brings source and definitions up to date. On an error the
-// ones before stay, since nothing can be said of the new.
-func (h *Host) refreshDefinitions(ctx context.Context) error {
-	f, err := h.fetch(ctx)
-	if err != nil || !f.changed {
-		return err
-	}
-	if f.tree.Rewritten {
-		h.opts.Log.Warn("the source's history was rewritten; its new head is evaluated like any other", "revision", f.tree.Revision)
-	}
-	for _, caution := range f.defs.misplaced {
-		if !slices.Contains(h.defs.misplaced, caution) {
-			h.opts.Log.Warn(caution)
-		}
-	}
-	h.tree, h.defs = f.tree, f.defs
-	for _, d := range f.defs.all {
-		h.places[uidOf(d.app.Identity())] = d.place()
-	}
-	return nil
-}
-
 // observations joins definitions, verdicts and what the agent holds. While the
 // source has never been read, absence from it says nothing; where it is another
 // than before, much of it waits behind unload protection that is returned.
 func (h *Host) observations(ctx context.Context, anew bool) ([]observation, *UnloadProtection) {
 	live := h.live()
-	all := make([]observation, len(h.defs.all))
-	for i, d := range h.defs.all {
+	all := make([]observation, len(h.catalog.defs.all))
+	for i, d := range h.catalog.defs.all {
 		id := d.app.Identity()
 		all[i] = observation{id: id, def: d, Observation: lifecycle.Observation{Live: live[uidOf(id)]}}
 		all[i].Request = h.request(d, all[i].Live)
@@ -246,11 +158,8 @@ func (h *Host) observations(ctx context.Context, anew bool) ([]observation, *Unl
 		}
 	})
 	h.remember(ctx, all)
-	for uid, p := range live {
-		place := or(h.places[uid], p.Source)
-		_, isEmptied := h.emptied(place)
-		hidden := isEmptied || h.sourceErr != nil || h.defs.mayHide == nil || h.defs.mayHide(p.Application, place)
-		all = append(all, observation{id: p.Application, Observation: lifecycle.Observation{Live: p, Hidden: hidden}})
+	for _, p := range live {
+		all = append(all, observation{id: p.Application, Observation: lifecycle.Observation{Live: p, Hidden: h.catalog.mayHide(p)}})
 	}
 	h.forget(all)
 	slices.SortFunc(all, func(a, b observation) int { return a.id.Compare(b.id) })
@@ -277,7 +186,7 @@ func (h *Host) forget(all []observation) {
 	}
 	maps.DeleteFunc(h.tags, func(uid string, _ *tag) bool { return !defined[uid] })
 	maps.DeleteFunc(h.read, func(uid string, _ read) bool { return !defined[uid] })
-	maps.DeleteFunc(h.places, func(uid, _ string) bool { return !there[uid] })
+	h.catalog.forget(there)
 	h.forgetRequests(there)
 }
 
@@ -344,60 +253,6 @@ func (h *Host) evaluate(ctx context.Context, q evaluations.Question, req gate.Re
 	return r.Verdict, r.Err
 }
 
-// whyHidden is why an application was settled as it was, in words that name
-// what keeps its absence from counting.
-func (h *Host) whyHidden(o outcome, held *UnloadProtection, sourceErr error) string {
-	if o.def.app != nil || !o.Hidden || o.action != lifecycle.Keep || o.Unloads() {
-		return o.why
-	}
-	switch {
-	case sourceErr != nil:
-		return "the source cannot be read; what runs is kept"
-	case held != nil && slices.Contains(held.Applications, o.id.String()):
-		return "unload protection holds it until the change is confirmed: the source is another than before and does not define it"
-	}
-	for _, p := range h.problemsOf(o) {
-		return "its definition cannot be read, and what runs is kept: " + p.Source.String() + ": " + p.Message
-	}
-	return o.why
-}
-
-// problemsOf are those that an application's absence may be due to: its own,
-// else those where it was found before, else all that name no definition.
-func (h *Host) problemsOf(o outcome) []schemas.Problem {
-	place := or(h.places[uidOf(o.id)], o.Live.Source)
-	var own, there, all []schemas.Problem
-	for _, p := range h.defs.problems {
-		switch {
-		case p.Definition != nil && *p.Definition == o.id:
-			own = append(own, p)
-		case p.Definition != nil:
-		case p.Source.File == place || strings.HasPrefix(p.Source.File, place+"/"):
-			there = append(there, p)
-			fallthrough
-		default:
-			all = append(all, p)
-		}
-	}
-	if emptied, hides := h.emptied(place); hides {
-		there = append(there, emptied)
-	}
-	for _, some := range [][]schemas.Problem{own, there} {
-		if len(some) > 0 {
-			return some
-		}
-	}
-	return all
-}
-
-// emptied is schemas.Definitions.Emptied of a folder. Commits are whole.
-func (h *Host) emptied(place string) (schemas.Problem, bool) {
-	if !h.tree.IsFolder() || h.defs.emptied == nil {
-		return schemas.Problem{}, false
-	}
-	return h.defs.emptied(place)
-}
-
 // live is what the agent holds, by UID.
 func (h *Host) live() map[string]*intent.Payload {
 	all := map[string]*intent.Payload{}
@@ -420,7 +275,7 @@ func (h *Host) live() map[string]*intent.Payload {
 // request asks the gate about a definition, by the digest its tag stood for
 // when this generation was first evaluated.
 func (h *Host) request(d definition, live *intent.Payload) gate.Request {
-	req := gate.Request{Application: d.app, Requester: policies.Requester{Username: h.tree.Author}, Changed: h.changed(d)}
+	req := gate.Request{Application: d.app, Requester: policies.Requester{Username: h.catalog.tree.Author}, Changed: h.changed(d)}
 	known := h.tags[uidOf(d.app.Identity())]
 	switch {
 	case known != nil && known.generation == d.generation:

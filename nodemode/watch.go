@@ -16,19 +16,19 @@ import (
 // watch tells when a policy, a signer or a file of a folder source changed. It
 // only shortens the wait for the next interval, so that what it cannot see is
 // late and not lost.
-func (h *Host) watch(ctx context.Context) <-chan struct{} {
+func (o Options) watch(ctx context.Context, from source.Source) <-chan struct{} {
 	changed := make(chan struct{}, 1)
 	w, err := fsnotify.NewWatcher()
 	if err != nil {
-		h.opts.Log.Warn("watch files; changes are seen at every interval", "error", err)
+		o.Log.Warn("watch files; changes are seen at every interval", "error", err)
 		return changed
 	}
-	for _, p := range append(append([]string{}, h.opts.Policies...), h.opts.Signers...) {
+	for _, p := range append(append([]string{}, o.Policies...), o.Signers...) {
 		watchTree(w, p)
 	}
-	if f, ok := h.source.(source.Folder); ok {
+	if f, ok := from.(source.Folder); ok {
 		watchTree(w, string(f))
-	} else if local, ok := strings.CutPrefix(h.opts.Source, "file://"); ok {
+	} else if local, ok := strings.CutPrefix(o.Source, "file://"); ok {
 		watchRepository(w, local)
 	}
 	go relay(ctx, w, changed)

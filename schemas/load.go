@@ -138,9 +138,15 @@ func renderTree(ctx context.Context, o Options) (*tree, []Object, []Problem, err
 	if err != nil {
 		return nil, nil, nil, err
 	}
+	objects, problems, err := renderRead(ctx, t, units, o)
+	return t, objects, problems, err
+}
+
+// renderRead renders what was read by complete options.
+func renderRead(ctx context.Context, t *tree, units []unit, o Options) ([]Object, []Problem, error) {
 	out, err := renderAll(ctx, t, units, o)
 	if err != nil {
-		return nil, nil, nil, err
+		return nil, nil, err
 	}
 	good, twins := rejectTwins(out.objects)
 	problems := slices.Concat(out.problems, twins)
@@ -153,7 +159,7 @@ func renderTree(ctx context.Context, o Options) (*tree, []Object, []Problem, err
 		}
 	}
 	sortProblems(problems)
-	return t, good, problems, nil
+	return good, problems, nil
 }
 
 // read copies the source into memory and lists what there is to render.
@@ -200,17 +206,7 @@ func (o Options) selected(units []unit) ([]unit, error) {
 // Load reads every definition at o.Path. One bad definition hides no good one:
 // it becomes a problem. Two definitions of one identity are both rejected. The
 // error is as for Render.
-func Load(ctx context.Context, o Options) (Definitions, error) {
-	t, objects, problems, err := renderTree(ctx, o)
-	if err != nil {
-		return Definitions{}, err
-	}
-	d := Decode(objects)
-	d.Problems = append(d.Problems, problems...)
-	sortProblems(d.Problems)
-	d.hide(t)
-	return d, nil
-}
+func Load(ctx context.Context, o Options) (Definitions, error) { return new(Memory).Load(ctx, o) }
 
 // Decode gives what Render returned the types of the API. What does not fit them is a
 // problem.

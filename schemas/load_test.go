@@ -1,7 +1,9 @@
 package schemas_test
 
 import (
+	"context"
 	"encoding/binary"
+	"errors"
 	"os"
 	"path/filepath"
 	"slices"
@@ -490,6 +492,55 @@ func TestMayHide(t *testing.T) {
 	}
 	if d := load(t, schemas.Options{Root: source(t, "-- a.yaml --\n"+good)}); d.MayHide(id("other")) {
 		t.Errorf("nothing is wrong: %v", d.Problems)
+	}
+}
+
+// TestWhatSaysTheSameIsNotRenderedAgain: a context that ended ends a rendering.
+func TestWhatSaysTheSameIsNotRenderedAgain(t *testing.T) {
+	root := source(t, "-- a.yaml --\n"+good)
+	var m schemas.Memory
+	first, err := m.Load(t.Context(), schemas.Options{Root: root})
+	if err != nil || len(first.Applications) != 1 {
+		t.Fatalf("Load = %v, %v", first, err)
+	}
+	over, cancel := context.WithCancel(t.Context())
+	cancel()
+	if again, err := m.Load(over, schemas.Options{Root: root}); err != nil || len(again.Applications) != 1 {
+		t.Errorf("the same: %v, %v", again, err)
+	}
+	for what, o := range map[string]schemas.Options{"other options": {Root: root, Places: true}, "another path": {Root: root, Path: "a.yaml"}} {
+		if _, err := m.Load(over, o); !errors.Is(err, context.Canceled) {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	link := filepath.Join(root, "b.yaml")
+	if err := os.Symlink("a.yaml", link); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := m.Load(over, schemas.Options{Root: root}); !errors.Is(err, context.Canceled) {
+		t.Errorf("a file that is not read beside it: %v", err)
+	}
+	if err := os.Remove(link); err != nil {
+		t.Fatal(err)
+	}
+	write := func(text string) {
+		t.Helper()
+		if err := os.WriteFile(filepath.Join(root, "a.yaml"), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write(strings.Replace(good, "name: good", "name: other", 1))
+	if _, err := m.Load(over, schemas.Options{Root: root}); !errors.Is(err, context.Canceled) {
+		t.Errorf("another text: %v", err)
+	}
+	write("skep.dev/: [")
+	for range 2 {
+		if d, err := m.Load(t.Context(), schemas.Options{Root: root}); err != nil || len(d.Problems) != 1 {
+			t.Errorf("a problem: %v, %v", d.Problems, err)
+		}
+	}
+	if _, err := m.Load(over, schemas.Options{Root: root}); !errors.Is(err, context.Canceled) {
+		t.Errorf("a problem, again: %v", err)
 	}
 }
 

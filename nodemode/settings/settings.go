@@ -11,6 +11,7 @@ import (
 
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/policies"
+	"github.com/skep-dev/skep/schemas"
 	"github.com/skep-dev/skep/signing"
 )
 
@@ -51,6 +52,7 @@ type Reader struct {
 	whole    bool
 	signers  []lastSigner
 	policies []lastPolicy
+	rendered schemas.Memory
 }
 
 // NewReader returns a Reader that has read nothing yet. Its Settings are of use until

@@ -45,7 +45,7 @@ func (r *Reader) readPath(ctx context.Context, where string) (now, last []lastSi
 	if err != nil {
 		return nil, before, err
 	}
-	defs, err := schemas.Load(ctx, schemas.Options{Root: root, Path: sub})
+	defs, err := r.rendered.Load(ctx, schemas.Options{Root: root, Path: sub})
 	if err != nil {
 		return nil, before, err
 	}
