@@ -83,6 +83,8 @@ type Evaluator struct {
 	trust *signing.Trust
 	set   *policies.Set
 	known remembered
+	// collector shares known.
+	collector collector
 }
 
 // New returns an Evaluator.
@@ -111,7 +113,9 @@ func New(o Options) (*Evaluator, error) {
 	if o.Observer == nil {
 		o.Observer = nop{}
 	}
-	return &Evaluator{opts: o, trust: o.Trust, set: o.Policies, known: newRemembered(o.Observer)}, nil
+	e := &Evaluator{opts: o, trust: o.Trust, set: o.Policies, known: newRemembered(o.Observer)}
+	e.collector = collector{&e.opts, &e.known}
+	return e, nil
 }
 
 // SetTrust replaces the signers that count. Evidence is worked out again from
@@ -146,14 +150,6 @@ func (e *Evaluator) RevisionIn(namespace string) string {
 // RevisionIn is Evaluator.RevisionIn of signers and policies that may not be active.
 func RevisionIn(namespace string, trust *signing.Trust, set *policies.Set) string {
 	return trust.Revision() + "/" + set.RevisionIn(namespace)
-}
-
-// images is where the image of a request is read.
-func (e *Evaluator) images(req Request) Images {
-	if req.Reader != nil {
-		return req.Reader
-	}
-	return e.opts.Images
 }
 
 func (e *Evaluator) active() (*signing.Trust, *policies.Set) {

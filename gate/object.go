@@ -27,13 +27,13 @@ func (e *Evaluator) Resolve(ctx context.Context, s Shaped) (Resolved, error) {
 	}
 	id, ref := s.req.Application.Identity(), s.req.Application.Body().Bytecode.Image
 	if s.req.Digest != "" {
-		pinned, err := e.images(s.req).Pin(ref, s.req.Digest)
+		pinned, err := e.collector.images(s.req).Pin(ref, s.req.Digest)
 		if err != nil {
 			return Resolved{}, imageDenial(id.String(), err)
 		}
 		return Resolved{Shaped: s, image: pinned}, nil
 	}
-	r, err := e.images(s.req).Resolve(ctx, ref)
+	r, err := e.collector.images(s.req).Resolve(ctx, ref)
 	if err != nil {
 		return Resolved{}, imageError(id.String(), "resolve", err)
 	}
@@ -82,7 +82,7 @@ type reading struct {
 // open reads all that is asked of an object, before another may be pulled. It is pulled
 // where its facts are not known, or where values have to fit its variables and maps.
 func (e *Evaluator) open(ctx context.Context, r Resolved) (*object, error) {
-	images, definition := e.images(r.req), r.req.Application.Body()
+	images, definition := e.collector.images(r.req), r.req.Application.Body()
 	read := images.Describe
 	if setsValues(definition) {
 		read = images.Pull
