@@ -2,7 +2,6 @@ module github.com/skep-dev/skep
 
 go 1.26.0
 
-tool github.com/cilium/ebpf/cmd/bpf2go
 
 require (
 	cuelabs.dev/go/oci/ociregistry v0.0.0-20260601085548-328ff8e2c943

@@ -12,7 +12,7 @@ package corpus
 
 import "embed"
 
-//go:generate go run ../fixture/programs/compile -plain testdata testdata
+//go:generate go run ../fixture/programs/compile testdata testdata
 
 // Objects are the compiled programs of testdata.
 //
