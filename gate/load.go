@@ -38,9 +38,16 @@ func fitLoad(r *denials, id v1alpha1.Identity, programs []v1alpha1.Program, fact
 	}
 	r.add("inspect/load", "spec.programs", "split the object into several applications, divide by constants, call helpers in a function that is not inlined, "+
 		"list fewer attachments, or use a "+v1alpha1.KindClusterBpfApplication,
-		"its programs take the kernel about %s to load, at most %s are allowed a %s: most takes program %s of %d instructions, %d of which the kernel replaces "+
-			"by several, %d in all, and that is loaded %d times", bytecode.LoadTime(all), bytecode.LoadTime(bytecode.MaxLoadCost), id.Kind, most.Name,
-		most.Instructions, most.Rewrites, most.Translated, max(loads[most.Name], 1))
+		"its programs may take the kernel up to %s to load, at most %s are allowed a %s: most takes program %s of %d instructions, %d of which the kernel replaces "+
+			"by several, %d in all, and that is loaded %s", bytecode.LoadTime(all), bytecode.LoadTime(bytecode.MaxLoadCost), id.Kind, most.Name,
+		most.Instructions, most.Rewrites, most.Translated, times(max(loads[most.Name], 1)))
+}
+
+func times(n int) string {
+	if n == 1 {
+		return "once"
+	}
+	return fmt.Sprint(n, " times")
 }
 
 // addCost adds a cost a number of times, and stays at the greatest number.

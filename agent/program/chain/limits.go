@@ -260,7 +260,7 @@ func (l *linker) checkLoad(members []Member) error {
 		return nil
 	}
 	return &Rejection{Member: newcomer(members).Key, Limit: LimitLoad,
-		Reason: fmt.Sprintf("with it the chain takes the kernel about %s longer to load, at most %s are allowed to namespaces",
+		Reason: fmt.Sprintf("with it the chain may take the kernel up to %s longer to load, at most %s are allowed to namespaces",
 			bytecode.LoadTime(added), bytecode.LoadTime(MaxLoadCost)),
 		Fix: "make the program shorter, with fewer calls and divisions by registers, or attach to another interface"}
 }

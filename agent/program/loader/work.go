@@ -27,7 +27,7 @@ func (p *Prepared) withinNamespace() error {
 		}
 	}
 	if cost := p.LoadCost(); cost > bytecode.MaxLoadCost {
-		errs = append(errs, fmt.Errorf("the programs take the kernel about %s to load, at most %s are allowed a namespace; split the object into several ones",
+		errs = append(errs, fmt.Errorf("the programs may take the kernel up to %s to load, at most %s are allowed a namespace; split the object into several ones",
 			bytecode.LoadTime(cost), bytecode.LoadTime(bytecode.MaxLoadCost)))
 	}
 	return errors.Join(errs...)

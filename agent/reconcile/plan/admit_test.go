@@ -130,12 +130,12 @@ func TestLimitsAreGrantedInOrder(t *testing.T) {
 		"who is within a share joins, whatever others have": {
 			[]plan.Claim{claim("a", "y", plan.Arriving, 1, loads(16_000, 1000)), claim("long", "z", plan.Running, 2, loads(400_000, 10)),
 				claim("b", "x", plan.Arriving, 3, loads(16_000, 750))}, seconds,
-			map[string]string{"a": "load time: with it and what is kept for other namespaces the kernel takes about "}},
+			map[string]string{"a": "load time: with it and what is kept for other namespaces the kernel may take up to "}},
 		"one that is long takes no share of others": {
 			[]plan.Claim{claim("a", "y", plan.Arriving, 1, loads(47_000, 100)), claim("b", "x", plan.Arriving, 2, loads(16_000, 750))}, seconds, nil},
 		"alone, too, one may not take what is kept for others": {
 			[]plan.Claim{claim("a", "x", plan.Arriving, 1, loads(100_000, 100))}, seconds,
-			map[string]string{"a": "load time: with it and what is kept for other namespaces the kernel takes about 9.7s"}},
+			map[string]string{"a": "load time: with it and what is kept for other namespaces the kernel may take up to 9.7s"}},
 		"many small ones of a namespace count together": {
 			[]plan.Claim{claim("a", "x", plan.Arriving, 1, loads(16_000, 700)), claim("b", "x", plan.Arriving, 2, loads(16_000, 700)),
 				claim("c", "x", plan.Arriving, 3, loads(16_000, 700)), claim("d", "y", plan.Arriving, 4, loads(16_000, 700))}, seconds,
@@ -151,11 +151,11 @@ func TestLimitsAreGrantedInOrder(t *testing.T) {
 			[]plan.Claim{claim("a", "", plan.Arriving, 1, loads(100_000, 10_000)), claim("b", "x", plan.Arriving, 2, loads(10_000, 500)),
 				claim("c", "x", plan.Arriving, 3, loads(1000, 100))}, seconds,
 			map[string]string{"b": "load time: " +
-				"next to those of the cluster the programs of namespace x take the kernel about 8.3s to load, at most 2.6s are allowed (50 %)"}},
+				"next to those of the cluster the programs of namespace x may take the kernel up to 8.3s to load, at most 2.6s are allowed (50 %)"}},
 		"those of all namespaces next to large ones of the cluster": {
 			[]plan.Claim{claim("a", "", plan.Arriving, 1, loads(100_000, 100)), claim("b", "s", plan.Arriving, 2, loads(3_500, 340)),
 				claim("c", "t", plan.Arriving, 3, loads(3_500, 340)), claim("d", "u", plan.Arriving, 4, loads(3_500, 340))}, seconds,
-			map[string]string{"d": "load time: next to those of the cluster the programs of all namespaces take the kernel about "}},
+			map[string]string{"d": "load time: next to those of the cluster the programs of all namespaces may take the kernel up to "}},
 		"an update that loads as fast as what it replaces": {
 			[]plan.Claim{held(claim("a", "x", plan.Replacing, 1, loads(100_000, 2000)), loads(100_000, 2000))}, seconds, nil},
 		"an update that loads slower": {

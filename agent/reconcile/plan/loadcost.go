@@ -43,12 +43,12 @@ func (c Claim) fitsLoad(granted []Claim, limits Limits) *OverLimitError {
 	own := byNamespace[c.Identity.Namespace].add(c.Need)
 	byNamespace[c.Identity.Namespace] = own
 	if cost := costOfNamespaces(byNamespace, percent); cost > limits.LoadCost && cost > before {
-		return overLoad(fmt.Sprintf("with it and what is kept for other namespaces the kernel takes about %s to load the programs, at most %s are allowed",
+		return overLoad(fmt.Sprintf("with it and what is kept for other namespaces the kernel may take up to %s to load the programs, at most %s are allowed",
 			bytecode.LoadTime(cost), bytecode.LoadTime(limits.LoadCost)))
 	}
 	share := limits.LoadCost * uint64(percent) / 100
 	if cost := cluster.with(own); cost > share {
-		return overLoad(fmt.Sprintf("next to those of the cluster the programs of namespace %s take the kernel about %s to load, at most %s are allowed (%d %%)",
+		return overLoad(fmt.Sprintf("next to those of the cluster the programs of namespace %s may take the kernel up to %s to load, at most %s are allowed (%d %%)",
 			c.Identity.Namespace, bytecode.LoadTime(cost), bytecode.LoadTime(share), percent))
 	}
 	var all work
@@ -56,7 +56,7 @@ func (c Claim) fitsLoad(granted []Claim, limits Limits) *OverLimitError {
 		all = work{all.translated + w.translated, all.moves + w.moves}
 	}
 	if cost := cluster.with(all); cost > limits.LoadCost {
-		return overLoad(fmt.Sprintf("next to those of the cluster the programs of all namespaces take the kernel about %s to load, at most %s are allowed",
+		return overLoad(fmt.Sprintf("next to those of the cluster the programs of all namespaces may take the kernel up to %s to load, at most %s are allowed",
 			bytecode.LoadTime(cost), bytecode.LoadTime(limits.LoadCost)))
 	}
 	return nil
