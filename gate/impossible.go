@@ -15,7 +15,6 @@ import (
 // optional or of an alternative, is that node's to try.
 func fitKernels(r *denials, spec *v1alpha1.BpfApplicationSpec, facts bytecode.Facts) {
 	used := map[string]bool{}
-	r.crowded(spec)
 	for i, p := range spec.Programs {
 		fact, ok := facts.Program(p.Name)
 		if !ok || mayLeaveOut(spec, p) {
@@ -52,28 +51,49 @@ func mayLeaveOut(spec *v1alpha1.BpfApplicationSpec, p v1alpha1.Program) bool {
 	})
 }
 
-// crowded denies more programs at one target than the kernel runs there, of those that every node has to attach.
-func (r *denials) crowded(spec *v1alpha1.BpfApplicationSpec) {
+// fitTargets denies more programs at one target than a kernel runs there, of those that every node has to attach. Programs are those
+// of the definition with their hooks and targets filled in.
+func fitTargets(r *denials, spec *v1alpha1.BpfApplicationSpec, programs []v1alpha1.Program) {
 	count := map[string]int{}
-	for i, p := range spec.Programs {
+	for _, p := range programs {
 		for j, a := range p.Attach {
 			h, _ := hook.Lookup(a.Hook)
-			most := h.MostPrograms()
+			most, shared := mostAtOneTarget(h)
 			if most == 0 || a.Optional || mayLeaveOut(spec, p) {
 				continue
 			}
-			// A place in the order is not of the target.
-			a.Priority, a.ProceedOn = nil, nil
-			target, _ := json.Marshal(a)
+			// Neither is a part of the target.
+			a.Hook, a.Priority, a.ProceedOn = shared, nil, nil
+			target, err := json.Marshal(a)
+			if err != nil {
+				continue
+			}
 			if count[string(target)]++; count[string(target)] != most+1 {
 				continue
 			}
+			i := slices.IndexFunc(spec.Programs, func(one v1alpha1.Program) bool { return one.Name == p.Name })
 			fix := "attach fewer"
 			if others := h.Unbounded(); others != "" {
 				fix += ", or use " + others
 			}
 			r.add("inspect/kernel", fmt.Sprintf("spec.programs[%d].attach[%d]", i, j), fix,
-				"no kernel runs more than %d programs of %s at one target, and this is number %d", most, h.Name, most+1)
+				"an application has at most %d programs of %s at one target, since the kernel runs %d there, and this is number %d",
+				most, shared, h.MostPrograms(), most+1)
 		}
 	}
+}
+
+// mostAtOneTarget is how many programs of a hook an application may have at one target, 0 for any number, and of which hooks
+// they are. Where the next version of a program is attached before the last one goes, there is to be room for it.
+func mostAtOneTarget(h hook.Hook) (most int, shared string) {
+	if most = h.MostPrograms(); most > 0 && h.Replace == hook.ByOverlap {
+		most--
+	}
+	if h.Trampoline() {
+		return most, "fentry, fexit, fmod_ret and lsm"
+	}
+	if h.IsFilter() {
+		return 0, h.Name
+	}
+	return most, h.Name
 }

@@ -146,26 +146,31 @@ func (h Hook) TakesOne() bool {
 }
 
 // MostPrograms is how many programs the kernel runs at one target of the hook; 0 where it has no such bound, or where Skep runs them
-// all in one. It is BPF_TRACE_MAX_PROGS, BPF_CGROUP_MAX_PROGS, netns_bpf_max_progs or BPF_MAX_TRAMP_LINKS of Linux, or BPF_MPROG_MAX, of
-// which one is left free; Skep makes no more filters of clsact either.
+// all in one. Of a Trampoline, programs of all its hooks count. It is BPF_TRACE_MAX_PROGS, BPF_CGROUP_MAX_PROGS, netns_bpf_max_progs
+// or BPF_MAX_TRAMP_LINKS of Linux, or BPF_MPROG_MAX, of which one is left free; Skep makes no more filters of clsact either.
 func (h Hook) MostPrograms() int {
 	switch {
 	case h.Sharing == Ordered && h.ProgramType == ebpf.SchedCLS:
 		return 63
 	case h.ProgramType == ebpf.TracePoint, h.Shape == Cgroup, h.Name == "sk_lookup":
 		return 64
-	case h.Shape == KernelFunction && (h.ProgramType == ebpf.Tracing || h.ProgramType == ebpf.LSM):
+	case h.Trampoline():
 		return 38
 	}
 	return 0
 }
 
-// Unbounded names the hooks that reach the targets of this one and have no MostPrograms; empty where there are none.
+// Trampoline reports whether programs run in the trampoline of a kernel function.
+func (h Hook) Trampoline() bool {
+	return h.Shape == KernelFunction && (h.ProgramType == ebpf.Tracing || h.ProgramType == ebpf.LSM)
+}
+
+// Unbounded names the hooks that reach the targets of this one, may do as much and have no MostPrograms; empty where there are none.
 func (h Hook) Unbounded() string {
 	switch {
 	case h.ProgramType == ebpf.TracePoint:
 		return "raw_tp or tp_btf"
-	case h.Shape == KernelFunction && h.ProgramType == ebpf.Tracing:
+	case h.AttachType == ebpf.AttachTraceFEntry, h.AttachType == ebpf.AttachTraceFExit:
 		return "kprobe or kretprobe"
 	}
 	return ""

@@ -215,24 +215,31 @@ func TakesLong(name string) bool {
 // describe says what could not be attached, and which hook or capability is missing.
 func describe(h hook.Hook, a plan.Attachment, err error) error {
 	return fmt.Errorf("attach %s to %s %s: %w", a.Program, h.Name, a.Target,
-		reason.Plain(rights.ExplainAttach(Explain(h, crowded(h, err)), append(rights.ToLoad(h.ProgramType), toAttach(h)...))))
+		reason.Plain(rights.ExplainAttach(Explain(h, explainFull(h, err)), append(rights.ToLoad(h.ProgramType), toAttach(h)...))))
 }
 
-// crowded says that a target runs as many programs as the kernel runs there at most, which answers with a number alone: ERANGE where
-// programs are ordered, E2BIG elsewhere, and the library passes that of tracepoints on as text.
-func crowded(h hook.Hook, err error) error {
-	most, answer := h.MostPrograms(), unix.E2BIG
-	if h.Sharing == hook.Ordered && h.Shape == hook.NetworkDevice {
-		answer = unix.ERANGE
+// explainFull says that a target runs as many programs as the kernel runs there. The kernel answers ERANGE where it keeps their
+// order, and E2BIG elsewhere, which the library turns into text for tracepoints.
+func explainFull(h hook.Hook, err error) error {
+	most := h.MostPrograms()
+	full := errors.Is(err, unix.E2BIG)
+	switch {
+	case h.Sharing == hook.Ordered:
+		full = errors.Is(err, unix.ERANGE) && !h.IsFilter()
+	case h.ProgramType == ebpf.TracePoint:
+		full = strings.HasSuffix(err.Error(), unix.E2BIG.Error())
 	}
-	if most == 0 || !errors.Is(err, answer) && !strings.Contains(err.Error(), answer.Error()) {
+	if most == 0 || !full {
 		return err
 	}
-	fix := "detach one that `skep inventory` lists"
+	programs, fix := h.Name, "detach one that `skep inventory` lists"
+	if h.Trampoline() {
+		programs = "fentry, fexit, fmod_ret and lsm"
+	}
 	if others := h.Unbounded(); others != "" {
 		fix += ", or use " + others + ", which have no such bound"
 	}
-	return fmt.Errorf("the kernel runs %d programs of %s at one target, and as many are there; %s: %w", most, h.Name, fix, err)
+	return fmt.Errorf("the kernel runs %d programs of %s at one target, and all places are taken; %s: %w", most, programs, fix, err)
 }
 
 // found attaches to the target that was found, or looks for it first.
