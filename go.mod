@@ -2,7 +2,6 @@ module github.com/skep-dev/skep
 
 go 1.26.0
 
-
 require (
 	cuelabs.dev/go/oci/ociregistry v0.0.0-20260601085548-328ff8e2c943
 	cuelang.org/go v0.17.1

@@ -266,7 +266,11 @@ func behindAShortOne(t *testing.T, payload func(*world) intent.Payload) {
 	before := len(order.begun())
 	until(t, "the short one to be in", time.Minute, func() bool { a.Reconcile(t.Context()); return isIn(a, short) })
 	begun := order.begun()
-	at := max(before, slices.Index(begun, "application "+short.UID))
+	at := slices.Index(begun, "application "+short.UID)
+	if at < 0 {
+		t.Fatalf("its load was not logged: %q", begun)
+	}
+	at = max(at, before)
 	again := slices.DeleteFunc(slices.Clone(long), func(name string) bool {
 		return !slices.Contains(begun[before:at], name) || timesIn(begun[:at], name) < 2
 	})

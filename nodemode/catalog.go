@@ -79,7 +79,7 @@ func (c *catalog) fetch(ctx context.Context) (fetched, error) {
 }
 
 // mostReads is how often a folder is read that changed while it was read.
-const mostReads = 3
+const mostReads = 2
 
 // begin starts a fetch; its result comes out of the channel.
 func (c *catalog) begin(ctx context.Context) chan fetched {
@@ -88,7 +88,7 @@ func (c *catalog) begin(ctx context.Context) chan fetched {
 		ctx, cancel := context.WithTimeout(ctx, fetchTimeout)
 		defer cancel()
 		f := c.fetchOnce(ctx, before)
-		for reads := 1; reads < mostReads && f.changed && f.err == nil && f.tree.HasChanged(); reads++ {
+		for reads := 1; reads < mostReads && f.changed && f.tree.IsStale(); reads++ {
 			f = c.fetchOnce(ctx, before)
 		}
 		out <- f

@@ -540,9 +540,12 @@ func TestAFileThatHoldsNothingTakesNothingWithIt(t *testing.T) {
 			t.Error("a file that is gone keeps what it defined")
 		}
 	}
-	for _, text := range []string{"apiVersion: ", "\x00\x00\x00", " \n\n", ""} {
+	for _, text := range []string{"apiVersion: ", "# apiVersion: skep.dev/v1alpha1", "\x00\x00\x00", " \n\n", ""} {
 		s.write(filepath.Join(s.defs, "app.yaml"), []byte(text))
 		kept(h, text)
+	}
+	if problems := h.Status().Problems; len(problems) != 1 || problems[0].Source.File != "app.yaml" {
+		t.Errorf("the problems are %v", problems)
 	}
 	if err := h.Close(); err != nil {
 		t.Fatal(err)
@@ -559,14 +562,13 @@ func TestAFileThatHoldsNothingTakesNothingWithIt(t *testing.T) {
 type halfWritten struct {
 	source.Folder
 	write func(whole bool)
-	reads int
+	reads atomic.Int32
 }
 
 func (f *halfWritten) Fetch(ctx context.Context) (source.Tree, error) {
-	f.reads++
 	f.write(true)
 	t, err := f.Folder.Fetch(ctx)
-	if f.reads == 1 {
+	if f.reads.Add(1) == 1 {
 		f.write(false)
 	}
 	return t, err
@@ -588,8 +590,8 @@ func TestAFolderThatChangesWhileItIsReadIsReadAgain(t *testing.T) {
 	before := s.pass(h)
 	f := &halfWritten{Folder: source.Folder(s.defs), write: write}
 	h.catalog.source = f
-	if after := s.pass(h)["two"]; running(after) == 0 || running(after) != running(before["two"]) || f.reads != 2 {
-		t.Errorf("after %d reads, program %d became %d", f.reads, running(before["two"]), running(after))
+	if after := s.pass(h)["two"]; running(after) == 0 || running(after) != running(before["two"]) || f.reads.Load() != 2 {
+		t.Errorf("after %d reads, program %d became %d", f.reads.Load(), running(before["two"]), running(after))
 	}
 }
 
@@ -830,7 +832,11 @@ func TestABrokenFileHoldsUpNoOther(t *testing.T) {
 		"a policy file that is empty now, beside another one": {func(s *stage, _ string) {
 			s.write(filepath.Join(s.policies, "other.rego"), []byte("package skep.policy\n\ndeny contains \"never\" if false\n"))
 			s.write(filepath.Join(s.policies, "policy.yaml"), nil)
-		}, "policy.yaml holds no policy"},
+		}, "policy.yaml: the file is empty"},
+		"a policy file that ends behind its first line": {func(s *stage, _ string) {
+			s.write(filepath.Join(s.policies, "other.rego"), []byte("package skep.policy\n\ndeny contains \"never\" if false\n"))
+			s.write(filepath.Join(s.policies, "policy.yaml"), []byte("# skep.dev/v1alpha1\n"))
+		}, "policy.yaml holds no policy any more"},
 		"a policy twice": {func(s *stage, _ string) {
 			body, err := os.ReadFile(filepath.Join(s.policies, "policy.yaml"))
 			if err != nil {

@@ -274,6 +274,11 @@ func (h *Host) publish(began time.Time, outcomes []outcome, on protections, sour
 		a := h.describe(o, was[o.id].Conditions)
 		h.opts.logChange(was[o.id], a)
 		s.Applications = append(s.Applications, a)
+		for _, p := range a.Problems {
+			if !slices.ContainsFunc(s.Problems, func(one schemas.Problem) bool { return one.Source == p.Source && one.Message == p.Message }) {
+				s.Problems = append(s.Problems, p)
+			}
+		}
 	}
 	h.opts.logProtection(before.Source.UnloadProtection, s.Source.UnloadProtection)
 	h.opts.logProtection(before.UnloadProtection, s.UnloadProtection)

@@ -68,6 +68,9 @@ func relay(ctx context.Context, w *fsnotify.Watcher, changed chan<- struct{}) {
 
 // watchTree adds a folder and those in it, or the folder a file is in.
 func watchTree(w *fsnotify.Watcher, path string) {
+	if target, err := filepath.EvalSymlinks(path); err == nil {
+		path = target
+	}
 	info, err := os.Stat(path)
 	if err != nil {
 		return

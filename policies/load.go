@@ -137,6 +137,9 @@ func regoPolicy(file string, body []byte) Policy {
 
 // objects reads the documents of a YAML file.
 func objects(file string, body []byte) ([]Policy, error) {
+	if len(bytes.TrimSpace(body)) == 0 {
+		return nil, fmt.Errorf("read policies: %s: the file is empty: write the policy again, or remove the file", file)
+	}
 	var list []Policy
 	var errs []error
 	reader := kyaml.NewYAMLReader(bufio.NewReader(bytes.NewReader(body)))

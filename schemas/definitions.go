@@ -101,7 +101,7 @@ type Definitions struct {
 	// hideouts are what could not be read, files what is there, and emptied those of them that hold no definition.
 	hideouts []hideout
 	files    map[string]bool
-	emptied  []string
+	emptied  []emptied
 }
 
 // unjudgedProblem says that an object is not evaluated.

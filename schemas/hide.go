@@ -2,10 +2,13 @@ package schemas
 
 import (
 	"bytes"
+	"maps"
 	"path"
 	"regexp"
 	"slices"
 	"strings"
+	"unicode"
+	"unicode/utf8"
 
 	"github.com/skep-dev/skep/api/v1alpha1"
 )
@@ -43,41 +46,73 @@ func (d Definitions) MayHide(id v1alpha1.Identity, places ...string) bool {
 }
 
 // Emptied is the problem of a file that may be the reason why nothing is found any more at a place where a definition was: it is there
-// and holds no definition. For data that is the file itself. For CUE it is a blank file of the package or of a folder above. Whoever
-// takes a definition out of a folder removes its file; a file that somebody begins to write, or failed to, is empty.
+// and holds no definition. For data that is the file itself; for CUE it is a file of the package, or of a folder above, that declares
+// nothing; for a place that is not known it is any blank file. Whoever takes a definition out of a folder removes its file; a file that
+// somebody begins to write, or failed to, is empty.
 func (d Definitions) Emptied(place string) (Problem, bool) {
 	folder := place
 	if path.Ext(place) == ".cue" {
 		folder = path.Dir(place)
 	}
-	i := slices.IndexFunc(d.emptied, func(name string) bool {
-		return name == place || !isData(place) && path.Ext(name) == ".cue" && below(path.Dir(name), folder)
+	i := slices.IndexFunc(d.emptied, func(e emptied) bool {
+		switch {
+		case place == "":
+			return e.isBlank
+		case isData(place):
+			return e.file == place
+		}
+		return path.Ext(e.file) == ".cue" && below(path.Dir(e.file), folder)
 	})
 	if i < 0 {
 		return Problem{}, false
 	}
 	return Problem{
-		Source: Position{File: d.emptied[i]}, Message: "the file holds no definition, as one that is being written",
-		Fix: "write it again, or remove the file",
+		Source: Position{File: d.emptied[i].file}, Message: "the file holds no definition; it may be half-written", Fix: "write it again, or remove it",
 	}, true
 }
 
-// isEmptied reports whether a file is blank, or is data that no definition can be in.
-func isEmptied(name string, data []byte) bool {
-	text := narrow(data)
-	return len(bytes.TrimSpace(text)) == 0 || isData(name) && !bytes.Contains(text, []byte(mark)) && !namesKind(text)
+// emptied is a file that is there and holds no definition.
+type emptied struct {
+	file    string
+	isBlank bool
+}
+
+// emptiedIn are the files of a tree of which nothing came, neither an object nor a problem.
+func (d *Definitions) emptiedIn(t *tree) (all []emptied) {
+	came := map[string]bool{}
+	for _, at := range d.Sources {
+		came[at.File] = true
+	}
+	for _, p := range slices.Concat(d.Problems, d.Unjudged) {
+		came[p.Source.File] = true
+	}
+	for _, name := range slices.Sorted(maps.Keys(t.files)) {
+		isCUE := path.Ext(name) == ".cue"
+		if came[name] || ignored(strings.TrimPrefix(name, t.sub)) || !isCUE && (!isData(name) || !below(t.sub, name)) {
+			continue
+		}
+		if text := narrow(t.files[name]); !isCUE || isBlank(undeclared.ReplaceAll(text, nil)) {
+			all = append(all, emptied{name, isBlank(text)})
+		}
+	}
+	return all
+}
+
+// undeclared finds what a CUE file may say beside declarations: comments, and the name of its package.
+var undeclared = regexp.MustCompile(`(?m)//.*$|^[ \t]*package[ \t]+[\pL\pN_]+`)
+
+// isBlank reports whether a text says nothing. It may begin with a byte order mark.
+func isBlank(text []byte) bool {
+	return len(bytes.TrimFunc(text, func(r rune) bool { return unicode.IsSpace(r) || r == 0xFEFF || r == utf8.RuneError })) == 0
 }
 
 // hide records what the problems leave unknown of the source.
 func (d *Definitions) hide(t *tree) {
 	d.files = map[string]bool{}
-	for name, data := range t.files {
+	for name := range t.files {
 		d.files[name] = true
-		if below(t.sub, name) && isEmptied(name, data) {
-			d.emptied = append(d.emptied, name)
-		}
 	}
-	slices.Sort(d.emptied)
+	d.emptied = d.emptiedIn(t)
 	for _, p := range d.Problems {
 		if p.Definition != nil {
 			continue

@@ -124,22 +124,15 @@ func Locate(name string) (root, sub string, err error) {
 // problems of the others. The error is for what kept it from looking: a path
 // that is not there, a source over its bounds, a context that ended.
 func Render(ctx context.Context, o Options) ([]Object, []Problem, error) {
-	_, objects, problems, err := renderTree(ctx, o)
-	return objects, problems, err
-}
-
-// renderTree is Render, and returns what it read too.
-func renderTree(ctx context.Context, o Options) (*tree, []Object, []Problem, error) {
 	o, err := o.complete()
 	if err != nil {
-		return nil, nil, nil, err
+		return nil, nil, err
 	}
 	t, units, err := o.read()
 	if err != nil {
-		return nil, nil, nil, err
+		return nil, nil, err
 	}
-	objects, problems, err := renderRead(ctx, t, units, o)
-	return t, objects, problems, err
+	return renderRead(ctx, t, units, o)
 }
 
 // renderRead renders what was read by complete options.
@@ -206,7 +199,30 @@ func (o Options) selected(units []unit) ([]unit, error) {
 // Load reads every definition at o.Path. One bad definition hides no good one:
 // it becomes a problem. Two definitions of one identity are both rejected. The
 // error is as for Render.
-func Load(ctx context.Context, o Options) (Definitions, error) { return new(Memory).Load(ctx, o) }
+func Load(ctx context.Context, o Options) (Definitions, error) {
+	o, err := o.complete()
+	if err != nil {
+		return Definitions{}, err
+	}
+	t, units, err := o.read()
+	if err != nil {
+		return Definitions{}, err
+	}
+	return loadRead(ctx, t, units, o)
+}
+
+// loadRead loads what was read by complete options.
+func loadRead(ctx context.Context, t *tree, units []unit, o Options) (Definitions, error) {
+	objects, problems, err := renderRead(ctx, t, units, o)
+	if err != nil {
+		return Definitions{}, err
+	}
+	d := Decode(objects)
+	d.Problems = append(d.Problems, problems...)
+	sortProblems(d.Problems)
+	d.hide(t)
+	return d, nil
+}
 
 // Decode gives what Render returned the types of the API. What does not fit them is a
 // problem.

@@ -545,22 +545,40 @@ func TestWhatSaysTheSameIsNotRenderedAgain(t *testing.T) {
 }
 
 func TestEmptied(t *testing.T) {
-	d := load(t, schemas.Options{Root: source(t, "-- a.yaml --\n"+good+"-- b.yaml --\n\n-- c.yaml --\n# nothing\n-- list.cue --\n-- sub/x.cue --\npackage x\n"+
-		"-- sub/y.cue --\n \n-- other/z.cue --\npackage z\n")})
-	for place, want := range map[string]string{
-		"a.yaml": "", "b.yaml": "b.yaml", "c.yaml": "c.yaml", "gone.yaml": "", "gone.json": "", "": "list.cue",
-		"list.cue": "list.cue", "sub/y.cue": "list.cue", "sub/x.cue": "list.cue", "other/z.cue": "list.cue", "other": "list.cue",
-	} {
-		if p, hides := d.Emptied(place); hides != (want != "") || p.Source.File != want {
-			t.Errorf("Emptied(%q) = %v, want %q", place, p, want)
+	tree := func(files ...string) schemas.Definitions {
+		text := ""
+		for _, f := range files {
+			name, body, _ := strings.Cut(f, "=")
+			text += "-- " + name + " --\n" + body + "\n"
 		}
+		return load(t, schemas.Options{Root: source(t, text), Path: "apps"})
 	}
-	d = load(t, schemas.Options{Root: source(t, "-- sub/y.cue --\n-- other/z.cue --\npackage z\n")})
-	if _, hides := d.Emptied("other/z.cue"); hides {
-		t.Error("a blank file of another package counts")
-	}
-	if p, _ := d.Emptied("sub/gone.cue"); p.Source.File != "sub/y.cue" {
-		t.Errorf("a blank file of the package: %v", p)
+	data := tree("apps/a.yaml="+good, "apps/b.yaml=", "apps/c.yaml=# https://skep.dev/schema", "apps/d.yaml=apiVersion: skep.dev/v1alpha1", "base.yaml=")
+	blank := tree("base.cue=\ufeff// skep.dev\npackage x\n", "apps/x.cue=package x\nlet a = 1\n", "apps/_draft.cue=", "apps/x_test.cue=")
+	other := tree("apps/sub/y.cue=", "apps/other/z.cue=package z\nlet a = 1\n")
+	for _, c := range []struct {
+		in          schemas.Definitions
+		place, want string
+	}{
+		{data, "apps/a.yaml", ""},
+		{data, "apps/b.yaml", "apps/b.yaml"},
+		{data, "apps/c.yaml", "apps/c.yaml"},
+		// It is a problem already.
+		{data, "apps/d.yaml", ""},
+		{data, "apps/gone.yaml", ""},
+		{data, "apps/gone.cue", ""},
+		{data, "", "apps/b.yaml"},
+		{blank, "apps/x.cue", "base.cue"},
+		{blank, "apps", "base.cue"},
+		{blank, "apps/gone.yaml", ""},
+		{blank, "", ""},
+		{other, "apps/other/z.cue", ""},
+		{other, "apps/sub/gone.cue", "apps/sub/y.cue"},
+		{other, "", "apps/sub/y.cue"},
+	} {
+		if p, hides := c.in.Emptied(c.place); hides != (c.want != "") || p.Source.File != c.want {
+			t.Errorf("Emptied(%q) = %v, want %q", c.place, p, c.want)
+		}
 	}
 }
 

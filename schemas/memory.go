@@ -33,14 +33,10 @@ func (m *Memory) Load(ctx context.Context, o Options) (Definitions, error) {
 	if last, ok := m.last[asked]; ok && last.texts == texts && len(t.problems) == 0 {
 		return last.definitions, nil
 	}
-	objects, problems, err := renderRead(ctx, t, units, o)
+	d, err := loadRead(ctx, t, units, o)
 	if err != nil {
 		return Definitions{}, err
 	}
-	d := Decode(objects)
-	d.Problems = append(d.Problems, problems...)
-	sortProblems(d.Problems)
-	d.hide(t)
 	delete(m.last, asked)
 	if len(d.Problems) == 0 {
 		if m.last == nil {

@@ -83,26 +83,32 @@ func (r *Reader) readNamed(ctx context.Context, where string, replaces []v1alpha
 	if err != nil {
 		return nil, before, fmt.Errorf("read policies in %s: %w", where, err)
 	}
-	errs := []error{}
 	for _, f := range files {
 		for _, p := range f.Policies {
 			now = append(now, lastPolicy{Policy: p, where: where, file: f.Path})
 		}
+	}
+	var unread, emptied []error
+	for _, f := range files {
 		held := slices.DeleteFunc(slices.Clone(before), func(p lastPolicy) bool { return p.file != f.Path && !strings.HasPrefix(p.file, f.Path+"/") })
-		if f.Err == nil && len(f.Policies) == 0 && len(held) > 0 {
-			f.Err = fmt.Errorf("%s holds no policy, as a file that is being written: write it again, or remove the file", f.Path)
-		}
-		if f.Err != nil {
-			errs, last = append(errs, f.Err), append(last, held...)
+		isGone := slices.ContainsFunc(held, func(p lastPolicy) bool {
+			return !slices.ContainsFunc(now, func(one lastPolicy) bool { return one.String() == p.String() })
+		})
+		switch {
+		case f.Err != nil:
+			unread, last = append(unread, f.Err), append(last, held...)
+		case len(f.Policies) == 0 && isGone:
+			emptied, last = append(emptied, fmt.Errorf("read policies in %s: %s holds no policy any more; it may be half-written: write it again, or remove it", where, f.Path)), append(last, held...)
 		}
 	}
-	switch err := errors.Join(errs...); {
-	case err != nil:
-		return now, last, fmt.Errorf("read policies in %s: %w", where, placed(ctx, where, err))
-	case len(now) == 0:
+	err = errors.Join(emptied...)
+	if broken := errors.Join(unread...); broken != nil {
+		err = errors.Join(fmt.Errorf("read policies in %s: %w", where, placed(ctx, where, broken)), err)
+	}
+	if err == nil && len(now) == 0 {
 		return nil, before, fmt.Errorf("read policies: %s holds no .rego file and no policy object: keep one there, or leave out --policy %s", where, where)
 	}
-	return now, nil, nil
+	return now, last, err
 }
 
 // compiled compiles policies. Those that cannot be used, and those of one name, are left

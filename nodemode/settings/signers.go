@@ -59,15 +59,24 @@ func (r *Reader) readPath(ctx context.Context, where string) (now, last []lastSi
 	for _, p := range defs.Problems {
 		problems = append(problems, p)
 	}
+	note := func(emptied schemas.Problem) {
+		if !slices.ContainsFunc(problems, func(err error) bool { return err.Error() == emptied.Error() }) {
+			problems = append(problems, emptied)
+		}
+	}
 	for _, s := range before {
 		isThere := slices.ContainsFunc(now, func(one lastSigner) bool { return one.signer.Name == s.signer.Name })
 		emptied, hides := defs.Emptied(s.file)
-		if hides && !isThere {
-			problems = append(problems, emptied)
+		if hides = hides && !isThere; hides {
+			note(emptied)
 		}
 		if hides || defs.MayHide(identity(s.signer), s.file) {
 			last = append(last, s)
 		}
+	}
+	if emptied, isBlank := defs.Emptied(""); isBlank && !r.whole {
+		// What it held is not known.
+		note(emptied)
 	}
 	return now, last, errors.Join(problems...)
 }

@@ -29,13 +29,16 @@ type Tree struct {
 	// Rewritten tells that the commit does not descend from the one before, as far as
 	// its history was fetched.
 	Rewritten bool
+	// quiet: nobody had written to the folder for a while.
+	quiet bool
 }
 
 // IsFolder reports whether files may change while they are read.
 func (t Tree) IsFolder() bool { return t.Revision == "" }
 
-// HasChanged reports whether files of a folder changed since it was fetched.
-func (t Tree) HasChanged() bool { return t.IsFolder() && Fingerprint(t.Dir) != t.State }
+// IsStale reports whether files of a folder that was left alone changed since it was fetched. One that is written to all the time is
+// as good as it gets.
+func (t Tree) IsStale() bool { return t.quiet && Fingerprint(t.Dir) != t.State }
 
 // Source brings definitions in. Fetch is called from one goroutine; an error
 // leaves the tree it returned last as it was.

@@ -46,23 +46,25 @@ func mustFetch(t *testing.T, s Source) Tree {
 	return tr
 }
 
-func TestAFolderIsReadOnceNoDefinitionIsOpenForWriting(t *testing.T) {
-	for _, name := range []string{"app.yaml", "apps/app.cue"} {
-		dir := t.TempDir()
-		file := filepath.Join(dir, name)
-		if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
-			t.Fatal(err)
-		}
-		f, err := os.Create(file)
-		if err != nil {
-			t.Fatal(err)
-		}
-		var isClosed atomic.Bool
-		// It is quiet long before.
-		time.AfterFunc(3*Quiet, func() { isClosed.Store(true); _ = f.Close() })
-		if mustFetch(t, Folder(dir)); !isClosed.Load() {
-			t.Errorf("%s was read while it was open for writing", name)
-		}
+// TestAFolderIsQuietWhereItsLinkLeads: files behind a link to the folder are waited for as well.
+func TestAFolderIsQuietWhereItsLinkLeads(t *testing.T) {
+	dir := t.TempDir()
+	link := filepath.Join(t.TempDir(), "current")
+	if err := os.Symlink(dir, link); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "app.yaml"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	tree := mustFetch(t, Folder(link))
+	if idle := time.Since(lastChange(dir)); idle < Quiet || tree.IsStale() {
+		t.Errorf("it was read %s after a change, stale %v", idle, tree.IsStale())
+	}
+	if err := os.WriteFile(filepath.Join(dir, "app.yaml"), []byte("more"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if !tree.IsStale() {
+		t.Error("what was read is not stale after another change")
 	}
 }
 
