@@ -3,6 +3,7 @@ package attach_test
 import (
 	"errors"
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -21,8 +22,8 @@ import (
 // functions are the kernel's own: nothing else is to be attached to these.
 func TestAFullTargetIsSaidToBeFull(t *testing.T) {
 	need.Kernel(t)
-	cgroup, err := os.MkdirTemp(need.Cgroup(t), "full-")
-	if err != nil {
+	cgroup := filepath.Join(need.Cgroup(t), "full")
+	if err := os.Mkdir(cgroup, 0o755); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = os.Remove(cgroup) })
@@ -39,8 +40,8 @@ func TestAFullTargetIsSaidToBeFull(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			h, _ := hook.Lookup(name)
 			r := attach.Request{Host: attach.Host{CgroupRoot: need.Cgroup(t)}, Attachment: plan.Attachment{Program: "f", Hook: name, Target: c.target}}
-			taken := 0
-			for err = error(nil); err == nil && taken <= h.MostPrograms(); taken++ {
+			taken, err := 0, error(nil)
+			for ; err == nil && taken <= h.MostPrograms(); taken++ {
 				p, loadErr := ebpf.NewProgram(&ebpf.ProgramSpec{Type: h.ProgramType, AttachType: h.AttachType, AttachTo: c.target.Function, License: "GPL",
 					Instructions: asm.Instructions{asm.Mov.Imm(asm.R0, 0), asm.Return()}})
 				if errors.Is(loadErr, unix.EPERM) || errors.Is(loadErr, ebpf.ErrNotSupported) {

@@ -31,7 +31,7 @@ func (e *DriverError) Error() string {
 		return "the driver runs no XDP programs"
 	}
 	return fmt.Sprintf("the driver does not run the program at MTU %d: lower the MTU, build the program as SEC(\"xdp.frags\"), "+
-		"or turn off offloads that exclude XDP (ethtool -k): %v", e.MTU, e.Err)
+		"or turn off offloads that exclude XDP (ethtool -K): %v", e.MTU, e.Err)
 }
 
 // IsWithoutXDP reports whether the driver runs no XDP program at all.
