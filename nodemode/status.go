@@ -251,7 +251,8 @@ func or(s, nothing string) string {
 func (h *Host) publish(began time.Time, outcomes []outcome, on protections, sourceErr error) {
 	s := Status{
 		Source: SourceStatus{
-			Address: source.Redact(h.opts.Source), Revision: h.catalog.tree.Revision, Cautions: h.catalog.defs.misplaced, Error: text(sourceErr), UnloadProtection: on.source,
+			Address: source.Redact(h.opts.Source), Revision: h.catalog.tree.Revision, Cautions: h.catalog.defs.misplaced, Error: text(sourceErr),
+			UnloadProtection: on.source,
 		},
 		Settings:         SettingsStatus{Cautions: h.settings.cautions, Error: text(h.settings.err)},
 		UnloadProtection: on.policies, Problems: append([]schemas.Problem{}, h.catalog.defs.problems...), Synced: h.opts.Now(),

@@ -98,7 +98,8 @@ func (r *Reader) readNamed(ctx context.Context, where string, replaces []v1alpha
 		case f.Err != nil:
 			unread, last = append(unread, f.Err), append(last, held...)
 		case len(f.Policies) == 0 && isGone:
-			emptied, last = append(emptied, fmt.Errorf("read policies in %s: %s holds no policy any more; it may be half-written: write it again, or remove it", where, f.Path)), append(last, held...)
+			why := fmt.Errorf("read policies in %s: %s holds no policy any more; it may be half-written: write it again, or remove it", where, f.Path)
+			emptied, last = append(emptied, why), append(last, held...)
 		}
 	}
 	err = errors.Join(emptied...)
