@@ -58,12 +58,12 @@ func fitTargets(r *denials, spec *v1alpha1.BpfApplicationSpec, programs []v1alph
 	for _, p := range programs {
 		for j, a := range p.Attach {
 			h, _ := hook.Lookup(a.Hook)
-			most, shared := mostAtOneTarget(h)
+			most := mostAtOneTarget(h)
 			if most == 0 || a.Optional || mayLeaveOut(spec, p) {
 				continue
 			}
-			// Neither is a part of the target.
-			a.Hook, a.Priority, a.ProceedOn = shared, nil, nil
+			// The place in the order is no part of the target, and hooks that count together are one.
+			a.Hook, a.Priority, a.ProceedOn = h.CountedWith(), nil, nil
 			target, err := json.Marshal(a)
 			if err != nil {
 				continue
@@ -78,22 +78,20 @@ func fitTargets(r *denials, spec *v1alpha1.BpfApplicationSpec, programs []v1alph
 			}
 			r.add("inspect/kernel", fmt.Sprintf("spec.programs[%d].attach[%d]", i, j), fix,
 				"an application has at most %d programs of %s at one target, since the kernel runs %d there, and this is number %d",
-				most, shared, h.MostPrograms(), most+1)
+				most, h.CountedWith(), h.MostPrograms(), most+1)
 		}
 	}
 }
 
-// mostAtOneTarget is how many programs of a hook an application may have at one target, 0 for any number, and of which hooks
-// they are. Where the next version of a program is attached before the last one goes, there is to be room for it.
-func mostAtOneTarget(h hook.Hook) (most int, shared string) {
-	if most = h.MostPrograms(); most > 0 && h.Replace == hook.ByOverlap {
+// mostAtOneTarget is how many programs of a hook an application may have at one target, 0 for any number. Where the next version of
+// a program is attached before the last one goes, there is to be room for it.
+func mostAtOneTarget(h hook.Hook) int {
+	most := h.MostPrograms()
+	if most > 0 && h.Replace == hook.ByOverlap {
 		most--
 	}
-	if h.Trampoline() {
-		return most, "fentry, fexit, fmod_ret and lsm"
-	}
 	if h.IsFilter() {
-		return 0, h.Name
+		most = 0
 	}
-	return most, h.Name
+	return most
 }

@@ -146,7 +146,7 @@ func (h Hook) TakesOne() bool {
 }
 
 // MostPrograms is how many programs the kernel runs at one target of the hook; 0 where it has no such bound, or where Skep runs them
-// all in one. Of a Trampoline, programs of all its hooks count. It is BPF_TRACE_MAX_PROGS, BPF_CGROUP_MAX_PROGS, netns_bpf_max_progs
+// all in one. Programs of all hooks of CountedWith count. It is BPF_TRACE_MAX_PROGS, BPF_CGROUP_MAX_PROGS, netns_bpf_max_progs
 // or BPF_MAX_TRAMP_LINKS of Linux, or BPF_MPROG_MAX, of which one is left free; Skep makes no more filters of clsact either.
 func (h Hook) MostPrograms() int {
 	switch {
@@ -154,15 +154,23 @@ func (h Hook) MostPrograms() int {
 		return 63
 	case h.ProgramType == ebpf.TracePoint, h.Shape == Cgroup, h.Name == "sk_lookup":
 		return 64
-	case h.Trampoline():
+	case h.IsTrampoline():
 		return 38
 	}
 	return 0
 }
 
-// Trampoline reports whether programs run in the trampoline of a kernel function.
-func (h Hook) Trampoline() bool {
+// IsTrampoline reports whether programs run in the trampoline of a kernel function.
+func (h Hook) IsTrampoline() bool {
 	return h.Shape == KernelFunction && (h.ProgramType == ebpf.Tracing || h.ProgramType == ebpf.LSM)
+}
+
+// CountedWith names the hooks whose programs count together for MostPrograms.
+func (h Hook) CountedWith() string {
+	if h.IsTrampoline() {
+		return "fentry, fexit, fmod_ret and lsm"
+	}
+	return h.Name
 }
 
 // Unbounded names the hooks that reach the targets of this one, may do as much and have no MostPrograms; empty where there are none.

@@ -32,6 +32,7 @@ import (
 	"github.com/skep-dev/skep/image"
 	"github.com/skep-dev/skep/image/registry"
 	"github.com/skep-dev/skep/image/transport"
+	"github.com/skep-dev/skep/nodemode/settings"
 	"github.com/skep-dev/skep/nodemode/source"
 	"github.com/skep-dev/skep/policies"
 	"github.com/skep-dev/skep/schemas"
@@ -521,7 +522,7 @@ func TestAFileBeingWrittenIsNotTakenForGone(t *testing.T) {
 	}
 }
 
-// TestAFileThatHoldsNothingTakesNothingWithIt: whoever begins to write a file has emptied it, and may take minutes, or fail.
+// TestAFileThatHoldsNothingTakesNothingWithIt: a command that begins to write a file has emptied it, and may take minutes, or fail.
 func TestAFileThatHoldsNothingTakesNothingWithIt(t *testing.T) {
 	s := newStage(t)
 	ref := s.push(first, "app:v1", "team-a")
@@ -555,6 +556,30 @@ func TestAFileThatHoldsNothingTakesNothingWithIt(t *testing.T) {
 	s.define("app", "")
 	if after := s.pass(h)["app"]; running(after) != 0 {
 		t.Errorf("its file is gone: %+v", after)
+	}
+}
+
+// TestAStartWithAnEmptyFileOfSettingsFails: what it held is not known.
+func TestAStartWithAnEmptyFileOfSettingsFails(t *testing.T) {
+	s := newStage(t)
+	signers := filepath.Dir(s.signersFile)
+	engine := policies.NewEngine(policies.EngineOptions{})
+	t.Cleanup(engine.Close)
+	load := func() error {
+		_, err := settings.Load(t.Context(), engine, settings.Options{Policies: []string{s.policies}, Signers: []string{signers}})
+		return err
+	}
+	if err := load(); err != nil {
+		t.Fatal(err)
+	}
+	for _, file := range []string{filepath.Join(signers, "empty.yaml"), filepath.Join(s.policies, "empty.yaml")} {
+		s.write(file, nil)
+		if err := load(); err == nil || !strings.Contains(err.Error(), "empty.yaml") {
+			t.Errorf("%s is empty: %v", file, err)
+		}
+		if err := os.Remove(file); err != nil {
+			t.Fatal(err)
+		}
 	}
 }
 

@@ -47,8 +47,8 @@ func (d Definitions) MayHide(id v1alpha1.Identity, places ...string) bool {
 
 // Emptied is the problem of a file that may be the reason why nothing is found any more at a place where a definition was: it is there
 // and holds no definition. For data that is the file itself; for CUE it is a file of the package, or of a folder above, that declares
-// nothing; for a place that is not known it is any blank file. Whoever takes a definition out of a folder removes its file; a file that
-// somebody begins to write, or failed to, is empty.
+// nothing; for a place that is not known it is any blank file. A user who takes a definition out of a folder removes its file; a file
+// that a command begins to write, or failed to write, is empty.
 func (d Definitions) Emptied(place string) (Problem, bool) {
 	folder := place
 	if path.Ext(place) == ".cue" {

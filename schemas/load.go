@@ -124,11 +124,7 @@ func Locate(name string) (root, sub string, err error) {
 // problems of the others. The error is for what kept it from looking: a path
 // that is not there, a source over its bounds, a context that ended.
 func Render(ctx context.Context, o Options) ([]Object, []Problem, error) {
-	o, err := o.complete()
-	if err != nil {
-		return nil, nil, err
-	}
-	t, units, err := o.read()
+	o, t, units, err := o.completeAndRead()
 	if err != nil {
 		return nil, nil, err
 	}
@@ -153,6 +149,16 @@ func renderRead(ctx context.Context, t *tree, units []unit, o Options) ([]Object
 	}
 	sortProblems(problems)
 	return good, problems, nil
+}
+
+// completeAndRead returns complete options and what they read.
+func (o Options) completeAndRead() (Options, *tree, []unit, error) {
+	o, err := o.complete()
+	if err != nil {
+		return o, nil, nil, err
+	}
+	t, units, err := o.read()
+	return o, t, units, err
 }
 
 // read copies the source into memory and lists what there is to render.
@@ -200,11 +206,7 @@ func (o Options) selected(units []unit) ([]unit, error) {
 // it becomes a problem. Two definitions of one identity are both rejected. The
 // error is as for Render.
 func Load(ctx context.Context, o Options) (Definitions, error) {
-	o, err := o.complete()
-	if err != nil {
-		return Definitions{}, err
-	}
-	t, units, err := o.read()
+	o, t, units, err := o.completeAndRead()
 	if err != nil {
 		return Definitions{}, err
 	}

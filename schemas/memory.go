@@ -21,11 +21,7 @@ type rendering struct {
 
 // Load is Load. What it returns may be returned again, and is not to be changed.
 func (m *Memory) Load(ctx context.Context, o Options) (Definitions, error) {
-	o, err := o.complete()
-	if err != nil {
-		return Definitions{}, err
-	}
-	t, units, err := o.read()
+	o, t, units, err := o.completeAndRead()
 	if err != nil {
 		return Definitions{}, err
 	}

@@ -232,14 +232,11 @@ func explainFull(h hook.Hook, err error) error {
 	if most == 0 || !full {
 		return err
 	}
-	programs, fix := h.Name, "detach one that `skep inventory` lists"
-	if h.Trampoline() {
-		programs = "fentry, fexit, fmod_ret and lsm"
-	}
+	fix := "detach one that `skep inventory` lists"
 	if others := h.Unbounded(); others != "" {
 		fix += ", or use " + others + ", which have no such bound"
 	}
-	return fmt.Errorf("the kernel runs %d programs of %s at one target, and all places are taken; %s: %w", most, programs, fix, err)
+	return fmt.Errorf("the kernel runs %d programs of %s at one target, and all places are taken; %s: %w", most, h.CountedWith(), fix, err)
 }
 
 // found attaches to the target that was found, or looks for it first.

@@ -29,7 +29,7 @@ type Tree struct {
 	// Rewritten tells that the commit does not descend from the one before, as far as
 	// its history was fetched.
 	Rewritten bool
-	// quiet: nobody had written to the folder for a while.
+	// quiet reports that the folder had been left alone before.
 	quiet bool
 }
 
@@ -37,7 +37,7 @@ type Tree struct {
 func (t Tree) IsFolder() bool { return t.Revision == "" }
 
 // IsStale reports whether files of a folder that was left alone changed since it was fetched. One that is written to all the time is
-// as good as it gets.
+// not read again.
 func (t Tree) IsStale() bool { return t.quiet && Fingerprint(t.Dir) != t.State }
 
 // Source brings definitions in. Fetch is called from one goroutine; an error
