@@ -20,11 +20,19 @@ type Work struct {
 	Jumps int
 	// Functions counts the program and those that it reaches.
 	Functions int
+	// Constants is how many instructions have one, a load of 64 bits counted twice. A kernel that blinds
+	// constants replaces them, too.
+	Constants int
 }
 
 // What a rewrite, a jump and everything else costs for each instruction of the program, as
 // docs/performance.md measures it: the other passes over a program together cost as much as 20 rewrites.
 const passesCost, jumpsPerRewrite = 20, 10
+
+// What a blinded constant makes of its instruction (bpf_jit_blind_insn in kernel/bpf/core.c), and how
+// many such replacements cost as much as a rewrite of the verifier's: they move the instructions alone,
+// and nothing that the verifier knows of them.
+const mostBlinded, blindedPerRewrite = 4, 16
 
 // MaxLoadCost is the greatest Cost of all programs together that a namespace's application loads: about
 // two seconds of the kernel's time, in which no other load of the node begins.
@@ -48,9 +56,20 @@ func (w Work) Prefixed() Work {
 	return w
 }
 
+// Blinded is the work on a kernel whose sysctl net.core.bpf_jit_harden is 2: after the verifier, its
+// compiler replaces each instruction that has a constant by several, so that nobody places machine code
+// by constants.
+func (w Work) Blinded() Work {
+	w.Translated += (mostBlinded - 1) * w.Constants
+	w.Rewrites += (w.Constants + blindedPerRewrite - 1) / blindedPerRewrite
+	w.Constants = 0
+	return w
+}
+
 // Plus is the work for both as one program.
 func (w Work) Plus(other Work) Work {
-	return Work{w.Translated + other.Translated, w.Rewrites + other.Rewrites, w.Jumps + other.Jumps, w.Functions + other.Functions}
+	return Work{w.Translated + other.Translated, w.Rewrites + other.Rewrites, w.Jumps + other.Jumps, w.Functions + other.Functions,
+		w.Constants + other.Constants}
 }
 
 // Moves is how often the kernel moves the program: once for each rewrite, and for some jumps.
@@ -86,8 +105,26 @@ func WorkOf(t ebpf.ProgramType, insns asm.Instructions) Work {
 			w.Rewrites++
 		}
 		w.Translated += max(made, int(ins.Width()))
+		w.Constants += constants(ins, made)
 	}
 	return w
+}
+
+// constants is how many instructions with a constant there may be in what the kernel makes of one: every
+// second, of several.
+func constants(ins *asm.Instruction, made int) int {
+	op := ins.OpCode
+	switch class := op.Class(); {
+	case made > 1:
+		return (made + 1) / 2
+	case class == asm.StClass, op.IsDWordLoad():
+		return int(ins.Width())
+	case class.IsALU(), isBranch(ins):
+		if op.Source() == asm.ImmSource {
+			return 1
+		}
+	}
+	return 0
 }
 
 // isBranch reports whether an instruction is a jump that may be taken out.

@@ -2,6 +2,7 @@ package bytecode
 
 import (
 	"fmt"
+	"maps"
 	"runtime"
 	"testing"
 	"time"
@@ -11,6 +12,7 @@ import (
 	"github.com/cilium/ebpf/btf"
 	"golang.org/x/sys/unix"
 
+	"github.com/skep-dev/skep/test/harness/hardened"
 	"github.com/skep-dev/skep/test/harness/need"
 )
 
@@ -111,24 +113,75 @@ func TestWorkAgreesWithTheKernel(t *testing.T) {
 			if kind.rewritten != (w.Rewrites > n) {
 				t.Errorf("%d rewrites of %d are counted, want them: %v", w.Rewrites, n, kind.rewritten)
 			}
-			p, err := ebpf.NewProgram(spec)
-			if err != nil {
-				t.Skipf("SKIPPED: this kernel does not take it: %v", err)
-			}
-			defer p.Close()
-			info, err := p.Info()
-			if err != nil {
-				t.Fatal(err)
-			}
-			size, err := info.TranslatedSize()
-			if err != nil {
-				t.Fatal(err)
-			}
-			if made := size / asm.InstructionSize; made > w.Translated {
+			if made := translated(t, spec); made > w.Translated {
 				t.Errorf("the kernel makes %d instructions, %d are counted", made, w.Translated)
 			}
 		})
 	}
+}
+
+// TestBlindedWorkAgreesWithTheKernel: a kernel that blinds constants makes no more of a program than is counted, and
+// of instructions with constants more than without.
+func TestBlindedWorkAgreesWithTheKernel(t *testing.T) {
+	need.Kernel(t)
+	const n = 100
+	tried := maps.Clone(kinds(t))
+	maps.Copy(tried, map[string]repeated{
+		"a sum":                      {ebpf.SchedCLS, nil, asm.Instructions{asm.Add.Imm(asm.R7, 1)}, true},
+		"a sum of 32 bits":           {ebpf.SchedCLS, nil, asm.Instructions{asm.Add.Imm32(asm.R7, 1)}, true},
+		"a negation":                 {ebpf.SchedCLS, nil, asm.Instructions{asm.Neg.Imm(asm.R7, 0)}, false},
+		"a copy":                     {ebpf.SchedCLS, nil, asm.Instructions{asm.Mov.Reg(asm.R8, asm.R7)}, false},
+		"a number of 64 bits":        {ebpf.SchedCLS, nil, asm.Instructions{asm.LoadImm(asm.R7, 1<<40+1, asm.DWord)}, true},
+		"a store of a number":        {ebpf.SchedCLS, nil, asm.Instructions{asm.StoreImm(asm.RFP, -8, 7, asm.DWord)}, true},
+		"a jump by a number":         {ebpf.SchedCLS, field(asm.R7, asm.R6, 0, asm.Word), asm.Instructions{opcode(0x55, asm.R7, 0, 0, 7)}, true},
+		"a jump by one of 32 bits":   {ebpf.SchedCLS, field(asm.R7, asm.R6, 0, asm.Word), asm.Instructions{opcode(0x56, asm.R7, 0, 0, 7)}, true},
+		"a jump by another register": {ebpf.SchedCLS, field(asm.R7, asm.R6, 0, asm.Word), asm.Instructions{opcode(0x5d, asm.R7, asm.R7, 0, 0)}, false},
+	})
+	plain := map[string]int{}
+	for name, kind := range tried {
+		if p, err := ebpf.NewProgram(kind.program(n)); err == nil {
+			_ = p.Close()
+			plain[name] = translated(t, kind.program(n))
+		}
+	}
+	grew := 0
+	hardened.JIT(t, func() {
+		for name, before := range plain {
+			spec := tried[name].program(n)
+			made, w := translated(t, spec), WorkOf(spec.Type, spec.Instructions)
+			if most := w.Blinded().Translated; made > most {
+				t.Errorf("%s: the kernel makes %d instructions, %d are counted", name, made, most)
+			}
+			if made <= before+n {
+				continue
+			}
+			if grew++; w.Constants < n {
+				t.Errorf("%s: %d constants are counted, and the kernel makes %d instructions of %d", name, w.Constants, made, before)
+			}
+		}
+	})
+	if grew == 0 {
+		t.Error("the kernel blinds no constants")
+	}
+}
+
+// translated is how many instructions the kernel makes of a program.
+func translated(t *testing.T, spec *ebpf.ProgramSpec) int {
+	t.Helper()
+	p, err := ebpf.NewProgram(spec)
+	if err != nil {
+		t.Skipf("SKIPPED: this kernel does not take it: %v", err)
+	}
+	defer p.Close()
+	info, err := p.Info()
+	if err != nil {
+		t.Fatal(err)
+	}
+	size, err := info.TranslatedSize()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return size / asm.InstructionSize
 }
 
 // TestALostPointerCountsAsAField: what a function or the stack may hand on counts.

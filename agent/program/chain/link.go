@@ -8,6 +8,7 @@ import (
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/asm"
 
+	"github.com/skep-dev/skep/agent/program/jit"
 	"github.com/skep-dev/skep/bytecode"
 )
 
@@ -243,7 +244,7 @@ func (l *linker) add(m *Member) error {
 	}
 	entry := insns[0].Symbol()
 	l.entries[id] = entry
-	l.work[entry] = bytecode.WorkOf(ebpf.XDP, insns)
+	l.work[entry] = jit.WorkOf(ebpf.XDP, insns)
 	l.calls = append(l.calls, entry)
 	l.body = append(l.body, insns...)
 	l.owners = append(l.owners, slices.Repeat([]string{m.Application}, len(insns))...)

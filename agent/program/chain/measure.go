@@ -34,8 +34,8 @@ type taken struct {
 	closed, gplOnly bool
 }
 
-// Measure returns what members of one application take, by Member.Program. It asks no
-// kernel.
+// Measure returns what members of one application take, by Member.Program. It loads
+// nothing.
 func Measure(members []Member) (Profile, error) {
 	p := Profile{map[string]taken{}}
 	for i := range members {

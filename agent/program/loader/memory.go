@@ -7,6 +7,7 @@ import (
 
 	"github.com/cilium/ebpf"
 
+	"github.com/skep-dev/skep/agent/program/jit"
 	"github.com/skep-dev/skep/bytecode"
 	"github.com/skep-dev/skep/bytecode/layout"
 )
@@ -32,7 +33,7 @@ func memoryOfProgram(translated, functions int) uint64 {
 func (p *Prepared) Memory(old *Revision) (uint64, error) {
 	all, err := p.mapMemory(old)
 	for _, spec := range p.Spec.Programs {
-		w := bytecode.WorkOf(spec.Type, spec.Instructions)
+		w := jit.WorkOf(spec.Type, spec.Instructions)
 		all = addMemory(all, memoryOfProgram(w.Translated, w.Functions))
 	}
 	return all, err

@@ -7,6 +7,7 @@ import (
 	"math"
 	"slices"
 
+	"github.com/skep-dev/skep/agent/program/jit"
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/bytecode"
 	"github.com/skep-dev/skep/bytecode/calls"
@@ -27,8 +28,12 @@ func (p *Prepared) withinNamespace() error {
 		}
 	}
 	if cost := p.LoadCost(); cost > bytecode.MaxLoadCost {
-		errs = append(errs, fmt.Errorf("the programs may take the kernel up to %s to load, at most %s are allowed a namespace; split the object into several ones",
-			bytecode.LoadTime(cost), bytecode.LoadTime(bytecode.MaxLoadCost)))
+		var on string
+		if jit.Blinds() {
+			on = " where " + jit.Hardening + " is 2"
+		}
+		errs = append(errs, fmt.Errorf("the programs may take the kernel up to %s to load%s, at most %s are allowed a namespace; split the object into several ones",
+			bytecode.LoadTime(cost), on, bytecode.LoadTime(bytecode.MaxLoadCost)))
 	}
 	return errors.Join(errs...)
 }
@@ -48,5 +53,5 @@ func (p *Prepared) LoadCostOf(name string) uint64 {
 	if ps == nil {
 		return 0
 	}
-	return bytecode.WorkOf(ps.Type, ps.Instructions).Cost()
+	return jit.WorkOf(ps.Type, ps.Instructions).Cost()
 }

@@ -14,6 +14,8 @@ import (
 	"github.com/skep-dev/skep/hook"
 	"github.com/skep-dev/skep/intent"
 	"github.com/skep-dev/skep/test/fixture/programs"
+	"github.com/skep-dev/skep/test/harness/hardened"
+	"github.com/skep-dev/skep/test/harness/need"
 )
 
 // TestANamespaceLoadsWhatTheGateCounted prepares each program of the fixtures for each hook of its type,
@@ -86,4 +88,25 @@ func TestANamespaceLoadsWithinBounds(t *testing.T) {
 	if p.Application.Kind = v1alpha1.KindClusterBpfApplication; p.withinNamespace() != nil {
 		t.Error("it binds the cluster, too")
 	}
+}
+
+// TestANamespaceLoadsFewerConstantsWhereTheyAreBlinded: what costs nothing elsewhere takes a kernel long that
+// blinds constants.
+func TestANamespaceLoadsFewerConstantsWhereTheyAreBlinded(t *testing.T) {
+	need.Kernel(t)
+	insns := asm.Instructions{asm.Mov.Imm(asm.R7, 7)}
+	for i := range 20_000 {
+		insns = append(insns, asm.Xor.Imm(asm.R7, int32(i)))
+	}
+	spec := &ebpf.ProgramSpec{Type: ebpf.SchedCLS, Instructions: append(insns, asm.Mov.Imm(asm.R0, 0), asm.Return())}
+	p := &Prepared{Application: v1alpha1.Identity{Kind: v1alpha1.KindBpfApplication, Namespace: "net", Name: "app"},
+		Spec: &ebpf.CollectionSpec{Programs: map[string]*ebpf.ProgramSpec{"p": spec}}}
+	if err := p.withinNamespace(); err != nil {
+		t.Errorf("where nothing is blinded: %v", err)
+	}
+	hardened.JIT(t, func() {
+		if err := p.withinNamespace(); err == nil || !strings.Contains(err.Error(), "to load where net.core.bpf_jit_harden is 2") {
+			t.Errorf("where constants are blinded: %v", err)
+		}
+	})
 }

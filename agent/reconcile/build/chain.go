@@ -8,6 +8,7 @@ import (
 	"github.com/cilium/ebpf"
 
 	"github.com/skep-dev/skep/agent/program/chain"
+	"github.com/skep-dev/skep/agent/program/jit"
 	"github.com/skep-dev/skep/agent/program/loader"
 	"github.com/skep-dev/skep/agent/program/relocate"
 	"github.com/skep-dev/skep/agent/program/rights"
@@ -40,7 +41,7 @@ func Chain(parts []Part, files *objects.Cache, o chain.Options, shared SharedMap
 	if relocate.HasPending(linked.Program.Instructions) {
 		return nil, errors.New("load chain: its programs were not prepared for a kernel")
 	}
-	if err := turn.admit(bytecode.WorkOf(ebpf.XDP, linked.Program.Instructions).Cost()); err != nil {
+	if err := turn.admit(jit.WorkOf(ebpf.XDP, linked.Program.Instructions).Cost()); err != nil {
 		return nil, err
 	}
 	loaded, err := chain.Load(linked, shared.open, ebpf.ProgramOptions{})
