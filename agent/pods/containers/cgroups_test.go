@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/skep-dev/skep/agent/pods/process"
+	"github.com/skep-dev/skep/test/harness/await"
 	"github.com/skep-dev/skep/test/harness/need"
 )
 
@@ -42,7 +43,7 @@ func TestUnitsArePods(t *testing.T) {
 		"shell.scope": {LabelManager: "user_1.service", LabelManaged: "shell.scope"}, "init.scope": {LabelManager: "user_1.service", LabelManaged: "init.scope"},
 		"plain": {LabelCgroup: "plain"}, "plain/below": {LabelCgroup: "below"},
 	}
-	got := await(t, s, "six cgroups", func(s *Snapshot) error {
+	got := snapshotOf(t, s, "six cgroups", func(s *Snapshot) error {
 		labels := map[string]map[string]string{}
 		for _, p := range s.Pods() {
 			labels[p.Name] = p.Labels
@@ -72,7 +73,7 @@ func TestUnitsArePods(t *testing.T) {
 	if err := unix.Kill(nginx, unix.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
-	await(t, s, "the second process", func(s *Snapshot) error {
+	snapshotOf(t, s, "the second process", func(s *Snapshot) error {
 		if c, _ := s.Container(one.ID); c.PID != second {
 			return fmt.Errorf("%+v", c)
 		}
@@ -84,15 +85,14 @@ func TestUnitsArePods(t *testing.T) {
 	if err := unix.Kill(second, unix.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
-	await(t, s, "the end of the unit", func(s *Snapshot) error {
+	snapshotOf(t, s, "the end of the unit", func(s *Snapshot) error {
 		if c, ok := s.Container(one.ID); ok {
 			return fmt.Errorf("%+v", c)
 		}
 		return nil
 	})
-	if wakes.Load() == n {
-		t.Error("the end of a unit woke nobody")
-	}
+	// A Snapshot has a change before somebody is woken for it.
+	await.True(t, "somebody to be woken for the end of a unit", patience, func() bool { return wakes.Load() > n })
 }
 
 // TestAUnitIsOneOfTheNodesSystemd, and a cgroup of the same name that another one made is none.
@@ -132,7 +132,7 @@ func TestAUnitIsOneOfTheNodesSystemd(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer func() { _ = s.Close() }()
-			await(t, s, "the cgroups", func(s *Snapshot) error {
+			snapshotOf(t, s, "the cgroups", func(s *Snapshot) error {
 				var got []map[string]string
 				for _, p := range s.Pods() {
 					got = append(got, p.Labels)
@@ -160,7 +160,7 @@ func TestTooManyCgroupsAreAnError(t *testing.T) {
 		}
 		return nil
 	}
-	id := await(t, s, "the unit", one).Containers()[0].ID
+	id := snapshotOf(t, s, "the unit", one).Containers()[0].ID
 	many := filepath.Join(need.Cgroup(t), "many")
 	for i := range maxWalked {
 		if err := os.Mkdir(filepath.Join(many, fmt.Sprint(i)), 0o755); err != nil {
@@ -173,7 +173,7 @@ func TestTooManyCgroupsAreAnError(t *testing.T) {
 	for i := range maxWalked {
 		_ = unix.Rmdir(filepath.Join(many, fmt.Sprint(i)))
 	}
-	await(t, s, "the unit again", one)
+	snapshotOf(t, s, "the unit again", one)
 }
 
 func TestAHostWithoutCgroup2IsAnError(t *testing.T) {

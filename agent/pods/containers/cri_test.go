@@ -1,6 +1,7 @@
 package containers
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -12,6 +13,7 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/skep-dev/skep/agent/pods/process"
 	"github.com/skep-dev/skep/test/harness/need"
@@ -19,8 +21,8 @@ import (
 
 const goarch = runtime.GOARCH
 
-// await waits for a Snapshot without an error, as the check wants it.
-func await(t testing.TB, s Source, what string, check func(*Snapshot) error) *Snapshot {
+// snapshotOf waits for a Snapshot without an error, as the check wants it.
+func snapshotOf(t testing.TB, s Source, what string, check func(*Snapshot) error) *Snapshot {
 	t.Helper()
 	var got *Snapshot
 	until(t, what, func() error {
@@ -54,7 +56,8 @@ func has(ids ...string) func(*Snapshot) error {
 
 func TestContainersAreThoseThatRun(t *testing.T) {
 	daemons(t, func(t *testing.T, d *daemon) {
-		one := d.run(&pod{namespace: "blue", name: "web", uid: "11111111-1111-1111-1111-111111111111", hostNetwork: true,
+		// The runtime's details of its container have more bytes than an answer of containerd may.
+		one := d.run(&pod{namespace: "blue", name: "web", uid: "11111111-1111-1111-1111-111111111111", hostNetwork: true, environment: large(12),
 			labels: map[string]string{"app": "web", "io.kubernetes.pod.namespace": "claimed"}})
 		two := d.run(&pod{namespace: "green", name: "web", uid: "22222222-2222-2222-2222-222222222222", labels: map[string]string{"app": "web"}})
 		alone := d.run(&pod{namespace: "green", name: "alone", uid: "33333333-3333-3333-3333-333333333333", hostNetwork: true})
@@ -63,7 +66,7 @@ func TestContainersAreThoseThatRun(t *testing.T) {
 		if got, err := s.Snapshot(); !errors.Is(err, ErrNotRead) || len(got.Containers()) != 0 {
 			t.Errorf("the first Snapshot has %v, %v", got, err)
 		}
-		got := await(t, s, "two containers", has(first, second))
+		got := snapshotOf(t, s, "two containers", has(first, second))
 		if len(got.Pods()) != 3 || got.Pods()[1].Name != "alone" || len(got.Of(got.Pods()[1])) != 0 || got.Pods()[1].SandboxID != alone.sandbox {
 			t.Errorf("pods: %+v", got.Pods())
 		}
@@ -86,17 +89,25 @@ func TestContainersAreThoseThatRun(t *testing.T) {
 		}
 		// What is made later, restarted, and ended.
 		d.begin(created)
-		await(t, s, "the third", has(first, second, created))
+		snapshotOf(t, s, "the third", has(first, second, created))
 		d.stop(second)
 		again := d.create(two, "main", 1)
 		d.begin(again)
-		await(t, s, "the restarted one", has(first, again, created))
+		snapshotOf(t, s, "the restarted one", has(first, again, created))
 		d.end(two.sandbox)
-		last := await(t, s, "the end of a pod", has(first))
+		last := snapshotOf(t, s, "the end of a pod", has(first))
 		if len(last.Pods()) != 2 {
 			t.Errorf("pods: %+v", last.Pods())
 		}
 	})
+}
+
+// large are so many variables, each as long as the kernel takes, whose bytes JSON has six characters for.
+func large(n int) (all []*cri.KeyValue) {
+	for i := range n {
+		all = append(all, &cri.KeyValue{Key: fmt.Sprint("X", i), Value: bytes.Repeat([]byte{'<'}, 127<<10)})
+	}
+	return all
 }
 
 // compare compares a container with what the pod was made of, and with what the kernel says.

@@ -29,6 +29,7 @@ import (
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/skep-dev/skep/test/fixture/userbinary"
+	"github.com/skep-dev/skep/test/harness/await"
 	"github.com/skep-dev/skep/test/harness/child"
 	"github.com/skep-dev/skep/test/harness/command"
 	"github.com/skep-dev/skep/test/harness/containerd"
@@ -41,19 +42,10 @@ const patience = time.Minute
 // until waits until the check has no error.
 func until(t testing.TB, what string, check func() error) {
 	t.Helper()
-	end := time.After(patience)
-	tick := time.NewTicker(5 * time.Millisecond)
-	defer tick.Stop()
-	for {
-		err := check()
-		if err == nil {
-			return
-		}
-		select {
-		case <-end:
-			t.Fatalf("wait for %s: %v", what, err)
-		case <-tick.C:
-		}
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	if err := await.Until(ctx, 50*time.Millisecond, check); err != nil {
+		t.Fatalf("wait for %s: %v", what, err)
 	}
 }
 
@@ -349,6 +341,7 @@ type pod struct {
 	namespace, name, uid string
 	labels               map[string]string
 	hostNetwork          bool
+	environment          []*cri.KeyValue
 	config               *cri.PodSandboxConfig
 	sandbox              string
 }
@@ -375,7 +368,7 @@ func (d *daemon) run(p *pod) *pod {
 func (d *daemon) create(p *pod, name string, attempt uint32, command ...string) string {
 	d.t.Helper()
 	answer, err := d.CreateContainer(d.t.Context(), &cri.CreateContainerRequest{PodSandboxId: p.sandbox, SandboxConfig: p.config, Config: &cri.ContainerConfig{
-		Metadata: &cri.ContainerMetadata{Name: name, Attempt: attempt}, Image: &cri.ImageSpec{Image: "test.local/work:1"}, Command: command,
+		Metadata: &cri.ContainerMetadata{Name: name, Attempt: attempt}, Image: &cri.ImageSpec{Image: "test.local/work:1"}, Command: command, Envs: p.environment,
 		Labels: map[string]string{"io.kubernetes.pod.namespace": "claimed", "io.kubernetes.pod.name": "claimed", "io.kubernetes.pod.uid": "claimed"},
 		Linux: &cri.LinuxContainerConfig{SecurityContext: &cri.LinuxContainerSecurityContext{
 			NamespaceOptions: p.config.GetLinux().GetSecurityContext().GetNamespaceOptions(),

@@ -111,7 +111,11 @@ func (f *faulty) ContainerStatus(ctx context.Context, q *cri.ContainerStatusRequ
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if a := f.container[q.GetContainerId()]; a != nil {
-		return proto.CloneOf(a), nil
+		a = proto.CloneOf(a)
+		if !q.GetVerbose() {
+			a.Info = nil
+		}
+		return a, nil
 	}
 	return nil, errors.New("nobody knows this container")
 }
@@ -233,7 +237,7 @@ func TestWhatTheKernelDoesNotConfirmIsLeftOut(t *testing.T) {
 		"broken":    {`{"pid": 1`, Malformed},
 		"empty":     {``, Malformed},
 		"deep":      {`{"runtimeSpec":` + strings.Repeat("[", 100000), Malformed},
-		"long":      {`{"x": "` + strings.Repeat("x", maxInfo) + `"}`, Malformed},
+		"long":      {`{"x": "` + strings.Repeat("x", maxDetails) + `"}`, NoProcess},
 		"stolen":    {`{"pid": 1, "sandboxID": "labels"}`, Malformed},
 		"d2":        {good, OtherCgroup},
 	} {
@@ -249,7 +253,7 @@ func TestWhatTheKernelDoesNotConfirmIsLeftOut(t *testing.T) {
 	want["of-labels"], want["renamed"], want["../good"], want["bare"] = OtherCgroup, Malformed, Malformed, Malformed
 	f.serve(t)
 	s := f.source(t, nil)
-	got := await(t, s, "the good container", has("good"))
+	got := snapshotOf(t, s, "the good container", has("good"))
 	for _, one := range got.Skipped() {
 		if want[one.ID] != one.Reason || one.Err == nil {
 			t.Errorf("%s: %s, want %s: %v", one.ID, one.Reason, want[one.ID], one.Err)
@@ -274,7 +278,7 @@ func TestWhatTheKernelDoesNotConfirmIsLeftOut(t *testing.T) {
 	f.mu.Lock()
 	f.container["d2"].Info["info"] = fmt.Sprintf(`{"pid": %d}`, spawn(t, "d2"))
 	f.mu.Unlock()
-	await(t, s, "the one that is right by now", has("good", "d2"))
+	snapshotOf(t, s, "the one that is right by now", has("good", "d2"))
 }
 
 // TestSystemdAndCRIO has the cgroups of systemd, and a sandbox without a process.
@@ -289,7 +293,7 @@ func TestSystemdAndCRIO(t *testing.T) {
 	}
 	f.serve(t)
 	s := f.source(t, nil)
-	got := await(t, s, "both containers", has("abc", "def"))
+	got := snapshotOf(t, s, "both containers", has("abc", "def"))
 	for id, want := range map[string]string{
 		"abc": "kubepods.slice/kubepods-pod1_2.slice/cri-containerd-abc.scope", "def": "kubepods.slice/kubepods-pod3_4.slice/crio-def.scope",
 	} {
@@ -306,7 +310,7 @@ func TestSystemdAndCRIO(t *testing.T) {
 	f.mu.Lock()
 	f.sandboxes = f.sandboxes[1:]
 	f.mu.Unlock()
-	await(t, s, "the pod to go", func(s *Snapshot) error {
+	snapshotOf(t, s, "the pod to go", func(s *Snapshot) error {
 		if len(s.Pods()) != 2 {
 			return fmt.Errorf("pods: %+v", s.Pods())
 		}
@@ -317,7 +321,7 @@ func TestSystemdAndCRIO(t *testing.T) {
 	f.sandboxes, f.containers = nil, nil
 	f.mu.Unlock()
 	lists := f.lists.Load()
-	got = await(t, s, "lists without them", func(*Snapshot) error {
+	got = snapshotOf(t, s, "lists without them", func(*Snapshot) error {
 		if f.lists.Load() < lists+3 {
 			return errors.New("not yet")
 		}
@@ -334,7 +338,7 @@ func TestEventsOfAnyKind(t *testing.T) {
 	f.events = make(chan *cri.ContainerEventResponse)
 	f.serve(t)
 	s := f.source(t, func(o *Options) { o.Interval, o.Relist = time.Hour, time.Hour })
-	await(t, s, "the container", has("good"))
+	snapshotOf(t, s, "the container", has("good"))
 	send := func(id string, kind cri.ContainerEventType, sandbox string) {
 		e := &cri.ContainerEventResponse{ContainerId: id, ContainerEventType: kind}
 		if sandbox != "" {
@@ -360,16 +364,16 @@ func TestEventsOfAnyKind(t *testing.T) {
 	f.mu.Unlock()
 	lists := f.lists.Load()
 	send("known", started, "pod")
-	got := await(t, s, "the container of an event", has("good", "known"))
+	got := snapshotOf(t, s, "the container of an event", has("good", "known"))
 	if len(got.Skipped()) != 0 || f.lists.Load() != lists {
 		t.Errorf("skipped: %v; %d lists for an event", got.Skipped(), f.lists.Load()-lists)
 	}
 	send("alone", started, "")
-	await(t, s, "the container of an event without a sandbox", has("good", "known", "alone"))
+	snapshotOf(t, s, "the container of an event without a sandbox", has("good", "known", "alone"))
 	// Without events, the list is read.
 	close(f.events)
 	away := f.source(t, nil)
-	await(t, away, "the containers by the list", has("good", "known", "alone"))
+	snapshotOf(t, away, "the containers by the list", has("good", "known", "alone"))
 }
 
 func TestALookWithoutTheRightNamesTheCapability(t *testing.T) {
@@ -404,7 +408,7 @@ func TestTooMuchIsAnErrorAndTakesNothingAway(t *testing.T) {
 			f := newFaulty(t, "good")
 			f.serve(t)
 			s := f.source(t, nil)
-			await(t, s, "the container", has("good"))
+			snapshotOf(t, s, "the container", has("good"))
 			f.mu.Lock()
 			tc.grow(f)
 			f.mu.Unlock()
@@ -421,7 +425,7 @@ func TestAContainerThatHangsTheRuntimeDelaysNoOther(t *testing.T) {
 	f.hangs = "hangs"
 	f.serve(t)
 	s := f.source(t, func(o *Options) { o.Timeout = 100 * time.Millisecond })
-	got := await(t, s, "the other container", has("good"))
+	got := snapshotOf(t, s, "the other container", has("good"))
 	if left := got.Skipped(); len(left) != 1 || left[0].ID != "hangs" || left[0].Reason != NoAnswer {
 		t.Errorf("skipped: %v", left)
 	}
@@ -440,7 +444,7 @@ func TestANamespaceWhosePodsHangDelaysNoOther(t *testing.T) {
 	f.serve(t)
 	s := f.source(t, func(o *Options) { o.Timeout = time.Second })
 	began := time.Now()
-	got := await(t, s, "the other container", has("good"))
+	got := snapshotOf(t, s, "the other container", has("good"))
 	if took := time.Since(began); took > 5*time.Second {
 		t.Errorf("the other container is seen after %s", took)
 	}
@@ -461,7 +465,7 @@ func TestNamespacesWhosePodsHangDelayNoOther(t *testing.T) {
 	}
 	f.serve(t)
 	s := f.source(t, nil)
-	got := await(t, s, "the other container", has("good"))
+	got := snapshotOf(t, s, "the other container", has("good"))
 	if n := f.hung.Load(); n == 0 || f.most.Load() > namespaces {
 		t.Errorf("%d calls hang, and at most %d did; want some, and one of each namespace at most", n, f.most.Load())
 	}
@@ -476,7 +480,7 @@ func TestAnAnswerThatHangsHoldsUpNoEvent(t *testing.T) {
 	f.hangs, f.events = "hangs", make(chan *cri.ContainerEventResponse)
 	f.serve(t)
 	s := f.source(t, func(o *Options) { o.Interval, o.Relist = time.Hour, time.Hour })
-	await(t, s, "no container", has())
+	snapshotOf(t, s, "no container", has())
 	f.mu.Lock()
 	f.add("good", "pod", fmt.Sprintf(`{"pid": %d, "sandboxID": "pod"}`, spawn(t, "good")))
 	f.mu.Unlock()
@@ -492,7 +496,7 @@ func TestAnAnswerThatHangsHoldsUpNoEvent(t *testing.T) {
 			})
 		}
 	}
-	await(t, s, "the other container", has("good"))
+	snapshotOf(t, s, "the other container", has("good"))
 	if f.hung.Load() == 0 {
 		t.Error("the other container is seen after the call ended")
 	}
@@ -506,7 +510,7 @@ func TestNothingIsConnectedBeforeSomebodyAsks(t *testing.T) {
 	if runtime.NumGoroutine() != goroutines || descriptors(t) != fds || f.lists.Load() != 0 {
 		t.Error("a source that nobody asks works")
 	}
-	await(t, s, "the container", has("good"))
+	snapshotOf(t, s, "the container", has("good"))
 	// Nobody asks any more.
 	until(t, "the source to stop", func() error {
 		if n := runtime.NumGoroutine(); n > goroutines {
@@ -520,7 +524,7 @@ func TestNothingIsConnectedBeforeSomebodyAsks(t *testing.T) {
 	if got, err := s.Snapshot(); !errors.Is(err, ErrNotRead) || len(got.Containers()) != 0 || got.IsWhole() {
 		t.Errorf("after a rest: %v, %v", got, err)
 	}
-	await(t, s, "the container again", has("good"))
+	snapshotOf(t, s, "the container again", has("good"))
 	if err := s.Close(); err != nil {
 		t.Fatal(err)
 	}
@@ -534,7 +538,7 @@ func TestAWakeIsAChange(t *testing.T) {
 	f.serve(t)
 	var wakes atomic.Int64
 	s := f.source(t, func(o *Options) { o.Wake = func(...Pod) { wakes.Add(1) } })
-	first := await(t, s, "the container", has("good"))
+	first := snapshotOf(t, s, "the container", has("good"))
 	n, lists := wakes.Load(), f.lists.Load()
 	until(t, "five lists more", func() error {
 		if f.lists.Load() < lists+5 {
@@ -590,4 +594,21 @@ func FuzzDetails(f *testing.F) {
 			}
 		}
 	})
+}
+
+// TestAContainerHidesByNoEnvironment: where the runtime says more of a container than is read, the kernel says which
+// processes it has, whatever else is in its pod's cgroup, and the first one counts. The pod has no process of its own.
+func TestAContainerHidesByNoEnvironment(t *testing.T) {
+	f := newFaulty(t)
+	spawn(t, "pods/other/podu/large")
+	first := spawn(t, "pods/podu/cri-large.scope/init")
+	for _, other := range []string{"cri-large.scope", "cri-large.scope/a", "cri-larger.scope", "other/cri-large.scope"} {
+		spawn(t, "pods/podu/"+other)
+	}
+	f.add("large", "pod", `{"x": "`+strings.Repeat("x", maxDetails)+`"}`)
+	f.serve(t)
+	got := snapshotOf(t, f.source(t, nil), "the container", has("large"))
+	if c, _ := got.Container("large"); c.PID != first || c.CgroupPath != "pods/podu/cri-large.scope" || c.Pod.CgroupPath != "pods/podu" {
+		t.Errorf("%+v, want the process %d", c, first)
+	}
 }

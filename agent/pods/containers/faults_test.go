@@ -45,7 +45,7 @@ func TestARuntimeThatIsAwayTakesNothingAway(t *testing.T) {
 			// What is quick is so by events and processes.
 			o.Relist = 500 * time.Millisecond
 		})
-		got := await(t, s, "two containers", has(stays, ends))
+		got := snapshotOf(t, s, "two containers", has(stays, ends))
 		doomed, _ := got.Container(ends)
 		before := wakes.Load()
 		since := time.Now()
@@ -70,7 +70,7 @@ func TestARuntimeThatIsAwayTakesNothingAway(t *testing.T) {
 		}
 		d.boot()
 		again := d.start(p, "again")
-		await(t, s, "the runtime to be back", has(stays, again))
+		snapshotOf(t, s, "the runtime to be back", has(stays, again))
 		// It hangs.
 		if err := d.cmd.Process.Signal(unix.SIGSTOP); err != nil {
 			t.Fatal(err)
@@ -82,7 +82,7 @@ func TestARuntimeThatIsAwayTakesNothingAway(t *testing.T) {
 			t.Fatal(err)
 		}
 		d.stop(again)
-		await(t, s, "the runtime to go on", has(stays))
+		snapshotOf(t, s, "the runtime to go on", has(stays))
 	})
 }
 
@@ -90,15 +90,15 @@ func TestARuntimeThatIsAwayTakesNothingAway(t *testing.T) {
 func TestEventsAloneTell(t *testing.T) {
 	d := startDaemon(t, containerd2(t))
 	s := d.source(func(o *Options) { o.Interval, o.Relist = time.Hour, time.Hour })
-	await(t, s, "no container", has())
+	snapshotOf(t, s, "no container", has())
 	p := d.run(&pod{namespace: "blue", name: "web", uid: "11111111-1111-1111-1111-111111111111", hostNetwork: true})
 	id := d.start(p, "main")
-	got := await(t, s, "a container by its event", has(id))
+	got := snapshotOf(t, s, "a container by its event", has(id))
 	if c, _ := got.Container(id); c.Pod.Name != "web" || c.Pod.Sandbox.PID == 0 {
 		t.Errorf("%+v", c)
 	}
 	d.end(p.sandbox)
-	got = await(t, s, "its end", has())
+	got = snapshotOf(t, s, "its end", has())
 	if len(got.Pods()) != 0 {
 		t.Errorf("pods: %+v", got.Pods())
 	}
@@ -121,9 +121,9 @@ func TestLivesOfContainersLeaveNothing(t *testing.T) {
 		live := func(attempt int) {
 			id := d.create(p, "main", uint32(attempt))
 			d.begin(id)
-			await(t, s, "the container", has(id))
+			snapshotOf(t, s, "the container", has(id))
 			d.stop(id)
-			await(t, s, "its end", has())
+			snapshotOf(t, s, "its end", has())
 		}
 		live(0)
 		fds, goroutines, heap := descriptors(t), runtime.NumGoroutine(), heapInUse()
@@ -174,7 +174,7 @@ func BenchmarkSeen(b *testing.B) {
 					}
 				}
 			})
-			await(b, s, "no container", has())
+			snapshotOf(b, s, "no container", has())
 			var seen, gone, most time.Duration
 			wait := func(check func(*Snapshot) error) time.Duration {
 				began := time.Now()

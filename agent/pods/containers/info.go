@@ -18,9 +18,9 @@ import (
 const (
 	maxMessage    = 16 << 20
 	maxContainers = 4096
-	// maxInfo is for what a runtime adds to the status of one container: for the most part
-	// the container's configuration.
-	maxInfo = 4 << 20
+	// maxDetails is for the status of one container with what a runtime adds to it: for the most part
+	// the container's configuration, and with it all that its pod has for an environment.
+	maxDetails = 1 << 20
 	// maxName is for an id or a name, in bytes; maxLabels for the labels of a pod, keys and
 	// values together.
 	maxName   = 512
@@ -45,9 +45,6 @@ func parseDetails(info map[string]string) (details, error) {
 	text, ok := info["info"]
 	if !ok {
 		return details{}, errors.New("parse info: the runtime added none to the status")
-	}
-	if len(text) > maxInfo {
-		return details{}, fmt.Errorf("parse info: it has %d bytes, and at most %d are read", len(text), maxInfo)
 	}
 	var d details
 	if err := json.Unmarshal([]byte(text), &d); err != nil {

@@ -71,10 +71,10 @@ func TestAPodHidesBehindNoPadding(t *testing.T) {
 			return nil
 		}
 	}
-	await(t, s, "the pod without what nobody names", padded())
+	snapshotOf(t, s, "the pod without what nobody names", padded())
 	n := woken.Load()
 	s.Keep(map[string]bool{"firewall": true})
-	await(t, s, "the label that is named", padded("firewall"))
+	snapshotOf(t, s, "the label that is named", padded("firewall"))
 	until(t, "the wake", func() error {
 		if woken.Load() == n {
 			return errors.New("nobody was woken")
@@ -82,5 +82,5 @@ func TestAPodHidesBehindNoPadding(t *testing.T) {
 		return nil
 	})
 	s.Keep(map[string]bool{"firewall": true, "team": true})
-	await(t, s, "both labels", padded("firewall", "team"))
+	snapshotOf(t, s, "both labels", padded("firewall", "team"))
 }

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"time"
 
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
@@ -166,17 +167,13 @@ func (r *looker) lookAtContainer(ctx context.Context, id, sandbox string, announ
 	if !ok {
 		return Pod{}, skipFor(NoSandbox, fmt.Errorf("read container %.64q: its sandbox %.64q is left out", id, sandbox))
 	}
-	answer, err := callFor(ctx, min(r.opts.Timeout, lookTimeout), r.client.ContainerStatus, &cri.ContainerStatusRequest{ContainerId: id, Verbose: true})
+	status, more, err := r.askContainer(ctx, id, p)
 	if err != nil {
-		return p, fmt.Errorf("read container %.64q: %w", id, err)
+		return p, err
 	}
-	c, err := containerOf(answer.GetStatus())
+	c, err := containerOf(status)
 	if err == nil && c.ID != id {
 		err = fmt.Errorf("read container %.64q: the answer is of %.64q", id, c.ID)
-	}
-	var more details
-	if err == nil {
-		more, err = parseDetails(answer.GetInfo())
 	}
 	if err == nil && more.SandboxID != "" && more.SandboxID != sandbox {
 		err = fmt.Errorf("read container %s: its sandbox is %.64q and %.64q", id, sandbox, more.SandboxID)
@@ -198,4 +195,32 @@ func (r *looker) lookAtContainer(ctx context.Context, id, sandbox string, announ
 	}
 	r.state.add(c, p)
 	return p, r.watch(found, id)
+}
+
+// askContainer asks for a container of the pod, and for its process. Where the runtime's answer has more than is read, since
+// the pod has an environment of that size, the kernel says which process it is: a container hides from no program by it.
+func (r *looker) askContainer(ctx context.Context, id string, p Pod) (*cri.ContainerStatus, details, error) {
+	ask := func(verbose bool, most int) (*cri.ContainerStatusResponse, error) {
+		return callFor(ctx, min(r.opts.Timeout, lookTimeout), r.client.ContainerStatus,
+			&cri.ContainerStatusRequest{ContainerId: id, Verbose: verbose}, grpc.MaxCallRecvMsgSize(most))
+	}
+	answer, err := ask(true, maxDetails)
+	if err == nil {
+		more, err := parseDetails(answer.GetInfo())
+		if err != nil {
+			return nil, more, skipFor(Malformed, fmt.Errorf("read container %.64q: %w", id, err))
+		}
+		return answer.GetStatus(), more, nil
+	}
+	if status.Code(err) == codes.ResourceExhausted {
+		answer, err = ask(false, maxMessage)
+	}
+	if err != nil {
+		return nil, details{}, fmt.Errorf("read container %.64q: %w", id, err)
+	}
+	pid, err := r.node.firstProcess(id, p)
+	if err != nil {
+		return nil, details{}, skipFor(NoProcess, fmt.Errorf("read container %.64q, of which the runtime has more than %d bytes: %w", id, maxDetails, err))
+	}
+	return answer.GetStatus(), details{PID: pid}, nil
 }

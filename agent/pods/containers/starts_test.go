@@ -208,13 +208,13 @@ func TestTheFirstInstructionOfAnAnnouncedContainerIsCounted(t *testing.T) {
 		t.Errorf("%d first instructions of %d are counted", got, lives)
 	}
 	d.end(p.sandbox)
-	await(t, source, "all to be gone", has())
+	snapshotOf(t, source, "all to be gone", has())
 }
 
 func TestAContainerThatIsNotAnnouncedRunsBeforeAnythingIsAttached(t *testing.T) {
 	d := startDaemon(t, containerd2(t))
 	c, s := newCounter(t), d.source(nil)
-	await(t, s, "the list", has())
+	snapshotOf(t, s, "the list", has())
 	p := d.pod("blue")
 	ctx, stop := context.WithCancel(t.Context())
 	var looks sync.WaitGroup
@@ -262,7 +262,7 @@ func TestAContainerThatIsHeldUpStartsInTime(t *testing.T) {
 	if n := l.attached.Load(); n != 2 {
 		t.Errorf("%d containers were held up, want 2", n)
 	}
-	await(t, s, "all to run", func(now *Snapshot) error {
+	snapshotOf(t, s, "all to run", func(now *Snapshot) error {
 		if len(now.Containers()) != 3 {
 			return fmt.Errorf("%d containers", len(now.Containers()))
 		}
@@ -317,7 +317,7 @@ func TestARuntimeWithoutNRIHasItsContainersReadFromCRI(t *testing.T) {
 	s, l := d.reads(func(o *Options) { o.NRI = filepath.Join(d.dir, "n.sock") }), &hearer{}
 	s.(Announcer).AnnounceTo(l)
 	id := d.start(d.pod("blue"), "main")
-	await(t, s, "the container", has(id))
+	snapshotOf(t, s, "the container", has(id))
 	if n := l.asked.Load(); n != 0 {
 		t.Errorf("%d containers were announced", n)
 	}
