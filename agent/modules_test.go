@@ -170,7 +170,7 @@ func TestWhatIsNotTracedFiresNothing(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	// The first reconcile may have looked at the functions of the kernel for long enough.
-	err = await.Until(ctx, time.Millisecond, func() error {
+	err = await.Until(ctx, 10*time.Millisecond, func() error {
 		if err := a.Settled(ctx); err == nil || !strings.Contains(err.Error(), "the kernel has a function "+untraced+" and cannot trace it") {
 			return fmt.Errorf("the agent says %w", err)
 		}

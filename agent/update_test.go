@@ -16,6 +16,7 @@ import (
 	"github.com/skep-dev/skep/agent/program/loader"
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/intent"
+	"github.com/skep-dev/skep/test/harness/await"
 	"github.com/skep-dev/skep/test/harness/need"
 )
 
@@ -90,16 +91,7 @@ func (w *world) counts(a *agent.Agent, name string) string {
 // until waits for a condition, and fails the test when it does not come.
 func until(t testing.TB, what string, limit time.Duration, condition func() bool) {
 	t.Helper()
-	look := time.NewTicker(5 * time.Millisecond)
-	defer look.Stop()
-	deadline := time.After(limit)
-	for !condition() {
-		select {
-		case <-look.C:
-		case <-deadline:
-			t.Fatalf("waited %v for %s", limit, what)
-		}
-	}
+	await.True(t, what, limit, condition)
 }
 
 func quiet(t testing.TB) {

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/skep-dev/skep/policies"
+	"github.com/skep-dev/skep/test/harness/await"
 )
 
 // endless is a policy that no test waits for.
@@ -27,15 +28,7 @@ const slow = `deny contains "x" if {
 
 func until(t *testing.T, what string, holds func() bool) {
 	t.Helper()
-	tick, patience := time.NewTicker(time.Millisecond), time.After(time.Minute)
-	defer tick.Stop()
-	for !holds() {
-		select {
-		case <-tick.C:
-		case <-patience:
-			t.Fatalf("%s: it did not come", what)
-		}
-	}
+	await.True(t, what, time.Minute, holds)
 }
 
 func inNamespace(name string) policies.Input {

@@ -17,6 +17,7 @@ import (
 	"golang.org/x/tools/txtar"
 
 	"github.com/skep-dev/skep/schemas"
+	"github.com/skep-dev/skep/test/harness/await"
 )
 
 // good is a definition that must survive whatever stands beside it.
@@ -317,16 +318,7 @@ const patience = 3 * time.Minute
 // waitFor fails the test where a condition does not come true.
 func waitFor(t *testing.T, what string, done func() bool) {
 	t.Helper()
-	deadline := time.After(patience)
-	tick := time.NewTicker(5 * time.Millisecond)
-	defer tick.Stop()
-	for !done() {
-		select {
-		case <-deadline:
-			t.Fatalf("waited %s for %s", patience, what)
-		case <-tick.C:
-		}
-	}
+	await.True(t, what, patience, done)
 }
 
 // children are the processes whose parent is pid.

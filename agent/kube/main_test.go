@@ -36,6 +36,7 @@ import (
 	"github.com/skep-dev/skep/intent"
 	"github.com/skep-dev/skep/test/fixture/programs"
 	"github.com/skep-dev/skep/test/fixture/seals"
+	"github.com/skep-dev/skep/test/harness/await"
 	"github.com/skep-dev/skep/test/harness/controlplane"
 	"github.com/skep-dev/skep/test/harness/leaks"
 )
@@ -421,14 +422,5 @@ func (w *world) pinned(p intent.Payload) bool {
 // until waits for a condition.
 func until(t testing.TB, what string, condition func() bool) {
 	t.Helper()
-	look := time.NewTicker(10 * time.Millisecond)
-	defer look.Stop()
-	deadline := time.After(3 * time.Minute)
-	for !condition() {
-		select {
-		case <-look.C:
-		case <-deadline:
-			t.Fatalf("waited in vain for %s", what)
-		}
-	}
+	await.True(t, what, 3*time.Minute, condition)
 }

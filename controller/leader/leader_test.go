@@ -18,6 +18,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 
 	"github.com/skep-dev/skep/controller/leader"
+	"github.com/skep-dev/skep/test/harness/await"
 )
 
 // lease is a lease in memory.
@@ -163,15 +164,7 @@ func start(t *testing.T, e *leader.Elector) (stop func() error) {
 // until waits for a condition.
 func until(t *testing.T, what string, holds func() bool) {
 	t.Helper()
-	tick, patience := time.NewTicker(5*time.Millisecond), time.After(time.Minute)
-	defer tick.Stop()
-	for !holds() {
-		select {
-		case <-tick.C:
-		case <-patience:
-			t.Fatalf("%s: it did not come", what)
-		}
-	}
+	await.True(t, what, time.Minute, holds)
 }
 
 // recv waits for a value.

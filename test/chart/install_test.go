@@ -137,7 +137,7 @@ func (i *install) until(what string, check func() error) {
 	i.t.Helper()
 	ctx, cancel := context.WithTimeout(i.t.Context(), patience)
 	defer cancel()
-	if err := await.Until(ctx, 50*time.Millisecond, check); err != nil {
+	if err := await.Until(ctx, 250*time.Millisecond, check); err != nil {
 		i.t.Fatalf("wait for %s: %v", what, err)
 	}
 }

@@ -17,6 +17,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/skep-dev/skep/test/harness/await"
 	"github.com/skep-dev/skep/test/harness/command"
 	"github.com/skep-dev/skep/test/harness/containerd"
 	"github.com/skep-dev/skep/test/harness/controlplane"
@@ -269,24 +270,14 @@ func removeCgroups(root string) error {
 	return nil
 }
 
-// until asks again and again, until there is no error or the time is over.
+// until asks again and again, until there is no error or the time is over. Many a check is a command.
 func until(patience time.Duration, check func() error) error {
-	return untilEach(100*time.Millisecond, patience, check)
+	return untilEach(time.Second, patience, check)
 }
 
-// untilEach is until, with the pause between two checks.
-func untilEach(pause, patience time.Duration, check func() error) error {
-	end, tick := time.After(patience), time.NewTicker(pause)
-	defer tick.Stop()
-	for {
-		err := check()
-		if err == nil {
-			return nil
-		}
-		select {
-		case <-end:
-			return err
-		case <-tick.C:
-		}
-	}
+// untilEach is until, with the longest pause between two checks.
+func untilEach(longest, patience time.Duration, check func() error) error {
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	return await.Until(ctx, longest, check)
 }

@@ -136,7 +136,7 @@ type said struct {
 // artifact: the controller writes the conditions first.
 func (p *pipeline) settled(o *unstructured.Unstructured) (of said) {
 	p.t.Helper()
-	err := wait.PollUntilContextTimeout(p.t.Context(), 100*time.Millisecond, patience, true, func(ctx context.Context) (bool, error) {
+	err := wait.PollUntilContextTimeout(p.t.Context(), 250*time.Millisecond, patience, true, func(ctx context.Context) (bool, error) {
 		if err := p.Get(ctx, client.ObjectKeyFromObject(o), o); err != nil {
 			return false, err
 		}

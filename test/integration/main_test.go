@@ -199,7 +199,7 @@ func (c *cluster) within(limit time.Duration, what string, check func() error) {
 	c.t.Helper()
 	ctx, cancel := context.WithTimeout(c.t.Context(), limit)
 	defer cancel()
-	if err := await.Until(ctx, 50*time.Millisecond, check); err != nil {
+	if err := await.Until(ctx, 250*time.Millisecond, check); err != nil {
 		c.t.Fatalf("%s: %v", what, err)
 	}
 }

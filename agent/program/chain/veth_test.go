@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/skep-dev/skep/agent/program/chain"
+	"github.com/skep-dev/skep/test/harness/await"
 	"github.com/skep-dev/skep/test/harness/leaks"
 	"github.com/skep-dev/skep/test/harness/need"
 )
@@ -70,14 +71,7 @@ func (w wire) send(t *testing.T) {
 // not within a generous time.
 func eventually(t *testing.T, words string, condition func() bool) {
 	t.Helper()
-	deadline := time.After(3 * time.Minute)
-	for !condition() {
-		select {
-		case <-deadline:
-			t.Fatal(words)
-		case <-time.After(time.Millisecond):
-		}
-	}
+	await.True(t, words, 3*time.Minute, condition)
 }
 
 func TestChainsReplaceEachOtherOnAnInterfaceWithoutMissingAPacket(t *testing.T) {

@@ -19,6 +19,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/skep-dev/skep/api/v1alpha1"
+	"github.com/skep-dev/skep/test/harness/await"
 	"github.com/skep-dev/skep/test/harness/child"
 	"github.com/skep-dev/skep/test/harness/module"
 )
@@ -88,16 +89,9 @@ func TestAQuotaBoundsTheApplicationsOfANamespace(t *testing.T) {
 		}
 	}
 	counting(t)
-	for patience := time.After(3 * time.Minute); len(quota.Status.Hard) == 0; {
-		select {
-		case <-patience:
-			t.Fatal("nobody counts")
-		case <-time.After(100 * time.Millisecond):
-		}
-		if err := c.Get(t.Context(), client.ObjectKeyFromObject(quota), quota); err != nil {
-			t.Fatal(err)
-		}
-	}
+	await.True(t, "the count of objects", 3*time.Minute, func() bool {
+		return c.Get(t.Context(), client.ObjectKeyFromObject(quota), quota) == nil && len(quota.Status.Hard) > 0
+	})
 	write := func(name string) error {
 		app := &v1alpha1.BpfApplication{ObjectMeta: metav1.ObjectMeta{Namespace: quota.Namespace, Name: name}}
 		app.Spec.Bytecode.Image, app.Spec.Programs = "r.example.com/x:v1", []v1alpha1.Program{{Name: "p"}}

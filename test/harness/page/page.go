@@ -125,7 +125,7 @@ func (r *Reader) Do(t testing.TB, s Step) {
 	defer cancel()
 	var out, at string
 	var isLate bool
-	err := await.Until(ctx, 100*time.Millisecond, func() (err error) {
+	err := await.Until(ctx, 2*time.Second, func() (err error) {
 		// A command may take longer than repetitions may.
 		if out, at, isLate, err = r.run(t.Context(), s.Command); err == nil && !Says(s.Shown, out) && strings.Contains(s.Command, "kubectl ") {
 			err = errAnother

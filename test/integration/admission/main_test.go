@@ -188,7 +188,7 @@ func requesterRecorded(ctx context.Context, want bool) error {
 func until(ctx context.Context, check func() error) error {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	return await.Until(ctx, 50*time.Millisecond, check)
+	return await.Until(ctx, 250*time.Millisecond, check)
 }
 
 func newClient(config *rest.Config) (client.Client, error) {
