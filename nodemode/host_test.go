@@ -823,7 +823,7 @@ func TestSettingsThatFailedOnceAreReadAgain(t *testing.T) {
 }
 
 // TestABrokenFileHoldsUpNoOther breaks one file of signers or policies after all were read:
-// a revocation in another file acts, and what the broken one held stays.
+// a revocation in another file acts, and what the broken one held stays, over a restart, too.
 func TestABrokenFileHoldsUpNoOther(t *testing.T) {
 	const malformed = "apiVersion: skep.dev/v1alpha1\nkind: BpfSigner\nmetadata: {name\n"
 	for name, c := range map[string]struct {
@@ -875,6 +875,7 @@ func TestABrokenFileHoldsUpNoOther(t *testing.T) {
 			}
 		}, "read policies"},
 	} {
+		restarts := slices.Contains([]string{"another signer's file, which is no YAML now", "a policy that does not compile", "no folder of policies"}, name)
 		t.Run(name, func(t *testing.T) {
 			s := newStage(t)
 			signers := filepath.Join(filepath.Dir(s.signersFile), "signers")
@@ -890,11 +891,22 @@ func TestABrokenFileHoldsUpNoOther(t *testing.T) {
 			s.define("revoked", s.push(first, "one:v1", "team-a"))
 			s.define("kept", s.push(second, "two:v1", "team-b"))
 			var logged bytes.Buffer
-			h := s.open(func(o *Options) { o.Signers, o.Log = []string{signers}, slog.New(slog.NewTextHandler(&logged, nil)) })
+			open := func() *Host {
+				return s.open(func(o *Options) { o.Signers, o.Log = []string{signers}, slog.New(slog.NewTextHandler(&logged, nil)) })
+			}
+			h := open()
 			before := s.pass(h)
 			s.signers["team-a"].Spec.Revoked = true
 			write()
 			c.damage(s, signers)
+			since := s.now.UTC().Format("2006-01-02T")
+			if restarts {
+				// The file is broken when it starts.
+				if err := h.Close(); err != nil {
+					t.Fatal(err)
+				}
+				h, since = open(), "the last run"
+			}
 			after := s.pass(h)
 			if running(before["revoked"]) == 0 || running(after["revoked"]) != 0 {
 				t.Errorf("the revocation did not act: program %d became %d", running(before["revoked"]), running(after["revoked"]))
@@ -903,7 +915,7 @@ func TestABrokenFileHoldsUpNoOther(t *testing.T) {
 			if running(after["kept"]) != running(before["kept"]) {
 				t.Error("what the broken file held did not stay")
 			}
-			want := "stays as it was read last, and every other change since " + s.now.UTC().Format("2006-01-02T")
+			want := "stays as it was read last, and every other change since " + since
 			for _, said := range []string{h.Status().Settings.Error, logged.String()} {
 				if !strings.Contains(said, c.says) || !strings.Contains(said, want) {
 					t.Errorf("it says %q, want %q and %q in it", said, c.says, want)
@@ -963,10 +975,51 @@ func TestAnEmptyFolderOfPoliciesSaysWhatIsActive(t *testing.T) {
 	if running(s.pass(h)["app"]) == 0 {
 		t.Error("what ran was not kept")
 	}
-	for _, want := range []string{fix, "nothing of the source is evaluated"} {
+	for _, want := range []string{fix, "what that held stays as it was read last"} {
 		if said := h.Status().Settings.Error; !strings.Contains(said, want) {
 			t.Errorf("at a start the status says %q, want %q in it", said, want)
 		}
+	}
+}
+
+// TestAStartThatDoesNotKnowTheSettingsEvaluatesNothing: what the last run read is not there, or is not this host's.
+func TestAStartThatDoesNotKnowTheSettingsEvaluatesNothing(t *testing.T) {
+	for name, damage := range map[string]func(body []byte) []byte{
+		"no file": func([]byte) []byte { return nil },
+		"what this host did not seal": func(body []byte) []byte {
+			return bytes.Replace(body, []byte(`"payload":"`), []byte(`"payload":"e30g`), 1)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newStage(t)
+			s.define("app", s.push(first, "app:v1", "team-a"))
+			h := s.open()
+			before := s.pass(h)["app"]
+			if err := h.Close(); err != nil {
+				t.Fatal(err)
+			}
+			s.write(filepath.Join(s.policies, "policy.yaml"), nil)
+			file := filepath.Join(s.state, "settings.json")
+			body, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if body = damage(body); body == nil {
+				err = os.Remove(file)
+			} else {
+				err = os.WriteFile(file, body, 0o600)
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			h = s.open()
+			if after := s.pass(h)["app"]; running(after) == 0 || running(after) != running(before) {
+				t.Error("what ran was not kept")
+			}
+			if said := h.Status().Settings.Error; !strings.Contains(said, "nothing of the source is evaluated") {
+				t.Errorf("the status says %q", said)
+			}
+		})
 	}
 }
 

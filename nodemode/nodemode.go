@@ -201,6 +201,12 @@ func New(ctx context.Context, o Options) (_ *Host, err error) {
 		Timeout:  o.EvaluationTimeout,
 		StaleFor: staleFor,
 	}}
+	if !o.DryRun {
+		h.settings.kept = &keptSettings{file: filepath.Join(o.State, settingsFile), sealer: h.sealer}
+	}
+	if err := h.settings.kept.read(ctx, h.settings.reader); err != nil {
+		o.Log.Error("what the last run read of signers and policies is not known", "error", err)
+	}
 	err = h.settings.open(ctx)
 	if err != nil && len(h.live()) > 0 {
 		// What this host was given before comes back all the same.
@@ -213,10 +219,12 @@ func New(ctx context.Context, o Options) (_ *Host, err error) {
 	return h, nil
 }
 
-// What lies in the state folder beside keys and caches: what the agent keeps, and the lock.
+// What lies in the state folder beside keys and caches: what the agent keeps, the signers and policies that were read
+// last, and the lock.
 const (
-	agentFolder = "agent"
-	lockFile    = "lock"
+	agentFolder  = "agent"
+	settingsFile = "settings.json"
+	lockFile     = "lock"
 )
 
 // openState makes the state folder, locks it, and reads the sealing key or

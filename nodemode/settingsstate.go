@@ -16,6 +16,8 @@ import (
 // were to replace it.
 type settingsState struct {
 	reader *settings.Reader
+	// kept is what a start knows of them; nil where nothing is written.
+	kept *keptSettings
 	// gate are the options of the evaluator, without what is read.
 	gate gate.Options
 	log  *slog.Logger
@@ -25,7 +27,7 @@ type settingsState struct {
 	trust     *signing.Trust
 	// cautions are what the author of the policies may not have meant.
 	cautions []string
-	// read is when all of them could be read last.
+	// read is when all of them could be read last; zero where that was before the start.
 	read time.Time
 	// err is why some could not be read last time, and what is active instead.
 	err error
@@ -38,7 +40,15 @@ func (s *settingsState) fail(err error) {
 		return
 	}
 	s.err = fmt.Errorf("%w; signers and policies stay as they were read last, at %s; no change since then, revocations included, is active until this is fixed",
-		err, s.read.UTC().Format(time.RFC3339))
+		err, s.lastRead())
+}
+
+// lastRead is when all of them could be read last, for people.
+func (s *settingsState) lastRead() string {
+	if s.read.IsZero() {
+		return "the last run"
+	}
+	return s.read.UTC().Format(time.RFC3339)
 }
 
 // open reads the settings for the first time.
@@ -88,11 +98,14 @@ func (s *settingsState) settle(now settings.Settings) {
 			s.log.Warn(caution)
 		}
 	}
+	if err := s.kept.write(s.reader); err != nil {
+		s.log.Error("the next start does not know these signers and policies, if it cannot read some of them", "error", err)
+	}
 	s.trust, s.cautions, s.err = now.Trust, now.Cautions, nil
 	if now.Unread == nil {
 		s.read = s.now()
 		return
 	}
 	s.err = fmt.Errorf("%w; what that held stays as it was read last, and every other change since %s is active",
-		now.Unread, s.read.UTC().Format(time.RFC3339))
+		now.Unread, s.lastRead())
 }
