@@ -18,6 +18,7 @@ import (
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/intent"
 	"github.com/skep-dev/skep/test/harness/need"
+	"github.com/skep-dev/skep/test/harness/recommended"
 )
 
 // targets lists the interfaces the only program is attached to.
@@ -275,6 +276,7 @@ func isContested(t *testing.T, hook string) {
 		_, l := one(t, a)
 		return l.State == agent.Attached && runsUnder(t, l) != 0
 	})
+	recommended.Run(t, s.Error)
 }
 
 // TestTheLastApplicationGoesQuietly has the watched directories go with it.

@@ -5,11 +5,14 @@ import (
 	"context"
 	"encoding/base64"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"net/http/httputil"
 	"net/url"
+	"os"
+	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
@@ -29,6 +32,7 @@ import (
 	"github.com/skep-dev/skep/gate"
 	"github.com/skep-dev/skep/lifecycle"
 	"github.com/skep-dev/skep/test/fixture/programs"
+	"github.com/skep-dev/skep/test/harness/recommended"
 )
 
 // gated is a cluster's registry behind a door that asks for a password, and that
@@ -175,10 +179,11 @@ func (p *private) again(app *v1alpha1.BpfApplication) {
 }
 
 // unknown waits until nothing is known of an application's image, and returns why.
-func (p *private) unknown(app *v1alpha1.BpfApplication, says ...string) {
+func (p *private) unknown(app *v1alpha1.BpfApplication, says ...string) string {
 	p.t.Helper()
+	var why metav1.Condition
 	p.until("it to say why", func() error {
-		why := p.condition(app, v1alpha1.ConditionVerified, metav1.ConditionUnknown, lifecycle.ReasonEvaluationFailed)
+		why = p.condition(app, v1alpha1.ConditionVerified, metav1.ConditionUnknown, lifecycle.ReasonEvaluationFailed)
 		for _, want := range says {
 			if !strings.Contains(why.Message, want) {
 				return fmt.Errorf("%s does not say %q", why.Message, want)
@@ -186,6 +191,7 @@ func (p *private) unknown(app *v1alpha1.BpfApplication, says ...string) {
 		}
 		return nil
 	})
+	return why.Message
 }
 
 // nothing holds that an application got nothing of the image.
@@ -264,7 +270,23 @@ func TestAPullSecretThatChangesIsFollowed(t *testing.T) {
 	if s := p.opened(app); s == nil || s.Tombstone || s.Serial != serial {
 		t.Errorf("sealed %+v", s)
 	}
-	p.change(secret, func() { secret.Data = pullSecret("", "", p.host, "robot", "second-password").Data })
+	// One that is no configuration is made anew by the command of the message.
+	config := pullSecret("", "", p.host, "robot", "second-password").Data[corev1.DockerConfigJsonKey]
+	p.change(secret, func() { secret.Data[corev1.DockerConfigJsonKey] = []byte(`{"auths": 1}`) })
+	p.again(app)
+	why := p.unknown(app, "it holds no Docker configuration: delete it, and make it with")
+	if err := p.Delete(t.Context(), secret); err != nil {
+		t.Fatal(err)
+	}
+	home := t.TempDir()
+	file, kubeconfig := filepath.Join(home, "config.json"), filepath.Join(home, "kubeconfig")
+	err := errors.Join(os.WriteFile(file, config, 0o600), p.plane.WriteKubeconfig(kubeconfig))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("KUBECONFIG", kubeconfig)
+	t.Setenv("PATH", filepath.Dir(p.plane.Kubectl)+":"+os.Getenv("PATH"))
+	recommended.Run(t, strings.ReplaceAll(why, "CONFIG", file))
 	p.again(app)
 	p.condition(app, v1alpha1.ConditionAllowed, metav1.ConditionTrue, "Allowed")
 

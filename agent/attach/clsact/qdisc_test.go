@@ -1,6 +1,7 @@
 package clsact
 
 import (
+	"errors"
 	"testing"
 
 	"github.com/vishvananda/netlink"
@@ -8,6 +9,7 @@ import (
 	"github.com/skep-dev/skep/agent/reconcile/plan"
 	"github.com/skep-dev/skep/test/harness/leaks"
 	"github.com/skep-dev/skep/test/harness/need"
+	"github.com/skep-dev/skep/test/harness/recommended"
 )
 
 // TestTheKindOfAQdiscIsLookedUp has an interface with each kind, and one that is missing.
@@ -34,4 +36,25 @@ func TestTheKindOfAQdiscIsLookedUp(t *testing.T) {
 		}
 		is("after it was deleted", "", 1)
 	}
+}
+
+// TestAFullBandIsListedByTheCommandOfTheMessage: the filters of others have every pref that a hook may have.
+func TestAFullBandIsListedByTheCommandOfTheMessage(t *testing.T) {
+	f := newFloodable(t)
+	table := f.table()
+	r := f.request("tc/ingress", 0)
+	one, _ := table.Restore(r)
+	if err := table.needQdisc(one.side); err != nil {
+		t.Fatal(err)
+	}
+	one.band = Band{1, 3, 1}
+	for pref := one.band.first; pref <= one.band.last; pref++ {
+		f.add(one.side, pref, 7, f.other)
+	}
+	f.look(table)
+	err := one.attach(r)
+	if !errors.Is(err, ErrFull) {
+		t.Fatalf("it attached: %v", err)
+	}
+	recommended.Run(t, err.Error())
 }

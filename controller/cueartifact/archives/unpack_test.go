@@ -6,11 +6,14 @@ import (
 	"compress/gzip"
 	"io/fs"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/skep-dev/skep/test/harness/need"
 )
 
 // packed is an archive of entries, of which Size is that of content.
@@ -157,5 +160,32 @@ func TestAWholeArchiveIsUnpackedWhole(t *testing.T) {
 	}
 	if diff := cmp.Diff(want, files); err != nil || diff != "" {
 		t.Errorf("%v (-want +got):\n%s", err, diff)
+	}
+}
+
+// TestATarOfHardLinksIsPackedAsTheMessageSays, by GNU tar.
+func TestATarOfHardLinksIsPackedAsTheMessageSays(t *testing.T) {
+	need.Program(t, "tar", "tar")
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, "one.yaml"), []byte("kind: x\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Link(filepath.Join(dir, "one.yaml"), filepath.Join(dir, "two.yaml")); err != nil {
+		t.Fatal(err)
+	}
+	pack := func(options ...string) []byte {
+		archive, err := exec.CommandContext(t.Context(), "tar", append(options, "-C", dir, "-czf", "-", "one.yaml", "two.yaml")...).Output()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return archive
+	}
+	_, err := unpacked(t, pack())
+	if err == nil || !strings.Contains(err.Error(), "(tar --hard-dereference)") {
+		t.Fatalf("a hard link: %v", err)
+	}
+	files, err := unpacked(t, pack("--hard-dereference"))
+	if err != nil || files["two.yaml"] != "kind: x\n" {
+		t.Errorf("%v, %v", files, err)
 	}
 }
