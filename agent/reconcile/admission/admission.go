@@ -84,9 +84,8 @@ type Round struct {
 	lost map[history.At]bool
 	// claims are those of Admit.
 	claims *claims
-	// ours are our links by place, and links those that were found by uid; nil until they are asked for.
-	ours  map[plan.Place]map[link.ID]bool
-	links map[string][]*plan.Link
+	// ours are our links by place; nil until they are asked for.
+	ours map[plan.Place]map[link.ID]bool
 }
 
 // Begin begins the admission of one reconcile.
@@ -353,15 +352,8 @@ func (adm *Round) runsOf(uid string) runs {
 
 // unlimitedLinks are the keys of the links of a revision at places without limits.
 func (adm *Round) unlimitedLinks(uid, revision string) map[string]bool {
-	if adm.links == nil {
-		adm.links = map[string][]*plan.Link{}
-		for i := range adm.look.State.Links {
-			l := &adm.look.State.Links[i]
-			adm.links[l.UID] = append(adm.links[l.UID], l)
-		}
-	}
 	keys := map[string]bool{}
-	for _, l := range adm.links[uid] {
+	for _, l := range adm.look.LinksOf(uid) {
 		if l.Revision == revision && !history.IsLimited(l.Attachment.Hook) {
 			keys[l.Attachment.Key()] = true
 		}

@@ -57,11 +57,6 @@ func (d *Decisions) ChooseGone() {
 			d.Want.Frozen = append(d.Want.Frozen, uid)
 		}
 	}
-	for uid := range d.Look.Set.Links {
-		if d.byUID[uid] == nil && !slices.Contains(d.Want.Frozen, uid) {
-			d.Want.Frozen = append(d.Want.Frozen, uid)
-		}
-	}
 	slices.Sort(d.Want.Frozen)
 }
 

@@ -17,16 +17,18 @@ import (
 	"github.com/skep-dev/skep/hook"
 )
 
-// Look is what the kernel said of a Set in one reconcile. State and facts are copies: what
-// changes afterwards is not in them.
+// Look is what the kernel said of a Set in one reconcile. State and facts are copies: of what
+// changes afterwards, they have what a method of the Look noted.
 type Look struct {
 	// Set is what is open. It changes while the reconcile acts.
 	Set *Set
-	// State is what Observe read.
+	// State is what Observe read. LinksOf and IsAttached say what an application has.
 	State plan.State
 
 	// links are those of State.Links, one each.
 	links []*pins.Link
+	// byUID are those of State.Links by UID; nil until they are asked for.
+	byUID map[string][]*plan.Link
 	// facts of links by their pin.
 	facts map[string]pins.Facts
 	// unreadable are the pins whose links could not be read.
@@ -41,7 +43,7 @@ func (s *Set) Look() *Look {
 // Observe asks the kernel about every link and chain. interfaces are those of the node, and
 // namespaces those that they are in.
 func (l *Look) Observe(interfaces []plan.Interface, namespaces *netns.Table) {
-	l.links = nil
+	l.links, l.byUID = nil, nil
 	l.State = plan.State{Interfaces: interfaces, Revisions: map[string][]string{}}
 	for uid := range l.Set.Revisions {
 		// Without a revision, the application's directory is left.
@@ -234,7 +236,7 @@ func (l *Look) ForgetEnded(isGone func(uid string) bool) {
 		}
 		open, links = append(open, l.links[i]), append(links, one)
 	}
-	l.links, l.State.Links = open, links
+	l.links, l.State.Links, l.byUID = open, links, nil
 	l.State.Chains = slices.DeleteFunc(l.State.Chains, func(c plan.Chain) bool { return l.Set.Chains[c.Device] == nil })
 }
 
@@ -254,15 +256,41 @@ func (l *Look) Move(one *pins.Link, to plan.Attachment) error {
 // Changed forgets the facts of a link that is another now.
 func (l *Look) Changed(pin string) { delete(l.facts, pin) }
 
-// Replaced notes that a revision of an application was loaded once more: links run what was
-// loaded before.
-func (l *Look) Replaced(uid string) {
-	for i := range l.State.Links {
-		if one := &l.State.Links[i]; one.UID == uid {
-			held := l.Set.Links[uid][one.Attachment.Key()]
-			one.Revision = l.RevisionOf(held, l.facts[held.Path])
+// LinksOf returns the links of an application that Observe read, in the order of their keys.
+func (l *Look) LinksOf(uid string) []*plan.Link {
+	if l.byUID == nil {
+		l.byUID = map[string][]*plan.Link{}
+		for i := range l.State.Links {
+			one := &l.State.Links[i]
+			l.byUID[one.UID] = append(l.byUID[one.UID], one)
 		}
 	}
+	return l.byUID[uid]
+}
+
+// PutRevision adds a revision that is pinned. Where it was loaded before, links run that, which is no revision any more.
+func (l *Look) PutRevision(r *loader.Revision) {
+	again := l.Set.Revisions[r.UID][r.Name] != nil
+	l.Set.PutRevision(r)
+	if !slices.Contains(l.State.Revisions[r.UID], r.Name) {
+		l.State.Revisions[r.UID] = append(l.State.Revisions[r.UID], r.Name)
+	}
+	if !again {
+		return
+	}
+	for _, one := range l.LinksOf(r.UID) {
+		held := l.Set.Links[r.UID][one.Attachment.Key()]
+		one.Revision = l.RevisionOf(held, l.facts[held.Path])
+	}
+}
+
+// IsAttached reports whether a link or chain of an application has something at an attachment.
+func (l *Look) IsAttached(uid string, a plan.Attachment) bool {
+	if a.Hook == plan.XDP {
+		return slices.ContainsFunc(l.Set.GivenTo(a.Target.Device()), func(m plan.Member) bool { return m.UID == uid && m.Program == a.Program })
+	}
+	one := l.Set.Links[uid][a.Key()]
+	return one != nil && !l.facts[one.Path].Severed
 }
 
 // Chain returns the interface's chain that runs; nil where none does.
@@ -277,7 +305,7 @@ func (l *Look) Chain(d plan.Device) *plan.Chain {
 
 // Runs reports whether any link or chain ran the revision.
 func (l *Look) Runs(uid, revision string) bool {
-	return slices.ContainsFunc(l.State.Links, func(one plan.Link) bool { return one.UID == uid && one.Revision == revision }) ||
+	return slices.ContainsFunc(l.LinksOf(uid), func(one *plan.Link) bool { return one.Revision == revision }) ||
 		slices.ContainsFunc(l.State.Chains, func(c plan.Chain) bool {
 			return slices.ContainsFunc(c.Members, func(m plan.Member) bool { return m.UID == uid && m.Revision == revision })
 		})
@@ -285,7 +313,7 @@ func (l *Look) Runs(uid, revision string) bool {
 
 // RunsBeside reports whether a link or chain of an application ran another revision than one.
 func (l *Look) RunsBeside(uid, revision string) bool {
-	return slices.ContainsFunc(l.State.Links, func(one plan.Link) bool { return one.UID == uid && one.Revision != revision && !one.Severed }) ||
+	return slices.ContainsFunc(l.LinksOf(uid), func(one *plan.Link) bool { return one.Revision != revision && !one.Severed }) ||
 		slices.ContainsFunc(l.State.Chains, func(c plan.Chain) bool {
 			return slices.ContainsFunc(c.Members, func(m plan.Member) bool { return m.UID == uid && m.Revision != revision })
 		})
@@ -294,8 +322,8 @@ func (l *Look) RunsBeside(uid, revision string) bool {
 // BaseRevision returns the revision whose maps a new one goes on with: the one that
 // links run, or the only one there is; nil where there is none.
 func (l *Look) BaseRevision(uid string) *loader.Revision {
-	for _, one := range l.State.Links {
-		if one.UID == uid && one.Revision != "" {
+	for _, one := range l.LinksOf(uid) {
+		if one.Revision != "" {
 			return l.Set.Revisions[uid][one.Revision]
 		}
 	}

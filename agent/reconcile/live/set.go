@@ -99,23 +99,19 @@ func (s *Set) Close() error {
 	return errors.Join(errs...)
 }
 
-// PutRevision adds a revision that is pinned.
+// PutRevision adds a revision that is pinned. It frees the same one, which was loaded before.
 func (s *Set) PutRevision(r *loader.Revision) {
 	if s.Revisions[r.UID] == nil {
 		s.Revisions[r.UID] = map[string]*loader.Revision{}
 	}
-	s.Revisions[r.UID][r.Name] = r
-}
-
-// ReplaceRevision puts a revision that was loaded once more in the place of the same one, and
-// frees that.
-func (s *Set) ReplaceRevision(old, r *loader.Revision) {
-	if s.former == nil {
-		s.former = map[string][]ebpf.ProgramID{}
+	if old := s.Revisions[r.UID][r.Name]; old != nil {
+		if s.former == nil {
+			s.former = map[string][]ebpf.ProgramID{}
+		}
+		s.former[r.UID] = old.ProgramIDs()
+		s.Free("replaced revision", old, len(old.ProgramIDs()))
 	}
-	s.former[r.UID] = old.ProgramIDs()
-	s.Free("replaced revision", old, len(old.ProgramIDs()))
-	s.PutRevision(r)
+	s.Revisions[r.UID][r.Name] = r
 }
 
 // IsFormer reports whether a program is one of a revision of the application that was loaded

@@ -317,7 +317,7 @@ func (c Chain) given() []Member {
 
 // State is what was found in the kernel.
 type State struct {
-	// Revisions are the whole ones, by uid.
+	// Revisions are the whole ones, by uid; none for an application that has links alone.
 	Revisions map[string][]string
 	Links     []Link
 	Chains    []Chain

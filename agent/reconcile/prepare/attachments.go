@@ -203,7 +203,7 @@ func (r *resolving) fill() {
 	}
 	var runs, others []int
 	for _, i := range r.inPods {
-		if r.isMade(r.app.UID, r.app.Attachments[i]) {
+		if r.Look.IsAttached(r.app.UID, r.app.Attachments[i]) {
 			runs = append(runs, i)
 		} else {
 			others = append(others, i)
@@ -326,9 +326,9 @@ func onTargets(one plan.Attachment, found []plan.Target) []plan.Attachment {
 func (v *Versions) madeOn(uid string, a plan.Attachment) []plan.Target {
 	var made []plan.Target
 	var best plan.Target
-	for _, l := range v.Look.State.Links {
+	for _, l := range v.Look.LinksOf(uid) {
 		is := l.Attachment
-		if l.UID != uid || is.Program != a.Program || is.Hook != a.Hook || is.Target.Asked() != a.Target.Asked() {
+		if is.Program != a.Program || is.Hook != a.Hook || is.Target.Asked() != a.Target.Asked() {
 			continue
 		}
 		if len(made) == 0 || !l.Severed {

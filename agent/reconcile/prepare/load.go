@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"slices"
 
 	"github.com/skep-dev/skep/agent/program/loader"
 	"github.com/skep-dev/skep/agent/reconcile/build"
@@ -17,8 +16,7 @@ import (
 // a *decide.NoMemoryError where the node has no memory for its maps.
 func (v *Versions) load(app *decide.Application, o intent.Opened, lent map[string]loader.Lent) error {
 	uid, revision := o.Payload().UID, o.Revision()
-	broken := v.Look.Set.Revisions[uid][revision]
-	old := broken
+	old := v.Look.Set.Revisions[uid][revision]
 	if old == nil {
 		old = v.Look.BaseRevision(uid)
 	}
@@ -35,23 +33,15 @@ func (v *Versions) load(app *decide.Application, o intent.Opened, lent map[strin
 	if err != nil {
 		return err
 	}
-	return v.install(app, got, broken)
+	return v.install(app, got)
 }
 
 // install pins a loaded revision and holds it.
-func (v *Versions) install(app *decide.Application, r *build.LoadedRevision, broken *loader.Revision) error {
+func (v *Versions) install(app *decide.Application, r *build.LoadedRevision) error {
 	if err := v.Pin(r.Revision); err != nil {
 		return errors.Join(err, r.Close())
 	}
-	if broken != nil {
-		v.Look.Set.ReplaceRevision(broken, r.Revision)
-		v.Look.Replaced(r.UID)
-	} else {
-		v.Look.Set.PutRevision(r.Revision)
-	}
-	if !slices.Contains(v.Look.State.Revisions[r.UID], r.Name) {
-		v.Look.State.Revisions[r.UID] = append(v.Look.State.Revisions[r.UID], r.Name)
-	}
+	v.Look.PutRevision(r.Revision)
 	if r.Profile != nil {
 		v.Measured.Put(r.UID, r.Name, *r.Profile)
 	}

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"slices"
 
 	"github.com/skep-dev/skep/agent/attach"
 	"github.com/skep-dev/skep/agent/attach/targets"
@@ -48,21 +47,12 @@ func (v *Versions) resolveInPods(app plan.Application, program string, at v1alph
 	return v.oncePerFile(app.UID, resolved), errors.Join(errs...)
 }
 
-// isMade reports whether a link or chain of an application runs something at an attachment.
-func (v *Versions) isMade(uid string, a plan.Attachment) bool {
-	if a.Hook == plan.XDP {
-		return slices.ContainsFunc(v.Look.Set.GivenTo(a.Target.Device()), func(m plan.Member) bool { return m.UID == uid && m.Program == a.Program })
-	}
-	l := v.Look.Set.Links[uid][a.Key()]
-	return l != nil && !v.Look.Seen(l.Path).Severed
-}
-
 // madeInPods returns the attachments in pods that the application has.
 func (v *Versions) madeInPods(uid, program string, at v1alpha1.Attachment) []plan.Attachment {
 	var made []plan.Attachment
-	for _, l := range v.Look.State.Links {
+	for _, l := range v.Look.LinksOf(uid) {
 		is := l.Attachment
-		if l.UID == uid && is.Program == program && is.Hook == at.Hook && is.Scope == plan.Scope(at) && (is.In != "" || is.Scope != "") {
+		if is.Program == program && is.Hook == at.Hook && is.Scope == plan.Scope(at) && (is.In != "" || is.Scope != "") {
 			made = append(made, is)
 		}
 	}
@@ -85,7 +75,7 @@ func (v *Versions) oncePerFile(uid string, all []plan.Attachment) []plan.Attachm
 		if i, twice := kept[place]; !twice {
 			kept[place] = len(once)
 			once = append(once, one)
-		} else if v.isMade(uid, one) {
+		} else if v.Look.IsAttached(uid, one) {
 			once[i] = one
 		}
 	}
