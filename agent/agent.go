@@ -327,12 +327,12 @@ func (a *Agent) Close() error {
 	a.work.Lock()
 	defer a.work.Unlock()
 	a.loop.lookups.Close()
-	a.loop.live.AwaitClosings()
+	a.loop.live.Remnants.AwaitClosings()
 	var err error
 	if a.containers != nil {
 		err = a.containers.Close()
 	}
 	err = errors.Join(err, a.loop.loads.Close(), a.loop.live.Close())
-	a.loop.live.AwaitFreed()
+	a.loop.live.Unused.AwaitFreed()
 	return errors.Join(err, a.pins.Close())
 }

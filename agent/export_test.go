@@ -61,20 +61,20 @@ func (a *Agent) ReconcileIfWoken(ctx context.Context) bool {
 }
 
 // AwaitClosings waits until the kernel ended the links that are being closed.
-func (a *Agent) AwaitClosings() { a.loop.live.AwaitClosings() }
+func (a *Agent) AwaitClosings() { a.loop.live.Remnants.AwaitClosings() }
 
 // FreeOneRevisionASecond has the programs of one revision freed in a second.
 func (a *Agent) FreeOneRevisionASecond() {
 	a.work.Lock()
 	defer a.work.Unlock()
-	a.loop.live.Pace.Most = 1
+	a.loop.live.Unused.Pace.Most = 1
 }
 
 // OnAwaitFree calls a function whenever programs that are to be freed wait.
 func (a *Agent) OnAwaitFree(do func()) {
 	a.work.Lock()
 	defer a.work.Unlock()
-	a.loop.live.Pace.Sleep = func(d time.Duration) {
+	a.loop.live.Unused.Pace.Sleep = func(d time.Duration) {
 		do()
 		<-time.After(d)
 	}

@@ -73,7 +73,7 @@ func (rec *reconcile) finish() {
 // orphans are the applications whose intent this node does not have.
 func (rec *reconcile) orphans(view report.View) []ApplicationStatus {
 	var orphans []ApplicationStatus
-	for _, uid := range slices.Compact(slices.Sorted(slices.Values(slices.Concat(rec.decisions.Want.Frozen, rec.loop.live.WithRemnants())))) {
+	for _, uid := range slices.Compact(slices.Sorted(slices.Values(slices.Concat(rec.decisions.Want.Frozen, rec.loop.live.Remnants.UIDs())))) {
 		if rec.decisions.Application(uid) == nil {
 			orphans = append(orphans, view.Orphan(uid, rec.decisions.Outcomes[uid]))
 		}

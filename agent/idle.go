@@ -54,7 +54,7 @@ func newIdle(p *reconcile) *idle {
 func (rec *reconcile) isDone(mayHaveActed bool) bool {
 	if !rec.observed || rec.acted && !mayHaveActed || rec.decisions.Again || rec.actor.IsEnding() || rec.actor.IsFreeing() ||
 		rec.objectRound.Fetching || rec.loadRound.HasAsked() || rec.look.HasUnreadable() ||
-		!rec.loop.admission.History.IsKept() || rec.loop.live.HasClosedRemnants() {
+		!rec.loop.admission.History.IsKept() || rec.loop.live.Remnants.HasClosed() {
 		return false
 	}
 	for _, c := range rec.loop.live.Chains {

@@ -82,7 +82,7 @@ func (a *Agent) reconcile(ctx context.Context) {
 // confirmed that it is gone. Nothing is written back to what was accepted before finish.
 func (a *Agent) reconcileOnce() *reconcile {
 	a.loop.loads.Collect()
-	a.loop.live.FreeUnused(a.opts.Clock())
+	a.loop.live.Unused.Free(a.opts.Clock())
 	rec := a.newReconcile()
 	defer rec.finish()
 	rec.actor.SwitchOff(rec.decisions.GoneByIntent())

@@ -83,9 +83,9 @@ func (a *Agent) Unload() error {
 	known := a.namespacesOf(a.podsNow(apps, a.loop.live))
 	a.loop.namespaces.Renew(known.All, known.Err)
 	defer a.loop.namespaces.Close()
-	a.loop.live.AwaitClosings()
-	err := errors.Join(a.loop.loads.Clear(), a.loop.live.Close(), a.pins.Clear(a.loop.live.Pace.Await))
-	a.loop.live.AwaitFreed()
+	a.loop.live.Remnants.AwaitClosings()
+	err := errors.Join(a.loop.loads.Clear(), a.loop.live.Close(), a.pins.Clear(a.loop.live.Unused.Pace.Await))
+	a.loop.live.Unused.AwaitFreed()
 	return errors.Join(err, a.loop.live.Adopt(a.accepted.nameOf))
 }
 

@@ -86,7 +86,7 @@ func New(o Options) *Actor {
 func (act *Actor) IsEnding() bool { return act.ender.ending }
 
 // IsFreeing reports whether revisions or chains wait until the kernel may free their programs, which the next sweep looks at.
-func (act *Actor) IsFreeing() bool { return act.freeing || act.Look.Set.HasUnused() }
+func (act *Actor) IsFreeing() bool { return act.freeing || !act.Look.Set.Unused.IsEmpty() }
 
 // IsMaking is like IsEnding.
 func (act *Actor) IsMaking() bool { return act.links.begun }

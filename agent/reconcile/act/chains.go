@@ -22,7 +22,7 @@ func (cs *chainSetter) setChain(a plan.Action) error {
 			return err
 		}
 		delete(cs.Look.Set.Chains, a.Device)
-		cs.Look.Set.FreeChain("detached chain", c.Version)
+		cs.Look.Set.Unused.PutChain("detached chain", c.Version)
 		return nil
 	}
 	v, err := cs.versionOf(a, c)
@@ -31,7 +31,7 @@ func (cs *chainSetter) setChain(a plan.Action) error {
 	}
 	if err := cs.runVersion(a, v, c); err != nil {
 		if c = cs.Look.Set.Chains[a.Device]; c == nil || c.Version != v {
-			cs.Look.Set.FreeChain("chain that was not attached", v)
+			cs.Look.Set.Unused.PutChain("chain that was not attached", v)
 		}
 		return err
 	}
@@ -99,7 +99,7 @@ func (cs *chainSetter) versionOf(a plan.Action, c *pins.Chain) (*pins.ChainVersi
 func (cs *chainSetter) takeVersion(c *pins.Chain, v *pins.ChainVersion) {
 	if c.Version != nil && c.Version != v {
 		c.Former = append(c.Former, c.Version.Members...)
-		cs.Look.Set.FreeChain("replaced chain", c.Version)
+		cs.Look.Set.Unused.PutChain("replaced chain", c.Version)
 	}
 	c.Version = v
 }
@@ -157,7 +157,7 @@ func (cs *chainSetter) attachChainAs(mode v1alpha1.XDPMode, a plan.Action, v *pi
 		c.Former = old.Former
 		if old.Version != v && old.Version != nil {
 			c.Former = append(c.Former, old.Version.Members...)
-			cs.Look.Set.FreeChain("replaced chain", old.Version)
+			cs.Look.Set.Unused.PutChain("replaced chain", old.Version)
 		}
 		cs.Look.Set.Release("severed link of chain", old.Link)
 	}

@@ -33,8 +33,8 @@ func (act *Actor) spend(actions []plan.Action) {
 		case !act.canEndBefore(a):
 			// The end of those that are being closed wakes the loop.
 			act.putOff(a, fmt.Sprintf("it has links that the kernel ends slowly, one after the other: %d are being closed, and the next ones follow",
-				act.Look.Set.Closing(a.UID, a.Attachment.Application)))
-		case a.Verb == plan.Drop && !act.Look.Set.MayFree(a.UID, a.Revision, act.Clock()):
+				act.Look.Set.Remnants.Closing(a.UID, a.Attachment.Application)))
+		case a.Verb == plan.Drop && !act.Look.Set.MayDrop(a.UID, a.Revision, act.Clock()):
 			act.freeLater(a)
 		default:
 			act.one(a)
@@ -74,7 +74,7 @@ func (act *Actor) canEndBefore(a plan.Action) bool {
 	}
 	of := act.Look.Set.Links[a.UID]
 	for _, key := range []string{a.Attachment.Key(), a.Replaces} {
-		if l := of[key]; l != nil && !act.Look.Set.HasRoomToEnd(l, act.Look.Facts(l.Path, l.Link), a.Verb != plan.Detach) {
+		if l := of[key]; l != nil && !act.Look.Set.Remnants.HasRoom(l, act.Look.Facts(l.Path, l.Link), a.Verb != plan.Detach) {
 			return false
 		}
 	}

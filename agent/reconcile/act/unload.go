@@ -69,7 +69,7 @@ func (act *Actor) FinishUnloads() {
 		// What waits for these can begin.
 		act.Decisions.Again = true
 	}
-	act.Look.Set.FollowRemnants(act.ender.reportRemnant)
+	act.Look.Set.Remnants.Follow(act.ender.reportRemnant)
 }
 
 // reportUnswitched reports what could be neither switched off nor taken away.
@@ -113,6 +113,6 @@ func (en *ender) reportClosing(uid string, out *report.Outcome, r live.Remnant) 
 				at.Program, at.Hook, strings.TrimSpace(at.Place()), r.Facts.ID, since.Round(time.Second)))
 	}
 	if out.Closing == "" {
-		out.Closing = fmt.Sprintf("the kernel ends its links one after the other: %d are being closed", en.Look.Set.Closing(uid, r.Attachment.Application))
+		out.Closing = fmt.Sprintf("the kernel ends its links one after the other: %d are being closed", en.Look.Set.Remnants.Closing(uid, r.Attachment.Application))
 	}
 }

@@ -30,7 +30,7 @@ func TestOwnersWhoseCallsHangLeaveRoomToOthers(t *testing.T) {
 					place.Go(hangs)
 				}
 			}
-			s.closing.Add(queue.Job{Owners: []string{owner}, Owed: true, Run: hangs})
+			s.Remnants.closing.Add(queue.Job{Owners: []string{owner}, Owed: true, Run: hangs})
 		}
 		for _, owner := range []string{"other", "/application"} {
 			made := s.Makings.Reserve(owner, "probe")
@@ -41,13 +41,13 @@ func TestOwnersWhoseCallsHangLeaveRoomToOthers(t *testing.T) {
 			if !made.Await(time.Second) {
 				t.Errorf("the link of %s is not made while others hang", owner)
 			}
-			closed := s.closing.Add(queue.Job{Owners: []string{owner}, Owed: true, Run: func(context.Context) bool { return true }})
+			closed := s.Remnants.closing.Add(queue.Job{Owners: []string{owner}, Owed: true, Run: func(context.Context) bool { return true }})
 			if !closed.Await(201 * slowCall) {
 				t.Errorf("the link of %s is not closed while others hang", owner)
 			}
 		}
 		close(answer)
-		s.AwaitClosings()
+		s.Remnants.AwaitClosings()
 		s.Makings.queue.Wait()
 	})
 }

@@ -2,6 +2,7 @@ package live
 
 import (
 	"io"
+	"log/slog"
 	"time"
 
 	"github.com/skep-dev/skep/agent/state/pins"
@@ -41,6 +42,22 @@ func (p *Pace) Await(programs int) {
 	p.freed += programs
 }
 
+// nextGrace is how long others wait for a revision that had to wait, and that is not dropped any more.
+const nextGrace = 5 * time.Second
+
+// Unused is what nothing runs any more: what waits to be freed, and the revisions that wait to be dropped.
+type Unused struct {
+	// Pace is that at which programs are freed.
+	Pace Pace
+
+	log *slog.Logger
+	// waiting is what waits to be freed, the oldest first.
+	waiting []unused
+	// next is the revision, by UID and name, that is dropped before others since it had to wait, from nextSince on.
+	next      [2]string
+	nextSince time.Time
+}
+
 // unused is what was replaced or detached, with its programs.
 type unused struct {
 	what     string
@@ -48,43 +65,67 @@ type unused struct {
 	programs int
 }
 
-// Free closes what nothing runs any more as soon as its programs can be freed; see FreeUnused.
-func (s *Set) Free(what string, c io.Closer, programs int) {
-	s.unused = append(s.unused, unused{what, c, programs})
+// Put closes what nothing runs any more as soon as its programs can be freed; see Free.
+func (u *Unused) Put(what string, c io.Closer, programs int) {
+	u.waiting = append(u.waiting, unused{what, c, programs})
 }
 
-// FreeChain frees a version that no link runs. The program of a member alone is its revision's.
-func (s *Set) FreeChain(what string, v *pins.ChainVersion) {
+// PutChain is Put for a version that no link runs. The program of a member alone is its revision's.
+func (u *Unused) PutChain(what string, v *pins.ChainVersion) {
 	switch {
 	case v == nil:
 	case v.Counters == nil:
-		s.Free(what, v, 0)
+		u.Put(what, v, 0)
 	default:
-		s.Free(what, v, 1)
+		u.Put(what, v, 1)
 	}
 }
 
-// FreeUnused closes what can be freed now, the oldest first.
-func (s *Set) FreeUnused(now time.Time) {
-	for len(s.unused) > 0 && s.Pace.allows(s.unused[0].programs, now) {
-		s.Pace.freed += s.unused[0].programs
-		s.freeOldest()
+// Free closes what can be freed now, the oldest first.
+func (u *Unused) Free(now time.Time) {
+	for len(u.waiting) > 0 && u.Pace.allows(u.waiting[0].programs, now) {
+		u.Pace.freed += u.waiting[0].programs
+		u.freeOldest()
 	}
 }
 
 // AwaitFreed waits until everything is closed that waits to be freed.
-func (s *Set) AwaitFreed() {
-	for len(s.unused) > 0 {
-		s.Pace.Await(s.unused[0].programs)
-		s.freeOldest()
+func (u *Unused) AwaitFreed() {
+	for len(u.waiting) > 0 {
+		u.Pace.Await(u.waiting[0].programs)
+		u.freeOldest()
 	}
 }
 
-func (s *Set) freeOldest() {
-	one := s.unused[0]
-	s.unused = s.unused[1:]
-	s.Release(one.what, one.closer)
+func (u *Unused) freeOldest() {
+	one := u.waiting[0]
+	u.waiting = u.waiting[1:]
+	release(u.log, one.what, one.closer)
 }
 
-// HasUnused reports whether something waits to be freed.
-func (s *Set) HasUnused() bool { return len(s.unused) > 0 }
+// IsEmpty reports whether nothing waits to be freed.
+func (u *Unused) IsEmpty() bool { return len(u.waiting) == 0 }
+
+// mayDrop reports whether a revision with so many programs can be dropped now. The first that cannot is before all others in the
+// next second.
+func (u *Unused) mayDrop(uid, name string, programs int, now time.Time) bool {
+	this := [2]string{uid, name}
+	isNext := u.next != [2]string{} && now.Sub(u.nextSince) < nextGrace
+	switch {
+	case isNext && u.next != this:
+		return false
+	case u.Pace.allows(programs, now):
+		u.next = [2]string{}
+		return true
+	case !isNext:
+		u.next, u.nextSince = this, now
+	}
+	return false
+}
+
+// release closes what is not needed any more, and logs where that fails.
+func release(log *slog.Logger, what string, c io.Closer) {
+	if err := c.Close(); err != nil {
+		log.Error("let go", "what", what, "error", err)
+	}
+}

@@ -52,12 +52,12 @@ func TestALookFollowsWhatItsMethodsChange(t *testing.T) {
 
 	look.PutRevision(&loader.Revision{UID: "stays", Name: "v2"})
 	expect("after another revision was loaded", nil, []string{"v1"})
-	if set.HasUnused() {
+	if !set.Unused.IsEmpty() {
 		t.Error("a revision is freed that is not replaced")
 	}
 	look.PutRevision(&loader.Revision{UID: "stays", Name: "v1"})
 	expect("after it was loaded once more", nil, []string{""})
-	if !set.HasUnused() {
+	if set.Unused.IsEmpty() {
 		t.Error("what was replaced is not freed")
 	}
 	if diff := cmp.Diff([]string{"v1", "v2"}, look.State.Revisions["stays"]); diff != "" {

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"log/slog"
 	"maps"
 	"os"
 	"slices"
@@ -37,11 +38,14 @@ func (r Remnant) IsClosing() bool { return !r.closing.IsDone() }
 // IsEnding reports whether the kernel was asked to close the link, and does not wait for others.
 func (r Remnant) IsEnding() bool { return r.IsClosing() && r.closing.HasBegun() }
 
-// remnants are those of all applications, and the file that keeps them: no pin tells of
-// them.
-type remnants struct {
+// Remnants are those of all applications, and the file that keeps them: no pin tells of
+// them. It closes each, and follows it until the kernel runs it no more.
+type Remnants struct {
 	byUID map[string][]Remnant
 	file  string
+	// closing closes links next to the loop.
+	closing *queue.Queue
+	log     *slog.Logger
 	// boot is that of the machine, and kept what is on disk.
 	boot string
 	kept []keptRemnant
@@ -64,13 +68,13 @@ type keptRemnant struct {
 
 // restore takes over the links that an earlier agent took away and the kernel may run
 // still.
-func (r *remnants) restore() error {
+func (rs *Remnants) restore() error {
 	boot, err := os.ReadFile(BootID)
 	if err != nil {
 		return err
 	}
-	r.boot = strings.TrimSpace(string(boot))
-	r.byUID, err = readRemnants(r.file, r.boot)
+	rs.boot = strings.TrimSpace(string(boot))
+	rs.byUID, err = readRemnants(rs.file, rs.boot)
 	return err
 }
 
@@ -124,7 +128,7 @@ func (s *Set) detach(l *pins.Link, facts pins.Facts, now time.Time, replaced boo
 		// The kernel said that it is gone.
 		return l.Close()
 	}
-	s.closeUnpinned(l, facts, now, replaced)
+	s.Remnants.add(l, facts, now, replaced)
 	return nil
 }
 
@@ -139,51 +143,54 @@ func (s *Set) Replace(old *pins.Link, facts pins.Facts, now time.Time) {
 		s.Release("replaced link", old)
 		return
 	}
-	s.closeUnpinned(old, facts, now, true)
+	s.Remnants.add(old, facts, now, true)
 }
 
-// closeUnpinned closes a link that has no pin, which is a remnant until the kernel runs it no
+// add closes a link that has no pin, which is a remnant until the kernel runs it no
 // more: beside the loop where that takes long.
-func (s *Set) closeUnpinned(l *pins.Link, facts pins.Facts, now time.Time, replaced bool) {
+func (rs *Remnants) add(l *pins.Link, facts pins.Facts, now time.Time, replaced bool) {
 	one := Remnant{Remnant: pins.Remnant{Attachment: l.Attachment, Facts: facts}, Since: now}
 	if facts.EndsSlowly {
 		what := fmt.Sprintf("%s on %s", l.Attachment.Program, l.Attachment.Place())
 		// One that was replaced counts every event beside the other one until it is closed.
 		owners := []string{queue.OwnerOf(l.UID, l.Attachment.Application)}
-		one.closing = s.closing.Add(queue.Job{What: what, Owners: owners, Urgent: replaced, Owed: true, Run: func(context.Context) bool {
+		one.closing = rs.closing.Add(queue.Job{What: what, Owners: owners, Urgent: replaced, Owed: true, Run: func(context.Context) bool {
 			if err := l.Close(); err != nil {
-				s.log.Error("close link", "link", what, "error", err)
+				rs.log.Error("close link", "link", what, "error", err)
 			}
 			return true
 		}})
 	} else {
-		s.Release("link", l)
+		release(rs.log, "link", l)
 	}
-	if s.remnants.byUID == nil {
-		s.remnants.byUID = map[string][]Remnant{}
+	if rs.byUID == nil {
+		rs.byUID = map[string][]Remnant{}
 	}
-	s.remnants.byUID[l.UID] = append(s.remnants.byUID[l.UID], one)
+	rs.byUID[l.UID] = append(rs.byUID[l.UID], one)
 }
 
-// HasRoomToEnd reports whether a link can be taken away now; replaced, in whose place another
+// HasRoom reports whether a link can be taken away now; replaced, in whose place another
 // one runs. One that ends slowly waits until there is room.
-func (s *Set) HasRoomToEnd(l *pins.Link, facts pins.Facts, replaced bool) bool {
-	return l == nil || !facts.EndsSlowly || s.closing.HasRoom(queue.OwnerOf(l.UID, l.Attachment.Application), replaced)
+func (rs *Remnants) HasRoom(l *pins.Link, facts pins.Facts, replaced bool) bool {
+	return l == nil || !facts.EndsSlowly || rs.closing.HasRoom(queue.OwnerOf(l.UID, l.Attachment.Application), replaced)
 }
 
 // Closing returns how many links are being closed, or wait for that, of the owner of an
 // application's: a process in a pod can hold up the end of a probe in it.
-func (s *Set) Closing(uid string, app v1alpha1.Identity) int {
-	return s.closing.Of(queue.OwnerOf(uid, app))
+func (rs *Remnants) Closing(uid string, app v1alpha1.Identity) int {
+	return rs.closing.Of(queue.OwnerOf(uid, app))
 }
 
-// Remnants returns the application's links that were taken away and may run still.
-func (s *Set) Remnants(uid string) []Remnant { return s.remnants.byUID[uid] }
+// AwaitClosings waits until the kernel ended the links that are being closed.
+func (rs *Remnants) AwaitClosings() { rs.closing.Wait() }
 
-// HasClosedRemnants reports whether any application has a link that was closed and may run still.
+// Of returns the application's links that were taken away and may run still.
+func (rs *Remnants) Of(uid string) []Remnant { return rs.byUID[uid] }
+
+// HasClosed reports whether any application has a link that was closed and may run still.
 // Of those that are being closed, the end wakes the loop.
-func (s *Set) HasClosedRemnants() bool {
-	for _, all := range s.remnants.byUID {
+func (rs *Remnants) HasClosed() bool {
+	for _, all := range rs.byUID {
 		if slices.ContainsFunc(all, func(r Remnant) bool { return !r.IsClosing() }) {
 			return true
 		}
@@ -191,15 +198,15 @@ func (s *Set) HasClosedRemnants() bool {
 	return false
 }
 
-// WithRemnants returns the UIDs of the applications that have remnants, sorted.
-func (s *Set) WithRemnants() []string { return slices.Sorted(maps.Keys(s.remnants.byUID)) }
+// UIDs returns the UIDs of the applications that have remnants, sorted.
+func (rs *Remnants) UIDs() []string { return slices.Sorted(maps.Keys(rs.byUID)) }
 
-// FollowRemnants forgets the links that the kernel ended, and reports each other one to
+// Follow forgets the links that the kernel ended, and reports each other one to
 // runs.
-func (s *Set) FollowRemnants(runs func(uid string, r Remnant, isClosing bool, err error)) {
-	for _, uid := range s.WithRemnants() {
+func (rs *Remnants) Follow(runs func(uid string, r Remnant, isClosing bool, err error)) {
+	for _, uid := range rs.UIDs() {
 		var left []Remnant
-		for _, r := range s.remnants.byUID[uid] {
+		for _, r := range rs.byUID[uid] {
 			if r.IsClosing() {
 				// To ask the kernel would hold the link, and has no answer while it ends.
 				left = append(left, r)
@@ -209,33 +216,33 @@ func (s *Set) FollowRemnants(runs func(uid string, r Remnant, isClosing bool, er
 				runs(uid, r, false, err)
 			}
 		}
-		if s.remnants.byUID[uid] = left; len(left) == 0 {
-			delete(s.remnants.byUID, uid)
+		if rs.byUID[uid] = left; len(left) == 0 {
+			delete(rs.byUID, uid)
 		}
 	}
-	if err := s.remnants.keep(); err != nil {
-		s.log.Error("remember what is to be unloaded still", "error", err)
+	if err := rs.keep(); err != nil {
+		rs.log.Error("remember what is to be unloaded still", "error", err)
 	}
 }
 
 // keep writes the file where it changed. It is not synced: it tells nothing
 // after a crash of the machine. The next reconcile tries again what could not be written.
-func (r *remnants) keep() error {
-	now := keptRemnants{Boot: r.boot, Remnants: []keptRemnant{}}
-	for _, uid := range slices.Sorted(maps.Keys(r.byUID)) {
-		for _, one := range r.byUID[uid] {
+func (rs *Remnants) keep() error {
+	now := keptRemnants{Boot: rs.boot, Remnants: []keptRemnant{}}
+	for _, uid := range rs.UIDs() {
+		for _, one := range rs.byUID[uid] {
 			now.Remnants = append(now.Remnants, keptRemnant{uid, one.Remnant, one.Since.UnixMilli()})
 		}
 	}
-	if slices.Equal(now.Remnants, r.kept) {
+	if slices.Equal(now.Remnants, rs.kept) {
 		return nil
 	}
 	body, err := json.Marshal(now)
 	if err == nil {
-		err = atomicfile.WriteUnsynced(r.file, body)
+		err = atomicfile.WriteUnsynced(rs.file, body)
 	}
 	if err == nil {
-		r.kept = now.Remnants
+		rs.kept = now.Remnants
 	}
 	return err
 }

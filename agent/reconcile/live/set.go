@@ -40,14 +40,12 @@ type Set struct {
 	// Makings are the links that are being made, and Filters those that no link attaches.
 	Makings Makings
 	Filters Filters
-	// Pace is that at which programs are freed; see MayFree and Free.
-	Pace Pace
+	// Remnants are the links that were taken away, and Unused is what waits to be freed.
+	Remnants Remnants
+	Unused   Unused
 
 	pins *pins.Store
-	// closing closes links next to the loop.
-	closing  *queue.Queue
-	log      *slog.Logger
-	remnants remnants
+	log  *slog.Logger
 	// former are the programs of a revision by uid that was loaded once more. Links may
 	// run them still.
 	former map[string][]ebpf.ProgramID
@@ -55,11 +53,6 @@ type Set struct {
 	unread []pins.Stray
 	// logged are the paths of the unmanaged files that were logged.
 	logged map[string]bool
-	// freedNext is the revision that is freed before others since it had to wait, from freedNextSince on; see MayFree.
-	freedNext      [2]string
-	freedNextSince time.Time
-	// unused is what nothing runs any more and waits to be freed, the oldest first.
-	unused []unused
 }
 
 // New returns an empty set. remnantsFile keeps, for the next start, the links that were taken
@@ -70,14 +63,11 @@ func New(pins *pins.Store, wake func(), remnantsFile string, log *slog.Logger) *
 		SlowMessage: "the kernel takes long to make or to close a link; others of its owner wait"}
 	attaching := queue.New(calls)
 	calls.Concurrent = 1
-	s := &Set{pins: pins, closing: queue.New(calls), log: log, remnants: remnants{file: remnantsFile}, Pace: NewPace()}
-	s.Makings = Makings{Hold: func(string) {}, queue: attaching, log: log, end: s.closeUnpinned}
+	s := &Set{pins: pins, log: log, Remnants: Remnants{file: remnantsFile, closing: queue.New(calls), log: log}, Unused: Unused{Pace: NewPace(), log: log}}
+	s.Makings = Makings{Hold: func(string) {}, queue: attaching, log: log, end: s.Remnants.add}
 	s.Filters.set, pins.Filters.Owner = s, s.Filters.ownerOf
 	return s
 }
-
-// AwaitClosings waits until the kernel ended the links that are being closed.
-func (s *Set) AwaitClosings() { s.closing.Wait() }
 
 // Close closes everything. What is pinned runs on.
 func (s *Set) Close() error {
@@ -95,7 +85,7 @@ func (s *Set) Close() error {
 	for _, c := range s.Chains {
 		errs = append(errs, c.Close())
 	}
-	s.Revisions, s.Links, s.Chains, s.remnants.byUID, s.unread = nil, nil, nil, nil, nil
+	s.Revisions, s.Links, s.Chains, s.Remnants.byUID, s.unread = nil, nil, nil, nil, nil
 	return errors.Join(errs...)
 }
 
@@ -109,7 +99,7 @@ func (s *Set) PutRevision(r *loader.Revision) {
 			s.former = map[string][]ebpf.ProgramID{}
 		}
 		s.former[r.UID] = old.ProgramIDs()
-		s.Free("replaced revision", old, len(old.ProgramIDs()))
+		s.Unused.Put("replaced revision", old, len(old.ProgramIDs()))
 	}
 	s.Revisions[r.UID][r.Name] = r
 }
@@ -193,7 +183,7 @@ func (s *Set) Adopt(nameOf func(uid string) string) error {
 	s.Revisions, s.Links, s.Chains = map[string]map[string]*loader.Revision{}, map[string]map[string]*pins.Link{}, map[plan.Device]*pins.Chain{}
 	s.unread = nil
 	s.pins.Filters.Forget()
-	if err := s.remnants.restore(); err != nil {
+	if err := s.Remnants.restore(); err != nil {
 		s.log.Error("what an earlier agent took away is not looked after", "error", err)
 	}
 	uids, err := s.pins.Applications()
@@ -328,7 +318,7 @@ func (s *Set) GivenTo(d plan.Device) []plan.Member {
 func (s *Set) Has(uid string) bool {
 	_, links := s.Links[uid]
 	_, revisions := s.Revisions[uid]
-	return links || revisions || len(s.Members(uid)) > 0 || len(s.remnants.byUID[uid]) > 0 || len(s.Makings.byUID[uid]) > 0
+	return links || revisions || len(s.Members(uid)) > 0 || len(s.Remnants.byUID[uid]) > 0 || len(s.Makings.byUID[uid]) > 0
 }
 
 // ChainPin returns the path of the pin of an interface's chain.
@@ -343,32 +333,13 @@ func (s *Set) RevisionPins(uid, revision string) string {
 }
 
 // Release closes what is not needed any more, and logs where that fails.
-func (s *Set) Release(what string, c io.Closer) {
-	if err := c.Close(); err != nil {
-		s.log.Error("let go", "what", what, "error", err)
-	}
-}
+func (s *Set) Release(what string, c io.Closer) { release(s.log, what, c) }
 
-// nextGrace is how long others wait for a revision that had to wait, and that is not dropped any more.
-const nextGrace = 5 * time.Second
-
-// MayFree reports whether the programs of a revision can be freed now. The first that cannot is before all others in the next
+// MayDrop reports whether the programs of a revision can be freed now. The first that cannot is before all others in the next
 // second.
-func (s *Set) MayFree(uid, name string, now time.Time) bool {
-	r, this := s.Revisions[uid][name], [2]string{uid, name}
-	isNext := s.freedNext != [2]string{} && now.Sub(s.freedNextSince) < nextGrace
-	switch {
-	case r == nil:
-		return true
-	case isNext && s.freedNext != this:
-		return false
-	case s.Pace.allows(len(r.ProgramIDs()), now):
-		s.freedNext = [2]string{}
-		return true
-	case !isNext:
-		s.freedNext, s.freedNextSince = this, now
-	}
-	return false
+func (s *Set) MayDrop(uid, name string, now time.Time) bool {
+	r := s.Revisions[uid][name]
+	return r == nil || s.Unused.mayDrop(uid, name, len(r.ProgramIDs()), now)
 }
 
 // DropRevision removes a revision that nothing runs any more, and returns it to be closed;
@@ -380,7 +351,7 @@ func (s *Set) DropRevision(uid, name string) (*loader.Revision, error) {
 	r := s.Revisions[uid][name]
 	if r != nil {
 		delete(s.Revisions[uid], name)
-		s.Pace.freed += len(r.ProgramIDs())
+		s.Unused.Pace.freed += len(r.ProgramIDs())
 	}
 	return r, nil
 }

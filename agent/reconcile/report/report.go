@@ -178,7 +178,7 @@ func (v View) remains(uid string) ApplicationStatus {
 	for _, m := range v.Look.Set.Members(uid) {
 		s.Application, s.Revision, names[m.Program] = m.Identity, m.Revision, true
 	}
-	for _, r := range v.Look.Set.Remnants(uid) {
+	for _, r := range v.Look.Set.Remnants.Of(uid) {
 		s.Application = r.Attachment.Application
 	}
 	for _, name := range slices.Sorted(maps.Keys(names)) {
