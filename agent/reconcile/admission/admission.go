@@ -54,17 +54,15 @@ type Admission struct {
 	Options
 	Memory   *Memory
 	Profiles *Profiles
-	// waiting is since when applications wait at a place for one that has precedence.
-	waiting map[history.At]time.Time
-	// drivers are those that took no XDP program.
-	drivers map[plan.Device]noDriver
+	waits    waits
+	drivers  drivers
 }
 
 // New returns an Admission where no application waits.
 func New(o Options) *Admission {
 	return &Admission{Options: o, Memory: &Memory{Limit: o.MapMemory, history: o.History, live: o.Live},
-		Profiles: &Profiles{byRevision: map[[2]string]chain.Profile{}, unmeasured: map[[2]string]time.Time{}}, waiting: map[history.At]time.Time{},
-		drivers: map[plan.Device]noDriver{}}
+		Profiles: &Profiles{log: o.Log, objects: o.Objects, byRevision: map[[2]string]chain.Profile{}, unmeasured: map[[2]string]time.Time{}},
+		waits:    waits{long: orderWaits * o.FetchTimeout, since: map[history.At]time.Time{}}, drivers: drivers{}}
 }
 
 // Round is the admission of one reconcile.
@@ -99,7 +97,7 @@ func (a *Admission) Begin(d *decide.Decisions, loadRound *build.Round, lookups *
 // Only what can be counted is looked at here; the verifier has its say later.
 func (adm *Round) Admit() {
 	adm.present = history.Present(adm.look.State.Interfaces, adm.look.State.Links, adm.look.State.Chains)
-	adm.forgetDrivers()
+	adm.drivers.forget(adm.look, adm.now)
 	adm.leaveOutAsBefore()
 	adm.claims = adm.newClaims()
 	for place, ok := adm.claims.next(); ok; place, ok = adm.claims.next() {
@@ -252,7 +250,7 @@ func (adm *Round) needOf(uid, hookName, revision string, programs []string) plan
 func (adm *Round) limits(place plan.Place) plan.Limits {
 	if place.Hook == plan.XDP {
 		return plan.Limits{Maps: chain.MaxMaps, Functions: chain.MaxSubprograms, Dispatcher: true, LoadCost: chain.MaxLoadCost,
-			SharePercent: adm.SharePercent, NoDriver: adm.whyNoDriver(place.Device)}
+			SharePercent: adm.SharePercent, NoDriver: adm.drivers.why(place.Device)}
 	}
 	others, known := adm.claims.others[place]
 	if !known {
@@ -391,7 +389,7 @@ func (adm *Round) postponeYounger(place plan.Place, claims []*Claim) bool {
 	}
 	found := false
 	for _, c := range claims {
-		if c.Seniority > plan.Remembered && oldest.Precedes(c.Claim) < 0 && !adm.waitedEnough(atOf(c.UID, place)) {
+		if c.Seniority > plan.Remembered && oldest.Precedes(c.Claim) < 0 && !adm.waits.isOver(atOf(c.UID, place), adm.now) {
 			adm.claims.change(c.UID, func() { adm.decisions.Postpone(c.UID, waitsFor(place)) })
 			found = true
 		}
@@ -408,23 +406,30 @@ func waitsFor(place plan.Place) string {
 // those that have precedence there.
 const orderWaits = 2
 
-// waitedEnough reports whether an application waited at a place for as long as it
-// has to, and else counts from now, unless it waits already.
-func (adm *Round) waitedEnough(at history.At) bool {
-	since, waits := adm.waiting[at]
-	if !waits {
-		adm.waiting[at] = adm.now
-		return false
-	}
-	return adm.now.Sub(since) >= orderWaits*adm.FetchTimeout
+// waits is since when applications wait at a place for one that has precedence.
+type waits struct {
+	// long is how long they have to, in all.
+	long  time.Duration
+	since map[history.At]time.Time
 }
 
-// forgetWaits forgets since when those wait that run by now, or are not to run any
+// isOver reports whether an application waited at a place for as long as it
+// has to, and else counts from now, unless it waits already.
+func (w waits) isOver(at history.At, now time.Time) bool {
+	since, waits := w.since[at]
+	if !waits {
+		w.since[at] = now
+		return false
+	}
+	return now.Sub(since) >= w.long
+}
+
+// forget forgets since when those wait that run by now, or are not to run any
 // more. Who only was let in for a while has waited all the same.
-func (adm *Round) forgetWaits(now map[history.At]history.Record) {
-	for at := range adm.waiting {
-		if _, runs := now[at]; runs || adm.decisions.Application(at.UID) == nil || adm.decisions.IsGone(at.UID) {
-			delete(adm.waiting, at)
+func (w waits) forget(now map[history.At]history.Record, d *decide.Decisions) {
+	for at := range w.since {
+		if _, runs := now[at]; runs || d.Application(at.UID) == nil || d.IsGone(at.UID) {
+			delete(w.since, at)
 		}
 	}
 }

@@ -168,7 +168,7 @@ func (adm *Round) unweighed() []plan.Claim {
 // not known yet: for no longer than it waits at any other place.
 func (adm *Round) waitFor(unweighed []plan.Claim, c *plan.Claim) error {
 	precedes := func(older plan.Claim) bool { return older.Precedes(*c) < 0 }
-	if c.Seniority <= plan.Remembered || !slices.ContainsFunc(unweighed, precedes) || adm.waitedEnough(history.InMemory(c.UID)) {
+	if c.Seniority <= plan.Remembered || !slices.ContainsFunc(unweighed, precedes) || adm.waits.isOver(history.InMemory(c.UID), adm.now) {
 		return nil
 	}
 	return &decide.QueuedError{Why: waitsFor(plan.MapMemory())}

@@ -6,12 +6,16 @@ import (
 	"time"
 
 	"github.com/skep-dev/skep/agent/attach"
+	"github.com/skep-dev/skep/agent/reconcile/live"
 	"github.com/skep-dev/skep/agent/reconcile/plan"
 	"github.com/skep-dev/skep/api/v1alpha1"
 )
 
 // driverRetry is how long the driver of an interface is not tried again where nothing of the interface itself changed.
 const driverRetry = 5 * time.Minute
+
+// drivers are those of interfaces that took no XDP program.
+type drivers map[plan.Device]noDriver
 
 // noDriver says that the driver of an interface took no XDP program, and when.
 type noDriver struct {
@@ -30,25 +34,25 @@ func (adm *Round) NoteNoDriver(d plan.Device, err *attach.DriverError) {
 	adm.drivers[d] = noDriver{err: err, since: adm.now, lifted: adm.drivers[d].lifted}
 }
 
-// forgetDrivers forgets what was noted of interfaces that are gone or have another MTU, and, after a while, of those
+// forget forgets what was noted of interfaces that are gone or have another MTU, and, after a while, of those
 // that run no chain: another attempt takes nothing from anybody there. Where a chain runs, an attempt lets packets
 // pass, so that time alone is no reason for one. A member that left is, for it may be what the driver did not take; but
 // a tenant can have its own come and go, so that all of them together are one attempt in a while.
-func (adm *Round) forgetDrivers() {
-	maps.DeleteFunc(adm.drivers, func(d plan.Device, is noDriver) bool {
-		i := slices.IndexFunc(adm.look.State.Interfaces, func(i plan.Interface) bool { return i.Device == d })
-		return i < 0 || adm.look.State.Interfaces[i].MTU != is.err.MTU || adm.look.Chain(d) == nil && adm.now.Sub(is.since) >= driverRetry
+func (ds drivers) forget(look *live.Look, now time.Time) {
+	maps.DeleteFunc(ds, func(d plan.Device, is noDriver) bool {
+		i := slices.IndexFunc(look.State.Interfaces, func(i plan.Interface) bool { return i.Device == d })
+		return i < 0 || look.State.Interfaces[i].MTU != is.err.MTU || look.Chain(d) == nil && now.Sub(is.since) >= driverRetry
 	})
-	for d, is := range adm.drivers {
-		running := adm.look.Set.GivenTo(d)
+	for d, is := range ds {
+		running := look.Set.GivenTo(d)
 		left := slices.ContainsFunc(is.beside, func(m plan.Member) bool { return !runsIn(running, m) })
 		switch {
 		case is.beside == nil:
 			is.beside = running
-		case left && adm.now.Sub(is.lifted) >= driverRetry:
-			is.isLifted, is.lifted = true, adm.now
+		case left && now.Sub(is.lifted) >= driverRetry:
+			is.isLifted, is.lifted = true, now
 		}
-		adm.drivers[d] = is
+		ds[d] = is
 	}
 }
 
@@ -59,9 +63,9 @@ func runsIn(members []plan.Member, m plan.Member) bool {
 	})
 }
 
-// whyNoDriver says why the driver of an interface runs no XDP program; empty where it may.
-func (adm *Round) whyNoDriver(d plan.Device) string {
-	if is, ok := adm.drivers[d]; ok && !is.isLifted {
+// why says why the driver of an interface runs no XDP program; empty where it may.
+func (ds drivers) why(d plan.Device) string {
+	if is, ok := ds[d]; ok && !is.isLifted {
 		return is.err.Error()
 	}
 	return ""

@@ -2,11 +2,13 @@ package admission
 
 import (
 	"io"
+	"log/slog"
 	"time"
 
 	"github.com/skep-dev/skep/agent/program/chain"
 	"github.com/skep-dev/skep/agent/reconcile/build"
 	"github.com/skep-dev/skep/agent/reconcile/decide"
+	"github.com/skep-dev/skep/agent/state/objects"
 	"github.com/skep-dev/skep/intent"
 )
 
@@ -15,6 +17,8 @@ const measureAgain = time.Minute
 
 // Profiles are what revisions in the kernel take of a chain, by uid and name.
 type Profiles struct {
+	log        *slog.Logger
+	objects    *objects.Cache
 	byRevision map[[2]string]chain.Profile
 	// unmeasured is when those could not be measured that could not.
 	unmeasured map[[2]string]time.Time
@@ -35,37 +39,43 @@ func (p *Profiles) Put(uid, revision string, taken chain.Profile) {
 // profileOf returns what is known of a revision in the kernel, and has it measured
 // where nothing is.
 func (adm *Round) profileOf(uid, revision string) chain.Profile {
-	id := [2]string{uid, revision}
-	if known, ok := adm.Profiles.byRevision[id]; ok {
+	if known, ok := adm.Profiles.byRevision[[2]string{uid, revision}]; ok {
 		return known
 	}
 	o := adm.decisions.IntentOf(uid, revision)
-	if o == nil || adm.look.Set.Revisions[uid][revision] == nil || adm.now.Sub(adm.Profiles.unmeasured[id]) < measureAgain {
+	if o == nil || adm.look.Set.Revisions[uid][revision] == nil {
 		return chain.Profile{}
 	}
+	return adm.Profiles.measure(*o, adm.loadRound, adm.now)
+}
+
+// measure has an intent's revision measured, and returns what it takes once that is known.
+func (p *Profiles) measure(o intent.Opened, loads *build.Round, now time.Time) chain.Profile {
+	uid, revision := o.Payload().UID, o.Revision()
+	id := [2]string{uid, revision}
 	// Nothing is fetched for this.
-	if !adm.Objects.Has(o.Payload().ObjectDigest) {
+	if now.Sub(p.unmeasured[id]) < measureAgain || !p.objects.Has(o.Payload().ObjectDigest) {
 		return chain.Profile{}
 	}
 	key := "profile of " + build.Key(uid, revision)
-	got, err := build.Get[build.Profile](adm.loadRound, key, func() (build.Request, error) { return adm.askProfile(*o), nil })
+	got, err := build.Get[build.Profile](loads, key, func() (build.Request, error) { return p.ask(o), nil })
 	if decide.IsPending(err) {
 		return chain.Profile{}
 	}
-	adm.loadRound.Take(key)
+	loads.Take(key)
 	if err != nil {
-		adm.Log.Error("measure what programs take; they count as programs alone", "application", o.Payload().Application.String(), "error", err)
-		adm.Profiles.unmeasured[id] = adm.now
+		p.log.Error("measure what programs take; they count as programs alone", "application", o.Payload().Application.String(), "error", err)
+		p.unmeasured[id] = now
 		return chain.Profile{}
 	}
-	adm.Profiles.byRevision[id] = got.Profile
-	return adm.Profiles.byRevision[id]
+	p.byRevision[id] = got.Profile
+	return got.Profile
 }
 
-// askProfile asks for a revision to be measured. It waits in turn with the loads of
+// ask asks for a revision to be measured. It waits in turn with the loads of
 // its namespace.
-func (adm *Round) askProfile(o intent.Opened) build.Request {
-	files := adm.Objects
+func (p *Profiles) ask(o intent.Opened) build.Request {
+	files := p.objects
 	return build.Request{
 		Line: "profile of application " + o.Payload().UID, Tenants: []string{o.Payload().Application.Namespace},
 		Start: func() (build.Run, error) {

@@ -31,7 +31,7 @@ func (adm *Round) attached() map[history.At]history.Record {
 func (adm *Round) Remember() {
 	now, next := adm.attached(), adm.History.Clone()
 	adm.addMemory(now)
-	adm.forgetWaits(now)
+	adm.waits.forget(now, adm.decisions)
 	for at, one := range now {
 		before, known := next[at]
 		if out := adm.decisions.Outcomes[at.UID]; one.Revision == "" || out != nil && out.PutOff {
