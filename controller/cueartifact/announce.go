@@ -24,13 +24,20 @@ import (
 	"github.com/skep-dev/skep/text"
 )
 
+// externals are the ExternalArtifacts that announce what is published.
+type externals struct {
+	client client.Client
+	// flux reads from the cache, not decoded.
+	flux client.Reader
+}
+
 // announce has the ExternalArtifact of a CueArtifact say what is published. Nothing is written
 // where it does.
-func (r *Reconciler) announce(ctx context.Context, o *v1alpha1.CueArtifact, a meta.Artifact) error {
+func (es externals) announce(ctx context.Context, o *v1alpha1.CueArtifact, a meta.Artifact) error {
 	name := client.ObjectKeyFromObject(o)
-	before, err := r.external(ctx, name)
+	before, err := es.get(ctx, name)
 	if apierrors.IsNotFound(err) {
-		if before, err = r.create(ctx, o); err != nil {
+		if before, err = es.create(ctx, o); err != nil {
 			return err
 		}
 	} else if err != nil {
@@ -43,22 +50,22 @@ func (r *Reconciler) announce(ctx context.Context, o *v1alpha1.CueArtifact, a me
 	ea := before.DeepCopy()
 	ea.Spec = specFor(o)
 	if !equality.Semantic.DeepEqual(before.Spec, ea.Spec) {
-		if err := r.Client.Patch(ctx, ea, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})); err != nil {
+		if err := es.client.Patch(ctx, ea, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})); err != nil {
 			return retry(ReasonStorageFailed, "patch ExternalArtifact %s: %w", name, err)
 		}
 		before = ea.DeepCopy()
 	}
 	ea.Status.Artifact = &a
 	conditions.MarkTrue(ea, meta.ReadyCondition, meta.SucceededReason, "stored artifact for revision '%s'", a.Revision)
-	return r.patchStatus(ctx, before, ea)
+	return es.patchStatus(ctx, before, ea)
 }
 
 // withdraw has the ExternalArtifact of a CueArtifact announce nothing, since the archive was lost
 // and why says why it is not rendered again. Flux then waits for an artifact, and neither asks for
 // one that is not there nor removes what it applied.
-func (r *Reconciler) withdraw(ctx context.Context, o *v1alpha1.CueArtifact, why error) error {
+func (es externals) withdraw(ctx context.Context, o *v1alpha1.CueArtifact, why error) error {
 	name := client.ObjectKeyFromObject(o)
-	before, err := r.external(ctx, name)
+	before, err := es.get(ctx, name)
 	switch {
 	case apierrors.IsNotFound(err):
 		return nil
@@ -71,24 +78,24 @@ func (r *Reconciler) withdraw(ctx context.Context, o *v1alpha1.CueArtifact, why 
 	ea.Status.Artifact = nil
 	conditions.MarkFalse(ea, meta.ReadyCondition, ReasonArtifactLost, "the archive is not stored any more, and is not rendered again: %s",
 		text.Cut(why.Error(), maxProblem))
-	return r.patchStatus(ctx, before, ea)
+	return es.patchStatus(ctx, before, ea)
 }
 
 // patchStatus writes the status of an ExternalArtifact, if it says anything new.
-func (r *Reconciler) patchStatus(ctx context.Context, before, ea *sourcev1.ExternalArtifact) error {
+func (es externals) patchStatus(ctx context.Context, before, ea *sourcev1.ExternalArtifact) error {
 	if equality.Semantic.DeepEqual(before.Status, ea.Status) {
 		return nil
 	}
-	if err := r.Client.Status().Patch(ctx, ea, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})); err != nil {
+	if err := es.client.Status().Patch(ctx, ea, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})); err != nil {
 		return retry(ReasonStorageFailed, "patch status of ExternalArtifact %s: %w", client.ObjectKeyFromObject(ea), err)
 	}
 	return nil
 }
 
-// external gets an ExternalArtifact from the cache.
-func (r *Reconciler) external(ctx context.Context, name types.NamespacedName) (*sourcev1.ExternalArtifact, error) {
+// get gets an ExternalArtifact from the cache.
+func (es externals) get(ctx context.Context, name types.NamespacedName) (*sourcev1.ExternalArtifact, error) {
 	object := fluxObject(sourcev1.ExternalArtifactKind)
-	if err := r.Flux.Get(ctx, name, object); err != nil {
+	if err := es.flux.Get(ctx, name, object); err != nil {
 		return nil, err
 	}
 	ea := &sourcev1.ExternalArtifact{}
@@ -106,12 +113,12 @@ func specFor(o *v1alpha1.CueArtifact) sourcev1.ExternalArtifactSpec {
 }
 
 // create makes the ExternalArtifact of a CueArtifact, which goes with it.
-func (r *Reconciler) create(ctx context.Context, o *v1alpha1.CueArtifact) (*sourcev1.ExternalArtifact, error) {
+func (es externals) create(ctx context.Context, o *v1alpha1.CueArtifact) (*sourcev1.ExternalArtifact, error) {
 	ea := &sourcev1.ExternalArtifact{ObjectMeta: metav1.ObjectMeta{Namespace: o.Namespace, Name: o.Name}, Spec: specFor(o)}
-	if err := controllerutil.SetControllerReference(o, ea, r.Client.Scheme(), controllerutil.WithBlockOwnerDeletion(false)); err != nil {
+	if err := controllerutil.SetControllerReference(o, ea, es.client.Scheme(), controllerutil.WithBlockOwnerDeletion(false)); err != nil {
 		return nil, retry(ReasonStorageFailed, "make ExternalArtifact %s: %w", client.ObjectKeyFromObject(ea), err)
 	}
-	if err := r.Client.Create(ctx, ea); err != nil {
+	if err := es.client.Create(ctx, ea); err != nil {
 		return nil, retry(ReasonStorageFailed, "create ExternalArtifact %s: %w", client.ObjectKeyFromObject(ea), err)
 	}
 	return ea, nil

@@ -70,6 +70,8 @@ type Reconciler struct {
 	queue *evaluations.Queue
 }
 
+func (r *Reconciler) externals() externals { return externals{r.Client, r.Flux} }
+
 func (r *Reconciler) now() time.Time { return clock.OrSystem(r.Now)() }
 
 // soon is when something is looked at again that the cache does not show as it is.
@@ -170,7 +172,7 @@ func (r *Reconciler) publish(ctx context.Context, o *v1alpha1.CueArtifact, m *me
 		}
 		stored, digest = &a, rendered.digest
 	}
-	if err := r.announce(ctx, o, *stored); err != nil {
+	if err := r.externals().announce(ctx, o, *stored); err != nil {
 		return "", err
 	}
 	// Until here the ExternalArtifact may say what was published before, which has to stay.
@@ -241,9 +243,9 @@ func (r *Reconciler) keepAnnounced(ctx context.Context, o *v1alpha1.CueArtifact,
 		m.artifact = r.Store.Stored(o)
 	}
 	if m.artifact == nil {
-		return r.withdraw(ctx, o, why)
+		return r.externals().withdraw(ctx, o, why)
 	}
-	if err := r.announce(ctx, o, *m.artifact); err != nil {
+	if err := r.externals().announce(ctx, o, *m.artifact); err != nil {
 		return err
 	}
 	o.Status.Artifact = published(*m.artifact)

@@ -36,7 +36,7 @@ func (c *Client) sink(r image.Resolved) (sink, error) {
 // Push writes a built image to a registry's repository:tag or to oci:DIR[:TAG]
 // and tells what the reference stands for afterwards.
 func (c *Client) Push(ctx context.Context, reference string, b *image.Built) (image.Resolved, error) {
-	return c.write(ctx, reference, b, b.Root.Digest, func(context.Context, sink) error { return nil })
+	return c.write(ctx, reference, b, b.Root.Digest, func(context.Context, transfer) error { return nil })
 }
 
 // Copy copies an image with all its platforms, and the signatures and other
@@ -50,13 +50,11 @@ func (c *Client) Copy(ctx context.Context, from image.Resolved, to string) (imag
 	if err != nil {
 		return image.Resolved{}, err
 	}
-	return c.write(ctx, to, src, digest, func(ctx context.Context, dst sink) error {
-		return c.copyAttached(ctx, src, dst, digest)
-	})
+	return c.write(ctx, to, src, digest, func(ctx context.Context, t transfer) error { return t.attached(ctx, src, digest) })
 }
 
 // write transfers one image, then whatever belongs to it, within the timeout.
-func (c *Client) write(ctx context.Context, to string, src image.Source, digest v1.Hash, then func(context.Context, sink) error) (image.Resolved, error) {
+func (c *Client) write(ctx context.Context, to string, src image.Source, digest v1.Hash, then func(context.Context, transfer) error) (image.Resolved, error) {
 	r, err := c.Parse(to)
 	if err != nil {
 		return image.Resolved{}, err
@@ -71,15 +69,24 @@ func (c *Client) write(ctx context.Context, to string, src image.Source, digest 
 	if err != nil {
 		return image.Resolved{}, err
 	}
-	if err := c.transfer(ctx, src, dst, digest, r.Tag, true); err != nil {
+	t := transfer{src, dst, &c.options}
+	if err := t.image(ctx, digest, r.Tag, true); err != nil {
 		return image.Resolved{}, err
 	}
-	return r, then(ctx, dst)
+	return r, then(ctx, t)
 }
 
-// transfer copies a manifest with its blobs, or an index with its manifests.
-func (c *Client) transfer(ctx context.Context, src image.Source, dst sink, digest v1.Hash, tag string, mayIndex bool) error {
-	data, err := src.Manifest(ctx, digest)
+// transfer copies images from one registry or layout to another.
+type transfer struct {
+	src image.Source
+	dst sink
+	// limits has those of manifests, layers and lists.
+	limits *Options
+}
+
+// image copies a manifest with its blobs, or an index with its manifests.
+func (t transfer) image(ctx context.Context, digest v1.Hash, tag string, mayIndex bool) error {
+	data, err := t.src.Manifest(ctx, digest)
 	if err != nil {
 		return err
 	}
@@ -89,9 +96,9 @@ func (c *Client) transfer(ctx context.Context, src image.Source, dst sink, diges
 	}
 	switch {
 	case doc.Image != nil:
-		err = c.transferBlobs(ctx, src, dst, doc.Image)
+		err = t.blobs(ctx, doc.Image)
 	case mayIndex:
-		err = c.transferIndex(ctx, src, dst, digest, doc.Index)
+		err = t.index(ctx, digest, doc.Index)
 	default:
 		err = image.Malformed("copy index %s: it lies within another index: only one level is followed", digest)
 	}
@@ -100,39 +107,39 @@ func (c *Client) transfer(ctx context.Context, src image.Source, dst sink, diges
 	}
 	d := v1.Descriptor{MediaType: doc.MediaType, Digest: digest, Size: int64(len(data))}
 	if !mayIndex {
-		return dst.PutChild(ctx, d, data)
+		return t.dst.PutChild(ctx, d, data)
 	}
-	return dst.PutManifest(ctx, d, data, tag)
+	return t.dst.PutManifest(ctx, d, data, tag)
 }
 
-func (c *Client) transferIndex(ctx context.Context, src image.Source, dst sink, digest v1.Hash, index *v1.IndexManifest) error {
-	if len(index.Manifests) > c.options.IndexEntries {
-		return image.Malformed("copy index %s: its %d entries are more than the limit of %d", digest, len(index.Manifests), c.options.IndexEntries)
+func (t transfer) index(ctx context.Context, digest v1.Hash, index *v1.IndexManifest) error {
+	if len(index.Manifests) > t.limits.IndexEntries {
+		return image.Malformed("copy index %s: its %d entries are more than the limit of %d", digest, len(index.Manifests), t.limits.IndexEntries)
 	}
 	for _, d := range index.Manifests {
-		if err := image.CheckSize("manifest", d, c.options.ManifestBytes); err != nil {
+		if err := image.CheckSize("manifest", d, t.limits.ManifestBytes); err != nil {
 			return err
 		}
-		if err := c.transfer(ctx, src, dst, d.Digest, "", false); err != nil {
+		if err := t.image(ctx, d.Digest, "", false); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func (c *Client) transferBlobs(ctx context.Context, src image.Source, dst sink, m *v1.Manifest) error {
-	if len(m.Layers) > c.options.IndexEntries {
-		return image.Malformed("copy manifest: its %d layers are more than the limit of %d", len(m.Layers), c.options.IndexEntries)
+func (t transfer) blobs(ctx context.Context, m *v1.Manifest) error {
+	if len(m.Layers) > t.limits.IndexEntries {
+		return image.Malformed("copy manifest: its %d layers are more than the limit of %d", len(m.Layers), t.limits.IndexEntries)
 	}
 	for _, d := range append([]v1.Descriptor{m.Config}, m.Layers...) {
-		if err := image.CheckSize("blob", d, c.options.LayerBytes); err != nil {
+		if err := image.CheckSize("blob", d, t.limits.LayerBytes); err != nil {
 			return err
 		}
-		data, err := src.Blob(ctx, d)
+		data, err := t.src.Blob(ctx, d)
 		if err != nil {
 			return err
 		}
-		if err := dst.PutBlob(ctx, d, data); err != nil {
+		if err := t.dst.PutBlob(ctx, d, data); err != nil {
 			return err
 		}
 	}
@@ -142,21 +149,21 @@ func (c *Client) transferBlobs(ctx context.Context, src image.Source, dst sink, 
 // attachedSuffixes are cosign's tags for what belongs to a digest.
 func attachedSuffixes() []string { return []string{".sig", ".att"} }
 
-// copyAttached copies the referrers of a digest and what cosign's tags name.
-func (c *Client) copyAttached(ctx context.Context, src attachments, dst sink, digest v1.Hash) error {
+// attached copies the referrers of a digest and what cosign's tags name; src is the transfer's.
+func (t transfer) attached(ctx context.Context, src attachments, digest v1.Hash) error {
 	referrers, more, err := src.Referrers(ctx, digest)
 	if err != nil && !errors.Is(err, image.ErrNotFound) {
 		return err
 	}
-	if len(referrers) > c.options.IndexEntries {
-		return image.Malformed("copy referrers of %s: their number %d is more than the limit of %d", digest, len(referrers), c.options.IndexEntries)
+	if len(referrers) > t.limits.IndexEntries {
+		return image.Malformed("copy referrers of %s: their number %d is more than the limit of %d", digest, len(referrers), t.limits.IndexEntries)
 	}
 	if more {
 		return image.Malformed("copy referrers of %s: the list of them is longer than the limit of %d pages or %d bytes",
 			digest, transport.PageLimit, transport.ListBytes)
 	}
 	for _, d := range referrers {
-		if err := c.transfer(ctx, src, dst, d.Digest, "", true); err != nil {
+		if err := t.image(ctx, d.Digest, "", true); err != nil {
 			return fmt.Errorf("copy referrer: %w", err)
 		}
 	}
@@ -167,7 +174,9 @@ func (c *Client) copyAttached(ctx context.Context, src attachments, dst sink, di
 			continue
 		}
 		if err == nil {
-			err = c.transfer(ctx, &cachedManifest{Source: src, data: data}, dst, image.Sum(data), tag, true)
+			tagged := t
+			tagged.src = &cachedManifest{Source: src, data: data}
+			err = tagged.image(ctx, image.Sum(data), tag, true)
 		}
 		if err != nil {
 			return fmt.Errorf("copy %s: %w", tag, err)

@@ -55,7 +55,7 @@ func attach(t *testing.T, c *Client, r image.Resolved) *image.Built {
 	if err != nil {
 		t.Fatalf("sink: %v", err)
 	}
-	if err := c.transfer(t.Context(), b, dst, b.Root.Digest, "", true); err != nil {
+	if err := (transfer{b, dst, &c.options}).image(t.Context(), b.Root.Digest, "", true); err != nil {
 		t.Fatalf("push referrer: %v", err)
 	}
 	return b
