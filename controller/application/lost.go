@@ -32,11 +32,11 @@ const (
 // nodesAreAhead reports whether nodes have seen a newer intent than the one that is
 // to be kept: they deny it, and run something else. It is sealed again then,
 // unless it was a moment ago: wait is when to look again.
-func (r *Reconciler) nodesAreAhead(s intents.Intent) (yes bool, wait time.Duration) {
+func nodesAreAhead(s intents.Intent, now time.Time) (yes bool, wait time.Duration) {
 	if !s.IsBehindNodes() {
 		return false, 0
 	}
-	wait = time.UnixMilli(s.Payload.Serial).Add(minBetween).Sub(r.now())
+	wait = time.UnixMilli(s.Payload.Serial).Add(minBetween).Sub(now)
 	return wait <= 0, max(wait, 0)
 }
 
@@ -49,7 +49,7 @@ func (r *Reconciler) replaceLostIntent(ctx context.Context, st *state) error {
 	for _, s := range st.former {
 		known[s.Payload.UID] = true
 	}
-	defined := sync.OnceValues(func() (map[types.UID]bool, error) { return r.applicationUIDs(ctx) })
+	defined := sync.OnceValues(func() (map[types.UID]bool, error) { return applicationUIDs(ctx, r.Client) })
 	for _, uid := range slices.Sorted(maps.Keys(st.reports)) {
 		if known[uid] || !st.reports[uid].Runs || len(known) > maxTombstones || len(validation.IsDNS1123Subdomain(uid)) > 0 {
 			continue
@@ -90,10 +90,10 @@ func (r *Reconciler) isAbandoned(ctx context.Context, uid string, defined func()
 }
 
 // applicationUIDs are the UIDs of all applications.
-func (r *Reconciler) applicationUIDs(ctx context.Context) (map[types.UID]bool, error) {
+func applicationUIDs(ctx context.Context, from client.Reader) (map[types.UID]bool, error) {
 	uids := map[types.UID]bool{}
 	for _, list := range []client.ObjectList{&v1alpha1.BpfApplicationList{}, &v1alpha1.ClusterBpfApplicationList{}} {
-		if err := r.Client.List(ctx, list, client.UnsafeDisableDeepCopy); err != nil {
+		if err := from.List(ctx, list, client.UnsafeDisableDeepCopy); err != nil {
 			return nil, fmt.Errorf("list applications: %w", err)
 		}
 		_ = apimeta.EachListItem(list, func(o runtime.Object) error {

@@ -81,7 +81,7 @@ func BenchmarkEvery(b *testing.B) {
 		b.ReportAllocs()
 		cache.copies = true
 		for b.Loop() {
-			r.allIdentities(b.Context())
+			watches{client: cache}.allIdentities(b.Context())
 			for i := range cache.intents {
 				r.Intents.Open(&cache.intents[i])
 			}
@@ -91,7 +91,7 @@ func BenchmarkEvery(b *testing.B) {
 		b.ReportAllocs()
 		cache.copies = false
 		for b.Loop() {
-			r.allIdentities(b.Context())
+			watches{client: cache}.allIdentities(b.Context())
 		}
 	})
 }

@@ -71,14 +71,38 @@ type Reconciler struct {
 	// Progressing before it. Zero writes at once.
 	ReadyWithin time.Duration
 
-	tags      tags
-	progress  progress
-	gathering reportDebounce
-	patched   patched
-	limiter   limiter
+	remembered
 
+	limiter limiter
+}
+
+// remembered is what is known of applications in a term as the leader.
+type remembered struct {
+	tags        tags
+	progress    progress
+	gathering   reportDebounce
+	patched     patched
 	generations generations
 	requests    requests
+}
+
+// reset forgets all: another replica may have decided otherwise since.
+func (m *remembered) reset() {
+	m.tags.reset()
+	m.progress.reset()
+	m.gathering.reset()
+	m.patched.reset()
+	m.generations.reset()
+	m.requests.reset()
+}
+
+// forget forgets an application that is gone.
+func (m *remembered) forget(id v1alpha1.Identity) {
+	m.tags.forget(id)
+	m.progress.forget(id)
+	m.patched.forget(id)
+	m.generations.forget(id)
+	m.requests.forget(id)
 }
 
 // application is either scope's kind as the client takes it.
@@ -183,7 +207,7 @@ type former struct {
 // gather reads all that is known of a name.
 func (r *Reconciler) gather(ctx context.Context, id v1alpha1.Identity) (st *state, err error) {
 	st = &state{}
-	if st.app, err = r.application(ctx, r.Client, id); err != nil {
+	if st.app, err = applicationOf(ctx, r.Client, id); err != nil {
 		return nil, err
 	}
 	if st.app != nil {
@@ -254,11 +278,7 @@ func (st *state) lost() bool {
 func (r *Reconciler) reconcileApplication(ctx context.Context, id v1alpha1.Identity, st *state) (next time.Duration, evaluated bool, err error) {
 	switch {
 	case st.app == nil:
-		r.tags.forget(id)
-		r.progress.forget(id)
-		r.patched.forget(id)
-		r.generations.forget(id)
-		r.requests.forget(id)
+		r.forget(id)
 		r.Metrics.forget(id)
 		return 0, true, nil
 	case st.sealed.Payload == nil && r.limiter.full(id.Namespace):
@@ -276,11 +296,11 @@ func (r *Reconciler) reconcileApplication(ctx context.Context, id v1alpha1.Ident
 			return 0, false, err
 		}
 	}
-	_, wait := r.nodesAreAhead(st.sealed)
+	_, wait := nodesAreAhead(st.sealed, r.now())
 	if st.blocked.State != "" {
 		wait = earlier(wait, soon)
 	}
-	next = earlier(earlier(r.requeueAfter(st.observed), wait), earlier(st.progress.After, st.delay))
+	next = earlier(earlier(requeueAfter(st.observed, cmp.Or(r.Interval, 10*time.Minute)), wait), earlier(st.progress.After, st.delay))
 	return earlier(next, st.postponed), true, r.replaceLostIntent(ctx, st)
 }
 
@@ -332,9 +352,9 @@ func earlier(a, b time.Duration) time.Duration {
 	return min(a, b)
 }
 
-// application is the object of an identity; nil where it is not there, or on
+// applicationOf is the object of an identity; nil where it is not there, or on
 // its way out.
-func (r *Reconciler) application(ctx context.Context, from client.Reader, id v1alpha1.Identity) (application, error) {
+func applicationOf(ctx context.Context, from client.Reader, id v1alpha1.Identity) (application, error) {
 	app := newApplication(id)
 	if app == nil {
 		return nil, reconcile.TerminalError(fmt.Errorf("get %s %s: %w", id.Kind, id, errNoSuchApplication))
@@ -361,7 +381,7 @@ func (r *Reconciler) settle(ctx context.Context, st *state) error {
 	err := r.act(ctx, st, st.blocked.Message)
 	if failed := err; failed != nil && o.Runs() && !o.Frozen && !outdated(failed) {
 		o.Frozen, st.sealed = true, before
-		r.evaluateRunning(ctx, o)
+		r.verdicts().running(ctx, o)
 		err = errors.Join(failed, r.act(ctx, st, cmp.Or(st.blocked.Message, failed.Error())))
 	}
 	if errors.Is(err, intents.ErrUnsealable) {
@@ -385,7 +405,7 @@ func (r *Reconciler) act(ctx context.Context, st *state, blocked string) error {
 	action, why := st.observed.Decide(r.Keeper.Revoked(), protected)
 	reason, live := why, st.sealed.Payload
 	others.own = action == lifecycle.Unload
-	switch ahead, _ := r.nodesAreAhead(st.sealed); {
+	switch ahead, _ := nodesAreAhead(st.sealed, r.now()); {
 	case protected && st.observed.Unloads() && action == lifecycle.Keep:
 		why = fmt.Sprintf("unload protection holds it; to let it go, annotate any ClusterBpfPolicy or BpfSigner with %s=%s", policy.AnnotationConfirm, revision)
 	case ahead && live.Tombstone && (action == lifecycle.Keep || blocked != ""):
@@ -400,7 +420,7 @@ func (r *Reconciler) act(ctx context.Context, st *state, blocked string) error {
 	if err := r.write(ctx, st, action, reason); err != nil {
 		return err
 	}
-	st.sealed, err = r.withdrawVersions(ctx, st.nodes, st.sealed, others)
+	st.sealed, err = others.withdraw(ctx, r.Intents, st.nodes, st.sealed)
 	return err
 }
 
@@ -411,8 +431,7 @@ const soon = 30 * time.Second
 // a signature may yet be pushed or a policy could not be evaluated, else by and by, so
 // that a thousand applications that a restart had evaluated at once are not all due
 // together.
-func (r *Reconciler) requeueAfter(s lifecycle.Observation) time.Duration {
-	interval := cmp.Or(r.Interval, 10*time.Minute)
+func requeueAfter(s lifecycle.Observation, interval time.Duration) time.Duration {
 	verdict := s.Verdict
 	lacks := !verdict.Allowed() && (len(verdict.Evidence().Signatures) == 0 || verdict.Decision().EvidenceDenies)
 	if lacks || s.Undecided() {

@@ -22,6 +22,7 @@ import (
 
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/controller/intents"
+	"github.com/skep-dev/skep/controller/leader"
 	"github.com/skep-dev/skep/controller/nodereports"
 	"github.com/skep-dev/skep/controller/policy"
 )
@@ -34,16 +35,29 @@ const evaluationsAtOnce = 32
 // queue is what the reconciler works off.
 type queue = workqueue.TypedRateLimitingInterface[v1alpha1.Identity]
 
+// watches asks for the applications that a change is about.
+type watches struct {
+	client client.Reader
+	leader *leader.Elector
+	// gathering spaces what node reports ask for, by the clock now.
+	gathering *reportDebounce
+	now       func() time.Time
+}
+
 // Register has a manager run the Reconciler on the leader. again has applications
 // evaluated anew where signers or policies changed.
 func (r *Reconciler) Register(ctx context.Context, mgr ctrl.Manager) (again func(policy.Where), err error) {
 	if r.Leader != nil {
 		mgr = r.Leader.Manager(mgr)
-		r.Leader.Reset(r.reset)
+		r.Leader.Reset(func() {
+			r.reset()
+			r.Metrics.reset()
+		})
 	}
 	if err := mgr.GetFieldIndexer().IndexField(ctx, &v1alpha1.BpfIntent{}, intents.ByApplication, r.Intents.Index); err != nil {
 		return nil, err
 	}
+	w := watches{r.Client, r.Leader, &r.gathering, r.now}
 	everything, rules := make(signal, 1), changes{raised: make(signal, 1)}
 	// Annotations ask for things, and policies read them; the controller writes
 	// none.
@@ -57,14 +71,14 @@ func (r *Reconciler) Register(ctx context.Context, mgr ctrl.Manager) (again func
 		Watches(&v1alpha1.ClusterBpfApplication{}, identify(), written).
 		Watches(&v1alpha1.BpfApplication{}, r.patched.observed()).
 		Watches(&v1alpha1.ClusterBpfApplication{}, r.patched.observed()).
-		WatchesMetadata(&corev1.Namespace{}, handler.TypedEnqueueRequestsFromMapFunc(r.applicationsInNamespace), builder.WithPredicates(relabelled())).
+		WatchesMetadata(&corev1.Namespace{}, handler.TypedEnqueueRequestsFromMapFunc(w.applicationsInNamespace), builder.WithPredicates(relabelled())).
 		Watches(&v1alpha1.BpfIntent{}, handler.TypedEnqueueRequestsFromMapFunc(applicationOfIntent)).
-		Watches(&v1alpha1.BpfNode{}, r.applicationsOnNode()).
+		Watches(&v1alpha1.BpfNode{}, w.applicationsOnNode()).
 		Watches(&v1alpha1.BpfNode{}, everything, builder.WithPredicates(kernelChanged())).
 		Watches(&corev1.Node{}, everything, builder.WithPredicates(nodeChanged())).
-		WatchesRawSource(r.all(everything, func() policy.Where { return policy.Where{Everywhere: true} })).
-		WatchesRawSource(r.all(rules.raised, rules.take)).
-		WatchesRawSource(r.elections())
+		WatchesRawSource(w.all(everything, func() policy.Where { return policy.Where{Everywhere: true} })).
+		WatchesRawSource(w.all(rules.raised, rules.take)).
+		WatchesRawSource(w.elections())
 	return rules.add, b.Complete(r)
 }
 
@@ -86,11 +100,11 @@ func applicationOfIntent(_ context.Context, o client.Object) []v1alpha1.Identity
 }
 
 // applicationsOnNode asks for the applications whose state on a node changed; see gathering.
-func (r *Reconciler) applicationsOnNode() handler.TypedEventHandler[client.Object, v1alpha1.Identity] {
+func (w watches) applicationsOnNode() handler.TypedEventHandler[client.Object, v1alpha1.Identity] {
 	enqueue := func(ctx context.Context, q queue, before, now client.Object) {
 		x, y := before.(*v1alpha1.BpfNode), now.(*v1alpha1.BpfNode)
-		for _, id := range append(changed(x, y), r.changedInShort(ctx, x, y)...) {
-			q.AddAfter(id, r.gathering.delay(id, r.now()))
+		for _, id := range append(changed(x, y), w.changedInShort(ctx, x, y)...) {
+			q.AddAfter(id, w.gathering.delay(id, w.now()))
 		}
 	}
 	none := &v1alpha1.BpfNode{}
@@ -114,10 +128,10 @@ func changed(before, now *v1alpha1.BpfNode) (ids []v1alpha1.Identity) {
 
 // changedInShort is changed for reports in short. They have no names, but UIDs, which are
 // the names of intents.
-func (r *Reconciler) changedInShort(ctx context.Context, before, now *v1alpha1.BpfNode) (ids []v1alpha1.Identity) {
+func (w watches) changedInShort(ctx context.Context, before, now *v1alpha1.BpfNode) (ids []v1alpha1.Identity) {
 	for _, uid := range nodereports.ChangedInShort(before, now) {
 		var o v1alpha1.BpfIntent
-		if err := r.Client.Get(ctx, client.ObjectKey{Name: uid}, &o); err == nil {
+		if err := w.client.Get(ctx, client.ObjectKey{Name: uid}, &o); err == nil {
 			ids = append(ids, o.Spec.Application)
 		}
 	}
@@ -175,7 +189,7 @@ func (c *changes) take() policy.Where {
 // all asks for every application where something changed when a signal is raised, once
 // for all that raises it while things settle: a thousand nodes that a new leader learns of
 // are one change.
-func (r *Reconciler) all(raised signal, changed func() policy.Where) source.TypedFunc[v1alpha1.Identity] {
+func (w watches) all(raised signal, changed func() policy.Where) source.TypedFunc[v1alpha1.Identity] {
 	return func(ctx context.Context, q queue) error {
 		go func() {
 			for wait(ctx, raised) && wait(ctx, time.After(reportSpacing)) {
@@ -184,7 +198,7 @@ func (r *Reconciler) all(raised signal, changed func() policy.Where) source.Type
 				default:
 				}
 				where := changed()
-				for _, id := range r.allIdentities(ctx) {
+				for _, id := range w.allIdentities(ctx) {
 					if where.In(id.Namespace) {
 						q.Add(id)
 					}
@@ -198,13 +212,13 @@ func (r *Reconciler) all(raised signal, changed func() policy.Where) source.Type
 // elections asks for every application when this replica comes to lead: what
 // changed meanwhile was another's to look at. Nodes may report what has neither a
 // definition nor an intent.
-func (r *Reconciler) elections() source.TypedFunc[v1alpha1.Identity] {
+func (w watches) elections() source.TypedFunc[v1alpha1.Identity] {
 	return func(ctx context.Context, q queue) error {
 		elected := make(signal, 1)
-		r.Leader.Elected(elected.raise)
+		w.leader.Elected(elected.raise)
 		go func() {
 			for wait(ctx, elected) {
-				for _, id := range append(r.allIdentities(ctx), r.reported(ctx)...) {
+				for _, id := range append(w.allIdentities(ctx), w.reported(ctx)...) {
 					q.Add(id)
 				}
 			}
@@ -214,27 +228,15 @@ func (r *Reconciler) elections() source.TypedFunc[v1alpha1.Identity] {
 }
 
 // reported lists the applications that nodes report.
-func (r *Reconciler) reported(ctx context.Context) (ids []v1alpha1.Identity) {
+func (w watches) reported(ctx context.Context) (ids []v1alpha1.Identity) {
 	var nodes v1alpha1.BpfNodeList
-	if err := r.Client.List(ctx, &nodes, client.UnsafeDisableDeepCopy); err != nil {
+	if err := w.client.List(ctx, &nodes, client.UnsafeDisableDeepCopy); err != nil {
 		ctrl.LoggerFrom(ctx).Error(err, "list what nodes report")
 	}
 	for i := range nodes.Items {
 		ids = append(ids, changed(&v1alpha1.BpfNode{}, &nodes.Items[i])...)
 	}
 	return ids
-}
-
-// reset forgets what belongs to a term as the leader: another replica may have
-// decided otherwise since.
-func (r *Reconciler) reset() {
-	r.tags.reset()
-	r.progress.reset()
-	r.gathering.reset()
-	r.patched.reset()
-	r.generations.reset()
-	r.requests.reset()
-	r.Metrics.reset()
 }
 
 // wait reports whether something came before ctx ended.
@@ -249,10 +251,10 @@ func wait[T any](ctx context.Context, c <-chan T) bool {
 
 // allIdentities lists all there is to work on: applications, and intents that outlived
 // theirs.
-func (r *Reconciler) allIdentities(ctx context.Context) []v1alpha1.Identity {
+func (w watches) allIdentities(ctx context.Context) []v1alpha1.Identity {
 	var ids []v1alpha1.Identity
 	for _, list := range []client.ObjectList{&v1alpha1.BpfApplicationList{}, &v1alpha1.ClusterBpfApplicationList{}, &v1alpha1.BpfIntentList{}} {
-		if err := r.Client.List(ctx, list, client.UnsafeDisableDeepCopy); err != nil {
+		if err := w.client.List(ctx, list, client.UnsafeDisableDeepCopy); err != nil {
 			ctrl.LoggerFrom(ctx).Error(err, "list what to evaluate again")
 		}
 		_ = apimeta.EachListItem(list, func(o runtime.Object) error {
@@ -269,9 +271,9 @@ func (r *Reconciler) allIdentities(ctx context.Context) []v1alpha1.Identity {
 }
 
 // applicationsInNamespace lists the applications of a namespace, whose labels policies read.
-func (r *Reconciler) applicationsInNamespace(ctx context.Context, ns client.Object) []v1alpha1.Identity {
+func (w watches) applicationsInNamespace(ctx context.Context, ns client.Object) []v1alpha1.Identity {
 	var list v1alpha1.BpfApplicationList
-	if err := r.Client.List(ctx, &list, client.InNamespace(ns.GetName()), client.UnsafeDisableDeepCopy); err != nil {
+	if err := w.client.List(ctx, &list, client.InNamespace(ns.GetName()), client.UnsafeDisableDeepCopy); err != nil {
 		ctrl.LoggerFrom(ctx).Error(err, "list applications of namespace", "namespace", ns.GetName())
 	}
 	ids := make([]v1alpha1.Identity, 0, len(list.Items))

@@ -65,11 +65,11 @@ func TestAThousandNodesAreOneChange(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
 		const nodes = 1000
-		r := &Reconciler{Client: &informers{intents: []v1alpha1.BpfIntent{
+		w := watches{client: &informers{intents: []v1alpha1.BpfIntent{
 			{Spec: v1alpha1.BpfIntentSpec{Application: v1alpha1.Identity{Kind: v1alpha1.KindClusterBpfApplication, Name: "app"}}},
 		}}}
 		everything, q := make(signal, 1), counted{asked: make(chan v1alpha1.Identity, nodes)}
-		if err := r.all(everything, func() policy.Where { return everywhere })(ctx, q); err != nil {
+		if err := w.all(everything, func() policy.Where { return everywhere })(ctx, q); err != nil {
 			t.Fatal(err)
 		}
 		for range nodes {
@@ -102,9 +102,9 @@ func TestAPolicyOfANamespaceHasItsOwnEvaluatedAgain(t *testing.T) {
 		for _, id := range ids {
 			of.intents = append(of.intents, v1alpha1.BpfIntent{Spec: v1alpha1.BpfIntentSpec{Application: id}})
 		}
-		r, rules := &Reconciler{Client: of}, changes{raised: make(signal, 1)}
+		w, rules := watches{client: of}, changes{raised: make(signal, 1)}
 		q := counted{asked: make(chan v1alpha1.Identity, 2*len(ids))}
-		if err := r.all(rules.raised, rules.take)(ctx, q); err != nil {
+		if err := w.all(rules.raised, rules.take)(ctx, q); err != nil {
 			t.Fatal(err)
 		}
 		for _, c := range []struct {

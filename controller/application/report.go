@@ -15,6 +15,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/tools/events"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/skep-dev/skep/api/v1alpha1"
@@ -49,7 +50,7 @@ func (r *Reconciler) report(ctx context.Context, st *state) error {
 	if equality.Semantic.DeepEqual(before, app) {
 		return nil
 	}
-	if st.delay = max(r.progress.wait(before, app, r.now()), r.readyDelay(before, app, st.sealed)); st.delay > 0 {
+	if st.delay = max(r.progress.wait(before, app, r.now()), readyDelay(before, app, st.sealed, r.now(), r.ReadyWithin)); st.delay > 0 {
 		return nil
 	}
 	// What differs is worked out from the cache, and is wrong over anything newer.
@@ -62,26 +63,26 @@ func (r *Reconciler) report(ctx context.Context, st *state) error {
 	}
 	r.patched.keep(app)
 	r.progress.written(before, app, r.now())
-	r.sendEvent(before, app)
+	sendEvent(r.Events, before, app)
 	return nil
 }
 
 // readyDelay is how long the status of a version waits that was sealed a moment ago
-// and is on its way to the nodes; zero where it is to be written now. Until then
+// and is on its way to the nodes, but no longer than within; zero where it is to be written now. Until then
 // status.observedGeneration is older than the object, which kstatus reads as
 // InProgress, so nothing is lost on a reader.
-func (r *Reconciler) readyDelay(before, app application, sealed intents.Intent) time.Duration {
+func readyDelay(before, app application, sealed intents.Intent, now time.Time, within time.Duration) time.Duration {
 	reason := conditions.GetReason(app, v1alpha1.ConditionReady)
 	current := before.Report().ObservedGeneration == app.GetGeneration()
 	if current || sealed.Payload == nil || reason != status.ReasonProgressing && reason != "Rollout"+string(v1alpha1.RolloutProgressing) {
 		return 0
 	}
-	age := r.now().Sub(time.UnixMilli(sealed.Payload.VersionSerial()))
+	age := now.Sub(time.UnixMilli(sealed.Payload.VersionSerial()))
 	if age < 0 {
 		// Sealed by a clock that is ahead.
 		return 0
 	}
-	return max(0, r.ReadyWithin-age)
+	return max(0, within-age)
 }
 
 // setStatus sets the status of app, a copy of the application, to what is known of it.
@@ -208,7 +209,7 @@ func stopped(r *v1alpha1.RolloutStatus) bool {
 }
 
 // sendEvent writes an event if Ready says something new, or another digest runs.
-func (r *Reconciler) sendEvent(before, now application) {
+func sendEvent(to events.EventRecorder, before, now application) {
 	was, is := conditions.Get(before, v1alpha1.ConditionReady), conditions.Get(now, v1alpha1.ConditionReady)
 	if is == nil || was != nil && was.Status == is.Status && was.Reason == is.Reason && before.Report().Digest == now.Report().Digest {
 		return
@@ -217,5 +218,5 @@ func (r *Reconciler) sendEvent(before, now application) {
 	if is.Status == metav1.ConditionFalse && (conditions.IsStalled(now) || is.Reason == lifecycle.ReasonEvaluationFailed) {
 		kind = corev1.EventTypeWarning
 	}
-	r.Events.Eventf(now.(runtime.Object), nil, kind, is.Reason, "Reconcile", "%s", is.Message)
+	to.Eventf(now.(runtime.Object), nil, kind, is.Reason, "Reconcile", "%s", is.Message)
 }

@@ -1,7 +1,6 @@
 package application
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -39,7 +38,7 @@ func (r *Reconciler) retireIntent(ctx context.Context, st *state, s former) (tim
 		_, err := r.Intents.Unload(ctx, s.Intent, s.unload)
 		return 0, err
 	}
-	overtaken, wait := r.nodesAreAhead(s.Intent)
+	overtaken, wait := nodesAreAhead(s.Intent, r.now())
 	if overtaken {
 		_, err := r.Intents.Unload(ctx, s.Intent, lifecycle.UnloadedAgain(s.Payload.Reason))
 		return minBetween, err
@@ -62,7 +61,7 @@ func (r *Reconciler) retireIntent(ctx context.Context, st *state, s former) (tim
 // and that are denied now: nothing else is evaluated of it.
 func (r *Reconciler) unloadRevokedVersions(ctx context.Context, nodes nodereports.Snapshot, s intents.Intent) error {
 	revoked := r.Keeper.Revoked()
-	namespace, err := r.namespace(ctx, s.Payload.Application)
+	namespace, err := namespaceOf(ctx, r.Client, s.Payload.Application)
 	if err != nil {
 		return err
 	}
@@ -70,7 +69,7 @@ func (r *Reconciler) unloadRevokedVersions(ctx context.Context, nodes nodereport
 		if lifecycle.LostAllSigners(v, revoked) {
 			return false
 		}
-		return !lifecycle.LostASigner(v, revoked) || r.versionVerdict(ctx, gate.Request{Namespace: namespace}, *v).Keeps
+		return !lifecycle.LostASigner(v, revoked) || r.verdicts().version(ctx, gate.Request{Namespace: namespace}, *v).Keeps
 	})
 	if err != nil || kept {
 		return err
@@ -91,9 +90,9 @@ func (r *Reconciler) waitsForSuccessor(ctx context.Context, st *state, s intents
 		// The successor is evaluated later, and so is this.
 		return true, nil
 	}
-	evaluating, cancel := context.WithTimeout(ctx, cmp.Or(r.EvaluationTimeout, evaluationTimeout))
+	evaluating, cancel := context.WithTimeout(ctx, r.verdicts().timeout)
 	defer cancel()
-	return r.dropDeniedVersions(ctx, st.nodes, s, func(v *intent.Payload) bool { return r.mayKeep(evaluating, request, *v) })
+	return r.dropDeniedVersions(ctx, st.nodes, s, func(v *intent.Payload) bool { return r.verdicts().mayKeep(evaluating, request, *v) })
 }
 
 // dropDeniedVersions takes the versions from an intent that may run no more, where nothing is
@@ -107,7 +106,7 @@ func (r *Reconciler) dropDeniedVersions(ctx context.Context, nodes nodereports.S
 			gone = append(gone, v.VersionSerial())
 		}
 	}
-	if r.rulesChanged(s.Payload.Application.Namespace) {
+	if r.verdicts().rulesChanged(s.Payload.Application.Namespace) {
 		return true, errOverruled
 	}
 	switch {
@@ -116,7 +115,7 @@ func (r *Reconciler) dropDeniedVersions(ctx context.Context, nodes nodereports.S
 	case own && live.Rollout.Through != "":
 		_, err = r.Intents.WithdrawRollout(ctx, s)
 	default:
-		_, err = r.withdrawVersions(ctx, nodes, s, otherVersions{intent: live.Serial, gone: gone, own: own})
+		_, err = otherVersions{intent: live.Serial, gone: gone, own: own}.withdraw(ctx, r.Intents, nodes, s)
 	}
 	return true, err
 }
@@ -135,7 +134,7 @@ func (r *Reconciler) unloadReason(ctx context.Context, s intents.Intent) (why st
 		return "", nil
 	}
 	id := s.Payload.Application
-	app, err := r.application(ctx, r.Live, id)
+	app, err := applicationOf(ctx, r.Live, id)
 	switch {
 	case err != nil:
 		return "", err

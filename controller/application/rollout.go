@@ -66,7 +66,7 @@ func (r *Reconciler) rollBack(ctx context.Context, st *state) (rolledBack bool, 
 	if !st.observed.Runs() || live.Rollout == nil || live.Previous == nil {
 		return false, nil
 	}
-	if v, err := r.reevaluate(ctx, st.observed.Request, *live.Previous); err == nil && v.Allowed() {
+	if v, err := r.verdicts().again(ctx, st.observed.Request, *live.Previous); err == nil && v.Allowed() {
 		now, err := r.Intents.Seal(ctx, st.sealed, v, gate.Stamp{
 			UID: live.UID, Version: live.Previous.VersionSerial(), Withdrawn: r.withdrawn(ctx, st, live.Previous, live),
 		}, st.sealed.CRD())
@@ -76,7 +76,7 @@ func (r *Reconciler) rollBack(ctx context.Context, st *state) (rolledBack bool, 
 		}
 	}
 	switch {
-	case !r.mayKeep(ctx, st.observed.Request, *live.Previous):
+	case !r.verdicts().mayKeep(ctx, st.observed.Request, *live.Previous):
 		return false, nil
 	case live.Rollout.Through == "":
 		return true, nil

@@ -116,19 +116,19 @@ const (
 // lookUp asks now and then what the tag of an application stands for. One that
 // moved is reported and not followed; a registry that does not answer says
 // nothing.
-func (r *Reconciler) lookUp(ctx context.Context, app application, s lifecycle.Observation) {
+func (t *tags) lookUp(ctx context.Context, app application, s lifecycle.Observation, now time.Time) {
 	image := s.Verdict.Image()
 	if image.Tag == "" || s.Request.Reader == nil || !s.Verdict.Allowed() || !s.Verdict.Stale().IsZero() {
 		return
 	}
-	defer r.tags.looking.Add(-1)
-	if r.tags.looking.Add(1) > lookUpsAtOnce || !r.tags.due(app.Identity(), r.now()) {
+	defer t.looking.Add(-1)
+	if t.looking.Add(1) > lookUpsAtOnce || !t.due(app.Identity(), now) {
 		return
 	}
 	ctx, cancel := context.WithTimeout(ctx, lookUpTime)
 	defer cancel()
-	if now, err := s.Request.Reader.Resolve(ctx, image.Reference); err == nil {
-		r.tags.found(app.Identity(), now.Digest)
+	if is, err := s.Request.Reader.Resolve(ctx, image.Reference); err == nil {
+		t.found(app.Identity(), is.Digest)
 	}
 }
 

@@ -18,7 +18,7 @@ import (
 func (r *Reconciler) applyRequests(ctx context.Context, st *state) (err error) {
 	st.blocked, err = r.undo(ctx, st)
 	if err == nil && st.blocked.State == "" {
-		st.blocked, err = r.lostIntentReason(st)
+		st.blocked, err = st.lostIntentReason(&r.generations)
 	}
 	if err == nil && st.blocked.State == "" {
 		st.blocked, err = st.noMatchingNodesReason()
@@ -30,7 +30,7 @@ func (r *Reconciler) applyRequests(ctx context.Context, st *state) (err error) {
 		st.blocked.Message += "; " + runsOn
 	}
 	if st.observed.Frozen = st.blocked.State != ""; st.observed.Frozen || st.observed.Undone {
-		r.evaluateRunning(ctx, &st.observed)
+		r.verdicts().running(ctx, &st.observed)
 	}
 	return nil
 }
@@ -45,7 +45,7 @@ func (r *Reconciler) undo(ctx context.Context, st *state) (blocked v1alpha1.Roll
 	if err != nil {
 		return blocked, err
 	}
-	wanted, reported := r.wantsUndo(st.app, generation), st.app.Report().Rollout
+	wanted, reported := r.generations.wantsUndo(st.app, generation), st.app.Report().Rollout
 	if live == nil || st.app.GetAnnotations()[v1alpha1.AnnotationUndo] == "" {
 		return blocked, nil
 	}
@@ -53,7 +53,7 @@ func (r *Reconciler) undo(ctx context.Context, st *state) (blocked v1alpha1.Roll
 	if !done && !wanted && (reported == nil || reported.BlockedDefinition != generation) {
 		return blocked, nil
 	}
-	if ahead, _ := r.nodesAreAhead(st.sealed); !done || ahead && !live.Tombstone && !st.app.Body().Suspend {
+	if ahead, _ := nodesAreAhead(st.sealed, r.now()); !done || ahead && !live.Tombstone && !st.app.Body().Suspend {
 		if why, err := r.sealUndo(ctx, st, generation); why != "" || err != nil {
 			return v1alpha1.RolloutStatus{State: v1alpha1.RolloutStopped, Message: why, BlockedDefinition: generation}, err
 		}
@@ -82,7 +82,7 @@ func (r *Reconciler) sealUndo(ctx context.Context, st *state, generation int64) 
 			return "the version before is not brought back: " + why + "; change the definition, or see skep rollout resume", err
 		}
 	}
-	v, err := r.reevaluate(ctx, st.observed.Request, *before)
+	v, err := r.verdicts().again(ctx, st.observed.Request, *before)
 	switch {
 	case err != nil:
 		return fmt.Sprintf("the version before cannot be evaluated, and is not brought back yet: %v", err), nil
@@ -105,7 +105,7 @@ func (r *Reconciler) sealUndo(ctx context.Context, st *state, generation int64) 
 // version that came to no node was stopped by nobody. BlockedDefinition is the negative of the
 // generation for a version that was stopped and not undone: an old undo annotation is
 // not of it, should the intent come back.
-func (r *Reconciler) lostIntentReason(st *state) (blocked v1alpha1.RolloutStatus, err error) {
+func (st *state) lostIntentReason(known *generations) (blocked v1alpha1.RolloutStatus, err error) {
 	generation, err := gate.Generation(st.app)
 	report := st.app.Report()
 	if err != nil || st.sealed.Payload != nil || resumed(st.app, report.Serial) {
@@ -113,7 +113,7 @@ func (r *Reconciler) lostIntentReason(st *state) (blocked v1alpha1.RolloutStatus
 	}
 	reported, current := cmp.Or(report.Rollout, &v1alpha1.RolloutStatus{}), report.ObservedGeneration == st.app.GetGeneration()
 	undone := reported.BlockedDefinition == generation || current && reported.State == v1alpha1.RolloutRolledBack ||
-		st.lost() && r.wantsUndo(st.app, generation)
+		st.lost() && known.wantsUndo(st.app, generation)
 	stopped := reported.BlockedDefinition == -generation || current && reported.State == v1alpha1.RolloutStopped
 	switch {
 	case undone:
@@ -138,8 +138,8 @@ func resumed(app application, serial int64) bool {
 const runsOn = "of an intent that was lost, what runs goes on, whatever is revoked"
 
 // wantsUndo reports whether people asked for an undo of what an application asks for.
-func (r *Reconciler) wantsUndo(app application, definition int64) bool {
-	since := r.generations.firstSeen(app, definition)
+func (g *generations) wantsUndo(app application, definition int64) bool {
+	since := g.firstSeen(app, definition)
 	asked, err := strconv.ParseInt(app.GetAnnotations()[v1alpha1.AnnotationUndo], 10, 64)
 	return err == nil && since <= asked && asked <= app.GetGeneration()
 }

@@ -34,7 +34,7 @@ func (r *Reconciler) stamp(ctx context.Context, st *state) (gate.Stamp, error) {
 		switch {
 		case before == nil:
 			through = live.Rollout.Through
-		case !r.mayKeep(ctx, st.observed.Request, *before):
+		case !r.verdicts().mayKeep(ctx, st.observed.Request, *before):
 			// No version may run on the nodes that the rollout has not reached.
 			return stamp, nil
 		}
@@ -62,7 +62,7 @@ func (r *Reconciler) carryOver(ctx context.Context, st *state) gate.Stamp {
 	stamp := gate.Stamp{UID: live.UID, Version: live.VersionSerial(), Rollout: live.Rollout, Previous: live.Previous, Withdrawn: live.Withdrawn}
 	switch {
 	case !st.sealed.IsBehindNodes() || live.Rollout == nil:
-	case live.Previous != nil && r.mayKeep(ctx, st.observed.Request, *live.Previous):
+	case live.Previous != nil && r.verdicts().mayKeep(ctx, st.observed.Request, *live.Previous):
 		stamp.Withdrawn = r.withdrawn(ctx, st, live.Previous)
 	default:
 		stamp.Rollout, stamp.Previous = nil, nil
@@ -95,7 +95,7 @@ func (r *Reconciler) withdrawn(ctx context.Context, st *state, except ...*intent
 	for _, v := range append(reported, parts...) {
 		skip := slices.ContainsFunc(except, func(other *intent.Payload) bool { return other != nil && v.SameVersion(other) })
 		again := slices.ContainsFunc(stay, func(other intent.Payload) bool { return v.SameVersion(&other) })
-		if !skip && !again && len(stay) < maxWithdrawn && r.mayKeep(ctx, st.observed.Request, *v) {
+		if !skip && !again && len(stay) < maxWithdrawn && r.verdicts().mayKeep(ctx, st.observed.Request, *v) {
 			stay = append(stay, v.Alone())
 		}
 	}
@@ -130,7 +130,7 @@ func (r *Reconciler) evaluateOtherVersions(ctx context.Context, o lifecycle.Obse
 	}
 	others.intent = o.Live.Serial
 	for _, v := range o.Live.Beside() {
-		switch verdict := r.versionVerdict(ctx, o.Request, *v); {
+		switch verdict := r.verdicts().version(ctx, o.Request, *v); {
 		case verdict.Denied:
 			others.denied = append(others.denied, denied{v.VersionSerial(), verdict.ByCluster})
 		case !verdict.Keeps:
@@ -139,17 +139,17 @@ func (r *Reconciler) evaluateOtherVersions(ctx context.Context, o lifecycle.Obse
 			others.unknown = others.unknown || !verdict.Known
 		}
 	}
-	if r.rulesChanged(o.Live.Application.Namespace) {
+	if r.verdicts().rulesChanged(o.Live.Application.Namespace) {
 		return others, errOverruled
 	}
 	return others, nil
 }
 
-// withdrawVersions seals an intent without the other versions that may run no more, even if
+// withdraw seals an intent without the other versions that may run no more, even if
 // the definition is suspended, undone, broken or out of reach. If nodes have seen a newer
 // intent, what a policy denies waits until this one is sealed over it; what a revocation
 // took does not.
-func (r *Reconciler) withdrawVersions(ctx context.Context, nodes nodereports.Snapshot, s intents.Intent, others otherVersions) (intents.Intent, error) {
+func (others otherVersions) withdraw(ctx context.Context, store *intents.Store, nodes nodereports.Snapshot, s intents.Intent) (intents.Intent, error) {
 	gone := slices.Clone(others.gone)
 	if !s.IsBehindNodes() {
 		for _, v := range others.denied {
@@ -164,5 +164,5 @@ func (r *Reconciler) withdrawVersions(ctx context.Context, nodes nodereports.Sna
 	if s.IsBehindNodes() && live.Rollout != nil && !others.own {
 		live.Rollout = &intent.Rollout{Step: live.Rollout.Step, Through: max(live.Rollout.Through, nodes.Furthest(live)), Since: live.Rollout.Since}
 	}
-	return r.Intents.WithdrawVersions(ctx, s, live, gone)
+	return store.WithdrawVersions(ctx, s, live, gone)
 }

@@ -69,7 +69,7 @@ func (r *Reconciler) weighIntent(ctx context.Context, o *v1alpha1.BpfIntent, eff
 		return
 	}
 	id := s.Payload.Application
-	app, err := r.application(ctx, r.Client, id)
+	app, err := applicationOf(ctx, r.Client, id)
 	if err != nil || app == nil || string(app.GetUID()) != s.Payload.UID {
 		return
 	}
@@ -77,7 +77,7 @@ func (r *Reconciler) weighIntent(ctx context.Context, o *v1alpha1.BpfIntent, eff
 	if err != nil {
 		return
 	}
-	denies, unloads, byCluster := r.weigh(ctx, request, *s.Payload)
+	denies, unloads, byCluster := r.verdicts().weigh(ctx, request, *s.Payload)
 	if denies && conditions.IsTrue(app, v1alpha1.ConditionAllowed) {
 		effect.Denies = append(effect.Denies, id)
 	}
@@ -89,22 +89,22 @@ func (r *Reconciler) weighIntent(ctx context.Context, o *v1alpha1.BpfIntent, eff
 // weigh reports whether the policies now active deny a definition, and whether they
 // would have what runs unloaded, be it only where nodes are held at the version
 // before. One that hangs is not to take the time of the others.
-func (r *Reconciler) weigh(ctx context.Context, request gate.Request, live intent.Payload) (denies, unloads, byCluster bool) {
+func (vs verdicts) weigh(ctx context.Context, request gate.Request, live intent.Payload) (denies, unloads, byCluster bool) {
 	o := lifecycle.Observation{Request: request, Live: &live}
-	o.Verdict, o.Err = r.evaluateDefinition(ctx, request, slowAfter)
+	o.Verdict, o.Err = vs.definition(ctx, request, slowAfter)
 	// Whether another version was undone or is held back is not asked here.
 	o.Frozen = !o.Verdict.SameVersion(live)
 	ctx, cancel := context.WithTimeout(ctx, slowAfter)
 	defer cancel()
-	o.Running = r.Evaluator.WeighRunning(ctx, o.Request, o.RunningToEvaluate())
+	o.Running = vs.evaluator.WeighRunning(ctx, o.Request, o.RunningToEvaluate())
 	unloads, byCluster = o.Unloads(), o.UnloadsByCluster()
 	for _, v := range live.Beside() {
 		if unloads {
 			break
 		}
 		beside := lifecycle.ObserveVersion(request, *v)
-		beside.Running = r.Evaluator.WeighRunning(ctx, beside.Request, beside.RunningToEvaluate())
-		verdict := beside.VersionVerdict(r.Keeper.Revoked())
+		beside.Running = vs.evaluator.WeighRunning(ctx, beside.Request, beside.RunningToEvaluate())
+		verdict := beside.VersionVerdict(vs.keeper.Revoked())
 		unloads, byCluster = verdict.Denied, verdict.ByCluster
 	}
 	return o.Err == nil && !o.Verdict.Allowed(), unloads, byCluster
