@@ -156,6 +156,8 @@ func receiver(d *ast.FuncDecl) string {
 			typ = t.X
 		case *ast.IndexListExpr:
 			typ = t.X
+		case *ast.ParenExpr:
+			typ = t.X
 		case *ast.Ident:
 			return t.Name
 		default:
