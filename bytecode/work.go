@@ -199,7 +199,7 @@ func inlined() map[string]int {
 	return map[string]int{
 		"bpf_map_lookup_elem": 10, "bpf_map_lookup_percpu_elem": 10, "bpf_tail_call": 6, "bpf_loop": 24,
 		"bpf_jiffies64": 4, "bpf_get_smp_processor_id": 4, "bpf_get_current_task": 3, "bpf_get_current_task_btf": 3,
-		"bpf_get_func_arg": 8, "bpf_get_func_ret": 5, "bpf_get_func_arg_cnt": 3, "bpf_get_func_ip": 4, "bpf_get_branch_snapshot": 8,
+		"bpf_get_func_arg": 10, "bpf_get_func_ret": 6, "bpf_get_func_arg_cnt": 3, "bpf_get_func_ip": 4, "bpf_get_branch_snapshot": 14,
 		"bpf_kptr_xchg": 4, "bpf_timer_set_callback": 5, "bpf_per_cpu_ptr": 4, "bpf_this_cpu_ptr": 4,
 		"bpf_task_storage_get": 3, "bpf_sk_storage_get": 3, "bpf_inode_storage_get": 3, "bpf_cgrp_storage_get": 3,
 	}

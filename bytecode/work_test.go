@@ -106,7 +106,7 @@ func (r repeated) program(n int) *ebpf.ProgramSpec {
 func TestWorkAgreesWithTheKernel(t *testing.T) {
 	need.Kernel(t)
 	const n = 100
-	for name, kind := range kinds(t) {
+	of := func(name string, kind repeated) {
 		t.Run(name, func(t *testing.T) {
 			spec := kind.program(n)
 			w := WorkOf(spec.Type, spec.Instructions)
@@ -118,6 +118,11 @@ func TestWorkAgreesWithTheKernel(t *testing.T) {
 			}
 		})
 	}
+	hardened.JIT(t, false, func() {
+		for name, kind := range kinds(t) {
+			of(name, kind)
+		}
+	})
 }
 
 // TestBlindedWorkAgreesWithTheKernel: a kernel that blinds constants makes no more of a program than is counted, and
@@ -138,14 +143,16 @@ func TestBlindedWorkAgreesWithTheKernel(t *testing.T) {
 		"a jump by another register": {ebpf.SchedCLS, field(asm.R7, asm.R6, 0, asm.Word), asm.Instructions{opcode(0x5d, asm.R7, asm.R7, 0, 0)}, false},
 	})
 	plain := map[string]int{}
-	for name, kind := range tried {
-		if p, err := ebpf.NewProgram(kind.program(n)); err == nil {
-			_ = p.Close()
-			plain[name] = translated(t, kind.program(n))
+	hardened.JIT(t, false, func() {
+		for name, kind := range tried {
+			if p, err := ebpf.NewProgram(kind.program(n)); err == nil {
+				_ = p.Close()
+				plain[name] = translated(t, kind.program(n))
+			}
 		}
-	}
+	})
 	grew := 0
-	hardened.JIT(t, func() {
+	hardened.JIT(t, true, func() {
 		for name, before := range plain {
 			spec := tried[name].program(n)
 			made, w := translated(t, spec), WorkOf(spec.Type, spec.Instructions)

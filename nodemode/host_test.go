@@ -905,7 +905,7 @@ func TestABrokenFileHoldsUpNoOther(t *testing.T) {
 				if err := h.Close(); err != nil {
 					t.Fatal(err)
 				}
-				h, since = open(), "the last run"
+				h, since = open(), "an earlier run"
 			}
 			after := s.pass(h)
 			if running(before["revoked"]) == 0 || running(after["revoked"]) != 0 {
@@ -982,37 +982,50 @@ func TestAnEmptyFolderOfPoliciesSaysWhatIsActive(t *testing.T) {
 	}
 }
 
-// TestAStartThatDoesNotKnowTheSettingsEvaluatesNothing: what the last run read is not there, or is not this host's.
+// TestAStartThatDoesNotKnowTheSettingsEvaluatesNothing: what the last run read is not there or not this host's, or a file
+// that cannot be read may have what is missing elsewhere.
 func TestAStartThatDoesNotKnowTheSettingsEvaluatesNothing(t *testing.T) {
-	for name, damage := range map[string]func(body []byte) []byte{
-		"no file": func([]byte) []byte { return nil },
-		"what this host did not seal": func(body []byte) []byte {
-			return bytes.Replace(body, []byte(`"payload":"`), []byte(`"payload":"e30g`), 1)
+	empty := func(s *stage) { s.write(filepath.Join(s.policies, "policy.yaml"), nil) }
+	move := func(s *stage, from, to string) {
+		if err := os.Remove(from); err != nil {
+			s.t.Fatal(err)
+		}
+		s.write(to, []byte("apiVersion: skep.dev/v1alpha1\nkind: {"))
+	}
+	for name, damage := range map[string]func(s *stage, kept string){
+		"no file": func(s *stage, kept string) {
+			empty(s)
+			if err := os.Remove(kept); err != nil {
+				s.t.Fatal(err)
+			}
+		},
+		"what this host did not seal": func(s *stage, kept string) {
+			empty(s)
+			body, err := os.ReadFile(kept)
+			if err != nil {
+				s.t.Fatal(err)
+			}
+			s.write(kept, bytes.Replace(body, []byte(`"payload":"`), []byte(`"payload":"e30g`), 1))
+		},
+		"a policy that is in another file, which is broken": func(s *stage, _ string) {
+			move(s, filepath.Join(s.policies, "policy.yaml"), filepath.Join(s.policies, "moved.yaml"))
+			s.write(filepath.Join(s.policies, "other.rego"), []byte("package skep.policy\n\ndeny contains \"never\" if false\n"))
+		},
+		"a signer that is in another file, which is broken": func(s *stage, _ string) {
+			move(s, s.signersFile, filepath.Join(filepath.Dir(s.signersFile), "moved.yaml"))
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := newStage(t)
 			s.define("app", s.push(first, "app:v1", "team-a"))
-			h := s.open()
+			signers := func(o *Options) { o.Signers = []string{filepath.Dir(s.signersFile)} }
+			h := s.open(signers)
 			before := s.pass(h)["app"]
 			if err := h.Close(); err != nil {
 				t.Fatal(err)
 			}
-			s.write(filepath.Join(s.policies, "policy.yaml"), nil)
-			file := filepath.Join(s.state, "settings.json")
-			body, err := os.ReadFile(file)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if body = damage(body); body == nil {
-				err = os.Remove(file)
-			} else {
-				err = os.WriteFile(file, body, 0o600)
-			}
-			if err != nil {
-				t.Fatal(err)
-			}
-			h = s.open()
+			damage(s, filepath.Join(s.state, "settings.json"))
+			h = s.open(signers)
 			if after := s.pass(h)["app"]; running(after) == 0 || running(after) != running(before) {
 				t.Error("what ran was not kept")
 			}

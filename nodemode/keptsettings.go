@@ -17,19 +17,18 @@ import (
 const settingsType = "application/vnd.skep.settings.v1+json"
 
 // keptSettings is the file of the signers and policies that were read last: a start at which some cannot be read has those,
-// as a run has, and so what can be read takes effect. A nil one keeps nothing.
+// as a run has, and so what can be read takes effect.
 type keptSettings struct {
 	file   string
 	sealer *intent.Sealer
-	// last is what the file has.
+	// dry has the file read and never written.
+	dry bool
+	// last is what was to be written last.
 	last []byte
 }
 
 // read has the reader take over what the file has. No file is no error.
 func (k *keptSettings) read(ctx context.Context, reader *settings.Reader) error {
-	if k == nil {
-		return nil
-	}
 	envelope, err := os.ReadFile(k.file)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
@@ -49,25 +48,29 @@ func (k *keptSettings) read(ctx context.Context, reader *settings.Reader) error 
 	return reader.Restore(ctx, body)
 }
 
-// write keeps what the reader read last.
+// write keeps what the reader read last. Where it cannot, nothing is kept: what an older file has may be revoked by now.
 func (k *keptSettings) write(reader *settings.Reader) error {
-	if k == nil {
+	if k.dry {
 		return nil
 	}
 	body, err := reader.Record()
 	if err != nil || bytes.Equal(body, k.last) {
 		return err
 	}
+	k.last = body
+	if err := k.replace(body); err != nil {
+		return fmt.Errorf("keep settings: %w", errors.Join(err, os.RemoveAll(k.file)))
+	}
+	return nil
+}
+
+func (k *keptSettings) replace(body []byte) error {
 	if len(body) > intent.MaxPayloadBytes {
-		return fmt.Errorf("keep settings: they have %d bytes, and at most %d are kept", len(body), intent.MaxPayloadBytes)
+		return fmt.Errorf("they have %d bytes, and at most %d are kept", len(body), intent.MaxPayloadBytes)
 	}
 	envelope, err := k.sealer.Sign(settingsType, body)
 	if err != nil {
-		return fmt.Errorf("keep settings: %w", err)
+		return err
 	}
-	if err := atomicfile.Write(k.file, envelope); err != nil {
-		return fmt.Errorf("keep settings: %w", err)
-	}
-	k.last = body
-	return nil
+	return atomicfile.Write(k.file, envelope)
 }

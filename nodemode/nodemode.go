@@ -201,9 +201,7 @@ func New(ctx context.Context, o Options) (_ *Host, err error) {
 		Timeout:  o.EvaluationTimeout,
 		StaleFor: staleFor,
 	}}
-	if !o.DryRun {
-		h.settings.kept = &keptSettings{file: filepath.Join(o.State, settingsFile), sealer: h.sealer}
-	}
+	h.settings.kept = keptSettings{file: filepath.Join(o.State, settingsFile), sealer: h.sealer, dry: o.DryRun}
 	if err := h.settings.kept.read(ctx, h.settings.reader); err != nil {
 		o.Log.Error("what the last run read of signers and policies is not known", "error", err)
 	}

@@ -16,8 +16,8 @@ import (
 // were to replace it.
 type settingsState struct {
 	reader *settings.Reader
-	// kept is what a start knows of them; nil where nothing is written.
-	kept *keptSettings
+	// kept is what a start knows of them.
+	kept keptSettings
 	// gate are the options of the evaluator, without what is read.
 	gate gate.Options
 	log  *slog.Logger
@@ -46,7 +46,7 @@ func (s *settingsState) fail(err error) {
 // lastRead is when all of them could be read last, for people.
 func (s *settingsState) lastRead() string {
 	if s.read.IsZero() {
-		return "the last run"
+		return "an earlier run"
 	}
 	return s.read.UTC().Format(time.RFC3339)
 }

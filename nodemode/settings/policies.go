@@ -68,6 +68,11 @@ func withLast(all, last []lastPolicy) []lastPolicy {
 // as it was read last.
 func (r *Reader) readNamed(ctx context.Context, where string, replaces []v1alpha1.BuiltinPolicy) (now, last []lastPolicy, err error) {
 	before := slices.DeleteFunc(slices.Clone(r.policies), func(p lastPolicy) bool { return p.where != where })
+	defer func() {
+		if err != nil && len(before) == 0 {
+			r.strange = append(r.strange, err)
+		}
+	}()
 	info, err := os.Stat(where)
 	if errors.Is(err, os.ErrNotExist) && slices.Contains(policies.Profiles(), where) {
 		profile := policies.Policy{Name: where, Spec: v1alpha1.BpfPolicySpec{Profile: where}, Replaces: replaces}
@@ -96,6 +101,9 @@ func (r *Reader) readNamed(ctx context.Context, where string, replaces []v1alpha
 		})
 		switch {
 		case f.Err != nil:
+			if len(held) == 0 {
+				r.strange = append(r.strange, f.Err)
+			}
 			unread, last = append(unread, f.Err), append(last, held...)
 		case len(f.Policies) == 0 && isGone:
 			why := fmt.Errorf("read policies in %s: %s holds no policy any more; it may be half-written: write it again, or remove it", where, f.Path)
@@ -133,10 +141,14 @@ func (r *Reader) compiled(ctx context.Context, all []lastPolicy) (good, last []l
 			good = append(good, p)
 			continue
 		}
+		isKnown := false
 		for _, before := range r.policies {
 			if before.String() == p.String() {
-				last = append(last, before)
+				last, isKnown = append(last, before), true
 			}
+		}
+		if !isKnown {
+			r.strange = append(r.strange, why[i])
 		}
 	}
 	return good, last, errors.Join(why...)

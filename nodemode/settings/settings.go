@@ -48,8 +48,10 @@ func Load(ctx context.Context, engine *policies.Engine, o Options) (Settings, er
 type Reader struct {
 	options Options
 	engine  *policies.Engine
-	// whole is true once all could be read.
-	whole    bool
+	// whole is true once all could be read, and restored where Restore knew what an earlier Reader read.
+	whole, restored bool
+	// strange is what could not be read and nobody read before: what it holds may be what is missing elsewhere.
+	strange  []error
 	signers  []lastSigner
 	policies []lastPolicy
 	rendered schemas.Memory
@@ -65,6 +67,7 @@ func NewReader(o Options, engine *policies.Engine) *Reader {
 // read last, and is in Unread; all else is as it is written now. Until all could be read
 // once, that is an error.
 func (r *Reader) Load(ctx context.Context) (Settings, error) {
+	r.strange = nil
 	signers, unread := r.readSigners(ctx)
 	all, unusable, err := r.readPolicies(ctx)
 	unread = errors.Join(unread, unusable)
@@ -74,7 +77,7 @@ func (r *Reader) Load(ctx context.Context) (Settings, error) {
 	if err != nil {
 		return Settings{}, errors.Join(unread, err)
 	}
-	if unread != nil && !r.whole {
+	if unread != nil && !r.whole && (!r.restored || len(r.strange) > 0) {
 		return Settings{}, unread
 	}
 	set, err := r.engine.Assemble(ctx, proofsOf(all), policies.Options{})
@@ -85,7 +88,7 @@ func (r *Reader) Load(ctx context.Context) (Settings, error) {
 	if err != nil {
 		return Settings{}, fmt.Errorf("read signers: %w", err)
 	}
-	r.whole, r.signers, r.policies = true, signers, all
+	r.whole, r.signers, r.policies = r.whole || unread == nil, signers, all
 	return Settings{Trust: trust, Policies: set, Cautions: cautions(all, trust), Unread: unread}, nil
 }
 

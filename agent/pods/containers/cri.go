@@ -360,9 +360,8 @@ func call[Q, A any](ctx context.Context, r *looker, of func(context.Context, Q, 
 }
 
 // callFor makes one call within a time.
-func callFor[Q, A any](ctx context.Context, timeout time.Duration, of func(context.Context, Q, ...grpc.CallOption) (A, error), question Q,
-	options ...grpc.CallOption) (A, error) {
+func callFor[Q, A any](ctx context.Context, timeout time.Duration, of func(context.Context, Q, ...grpc.CallOption) (A, error), question Q) (A, error) {
 	ctx, stop := context.WithTimeout(ctx, timeout)
 	defer stop()
-	return of(ctx, question, options...)
+	return of(ctx, question)
 }

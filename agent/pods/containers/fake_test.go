@@ -8,6 +8,7 @@ import (
 	"net"
 	"os"
 	"os/exec"
+	"path"
 	"path/filepath"
 	"runtime"
 	"slices"
@@ -23,6 +24,7 @@ import (
 	"google.golang.org/protobuf/proto"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/skep-dev/skep/agent/pods/process"
 	"github.com/skep-dev/skep/test/harness/child"
 	"github.com/skep-dev/skep/test/harness/drop"
 	"github.com/skep-dev/skep/test/harness/need"
@@ -237,7 +239,7 @@ func TestWhatTheKernelDoesNotConfirmIsLeftOut(t *testing.T) {
 		"broken":    {`{"pid": 1`, Malformed},
 		"empty":     {``, Malformed},
 		"deep":      {`{"runtimeSpec":` + strings.Repeat("[", 100000), Malformed},
-		"long":      {`{"x": "` + strings.Repeat("x", maxDetails) + `"}`, NoProcess},
+		"long":      {`{"x": "` + strings.Repeat("x", maxMessage) + `"}`, NoProcess},
 		"stolen":    {`{"pid": 1, "sandboxID": "labels"}`, Malformed},
 		"d2":        {good, OtherCgroup},
 	} {
@@ -597,18 +599,41 @@ func FuzzDetails(f *testing.F) {
 }
 
 // TestAContainerHidesByNoEnvironment: where the runtime says more of a container than is read, the kernel says which
-// processes it has, whatever else is in its pod's cgroup, and the first one counts. The pod has no process of its own.
+// processes it has, whatever else is in its pod's cgroup. The first one that the runtime started counts. The pod has no
+// process of its own.
 func TestAContainerHidesByNoEnvironment(t *testing.T) {
 	f := newFaulty(t)
 	spawn(t, "pods/other/podu/large")
-	first := spawn(t, "pods/podu/cri-large.scope/init")
-	for _, other := range []string{"cri-large.scope", "cri-large.scope/a", "cri-larger.scope", "other/cri-large.scope"} {
+	first := spawn(t, "pods/podu/crio-large.scope/init")
+	for _, other := range []string{"crio-large.scope", "crio-large.scope/a", "crio-conmon-large.scope", "crio-larger.scope", "other/crio-large.scope"} {
 		spawn(t, "pods/podu/"+other)
 	}
-	f.add("large", "pod", `{"x": "`+strings.Repeat("x", maxDetails)+`"}`)
+	f.add("large", "pod", `{"x": "`+strings.Repeat("x", maxMessage)+`"}`)
 	f.serve(t)
 	got := snapshotOf(t, f.source(t, nil), "the container", has("large"))
-	if c, _ := got.Container("large"); c.PID != first || c.CgroupPath != "pods/podu/cri-large.scope" || c.Pod.CgroupPath != "pods/podu" {
+	if c, _ := got.Container("large"); c.PID != first || c.CgroupPath != "pods/podu/crio-large.scope" || c.Pod.CgroupPath != "pods/podu" {
 		t.Errorf("%+v, want the process %d", c, first)
+	}
+}
+
+// TestWhatAContainerStartsIsNotItsFirstProcess: its parent is in the container.
+func TestWhatAContainerStartsIsNotItsFirstProcess(t *testing.T) {
+	pid := spawn(t, "container/below")
+	n, err := openNode(need.Cgroup(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer n.close()
+	own, err := process.Open(os.Getpid())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer own.Close()
+	in, err := own.Cgroup()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n.isChildIn(pid, "container") || !n.isChildIn(pid, strings.Trim(path.Join(n.origin, in), "/")) || !n.isChildIn(1<<22, "container") {
+		t.Error("parents are told apart wrongly")
 	}
 }

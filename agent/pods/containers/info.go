@@ -18,9 +18,6 @@ import (
 const (
 	maxMessage    = 16 << 20
 	maxContainers = 4096
-	// maxDetails is for the status of one container with what a runtime adds to it: for the most part
-	// the container's configuration, and with it all that its pod has for an environment.
-	maxDetails = 1 << 20
 	// maxName is for an id or a name, in bytes; maxLabels for the labels of a pod, keys and
 	// values together.
 	maxName   = 512

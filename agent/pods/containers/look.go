@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"time"
 
-	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
@@ -167,7 +166,7 @@ func (r *looker) lookAtContainer(ctx context.Context, id, sandbox string, announ
 	if !ok {
 		return Pod{}, skipFor(NoSandbox, fmt.Errorf("read container %.64q: its sandbox %.64q is left out", id, sandbox))
 	}
-	status, more, err := r.askContainer(ctx, id, p)
+	status, more, err := r.askContainer(ctx, id, p, announced)
 	if err != nil {
 		return p, err
 	}
@@ -197,14 +196,13 @@ func (r *looker) lookAtContainer(ctx context.Context, id, sandbox string, announ
 	return p, r.watch(found, id)
 }
 
-// askContainer asks for a container of the pod, and for its process. Where the runtime's answer has more than is read, since
-// the pod has an environment of that size, the kernel says which process it is: a container hides from no program by it.
-func (r *looker) askContainer(ctx context.Context, id string, p Pod) (*cri.ContainerStatus, details, error) {
-	ask := func(verbose bool, most int) (*cri.ContainerStatusResponse, error) {
-		return callFor(ctx, min(r.opts.Timeout, lookTimeout), r.client.ContainerStatus,
-			&cri.ContainerStatusRequest{ContainerId: id, Verbose: verbose}, grpc.MaxCallRecvMsgSize(most))
+// askContainer asks for a container of the pod, and for its process. Where that makes a larger answer than the runtime gives or
+// than is read, since the pod has an environment of that size, the process is the announced one, or the kernel says which it is.
+func (r *looker) askContainer(ctx context.Context, id string, p Pod, announced int) (*cri.ContainerStatus, details, error) {
+	ask := func(verbose bool) (*cri.ContainerStatusResponse, error) {
+		return callFor(ctx, min(r.opts.Timeout, lookTimeout), r.client.ContainerStatus, &cri.ContainerStatusRequest{ContainerId: id, Verbose: verbose})
 	}
-	answer, err := ask(true, maxDetails)
+	answer, err := ask(true)
 	if err == nil {
 		more, err := parseDetails(answer.GetInfo())
 		if err != nil {
@@ -213,14 +211,16 @@ func (r *looker) askContainer(ctx context.Context, id string, p Pod) (*cri.Conta
 		return answer.GetStatus(), more, nil
 	}
 	if status.Code(err) == codes.ResourceExhausted {
-		answer, err = ask(false, maxMessage)
+		answer, err = ask(false)
 	}
 	if err != nil {
 		return nil, details{}, fmt.Errorf("read container %.64q: %w", id, err)
 	}
-	pid, err := r.node.firstProcess(id, p)
-	if err != nil {
-		return nil, details{}, skipFor(NoProcess, fmt.Errorf("read container %.64q, of which the runtime has more than %d bytes: %w", id, maxDetails, err))
+	if announced == 0 {
+		announced, err = r.node.firstProcess(id, p)
 	}
-	return answer.GetStatus(), details{PID: pid}, nil
+	if err != nil {
+		return nil, details{}, skipFor(NoProcess, fmt.Errorf("read container %.64q, of which the runtime has more than can be asked for: %w", id, err))
+	}
+	return answer.GetStatus(), details{PID: announced}, nil
 }

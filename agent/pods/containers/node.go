@@ -308,11 +308,12 @@ func ownCgroup(in, id, record string) string {
 }
 
 // hasID reports whether a cgroup is named for the container: by its id alone (cgroupfs), or as
-// a scope of systemd, such as cri-containerd-ID.scope.
+// a scope of systemd, such as cri-containerd-ID.scope. CRI-O has a process of the node's own beside each
+// container, in crio-conmon-ID.
 func hasID(part, id string) bool {
 	part = strings.TrimSuffix(part, ".scope")
 	rest, ok := strings.CutSuffix(part, id)
-	return ok && id != "" && (rest == "" || strings.HasSuffix(rest, "-"))
+	return ok && id != "" && (rest == "" || strings.HasSuffix(rest, "-")) && !strings.HasSuffix(rest, "conmon-")
 }
 
 // recorded is the path of the runtime's record (linux.cgroupsPath of the OCI runtime

@@ -54,7 +54,7 @@ func (p Process) IsMountedOutside(device uint64) (bool, error) {
 	if err := now.Check(p); err != nil {
 		return false, err
 	}
-	parent, err := now.parent()
+	parent, err := now.Parent()
 	if err != nil {
 		return false, err
 	}
@@ -74,7 +74,7 @@ func (p Process) IsMountedOutside(device uint64) (bool, error) {
 		return true, found
 	})
 	// Another process may have the parent's id by now.
-	if again, checkErr := now.parent(); checkErr != nil || again != parent {
+	if again, checkErr := now.Parent(); checkErr != nil || again != parent {
 		return false, errors.Join(ErrOther, checkErr)
 	}
 	return found, err

@@ -167,8 +167,8 @@ func denied(err error) error {
 		"or the process is outside of this one's user namespace", err)
 }
 
-// parent is the id of the process's parent.
-func (f *Folder) parent() (int, error) {
+// Parent is the id of the process's parent.
+func (f *Folder) Parent() (int, error) {
 	stat, err := f.read("stat")
 	if err != nil {
 		return 0, err

@@ -35,7 +35,7 @@ type taken struct {
 }
 
 // Measure returns what members of one application take, by Member.Program. It loads
-// nothing.
+// none of them.
 func Measure(members []Member) (Profile, error) {
 	p := Profile{map[string]taken{}}
 	for i := range members {

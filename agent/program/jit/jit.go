@@ -1,11 +1,15 @@
-// Package jit counts what the kernel's compiler adds to the work of a load on this machine. It keeps no answer: an
-// administrator may change it at any time.
+// Package jit counts what the kernel's compiler adds to the work of a load on this machine. It asks the kernel, and keeps an
+// answer for a second: an administrator may change it at any time.
 package jit
 
 import (
+	"sync"
+	"time"
+
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/asm"
 
+	"github.com/skep-dev/skep/agent/program/rights"
 	"github.com/skep-dev/skep/bytecode"
 )
 
@@ -21,14 +25,32 @@ func WorkOf(t ebpf.ProgramType, insns asm.Instructions) bytecode.Work {
 	return w
 }
 
-// Blinds reports whether the compiler blinds constants, by what the kernel makes of a program with one: only the initial
-// network namespace has the sysctl, and it takes CAP_SYS_ADMIN to read it. A kernel that loads nothing for this process
-// blinds nothing.
+// fresh is how long an answer of the kernel is kept: the loads of one application have one.
+const fresh = time.Second
+
+var last struct {
+	sync.Mutex
+	until  time.Time
+	blinds bool
+}
+
+// Blinds reports whether the compiler blinds constants.
 func Blinds() bool {
+	last.Lock()
+	defer last.Unlock()
+	if now := time.Now(); now.After(last.until) {
+		last.blinds, last.until = ask(), now.Add(fresh)
+	}
+	return last.blinds
+}
+
+// ask looks at what the kernel makes of a program with a constant: only the initial network namespace has the sysctl, and it
+// takes CAP_SYS_ADMIN to read it. Without an answer constants count, except in a process that loads nothing.
+func ask() bool {
 	insns := asm.Instructions{asm.Mov.Imm(asm.R0, 1), asm.Return()}
 	p, err := ebpf.NewProgramWithOptions(&ebpf.ProgramSpec{Type: ebpf.SocketFilter, Instructions: insns}, ebpf.ProgramOptions{LogDisabled: true})
 	if err != nil {
-		return false
+		return rights.Check(rights.ToLoad(ebpf.SchedCLS)) == nil
 	}
 	defer p.Close()
 	info, err := p.Info()

@@ -3,13 +3,17 @@ package loader
 import (
 	"math"
 	"testing"
+	"time"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/asm"
 
+	"github.com/skep-dev/skep/agent/program/jit"
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/intent"
 	"github.com/skep-dev/skep/test/fixture/programs"
+	"github.com/skep-dev/skep/test/harness/await"
+	"github.com/skep-dev/skep/test/harness/hardened"
 	"github.com/skep-dev/skep/test/harness/need"
 )
 
@@ -131,6 +135,14 @@ func TestFiguresOfMemoryAddUp(t *testing.T) {
 // once for each of two scopes.
 func TestProgramsWeighWhatTheKernelKeepsOfThem(t *testing.T) {
 	need.Kernel(t)
+	hardened.JIT(t, false, func() {
+		await.True(t, "an answer of this time", time.Minute, func() bool { return !jit.Blinds() })
+		weigh(t)
+	})
+}
+
+func weigh(t *testing.T) {
+	t.Helper()
 	packet := asm.Instruction{OpCode: asm.OpCode(asm.LdClass) | asm.OpCode(asm.AbsMode) | asm.OpCode(asm.Word)}
 	for sentence, c := range map[string]struct {
 		n    int

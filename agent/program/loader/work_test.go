@@ -5,15 +5,18 @@ import (
 	"errors"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/asm"
 
+	"github.com/skep-dev/skep/agent/program/jit"
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/bytecode"
 	"github.com/skep-dev/skep/hook"
 	"github.com/skep-dev/skep/intent"
 	"github.com/skep-dev/skep/test/fixture/programs"
+	"github.com/skep-dev/skep/test/harness/await"
 	"github.com/skep-dev/skep/test/harness/hardened"
 	"github.com/skep-dev/skep/test/harness/need"
 )
@@ -101,12 +104,12 @@ func TestANamespaceLoadsFewerConstantsWhereTheyAreBlinded(t *testing.T) {
 	spec := &ebpf.ProgramSpec{Type: ebpf.SchedCLS, Instructions: append(insns, asm.Mov.Imm(asm.R0, 0), asm.Return())}
 	p := &Prepared{Application: v1alpha1.Identity{Kind: v1alpha1.KindBpfApplication, Namespace: "net", Name: "app"},
 		Spec: &ebpf.CollectionSpec{Programs: map[string]*ebpf.ProgramSpec{"p": spec}}}
-	if err := p.withinNamespace(); err != nil {
-		t.Errorf("where nothing is blinded: %v", err)
+	for blinds, says := range map[bool]string{false: "", true: "to load where net.core.bpf_jit_harden is 2"} {
+		hardened.JIT(t, blinds, func() {
+			await.True(t, "an answer of this time", time.Minute, func() bool { return jit.Blinds() == blinds })
+			if err := p.withinNamespace(); (err == nil) != (says == "") || err != nil && !strings.Contains(err.Error(), says) {
+				t.Errorf("where constants are blinded is %v: %v", blinds, err)
+			}
+		})
 	}
-	hardened.JIT(t, func() {
-		if err := p.withinNamespace(); err == nil || !strings.Contains(err.Error(), "to load where net.core.bpf_jit_harden is 2") {
-			t.Errorf("where constants are blinded: %v", err)
-		}
-	})
 }
