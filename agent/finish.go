@@ -16,7 +16,6 @@ import (
 func (rec *reconcile) finish() {
 	// Last of all, when the status says what is attached.
 	defer rec.letStart()
-	rec.chains.End()
 	view := report.View{Look: rec.look, UnmanagedFiles: rec.unmanagedFiles, Now: rec.decisions.Now}
 	for _, app := range rec.apps {
 		rec.finishApplication(app, view)

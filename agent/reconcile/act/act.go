@@ -113,8 +113,7 @@ func (act *Actor) switchOn() {
 // the kernel did not confirm: first what a write of maps ends, at once, then by the actions. Act does none
 // of these again.
 func (act *Actor) End(actions []plan.Action) {
-	frozen := act.Decisions.Want.Frozen
-	act.SwitchOff(slices.DeleteFunc(slices.Clone(act.Decisions.Want.Gone), func(uid string) bool { return slices.Contains(frozen, uid) }))
+	act.SwitchOff(slices.DeleteFunc(slices.Clone(act.Decisions.Want.Gone), act.Decisions.IsFrozen))
 	ends := slices.DeleteFunc(slices.Clone(actions), act.wasEnded)
 	for _, a := range ends {
 		act.ended[placeOf(a)] = true

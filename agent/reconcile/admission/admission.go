@@ -30,6 +30,10 @@ type Claim struct {
 	plan.Claim
 	revision string
 	programs []string
+	// asks are its XDP programs with their modes.
+	asks []ask
+	// isMeasured: Need is known. isGone: the application does not claim the place any more.
+	isMeasured, isGone bool
 }
 
 // Options are those of an Admission. All are required.
@@ -82,13 +86,18 @@ type Round struct {
 	lost map[history.At]bool
 	// claims are those of Admit.
 	claims *claims
+	// given are the members that chains were given, by device and uid; see givenTo.
+	given map[plan.Device]map[string][]plan.Member
 	// ours are our links by place; nil until they are asked for.
 	ours map[plan.Place]map[link.ID]bool
 }
 
 // Begin begins the admission of one reconcile.
 func (a *Admission) Begin(d *decide.Decisions, loadRound *build.Round, lookups *targets.Round) *Round {
-	return &Round{Admission: a, now: d.Now, decisions: d, look: d.Look, loadRound: loadRound, lookups: lookups, lost: map[history.At]bool{}, claims: &claims{}}
+	adm := &Round{Admission: a, now: d.Now, decisions: d, look: d.Look, loadRound: loadRound, lookups: lookups, lost: map[history.At]bool{},
+		given: map[plan.Device]map[string][]plan.Member{}}
+	adm.claims = noClaims(adm)
+	return adm
 }
 
 // Admit grants the limits of each place before anything is loaded: first to what
@@ -100,7 +109,7 @@ func (adm *Round) Admit() {
 	adm.drivers.forget(adm.look, adm.now)
 	adm.leaveOutAsBefore()
 	adm.claims = adm.newClaims()
-	for place, ok := adm.claims.next(); ok; place, ok = adm.claims.next() {
+	for place, ok := adm.claims.left.Next(); ok; place, ok = adm.claims.left.Next() {
 		adm.admitTo(place)
 	}
 	for _, uid := range slices.Sorted(maps.Keys(adm.claims.leftOut)) {
@@ -111,7 +120,7 @@ func (adm *Round) Admit() {
 // admitTo rejects what does not fit at a place. A version that takes the place of what was rejected
 // may change what fits elsewhere.
 func (adm *Round) admitTo(place plan.Place) {
-	claims := adm.claims.at[place]
+	claims := adm.claims.on(place)
 	if !slices.ContainsFunc(claims, func(c *Claim) bool { return c.Seniority != plan.Running }) {
 		return
 	}
@@ -129,43 +138,54 @@ func (adm *Round) admitTo(place plan.Place) {
 
 // claimsOf are the claims of one application, by place.
 func (adm *Round) claimsOf(app plan.Application) map[plan.Place]*Claim {
-	attached := map[plan.Place][]*plan.Attachment{}
+	claims := make(map[plan.Place]*Claim, len(app.Attachments))
+	all := make([]Claim, 0, len(app.Attachments))
 	for i := range app.Attachments {
-		if a := &app.Attachments[i]; history.IsLimited(a.Hook) {
-			place := plan.PlaceOf(*a)
-			attached[place] = append(attached[place], a)
+		a := &app.Attachments[i]
+		if !history.IsLimited(a.Hook) {
+			continue
 		}
+		place := plan.PlaceOf(*a)
+		one := claims[place]
+		if one == nil {
+			all = append(all, Claim{Claim: plan.Claim{UID: app.UID, Identity: app.Identity}, revision: app.Revision})
+			one = &all[len(all)-1]
+			claims[place] = one
+		}
+		one.add(a)
 	}
-	claims := make(map[plan.Place]*Claim, len(attached))
-	for place, there := range attached {
-		c := adm.claimOf(app, place, there)
-		claims[place] = &c
+	for place, one := range claims {
+		adm.rank(one, place)
 	}
 	return claims
 }
 
-// claimOf is the claim of one application to one place, where it has attachments.
-func (adm *Round) claimOf(app plan.Application, place plan.Place, attached []*plan.Attachment) Claim {
-	programs := make([]string, 0, len(attached))
-	for _, a := range attached {
-		programs = append(programs, a.Program)
+// add adds a program.
+func (c *Claim) add(a *plan.Attachment) {
+	c.programs = append(c.programs, a.Program)
+	if a.Hook != plan.XDP {
+		return
 	}
-	slices.Sort(programs)
-	c := Claim{Claim: plan.Claim{UID: app.UID, Identity: app.Identity, Modes: modesOf(attached)}, revision: app.Revision, programs: programs}
-	at := atOf(app.UID, place)
+	c.asks = append(c.asks, ask{a.Program, a.XDPMode})
+	c.Modes = addMode(c.Modes, a.XDPMode)
+}
+
+// rank finds by which right an application claims a place.
+func (adm *Round) rank(c *Claim, place plan.Place) {
+	slices.Sort(c.programs)
+	at := atOf(c.UID, place)
 	now, runs := adm.present[at]
 	before, ran := adm.History.Lookup(at)
 	switch {
-	case runs && now.Covers(app.Revision, programs) && !adm.changesMode(app.UID, place, attached):
+	case runs && now.Covers(c.revision, c.programs) && !adm.changesMode(c, place):
 		c.Seniority = plan.Running
-	case ran && before.Covers(app.Revision, programs):
+	case ran && before.Covers(c.revision, c.programs):
 		c.Seniority = plan.Remembered
 	case runs || ran:
 		c.Seniority, c.Held = plan.Replacing, before.Need
 	default:
 		c.Seniority = plan.Arriving
 	}
-	return c
 }
 
 // atOf names a place of an application.
@@ -195,22 +215,22 @@ func (adm *Round) createdAt(uid string) int64 {
 // measured are the claims with what they take, and those of applications that ran
 // at the place and will again, which cannot be had at present: their room is kept.
 func (adm *Round) measured(place plan.Place, claims []*Claim) []plan.Claim {
-	all, here := make([]plan.Claim, 0, len(claims)), make(map[string]bool, len(claims))
+	all := make([]plan.Claim, 0, len(claims))
 	for _, c := range claims {
-		here[c.UID] = true
-		one := c.Claim
-		one.Need = adm.needOf(c.UID, place.Hook, c.revision, c.programs)
-		all = append(all, one)
+		if !c.isMeasured {
+			c.Need, c.isMeasured = adm.needOf(c.UID, place.Hook, c.revision, c.programs), true
+		}
+		all = append(all, c.Claim)
 	}
-	return append(all, adm.keptClaims(place, here)...)
+	return append(all, adm.keptClaims(place, func(uid string) bool { return adm.claims.of[uid][place] != nil })...)
 }
 
 // keptClaims are the claims of applications that ran at a place and will again, but for
 // those that are here.
-func (adm *Round) keptClaims(place plan.Place, here map[string]bool) []plan.Claim {
+func (adm *Round) keptClaims(place plan.Place, isHere func(uid string) bool) []plan.Claim {
 	var all []plan.Claim
 	for _, one := range adm.History.On(place.Hook, place.Interface) {
-		if here[one.UID] || adm.forgets(one.At(), true, adm.claims.wants) {
+		if isHere(one.UID) || adm.forgets(one.At(), true, adm.claims.wants) {
 			continue
 		}
 		if app := adm.decisions.Application(one.UID); app != nil && adm.decisions.Node.MayRun(app.Known, one.Revision) {
@@ -290,10 +310,11 @@ func (adm *Round) oursOn(place plan.Place) map[link.ID]bool {
 // interface takes no application away from another.
 func (adm *Round) RejectAt(place plan.Place, c Claim, err error) {
 	adm.noteLost(place, c, err)
-	if adm.staysWithout(place, c, adm.runsOf(c.UID)) {
+	if adm.claims.staysWithout(place, c) {
 		adm.decisions.LeaveOut(c.UID, map[plan.Place]error{place: err})
 		return
 	}
+	delete(adm.claims.runs, c.UID)
 	adm.decisions.Reject(c.UID, err)
 }
 
@@ -312,65 +333,6 @@ func crowded(err error) bool {
 	}
 	refusal := new(chain.Rejection)
 	return errors.As(err, &refusal) && refusal.Queued()
-}
-
-// runs are the places where the version that an application is to have runs, or ran last.
-type runs struct {
-	at map[history.At]bool
-	// unlimited tells that it runs at a place without limits.
-	unlimited bool
-}
-
-// runsOf returns where an application runs or ran, among the places that it is to have.
-func (adm *Round) runsOf(uid string) runs {
-	r := runs{at: map[history.At]bool{}}
-	i := adm.decisions.IndexOf(uid)
-	if i < 0 {
-		return r
-	}
-	var keys map[string]bool
-	app := adm.decisions.Want.Applications[i]
-	for i := range app.Attachments {
-		a := &app.Attachments[i]
-		if !history.IsLimited(a.Hook) {
-			if keys == nil {
-				keys = adm.unlimitedLinks(uid, app.Revision)
-			}
-			r.unlimited = r.unlimited || len(keys) > 0 && keys[a.Key()]
-			continue
-		}
-		at := atOf(uid, plan.PlaceOf(*a))
-		before, _ := adm.History.Lookup(at)
-		if programs := []string{a.Program}; adm.present[at].Covers(app.Revision, programs) || before.Covers(app.Revision, programs) {
-			r.at[at] = true
-		}
-	}
-	return r
-}
-
-// unlimitedLinks are the keys of the links of a revision at places without limits.
-func (adm *Round) unlimitedLinks(uid, revision string) map[string]bool {
-	keys := map[string]bool{}
-	for _, l := range adm.look.LinksOf(uid) {
-		if l.Revision == revision && !history.IsLimited(l.Attachment.Hook) {
-			keys[l.Attachment.Key()] = true
-		}
-	}
-	return keys
-}
-
-// staysWithout reports whether an application goes on at its other places: it does not run at this one,
-// and runs or ran at another.
-func (adm *Round) staysWithout(place plan.Place, c Claim, r runs) bool {
-	at := atOf(c.UID, place)
-	if _, here := adm.present[at]; here {
-		return false
-	}
-	others := len(r.at)
-	if r.at[at] {
-		others--
-	}
-	return r.unlimited || others > 0
 }
 
 // postponeYounger has those that never ran so at a place wait for who has precedence,
@@ -474,26 +436,15 @@ func (adm *Round) addPending(app *decide.Application) {
 // Precedence orders the newcomers of a chain: who is rejected last comes first.
 func (adm *Round) Precedence(want plan.Chain, newcomers []string) []Claim {
 	place := plan.Place{Hook: plan.XDP, Device: want.Device, Interface: want.Interface}
-	var all []Claim
-	for _, app := range adm.decisions.Want.Applications {
-		if !slices.Contains(newcomers, app.UID) {
-			continue
-		}
-		var attached []*plan.Attachment
-		for i := range app.Attachments {
-			if a := &app.Attachments[i]; a.Hook == plan.XDP && a.Target.Device() == want.Device {
-				attached = append(attached, a)
-			}
-		}
-		c := adm.claimOf(app, place, attached)
-		c.Created = adm.createdAt(app.UID)
-		all = append(all, c)
-	}
+	all := make([]Claim, 0, len(newcomers))
 	for _, uid := range newcomers {
-		if !slices.ContainsFunc(all, func(c Claim) bool { return c.UID == uid }) {
+		i := adm.decisions.IndexOf(uid)
+		if i < 0 {
 			// It is left as it was, and its link is made anew.
 			all = append(all, adm.frozenClaim(history.At{UID: uid}, history.Record{}))
+			continue
 		}
+		all = append(all, adm.claims.claim(adm.decisions.Want.Applications[i], place))
 	}
 	slices.SortFunc(all, func(x, y Claim) int { return x.Precedes(y.Claim) })
 	return all

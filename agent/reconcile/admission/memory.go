@@ -139,7 +139,7 @@ func (adm *Round) memoryClaims() []plan.Claim {
 		}
 		asked[r.Key()] = true
 	}
-	return append(all, adm.keptClaims(plan.MapMemory(), here)...)
+	return append(all, adm.keptClaims(plan.MapMemory(), func(uid string) bool { return here[uid] })...)
 }
 
 // unweighed are the claims of applications that have no maps here, and whose object is

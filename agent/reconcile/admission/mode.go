@@ -40,8 +40,8 @@ func (adm *Round) NoteNoDriver(d plan.Device, err *attach.DriverError) {
 // a tenant can have its own come and go, so that all of them together are one attempt in a while.
 func (ds drivers) forget(look *live.Look, now time.Time) {
 	maps.DeleteFunc(ds, func(d plan.Device, is noDriver) bool {
-		i := slices.IndexFunc(look.State.Interfaces, func(i plan.Interface) bool { return i.Device == d })
-		return i < 0 || look.State.Interfaces[i].MTU != is.err.MTU || look.Chain(d) == nil && now.Sub(is.since) >= driverRetry
+		on, ok := look.FindInterface(d)
+		return !ok || on.MTU != is.err.MTU || look.Chain(d) == nil && now.Sub(is.since) >= driverRetry
 	})
 	for d, is := range ds {
 		running := look.Set.GivenTo(d)
@@ -71,35 +71,46 @@ func (ds drivers) why(d plan.Device) string {
 	return ""
 }
 
-// modesOf are the modes that programs of an application ask for at a place, each once.
-func modesOf(attached []*plan.Attachment) []v1alpha1.XDPMode {
-	var modes []v1alpha1.XDPMode
-	for _, a := range attached {
-		if a.XDPMode != "" && !slices.Contains(modes, a.XDPMode) {
-			modes = append(modes, a.XDPMode)
-		}
+// ask is how an XDP program asks to run; empty is Auto.
+type ask struct {
+	program string
+	mode    v1alpha1.XDPMode
+}
+
+// addMode adds a mode that is asked for, unless it is there.
+func addMode(modes []v1alpha1.XDPMode, mode v1alpha1.XDPMode) []v1alpha1.XDPMode {
+	if mode == "" || slices.Contains(modes, mode) {
+		return modes
 	}
-	return modes
+	return append(modes, mode)
+}
+
+// givenTo returns the members of an application that an interface's chain was given.
+func (adm *Round) givenTo(d plan.Device, uid string) []plan.Member {
+	byUID, known := adm.given[d]
+	if !known {
+		byUID = map[string][]plan.Member{}
+		for _, m := range adm.look.Set.GivenTo(d) {
+			byUID[m.UID] = append(byUID[m.UID], m)
+		}
+		adm.given[d] = byUID
+	}
+	return byUID[uid]
 }
 
 // modesGiven are the modes that members of a frozen application ask for, each once.
 func (adm *Round) modesGiven(uid string, d plan.Device) []v1alpha1.XDPMode {
 	var modes []v1alpha1.XDPMode
-	for _, m := range adm.look.Set.GivenTo(d) {
-		if m.UID == uid && m.Mode != "" && !slices.Contains(modes, m.Mode) {
-			modes = append(modes, m.Mode)
-		}
+	for _, m := range adm.givenTo(d, uid) {
+		modes = addMode(modes, m.Mode)
 	}
 	return modes
 }
 
 // changesMode reports whether a program of an application that runs at a place asks for another
 // mode than it did.
-func (adm *Round) changesMode(uid string, place plan.Place, attached []*plan.Attachment) bool {
-	if place.Hook != plan.XDP {
-		return false
-	}
-	return slices.ContainsFunc(adm.look.Set.GivenTo(place.Device), func(m plan.Member) bool {
-		return m.UID == uid && !slices.ContainsFunc(attached, func(a *plan.Attachment) bool { return a.Program == m.Program && a.XDPMode == m.Mode })
+func (adm *Round) changesMode(c *Claim, place plan.Place) bool {
+	return place.Hook == plan.XDP && slices.ContainsFunc(adm.givenTo(place.Device, c.UID), func(m plan.Member) bool {
+		return !slices.Contains(c.asks, ask{m.Program, m.Mode})
 	})
 }

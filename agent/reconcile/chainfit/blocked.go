@@ -49,13 +49,9 @@ func (r *Round) keepOrDetach(want plan.Chain, running []plan.Member, err error) 
 // takeOutAgain leaves out what was taken out of a chain in an earlier reconcile, until what
 // must be unloaded has gone from it, or is switched off.
 func (r *Round) takeOutAgain() {
-	wanted := map[plan.Device]plan.Chain{}
-	for _, c := range plan.WantedChains(r.decisions.Want, r.look.State) {
-		wanted[c.Device] = c
-	}
 	for index, h := range r.blocked {
-		want, ok := wanted[index]
-		if !ok || !r.expels(want, r.look.Set.GivenTo(index)) {
+		want := r.chains.Of(index)
+		if !r.expels(want, r.look.Set.GivenTo(index)) {
 			delete(r.blocked, index)
 			continue
 		}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/skep-dev/skep/agent/program/chain"
 	"github.com/skep-dev/skep/agent/reconcile/admission"
+	"github.com/skep-dev/skep/agent/reconcile/agenda"
 	"github.com/skep-dev/skep/agent/reconcile/build"
 	"github.com/skep-dev/skep/agent/reconcile/decide"
 	"github.com/skep-dev/skep/agent/reconcile/live"
@@ -48,10 +49,14 @@ type Round struct {
 	look        *live.Look
 	objectRound *objects.Round
 	loadRound   *build.Round
+	// chains are those that are wanted, as of the last decision.
+	chains *plan.Chains
 	// versions are the chains that were loaded for it, and versionKeys name their loads;
-	// a chain of one program has none.
+	// a chain of one program has none, and no program before it is handed over.
 	versions    map[plan.Device]*pins.ChainVersion
 	versionKeys map[plan.Device]string
+	// revisionKeys are those of revisions, by uid and name.
+	revisionKeys map[[2]string]string
 	// visited are the interfaces whose chain was looked at. wanted is what is wanted where
 	// a chain that was started comes first. behind are the interfaces where applications
 	// wait until the chain of others is set.
@@ -62,15 +67,8 @@ type Round struct {
 // Begin begins to choose.
 func (f *Fitter) Begin(d *decide.Decisions, adm *admission.Round, objectRound *objects.Round, loadRound *build.Round) *Round {
 	return &Round{Fitter: f, now: d.Now, decisions: d, admission: adm, look: d.Look, objectRound: objectRound, loadRound: loadRound,
-		versions: map[plan.Device]*pins.ChainVersion{}, versionKeys: map[plan.Device]string{},
+		versions: map[plan.Device]*pins.ChainVersion{}, versionKeys: map[plan.Device]string{}, revisionKeys: map[[2]string]string{},
 		visited: map[plan.Device]bool{}, behind: map[plan.Device]bool{}, wanted: map[plan.Device][]plan.Member{}}
-}
-
-// End ends the use of the chains that were loaded and not taken.
-func (r *Round) End() {
-	for index := range r.versions {
-		r.releaseChosen(index)
-	}
 }
 
 // HasWaiting reports whether applications wait until the chain of others is set on an
@@ -81,47 +79,62 @@ func (r *Round) HasWaiting(d plan.Device) bool { return r.behind[d] }
 // any link is touched. A newcomer that does not fit is rejected alone: its
 // application goes on as it was, and the others as they are to.
 func (r *Round) Fit() {
+	r.decisions.Changed()
+	r.chains = plan.NewChains(&r.decisions.Want, r.look.State)
 	r.followStartedChains()
 	r.takeOutAgain()
-	// Each turn of this loop rejects, takes out or leaves something more.
-	for range (len(r.decisions.Applications) + 2) * (len(plan.WantedChains(r.decisions.Want, r.look.State)) + 1) {
-		misfit := r.fitChanged()
-		if misfit == nil {
+	devices := r.chains.Devices()
+	left := agenda.New(devices)
+	// Each misfit rejects, takes out or leaves something more.
+	for most := (len(r.decisions.Applications) + 2) * (len(devices) + 1); most > 0; {
+		d, ok := left.Next()
+		if !ok {
 			return
 		}
+		misfit := r.fit(r.chains.Of(d))
+		if misfit == nil {
+			continue
+		}
 		misfit()
+		most--
+		left.Add(d)
+		r.follow(left)
+	}
+}
+
+// follow has the chains looked at once more whose applications changed.
+func (r *Round) follow(left *agenda.Agenda[plan.Device]) {
+	for _, uid := range r.decisions.Changed() {
+		for _, d := range r.chains.Follow(uid, r.decisions.ToRun(uid), r.decisions.IsFrozen(uid)) {
+			left.Add(d)
+		}
 	}
 }
 
 // unfitChain makes the reconcile go on without what does not fit into a chain.
 type unfitChain func()
 
-// fitChanged loads what changed, up to the first that does not fit.
-func (r *Round) fitChanged() unfitChain {
-	for _, want := range plan.WantedChains(r.decisions.Want, r.look.State) {
-		have := r.look.Chain(want.Device)
-		running := r.look.Set.GivenTo(want.Device)
-		// What the link was given needs no load where only the link is healed.
-		if len(want.Members) == 0 || have != nil && slices.Equal(have.Members, want.Members) || slices.Equal(running, want.Members) {
-			continue
-		}
-		if v := r.versions[want.Device]; v != nil {
-			if slices.Equal(v.Members, want.Members) {
-				continue
-			}
-			r.releaseChosen(want.Device)
-		}
-		if m := r.leaveOutJoiners(want, running); m != nil {
-			return m
-		}
-		if m := r.waitForReplacements(want, running); m != nil {
-			return m
-		}
-		if m := r.fitOne(r.chainToLoad(want), running); m != nil {
-			return m
-		}
+// fit loads a chain that changed, unless something does not fit into it.
+func (r *Round) fit(want plan.Chain) unfitChain {
+	have := r.look.Chain(want.Device)
+	running := r.look.Set.GivenTo(want.Device)
+	// What the link was given needs no load where only the link is healed.
+	if len(want.Members) == 0 || have != nil && slices.Equal(have.Members, want.Members) || slices.Equal(running, want.Members) {
+		return nil
 	}
-	return nil
+	if v := r.versions[want.Device]; v != nil {
+		if slices.Equal(v.Members, want.Members) {
+			return nil
+		}
+		r.forgetChosen(want.Device)
+	}
+	if m := r.leaveOutJoiners(want, running); m != nil {
+		return m
+	}
+	if m := r.waitForReplacements(want, running); m != nil {
+		return m
+	}
+	return r.fitOne(r.chainToLoad(want), running)
 }
 
 // fitOne loads one chain.
@@ -178,7 +191,7 @@ func (r *Round) exclude(want plan.Chain, running []plan.Member, newcomers []admi
 	fits, refused, err, failures := 0, len(newcomers), failure, []string{all}
 	for fits+1 < refused {
 		middle := (fits + refused) / 2
-		key, v, failed := r.load(want.Device, plan.Without(want.Members, uidsOfClaims(newcomers[middle:])), running, newcomers[middle-1].UID)
+		key, _, failed := r.load(want.Device, plan.Without(want.Members, uidsOfClaims(newcomers[middle:])), running, newcomers[middle-1].UID)
 		if errors.Is(failed, build.ErrLoading) {
 			return r.awaitChain(want, running)
 		}
@@ -187,7 +200,6 @@ func (r *Round) exclude(want plan.Chain, running []plan.Member, newcomers []admi
 			continue
 		}
 		fits = middle
-		r.endUse(key, v)
 	}
 	for _, key := range failures {
 		// Its error was used: the next attempt is another load.

@@ -4,24 +4,27 @@ import (
 	"fmt"
 	"io"
 	"slices"
-	"strings"
+	"strconv"
+
+	"github.com/cilium/ebpf"
 
 	"github.com/skep-dev/skep/agent/program/chain"
 	"github.com/skep-dev/skep/agent/program/owner"
 	"github.com/skep-dev/skep/agent/reconcile/build"
 	"github.com/skep-dev/skep/agent/reconcile/plan"
 	"github.com/skep-dev/skep/agent/state/pins"
+	"github.com/skep-dev/skep/intent"
 )
 
-// load makes one program of the members. One alone is attached as it is,
-// and has no key; others are loaded beside the loop, and belong to it until
-// it is taken. It fails with build.ErrLoading until the verifier is done.
+// load makes one program of the members. One alone is attached as it is, has no key, and is opened when it is handed
+// over; others are loaded beside the loop, and belong to it until they are taken. It fails with build.ErrLoading until
+// the verifier is done.
 //
 // What does not fit is blamed on the suspect, else on the last member.
 func (r *Round) load(d plan.Device, members, running []plan.Member, suspect string) (string, *pins.ChainVersion, error) {
 	if len(members) == 1 {
-		v, err := r.loneMember(members[0])
-		return "", v, err
+		_, err := r.loaded(members[0])
+		return "", &pins.ChainVersion{Members: members}, err
 	}
 	key := r.chainKey(d, members, suspect)
 	v, err := build.Get[*pins.ChainVersion](r.loadRound, key, func() (build.Request, error) { return r.askChain(d, members, running, suspect) })
@@ -31,64 +34,82 @@ func (r *Round) load(d plan.Device, members, running []plan.Member, suspect stri
 	return key, v, nil
 }
 
-// loneMember is the version of a chain with one member: its own program.
-func (r *Round) loneMember(m plan.Member) (*pins.ChainVersion, error) {
+// loaded returns the program of a member as its revision has it in the kernel.
+func (r *Round) loaded(m plan.Member) (*ebpf.Program, error) {
 	revision := r.look.Set.Revisions[m.UID][m.Revision]
 	if revision == nil || revision.Programs[plan.Instance(m.Program, plan.XDP, "")] == nil {
 		return nil, &build.MemberError{UID: m.UID, Err: fmt.Errorf("load chain: program %s of %s is not in the kernel", m.Program, m.Identity)}
 	}
-	program, err := revision.Programs[plan.Instance(m.Program, plan.XDP, "")].Clone()
-	if err != nil {
-		return nil, fmt.Errorf("load chain: %w", err)
-	}
-	return &pins.ChainVersion{Members: []plan.Member{m}, Program: program}, nil
+	return revision.Programs[plan.Instance(m.Program, plan.XDP, "")], nil
 }
 
 // chainKey names a chain of exactly these members, on exactly the maps that their
 // revisions have now.
 func (r *Round) chainKey(d plan.Device, members []plan.Member, suspect string) string {
-	var key strings.Builder
-	fmt.Fprintf(&key, "chain %s %s", d, suspect)
-	for _, m := range members {
-		fmt.Fprintf(&key, " %+v of %q", m, r.look.Set.Revisions[m.UID][m.Revision].Key())
+	key := make([]byte, 0, 64+256*len(members))
+	key = append(key, "chain "+d.String()+" "+suspect...)
+	for i := range members {
+		m := &members[i]
+		for _, part := range []string{m.UID, m.Revision, m.Program, m.Taken, string(m.Mode), r.revisionKey(m)} {
+			key = append(append(key, ' '), strconv.Quote(part)...)
+		}
+		key = strconv.AppendInt(append(key, ' '), int64(m.Priority), 10)
+		key = strconv.AppendUint(append(key, ' '), uint64(m.ProceedOn), 10)
 	}
-	return key.String()
+	return string(key)
 }
 
-// endUse ends the use of a version in this reconcile. One without a key is freed.
-func (r *Round) endUse(key string, v *pins.ChainVersion) {
-	if key == "" {
-		r.look.Set.Release("chain", v)
+// revisionKey is the loader.Revision.Key of a member's revision, which it makes once.
+func (r *Round) revisionKey(m *plan.Member) string {
+	id := [2]string{m.UID, m.Revision}
+	key, known := r.revisionKeys[id]
+	if !known {
+		key = r.look.Set.Revisions[m.UID][m.Revision].Key()
+		r.revisionKeys[id] = key
 	}
+	return key
 }
 
-// releaseChosen ends the use of the version that was chosen for an interface.
-func (r *Round) releaseChosen(d plan.Device) {
-	r.endUse(r.versionKeys[d], r.versions[d])
+// forgetChosen forgets the version that was chosen for an interface.
+func (r *Round) forgetChosen(d plan.Device) {
 	delete(r.versions, d)
 	delete(r.versionKeys, d)
 }
 
-// Take hands over the version that was chosen for an interface, where it has these members;
-// else it returns nil.
+// Take hands over the version that was loaded for an interface, where it has these members;
+// else, and for one member alone, it returns nil.
 func (r *Round) Take(d plan.Device, members []plan.Member) *pins.ChainVersion {
 	v := r.versions[d]
-	if v == nil || !slices.Equal(v.Members, members) {
+	if v == nil || v.Program == nil || !slices.Equal(v.Members, members) {
 		return nil
 	}
 	r.loadRound.Take(r.versionKeys[d])
-	delete(r.versions, d)
-	delete(r.versionKeys, d)
+	r.forgetChosen(d)
 	return v
 }
 
-// Load loads and hands over a chain that is planned and was not fitted, as load does.
+// Load loads and hands over a chain that is planned and was not taken, as load does.
 func (r *Round) Load(d plan.Device, members []plan.Member) (*pins.ChainVersion, error) {
+	if len(members) == 1 {
+		return r.loneMember(members[0])
+	}
 	key, v, err := r.load(d, members, nil, "")
 	if err == nil {
 		r.loadRound.Take(key)
 	}
 	return v, err
+}
+
+// loneMember is the version of a chain with one member: its own program, opened once more.
+func (r *Round) loneMember(m plan.Member) (*pins.ChainVersion, error) {
+	program, err := r.loaded(m)
+	if err != nil {
+		return nil, err
+	}
+	if program, err = program.Clone(); err != nil {
+		return nil, fmt.Errorf("load chain: %w", err)
+	}
+	return &pins.ChainVersion{Members: []plan.Member{m}, Program: program}, nil
 }
 
 // awaitChain makes the reconcile go on until a chain is loaded: the applications that
@@ -167,22 +188,32 @@ func (r *Round) parts(members []plan.Member, suspect string) ([]build.Part, erro
 	var parts []build.Part
 	keys := build.MemberKeys(members)
 	for i, m := range members {
-		o := r.decisions.IntentOf(m.UID, m.Revision)
-		if o == nil {
-			return nil, &build.MemberError{
-				UID: m.UID,
-				Err: fmt.Errorf("link chain: the interface runs program %s of %s, whose intent this node has lost; send it again, or unload it", m.Program, m.Identity),
-			}
-		}
-		if err := r.decisions.LostLately(m.UID); err != nil {
-			return nil, &build.MemberError{UID: m.UID, Err: err}
-		}
-		if err := r.objectRound.Available(o.Payload()); err != nil {
-			return nil, &build.MemberError{UID: m.UID, Err: err}
+		o, err := r.intentOf(m)
+		if err != nil {
+			return nil, err
 		}
 		parts = append(parts, build.Part{Key: keys[i], Member: m, Intent: *o, IsNew: m.UID == suspect})
 	}
 	return parts, nil
+}
+
+// intentOf finds the intent that names a member's revision, and sees to it that the object is at hand. It fails with a
+// *build.MemberError.
+func (r *Round) intentOf(m plan.Member) (*intent.Opened, error) {
+	o := r.decisions.IntentOf(m.UID, m.Revision)
+	if o == nil {
+		return nil, &build.MemberError{
+			UID: m.UID,
+			Err: fmt.Errorf("link chain: the interface runs program %s of %s, whose intent this node has lost; send it again, or unload it", m.Program, m.Identity),
+		}
+	}
+	if err := r.decisions.LostLately(m.UID); err != nil {
+		return nil, &build.MemberError{UID: m.UID, Err: err}
+	}
+	if err := r.objectRound.Available(o.Payload()); err != nil {
+		return nil, &build.MemberError{UID: m.UID, Err: err}
+	}
+	return o, nil
 }
 
 // countsOf reads what the members of the running chain returned, so that their counts go on.

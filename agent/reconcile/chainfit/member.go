@@ -10,20 +10,28 @@ import (
 	"github.com/skep-dev/skep/agent/state/objects"
 )
 
-// goOnWithout makes the reconcile go on where one member cannot be had. It stays as long
+// goOnWithout makes the reconcile go on where members cannot be had, of which lost is the first. It stays as long
 // as the chain can stay as it is: newcomers then wait. A member that must be unloaded and could
-// not be switched off waits for no other, so that the member that cannot be had goes, too.
+// not be switched off waits for no other, so that the members that cannot be had go, too.
 func (r *Round) goOnWithout(want plan.Chain, running []plan.Member, lost *build.MemberError) unfitChain {
 	if errors.Is(lost, objects.ErrFetching) {
 		return func() { r.decisions.Await(want, running, lost) }
 	}
-	runs := slices.ContainsFunc(running, func(m plan.Member) bool { return m.UID == lost.UID })
 	leaves := slices.ContainsFunc(running, func(m plan.Member) bool { return r.runsGone(want.Device, m) })
-	if !runs && r.decisions.CanFallBack(lost.UID) {
-		return func() { r.decisions.Reject(lost.UID, lost) }
+	runs := func(uid string) bool {
+		return slices.ContainsFunc(running, func(m plan.Member) bool { return m.UID == uid })
 	}
-	if !runs || leaves {
-		return func() { r.decisions.TakeOut(want, lost) }
+	if leaves || !runs(lost.UID) {
+		return func() {
+			for _, one := range r.allLost(want.Members, lost) {
+				switch isRunning := runs(one.UID); {
+				case !isRunning && r.decisions.CanFallBack(one.UID):
+					r.decisions.Reject(one.UID, one)
+				case !isRunning || leaves:
+					r.decisions.TakeOut(want, one)
+				}
+			}
+		}
 	}
 	if newcomers := plan.Newcomers(want.Members, running); len(newcomers) > 0 {
 		if r.decisions.IsOnItsWay(lost.UID) {
@@ -34,4 +42,20 @@ func (r *Round) goOnWithout(want plan.Chain, running []plan.Member, lost *build.
 		return func() { r.decisions.Reject(newcomers[0], lost) }
 	}
 	return func() { r.decisions.Leave(want, running, lost) }
+}
+
+// allLost returns the errors of the members that cannot be had and are not on their way, one for each
+// application: the one of which that is known, and others like it. A chain is not tried once for each of them.
+func (r *Round) allLost(members []plan.Member, first *build.MemberError) []*build.MemberError {
+	all, seen := []*build.MemberError{first}, map[string]bool{first.UID: true}
+	for _, m := range members {
+		if seen[m.UID] {
+			continue
+		}
+		_, err := r.intentOf(m)
+		if lost := new(build.MemberError); errors.As(err, &lost) && !errors.Is(err, objects.ErrFetching) {
+			all, seen[m.UID] = append(all, lost), true
+		}
+	}
+	return all
 }

@@ -26,12 +26,8 @@ type startedChain struct {
 
 // followStartedChains looks at what was begun, and what it is good for by now.
 func (r *Round) followStartedChains() {
-	wanted := map[plan.Device][]plan.Member{}
-	for _, c := range plan.WantedChains(r.decisions.Want, r.look.State) {
-		wanted[c.Device] = c.Members
-	}
 	for index, b := range r.started {
-		want, running := wanted[index], r.look.Set.GivenTo(index)
+		want, running := r.chains.Of(index).Members, r.look.Set.GivenTo(index)
 		if len(want) == 0 || slices.Equal(running, want) {
 			delete(r.started, index)
 			continue
@@ -47,8 +43,9 @@ func (r *Round) followStartedChains() {
 // Who left and came back meanwhile comes with the next one.
 func (r *Round) spoiled(members, want, running []plan.Member) []string {
 	var namespaces []string
+	wanted := plan.UIDsOf(want)
 	for _, m := range members {
-		replaced := !plan.IsNew(m, running) && slices.Contains(plan.UIDsOf(want), m.UID) && !r.decisions.Withdrew(m.UID, m.Revision)
+		replaced := !plan.IsNew(m, running) && slices.Contains(wanted, m.UID) && !r.decisions.Withdrew(m.UID, m.Revision)
 		if plan.IsNew(m, want) && !replaced {
 			namespaces = append(namespaces, m.Identity.Namespace)
 		}

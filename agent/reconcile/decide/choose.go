@@ -45,7 +45,7 @@ func (d *Decisions) ChooseGone() {
 		case err != nil:
 			// It is not known whether it is for this node.
 			out.Errs, out.Hindrance = append(out.Errs, err), report.Refused{}
-			d.Want.Frozen = append(d.Want.Frozen, payload.UID)
+			d.freeze(payload.UID)
 		case gone:
 			d.unload(payload.UID)
 		default:
@@ -54,7 +54,7 @@ func (d *Decisions) ChooseGone() {
 	}
 	for uid := range d.Look.State.Revisions {
 		if d.byUID[uid] == nil {
-			d.Want.Frozen = append(d.Want.Frozen, uid)
+			d.freeze(uid)
 		}
 	}
 	slices.Sort(d.Want.Frozen)
@@ -139,7 +139,7 @@ func (d *Decisions) runsWhole(app *Application) *intent.Opened {
 // keepOrUnload leaves what runs of an application as it is, or has it go.
 func (d *Decisions) keepOrUnload(uid string, stays bool) {
 	if stays {
-		d.Want.Frozen = append(d.Want.Frozen, uid)
+		d.freeze(uid)
 		return
 	}
 	d.unload(uid)

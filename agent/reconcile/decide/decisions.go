@@ -42,9 +42,14 @@ type Decisions struct {
 	byUID map[string]*Application
 	// toRun are the applications that ChooseGone left to Choose.
 	toRun []*Application
-	// indexes are those of Want.Applications by uid, and gone are the uids of Want.Gone.
-	indexes map[string]int
-	gone    map[string]bool
+	// indexes are those of Want.Applications by uid, and gone and frozen are the uids of Want.Gone and
+	// Want.Frozen.
+	indexes      map[string]int
+	gone, frozen map[string]bool
+	// changed are the uids of which another version is to run, or the same one elsewhere; see Changed.
+	changed []string
+	// copied are the applications whose FailedActions are a map of this reconcile's own.
+	copied map[*Application]bool
 
 	Want     plan.Want
 	Outcomes map[string]*report.Outcome
@@ -73,8 +78,10 @@ type Options struct {
 
 // New begins the decisions of a reconcile: nothing is wanted.
 func New(o Options) *Decisions {
-	d := &Decisions{Options: o, byUID: map[string]*Application{}, indexes: map[string]int{}, gone: map[string]bool{},
+	d := &Decisions{Options: o, byUID: map[string]*Application{}, indexes: map[string]int{}, gone: map[string]bool{}, frozen: map[string]bool{},
+		copied:   map[*Application]bool{},
 		Outcomes: map[string]*report.Outcome{}, Awaited: map[[2]string]bool{}, Leaving: map[plan.Device][]plan.Member{}}
+	d.Want.Out, d.Want.Left, d.Want.Interim = map[plan.Device][]string{}, map[plan.Device]bool{}, map[plan.Device][]plan.Member{}
 	for _, app := range o.Applications {
 		d.byUID[app.Newest.Payload().UID] = app
 	}
@@ -117,8 +124,33 @@ func (d *Decisions) IndexOf(uid string) int {
 	return -1
 }
 
+// ToRun returns an application as it is to run; nil where it is not to.
+func (d *Decisions) ToRun(uid string) *plan.Application {
+	if i := d.IndexOf(uid); i >= 0 {
+		return &d.Want.Applications[i]
+	}
+	return nil
+}
+
 // IsGone reports whether an application is to be unloaded.
 func (d *Decisions) IsGone(uid string) bool { return d.gone[uid] }
+
+// IsFrozen reports whether what runs of an application is left as it is.
+func (d *Decisions) IsFrozen(uid string) bool { return d.frozen[uid] }
+
+// freeze leaves what runs of an application as it is.
+func (d *Decisions) freeze(uid string) {
+	if !d.frozen[uid] {
+		d.Want.Frozen, d.frozen[uid] = append(d.Want.Frozen, uid), true
+	}
+}
+
+// Changed returns the applications that were rejected, or left out of places, since it was called last.
+func (d *Decisions) Changed() []string {
+	changed := d.changed
+	d.changed = nil
+	return changed
+}
 
 // Withdrew reports whether a revision may not run any more beside the newest intent
 // of its application.
@@ -154,13 +186,8 @@ func (d *Decisions) IsUnproven(uid string) bool {
 
 // Reject takes the version of an application that is to run out of this reconcile.
 func (d *Decisions) Reject(uid string, err error) {
-	if i := d.IndexOf(uid); i >= 0 {
-		d.Want.Applications = slices.Delete(d.Want.Applications, i, i+1)
-		delete(d.indexes, uid)
-		for ; i < len(d.Want.Applications); i++ {
-			d.indexes[d.Want.Applications[i].UID] = i
-		}
-	}
+	d.drop(uid)
+	d.changed = append(d.changed, uid)
 	app, was := d.byUID[uid], d.Outcomes[uid]
 	if app == nil {
 		return
@@ -182,6 +209,19 @@ func (d *Decisions) Reject(uid string, err error) {
 	d.keepOrUnload(uid, was.Live == nil || d.Node.StaysWithout(was.Live, d.Look.RevisionName(uid)) || IsPending(err))
 }
 
+// drop takes an application out of what is to run, where it is. The last one takes its place: they have no order.
+func (d *Decisions) drop(uid string) {
+	i := d.IndexOf(uid)
+	if i < 0 {
+		return
+	}
+	last := len(d.Want.Applications) - 1
+	d.Want.Applications[i] = d.Want.Applications[last]
+	d.indexes[d.Want.Applications[i].UID] = i
+	delete(d.indexes, uid)
+	d.Want.Applications = slices.Delete(d.Want.Applications, last, last+1)
+}
+
 // Postpone leaves the version of an application that is to run for a later reconcile.
 // What runs goes on meanwhile.
 func (d *Decisions) Postpone(uid, why string) {
@@ -196,6 +236,7 @@ func (d *Decisions) LeaveOut(uid string, why map[plan.Place]error) {
 	if i < 0 || app == nil || out == nil {
 		return
 	}
+	d.changed = append(d.changed, uid)
 	places := map[plan.Place]plan.Place{}
 	for place := range why {
 		places[unnamed(place)] = place
@@ -235,9 +276,6 @@ func unnamed(p plan.Place) plan.Place {
 
 // TakeOut leaves a member out of a chain that cannot be made with it.
 func (d *Decisions) TakeOut(c plan.Chain, lost *build.MemberError) {
-	if d.Want.Out == nil {
-		d.Want.Out = map[plan.Device][]string{}
-	}
 	d.Want.Out[c.Device] = append(d.Want.Out[c.Device], lost.UID)
 	d.blame(lost.UID, c, lost,
 		fmt.Errorf("run in the chain of %s: it is left out, since the chain is to change and cannot be made with it: %w", c.Interface, lost.Err))
@@ -246,7 +284,7 @@ func (d *Decisions) TakeOut(c plan.Chain, lost *build.MemberError) {
 // Leave keeps a chain as it is, and says so to the member that cannot be had, to those that should change
 // there, and to those that should leave it.
 func (d *Decisions) Leave(c plan.Chain, running []plan.Member, err error) {
-	d.Want.Left = append(d.Want.Left, c.Device)
+	d.Want.Left[c.Device] = true
 	lost := new(build.MemberError)
 	blamed := plan.Changed(c.Members, running)
 	if errors.As(err, &lost) && !slices.Contains(blamed, lost.UID) {
@@ -263,7 +301,7 @@ func (d *Decisions) Leave(c plan.Chain, running []plan.Member, err error) {
 
 // Await keeps a chain as it is until an object has come, or a load ended.
 func (d *Decisions) Await(c plan.Chain, running []plan.Member, err error) {
-	d.Want.Left = append(d.Want.Left, c.Device)
+	d.Want.Left[c.Device] = true
 	for _, uid := range append(plan.Changed(c.Members, running), plan.Leavers(c.Members, running)...) {
 		d.NotePending(uid, err)
 	}
@@ -280,7 +318,7 @@ func (d *Decisions) NotePending(uid string, err error) {
 // RunInterim has a chain run that was loaded, until the wanted one is. The applications that
 // are in the two otherwise wait for the wanted one.
 func (d *Decisions) RunInterim(c plan.Chain, wanted []plan.Member) {
-	d.Want.Interim = with(d.Want.Interim, c.Device, c.Members)
+	d.Want.Interim[c.Device] = c.Members
 	for _, uid := range plan.UIDsOf(slices.Concat(wanted, c.Members)) {
 		of := func(members []plan.Member) []plan.Member {
 			return slices.DeleteFunc(slices.Clone(members), func(m plan.Member) bool { return m.UID != uid })
@@ -317,7 +355,7 @@ func (d *Decisions) blame(uid string, c plan.Chain, cause, err error) {
 	out.Tried = true
 	d.Log.Error("make chain", "application", d.NameOf(uid), "interface", c.Interface, "error", err)
 	if app := d.byUID[uid]; app != nil {
-		app.FailedActions = with(app.FailedActions, lostMember, cause)
+		d.noteAction(app, lostMember, cause)
 	}
 }
 
@@ -359,6 +397,21 @@ func (d *Decisions) FailedBefore(uid, action string) error {
 // NoteAction remembers that an action on an application failed, or went well.
 func (d *Decisions) NoteAction(uid, action string, err error) {
 	if app := d.byUID[uid]; app != nil {
-		app.FailedActions = with(app.FailedActions, action, err)
+		d.noteAction(app, action, err)
 	}
+}
+
+// noteAction notes it in a map that it copies once: an application may have thousands of actions.
+func (d *Decisions) noteAction(app *Application, action string, err error) {
+	if !d.copied[app] {
+		app.FailedActions, d.copied[app] = maps.Clone(app.FailedActions), true
+	}
+	if err == nil {
+		delete(app.FailedActions, action)
+		return
+	}
+	if app.FailedActions == nil {
+		app.FailedActions = map[string]error{}
+	}
+	app.FailedActions[action] = err
 }

@@ -27,12 +27,12 @@ type Look struct {
 
 	// links are those of State.Links, one each.
 	links []*pins.Link
-	// byUID are those of State.Links by UID; nil until they are asked for.
-	byUID map[string][]*plan.Link
 	// facts of links by their pin.
 	facts map[string]pins.Facts
 	// unreadable are the pins whose links could not be read.
 	unreadable map[string]bool
+	// found finds what is in State; nil until it is asked for, and once State has other links or chains.
+	found *index
 }
 
 // Look begins to look. The State is empty until Observe.
@@ -43,7 +43,7 @@ func (s *Set) Look() *Look {
 // Observe asks the kernel about every link and chain. interfaces are those of the node, and
 // namespaces those that they are in.
 func (l *Look) Observe(interfaces []plan.Interface, namespaces *netns.Table) {
-	l.links, l.byUID = nil, nil
+	l.links, l.found = nil, nil
 	l.State = plan.State{Interfaces: interfaces, Revisions: map[string][]string{}}
 	for uid := range l.Set.Revisions {
 		// Without a revision, the application's directory is left.
@@ -64,6 +64,7 @@ func (l *Look) Observe(interfaces []plan.Interface, namespaces *netns.Table) {
 	}
 	l.observeOrder(namespaces)
 	l.observeChains()
+	l.found = nil
 }
 
 // inspect asks the kernel about a link. One that cannot be read ends no reconcile: it
@@ -236,7 +237,7 @@ func (l *Look) ForgetEnded(isGone func(uid string) bool) {
 		}
 		open, links = append(open, l.links[i]), append(links, one)
 	}
-	l.links, l.State.Links, l.byUID = open, links, nil
+	l.links, l.State.Links, l.found = open, links, nil
 	l.State.Chains = slices.DeleteFunc(l.State.Chains, func(c plan.Chain) bool { return l.Set.Chains[c.Device] == nil })
 }
 
@@ -256,17 +257,38 @@ func (l *Look) Move(one *pins.Link, to plan.Attachment) error {
 // Changed forgets the facts of a link that is another now.
 func (l *Look) Changed(pin string) { delete(l.facts, pin) }
 
-// LinksOf returns the links of an application that Observe read, in the order of their keys.
-func (l *Look) LinksOf(uid string) []*plan.Link {
-	if l.byUID == nil {
-		l.byUID = map[string][]*plan.Link{}
-		for i := range l.State.Links {
-			one := &l.State.Links[i]
-			l.byUID[one.UID] = append(l.byUID[one.UID], one)
+// index finds what is in a State.
+type index struct {
+	interfaces, chains map[plan.Device]int
+	// links and members are by uid; those of chains are in the order of the chains.
+	links   map[string][]*plan.Link
+	members map[string][]plan.Member
+}
+
+// find returns what finds things in State.
+func (l *Look) find() *index {
+	if l.found != nil {
+		return l.found
+	}
+	l.found = &index{interfaces: map[plan.Device]int{}, chains: map[plan.Device]int{}, links: map[string][]*plan.Link{}, members: map[string][]plan.Member{}}
+	for i, one := range l.State.Interfaces {
+		l.found.interfaces[one.Device] = i
+	}
+	for i := range l.State.Links {
+		one := &l.State.Links[i]
+		l.found.links[one.UID] = append(l.found.links[one.UID], one)
+	}
+	for i, c := range l.State.Chains {
+		l.found.chains[c.Device] = i
+		for _, m := range c.Members {
+			l.found.members[m.UID] = append(l.found.members[m.UID], m)
 		}
 	}
-	return l.byUID[uid]
+	return l.found
 }
+
+// LinksOf returns the links of an application that Observe read, in the order of their keys.
+func (l *Look) LinksOf(uid string) []*plan.Link { return l.find().links[uid] }
 
 // PutRevision adds a revision that is pinned. Where it was loaded before, links run that, which is no revision any more.
 func (l *Look) PutRevision(r *loader.Revision) {
@@ -295,10 +317,8 @@ func (l *Look) IsAttached(uid string, a plan.Attachment) bool {
 
 // Chain returns the interface's chain that runs; nil where none does.
 func (l *Look) Chain(d plan.Device) *plan.Chain {
-	for i, c := range l.State.Chains {
-		if c.Device == d && !c.Severed {
-			return &l.State.Chains[i]
-		}
+	if i, ok := l.find().chains[d]; ok && !l.State.Chains[i].Severed {
+		return &l.State.Chains[i]
 	}
 	return nil
 }
@@ -306,17 +326,13 @@ func (l *Look) Chain(d plan.Device) *plan.Chain {
 // Runs reports whether any link or chain ran the revision.
 func (l *Look) Runs(uid, revision string) bool {
 	return slices.ContainsFunc(l.LinksOf(uid), func(one *plan.Link) bool { return one.Revision == revision }) ||
-		slices.ContainsFunc(l.State.Chains, func(c plan.Chain) bool {
-			return slices.ContainsFunc(c.Members, func(m plan.Member) bool { return m.UID == uid && m.Revision == revision })
-		})
+		slices.ContainsFunc(l.find().members[uid], func(m plan.Member) bool { return m.Revision == revision })
 }
 
 // RunsBeside reports whether a link or chain of an application ran another revision than one.
 func (l *Look) RunsBeside(uid, revision string) bool {
 	return slices.ContainsFunc(l.LinksOf(uid), func(one *plan.Link) bool { return one.Revision != revision && !one.Severed }) ||
-		slices.ContainsFunc(l.State.Chains, func(c plan.Chain) bool {
-			return slices.ContainsFunc(c.Members, func(m plan.Member) bool { return m.UID == uid && m.Revision != revision })
-		})
+		slices.ContainsFunc(l.find().members[uid], func(m plan.Member) bool { return m.Revision != revision })
 }
 
 // BaseRevision returns the revision whose maps a new one goes on with: the one that
@@ -327,11 +343,9 @@ func (l *Look) BaseRevision(uid string) *loader.Revision {
 			return l.Set.Revisions[uid][one.Revision]
 		}
 	}
-	for _, c := range l.State.Chains {
-		for _, m := range c.Members {
-			if r := l.Set.Revisions[uid][m.Revision]; m.UID == uid && r != nil {
-				return r
-			}
+	for _, m := range l.find().members[uid] {
+		if r := l.Set.Revisions[uid][m.Revision]; r != nil {
+			return r
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(l.Set.Revisions[uid])) {
@@ -350,12 +364,19 @@ func (l *Look) RevisionName(uid string) string {
 
 // Interface returns an interface; one that is not there has no name but its index.
 func (l *Look) Interface(d plan.Device) plan.Interface {
-	for _, i := range l.State.Interfaces {
-		if i.Device == d {
-			return i
-		}
+	if i, ok := l.FindInterface(d); ok {
+		return i
 	}
 	return plan.Interface{Device: d, Name: fmt.Sprintf("#%d", d.Index)}
+}
+
+// FindInterface returns an interface; false where it is not there.
+func (l *Look) FindInterface(d plan.Device) (plan.Interface, bool) {
+	i, ok := l.find().interfaces[d]
+	if !ok {
+		return plan.Interface{}, false
+	}
+	return l.State.Interfaces[i], true
 }
 
 // InterfaceName is the label of an interface.

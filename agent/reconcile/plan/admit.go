@@ -77,6 +77,15 @@ type Need struct {
 	GPLOnly bool `json:"gplOnly,omitempty"`
 }
 
+// add returns the need of both.
+func (n Need) add(other Need) Need {
+	return Need{
+		Maps: n.Maps + other.Maps, Functions: n.Functions + other.Functions, Programs: n.Programs + other.Programs,
+		Translated: n.Translated + other.Translated, Moves: n.Moves + other.Moves, Memory: n.Memory + other.Memory,
+		Closed: n.Closed || other.Closed, GPLOnly: n.GPLOnly || other.GPLOnly,
+	}
+}
+
 // Claim is the claim of one application to one place.
 type Claim struct {
 	UID       string
@@ -143,42 +152,75 @@ func (e *OverLimitError) Error() string {
 // that does not fit is rejected alone, and takes nothing from those after it. It
 // returns the errors of the rejected claims by UID. What runs is never rejected.
 func Admit(place Place, claims []Claim, limits Limits) map[string]error {
-	claims = slices.Clone(claims)
-	slices.SortStableFunc(claims, Claim.Precedes)
-	refused, counted := map[string]error{}, dimensions(limits)
-	var granted []Claim
-	for _, c := range claims {
+	inOrder := make([]*Claim, len(claims))
+	for i := range claims {
+		inOrder[i] = &claims[i]
+	}
+	slices.SortStableFunc(inOrder, func(x, y *Claim) int { return x.Precedes(*y) })
+	refused, granted := map[string]error{}, newGrants(limits)
+	for _, c := range inOrder {
 		if c.Seniority != Running {
-			if err := c.fits(granted, limits, counted); err != nil {
+			if err := granted.fits(c); err != nil {
 				err.Place = place
 				refused[c.UID] = err
 				continue
 			}
 		}
-		granted = append(granted, c)
+		granted.add(c)
 	}
 	return refused
 }
 
+// grants are the claims that were granted at a place, added up: what the next one takes to be checked does not
+// depend on how many they are.
+type grants struct {
+	limits  Limits
+	counted []dimension
+	// all are the needs of all, and of those of each namespace; the cluster's has no name.
+	all Need
+	of  map[string]Need
+	// beyond is what namespaces have of a load beyond their shares of it.
+	beyond work
+	// modes are the first claims with each mode, in order.
+	modes []*Claim
+}
+
+func newGrants(l Limits) *grants {
+	return &grants{limits: l, counted: dimensions(l), of: map[string]Need{}}
+}
+
+// add grants a claim.
+func (g *grants) add(c *Claim) {
+	namespace := c.Identity.Namespace
+	before := g.of[namespace]
+	g.all, g.of[namespace] = g.all.add(c.Need), before.add(c.Need)
+	if namespace != "" {
+		g.beyond = g.with(before, c.Need)
+	}
+	if len(c.Modes) > 0 && !slices.ContainsFunc(g.modes, func(other *Claim) bool { return other.Modes[0] == c.Modes[0] }) {
+		g.modes = append(g.modes, c)
+	}
+}
+
 // fits returns why a claim does not fit beside those that were granted, or nil.
-func (c Claim) fits(granted []Claim, limits Limits, counted []dimension) *OverLimitError {
-	if err := c.fitsLicence(granted); err != nil {
+func (g *grants) fits(c *Claim) *OverLimitError {
+	if err := g.fitsLicence(c); err != nil {
 		return err
 	}
-	if err := c.fitsMode(granted, limits); err != nil {
+	if err := g.fitsMode(c); err != nil {
 		return err
 	}
-	for _, d := range counted {
-		if err := c.fitsLimit(granted, d, limits); err != nil {
+	for _, d := range g.counted {
+		if err := g.fitsLimit(c, d); err != nil {
 			return err
 		}
 	}
-	return c.fitsLoad(granted, limits)
+	return g.fitsLoad(c)
 }
 
 // fitsMode returns why a claim cannot run as it asks to, or nil. The kernel runs the XDP programs of
 // an interface in one mode, and those that have precedence choose it.
-func (c Claim) fitsMode(granted []Claim, limits Limits) *OverLimitError {
+func (g *grants) fitsMode(c *Claim) *OverLimitError {
 	const limit, fix = "xdpMode", "leave xdpMode out to follow, or attach to another interface"
 	if len(c.Modes) > 1 {
 		return &OverLimitError{Limit: limit, Reason: "its programs ask for different modes, and an interface runs all in one", Fix: "give them the same one"}
@@ -186,23 +228,23 @@ func (c Claim) fitsMode(granted []Claim, limits Limits) *OverLimitError {
 	if len(c.Modes) == 0 {
 		return nil
 	}
-	for _, other := range granted {
-		if len(other.Modes) > 0 && other.Modes[0] != c.Modes[0] {
+	for _, other := range g.modes {
+		if other.Modes[0] != c.Modes[0] {
 			return &OverLimitError{
 				Limit: limit, Reason: fmt.Sprintf("it asks for %s, and %s, which has precedence on the interface, for %s", c.Modes[0], c.describe(other), other.Modes[0]),
 				Fix: fix,
 			}
 		}
 	}
-	if c.Modes[0] == v1alpha1.XDPNative && limits.NoDriver != "" {
-		return &OverLimitError{Limit: limit, Reason: limits.NoDriver, Fix: "set xdpMode to Auto or Generic"}
+	if c.Modes[0] == v1alpha1.XDPNative && g.limits.NoDriver != "" {
+		return &OverLimitError{Limit: limit, Reason: g.limits.NoDriver, Fix: "set xdpMode to Auto or Generic"}
 	}
 	return nil
 }
 
 // describe says whose another claim is. A namespace is not told the names that others chose:
 // it may not see that they exist.
-func (c Claim) describe(other Claim) string {
+func (c *Claim) describe(other *Claim) string {
 	switch {
 	case c.Identity.Namespace == "", c.Identity.Namespace == other.Identity.Namespace:
 		return "application " + other.Identity.String()
@@ -251,19 +293,10 @@ func dimensions(l Limits) []dimension {
 }
 
 // fitsLimit checks one dimension: the kernel's limit, and the namespace's share.
-func (c Claim) fitsLimit(granted []Claim, d dimension, limits Limits) *OverLimitError {
-	need, own, others, programs := d.of(c.Need), 0, 0, c.Need.Programs
-	for i := range granted {
-		g := &granted[i]
-		programs += g.Need.Programs
-		if g.Identity.Namespace == c.Identity.Namespace {
-			own += d.of(g.Need)
-		} else {
-			others += d.of(g.Need)
-		}
-	}
-	shared := 0
-	if programs > 1 {
+func (g *grants) fitsLimit(c *Claim, d dimension) *OverLimitError {
+	need, own := d.of(c.Need), d.of(g.of[c.Identity.Namespace])
+	others, shared, percent := d.of(g.all)-own, 0, g.limits.SharePercent
+	if g.all.Programs+c.Need.Programs > 1 {
 		shared = d.shared
 	}
 	if need > 0 && need+own+others+shared > d.limit {
@@ -272,18 +305,18 @@ func (c Claim) fitsLimit(granted []Claim, d dimension, limits Limits) *OverLimit
 				d.figure(need), d.figure(d.limit), d.setter, d.figure(own+others+shared), d.holders(c, own, others, shared)),
 			Fix: d.fix}
 	}
-	share := d.limit * limits.SharePercent / 100
-	if limits.SharePercent == 0 || c.Identity.Namespace == "" || c.Seniority <= Remembered || need <= d.of(c.Held) || need+own <= share {
+	share := d.limit * percent / 100
+	if percent == 0 || c.Identity.Namespace == "" || c.Seniority <= Remembered || need <= d.of(c.Held) || need+own <= share {
 		return nil
 	}
 	return &OverLimitError{Limit: d.name,
 		Reason: fmt.Sprintf("it takes %s, namespace %s holds %s, and one namespace may have %s of the %s (%d %%)",
-			d.figure(need), c.Identity.Namespace, d.figure(own), d.figure(share), d.figure(d.limit), limits.SharePercent),
+			d.figure(need), c.Identity.Namespace, d.figure(own), d.figure(share), d.figure(d.limit), percent),
 		Fix: d.fix + ", or have an administrator raise --namespace-share"}
 }
 
 // holders says who holds a limit, without names of other tenants.
-func (d dimension) holders(c Claim, own, others, shared int) string {
+func (d dimension) holders(c *Claim, own, others, shared int) string {
 	mine, rest := "cluster-scoped applications", "namespaces"
 	if c.Identity.Namespace != "" {
 		mine, rest = "namespace "+c.Identity.Namespace, "others"
@@ -297,18 +330,13 @@ func (d dimension) holders(c Claim, own, others, shared int) string {
 
 // fitsLicence checks that programs which share one licence agree on it: joined
 // programs have one, and what one of them needs of the GPL binds all.
-func (c Claim) fitsLicence(granted []Claim) *OverLimitError {
-	if !c.Need.Closed && !c.Need.GPLOnly {
-		return nil
-	}
-	closed := slices.ContainsFunc(granted, func(g Claim) bool { return g.Need.Closed })
-	gpl := slices.ContainsFunc(granted, func(g Claim) bool { return g.Need.GPLOnly })
+func (g *grants) fitsLicence(c *Claim) *OverLimitError {
 	switch {
-	case c.Need.Closed && gpl:
+	case c.Need.Closed && g.all.GPLOnly:
 		return &OverLimitError{Limit: "licence",
 			Reason: "its licence is not GPL compatible, and a program that has precedence there calls helpers which need every program of the interface to be",
 			Fix:    "declare a GPL compatible licence in the object, or attach to another interface"}
-	case c.Need.GPLOnly && closed:
+	case c.Need.GPLOnly && g.all.Closed:
 		return &OverLimitError{Limit: "licence",
 			Reason: "it calls helpers which need every program of the interface to have a GPL compatible licence, and one that has precedence there has none",
 			Fix:    "do without these helpers, or attach to another interface"}

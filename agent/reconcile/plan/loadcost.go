@@ -17,47 +17,49 @@ const (
 // work is what the kernel makes of programs at a load, as in Need.
 type work struct{ translated, moves int }
 
-func (w work) add(n Need) work { return work{w.translated + n.Translated, w.moves + n.Moves} }
+func workOf(n Need) work { return work{n.Translated, n.Moves} }
+
+// percent is the share of a namespace.
+func (l Limits) percent() int {
+	if l.SharePercent == 0 {
+		return 100
+	}
+	return l.SharePercent
+}
+
+// beyondShare is what a namespace with a need has beyond its share.
+func (l Limits) beyondShare(n Need) work {
+	return work{max(0, n.Translated-sharedTranslated*l.percent()/100), max(0, n.Moves-sharedMoves*l.percent()/100)}
+}
+
+// with is what namespaces have beyond their shares once one of them, which had own, has more.
+func (g *grants) with(own, more Need) work {
+	before, after := g.limits.beyondShare(own), g.limits.beyondShare(own.add(more))
+	return work{g.beyond.translated + after.translated - before.translated, g.beyond.moves + after.moves - before.moves}
+}
 
 // fitsLoad returns why the load of all programs together would take too long with a claim of a namespace, or nil.
 // A namespace within its share fits, whatever others have.
-func (c Claim) fitsLoad(granted []Claim, limits Limits) *OverLimitError {
+func (g *grants) fitsLoad(c *Claim) *OverLimitError {
 	grows := c.Need.Translated > c.Held.Translated || c.Need.Moves > c.Held.Moves
-	if limits.LoadCost == 0 || c.Identity.Namespace == "" || c.Seniority <= Remembered || !grows {
+	if g.limits.LoadCost == 0 || c.Identity.Namespace == "" || c.Seniority <= Remembered || !grows {
 		return nil
 	}
-	var cluster work
-	byNamespace := map[string]work{}
-	for i := range granted {
-		if namespace := granted[i].Identity.Namespace; namespace != "" {
-			byNamespace[namespace] = byNamespace[namespace].add(granted[i].Need)
-		} else {
-			cluster = cluster.add(granted[i].Need)
-		}
-	}
-	percent := limits.SharePercent
-	if percent == 0 {
-		percent = 100
-	}
-	before := costOfNamespaces(byNamespace, percent)
-	own := byNamespace[c.Identity.Namespace].add(c.Need)
-	byNamespace[c.Identity.Namespace] = own
-	if cost := costOfNamespaces(byNamespace, percent); cost > limits.LoadCost && cost > before {
+	cluster, own := workOf(g.of[""]), g.of[c.Identity.Namespace]
+	before := work{g.all.Translated - cluster.translated, g.all.Moves - cluster.moves}
+	all := work{before.translated + c.Need.Translated, before.moves + c.Need.Moves}
+	if cost := costOfNamespaces(all, g.with(own, c.Need)); cost > g.limits.LoadCost && cost > costOfNamespaces(before, g.beyond) {
 		return overLoad(fmt.Sprintf("with it and what is kept for other namespaces the kernel may take up to %s to load the programs, at most %s are allowed",
-			bytecode.LoadTime(cost), bytecode.LoadTime(limits.LoadCost)))
+			bytecode.LoadTime(cost), bytecode.LoadTime(g.limits.LoadCost)))
 	}
-	share := limits.LoadCost * uint64(percent) / 100
-	if cost := cluster.with(own); cost > share {
+	share := g.limits.LoadCost * uint64(g.limits.percent()) / 100
+	if cost := cluster.with(workOf(own.add(c.Need))); cost > share {
 		return overLoad(fmt.Sprintf("next to those of the cluster the programs of namespace %s may take the kernel up to %s to load, at most %s are allowed (%d %%)",
-			c.Identity.Namespace, bytecode.LoadTime(cost), bytecode.LoadTime(share), percent))
+			c.Identity.Namespace, bytecode.LoadTime(cost), bytecode.LoadTime(share), g.limits.percent()))
 	}
-	var all work
-	for _, w := range byNamespace {
-		all = work{all.translated + w.translated, all.moves + w.moves}
-	}
-	if cost := cluster.with(all); cost > limits.LoadCost {
+	if cost := cluster.with(all); cost > g.limits.LoadCost {
 		return overLoad(fmt.Sprintf("next to those of the cluster the programs of all namespaces may take the kernel up to %s to load, at most %s are allowed",
-			bytecode.LoadTime(cost), bytecode.LoadTime(limits.LoadCost)))
+			bytecode.LoadTime(cost), bytecode.LoadTime(g.limits.LoadCost)))
 	}
 	return nil
 }
@@ -68,13 +70,7 @@ func (w work) with(others work) uint64 {
 }
 
 // costOfNamespaces is that of a load of all programs of namespaces, with all shares, whether or not they are used.
-func costOfNamespaces(byNamespace map[string]work, percent int) uint64 {
-	var all, beyond work
-	for _, w := range byNamespace {
-		all.translated, all.moves = all.translated+w.translated, all.moves+w.moves
-		beyond.translated += max(0, w.translated-sharedTranslated*percent/100)
-		beyond.moves += max(0, w.moves-sharedMoves*percent/100)
-	}
+func costOfNamespaces(all, beyond work) uint64 {
 	return bytecode.CostOf(max(all.translated, sharedTranslated+beyond.translated), max(all.moves, sharedMoves+beyond.moves))
 }
 

@@ -17,6 +17,7 @@ const XDP = "xdp"
 // revision is dropped when nothing that stays runs it.
 func Make(want Want, have State) []Action {
 	p := newPlanner(want, have)
+	p.wantedChains = WantedChains(want, have)
 	p.endings()
 	p.links()
 	p.chains()
@@ -42,7 +43,8 @@ func Endings(want Want, have State) []Action {
 }
 
 func newPlanner(want Want, have State) planner {
-	return planner{want: want, have: have, frozen: set(want.Frozen), gone: set(want.Gone), keys: map[*Attachment]string{}}
+	return planner{want: want, have: have, frozen: set(want.Frozen), gone: set(want.Gone),
+		ids: make(map[identity]id, len(have.Links)), idOf: make(map[*Attachment]id, len(have.Links))}
 }
 
 type planner struct {
@@ -51,24 +53,46 @@ type planner struct {
 	frozen  map[string]bool
 	gone    map[string]bool
 	actions []Action
-	// wanted are the keys of links that stay, by uid, and replaced those of links that go
-	// when another one of their application takes their place.
-	wanted, replaced map[[2]string]bool
-	// keys are those of attachments of want and have.
-	keys map[*Attachment]string
+	// wanted are the links that stay, and replaced those that go when another one of their
+	// application takes their place.
+	wanted, replaced map[id]bool
+	// ids are those that were given, and idOf those of attachments of want and have.
+	ids  map[identity]id
+	idOf map[*Attachment]id
+	// wantedChains are those of want, one for each interface.
+	wantedChains []Chain
 }
 
-// id names an attachment of want or have by its uid and key, of which it makes one only.
-func (p *planner) id(uid string, a *Attachment) [2]string {
-	key, made := p.keys[a]
-	if !made {
-		key = a.Key()
-		p.keys[a] = key
+// identity is what an application's attachment is known by, whatever its revision.
+type identity struct {
+	uid string
+	of  Attachment
+}
+
+// id stands for an identity.
+type id int
+
+// id returns that of an attachment of want or have, which it looks at once.
+func (p *planner) id(uid string, a *Attachment) id {
+	known, seen := p.idOf[a]
+	if !seen {
+		is := identity{uid, a.Unnamed()}
+		if known, seen = p.ids[is]; !seen {
+			known = id(len(p.ids))
+			p.ids[is] = known
+		}
+		p.idOf[a] = known
 	}
-	return [2]string{uid, key}
+	return known
 }
 
-func (p *planner) add(a Action) { p.actions = append(p.actions, a) }
+// add adds an action. They are large and may be thousands: the list doubles.
+func (p *planner) add(a Action) {
+	if len(p.actions) == cap(p.actions) {
+		p.actions = slices.Grow(p.actions, len(p.actions)+1)
+	}
+	p.actions = append(p.actions, a)
+}
 
 // endings takes away the links of who is to leave nothing behind, and sets the chains
 // that only end something.
@@ -91,17 +115,12 @@ func (p *planner) detachGone() {
 
 // links makes and updates the links of all hooks but xdp.
 func (p *planner) links() {
-	found := map[[2]string]*Link{}
+	found := make(map[id]*Link, len(p.have.Links))
 	for i := range p.have.Links {
 		l := &p.have.Links[i]
 		found[p.id(l.UID, &l.Attachment)] = l
 	}
-	p.wanted, p.replaced = map[[2]string]bool{}, map[[2]string]bool{}
-	for _, app := range p.want.Applications {
-		for i := range app.Attachments {
-			p.wanted[p.id(app.UID, &app.Attachments[i])] = true
-		}
-	}
+	p.noteWanted()
 	misplaced, holders := p.misplaced(found), p.holders()
 	for _, app := range sorted(p.want.Applications) {
 		for i := range app.Attachments {
@@ -125,6 +144,18 @@ func (p *planner) links() {
 	}
 }
 
+// noteWanted notes which links stay. What is attached to XDP has none of its own.
+func (p *planner) noteWanted() {
+	p.wanted, p.replaced = make(map[id]bool, len(p.idOf)), map[id]bool{}
+	for _, app := range p.want.Applications {
+		for i := range app.Attachments {
+			if a := &app.Attachments[i]; a.Hook != XDP {
+				p.wanted[p.id(app.UID, a)] = true
+			}
+		}
+	}
+}
+
 // attach returns how an attachment without a link is made: in the place of the link of a holder,
 // whose key it returns, or as a link of its own.
 func (p *planner) attach(app Application, a *Attachment, holders map[holder]*Link) (verb Verb, replaces string) {
@@ -136,10 +167,9 @@ func (p *planner) attach(app Application, a *Attachment, holders map[holder]*Lin
 	if !ok {
 		return Attach, ""
 	}
-	id := p.id(app.UID, &held.Attachment)
-	p.replaced[id] = true
+	p.replaced[p.id(app.UID, &held.Attachment)] = true
 	delete(holders, at)
-	return linkVerb(held, app.Revision, a), id[1]
+	return linkVerb(held, app.Revision, a), held.Attachment.Key()
 }
 
 // holder is an application at a place that takes one program, or at one of a file that
@@ -220,7 +250,7 @@ func (p *planner) setChains(ending bool) {
 	for _, c := range p.have.Chains {
 		found[c.Device] = c
 	}
-	for _, c := range WantedChains(p.want, p.have) {
+	for _, c := range p.wantedChains {
 		old, ok := found[c.Device]
 		if ok && !old.Severed && slices.Equal(old.Members, c.Members) && !p.abandoned(old, c) {
 			continue
@@ -234,7 +264,7 @@ func (p *planner) setChains(ending bool) {
 
 // onlyEnds reports whether all members of a chain run already, as they are to.
 func onlyEnds(old, wanted Chain) bool {
-	return !slices.ContainsFunc(wanted.Members, func(m Member) bool { return old.Severed || !slices.Contains(old.Members, m) })
+	return len(wanted.Members) == 0 || !old.Severed && len(Changed(wanted.Members, old.Members)) == 0
 }
 
 // abandoned reports whether a chain is not wanted any more that runs something else
@@ -246,64 +276,6 @@ func (p *planner) abandoned(old, wanted Chain) bool {
 	return len(old.Given) > 0 || old.Unknown && !slices.ContainsFunc(old.Users, func(uid string) bool { return p.frozen[uid] })
 }
 
-// WantedChains returns, for each interface that has a chain or is to have one,
-// the members in the order in which they are to run. A frozen application's
-// members stay as they are found, but for those that are switched off: they may not run. A chain
-// that is left stays whole; one in the interim is as it is given.
-func WantedChains(want Want, have State) []Chain {
-	exists, frozen, left := labelsOf(have.Interfaces), set(want.Frozen), map[Device][]Member{}
-	chains := map[Device][]Member{}
-	for _, c := range have.Chains {
-		chains[c.Device] = nil
-		if slices.Contains(want.Left, c.Device) {
-			left[c.Device] = c.given()
-		}
-		for _, m := range c.given() {
-			if frozen[m.UID] && !slices.Contains(c.Off, m) {
-				chains[c.Device] = append(chains[c.Device], m)
-			}
-		}
-	}
-	for device, members := range Asked(want) {
-		chains[device] = append(chains[device], members...)
-	}
-	result := make([]Chain, 0, len(chains))
-	for device, members := range chains {
-		isOut := func(m Member) bool { return slices.Contains(want.Out[device], m.UID) }
-		name, ok := exists[device]
-		if !ok {
-			name, members = Interface{Device: device}.Label(), nil
-		} else if given, ok := left[device]; ok {
-			members = slices.Clone(given)
-		} else if interim, ok := want.Interim[device]; ok {
-			members = slices.DeleteFunc(slices.Clone(interim), isOut)
-		} else {
-			members = slices.DeleteFunc(members, isOut)
-		}
-		slices.SortFunc(members, compareMembers)
-		result = append(result, Chain{Device: device, Interface: name, Members: members})
-	}
-	slices.SortFunc(result, func(a, b Chain) int { return a.Device.Compare(b.Device) })
-	return result
-}
-
-// Asked returns the members of chains that applications ask for, by device.
-func Asked(want Want) map[Device][]Member {
-	all := map[Device][]Member{}
-	for _, app := range want.Applications {
-		for i := range app.Attachments {
-			if a := &app.Attachments[i]; a.Hook == XDP {
-				on := a.Target.Device()
-				all[on] = append(all[on], Member{
-					UID: app.UID, Identity: app.Identity, Revision: app.Revision,
-					Program: a.Program, Priority: a.Priority, ProceedOn: a.ProceedOn, Taken: app.Taken, Mode: a.XDPMode,
-				})
-			}
-		}
-	}
-	return all
-}
-
 // labelsOf are the labels of interfaces, by device.
 func labelsOf(interfaces []Interface) map[Device]string {
 	labels := make(map[Device]string, len(interfaces))
@@ -311,18 +283,6 @@ func labelsOf(interfaces []Interface) map[Device]string {
 		labels[i.Device] = i.Label()
 	}
 	return labels
-}
-
-// compareMembers orders by priority, namespace, name, program, and at last by
-// what makes any two differ.
-func compareMembers(a, b Member) int {
-	return cmp.Or(
-		cmp.Compare(a.Priority, b.Priority),
-		cmp.Compare(a.Identity.Namespace, b.Identity.Namespace),
-		cmp.Compare(a.Identity.Name, b.Identity.Name),
-		cmp.Compare(a.Program, b.Program),
-		cmp.Compare(a.UID, b.UID),
-	)
 }
 
 // drops removes revisions that nothing runs, and applications that are gone.

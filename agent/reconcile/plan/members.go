@@ -9,9 +9,10 @@ import (
 // UIDsOf lists the applications of members.
 func UIDsOf(members []Member) []string {
 	var uids []string
-	for _, m := range members {
-		if !slices.Contains(uids, m.UID) {
-			uids = append(uids, m.UID)
+	seen := make(map[string]bool, len(members))
+	for i := range members {
+		if uid := members[i].UID; !seen[uid] {
+			uids, seen[uid] = append(uids, uid), true
 		}
 	}
 	return uids
@@ -19,15 +20,20 @@ func UIDsOf(members []Member) []string {
 
 // Changed lists the applications with a member that does not run exactly so.
 func Changed(members, running []Member) []string {
-	return UIDsOf(slices.DeleteFunc(slices.Clone(members), func(m Member) bool { return slices.Contains(running, m) }))
+	runs := make(map[Member]bool, len(running))
+	for _, m := range running {
+		runs[m] = true
+	}
+	return UIDsOf(slices.DeleteFunc(slices.Clone(members), func(m Member) bool { return runs[m] }))
 }
 
 // NamespacesOf are the namespaces of the members of some applications, or of all
 // where none is named.
 func NamespacesOf(members []Member, uids []string) []string {
 	var all []string
+	named := set(uids)
 	for _, m := range members {
-		if (len(uids) == 0 || slices.Contains(uids, m.UID)) && !slices.Contains(all, m.Identity.Namespace) {
+		if (len(uids) == 0 || named[m.UID]) && !slices.Contains(all, m.Identity.Namespace) {
 			all = append(all, m.Identity.Namespace)
 		}
 	}
@@ -36,14 +42,22 @@ func NamespacesOf(members []Member, uids []string) []string {
 
 // Newcomers lists the applications with a member that does not run now.
 func Newcomers(members, running []Member) []string {
-	var uids []string
-	for _, m := range members {
-		if IsNew(m, running) && !slices.Contains(uids, m.UID) {
-			uids = append(uids, m.UID)
-		}
-	}
-	return uids
+	return UIDsOf(New(members, running))
 }
+
+// program is a program of a revision.
+type program struct{ uid, revision, name string }
+
+// New returns the members of which no program runs, of their revision.
+func New(members, running []Member) []Member {
+	runs := make(map[program]bool, len(running))
+	for i := range running {
+		runs[running[i].program()] = true
+	}
+	return slices.DeleteFunc(slices.Clone(members), func(m Member) bool { return runs[m.program()] })
+}
+
+func (m *Member) program() program { return program{m.UID, m.Revision, m.Program} }
 
 // IsNew reports whether the member's program, of its revision, is not among those that run.
 func IsNew(m Member, running []Member) bool {
@@ -54,7 +68,8 @@ func IsNew(m Member, running []Member) bool {
 
 // Without returns the members of all applications but some.
 func Without(members []Member, uids []string) []Member {
-	return slices.DeleteFunc(slices.Clone(members), func(m Member) bool { return slices.Contains(uids, m.UID) })
+	out := set(uids)
+	return slices.DeleteFunc(slices.Clone(members), func(m Member) bool { return out[m.UID] })
 }
 
 // ModeOf returns how members ask their chain to run; empty is Auto. Those that ask for nothing follow
@@ -70,9 +85,11 @@ func ModeOf(members []Member) v1alpha1.XDPMode {
 
 // Leaving returns the members that run, and whose program the chain is to have no more in any revision.
 func Leaving(members, running []Member) []Member {
-	return slices.DeleteFunc(slices.Clone(running), func(r Member) bool {
-		return slices.ContainsFunc(members, func(m Member) bool { return m.UID == r.UID && m.Program == r.Program })
-	})
+	stays := make(map[program]bool, len(members))
+	for i := range members {
+		stays[program{uid: members[i].UID, name: members[i].Program}] = true
+	}
+	return slices.DeleteFunc(slices.Clone(running), func(m Member) bool { return stays[program{uid: m.UID, name: m.Program}] })
 }
 
 // Leavers are the applications that run and are to run no more.

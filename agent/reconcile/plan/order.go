@@ -9,7 +9,9 @@ import (
 
 // Compare orders two attachments of one ordered hook: by priority, namespace,
 // name, program. It returns what cmp.Compare does.
-func Compare(a, b Attachment) int {
+func Compare(a, b Attachment) int { return compare(&a, &b) }
+
+func compare(a, b *Attachment) int {
 	return cmp.Or(
 		cmp.Compare(a.Priority, b.Priority),
 		cmp.Compare(a.Application.Namespace, b.Application.Namespace),
@@ -20,15 +22,16 @@ func Compare(a, b Attachment) int {
 
 // place is one link on one hook of one interface.
 type place struct {
-	id       [2]string
-	wanted   Attachment
+	id       id
+	uid      string
+	wanted   *Attachment
 	position int
 }
 
 // misplaced finds the links that run in another order than they are to, and
 // of those the fewest that need to move. Programs of others do not matter: ours
 // move around them.
-func (p *planner) misplaced(found map[[2]string]*Link) map[[2]string]bool {
+func (p *planner) misplaced(found map[id]*Link) map[id]bool {
 	hooks := map[Device]map[string][]place{}
 	for _, app := range p.want.Applications {
 		for i := range app.Attachments {
@@ -46,14 +49,14 @@ func (p *planner) misplaced(found map[[2]string]*Link) map[[2]string]bool {
 			if hooks[at] == nil {
 				hooks[at] = map[string][]place{}
 			}
-			hooks[at][a.Hook] = append(hooks[at][a.Hook], place{id, *a, old.Position})
+			hooks[at][a.Hook] = append(hooks[at][a.Hook], place{id, app.UID, a, old.Position})
 		}
 	}
-	out := map[[2]string]bool{}
+	out := map[id]bool{}
 	for _, byHook := range hooks {
 		for _, places := range byHook {
 			slices.SortFunc(places, func(x, y place) int {
-				return cmp.Or(Compare(x.wanted, y.wanted), cmp.Compare(x.id[0], y.id[0]))
+				return cmp.Or(compare(x.wanted, y.wanted), cmp.Compare(x.uid, y.uid))
 			})
 			for _, m := range movers(places) {
 				out[m.id] = true

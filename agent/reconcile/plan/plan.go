@@ -196,18 +196,25 @@ func (a Attachment) Place() string {
 // priority and verdicts: those change under a link that stays. An interface
 // goes by its network namespace and index, so that a renamed one keeps its links.
 func (a Attachment) Key() string {
-	t := a.Target
-	t.Interface, t.In = "", ""
+	a = a.Unnamed()
 	body, err := json.Marshal(struct {
 		Program, Hook string
 		Target        Target
 		Scope         string `json:",omitempty"`
-	}{a.Program, a.Hook, t, a.Scope})
+	}{a.Program, a.Hook, a.Target, a.Scope})
 	if err != nil {
 		return ""
 	}
 	sum := sha256.Sum256(body)
 	return hex.EncodeToString(sum[:16])
+}
+
+// Unnamed returns the attachment with what Key is made of alone. Two of them are equal where their keys are, and no key
+// need be made to find that out.
+func (a Attachment) Unnamed() Attachment {
+	t := a.Target
+	t.Interface, t.In = "", ""
+	return Attachment{Program: a.Program, Hook: a.Hook, Target: t, Scope: a.Scope}
 }
 
 // ExclusivePlace is a place that takes one program, whatever else is said of it.
@@ -238,7 +245,7 @@ func (a Attachment) InSharedFile() (Attachment, bool) {
 func (a Attachment) runsAs(b Attachment) bool {
 	inFile, shared := a.InSharedFile()
 	other, _ := b.InSharedFile()
-	return a.Key() == b.Key() || shared && inFile == other
+	return a.Unnamed() == b.Unnamed() || shared && inFile == other
 }
 
 // Application is one application as it is wanted.
@@ -338,7 +345,7 @@ type Want struct {
 	// made with them.
 	Out map[Device][]string
 	// Left are the devices whose chain is left as it is found, since no other can be made.
-	Left []Device
+	Left map[Device]bool
 	// Interim are the members of chains, by device, that run until those that the
 	// applications want can be made.
 	Interim map[Device][]Member

@@ -22,21 +22,41 @@ const maxPlaces, maxOfNamespace = 2000, 4 * 2000
 
 // placed is how many attachments applications have, by namespace and UID: those that were prepared, and
 // those of the others that run. So what runs keeps its places, whatever comes before it.
-type placed map[string]map[string]int
+type placed map[string]*ofNamespace
+
+// ofNamespace is how many attachments the applications of a namespace have, by UID, and all together.
+type ofNamespace struct {
+	byUID map[string]int
+	all   int
+}
 
 // note notes what an application has; nothing of the cluster's, which are an admin's.
 func (p placed) note(of v1alpha1.Identity, uid string, places int) {
 	if of.Namespace == "" {
 		return
 	}
-	if p[of.Namespace] == nil {
-		p[of.Namespace] = map[string]int{}
+	n := p[of.Namespace]
+	if n == nil {
+		n = &ofNamespace{byUID: map[string]int{}}
+		p[of.Namespace] = n
 	}
-	p[of.Namespace][uid] = places
+	n.all += places - n.byUID[uid]
+	n.byUID[uid] = places
+}
+
+// has returns what an application has, and what all of its namespace have.
+func (p placed) has(of v1alpha1.Identity, uid string) (its, all int) {
+	if n := p[of.Namespace]; n != nil {
+		return n.byUID[uid], n.all
+	}
+	return 0, 0
 }
 
 // count counts one more that an application has.
-func (p placed) count(of v1alpha1.Identity, uid string) { p.note(of, uid, p[of.Namespace][uid]+1) }
+func (p placed) count(of v1alpha1.Identity, uid string) {
+	its, _ := p.has(of, uid)
+	p.note(of, uid, its+1)
+}
 
 // countRunning counts what runs, once in a reconcile.
 func (v *Versions) countRunning() {
@@ -61,13 +81,8 @@ func (v *Versions) countRunning() {
 // left is how many an application may have, beside what the others of its namespace have. It is not less than
 // what runs: others, and itself, may have former places for a while that the kernel is about to end.
 func (p placed) left(of v1alpha1.Identity, uid string) int {
-	left := maxOfNamespace
-	for other, places := range p[of.Namespace] {
-		if other != uid {
-			left -= places
-		}
-	}
-	return min(max(left, p[of.Namespace][uid]), maxPlaces)
+	its, all := p.has(of, uid)
+	return min(max(maxOfNamespace-(all-its), its), maxPlaces)
 }
 
 // resolveAttachments turns an intent into resolved attachments. A target that is
