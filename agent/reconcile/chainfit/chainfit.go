@@ -56,7 +56,7 @@ type Round struct {
 	versions    map[plan.Device]*pins.ChainVersion
 	versionKeys map[plan.Device]string
 	// revisionKeys are those of revisions, by uid and name.
-	revisionKeys map[[2]string]string
+	revisionKeys revisionKeys
 	// visited are the interfaces whose chain was looked at. wanted is what is wanted where
 	// a chain that was started comes first. behind are the interfaces where applications
 	// wait until the chain of others is set.
@@ -67,7 +67,7 @@ type Round struct {
 // Begin begins to choose.
 func (f *Fitter) Begin(d *decide.Decisions, adm *admission.Round, objectRound *objects.Round, loadRound *build.Round) *Round {
 	return &Round{Fitter: f, now: d.Now, decisions: d, admission: adm, look: d.Look, objectRound: objectRound, loadRound: loadRound,
-		versions: map[plan.Device]*pins.ChainVersion{}, versionKeys: map[plan.Device]string{}, revisionKeys: map[[2]string]string{},
+		versions: map[plan.Device]*pins.ChainVersion{}, versionKeys: map[plan.Device]string{}, revisionKeys: revisionKeys{},
 		visited: map[plan.Device]bool{}, behind: map[plan.Device]bool{}, wanted: map[plan.Device][]plan.Member{}}
 }
 
@@ -79,7 +79,7 @@ func (r *Round) HasWaiting(d plan.Device) bool { return r.behind[d] }
 // any link is touched. A newcomer that does not fit is rejected alone: its
 // application goes on as it was, and the others as they are to.
 func (r *Round) Fit() {
-	r.decisions.Changed()
+	r.decisions.Changed = nil
 	r.chains = plan.NewChains(&r.decisions.Want, r.look.State)
 	r.followStartedChains()
 	r.takeOutAgain()
@@ -98,16 +98,16 @@ func (r *Round) Fit() {
 		misfit()
 		most--
 		left.Add(d)
-		r.follow(left)
-	}
-}
-
-// follow has the chains looked at once more whose applications changed.
-func (r *Round) follow(left *agenda.Agenda[plan.Device]) {
-	for _, uid := range r.decisions.Changed() {
-		for _, d := range r.chains.Follow(uid, r.decisions.ToRun(uid), r.decisions.IsFrozen(uid)) {
-			left.Add(d)
+		for _, uid := range r.decisions.Changed {
+			var app *plan.Application
+			if i := r.decisions.IndexOf(uid); i >= 0 {
+				app = &r.decisions.Want.Applications[i]
+			}
+			for _, d := range r.chains.Follow(uid, app, r.decisions.IsFrozen(uid)) {
+				left.Add(d)
+			}
 		}
+		r.decisions.Changed = nil
 	}
 }
 
@@ -126,7 +126,8 @@ func (r *Round) fit(want plan.Chain) unfitChain {
 		if slices.Equal(v.Members, want.Members) {
 			return nil
 		}
-		r.forgetChosen(want.Device)
+		delete(r.versions, want.Device)
+		delete(r.versionKeys, want.Device)
 	}
 	if m := r.leaveOutJoiners(want, running); m != nil {
 		return m

@@ -11,6 +11,7 @@ import (
 	"github.com/skep-dev/skep/agent/program/chain"
 	"github.com/skep-dev/skep/agent/program/owner"
 	"github.com/skep-dev/skep/agent/reconcile/build"
+	"github.com/skep-dev/skep/agent/reconcile/live"
 	"github.com/skep-dev/skep/agent/reconcile/plan"
 	"github.com/skep-dev/skep/agent/state/pins"
 	"github.com/skep-dev/skep/intent"
@@ -50,7 +51,7 @@ func (r *Round) chainKey(d plan.Device, members []plan.Member, suspect string) s
 	key = append(key, "chain "+d.String()+" "+suspect...)
 	for i := range members {
 		m := &members[i]
-		for _, part := range []string{m.UID, m.Revision, m.Program, m.Taken, string(m.Mode), r.revisionKey(m)} {
+		for _, part := range []string{m.UID, m.Revision, m.Program, m.Taken, string(m.Mode), r.revisionKeys.of(m, r.look.Set)} {
 			key = append(append(key, ' '), strconv.Quote(part)...)
 		}
 		key = strconv.AppendInt(append(key, ' '), int64(m.Priority), 10)
@@ -59,21 +60,18 @@ func (r *Round) chainKey(d plan.Device, members []plan.Member, suspect string) s
 	return string(key)
 }
 
-// revisionKey is the loader.Revision.Key of a member's revision, which it makes once.
-func (r *Round) revisionKey(m *plan.Member) string {
+// revisionKeys are those of revisions, each of which is made once.
+type revisionKeys map[[2]string]string
+
+// of returns the loader.Revision.Key of a member's revision.
+func (k revisionKeys) of(m *plan.Member, s *live.Set) string {
 	id := [2]string{m.UID, m.Revision}
-	key, known := r.revisionKeys[id]
+	key, known := k[id]
 	if !known {
-		key = r.look.Set.Revisions[m.UID][m.Revision].Key()
-		r.revisionKeys[id] = key
+		key = s.Revisions[m.UID][m.Revision].Key()
+		k[id] = key
 	}
 	return key
-}
-
-// forgetChosen forgets the version that was chosen for an interface.
-func (r *Round) forgetChosen(d plan.Device) {
-	delete(r.versions, d)
-	delete(r.versionKeys, d)
 }
 
 // Take hands over the version that was loaded for an interface, where it has these members;
@@ -84,7 +82,8 @@ func (r *Round) Take(d plan.Device, members []plan.Member) *pins.ChainVersion {
 		return nil
 	}
 	r.loadRound.Take(r.versionKeys[d])
-	r.forgetChosen(d)
+	delete(r.versions, d)
+	delete(r.versionKeys, d)
 	return v
 }
 

@@ -46,10 +46,8 @@ type Decisions struct {
 	// Want.Frozen.
 	indexes      map[string]int
 	gone, frozen map[string]bool
-	// changed are the uids of which another version is to run, or the same one elsewhere; see Changed.
-	changed []string
 	// copied are the applications whose FailedActions are a map of this reconcile's own.
-	copied map[*Application]bool
+	copied copied
 
 	Want     plan.Want
 	Outcomes map[string]*report.Outcome
@@ -57,6 +55,8 @@ type Decisions struct {
 	Leaving map[plan.Device][]plan.Member
 	// Awaited are the revisions, by uid, that only wait for the load of a chain.
 	Awaited map[[2]string]bool
+	// Changed are the applications that were rejected, or left out of places, since they were taken from here last.
+	Changed []string
 	// Again means that something was put off that the next reconcile can do at once.
 	Again bool
 }
@@ -79,7 +79,7 @@ type Options struct {
 // New begins the decisions of a reconcile: nothing is wanted.
 func New(o Options) *Decisions {
 	d := &Decisions{Options: o, byUID: map[string]*Application{}, indexes: map[string]int{}, gone: map[string]bool{}, frozen: map[string]bool{},
-		copied:   map[*Application]bool{},
+		copied:   copied{},
 		Outcomes: map[string]*report.Outcome{}, Awaited: map[[2]string]bool{}, Leaving: map[plan.Device][]plan.Member{}}
 	d.Want.Out, d.Want.Left, d.Want.Interim = map[plan.Device][]string{}, map[plan.Device]bool{}, map[plan.Device][]plan.Member{}
 	for _, app := range o.Applications {
@@ -124,14 +124,6 @@ func (d *Decisions) IndexOf(uid string) int {
 	return -1
 }
 
-// ToRun returns an application as it is to run; nil where it is not to.
-func (d *Decisions) ToRun(uid string) *plan.Application {
-	if i := d.IndexOf(uid); i >= 0 {
-		return &d.Want.Applications[i]
-	}
-	return nil
-}
-
 // IsGone reports whether an application is to be unloaded.
 func (d *Decisions) IsGone(uid string) bool { return d.gone[uid] }
 
@@ -143,13 +135,6 @@ func (d *Decisions) freeze(uid string) {
 	if !d.frozen[uid] {
 		d.Want.Frozen, d.frozen[uid] = append(d.Want.Frozen, uid), true
 	}
-}
-
-// Changed returns the applications that were rejected, or left out of places, since it was called last.
-func (d *Decisions) Changed() []string {
-	changed := d.changed
-	d.changed = nil
-	return changed
 }
 
 // Withdrew reports whether a revision may not run any more beside the newest intent
@@ -186,8 +171,8 @@ func (d *Decisions) IsUnproven(uid string) bool {
 
 // Reject takes the version of an application that is to run out of this reconcile.
 func (d *Decisions) Reject(uid string, err error) {
-	d.drop(uid)
-	d.changed = append(d.changed, uid)
+	drop(&d.Want, d.indexes, uid)
+	d.Changed = append(d.Changed, uid)
 	app, was := d.byUID[uid], d.Outcomes[uid]
 	if app == nil {
 		return
@@ -210,16 +195,16 @@ func (d *Decisions) Reject(uid string, err error) {
 }
 
 // drop takes an application out of what is to run, where it is. The last one takes its place: they have no order.
-func (d *Decisions) drop(uid string) {
-	i := d.IndexOf(uid)
-	if i < 0 {
+func drop(want *plan.Want, indexes map[string]int, uid string) {
+	i, ok := indexes[uid]
+	if !ok {
 		return
 	}
-	last := len(d.Want.Applications) - 1
-	d.Want.Applications[i] = d.Want.Applications[last]
-	d.indexes[d.Want.Applications[i].UID] = i
-	delete(d.indexes, uid)
-	d.Want.Applications = slices.Delete(d.Want.Applications, last, last+1)
+	last := len(want.Applications) - 1
+	want.Applications[i] = want.Applications[last]
+	indexes[want.Applications[i].UID] = i
+	delete(indexes, uid)
+	want.Applications = slices.Delete(want.Applications, last, last+1)
 }
 
 // Postpone leaves the version of an application that is to run for a later reconcile.
@@ -236,7 +221,7 @@ func (d *Decisions) LeaveOut(uid string, why map[plan.Place]error) {
 	if i < 0 || app == nil || out == nil {
 		return
 	}
-	d.changed = append(d.changed, uid)
+	d.Changed = append(d.Changed, uid)
 	places := map[plan.Place]plan.Place{}
 	for place := range why {
 		places[unnamed(place)] = place
@@ -355,7 +340,7 @@ func (d *Decisions) blame(uid string, c plan.Chain, cause, err error) {
 	out.Tried = true
 	d.Log.Error("make chain", "application", d.NameOf(uid), "interface", c.Interface, "error", err)
 	if app := d.byUID[uid]; app != nil {
-		d.noteAction(app, lostMember, cause)
+		d.copied.note(app, lostMember, cause)
 	}
 }
 
@@ -397,14 +382,17 @@ func (d *Decisions) FailedBefore(uid, action string) error {
 // NoteAction remembers that an action on an application failed, or went well.
 func (d *Decisions) NoteAction(uid, action string, err error) {
 	if app := d.byUID[uid]; app != nil {
-		d.noteAction(app, action, err)
+		d.copied.note(app, action, err)
 	}
 }
 
-// noteAction notes it in a map that it copies once: an application may have thousands of actions.
-func (d *Decisions) noteAction(app *Application, action string, err error) {
-	if !d.copied[app] {
-		app.FailedActions, d.copied[app] = maps.Clone(app.FailedActions), true
+// copied are applications with a map of FailedActions of their own.
+type copied map[*Application]bool
+
+// note notes an action of an application in a map that it copies once: there may be thousands.
+func (c copied) note(app *Application, action string, err error) {
+	if !c[app] {
+		app.FailedActions, c[app] = maps.Clone(app.FailedActions), true
 	}
 	if err == nil {
 		delete(app.FailedActions, action)
