@@ -12,7 +12,7 @@ import (
 )
 
 // maxCompared bounds how many processes of a container are looked at for the first.
-const maxCompared = 32 << 10
+const maxCompared = 16 << 10
 
 // Errors of the search for a container's process.
 var (

@@ -1,5 +1,5 @@
 // Package jit counts what the kernel's compiler adds to the work of a load on this machine. It asks the kernel, and keeps an
-// answer for a second: an administrator may change it at any time.
+// answer for five seconds: an administrator may change it at any time.
 package jit
 
 import (
@@ -25,8 +25,8 @@ func WorkOf(t ebpf.ProgramType, insns asm.Instructions) bytecode.Work {
 	return w
 }
 
-// fresh is how long an answer of the kernel is kept: the loads of one application have one.
-const fresh = time.Second
+// fresh is how long an answer of the kernel is kept.
+const fresh = 5 * time.Second
 
 var last struct {
 	sync.Mutex

@@ -9,6 +9,7 @@ import (
 	"github.com/cilium/ebpf"
 
 	"github.com/skep-dev/skep/agent/program/chain"
+	"github.com/skep-dev/skep/agent/program/loader"
 	"github.com/skep-dev/skep/agent/program/owner"
 	"github.com/skep-dev/skep/agent/reconcile/build"
 	"github.com/skep-dev/skep/agent/reconcile/live"
@@ -60,16 +61,16 @@ func (r *Round) chainKey(d plan.Device, members []plan.Member, suspect string) s
 	return string(key)
 }
 
-// revisionKeys are those of revisions, each of which is made once.
-type revisionKeys map[[2]string]string
+// revisionKeys are those of revisions as they are in the kernel, each of which is made once.
+type revisionKeys map[*loader.Revision]string
 
 // of returns the loader.Revision.Key of a member's revision.
 func (k revisionKeys) of(m *plan.Member, s *live.Set) string {
-	id := [2]string{m.UID, m.Revision}
-	key, known := k[id]
+	revision := s.Revisions[m.UID][m.Revision]
+	key, known := k[revision]
 	if !known {
-		key = s.Revisions[m.UID][m.Revision].Key()
-		k[id] = key
+		key = revision.Key()
+		k[revision] = key
 	}
 	return key
 }

@@ -23,12 +23,17 @@ func (r *Round) goOnWithout(want plan.Chain, running []plan.Member, lost *build.
 	}
 	if leaves || !runs(lost.UID) {
 		return func() {
+			left := slices.Clone(want.Members)
 			for _, one := range r.allLost(want.Members, lost) {
+				if r.needsNoLoad(left) {
+					return
+				}
 				switch isRunning := runs(one.UID); {
 				case !isRunning && r.decisions.CanFallBack(one.UID):
 					r.decisions.Reject(one.UID, one)
 				case !isRunning || leaves:
 					r.decisions.TakeOut(want, one)
+					left = slices.DeleteFunc(left, func(m plan.Member) bool { return m.UID == one.UID })
 				}
 			}
 		}
@@ -42,6 +47,15 @@ func (r *Round) goOnWithout(want plan.Chain, running []plan.Member, lost *build.
 		return func() { r.decisions.Reject(newcomers[0], lost) }
 	}
 	return func() { r.decisions.Leave(want, running, lost) }
+}
+
+// needsNoLoad reports whether one member is left that runs alone as it is in the kernel: its object may be lost.
+func (r *Round) needsNoLoad(left []plan.Member) bool {
+	if len(left) != 1 {
+		return false
+	}
+	_, err := r.loaded(left[0])
+	return err == nil
 }
 
 // allLost returns the errors of the members that cannot be had and are not on their way, one for each
