@@ -202,9 +202,7 @@ func New(ctx context.Context, o Options) (_ *Host, err error) {
 		StaleFor: staleFor,
 	}}
 	h.settings.kept = keptSettings{file: filepath.Join(o.State, settingsFile), sealer: h.sealer, dry: o.DryRun}
-	if err := h.settings.kept.read(ctx, h.settings.reader); err != nil {
-		o.Log.Error("what the last run read of signers and policies is not known", "error", err)
-	}
+	h.settings.restore(ctx)
 	err = h.settings.open(ctx)
 	if err != nil && len(h.live()) > 0 {
 		// What this host was given before comes back all the same.

@@ -51,6 +51,13 @@ func (s *settingsState) lastRead() string {
 	return s.read.UTC().Format(time.RFC3339)
 }
 
+// restore has what cannot be read at the start stay as the last run read it.
+func (s *settingsState) restore(ctx context.Context) {
+	if err := s.kept.read(ctx, s.reader); err != nil {
+		s.log.Error("what the last run read of signers and policies is not known", "error", err)
+	}
+}
+
 // open reads the settings for the first time.
 func (s *settingsState) open(ctx context.Context) error {
 	now, err := s.reader.Load(ctx)

@@ -10,6 +10,7 @@ import (
 	"runtime"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/asm"
@@ -20,7 +21,9 @@ import (
 	"github.com/skep-dev/skep/agent/attach"
 	"github.com/skep-dev/skep/agent/pods/netns"
 	"github.com/skep-dev/skep/agent/reconcile/plan"
+	"github.com/skep-dev/skep/agent/state/pins"
 	"github.com/skep-dev/skep/api/v1alpha1"
+	"github.com/skep-dev/skep/test/harness/await"
 	"github.com/skep-dev/skep/test/harness/need"
 	"github.com/skep-dev/skep/test/harness/recommended"
 )
@@ -116,11 +119,16 @@ func byLink(t *testing.T, name string, p *ebpf.Program) link.Link {
 // attachesOnce the commands of its message have been run.
 func attachesOnce(t *testing.T, r attach.Request, want ...string) {
 	t.Helper()
-	l, err := attach.To(r)
-	if err == nil {
-		_ = l.Close()
-		t.Fatal("it displaced another program")
-	}
+	var l pins.Held
+	var err error
+	// A busy machine may not have shown who holds it in the time of a look, which is kept for ten seconds.
+	await.True(t, "a look at who holds the place", time.Minute, func() bool {
+		if l, err = attach.To(r); err == nil {
+			_ = l.Close()
+			t.Fatal("it displaced another program")
+		}
+		return !strings.Contains(err.Error(), "no process or pin that this agent sees")
+	})
 	for _, part := range want {
 		if !strings.Contains(err.Error(), part) {
 			t.Errorf("%q does not name %s", err, part)

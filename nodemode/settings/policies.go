@@ -38,6 +38,7 @@ func (r *Reader) readPolicies(ctx context.Context) (all []lastPolicy, unread, er
 	var errs []error
 	for _, where := range r.options.Policies {
 		now, last, err := r.readNamed(ctx, where, replaces)
+		r.meet(err, slices.ContainsFunc(r.policies, func(p lastPolicy) bool { return p.where == where }))
 		all, kept, errs = append(all, now...), append(kept, last...), append(errs, err)
 	}
 	unread = errors.Join(errs...)
@@ -68,11 +69,6 @@ func withLast(all, last []lastPolicy) []lastPolicy {
 // as it was read last.
 func (r *Reader) readNamed(ctx context.Context, where string, replaces []v1alpha1.BuiltinPolicy) (now, last []lastPolicy, err error) {
 	before := slices.DeleteFunc(slices.Clone(r.policies), func(p lastPolicy) bool { return p.where != where })
-	defer func() {
-		if err != nil && len(before) == 0 {
-			r.strange = append(r.strange, err)
-		}
-	}()
 	info, err := os.Stat(where)
 	if errors.Is(err, os.ErrNotExist) && slices.Contains(policies.Profiles(), where) {
 		profile := policies.Policy{Name: where, Spec: v1alpha1.BpfPolicySpec{Profile: where}, Replaces: replaces}
@@ -101,9 +97,7 @@ func (r *Reader) readNamed(ctx context.Context, where string, replaces []v1alpha
 		})
 		switch {
 		case f.Err != nil:
-			if len(held) == 0 {
-				r.strange = append(r.strange, f.Err)
-			}
+			r.meet(f.Err, len(held) > 0)
 			unread, last = append(unread, f.Err), append(last, held...)
 		case len(f.Policies) == 0 && isGone:
 			why := fmt.Errorf("read policies in %s: %s holds no policy any more; it may be half-written: write it again, or remove it", where, f.Path)
@@ -147,9 +141,7 @@ func (r *Reader) compiled(ctx context.Context, all []lastPolicy) (good, last []l
 				last, isKnown = append(last, before), true
 			}
 		}
-		if !isKnown {
-			r.strange = append(r.strange, why[i])
-		}
+		r.meet(why[i], isKnown)
 	}
 	return good, last, errors.Join(why...)
 }

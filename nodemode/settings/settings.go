@@ -92,6 +92,13 @@ func (r *Reader) Load(ctx context.Context) (Settings, error) {
 	return Settings{Trust: trust, Policies: set, Cautions: cautions(all, trust), Unread: unread}, nil
 }
 
+// meet notes an error, of what may hold what is missing elsewhere where it is not known.
+func (r *Reader) meet(err error, isKnown bool) {
+	if err != nil && !isKnown {
+		r.strange = append(r.strange, err)
+	}
+}
+
 // cautions are those of all policies, and of all signers.
 func cautions(all []lastPolicy, trust *signing.Trust) []string {
 	var list []string

@@ -23,6 +23,7 @@ func (r *Reader) readSigners(ctx context.Context) (all []lastSigner, unread erro
 	var kept []lastSigner
 	for _, where := range r.options.Signers {
 		now, last, err := r.readPath(ctx, where)
+		r.meet(err, len(r.signersOf(where)) > 0)
 		all, kept, errs = append(all, now...), append(kept, last...), append(errs, err)
 	}
 	all, broken := r.usable(all)
@@ -41,11 +42,6 @@ func (r *Reader) readSigners(ctx context.Context) (all []lastSigner, unread erro
 // as they were read last.
 func (r *Reader) readPath(ctx context.Context, where string) (now, last []lastSigner, err error) {
 	before := r.signersOf(where)
-	defer func() {
-		if err != nil && len(before) == 0 {
-			r.strange = append(r.strange, err)
-		}
-	}()
 	root, sub, err := schemas.Locate(where)
 	if err != nil {
 		return nil, before, err
@@ -63,9 +59,7 @@ func (r *Reader) readPath(ctx context.Context, where string) (now, last []lastSi
 	var problems []error
 	for _, p := range defs.Problems {
 		problems = append(problems, p)
-		if !slices.ContainsFunc(before, func(s lastSigner) bool { return s.file == p.Source.File }) {
-			r.strange = append(r.strange, p)
-		}
+		r.meet(p, slices.ContainsFunc(before, func(s lastSigner) bool { return s.file == p.Source.File }))
 	}
 	note := func(emptied schemas.Problem) {
 		if !slices.ContainsFunc(problems, func(err error) bool { return err.Error() == emptied.Error() }) {

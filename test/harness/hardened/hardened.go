@@ -3,6 +3,7 @@
 package hardened
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -48,7 +49,7 @@ func JIT(t *testing.T, blinds bool, do func()) {
 // set sets the sysctl by a process in the parent's network namespace, which sets it back when restore is called, or this
 // process has ended.
 func set(level string) (restore func() error, err error) {
-	cmd := exec.Command("sh", "-c", "was=$(cat "+sysctl+") && echo "+level+" >"+sysctl+" && echo done && cat && echo $was >"+sysctl)
+	cmd := exec.CommandContext(context.Background(), "sh", "-c", "was=$(cat "+sysctl+") && echo "+level+" >"+sysctl+" && echo done && cat && echo $was >"+sysctl)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	in, err := cmd.StdinPipe()
 	if err != nil {
