@@ -7,6 +7,8 @@ import (
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/asm"
 	"github.com/cilium/ebpf/btf"
+
+	"github.com/skep-dev/skep/agent/program/jit"
 )
 
 // kconfigName is the virtual data section of extern variables that the loader
@@ -98,6 +100,10 @@ func (k kconfig) resolve(insns asm.Instructions) (_ *ebpf.Map, err error) {
 		return nil, fmt.Errorf("open %s: %w", kconfigName, err)
 	}
 	for i, at := range k.at {
+		if !filled[i].OpCode.IsDWordLoad() {
+			return nil, errors.Join(fmt.Errorf("read %s: where %s is 2 the kernel does not tell constants, and so not where a variable of its "+
+				"configuration is; set it to 1, or keep the program to nodes where it is lower (nodeSelector)", kconfigName, jit.Hardening), section.Close())
+		}
 		if err := place(&insns[at], filled[i].Constant, section); err != nil {
 			return nil, errors.Join(err, section.Close())
 		}

@@ -12,6 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/skep-dev/skep/agent/program/chain"
+	"github.com/skep-dev/skep/test/harness/hardened"
 	"github.com/skep-dev/skep/test/harness/need"
 )
 
@@ -168,7 +169,24 @@ func TestEveryTestProgramRunsBetweenTwoOthers(t *testing.T) {
 	}
 }
 
+// TestExternVariablesAreNotGuessed where the kernel blinds constants, and so does not tell where they are.
+func TestExternVariablesAreNotGuessed(t *testing.T) {
+	need.Kernel(t)
+	hardened.JIT(t, true, func() {
+		_, err := tryLoad(t, member(t, "first", "kconfig_version"), member(t, "second", "kconfig_wrapper"))
+		if err == nil || !strings.Contains(err.Error(), "where net.core.bpf_jit_harden is 2 the kernel does not tell constants") {
+			t.Errorf("it is loaded: %v", err)
+		}
+	})
+}
+
 func TestExternVariablesOfSeveralApplicationsResolve(t *testing.T) {
+	need.Kernel(t)
+	hardened.JIT(t, false, func() { externVariablesResolve(t) })
+}
+
+func externVariablesResolve(t *testing.T) {
+	t.Helper()
 	l := load(t,
 		member(t, "first", "kconfig_version"),
 		member(t, "second", "kconfig_wrapper"),

@@ -17,6 +17,7 @@ import (
 	"github.com/skep-dev/skep/bytecode"
 	"github.com/skep-dev/skep/intent"
 	"github.com/skep-dev/skep/test/fixture/programs"
+	"github.com/skep-dev/skep/test/harness/hardened"
 	"github.com/skep-dev/skep/test/harness/need"
 )
 
@@ -85,48 +86,50 @@ func TestAProgramDoesNoMoreThanItsIntentSays(t *testing.T) {
 // the library relocates them by itself. The kernel's tag is a hash of all instructions.
 func TestWhatIsLoadedIsWhatTheLibraryMakes(t *testing.T) {
 	need.Kernel(t)
-	for object, body := range map[string][]byte{
-		"tp_btf_core_hidden": programs.Object("tp_btf_core_hidden"), "raw_tp_core_local": programs.Object("raw_tp_core_local"),
-		"core_relocs": fromCorpus(t, "core_relocs"),
-	} {
-		t.Run(object, func(t *testing.T) {
-			named := bySections(t, body)
-			p, err := prepare(opened(t, intent.Payload{Application: v1alpha1.Identity{Kind: v1alpha1.KindClusterBpfApplication, Name: "app"}, Programs: named}),
-				body, inScopes(nil), onThisKernel())
-			if err != nil {
-				t.Fatal(err)
-			}
-			for name, ps := range p.Spec.Programs {
-				if relocate.HasPending(ps.Instructions) {
-					t.Errorf("%s is to be relocated still", name)
+	hardened.JIT(t, false, func() {
+		for object, body := range map[string][]byte{
+			"tp_btf_core_hidden": programs.Object("tp_btf_core_hidden"), "raw_tp_core_local": programs.Object("raw_tp_core_local"),
+			"core_relocs": fromCorpus(t, "core_relocs"),
+		} {
+			t.Run(object, func(t *testing.T) {
+				named := bySections(t, body)
+				p, err := prepare(opened(t, intent.Payload{Application: v1alpha1.Identity{Kind: v1alpha1.KindClusterBpfApplication, Name: "app"}, Programs: named}),
+					body, inScopes(nil), onThisKernel())
+				if err != nil {
+					t.Fatal(err)
 				}
-			}
-			ours, _, err := Load(p, nil, nil, btf.NewCache())
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer func() { _ = ours.Close() }()
-			spec, err := ebpf.LoadCollectionSpecFromReader(bytes.NewReader(body))
-			if err != nil {
-				t.Fatal(err)
-			}
-			if !slices.ContainsFunc(slices.Collect(maps.Values(spec.Programs)), func(ps *ebpf.ProgramSpec) bool { return relocate.HasPending(ps.Instructions) }) {
-				t.Fatal("nothing is relocated")
-			}
-			libraries, err := ebpf.NewCollection(spec)
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer libraries.Close()
-			if len(ours.Programs) == 0 {
-				t.Fatal("nothing is loaded")
-			}
-			for instance, program := range ours.Programs {
-				name, _, _ := strings.Cut(instance, "@")
-				compareTranslated(t, program, libraries.Programs[name])
-			}
-		})
-	}
+				for name, ps := range p.Spec.Programs {
+					if relocate.HasPending(ps.Instructions) {
+						t.Errorf("%s is to be relocated still", name)
+					}
+				}
+				ours, _, err := Load(p, nil, nil, btf.NewCache())
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer func() { _ = ours.Close() }()
+				spec, err := ebpf.LoadCollectionSpecFromReader(bytes.NewReader(body))
+				if err != nil {
+					t.Fatal(err)
+				}
+				if !slices.ContainsFunc(slices.Collect(maps.Values(spec.Programs)), func(ps *ebpf.ProgramSpec) bool { return relocate.HasPending(ps.Instructions) }) {
+					t.Fatal("nothing is relocated")
+				}
+				libraries, err := ebpf.NewCollection(spec)
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer libraries.Close()
+				if len(ours.Programs) == 0 {
+					t.Fatal("nothing is loaded")
+				}
+				for instance, program := range ours.Programs {
+					name, _, _ := strings.Cut(instance, "@")
+					compareTranslated(t, program, libraries.Programs[name])
+				}
+			})
+		}
+	})
 }
 
 // compareTranslated compares two programs of the kernel: what they were loaded as, and what it made
