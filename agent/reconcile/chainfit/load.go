@@ -38,11 +38,20 @@ func (r *Round) load(d plan.Device, members, running []plan.Member, suspect stri
 
 // loaded returns the program of a member as its revision has it in the kernel.
 func (r *Round) loaded(m plan.Member) (*ebpf.Program, error) {
-	revision := r.look.Set.Revisions[m.UID][m.Revision]
-	if revision == nil || revision.Programs[plan.Instance(m.Program, plan.XDP, "")] == nil {
+	program := programOf(m, r.look.Set)
+	if program == nil {
 		return nil, &build.MemberError{UID: m.UID, Err: fmt.Errorf("load chain: program %s of %s is not in the kernel", m.Program, m.Identity)}
 	}
-	return revision.Programs[plan.Instance(m.Program, plan.XDP, "")], nil
+	return program, nil
+}
+
+// programOf is the program of a member as its revision has it in the kernel; nil where it is not there.
+func programOf(m plan.Member, s *live.Set) *ebpf.Program {
+	revision := s.Revisions[m.UID][m.Revision]
+	if revision == nil {
+		return nil
+	}
+	return revision.Programs[plan.Instance(m.Program, plan.XDP, "")]
 }
 
 // chainKey names a chain of exactly these members, on exactly the maps that their

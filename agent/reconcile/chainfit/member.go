@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/skep-dev/skep/agent/reconcile/build"
+	"github.com/skep-dev/skep/agent/reconcile/live"
 	"github.com/skep-dev/skep/agent/reconcile/plan"
 	"github.com/skep-dev/skep/agent/state/objects"
 )
@@ -25,7 +26,7 @@ func (r *Round) goOnWithout(want plan.Chain, running []plan.Member, lost *build.
 		return func() {
 			left := slices.Clone(want.Members)
 			for _, one := range r.allLost(want.Members, lost) {
-				if r.needsNoLoad(left) {
+				if needsNoLoad(left, r.look.Set) {
 					return
 				}
 				switch isRunning := runs(one.UID); {
@@ -50,12 +51,8 @@ func (r *Round) goOnWithout(want plan.Chain, running []plan.Member, lost *build.
 }
 
 // needsNoLoad reports whether one member is left that runs alone as it is in the kernel: its object may be lost.
-func (r *Round) needsNoLoad(left []plan.Member) bool {
-	if len(left) != 1 {
-		return false
-	}
-	_, err := r.loaded(left[0])
-	return err == nil
+func needsNoLoad(left []plan.Member, s *live.Set) bool {
+	return len(left) == 1 && programOf(left[0], s) != nil
 }
 
 // allLost returns the errors of the members that cannot be had and are not on their way, one for each
