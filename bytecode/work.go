@@ -57,8 +57,8 @@ func (w Work) Prefixed() Work {
 }
 
 // Blinded is the work on a kernel whose sysctl net.core.bpf_jit_harden is 2: after the verifier, its
-// compiler replaces each instruction that has a constant by several, so that nobody places machine code
-// by constants.
+// compiler replaces each instruction that has a constant by several, so that no user can place machine
+// code by constants.
 func (w Work) Blinded() Work {
 	w.Translated += (mostBlinded - 1) * w.Constants
 	w.Rewrites += (w.Constants + blindedPerRewrite - 1) / blindedPerRewrite

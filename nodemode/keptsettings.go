@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"path/filepath"
 
 	"github.com/skep-dev/skep/atomicfile"
 	"github.com/skep-dev/skep/intent"
@@ -25,6 +26,11 @@ type keptSettings struct {
 	dry bool
 	// last is what was to be written last.
 	last []byte
+}
+
+// settingsKept are those of a host's state.
+func settingsKept(o Options, sealer *intent.Sealer) keptSettings {
+	return keptSettings{file: filepath.Join(o.State, settingsFile), sealer: sealer, dry: o.DryRun}
 }
 
 // read has the reader take over what the file has. No file is no error.

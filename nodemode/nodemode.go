@@ -192,7 +192,7 @@ func New(ctx context.Context, o Options) (_ *Host, err error) {
 			return nil, err
 		}
 	}
-	h.settings = settingsState{reader: settings.NewReader(o.settings(), h.engine), log: o.Log, now: o.Now, gate: gate.Options{
+	h.settings = settingsState{reader: settings.NewReader(o.settings(), h.engine), log: o.Log, now: o.Now, kept: settingsKept(o, h.sealer), gate: gate.Options{
 		Images:   h.images,
 		Memory:   h.memory,
 		Observer: h.metrics.gate,
@@ -201,7 +201,6 @@ func New(ctx context.Context, o Options) (_ *Host, err error) {
 		Timeout:  o.EvaluationTimeout,
 		StaleFor: staleFor,
 	}}
-	h.settings.kept = keptSettings{file: filepath.Join(o.State, settingsFile), sealer: h.sealer, dry: o.DryRun}
 	h.settings.restore(ctx)
 	err = h.settings.open(ctx)
 	if err != nil && len(h.live()) > 0 {

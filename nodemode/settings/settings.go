@@ -50,7 +50,7 @@ type Reader struct {
 	engine  *policies.Engine
 	// whole is true once all could be read, and restored where Restore knew what an earlier Reader read.
 	whole, restored bool
-	// strange is what could not be read and nobody read before: what it holds may be what is missing elsewhere.
+	// strange is what could not be read, and was not read before either: what it holds may be what is missing elsewhere.
 	strange  []error
 	signers  []lastSigner
 	policies []lastPolicy

@@ -71,7 +71,7 @@ func TestAPodHidesBehindNoPadding(t *testing.T) {
 			return nil
 		}
 	}
-	snapshotOf(t, s, "the pod without what nobody names", padded())
+	snapshotOf(t, s, "the pod without labels that no selector names", padded())
 	n := woken.Load()
 	s.Keep(map[string]bool{"firewall": true})
 	snapshotOf(t, s, "the label that is named", padded("firewall"))
