@@ -112,27 +112,44 @@ func (r *Reconciler) setStatus(app application, st *state) error {
 	if st.progress.Status.State != "" {
 		report.Rollout = &st.progress.Status
 	}
-	deployed := metav1.Condition{Type: v1alpha1.ConditionDeployed, Status: metav1.ConditionFalse, Reason: status.ReasonNotDeployed, Message: "nothing is deployed"}
-	if p := st.sealed.Payload; p != nil && !p.Tombstone {
-		nodes, err := st.nodes.Nodes()
-		if err != nil {
-			return err
-		}
-		counts, err := status.Fold(wanted(*p, s), nodes)
-		if err != nil {
-			return err
-		}
-		report.Nodes, report.Serial = &counts, p.Serial
-		if generation, err := gate.Generation(app); err == nil {
-			if before := rollout.UndoTarget(generation, p); before != nil && before.Undone == 0 {
-				report.PreviousDigest = before.ImageDigest
-			}
-		}
-		deployed = status.Deployed(counts)
+	deployed, err := r.deployed(app, st)
+	if err != nil {
+		return err
 	}
 	conditions.Set(app, &deployed)
 	setReady(app, st)
 	return nil
+}
+
+// deployed sets the nodes in the status of app to what they report, and returns the condition that says it.
+func (r *Reconciler) deployed(app application, st *state) (metav1.Condition, error) {
+	p := st.sealed.Payload
+	if p == nil {
+		c := status.Unloaded(string(app.GetUID()), 0, nil)
+		if st.sealed.Report.Runs || st.lost() {
+			c.Message = runsOn
+		}
+		return c, nil
+	}
+	nodes, err := st.nodes.Nodes()
+	if err != nil {
+		return metav1.Condition{}, err
+	}
+	if p.Tombstone {
+		return status.Unloaded(p.UID, p.Serial, nodes), nil
+	}
+	report := app.Report()
+	counts, err := status.Fold(wanted(*p, st.observed), nodes)
+	if err != nil {
+		return metav1.Condition{}, err
+	}
+	report.Nodes, report.Serial = &counts, p.Serial
+	if generation, err := gate.Generation(app); err == nil {
+		if before := rollout.UndoTarget(generation, p); before != nil && before.Undone == 0 {
+			report.PreviousDigest = before.ImageDigest
+		}
+	}
+	return status.Deployed(counts), nil
 }
 
 // signedBy is the first three of some signers in one line, and how many more there
@@ -180,8 +197,10 @@ func setReady(app application, st *state) {
 	switch {
 	case app.Body().Suspend && st.sealed.Payload == nil && (st.sealed.Report.Runs || app.Report().Serial > 0):
 		ready(ReasonSuspended, "it is suspended; "+runsOn)
+	case app.Body().Suspend && deployed.Reason == status.ReasonUnloading:
+		waiting(deployed.Reason, "it is suspended; "+deployed.Message)
 	case app.Body().Suspend && deployed.Reason == status.ReasonNotDeployed:
-		ready(ReasonSuspended, "it is suspended, and nothing of it is deployed")
+		ready(ReasonSuspended, "it is suspended; "+deployed.Message)
 	case app.Body().Suspend:
 		ready(ReasonSuspended, "it is suspended; what runs is kept: "+deployed.Message)
 	case errors.Is(s.Err, errQueued):

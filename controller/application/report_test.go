@@ -9,13 +9,16 @@ import (
 	"time"
 
 	"github.com/fluxcd/pkg/runtime/conditions/check"
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/skep-dev/skep/api/v1alpha1"
+	"github.com/skep-dev/skep/controller/status"
 	"github.com/skep-dev/skep/gate"
 	"github.com/skep-dev/skep/image/access"
 	"github.com/skep-dev/skep/image/registry"
+	"github.com/skep-dev/skep/lifecycle"
 	"github.com/skep-dev/skep/test/fixture/programs"
 	"github.com/skep-dev/skep/test/fixture/supply"
 )
@@ -192,7 +195,7 @@ func TestWhatIsSuspendedFailsNobodyWhoWaits(t *testing.T) {
 	}{
 		"it runs":             {true, v1alpha1.NodeLoaded, "it is suspended; what runs is kept: loaded on 1 of 1 nodes"},
 		"it fails":            {true, v1alpha1.NodeFailed, "it is suspended; what runs is kept: loaded on 0 of 1 nodes, 1 failed; one: "},
-		"it was never loaded": {false, "", "it is suspended, and nothing of it is deployed"},
+		"it was never loaded": {false, "", "it is suspended; nothing is deployed"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := newBench(t)
@@ -219,6 +222,63 @@ func TestWhatIsSuspendedFailsNobodyWhoWaits(t *testing.T) {
 			if fail, warn := checker.Check(t.Context(), now); fail != nil || warn != nil {
 				t.Errorf("FAIL %v, WARN %v", fail, warn)
 			}
+		})
+	}
+}
+
+// TestWhatIsUnloadedIsSaidToBeOnceNodesReportIt has an application that two nodes run lose its
+// only signer, and one of the nodes report that its kernel refuses to let go of it.
+func TestWhatIsUnloadedIsSaidToBeOnceNodesReportIt(t *testing.T) {
+	for name, suspended := range map[string]bool{"while it is suspended": true, "while it is not": false} {
+		t.Run(name, func(t *testing.T) {
+			b := newBench(t)
+			app := b.application("app")
+			b.reconcile(app.Identity())
+			runs := b.says(app, v1alpha1.NodeLoaded)
+			runs.Revision = "r1"
+			b.node("one", runs)
+			b.node("two", runs)
+			b.reconcile(app.Identity())
+			b.change(app, func() { app.Spec.Suspend = suspended })
+			signer := &v1alpha1.BpfSigner{ObjectMeta: metav1.ObjectMeta{Name: "team-a"}}
+			b.change(signer, func() { signer.Spec.Revoked = true })
+			b.refresh()
+			look := func(reason, message string, ready metav1.ConditionStatus) {
+				t.Helper()
+				b.clock = b.clock.Add(progressAtEnd)
+				b.reconcile(app.Identity())
+				now := b.status(app)
+				if c := condition(now, v1alpha1.ConditionDeployed); c.Status != metav1.ConditionFalse || c.Reason != reason || c.Message != message {
+					t.Errorf("Deployed is %+v", c)
+				}
+				c := condition(now, v1alpha1.ConditionReady)
+				if suspended && (c.Status != ready || c.Message != "it is suspended; "+message) || !suspended && c.Reason != lifecycle.ReasonDenied {
+					t.Errorf("Ready is %+v", c)
+				}
+			}
+			report := func(node string, state v1alpha1.NodeState, revision, message string) {
+				t.Helper()
+				says := b.says(app, state)
+				says.Serial, says.Revision, says.Message = b.intent(app).Serial, revision, message
+				o := &v1alpha1.BpfNode{ObjectMeta: metav1.ObjectMeta{Name: node}}
+				b.change(o, func() { o.Status.Applications = []v1alpha1.NodeApplication{says} })
+			}
+
+			look(status.ReasonUnloading, "it is to be unloaded, and runs on 2 of 2 nodes still (one and 1 more)", metav1.ConditionFalse)
+			report("two", v1alpha1.NodeRemoved, "", "")
+			report("one", v1alpha1.NodeFailed, "r1", "the kernel: EPERM")
+			look(status.ReasonUnloading, "it is to be unloaded, and runs on 1 of 2 nodes still (one); one: the kernel: EPERM", metav1.ConditionFalse)
+			silent := &corev1.Node{}
+			if err := b.api.Get(t.Context(), client.ObjectKey{Name: "one"}, silent); err != nil {
+				t.Fatal(err)
+			}
+			silent.Status.Conditions[0].Status = corev1.ConditionUnknown
+			if err := b.api.Status().Update(t.Context(), silent); err != nil {
+				t.Fatal(err)
+			}
+			look(status.ReasonNotDeployed, "nothing is deployed; 1 may run it, and do not answer (one)", metav1.ConditionTrue)
+			report("one", v1alpha1.NodeRemoved, "", "")
+			look(status.ReasonNotDeployed, "nothing is deployed", metav1.ConditionTrue)
 		})
 	}
 }

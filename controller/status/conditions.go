@@ -20,7 +20,50 @@ const (
 	ReasonUnsupported = "NodesUnsupported"
 	ReasonNodesFailed = "NodesFailed"
 	ReasonNotDeployed = "NotDeployed"
+	ReasonUnloading   = "Unloading"
 )
+
+// Unloaded says that nothing runs of an application that is to be unloaded by a tombstone of
+// such a serial, once nodes report so. Nodes that do not answer are told, and not waited for.
+func Unloaded(uid string, tombstone int64, nodes []Node) metav1.Condition {
+	var running, silent []Answer
+	for _, n := range nodes {
+		if n.Reported == nil {
+			continue
+		}
+		a := n.Reported.Of(uid)
+		switch {
+		case a == nil && n.Reported.Counts.NotReported > 0:
+			silent = append(silent, Answer{Node: n.Name})
+		case a == nil || a.State == v1alpha1.NodeRemoved || !mayRun(*a, tombstone):
+		case n.Ready:
+			running = append(running, Answer{Node: n.Name, Message: a.Message})
+		default:
+			silent = append(silent, Answer{Node: n.Name})
+		}
+	}
+	byName := func(a, b Answer) int { return strings.Compare(a.Node, b.Node) }
+	slices.SortFunc(running, byName)
+	slices.SortFunc(silent, byName)
+	c := metav1.Condition{Type: v1alpha1.ConditionDeployed, Status: metav1.ConditionFalse, Reason: ReasonNotDeployed, Message: "nothing is deployed"}
+	if len(running) > 0 {
+		c.Reason = ReasonUnloading
+		c.Message = fmt.Sprintf("it is to be unloaded, and runs on %d of %d nodes still", len(running), len(nodes)) + named(running[0].Node, int32(len(running)))
+	}
+	if len(silent) > 0 {
+		c.Message += fmt.Sprintf("; %d may run it, and do not answer", len(silent)) + named(silent[0].Node, int32(len(silent)))
+	}
+	if said := first(running, func(a Answer) string { return a.Message }); said != "" {
+		c.Message += "; " + said
+	}
+	return c
+}
+
+// mayRun reports whether a node's report on an application says that something of it runs,
+// or that what a tombstone asks for is under way. A report in short is on what runs.
+func mayRun(a v1alpha1.NodeApplication, tombstone int64) bool {
+	return a.Revision != "" || a.Kind == "" || a.Serial >= tombstone
+}
 
 // Deployed says whether the newest intent runs where it is meant to. It is true
 // when it runs anywhere, and no reachable, supported node fails or has yet to
