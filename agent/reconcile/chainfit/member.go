@@ -15,7 +15,11 @@ import (
 // as the chain can stay as it is: newcomers then wait. A member that must be unloaded and could
 // not be switched off waits for no other, so that the members that cannot be had go, too.
 func (r *Round) goOnWithout(want plan.Chain, running []plan.Member, lost *build.MemberError) unfitChain {
-	if errors.Is(lost, objects.ErrFetching) {
+	switch isFetched := errors.Is(lost, objects.ErrFetching); {
+	case isFetched && len(running) == 0:
+		// There is no chain to keep, so that the others need not wait.
+		return func() { r.decisions.Reject(lost.UID, lost) }
+	case isFetched:
 		return func() { r.decisions.Await(want, running, lost) }
 	}
 	leaves := slices.ContainsFunc(running, func(m plan.Member) bool { return r.runsGone(want.Device, m) })
