@@ -2,12 +2,15 @@ package agent_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"slices"
 	"strings"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/skep-dev/skep/agent"
 	"github.com/skep-dev/skep/api/v1alpha1"
@@ -119,4 +122,55 @@ func revokeAmid(t *testing.T, applications int) {
 		}
 	}
 	w.leavesNothing()
+}
+
+// TestARevocationTakesASecondWhateverElseFails: nothing can be fetched, made or changed, and a load of another one takes seconds.
+// The machine may have other work for a second, but not each time.
+func TestARevocationTakesASecondWhateverElseFails(t *testing.T) {
+	need.Kernel(t)
+	quiet(t)
+	const times, most = 5, time.Second
+	w, hook := newWorld(t), sharedHook{hook: "xdp", switches: true}
+	counts := func(namespace, name string) intent.Payload {
+		return tenant(w.intent("counts", "xdp_count", v1alpha1.Program{Name: "count_packets", Attach: on("xdp", "cn0")}), namespace, name, 1, 1)
+	}
+	veth(t, "cn0", "cn1")
+	o, hangs := w.options(), make(chan struct{})
+	t.Cleanup(func() { close(hangs) })
+	fetch, lost := o.Fetch, "sha256:"+strings.Repeat("0", 64)
+	o.Fetch = func(ctx context.Context, digest string) ([]byte, error) {
+		if digest != lost {
+			return fetch(ctx, digest)
+		}
+		select {
+		case <-hangs:
+		case <-ctx.Done():
+		}
+		return nil, errors.New("the registry does not answer")
+	}
+	a := w.startWith(o)
+	var revoked, fail []intent.Payload
+	for i := range times {
+		namespace := fmt.Sprint("team-", i)
+		revoked = append(revoked, counts(namespace, fmt.Sprint("revoked-", i)))
+		p := tenant(w.intent("fails", "raw_tp_count", rawProgram()), namespace, "fetched", 1, 1)
+		p.ObjectDigest = lost
+		fail = append(fail, p, counts(namespace, "joins"))
+	}
+	w.must(a, revoked...)
+	open := a.ShutKernel(unix.EPERM)
+	defer open()
+	w.give(a, fail...)
+	w.startSlow(a)
+	var took []time.Duration
+	for _, p := range revoked {
+		id, began := linkOf(t, a, p.Application.Name).ID, time.Now()
+		w.give(a, w.tombstone(p))
+		until(t, "it to be switched off", time.Minute, func() bool { return ends(a, p.Application.Name, id, hook) })
+		took = append(took, time.Since(began))
+	}
+	t.Logf("%v", took)
+	if slices.Min(took) > most {
+		t.Errorf("revocations took %v, want %v", took, most)
+	}
 }
