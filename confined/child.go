@@ -1,6 +1,8 @@
 package confined
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -71,11 +73,36 @@ const watchInterval = 5 * time.Millisecond
 // The limits of the kernel are only the net below: Go does not always meet them with
 // a message of its own.
 func Watch(heap int64, cpu time.Duration) (stop func()) {
-	w := &watch{heap: uint64(heap), cpu: cpu, began: cpuTime()}
+	w := &watch{heap: uint64(heap), cpu: cpu, began: CPUTime()}
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.next = time.AfterFunc(watchInterval, w.look)
 	return w.stop
+}
+
+// ErrSpent is the cause of a context that ended because this process took its time of CPUs.
+var ErrSpent = errors.New("it took its time of a processor")
+
+// Spend returns a context that ends, with the cause ErrSpent, once this process took more than so
+// much time of CPUs from now on. What else a machine does ends nothing.
+func Spend(ctx context.Context, cpu time.Duration) (context.Context, context.CancelFunc) {
+	ctx, end := context.WithCancelCause(ctx)
+	began := CPUTime()
+	go func() {
+		look := time.NewTicker(watchInterval)
+		defer look.Stop()
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case <-look.C:
+				if CPUTime()-began > cpu {
+					end(ErrSpent)
+				}
+			}
+		}
+	}()
+	return ctx, func() { end(nil) }
 }
 
 // watch is what Watch looks at. It wakes nobody where it is stopped before the first
@@ -109,7 +136,7 @@ func (w *watch) end() {
 	case objects[0].Value.Uint64() > w.heap:
 		fmt.Fprintln(os.Stderr, outOfMemory)
 		os.Exit(1)
-	case w.cpu > 0 && cpuTime()-w.began > w.cpu:
+	case w.cpu > 0 && CPUTime()-w.began > w.cpu:
 		fmt.Fprintln(os.Stderr, outOfTime)
 		os.Exit(1)
 	}
@@ -122,8 +149,8 @@ func (w *watch) stop() {
 	w.next.Stop()
 }
 
-// cpuTime is the time of CPUs that this process took so far.
-func cpuTime() time.Duration {
+// CPUTime is the time of CPUs that this process took so far.
+func CPUTime() time.Duration {
 	var u syscall.Rusage
 	// It fails for no argument that is given here.
 	_ = syscall.Getrusage(syscall.RUSAGE_SELF, &u)

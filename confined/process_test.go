@@ -6,6 +6,7 @@ import (
 	"io"
 	"strings"
 	"testing"
+	"time"
 )
 
 func start(t *testing.T, role string) *Process {
@@ -65,6 +66,18 @@ func TestAChildThatMayMakeNoThreadEndsForThat(t *testing.T) {
 func TestAChildEndsAtItsLimitOfTime(t *testing.T) {
 	if death := start(t, roleBusy).Wait(); death.Err == nil || !death.OutOfTime() {
 		t.Errorf("it ended by %v: %s", death.Err, death.Cause())
+	}
+}
+
+func TestAContextEndsByTheTimeOfAProcessor(t *testing.T) {
+	const most = 30 * time.Millisecond
+	began := CPUTime()
+	ctx, end := Spend(t.Context(), most)
+	defer end()
+	for ctx.Err() == nil {
+	}
+	if took := CPUTime() - began; context.Cause(ctx) != ErrSpent || took < most {
+		t.Errorf("it ended after %s by %v", took, context.Cause(ctx))
 	}
 }
 

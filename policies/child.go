@@ -187,17 +187,28 @@ func (w *child) evaluate(e evaluation) error {
 		if err != nil {
 			return err
 		}
-		var v verdict
-		if len(e.Unknown) > 0 {
-			v = policy.foregone(context.Background(), input, e.Unknown, e.Timeout)
-		} else {
-			v = policy.evaluate(context.Background(), input, e.Timeout)
-		}
-		if err := w.out.Encode(answer{Verdict: &v}); err != nil {
+		before := confined.CPUTime()
+		v := w.ask(policy, input, e)
+		if err := w.out.Encode(answer{Verdict: &v, Took: confined.CPUTime() - before}); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// ask asks a policy within its time. A single step of it that takes longer ends this process.
+func (w *child) ask(policy *executable, input ast.Object, e evaluation) verdict {
+	w.bounds.CPU = e.Timeout + grace
+	w.bound()
+	defer func() { w.bounds.CPU = 0 }()
+	ctx, end := confined.Spend(context.Background(), e.Timeout)
+	defer end()
+	ctx, cancel := context.WithTimeout(ctx, stretch*e.Timeout)
+	defer cancel()
+	if len(e.Unknown) > 0 {
+		return policy.foregone(ctx, input, e.Unknown)
+	}
+	return policy.evaluate(ctx, input)
 }
 
 // policyOf returns the policy that a question is for, and loads it first where the question has it.

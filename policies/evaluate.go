@@ -5,12 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"strings"
-	"time"
 
 	"github.com/open-policy-agent/opa/v1/ast"
 	"github.com/open-policy-agent/opa/v1/rego"
 	"github.com/open-policy-agent/opa/v1/topdown"
 
+	"github.com/skep-dev/skep/confined"
 	"github.com/skep-dev/skep/text"
 )
 
@@ -27,21 +27,19 @@ const (
 // ruleError is the name of the rule by which a failing policy denies.
 const ruleError = "error"
 
-// evaluate asks OPA within the policy's time, and reads the answer. OPA looks at
-// its deadline between steps, and one step, such as one regular expression over a
-// long string, can be long: then the parent ends this process.
-func (c *executable) evaluate(ctx context.Context, input ast.Object, timeout time.Duration) (v verdict) {
+// evaluate asks OPA until ctx ends, and reads the answer. OPA looks at ctx between
+// steps, and one step, such as one regular expression over a long string, can be long:
+// then this process ends.
+func (c *executable) evaluate(ctx context.Context, input ast.Object) (v verdict) {
 	defer func() {
 		if r := recover(); r != nil {
 			v = fails(c.id, "made the evaluator give up", "its author is to fix it")
 		}
 	}()
-	ctx, cancel := context.WithTimeout(ctx, timeout)
-	defer cancel()
 	results, err := c.query.Eval(ctx, rego.EvalParsedInput(c.inputFor(input)))
 	switch {
 	case topdown.IsCancel(err) || ctx.Err() != nil:
-		return tooSlow(c.id)
+		return late(c.id, errors.Is(context.Cause(ctx), confined.ErrSpent))
 	case err != nil:
 		return c.failsWith(err)
 	case len(results) != 1:

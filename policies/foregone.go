@@ -4,7 +4,6 @@ import (
 	"context"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/open-policy-agent/opa/v1/ast"
 	"github.com/open-policy-agent/opa/v1/rego"
@@ -19,7 +18,7 @@ const queryForegone = "data.skep.policy.deny[reason]"
 // out to be, by OPA's partial evaluation. What is left over of a rule is no denial,
 // nor is anything where the evaluation fails or takes too long: then the policy is
 // asked once all is known.
-func (c *executable) foregone(ctx context.Context, input ast.Object, unknown []string, timeout time.Duration) (v verdict) {
+func (c *executable) foregone(ctx context.Context, input ast.Object, unknown []string) (v verdict) {
 	defer func() {
 		if r := recover(); r != nil {
 			v = verdict{}
@@ -34,8 +33,6 @@ func (c *executable) foregone(ctx context.Context, input ast.Object, unknown []s
 	if !follows {
 		return verdict{}
 	}
-	ctx, cancel := context.WithTimeout(ctx, timeout)
-	defer cancel()
 	if c.partial == nil {
 		prepared, err := c.box.preparePartial(ctx, c.compiler)
 		if err != nil {

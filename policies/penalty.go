@@ -7,8 +7,7 @@ import (
 
 const (
 	// memoryPenalty and timePenalty are how long what exceeded a limit once is not
-	// tried again; each further time in a row doubles it, up to maxPenalty. A busy
-	// machine may be what took the time.
+	// tried again; each further time in a row doubles it, up to maxPenalty.
 	memoryPenalty = 10 * time.Second
 	timePenalty   = time.Second
 	maxPenalty    = 10 * time.Minute

@@ -75,7 +75,7 @@ type evaluation struct {
 	// Unknown names the facets of the document that nobody could tell; where there
 	// are any, each policy is asked for its denials that hold all the same.
 	Unknown []string
-	// Timeout is how long each policy may take.
+	// Timeout is how much time of CPUs each policy may take, and stretch times that of the clock.
 	Timeout time.Duration
 	// Turn is how long the policies may take together. No other is asked after that;
 	// one is asked in any case.
@@ -108,6 +108,8 @@ type answer struct {
 	// test of Test.
 	Proof   *proof      `json:"proof,omitempty"`
 	Verdict *verdict    `json:"verdict,omitempty"`
+	// Took is the time of CPUs that a verdict took, beside it.
+	Took time.Duration `json:"took,omitempty"`
 	Result  *TestResult `json:"result,omitempty"`
 	// Broken is why no test runs.
 	Broken []*CompileError `json:"broken,omitempty"`
@@ -156,9 +158,13 @@ func fails(policy, what, fix string) verdict {
 	}}}
 }
 
-// tooSlow is the verdict of a policy whose time was over.
-func tooSlow(policy string) verdict {
-	v := fails(policy, "did not finish in time", "its author is to make it cheaper, or to narrow its match")
+// late is the verdict of a policy that did not finish: it took all its time of a processor,
+// or had too little of one.
+func late(policy string, spent bool) verdict {
+	v := fails(policy, "was not given a processor for long enough: this machine is busy", "try again; what runs is kept, and evaluated again by itself")
+	if spent {
+		v = fails(policy, "did not finish in time", "its author is to make it cheaper, or to narrow its match")
+	}
 	v.Late = true
 	return v
 }

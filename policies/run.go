@@ -22,8 +22,10 @@ const (
 	// maxExhausted is how many of a namespace's own policies may exceed a limit
 	// while one document is decided; the others are then not evaluated.
 	maxExhausted = 2
-	// grace is how long a child may take longer than the policy that it evaluates.
-	grace = 500 * time.Millisecond
+	// stretch is how many times its time of CPUs a policy may take of the clock, since
+	// others use the machine, too. grace is how long a child may take longer than that.
+	stretch = 5
+	grace   = 500 * time.Millisecond
 )
 
 // run is one evaluation of policies: what is asked, and the answers so far.
@@ -42,7 +44,7 @@ type run struct {
 	verdicts []verdict
 	answered []bool
 	// exhausted counts the namespace's own policies that exceeded a limit, and spent
-	// is how long they were evaluated: neither the start of a worker nor a wait counts.
+	// is the time of CPUs they took: neither the start of a worker nor a wait counts.
 	exhausted int
 	spent     time.Duration
 }
@@ -207,14 +209,10 @@ func (r *run) ask(w *worker, todo []int) (answered int, err error) {
 		if answered < len(e.Policies) && e.Policies[answered].Program != nil {
 			return r.engine.patience
 		}
-		return r.timeout + grace
+		return stretch*r.timeout + grace
 	}
-	// last is when the answer before came.
-	var last time.Time
 	t := task{Evaluate: e, Bounds: bounds{MemoryBytes: r.memory}}
 	err = w.ask(t, startTimeout, func(a answer) (time.Duration, error) {
-		before := last
-		last = r.engine.now()
 		switch {
 		case a.Begun:
 			return next(), nil
@@ -222,15 +220,15 @@ func (r *run) ask(w *worker, todo []int) (answered int, err error) {
 			return 0, errAnswer
 		case a.Loaded:
 			w.known[e.Policies[answered].Key] = true
-			return r.timeout + grace, nil
+			return stretch*r.timeout + grace, nil
 		}
-		r.spent += last.Sub(before)
+		r.spent += a.Took
 		r.answer(todo[answered], *a.Verdict)
 		answered++
 		return next(), nil
 	})
-	if err != nil && !last.IsZero() {
-		r.spent += r.engine.now().Sub(last)
+	if ended := new(endedError); errors.As(err, &ended) && ended.exhausted() {
+		r.spent += r.timeout
 	}
 	return answered, err
 }
@@ -250,8 +248,8 @@ func (r *run) answer(i int, v verdict) {
 // exceeded is the verdict of a policy that had its worker ended.
 func (r *run) exceeded(i int, by *endedError) {
 	c := r.list[i]
-	v, first := tooSlow(c.id), timePenalty
-	if !by.overdue {
+	v, first := late(c.id, by.OutOfTime()), timePenalty
+	if !by.overdue && !by.OutOfTime() {
 		v = fails(c.id, r.limit(by), "its author is to make it smaller, or to narrow its match: it is to build no large strings, and no products of lists")
 		v.Late, first = true, memoryPenalty
 	}

@@ -18,13 +18,13 @@ import (
 	"github.com/skep-dev/skep/text"
 )
 
-// DefaultTimeout is how long one policy may take to evaluate one input.
+// DefaultTimeout is how much time of CPUs one policy may take to evaluate one input.
 const DefaultTimeout = time.Second
 
 // Options are what Compile takes beside the policies.
 type Options struct {
-	// Timeout is how long one policy may take to evaluate one input; 0 means
-	// DefaultTimeout.
+	// Timeout is how much time of CPUs one policy may take to evaluate one input; 0 means
+	// DefaultTimeout. On a busy machine it may take five times that of the clock.
 	Timeout time.Duration
 	// Now is the clock behind input.now, asked where Input.Now is zero; nil
 	// means time.Now.

@@ -354,7 +354,7 @@ func testResult(policy string, r *tester.Result) TestResult {
 	}
 	switch {
 	case topdown.IsCancel(r.Error):
-		t.Outcome, t.Message = Errored, fmt.Sprintf("it exceeded its time limit of %s: make it simpler", testTimeout)
+		t.Outcome, t.Message = Errored, fmt.Sprintf("it exceeded its time limit of %s: make it simpler, or test it on a machine that has less to do", testTimeout)
 	case r.Error != nil:
 		t.Outcome, t.Message = Errored, r.Error.Error()
 	case r.Skip:
