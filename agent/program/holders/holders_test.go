@@ -70,6 +70,21 @@ func TestHoldersAreReadFromProc(t *testing.T) {
 	}
 }
 
+// TestHoldersSayWhatWasLookedAt: a look that a busy machine cut short does not say that there is nothing.
+func TestHoldersSayWhatWasLookedAt(t *testing.T) {
+	for want, h := range map[string]Holders{
+		"no process or pin that this agent sees":                              {},
+		"none of the processes and pins that could be looked at within 200ms": {Cut: true},
+		"process 3 (cat)": {Processes: []Process{{3, "cat"}}, Cut: true},
+		"process 3 (cat) and the pin /sys/fs/bpf/a and the pin /sys/fs/bpf/b": {Processes: []Process{{3, "cat"}}, Pins: []string{"/sys/fs/bpf/a", "/sys/fs/bpf/b"}},
+		"process 3 (cat) and process 4 (dd) and process 5 (tail) and 1 more":  {Processes: []Process{{3, "cat"}, {4, "dd"}, {5, "tail"}, {6, "sh"}}},
+	} {
+		if got := h.String(); got != want {
+			t.Errorf("%q, want %q", got, want)
+		}
+	}
+}
+
 func TestHoldersNeedProc(t *testing.T) {
 	if _, err := Processes(t.Context(), filepath.Join(t.TempDir(), "none")); err == nil {
 		t.Error("got no error without /proc")

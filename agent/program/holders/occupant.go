@@ -2,6 +2,7 @@ package holders
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"sync"
@@ -46,6 +47,8 @@ func (o Occupant) String() string {
 type Holders struct {
 	Processes []Process
 	Pins      []string
+	// Cut: not all of them could be looked at in time.
+	Cut bool
 }
 
 // String lists them.
@@ -59,6 +62,9 @@ func (h Holders) String() string {
 	}
 	if left := len(h.Processes) + len(h.Pins) - len(by); left > 0 {
 		by = append(by, fmt.Sprintf("%d more", left))
+	}
+	if len(by) == 0 && h.Cut {
+		return fmt.Sprintf("none of the processes and pins that could be looked at within %s", lookingTime)
 	}
 	if len(by) == 0 {
 		return "no process or pin that this agent sees"
@@ -77,6 +83,7 @@ type Finder struct {
 	newest uint32
 	held   map[Object][]Process
 	pins   map[Object][]string
+	cut    bool
 }
 
 // Find describes the program that has a place: an interface's, by its index, or a network
@@ -109,11 +116,12 @@ func within(step func(context.Context)) {
 func (f *Finder) holders(id uint32) Holders {
 	if now := time.Now(); now.Sub(f.at) > freshness || id > f.newest {
 		// What was found before an error counts.
-		within(func(ctx context.Context) { f.held, _ = Processes(ctx, "/proc") })
-		within(func(ctx context.Context) { f.pins, _ = Pins(ctx, "/sys/fs/bpf") })
-		f.at, f.newest = now, id
+		var processes, pins error
+		within(func(ctx context.Context) { f.held, processes = Processes(ctx, "/proc") })
+		within(func(ctx context.Context) { f.pins, pins = Pins(ctx, "/sys/fs/bpf") })
+		f.at, f.newest, f.cut = now, id, errors.Join(processes, pins) != nil
 	}
-	return Holders{f.held[Link(id)], f.pins[Link(id)]}
+	return Holders{f.held[Link(id)], f.pins[Link(id)], f.cut}
 }
 
 // linkAt returns the id of the link that attaches a program to a place, 0 where none does.
