@@ -6,8 +6,66 @@ import (
 	"strings"
 )
 
-// What follows names the facts of a program that decide whether it may run, so that they can be
-// compared after its instructions were relocated. The names are part of sealed intents.
+// What follows names the facts of a program that decide whether it may run and that a load may change, by
+// relocations and constants, so that they can be compared afterwards. The names are part of sealed intents.
+// TestEachFactIsSealedOrHoldsOnEveryKernel has the decision on every other fact.
+
+// flags are the facts that a program has or has not, apart from its calls and what it reads.
+var flags = []struct {
+	// name is the fact's in sealed intents, does what its program does.
+	name, does string
+	is         func(Program) bool
+}{
+	{"writesRegisters", "writes registers of a task", func(p Program) bool { return p.WritesRegisters }},
+	{"readsPacketSocket", "reads the socket of a packet", func(p Program) bool { return p.ReadsPacketSocket }},
+}
+
+// sealsFlag is among the sealed calls where the intent says which programs have a flag. One of a build that
+// did not know the flag says nothing of it.
+func sealsFlag(name string) string { return "fact " + name }
+
+// Seal returns what an intent has of programs: all their calls, and by the name of each how it reads memory of
+// the kernel and which flags it has.
+func Seal(programs []Program) (calls []string, has map[string][]string) {
+	for _, f := range flags {
+		calls = append(calls, sealsFlag(f.name))
+	}
+	has = map[string][]string{}
+	for _, p := range programs {
+		calls = append(calls, p.Calls()...)
+		for _, read := range p.KernelReads() {
+			has[p.Name] = append(has[p.Name], read.By)
+		}
+		for _, f := range flags {
+			if f.is(p) {
+				has[p.Name] = append(has[p.Name], f.name)
+			}
+		}
+	}
+	slices.Sort(calls)
+	return slices.Compact(calls), has
+}
+
+// Beyond returns what the program does that is not sealed, and at which instruction; empty where there is
+// nothing.
+func (p Program) Beyond(calls []string, has map[string][]string) (does, where string) {
+	for _, call := range p.Calls() {
+		if !slices.Contains(calls, call) {
+			return "uses " + call, ""
+		}
+	}
+	for _, read := range p.KernelReads() {
+		if !slices.ContainsFunc(has[p.Name], read.isWithin) {
+			return read.Does(), read.Where
+		}
+	}
+	for _, f := range flags {
+		if f.is(p) && slices.Contains(calls, sealsFlag(f.name)) && !slices.Contains(has[p.Name], f.name) {
+			return f.does, ""
+		}
+	}
+	return "", ""
+}
 
 // Calls are the helpers, kfuncs and variables of the kernel that the program uses, and may_goto, by
 // name and sorted.
@@ -39,8 +97,11 @@ const (
 	byRegisters = "registers in its "
 )
 
-// IsWithin reports whether a read is one of those that were admitted under a name.
-func (r KernelRead) IsWithin(by string) bool {
+// Does says what a program with the read does.
+func (r KernelRead) Does() string { return "reads memory of the kernel by " + r.By }
+
+// isWithin reports whether a read is one of those that were sealed under a name.
+func (r KernelRead) isWithin(by string) bool {
 	return r.By == by || by == readsRegisters && strings.HasPrefix(r.By, byRegisters)
 }
 

@@ -1,7 +1,9 @@
 package bytecode
 
 import (
+	"bytes"
 	"math/rand/v2"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -11,6 +13,7 @@ import (
 	"github.com/cilium/ebpf/btf"
 
 	"github.com/skep-dev/skep/bytecode/objectfile"
+	"github.com/skep-dev/skep/hook"
 	"github.com/skep-dev/skep/test/corpus"
 	"github.com/skep-dev/skep/test/fixture/programs"
 )
@@ -65,8 +68,11 @@ func somehow(insns asm.Instructions, random *rand.Rand) asm.Instructions {
 		}
 		*ins = btf.WithCORERelocationMetadata(*ins, nil)
 		n := int64(random.IntN(80)-72) * 8
-		if random.IntN(4) == 0 {
+		switch random.IntN(8) {
+		case 0, 1:
 			n = int64(random.Uint64())
+		case 2:
+			n = offsetOfSocket
 		}
 		switch class := ins.OpCode.Class(); {
 		case class.IsALU():
@@ -83,7 +89,7 @@ func somehow(insns asm.Instructions, random *rand.Rand) asm.Instructions {
 // checkWithin fails where a program does on some kernel what its object was not found to do.
 func checkWithin(t *testing.T, object *objectfile.Object, name string, random *rand.Rand) {
 	t.Helper()
-	found, err := InspectProgram(object, name)
+	found, err := inspectProgram(object, name)
 	if err != nil {
 		return
 	}
@@ -92,20 +98,120 @@ func checkWithin(t *testing.T, object *objectfile.Object, name string, random *r
 	made.Instructions = somehow(ps.Instructions, random)
 	relocated := *object
 	relocated.Spec = &ebpf.CollectionSpec{Maps: object.Spec.Maps, Types: object.Spec.Types, Programs: map[string]*ebpf.ProgramSpec{name: made}}
-	loaded, err := InspectProgram(&relocated, name)
+	loaded, err := inspectProgram(&relocated, name)
 	if err != nil {
 		t.Fatalf("%v\n%v", err, made.Instructions)
 	}
-	if !slices.Equal(loaded.Calls(), found.Calls()) {
-		t.Errorf("%s calls %v, and was found to call %v", name, loaded.Calls(), found.Calls())
+	calls, has := Seal([]Program{found.facts})
+	if does, where := loaded.facts.Beyond(calls, has); does != "" && !strings.HasPrefix(where, "more ") {
+		t.Errorf("%s %s (%s), and was found to call %v and to do %v\n%v\nof\n%v", name, does, where, calls, has[name], made.Instructions, ps.Instructions)
 	}
-	var admitted []string
-	for _, read := range found.KernelReads() {
-		admitted = append(admitted, read.By)
+	all, before, after := decisions(), reflect.ValueOf(found.facts), reflect.ValueOf(loaded.facts)
+	for i := range before.NumField() {
+		fact := before.Type().Field(i).Name
+		if holds := all[fact].holds; holds != nil && !holds(before.Field(i), after.Field(i)) {
+			t.Errorf("%s of %s is %v, and was found to be %v\n%v\nof\n%v", fact, name, after.Field(i), before.Field(i), made.Instructions, ps.Instructions)
+		}
 	}
-	for _, read := range loaded.KernelReads() {
-		if !slices.ContainsFunc(admitted, read.IsWithin) && !strings.HasPrefix(read.Where, "more ") {
-			t.Errorf("%s reads by %s (%s), and was found to read by %v\n%v\nof\n%v", name, read.By, read.Where, admitted, made.Instructions, ps.Instructions)
+	for _, need := range loaded.needs {
+		if !slices.Contains(found.needs, need) {
+			t.Errorf("%s needs %v, and was found to need %v", name, need, found.needs)
+		}
+	}
+}
+
+// decision says why a fact of a program on a node is within that of its object: holds compares both, or the
+// example has the fact and an intent seals it.
+type decision struct {
+	holds   func(found, loaded reflect.Value) bool
+	example *Program
+}
+
+// decisions has one for each fact of a program.
+func decisions() map[string]decision {
+	all := map[string]decision{
+		"Helpers":             {example: &Program{Helpers: []string{"bpf_loop"}}},
+		"UnknownHelpers":      {example: &Program{UnknownHelpers: []int64{999}}},
+		"Kfuncs":              {example: &Program{Kfuncs: []string{"bpf_cpumask_create"}}},
+		"Ksyms":               {example: &Program{Ksyms: []string{"jiffies"}}},
+		"RepeatsBy":           {example: &Program{RepeatsBy: []string{mayGoto}}},
+		"ReadsKernelMemory":   {example: &Program{ReadsKernelMemory: true, ReadsKernelMemoryBy: []string{"a load at instruction 3"}}},
+		"ReadsKernelMemoryBy": {example: &Program{ReadsKernelMemoryBy: []string{"variable jiffies"}}},
+		"ReadsRegistersBy":    {example: &Program{ReadsRegistersBy: []hook.Registers{hook.InContext}}},
+		"WritesRegisters":     {example: &Program{WritesRegisters: true}},
+		"ReadsPacketSocket":   {example: &Program{ReadsPacketSocket: true}},
+		// A node may find more: the kernel does not load the program there.
+		"Obstacles": {holds: func(_, _ reflect.Value) bool { return true }},
+	}
+	// Builds count differently, so that no intent has these. An agent counts again for namespaces.
+	for _, fact := range []string{"Translated", "Rewrites", "LoadCost"} {
+		all[fact] = decision{holds: func(found, loaded reflect.Value) bool {
+			return found.CanInt() && loaded.Int() <= found.Int() || found.CanUint() && loaded.Uint() <= found.Uint()
+		}}
+	}
+	// What no offset and no number changes.
+	for _, fact := range []string{"Name", "Section", "Hook", "Target", "Type", "AttachType", "Sleepable", "Frags", "Instructions", "Subprograms", "Unresolved",
+		"Maps", "License", "GPLCompatible", "GPLOnly", "Subject", "AsyncCallbacks", "PoisonedCalls"} {
+		all[fact] = decision{holds: func(found, loaded reflect.Value) bool {
+			return reflect.DeepEqual(found.Interface(), loaded.Interface())
+		}}
+	}
+	return all
+}
+
+// TestEachFactIsSealedOrHoldsOnEveryKernel fails for a fact without a decision, and for one that is said to be
+// sealed and is not.
+func TestEachFactIsSealedOrHoldsOnEveryKernel(t *testing.T) {
+	all := decisions()
+	for _, field := range reflect.VisibleFields(reflect.TypeFor[Program]()) {
+		d, decided := all[field.Name]
+		if delete(all, field.Name); !decided {
+			t.Errorf("a relocation may change Program.%s: seal it (see Seal), or say in decisions why none does", field.Name)
+		}
+		if d.example == nil {
+			continue
+		}
+		if reflect.ValueOf(*d.example).FieldByIndex(field.Index).IsZero() {
+			t.Errorf("the example of %s has no such fact", field.Name)
+		}
+		calls, has := Seal([]Program{{}})
+		if does, _ := d.example.Beyond(calls, has); does == "" {
+			t.Errorf("a program with %s is within an intent without", field.Name)
+		}
+		if does, _ := d.example.Beyond(Seal([]Program{*d.example})); does != "" {
+			t.Errorf("a program that %s is not within its own intent", does)
+		}
+	}
+	for name := range all {
+		t.Errorf("there is no fact %s", name)
+	}
+	// Of an object, these: its programs, which are compared, and what offsets and numbers in them do not change. What
+	// its programs need of a kernel is compared, too.
+	const known = "Version Inspector License ByteOrder BTF CORE Programs Maps Variables MemoryBytes CPUs MinKernel MinKernelReasons"
+	for _, field := range reflect.VisibleFields(reflect.TypeFor[Facts]()) {
+		if !slices.Contains(strings.Fields(known), field.Name) {
+			t.Errorf("Facts.%s: say whether a relocation may change it, and seal it then", field.Name)
+		}
+	}
+}
+
+// TestAnIntentOfAnotherBuildStillCounts has intents with fewer and with more facts than this build seals.
+func TestAnIntentOfAnotherBuildStillCounts(t *testing.T) {
+	p := Program{Name: "p", Helpers: []string{"bpf_loop"}, ReadsKernelMemoryBy: []string{"a load at instruction 3"}, WritesRegisters: true, ReadsPacketSocket: true}
+	calls, has := Seal([]Program{p})
+	for sentence, c := range map[string]struct {
+		calls, has []string
+		want       string
+	}{
+		"one before flags were sealed": {[]string{"bpf_loop"}, []string{"a load"}, ""},
+		"one that knew the first flag": {[]string{"bpf_loop", "fact writesRegisters"}, []string{"a load"}, "writes registers of a task"},
+		"one that allows the first":    {[]string{"bpf_loop", "fact writesRegisters"}, []string{"a load", "writesRegisters"}, ""},
+		"a later one":                  {append(calls, "fact flies"), append(has["p"], "flies"), ""},
+		"a later one that does not":    {append(calls, "fact flies"), []string{"flies", "a load", "writesRegisters"}, "reads the socket of a packet"},
+		"one that lacks a call":        {[]string{"fact writesRegisters"}, has["p"], "uses bpf_loop"},
+	} {
+		if does, _ := p.Beyond(c.calls, map[string][]string{"p": c.has}); does != c.want {
+			t.Errorf("%s: the program is denied as it %q, want %q", sentence, does, c.want)
 		}
 	}
 }
@@ -162,6 +268,9 @@ func instruction(kind byte, a, b asm.Register, number int16) asm.Instruction {
 func FuzzFactsHoldForEveryKernel(f *testing.F) {
 	f.Add(uint64(1), []byte{23, 0, 0, 1, 0, 34, 0, 1, 14, 0, 0, 1, 25, 0, 0, 1, 13, 10, 8, 0, 11, 1, 0, 1, 10, 11, 64, 1, 0, 0, 0, 1})
 	f.Add(uint64(2), []byte{2, 2, 70, 0, 27, 0, 0, 1, 10, 12, 0, 0, 14, 0, 9, 1, 32, 0, 0, 1, 12, 11, 0, 0, 0, 0, 0, 1, 10, 11, 66, 0})
+	// A filter that loads a field of its context, and a probe that stores to one, at offsets that CO-RE says.
+	f.Add(uint64(3), bytes.Repeat([]byte{10, 13, 0, 8}, 12))
+	f.Add(uint64(4), bytes.Repeat([]byte{13, 23, 0, 2}, 12))
 	objects := relocatedObjects(f)
 	f.Fuzz(func(t *testing.T, seed uint64, code []byte) {
 		random := rand.New(rand.NewPCG(seed, 0))
@@ -172,7 +281,7 @@ func FuzzFactsHoldForEveryKernel(f *testing.F) {
 		if len(code) < 4 || len(code) > 4<<8 {
 			return
 		}
-		kinds := []ebpf.ProgramType{ebpf.XDP, ebpf.Kprobe, ebpf.Tracing, ebpf.TracePoint}
+		kinds := []ebpf.ProgramType{ebpf.XDP, ebpf.Kprobe, ebpf.Tracing, ebpf.TracePoint, ebpf.SchedCLS}
 		made := &objectfile.Object{Spec: &ebpf.CollectionSpec{Maps: map[string]*ebpf.MapSpec{"m": {}}, Programs: map[string]*ebpf.ProgramSpec{
 			"f": {Name: "f", Type: kinds[int(code[3]/2)%len(kinds)], License: "GPL", Instructions: written(code)},
 		}}}
@@ -186,7 +295,7 @@ func FuzzFactsHoldForEveryKernel(f *testing.F) {
 func relocatedObjects(tb testing.TB) []*objectfile.Object {
 	tb.Helper()
 	bodies := [][]byte{}
-	for _, name := range []string{"tp_btf_core_hidden", "xdp_core_negative", "xdp_core", "tp_poisoned", "raw_tp_core_local"} {
+	for _, name := range []string{"tp_btf_core_hidden", "xdp_core_negative", "tcx_core_socket", "xdp_core", "tp_poisoned", "raw_tp_core_local"} {
 		bodies = append(bodies, programs.Object(name))
 	}
 	for _, name := range []string{"core_relocs", "fentry", "iter_task"} {

@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"github.com/skep-dev/skep/api/v1alpha1"
+	"github.com/skep-dev/skep/bytecode"
 	"github.com/skep-dev/skep/intent"
 	"github.com/skep-dev/skep/signing"
 )
@@ -104,23 +105,12 @@ func (v Verdict) payload(stamp Stamp) intent.Payload {
 
 // sealedFacts are the facts of the programs that may run.
 func (v Verdict) sealedFacts() *intent.Facts {
-	sealed, calls := &intent.Facts{}, map[string]bool{}
-	for _, p := range v.facts.Programs {
+	mayRun := slices.DeleteFunc(slices.Clone(v.facts.Programs), func(p bytecode.Program) bool {
 		isNamed := slices.ContainsFunc(v.programs, func(named v1alpha1.Program) bool { return named.Name == p.Name })
-		if !isNamed && !callsTails(v.facts) {
-			continue
-		}
-		for _, call := range p.Calls() {
-			calls[call] = true
-		}
-		for _, read := range p.KernelReads() {
-			if sealed.Reads == nil {
-				sealed.Reads = map[string][]string{}
-			}
-			sealed.Reads[p.Name] = append(sealed.Reads[p.Name], read.By)
-		}
-	}
-	sealed.Calls = sortedKeys(calls)
+		return !isNamed && !callsTails(v.facts)
+	})
+	sealed := &intent.Facts{}
+	sealed.Calls, sealed.Reads = bytecode.Seal(mayRun)
 	return sealed
 }
 

@@ -97,11 +97,11 @@ type Payload struct {
 // instructions for the kernel of a node (CO-RE). An agent loads no program that does more. They are
 // no part of a version: nodes that run one load nothing when others are sealed.
 type Facts struct {
-	// Calls are the helpers, kfuncs and variables of the kernel that any of the programs uses; see
-	// bytecode.Program.Calls.
+	// Calls are the helpers, kfuncs and variables of the kernel that any of the programs uses, and which
+	// further facts Reads has; see bytecode.Seal.
 	Calls []string `json:"calls,omitempty"`
-	// Reads are the ways in which each program reads memory of the kernel, by its name; see
-	// bytecode.KernelRead.
+	// Reads are the ways in which each program reads memory of the kernel, and further facts that it
+	// has, by its name. Agents ignore a name that they do not know.
 	Reads map[string][]string `json:"reads,omitempty"`
 }
 

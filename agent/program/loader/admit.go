@@ -48,28 +48,13 @@ func admit(p *intent.Payload, read *objectfile.Object, programs []string) error 
 // beyond is what a program does that an intent does not say of it, and at which instruction; empty
 // where there is nothing.
 func beyond(p *intent.Payload, found bytecode.Program) (does, where string) {
-	reads := found.KernelReads()
-	if p.Facts == nil {
-		// Sealed before intents had facts. A namespace was allowed nothing but registers, and to write into the trace.
-		reads = slices.DeleteFunc(reads, func(r bytecode.KernelRead) bool { return r.By == "bpf_trace_printk" || r.By == "bpf_trace_vprintk" })
-		if p.Application.Kind == v1alpha1.KindBpfApplication && len(found.ReadsRegistersBy) == 0 && len(reads) > 0 {
-			return describe(reads[0])
-		}
-		return "", ""
+	if p.Facts != nil {
+		return found.Beyond(p.Facts.Calls, p.Facts.Reads)
 	}
-	for _, call := range found.Calls() {
-		if !slices.Contains(p.Facts.Calls, call) {
-			return "uses " + call, ""
-		}
-	}
-	for _, read := range reads {
-		if !slices.ContainsFunc(p.Facts.Reads[found.Name], read.IsWithin) {
-			return describe(read)
-		}
+	// Sealed before intents had facts. A namespace was allowed nothing but registers, and to write into the trace.
+	reads := slices.DeleteFunc(found.KernelReads(), func(r bytecode.KernelRead) bool { return r.By == "bpf_trace_printk" || r.By == "bpf_trace_vprintk" })
+	if p.Application.Kind == v1alpha1.KindBpfApplication && len(found.ReadsRegistersBy) == 0 && len(reads) > 0 {
+		return reads[0].Does(), reads[0].Where
 	}
 	return "", ""
-}
-
-func describe(r bytecode.KernelRead) (does, where string) {
-	return "reads memory of the kernel by " + r.By, r.Where
 }

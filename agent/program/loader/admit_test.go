@@ -28,18 +28,15 @@ func callsOf(t *testing.T, object []byte) []string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var all []string
-	for _, p := range facts.Programs {
-		all = append(all, p.Calls()...)
-	}
-	return all
+	calls, _ := bytecode.Seal(facts.Programs)
+	return calls
 }
 
 func TestAProgramDoesNoMoreThanItsIntentSays(t *testing.T) {
 	need.Kernel(t)
-	hidden, negative := "tp_btf_core_hidden", "xdp_core_negative"
+	hidden, negative, socket := "tp_btf_core_hidden", "xdp_core_negative", "tcx_core_socket"
 	named := map[string][]v1alpha1.Program{hidden: program(hidden, "tp_btf", "sched_process_exec"), negative: program(negative, "xdp", ""),
-		"xdp_core": program("xdp_core", "xdp", "")}
+		socket: program(socket, "tcx/ingress", ""), "xdp_core": program("xdp_core", "xdp", "")}
 	room := map[string][]string{negative: {"bpf_xdp_adjust_head"}}
 	loads := map[string][]string{hidden: {"a load"}}
 	cluster := v1alpha1.Identity{Kind: v1alpha1.KindClusterBpfApplication, Name: "app"}
@@ -62,8 +59,11 @@ func TestAProgramDoesNoMoreThanItsIntentSays(t *testing.T) {
 		"room that was seen":                        {object: negative, facts: true, reads: room},
 		"a load in the place of room that was seen": {object: hidden, facts: true, reads: map[string][]string{hidden: {"bpf_xdp_adjust_head"}}, want: "by a load"},
 		"a helper that was not seen":                {object: "xdp_core", facts: true, without: "bpf_map_lookup_elem", want: "uses bpf_map_lookup_elem, which"},
-		"nothing":                                   {object: "xdp_core", facts: true},
-		"nothing of an intent without facts":        {object: "xdp_core"},
+		"a hidden socket":                           {object: socket, facts: true, want: "reads the socket of a packet, which"},
+		"a socket that was seen":                    {object: socket, facts: true, reads: map[string][]string{socket: {"readsPacketSocket"}}},
+		"a socket of an intent without such facts":  {object: socket, facts: true, without: "fact readsPacketSocket"},
+		"nothing":                            {object: "xdp_core", facts: true},
+		"nothing of an intent without facts": {object: "xdp_core"},
 	} {
 		t.Run(sentence, func(t *testing.T) {
 			object := programs.Object(c.object)
