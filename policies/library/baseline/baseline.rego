@@ -212,12 +212,24 @@ deny contains lib.reason("map-memory", path, msg, fix) if {
 }
 
 # unbounded-memory: maps with a value for each socket, inode, task or cgroup. A namespace may not
-# have them at all, whatever policies there are.
-warn contains lib.reason("unbounded-memory", lib.image_path, msg, fix) if {
+# have them, and no exemption grants them: the gate denies them, too, whatever policies there are.
+unbounded_maps contains sprintf("map %s of type %s takes memory of the agent for each of the node's %s", [map.name, map.type, map.unboundedBy]) if {
 	some map in input.bytecode.maps
 	map.unboundedBy
-	msg := sprintf("map %s of type %s takes memory of the agent for each of the node's %s, and no policy bounds it", [map.name, map.type, map.unboundedBy])
-	fix := "use a map of entries, such as LRUHash, where that is enough"
+}
+
+unbounded_fix := "use a map of entries, such as LRUHash, where that is enough"
+
+deny contains lib.reason("unbounded-memory", lib.image_path, msg, unbounded_fix) if {
+	input.namespace.name != ""
+	some takes in unbounded_maps
+	msg := sprintf("%s, which no limit of namespace %s bounds", [takes, input.namespace.name])
+}
+
+warn contains lib.reason("unbounded-memory", lib.image_path, msg, unbounded_fix) if {
+	input.namespace.name == ""
+	some takes in unbounded_maps
+	msg := sprintf("%s, and no policy bounds it", [takes])
 }
 
 map_memory_path := "spec.maps" if {

@@ -217,10 +217,19 @@ test_labels_that_the_object_contradicts_are_refused if {
 	fixes(denied, "labels") == {"build it again"}
 }
 
-test_unbounded_memory_warns if {
-	stored := with_part(good, "/bytecode/maps", [object.union(good.bytecode.maps[0], {"type": "SkStorage", "unboundedBy": "sockets"})])
-	count(policy.deny) == 0 with input as stored
-	rules(policy.warn) == {"unbounded-memory"} with input as stored
+stored := with_part(good, "/bytecode/maps", [object.union(good.bytecode.maps[0], {"type": "SkStorage", "unboundedBy": "sockets"})])
+
+test_unbounded_memory_is_denied_to_a_namespace if {
+	every parameters in [{}, {"exemptNamespaces": ["*"]}] {
+		rules(policy.deny) == {"unbounded-memory"} with input as with_part(stored, "/parameters", parameters)
+		count(policy.warn) == 0 with input as with_part(stored, "/parameters", parameters)
+	}
+}
+
+test_unbounded_memory_of_the_cluster_warns if {
+	of_cluster := with_part(stored, "/namespace/name", "")
+	count(policy.deny) == 0 with input as of_cluster
+	rules(policy.warn) == {"unbounded-memory"} with input as of_cluster
 }
 
 test_poisoned_calls_warn if {
