@@ -42,10 +42,13 @@ import (
 	"github.com/skep-dev/skep/test/harness/events"
 	"github.com/skep-dev/skep/test/harness/leaks"
 	"github.com/skep-dev/skep/test/harness/need"
+	"github.com/skep-dev/skep/test/harness/workers"
 )
 
 func TestMain(m *testing.M) {
 	events.MaybeChild()
+	policies.MaybeWorkerChild()
+	workers.Use()
 	leaks.Main(m)
 }
 
@@ -264,11 +267,11 @@ func newNode(t *testing.T) *node {
 	t.Helper()
 	n := &node{t: t, supply: supply.New(t), key: seals.New(t), bodies: map[string][]byte{}, serial: time.Now().UnixMilli()}
 	images := supply.Client(t, registry.Options{CacheDir: t.TempDir()})
-	trust, err := signing.NewTrust(nil)
+	trust, err := signing.NewTrust([]v1alpha1.BpfSigner{*n.supply.Signer("team")})
 	if err != nil {
 		t.Fatal(err)
 	}
-	// What policies say is of no interest here, so none is asked.
+	// What policies say is of no interest here, so none is asked unless a test sets them.
 	if n.gate, err = gate.New(gate.Options{Images: images, Trust: trust, Policies: new(policies.Set)}); err != nil {
 		t.Fatal(err)
 	}
