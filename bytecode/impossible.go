@@ -27,26 +27,24 @@ const (
 
 // programObstacles are what no kernel takes, a row each. The verifier walks no code that cannot be
 // reached, so of instructions only those count that every run of the program begins with.
-var programObstacles = []func(p *Program, start entry) (reason, fix string){
-	func(p *Program, _ entry) (string, string) {
+var programObstacles = []struct {
+	// what is the row's line of docs/impossible.md.
+	what string
+	find func(p *Program, start entry) (reason, fix string)
+}{
+	{"more than 1,000,000 instructions, with all functions that it reaches", func(p *Program, _ entry) (string, string) {
 		return exceeds(p.Instructions, maxInstructions, "instructions"), "split it into programs that tail call each other, or write loops that are not unrolled"
-	},
-	func(p *Program, _ entry) (string, string) {
+	}},
+	{fmt.Sprintf("more than %d functions, itself included", maxFunctions), func(p *Program, _ entry) (string, string) {
 		return exceeds(1+len(p.Subprograms), maxFunctions, "functions"), "inline some (__always_inline), or split it into several programs"
-	},
-	func(p *Program, _ entry) (string, string) {
+	}},
+	{fmt.Sprintf("more than %d maps", maxUsedMaps), func(p *Program, _ entry) (string, string) {
 		return exceeds(len(p.Maps), maxUsedMaps, "maps"), "join maps, or split it into several programs"
-	},
-	lsmLicense,
-	func(_ *Program, start entry) (string, string) {
-		if start.stack == 0 {
-			return "", ""
-		}
-		return fmt.Sprintf("it uses the stack at %+d, and a function has the %d bytes below its frame pointer", start.stack, maxStack),
-			"keep large values in a map of type PERCPU_ARRAY"
-	},
-	helperLicense,
-	helperElsewhere,
+	}},
+	{"type LSM and a licence that is not compatible with the GPL", lsmLicense},
+	{fmt.Sprintf("in what every run begins with, a load or store outside of the %d bytes of a function's stack", maxStack), outsideOfStack},
+	{"in what every run begins with, a call of a helper for the GPL under another licence", helperLicense},
+	{"in what every run begins with, a call of a helper that programs of another type alone have", helperElsewhere},
 }
 
 // exceeds says that there are more of something than a program may have.
@@ -55,6 +53,15 @@ func exceeds(n, most int, what string) string {
 		return ""
 	}
 	return fmt.Sprintf("it has %d %s, and a kernel takes %d of one program", n, what, most)
+}
+
+// outsideOfStack finds a use of the stack beyond a function's own.
+func outsideOfStack(_ *Program, start entry) (reason, fix string) {
+	if start.stack == 0 {
+		return "", ""
+	}
+	return fmt.Sprintf("it uses the stack at %+d, and a function has the %d bytes below its frame pointer", start.stack, maxStack),
+		"keep large values in a map of type PERCPU_ARRAY"
 }
 
 // lsmLicense: bpf_lsm_verify_prog.
@@ -136,7 +143,7 @@ func entryOf(insns asm.Instructions) (e entry) {
 func (p *inspected) finishObstacles(insns asm.Instructions) {
 	start := entryOf(insns)
 	for _, row := range programObstacles {
-		if reason, fix := row(&p.facts, start); reason != "" {
+		if reason, fix := row.find(&p.facts, start); reason != "" {
 			p.facts.Obstacles = append(p.facts.Obstacles, Obstacle{reason, fix})
 		}
 	}
@@ -164,6 +171,8 @@ const maxLocal = 1<<16 - 1
 // OpenSizes' to tell.
 type mapDemand struct {
 	types []ebpf.MapType
+	// what is the row's line of docs/impossible.md.
+	what  string
 	check func(m Map) (reason, fix string)
 }
 
@@ -181,46 +190,47 @@ var (
 
 // mapDemands are what no kernel does without, a row each.
 var mapDemands = []mapDemand{
-	{byIndex, keyOf(4)},
-	{[]ebpf.MapType{ebpf.PerfEventArray}, keyOf(0, 4)},
-	{local, keyOf(4)},
-	{unkeyed, keyOf(0)},
-	{hashes, func(m Map) (string, string) {
+	{byIndex, "keys of a size other than 4 bytes", keyOf(4)},
+	{[]ebpf.MapType{ebpf.PerfEventArray}, "keys of a size other than 0 or 4 bytes", keyOf(0, 4)},
+	{local, "keys of a size other than 4 bytes", keyOf(4)},
+	{unkeyed, "keys", keyOf(0)},
+	{hashes, "keys without a size", func(m Map) (string, string) {
 		return said(m.KeySize == 0, "its keys have no size", "give it a key (__type(key, …))")
 	}},
-	{[]ebpf.MapType{ebpf.LPMTrie}, func(m Map) (string, string) {
+	{[]ebpf.MapType{ebpf.LPMTrie}, "keys of fewer than 5 or more than 260 bytes", func(m Map) (string, string) {
 		return said(m.KeySize < 5 || m.KeySize > 260, fmt.Sprintf("its keys have %d bytes", m.KeySize),
 			"give it keys of 5 to 260 bytes: four for the length of the prefix, and what it is of")
 	}},
-	{[]ebpf.MapType{ebpf.ProgramArray, ebpf.CGroupArray, ebpf.XSKMap}, valueOf(4)},
-	{[]ebpf.MapType{ebpf.PerfEventArray, ebpf.ArrayOfMaps, ebpf.HashOfMaps}, valueOf(0, 4)},
-	{[]ebpf.MapType{ebpf.DevMap, ebpf.DevMapHash, ebpf.CPUMap, ebpf.SockMap, ebpf.SockHash, ebpf.ReusePortSockArray}, valueOf(4, 8)},
-	{[]ebpf.MapType{ebpf.RingBuf, ebpf.UserRingbuf, ebpf.Arena}, valueOf(0)},
-	{[]ebpf.MapType{ebpf.StackTrace}, func(m Map) (string, string) {
+	{[]ebpf.MapType{ebpf.ProgramArray, ebpf.CGroupArray, ebpf.XSKMap}, "values of a size other than 4 bytes", valueOf(4)},
+	{[]ebpf.MapType{ebpf.PerfEventArray, ebpf.ArrayOfMaps, ebpf.HashOfMaps}, "values of a size other than 0 or 4 bytes", valueOf(0, 4)},
+	{[]ebpf.MapType{ebpf.DevMap, ebpf.DevMapHash, ebpf.CPUMap, ebpf.SockMap, ebpf.SockHash, ebpf.ReusePortSockArray}, "values of a size other than 4 or 8 bytes",
+		valueOf(4, 8)},
+	{[]ebpf.MapType{ebpf.RingBuf, ebpf.UserRingbuf, ebpf.Arena}, "values", valueOf(0)},
+	{[]ebpf.MapType{ebpf.StackTrace}, "values that are no multiple of 8 bytes", func(m Map) (string, string) {
 		return said(m.ValueSize%8 != 0, fmt.Sprintf("its values have %d bytes", m.ValueSize), "give it values of a multiple of 8 bytes: a word for each frame")
 	}},
-	{perCPU, func(m Map) (string, string) {
+	{perCPU, fmt.Sprintf("values of more than %d bytes for each CPU", maxPerCPU), func(m Map) (string, string) {
 		return said(m.ValueSize > maxPerCPU, fmt.Sprintf("its values have %d bytes for each CPU", m.ValueSize),
 			"give it values of at most 32,768 bytes, or a type that is not per CPU")
 	}},
-	{local, func(m Map) (string, string) {
+	{local, fmt.Sprintf("values of more than %d bytes", maxLocal), func(m Map) (string, string) {
 		return said(m.ValueSize > maxLocal, fmt.Sprintf("its values have %d bytes", m.ValueSize), "give it smaller values")
 	}},
-	{local, func(m Map) (string, string) {
+	{local, "keys or values of a type that the object does not say", func(m Map) (string, string) {
 		return said(m.KeyType == "" || m.ValueType == "", "the object does not say of which types its keys and values are",
 			"write __type(key, int) and __type(value, …), and build with clang -g")
 	}},
-	{local, func(m Map) (string, string) {
+	{local, "a number of entries", func(m Map) (string, string) {
 		return said(m.MaxEntries != 0, fmt.Sprintf("it has %d entries", m.MaxEntries), "take max_entries out: there are as many values as what they are stored with")
 	}},
-	{slices.Concat(local, []ebpf.MapType{ebpf.LPMTrie}), with(flagNoPrealloc, "BPF_F_NO_PREALLOC")},
-	{[]ebpf.MapType{ebpf.Arena}, with(flagMmapable, "BPF_F_MMAPABLE")},
-	{slices.Concat(byIndex[:2], unkeyed, lru), without(flagNoPrealloc, "BPF_F_NO_PREALLOC")},
-	{slices.Concat(hashes, perCPU, []ebpf.MapType{ebpf.LPMTrie, ebpf.Queue, ebpf.Stack}), without(flagMmapable, "BPF_F_MMAPABLE")},
-	{[]ebpf.MapType{ebpf.Hash, ebpf.PerCPUHash}, without(flagNoCommonLRU, "BPF_F_NO_COMMON_LRU")},
-	{anything, without(flagReadOnly|flagWriteOnly, "BPF_F_RDONLY and BPF_F_WRONLY")},
-	{anything, without(flagReadProg|flagWriteProg, "BPF_F_RDONLY_PROG and BPF_F_WRONLY_PROG")},
-	{[]ebpf.MapType{ebpf.BloomFilter}, func(m Map) (string, string) {
+	{slices.Concat(local, []ebpf.MapType{ebpf.LPMTrie}), "no flag `BPF_F_NO_PREALLOC`", with(flagNoPrealloc, "BPF_F_NO_PREALLOC")},
+	{[]ebpf.MapType{ebpf.Arena}, "no flag `BPF_F_MMAPABLE`", with(flagMmapable, "BPF_F_MMAPABLE")},
+	{slices.Concat(byIndex[:2], unkeyed, lru), "the flag `BPF_F_NO_PREALLOC`", without(flagNoPrealloc, "BPF_F_NO_PREALLOC")},
+	{slices.Concat(hashes, perCPU, []ebpf.MapType{ebpf.LPMTrie, ebpf.Queue, ebpf.Stack}), "the flag `BPF_F_MMAPABLE`", without(flagMmapable, "BPF_F_MMAPABLE")},
+	{[]ebpf.MapType{ebpf.Hash, ebpf.PerCPUHash}, "the flag `BPF_F_NO_COMMON_LRU`", without(flagNoCommonLRU, "BPF_F_NO_COMMON_LRU")},
+	{anything, "the flags `BPF_F_RDONLY` and `BPF_F_WRONLY`", without(flagReadOnly|flagWriteOnly, "BPF_F_RDONLY and BPF_F_WRONLY")},
+	{anything, "the flags `BPF_F_RDONLY_PROG` and `BPF_F_WRONLY_PROG`", without(flagReadProg|flagWriteProg, "BPF_F_RDONLY_PROG and BPF_F_WRONLY_PROG")},
+	{[]ebpf.MapType{ebpf.BloomFilter}, "more than 15 hash functions", func(m Map) (string, string) {
 		return said(m.Extra > 15, fmt.Sprintf("it has %d hash functions", m.Extra), "set map_extra to at most 15")
 	}},
 }

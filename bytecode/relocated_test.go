@@ -197,7 +197,9 @@ func TestEachFactIsSealedOrHoldsOnEveryKernel(t *testing.T) {
 
 // TestAnIntentOfAnotherBuildStillCounts has intents with fewer and with more facts than this build seals.
 func TestAnIntentOfAnotherBuildStillCounts(t *testing.T) {
-	p := Program{Name: "p", Helpers: []string{"bpf_loop"}, ReadsKernelMemoryBy: []string{"a load at instruction 3"}, WritesRegisters: true, ReadsPacketSocket: true}
+	p := Program{
+		Name: "p", Helpers: []string{"bpf_loop"}, ReadsKernelMemoryBy: []string{"a load at instruction 3"}, WritesRegisters: true, ReadsPacketSocket: true,
+	}
 	calls, has := Seal([]Program{p})
 	for sentence, c := range map[string]struct {
 		calls, has []string
