@@ -63,10 +63,8 @@ func (r *Reconciler) Register(ctx context.Context, mgr ctrl.Manager) (again func
 	// none.
 	written := builder.WithPredicates(predicate.Or[client.Object](
 		predicate.GenerationChangedPredicate{}, predicate.LabelChangedPredicate{}, predicate.AnnotationChangedPredicate{}))
-	// What failed is looked at again as soon as what is denied: it may be well by then.
-	limiter := workqueue.NewTypedItemExponentialFailureRateLimiter[v1alpha1.Identity](200*time.Millisecond, soon)
 	b := builder.TypedControllerManagedBy[v1alpha1.Identity](mgr).Named("application").
-		WithOptions(controller.TypedOptions[v1alpha1.Identity]{MaxConcurrentReconciles: evaluationsAtOnce, RateLimiter: limiter}).
+		WithOptions(controller.TypedOptions[v1alpha1.Identity]{MaxConcurrentReconciles: evaluationsAtOnce, RateLimiter: retries()}).
 		Watches(&v1alpha1.BpfApplication{}, identify(), written).
 		Watches(&v1alpha1.ClusterBpfApplication{}, identify(), written).
 		Watches(&v1alpha1.BpfApplication{}, r.patched.observed()).
@@ -80,6 +78,11 @@ func (r *Reconciler) Register(ctx context.Context, mgr ctrl.Manager) (again func
 		WatchesRawSource(w.all(rules.raised, rules.take)).
 		WatchesRawSource(w.elections())
 	return rules.add, b.Complete(r)
+}
+
+// retries is when what failed is looked at again: as soon as what is denied, for it may be well by then.
+func retries() workqueue.TypedRateLimiter[v1alpha1.Identity] {
+	return workqueue.NewTypedItemExponentialFailureRateLimiter[v1alpha1.Identity](200*time.Millisecond, soon)
 }
 
 // identify makes a request of an application.
