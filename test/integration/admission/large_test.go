@@ -3,14 +3,20 @@ package admission
 import (
 	"crypto/tls"
 	"errors"
+	"fmt"
 	"io"
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
 
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/skep-dev/skep/api/v1alpha1"
 )
 
 // crowded has a review under way at each replica, that does not say how large it is,
@@ -73,4 +79,44 @@ func TestLargeObjectsWaitForEachOther(t *testing.T) {
 	}
 	end()
 	w.until(func() error { return write("large", 240<<10) })
+}
+
+// TestTheMostContentsAreDeniedBeforeAReview throws forty applications at the API server at once whose maps have as many entries as
+// the schema takes, and forty that have one more: no request of the first is given up, and none of the second costs a review.
+func TestTheMostContentsAreDeniedBeforeAReview(t *testing.T) {
+	w := newWorld(t)
+	image, member := w.signed(), w.member("lee-of-"+w.namespace)
+	const atOnce = 40
+	number := apiextensionsv1.JSON{Raw: []byte("1")}
+	for entries, reviewed := range map[int]bool{v1alpha1.MaxContents: true, v1alpha1.MaxContents + 1: false} {
+		app := w.app("full", image)
+		app.Spec.Maps = map[string]v1alpha1.Map{}
+		for left := entries; left > 0; left -= v1alpha1.MaxMapEntries {
+			list := slices.Repeat([]v1alpha1.MapEntry{{Key: number, Value: number}}, min(left, v1alpha1.MaxMapEntries))
+			app.Spec.Maps[fmt.Sprintf("m%d", left)] = v1alpha1.Map{Contents: list}
+		}
+		before := total(pair.requests(v1alpha1.KindBpfApplication))
+		var all sync.WaitGroup
+		for range atOnce {
+			all.Go(func() {
+				err := member.Create(t.Context(), app.DeepCopy(), client.DryRunAll)
+				// Its object has no such maps.
+				if reviewed && !(apierrors.IsForbidden(err) && strings.Contains(err.Error(), "inspect/map")) || !reviewed && !apierrors.IsInvalid(err) {
+					t.Errorf("%d entries: %.300v", entries, err)
+				}
+			})
+		}
+		all.Wait()
+		if n := total(pair.requests(v1alpha1.KindBpfApplication)) - before; n < atOnce && reviewed || n > 0 && !reviewed {
+			t.Errorf("%d entries: %d of %d were reviewed", entries, n, atOnce)
+		}
+	}
+}
+
+// total adds up the requests of all verdicts.
+func total(byVerdict map[string]int) (n int) {
+	for _, of := range byVerdict {
+		n += of
+	}
+	return n
 }
