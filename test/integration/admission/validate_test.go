@@ -74,6 +74,16 @@ func TestADenialNamesRuleReasonAndFix(t *testing.T) {
 	}
 }
 
+// TestWhatNoKernelLoadsIsDeniedBeforeANodeTries, by the facts of the object: docs/impossible.md.
+func TestWhatNoKernelLoadsIsDeniedBeforeANodeTries(t *testing.T) {
+	w := newWorld(t)
+	w.signed()
+	image, _ := w.Push("never:v1", programs.Object("tcx_never"), w.signer)
+	app := w.app("app", image)
+	app.Spec.Programs[0].Name, app.Spec.Programs[0].Attach[0].Hook = "adjusted", "tcx/ingress"
+	forbidden(t, admin.Create(t.Context(), app), "inspect/kernel", "no kernel loads program adjusted: it calls bpf_xdp_adjust_head, which programs of type XDP alone have")
+}
+
 // TestANamespaceReachesNoPodOfANode: the API server rejects a namespace's hook
 // on a cgroup by the CRD, and the webhook one that only the object names.
 func TestANamespaceReachesNoPodOfANode(t *testing.T) {
