@@ -30,8 +30,9 @@ func TestARegistryThatAnswersAgainEndsTheWait(t *testing.T) {
 					t.Fatalf("it is looked at again after %s", after)
 				}
 			}
-			if c := condition(b.status(app), v1alpha1.ConditionVerified); c.Reason != lifecycle.ReasonEvaluationFailed || b.intent(app).ImageDigest != before.ImageDigest {
-				t.Errorf("while the registry is away: %+v, sealed %s", c, b.intent(app).ImageDigest)
+			c, sealed := condition(b.status(app), v1alpha1.ConditionVerified), b.intent(app).ImageDigest
+			if c.Reason != lifecycle.ReasonEvaluationFailed || sealed != before.ImageDigest {
+				t.Errorf("while the registry is away: %+v, sealed %s", c, sealed)
 			}
 			if signer != "team-a" {
 				b.create(b.Signer(signer))

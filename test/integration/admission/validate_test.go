@@ -81,7 +81,8 @@ func TestWhatNoKernelLoadsIsDeniedBeforeANodeTries(t *testing.T) {
 	image, _ := w.Push("never:v1", programs.Object("tcx_never"), w.signer)
 	app := w.app("app", image)
 	app.Spec.Programs[0].Name, app.Spec.Programs[0].Attach[0].Hook = "adjusted", "tcx/ingress"
-	forbidden(t, admin.Create(t.Context(), app), "inspect/kernel", "no kernel loads program adjusted: it calls bpf_xdp_adjust_head, which programs of type XDP alone have")
+	forbidden(t, admin.Create(t.Context(), app), "inspect/kernel",
+		"no kernel loads program adjusted: it calls bpf_xdp_adjust_head, which programs of type XDP alone have")
 }
 
 // TestANamespaceReachesNoPodOfANode: the API server rejects a namespace's hook
