@@ -76,7 +76,7 @@ func TestAContextEndsByTheTimeOfAProcessor(t *testing.T) {
 	defer end()
 	for ctx.Err() == nil {
 	}
-	if took := CPUTime() - began; context.Cause(ctx) != ErrSpent || took < most {
+	if took := CPUTime() - began; !errors.Is(context.Cause(ctx), ErrSpent) || took < most {
 		t.Errorf("it ended after %s by %v", took, context.Cause(ctx))
 	}
 }

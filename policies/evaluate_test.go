@@ -40,8 +40,8 @@ func TestAnEvaluationStopsAtItsTime(t *testing.T) {
 		},
 	} {
 		ctx, cancel := within(t.Context())
-		defer cancel()
-		if v := c.evaluate(ctx, ast.NewObject()); !v.Late || !v.Failed || !strings.Contains(v.Denied[0].Message, want) {
+		v := c.evaluate(ctx, ast.NewObject())
+		if cancel(); !v.Late || !v.Failed || !strings.Contains(v.Denied[0].Message, want) {
 			t.Errorf("%s: %+v", want, v)
 		}
 	}

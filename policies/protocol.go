@@ -106,11 +106,11 @@ type answer struct {
 	Loaded bool `json:"loaded,omitempty"`
 	// Proof answers Prove, one Verdict each question of Evaluate, one Result each
 	// test of Test.
-	Proof   *proof      `json:"proof,omitempty"`
-	Verdict *verdict    `json:"verdict,omitempty"`
+	Proof   *proof   `json:"proof,omitempty"`
+	Verdict *verdict `json:"verdict,omitempty"`
 	// Took is the time of CPUs that a verdict took, beside it.
-	Took time.Duration `json:"took,omitempty"`
-	Result  *TestResult `json:"result,omitempty"`
+	Took   time.Duration `json:"took,omitempty"`
+	Result *TestResult   `json:"result,omitempty"`
 	// Broken is why no test runs.
 	Broken []*CompileError `json:"broken,omitempty"`
 	// Fault says that the child could not do the task, which is no policy's fault.
