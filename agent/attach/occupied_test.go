@@ -251,6 +251,97 @@ func TestWhoeverHasThePlaceOfANetworkNamespaceIsNamedWithACommandThatDetachesIt(
 	}
 }
 
+// TestTheInventoryListsWhatExcludesAProgram where the message names no holder.
+func TestTheInventoryListsWhatExcludesAProgram(t *testing.T) {
+	need.Kernel(t)
+	for sentence, c := range map[string]struct {
+		of      ebpf.ProgramType
+		at      plan.Attachment
+		exclude func(t *testing.T, index int)
+	}{
+		"XDP above, elsewhere":    {ebpf.XDP, plan.Attachment{Hook: "xdp", Target: plan.Target{Interface: "oc0"}}, aboveElsewhere},
+		"as many as there may be": {ebpf.SchedCLS, plan.Attachment{Hook: "tcx/ingress", Target: plan.Target{Interface: "oc0"}}, fullTCX},
+	} {
+		t.Run(sentence, func(t *testing.T) {
+			c.at.Program, c.at.Ifindex = "ours", addVeth(t, "oc0")
+			c.exclude(t, c.at.Ifindex)
+			l, err := attach.To(attach.Request{Program: theirs(t, c.of), Attachment: c.at})
+			if err == nil {
+				_ = l.Close()
+				t.Fatal("it attached")
+			}
+			if printed := recommended.Run(t, err.Error()); !strings.Contains(printed, "theirs") {
+				t.Errorf("%v; it lists\n%s", err, printed)
+			}
+		})
+	}
+}
+
+// aboveElsewhere has a device above oc0, in another network namespace, run XDP.
+func aboveElsewhere(t *testing.T, _ int) {
+	above(t, &netlink.Macvlan{LinkAttrs: netlink.LinkAttrs{Name: "up0"}, Mode: netlink.MACVLAN_MODE_PRIVATE})
+	byLink(t, "up0", theirs(t, ebpf.XDP))
+	path, _ := another(t, func() {})
+	ns, err := os.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = ns.Close() }()
+	up, err := netlink.LinkByName("up0")
+	if err == nil {
+		err = netlink.LinkSetNsFd(up, int(ns.Fd()))
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// fullTCX attaches as many programs as an interface takes.
+func fullTCX(t *testing.T, index int) {
+	for {
+		l, err := link.AttachTCX(link.TCXOptions{Program: theirs(t, ebpf.SchedCLS), Interface: index, Attach: ebpf.AttachTCXIngress})
+		if errors.Is(err, unix.ERANGE) {
+			return
+		}
+		if errors.Is(err, ebpf.ErrNotSupported) {
+			t.Skipf("SKIPPED: %v", err)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = l.Close() })
+	}
+}
+
+// TestOffloadsAreTurnedOffByTheCommandOfTheMessage: at this MTU the driver runs only programs with frags.
+func TestOffloadsAreTurnedOffByTheCommandOfTheMessage(t *testing.T) {
+	need.Kernel(t)
+	r := attach.Request{Program: theirs(t, ebpf.XDP),
+		Attachment: plan.Attachment{Program: "ours", Hook: "xdp", XDPMode: v1alpha1.XDPNative, Target: plan.Target{Interface: "oc0"}}}
+	r.Attachment.Ifindex = addVeth(t, "oc0")
+	for _, name := range []string{"oc0", "oc0p"} {
+		l, err := netlink.LinkByName(name)
+		if err = errors.Join(err, netlink.LinkSetMTU(l, 9000)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	l, err := attach.To(r)
+	if err == nil {
+		_ = l.Close()
+		t.Fatal("the driver takes the program")
+	}
+	recommended.Run(t, err.Error())
+}
+
+func TestNetworkNamespacesAreListedByTheCommandOfTheMessage(t *testing.T) {
+	need.Kernel(t)
+	_, err := resolve(plan.Attachment{Hook: "sk_lookup", Target: plan.Target{NetworkNamespace: "/proc/self/exe"}}, attach.Host{})
+	if err == nil {
+		t.Fatal("a program is taken for a network namespace")
+	}
+	recommended.Run(t, err.Error())
+}
+
 // TestThePrioritiesOfNetfilterAreListedByTheCommandsOfTheMessage asks for one that is taken.
 func TestThePrioritiesOfNetfilterAreListedByTheCommandsOfTheMessage(t *testing.T) {
 	need.Kernel(t)

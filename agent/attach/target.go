@@ -216,7 +216,7 @@ func isNamespace(p *heldTarget) error {
 	if err := unix.Fstatfs(int(p.file.Fd()), &fs); err != nil {
 		return fmt.Errorf("look at %s: %w", p.file.Name(), err)
 	}
-	return p.must(fs.Type == unix.NSFS_MAGIC, "a network namespace; name one as ip netns lists it, below /run/netns")
+	return p.must(fs.Type == unix.NSFS_MAGIC, "a network namespace; name one that `ip netns list` shows, below /run/netns")
 }
 
 func (p *heldTarget) must(be bool, what string) error {

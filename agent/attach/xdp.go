@@ -21,8 +21,16 @@ import (
 type DriverError struct {
 	// MTU is the interface's, in bytes; 0 where it is not known.
 	MTU int
+	// Offloads is the command that turns off what excludes XDP.
+	Offloads string
 	// Err is the kernel's.
 	Err error
+}
+
+// NewDriverError returns the error of an interface, whose MTU is 0 where it is not known.
+func NewDriverError(on plan.Target, mtu int, host Host, err error) *DriverError {
+	r := Request{Host: host, Attachment: plan.Attachment{Target: on}}
+	return &DriverError{MTU: mtu, Offloads: r.inside("ethtool -K " + on.Interface + " lro off rx-gro-hw off"), Err: err}
 }
 
 // Error implements error.
@@ -31,7 +39,7 @@ func (e *DriverError) Error() string {
 		return "the driver runs no XDP programs"
 	}
 	return fmt.Sprintf("the driver does not run the program at MTU %d: lower the MTU, build the program as SEC(\"xdp.frags\"), "+
-		"or turn off offloads that exclude XDP (ethtool -K): %v", e.MTU, e.Err)
+		"or turn off offloads that exclude XDP: `%s`: %v", e.MTU, e.Offloads, e.Err)
 }
 
 // IsWithoutXDP reports whether the driver runs no XDP program at all.
@@ -81,11 +89,11 @@ func (r Request) attachXDPAs(mode link.XDPAttachFlags) (link.Link, error) {
 	case errors.Is(err, unix.ENODEV), errors.Is(err, unix.EINVAL) && gone(device.Index):
 		return nil, errors.Join(ErrTarget, err)
 	case mode == link.XDPDriverMode && DriverRefuses(err):
-		driver := &DriverError{Err: err}
+		mtu := 0
 		if device, err := net.InterfaceByIndex(device.Index); err == nil {
-			driver.MTU = device.MTU
+			mtu = device.MTU
 		}
-		return nil, driver
+		return nil, NewDriverError(r.Attachment.Target, mtu, r.Host, err)
 	}
 	return nil, err
 }

@@ -17,6 +17,7 @@ import (
 
 	"github.com/skep-dev/skep/agent/pods/netns"
 	"github.com/skep-dev/skep/agent/reconcile/plan"
+	"github.com/skep-dev/skep/test/harness/await"
 	"github.com/skep-dev/skep/test/harness/leaks"
 	"github.com/skep-dev/skep/test/harness/need"
 	"github.com/skep-dev/skep/test/harness/recommended"
@@ -434,4 +435,50 @@ func BenchmarkALookAtAFloodedPod(b *testing.B) {
 			}
 		}
 	})
+}
+
+// TestAPodWithTooMuchIsListedByTheCommandOfTheMessage makes more than is read.
+func TestAPodWithTooMuchIsListedByTheCommandOfTheMessage(t *testing.T) {
+	for want, c := range map[string]struct {
+		pairs, queues int
+		read          func(f *floodable, table *Table) error
+	}{
+		"read interfaces in pod team-a/web: there are more than 1024": {maxDevices / 2, 1, func(f *floodable, table *Table) error {
+			return table.Sweep(f.eth0.NetnsID, func(Side, Owner) bool { return true })
+		}},
+		"read qdiscs of eth0 in pod team-a/web: there are more than 4096": {2, maxQdiscs / 2, func(f *floodable, table *Table) error {
+			_, err := table.kindOf(f.eth0)
+			return err
+		}},
+	} {
+		f := newFloodable(t)
+		for i := range c.pairs {
+			f.pair(i, c.queues)
+		}
+		table, err := f.table(), error(nil)
+		await.True(t, "a look that a busy machine does not cut", time.Minute, func() bool {
+			f.look(table)
+			err = c.read(f, table)
+			cut := new(PartialError)
+			return !errors.As(err, &cut) || cut.Limit != 0
+		})
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Fatalf("%v, not %q", err, want)
+		}
+		recommended.Run(t, err.Error())
+	}
+}
+
+// pair makes two devices more, of which one has a qdisc for each queue if there are many.
+func (f *floodable) pair(number, queues int) {
+	f.t.Helper()
+	one := &netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: fmt.Sprint("many", number), NumTxQueues: queues}, PeerName: fmt.Sprint("other", number)}
+	err := netlink.LinkAdd(one)
+	if err == nil && queues > 1 {
+		at := netlink.QdiscAttrs{LinkIndex: one.Index, Parent: netlink.HANDLE_ROOT, Handle: netlink.MakeHandle(1, 0)}
+		err = errors.Join(netlink.LinkSetUp(one), netlink.QdiscAdd(&netlink.GenericQdisc{QdiscType: "mq", QdiscAttrs: at}))
+	}
+	if err != nil {
+		f.t.Fatal(err)
+	}
 }

@@ -71,7 +71,8 @@ func (cs *chainSetter) goWithoutDriver(a plan.Action, v *pins.ChainVersion, c *p
 		return cs.changeMode(a, v, c)
 	}
 	cs.Decisions.Again = true
-	return fmt.Errorf("update chain of %s: %w", a.Interface, &attach.DriverError{MTU: cs.Look.Interface(a.Device).MTU, Err: err})
+	return fmt.Errorf("update chain of %s: %w", a.Interface,
+		attach.NewDriverError(cs.targetOf(a), cs.Look.Interface(a.Device).MTU, cs.LookupRound.Host(), err))
 }
 
 // dropFormer removes the pins of the versions that an interface's link does not

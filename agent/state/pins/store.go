@@ -64,6 +64,9 @@ type Store struct {
 // It fails with ErrNotBPFFS, ErrExposed or ErrHeld.
 func OpenStore(root string) (*Store, error) {
 	if err := os.MkdirAll(root, 0o700); err != nil {
+		if info, missing := os.Stat(filepath.Dir(root)); missing != nil || !info.IsDir() {
+			return nil, fmt.Errorf("make pin directory %s: %w; name a directory on a bpf file system", root, err)
+		}
 		return nil, fmt.Errorf("make pin directory %s: %w; mount a bpf file system there: `%s`", root, err, mountCommand(root))
 	}
 	if on, err := onBPFFS(root); err != nil {

@@ -348,6 +348,34 @@ func TestTheDirectoryMustBeOnABPFFileSystem(t *testing.T) {
 	}
 }
 
+// TestADirectoryThatCannotBeMadeIsMendedByItsMessage: a command is recommended only where it works.
+func TestADirectoryThatCannotBeMadeIsMendedByItsMessage(t *testing.T) {
+	need.Kernel(t)
+	readOnly := t.TempDir()
+	if err := unix.Mount("tmpfs", readOnly, "tmpfs", unix.MS_RDONLY, ""); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = unix.Unmount(readOnly, unix.MNT_DETACH) })
+	for _, nowhere := range []string{filepath.Join(readOnly, "bpf/skep"), "/proc/self/exe/skep"} {
+		_, err := OpenStore(nowhere)
+		if err == nil || !strings.Contains(err.Error(), "name a directory on a bpf file system") || len(recommended.Commands(err.Error())) > 0 {
+			t.Errorf("%s: %v", nowhere, err)
+		}
+	}
+	root := filepath.Join(readOnly, "skep")
+	_, err := OpenStore(root)
+	if err == nil {
+		t.Fatal("it was made on a read-only file system")
+	}
+	recommended.Run(t, err.Error())
+	t.Cleanup(func() { _ = unix.Unmount(readOnly, unix.MNT_DETACH) })
+	s, err := OpenStore(root)
+	if err != nil {
+		t.Fatalf("after that: %v", err)
+	}
+	_ = s.Close()
+}
+
 // TestALinkThatWasNeverKnownDoesNotCountAsEnded: no link has the id 0.
 func TestALinkThatWasNeverKnownDoesNotCountAsEnded(t *testing.T) {
 	if runs, err := (Remnant{}).Runs(); runs || err == nil {

@@ -3,11 +3,14 @@
 package recommended
 
 import (
+	"os"
 	"os/exec"
+	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
 
+	"github.com/skep-dev/skep/test/harness/command"
 	"github.com/skep-dev/skep/test/harness/need"
 )
 
@@ -24,31 +27,66 @@ func Commands(message string) []string {
 
 // packages are Debian's of the programs that messages name.
 var packages = map[string]string{
-	"bpftool": "bpftool", "nft": "nftables", "fuser": "psmisc", "ip": "iproute2", "tc": "iproute2", "sysctl": "procps", "mount": "mount",
+	"bpftool": "bpftool", "ethtool": "ethtool", "nft": "nftables", "fuser": "psmisc", "ip": "iproute2", "tc": "iproute2", "sysctl": "procps", "mount": "mount",
+	"umount": "mount", "clang": "clang-19", "llvm-strip": "llvm-19", "llvm-objcopy": "llvm-19", "tar": "tar",
 }
 
-// Run runs the commands of a message, and fails the test where one fails or where there is none. It skips the
-// test where the machine lacks a program. Commands of skep itself are left to its own tests.
-func Run(t testing.TB, message string) {
+// version is what Debian's names of compilers end with.
+const version = "-19"
+
+// Run runs the commands of a message and returns what they print. It fails the test where one fails or where
+// there is none, and skips it where the machine lacks a program. Commands of skep itself are left out where
+// the machine has no Go to link it.
+func Run(t testing.TB, message string) string {
 	t.Helper()
 	all := Commands(message)
 	if len(all) == 0 {
 		t.Fatalf("%q recommends no command", message)
 	}
 	need.Program(t, "sh", "dash")
-	for _, command := range all {
-		if strings.HasPrefix(command, "skep ") {
-			continue
-		}
-		for word := range strings.FieldsSeq(command) {
-			if debian, ok := packages[word]; ok {
-				need.Program(t, word, debian)
+	bin := t.TempDir()
+	var printed strings.Builder
+	for _, one := range all {
+		for word := range strings.FieldsSeq(one) {
+			if !place(t, bin, word) {
+				t.Logf("without Go, %s is left out", one)
+				one = ":"
 			}
 		}
-		out, err := exec.CommandContext(t.Context(), "sh", "-c", command).CombinedOutput()
+		run := exec.CommandContext(t.Context(), "sh", "-c", one)
+		run.Env = append(os.Environ(), "PATH="+bin+":"+os.Getenv("PATH"))
+		out, err := run.CombinedOutput()
 		if err != nil {
-			t.Fatalf("%s: %v: %s", command, err, out)
+			t.Fatalf("%s: %v: %s", one, err, out)
 		}
-		t.Log(command)
+		t.Log(one)
+		printed.Write(out)
 	}
+	return printed.String()
+}
+
+// place puts a program into a folder, by the name that messages have, if the word is one. It fails for skep without Go.
+func place(t testing.TB, bin, word string) bool {
+	t.Helper()
+	debian, isProgram := packages[word]
+	path, err := exec.LookPath(word)
+	switch {
+	case word == "skep":
+		if _, err = exec.LookPath("go"); err != nil {
+			return false
+		}
+		if path, err = command.Cached(t.Context(), "./cmd/skep"); err != nil {
+			t.Fatal(err)
+		}
+	case !isProgram || err == nil:
+		return true
+	case strings.HasSuffix(debian, version):
+		path = need.Program(t, word+version, debian)
+	default:
+		need.Program(t, word, debian)
+	}
+	if err := os.Symlink(path, filepath.Join(bin, word)); err != nil && !os.IsExist(err) {
+		t.Fatal(err)
+	}
+	return true
 }
