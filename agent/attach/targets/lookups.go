@@ -13,10 +13,14 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"path/filepath"
+	"regexp"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/cilium/ebpf"
+	"github.com/moby/sys/mountinfo"
 
 	"github.com/skep-dev/skep/agent/attach"
 	"github.com/skep-dev/skep/agent/program/functions"
@@ -48,6 +52,8 @@ var ErrWaiting = errors.New("waiting")
 // ErrWaiting.
 type UnansweredError struct {
 	path string
+	// mount is where the file system that hangs is mounted on the node; empty where that is not known.
+	mount string
 	// crowded: the look-up was not begun, since too many others of its owner have no answer.
 	crowded bool
 	// Late reports that the path was asked for longer than two seconds ago.
@@ -56,11 +62,47 @@ type UnansweredError struct {
 
 // Error implements error.
 func (u *UnansweredError) Error() string {
-	if u.crowded {
+	switch {
+	case u.crowded:
 		return fmt.Sprintf("look for %s: it waits for other paths, whose file systems do not answer; see the status of the applications that name them", u.path)
+	case u.mount == "":
+		return fmt.Sprintf("look for %s: its file system does not answer; see what is mounted there and whether its server runs, or name another path", u.path)
 	}
-	return fmt.Sprintf("look for %s: its file system does not answer; see what is mounted there on the node and whether its server runs (umount -l takes a "+
-		"mount away), or name another path", u.path)
+	return fmt.Sprintf("look for %s: its file system does not answer; see whether the server of %s runs, unmount it on the node (`umount -f -l %s`), or name another path",
+		u.path, u.mount, u.mount)
+}
+
+// unanswered is the error of an attachment whose target is looked for still.
+func (r *Round) unanswered(a plan.Attachment, one *lookup) *UnansweredError {
+	u := &UnansweredError{path: a.Binary + a.NetworkNamespace, crowded: !one.ticket.HasBegun(), Late: r.now.Sub(one.asked) > lookupDeadline}
+	if a.Container == "" && filepath.IsAbs(u.path) && !u.crowded {
+		u.mount = servedMount(r.host.Root, u.path)
+	}
+	return u
+}
+
+// served are the types of file systems that hang without their server.
+var served = regexp.MustCompile(`^(fuse(blk)?(\..*)?|nfs4?|cifs|smb3|ceph|9p|afs|lustre|virtiofs)$`)
+
+// servedMount returns where the file system of a path is mounted, as it is called below the root, if a server answers
+// for it. It asks no file system.
+func servedMount(root, path string) string {
+	above, err := mountinfo.GetMounts(mountinfo.ParentsFilter(filepath.Join(root, path)))
+	if err != nil || len(above) == 0 {
+		return ""
+	}
+	at := above[0]
+	for _, one := range above {
+		// Of several at one place, the last one covers the others.
+		if len(one.Mountpoint) >= len(at.Mountpoint) {
+			at = one
+		}
+	}
+	mount, isBelow := strings.CutPrefix(at.Mountpoint, root)
+	if !isBelow || !served.MatchString(at.FSType) || strings.Trim(mount, "/") == "" {
+		return ""
+	}
+	return mount
 }
 
 // Unwrap makes it an ErrWaiting.
@@ -330,7 +372,7 @@ func (r *Round) lookUp(key string, refresh bool, a plan.Attachment, do func() an
 	case one.before != nil:
 		return one.before, nil
 	}
-	return nil, &UnansweredError{path: a.Binary + a.NetworkNamespace, crowded: !one.ticket.HasBegun(), Late: r.now.Sub(one.asked) > lookupDeadline}
+	return nil, r.unanswered(a, one)
 }
 
 // start starts a look-up, and waits for it as long as its application may delay the reconcile. last is the one before

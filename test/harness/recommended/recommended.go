@@ -7,6 +7,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -16,11 +17,13 @@ import (
 
 var quoted = regexp.MustCompile("`([^`]+)`")
 
-// Commands returns the commands of a message, in their order.
+// Commands returns the commands of a message, each once, in their order.
 func Commands(message string) []string {
 	var all []string
 	for _, m := range quoted.FindAllStringSubmatch(message, -1) {
-		all = append(all, m[1])
+		if !slices.Contains(all, m[1]) {
+			all = append(all, m[1])
+		}
 	}
 	return all
 }
@@ -69,6 +72,9 @@ func Run(t testing.TB, message string) string {
 func place(t testing.TB, bin, word string) bool {
 	t.Helper()
 	debian, isProgram := packages[word]
+	if !isProgram && word != "skep" {
+		return true
+	}
 	path, err := exec.LookPath(word)
 	switch {
 	case word == "skep":
@@ -78,7 +84,7 @@ func place(t testing.TB, bin, word string) bool {
 		if path, err = command.Cached(t.Context(), "./cmd/skep"); err != nil {
 			t.Fatal(err)
 		}
-	case !isProgram || err == nil:
+	case err == nil:
 		return true
 	case strings.HasSuffix(debian, version):
 		path = need.Program(t, word+version, debian)
