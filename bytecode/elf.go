@@ -41,7 +41,7 @@ func checkELF(object []byte, opts Options) error {
 			Rule:   "bytecode/overlapping-sections",
 			Object: "object",
 			Reason: fmt.Sprintf("its sections have %d bytes together, more than the %d of the file", packed, len(object)),
-			Fix:    "build the object from source with clang -target bpf -g",
+			Fix:    rebuildObject,
 		}
 	}
 	if unpacked > uint64(opts.MaxSize) {
@@ -69,7 +69,8 @@ func checkSection(s *elf.Section, opts Options) error {
 	}
 	limit, fix := uint64(opts.MaxSize), "keep large tables in maps instead of globals"
 	if s.Name == ".BTF" {
-		limit, fix = uint64(opts.MaxBTF), "declare only the types that the programs use, or strip BTF with llvm-objcopy -R .BTF -R .BTF.ext"
+		limit, fix = uint64(opts.MaxBTF), "declare only the types that the programs use; an object without maps, CO-RE and kernel functions loads without BTF too: "+
+			"`llvm-objcopy -R .BTF -R .BTF.ext FILE.o`"
 	}
 	if s.Size > limit {
 		return &Rejection{
@@ -151,7 +152,7 @@ func checkOverlap(f *elf.File, symbols []elf.Symbol, opts Options) error {
 		Rule:   "bytecode/overlapping-symbols",
 		Object: "object",
 		Reason: fmt.Sprintf("its symbols name %d bytes, the same ones over and over", named),
-		Fix:    "build the object from source with clang -target bpf -g",
+		Fix:    rebuildObject,
 	}
 }
 
@@ -238,7 +239,7 @@ func relocated(f *elf.File) (relocations, error) {
 				Rule:   "bytecode/ambiguous-relocations",
 				Object: "section " + printable(s.Name),
 				Reason: fmt.Sprintf("it relocates section %s in a way that readers may disagree on", printable(f.Sections[target].Name)),
-				Fix:    "link the object with bpftool gen object or llvm's own tools",
+				Fix:    rebuildObject,
 			}
 		}
 		table, err := s.Data()

@@ -218,7 +218,7 @@ var mapDemands = []mapDemand{
 	}},
 	{local, "keys or values of a type that the object does not say", func(m Map) (string, string) {
 		return said(m.KeyType == "" || m.ValueType == "", "the object does not say of which types its keys and values are",
-			"write __type(key, int) and __type(value, …), and build with clang -g")
+			"write __type(key, int) and __type(value, …), and build it so: `"+Compile+"`")
 	}},
 	{local, "a number of entries", func(m Map) (string, string) {
 		return said(m.MaxEntries != 0, fmt.Sprintf("it has %d entries", m.MaxEntries), "take max_entries out: there are as many values as what they are stored with")

@@ -161,6 +161,11 @@ func gather(object *objectfile.Object, opts Options) (Facts, error) {
 	return f, nil
 }
 
+// Compile is the command that makes an object of a source.
+const Compile = "clang -g -O2 -target bpf -c FILE.c -o FILE.o"
+
+const rebuildObject = "build the object from source: `" + Compile + "`"
+
 // readObject reads the file whole: what follows reads it several times, and
 // ELF offsets may point anywhere in it.
 func readObject(r io.ReaderAt, opts Options) ([]byte, error) {
@@ -173,7 +178,7 @@ func readObject(r io.ReaderAt, opts Options) ([]byte, error) {
 			Rule:   "bytecode/too-large",
 			Object: "object",
 			Reason: fmt.Sprintf("it has more than %d bytes", opts.MaxSize),
-			Fix:    "strip its DWARF sections with llvm-strip -g, which keeps BTF",
+			Fix:    "strip its DWARF sections, which keeps BTF: `llvm-strip -g FILE.o`",
 		}
 	}
 	return b, nil

@@ -51,7 +51,7 @@ func tooOld(trait string) error {
 		Rule:   "bytecode/legacy-object",
 		Object: "object",
 		Reason: "it was built by a compiler or libbpf that is too old: " + trait,
-		Fix:    "rebuild it with a clang of today and -g -O2 -target bpf, with its maps defined in SEC(\".maps\")",
+		Fix:    "rebuild it with a clang of today, with its maps defined in SEC(\".maps\"): `" + Compile + "`",
 	}
 }
 

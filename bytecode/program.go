@@ -254,6 +254,6 @@ func byNumber(where, does string) error {
 		Rule:   "bytecode/reference-by-number",
 		Object: where,
 		Reason: "it " + does + " by number instead of by symbol, so nobody can tell what it will mean",
-		Fix:    "build the object from source with clang -target bpf -g",
+		Fix:    rebuildObject,
 	}
 }

@@ -18,7 +18,7 @@ func checkRelocated(ins *asm.Instruction, at int) error {
 		Rule:   "bytecode/relocated-instruction",
 		Object: fmt.Sprintf("instruction %d", at),
 		Reason: "a CO-RE relocation stands at it, and it has neither an offset nor a constant of its own that one could change",
-		Fix:    "build the object from source with clang -target bpf -g",
+		Fix:    rebuildObject,
 	}
 }
 

@@ -72,7 +72,7 @@ func denyObject(r *denials, read reading) {
 		r.add(read.Rejected.Rule, path, read.Rejected.Fix, "%s: %s", read.Rejected.Object, read.Rejected.Reason)
 		return
 	}
-	r.add("inspect/object", path, "build the object with clang -g -O2 -target bpf and pack it anew", "the object cannot be read: %s", read.Broken)
+	r.add("inspect/object", path, "build the object (`"+bytecode.Compile+"`) and pack it anew", "the object cannot be read: %s", read.Broken)
 }
 
 func programNames(f bytecode.Facts) []string {

@@ -263,8 +263,8 @@ func checkELF(data []byte) error {
 	}
 	kind, machine := order.Uint16(data[16:]), order.Uint16(data[18:])
 	if data[4] != 2 || machine != emBPF || kind != etRel {
-		return fmt.Errorf("it is ELF of type %d for machine %d, not a relocatable object for BPF (machine %d): compile it with clang -target bpf -c",
-			kind, machine, emBPF)
+		return fmt.Errorf("it is ELF of type %d for machine %d, not a relocatable object for BPF (machine %d): "+
+			"compile it: `clang -g -O2 -target bpf -c FILE.c -o FILE.o`", kind, machine, emBPF)
 	}
 	return nil
 }

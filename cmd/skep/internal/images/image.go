@@ -119,7 +119,7 @@ func pack(files []string, artifact bool) (*image.Built, error) {
 // readFacts inspects an object, and knows what people name instead of one.
 func readFacts(where string, object []byte) (bytecode.Facts, error) {
 	if !bytes.HasPrefix(object, []byte(elf.ELFMAG)) {
-		return bytecode.Facts{}, fmt.Errorf("read %s: it is not ELF; compile it first: clang -g -O2 -target bpf -c FILE.c -o FILE.o", where)
+		return bytecode.Facts{}, fmt.Errorf("read %s: it is not ELF; compile it first: `%s`", where, bytecode.Compile)
 	}
 	facts, err := bytecode.Inspect(bytes.NewReader(object), bytecode.Options{})
 	if err != nil {
