@@ -40,7 +40,8 @@ func incompatibleValues(object []byte, definition *v1alpha1.BpfApplicationSpec) 
 	for _, name := range sortedKeys(definition.Variables) {
 		one := map[string]apiextensionsv1.JSON{name: definition.Variables[name]}
 		if err := values.Apply(read.Spec, one); err != nil {
-			r.add("inspect/variable", "spec.variables."+name, "see skep image inspect for the object's variables and their types", "%v", err)
+			r.add("inspect/variable", "spec.variables."+name,
+				"see the object's variables and their types: `skep image inspect "+definition.Bytecode.Image+"`", "%v", err)
 		}
 	}
 	has := map[string]v1alpha1.Map{}

@@ -20,10 +20,12 @@ import (
 	"testing"
 	"time"
 
+	"cuelang.org/go/mod/modregistrytest"
 	"github.com/google/go-containerregistry/pkg/name"
 	"github.com/google/go-containerregistry/pkg/registry"
 	"github.com/google/go-containerregistry/pkg/v1/remote"
 	"github.com/rogpeppe/go-internal/testscript"
+	"golang.org/x/tools/txtar"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/skep-dev/skep/api/v1alpha1"
@@ -50,7 +52,7 @@ func TestMain(m *testing.M) {
 // which writes a test program, "plainkey NAME", which writes a key without a
 // password beside its signer, which is revoked in NAME.revoked.yaml, since 2026 in
 // NAME.since.yaml, and called NAME-twin in NAME.twin.yaml, "json FILE PATH VALUE", "cut FROM TO", "registry",
-// which starts one at $REGISTRY, "artifact REF", which writes what flux pull artifact finds there, and
+// which starts one at $REGISTRY, "modules", which starts one of CUE modules, "artifact REF", which writes what flux pull artifact finds there, and
 // "pipeline FILE STEP TO", which writes the script of a step of examples/ci.
 func TestCommands(t *testing.T) {
 	testscript.Run(t, testscript.Params{
@@ -81,6 +83,7 @@ func TestCommands(t *testing.T) {
 			"registry": serveRegistry,
 			"artifact": readArtifact,
 			"pipeline": pipelineStep,
+			"modules":  serveModules,
 		},
 	})
 }
@@ -176,6 +179,26 @@ func serveRegistry(ts *testscript.TestScript, _ bool, _ []string) {
 	server := httptest.NewServer(registry.New(registry.Logger(log.New(io.Discard, "", 0)), registry.WithReferrersSupport(true)))
 	ts.Defer(server.Close)
 	ts.Setenv("REGISTRY", strings.TrimPrefix(server.URL, "http://"))
+}
+
+// serveModules starts a registry of CUE modules at $CUE_REGISTRY with one, until the script ends.
+func serveModules(ts *testscript.TestScript, _ bool, _ []string) {
+	fsys, err := txtar.FS(txtar.Parse([]byte(`
+-- example.com_lib_v0.1.0/cue.mod/module.cue --
+module: "example.com/lib@v0"
+language: version: "v0.14.0"
+-- example.com_lib_v0.1.0/lib.cue --
+package lib
+
+#App: {apiVersion: "skep.dev/v1alpha1", kind: "ClusterBpfApplication", metadata: name: "lib"
+	spec: {bytecode: image: "oci:img:v1", programs: [{name: "count_packets", attach: [{interfaces: names: ["lo"]}]}]}}
+`)))
+	ts.Check(err)
+	server, err := modregistrytest.New(fsys, "")
+	ts.Check(err)
+	ts.Defer(server.Close)
+	ts.Setenv("CUE_REGISTRY", server.Host()+"+insecure")
+	ts.Setenv("CUE_CACHE_DIR", ts.MkAbs("cue-cache"))
 }
 
 // readArtifact writes the media types and the annotations of an artifact to the files types and

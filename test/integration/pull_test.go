@@ -12,6 +12,7 @@ import (
 	"net/http/httputil"
 	"net/url"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -32,6 +33,7 @@ import (
 	"github.com/skep-dev/skep/gate"
 	"github.com/skep-dev/skep/lifecycle"
 	"github.com/skep-dev/skep/test/fixture/programs"
+	"github.com/skep-dev/skep/test/harness/command"
 	"github.com/skep-dev/skep/test/harness/recommended"
 )
 
@@ -287,6 +289,11 @@ func TestAPullSecretThatChangesIsFollowed(t *testing.T) {
 	t.Setenv("KUBECONFIG", kubeconfig)
 	t.Setenv("PATH", filepath.Dir(p.plane.Kubectl)+":"+os.Getenv("PATH"))
 	recommended.Run(t, strings.ReplaceAll(why, "CONFIG", file))
+	// A command of hosts names the one that asks a cluster.
+	asked, _ := exec.CommandContext(t.Context(), command.Build(t, "skep"), "status", "--state", home).CombinedOutput()
+	if shown := recommended.Run(t, string(asked)); !strings.Contains(shown, "bpfapplication.skep.dev/app") {
+		t.Errorf("it shows %s", shown)
+	}
 	p.again(app)
 	p.condition(app, v1alpha1.ConditionAllowed, metav1.ConditionTrue, "Allowed")
 

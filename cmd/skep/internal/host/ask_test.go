@@ -37,6 +37,13 @@ func answering(t *testing.T, status *atomic.Pointer[nodemode.Status], chains ...
 	mux := http.NewServeMux()
 	mux.HandleFunc("/v1/status", func(w http.ResponseWriter, _ *http.Request) { _ = json.NewEncoder(w).Encode(status.Load()) })
 	mux.HandleFunc("/v1/chains", func(w http.ResponseWriter, _ *http.Request) { _ = json.NewEncoder(w).Encode(chains) })
+	mux.HandleFunc("POST /v1/confirm", func(w http.ResponseWriter, r *http.Request) {
+		if is := status.Load().UnloadProtection; is != nil && is.Revision == r.FormValue("revision") {
+			_ = json.NewEncoder(w).Encode(is)
+			return
+		}
+		http.Error(w, "unload protection does not hold that revision", http.StatusConflict)
+	})
 	server := &http.Server{Handler: mux, ReadHeaderTimeout: time.Second}
 	go func() { _ = server.Serve(l) }()
 	t.Cleanup(func() { _ = server.Close() })
@@ -68,7 +75,7 @@ func running() nodemode.Status {
 // ask runs a command and returns what it printed.
 func ask(ctx context.Context, out *locked, args ...string) error {
 	root := &cobra.Command{SilenceUsage: true, SilenceErrors: true}
-	root.AddCommand(NewStatus(), NewExplain(), NewChain())
+	root.AddCommand(NewStatus(), NewExplain(), NewChain(), NewConfirm())
 	root.SetOut(out)
 	root.SetErr(out)
 	root.SetArgs(args)
@@ -145,6 +152,26 @@ func TestWhatDoesNotExistIsSaidWithExitCode1(t *testing.T) {
 		if code != exit.Denied || !strings.Contains(line, "nothing: ") || out.String() != "" {
 			t.Errorf("%v: exit code %d, it says %q and %q; want 1 and what does not exist", args, code, line, out.String())
 		}
+	}
+}
+
+// TestUnloadProtectionIsConfirmedByTheCommandThatStatusPrints runs what it printed.
+func TestUnloadProtectionIsConfirmedByTheCommandThatStatusPrints(t *testing.T) {
+	var is atomic.Pointer[nodemode.Status]
+	held := running()
+	held.UnloadProtection = &nodemode.UnloadProtection{Revision: "source:12", Reason: "the source was a, and is b", Applications: []string{"one"}}
+	is.Store(&held)
+	state, out := answering(t, &is), new(locked)
+	if err := ask(t.Context(), out, "status", "--state", state); err != nil {
+		t.Fatal(err)
+	}
+	_, command, found := strings.Cut(out.String(), "to unload: skep ")
+	if !found {
+		t.Fatalf("status names no command: %s", out)
+	}
+	command, _, _ = strings.Cut(command, "\n")
+	if err := ask(t.Context(), out, strings.Fields(command)...); err != nil || !strings.Contains(out.String(), "confirmed: the source was a") {
+		t.Errorf("skep %s: %v, %s", command, err, out)
 	}
 }
 

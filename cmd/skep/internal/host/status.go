@@ -49,7 +49,7 @@ func ConfirmLater(state string) string {
 
 // How a cluster is asked, and how a change is confirmed there.
 const (
-	clusterShows    = "A cluster is asked by kubectl get cbpfapp,bpfapp -A"
+	clusterShows    = "A cluster is asked by `kubectl get cbpfapp,bpfapp -A`"
 	clusterConfirms = "This command is for a host; in a cluster, the message of the application names the annotation that confirms"
 )
 
