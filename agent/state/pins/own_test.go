@@ -111,6 +111,13 @@ func TestAnOpenDirectoryOfOursIsClosedToOthers(t *testing.T) {
 	if err := asNobody(t, "ls", root).Run(); err == nil {
 		t.Error("a local user may read it")
 	}
+	// Where nothing can be changed, no change is recommended.
+	if err := errors.Join(s.Close(), os.Chmod(root, 0o755), unix.Mount("", filepath.Dir(root), "", unix.MS_REMOUNT|unix.MS_RDONLY, "")); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := OpenStore(root); !errors.Is(err, ErrExposed) || !strings.Contains(err.Error(), "mounted writable") || len(recommended.Commands(err.Error())) > 0 {
+		t.Errorf("on a read-only file system: %v", err)
+	}
 }
 
 // TestALocalUserLocksNoDirectoryOfOurs: a lock takes an open file, and with it the

@@ -75,7 +75,7 @@ func OpenStore(root string) (*Store, error) {
 		return nil, fmt.Errorf("open pin directory %s: %w; mount one, `%s`, or name another directory", root, ErrNotBPFFS, mountCommand(root))
 	}
 	lock, err := openOwn(root)
-	if errors.Is(err, ErrExposed) && checkParent(filepath.Dir(root)) == nil {
+	if errors.Is(err, ErrExposed) && !errors.Is(err, unix.EROFS) && checkParent(filepath.Dir(root)) == nil {
 		err = fmt.Errorf("%w. Where others than root can make folders beside it, run `chmod 0700 %s`", err, filepath.Dir(root))
 	}
 	if err != nil {
