@@ -68,8 +68,8 @@ func (u *UnansweredError) Error() string {
 	case u.mount == "":
 		return fmt.Sprintf("look for %s: its file system does not answer; see what is mounted there and whether its server runs, or name another path", u.path)
 	}
-	return fmt.Sprintf("look for %s: its file system does not answer; see whether the server of %s runs, unmount it on the node (`umount -f -l %s`), or name another path",
-		u.path, u.mount, u.mount)
+	return fmt.Sprintf("look for %s: its file system does not answer; see whether the server of %s runs, unmount it on the node (`umount -f -l %s`), "+
+		"or name another path", u.path, u.mount, u.mount)
 }
 
 // unanswered is the error of an attachment whose target is looked for still.

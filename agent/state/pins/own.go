@@ -59,8 +59,8 @@ func closeToOthers(f *os.File) error {
 		return nil
 	}
 	if err := unix.Fchmod(int(f.Fd()), 0o700); err != nil {
-		return fmt.Errorf("%w: it belongs to uid %d with mode %#o, and cannot be closed to others: %w; name a directory on a bpf file system that is mounted writable",
-			ErrExposed, st.Uid, mode, err)
+		return fmt.Errorf("%w: it belongs to uid %d with mode %#o, and cannot be closed to others: %w; "+
+			"name a directory on a bpf file system that is mounted writable", ErrExposed, st.Uid, mode, err)
 	}
 	return nil
 }

@@ -31,7 +31,7 @@ func Commands(message string) []string {
 // packages are Debian's of the programs that messages name.
 var packages = map[string]string{
 	"bpftool": "bpftool", "ethtool": "ethtool", "nft": "nftables", "fuser": "psmisc", "ip": "iproute2", "tc": "iproute2", "sysctl": "procps", "mount": "mount",
-	"umount": "mount", "clang": "clang-19", "llvm-strip": "llvm-19", "llvm-objcopy": "llvm-19", "tar": "tar",
+	"umount": "mount", "nsenter": "util-linux", "clang": "clang-19", "llvm-strip": "llvm-19", "llvm-objcopy": "llvm-19", "tar": "tar",
 }
 
 // version is what Debian's names of compilers end with.
