@@ -830,52 +830,53 @@ func TestABrokenFileHoldsUpNoOther(t *testing.T) {
 		damage func(s *stage, signers string)
 		// says is what the status says of it.
 		says string
+		// restarts: the host starts anew with the broken file.
+		restarts bool
 	}{
 		"a new file that is no YAML": {func(s *stage, signers string) {
 			s.write(filepath.Join(signers, "zbroken.yaml"), []byte(malformed))
-		}, "zbroken.yaml:"},
+		}, "zbroken.yaml:", false},
 		"another signer's file, which is no YAML now": {func(s *stage, signers string) {
 			s.write(filepath.Join(signers, "team-b.yaml"), []byte(malformed))
-		}, "team-b.yaml:"},
+		}, "team-b.yaml:", true},
 		"another signer's file, with a key that is none": {func(s *stage, signers string) {
 			broken := *s.signers["team-b"]
 			broken.Spec.Key = &v1alpha1.KeySigner{PublicKey: "none"}
 			s.write(filepath.Join(signers, "team-b.yaml"), s.yaml(broken))
-		}, "team-b"},
+		}, "team-b", false},
 		"another signer's file, which is empty now": {func(s *stage, signers string) {
 			s.write(filepath.Join(signers, "team-b.yaml"), nil)
-		}, "team-b.yaml: the file holds no definition"},
+		}, "team-b.yaml: the file holds no definition", false},
 		"another signer twice": {func(s *stage, signers string) {
 			s.write(filepath.Join(signers, "copy.yaml"), s.yaml(*s.signers["team-b"]))
-		}, "team-b"},
+		}, "team-b", false},
 		"a policy that does not compile": {func(s *stage, _ string) {
 			s.policy("package skep.policy\n\ndeny contains {", v1alpha1.RunningUnload)
-		}, "compile policy"},
+		}, "compile policy", true},
 		"a policy file that is no YAML": {func(s *stage, _ string) {
 			s.write(filepath.Join(s.policies, "policy.yaml"), []byte(malformed))
-		}, "policy.yaml"},
+		}, "policy.yaml", false},
 		"a policy file that is empty now, beside another one": {func(s *stage, _ string) {
 			s.write(filepath.Join(s.policies, "other.rego"), []byte("package skep.policy\n\ndeny contains \"never\" if false\n"))
 			s.write(filepath.Join(s.policies, "policy.yaml"), nil)
-		}, "policy.yaml: the file is empty"},
+		}, "policy.yaml: the file is empty", false},
 		"a policy file that ends behind its first line": {func(s *stage, _ string) {
 			s.write(filepath.Join(s.policies, "other.rego"), []byte("package skep.policy\n\ndeny contains \"never\" if false\n"))
 			s.write(filepath.Join(s.policies, "policy.yaml"), []byte("# skep.dev/v1alpha1\n"))
-		}, "policy.yaml holds no policy any more"},
+		}, "policy.yaml holds no policy any more", false},
 		"a policy twice": {func(s *stage, _ string) {
 			body, err := os.ReadFile(filepath.Join(s.policies, "policy.yaml"))
 			if err != nil {
 				s.t.Fatal(err)
 			}
 			s.write(filepath.Join(s.policies, "copy.yaml"), body)
-		}, "rename one of them"},
+		}, "rename one of them", false},
 		"no folder of policies": {func(s *stage, _ string) {
 			if err := os.RemoveAll(s.policies); err != nil {
 				s.t.Fatal(err)
 			}
-		}, "read policies"},
+		}, "read policies", true},
 	} {
-		restarts := slices.Contains([]string{"another signer's file, which is no YAML now", "a policy that does not compile", "no folder of policies"}, name)
 		t.Run(name, func(t *testing.T) {
 			s := newStage(t)
 			signers := filepath.Join(filepath.Dir(s.signersFile), "signers")
@@ -900,7 +901,7 @@ func TestABrokenFileHoldsUpNoOther(t *testing.T) {
 			write()
 			c.damage(s, signers)
 			since := s.now.UTC().Format("2006-01-02T")
-			if restarts {
+			if c.restarts {
 				// The file is broken when it starts.
 				if err := h.Close(); err != nil {
 					t.Fatal(err)
