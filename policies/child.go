@@ -200,10 +200,11 @@ func (w *child) evaluate(e evaluation) error {
 func (w *child) ask(policy *executable, input ast.Object, e evaluation) verdict {
 	w.bounds.CPU = e.Timeout + grace
 	w.bound()
-	defer func() { w.bounds.CPU = 0 }()
+	// What is compiled next has its own time.
+	defer func() { w.bounds.CPU = 0; w.bound() }()
 	ctx, end := confined.Spend(context.Background(), e.Timeout)
 	defer end()
-	ctx, cancel := context.WithTimeout(ctx, stretch*e.Timeout)
+	ctx, cancel := context.WithTimeout(ctx, e.Clock)
 	defer cancel()
 	if len(e.Unknown) > 0 {
 		return policy.foregone(ctx, input, e.Unknown)

@@ -265,3 +265,30 @@ func TestMorePoliciesAreAskedThanAWorkerKeeps(t *testing.T) {
 		t.Errorf("%d workers were ended", ended)
 	}
 }
+
+// slowToCompile is Rego whose compile takes a processor a second or more: the compiler looks for an order of its lines.
+func slowToCompile() string {
+	var b strings.Builder
+	b.WriteString("deny contains \"x\" if {\n\tinput.version == \"no\"\n")
+	const lines = 350
+	for i := range lines {
+		fmt.Fprintf(&b, "\tx%d = x%d + 1\n", i, i+1)
+	}
+	fmt.Fprintf(&b, "\tx%d = count(input.version)\n\tx0 == -1\n}\n", lines)
+	return b.String()
+}
+
+// TestACompileHasItsOwnTime: what a policy may take to be evaluated bounds no compile of the next one in the same worker.
+func TestACompileHasItsOwnTime(t *testing.T) {
+	own := newEngine(t, policies.EngineOptions{})
+	list := []policies.Policy{policy("cheap", no), policy("slow", slowToCompile())}
+	began := time.Now()
+	set, err := own.Compile(t.Context(), list, policies.Options{Timeout: 50 * time.Millisecond})
+	t.Logf("compiled in %s", time.Since(began))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if d := decide(t, set, input()); ids(d.Denied) != "cheap/deny" || policies.Ended(own) != 0 {
+		t.Errorf("%+v, and %d workers ended", d.Denied, policies.Ended(own))
+	}
+}

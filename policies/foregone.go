@@ -2,6 +2,7 @@ package policies
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"strings"
 
@@ -9,6 +10,8 @@ import (
 	"github.com/open-policy-agent/opa/v1/rego"
 	"github.com/open-policy-agent/opa/v1/storage"
 	"github.com/open-policy-agent/opa/v1/topdown"
+
+	"github.com/skep-dev/skep/confined"
 )
 
 // queryForegone asks for each member of deny.
@@ -48,7 +51,7 @@ func (c *executable) foregone(ctx context.Context, input ast.Object, unknown []s
 	}
 	left, err := c.partial.Partial(ctx, rego.EvalParsedInput(known), rego.EvalParsedUnknowns(terms))
 	if topdown.IsCancel(err) || ctx.Err() != nil {
-		return verdict{Late: true}
+		return verdict{Late: true, Busy: !errors.Is(context.Cause(ctx), confined.ErrSpent)}
 	}
 	if err != nil {
 		return verdict{}

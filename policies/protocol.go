@@ -75,8 +75,8 @@ type evaluation struct {
 	// Unknown names the facets of the document that nobody could tell; where there
 	// are any, each policy is asked for its denials that hold all the same.
 	Unknown []string
-	// Timeout is how much time of CPUs each policy may take, and stretch times that of the clock.
-	Timeout time.Duration
+	// Timeout is how much time of CPUs each policy may take, and Clock how much of the clock.
+	Timeout, Clock time.Duration
 	// Turn is how long the policies may take together. No other is asked after that;
 	// one is asked in any case.
 	Turn time.Duration
@@ -144,9 +144,11 @@ type verdict struct {
 	Denied   []Reason `json:"denied,omitempty"`
 	Warnings []Reason `json:"warnings,omitempty"`
 	// Failed tells that the policy denied by failing, Late that it did so because
-	// it exceeded a limit, which may be otherwise the next time.
+	// it exceeded a limit, which may be otherwise the next time, and Busy that the
+	// limit was the clock's, which is no fault of its.
 	Failed bool `json:"failed,omitempty"`
 	Late   bool `json:"late,omitempty"`
+	Busy   bool `json:"busy,omitempty"`
 }
 
 // fails is the verdict of a policy that could not evaluate: it denies.
@@ -165,6 +167,6 @@ func late(policy string, spent bool) verdict {
 	if spent {
 		v = fails(policy, "did not finish in time", "its author is to make it cheaper, or to narrow its match")
 	}
-	v.Late = true
+	v.Late, v.Busy = true, !spent
 	return v
 }

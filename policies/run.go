@@ -13,7 +13,8 @@ const (
 	// maxBatchBytes bounds how much Rego one task brings a worker.
 	maxBatchBytes = 1 << 20
 	// maxBatch is how many policies one task asks, and maxTime how many times the
-	// time of one a namespace's own policies may take together.
+	// time of one a namespace's own policies may take together: of CPUs, and twice that
+	// of the clock.
 	maxBatch = 16
 	maxTime  = 10
 	// turnTime is how long an evaluation asks one policy after another before others
@@ -24,7 +25,7 @@ const (
 	maxExhausted = 2
 	// stretch is how many times its time of CPUs a policy may take of the clock, since
 	// others use the machine, too. grace is how long a child may take longer than that.
-	stretch = 5
+	stretch = 3
 	grace   = 500 * time.Millisecond
 )
 
@@ -43,10 +44,12 @@ type run struct {
 	mu       sync.Mutex
 	verdicts []verdict
 	answered []bool
-	// exhausted counts the namespace's own policies that exceeded a limit, and spent
-	// is the time of CPUs they took: neither the start of a worker nor a wait counts.
+	// exhausted counts the namespace's own policies that exceeded a limit. spent is the
+	// time of CPUs that they and those of the cluster took, lasted that of the clock: neither
+	// the start of a worker nor a wait counts.
 	exhausted int
 	spent     time.Duration
+	lasted    time.Duration
 }
 
 // evaluate asks policies about a document: first those of the cluster, which wait for no
@@ -178,7 +181,7 @@ func (r *run) turn(ctx context.Context, own bool, todo []int) (answered int, err
 	if err != nil {
 		return 0, err
 	}
-	answered, err = r.ask(w, todo)
+	answered, err = r.ask(ctx, w, todo)
 	if err != nil {
 		r.engine.drop(w)
 		return answered, err
@@ -187,10 +190,20 @@ func (r *run) turn(ctx context.Context, own bool, todo []int) (answered int, err
 	return answered, nil
 }
 
+// clock is how long a policy may take of the clock: stretch times its time of CPUs, unless
+// the caller waits for less, who is to have an answer, too.
+func (r *run) clock(ctx context.Context) time.Duration {
+	most := stretch * r.timeout
+	if deadline, ok := ctx.Deadline(); ok {
+		most = min(most, time.Until(deadline)-grace)
+	}
+	return max(most, r.timeout)
+}
+
 // ask asks a worker as many of the policies as one task takes, and returns how
 // many were answered.
-func (r *run) ask(w *worker, todo []int) (answered int, err error) {
-	e := &evaluation{Document: r.document, Unknown: r.unknown, Timeout: r.timeout, Turn: turnTime}
+func (r *run) ask(ctx context.Context, w *worker, todo []int) (answered int, err error) {
+	e := &evaluation{Document: r.document, Unknown: r.unknown, Timeout: r.timeout, Clock: r.clock(ctx), Turn: turnTime}
 	bytes := 0
 	for _, i := range todo[:min(len(todo), maxBatch)] {
 		c := r.list[i]
@@ -209,10 +222,14 @@ func (r *run) ask(w *worker, todo []int) (answered int, err error) {
 		if answered < len(e.Policies) && e.Policies[answered].Program != nil {
 			return r.engine.patience
 		}
-		return stretch*r.timeout + grace
+		return e.Clock + grace
 	}
+	// last is when the answer before came.
+	var last time.Time
 	t := task{Evaluate: e, Bounds: bounds{MemoryBytes: r.memory}}
 	err = w.ask(t, startTimeout, func(a answer) (time.Duration, error) {
+		before := last
+		last = r.engine.now()
 		switch {
 		case a.Begun:
 			return next(), nil
@@ -220,15 +237,15 @@ func (r *run) ask(w *worker, todo []int) (answered int, err error) {
 			return 0, errAnswer
 		case a.Loaded:
 			w.known[e.Policies[answered].Key] = true
-			return stretch*r.timeout + grace, nil
+			return e.Clock + grace, nil
 		}
-		r.spent += a.Took
+		r.spent, r.lasted = r.spent+a.Took, r.lasted+last.Sub(before)
 		r.answer(todo[answered], *a.Verdict)
 		answered++
 		return next(), nil
 	})
 	if ended := new(endedError); errors.As(err, &ended) && ended.exhausted() {
-		r.spent += r.timeout
+		r.spent, r.lasted = r.spent+r.timeout, r.lasted+r.engine.now().Sub(last)
 	}
 	return answered, err
 }
@@ -237,7 +254,10 @@ func (r *run) ask(w *worker, todo []int) (answered int, err error) {
 func (r *run) answer(i int, v verdict) {
 	c := r.list[i]
 	r.give(i, v)
-	if !v.Late {
+	switch {
+	case v.Busy:
+		return
+	case !v.Late:
 		r.engine.penalties.lift(r.penalty(c))
 		return
 	}
@@ -259,7 +279,9 @@ func (r *run) exceeded(i int, by *endedError) {
 	}
 	r.give(i, v)
 	r.engine.penalties.add(r.penalty(c), v, first)
-	r.count(c)
+	if !v.Busy {
+		r.count(c)
+	}
 }
 
 // partly reports whether parts of the document are unknown.
@@ -286,7 +308,7 @@ func (r *run) count(c *compiled) {
 // skip answers for the namespace's own policies where too many of them exceeded a
 // limit, or they took all of their time: they have no more of the time of others.
 func (r *run) skip(todo []int) []int {
-	if r.exhausted < maxExhausted && r.spent < maxTime*r.timeout {
+	if r.exhausted < maxExhausted && r.spent < maxTime*r.timeout && r.lasted < 2*maxTime*r.timeout {
 		return todo
 	}
 	for _, i := range todo {

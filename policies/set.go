@@ -24,7 +24,7 @@ const DefaultTimeout = time.Second
 // Options are what Compile takes beside the policies.
 type Options struct {
 	// Timeout is how much time of CPUs one policy may take to evaluate one input; 0 means
-	// DefaultTimeout. On a busy machine it may take five times that of the clock.
+	// DefaultTimeout. On a busy machine it may take three times that of the clock.
 	Timeout time.Duration
 	// Now is the clock behind input.now, asked where Input.Now is zero; nil
 	// means time.Now.

@@ -125,11 +125,10 @@ func (r *Reconciler) setStatus(app application, st *state) error {
 func (r *Reconciler) deployed(app application, st *state) (metav1.Condition, error) {
 	p := st.sealed.Payload
 	if p == nil {
-		c := status.Unloaded(string(app.GetUID()), 0, nil)
 		if st.sealed.Report.Runs || st.lost() {
-			c.Message = runsOn
+			return status.NotDeployed(runsOn), nil
 		}
-		return c, nil
+		return status.NotDeployed("nothing is deployed"), nil
 	}
 	nodes, err := st.nodes.Nodes()
 	if err != nil {

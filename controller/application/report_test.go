@@ -264,10 +264,10 @@ func TestWhatIsUnloadedIsSaidToBeOnceNodesReportIt(t *testing.T) {
 				b.change(o, func() { o.Status.Applications = []v1alpha1.NodeApplication{says} })
 			}
 
-			look(status.ReasonUnloading, "it is to be unloaded, and runs on 2 of 2 nodes still (one and 1 more)", metav1.ConditionFalse)
+			look(status.ReasonUnloading, "it is to be unloaded; nodes: 2 still running it (one and 1 more)", metav1.ConditionFalse)
 			report("two", v1alpha1.NodeRemoved, "", "")
 			report("one", v1alpha1.NodeFailed, "r1", "the kernel: EPERM")
-			look(status.ReasonUnloading, "it is to be unloaded, and runs on 1 of 2 nodes still (one); one: the kernel: EPERM", metav1.ConditionFalse)
+			look(status.ReasonUnloading, "it is to be unloaded; nodes: 1 still running it (one); one: the kernel: EPERM", metav1.ConditionFalse)
 			silent := &corev1.Node{}
 			if err := b.api.Get(t.Context(), client.ObjectKey{Name: "one"}, silent); err != nil {
 				t.Fatal(err)
@@ -276,7 +276,7 @@ func TestWhatIsUnloadedIsSaidToBeOnceNodesReportIt(t *testing.T) {
 			if err := b.api.Status().Update(t.Context(), silent); err != nil {
 				t.Fatal(err)
 			}
-			look(status.ReasonNotDeployed, "nothing is deployed; 1 may run it, and do not answer (one)", metav1.ConditionTrue)
+			look(status.ReasonNotDeployed, "no node that answers runs it; nodes: 1 that may run it, and cannot be reached (one)", metav1.ConditionTrue)
 			report("one", v1alpha1.NodeRemoved, "", "")
 			look(status.ReasonNotDeployed, "nothing is deployed", metav1.ConditionTrue)
 		})

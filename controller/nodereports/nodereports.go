@@ -139,7 +139,7 @@ func (s Snapshot) Of(id v1alpha1.Identity, uids map[string]bool, latest int64) m
 func (s Snapshot) MayRun(uid string, tombstone int64) bool {
 	return s.mayRunUnreported(uid) || slices.ContainsFunc(s.reports, func(n v1alpha1.BpfNode) bool {
 		a := n.Status.Of(uid)
-		return a != nil && (a.State != v1alpha1.NodeRemoved || a.Serial < tombstone)
+		return a != nil && !status.HasUnloaded(*a, tombstone)
 	})
 }
 

@@ -23,46 +23,60 @@ const (
 	ReasonUnloading   = "Unloading"
 )
 
-// Unloaded says that nothing runs of an application that is to be unloaded by a tombstone of
-// such a serial, once nodes report so. Nodes that do not answer are told, and not waited for.
+// NotDeployed is the condition of an application that is to run nowhere.
+func NotDeployed(message string) metav1.Condition {
+	return metav1.Condition{Type: v1alpha1.ConditionDeployed, Status: metav1.ConditionFalse, Reason: ReasonNotDeployed, Message: message}
+}
+
+// HasUnloaded reports whether a node says that it unloaded an application by a tombstone of such a serial, or a newer one.
+func HasUnloaded(a v1alpha1.NodeApplication, tombstone int64) bool {
+	return a.State == v1alpha1.NodeRemoved && a.Serial >= tombstone
+}
+
+// Unloaded says whether anything runs of an application that is to be unloaded by a tombstone of such a serial: nodes that can
+// be reached are waited for until they say that nothing does. It names others that may run it, and waits for none of them.
 func Unloaded(uid string, tombstone int64, nodes []Node) metav1.Condition {
-	var running, silent []Answer
+	var run, wait, away, noRoom []Answer
 	for _, n := range nodes {
 		if n.Reported == nil {
 			continue
 		}
-		a := n.Reported.Of(uid)
-		switch {
+		switch a := n.Reported.Of(uid); {
 		case a == nil && n.Reported.Counts.NotReported > 0:
-			silent = append(silent, Answer{Node: n.Name})
-		case a == nil || a.State == v1alpha1.NodeRemoved || !mayRun(*a, tombstone):
-		case n.Ready:
-			running = append(running, Answer{Node: n.Name, Message: a.Message})
+			noRoom = append(noRoom, Answer{Node: n.Name})
+		case a == nil || HasUnloaded(*a, tombstone):
+		case !n.Ready:
+			away = append(away, Answer{Node: n.Name})
+		case a.Revision != "" || a.State == v1alpha1.NodeLoaded:
+			run = append(run, Answer{Node: n.Name, Message: a.Message})
 		default:
-			silent = append(silent, Answer{Node: n.Name})
+			wait = append(wait, Answer{Node: n.Name, Message: a.Message})
 		}
 	}
-	byName := func(a, b Answer) int { return strings.Compare(a.Node, b.Node) }
-	slices.SortFunc(running, byName)
-	slices.SortFunc(silent, byName)
-	c := metav1.Condition{Type: v1alpha1.ConditionDeployed, Status: metav1.ConditionFalse, Reason: ReasonNotDeployed, Message: "nothing is deployed"}
-	if len(running) > 0 {
-		c.Reason = ReasonUnloading
-		c.Message = fmt.Sprintf("it is to be unloaded, and runs on %d of %d nodes still", len(running), len(nodes)) + named(running[0].Node, int32(len(running)))
+	var said []string
+	for _, p := range []struct {
+		nodes []Answer
+		word  string
+	}{
+		{run, "%d still running it"}, {wait, "%d that did not answer yet"}, {away, "%d that may run it, and cannot be reached"},
+		{noRoom, "%d with no room to tell of it"},
+	} {
+		slices.SortFunc(p.nodes, func(a, b Answer) int { return strings.Compare(a.Node, b.Node) })
+		if len(p.nodes) > 0 {
+			said = append(said, fmt.Sprintf(p.word, len(p.nodes))+named(p.nodes[0].Node, int32(len(p.nodes))))
+		}
 	}
-	if len(silent) > 0 {
-		c.Message += fmt.Sprintf("; %d may run it, and do not answer", len(silent)) + named(silent[0].Node, int32(len(silent)))
+	if len(said) == 0 {
+		return NotDeployed("nothing is deployed")
 	}
-	if said := first(running, func(a Answer) string { return a.Message }); said != "" {
-		c.Message += "; " + said
+	c := NotDeployed("no node that answers runs it; nodes: " + strings.Join(said, ", "))
+	if len(run)+len(wait) > 0 {
+		c.Reason, c.Message = ReasonUnloading, "it is to be unloaded; nodes: "+strings.Join(said, ", ")
+	}
+	if why := first(append(run, wait...), func(a Answer) string { return a.Message }); why != "" {
+		c.Message += "; " + why
 	}
 	return c
-}
-
-// mayRun reports whether a node's report on an application says that something of it runs,
-// or that what a tombstone asks for is under way. A report in short is on what runs.
-func mayRun(a v1alpha1.NodeApplication, tombstone int64) bool {
-	return a.Revision != "" || a.Kind == "" || a.Serial >= tombstone
 }
 
 // Deployed says whether the newest intent runs where it is meant to. It is true

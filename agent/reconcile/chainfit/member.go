@@ -13,19 +13,19 @@ import (
 
 // goOnWithout makes the reconcile go on where members cannot be had, of which lost is the first. It stays as long
 // as the chain can stay as it is: newcomers then wait. A member that must be unloaded and could
-// not be switched off waits for no other, so that the members that cannot be had go, too.
+// not be switched off waits for no other, so that the members that cannot be had go, too, once their fetch ended.
 func (r *Round) goOnWithout(want plan.Chain, running []plan.Member, lost *build.MemberError) unfitChain {
-	switch isFetched := errors.Is(lost, objects.ErrFetching); {
-	case isFetched && len(running) == 0:
-		// There is no chain to keep, so that the others need not wait.
-		return func() { r.decisions.Reject(lost.UID, lost) }
-	case isFetched:
-		return func() { r.decisions.Await(want, running, lost) }
-	}
-	leaves := slices.ContainsFunc(running, func(m plan.Member) bool { return r.runsGone(want.Device, m) })
 	runs := func(uid string) bool {
 		return slices.ContainsFunc(running, func(m plan.Member) bool { return m.UID == uid })
 	}
+	switch isFetching := errors.Is(lost, objects.ErrFetching); {
+	case isFetching && !runs(lost.UID):
+		// It waits alone: it is not in the chain, so the chain does without.
+		return func() { r.decisions.Reject(lost.UID, lost) }
+	case isFetching:
+		return func() { r.decisions.Await(want, running, lost) }
+	}
+	leaves := slices.ContainsFunc(running, func(m plan.Member) bool { return r.runsGone(want.Device, m) })
 	if leaves || !runs(lost.UID) {
 		return func() {
 			left := slices.Clone(want.Members)
