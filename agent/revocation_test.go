@@ -124,8 +124,8 @@ func revokeAmid(t *testing.T, applications int) {
 	w.leavesNothing()
 }
 
-// TestARevocationTakesASecondWhateverElseFails: nothing can be fetched, made or changed, and a load of another one takes seconds.
-// The machine may have other work for a second, but not each time.
+// TestARevocationTakesASecondWhateverElseFails: nothing can be fetched, made or changed, and a load of another one takes seconds,
+// all the while. The machine may have other work for a second, but not each time.
 func TestARevocationTakesASecondWhateverElseFails(t *testing.T) {
 	need.Kernel(t)
 	quiet(t)
@@ -170,7 +170,11 @@ func TestARevocationTakesASecondWhateverElseFails(t *testing.T) {
 		took = append(took, time.Since(began))
 	}
 	t.Logf("%v", took)
-	if slices.Min(took) > most {
+	if !w.loads(a, "slow") || statusOf(a, "fetched").Conditions[0].Reason != "Fetching" {
+		t.Errorf("nothing was in its way any more: %+v", a.Status())
+	}
+	slices.Sort(took)
+	if took[1] > most {
 		t.Errorf("revocations took %v, want %v", took, most)
 	}
 }

@@ -20,8 +20,8 @@ var flags = []struct {
 	{"readsPacketSocket", "reads the socket of a packet", func(p Program) bool { return p.ReadsPacketSocket }},
 }
 
-// sealsFlag is among the sealed calls where the intent says which programs have a flag. One of a build that
-// did not know the flag says nothing of it.
+// sealsFlag is how intents name a flag: of a program that has it, and among the sealed calls, which say so that
+// the build knew the flag. Nothing in C has a space in its name.
 func sealsFlag(name string) string { return "fact " + name }
 
 // Seal returns what an intent has of programs: all their calls, and by the name of each how it reads memory of
@@ -38,7 +38,7 @@ func Seal(programs []Program) (calls []string, has map[string][]string) {
 		}
 		for _, f := range flags {
 			if f.is(p) {
-				has[p.Name] = append(has[p.Name], f.name)
+				has[p.Name] = append(has[p.Name], sealsFlag(f.name))
 			}
 		}
 	}
@@ -60,7 +60,7 @@ func (p Program) Beyond(calls []string, has map[string][]string) (does, where st
 		}
 	}
 	for _, f := range flags {
-		if f.is(p) && slices.Contains(calls, sealsFlag(f.name)) && !slices.Contains(has[p.Name], f.name) {
+		if f.is(p) && slices.Contains(calls, sealsFlag(f.name)) && !slices.Contains(has[p.Name], sealsFlag(f.name)) {
 			return f.does, ""
 		}
 	}

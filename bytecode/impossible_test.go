@@ -187,7 +187,7 @@ Skep denies a definition for what no kernel from 6.1 on takes, whatever its conf
 The rule looks at programs that every node has to load, and at the maps that they refer to, in the sizes of the definition. A node tries a program that is
 ` + "`optional`" + ` or part of an alternative. Code that may never run denies nothing, and an instruction that CO-RE relocates ends what every run begins with.
 
-A policy reads what is said of programs as ` + "`input.bytecode.programs[].obstacles`" + `.
+A policy reads these reasons as ` + "`input.bytecode.programs[].obstacles`" + `.
 
 ## Programs
 

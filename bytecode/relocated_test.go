@@ -207,9 +207,9 @@ func TestAnIntentOfAnotherBuildStillCounts(t *testing.T) {
 	}{
 		"one before flags were sealed": {[]string{"bpf_loop"}, []string{"a load"}, ""},
 		"one that knew the first flag": {[]string{"bpf_loop", "fact writesRegisters"}, []string{"a load"}, "writes registers of a task"},
-		"one that allows the first":    {[]string{"bpf_loop", "fact writesRegisters"}, []string{"a load", "writesRegisters"}, ""},
+		"one that allows the first":    {[]string{"bpf_loop", "fact writesRegisters"}, []string{"a load", "fact writesRegisters"}, ""},
 		"a later one":                  {append(calls, "fact flies"), append(has["p"], "flies"), ""},
-		"a later one that does not":    {append(calls, "fact flies"), []string{"flies", "a load", "writesRegisters"}, "reads the socket of a packet"},
+		"a later one that does not":    {append(calls, "fact flies"), []string{"fact flies", "a load", "fact writesRegisters"}, "reads the socket of a packet"},
 		"one that lacks a call":        {[]string{"fact writesRegisters"}, has["p"], "uses bpf_loop"},
 	} {
 		if does, _ := p.Beyond(c.calls, map[string][]string{"p": c.has}); does != c.want {

@@ -345,5 +345,5 @@ func exceeded(by *endedError, memory int64, timeout time.Duration) string {
 	if by.OutOfTime() {
 		return fmt.Sprintf("exceeded its time limit of %s of CPU; make it simpler", compileCPU)
 	}
-	return fmt.Sprintf("was not done within %s, on a machine that is busy: try again, or make it simpler", timeout)
+	return fmt.Sprintf("was not done within %s; make it simpler, or try again on a machine that has less to do", timeout)
 }

@@ -80,7 +80,7 @@ func (r *Reconciler) Register(ctx context.Context, mgr ctrl.Manager) (again func
 	return rules.add, b.Complete(r)
 }
 
-// retries is when what failed is looked at again: as soon as what is denied, for it may be well by then.
+// retries says when an application is looked at again whose reconcile failed: soon, and never later than one that is denied.
 func retries() workqueue.TypedRateLimiter[v1alpha1.Identity] {
 	return workqueue.NewTypedItemExponentialFailureRateLimiter[v1alpha1.Identity](200*time.Millisecond, soon)
 }

@@ -164,7 +164,7 @@ func steps(o options, env, packages []string) []step {
 	common := []string{"-timeout=45m", "-vet=off", "-ldflags=-w", "-p=" + strconv.Itoa(o.atOnce)}
 	all := []step{
 		{append([]string{"-count=1"}, common...), env, plain},
-		// The race detector sees all that the collector does, too: so it collects a sixth less often, of what a machine has enough of.
+		// The race detector makes collecting garbage dear, so that is done a quarter as often: it takes more memory.
 		{append([]string{"-race", "-count=1"}, common...), append(slices.Clone(env), "CGO_ENABLED=1", "GOGC=400"), raced},
 		{common, env, cached},
 	}

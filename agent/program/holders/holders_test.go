@@ -75,7 +75,7 @@ func TestHoldersSayWhatWasLookedAt(t *testing.T) {
 	for want, h := range map[string]Holders{
 		"no process or pin that this agent sees":                              {},
 		"none of the processes and pins that could be looked at within 200ms": {Cut: true},
-		"process 3 (cat)": {Processes: []Process{{3, "cat"}}, Cut: true},
+		"process 3 (cat) and perhaps more":                                    {Processes: []Process{{3, "cat"}}, Cut: true},
 		"process 3 (cat) and the pin /sys/fs/bpf/a and the pin /sys/fs/bpf/b": {Processes: []Process{{3, "cat"}}, Pins: []string{"/sys/fs/bpf/a", "/sys/fs/bpf/b"}},
 		"process 3 (cat) and process 4 (dd) and process 5 (tail) and 1 more":  {Processes: []Process{{3, "cat"}, {4, "dd"}, {5, "tail"}, {6, "sh"}}},
 	} {

@@ -25,7 +25,7 @@ type Occupant struct {
 	// Program is its id, and Name what its loader called it.
 	Program uint32
 	Name    string
-	// Link is the id of the link that attaches it; 0 where none does.
+	// Link is the id of the link that attaches it; 0 where none does, or there was no time to find it.
 	Link uint32
 	// Holders keep the link.
 	Holders Holders
@@ -38,6 +38,9 @@ func (o Occupant) String() string {
 		text += fmt.Sprintf(" (%q)", o.Name)
 	}
 	if o.Link == 0 {
+		if o.Holders.Cut {
+			return text + ", whose link was not found in time"
+		}
 		return text + ", attached without a link"
 	}
 	return fmt.Sprintf("%s, attached by link %d, held by %s", text, o.Link, o.Holders)
@@ -47,7 +50,7 @@ func (o Occupant) String() string {
 type Holders struct {
 	Processes []Process
 	Pins      []string
-	// Cut: not all of them could be looked at in time.
+	// Cut: there was no time to look at all of them.
 	Cut bool
 }
 
@@ -65,6 +68,9 @@ func (h Holders) String() string {
 	}
 	if len(by) == 0 && h.Cut {
 		return fmt.Sprintf("none of the processes and pins that could be looked at within %s", lookingTime)
+	}
+	if h.Cut {
+		by = append(by, "perhaps more")
 	}
 	if len(by) == 0 {
 		return "no process or pin that this agent sees"
@@ -92,7 +98,10 @@ func (f *Finder) Find(program ebpf.ProgramID, kind link.Type, place uint64) Occu
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	o := Occupant{Program: uint32(program), Name: nameOf(program)}
-	within(func(ctx context.Context) { o.Link = linkAt(ctx, program, kind, place) })
+	within(func(ctx context.Context) {
+		o.Link = linkAt(ctx, program, kind, place)
+		o.Holders.Cut = o.Link == 0 && ctx.Err() != nil
+	})
 	if o.Link != 0 {
 		o.Holders = f.holders(o.Link)
 	}
@@ -119,7 +128,7 @@ func (f *Finder) holders(id uint32) Holders {
 		var processes, pins error
 		within(func(ctx context.Context) { f.held, processes = Processes(ctx, "/proc") })
 		within(func(ctx context.Context) { f.pins, pins = Pins(ctx, "/sys/fs/bpf") })
-		f.at, f.newest, f.cut = now, id, errors.Join(processes, pins) != nil
+		f.at, f.newest, f.cut = now, id, errors.Is(errors.Join(processes, pins), context.DeadlineExceeded)
 	}
 	return Holders{f.held[Link(id)], f.pins[Link(id)], f.cut}
 }

@@ -48,6 +48,10 @@ func admit(p *intent.Payload, read *objectfile.Object, programs []string) error 
 // beyond is what a program does that an intent does not say of it, and at which instruction; empty
 // where there is nothing.
 func beyond(p *intent.Payload, found bytecode.Program) (does, where string) {
+	if p.Application.Kind == v1alpha1.KindBpfApplication && found.WritesRegisters {
+		// No intent of a namespace allows it, whichever facts its build sealed.
+		return "writes registers of a task", ""
+	}
 	if p.Facts != nil {
 		return found.Beyond(p.Facts.Calls, p.Facts.Reads)
 	}

@@ -60,7 +60,7 @@ func TestAProgramDoesNoMoreThanItsIntentSays(t *testing.T) {
 		"a load in the place of room that was seen": {object: hidden, facts: true, reads: map[string][]string{hidden: {"bpf_xdp_adjust_head"}}, want: "by a load"},
 		"a helper that was not seen":                {object: "xdp_core", facts: true, without: "bpf_map_lookup_elem", want: "uses bpf_map_lookup_elem, which"},
 		"a hidden socket":                           {object: socket, facts: true, want: "reads the socket of a packet, which"},
-		"a socket that was seen":                    {object: socket, facts: true, reads: map[string][]string{socket: {"readsPacketSocket"}}},
+		"a socket that was seen":                    {object: socket, facts: true, reads: map[string][]string{socket: {"fact readsPacketSocket"}}},
 		"a socket of an intent without such facts":  {object: socket, facts: true, without: "fact readsPacketSocket"},
 		"nothing":                            {object: "xdp_core", facts: true},
 		"nothing of an intent without facts": {object: "xdp_core"},
