@@ -8,6 +8,8 @@ import (
 	"strings"
 
 	"github.com/cilium/ebpf/asm"
+
+	"github.com/skep-dev/skep/bytecode/plain"
 )
 
 // checkELF rejects what would make the parser spend more memory than the file
@@ -18,7 +20,7 @@ func checkELF(object []byte, opts Options) error {
 	if err := checkSections(object, opts); err != nil {
 		return err
 	}
-	f, err := elf.NewFile(bytes.NewReader(object))
+	f, err := plain.Of(elf.NewFile(bytes.NewReader(object)))
 	if err != nil {
 		return fmt.Errorf("parse object: %w", err)
 	}
@@ -106,7 +108,7 @@ func checkSymbols(f *elf.File, opts Options) error {
 	if err := checkSymbolNames(f, opts); err != nil {
 		return err
 	}
-	symbols, err := f.Symbols()
+	symbols, err := plain.Of(f.Symbols())
 	if err != nil {
 		return fmt.Errorf("parse object: read symbols: %w", err)
 	}
@@ -189,7 +191,7 @@ func checkReferences(f *elf.File, functions []elf.Symbol, named relocations, lin
 	for _, fn := range functions {
 		if code[fn.Section] == nil {
 			var err error
-			if code[fn.Section], err = f.Sections[fn.Section].Data(); err != nil {
+			if code[fn.Section], err = plain.Of(f.Sections[fn.Section].Data()); err != nil {
 				return fmt.Errorf("parse object: read section %s: %w", printable(f.Sections[fn.Section].Name), err)
 			}
 		}
@@ -242,7 +244,7 @@ func relocated(f *elf.File) (relocations, error) {
 				Fix:    rebuildObject,
 			}
 		}
-		table, err := s.Data()
+		table, err := plain.Of(s.Data())
 		if err != nil {
 			return nil, fmt.Errorf("parse object: read section %s: %w", printable(s.Name), err)
 		}

@@ -6,6 +6,8 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+
+	"github.com/skep-dev/skep/bytecode/plain"
 )
 
 // maxTypeNames bounds the names in type information together, in bytes, by an
@@ -103,11 +105,11 @@ func checkSymbolNames(f *elf.File, opts Options) error {
 	if strings.Flags&elf.SHF_COMPRESSED != 0 {
 		return compressedSection("section " + printable(strings.Name))
 	}
-	symbols, err := section.Data()
+	symbols, err := plain.Of(section.Data())
 	if err != nil {
 		return fmt.Errorf("parse object: read symbols: %w", err)
 	}
-	table, err := strings.Data()
+	table, err := plain.Of(strings.Data())
 	if err != nil {
 		return fmt.Errorf("parse object: read symbols: %w", err)
 	}
@@ -126,7 +128,7 @@ func checkTypeNames(f *elf.File) error {
 	var table []byte
 	for _, s := range f.Sections {
 		if s.Name == ".BTF" {
-			data, err := s.Data()
+			data, err := plain.Of(s.Data())
 			if err != nil {
 				return fmt.Errorf("parse object: read section %s: %w", s.Name, err)
 			}
@@ -138,7 +140,7 @@ func checkTypeNames(f *elf.File) error {
 		if s.Name != ".BTF" && s.Name != ".BTF.ext" {
 			continue
 		}
-		data, err := s.Data()
+		data, err := plain.Of(s.Data())
 		if err != nil {
 			return fmt.Errorf("parse object: read section %s: %w", s.Name, err)
 		}

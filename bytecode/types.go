@@ -10,6 +10,7 @@ import (
 	"github.com/cilium/ebpf/btf"
 
 	"github.com/skep-dev/skep/bytecode/layout"
+	"github.com/skep-dev/skep/bytecode/plain"
 )
 
 // maxTypeCopies bounds how many types the parser copies for the variables:
@@ -30,7 +31,7 @@ func checkTypes(object []byte) error {
 		return nil
 	}
 	if err != nil {
-		return &parseError{err}
+		return &parseError{plain.Error(err)}
 	}
 	budget := maxTypeCopies
 	for id := btf.TypeID(1); ; id++ {
@@ -41,7 +42,7 @@ func checkTypes(object []byte) error {
 			return nil // that was the last
 		default:
 			// A type that refers to none: Spec.All would end here in silence.
-			return &parseError{fmt.Errorf("read BTF: type %d: %w", id, err)}
+			return &parseError{fmt.Errorf("read BTF: type %d: %w", id, plain.Error(err))}
 		}
 		if section, ok := t.(*btf.Datasec); ok && dataSection(section.Name) {
 			if budget -= copies(section, budget); budget <= 0 {

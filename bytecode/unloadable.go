@@ -35,7 +35,7 @@ func unloadable(object []byte, cause error) error {
 	if err != nil {
 		return nil //nolint:nilerr // what is no ELF file is the parser's to name
 	}
-	if strings.Contains(cause.Error(), "*btf.Fwd: type is unsized") {
+	if strings.Contains(cause.Error(), "Fwd: type is unsized") {
 		return &Rejection{
 			Rule:   "bytecode/type-without-size",
 			Object: "object",

@@ -6,6 +6,7 @@ import (
 
 	"github.com/cilium/ebpf"
 
+	"github.com/skep-dev/skep/bytecode/plain"
 	"github.com/skep-dev/skep/nodemode"
 )
 
@@ -14,7 +15,7 @@ import (
 // a data section. It reads the kernel's own map, found by the program's id.
 func read(s nodemode.Status, application, name string) (uint64, error) {
 	for _, p := range find(s, application).Programs {
-		prog, err := ebpf.NewProgramFromID(ebpf.ProgramID(p.ID))
+		prog, err := plain.Of(ebpf.NewProgramFromID(ebpf.ProgramID(p.ID)))
 		if err != nil {
 			return 0, fmt.Errorf("open program %d: %w", p.ID, err)
 		}
@@ -28,13 +29,13 @@ func read(s nodemode.Status, application, name string) (uint64, error) {
 }
 
 func readOf(prog *ebpf.Program, name string) (sum uint64, found bool, err error) {
-	info, err := prog.Info()
+	info, err := plain.Of(prog.Info())
 	if err != nil {
 		return 0, false, fmt.Errorf("read program info: %w", err)
 	}
 	ids, _ := info.MapIDs()
 	for _, id := range ids {
-		m, err := ebpf.NewMapFromID(id)
+		m, err := plain.Of(ebpf.NewMapFromID(id))
 		if err != nil {
 			return 0, false, fmt.Errorf("open map %d: %w", id, err)
 		}
@@ -52,14 +53,14 @@ func readOf(prog *ebpf.Program, name string) (sum uint64, found bool, err error)
 func total(m *ebpf.Map) (uint64, error) {
 	defer func() { _ = m.Close() }()
 	if m.Type() != ebpf.PerCPUArray {
-		value, err := m.LookupBytes(uint32(0))
+		value, err := plain.Of(m.LookupBytes(uint32(0)))
 		if err != nil || len(value) < 8 {
 			return 0, fmt.Errorf("read map: %d bytes: %w", len(value), err)
 		}
 		return binary.NativeEndian.Uint64(value), nil
 	}
 	var each []uint64
-	if err := m.Lookup(uint32(0), &each); err != nil {
+	if err := plain.Error(m.Lookup(uint32(0), &each)); err != nil {
 		return 0, fmt.Errorf("read map: %w", err)
 	}
 	var sum uint64

@@ -24,10 +24,10 @@ import (
 	"github.com/skep-dev/skep/agent/pods/netns"
 	"github.com/skep-dev/skep/agent/program/functions"
 	"github.com/skep-dev/skep/agent/program/holders"
-	"github.com/skep-dev/skep/agent/program/reason"
 	"github.com/skep-dev/skep/agent/program/rights"
 	"github.com/skep-dev/skep/agent/reconcile/plan"
 	"github.com/skep-dev/skep/agent/state/pins"
+	"github.com/skep-dev/skep/bytecode/plain"
 	"github.com/skep-dev/skep/hook"
 )
 
@@ -215,7 +215,7 @@ func TakesLong(name string) bool {
 // describe says what could not be attached, and which hook or capability is missing.
 func describe(h hook.Hook, a plan.Attachment, err error) error {
 	return fmt.Errorf("attach %s to %s %s: %w", a.Program, h.Name, a.Target,
-		reason.Plain(rights.ExplainAttach(Explain(h, explainFull(h, err)), append(rights.ToLoad(h.ProgramType), toAttach(h)...))))
+		plain.Error(rights.ExplainAttach(Explain(h, explainFull(h, err)), append(rights.ToLoad(h.ProgramType), toAttach(h)...))))
 }
 
 // explainFull says that a target runs as many programs as the kernel runs there. The kernel answers ERANGE where it keeps their

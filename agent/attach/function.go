@@ -17,6 +17,7 @@ import (
 
 	"github.com/skep-dev/skep/agent/program/functions"
 	"github.com/skep-dev/skep/agent/state/pins"
+	"github.com/skep-dev/skep/bytecode/plain"
 	"github.com/skep-dev/skep/hook"
 )
 
@@ -71,7 +72,7 @@ func lsm(h hook.Hook, r Request) (pins.Held, error) {
 	if err := runsLSM(h); err != nil {
 		return nil, err
 	}
-	return link.AttachLSM(link.LSMOptions{Program: r.Program})
+	return plain.Of(link.AttachLSM(link.LSMOptions{Program: r.Program}))
 }
 
 // lsmOfCgroup attaches to the tasks and sockets of a cgroup.
@@ -173,14 +174,14 @@ func ExplainLoad(host Host, h hook.Hook, names []string, err error) error {
 func tryFunction(h hook.Hook) error {
 	switch {
 	case h.AttachType == ebpf.AttachTraceKprobeMulti:
-		return features.HaveBPFLinkKprobeMulti()
+		return plain.Error(features.HaveBPFLinkKprobeMulti())
 	case h.AttachType == ebpf.AttachTraceKprobeSession:
-		return features.HaveBPFLinkKprobeSession()
+		return plain.Error(features.HaveBPFLinkKprobeSession())
 	case h.ProgramType == ebpf.Kprobe:
 		if _, err := os.Stat("/sys/bus/event_source/devices/kprobe"); errors.Is(err, fs.ErrNotExist) {
 			return fmt.Errorf("%w: it has no kprobes", ebpf.ErrNotSupported)
 		}
-		return features.HaveProgramType(ebpf.Kprobe)
+		return plain.Error(features.HaveProgramType(ebpf.Kprobe))
 	case h.ProgramType == ebpf.LSM:
 		if _, active := lsmActive(); !active {
 			return fmt.Errorf("%w: bpf is not among its security modules", ebpf.ErrNotSupported)

@@ -13,6 +13,7 @@ import (
 
 	"github.com/skep-dev/skep/agent/attach/clsact"
 	"github.com/skep-dev/skep/agent/program/cgrouplsm"
+	"github.com/skep-dev/skep/bytecode/plain"
 	"github.com/skep-dev/skep/hook"
 )
 
@@ -118,9 +119,9 @@ func try(h hook.Hook) error {
 	case h.Name == "iter":
 		return tryTyped(h, "task")
 	case h.AttachType == ebpf.AttachTraceUprobeMulti:
-		return features.HaveBPFLinkUprobeMulti()
+		return plain.Error(features.HaveBPFLinkUprobeMulti())
 	}
-	return features.HaveProgramType(h.ProgramType)
+	return plain.Error(features.HaveProgramType(h.ProgramType))
 }
 
 // tryOrdered asks for a link to a device that there is not: a kernel that has the
@@ -155,5 +156,5 @@ func trivial(h hook.Hook, target string) (*ebpf.Program, error) {
 	if cgrouplsm.Is(spec) {
 		return cgrouplsm.Load(spec, nil, nil)
 	}
-	return ebpf.NewProgramWithOptions(spec, ebpf.ProgramOptions{LogDisabled: true})
+	return plain.Of(ebpf.NewProgramWithOptions(spec, ebpf.ProgramOptions{LogDisabled: true}))
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/skep-dev/skep/agent/pods/netns"
 	"github.com/skep-dev/skep/agent/reconcile/plan"
 	"github.com/skep-dev/skep/agent/state/pins"
+	"github.com/skep-dev/skep/bytecode/plain"
 	"github.com/skep-dev/skep/hook"
 )
 
@@ -77,9 +78,9 @@ func (r Request) attachInOrder(h hook.Hook) (link.Link, error) {
 // attachOrdered makes the link. The options of TCX and netkit are the same.
 func attachOrdered(h hook.Hook, o link.TCXOptions) (link.Link, error) {
 	if isNetkit(h) {
-		return link.AttachNetkit(link.NetkitOptions(o))
+		return plain.Of(link.AttachNetkit(link.NetkitOptions(o)))
 	}
-	return link.AttachTCX(o)
+	return plain.Of(link.AttachTCX(o))
 }
 
 func isNetkit(h hook.Hook) bool {
@@ -99,7 +100,7 @@ func notNetkit(h hook.Hook, name string, err error) error {
 
 // query reads what is attached, in order.
 func query(ifindex int, at ebpf.AttachType) (*link.QueryResult, error) {
-	seen, err := link.QueryPrograms(link.QueryOptions{Target: ifindex, Attach: at})
+	seen, err := plain.Of(link.QueryPrograms(link.QueryOptions{Target: ifindex, Attach: at}))
 	if errors.Is(err, unix.ENODEV) {
 		return nil, errors.Join(ErrTarget, err)
 	}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/skep-dev/skep/agent/pods/netns"
 	"github.com/skep-dev/skep/agent/state/pins"
+	"github.com/skep-dev/skep/bytecode/plain"
 	"github.com/skep-dev/skep/hook"
 )
 
@@ -74,7 +75,7 @@ func (r Request) atPriority(h hook.Hook, priority int32) (link.Link, error) {
 	if n.Defragment {
 		o.NetfilterFlags = defragments
 	}
-	l, err := link.AttachNetfilter(o)
+	l, err := plain.Of(link.AttachNetfilter(o))
 	switch {
 	case err == nil:
 		return l, nil

@@ -8,6 +8,7 @@ import (
 	"github.com/cilium/ebpf/link"
 
 	"github.com/skep-dev/skep/agent/state/pins"
+	"github.com/skep-dev/skep/bytecode/plain"
 	"github.com/skep-dev/skep/hook"
 )
 
@@ -20,7 +21,7 @@ func ofNamespace(h hook.Hook, r Request) (pins.Held, error) {
 	if err != nil {
 		return nil, missing(err)
 	}
-	l, err := link.AttachNetNs(int(ns.Fd()), r.Program)
+	l, err := plain.Of(link.AttachNetNs(int(ns.Fd()), r.Program))
 	if err != nil {
 		return nil, errors.Join(r.occupied(h, int(ns.Fd()), err), ns.Close())
 	}

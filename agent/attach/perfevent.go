@@ -16,6 +16,7 @@ import (
 	"github.com/skep-dev/skep/agent/program/rights"
 	"github.com/skep-dev/skep/agent/reconcile/plan"
 	"github.com/skep-dev/skep/agent/state/pins"
+	"github.com/skep-dev/skep/bytecode/plain"
 	"github.com/skep-dev/skep/hook"
 )
 
@@ -31,7 +32,7 @@ func perfEvent(h hook.Hook, r Request) (pins.Held, error) {
 		return nil, err
 	}
 	defer func() { _ = unix.Close(fd) }()
-	l, err := link.AttachRawLink(link.RawLinkOptions{Target: fd, Program: r.Program, Attach: ebpf.AttachPerfEvent})
+	l, err := plain.Of(link.AttachRawLink(link.RawLinkOptions{Target: fd, Program: r.Program, Attach: ebpf.AttachPerfEvent}))
 	if err != nil {
 		return nil, err
 	}
@@ -97,7 +98,7 @@ func paranoid() int {
 
 // tryEvent opens an event that every kernel counts, which some kernels deny.
 func tryEvent(h hook.Hook) error {
-	if err := features.HaveProgramType(h.ProgramType); err != nil {
+	if err := plain.Error(features.HaveProgramType(h.ProgramType)); err != nil {
 		return err
 	}
 	all, err := OnEvent(plan.Attachment{Target: plan.Target{Event: "cpu-clock", Frequency: 1}})

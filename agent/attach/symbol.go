@@ -17,6 +17,7 @@ import (
 
 	"github.com/skep-dev/skep/agent/reconcile/plan"
 	"github.com/skep-dev/skep/api/v1alpha1"
+	"github.com/skep-dev/skep/bytecode/plain"
 	"github.com/skep-dev/skep/text"
 )
 
@@ -90,7 +91,7 @@ func inBinary(path, what string, do func(io.ReaderAt) error) (err error) {
 // symbols afterwards is bounded.
 func readBinary(body io.ReaderAt) (*elf.File, error) {
 	r := &boundedReader{body, maxHeaderBytes}
-	file, err := elf.NewFile(r)
+	file, err := plain.Of(elf.NewFile(r))
 	if err != nil {
 		return nil, err
 	}

@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/skep-dev/skep/agent/state/pins"
+	"github.com/skep-dev/skep/bytecode/plain"
 	"github.com/skep-dev/skep/hook"
 	"github.com/skep-dev/skep/text"
 )
@@ -27,7 +28,7 @@ func tracepoint(h hook.Hook, r Request) (pins.Held, error) {
 	if !tracefsMounted() {
 		return nil, errNoTracefs
 	}
-	l, err := link.Tracepoint(group, name, r.Program, nil)
+	l, err := plain.Of(link.Tracepoint(group, name, r.Program, nil))
 	switch {
 	case err == nil:
 		return l, nil
@@ -44,7 +45,7 @@ func tracepoint(h hook.Hook, r Request) (pins.Held, error) {
 
 func rawTracepoint(h hook.Hook, r Request) (pins.Held, error) {
 	name := r.Attachment.Tracepoint
-	l, err := link.AttachRawTracepoint(link.RawTracepointOptions{Name: name, Program: r.Program})
+	l, err := plain.Of(link.AttachRawTracepoint(link.RawTracepointOptions{Name: name, Program: r.Program}))
 	switch {
 	case err == nil:
 		return l, nil
@@ -173,7 +174,7 @@ func tracefsMounted() bool {
 
 // tracing attaches where the program was loaded for: its target is in it.
 func tracing(h hook.Hook, r Request) (pins.Held, error) {
-	l, err := link.AttachTracing(link.TracingOptions{Program: r.Program, AttachType: h.AttachType})
+	l, err := plain.Of(link.AttachTracing(link.TracingOptions{Program: r.Program, AttachType: h.AttachType}))
 	if errors.Is(err, unix.EBUSY) && h.TakesFunctions() && r.Host.Functions != nil {
 		// A function that begins with no place for ftrace (bpf_arch_text_poke of arch/x86/net/bpf_jit_comp.c).
 		if untraced := r.Host.Functions.Explain("", r.Attachment.Function); untraced != nil {

@@ -18,6 +18,7 @@ import (
 	"github.com/skep-dev/skep/agent/program/usdt"
 	"github.com/skep-dev/skep/agent/reconcile/plan"
 	"github.com/skep-dev/skep/agent/state/pins"
+	"github.com/skep-dev/skep/bytecode/plain"
 	"github.com/skep-dev/skep/hook"
 )
 
@@ -29,8 +30,8 @@ func usdtProbe(_ hook.Hook, r Request) (pins.Held, error) {
 			return nil, err
 		}
 	}
-	l, err := r.Found.executable.Uprobe("", r.Program, &link.UprobeOptions{
-		PID: int(r.Attachment.PID), Address: r.Found.site.Offset, RefCtrOffset: r.Found.site.Semaphore, Cookie: uint64(r.SpecID)})
+	l, err := plain.Of(r.Found.executable.Uprobe("", r.Program, &link.UprobeOptions{
+		PID: int(r.Attachment.PID), Address: r.Found.site.Offset, RefCtrOffset: r.Found.site.Semaphore, Cookie: uint64(r.SpecID)}))
 	return l, noProcess(r.Attachment, err)
 }
 
@@ -52,7 +53,7 @@ func putSpec(specs *ebpf.Map, id uint32, arguments usdt.Spec) error {
 		return fmt.Errorf("write arguments of the probe: values of map %s have %d bytes, and not the %d of libbpf's usdt.bpf.h",
 			usdt.SpecsMap, specs.ValueSize(), len(value))
 	}
-	if err := specs.Put(id, value); err != nil {
+	if err := plain.Error(specs.Put(id, value)); err != nil {
 		return fmt.Errorf("write arguments of the probe: %w", err)
 	}
 	return nil
@@ -60,14 +61,14 @@ func putSpec(specs *ebpf.Map, id uint32, arguments usdt.Spec) error {
 
 // typesOf are the types that a map was made with; nil where it was made without.
 func typesOf(m *ebpf.Map) (*btf.Spec, error) {
-	handle, err := m.Handle()
+	handle, err := plain.Of(m.Handle())
 	if errors.Is(err, ebpf.ErrNotSupported) {
 		return nil, nil
 	}
 	if err != nil {
 		return nil, fmt.Errorf("read BTF of map: %w", err)
 	}
-	types, err := handle.Spec(nil)
+	types, err := plain.Of(handle.Spec(nil))
 	return types, errors.Join(err, handle.Close())
 }
 

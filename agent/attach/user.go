@@ -19,6 +19,7 @@ import (
 	"github.com/skep-dev/skep/agent/reconcile/plan"
 	"github.com/skep-dev/skep/agent/state/pins"
 	"github.com/skep-dev/skep/api/v1alpha1"
+	"github.com/skep-dev/skep/bytecode/plain"
 	"github.com/skep-dev/skep/hook"
 )
 
@@ -69,7 +70,7 @@ type multiProber func(*link.Executable, []string, *ebpf.Program, *link.UprobeMul
 // is given an address. Without a symbol, the offset is that in the file.
 func (f *Found) read(a plan.Attachment) error {
 	var err error
-	if f.executable, err = link.OpenExecutable(f.target.path()); err != nil {
+	if f.executable, err = plain.Of(link.OpenExecutable(f.target.path())); err != nil {
 		return missing(err)
 	}
 	if a.Container != "" && strings.HasPrefix(a.Hook, "uretprobe") {

@@ -14,6 +14,7 @@ import (
 	"github.com/skep-dev/skep/agent/reconcile/plan"
 	"github.com/skep-dev/skep/agent/state/pins"
 	"github.com/skep-dev/skep/api/v1alpha1"
+	"github.com/skep-dev/skep/bytecode/plain"
 	"github.com/skep-dev/skep/hook"
 )
 
@@ -80,7 +81,7 @@ func (r Request) attachXDP() (link.Link, error) {
 // the program.
 func (r Request) attachXDPAs(mode link.XDPAttachFlags) (link.Link, error) {
 	device := r.Attachment.Target.Device()
-	l, err := link.AttachXDP(link.XDPOptions{Program: r.Program, Interface: device.Index, Flags: mode})
+	l, err := plain.Of(link.AttachXDP(link.XDPOptions{Program: r.Program, Interface: device.Index, Flags: mode}))
 	switch {
 	case err == nil:
 		return l, nil

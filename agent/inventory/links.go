@@ -7,6 +7,8 @@ import (
 
 	"github.com/cilium/ebpf/link"
 	"golang.org/x/sys/unix"
+
+	"github.com/skep-dev/skep/bytecode/plain"
 )
 
 // linkTypes are the kernel's names of enum bpf_link_type, by number
@@ -67,5 +69,5 @@ func listAfter(ctx context.Context, last link.ID, places *places) ([]Link, error
 		}
 		found = append(found, Link{ID: uint32(info.ID), Type: typeName(info.Type), Program: uint32(info.Program), Place: places.of(info)})
 	}
-	return found, it.Err()
+	return found, plain.Error(it.Err())
 }

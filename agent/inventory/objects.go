@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/skep-dev/skep/agent/program/owner"
+	"github.com/skep-dev/skep/bytecode/plain"
 )
 
 // gone tells that an object vanished between its id and itself.
@@ -69,16 +70,16 @@ func listPrograms(ctx context.Context) ([]Program, error) {
 }
 
 func readProgram(id ebpf.ProgramID, boot time.Time) (Program, error) {
-	p, err := ebpf.NewProgramFromID(id)
+	p, err := plain.Of(ebpf.NewProgramFromID(id))
 	if err != nil {
 		return Program{}, err
 	}
 	defer p.Close()
-	info, err := p.Info()
+	info, err := plain.Of(p.Info())
 	if err != nil {
 		return Program{}, err
 	}
-	stats, err := p.Stats()
+	stats, err := plain.Of(p.Stats())
 	if err != nil {
 		return Program{}, err
 	}
@@ -101,12 +102,12 @@ func readProgram(id ebpf.ProgramID, boot time.Time) (Program, error) {
 func listMaps(ctx context.Context) ([]Map, error) {
 	found := []Map{}
 	err := walk(ctx, ebpf.MapGetNextID, func(id ebpf.MapID) error {
-		m, err := ebpf.NewMapFromID(id)
+		m, err := plain.Of(ebpf.NewMapFromID(id))
 		if err != nil {
 			return err
 		}
 		defer m.Close()
-		info, err := m.Info()
+		info, err := plain.Of(m.Info())
 		if err != nil {
 			return err
 		}

@@ -9,6 +9,7 @@ import (
 	"github.com/cilium/ebpf/btf"
 	"github.com/cilium/ebpf/link"
 
+	"github.com/skep-dev/skep/bytecode/plain"
 	"github.com/skep-dev/skep/hook"
 )
 
@@ -159,7 +160,7 @@ func (k *kernelTypes) name(attach ebpf.AttachType, objectID uint32, id btf.TypeI
 		return fmt.Sprintf("type %d of object %d", id, objectID)
 	}
 	if !k.read {
-		k.spec, k.err = btf.LoadKernelSpec()
+		k.spec, k.err = plain.Of(btf.LoadKernelSpec())
 		k.read = true
 	}
 	if k.err != nil {

@@ -17,6 +17,8 @@ import (
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/asm"
 	"github.com/cilium/ebpf/btf"
+
+	"github.com/skep-dev/skep/bytecode/plain"
 )
 
 // KconfigSection is the map that loaders make up from BTF for __kconfig
@@ -84,21 +86,21 @@ func settle(ds *btf.Datasec) error {
 		if !ok {
 			return fmt.Errorf("%q is no variable", v.Type.TypeName())
 		}
-		size, err := btf.Sizeof(extern.Type)
+		size, err := plain.Of(btf.Sizeof(extern.Type))
 		if err != nil {
 			return fmt.Errorf("find the size of variable %q: %w", extern.Name, err)
 		}
 		if size <= 0 || uint64(v.Offset)+uint64(size) > uint64(ds.Size) {
 			return fmt.Errorf("variable %q of %d bytes lies outside of it", extern.Name, size)
 		}
-		ds.Vars[i].Size, extern.Type = uint32(size), plain(extern.Type)
+		ds.Vars[i].Size, extern.Type = uint32(size), integer(extern.Type)
 	}
 	return nil
 }
 
-// plain is an integer without the names and qualifiers before it: the library
+// integer is an integer without the names and qualifiers before it: the library
 // compares the kinds of LINUX_ variables without looking behind a typedef.
-func plain(t btf.Type) btf.Type {
+func integer(t btf.Type) btf.Type {
 	if under, ok := btf.UnderlyingType(t).(*btf.Int); ok {
 		return under
 	}
@@ -129,7 +131,7 @@ type Bound struct {
 // as .bss.mine other names, and tells static functions of one name from each other.
 func Bind(object []byte) (*Bound, error) {
 	b := &Bound{File: object, weak: map[string]bool{}, typed: map[string]bool{}, hidden: map[string]bool{}, zeroed: map[string]string{}}
-	f, err := elf.NewFile(bytes.NewReader(object))
+	f, err := plain.Of(elf.NewFile(bytes.NewReader(object)))
 	if err != nil {
 		return nil, fmt.Errorf("read ELF: %w", err)
 	}
@@ -143,7 +145,7 @@ func Bind(object []byte) (*Bound, error) {
 	b.untype(f)
 	b.rename(f)
 	b.unname(f)
-	symbols, err := f.Symbols()
+	symbols, err := plain.Of(f.Symbols())
 	if err != nil {
 		return nil, fmt.Errorf("read symbols: %w", err)
 	}
@@ -175,7 +177,7 @@ func Bind(object []byte) (*Bound, error) {
 
 // Parse parses the object.
 func (b *Bound) Parse() (*Object, error) {
-	spec, err := ebpf.LoadCollectionSpecFromReader(bytes.NewReader(b.File))
+	spec, err := plain.Of(ebpf.LoadCollectionSpecFromReader(bytes.NewReader(b.File)))
 	if err != nil {
 		return nil, err
 	}
@@ -214,7 +216,7 @@ func license(f *elf.File) (string, error) {
 			continue
 		}
 		var err error
-		if data, err = s.Data(); err != nil {
+		if data, err = plain.Of(s.Data()); err != nil {
 			return "", fmt.Errorf("read section %q: %w", s.Name, err)
 		}
 	}
@@ -240,7 +242,7 @@ func weakExterns(object []byte, symbols []elf.Symbol) (map[string]bool, error) {
 	}) {
 		return names, nil
 	}
-	types, err := btf.LoadSpecFromReader(bytes.NewReader(object))
+	types, err := plain.Of(btf.LoadSpecFromReader(bytes.NewReader(object)))
 	if errors.Is(err, btf.ErrNotFound) {
 		return names, nil
 	}

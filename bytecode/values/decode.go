@@ -13,6 +13,7 @@ import (
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 
 	"github.com/skep-dev/skep/bytecode/objectfile"
+	"github.com/skep-dev/skep/bytecode/plain"
 )
 
 // maxTypeDepth bounds how deep types that are decoded are nested in each other.
@@ -54,7 +55,7 @@ func Decode(object []byte, raw map[string][]byte) (known map[string]apiextension
 
 // valueOf returns the JSON of which values.Encode makes b.
 func valueOf(t btf.Type, order binary.ByteOrder, b []byte) ([]byte, error) {
-	size, err := btf.Sizeof(t)
+	size, err := plain.Of(btf.Sizeof(t))
 	if err != nil {
 		return nil, fmt.Errorf("its type has no size: %w", err)
 	}

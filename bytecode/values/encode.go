@@ -14,6 +14,8 @@ import (
 	"strings"
 
 	"github.com/cilium/ebpf/btf"
+
+	"github.com/skep-dev/skep/bytecode/plain"
 )
 
 // maxBytes bounds a value: what a data section map can hold is far below it.
@@ -24,7 +26,7 @@ const maxBytes = 16 << 20
 // strings, enums names, structs objects whose absent fields are zero, unions objects
 // with one of their members, and arrays lists whose absent elements are zero.
 func Encode(t btf.Type, order binary.ByteOrder, raw []byte) ([]byte, error) {
-	size, err := btf.Sizeof(t)
+	size, err := plain.Of(btf.Sizeof(t))
 	if err != nil {
 		return nil, fmt.Errorf("its type %s has no size: %w", describe(t), err)
 	}
@@ -149,7 +151,7 @@ func enumValue(path string, t *btf.Enum, value any) (*big.Int, error) {
 }
 
 func (e *encoder) putArray(at uint32, path string, t *btf.Array, value any) error {
-	size, err := btf.Sizeof(t.Type)
+	size, err := plain.Of(btf.Sizeof(t.Type))
 	if err != nil {
 		return fail(path, "its elements have no size: %v", err)
 	}

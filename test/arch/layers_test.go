@@ -367,7 +367,8 @@ func TestHeavyImportsAreSeenThroughOthers(t *testing.T) {
 // purePackages decide and do no I/O.
 func purePackages() []string {
 	return []string{
-		"api/v1alpha1", "hook", "image", "limit", "text", "bytecode", "bytecode/objectfile", "bytecode/pointers", "bytecode/reach", "bytecode/values", "placement",
+		"api/v1alpha1", "hook", "image", "limit", "text", "bytecode", "bytecode/objectfile", "bytecode/plain", "bytecode/pointers",
+		"bytecode/reach", "bytecode/values", "placement",
 		"agent/reconcile/plan",
 		"lifecycle", "controller/status", "controller/rollout",
 	}

@@ -13,6 +13,7 @@ import (
 
 	"github.com/skep-dev/skep/agent/pods/netns"
 	"github.com/skep-dev/skep/agent/reconcile/plan"
+	"github.com/skep-dev/skep/bytecode/plain"
 )
 
 // Filter is a filter of Skep's. It stands for one attachment: where a kill left the filter
@@ -77,7 +78,7 @@ func (t *Table) Restore(r Request) (*Filter, bool) {
 // where there is no such interface, and
 // netns.ErrGone where there is no such network namespace.
 func (t *Table) Attach(r Request) (*Filter, error) {
-	program, err := r.Program.Clone()
+	program, err := plain.Of(r.Program.Clone())
 	if err != nil {
 		return nil, err
 	}
@@ -191,7 +192,7 @@ func (f *Filter) move(m move) error {
 func (f *Filter) Facts() (Facts, error) {
 	all, err := f.table.ours(f.side)
 	if errors.Is(err, netns.ErrUnknown) {
-		info, err := f.program.Info()
+		info, err := plain.Of(f.program.Info())
 		if err != nil {
 			return Facts{}, err
 		}
@@ -221,7 +222,7 @@ func (f *Filter) Update(program *ebpf.Program) error {
 	if i < 0 {
 		return cmp.Or(err, error(unix.ENOLINK))
 	}
-	next, err := program.Clone()
+	next, err := plain.Of(program.Clone())
 	if err != nil {
 		return err
 	}
@@ -242,7 +243,7 @@ func (f *Filter) Follow(of func(ebpf.ProgramID) *ebpf.Program) (bool, error) {
 	if program == nil || f.Holds(facts.Program) {
 		return false, nil
 	}
-	next, err := program.Clone()
+	next, err := plain.Of(program.Clone())
 	if err != nil {
 		return false, err
 	}
@@ -271,11 +272,11 @@ func (f *Filter) Holds(program ebpf.ProgramID) bool {
 // Pin pins the program of the filter.
 func (f *Filter) Pin(path string) error {
 	// The library remembers where it pinned a program, and would move that pin.
-	one, err := f.program.Clone()
+	one, err := plain.Of(f.program.Clone())
 	if err != nil {
 		return err
 	}
-	return errors.Join(one.Pin(path), one.Close())
+	return errors.Join(plain.Error(one.Pin(path)), one.Close())
 }
 
 // Unpin does nothing: no path is remembered.

@@ -21,6 +21,7 @@ import (
 	"github.com/cilium/ebpf/btf"
 
 	"github.com/skep-dev/skep/agent/program/relocate"
+	"github.com/skep-dev/skep/bytecode/plain"
 )
 
 // NotBuiltError says that a program uses something that only the library puts in.
@@ -75,7 +76,7 @@ func Load(spec *ebpf.ProgramSpec, maps map[string]*ebpf.Map, cache *btf.Cache) (
 // which may be empty. done ends what the load needs.
 func prepare(spec *ebpf.ProgramSpec, target string, maps map[string]*ebpf.Map, cache *btf.Cache) (attr *attributesOfLoad, done func(), err error) {
 	insns := append(asm.Instructions(nil), spec.Instructions...)
-	kernel, err := cache.Kernel()
+	kernel, err := plain.Of(cache.Kernel())
 	if err != nil {
 		return nil, nil, fmt.Errorf("load %s: read the kernel's type information: %w", spec.Name, err)
 	}
@@ -92,15 +93,15 @@ func prepare(spec *ebpf.ProgramSpec, target string, maps map[string]*ebpf.Map, c
 	}
 	functions, lines, err := btf.MarshalExtInfos(insns, &types)
 	if err != nil {
-		return nil, nil, fmt.Errorf("load %s: write type information: %w", spec.Name, err)
+		return nil, nil, fmt.Errorf("load %s: write type information: %w", spec.Name, plain.Error(err))
 	}
 	var code bytes.Buffer
-	if err := insns.Marshal(&code, relocate.ByteOrder()); err != nil {
+	if err := plain.Error(insns.Marshal(&code, relocate.ByteOrder())); err != nil {
 		return nil, nil, fmt.Errorf("load %s: %w", spec.Name, err)
 	}
 	attr, done = attributes(spec, code.Bytes(), id), func() {}
 	if !types.Empty() {
-		handle, err := btf.NewHandle(&types)
+		handle, err := plain.Of(btf.NewHandle(&types))
 		if err != nil {
 			return nil, nil, fmt.Errorf("load %s: load type information: %w", spec.Name, err)
 		}
@@ -119,19 +120,19 @@ func targetID(kernel *btf.Spec, name string) (btf.TypeID, error) {
 		return functionID(kernel, name)
 	}
 	var typedef *btf.Typedef
-	if err := kernel.TypeByName(name, &typedef); err != nil {
+	if err := plain.Error(kernel.TypeByName(name, &typedef)); err != nil {
 		return 0, err
 	}
-	return kernel.TypeID(typedef)
+	return plain.Of(kernel.TypeID(typedef))
 }
 
 // functionID is the id of one of the kernel's functions in its type information.
 func functionID(kernel *btf.Spec, name string) (btf.TypeID, error) {
 	var function *btf.Func
-	if err := kernel.TypeByName(name, &function); err != nil {
+	if err := plain.Error(kernel.TypeByName(name, &function)); err != nil {
 		return 0, err
 	}
-	return kernel.TypeID(function)
+	return plain.Of(kernel.TypeID(function))
 }
 
 // refer has the instructions refer to maps by their descriptors, and to functions of the kernel
@@ -143,7 +144,7 @@ func refer(program string, insns asm.Instructions, maps map[string]*ebpf.Map, ke
 		switch {
 		case ins.IsLoadFromMap() && ins.Map() != nil:
 		case ins.IsLoadFromMap() && maps[name] != nil:
-			if err := ins.AssociateMap(maps[name]); err != nil {
+			if err := plain.Error(ins.AssociateMap(maps[name])); err != nil {
 				return fmt.Errorf("load %s: refer to map %s: %w", program, name, err)
 			}
 		case ins.IsLoadFromMap():
@@ -177,12 +178,12 @@ func applyRelocations(insns asm.Instructions, types *btf.Builder, cache *btf.Cac
 	if err != nil {
 		return err
 	}
-	fixups, err := btf.CORERelocate(relocations, targets, relocate.ByteOrder(), types.Add)
+	fixups, err := plain.Of(btf.CORERelocate(relocations, targets, relocate.ByteOrder(), types.Add))
 	if err != nil {
 		return err
 	}
 	for i, fixup := range fixups {
-		if err := fixup.Apply(at[i]); err != nil {
+		if err := plain.Error(fixup.Apply(at[i])); err != nil {
 			return fmt.Errorf("%s: %w", relocations[i], err)
 		}
 	}

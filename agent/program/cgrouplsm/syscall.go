@@ -10,6 +10,8 @@ import (
 	"github.com/cilium/ebpf/asm"
 	"github.com/cilium/ebpf/btf"
 	"golang.org/x/sys/unix"
+
+	"github.com/skep-dev/skep/bytecode/plain"
 )
 
 // attributesOfLoad are those of BPF_PROG_LOAD: the members of union bpf_attr (include/uapi/linux/bpf.h) up to
@@ -102,7 +104,7 @@ func (a *attributesOfLoad) ask() (*ebpf.Program, error) {
 		fd, _, errno := unix.Syscall(unix.SYS_BPF, unix.BPF_PROG_LOAD, uintptr(unsafe.Pointer(a)), unsafe.Sizeof(*a)) //nolint:gosec // union bpf_attr
 		switch {
 		case errno == 0:
-			return ebpf.NewProgramFromFD(int(fd))
+			return plain.Of(ebpf.NewProgramFromFD(int(fd)))
 		case (errno == unix.EAGAIN || errno == unix.EINTR) && attempt < mostAttempts:
 			continue
 		}

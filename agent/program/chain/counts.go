@@ -7,6 +7,7 @@ import (
 
 	"github.com/cilium/ebpf"
 
+	"github.com/skep-dev/skep/bytecode/plain"
 	"github.com/skep-dev/skep/hook"
 )
 
@@ -130,7 +131,7 @@ func Switch(counters *ebpf.Map, off []bool) error {
 			binary.NativeEndian.PutUint64(value[switchAt(i):], word)
 		}
 	}
-	if err := counters.Put(uint32(0), perCPU); err != nil {
+	if err := plain.Error(counters.Put(uint32(0), perCPU)); err != nil {
 		return fmt.Errorf("switch members of chain: %w", err)
 	}
 	return nil
@@ -141,7 +142,7 @@ func switchAt(member int) int { return (member*memberWords + switchedOff) * word
 
 // words reads the value of each CPU, and how many words of it each member has.
 func words(counters *ebpf.Map, members int) (perCPU [][]byte, width int, err error) {
-	if err := counters.Lookup(uint32(0), &perCPU); err != nil {
+	if err := plain.Error(counters.Lookup(uint32(0), &perCPU)); err != nil {
 		return nil, 0, fmt.Errorf("read chain counters: %w", err)
 	}
 	if size := int(counters.ValueSize()); members > 0 && size%(members*wordSize) == 0 {

@@ -9,6 +9,7 @@ import (
 	"github.com/cilium/ebpf/btf"
 
 	"github.com/skep-dev/skep/agent/program/jit"
+	"github.com/skep-dev/skep/bytecode/plain"
 )
 
 // kconfigName is the virtual data section of extern variables that the loader
@@ -73,21 +74,21 @@ func unlabel(ins asm.Instruction) asm.Instruction {
 // given in it, into the chain's instructions. The caller closes the map after
 // loading.
 func (k kconfig) resolve(insns asm.Instructions) (_ *ebpf.Map, err error) {
-	probe, err := ebpf.NewProgram(&ebpf.ProgramSpec{
+	probe, err := plain.Of(ebpf.NewProgram(&ebpf.ProgramSpec{
 		Name:         "skep_kconfig",
 		Type:         ebpf.XDP,
 		License:      "GPL",
 		Instructions: append(append(asm.Instructions{}, k.probe...), asm.Mov.Imm(asm.R0, 0), asm.Return()),
-	})
+	}))
 	if err != nil {
 		return nil, fmt.Errorf("fill in %s: %w", kconfigName, err)
 	}
 	defer func() { err = errors.Join(err, probe.Close()) }()
-	info, err := probe.Info()
+	info, err := plain.Of(probe.Info())
 	if err != nil {
 		return nil, fmt.Errorf("read %s: %w", kconfigName, err)
 	}
-	filled, err := info.Instructions()
+	filled, err := plain.Of(info.Instructions())
 	if err != nil {
 		return nil, fmt.Errorf("read %s: %w", kconfigName, err)
 	}
@@ -95,7 +96,7 @@ func (k kconfig) resolve(insns asm.Instructions) (_ *ebpf.Map, err error) {
 	if !ok || len(ids) != 1 || len(filled) < len(k.at) {
 		return nil, fmt.Errorf("read %s: the kernel does not tell its map", kconfigName)
 	}
-	section, err := ebpf.NewMapFromID(ids[0])
+	section, err := plain.Of(ebpf.NewMapFromID(ids[0]))
 	if err != nil {
 		return nil, fmt.Errorf("open %s: %w", kconfigName, err)
 	}
@@ -126,7 +127,7 @@ func place(ins *asm.Instruction, constant int64, section *ebpf.Map) error {
 	if source := ins.Source(); source != nil {
 		load = load.WithSource(source)
 	}
-	if err := load.AssociateMap(section); err != nil {
+	if err := plain.Error(load.AssociateMap(section)); err != nil {
 		return fmt.Errorf("refer to %s: %w", kconfigName, err)
 	}
 	*ins = load

@@ -10,6 +10,7 @@ import (
 
 	"github.com/skep-dev/skep/agent/program/jit"
 	"github.com/skep-dev/skep/bytecode"
+	"github.com/skep-dev/skep/bytecode/plain"
 )
 
 // Options tune a link.
@@ -257,7 +258,7 @@ func functions(insns asm.Instructions, program string) (map[int]string, error) {
 	if insns[0].Symbol() == "" {
 		insns[0] = insns[0].WithSymbol(program)
 	}
-	offsets, err := insns.SymbolOffsets()
+	offsets, err := plain.Of(insns.SymbolOffsets())
 	if err != nil {
 		return nil, fmt.Errorf("read symbols of %q: %w", program, err)
 	}

@@ -9,7 +9,7 @@ import (
 	"github.com/cilium/ebpf/asm"
 
 	"github.com/skep-dev/skep/agent/program/cgrouplsm"
-	"github.com/skep-dev/skep/agent/program/reason"
+	"github.com/skep-dev/skep/bytecode/plain"
 )
 
 // Loaded is a chain in the kernel. It is not attached and not pinned.
@@ -67,9 +67,9 @@ func (l *Linked) load(spec *ebpf.ProgramSpec, opts ebpf.ProgramOptions) (*Loaded
 func own(spec *ebpf.ProgramSpec, name string, ms *ebpf.MapSpec) (*ebpf.Map, error) {
 	m, err := ebpf.NewMap(ms)
 	if err != nil {
-		return nil, fmt.Errorf("create %s: %w", name, reason.Plain(err))
+		return nil, fmt.Errorf("create %s: %w", name, plain.Error(err))
 	}
-	if err := spec.Instructions.AssociateMap(name, m); err != nil {
+	if err := plain.Error(spec.Instructions.AssociateMap(name, m)); err != nil {
 		return nil, errors.Join(fmt.Errorf("refer to %s: %w", name, err), m.Close())
 	}
 	return m, nil
@@ -104,7 +104,7 @@ func (l *Linked) associate(insns asm.Instructions, open func(MapRef) (*ebpf.Map,
 		if err != nil {
 			return fmt.Errorf("open map %q of application %q: %w", ref.Name, ref.Application, err)
 		}
-		if err := insns.AssociateMap(ref.Symbol, m); err != nil {
+		if err := plain.Error(insns.AssociateMap(ref.Symbol, m)); err != nil {
 			return fmt.Errorf("refer to map %q of application %q: %w", ref.Name, ref.Application, err)
 		}
 	}
@@ -183,9 +183,10 @@ func joint() []struct {
 // explain turns the kernel's rejection of a chain into a rejection of the
 // newcomer. An error that is not about the program stays what it is.
 func explain(members []Member, err error) error {
+	err = plain.Error(err)
 	var verifier *ebpf.VerifierError
 	if !errors.As(err, &verifier) {
-		return fmt.Errorf("load chain: %w", reason.Plain(err))
+		return fmt.Errorf("load chain: %w", err)
 	}
 	refusal := &Rejection{Member: newcomer(members).Key, Limit: LimitVerifier,
 		Reason: "the kernel rejects the chain with it",

@@ -9,6 +9,8 @@ import (
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/asm"
 	"golang.org/x/sys/unix"
+
+	"github.com/skep-dev/skep/bytecode/plain"
 )
 
 // rootID is the inode, and id, of the root of cgroup2: kernfs counts from 1.
@@ -63,11 +65,11 @@ func levelOf(id uint64) (int, error) {
 			asm.Mov.Imm(asm.R0, level), asm.JEq.Reg(asm.R1, asm.R6, "found"))
 	}
 	insns = append(insns, asm.Mov.Imm(asm.R0, maxDepth), asm.Return().WithSymbol("found"))
-	program, err := ebpf.NewProgram(&ebpf.ProgramSpec{Name: "skep_level", Type: ebpf.RawTracepoint, License: "GPL", Instructions: insns})
+	program, err := plain.Of(ebpf.NewProgram(&ebpf.ProgramSpec{Name: "skep_level", Type: ebpf.RawTracepoint, License: "GPL", Instructions: insns}))
 	if err != nil {
 		return 0, fmt.Errorf("load program: %w", err)
 	}
-	level, err := program.Run(&ebpf.RunOptions{Context: struct{ ID uint64 }{id}})
+	level, err := plain.Of(program.Run(&ebpf.RunOptions{Context: struct{ ID uint64 }{id}}))
 	if err := errors.Join(err, program.Close()); err != nil {
 		return 0, fmt.Errorf("run program: %w", err)
 	}

@@ -6,6 +6,8 @@ import (
 	"fmt"
 
 	"github.com/cilium/ebpf/asm"
+
+	"github.com/skep-dev/skep/bytecode/plain"
 )
 
 // The value of the map of outsiders: a number of the agent's, the epoch, and places for
@@ -109,7 +111,7 @@ func (s Scope) setEpoch(remembers bool) error {
 		// It never fails.
 		_, _ = rand.Read(value[:outsidersAt])
 	}
-	if err := s.outsiders.Put(uint32(0), value); err != nil {
+	if err := plain.Error(s.outsiders.Put(uint32(0), value)); err != nil {
 		return fmt.Errorf("forget outsiders of scope: %w", err)
 	}
 	return nil
@@ -120,7 +122,7 @@ func (s Scope) remembers() (bool, error) {
 	if s.outsiders == nil {
 		return false, nil
 	}
-	value, err := s.outsiders.LookupBytes(uint32(0))
+	value, err := plain.Of(s.outsiders.LookupBytes(uint32(0)))
 	if err != nil {
 		return false, fmt.Errorf("read epoch of scope: %w", err)
 	}

@@ -10,6 +10,8 @@ import (
 
 	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
+
+	"github.com/skep-dev/skep/bytecode/plain"
 )
 
 const (
@@ -129,7 +131,7 @@ func (s Scope) Set(members []Member) error {
 			delete(wanted, id)
 			continue
 		}
-		if err := s.cgroups.Delete(id); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+		if err := plain.Error(s.cgroups.Delete(id)); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
 			return fmt.Errorf("remove cgroup %d from scope: %w", id, err)
 		}
 	}
@@ -142,7 +144,7 @@ func (s Scope) Set(members []Member) error {
 // add adds the ids of cgroups and has the levels those of all members. What guards know of
 // outsiders begins anew if something changes.
 func (s Scope) add(ids []uint64, levels []int, members []Member) error {
-	has, err := s.levels.LookupBytes(uint32(0))
+	has, err := plain.Of(s.levels.LookupBytes(uint32(0)))
 	if err != nil {
 		return fmt.Errorf("read levels of scope: %w", err)
 	}
@@ -158,11 +160,11 @@ func (s Scope) add(ids []uint64, levels []int, members []Member) error {
 		return err
 	}
 	for _, id := range ids {
-		if err := s.cgroups.Put(id, uint8(1)); err != nil {
+		if err := plain.Error(s.cgroups.Put(id, uint8(1))); err != nil {
 			return fmt.Errorf("add cgroup %d to scope: %w", id, err)
 		}
 	}
-	if err := s.levels.Put(uint32(0), value); err != nil {
+	if err := plain.Error(s.levels.Put(uint32(0), value)); err != nil {
 		return fmt.Errorf("set levels of scope: %w", err)
 	}
 	return s.setEpoch(remembers)
@@ -221,7 +223,7 @@ func (s Scope) Cgroups() ([]uint64, error) {
 	for each.Next(&id, &one) {
 		ids = append(ids, id)
 	}
-	if err := each.Err(); err != nil {
+	if err := plain.Error(each.Err()); err != nil {
 		return nil, fmt.Errorf("read cgroups of scope: %w", err)
 	}
 	slices.Sort(ids)

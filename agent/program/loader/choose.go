@@ -12,6 +12,7 @@ import (
 
 	"github.com/skep-dev/skep/agent/program/cgrouplsm"
 	"github.com/skep-dev/skep/agent/reconcile/plan"
+	"github.com/skep-dev/skep/bytecode/plain"
 	"github.com/skep-dev/skep/text"
 )
 
@@ -92,7 +93,7 @@ func (r *Revision) loadAside(p *Prepared, lacks Lacks, later []tailCall, cache *
 		if program == nil {
 			continue
 		}
-		if err := r.Maps[call.array].Put(call.key, program); err != nil {
+		if err := plain.Error(r.Maps[call.array].Put(call.key, program)); err != nil {
 			return fmt.Errorf("put program %s into map %s: %w", call.program, call.array, err)
 		}
 	}

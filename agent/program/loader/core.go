@@ -9,9 +9,9 @@ import (
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/btf"
 
-	"github.com/skep-dev/skep/agent/program/reason"
 	"github.com/skep-dev/skep/agent/program/relocate"
 	"github.com/skep-dev/skep/bytecode/objectfile"
+	"github.com/skep-dev/skep/bytecode/plain"
 )
 
 // relocateFor returns a step of prepare: it makes the programs what they are on the kernel that runs,
@@ -50,7 +50,7 @@ func relocateAll(spec *ebpf.CollectionSpec, programs []string, cache *btf.Cache)
 			}
 		}
 		if lacking[name], err = relocate.Apply(ps.Instructions, targets); err != nil {
-			return nil, fmt.Errorf("program %s: apply CO-RE relocations: %w", name, reason.Plain(err))
+			return nil, fmt.Errorf("program %s: apply CO-RE relocations: %w", name, plain.Error(err))
 		}
 	}
 	return lacking, nil

@@ -18,6 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/skep-dev/skep/bytecode/objectfile"
+	"github.com/skep-dev/skep/bytecode/plain"
 )
 
 // The variable by which libbpf tells a program whether the kernel has BPF
@@ -68,7 +69,9 @@ func settleKconfig(o *objectfile.Object) error {
 
 // haveCookies fails with ebpf.ErrNotSupported where the kernel has no
 // bpf_get_attach_cookie.
-func haveCookies() error { return features.HaveProgramHelper(ebpf.Kprobe, asm.FnGetAttachCookie) }
+func haveCookies() error {
+	return plain.Error(features.HaveProgramHelper(ebpf.Kprobe, asm.FnGetAttachCookie))
+}
 
 // cookieMap is the map that setCookieFlag makes.
 const cookieMap = ".kconfig.cookie"

@@ -8,6 +8,7 @@ import (
 	"github.com/cilium/ebpf/btf"
 
 	"github.com/skep-dev/skep/bytecode/objectfile"
+	"github.com/skep-dev/skep/bytecode/plain"
 )
 
 // pseudoTypeID is BPF_PSEUDO_BTF_ID: a load names a variable of the kernel by its type.
@@ -20,19 +21,19 @@ func settleKsyms(o *objectfile.Object) error {
 	if len(o.TypedKsyms) == 0 {
 		return nil
 	}
-	types, err := btf.LoadKernelSpec()
+	types, err := plain.Of(btf.LoadKernelSpec())
 	if err != nil {
 		return err
 	}
 	ids := map[string]btf.TypeID{}
 	for name, weak := range o.TypedKsyms {
 		var variable *btf.Var
-		err := types.TypeByName(name, &variable)
+		err := plain.Error(types.TypeByName(name, &variable))
 		if errors.Is(err, btf.ErrNotFound) && weak {
 			continue
 		}
 		if err == nil {
-			ids[name], err = types.TypeID(variable)
+			ids[name], err = plain.Of(types.TypeID(variable))
 		}
 		if err != nil {
 			return fmt.Errorf("variable %s is not in the kernel's type information, or declare it as extern const void or __weak: %w", name, err)

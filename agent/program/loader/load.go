@@ -27,6 +27,7 @@ import (
 	"github.com/skep-dev/skep/agent/reconcile/plan"
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/bytecode/layout"
+	"github.com/skep-dev/skep/bytecode/plain"
 	"github.com/skep-dev/skep/bytecode/values"
 )
 
@@ -168,7 +169,7 @@ func first(programs map[string]*ebpf.Program) map[string][]*ebpf.Program {
 
 // add asks the kernel about one program.
 func (r *Revision) add(instance string, p *ebpf.Program) error {
-	info, err := p.Info()
+	info, err := plain.Of(p.Info())
 	if err != nil {
 		return fmt.Errorf("read info of program %s: %w", instance, err)
 	}
@@ -224,7 +225,7 @@ func (p *Prepared) rejection(err error) *LoadError {
 	if fix := reason.Fix(err, LogOf(err)); fix != "" && !isKnown {
 		explained = fmt.Errorf("%w; %s", explained, fix)
 	}
-	return &LoadError{Application: p.Application.String(), Log: LogOf(err), err: reason.Plain(explained)}
+	return &LoadError{Application: p.Application.String(), Log: LogOf(err), err: plain.Error(explained)}
 }
 
 // withLog asks the kernel again, and returns the error with the verifier's last words, where the
@@ -347,7 +348,7 @@ func (r *Revision) Share() (*Revision, error) {
 	shared := New(r.UID, r.Name)
 	shared.Notes = maps.Clone(r.Notes)
 	for name, m := range r.Maps {
-		c, err := m.Clone()
+		c, err := plain.Of(m.Clone())
 		if err != nil {
 			return nil, errors.Join(fmt.Errorf("share map %s: %w", name, err), shared.Close())
 		}

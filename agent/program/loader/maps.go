@@ -18,6 +18,7 @@ import (
 	"github.com/skep-dev/skep/agent/program/rights"
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/bytecode/layout"
+	"github.com/skep-dev/skep/bytecode/plain"
 )
 
 // MapReport tells what became of one map when a revision replaced another.
@@ -83,7 +84,7 @@ func (p *Prepared) lacks(name string) string {
 
 // textIncompatible ends what the library says of a map that does not fit; the reasons before
 // it have no type.
-func textIncompatible() string { return ": " + ebpf.ErrMapIncompatible.Error() }
+func textIncompatible() string { return ": " + plain.Error(ebpf.ErrMapIncompatible).Error() }
 
 // contentsOf hashes the contents that the definition gives a map; empty where it gives
 // none.
@@ -121,7 +122,7 @@ func (p *Prepared) differs(name string, old *Revision, layouts *layout.Hasher) s
 		// Set by the library at load time, where the kernel has it.
 		ms.Flags |= m.Flags() & unix.BPF_F_MMAPABLE
 	}
-	if err := ms.Compatible(m); err != nil {
+	if err := plain.Error(ms.Compatible(m)); err != nil {
 		return strings.TrimSuffix(err.Error(), textIncompatible())
 	}
 	if !layouts.Same(old.Notes[name].Layout, p.Spec.Maps[name]) {
@@ -176,11 +177,11 @@ func SeparateSections(old, r *Revision) ([]string, error) {
 
 // sameMap reports whether the two are one map in the kernel.
 func sameMap(a, b *ebpf.Map) (bool, error) {
-	x, err := a.Info()
+	x, err := plain.Of(a.Info())
 	if err != nil {
 		return false, fmt.Errorf("read info of map: %w", err)
 	}
-	y, err := b.Info()
+	y, err := plain.Of(b.Info())
 	if err != nil {
 		return false, fmt.Errorf("read info of map: %w", err)
 	}
@@ -199,11 +200,11 @@ func (p *Prepared) carrySection(name string, was *Prepared, from, to *ebpf.Map) 
 	if !ok {
 		return nil, nil
 	}
-	source, err := from.LookupBytes(uint32(0))
+	source, err := plain.Of(from.LookupBytes(uint32(0)))
 	if err != nil {
 		return nil, err
 	}
-	target, err := to.LookupBytes(uint32(0))
+	target, err := plain.Of(to.LookupBytes(uint32(0)))
 	if err != nil {
 		return nil, err
 	}
@@ -217,7 +218,7 @@ func (p *Prepared) carrySection(name string, was *Prepared, from, to *ebpf.Map) 
 		copy(target[v.Offset:v.Offset+v.Size], source[old.Offset:old.Offset+old.Size])
 		carried = append(carried, v.Type.TypeName())
 	}
-	return carried, to.Put(uint32(0), target)
+	return carried, plain.Error(to.Put(uint32(0), target))
 }
 
 func within(v btf.VarSecinfo, section []byte) bool {
@@ -249,14 +250,14 @@ func (p *Prepared) datasec(name string, m *ebpf.Map) (*btf.Datasec, error) {
 // datasec reads the type of a data section from the kernel, or nil where the
 // map has none.
 func datasec(m *ebpf.Map) (*btf.Datasec, error) {
-	handle, err := m.Handle()
+	handle, err := plain.Of(m.Handle())
 	if errors.Is(err, ebpf.ErrNotSupported) {
 		return nil, nil
 	}
 	if err != nil {
 		return nil, fmt.Errorf("read BTF of map: %w", err)
 	}
-	spec, err := handle.Spec(nil)
+	spec, err := plain.Of(handle.Spec(nil))
 	if err := errors.Join(err, handle.Close()); err != nil {
 		return nil, fmt.Errorf("read BTF of map: %w", err)
 	}

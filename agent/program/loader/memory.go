@@ -10,6 +10,7 @@ import (
 	"github.com/skep-dev/skep/agent/program/jit"
 	"github.com/skep-dev/skep/bytecode"
 	"github.com/skep-dev/skep/bytecode/layout"
+	"github.com/skep-dev/skep/bytecode/plain"
 )
 
 // MostMapMemory is the greatest figure of memory, 32 TiB: what takes more counts
@@ -62,7 +63,7 @@ func (p *Prepared) mapMemory(old *Revision) (uint64, error) {
 
 // countCPUs counts the CPUs that a per-CPU map has values for.
 func countCPUs() (int, error) {
-	cpus, err := ebpf.PossibleCPU()
+	cpus, err := plain.Of(ebpf.PossibleCPU())
 	if err != nil {
 		return 0, fmt.Errorf("count CPUs: %w", err)
 	}
@@ -81,7 +82,7 @@ func (r *Revision) weigh() error {
 	}
 	r.memory, r.mapIDs = map[ebpf.MapID]uint64{}, map[string]ebpf.MapID{}
 	for name, m := range r.Maps {
-		info, err := m.Info()
+		info, err := plain.Of(m.Info())
 		if err != nil {
 			return fmt.Errorf("read info of map %s: %w", name, err)
 		}

@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/skep-dev/skep/api/v1alpha1"
+	"github.com/skep-dev/skep/bytecode/plain"
 	"github.com/skep-dev/skep/hook"
 )
 
@@ -68,7 +69,7 @@ func (r *Revision) runOnce(p *Prepared) error {
 			// The node does without it.
 			continue
 		}
-		returned, err := program.Run(&ebpf.RunOptions{})
+		returned, err := plain.Of(program.Run(&ebpf.RunOptions{}))
 		name, _, _ := strings.Cut(instance, "@")
 		if err != nil {
 			return p.rejection(&RunError{Program: name, err: err})

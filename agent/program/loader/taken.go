@@ -11,6 +11,7 @@ import (
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/bytecode/layout"
 	"github.com/skep-dev/skep/bytecode/objectfile"
+	"github.com/skep-dev/skep/bytecode/plain"
 	"github.com/skep-dev/skep/intent"
 )
 
@@ -29,7 +30,7 @@ type Lent struct {
 
 // Share returns one that is held open apart.
 func (l Lent) Share() (Lent, error) {
-	m, err := l.Map.Clone()
+	m, err := plain.Of(l.Map.Clone())
 	if err != nil {
 		return Lent{}, fmt.Errorf("share map %s: %w", l.Name, err)
 	}
@@ -109,7 +110,7 @@ func (p *Prepared) compare(name string, ms *ebpf.MapSpec, l Lent, object []byte)
 	if theirs == nil {
 		return fmt.Errorf("maps.%s.from: the object of %s has no map %q; it has %s", name, owner.Application, l.Name, names(prepared.Spec.Maps))
 	}
-	if err := theirs.Compatible(l.Map); err != nil {
+	if err := plain.Error(theirs.Compatible(l.Map)); err != nil {
 		return fmt.Errorf("maps.%s.from: what is pinned as map %s of %s is another map: %s; delete that application and apply it anew",
 			name, l.Name, owner.Application, strings.TrimSuffix(err.Error(), textIncompatible()))
 	}

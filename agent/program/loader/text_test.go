@@ -5,6 +5,7 @@ import (
 
 	"github.com/cilium/ebpf"
 
+	"github.com/skep-dev/skep/bytecode/plain"
 	"github.com/skep-dev/skep/test/harness/library"
 	"github.com/skep-dev/skep/test/harness/need"
 )
@@ -19,7 +20,7 @@ func TestTheLibraryEndsWithIncompatible(t *testing.T) {
 	}
 	t.Cleanup(func() { _ = m.Close() })
 	spec.ValueSize = 8
-	if err = spec.Compatible(m); err == nil {
+	if err = plain.Error(spec.Compatible(m)); err == nil {
 		t.Fatal("a map with larger values is compatible")
 	}
 	library.Says(t, "github.com/cilium/ebpf", err.Error()+"\n", textIncompatible()+"\n")

@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/skep-dev/skep/agent/reconcile/plan"
+	"github.com/skep-dev/skep/bytecode/plain"
 )
 
 // Owner names the application of a program. Skep writes it into the kernel beside each
@@ -68,13 +69,13 @@ func Bind(programs []*ebpf.Program, o Owner) error {
 	if err != nil {
 		return err
 	}
-	m, err := ebpf.NewMap(spec)
+	m, err := plain.Of(ebpf.NewMap(spec))
 	if err != nil {
 		return fmt.Errorf("create owner map: %w", err)
 	}
 	var errs []error
 	for _, p := range programs {
-		errs = append(errs, p.BindMap(m))
+		errs = append(errs, plain.Error(p.BindMap(m)))
 	}
 	if err := errors.Join(append(errs, m.Close())...); err != nil {
 		return fmt.Errorf("bind owner map: %w", err)

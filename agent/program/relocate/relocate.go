@@ -12,22 +12,24 @@ import (
 
 	"github.com/cilium/ebpf/asm"
 	"github.com/cilium/ebpf/btf"
+
+	"github.com/skep-dev/skep/bytecode/plain"
 )
 
 // Targets is the type information of the kernel that runs and of its modules, the kernel's first:
 // what the library relocates for.
 func Targets(cache *btf.Cache) ([]*btf.Spec, error) {
-	kernel, err := cache.Kernel()
+	kernel, err := plain.Of(cache.Kernel())
 	if err != nil {
 		return nil, fmt.Errorf("read the kernel's type information: %w", err)
 	}
 	all := []*btf.Spec{kernel}
-	modules, err := cache.Modules()
+	modules, err := plain.Of(cache.Modules())
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("list modules with type information: %w", err)
 	}
 	for _, module := range modules {
-		types, err := cache.Module(module)
+		types, err := plain.Of(cache.Module(module))
 		if err != nil {
 			return nil, fmt.Errorf("read type information of module %s: %w", module, err)
 		}
@@ -71,15 +73,15 @@ func Apply(insns asm.Instructions, targets []*btf.Spec) (lacking []int, err erro
 		return nil, nil
 	}
 	order := ByteOrder()
-	fixups, err := btf.CORERelocate(relocations, targets, order, func(t btf.Type) (btf.TypeID, error) {
+	fixups, err := plain.Of(btf.CORERelocate(relocations, targets, order, func(t btf.Type) (btf.TypeID, error) {
 		return 0, fmt.Errorf("%s is a type of the object", t.TypeName())
-	})
+	}))
 	if err != nil {
 		return nil, err
 	}
 	for i := range fixups {
 		applied := insns[at[i]]
-		if err := fixups[i].Apply(&applied); err != nil {
+		if err := plain.Error(fixups[i].Apply(&applied)); err != nil {
 			return nil, fmt.Errorf("instruction %d: %s: %w", at[i], relocations[i], err)
 		}
 		if isPoison(&applied) {

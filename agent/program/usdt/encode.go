@@ -4,6 +4,8 @@ import (
 	"fmt"
 
 	"github.com/cilium/ebpf/btf"
+
+	"github.com/skep-dev/skep/bytecode/plain"
 )
 
 // SpecsMap is the map of usdt.bpf.h that has the specs of probes, by their id.
@@ -29,7 +31,7 @@ func layout() *btf.Struct {
 func (s Spec) Encode(types *btf.Spec) ([]byte, error) {
 	t := layout()
 	if types != nil {
-		if err := types.TypeByName(specType, &t); err != nil {
+		if err := plain.Error(types.TypeByName(specType, &t)); err != nil {
 			return nil, fmt.Errorf("find type %s of %s: %w", specType, SpecsMap, err)
 		}
 	}
@@ -88,7 +90,7 @@ func (w *writer) put(t *btf.Struct, at btf.Bits, name string, n uint64) {
 	}
 	size := m.BitfieldSize
 	if size == 0 {
-		bytes, err := btf.Sizeof(m.Type)
+		bytes, err := plain.Of(btf.Sizeof(m.Type))
 		if err != nil {
 			w.err = fmt.Errorf("find the size of %s.%s: %w", t.Name, name, err)
 			return

@@ -13,6 +13,7 @@ import (
 	"io"
 	"slices"
 
+	"github.com/skep-dev/skep/bytecode/plain"
 	"github.com/skep-dev/skep/text"
 )
 
@@ -63,7 +64,7 @@ func Sites(file *elf.File, provider, name string) ([]Site, error) {
 	if section.Size > maxNoteBytes || section.Flags&elf.SHF_COMPRESSED != 0 {
 		return nil, fmt.Errorf("the notes of the binary's probes take more than %d bytes", maxNoteBytes)
 	}
-	notes, err := section.Data()
+	notes, err := plain.Of(section.Data())
 	if err != nil {
 		return nil, fmt.Errorf("read the notes of probes: %w", err)
 	}

@@ -14,6 +14,7 @@ import (
 	"github.com/skep-dev/skep/agent/reconcile/live"
 	"github.com/skep-dev/skep/agent/reconcile/plan"
 	"github.com/skep-dev/skep/agent/state/pins"
+	"github.com/skep-dev/skep/bytecode/plain"
 )
 
 // The bounds of links that are made beside the loop.
@@ -126,10 +127,10 @@ func (mk *linkMaker) ownRequest(a plan.Action, program *ebpf.Program) (attach.Re
 
 // share has a request hold its program and its map open apart.
 func share(r *attach.Request) (err error) {
-	if r.Program, err = r.Program.Clone(); err != nil {
+	if r.Program, err = plain.Of(r.Program.Clone()); err != nil {
 		return fmt.Errorf("share program of %s: %w", r.Attachment.Program, err)
 	}
-	if r.Specs, err = r.Specs.Clone(); err != nil {
+	if r.Specs, err = plain.Of(r.Specs.Clone()); err != nil {
 		return errors.Join(fmt.Errorf("share map of %s: %w", r.Attachment.Program, err), r.Program.Close())
 	}
 	return nil

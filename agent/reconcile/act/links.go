@@ -12,10 +12,10 @@ import (
 
 	"github.com/skep-dev/skep/agent/attach"
 	"github.com/skep-dev/skep/agent/attach/clsact"
-	"github.com/skep-dev/skep/agent/program/reason"
 	"github.com/skep-dev/skep/agent/program/usdt"
 	"github.com/skep-dev/skep/agent/reconcile/plan"
 	"github.com/skep-dev/skep/agent/state/pins"
+	"github.com/skep-dev/skep/bytecode/plain"
 	"github.com/skep-dev/skep/hook"
 )
 
@@ -200,7 +200,7 @@ func swap(l pins.Held, program *ebpf.Program) error {
 	if facts.Program == id && !facts.Severed && facts.Filter.Copies < 2 {
 		return nil
 	}
-	return reason.Plain(l.Update(program))
+	return plain.Error(l.Update(program))
 }
 
 // isUnusable tells of a link that cannot run a program any more, or never could:

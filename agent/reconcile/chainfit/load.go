@@ -15,6 +15,7 @@ import (
 	"github.com/skep-dev/skep/agent/reconcile/live"
 	"github.com/skep-dev/skep/agent/reconcile/plan"
 	"github.com/skep-dev/skep/agent/state/pins"
+	"github.com/skep-dev/skep/bytecode/plain"
 	"github.com/skep-dev/skep/intent"
 )
 
@@ -115,7 +116,7 @@ func (r *Round) loneMember(m plan.Member) (*pins.ChainVersion, error) {
 	if err != nil {
 		return nil, err
 	}
-	if program, err = program.Clone(); err != nil {
+	if program, err = plain.Of(program.Clone()); err != nil {
 		return nil, fmt.Errorf("load chain: %w", err)
 	}
 	return &pins.ChainVersion{Members: []plan.Member{m}, Program: program}, nil

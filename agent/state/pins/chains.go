@@ -17,6 +17,7 @@ import (
 	"github.com/skep-dev/skep/agent/program/chain"
 	"github.com/skep-dev/skep/agent/reconcile/plan"
 	"github.com/skep-dev/skep/api/v1alpha1"
+	"github.com/skep-dev/skep/bytecode/plain"
 	"github.com/skep-dev/skep/text"
 )
 
@@ -378,11 +379,11 @@ func openVersion(dir string) (*ChainVersion, ebpf.ProgramID, error) {
 	if missing(filepath.Join(dir, chainProgram)) {
 		return nil, 0, nil
 	}
-	if v.Program, err = ebpf.LoadPinnedProgram(filepath.Join(dir, chainProgram), nil); err != nil {
+	if v.Program, err = plain.Of(ebpf.LoadPinnedProgram(filepath.Join(dir, chainProgram), nil)); err != nil {
 		return nil, 0, fmt.Errorf("open pinned chain: %w", err)
 	}
 	if path := filepath.Join(dir, chainRuns); !missing(path) {
-		if v.Counters, err = ebpf.LoadPinnedMap(path, nil); err != nil {
+		if v.Counters, err = plain.Of(ebpf.LoadPinnedMap(path, nil)); err != nil {
 			return nil, 0, errors.Join(fmt.Errorf("open chain's counters: %w", err), v.Close())
 		}
 	}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/skep-dev/skep/agent/attach/clsact"
 	"github.com/skep-dev/skep/agent/reconcile/plan"
+	"github.com/skep-dev/skep/bytecode/plain"
 )
 
 // qdiscs are notes of the interfaces whose clsact qdisc Skep made, in a directory: symbolic
@@ -59,7 +60,7 @@ func (s *Store) clearFilters() (kept map[string]bool, err error) {
 		if within != nil || !isOwn {
 			return
 		}
-		program, err := ebpf.LoadPinnedProgram(path, nil)
+		program, err := plain.Of(ebpf.LoadPinnedProgram(path, nil))
 		for _, passing := range []error{unix.EMFILE, unix.ENFILE, unix.ENOMEM, unix.EPERM} {
 			if errors.Is(err, passing) {
 				kept[path] = true

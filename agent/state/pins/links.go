@@ -14,6 +14,7 @@ import (
 
 	"github.com/skep-dev/skep/agent/attach/clsact"
 	"github.com/skep-dev/skep/agent/reconcile/plan"
+	"github.com/skep-dev/skep/bytecode/plain"
 )
 
 // textSuffix is appended to a link's pin for the symlink whose text is the
@@ -216,7 +217,7 @@ func readText(path string) (text linkText, ok bool) {
 
 // loadLink opens a pin, and asks the kernel about it.
 func loadLink(path string) (link.Link, Facts, error) {
-	l, err := link.LoadPinnedLink(path, nil)
+	l, err := plain.Of(link.LoadPinnedLink(path, nil))
 	if err != nil {
 		return nil, Facts{}, fmt.Errorf("open pinned link: %w", err)
 	}
@@ -277,7 +278,7 @@ func (r Remnant) Runs() (bool, error) {
 		return false, fmt.Errorf("look for the link of %s: the kernel did not tell its id before its pin was removed, so that it may run still; "+
 			"restart the node to be sure", r.Attachment.Program)
 	}
-	l, err := link.NewFromID(r.Facts.ID)
+	l, err := plain.Of(link.NewFromID(r.Facts.ID))
 	if errors.Is(err, fs.ErrNotExist) {
 		return false, nil
 	}
@@ -370,7 +371,7 @@ func Inspect(l Held) (Facts, error) {
 	if !ok {
 		return Facts{}, fmt.Errorf("read info of link: %T is none", l)
 	}
-	info, err := one.Info()
+	info, err := plain.Of(one.Info())
 	if err != nil {
 		return Facts{}, fmt.Errorf("read info of link: %w", err)
 	}
@@ -408,11 +409,11 @@ func Inspect(l Held) (Facts, error) {
 
 // MapsOf returns the kernel's ids of the maps that a program uses.
 func MapsOf(id ebpf.ProgramID) ([]ebpf.MapID, error) {
-	program, err := ebpf.NewProgramFromID(id)
+	program, err := plain.Of(ebpf.NewProgramFromID(id))
 	if err != nil {
 		return nil, fmt.Errorf("open program %d: %w", id, err)
 	}
-	info, err := program.Info()
+	info, err := plain.Of(program.Info())
 	if err := errors.Join(err, program.Close()); err != nil {
 		return nil, fmt.Errorf("read info of program %d: %w", id, err)
 	}
@@ -425,7 +426,7 @@ func MapsOf(id ebpf.ProgramID) ([]ebpf.MapID, error) {
 
 // ProgramID returns the kernel's id of a program.
 func ProgramID(p *ebpf.Program) (ebpf.ProgramID, error) {
-	info, err := p.Info()
+	info, err := plain.Of(p.Info())
 	if err != nil {
 		return 0, fmt.Errorf("read info of program: %w", err)
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/cilium/ebpf"
 
 	"github.com/skep-dev/skep/agent/program/loader"
+	"github.com/skep-dev/skep/bytecode/plain"
 )
 
 // What stands after the name of a program's pin: before the number of a further program of the
@@ -140,19 +141,19 @@ func texts(n *loader.Note) map[string]*string {
 }
 
 func pinMap(m *ebpf.Map, path string) error {
-	c, err := m.Clone()
+	c, err := plain.Of(m.Clone())
 	if err != nil {
 		return err
 	}
-	return errors.Join(c.Pin(path), c.Close())
+	return errors.Join(plain.Error(c.Pin(path)), c.Close())
 }
 
 func pinProgram(p *ebpf.Program, path string) error {
-	c, err := p.Clone()
+	c, err := plain.Of(p.Clone())
 	if err != nil {
 		return err
 	}
-	return errors.Join(c.Pin(path), c.Close())
+	return errors.Join(plain.Error(c.Pin(path)), c.Close())
 }
 
 // OpenRevision opens what a revision has pinned, whole or not; see Whole. Pins
@@ -196,7 +197,7 @@ func open(r *loader.Revision, path string) error {
 			r.Skipped[unescape(name)] = why
 			return nil
 		}
-		p, err := ebpf.LoadPinnedProgram(path, nil)
+		p, err := plain.Of(ebpf.LoadPinnedProgram(path, nil))
 		if err != nil {
 			return fmt.Errorf("open pinned program: %w", err)
 		}
@@ -223,7 +224,7 @@ func open(r *loader.Revision, path string) error {
 		r.Notes[unescape(of)] = note
 		return nil
 	}
-	m, err := ebpf.LoadPinnedMap(path, nil)
+	m, err := plain.Of(ebpf.LoadPinnedMap(path, nil))
 	if err != nil {
 		return fmt.Errorf("open pinned map: %w", err)
 	}
