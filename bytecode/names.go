@@ -45,12 +45,20 @@ func (n *names) rejection(kind string) error {
 	}
 }
 
+// tooShort is the error of a file that ends before what its header says that it has.
+func tooShort(before string) error {
+	return fmt.Errorf("parse object: the file ends before %s does; copy or build it again: a download or a build may have been cut", before)
+}
+
 // checkSections bounds number and names of the sections, before debug/elf reads
 // them. What it rejects by itself is left to it.
 func checkSections(object []byte, opts Options) error {
 	var header elf.Header64
-	if !bytes.HasPrefix(object, []byte(elf.ELFMAG)) || len(object) < binary.Size(header) {
-		return nil
+	if !bytes.HasPrefix(object, []byte(elf.ELFMAG)) {
+		return errors.New("parse object: it is no ELF file; give the object file that clang -g -O2 -target bpf writes")
+	}
+	if len(object) < binary.Size(header) {
+		return tooShort("its header")
 	}
 	if class := elf.Class(object[elf.EI_CLASS]); class != elf.ELFCLASS64 {
 		return fmt.Errorf("parse object: %s is not a 64-bit ELF file", class)
@@ -60,7 +68,7 @@ func checkSections(object []byte, opts Options) error {
 		order = binary.BigEndian
 	}
 	if _, err := binary.Decode(object, order, &header); err != nil {
-		return fmt.Errorf("parse object: %w", err)
+		return tooShort("its header")
 	}
 	if int(header.Shnum) > opts.MaxSections {
 		return tooMany("sections", int(header.Shnum), opts.MaxSections)
@@ -72,7 +80,7 @@ func checkSections(object []byte, opts Options) error {
 	for i := range sections {
 		at := header.Shoff + uint64(i)*uint64(header.Shentsize)
 		if _, err := binary.Decode(part(object, at, uint64(binary.Size(sections[i]))), order, &sections[i]); err != nil {
-			return fmt.Errorf("parse object: read section %d: %w", i, err)
+			return tooShort(fmt.Sprintf("the header of section %d of %d", i, header.Shnum))
 		}
 	}
 	if len(sections) == 0 {

@@ -1,6 +1,7 @@
 package bytecode
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 
@@ -115,7 +116,7 @@ func (p *inspected) walk(spec *ebpf.CollectionSpec, insns asm.Instructions) erro
 	}
 	for i := range insns {
 		ins := &insns[i]
-		if err := checkRelocated(ins, i); err != nil {
+		if err := errors.Join(checkRelocated(ins, i), checkRegisters(ins, p.facts.Name)); err != nil {
 			return err
 		}
 		p.core = p.core || btf.CORERelocationMetadata(ins) != nil
@@ -135,6 +136,20 @@ func (p *inspected) walk(spec *ebpf.CollectionSpec, insns asm.Instructions) erro
 		p.needs.add("5.4", "CO-RE relocations against the kernel's BTF", p.facts.Name)
 	}
 	return nil
+}
+
+// checkRegisters rejects registers that the kernel does not have: an instruction has room for 16, and
+// what follows values through registers has no place for them.
+func checkRegisters(ins *asm.Instruction, program string) error {
+	if ins.Dst <= asm.RFP && ins.Src <= asm.RFP {
+		return nil
+	}
+	return &Rejection{
+		Rule:   "bytecode/no-such-register",
+		Object: "program " + printable(program),
+		Reason: fmt.Sprintf("an instruction names register %d, and the last is 10", max(ins.Dst, ins.Src)),
+		Fix:    "build the object from source with clang -target bpf -g",
+	}
 }
 
 // call notes who is called.

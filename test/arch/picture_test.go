@@ -199,7 +199,7 @@ func (p places) middle(i int) float64 { return p.x[i] + p.width[i]/2 }
 func arrange(all []box, arrows map[int][]int) places {
 	p := places{make([]float64, len(all)), make([]float64, len(all))}
 	wish := make([]float64, len(all))
-	for layer := all[0].layer; layer >= 1; layer-- {
+	for layer := all[0].layer; layer >= 0; layer-- {
 		var row []int
 		total := 0.0
 		for i, b := range all {
@@ -239,7 +239,7 @@ func wishOf(i int, arrows map[int][]int, p places) float64 {
 // arrow for each import that no longer way stands for.
 func draw(all []box, arrows map[int][]int) []byte {
 	top := all[0].layer
-	p, height := arrange(all, arrows), top*layerHeight
+	p, height := arrange(all, arrows), (top+1)*layerHeight
 	y := func(i int) int { return (top-all[i].layer)*layerHeight + margin/2 }
 	var b bytes.Buffer
 	fmt.Fprintf(&b, `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %d %d" width="%d" height="%d" role="img" `+
@@ -258,7 +258,7 @@ func draw(all []box, arrows map[int][]int) []byte {
 			fmt.Fprintf(&b, "  <path class=\"line\" d=\"M%.0f %d C%.0f %d %.0f %d %.0f %d\" marker-end=\"url(#to)\"/>\n", x1, y1, x1, y1+40, x2, y2-40, x2, y2)
 		}
 	}
-	for layer := 1; layer <= top; layer++ {
+	for layer := range top + 1 {
 		fmt.Fprintf(&b, "  <text class=\"s\" x=\"12\" y=\"%d\">%d</text>\n", (top-layer)*layerHeight+margin/2+22, layer)
 	}
 	for i, one := range all {
