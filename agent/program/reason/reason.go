@@ -25,6 +25,20 @@ var fixes = []struct{ words, fix string }{
 	{"cannot call GPL-restricted function", "license the program under the GPL (SEC(\"license\")), or leave the helper out"},
 }
 
+// mapCreate is how the library begins what it says of a map that the kernel does not make.
+const mapCreate = "map create: "
+
+// ofMap is the fix of a map that the kernel does not make.
+func ofMap(err error) string {
+	switch {
+	case errors.Is(err, unix.E2BIG), errors.Is(err, unix.ENOMEM):
+		return "give the map fewer entries (maxEntries) or smaller values"
+	case errors.Is(err, unix.EINVAL):
+		return "compare its key_size, value_size, max_entries and map_flags with what the kernel takes for its type"
+	}
+	return ""
+}
+
 // Fix says what the author of a program can do where the kernel rejected it; log is what the
 // verifier said, which may be nothing. It is empty where the error is not about a program.
 func Fix(err error, log string) string {
@@ -36,6 +50,8 @@ func Fix(err error, log string) string {
 	switch {
 	case log != "":
 		return generic
+	case strings.Contains(err.Error(), mapCreate):
+		return ofMap(err)
 	case errors.Is(err, unix.EFAULT):
 		return "the program is too complex for this kernel's verifier, or met a fault of it, which the kernel's log (dmesg) names: " +
 			"write loops with bpf_loop or bpf_for, or keep the application to nodes with another kernel (nodeSelector)"

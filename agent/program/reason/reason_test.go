@@ -19,6 +19,8 @@ func TestEveryRejectionOfAProgramHasAFix(t *testing.T) {
 		"other words":                {unix.EACCES, "R1 invalid mem access 'scalar'", "at the instruction that the log names"},
 		"a fault without words":      {fmt.Errorf("load program: %w", unix.EFAULT), "", "dmesg"},
 		"too long for the verifier":  {&ebpf.VerifierError{Cause: unix.E2BIG}, "", "1000000"},
+		"a map beyond memory":        {fmt.Errorf("map big: map create: %w", unix.ENOMEM), "", "fewer entries"},
+		"a map of no such shape":     {fmt.Errorf("map big: map create: %w", unix.EINVAL), "", "key_size"},
 		"no word about the program":  {unix.ENOMEM, "", ""},
 		"a missing right is no word": {unix.EPERM, "", ""},
 	} {
