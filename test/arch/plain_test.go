@@ -274,8 +274,8 @@ func (f *flow) handOver(v ssa.Value, in ssa.CallInstruction, from *ssa.Call) {
 func callTheLibrary(g graph) []string {
 	var users []string
 	for _, name := range g.packages() {
-		imports := g[module+"/"+name].imports
-		if slices.ContainsFunc(imports, func(path string) bool { return within(path, library) || path == elfReader }) && !within(name, "test") && !within(name, "examples") {
+		calls := slices.ContainsFunc(g[module+"/"+name].imports, func(path string) bool { return within(path, library) || path == elfReader })
+		if calls && !within(name, "test") && !within(name, "examples") {
 			users = append(users, module+"/"+name)
 		}
 	}

@@ -20,7 +20,7 @@ func TestWhatCannotBeLoadedIsNamedInPlainWords(t *testing.T) {
 		change func(m *ebpf.MapSpec)
 		want   string
 	}{
-		"values beyond the kernel's":   {func(m *ebpf.MapSpec) { m.Value, m.ValueSize, m.MaxEntries = nil, 1<<31, 1 }, "argument list too long; give the map fewer entries"},
+		"values beyond the kernel's":   {func(m *ebpf.MapSpec) { m.Value, m.ValueSize, m.MaxEntries = nil, 1<<31, 1 }, "argument list too long; give the map fewer"},
 		"keys of another size":         {func(m *ebpf.MapSpec) { m.Key, m.KeySize = nil, 8 }, "invalid argument; compare its key_size"},
 		"no entries":                   {func(m *ebpf.MapSpec) { m.MaxEntries = 0 }, "max_entries may be 0"},
 		"contents that do not fit":     {func(m *ebpf.MapSpec) { m.Contents = []ebpf.MapKV{{Key: uint32(0), Value: uint8(1)}} }, "bytes"},

@@ -13,6 +13,8 @@ import (
 
 	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
+
+	"github.com/skep-dev/skep/bytecode/plain"
 )
 
 // Capability is one of capabilities(7), by its number.
@@ -80,13 +82,9 @@ type Error struct {
 	err error
 }
 
-// memlock is the library's guess at the cause of EPERM. It held before Linux
-// 5.11, which charges BPF memory to the cgroup (commit 3ac1f01b43b6).
-const memlock = " (MEMLOCK may be too low, consider rlimit.RemoveMemlock)"
-
 // Error implements error.
 func (e *Error) Error() string {
-	return strings.Replace(e.err.Error(), memlock, "", 1) + ": " + e.Lacks()
+	return plain.Error(e.err).Error() + ": " + e.Lacks()
 }
 
 // Lacks is the text without the kernel's words.

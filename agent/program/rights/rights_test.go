@@ -18,7 +18,7 @@ func TestARefusalSaysWhatIsMissing(t *testing.T) {
 		}
 		return set
 	}
-	refused := fmt.Errorf("program f: load program: %w%s", unix.EPERM, memlock)
+	refused := fmt.Errorf("program f: load program: %w (MEMLOCK may be too low, consider rlimit.RemoveMemlock)", unix.EPERM)
 	for sentence, tc := range map[string]struct {
 		now  process
 		need []Capability
