@@ -153,9 +153,8 @@ type env struct {
 	containers containers.Source
 	// starts are the containers that wait to start; nil where none is announced.
 	starts *starts.Starts
-	// devices reads the interfaces, and attach makes links; tests replace them.
+	// devices reads the interfaces; tests replace it.
 	devices func(*reconcile) ([]plan.Interface, error)
-	attach  func(attach.Request) (pins.Held, error)
 	// namespaces is, in tests, what there is in the place of the pods' network namespaces.
 	namespaces func() targets.Namespaces
 }
@@ -231,7 +230,7 @@ func New(o Options) (*Agent, error) {
 	if err != nil {
 		return nil, fmt.Errorf("make agent: %w", err)
 	}
-	e := &env{opts: o, pins: pins, dir: dir, wake: make(chan struct{}, 1), devices: (*reconcile).lookForDevices, attach: attach.To}
+	e := &env{opts: o, pins: pins, dir: dir, wake: make(chan struct{}, 1), devices: (*reconcile).lookForDevices}
 	e.objects = objects.New(objects.Options{Dir: dir.Objects(), Fetch: o.Fetch, Timeout: o.FetchTimeout, Log: o.Log, Wake: e.wakeUp})
 	if o.Containers != nil {
 		if e.containers, err = o.Containers(e.podsChanged); err != nil {

@@ -3,15 +3,12 @@ package agent
 import (
 	"context"
 	"errors"
-	"fmt"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/cilium/ebpf"
-	"github.com/cilium/ebpf/link"
 
-	"github.com/skep-dev/skep/agent/attach"
 	"github.com/skep-dev/skep/agent/attach/targets"
 	"github.com/skep-dev/skep/agent/pods/netns"
 	"github.com/skep-dev/skep/agent/program/chain"
@@ -115,49 +112,6 @@ func (a *Agent) LoadsUnswitched() {
 		err = v.Counters.Close()
 		v.Counters = counts
 		return v, err
-	}
-}
-
-// faulty is a link that the kernel neither updates nor detaches.
-type faulty struct {
-	link.Link
-	err error
-}
-
-func (f faulty) Update(*ebpf.Program) error { return f.err }
-
-func (f faulty) Detach() error { return f.err }
-
-// ShutKernel has the kernel load no chain, and make, update and detach no link, but close those whose pins are removed. open
-// ends that.
-func (a *Agent) ShutKernel(errno error) (open func()) {
-	err := fmt.Errorf("the kernel: %w", errno)
-	a.RefuseChains(func([]string) error { return err })
-	a.work.Lock()
-	defer a.work.Unlock()
-	shut := map[*pins.Held]pins.Held{}
-	each := func(held *pins.Held) {
-		if l, ok := (*held).(link.Link); ok {
-			shut[held], *held = *held, faulty{l, err}
-		}
-	}
-	for _, links := range a.loop.live.Links {
-		for _, l := range links {
-			each(&l.Link)
-		}
-	}
-	for _, c := range a.loop.live.Chains {
-		each(&c.Link)
-	}
-	a.attach = func(attach.Request) (pins.Held, error) { return nil, err }
-	return func() {
-		a.RefuseChains(func([]string) error { return nil })
-		a.work.Lock()
-		defer a.work.Unlock()
-		for held, was := range shut {
-			*held = was
-		}
-		a.attach = attach.To
 	}
 }
 

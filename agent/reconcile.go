@@ -151,7 +151,7 @@ func (a *Agent) newReconcile() *reconcile {
 	rec.actor = act.New(act.Options{Log: o.Log, Clock: o.Clock, Now: now, Observer: o.Observer, Pins: a.pins, Decisions: rec.decisions, Look: rec.look,
 		Chains: rec.chains, Attempts: l.attempts, Longest: o.BackOff.Longest(), Conflicts: l.conflicts, Measured: l.admission.Profiles,
 		NoDriver:    rec.admission.NoteNoDriver,
-		ObjectRound: rec.objectRound, LoadRound: rec.loadRound, LookupRound: rec.lookupRound, IsHurried: a.isHurried, Attach: a.attach})
+		ObjectRound: rec.objectRound, LoadRound: rec.loadRound, LookupRound: rec.lookupRound, IsHurried: a.isHurried})
 	return rec
 }
 

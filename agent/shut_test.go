@@ -1,135 +1,399 @@
 package agent_test
 
 import (
-	"errors"
-	"io/fs"
+	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
-	"github.com/cilium/ebpf/link"
+	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sys/unix"
 
 	"github.com/skep-dev/skep/agent"
+	"github.com/skep-dev/skep/agent/attach"
+	"github.com/skep-dev/skep/agent/metrics"
 	"github.com/skep-dev/skep/api/v1alpha1"
+	"github.com/skep-dev/skep/hook"
 	"github.com/skep-dev/skep/intent"
 	"github.com/skep-dev/skep/test/harness/need"
+	"github.com/skep-dev/skep/test/harness/series"
 )
 
-// sharedHook is a hook that applications share, and a program for it.
-type sharedHook struct {
-	hook, object, program string
-	at                    v1alpha1.Attachment
-	// switches: what leaves is there still, and is switched off. Elsewhere its link is closed.
-	switches bool
+// The calls by which an agent loads and attaches programs, pins them, and writes to maps. By the last it ends something; a
+// link that is detached by none of them ends when its pin is removed.
+var (
+	loading   = calls{commands: []uint64{mapCreate, progLoad, btfLoad}}
+	attaching = calls{commands: []uint64{linkCreate, linkUpdate, linkDetach, progAttach, progDetach, rawTracepointOpen},
+		messages: []uint64{unix.RTM_NEWQDISC, unix.RTM_NEWTFILTER}}
+	pinning = calls{commands: []uint64{objPin}, making: true}
+	writing = calls{commands: []uint64{mapUpdate, mapDelete, mapUpdateBatch}}
+	ending  = calls{commands: []uint64{linkDetach}, messages: []uint64{unix.RTM_DELTFILTER}, removing: true}
+)
+
+// A shutting is of calls that fail together.
+type shutting struct {
+	name string
+	of   []calls
+	// ends: what must end can end, on which it depends whether the hook is XDP.
+	ends, endsXDP bool
+	// fails is the series that counts what failed.
+	fails string
 }
 
-// TestWhatMustEndEndsWhateverTheKernelSays revokes, withdraws, updates and adds applications on hooks that they share while each
-// call fails by which the kernel would begin or change something.
+// shuttings are all of them. A member of a chain of XDP is switched off by a write to a map, or goes when another chain is loaded,
+// whose constants are written to a map.
+var shuttings = []shutting{
+	{"attaches", []calls{attaching}, true, true, `skep_agent_attach_duration_seconds{hook=%q,result="failed"}`},
+	{"ends", []calls{loading, attaching, pinning, writing, ending}, false, false, `skep_agent_load_duration_seconds{result="failed",what="revision"}`},
+	{"loads", []calls{loading}, true, true, `skep_agent_load_duration_seconds{result="failed",what="revision"}`},
+	{"pins", []calls{pinning}, true, true, ""},
+	{"writes", []calls{writing}, true, false, `skep_agent_load_duration_seconds{result="failed",what="revision"}`},
+}
+
+// errnos are what the kernel answers.
+var errnos = []unix.Errno{unix.EPERM, unix.EBUSY, unix.ENOMEM, unix.ERANGE, unix.E2BIG, unix.EINVAL, unix.ENODEV, unix.EAGAIN}
+
+// TestWhatMustEndEndsWhateverTheKernelSays has applications share each hook, and changes all of them at once while calls
+// fail. What must end ends, unless no call can end it. What runs is reported as running, in status and metrics. Of each
+// mechanism, one hook has every error and every kind of call; the others have two, with few applications.
 func TestWhatMustEndEndsWhateverTheKernelSays(t *testing.T) {
 	need.Kernel(t)
-	quiet(t)
-	cn0 := v1alpha1.Interfaces{Names: []string{"cn0"}}
-	for _, h := range []sharedHook{
-		{"xdp", "xdp_count", "count_packets", v1alpha1.Attachment{Hook: "xdp", Interfaces: &cn0}, true},
-		{"tcx/ingress", "tcx_count", "count_ingress", v1alpha1.Attachment{Hook: "tcx/ingress", Interfaces: &cn0}, false},
-		{"cgroup_skb/egress", "cgroup_skb", "cgroup_egress", v1alpha1.Attachment{Hook: "cgroup_skb/egress", Cgroup: "/"}, false},
-	} {
-		for _, errno := range []unix.Errno{unix.EPERM, unix.EBUSY, unix.ENOMEM, unix.ERANGE, unix.E2BIG, unix.EINVAL, unix.ENODEV, unix.EAGAIN} {
-			t.Run(h.hook+" "+unix.ErrnoName(errno), func(t *testing.T) {
-				needHook(t, h.hook)
-				endsWhereTheKernelSays(t, h, errno)
-			})
+	if !inOwnProcess(t) {
+		return
+	}
+	var hooks []hook.Hook
+	for _, h := range hook.All() {
+		if h.Attachable && !h.RunsOnce() && h.Sharing != hook.Exclusive && lacking(t, h) == nil {
+			hooks = append(hooks, h)
 		}
 	}
-}
-
-func endsWhereTheKernelSays(t *testing.T, h sharedHook, errno unix.Errno) {
-	w := newWorld(t)
-	veth(t, "cn0", "cn1")
-	o := w.options()
-	o.BackOff = agent.BackOff{First: 100 * time.Millisecond, Most: 200 * time.Millisecond}
-	a := w.startWith(o)
-	app := func(name string, at ...v1alpha1.Attachment) intent.Payload {
-		return w.intent(name, h.object, v1alpha1.Program{Name: h.program, Attach: at})
-	}
-	newer := func(name string) intent.Payload {
-		p := app(name, h.at)
-		p.ObjectDigest = w.object(append(programsObject(h.object), 0))
-		return p
-	}
-	revoked, leaves, updated := app("revoked", h.at), app("leaves", h.at), app("updated", h.at)
-	must(t, w.accept(a, revoked, leaves, updated, app("stays", h.at)))
-	before := map[string]uint32{}
-	for _, name := range []string{"revoked", "leaves", "updated", "stays"} {
-		before[name] = linkOf(t, a, name).ID
-	}
-	revision := statusOf(a, "updated").Revision
-
-	open := a.ShutKernel(errno)
-	w.give(a, w.tombstone(revoked), app("leaves"), newer("updated"), app("joins", h.at))
-	until(t, "all to be worked on", time.Minute, func() bool {
-		u, j := statusOf(a, "updated"), statusOf(a, "joins")
-		return u != nil && j != nil && u.Serial != updated.Serial && u.Error != "" && j.Error != "" && ends(a, "revoked", before["revoked"], h) &&
-			ends(a, "leaves", before["leaves"], h)
-	})
-	for name, isTrue := range map[string]bool{"stays": true, "updated": false, "joins": false} {
-		s := statusOf(a, name)
-		if is := s.Conditions[0].Status == "True"; is != isTrue || !isTrue && !strings.Contains(s.Error, "the kernel: ") {
-			t.Errorf("%s: %+v", name, s)
-		}
-	}
-	for _, name := range []string{"stays", "updated"} {
-		if l := linkOf(t, a, name); l.State != agent.Attached || l.ID != before[name] || runs(t, l.ID) == 0 {
-			t.Errorf("%s: %+v", name, l)
-		}
-	}
-	if s := statusOf(a, "updated"); s.Revision != revision {
-		t.Errorf("updated runs %s, and ran %s", s.Revision, revision)
-	}
-	if s := reportOf(a, "revoked"); h.switches != s.Unloading {
-		t.Errorf("revoked: %+v", s)
-	}
-
-	open()
-	until(t, "all to be as they should", time.Minute, func() bool {
-		u, j, l := statusOf(a, "updated"), statusOf(a, "joins"), statusOf(a, "leaves")
-		return statusOf(a, "revoked") == nil && u.Error == "" && u.Revision != revision && j.Error == "" && l.Error == "" && len(linksOf(a)) == 3
-	})
-}
-
-// ends reports whether an application runs nothing on a hook, as far as its status and the kernel say.
-func ends(a *agent.Agent, name string, id uint32, h sharedHook) bool {
-	s := reportOf(a, name)
-	if s == nil {
-		return false
-	}
-	for _, p := range s.Programs {
-		for _, l := range p.Links {
-			if l.State == agent.Attached {
-				return false
+	d, seen := newDoor(t), map[string]bool{}
+	for _, h := range hooks {
+		isFirst := !seen[mechanism(h)]
+		seen[mechanism(h)] = true
+		for i, errno := range errnos {
+			if h.IsFilter() && errno == unix.EAGAIN {
+				// The kernel tries that again by itself (tc_new_tfilter of net/sched/cls_api.c).
+				continue
 			}
-		}
-	}
-	if h.switches {
-		chains, err := a.Chains()
-		for _, c := range chains {
-			for _, m := range c.Members {
-				if m.Application == name && !m.SwitchedOff {
-					return false
+			for j, s := range shuttings {
+				if j == 0 && (isFirst || i == 0) || j == 1 && i == 1 || isFirst && j > 1 && i == j {
+					runShut(t, d, h, s, errno, isFirst && (j > 0 || i == 0))
 				}
 			}
 		}
-		return err == nil
 	}
-	return isEnded(id)
 }
 
-// isEnded reports whether the kernel has no link of an id.
-func isEnded(id uint32) bool {
-	l, err := link.NewFromID(link.ID(id))
-	if err == nil {
-		_ = l.Close()
+// mechanism names what hooks have in common for what ends and updates their links.
+func mechanism(h hook.Hook) string {
+	return fmt.Sprint(h.Sharing, h.Replace, h.IsFilter(), attach.TakesLong(h.Name), h.TakesOne(), h.Name == "xdp")
+}
+
+// few are those acts of which each is another way through the agent.
+var few = []string{"stays", "revoked", "disowned", "updated"}
+
+// runShut changes applications that share a hook while calls fail.
+func runShut(t *testing.T, d *door, h hook.Hook, s shutting, errno unix.Errno, all bool) {
+	t.Run(fmt.Sprintf("%s/nothing %s, %s", h.Name, s.name, unix.ErrnoName(errno)), func(t *testing.T) {
+		w, registry := newWorld(t), prometheus.NewRegistry()
+		if h.Shape == hook.NetworkDevice {
+			pair(t, h, "hk0", "hk1")
+		}
+		o := w.named()
+		o.Labels, o.Observer, o.SweepInterval = map[string]string{}, metrics.New(registry), 50*time.Millisecond
+		o.BackOff = agent.BackOff{First: 100 * time.Millisecond, Most: 500 * time.Millisecond}
+		n := &shared{t: t, w: w, a: w.startWith(o), at: target(t, h), hook: h, shutting: s, acts: map[string]act{}, before: map[string]agent.LinkStatus{},
+			counts: func() map[string]float64 { return series.Of(t, registry) }}
+		for name, act := range acts {
+			if n.acts[name] = act; !all && !slices.Contains(few, name) {
+				delete(n.acts, name)
+			}
+		}
+		n.begin()
+		defer d.opens()
+		shut := slices.Clone(s.of)
+		for i := range shut {
+			// A filter stays until it is deleted, whatever becomes of its pin.
+			shut[i].removing = shut[i].removing && !h.IsFilter()
+		}
+		d.shuts(errno, w.bpffs, shut...)
+		n.change()
+		n.meanwhile()
+		if d.opens() == 0 {
+			t.Error("no call failed")
+		}
+		n.afterwards()
+	})
+}
+
+// act is what becomes of an application: the next intent, and whether it ends what runs, whatever comes of it.
+type act struct {
+	next func(n *shared, was intent.Payload) intent.Payload
+	ends bool
+}
+
+// acts are those of applications that run on a hook together, by name.
+var acts = map[string]act{
+	"stays": {next: func(_ *shared, was intent.Payload) intent.Payload { return was }},
+	// Revoked, deleted, or gone from the source: each is a tombstone.
+	"revoked": {func(n *shared, was intent.Payload) intent.Payload { return n.w.tombstone(was) }, true},
+	"leaves":  {func(n *shared, was intent.Payload) intent.Payload { return n.app(was.Application.Name, "1") }, true},
+	"unselected": {func(n *shared, was intent.Payload) intent.Payload {
+		next := n.app(was.Application.Name, "1", n.at)
+		next.NodeSelector = role("elsewhere")
+		return next
+	}, true},
+	// The version that ran may run no more, and the newest one is to take its place, or the one before that.
+	"disowned":  {func(n *shared, was intent.Payload) intent.Payload { return n.app(was.Application.Name, "2", n.at) }, true},
+	"fallsBack": {func(n *shared, was intent.Payload) intent.Payload { return n.newer(was.Application.Name, "3", "2") }, true},
+	"updated":   {next: func(n *shared, was intent.Payload) intent.Payload { return n.newer(was.Application.Name, "2", "1") }},
+	"undone": {next: func(n *shared, was intent.Payload) intent.Payload {
+		next := n.app(was.Application.Name, "2", n.at)
+		next.Withdrawn = []intent.Payload{was}
+		return next
+	}},
+}
+
+// shared is a hook that applications share.
+type shared struct {
+	t    *testing.T
+	w    *world
+	a    *agent.Agent
+	at   v1alpha1.Attachment
+	hook hook.Hook
+	shutting
+	acts   map[string]act
+	before map[string]agent.LinkStatus
+	was    map[string]intent.Payload
+	// last are the serials that were given last.
+	last   map[string]int64
+	counts func() map[string]float64
+	// counted is what was counted before the calls failed.
+	counted map[string]float64
+}
+
+// app is a version of an application. Each has a place of its own where the hook has places.
+func (n *shared) app(name, version string, at ...v1alpha1.Attachment) intent.Payload {
+	p := n.w.version(version, n.at)
+	p.UID, p.Application.Name = "uid-"+name, name
+	p.Programs[0].Attach = nil
+	for _, one := range at {
+		place := int32(500 + len(name))
+		if n.hook.TakesPriority() {
+			one.Priority = &place
+		}
+		if one.Netfilter != nil {
+			own := *one.Netfilter
+			own.Priority, one.Netfilter = place*100+int32(name[0]), &own
+		}
+		p.Programs[0].Attach = append(p.Programs[0].Attach, one)
 	}
-	return errors.Is(err, fs.ErrNotExist)
+	return p
+}
+
+// newer is a version that came to this node, before which another one was.
+func (n *shared) newer(name, version, before string) intent.Payload {
+	former := n.app(name, before, n.at)
+	return reached(n.app(name, version, n.at), &former)
+}
+
+// TestWhatMustEndInPodsEnds revokes a program for the pods of a team while neither its scope can be emptied, nor its link be closed,
+// and then while only the scope cannot be emptied.
+func TestWhatMustEndInPodsEnds(t *testing.T) {
+	need.Kernel(t)
+	amd64(t)
+	if !inOwnProcess(t) {
+		return
+	}
+	w, r := newWorld(t), newRuntime(t)
+	pod := r.start("team-a", "web", "app", nil)
+	d := newDoor(t)
+	o := w.options()
+	o.Containers = r.source
+	o.BackOff = agent.BackOff{First: 100 * time.Millisecond, Most: 500 * time.Millisecond}
+	a := w.startWith(o)
+	p := w.ofTeam("team-a", "uprobe_count", "uprobe_count", inPods(v1alpha1.Pods{}))
+	must(t, w.accept(a, p))
+	w.hasLinks(a, p.UID, 1)
+	link := idsOf(a, p)[0]
+	d.shuts(unix.ENOMEM, w.bpffs, writing, ending)
+	defer d.opens()
+	w.give(a, w.tombstone(p))
+	until(t, "it to be reported", time.Minute, func() bool { return strings.Contains(a.Report()[0].Error, "switch off its programs") })
+	counted := w.counted(p.UID)
+	pod.runs("app")
+	s := a.Report()[0]
+	if state, _ := s.NodeState(); w.counted(p.UID) == counted || state != v1alpha1.NodeFailed || !s.IsAttached() {
+		t.Errorf("it counts %d calls, and %d before; %s", w.counted(p.UID), counted, describeShort(s))
+	}
+	d.shuts(unix.ENOMEM, w.bpffs, writing)
+	until(t, "it to be gone", time.Minute, func() bool {
+		state, _ := a.Report()[0].NodeState()
+		if state == v1alpha1.NodeRemoved && runs(t, link) != 0 {
+			t.Errorf("link %d runs", link)
+		}
+		return state == v1alpha1.NodeRemoved
+	})
+}
+
+// begin has all applications run.
+func (n *shared) begin() {
+	n.t.Helper()
+	n.was, n.last = map[string]intent.Payload{}, map[string]int64{}
+	var all []intent.Payload
+	for name := range n.acts {
+		n.was[name] = n.app(name, "1", n.at)
+		all = append(all, n.was[name])
+	}
+	must(n.t, n.w.accept(n.a, all...))
+	for name := range n.acts {
+		n.before[name] = linkOf(n.t, n.a, name)
+	}
+	n.counted = n.counts()
+}
+
+// change gives each application its next intent, and one that joins.
+func (n *shared) change() {
+	n.t.Helper()
+	all := []intent.Payload{n.app("joins", "1", n.at)}
+	for name, act := range n.acts {
+		next := act.next(n, n.was[name])
+		if n.last[name] = next.Serial; next.Serial != n.was[name].Serial {
+			all = append(all, next)
+		}
+	}
+	n.w.give(n.a, all...)
+}
+
+// meanwhile waits until every intent was worked on while calls fail. Whenever it looks, no application that the kernel runs
+// is reported as gone.
+func (n *shared) meanwhile() {
+	n.t.Helper()
+	late := map[string]string{}
+	defer func() {
+		if n.t.Failed() {
+			n.t.Logf("waited for %v", late)
+		}
+	}()
+	until(n.t, "all to be worked on", 20*time.Second, func() bool {
+		clear(late)
+		// What is reported comes first: what ended while the test looks is no contradiction.
+		reports := n.reports()
+		for name, runs := range n.running() {
+			if why := n.lacks(reports[name], runs, n.acts[name].ends); why != "" {
+				late[name] = why
+			}
+		}
+		s, joined := reports["joins"]
+		if joined && n.name != "writes" && (s.IsAttached() || s.Conditions[0].Status == "True") {
+			n.t.Errorf("%s", describeShort(s))
+		}
+		return n.t.Failed() || joined && len(late) == 0 && n.failed()
+	})
+	for series, count := range n.counts() {
+		isOf := series == fmt.Sprintf(`skep_agent_attach_duration_seconds{hook=%q,result="ok"}`, n.hook.Name) && n.name != "writes"
+		if (isOf || strings.HasPrefix(series, "skep_agent_drift_healed_total")) && count != n.counted[series] {
+			n.t.Errorf("%s was %v, and is %v", series, n.counted[series], count)
+		}
+	}
+}
+
+// failed reports whether what failed was counted.
+func (n *shared) failed() bool {
+	name := n.fails
+	if strings.Contains(name, "%q") {
+		name = fmt.Sprintf(name, n.hook.Name)
+	}
+	return name == "" || n.counts()[name] > n.counted[name]
+}
+
+// reports are those of all applications, by name.
+func (n *shared) reports() map[string]agent.ApplicationStatus {
+	all := map[string]agent.ApplicationStatus{}
+	for _, s := range n.a.Report() {
+		all[s.Application.Name] = s
+	}
+	return all
+}
+
+// lacks says what is not as it must be of an application that has ended by now, or runs what it ran; empty where that is
+// nothing.
+func (n *shared) lacks(s agent.ApplicationStatus, runs, ends bool) string {
+	n.t.Helper()
+	name := s.Application.Name
+	state, _ := s.NodeState()
+	whole, isOld := s.Conditions[0].Status == "True", s.Serial < n.last[name]
+	if runs && !isOld && (state == v1alpha1.NodeRemoved || state == v1alpha1.NodeNotSelected || ends && whole) {
+		n.t.Errorf("the kernel runs it: %s", describeShort(s))
+	}
+	if can := n.ends; ends && (can && n.hook.Name != "xdp" || n.endsXDP && n.hook.Name == "xdp") {
+		if runs || s.IsAttached() {
+			return fmt.Sprintf("the kernel runs it: %v; %s", runs, describeShort(s))
+		}
+		return ""
+	}
+	if !runs || !s.IsAttached() || !n.hasLink(s) {
+		n.t.Errorf("the kernel runs it: %v; it was %+v, and is %s", runs, n.before[name], describeShort(s))
+	}
+	if isOld || whole != (name == "stays") {
+		return describeShort(s)
+	}
+	return ""
+}
+
+// hasLink reports whether an application is reported with the link that it had.
+func (n *shared) hasLink(s agent.ApplicationStatus) bool {
+	was := n.before[s.Application.Name]
+	return slices.ContainsFunc(s.Programs, func(p agent.ProgramStatus) bool {
+		return slices.ContainsFunc(p.Links, func(l agent.LinkStatus) bool {
+			return l.ID == was.ID && l.Filter == was.Filter && l.Target == was.Target
+		})
+	})
+}
+
+// running reports of each application whether the kernel runs what it ran.
+func (n *shared) running() map[string]bool {
+	n.t.Helper()
+	all := map[string]bool{}
+	for name := range n.acts {
+		all[name] = n.hook.Name != "xdp" && runsUnder(n.t, n.before[name]) != 0
+	}
+	if n.hook.Name != "xdp" {
+		return all
+	}
+	chains, err := n.a.Chains()
+	must(n.t, err)
+	for _, c := range chains {
+		for _, m := range c.Members {
+			all[m.Application] = !m.SwitchedOff
+		}
+	}
+	return all
+}
+
+// afterwards waits until all is as it should, once no call fails.
+func (n *shared) afterwards() {
+	n.t.Helper()
+	want := map[string]v1alpha1.NodeState{"joins": v1alpha1.NodeLoaded}
+	for name := range n.acts {
+		want[name] = v1alpha1.NodeLoaded
+	}
+	want["revoked"], want["unselected"] = v1alpha1.NodeRemoved, v1alpha1.NodeNotSelected
+	until(n.t, "all to be as they should", 20*time.Second, func() bool {
+		for name, s := range n.reports() {
+			if state, _ := s.NodeState(); state != want[name] {
+				return false
+			}
+		}
+		runs := n.running()
+		return !runs["revoked"] && !runs["unselected"] && !runs["leaves"]
+	})
+}
+
+// describeShort is a status in short.
+func describeShort(s agent.ApplicationStatus) string {
+	state, message := s.NodeState()
+	return fmt.Sprintf("%s is %s, %q, %+v", s.Application.Name, state, message, s.Programs)
 }

@@ -63,7 +63,7 @@ func (m *metrics) report(all []agent.ApplicationStatus) {
 	counts := map[v1alpha1.NodeState]int{v1alpha1.NodeLoaded: 0, v1alpha1.NodePending: 0, v1alpha1.NodeWaiting: 0,
 		v1alpha1.NodeFailed: 0, v1alpha1.NodeUnsupported: 0, v1alpha1.NodeNotSelected: 0, v1alpha1.NodeRemoved: 0}
 	for _, a := range all {
-		state, _ := stateOf(a)
+		state, _ := a.NodeState()
 		counts[state]++
 	}
 	for state, n := range counts {

@@ -7,8 +7,6 @@ import (
 	"slices"
 	"sort"
 
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-
 	"github.com/skep-dev/skep/agent"
 	"github.com/skep-dev/skep/agent/inventory"
 	"github.com/skep-dev/skep/api/v1alpha1"
@@ -125,40 +123,11 @@ func besideStatus(n *v1alpha1.BpfNode) int {
 
 // describe says of one application what others need to know.
 func describe(a agent.ApplicationStatus) v1alpha1.NodeApplication {
-	state, message := stateOf(a)
+	state, message := a.NodeState()
 	return v1alpha1.NodeApplication{
 		Kind: a.Application.Kind, Namespace: a.Application.Namespace, Name: a.Application.Name,
 		UID: a.UID, Serial: a.Version, Revision: a.Revision, State: state, Message: text.CutRunes(message, maxMessage), Skipped: text.CutRunes(a.Skipped, maxMessage),
 	}
-}
-
-// stateOf is the state in a word, and why where it is not Loaded.
-func stateOf(a agent.ApplicationStatus) (v1alpha1.NodeState, string) {
-	var c metav1.Condition
-	for _, one := range a.Conditions {
-		if one.Type == v1alpha1.ConditionDeployed {
-			c = one
-		}
-	}
-	message := cmp.Or(a.Error, c.Message)
-	switch {
-	case a.Unsupported:
-		return v1alpha1.NodeUnsupported, message
-	case a.Error != "" || c.Status == metav1.ConditionUnknown:
-		// Unknown is what runs without an intent.
-		return v1alpha1.NodeFailed, message
-	case a.Tombstone && a.Revision == "" && !a.Unloading:
-		return v1alpha1.NodeRemoved, ""
-	case c.Status == metav1.ConditionTrue && len(a.UnmanagedFiles) == 0 && !a.KeepsMap():
-		return v1alpha1.NodeLoaded, ""
-	case c.Status == metav1.ConditionTrue:
-		return v1alpha1.NodeLoaded, message
-	case c.Reason == "NotSelected" && a.Revision == "":
-		return v1alpha1.NodeNotSelected, ""
-	case c.Reason == "Waiting":
-		return v1alpha1.NodeWaiting, message
-	}
-	return v1alpha1.NodePending, message
 }
 
 // unmanaged is a program of somebody else's.

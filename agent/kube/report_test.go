@@ -63,7 +63,7 @@ func TestStateOf(t *testing.T) {
 			if c.change != nil {
 				c.change(&c.is)
 			}
-			if state, message := stateOf(c.is); state != c.state || message != c.message {
+			if state, message := c.is.NodeState(); state != c.state || message != c.message {
 				t.Errorf("%s %q, want %s %q", state, message, c.state, c.message)
 			}
 		})

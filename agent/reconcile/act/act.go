@@ -50,8 +50,6 @@ type Options struct {
 	ObjectRound *objects.Round
 	LoadRound   *build.Round
 	LookupRound *targets.Round
-	// Attach makes a link; see attach.To.
-	Attach func(attach.Request) (pins.Held, error)
 	// IsHurried reports whether something waits for the next look at the node.
 	IsHurried func() bool
 }
@@ -187,15 +185,33 @@ func (act *Actor) one(a plan.Action) {
 	if err != nil {
 		act.stick(owners, a)
 	}
-	if c := act.Look.Set.Chains[a.Device]; a.Verb == plan.SetChain && err != nil && !decide.IsPending(err) && c != nil && c.Version != nil {
-		act.switchLeaving(map[plan.Device][]plan.Member{a.Device: plan.Without(plan.Leaving(a.Members, c.Version.Members), act.Decisions.Want.Out[a.Device])})
-	}
 }
 
 // switchLeaving switches off what is to leave chains that could not be changed.
 func (act *Actor) switchLeaving(leaving map[plan.Device][]plan.Member) {
 	for uid, err := range act.Look.Set.SwitchOffMembers(leaving) {
 		act.Log.Error("switch off what leaves a chain", "application", act.Decisions.NameOf(uid), "error", err)
+	}
+}
+
+// endWithdrawn ends what runs in the place of an action that failed, and may not run beside the newest intent. It waits for
+// nothing that is to take its place, unless that is on its way.
+func (act *Actor) endWithdrawn(a plan.Action, err error) {
+	if making := new(MakingError); decide.IsPending(err) || errors.As(err, &making) && !making.late {
+		return
+	}
+	if a.Verb == plan.SetChain {
+		act.switchLeaving(map[plan.Device][]plan.Member{a.Device: act.Decisions.LeavingOf(a.Device, a.Members, act.Look.Set.GivenTo(a.Device))})
+		return
+	}
+	for _, key := range []string{a.Attachment.Key(), a.Replaces} {
+		l := act.Look.Set.Links[a.UID][key]
+		if l == nil || a.Verb == plan.Detach {
+			continue
+		}
+		if runs := act.Look.RevisionOf(l, act.Look.Facts(l.Path, l.Link)); runs != "" && act.Decisions.Withdrew(a.UID, runs) {
+			act.one(plan.Action{Verb: plan.Detach, UID: a.UID, Revision: runs, Attachment: l.Attachment})
+		}
 	}
 }
 
@@ -314,6 +330,7 @@ func (act *Actor) try(owners []string, a plan.Action) error {
 	act.noteChain(a, err)
 	if err != nil {
 		owners = act.affected(owners, a)
+		act.endWithdrawn(a, err)
 	}
 	if a.Verb == plan.SetChain && err != nil && !decide.IsPending(err) && act.Chains.LeavesOut(a) {
 		act.Log.Warn("go on with a part of the chain", "application", act.named(a), "action", a.String(), "error", err)
@@ -396,6 +413,7 @@ func (act *Actor) backedOff(owners []string, a plan.Action) error {
 	if lately == nil {
 		return nil
 	}
+	act.endWithdrawn(a, lately)
 	for _, uid := range act.affected(owners, a) {
 		if out := act.Decisions.Outcomes[uid]; out != nil {
 			out.Fail(uid, a, lately)

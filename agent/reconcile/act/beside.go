@@ -102,7 +102,7 @@ func (mk *linkMaker) beginLink(a plan.Action, program *ebpf.Program) (*live.Maki
 		return nil, err
 	}
 	m := &live.Making{UID: a.UID, Attachment: a.Attachment, Program: program, SpecID: request.SpecID, Since: mk.Now,
-		Make: func() (pins.Held, error) { return mk.Attach(request) },
+		Make: func() (pins.Held, error) { return attach.To(request) },
 		Free: func() {
 			_ = request.Program.Close()
 			_ = request.Specs.Close()

@@ -130,7 +130,7 @@ func (cs *chainSetter) attachChain(a plan.Action, v *pins.ChainVersion, old *pin
 // attachChainAs attaches a version in a mode, and pins the link in the place of the old one.
 func (cs *chainSetter) attachChainAs(mode v1alpha1.XDPMode, a plan.Action, v *pins.ChainVersion, old *pins.Chain) error {
 	on, fallback := cs.targetOf(a), ""
-	l, err := cs.Attach(attach.Request{Program: v.Program, Host: cs.LookupRound.Host(),
+	l, err := attach.To(attach.Request{Program: v.Program, Host: cs.LookupRound.Host(),
 		Attachment: plan.Attachment{Program: describeMembers(a.Members), Hook: plan.XDP, XDPMode: mode, Target: on},
 		Fallback: func(driver *attach.DriverError) {
 			fallback = stayGeneric(driver)

@@ -43,7 +43,7 @@ func (mk *linkMaker) takePlace(r attach.Request, held *pins.Link) (pins.Held, er
 	if err := mk.putLink(held.UID, held.Attachment, held.SpecID, standIn); err != nil {
 		return nil, err
 	}
-	return mk.Attach(r)
+	return attach.To(r)
 }
 
 // runBy returns the program that a link runs; nil where no revision has it.

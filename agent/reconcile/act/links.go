@@ -64,7 +64,7 @@ func (mk *linkMaker) makeLink(a plan.Action, program *ebpf.Program) (pins.Held, 
 		return nil, 0, err
 	}
 	defer request.Found.Close()
-	l, err := mk.Attach(request)
+	l, err := attach.To(request)
 	if held := mk.holder(a); held != nil && errors.Is(err, unix.EBUSY) {
 		l, err = mk.takePlace(request, held)
 	}

@@ -349,9 +349,45 @@ func (s ApplicationStatus) isOff() bool {
 	return off
 }
 
+// IsAttached reports whether a program of it runs at a place.
+func (s ApplicationStatus) IsAttached() bool {
+	return slices.ContainsFunc(s.Programs, func(p ProgramStatus) bool {
+		return slices.ContainsFunc(p.Links, func(l LinkStatus) bool { return l.State == Attached })
+	})
+}
+
 // KeepsMap reports whether a map of another application is not the one that it has now.
 func (s ApplicationStatus) KeepsMap() bool {
 	return slices.ContainsFunc(s.TakenMaps, func(m TakenMap) bool { return m.Message != "" })
+}
+
+// NodeState is the state in a word, as a BpfNode has it, and why where it is not Loaded.
+func (s ApplicationStatus) NodeState() (v1alpha1.NodeState, string) {
+	var c metav1.Condition
+	for _, one := range s.Conditions {
+		if one.Type == v1alpha1.ConditionDeployed {
+			c = one
+		}
+	}
+	message := cmp.Or(s.Error, c.Message)
+	switch {
+	case s.Unsupported:
+		return v1alpha1.NodeUnsupported, message
+	case s.Error != "" || c.Status == metav1.ConditionUnknown:
+		// Unknown is what runs without an intent.
+		return v1alpha1.NodeFailed, message
+	case s.Tombstone && s.Revision == "" && !s.Unloading:
+		return v1alpha1.NodeRemoved, ""
+	case c.Status == metav1.ConditionTrue && len(s.UnmanagedFiles) == 0 && !s.KeepsMap():
+		return v1alpha1.NodeLoaded, ""
+	case c.Status == metav1.ConditionTrue:
+		return v1alpha1.NodeLoaded, message
+	case c.Reason == "NotSelected" && s.Revision == "":
+		return v1alpha1.NodeNotSelected, ""
+	case c.Reason == "Waiting":
+		return v1alpha1.NodeWaiting, message
+	}
+	return v1alpha1.NodePending, message
 }
 
 // maxUnmanagedFiles bounds how many strays a condition names.
@@ -359,7 +395,7 @@ const maxUnmanagedFiles = 3
 
 // whyNotDeployed says in one word and one sentence why an application does not run as it is to; both are
 // empty where it does.
-func whyNotDeployed(app Application, out *Outcome, s ApplicationStatus) (reason, message string) {
+func (v View) whyNotDeployed(app Application, out *Outcome, s ApplicationStatus) (reason, message string) {
 	if app.Newest.Payload().Tombstone {
 		return whyNotGone(app, out, s)
 	}
@@ -385,6 +421,8 @@ func whyNotDeployed(app Application, out *Outcome, s ApplicationStatus) (reason,
 		return "KeptPrevious", "the previous revision runs on: " + s.Error
 	case s.Error != "":
 		return "Failed", s.Error
+	case (len(v.Look.Set.Remnants.Of(s.UID)) > 0 || out.Closing != "") && !s.IsAttached():
+		return "Unloading", "nothing of it is to run here, and the kernel has not ended what ran: " + cmp.Or(out.Closing, "it ends links in the background")
 	case s.Held && out.Live == nil:
 		return "Retained", "the rollout has not come to this node, and there was no version before"
 	case out.Live == nil:
@@ -419,7 +457,7 @@ func (v View) deployedCondition(app Application, out *Outcome, s ApplicationStat
 	if s.Skipped != "" {
 		c.Message = "every program runs, but for what is optional: " + s.Skipped
 	}
-	if reason, message := whyNotDeployed(app, out, s); reason != "" {
+	if reason, message := v.whyNotDeployed(app, out, s); reason != "" {
 		c.Status, c.Reason, c.Message = metav1.ConditionFalse, reason, message
 	}
 	for _, m := range s.TakenMaps {
