@@ -201,7 +201,7 @@ func (act *Actor) endWithdrawn(a plan.Action, err error) {
 		return
 	}
 	if a.Verb == plan.SetChain {
-		act.switchLeaving(map[plan.Device][]plan.Member{a.Device: act.Decisions.LeavingOf(a.Device, a.Members, act.Look.Set.GivenTo(a.Device))})
+		act.switchLeaving(map[plan.Device][]plan.Member{a.Device: decide.LeavingOf(act.Decisions, a.Device, a.Members, act.Look.Set.GivenTo(a.Device))})
 		return
 	}
 	for _, key := range []string{a.Attachment.Key(), a.Replaces} {

@@ -278,7 +278,7 @@ func (d *Decisions) Leave(c plan.Chain, running []plan.Member, err error) {
 	for _, uid := range blamed {
 		d.blame(uid, c, err, fmt.Errorf("change the chain of %s: it stays as it is: %w", c.Interface, err))
 	}
-	d.Leaving[c.Device] = d.LeavingOf(c.Device, c.Members, running)
+	d.Leaving[c.Device] = LeavingOf(d, c.Device, c.Members, running)
 	for _, uid := range plan.Leavers(c.Members, running) {
 		d.blame(uid, c, err, &leaveError{d: d, on: c, uid: uid, err: err})
 	}
@@ -286,7 +286,7 @@ func (d *Decisions) Leave(c plan.Chain, running []plan.Member, err error) {
 
 // LeavingOf returns the members that run in the chain of a device, and are to run there no more, whether or not the chain of
 // members can be had: also of a revision that may not run beside the newest intent.
-func (d *Decisions) LeavingOf(device plan.Device, members, running []plan.Member) []plan.Member {
+func LeavingOf(d *Decisions, device plan.Device, members, running []plan.Member) []plan.Member {
 	leaving := plan.Without(plan.Leaving(members, running), d.Want.Out[device])
 	for _, m := range running {
 		if d.Withdrew(m.UID, m.Revision) && !d.frozen[m.UID] && !slices.Contains(leaving, m) {
