@@ -277,7 +277,7 @@ func (n *shared) meanwhile() {
 			n.t.Logf("waited for %v", late)
 		}
 	}()
-	until(n.t, "all to be worked on", 20*time.Second, func() bool {
+	until(n.t, "all to be worked on", time.Minute, func() bool {
 		clear(late)
 		// What is reported comes first: what ended while the test looks is no contradiction.
 		reports := n.reports()
@@ -381,7 +381,7 @@ func (n *shared) afterwards() {
 		want[name] = v1alpha1.NodeLoaded
 	}
 	want["revoked"], want["unselected"] = v1alpha1.NodeRemoved, v1alpha1.NodeNotSelected
-	until(n.t, "all to be as they should", 20*time.Second, func() bool {
+	until(n.t, "all to be as they should", time.Minute, func() bool {
 		for name, s := range n.reports() {
 			if state, _ := s.NodeState(); state != want[name] {
 				return false
