@@ -55,7 +55,7 @@ func tooShort(before string) error {
 func checkSections(object []byte, opts Options) error {
 	var header elf.Header64
 	if !bytes.HasPrefix(object, []byte(elf.ELFMAG)) {
-		return errors.New("parse object: it is no ELF file; give the object file that clang -g -O2 -target bpf writes")
+		return errors.New("parse object: it is no ELF file; give the object file that this writes: " + Compile)
 	}
 	if len(object) < binary.Size(header) {
 		return tooShort("its header")

@@ -148,7 +148,7 @@ func checkRegisters(ins *asm.Instruction, program string) error {
 		Rule:   "bytecode/no-such-register",
 		Object: "program " + printable(program),
 		Reason: fmt.Sprintf("an instruction names register %d, and the last is 10", max(ins.Dst, ins.Src)),
-		Fix:    "build the object from source with clang -target bpf -g",
+		Fix:    "build the object from source: " + Compile,
 	}
 }
 

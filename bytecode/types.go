@@ -31,7 +31,7 @@ func checkTypes(object []byte) error {
 		return nil
 	}
 	if err != nil {
-		return &parseError{fmt.Errorf("read BTF: %w; build it anew with clang -g -O2 -target bpf", plain.Error(err))}
+		return &parseError{fmt.Errorf("read BTF: %w; build it anew: %s", plain.Error(err), Compile)}
 	}
 	budget := maxTypeCopies
 	for id := btf.TypeID(1); ; id++ {

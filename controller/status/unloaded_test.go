@@ -13,7 +13,8 @@ func TestWhatIsUnloadedIsCountedByWhatNodesSay(t *testing.T) {
 		n.Reported.Applications[0].Revision = revision
 		return n
 	}
-	away, noRoom := of(7, v1alpha1.NodeLoaded, "r1"), Node{Name: "one", Ready: true, Reported: &v1alpha1.BpfNodeStatus{Counts: v1alpha1.NodeCounts{NotReported: 3}}}
+	away := of(7, v1alpha1.NodeLoaded, "r1")
+	noRoom := Node{Name: "one", Ready: true, Reported: &v1alpha1.BpfNodeStatus{Counts: v1alpha1.NodeCounts{NotReported: 3}}}
 	away.Ready = false
 	short := Node{Name: "one", Ready: true, Reported: &v1alpha1.BpfNodeStatus{Loaded: []string{"uid:7"}}}
 	const none, unloading, unreached = "nothing is deployed", "it is to be unloaded; nodes: ", "no node that answers runs it; nodes: "
