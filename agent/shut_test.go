@@ -2,6 +2,7 @@ package agent_test
 
 import (
 	"fmt"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -56,7 +57,8 @@ var errnos = []unix.Errno{unix.EPERM, unix.EBUSY, unix.ENOMEM, unix.ERANGE, unix
 
 // TestWhatMustEndEndsWhateverTheKernelSays has applications share each hook, and changes all of them at once while calls
 // fail. What must end ends, unless no call can end it. What runs is reported as running, in status and metrics. Of each
-// mechanism, one hook has every error and every kind of call; the others have two, with few applications.
+// mechanism, one hook has every error where it attaches and one error of each other kind of call; the others have two, with few
+// applications. Loads have no deadline here, since a process has one such filter.
 func TestWhatMustEndEndsWhateverTheKernelSays(t *testing.T) {
 	need.Kernel(t)
 	if !inOwnProcess(t) {
@@ -396,4 +398,38 @@ func (n *shared) afterwards() {
 func describeShort(s agent.ApplicationStatus) string {
 	state, message := s.NodeState()
 	return fmt.Sprintf("%s is %s, %q, %+v", s.Application.Name, state, message, s.Programs)
+}
+
+// TestAnUpdateWhosePinStaysRuns has the kernel swap a program that may run no more under its link, and refuse the link's new pin: what
+// runs now is the newest version, which is not ended in the place of the one before.
+func TestAnUpdateWhosePinStaysRuns(t *testing.T) {
+	need.Kernel(t)
+	needLink(t, "tcx/ingress")
+	if !inOwnProcess(t) {
+		return
+	}
+	h, _ := hook.Lookup("tcx/ingress")
+	d, w := newDoor(t), newWorld(t)
+	pair(t, h, "hk0", "hk1")
+	o := w.named()
+	o.SweepInterval, o.BackOff = 50*time.Millisecond, agent.BackOff{First: 100 * time.Millisecond, Most: 500 * time.Millisecond}
+	n := &shared{t: t, w: w, a: w.startWith(o), at: target(t, h), hook: h, acts: map[string]act{"disowned": acts["disowned"]}, before: map[string]agent.LinkStatus{},
+		counts: func() map[string]float64 { return nil }}
+	n.begin()
+	link := n.before["disowned"]
+	before := runsUnder(t, link)
+	d.shuts(unix.ENOMEM, filepath.Join(w.bpffs, "uid-disowned", "+links"), calls{making: true})
+	defer d.opens()
+	n.change()
+	until(t, "the newest version to run", time.Minute, func() bool {
+		runs, report := runsUnder(t, link), n.reports()["disowned"]
+		if runs == 0 {
+			t.Fatalf("nothing runs: %s", describeShort(report))
+		}
+		state, _ := report.NodeState()
+		return runs != before && state == v1alpha1.NodeLoaded && report.Serial == n.last["disowned"]
+	})
+	if d.opens() == 0 {
+		t.Error("no call failed")
+	}
 }

@@ -45,8 +45,8 @@ type run struct {
 	verdicts []verdict
 	answered []bool
 	// exhausted counts the namespace's own policies that exceeded a limit. spent is the
-	// time of CPUs that they and those of the cluster took, lasted that of the clock: neither
-	// the start of a worker nor a wait counts.
+	// time of CPUs that they took, lasted that of the clock: neither the start of a worker nor a
+	// wait counts.
 	exhausted int
 	spent     time.Duration
 	lasted    time.Duration
@@ -69,6 +69,8 @@ func (e *Engine) evaluate(ctx context.Context, r *run) ([]verdict, error) {
 	go func() {
 		err := r.all(ctx, false)
 		if err == nil {
+			// What policies of the cluster took is not the namespace's doing.
+			r.spent, r.lasted = 0, 0
 			err = r.all(ctx, true)
 		}
 		done <- err
@@ -245,7 +247,10 @@ func (r *run) ask(ctx context.Context, w *worker, todo []int) (answered int, err
 		return next(), nil
 	})
 	if ended := new(endedError); errors.As(err, &ended) && ended.exhausted() {
-		r.spent, r.lasted = r.spent+r.timeout, r.lasted+r.engine.now().Sub(last)
+		r.lasted += r.engine.now().Sub(last)
+		if !ended.overdue {
+			r.spent += r.timeout
+		}
 	}
 	return answered, err
 }
@@ -275,13 +280,14 @@ func (r *run) exceeded(i int, by *endedError) {
 	}
 	if r.partly() {
 		// It is asked again when all is known, and then this is no answer.
-		v = verdict{Late: true}
+		v = verdict{Late: true, Busy: v.Busy}
 	}
 	r.give(i, v)
-	r.engine.penalties.add(r.penalty(c), v, first)
-	if !v.Busy {
-		r.count(c)
+	if v.Busy {
+		return
 	}
+	r.engine.penalties.add(r.penalty(c), v, first)
+	r.count(c)
 }
 
 // partly reports whether parts of the document are unknown.

@@ -4,6 +4,7 @@
 package text
 
 import (
+	"regexp"
 	"strings"
 	"unicode"
 	"unicode/utf8"
@@ -58,3 +59,14 @@ func Printable(s string) string {
 
 // Line is Printable on one line: line ends and tabs become spaces.
 func Line(s string) string { return strings.NewReplacer("\n", " ", "\t", " ").Replace(Printable(s)) }
+
+// plainWord matches what a shell takes as it is.
+var plainWord = regexp.MustCompile(`^[\w./:@%+=,-]+$`)
+
+// Word quotes a word of a command for a shell, where that would take it for anything else.
+func Word(s string) string {
+	if plainWord.MatchString(s) {
+		return s
+	}
+	return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'"
+}

@@ -15,6 +15,7 @@ import (
 	"github.com/skep-dev/skep/agent/attach/rtnl"
 	"github.com/skep-dev/skep/agent/program/holders"
 	"github.com/skep-dev/skep/hook"
+	"github.com/skep-dev/skep/text"
 )
 
 // occupant describes the program that has a place.
@@ -36,7 +37,7 @@ func (r Request) occupiedXDP(cause error) error {
 	o := r.occupant(ebpf.ProgramID(is.ProgId), link.XDPType, uint64(holder.Attrs().Index))
 	command := detachLink(o)
 	if o.Link == 0 {
-		command = r.inside(fmt.Sprintf("ip link set dev %s %s off", name, xdpWord(is.AttachMode)))
+		command = r.inside(fmt.Sprintf("ip link set dev %s %s off", text.Word(name), xdpWord(is.AttachMode)))
 	}
 	return fmt.Errorf("%s%s holds an XDP program that is not Skep's: %s; %s: `%s`: %w", name, relation, o, fix, command, cause)
 }
@@ -94,7 +95,7 @@ func xdpWord(mode uint32) string {
 // inside is a command as it is run on the node, for the network namespace of the attachment.
 func (r Request) inside(command string) string {
 	if path := r.Attachment.NetworkNamespace; path != "" {
-		return "nsenter --net=" + path + " " + command
+		return "nsenter --net=" + text.Word(path) + " " + command
 	}
 	return r.Host.Namespaces.Command(r.Attachment.NetnsID, command)
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/bytecode/plain"
 	"github.com/skep-dev/skep/hook"
+	"github.com/skep-dev/skep/text"
 )
 
 // DriverError says that the driver of an interface does not run an XDP program.
@@ -31,7 +32,7 @@ type DriverError struct {
 // NewDriverError returns the error of an interface, whose MTU is 0 where it is not known.
 func NewDriverError(on plan.Target, mtu int, host Host, err error) *DriverError {
 	r := Request{Host: host, Attachment: plan.Attachment{Target: on}}
-	return &DriverError{MTU: mtu, Offloads: r.inside("ethtool -K " + on.Interface + " lro off rx-gro-hw off"), Err: err}
+	return &DriverError{MTU: mtu, Offloads: r.inside("ethtool -K " + text.Word(on.Interface) + " lro off rx-gro-hw off"), Err: err}
 }
 
 // Error implements error.

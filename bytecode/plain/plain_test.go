@@ -95,3 +95,23 @@ func TestAPlainErrorKeepsItsCause(t *testing.T) {
 		t.Error("nothing is an error")
 	}
 }
+
+// TestWhatUsersNamedStays has paths, symbols and quoted names that look like the library's types.
+func TestWhatUsersNamedStays(t *testing.T) {
+	for was, want := range map[string]string{
+		"open /srv/perf.Data/x: no such file or directory":             "",
+		"symbol github.com/team/link.Attach: not found":                "",
+		"symbol internal.Handle: not found":                            "",
+		`program "btf.Thing": invalid argument`:                        "",
+		"find *btf.Struct, and asm.Instruction at 3":                   "find Struct, and Instruction at 3",
+		"creating perf_uprobe PMU: invalid argument":                   "create the probe: invalid argument",
+		`creating perf_uprobe PMU (arch-specific fallback for "x"): y`: `create the probe "x": y`,
+	} {
+		if want == "" {
+			want = was
+		}
+		if got := Error(errors.New(was)).Error(); got != want {
+			t.Errorf("%q became %q, want %q", was, got, want)
+		}
+	}
+}

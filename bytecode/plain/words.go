@@ -102,8 +102,9 @@ var names = [][2]string{
 	{`\bfixup for\b`, "find the kernel function of"},
 	{`\bkfuncMetaKey doesn't contain kfuncMeta\b`, "a call of a kernel function has no name"},
 	{`\btoken (\S+): (not found|bad insn|failed|opening|older|writing|offset)`, "symbol $1: $2"},
-	{`creating perf_(?:kprobe|uprobe) PMU(?: \(arch-specific fallback for ("[^"]*")\))?`, "create the probe $1"},
+	{`creating perf_(?:kprobe|uprobe) PMU \(arch-specific fallback for ("[^"]*")\)`, "create the probe $1"},
+	{`creating perf_(?:kprobe|uprobe) PMU`, "create the probe"},
 	{`\bbad insn boundary\b`, "it is not where an instruction begins"},
-	// Types of Go: *btf.Struct, []asm.Instruction.
-	{`\*?\b(?:btf|asm|ebpf|link|sys|internal|unix|elf|sysenc|perf|ringbuf|rlimit|features)\.([A-Z]\w*)`, "$1"},
+	// Types of Go: *btf.Struct, []asm.Instruction. What stands in quotation marks, behind a slash or as a symbol is a user's.
+	{`("[^"]*"|\bsymbol \S+)|(^|[^\w./-])\*?(?:btf|asm|ebpf|link|sys|internal|unix|elf|sysenc|perf|ringbuf|rlimit|features)\.([A-Z]\w*)`, "$1$2$3"},
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/skep-dev/skep/agent/attach/rtnl"
 	"github.com/skep-dev/skep/agent/reconcile/plan"
 	"github.com/skep-dev/skep/agent/state/retry"
+	"github.com/skep-dev/skep/text"
 )
 
 // The bounds of what is read in network namespaces of pods, whose processes may make any number of
@@ -67,7 +68,7 @@ func (t *Table) command(d plan.Device, command string) string {
 	if err := t.within(d, func() error { name = nameHere(d); return nil }); err != nil {
 		name = fmt.Sprint("#", d.Index)
 	}
-	return t.Namespaces.Command(d.NetnsID, fmt.Sprintf(command, name))
+	return t.Namespaces.Command(d.NetnsID, fmt.Sprintf(command, text.Word(name)))
 }
 
 // partialSide is the error of a list of filters.

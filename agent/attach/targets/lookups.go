@@ -30,6 +30,7 @@ import (
 	"github.com/skep-dev/skep/agent/reconcile/plan"
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/hook"
+	"github.com/skep-dev/skep/text"
 )
 
 // The bounds of looking for targets in the file system. A goroutine that waits for a file
@@ -69,14 +70,14 @@ func (u *UnansweredError) Error() string {
 		return fmt.Sprintf("look for %s: its file system does not answer; see what is mounted there and whether its server runs, or name another path", u.path)
 	}
 	return fmt.Sprintf("look for %s: its file system does not answer; see whether the server of %s runs, unmount it on the node (`umount -f -l %s`), "+
-		"or name another path", u.path, u.mount, u.mount)
+		"or name another path", u.path, u.mount, text.Word(u.mount))
 }
 
 // unanswered is the error of an attachment whose target is looked for still.
 func (r *Round) unanswered(a plan.Attachment, one *lookup) *UnansweredError {
 	u := &UnansweredError{path: a.Binary + a.NetworkNamespace, crowded: !one.ticket.HasBegun(), Late: r.now.Sub(one.asked) > lookupDeadline}
-	if a.Container == "" && filepath.IsAbs(u.path) && !u.crowded {
-		u.mount = servedMount(r.host.Root, u.path)
+	if u.Late && a.Container == "" && filepath.IsAbs(u.path) && !u.crowded {
+		u.mount = r.servedMount(u.path)
 	}
 	return u
 }
@@ -85,24 +86,27 @@ func (r *Round) unanswered(a plan.Attachment, one *lookup) *UnansweredError {
 var served = regexp.MustCompile(`^(fuse(blk)?(\..*)?|nfs4?|cifs|smb3|ceph|9p|afs|lustre|virtiofs)$`)
 
 // servedMount returns where the file system of a path is mounted, as it is called below the root, if a server answers
-// for it. It asks no file system.
-func servedMount(root, path string) string {
-	above, err := mountinfo.GetMounts(mountinfo.ParentsFilter(filepath.Join(root, path)))
-	if err != nil || len(above) == 0 {
-		return ""
+// for it. It asks no file system, and follows no symbolic link.
+func (r *Round) servedMount(path string) string {
+	if !r.hasMounts {
+		r.hasMounts = true
+		r.mounts, _ = mountinfo.GetMounts(nil)
 	}
-	at := above[0]
-	for _, one := range above {
+	isElsewhere, at := mountinfo.ParentsFilter(filepath.Join(r.host.Root, path)), (*mountinfo.Info)(nil)
+	for _, one := range r.mounts {
 		// Of several at one place, the last one covers the others.
-		if len(one.Mountpoint) >= len(at.Mountpoint) {
+		if skip, _ := isElsewhere(one); !skip && (at == nil || len(one.Mountpoint) >= len(at.Mountpoint)) {
 			at = one
 		}
 	}
-	mount, isBelow := strings.CutPrefix(at.Mountpoint, root)
-	if !isBelow || !served.MatchString(at.FSType) || strings.Trim(mount, "/") == "" {
+	if at == nil || !served.MatchString(at.FSType) {
 		return ""
 	}
-	return mount
+	mount, err := filepath.Rel(filepath.Join("/", r.host.Root), at.Mountpoint)
+	if err != nil || mount == "." || strings.HasPrefix(mount, "..") {
+		return ""
+	}
+	return "/" + mount
 }
 
 // Unwrap makes it an ErrWaiting.
@@ -216,6 +220,9 @@ type Round struct {
 	unread     map[uint64]error
 	// left: some are to be read by the next reconcile.
 	left bool
+	// mounts are the file systems of the node, which are read once where an error names one.
+	mounts    []*mountinfo.Info
+	hasMounts bool
 }
 
 // Host is where the names of targets are looked up.

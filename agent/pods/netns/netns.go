@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/skep-dev/skep/agent/program/rights"
+	"github.com/skep-dev/skep/text"
 )
 
 // ErrGone: the node has no such network namespace any more.
@@ -139,7 +140,7 @@ func (t *Table) Command(id uint64, command string) string {
 		return command
 	}
 	defer func() { _ = file.Close() }()
-	return "nsenter --net=" + file.Name() + " " + command
+	return "nsenter --net=" + text.Word(file.Name()) + " " + command
 }
 
 // Open returns how many namespaces are open.

@@ -187,8 +187,11 @@ func (act *Actor) one(a plan.Action) {
 	}
 }
 
-// switchLeaving switches off what is to leave chains that could not be changed.
+// switchLeaving switches off what is to leave chains that could not be changed, but for what stays as it is by now.
 func (act *Actor) switchLeaving(leaving map[plan.Device][]plan.Member) {
+	for device, members := range leaving {
+		leaving[device] = slices.DeleteFunc(slices.Clone(members), func(m plan.Member) bool { return act.Decisions.IsFrozen(m.UID) })
+	}
 	for uid, err := range act.Look.Set.SwitchOffMembers(leaving) {
 		act.Log.Error("switch off what leaves a chain", "application", act.Decisions.NameOf(uid), "error", err)
 	}
@@ -197,7 +200,8 @@ func (act *Actor) switchLeaving(leaving map[plan.Device][]plan.Member) {
 // endWithdrawn ends what runs in the place of an action that failed, and may not run beside the newest intent. It waits for
 // nothing that is to take its place, unless that is on its way.
 func (act *Actor) endWithdrawn(a plan.Action, err error) {
-	if making := new(MakingError); decide.IsPending(err) || errors.As(err, &making) && !making.late {
+	making, unanswered := new(MakingError), new(targets.UnansweredError)
+	if decide.IsPending(err) || errors.As(err, &making) && !making.late || errors.As(err, &unanswered) && !unanswered.Late {
 		return
 	}
 	if a.Verb == plan.SetChain {
@@ -330,11 +334,13 @@ func (act *Actor) try(owners []string, a plan.Action) error {
 	act.noteChain(a, err)
 	if err != nil {
 		owners = act.affected(owners, a)
-		act.endWithdrawn(a, err)
 	}
 	if a.Verb == plan.SetChain && err != nil && !decide.IsPending(err) && act.Chains.LeavesOut(a) {
 		act.Log.Warn("go on with a part of the chain", "application", act.named(a), "action", a.String(), "error", err)
 		act.Decisions.Again, err = true, &decide.QueuedError{Why: "the next reconcile goes on with a part of the chain: " + err.Error()}
+	}
+	if err != nil {
+		act.endWithdrawn(a, err)
 	}
 	for _, uid := range owners {
 		act.note(uid, a, err)

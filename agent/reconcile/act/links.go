@@ -174,6 +174,8 @@ func (mk *linkMaker) update(a plan.Action) error {
 	} else if err != nil {
 		return fmt.Errorf("update %s on %s %s: %w", a.Attachment.Program, a.Attachment.Hook, a.Attachment.Target, err)
 	}
+	// The kernel runs another program now, whatever becomes of the pin's name.
+	mk.Look.Changed(l.Path)
 	if a.Replaces != "" {
 		return mk.Look.Move(l, a.Attachment)
 	}
@@ -183,7 +185,6 @@ func (mk *linkMaker) update(a plan.Action) error {
 		l.Attachment = before
 		return err
 	}
-	mk.Look.Changed(l.Path)
 	return nil
 }
 

@@ -421,7 +421,7 @@ func (v View) whyNotDeployed(app Application, out *Outcome, s ApplicationStatus)
 		return "KeptPrevious", "the previous revision runs on: " + s.Error
 	case s.Error != "":
 		return "Failed", s.Error
-	case (len(v.Look.Set.Remnants.Of(s.UID)) > 0 || out.Closing != "") && !s.IsAttached():
+	case (len(v.Look.Set.Remnants.Of(s.UID)) > 0 || out.Closing != "") && !s.IsAttached() && attachesNothing(out.Live):
 		return "Unloading", "nothing of it is to run here, and the kernel has not ended what ran: " + cmp.Or(out.Closing, "it ends links in the background")
 	case s.Held && out.Live == nil:
 		return "Retained", "the rollout has not come to this node, and there was no version before"
@@ -431,6 +431,11 @@ func (v View) whyNotDeployed(app Application, out *Outcome, s ApplicationStatus)
 		return "Waiting", out.waiting().Status.Error
 	}
 	return "", ""
+}
+
+// attachesNothing reports whether a version, or none, has nothing to attach on any node.
+func attachesNothing(live *intent.Opened) bool {
+	return live == nil || !slices.ContainsFunc(live.Payload().Programs, func(p v1alpha1.Program) bool { return len(p.Attach) > 0 })
 }
 
 // whyNotGone says what there is left of an application that is to go.
