@@ -25,8 +25,11 @@ var fixes = []struct{ words, fix string }{
 	{"cannot call GPL-restricted function", "license the program under the GPL (SEC(\"license\")), or leave the helper out"},
 }
 
-// mapCreate is how the library begins what it says of a map that the kernel does not make.
-const mapCreate = "map create: "
+// How the library begins what it says of a map that the kernel does not make, and of a program that it does not load.
+const (
+	mapCreate   = "map create: "
+	programLoad = "load program: "
+)
 
 // ofMap is the fix of a map that the kernel does not make.
 func ofMap(err error) string {
@@ -57,6 +60,19 @@ func Fix(err error, log string) string {
 			"write loops with bpf_loop or bpf_for, or keep the application to nodes with another kernel (nodeSelector)"
 	case errors.Is(err, unix.E2BIG) && errors.As(err, new(*ebpf.VerifierError)):
 		return "the program has more instructions than the kernel takes, 1000000: make it smaller"
+	case strings.Contains(err.Error(), programLoad):
+		return ofProgram(err)
+	}
+	return ""
+}
+
+// ofProgram is the fix of a program that the kernel does not load, and says nothing of. Package rights has the fix of a missing right.
+func ofProgram(err error) string {
+	switch {
+	case errors.Is(err, unix.ENOMEM):
+		return "the kernel has no memory for it now: give the agent's memory cgroup or the node more, or keep less on the node"
+	case errors.Is(err, unix.EINVAL), errors.Is(err, unix.EOPNOTSUPP):
+		return "this kernel takes no program of this type, for this place, or with these flags: keep the application to nodes whose kernel does (nodeSelector)"
 	}
 	return ""
 }

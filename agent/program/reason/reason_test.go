@@ -21,6 +21,8 @@ func TestEveryRejectionOfAProgramHasAFix(t *testing.T) {
 		"too long for the verifier":  {&ebpf.VerifierError{Cause: unix.E2BIG}, "", "1000000"},
 		"a map beyond memory":        {fmt.Errorf("map big: map create: %w", unix.ENOMEM), "", "fewer entries"},
 		"a map of no such shape":     {fmt.Errorf("map big: map create: %w", unix.EINVAL), "", "key_size"},
+		"no memory for a program":    {fmt.Errorf("program p: load program: %w", unix.ENOMEM), "", "memory cgroup"},
+		"a program of no such type":  {fmt.Errorf("program p: load program: %w", unix.EINVAL), "", "nodeSelector"},
 		"no word about the program":  {unix.ENOMEM, "", ""},
 		"a missing right is no word": {unix.EPERM, "", ""},
 	} {
