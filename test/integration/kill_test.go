@@ -2,6 +2,7 @@ package integration
 
 import (
 	"bytes"
+	"context"
 	"fmt"
 	"net"
 	"os"
@@ -68,19 +69,41 @@ func (c *cluster) crash(binaries ...string) (again func()) {
 	c.t.Helper()
 	var commands []*exec.Cmd
 	for _, binary := range binaries {
-		commands = append(commands, c.kill(c.pid(binary)))
+		cmd := c.kill(c.pid(binary))
+		if end := c.supervised[binary]; end != nil {
+			end()
+		}
+		commands = append(commands, cmd)
 	}
 	return func() {
-		for _, cmd := range slices.Backward(commands) {
-			if err := cmd.Start(); err != nil {
-				c.t.Fatal(err)
-			}
-			c.t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
+		for i, cmd := range slices.Backward(commands) {
+			c.supervised[binaries[i]] = c.supervise(cmd)
 		}
 		c.until(fmt.Sprintf("%v to answer", binaries), func() error {
 			return c.List(c.t.Context(), &v1alpha1.ClusterBpfApplicationList{})
 		})
 	}
+}
+
+// supervise starts a command, and starts it again whenever it ends, until end is called or the test ends: on a busy machine
+// an API server may give up before its etcd answers.
+func (c *cluster) supervise(cmd *exec.Cmd) (end func()) {
+	c.t.Helper()
+	ctx, stop := context.WithCancel(context.Background())
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		for ctx.Err() == nil {
+			one := exec.CommandContext(ctx, cmd.Path, cmd.Args[1:]...)
+			said, err := one.CombinedOutput()
+			if ctx.Err() == nil {
+				c.t.Logf("%s ended, and is started again: %v: %s", filepath.Base(cmd.Path), err, said[max(0, len(said)-1024):])
+			}
+		}
+	}()
+	end = func() { stop(); <-ended }
+	c.t.Cleanup(end)
+	return end
 }
 
 // kill ends a process, and returns the command that it was.

@@ -66,6 +66,8 @@ type cluster struct {
 	key []byte
 	// conformance is what becomes of the objects that users write.
 	conformance *conformance
+	// supervised ends what crash killed and started again, by the name of its binary.
+	supervised map[string]func()
 }
 
 // newCluster is the shared control plane, which is emptied after the test.
@@ -79,7 +81,7 @@ func newCluster(t testing.TB) *cluster {
 // newClusterOn is a control plane as users find it.
 func newClusterOn(t testing.TB, plane *controlplane.Plane) *cluster {
 	t.Helper()
-	c := &cluster{t: t, plane: plane, Chain: supply.New(t)}
+	c := &cluster{t: t, plane: plane, Chain: supply.New(t), supervised: map[string]func(){}}
 	scheme, err := controller.Scheme()
 	if err != nil {
 		t.Fatal(err)
