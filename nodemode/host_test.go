@@ -9,6 +9,7 @@ import (
 	"crypto/x509"
 	"encoding/hex"
 	"encoding/pem"
+	"errors"
 	"fmt"
 	"io"
 	"log"
@@ -32,6 +33,7 @@ import (
 	"github.com/skep-dev/skep/image"
 	"github.com/skep-dev/skep/image/registry"
 	"github.com/skep-dev/skep/image/transport"
+	"github.com/skep-dev/skep/intent"
 	"github.com/skep-dev/skep/nodemode/settings"
 	"github.com/skep-dev/skep/nodemode/source"
 	"github.com/skep-dev/skep/policies"
@@ -767,30 +769,135 @@ func TestNoDefinitionEscapesAPolicyThatUnloads(t *testing.T) {
 	}
 }
 
-// hanging is a source whose server takes the connection and says nothing.
-type hanging struct{}
+// hanging is a source whose server takes the connection and says nothing, until it is let go.
+type hanging struct{ asked, letGo chan struct{} }
 
-func (hanging) Fetch(ctx context.Context) (source.Tree, error) {
-	<-ctx.Done()
-	return source.Tree{}, ctx.Err()
+func (h hanging) Fetch(ctx context.Context) (source.Tree, error) {
+	close(h.asked)
+	select {
+	case <-ctx.Done():
+		return source.Tree{}, ctx.Err()
+	case <-h.letGo:
+		return source.Tree{}, errors.New("the server closed the connection")
+	}
 }
 
-func TestAServerThatHangsHoldsNoRevocationUp(t *testing.T) {
+// isUnloaded reports whether the agent was told to unload an application.
+func isUnloaded(h *Host, name string) bool {
+	return slices.ContainsFunc(h.agent.Intents(), func(o intent.Opened) bool {
+		p := o.Payload()
+		return p.Application.Name == name && p.Tombstone
+	})
+}
+
+// TestASourceThatHangsHoldsNoRevocationUp revokes a signer while the source does not answer, and
+// while it takes long to render: what is denied then ends before the sync has waited for
+// that. Nothing else does: what another signer allows, and what the source may define.
+func TestASourceThatHangsHoldsNoRevocationUp(t *testing.T) {
+	const endless = "import \"list\"\n\nn: list.Range(0, 5000, 1)\nx: [for a in n for b in n if a+b < 0 {a}]\n"
+	for name, c := range map[string]struct{ renders, restarts bool }{
+		"the server": {}, "the server, at a start": {restarts: true}, "rendering": {renders: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newStage(t)
+			s.define("revoked", s.push(first, "revoked:v1", "team-a"))
+			s.define("both", s.push(first, "both:v1", "team-a", "team-b"))
+			s.define("deleted", s.push(second, "deleted:v1", "team-b"))
+			h := s.open()
+			before := s.pass(h)
+			for _, name := range []string{"revoked", "both", "deleted"} {
+				if running(before[name]) == 0 {
+					t.Fatalf("%s is not loaded", name)
+				}
+			}
+			if c.restarts {
+				if err := h.Close(); err != nil {
+					t.Fatal(err)
+				}
+			}
+			s.signers["team-a"].Spec.Revoked = true
+			s.writeSigners()
+			s.define("deleted", "")
+			if c.restarts {
+				h = s.open()
+			}
+			h.catalog.waited = time.Hour
+			server := hanging{make(chan struct{}), make(chan struct{})}
+			if c.renders {
+				s.write(filepath.Join(s.defs, "endless.cue"), []byte("package defs\n\n"+endless))
+			} else {
+				h.catalog.source = server
+			}
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			done := make(chan struct{})
+			go func() { h.Sync(ctx); close(done) }()
+			defer func() { cancel(); <-done }()
+			eventually(t, "the revoked one is unloaded", func() bool { return isUnloaded(h, "revoked") })
+			select {
+			case <-done:
+				t.Error("the sync did not wait for the source")
+			default:
+			}
+			if c.renders {
+				cancel()
+			} else {
+				<-server.asked
+				close(server.letGo)
+			}
+			<-done
+			if isUnloaded(h, "both") || isUnloaded(h, "deleted") {
+				t.Errorf("more than the revoked one is unloaded: %+v", h.agent.Intents())
+			}
+			if !c.renders && h.Status().Source.Error == "" {
+				t.Error("the status does not say that the source cannot be read")
+			}
+		})
+	}
+}
+
+// TestWhatARevocationUnloadsFirstCounts changes signers and policies at once: unload protection
+// counts what policies deny whole, whatever a revocation unloaded before.
+func TestWhatARevocationUnloadsFirstCounts(t *testing.T) {
+	s := newStage(t)
+	for name, signer := range map[string]string{"one": "team-a", "two": "team-a", "held": "team-b"} {
+		s.define(name, s.push(first, name+":v1", signer))
+	}
+	h := s.open()
+	s.pass(h)
+	s.signers["team-a"].Spec.Revoked = true
+	s.writeSigners()
+	s.policy(denyAll, v1alpha1.RunningUnload)
+	for range 2 {
+		after := s.pass(h)
+		if running(after["one"]) != 0 || running(after["two"]) != 0 || running(after["held"]) == 0 {
+			t.Errorf("programs %d, %d and %d run", running(after["one"]), running(after["two"]), running(after["held"]))
+		}
+	}
+	if held := h.Status().UnloadProtection; held == nil {
+		t.Error("unload protection holds nothing")
+	}
+}
+
+// TestARevocationAtAStartFollowsNoTag moves the tag of what is revoked while nothing looks.
+func TestARevocationAtAStartFollowsNoTag(t *testing.T) {
 	s := newStage(t)
 	s.define("app", s.push(first, "app:v1", "team-a"))
 	h := s.open()
 	if running(s.pass(h)["app"]) == 0 {
 		t.Fatal("not loaded")
 	}
-	h.catalog.source, h.catalog.waited = hanging{}, time.Millisecond
+	if err := h.Close(); err != nil {
+		t.Fatal(err)
+	}
+	s.push(second, "app:v1", "team-b")
 	s.signers["team-a"].Spec.Revoked = true
 	s.writeSigners()
-	h.Sync(t.Context())
-	if intents := h.agent.Intents(); len(intents) != 1 || !intents[0].Payload().Tombstone {
-		t.Errorf("the revocation waits: %+v", intents)
-	}
-	if h.Status().Source.Error == "" {
-		t.Error("the status does not tell that the source hangs")
+	h = s.open()
+	for range 2 {
+		if app := s.pass(h)["app"]; running(app) != 0 || !strings.Contains(app.Unloaded, "team-a") {
+			t.Errorf("program %d runs, unloaded %q", running(app), app.Unloaded)
+		}
 	}
 }
 

@@ -10,7 +10,6 @@ import (
 	agentmetrics "github.com/skep-dev/skep/agent/metrics"
 	"github.com/skep-dev/skep/api/v1alpha1"
 	gatemetrics "github.com/skep-dev/skep/gate/metrics"
-	"github.com/skep-dev/skep/lifecycle"
 	"github.com/skep-dev/skep/policies"
 )
 
@@ -87,13 +86,8 @@ func (s shortfall) Collect(to chan<- prometheus.Metric) {
 }
 
 // synced records one sync.
-func (m *metrics) synced(took time.Duration, s Status, outcomes []outcome) {
+func (m *metrics) synced(took time.Duration, s Status) {
 	m.syncs.Observe(took.Seconds())
-	for _, o := range outcomes {
-		if o.action != lifecycle.Keep {
-			m.moves.WithLabelValues(string(o.action)).Inc()
-		}
-	}
 	m.denials.Reset()
 	m.audited.Reset()
 	m.applications.Reset()

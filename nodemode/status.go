@@ -284,7 +284,7 @@ func (h *Host) publish(began time.Time, outcomes []outcome, on protections, sour
 	h.opts.logProtection(before.Source.UnloadProtection, s.Source.UnloadProtection)
 	h.opts.logProtection(before.UnloadProtection, s.UnloadProtection)
 	// Metrics first: whoever sees the status finds them as they are.
-	h.metrics.synced(h.opts.Now().Sub(began), s, outcomes)
+	h.metrics.synced(h.opts.Now().Sub(began), s)
 	h.mu.Lock()
 	h.status = s
 	h.mu.Unlock()

@@ -60,6 +60,7 @@ const (
 func (h *Host) Sync(ctx context.Context) {
 	began := h.opts.Now()
 	h.settings.refresh(ctx)
+	revoke(ctx, h)
 	h.catalog.refresh(ctx)
 	if ctx.Err() == nil {
 		h.act(ctx, began, true)
@@ -88,11 +89,7 @@ func (h *Host) act(ctx context.Context, began time.Time, anew bool) {
 			o.why = "a policy denies it; it is kept until the rest of what runs is evaluated, for " + weighFor.String() + " at most"
 		}
 		o.why = h.catalog.whyHidden(o, on.source)
-		if o.err = h.handOver(s, o); o.err != nil {
-			h.opts.Log.Error("hand intent to the agent", "application", s.id.String(), "error", o.err)
-		} else if o.action == lifecycle.Unload && s.Unloads() {
-			h.unloaded[uidOf(s.id)] = unload{revision: h.settings.evaluator.Revision(), at: h.opts.Now()}
-		}
+		o.err = h.handOver(s, o)
 		outcomes = append(outcomes, o)
 	}
 	if sourceErr == nil && !slices.ContainsFunc(observations, observation.waits) {
@@ -127,13 +124,22 @@ type outcome struct {
 	err error
 }
 
-// handOver tells the agent of an action, where there is anything to tell.
+// handOver tells the agent of an action, where there is anything to tell, and notes what unload
+// protection counts.
 func (h *Host) handOver(s observation, o outcome) error {
-	envelope, err := h.envelope(s, o)
-	if err != nil || envelope == nil || h.agent == nil {
-		return err
+	if o.action != lifecycle.Keep {
+		h.metrics.moves.WithLabelValues(string(o.action)).Inc()
 	}
-	return h.agent.Accept(envelope)
+	envelope, err := h.envelope(s, o)
+	if err == nil && envelope != nil && h.agent != nil {
+		err = h.agent.Accept(envelope)
+	}
+	if err != nil {
+		h.opts.Log.Error("hand intent to the agent", "application", s.id.String(), "error", err)
+	} else if o.action == lifecycle.Unload && s.Unloads() {
+		h.unloaded[uidOf(s.id)] = unload{revision: h.settings.evaluator.Revision(), at: h.opts.Now()}
+	}
+	return err
 }
 
 // observations joins definitions, verdicts and what the agent holds. While the
