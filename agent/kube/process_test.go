@@ -154,6 +154,8 @@ func BenchmarkAtRest(b *testing.B) {
 
 func TestTheProcessIsSmallTellsTheTruthAndLeavesProgramsBehind(t *testing.T) {
 	need.Kernel(t)
+	// The suite may have tests collect less garbage.
+	t.Setenv("GOGC", "")
 	w, binary := newWorld(t, plane), command.Build(t, "skep-agent")
 	_, profiles, _ := net.SplitHostPort(w.freeAddress())
 	p, apps := w.holds(20, binary, "--pprof-port", profiles)
