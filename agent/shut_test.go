@@ -418,8 +418,8 @@ func TestAnUpdateWhosePinStaysRuns(t *testing.T) {
 	pair(t, h, "hk0", "hk1")
 	o := w.named()
 	o.SweepInterval, o.BackOff = 50*time.Millisecond, agent.BackOff{First: 100 * time.Millisecond, Most: 500 * time.Millisecond}
-	n := &shared{t: t, w: w, a: w.startWith(o), at: target(t, h), hook: h, acts: map[string]act{"disowned": acts["disowned"]}, before: map[string]agent.LinkStatus{},
-		counts: func() map[string]float64 { return nil }}
+	n := &shared{t: t, w: w, a: w.startWith(o), at: target(t, h), hook: h, acts: map[string]act{"disowned": acts["disowned"]},
+		before: map[string]agent.LinkStatus{}, counts: func() map[string]float64 { return nil }}
 	n.begin()
 	link := n.before["disowned"]
 	before := runsUnder(t, link)
