@@ -13,7 +13,8 @@ import (
 // nothing that lost no signer, and does nothing else: what a policy unloads, what is not
 // defined any more, and what an allowed definition replaces are left to act.
 func revoke(ctx context.Context, h *Host) {
-	if h.settings.evaluator == nil {
+	// At a start there are no definitions that were read last: what they say may keep a version.
+	if h.settings.evaluator == nil || h.catalog.defs.mayHide == nil {
 		return
 	}
 	revoked := h.settings.trust.Revoked()
@@ -43,10 +44,6 @@ func revoke(ctx context.Context, h *Host) {
 		// What policies unload beside that is held here.
 		if o.action, o.why = s.Decide(revoked, true); o.action != lifecycle.Unload {
 			continue
-		}
-		if uid := uidOf(s.id); h.tags[uid] == nil {
-			// After a start, its tag stays what it was, as if it ran.
-			h.tags[uid] = &tag{generation: s.Live.Generation, digest: s.Live.ImageDigest}
 		}
 		// What fails is done again by act, which says so in the status.
 		_ = h.handOver(s, o)

@@ -51,7 +51,7 @@ func (e *PartialError) Error() string {
 func (t *Table) partial(d plan.Device, what, fix string, limit int) *PartialError {
 	one, _ := t.Namespaces.Lookup(d.NetnsID)
 	name := nameHere(d)
-	return &PartialError{What: what + " of " + name, In: one.In, Fix: t.Namespaces.Command(d.NetnsID, fmt.Sprintf(fix, name)), Limit: limit}
+	return &PartialError{What: what + " of " + name, In: one.In, Fix: t.Namespaces.Command(d.NetnsID, fmt.Sprintf(fix, text.Word(name))), Limit: limit}
 }
 
 // nameHere is the name of a device, of a thread in its network namespace.

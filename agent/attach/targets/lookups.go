@@ -103,7 +103,7 @@ func (r *Round) servedMount(path string) string {
 		return ""
 	}
 	mount, err := filepath.Rel(filepath.Join("/", r.host.Root), at.Mountpoint)
-	if err != nil || mount == "." || strings.HasPrefix(mount, "..") {
+	if err != nil || mount == "." || mount == ".." || strings.HasPrefix(mount, "../") {
 		return ""
 	}
 	return "/" + mount

@@ -189,10 +189,11 @@ func (act *Actor) one(a plan.Action) {
 
 // switchLeaving switches off what is to leave chains that could not be changed, but for what stays as it is by now.
 func (act *Actor) switchLeaving(leaving map[plan.Device][]plan.Member) {
+	off := make(map[plan.Device][]plan.Member, len(leaving))
 	for device, members := range leaving {
-		leaving[device] = slices.DeleteFunc(slices.Clone(members), func(m plan.Member) bool { return act.Decisions.IsFrozen(m.UID) })
+		off[device] = slices.DeleteFunc(slices.Clone(members), func(m plan.Member) bool { return act.Decisions.IsFrozen(m.UID) })
 	}
-	for uid, err := range act.Look.Set.SwitchOffMembers(leaving) {
+	for uid, err := range act.Look.Set.SwitchOffMembers(off) {
 		act.Log.Error("switch off what leaves a chain", "application", act.Decisions.NameOf(uid), "error", err)
 	}
 }
