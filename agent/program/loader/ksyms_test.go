@@ -8,9 +8,11 @@ import (
 
 	"github.com/skep-dev/skep/bytecode/objectfile"
 	"github.com/skep-dev/skep/test/corpus"
+	"github.com/skep-dev/skep/test/harness/need"
 )
 
 func TestVariablesOfTheKernelAreLoadedByTheirTypes(t *testing.T) {
+	need.Sys(t)
 	body, err := corpus.Objects.ReadFile("testdata/ksym_typed.o")
 	if err != nil {
 		t.Fatal(err)

@@ -106,6 +106,7 @@ func TestMapsThatAreResetWeighBesideThoseTheyReplace(t *testing.T) {
 }
 
 func TestFiguresOfMemoryAddUp(t *testing.T) {
+	need.Sys(t)
 	array := func(entries uint32) *ebpf.MapSpec {
 		return &ebpf.MapSpec{Type: ebpf.Array, KeySize: 4, ValueSize: 1 << 20, MaxEntries: entries}
 	}

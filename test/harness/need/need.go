@@ -59,6 +59,14 @@ func File(t testing.TB, path, debian string) {
 	}
 }
 
+// Sys skips a test that reads what the kernel says of itself below /sys, where that is not mounted.
+func Sys(t testing.TB) {
+	t.Helper()
+	if _, err := os.Stat("/sys/kernel/btf/vmlinux"); err != nil {
+		t.Skip("SKIPPED: needs the kernel's types: mount -t sysfs sysfs /sys, and a kernel with BTF")
+	}
+}
+
 // Localhost skips a test that connects to this machine by its name, where it has none.
 func Localhost(t testing.TB) {
 	t.Helper()

@@ -13,6 +13,7 @@ import (
 )
 
 func TestADamagedObjectIsNamedInPlainWords(t *testing.T) {
+	t.Setenv("XDG_CACHE_HOME", t.TempDir())
 	whole := programs.Object("xdp_variables")
 	btf := bytes.Index(whole, []byte{0x9f, 0xeb, 0x01})
 	for sentence, c := range map[string]struct {
