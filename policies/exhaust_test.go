@@ -266,11 +266,11 @@ func TestMorePoliciesAreAskedThanAWorkerKeeps(t *testing.T) {
 	}
 }
 
-// slowToCompile is Rego whose compile takes a processor a second or more: the compiler looks for an order of its lines.
+// slowToCompile is Rego whose compile takes a processor half a second or more: the compiler looks for an order of its lines.
 func slowToCompile() string {
 	var b strings.Builder
 	b.WriteString("deny contains \"x\" if {\n\tinput.version == \"no\"\n")
-	const lines = 350
+	const lines = 150
 	for i := range lines {
 		fmt.Fprintf(&b, "\tx%d = x%d + 1\n", i, i+1)
 	}
