@@ -81,9 +81,10 @@ func (c *collector) collectAgain(ctx context.Context, trust *signing.Trust, r Re
 	err = ignoreSignerRepositories(err)
 	if err != nil && excused && !errors.Is(err, image.ErrMalformed) && !errors.Is(err, image.ErrNotAsked) {
 		// What one application may not read says nothing about the registry, and one
-		// blob that it does not hand out does not either.
+		// blob that it does not hand out does not either. Nor does a request that was
+		// given up.
 		var blob *collect.BlobError
-		if !errors.Is(err, image.ErrUnauthorized) && !errors.As(err, &blob) {
+		if !errors.Is(err, image.ErrUnauthorized) && !errors.As(err, &blob) && !errors.Is(ctx.Err(), context.Canceled) {
 			c.known.down.Put(outOfReach(r.image, answered()), c.opts.Now())
 		}
 		return have, FromStale, nil

@@ -1,7 +1,6 @@
 package application
 
 import (
-	"net"
 	"net/http"
 	"sync/atomic"
 	"testing"
@@ -13,9 +12,6 @@ import (
 
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/gate"
-	"github.com/skep-dev/skep/image/registry"
-	"github.com/skep-dev/skep/policies"
-	"github.com/skep-dev/skep/signing"
 	"github.com/skep-dev/skep/test/fixture/programs"
 	"github.com/skep-dev/skep/test/fixture/supply"
 )
@@ -36,37 +32,18 @@ func TestANamespaceThatWaitsHoldsNoMoreWorkers(t *testing.T) {
 	if b.intent(app) == nil {
 		t.Fatal("it is not sealed")
 	}
-	b.Kill()
-	hanging, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", b.Registry)
-	if err != nil {
-		t.Fatal(err)
-	}
 	var asked atomic.Int64
-	server := &http.Server{ReadHeaderTimeout: time.Minute, Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	hanging := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path != "/v2/" {
 			asked.Add(1)
-			<-r.Context().Done()
+			supply.Hang(w, r)
 		}
-	})}
-	go func() { _ = server.Serve(hanging) }()
-	t.Cleanup(func() { _ = server.Close() })
-	trust, err := signing.NewTrust(nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	set, err := engine.Compile(t.Context(), nil, policies.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	b.Evaluator, err = gate.New(gate.Options{Images: supply.Client(t, registry.Options{}), Trust: trust, Policies: set, Timeout: time.Hour})
-	if err != nil {
-		t.Fatal(err)
-	}
-	b.Keeper.Evaluator, b.EvaluationTimeout = b.Evaluator, time.Hour
-	b.limiter.slow = map[string]int{"team": slowAtOnce}
-	b.refresh()
+	})
+	b.Instead.Store(&hanging)
+	b.limiter.slow, b.EvaluationTimeout = map[string]int{"team": slowAtOnce}, time.Hour
+	b.forgets(gate.Options{Timeout: time.Hour})
 	// Its definition is asked for, and given up after a moment; what runs is not.
-	_, err = b.Reconcile(t.Context(), app.Identity())
+	_, err := b.Reconcile(t.Context(), app.Identity())
 	if n := asked.Load(); n > 1 {
 		t.Errorf("a registry that hangs is asked %d times: %v", n, err)
 	}

@@ -55,22 +55,17 @@ func newBench(t *testing.T) *bench {
 	t.Helper()
 	b := &bench{t: t, Chain: supply.New(t), clock: time.Now(), events: events.NewFakeRecorder(100)}
 	scheme := runtime.NewScheme()
-	trust, err := signing.NewTrust(nil)
-	set, compileErr := engine.Compile(t.Context(), nil, policies.Options{})
-	if err := errors.Join(err, compileErr, corev1.AddToScheme(scheme), apiextensionsv1.AddToScheme(scheme), v1alpha1.AddToScheme(scheme)); err != nil {
+	if err := errors.Join(corev1.AddToScheme(scheme), apiextensionsv1.AddToScheme(scheme), v1alpha1.AddToScheme(scheme)); err != nil {
 		t.Fatal(err)
 	}
-	evaluator, err := gate.New(gate.Options{Images: supply.Client(t, registry.Options{}), Trust: trust, Policies: set})
-	if err != nil {
-		t.Fatal(err)
-	}
-	b.Reconciler = &Reconciler{Evaluator: evaluator, Events: b.events, Metrics: NewMetrics(prometheus.NewRegistry()), Now: func() time.Time { return b.clock }}
+	b.Reconciler = &Reconciler{Events: b.events, Metrics: NewMetrics(prometheus.NewRegistry()), Now: func() time.Time { return b.clock }}
+	b.Evaluator = b.evaluator(gate.Options{})
 	b.Intents = &intents.Store{Keys: newRing(t).Keys, Now: b.now, Wrote: b.Metrics.Sealed}
 	b.api = fake.NewClientBuilder().WithScheme(scheme).WithTypeConverters(managedfields.NewDeducedTypeConverter()).
 		WithStatusSubresource(&v1alpha1.BpfApplication{}, &v1alpha1.ClusterBpfApplication{}).
 		WithIndex(&v1alpha1.BpfIntent{}, intents.ByApplication, b.Intents.Index).Build()
 	b.Live, b.Intents.Live, b.Keeper = b.api, b.api, policy.NewKeeper(policy.Options{
-		Reader: b.api, Direct: b.api, Namespace: "skep", Evaluator: evaluator, Engine: engine,
+		Reader: b.api, Direct: b.api, Namespace: "skep", Evaluator: b.Evaluator, Engine: engine, Now: b.now, Keys: b.Intents.Keys,
 	})
 	b.Client = interceptor.NewClient(b.api, interceptor.Funcs{
 		Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, o client.Object, opts ...client.GetOption) error {
@@ -93,6 +88,30 @@ func newBench(t *testing.T) *bench {
 	b.create(b.Signer("team-a"))
 	b.refresh()
 	return b
+}
+
+// evaluator is one that remembers nothing, and trusts nobody yet.
+func (b *bench) evaluator(o gate.Options) *gate.Evaluator {
+	b.t.Helper()
+	trust, err := signing.NewTrust(nil)
+	set, compileErr := engine.Compile(b.t.Context(), nil, policies.Options{})
+	if err := errors.Join(err, compileErr); err != nil {
+		b.t.Fatal(err)
+	}
+	o.Images, o.Trust, o.Policies, o.Now = supply.Client(b.t, registry.Options{CacheDir: b.t.TempDir()}), trust, set, b.now
+	e, err := gate.New(o)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	return e
+}
+
+// forgets has another evaluator in the place of the one there is.
+func (b *bench) forgets(o gate.Options) {
+	b.t.Helper()
+	b.Evaluator = b.evaluator(o)
+	b.Keeper.Evaluator = b.Evaluator
+	b.refresh()
 }
 
 func newRing(t testing.TB) *sealing.Ring {

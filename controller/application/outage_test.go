@@ -20,7 +20,7 @@ func TestARegistryThatAnswersAgainEndsTheWait(t *testing.T) {
 			b.reconcile(app.Identity())
 			before := b.intent(app)
 			next, digest := b.Push("app:v2", append(programs.Object("tracepoint_count"), 0), signer)
-			again, waits := b.Kill(), retries()
+			again, waits := b.Kill(), retries[v1alpha1.Identity]()
 			b.change(app, func() { app.Spec.Bytecode.Image = next; app.Generation++ })
 			for range 20 {
 				if _, err := b.Reconcile(t.Context(), app.Identity()); !errors.Is(err, image.ErrUnavailable) {

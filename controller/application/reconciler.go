@@ -66,6 +66,9 @@ type Reconciler struct {
 	// Interval is how often an application that is well is evaluated again; zero
 	// means ten minutes. EvaluationTimeout bounds one evaluation; zero means 20 s.
 	Interval, EvaluationTimeout time.Duration
+	// EndWithin is how long a revocation waits for the registry of what it ends; zero
+	// means half a second.
+	EndWithin time.Duration
 	// ReadyWithin is how long the status of a new version waits for the nodes to
 	// answer: where they load it within that, Ready is written once, and no
 	// Progressing before it. Zero writes at once.
@@ -73,7 +76,8 @@ type Reconciler struct {
 
 	remembered
 
-	limiter limiter
+	limiter     limiter
+	revocations revocations
 }
 
 // remembered is what is known of applications in a term as the leader.
@@ -300,7 +304,7 @@ func (r *Reconciler) reconcileApplication(ctx context.Context, id v1alpha1.Ident
 	if st.blocked.State != "" {
 		wait = earlier(wait, soon)
 	}
-	next = earlier(earlier(requeueAfter(st.observed, cmp.Or(r.Interval, 10*time.Minute)), wait), earlier(st.progress.After, st.delay))
+	next = earlier(earlier(st.requeueAfter(cmp.Or(r.Interval, 10*time.Minute), r.now()), wait), earlier(st.progress.After, st.delay))
 	return earlier(next, st.postponed), true, r.replaceLostIntent(ctx, st)
 }
 
@@ -428,14 +432,19 @@ func (r *Reconciler) act(ctx context.Context, st *state, blocked string) error {
 const soon = 30 * time.Second
 
 // requeueAfter is when a verdict is to be looked at again without an event: soon where
-// a signature may yet be pushed or a policy could not be evaluated, else by and by, so
-// that a thousand applications that a restart had evaluated at once are not all due
-// together.
-func requeueAfter(s lifecycle.Observation, interval time.Duration) time.Duration {
-	verdict := s.Verdict
+// a signature may yet be pushed, a policy could not be evaluated, or the first signature
+// that counts was enough to seal it a moment ago; else by and by, so that a thousand
+// applications that a restart had evaluated at once are not all due together.
+func (st *state) requeueAfter(interval time.Duration, now time.Time) time.Duration {
+	verdict := st.observed.Verdict
 	lacks := !verdict.Allowed() && (len(verdict.Evidence().Signatures) == 0 || verdict.Decision().EvidenceDenies)
-	if lacks || s.Undecided() {
+	isNew := verdict.Evidence().Partial && st.sealed.Payload != nil && now.Sub(time.UnixMilli(st.sealed.Payload.Serial)) < soon
+	switch {
+	case lacks || st.observed.Undecided():
 		return apiwait.Jitter(min(interval, soon)*9/10, 0.1)
+	case isNew:
+		// Before that, the gate is content with what it has.
+		return apiwait.Jitter(min(interval, soon), 0.1)
 	}
 	return apiwait.Jitter(interval, 0.1)
 }

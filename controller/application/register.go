@@ -2,6 +2,7 @@ package application
 
 import (
 	"context"
+	"errors"
 	"maps"
 	"sync"
 	"time"
@@ -64,7 +65,7 @@ func (r *Reconciler) Register(ctx context.Context, mgr ctrl.Manager) (again func
 	written := builder.WithPredicates(predicate.Or[client.Object](
 		predicate.GenerationChangedPredicate{}, predicate.LabelChangedPredicate{}, predicate.AnnotationChangedPredicate{}))
 	b := builder.TypedControllerManagedBy[v1alpha1.Identity](mgr).Named("application").
-		WithOptions(controller.TypedOptions[v1alpha1.Identity]{MaxConcurrentReconciles: evaluationsAtOnce, RateLimiter: retries()}).
+		WithOptions(controller.TypedOptions[v1alpha1.Identity]{MaxConcurrentReconciles: evaluationsAtOnce, RateLimiter: retries[v1alpha1.Identity]()}).
 		Watches(&v1alpha1.BpfApplication{}, identify(), written).
 		Watches(&v1alpha1.ClusterBpfApplication{}, identify(), written).
 		Watches(&v1alpha1.BpfApplication{}, r.patched.observed()).
@@ -77,12 +78,12 @@ func (r *Reconciler) Register(ctx context.Context, mgr ctrl.Manager) (again func
 		WatchesRawSource(w.all(everything, func() policy.Where { return policy.Where{Everywhere: true} })).
 		WatchesRawSource(w.all(rules.raised, rules.take)).
 		WatchesRawSource(w.elections())
-	return rules.add, b.Complete(r)
+	return rules.add, errors.Join(b.Complete(r), ender{r}.register(mgr))
 }
 
-// retries says when an application is looked at again whose reconcile failed: soon, and never later than one that is denied.
-func retries() workqueue.TypedRateLimiter[v1alpha1.Identity] {
-	return workqueue.NewTypedItemExponentialFailureRateLimiter[v1alpha1.Identity](200*time.Millisecond, soon)
+// retries says when something is looked at again whose reconcile failed: soon, and never later than an application that is denied.
+func retries[T comparable]() workqueue.TypedRateLimiter[T] {
+	return workqueue.NewTypedItemExponentialFailureRateLimiter[T](200*time.Millisecond, soon)
 }
 
 // identify makes a request of an application.

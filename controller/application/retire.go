@@ -65,7 +65,7 @@ func (r *Reconciler) unloadRevokedVersions(ctx context.Context, nodes nodereport
 	if err != nil {
 		return err
 	}
-	kept, err := r.dropDeniedVersions(ctx, nodes, s, func(v *intent.Payload) bool {
+	kept, err := r.dropDeniedVersions(ctx, nodes, s, r.verdicts().rulesChanged, func(v *intent.Payload) bool {
 		if lifecycle.LostAllSigners(v, revoked) {
 			return false
 		}
@@ -92,13 +92,15 @@ func (r *Reconciler) waitsForSuccessor(ctx context.Context, st *state, s intents
 	}
 	evaluating, cancel := context.WithTimeout(ctx, r.verdicts().timeout)
 	defer cancel()
-	return r.dropDeniedVersions(ctx, st.nodes, s, func(v *intent.Payload) bool { return r.verdicts().mayKeep(evaluating, request, *v) })
+	keeps := func(v *intent.Payload) bool { return r.verdicts().mayKeep(evaluating, request, *v) }
+	return r.dropDeniedVersions(ctx, st.nodes, s, r.verdicts().rulesChanged, keeps)
 }
 
 // dropDeniedVersions takes the versions from an intent that may run no more, where nothing is
-// sealed over it for now: false where all that runs by it is to be unloaded.
+// sealed over it for now: false where all that runs by it is to be unloaded. overruled
+// reports whether that was decided by what is out of date in a namespace.
 func (r *Reconciler) dropDeniedVersions(ctx context.Context, nodes nodereports.Snapshot, s intents.Intent,
-	keeps func(*intent.Payload) bool) (kept bool, err error) {
+	overruled func(namespace string) bool, keeps func(*intent.Payload) bool) (kept bool, err error) {
 	live, own := s.Payload, !keeps(s.Payload)
 	var gone []int64
 	for _, v := range live.Beside() {
@@ -106,7 +108,7 @@ func (r *Reconciler) dropDeniedVersions(ctx context.Context, nodes nodereports.S
 			gone = append(gone, v.VersionSerial())
 		}
 	}
-	if r.verdicts().rulesChanged(s.Payload.Application.Namespace) {
+	if overruled(s.Payload.Application.Namespace) {
 		return true, errOverruled
 	}
 	switch {

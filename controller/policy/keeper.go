@@ -41,6 +41,8 @@ type Effect struct {
 type Weigher interface {
 	// Weigh weighs the applications where something changed.
 	Weigh(ctx context.Context, changed Where) (Effect, error)
+	// Revoke has ended what a revocation ends. It returns at once.
+	Revoke()
 }
 
 // Engine compiles policies; *policies.Engine is one.
@@ -91,12 +93,15 @@ type Keeper struct {
 
 	// mu guards what follows.
 	mu sync.RWMutex
+	// interrupt ends the weighing of the refresh that is under way.
+	interrupt context.CancelCauseFunc
 	// tried is what came of each policy, by UID and generation; waiting are those of
 	// namespaces that are not compiled yet.
 	tried      map[string]attempt
 	waiting    []written
 	ready      chan struct{}
 	revoked    signing.Revocations
+	revokedAt  time.Time
 	weighed    rules
 	protection unloadProtection
 	// tombstones are those of the last hour as they were opened, by UID.
@@ -118,6 +123,13 @@ func (k *Keeper) Revoked() signing.Revocations {
 	k.mu.RLock()
 	defer k.mu.RUnlock()
 	return k.revoked
+}
+
+// RevokedAt is when the revocations became others than before.
+func (k *Keeper) RevokedAt() time.Time {
+	k.mu.RLock()
+	defer k.mu.RUnlock()
+	return k.revokedAt
 }
 
 // Weighed is gate.Evaluator.RevisionIn of the signers and policies that were weighed last;
@@ -148,25 +160,37 @@ type Outcome struct {
 // that is broken takes none of the others with it: a broken signer counts for
 // nothing, a broken policy denies within its own match. One that vanished with
 // its CRD stays active until it is created again, or deleted on its own
-// account. changed is where something else is active than before.
+// account. changed is where something else is active than before. What a revocation ends
+// waits neither for policies to be compiled nor for anything to be weighed.
 func (k *Keeper) Refresh(ctx context.Context, w Weigher) (outcomes []Outcome, changed Where, err error) {
 	k.one.Lock()
 	defer k.one.Unlock()
+	weighing, interrupt := context.WithCancelCause(ctx)
+	defer interrupt(nil)
+	k.mu.Lock()
+	k.interrupt = interrupt
+	k.mu.Unlock()
 	in, err := k.read(ctx)
 	if err != nil {
 		return nil, Where{}, err
 	}
-	now, outcomes, err := k.compile(ctx, in)
+	trust, outcomes, err := k.trust(in)
 	if err != nil {
 		return nil, Where{}, err
 	}
+	k.revoke(w, trust)
+	set, compiled, err := k.compile(ctx, in)
+	if err != nil {
+		return nil, Where{}, err
+	}
+	now := rules{trust, set}
+	outcomes = append(outcomes, compiled...)
 	k.before = &in
-	k.Evaluator.SetTrust(now.trust)
 	k.Evaluator.SetPolicies(now.set)
 	// Nobody else sets what was weighed.
-	var of weighing
+	var of weighed
 	if changed = now.differs(k.weighed); changed.Anywhere() {
-		if of, err = k.weigh(ctx, w, now, changed); err != nil {
+		if of, err = k.weigh(weighing, w, now, changed); err != nil {
 			return nil, Where{}, err
 		}
 	}
@@ -179,7 +203,7 @@ func (k *Keeper) Refresh(ctx context.Context, w Weigher) (outcomes []Outcome, ch
 		changed = Where{Everywhere: true}
 	}
 	changed = changed.And(before.released(k.protection))
-	k.revoked, k.weighed = now.trust.Revoked(), now
+	k.weighed = now
 	k.mu.Unlock()
 	select {
 	case <-k.ready:
@@ -187,6 +211,36 @@ func (k *Keeper) Refresh(ctx context.Context, w Weigher) (outcomes []Outcome, ch
 		close(k.ready)
 	}
 	return outcomes, changed, nil
+}
+
+// revoke has the evaluator trust the signers as they are now, and what a revocation ends be
+// ended.
+func (k *Keeper) revoke(w Weigher, trust *signing.Trust) {
+	k.Evaluator.SetTrust(trust)
+	revoked := trust.Revoked()
+	k.mu.Lock()
+	news := !maps.Equal(k.revoked, revoked)
+	k.revoked = revoked
+	if news {
+		k.revokedAt = k.now()
+	}
+	k.mu.Unlock()
+	if news {
+		w.Revoke()
+	}
+}
+
+// ErrInterrupted says that a signer was revoked while a change was weighed, which goes first.
+var ErrInterrupted = errors.New("a signer was revoked meanwhile; weighing again")
+
+// Interrupt has a Refresh that is under way weigh nothing more: another one is about to
+// follow, since a signer was revoked. The one under way fails with ErrInterrupted.
+func (k *Keeper) Interrupt() {
+	k.mu.RLock()
+	defer k.mu.RUnlock()
+	if k.interrupt != nil {
+		k.interrupt(ErrInterrupted)
+	}
 }
 
 // Where is where something changed. The zero value is nowhere.
@@ -248,8 +302,8 @@ func (r rules) differs(before rules) Where {
 	return Where{Namespaces: r.set.Differs(before.set)}
 }
 
-// compile makes rules out of what can be used.
-func (k *Keeper) compile(ctx context.Context, in objects) (rules, []Outcome, error) {
+// trust are the signers that can be used.
+func (k *Keeper) trust(in objects) (*signing.Trust, []Outcome, error) {
 	outcomes := make([]Outcome, 0, len(in.all()))
 	trusted := map[string]error{}
 	var signers []v1alpha1.BpfSigner
@@ -267,20 +321,25 @@ func (k *Keeper) compile(ctx context.Context, in objects) (rules, []Outcome, err
 	k.trusted = trusted
 	trust, err := signing.NewTrust(signers)
 	if err != nil {
-		return rules{}, nil, fmt.Errorf("trust signers: %w", err)
+		return nil, nil, fmt.Errorf("trust signers: %w", err)
 	}
 	for i := range outcomes {
 		outcomes[i].Cautions = trust.Cautions(outcomes[i].Object.GetName())
 	}
-	list, compiled, err := k.usable(ctx, in)
+	return trust, outcomes, nil
+}
+
+// compile makes a Set of the policies that can be used.
+func (k *Keeper) compile(ctx context.Context, in objects) (*policies.Set, []Outcome, error) {
+	list, outcomes, err := k.usable(ctx, in)
 	if err != nil {
-		return rules{}, nil, err
+		return nil, nil, err
 	}
 	set, err := k.Engine.Assemble(ctx, list, policies.Options{})
 	if err != nil {
-		return rules{}, nil, fmt.Errorf("compile policies: %w", err)
+		return nil, nil, fmt.Errorf("compile policies: %w", err)
 	}
-	return rules{trust, set}, append(outcomes, compiled...), nil
+	return set, outcomes, nil
 }
 
 // version names an object as it was written once.

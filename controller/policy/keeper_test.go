@@ -16,9 +16,11 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/skep-dev/skep/api/v1alpha1"
+	"github.com/skep-dev/skep/controller/leader"
 	"github.com/skep-dev/skep/controller/sealing"
 	"github.com/skep-dev/skep/gate"
 	"github.com/skep-dev/skep/intent"
@@ -37,8 +39,12 @@ type cluster struct {
 	namespaced []v1alpha1.BpfPolicy
 	// unloads are what is weighed: what policies of the cluster want unloaded.
 	unloads []v1alpha1.Identity
-	// scope is where it was weighed last.
-	scope Where
+	// scope is where it was weighed last; weighing, where there is one, goes on until its
+	// context ends.
+	scope    Where
+	weighing chan struct{}
+	// revocations counts what Revoke was called for.
+	revocations int
 	// live are the applications that run; unloaded have a tombstone.
 	live, unloaded []v1alpha1.Identity
 	// sealed are intents as they are stored.
@@ -94,14 +100,21 @@ func (c *cluster) Create(_ context.Context, o client.Object, _ ...client.CreateO
 }
 
 // Weigh implements Weigher.
-func (c *cluster) Weigh(_ context.Context, changed Where) (Effect, error) {
+func (c *cluster) Weigh(ctx context.Context, changed Where) (Effect, error) {
 	c.scope = changed
+	if c.weighing != nil {
+		c.weighing <- struct{}{}
+		<-ctx.Done()
+	}
 	effect := Effect{Unloads: map[v1alpha1.Identity]bool{}}
 	for _, id := range c.unloads {
 		effect.Unloads[id] = true
 	}
 	return effect, nil
 }
+
+// Revoke implements Weigher.
+func (c *cluster) Revoke() { c.revocations++ }
 
 // unreachable has no images.
 type unreachable struct{ gate.Images }
@@ -556,5 +569,47 @@ func TestUnloadProtectionCountsWhatOneChangeDoes(t *testing.T) {
 			refresh(t, k, c)
 			steps(t, c, k, func(d time.Duration) { now = now.Add(d) })
 		})
+	}
+}
+
+// TestARevocationWaitsForNothingThatIsWeighed has signers revoked one after the other: what
+// the first one has weighed is not waited for.
+func TestARevocationWaitsForNothingThatIsWeighed(t *testing.T) {
+	chain := supply.New(t)
+	c := &cluster{signers: []v1alpha1.BpfSigner{*chain.Signer("team-a"), *chain.Signer("team-b")}}
+	k := c.keeper(t)
+	r := &Reconciler{Keeper: k, Weigher: c, Changed: func(Where) {}, Leader: leader.New(leader.Options{Name: "another"})}
+	reconcile := func() (ctrl.Result, error) { return r.Reconcile(t.Context(), ofCluster) }
+	if _, err := reconcile(); err != nil || c.revocations != 0 {
+		t.Fatalf("nobody is revoked: %d revocations, %v", c.revocations, err)
+	}
+	c.signers[0].Spec.Revoked, c.signers[0].Generation = true, 2
+	c.weighing = make(chan struct{})
+	var again ctrl.Result
+	done := make(chan error)
+	go func() {
+		var err error
+		again, err = reconcile()
+		done <- err
+	}()
+	<-c.weighing
+	if _, revoked := k.Revoked()["team-a"]; !revoked || c.revocations != 1 {
+		t.Errorf("while it is weighed, revoked are %v, and Revoke was called %d times", k.Revoked(), c.revocations)
+	}
+	r.signerChanged(t.Context(), &c.signers[0])
+	r.signerChanged(t.Context(), &c.signers[1])
+	select {
+	case err := <-done:
+		t.Errorf("a change that revokes nobody else ends the weighing: %v", err)
+	default:
+	}
+	c.signers[1].Spec.RevokedAfter, c.signers[1].Generation = &metav1.Time{Time: time.Now()}, 2
+	r.signerChanged(t.Context(), &c.signers[1])
+	if err := <-done; err != nil || again.RequeueAfter != settle || k.Weighed("") == k.Evaluator.Revision() {
+		t.Errorf("another one is revoked: %+v, %v, weighed %t", again, err, k.Weighed("") == k.Evaluator.Revision())
+	}
+	c.weighing = nil
+	if _, err := reconcile(); err != nil || c.revocations != 2 || k.Weighed("") != k.Evaluator.RevisionIn("") {
+		t.Errorf("then: Revoke was called %d times, %v", c.revocations, err)
 	}
 }

@@ -2,6 +2,7 @@ package policy
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -79,8 +80,8 @@ func (b *unloadProtection) recount(runs map[v1alpha1.Identity]bool, now time.Tim
 // maxListed bounds how many applications a log line names.
 const maxListed = 64
 
-// weighing is what a change does, and what there was when it was weighed.
-type weighing struct {
+// weighed is what a change does, and what there was when it was weighed.
+type weighed struct {
 	unloads  map[v1alpha1.Identity]bool
 	runs     map[v1alpha1.Identity]bool
 	unloaded []*v1alpha1.BpfIntent
@@ -88,22 +89,25 @@ type weighing struct {
 
 // weigh asks what rules unload where something changed, and logs whom they deny before
 // anything acts on it.
-func (k *Keeper) weigh(ctx context.Context, w Weigher, now rules, changed Where) (weighing, error) {
+func (k *Keeper) weigh(ctx context.Context, w Weigher, now rules, changed Where) (weighed, error) {
 	effect, err := w.Weigh(ctx, changed)
+	if cause := context.Cause(ctx); err == nil && errors.Is(cause, ErrInterrupted) {
+		err = cause
+	}
 	if err != nil {
-		return weighing{}, fmt.Errorf("weigh change of policies: %w", err)
+		return weighed{}, fmt.Errorf("weigh change of policies: %w", err)
 	}
 	if denied := effect.Denies; len(denied) > 0 {
 		ctrl.LoggerFrom(ctx).Info("policies deny applications that run and were allowed before: what runs is kept, unless a policy says running: Unload",
 			"revision", now.revisionIn(""), "changed", changed.String(), "count", len(denied), "applications", denied[:min(len(denied), maxListed)])
 	}
 	runs, unloaded, err := k.intents(ctx)
-	return weighing{effect.Unloads, runs, unloaded}, err
+	return weighed{effect.Unloads, runs, unloaded}, err
 }
 
 // protect is unload protection after a change; mu is held, so that nothing that is counted
 // meanwhile is lost.
-func (k *Keeper) protect(of weighing, now rules, changed Where) unloadProtection {
+func (k *Keeper) protect(of weighed, now rules, changed Where) unloadProtection {
 	b := unloadProtection{unloads: k.unloaded(of.runs, changed)}
 	for id, byCluster := range of.unloads {
 		b.unloads[id] = unload{found: k.now(), revision: now.unloading(id, byCluster)}

@@ -74,7 +74,7 @@ func (r *Reconciler) Register(mgr ctrl.Manager) error {
 	everywhere := false
 	return ctrl.NewControllerManagedBy(mgr).Named("policy").
 		WithOptions(controller.Options{NeedLeaderElection: &everywhere, MaxConcurrentReconciles: 2}).
-		Watches(&v1alpha1.BpfSigner{}, ask(ofCluster), changed).
+		Watches(&v1alpha1.BpfSigner{}, handler.EnqueueRequestsFromMapFunc(r.signerChanged), changed).
 		Watches(&v1alpha1.ClusterBpfPolicy{}, ask(ofCluster), changed).
 		Watches(&v1alpha1.BpfPolicy{}, ask(ofNamespaces), changed).
 		WatchesRawSource(source.Func(func(_ context.Context, q workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
@@ -84,6 +84,19 @@ func (r *Reconciler) Register(mgr ctrl.Manager) error {
 			return nil
 		})).
 		Complete(r)
+}
+
+// signerChanged asks for all to be read again, before anything else is weighed if a signer
+// was revoked.
+func (r *Reconciler) signerChanged(_ context.Context, o client.Object) []reconcile.Request {
+	spec := o.(*v1alpha1.BpfSigner).Spec
+	before, known := r.Keeper.Revoked()[o.GetName()]
+	switch {
+	case !spec.Revoked && spec.RevokedAfter == nil:
+	case !known, !spec.Revoked && !before.After.Equal(spec.RevokedAfter.Time), spec.Revoked && !before.After.IsZero():
+		r.Keeper.Interrupt()
+	}
+	return []reconcile.Request{ofCluster}
 }
 
 // Reconcile has what is written become active.
@@ -98,6 +111,9 @@ func (r *Reconciler) Reconcile(ctx context.Context, what reconcile.Request) (ctr
 		}
 	}
 	outcomes, changed, err := r.Keeper.Refresh(ctx, r.Weigher)
+	if errors.Is(err, ErrInterrupted) {
+		return ctrl.Result{RequeueAfter: settle}, nil
+	}
 	if err != nil {
 		return ctrl.Result{}, err
 	}

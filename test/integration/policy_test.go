@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -21,6 +23,7 @@ import (
 	"github.com/skep-dev/skep/controller"
 	"github.com/skep-dev/skep/controller/policy"
 	"github.com/skep-dev/skep/test/fixture/programs"
+	"github.com/skep-dev/skep/test/fixture/supply"
 )
 
 // clusterPolicy is a policy of some Rego.
@@ -81,6 +84,47 @@ func TestARevokedSignerUnloads(t *testing.T) {
 	c.change(signer, func() { signer.Spec.Revoked = true })
 	c.unloaded(app, "revoked")
 	c.condition(app, v1alpha1.ConditionReady, metav1.ConditionFalse, "Denied")
+}
+
+// TestARevocationWaitsForNoRegistry has one signer after the other revoked while the registry
+// trickles, and while the definitions of other applications, which are weighed, name images
+// that are still to be asked for. The machine may have other work for a second, but not each
+// time.
+func TestARevocationWaitsForNoRegistry(t *testing.T) {
+	const times, most = 4, time.Second
+	c := newCluster(t)
+	c.control()
+	// A policy that reads all signatures has all of them read at once.
+	all := clusterPolicy("all", `deny contains "never" if count(input.signatures) > 9`, v1alpha1.RunningKeep)
+	c.create(all)
+	c.condition(all, v1alpha1.ConditionReady, metav1.ConditionTrue, "Active")
+	var signers []*v1alpha1.BpfSigner
+	var apps, others []*v1alpha1.ClusterBpfApplication
+	for i := range times {
+		signer := c.Signer(fmt.Sprint("team-", i))
+		c.create(signer, c.Signer(fmt.Sprint("other-", i)))
+		signers = append(signers, signer)
+		apps = append(apps, c.loadsSigned(fmt.Sprint("app-", i), fmt.Sprint("node-", i), signer.Name))
+		others = append(others, c.loadsSigned(fmt.Sprint("other-", i), fmt.Sprint("other-node-", i), fmt.Sprint("other-", i)))
+	}
+	c.Instead.Store(&supply.Trickle)
+	for i := range times {
+		c.change(others[i], func() { others[i].Spec.Bytecode.Image = c.Registry + "/bpf/elsewhere:v" + strconv.Itoa(i) })
+		c.change(apps[i], func() { apps[i].Spec.Bytecode.Image = c.Registry + "/bpf/elsewhere:v" + strconv.Itoa(i) })
+	}
+	var took []time.Duration
+	for i, app := range apps {
+		began := time.Now()
+		c.change(signers[i], func() { signers[i].Spec.Revoked = true })
+		c.unloaded(app, "revoked")
+		took = append(took, time.UnixMilli(c.opened(app).Serial).Sub(began))
+		c.runsStill(others[i])
+	}
+	t.Log("revocations took", took)
+	// The registry alone would take 15 seconds.
+	if slices.Min(took) > most || slices.Max(took) > 10*most {
+		t.Errorf("revocations took %s", took)
+	}
 }
 
 func TestAPolicyThatChangesKeepsOrUnloads(t *testing.T) {

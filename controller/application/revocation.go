@@ -1,0 +1,287 @@
+package application
+
+import (
+	"cmp"
+	"context"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/util/workqueue"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/source"
+
+	"github.com/skep-dev/skep/api/v1alpha1"
+	"github.com/skep-dev/skep/controller/nodereports"
+	"github.com/skep-dev/skep/gate"
+	"github.com/skep-dev/skep/image/registry"
+	"github.com/skep-dev/skep/intent"
+	"github.com/skep-dev/skep/lifecycle"
+	"github.com/skep-dev/skep/signing"
+)
+
+// What a revocation ends has endWithin to be found signed by somebody else at its
+// registry. Then decides what was collected before, which is complete, or else the
+// reconcile of the application, which has longer. A definition that would replace it has
+// replaceWithin to do so. The registries of a namespace that took so long are not waited
+// for again for hungFor.
+const (
+	endWithin     = 500 * time.Millisecond
+	replaceWithin = time.Second
+	hungFor       = 30 * time.Second
+)
+
+// ender ends what revocations end, beside the queue of applications: it waits for no
+// weighing, for no definition, and for none whose registries hang.
+type ender struct{ *Reconciler }
+
+// revocations is what an ender knows.
+type revocations struct {
+	// raised asks for every intent.
+	raised signal
+
+	mu sync.Mutex
+	// hung is when registries of a namespace took too long last.
+	hung map[string]time.Time
+	// nodes are those of the cluster, as they were gathered last.
+	nodes    nodereports.Snapshot
+	gathered time.Time
+}
+
+// hangs reports whether registries of a namespace took too long a moment ago.
+func (v *revocations) hangs(namespace string, now time.Time) bool {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	since, known := v.hung[namespace]
+	return known && now.Sub(since) < hungFor
+}
+
+func (v *revocations) noteHung(namespace string, now time.Time) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if v.hung == nil {
+		v.hung = map[string]time.Time{}
+	}
+	maps.DeleteFunc(v.hung, func(_ string, since time.Time) bool { return now.Sub(since) >= hungFor })
+	v.hung[namespace] = now
+}
+
+// snapshot is what nodes report, no older than fresh.
+func (e ender) snapshot(ctx context.Context) (nodereports.Snapshot, error) {
+	v := &e.revocations
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	now := e.now()
+	if !v.gathered.IsZero() && now.Sub(v.gathered) <= fresh {
+		return v.nodes, nil
+	}
+	nodes, err := nodereports.Gather(ctx, e.Client, e.Agents)
+	if err == nil {
+		v.nodes, v.gathered = nodes, now
+	}
+	return nodes, err
+}
+
+// Revoke implements policy.Weigher.
+func (r *Reconciler) Revoke() { r.revocations.raised.raise() }
+
+// register has a manager end what revocations end, on the leader.
+func (e ender) register(mgr ctrl.Manager) error {
+	e.revocations.raised = make(signal, 1)
+	all := source.TypedFunc[string](func(ctx context.Context, q workqueue.TypedRateLimitingInterface[string]) error {
+		go func() {
+			for wait(ctx, e.revocations.raised) {
+				e.enqueueIntents(ctx, q)
+			}
+		}()
+		return nil
+	})
+	e.Leader.Elected(e.Revoke)
+	intents := handler.TypedEnqueueRequestsFromMapFunc(func(_ context.Context, o client.Object) []string { return []string{o.GetName()} })
+	return builder.TypedControllerManagedBy[string](mgr).Named("revocation").
+		WithOptions(controller.TypedOptions[string]{MaxConcurrentReconciles: evaluationsAtOnce, RateLimiter: retries[string]()}).
+		Watches(&v1alpha1.BpfIntent{}, intents).
+		WatchesRawSource(all).
+		Complete(e)
+}
+
+// enqueueIntents asks for every intent.
+func (e ender) enqueueIntents(ctx context.Context, q workqueue.TypedRateLimitingInterface[string]) {
+	var list v1alpha1.BpfIntentList
+	if err := e.Client.List(ctx, &list, client.UnsafeDisableDeepCopy); err != nil {
+		ctrl.LoggerFrom(ctx).Error(err, "list intents that a revocation may end")
+	}
+	for i := range list.Items {
+		q.Add(list.Items[i].Name)
+	}
+}
+
+// Reconcile ends the versions of an intent that a revocation ends. It leaves to the Reconciler
+// what cannot be told so fast, and all that needs no revocation.
+func (e ender) Reconcile(ctx context.Context, intent string) (again ctrl.Result, err error) {
+	led, err := e.Leader.Do(ctx, func(ctx context.Context) error {
+		again, err = e.end(ctx, intent)
+		return err
+	})
+	switch {
+	case !led:
+		return ctrl.Result{}, nil
+	case outdated(err):
+		return ctrl.Result{RequeueAfter: lookAgain}, nil
+	}
+	return again, err
+}
+
+// lookAgain is when to look again at what changed meanwhile, or is about to be replaced.
+const lookAgain = 50 * time.Millisecond
+
+func (e ender) end(ctx context.Context, name string) (again ctrl.Result, err error) {
+	if err := e.Keeper.Wait(ctx); err != nil {
+		return again, err
+	}
+	var o v1alpha1.BpfIntent
+	if err := e.Client.Get(ctx, types.NamespacedName{Name: name}, &o); err != nil {
+		return again, client.IgnoreNotFound(err)
+	}
+	s, ok := e.Intents.Open(&o)
+	revoked := e.Keeper.Revoked()
+	lost := func(v intent.Payload) bool { return lifecycle.LostASigner(&v, revoked) }
+	if !ok || s.Payload.Tombstone || !slices.ContainsFunc(s.Payload.Versions(), lost) {
+		return again, nil
+	}
+	nodes, err := e.snapshot(ctx)
+	if err != nil {
+		return again, err
+	}
+	uid := s.Payload.UID
+	s.Report = nodes.Of(s.Payload.Application, map[string]bool{uid: true}, e.now().Add(maxAhead).UnixMilli())[uid]
+	l, err := e.look(ctx, s.Payload, revoked)
+	if err != nil {
+		return again, err
+	}
+	defer l.stop()
+	kept, err := e.dropDeniedVersions(ctx, nodes, s, l.overruled, l.keeps)
+	if l.replaced {
+		again.RequeueAfter = lookAgain
+	}
+	if err != nil || kept {
+		return again, err
+	}
+	_, err = e.Intents.Unload(ctx, s, lifecycle.RevocationReason(s.Payload, revoked))
+	return again, err
+}
+
+// hurried looks whether a revocation ends the versions of an intent.
+type hurried struct {
+	*Reconciler
+	live    *intent.Payload
+	revoked signing.Revocations
+	// request is that of the definition, and revision what it is evaluated by.
+	request  gate.Request
+	revision string
+	// asking is the context of what asks registries, which stop ends; local is that of
+	// what asks none.
+	asking, local context.Context
+	stop          func()
+	// replacement says whether the definition replaces what runs, once that is known.
+	replacement <-chan bool
+	// replaced says that what runs is kept for a moment, since it does.
+	replaced bool
+}
+
+// look begins to look at what an intent has run.
+func (e ender) look(ctx context.Context, live *intent.Payload, revoked signing.Revocations) (*hurried, error) {
+	id := live.Application
+	app, err := applicationOf(ctx, e.Client, id)
+	if err != nil {
+		return nil, err
+	}
+	l := &hurried{Reconciler: e.Reconciler, live: live, revoked: revoked, revision: e.Evaluator.RevisionIn(id.Namespace), local: registry.CacheOnly(ctx)}
+	if app == nil {
+		l.request.Namespace, err = namespaceOf(ctx, e.Client, id)
+	} else {
+		l.request, err = e.request(ctx, app, live)
+	}
+	if err != nil {
+		return nil, err
+	}
+	within := cmp.Or(e.EndWithin, endWithin)
+	if e.limiter.full(id.Namespace) || e.revocations.hangs(id.Namespace, e.now()) {
+		within = 0
+	}
+	asking, stop := context.WithCancel(ctx)
+	timer := time.AfterFunc(within, stop)
+	l.asking, l.stop = asking, func() { timer.Stop(); stop() }
+	if app != nil && string(app.GetUID()) == live.UID && !app.Body().Suspend {
+		l.replacement = l.evaluateReplacement()
+	}
+	return l, nil
+}
+
+// evaluateReplacement has the definition evaluated if it asks for something else than what
+// runs.
+func (l *hurried) evaluateReplacement() <-chan bool {
+	generation, err := gate.Generation(l.request.Application)
+	if err != nil || generation == l.live.Generation {
+		return nil
+	}
+	replaces := make(chan bool, 1)
+	go func() {
+		verdict, err := l.Evaluator.Evaluate(l.asking, l.request)
+		replaces <- err == nil && verdict.Allowed() && !verdict.SameVersion(*l.live)
+	}()
+	return replaces
+}
+
+// overruled reports whether signers or policies changed meanwhile.
+func (l *hurried) overruled(namespace string) bool {
+	return l.Evaluator.RevisionIn(namespace) != l.revision
+}
+
+// keeps reports whether a version runs on, as far as that can be told in a hurry.
+func (l *hurried) keeps(version *intent.Payload) bool {
+	if !lifecycle.LostASigner(version, l.revoked) {
+		return true
+	}
+	o := lifecycle.ObserveVersion(l.request, *version)
+	if o.Running = l.weigh(o); !known(o.Running) {
+		return true
+	}
+	if verdict := o.VersionVerdict(l.revoked); verdict.Keeps || verdict.Denied {
+		return true
+	}
+	if version == l.live && l.now().Sub(l.Keeper.RevokedAt()) < replaceWithin && l.replacement != nil {
+		l.replaced = <-l.replacement
+		l.replacement = nil
+	}
+	return version == l.live && l.replaced
+}
+
+// known reports whether all of a version was evaluated, with all that is known of it.
+func known(v gate.RunningVerdict) bool { return v.Evaluated && !v.Partial }
+
+// weigh evaluates a version by what its registry answers in time, else by what was
+// collected before.
+func (l *hurried) weigh(o lifecycle.Observation) gate.RunningVerdict {
+	if l.asking.Err() == nil {
+		asked := o.Request
+		if at := l.Keeper.RevokedAt(); asked.Changed.Before(at) {
+			asked.Changed = at
+		}
+		verdict := l.Evaluator.WeighRunning(l.asking, asked, o.Live)
+		if l.asking.Err() != nil {
+			l.revocations.noteHung(l.live.Application.Namespace, l.now())
+		}
+		if known(verdict) {
+			return verdict
+		}
+	}
+	o.Request.Passing = true
+	return l.Evaluator.WeighRunning(l.local, o.Request, o.Live)
+}

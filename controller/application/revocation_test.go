@@ -1,0 +1,248 @@
+package application
+
+import (
+	"context"
+	"net/http"
+	"slices"
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+
+	"github.com/skep-dev/skep/api/v1alpha1"
+	"github.com/skep-dev/skep/controller/policy"
+	"github.com/skep-dev/skep/gate"
+	"github.com/skep-dev/skep/test/fixture/programs"
+	"github.com/skep-dev/skep/test/fixture/supply"
+)
+
+// nothing is weighed: what is revoked is ended all the same.
+type nothing struct{ *Reconciler }
+
+// Weigh implements policy.Weigher.
+func (nothing) Weigh(ctx context.Context, _ policy.Where) (policy.Effect, error) {
+	<-ctx.Done()
+	return policy.Effect{}, ctx.Err()
+}
+
+// revoke revokes signers. What runs is weighed as long as the test takes.
+func (b *bench) revoke(signers ...string) {
+	b.t.Helper()
+	for _, name := range signers {
+		o := &v1alpha1.BpfSigner{ObjectMeta: metav1.ObjectMeta{Name: name}}
+		b.change(o, func() { o.Spec.Revoked = true })
+	}
+	ctx, cancel := context.WithCancel(b.t.Context())
+	weighs := make(chan struct{})
+	go func() {
+		defer close(weighs)
+		_, _, _ = b.Keeper.Refresh(ctx, nothing{b.Reconciler})
+	}()
+	b.t.Cleanup(func() { cancel(); <-weighs })
+	<-b.revocations.raised
+}
+
+// newRevocations is a bench whose registry a revocation waits for as long as it takes, but
+// for a moment where it hangs.
+func newRevocations(t *testing.T) *bench {
+	t.Helper()
+	b := newBench(t)
+	b.create(b.Signer("team-b"), b.Signer("team-c"))
+	b.refresh()
+	b.revocations.raised, b.EndWithin, b.EvaluationTimeout = make(signal, 1), time.Minute, time.Hour
+	return b
+}
+
+// hang has the registry answer otherwise, or nothing.
+func (b *bench) hang(answer http.HandlerFunc) {
+	b.Instead.Store(&answer)
+	b.EndWithin = 100 * time.Millisecond
+}
+
+// ends has what a revocation ends be ended, and reports whether an application has a
+// tombstone then.
+func (b *bench) ends(app application) bool {
+	b.t.Helper()
+	if _, err := (ender{b.Reconciler}).Reconcile(b.t.Context(), string(app.GetUID())); err != nil {
+		b.t.Fatal(err)
+	}
+	return b.intent(app).Tombstone
+}
+
+// signed is an application that was evaluated: of an image that parties signed.
+func (b *bench) signed(name string, signers ...string) *v1alpha1.ClusterBpfApplication {
+	b.t.Helper()
+	ref, _ := b.Push(name+":v1", append(programs.Object("tracepoint_count"), 0), signers...)
+	app := defined(name, ref)
+	b.create(app)
+	b.reconcile(app.Identity())
+	return app
+}
+
+// TestARevocationEndsWhatRunsFirst has a signer revoked while all that runs is weighed.
+func TestARevocationEndsWhatRunsFirst(t *testing.T) {
+	for sentence, c := range map[string]struct {
+		signers []string
+		// before is what happens before team-a is revoked; registry is what it answers
+		// then, nil if it is well.
+		before   func(*bench, *v1alpha1.ClusterBpfApplication)
+		registry http.HandlerFunc
+		ends     bool
+		// new says that it was admitted a moment ago, and not looked at since.
+		new bool
+	}{
+		"its registry is well":     {signers: []string{"team-a"}, ends: true},
+		"its registry hangs":       {signers: []string{"team-a"}, registry: supply.Hang, ends: true},
+		"its registry trickles":    {signers: []string{"team-a"}, registry: supply.Trickle, ends: true},
+		"its definition is broken": {signers: []string{"team-a"}, registry: supply.Hang, before: redefined("no reference"), ends: true},
+		"its definition is at a registry that hangs": {
+			signers: []string{"team-a"}, registry: supply.Hang, before: redefined("127.0.0.1:1/other:v1"), ends: true,
+		},
+		"it is suspended": {signers: []string{"team-a"}, registry: supply.Hang, ends: true, before: func(b *bench, app *v1alpha1.ClusterBpfApplication) {
+			b.change(app, func() { app.Spec.Suspend = true; app.Generation++ })
+		}},
+		"it is gone with its CRD": {signers: []string{"team-a"}, registry: supply.Hang, ends: true, before: func(b *bench, app *v1alpha1.ClusterBpfApplication) {
+			if err := b.api.Delete(b.t.Context(), app.DeepCopy()); err != nil {
+				b.t.Fatal(err)
+			}
+		}},
+		"it is new, and its registry is well":           {signers: []string{"team-a"}, new: true, ends: true},
+		"it is new, and another one signed it, too":     {signers: []string{"team-a", "team-b"}, new: true, registry: supply.Hang},
+		"another one signed it, too":                    {signers: []string{"team-a", "team-b"}, registry: supply.Hang},
+		"another one signed it since":                   {signers: []string{"team-a"}, before: signedSince("team-b")},
+		"another one signed it since it was looked at":  {signers: []string{"team-a"}, before: signedSince("team-b"), registry: supply.Hang, ends: true},
+		"another one that is revoked, too, signed it":   {signers: []string{"team-a", "team-c"}, registry: supply.Hang, ends: true},
+		"no signature of it is known to the new leader": {signers: []string{"team-a"}, before: forgotten, registry: supply.Hang},
+	} {
+		t.Run(sentence, func(t *testing.T) {
+			b := newRevocations(t)
+			app := b.signed("app", c.signers...)
+			if !c.new {
+				b.clock = b.clock.Add(soon)
+				b.reconcile(app.Identity())
+			}
+			if c.before != nil {
+				c.before(b, app)
+			}
+			if b.ends(app) {
+				t.Fatal("nobody is revoked, and it is ended")
+			}
+			b.clock = b.clock.Add(time.Second)
+			b.revoke("team-a", "team-c")
+			if c.registry != nil {
+				b.hang(c.registry)
+			}
+			if ends := b.ends(app); ends != c.ends {
+				t.Errorf("it is ended: %t", ends)
+			}
+		})
+	}
+}
+
+// redefined gives an application another image.
+func redefined(image string) func(*bench, *v1alpha1.ClusterBpfApplication) {
+	return func(b *bench, app *v1alpha1.ClusterBpfApplication) {
+		b.change(app, func() { app.Spec.Bytecode.Image = image; app.Generation++ })
+	}
+}
+
+// signedSince has the image of an application signed by another one.
+func signedSince(signer string) func(*bench, *v1alpha1.ClusterBpfApplication) {
+	return func(b *bench, _ *v1alpha1.ClusterBpfApplication) {
+		b.Push("app:v1", append(programs.Object("tracepoint_count"), 0), signer)
+	}
+}
+
+// forgotten has another replica lead, which asked about nothing yet.
+func forgotten(b *bench, _ *v1alpha1.ClusterBpfApplication) { b.forgets(gate.Options{}) }
+
+// TestARegistryThatHangsIsWaitedForOnce has two applications of a cluster revoked whose
+// registry hangs. It says nothing about the registry to anybody else.
+func TestARegistryThatHangsIsWaitedForOnce(t *testing.T) {
+	b := newRevocations(t)
+	first, second := b.signed("first", "team-a"), b.signed("second", "team-a")
+	b.clock = b.clock.Add(soon)
+	b.reconcile(first.Identity())
+	b.reconcile(second.Identity())
+	b.clock = b.clock.Add(time.Second)
+	b.revoke("team-a")
+	b.hang(supply.Hang)
+	if !b.ends(first) {
+		t.Fatal("it is not ended")
+	}
+	b.EndWithin = time.Hour
+	if !b.ends(second) {
+		t.Error("another one of its namespace is not ended")
+	}
+	b.Instead.Store(nil)
+	signedSince("team-b")(b, first)
+	if ref, _ := b.Push("first:v1", append(programs.Object("tracepoint_count"), 0), "team-b"); ref != first.Spec.Bytecode.Image {
+		t.Fatal(ref)
+	}
+	b.Keeper.Interrupt()
+	b.refresh()
+	if b.reconcile(first.Identity()); b.intent(first).Tombstone {
+		t.Error("the registry answers again, where another one signed it since, and it is not asked")
+	}
+}
+
+// TestADefinitionMayReplaceWhatIsRevoked: what runs is ended if it does not in a moment.
+func TestADefinitionMayReplaceWhatIsRevoked(t *testing.T) {
+	b := newRevocations(t)
+	app := b.signed("app", "team-a")
+	next, _ := b.Push("app:v2", append(programs.Object("tracepoint_count"), 0, 0), "team-b")
+	redefined(next)(b, app)
+	b.clock = b.clock.Add(soon)
+	b.revoke("team-a")
+	again, err := ender{b.Reconciler}.Reconcile(t.Context(), string(app.GetUID()))
+	if err != nil || again.RequeueAfter != lookAgain || b.intent(app).Tombstone {
+		t.Fatalf("what another version is about to replace: %+v, %v, tombstone %t", again, err, b.intent(app).Tombstone)
+	}
+	b.clock = b.clock.Add(replaceWithin)
+	if !b.ends(app) {
+		t.Error("nothing replaces it, and it runs on")
+	}
+}
+
+// TestARevocationTakesTheVersionBeside has the version before revoked, which nodes hold that a
+// rollout did not reach.
+func TestARevocationTakesTheVersionBeside(t *testing.T) {
+	b := newRevocations(t)
+	b.node("one")
+	b.node("two")
+	app := b.signed("app", "team-a")
+	next, _ := b.Push("app:v2", append(programs.Object("tracepoint_count"), 0, 0), "team-b")
+	b.change(app, func() {
+		app.Spec.Bytecode.Image, app.Spec.Rollout.Steps = next, []intstr.IntOrString{intstr.FromInt32(1), intstr.FromString("100%")}
+		app.Generation++
+	})
+	b.reconcile(app.Identity())
+	if p := b.intent(app); p.Previous == nil || !slices.Equal(p.Signers, []string{"team-b"}) {
+		t.Fatalf("sealed: %+v", p)
+	}
+	b.clock = b.clock.Add(soon)
+	b.revoke("team-a")
+	if b.ends(app) {
+		t.Error("the newest version is ended, too")
+	}
+	if p := b.intent(app); p.Previous != nil {
+		t.Errorf("the version before runs on: %+v", p)
+	}
+}
+
+// TestWhatAPolicyUnloadsWaitsForTheWeighing: unload protection may apply to it.
+func TestWhatAPolicyUnloadsWaitsForTheWeighing(t *testing.T) {
+	b := newRevocations(t)
+	app := b.signed("app", "team-b")
+	b.create(&v1alpha1.ClusterBpfPolicy{
+		ObjectMeta: metav1.ObjectMeta{Name: "none", UID: "none", Generation: 1},
+		Spec: v1alpha1.ClusterBpfPolicySpec{BpfPolicySpec: v1alpha1.BpfPolicySpec{
+			Running: v1alpha1.RunningUnload, Rego: "package skep.policy\n\ndeny contains \"none\"\n",
+		}},
+	})
+	b.revoke("team-a")
+	if b.ends(app) {
+		t.Error("a policy denies it, no signer of it is revoked, and it is ended")
+	}
+}
