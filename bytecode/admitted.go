@@ -24,15 +24,24 @@ var flags = []struct {
 // the build knew the flag. Nothing in C has a space in its name.
 func sealsFlag(name string) string { return "fact " + name }
 
-// Seal returns what an intent has of programs: all their calls, and by the name of each how it reads memory of
-// the kernel and which flags it has.
+// ownCalls is among the sealed calls where each program's own are sealed, too, and sealsCall is how intents name one of them.
+var ownCalls = sealsFlag("calls")
+
+func sealsCall(name string) string { return "call " + name }
+
+// Seal returns what an intent has of programs: all their calls, and by the name of each its own calls, how it
+// reads memory of the kernel and which flags it has.
 func Seal(programs []Program) (calls []string, has map[string][]string) {
+	calls = append(calls, ownCalls)
 	for _, f := range flags {
 		calls = append(calls, sealsFlag(f.name))
 	}
 	has = map[string][]string{}
 	for _, p := range programs {
-		calls = append(calls, p.Calls()...)
+		for _, call := range p.Calls() {
+			calls = append(calls, call)
+			has[p.Name] = append(has[p.Name], sealsCall(call))
+		}
 		for _, read := range p.KernelReads() {
 			has[p.Name] = append(has[p.Name], read.By)
 		}
@@ -50,7 +59,8 @@ func Seal(programs []Program) (calls []string, has map[string][]string) {
 // nothing.
 func (p Program) Beyond(calls []string, has map[string][]string) (does, where string) {
 	for _, call := range p.Calls() {
-		if !slices.Contains(calls, call) {
+		isOwn := slices.Contains(has[p.Name], sealsCall(call)) || !slices.Contains(calls, ownCalls)
+		if !slices.Contains(calls, call) || !isOwn {
 			return "uses " + call, ""
 		}
 	}

@@ -209,12 +209,29 @@ func TestAnIntentOfAnotherBuildStillCounts(t *testing.T) {
 		"one that knew the first flag": {[]string{"bpf_loop", "fact writesRegisters"}, []string{"a load"}, "writes registers of a task"},
 		"one that allows the first":    {[]string{"bpf_loop", "fact writesRegisters"}, []string{"a load", "fact writesRegisters"}, ""},
 		"a later one":                  {append(calls, "fact flies"), append(has["p"], "flies"), ""},
-		"a later one that does not":    {append(calls, "fact flies"), []string{"fact flies", "a load", "fact writesRegisters"}, "reads the socket of a packet"},
+		"a later one that does not":    {append(calls, "fact flies"), []string{"call bpf_loop", "fact flies", "a load", "fact writesRegisters"}, "reads the socket of a packet"},
 		"one that lacks a call":        {[]string{"fact writesRegisters"}, has["p"], "uses bpf_loop"},
+		"one in which another program has the call": {append(calls, "bpf_loop"), slices.DeleteFunc(slices.Clone(has["p"]),
+			func(name string) bool { return name == "call bpf_loop" }), "uses bpf_loop"},
 	} {
 		if does, _ := p.Beyond(c.calls, map[string][]string{"p": c.has}); does != c.want {
 			t.Errorf("%s: the program is denied as it %q, want %q", sentence, does, c.want)
 		}
+	}
+}
+
+// TestAProgramHasNoCallOfAnother has two programs in one object, of which the first calls after a load what only the second called before.
+func TestAProgramHasNoCallOfAnother(t *testing.T) {
+	one, other := Program{Name: "one", Helpers: []string{"bpf_loop"}}, Program{Name: "other", Helpers: []string{"bpf_probe_read_user"}}
+	calls, has := Seal([]Program{one, other})
+	for _, p := range []Program{one, other} {
+		if does, _ := p.Beyond(calls, has); does != "" {
+			t.Errorf("%s is denied as it %s", p.Name, does)
+		}
+	}
+	one.Helpers = append(one.Helpers, other.Helpers...)
+	if does, _ := one.Beyond(calls, has); does != "uses bpf_probe_read_user" {
+		t.Errorf("a program with a call of another is denied as it %q", does)
 	}
 }
 

@@ -100,8 +100,8 @@ type Facts struct {
 	// Calls are the helpers, kfuncs and variables of the kernel that any of the programs uses, and which
 	// further facts Reads has; see bytecode.Seal.
 	Calls []string `json:"calls,omitempty"`
-	// Reads are the ways in which each program reads memory of the kernel, and further facts that it
-	// has, by its name. Agents ignore a name that they do not know.
+	// Reads are the ways in which each program reads memory of the kernel, its own calls, and further facts
+	// that it has, by its name. Agents ignore a name that they do not know.
 	Reads map[string][]string `json:"reads,omitempty"`
 }
 

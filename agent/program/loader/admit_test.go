@@ -21,15 +21,18 @@ import (
 	"github.com/skep-dev/skep/test/harness/need"
 )
 
-// callsOf are the facts of an object as an intent has them, but for what its programs read.
-func callsOf(t *testing.T, object []byte) []string {
+// callsOf are the facts of an object as an intent has them, but for what its programs read and a call that it is to lack.
+func callsOf(t *testing.T, object []byte, without string) *intent.Facts {
 	t.Helper()
 	facts, err := bytecode.Inspect(bytes.NewReader(object), bytecode.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	calls, _ := bytecode.Seal(facts.Programs)
-	return calls
+	calls, has := bytecode.Seal(facts.Programs)
+	for name, all := range has {
+		has[name] = slices.DeleteFunc(all, func(fact string) bool { return !strings.HasPrefix(fact, "call ") })
+	}
+	return &intent.Facts{Calls: slices.DeleteFunc(calls, func(name string) bool { return name == without }), Reads: has}
 }
 
 func TestAProgramDoesNoMoreThanItsIntentSays(t *testing.T) {
@@ -69,7 +72,10 @@ func TestAProgramDoesNoMoreThanItsIntentSays(t *testing.T) {
 			object := programs.Object(c.object)
 			p := intent.Payload{Application: c.application, Programs: named[c.object]}
 			if c.facts {
-				p.Facts = &intent.Facts{Reads: c.reads, Calls: slices.DeleteFunc(callsOf(t, object), func(name string) bool { return name == c.without })}
+				p.Facts = callsOf(t, object, c.without)
+				for name, reads := range c.reads {
+					p.Facts.Reads[name] = append(p.Facts.Reads[name], reads...)
+				}
 			}
 			_, err := PrepareToLoad(opened(t, p), object, btf.NewCache())
 			if denied := new(DeniedError); errors.As(err, &denied) != (c.want != "") || err != nil && c.want == "" {
@@ -80,6 +86,32 @@ func TestAProgramDoesNoMoreThanItsIntentSays(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestAProgramDoesNotCallWhatOnlyAnotherWasAllowed has two programs, of which the intent allows one no helper. An intent of an earlier
+// build has one list for both.
+func TestAProgramDoesNotCallWhatOnlyAnotherWasAllowed(t *testing.T) {
+	need.Kernel(t)
+	object, both := programs.Object("tcx_count"), slices.Concat(program("count_ingress", "tcx/ingress", ""), program("count_egress", "tcx/egress", ""))
+	facts := callsOf(t, object, "")
+	if err := prepareWith(t, object, both, facts); err != nil {
+		t.Fatal(err)
+	}
+	delete(facts.Reads, "count_ingress")
+	err := prepareWith(t, object, both, facts)
+	if denied := new(DeniedError); !errors.As(err, &denied) || denied.Program != "count_ingress" || denied.Does != "uses bpf_map_lookup_elem" {
+		t.Errorf("PrepareToLoad = %v", err)
+	}
+	if err := prepareWith(t, object, both, &intent.Facts{Calls: callsOf(t, object, "fact calls").Calls}); err != nil {
+		t.Errorf("an intent of an earlier build: %v", err)
+	}
+}
+
+func prepareWith(t *testing.T, object []byte, named []v1alpha1.Program, facts *intent.Facts) error {
+	t.Helper()
+	app := v1alpha1.Identity{Kind: v1alpha1.KindClusterBpfApplication, Name: "app"}
+	_, err := PrepareToLoad(opened(t, intent.Payload{Application: app, Programs: named, Facts: facts}), object, btf.NewCache())
+	return err
 }
 
 // TestWhatIsLoadedIsWhatTheLibraryMakes loads programs as they were relocated to be looked at, and as
