@@ -80,8 +80,8 @@ func TestCasesOfANamespaceAreDeniedTwice(t *testing.T) {
 		"tcx_core_socket":    {v1alpha1.Attachment{Interfaces: &on}, "inspect/scope", "socket of a packet", "load/facts"},
 		"uprobe_printk": {v1alpha1.Attachment{Binary: &v1alpha1.UserBinary{Path: binary, Symbol: "work_one"}},
 			"inspect/scope", "bpf_trace_printk", "load/facts"},
-		"tcx_divisions":       {v1alpha1.Attachment{Interfaces: &on}, "inspect/load", "tcx_divisions", "the programs may take the kernel up to"},
-		"cgroup_sock_storage": {v1alpha1.Attachment{Cgroup: cgroup}, "inspect/scope", "map stored of type SkStorage", "map stored of type SkStorage"},
+		"tcx_divisions":       {v1alpha1.Attachment{Interfaces: &on}, "inspect/load", "tcx_divisions", "programs denied by load/cost: "},
+		"cgroup_sock_storage": {v1alpha1.Attachment{Cgroup: cgroup}, "inspect/scope", "map stored of type SkStorage", "map stored denied by load/maps: "},
 	} {
 		t.Run(object, func(t *testing.T) {
 			n := newNode(t)

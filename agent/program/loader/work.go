@@ -24,7 +24,7 @@ func (p *Prepared) withinNamespace() error {
 	for _, name := range slices.Sorted(maps.Keys(p.Spec.Maps)) {
 		kind := p.Spec.Maps[name].Type
 		if why := calls.DeniedMap(kind.String()); why != "" {
-			errs = append(errs, fmt.Errorf("map %s of type %s %s; use a map of another type, such as LRUHash", name, kind, why))
+			errs = append(errs, fmt.Errorf("map %s denied by load/maps: a map of type %s %s; use a map of another type, such as LRUHash", name, kind, why))
 		}
 	}
 	if cost := p.LoadCost(); cost > bytecode.MaxLoadCost {
@@ -32,8 +32,8 @@ func (p *Prepared) withinNamespace() error {
 		if jit.Blinds() {
 			on = " where " + jit.Hardening + " is 2"
 		}
-		errs = append(errs, fmt.Errorf("the programs may take the kernel up to %s to load%s, at most %s are allowed a namespace; split the object into several ones",
-			bytecode.LoadTime(cost), on, bytecode.LoadTime(bytecode.MaxLoadCost)))
+		errs = append(errs, fmt.Errorf("programs denied by load/cost: they may take the kernel up to %s to load%s, at most %s are allowed a namespace; "+
+			"split the object into several ones", bytecode.LoadTime(cost), on, bytecode.LoadTime(bytecode.MaxLoadCost)))
 	}
 	return errors.Join(errs...)
 }

@@ -331,7 +331,7 @@ func (l *Loads) run(one *load, in lane, types *btf.Cache) {
 		one.isLong, one.err = true, nil
 	case !isOver:
 	default:
-		one.err = fmt.Errorf("%w: the kernel's verifier did not end within %s of processor time, which is all that a load has; "+
+		one.err = fmt.Errorf("%w: denied by load/time: the kernel's verifier did not end within %s of processor time, which is all that a load has; "+
 			"write loops with bpf_loop or bpf_for, branch less, or split the object into several ones", one.err, most)
 	}
 }

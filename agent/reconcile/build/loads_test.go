@@ -240,7 +240,7 @@ func TestALongLoadBeginsAnewAmongLongOnes(t *testing.T) {
 	l.Collect()
 	r := l.Begin()
 	_, err := Get[*held](r, "long", asks[0].ask)
-	if !errors.Is(err, over) || !strings.Contains(err.Error(), "did not end within 5s of processor time") {
+	if !errors.Is(err, over) || !strings.Contains(err.Error(), "denied by load/time: the kernel's verifier did not end within 5s of processor time") {
 		t.Errorf("the long one: %v", err)
 	}
 	slices.Sort(bounds)
