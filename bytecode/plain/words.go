@@ -105,6 +105,6 @@ var names = [][2]string{
 	{`creating perf_(?:kprobe|uprobe) PMU \(arch-specific fallback for ("[^"]*")\)`, "create the probe $1"},
 	{`creating perf_(?:kprobe|uprobe) PMU`, "create the probe"},
 	{`\bbad insn boundary\b`, "it is not where an instruction begins"},
-	// Types of Go: *btf.Struct, []asm.Instruction. What stands in quotation marks, behind a slash or as a symbol is a user's.
-	{`("[^"]*"|\bsymbol \S+)|(^|[^\w./-])\*?(?:btf|asm|ebpf|link|sys|internal|unix|elf|sysenc|perf|ringbuf|rlimit|features)\.([A-Z]\w*)`, "$1$2$3"},
+	// Types of Go: *btf.Struct, []asm.Instruction.
+	{`(^|[^\w./-])\*?(?:btf|asm|ebpf|link|sys|internal|unix|elf|sysenc|perf|ringbuf|rlimit|features)\.([A-Z]\w*)`, "$1$2"},
 }

@@ -41,6 +41,10 @@ type flow struct {
 	taken    map[*ssa.Function]bool
 	// found are the calls of the library, and how their errors leave.
 	found map[*ssa.Call]string
+	// types are the library's.
+	types []types.Type
+	// behind notes whether types of the library implement an interface.
+	behind map[types.Type]bool
 }
 
 // unplain returns the places where an error of the library leaves a package as the library says it.
@@ -48,8 +52,8 @@ type flow struct {
 func unplain(list []*packages.Package) []string {
 	program, built := ssautil.Packages(list, ssa.InstantiateGenerics)
 	program.Build()
-	f := &flow{map[ssa.Value]*ssa.Call{}, nil, map[*ssa.Function][]ssa.CallInstruction{}, map[*ssa.Function][]*ssa.MakeClosure{},
-		map[*ssa.Function]bool{}, map[*ssa.Call]string{}}
+	f := &flow{tainted: map[ssa.Value]*ssa.Call{}, callers: map[*ssa.Function][]ssa.CallInstruction{}, closures: map[*ssa.Function][]*ssa.MakeClosure{},
+		taken: map[*ssa.Function]bool{}, found: map[*ssa.Call]string{}, types: typesOf(program), behind: map[types.Type]bool{}}
 	var sources []*ssa.Call
 	for fn := range ssautil.AllFunctions(program) {
 		if fn.Package() == nil || !slices.Contains(built, fn.Package()) {
@@ -58,7 +62,7 @@ func unplain(list []*packages.Package) []string {
 		for _, b := range fn.Blocks {
 			for _, in := range b.Instrs {
 				f.index(in)
-				if call, ok := in.(*ssa.Call); ok && isSource(call) {
+				if call, ok := in.(*ssa.Call); ok && f.isSource(call) {
 					sources = append(sources, call)
 				}
 			}
@@ -117,10 +121,38 @@ func callee(call *ssa.CallCommon) (name, path string) {
 	return object.FullName(), object.Pkg().Path()
 }
 
-// isSource reports whether a call is one of the libraries'. What it says of closing is the errno.
-func isSource(call *ssa.Call) bool {
+// isSource reports whether a call is one of the libraries', or of an interface of the module behind which one may be. What
+// it says of closing is the errno.
+func (f *flow) isSource(call *ssa.Call) bool {
 	name, path := callee(call.Common())
-	return (within(path, library) || path == elfReader) && !strings.HasSuffix(name, ".Close")
+	isOurs := call.Common().IsInvoke() && within(path, module) && f.mayBe(call.Common().Value.Type())
+	return (within(path, library) || path == elfReader || isOurs) && !strings.HasSuffix(name, ".Close")
+}
+
+// mayBe reports whether a value of an interface may be of a type of the library.
+func (f *flow) mayBe(of types.Type) bool {
+	is, known := f.behind[of]
+	if !known {
+		wanted, _ := of.Underlying().(*types.Interface)
+		is = wanted != nil && slices.ContainsFunc(f.types, func(t types.Type) bool { return types.Implements(t, wanted) })
+		f.behind[of] = is
+	}
+	return is
+}
+
+// typesOf are the exported types of the library, and pointers to them.
+func typesOf(program *ssa.Program) (all []types.Type) {
+	for _, p := range program.AllPackages() {
+		if !within(p.Pkg.Path(), library) {
+			continue
+		}
+		for _, name := range p.Pkg.Scope().Names() {
+			if t, ok := p.Pkg.Scope().Lookup(name).(*types.TypeName); ok && t.Exported() {
+				all = append(all, t.Type(), types.NewPointer(t.Type()))
+			}
+		}
+	}
+	return all
 }
 
 // isError reports whether a type is one of errors.
@@ -303,7 +335,10 @@ import (
 
 type kept struct{ err error }
 
-// Wrapped, Text, Later, Kept, Told, Joined, File and Value are faults.
+type held interface{ Freeze() error }
+
+// Wrapped, Behind, Text, Later, Kept, Told, Joined, File and Value are faults.
+func Behind(h held) error { return fmt.Errorf("freeze: %w", h.Freeze()) }
 func Wrapped(m *ebpf.Map) error { return fmt.Errorf("freeze: %w", m.Freeze()) }
 func Text(m *ebpf.Map) string { return "freeze: " + m.Freeze().Error() }
 func Later(m *ebpf.Map) error { return inner(m) }
@@ -333,7 +368,7 @@ func say(err error) error { return fmt.Errorf("say: %w", plain.Error(err)) }
 `
 	path := root(t) + "/test/arch/overlay.go"
 	got := unplain(typed(t, map[string][]byte{path: []byte(source)}, module+"/test/arch"))
-	if len(got) != 8 {
-		t.Errorf("saw %d, want eight:\n%s", len(got), strings.Join(got, "\n"))
+	if len(got) != 9 {
+		t.Errorf("saw %d, want nine:\n%s", len(got), strings.Join(got, "\n"))
 	}
 }

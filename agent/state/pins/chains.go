@@ -227,7 +227,7 @@ func (s *Store) PinChainLink(on plan.Target, fallback string, l Held) error {
 	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("remove severed link's pin: %w", err)
 	}
-	if err := l.Pin(path); err != nil {
+	if err := plain.Error(l.Pin(path)); err != nil {
 		return fmt.Errorf("pin chain's link: %w", err)
 	}
 	return nil
@@ -274,7 +274,7 @@ func (s *Store) RepinChain(c *Chain) (bool, error) {
 		healed = true
 	}
 	if missing(path) {
-		if err := errors.Join(c.Link.Unpin(), c.Link.Pin(path)); err != nil {
+		if err := plain.Error(errors.Join(c.Link.Unpin(), c.Link.Pin(path))); err != nil {
 			return healed, fmt.Errorf("pin chain's link again: %w", err)
 		}
 		healed = true

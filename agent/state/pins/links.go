@@ -64,7 +64,7 @@ func (s *Store) PinLink(uid string, a plan.Attachment, spec uint32, l Held) (*Li
 	if err := os.Remove(aside); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("remove leftover pin: %w", err)
 	}
-	if err := l.Pin(aside); err != nil {
+	if err := plain.Error(l.Pin(aside)); err != nil {
 		return nil, fmt.Errorf("pin link: %w", err)
 	}
 	if err := os.Rename(aside, pinned.Path); err != nil {
@@ -316,7 +316,7 @@ func (s *Store) RepinLink(l *Link) (bool, error) {
 	}
 	if pinGone {
 		// The library takes the link for pinned still and would do nothing.
-		if err := errors.Join(l.Link.Unpin(), l.Link.Pin(l.Path)); err != nil {
+		if err := plain.Error(errors.Join(l.Link.Unpin(), l.Link.Pin(l.Path))); err != nil {
 			return false, fmt.Errorf("pin link again: %w", err)
 		}
 	}
