@@ -5,19 +5,14 @@ import (
 	"debug/elf"
 	"encoding/binary"
 	"encoding/json"
-	"flag"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
-
-	"github.com/google/go-cmp/cmp"
 )
 
 //go:generate go run ../test/fixture/programs/compile testdata/src testdata
-
-var update = flag.Bool("update", false, "write the golden files anew")
 
 // testCPUs is what the tests count per-CPU maps for, so that goldens do not
 // depend on the machine.
@@ -67,24 +62,6 @@ func ciliumObjects(tb testing.TB) []string {
 		tb.Fatalf("found %d objects (%v), want about 57", len(files), err)
 	}
 	return files
-}
-
-// golden compares text with a file of testdata.
-func golden(t *testing.T, name, got string) {
-	t.Helper()
-	path := filepath.Join("testdata", name)
-	if *update {
-		if err := os.WriteFile(path, []byte(got), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	want, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if diff := cmp.Diff(string(want), got); diff != "" {
-		t.Errorf("%s differs (-want +got); run go test -update if that is meant:\n%s", path, diff)
-	}
 }
 
 // indented is a value as JSON for people.

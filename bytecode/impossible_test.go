@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -15,6 +14,7 @@ import (
 	"github.com/cilium/ebpf/btf"
 
 	"github.com/skep-dev/skep/bytecode/objectfile"
+	"github.com/skep-dev/skep/test/harness/golden"
 	"github.com/skep-dev/skep/test/harness/need"
 )
 
@@ -153,25 +153,11 @@ func dead(ins asm.Instruction) asm.Instructions {
 	return asm.Instructions{asm.Mov.Imm(asm.R0, 0), asm.JEq.Imm(asm.R0, 0, "end"), ins, asm.Mov.Imm(asm.R0, 0).WithSymbol("end")}
 }
 
-const page = "../docs/impossible.md"
-
 //go:generate go test -run ^TestThePageListsWhatNoKernelLoads$ -update
 
 // TestThePageListsWhatNoKernelLoads compares the page with the rows of programs and maps, or writes it.
 func TestThePageListsWhatNoKernelLoads(t *testing.T) {
-	want := rendered()
-	if *update {
-		if err := os.WriteFile(page, []byte(want), 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	got, err := os.ReadFile(page)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if string(got) != want {
-		t.Errorf("%s is not what the rows say: go generate ./bytecode", page)
-	}
+	golden.File(t, "../docs/impossible.md", rendered(), "go generate ./bytecode")
 }
 
 // rendered is the page.

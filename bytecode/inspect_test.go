@@ -19,6 +19,7 @@ import (
 
 	"github.com/skep-dev/skep/hook"
 	"github.com/skep-dev/skep/test/fixture/programs"
+	"github.com/skep-dev/skep/test/harness/golden"
 )
 
 // The objects in src that Inspect makes facts of.
@@ -26,10 +27,13 @@ var ownObjects = []string{
 	"core_first", "kernel_symbols", "license", "maps", "newest", "no_programs", "odd_calls", "reach", "sections", "unlinked", "usdt", "variables",
 }
 
+// rewrite is how the golden files are written anew.
+const rewrite = "go test ./bytecode -update"
+
 func TestFactsJSON(t *testing.T) {
 	for _, name := range ownObjects {
 		t.Run(name, func(t *testing.T) {
-			golden(t, name+".json", indented(t, facts(t, objectFile(t, name))))
+			golden.File(t, "testdata/"+name+".json", indented(t, facts(t, objectFile(t, name))), rewrite)
 		})
 	}
 }
@@ -79,7 +83,7 @@ func TestFactsOfTheProjectsOwnPrograms(t *testing.T) {
 	for _, name := range programs.Names() {
 		b.WriteString(summary(name, programs.Object(name)))
 	}
-	golden(t, "programs.golden", b.String())
+	golden.File(t, "testdata/programs.golden", b.String(), rewrite)
 }
 
 func TestFactsOfObjectsNobodyHereWrote(t *testing.T) {
@@ -91,7 +95,7 @@ func TestFactsOfObjectsNobodyHereWrote(t *testing.T) {
 		}
 		b.WriteString(summary(filepath.Base(path), object))
 	}
-	golden(t, "cilium.golden", b.String())
+	golden.File(t, "testdata/cilium.golden", b.String(), rewrite)
 }
 
 func TestTheSameBytesGiveTheSameFacts(t *testing.T) {

@@ -3,7 +3,6 @@ package convert_test
 import (
 	"bytes"
 	"encoding/json"
-	"flag"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -11,20 +10,17 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	"golang.org/x/tools/txtar"
 
 	"github.com/skep-dev/skep/convert"
 	"github.com/skep-dev/skep/schemas"
+	"github.com/skep-dev/skep/test/harness/golden"
 	"github.com/skep-dev/skep/test/harness/workers"
 )
-
-var update = flag.Bool("update", false, "write the golden output")
 
 func TestMain(m *testing.M) {
 	schemas.MaybeRenderChild()
 	workers.Use()
-	flag.Parse()
 	os.Exit(m.Run())
 }
 
@@ -56,19 +52,7 @@ func TestManifests(t *testing.T) {
 				archive.Files[0], {Name: "out.yaml", Data: out.Bytes()}, {Name: "left", Data: left.Bytes()},
 				{Name: "vet", Data: vet(t, out.Bytes(), len(r.Documents))},
 			}
-			got := txtar.Format(archive)
-			if *update {
-				if err := os.WriteFile(file, got, 0o600); err != nil {
-					t.Fatal(err)
-				}
-			}
-			want, err := os.ReadFile(file)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if diff := cmp.Diff(string(want), string(got)); diff != "" {
-				t.Errorf("want -, got +:\n%s", diff)
-			}
+			golden.File(t, file, string(txtar.Format(archive)), "go test ./convert -update")
 		})
 	}
 }

@@ -1,22 +1,16 @@
 package intent_test
 
 import (
-	"flag"
 	"fmt"
-	"os"
 	"path/filepath"
 	"reflect"
 	"slices"
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/skep-dev/skep/intent"
+	"github.com/skep-dev/skep/test/harness/golden"
 )
-
-// update writes the fields of a format that is not released yet.
-var update = flag.Bool("update", false, "write testdata/format-N anew")
 
 // TestAFormatIsItsFields fails where a field comes, goes or changes its name or
 // type: agents of the format would reject such a payload, or read it wrongly.
@@ -30,19 +24,8 @@ func TestAFormatIsItsFields(t *testing.T) {
 	}
 	slices.Sort(all)
 	got := strings.Join(all, "\n") + "\n"
-	if *update {
-		if err := os.WriteFile(file, []byte(got), 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	want, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if diff := cmp.Diff(string(want), got); diff != "" {
-		t.Errorf("agents in the field read format %d and no other field: raise FormatVersion and see docs/adr/0018 (-released +here):\n%s",
-			intent.FormatVersion, diff)
-	}
+	golden.File(t, file, got, fmt.Sprintf("agents in the field read format %d and no other field: raise FormatVersion and see docs/adr/0018",
+		intent.FormatVersion))
 }
 
 // fields lists what JSON has of a type: a line for each path to a value, with the

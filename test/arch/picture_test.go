@@ -3,7 +3,6 @@ package arch_test
 import (
 	"bytes"
 	"cmp"
-	"flag"
 	"fmt"
 	"maps"
 	"os"
@@ -14,11 +13,11 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+
+	"github.com/skep-dev/skep/test/harness/golden"
 )
 
 //go:generate go test -run ^TestThePictureShowsTheImports$ -update
-
-var update = flag.Bool("update", false, "draw the picture of the packages anew")
 
 // The page with the table of layers, and the picture that is drawn from it.
 const (
@@ -149,14 +148,7 @@ func TestThePictureShowsTheImports(t *testing.T) {
 	}
 	drawn := draw(all, direct(from))
 	file := filepath.Join(root(t), pictureFile)
-	if *update {
-		if err := os.WriteFile(file, drawn, 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if before, err := os.ReadFile(file); err != nil || !bytes.Equal(before, drawn) {
-		t.Errorf("%s does not show the imports as they are: go generate ./test/arch (%v)", pictureFile, err)
-	}
+	golden.File(t, file, string(drawn), "go generate ./test/arch")
 }
 
 func TestAnImportThatGoesUpIsSeen(t *testing.T) {

@@ -4,7 +4,6 @@ package argocd_test
 
 import (
 	"cmp"
-	"flag"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -19,9 +18,8 @@ import (
 
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/test/harness/argocd"
+	"github.com/skep-dev/skep/test/harness/golden"
 )
-
-var update = flag.Bool("update", false, "write examples/argocd/argocd-cm.yaml anew")
 
 // root has what users of Argo CD take.
 const root = "../../examples/argocd"
@@ -218,14 +216,7 @@ func TestTheConfigMapHasTheScriptsOfEveryKind(t *testing.T) {
 	}
 	want := "# Made from resource_customizations by go test ./test/argocd -update. DO NOT EDIT.\n" + string(body)
 	name := filepath.Join(root, "argocd-cm.yaml")
-	if *update {
-		if err := os.WriteFile(name, []byte(want), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if diff := gocmp.Diff(want, read(t, name)); diff != "" {
-		t.Errorf("%s is not what the scripts make it; run go test ./test/argocd -update (-want +got):\n%s", name, diff)
-	}
+	golden.File(t, name, want, "go test ./test/argocd -update")
 
 	var exclusions []struct{ APIGroups, Kinds, Clusters []string }
 	if err := yaml.UnmarshalStrict([]byte(read(t, root, "exclusions.yaml")), &exclusions); err != nil {

@@ -1,4 +1,4 @@
-// Package golden runs the cases of a test that stand in txtar files.
+// Package golden runs the cases of a test that stand in txtar files, and compares files with what they are made from.
 //
 // It owns the loop, the comparison and the flag -update, which writes what came out into the files.
 // What a case says, its callers know.
@@ -45,6 +45,23 @@ func Cases(t *testing.T, pattern string, run func(t *testing.T, a *txtar.Archive
 				t.Error(err)
 			}
 		})
+	}
+}
+
+// File compares a file with what a test says that it is, or writes it. An error ends with how to write it.
+func File(t testing.TB, path, want, how string) {
+	t.Helper()
+	if *update {
+		if err := os.WriteFile(path, []byte(want), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	got, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(string(got), want); diff != "" {
+		t.Errorf("%s differs: %s (-file +want):\n%s", path, how, diff)
 	}
 }
 
