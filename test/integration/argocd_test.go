@@ -150,6 +150,21 @@ func TestArgoCDShowsRolloutsAndSteersThem(t *testing.T) {
 	r.reaches(r.second, 1)
 }
 
+// TestArgoCDWaitsForTheEndOfASuspendedApplication has a signer revoked, which unloads what runs of a suspended application, too.
+func TestArgoCDWaitsForTheEndOfASuspendedApplication(t *testing.T) {
+	r := newRollout(t, intstr.FromInt32(1))
+	r.argoDoes("suspend", r.app)
+	r.condition(r.app, v1alpha1.ConditionReady, metav1.ConditionTrue, "Suspended")
+	signer := r.Signer("team-a")
+	r.change(signer, func() { signer.Spec.Revoked = true })
+	r.condition(r.app, v1alpha1.ConditionReconciling, metav1.ConditionTrue, "Unloading")
+	r.argoShows("suspended-unloading", r.app, "Progressing")
+	for _, node := range r.nodes {
+		r.answers(node, r.app, v1alpha1.NodeRemoved, "")
+	}
+	r.argoShows("suspended-unloaded", r.app, "Suspended")
+}
+
 func TestArgoCDShowsWhatIsDenied(t *testing.T) {
 	c := newCluster(t)
 	c.control()

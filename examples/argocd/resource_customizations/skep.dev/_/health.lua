@@ -12,6 +12,9 @@ if ready == nil then return health end
 health.message = ready.message
 if status.observedGeneration ~= obj.metadata.generation then
   health.message = "waiting for the status of the newest definition"
+elseif spec.suspend and reconciling ~= nil then
+  -- Its signer was revoked, and nodes unload it.
+  health.message = reconciling.message
 elseif spec.suspend then
   health.status = "Suspended"
 elseif status.rollout ~= nil and status.rollout.state == "Paused" then
