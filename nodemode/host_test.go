@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"crypto/ecdsa"
+	"crypto/ed25519"
 	"crypto/elliptic"
 	"crypto/rand"
 	"crypto/x509"
@@ -866,6 +867,56 @@ func TestWhatARevocationUnloadsFirstCounts(t *testing.T) {
 	}
 	if held := h.Status().UnloadProtection; held == nil {
 		t.Error("unload protection holds nothing")
+	}
+}
+
+// TestAnUnloadCountsOnceAndWhenItIsTaken has unloads of a revocation fail: a sync tries them before and after it reads the source.
+func TestAnUnloadCountsOnceAndWhenItIsTaken(t *testing.T) {
+	for sentence, c := range map[string]struct {
+		// damage returns how it is mended.
+		damage func(t *testing.T, s *stage, h *Host) (mend func())
+		counts float64
+	}{
+		"the agent trusts another key": {func(t *testing.T, _ *stage, h *Host) func() {
+			other, err := intent.NewSealer(ed25519.NewKeyFromSeed(make([]byte, ed25519.SeedSize)))
+			if err != nil {
+				t.Fatal(err)
+			}
+			own := h.sealer
+			h.sealer = other
+			return func() { h.sealer = own }
+		}, 0},
+		"the agent acts on it and cannot store it": {func(t *testing.T, s *stage, _ *Host) func() {
+			dir := filepath.Join(s.state, "agent", "intents")
+			if err := errors.Join(os.Rename(dir, dir+".away"), os.WriteFile(dir, nil, 0o600)); err != nil {
+				t.Fatal(err)
+			}
+			return func() {
+				if err := errors.Join(os.Remove(dir), os.Rename(dir+".away", dir)); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}, 1},
+	} {
+		t.Run(sentence, func(t *testing.T) {
+			s := newStage(t)
+			s.define("app", s.push(first, "app:v1", "team-a"))
+			h := s.open()
+			s.pass(h)
+			s.signers["team-a"].Spec.Revoked = true
+			s.writeSigners()
+			mend := c.damage(t, s, h)
+			s.pass(h)
+			counted := func() float64 { return series.Of(t, h.metrics.registry)[`skep_intents_sealed_total{action="unload"}`] }
+			if n := counted(); n != c.counts || isUnloaded(h, "app") != (n > 0) {
+				t.Errorf("%v unloads are counted, want %v", n, c.counts)
+			}
+			mend()
+			s.pass(h)
+			if n := counted(); n != 1 || !isUnloaded(h, "app") {
+				t.Errorf("%v unloads are counted in the end", n)
+			}
+		})
 	}
 }
 

@@ -127,12 +127,13 @@ type outcome struct {
 // handOver tells the agent of an action, where there is anything to tell, and notes what unload
 // protection counts.
 func (h *Host) handOver(s observation, o outcome) error {
-	if o.action != lifecycle.Keep {
-		h.metrics.moves.WithLabelValues(string(o.action)).Inc()
-	}
 	envelope, err := h.envelope(s, o)
 	if err == nil && envelope != nil && h.agent != nil {
 		err = h.agent.Accept(envelope)
+	}
+	// An unload acts even where the agent cannot store it. What the agent did not take is handed over again, and counts then.
+	if o.action != lifecycle.Keep && (err == nil || o.action == lifecycle.Unload && h.isUnloading(uidOf(s.id))) {
+		h.metrics.moves.WithLabelValues(string(o.action)).Inc()
 	}
 	if err != nil {
 		h.opts.Log.Error("hand intent to the agent", "application", s.id.String(), "error", err)
@@ -140,6 +141,12 @@ func (h *Host) handOver(s observation, o outcome) error {
 		h.unloaded[uidOf(s.id)] = unload{revision: h.settings.evaluator.Revision(), at: h.opts.Now()}
 	}
 	return err
+}
+
+// isUnloading reports whether the agent acts on a tombstone of an application.
+func (h *Host) isUnloading(uid string) bool {
+	p := h.live()[uid]
+	return p != nil && p.Tombstone
 }
 
 // observations joins definitions, verdicts and what the agent holds. While the
