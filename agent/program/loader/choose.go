@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"time"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/btf"
@@ -119,15 +120,34 @@ func (r *Revision) chooseSet(p *Prepared, choice int, lacks Lacks, known map[str
 			}
 			return nil
 		}
-		if !IsRejection(err) {
+		why := p.whyWithout(c, err)
+		if why == nil {
 			return err
 		}
-		rejected = append(rejected, err)
+		rejected = append(rejected, why)
 	}
 	if c.Name == "" {
 		return rejected[len(rejected)-1]
 	}
 	return fmt.Errorf("choose programs of alternative %s: this node supports no set of them: %w", c.Name, errors.Join(rejected...))
+}
+
+// whyWithout returns why a node is without a set of a choice that cannot be loaded; nil where the load fails with it.
+func (p *Prepared) whyWithout(c plan.Choice, err error) error {
+	isOptional := c.Name == "" && !c.Must()
+	switch {
+	case IsRejection(err):
+		return err
+	case isOptional && p.Bound > 0 && errors.Is(err, unix.ETIME):
+		return TooSlow(err, p.Bound)
+	}
+	return nil
+}
+
+// TooSlow adds to the error of a load that took the verifier longer than it may by which rule it fails, and the fix.
+func TooSlow(err error, most time.Duration) error {
+	return fmt.Errorf("%w: denied by load/time: the kernel's verifier did not end within %s of processor time, which is all that a load has; "+
+		"write loops with bpf_loop or bpf_for, branch less, or split the object into several ones", err, most)
 }
 
 // loadSet loads all programs of a set on the maps of the revision, or none. The kernel is asked

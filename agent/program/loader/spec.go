@@ -8,6 +8,7 @@ import (
 	"reflect"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/asm"
@@ -44,6 +45,9 @@ type Prepared struct {
 	Choices []plan.Choice
 	// Once are the instances that run once when they are loaded, in the order of the definition.
 	Once []string
+	// Bound is what the verifier may take of a processor for the load, see package deadline. Optional programs are left out
+	// where it is over; with 0 the load fails then.
+	Bound time.Duration
 	// leftOut are the maps of the object that are not made.
 	leftOut map[string]bool
 	// taken are maps of other applications by the name of the one whose place they have.

@@ -3,13 +3,18 @@ package loader
 import (
 	"bytes"
 	"errors"
+	"maps"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/asm"
+	"github.com/cilium/ebpf/btf"
+	"golang.org/x/sys/unix"
 
+	"github.com/skep-dev/skep/agent/program/deadline"
 	"github.com/skep-dev/skep/agent/program/jit"
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/bytecode"
@@ -90,6 +95,60 @@ func TestANamespaceLoadsWithinBounds(t *testing.T) {
 	}
 	if p.Application.Kind = v1alpha1.KindClusterBpfApplication; p.withinNamespace() != nil {
 		t.Error("it binds the cluster, too")
+	}
+}
+
+// TestAnOptionalProgramThatTakesTooLongIsLeftOut has one that the verifier does not finish within the time of a load, before one that it would.
+func TestAnOptionalProgramThatTakesTooLongIsLeftOut(t *testing.T) {
+	need.Kernel(t)
+	named := slices.Concat(program("slow_1", "raw_tp", "sys_enter"), program("slow_2", "raw_tp", "sys_enter"), program("slow_3", "raw_tp", "sys_enter"))
+	named[0].Optional, named[1].Optional = true, true
+	for sentence, c := range map[string]struct {
+		bound time.Duration
+		slow  []string
+		// skipped is left out; a load without one fails.
+		skipped []string
+	}{
+		"the first optional one":     {50 * time.Millisecond, []string{"slow_1"}, []string{"slow_1", "slow_2"}},
+		"the last optional one":      {50 * time.Millisecond, []string{"slow_2"}, []string{"slow_2"}},
+		"one that has to be there":   {50 * time.Millisecond, []string{"slow_3"}, nil},
+		"a load that may begin anew": {0, []string{"slow_1"}, nil},
+	} {
+		t.Run(sentence, func(t *testing.T) {
+			p, err := PrepareToLoad(opened(t, intent.Payload{Programs: named}), programs.Object("raw_tp_slow"), btf.NewCache())
+			if err != nil {
+				t.Fatal(err)
+			}
+			for name, ps := range p.Spec.Programs {
+				if !slices.Contains(c.slow, name) {
+					ps.Instructions = asm.Instructions{asm.Mov.Imm(asm.R0, 0), asm.Return()}
+				}
+			}
+			p.Bound = c.bound
+			AskOnce()
+			var r *Revision
+			if isOver, unbounded := deadline.Within(50*time.Millisecond, func() { r, _, err = Load(p, nil, nil, nil) }); !isOver {
+				t.Fatalf("the time is not up: %v", unbounded)
+			}
+			if c.skipped == nil {
+				if !errors.Is(err, unix.ETIME) {
+					t.Errorf("Load = %v", err)
+				}
+				return
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer func() { _ = r.Close() }()
+			if left := slices.Sorted(maps.Keys(r.Skipped)); !slices.Equal(left, c.skipped) || len(r.Programs) != len(named)-len(left) {
+				t.Errorf("%v are left out, and %v run", left, r.Programs)
+			}
+			for name, why := range r.Skipped {
+				if !strings.Contains(why, name) || !strings.Contains(why, "denied by load/time: the kernel's verifier did not end within 50ms") {
+					t.Errorf("%s is left out: %s", name, why)
+				}
+			}
+		})
 	}
 }
 

@@ -3,7 +3,6 @@ package build
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"log/slog"
 	"maps"
@@ -95,6 +94,8 @@ type Turn struct {
 	Types *btf.Cache
 	// mostCost is the greatest cost of what may be loaded; 0 is any.
 	mostCost uint64
+	// bound is loader.Prepared.Bound; 0 where a load that takes longer begins anew.
+	bound time.Duration
 }
 
 // admit fails with errLong where programs of a cost are no short load.
@@ -308,7 +309,8 @@ func (l *Loads) add(r Request, place uint64) *load {
 func (l *Loads) run(one *load, in lane, types *btf.Cache) {
 	most, turn := shortLoad, Turn{Types: types, mostCost: shortCost}
 	if in.isLong {
-		most, turn.mostCost = one.most(), 0
+		most = one.most()
+		turn.mostCost, turn.bound = 0, most
 	}
 	l.asked.Do(loader.AskOnce)
 	// So that its probe takes nothing of the load's time.
@@ -331,8 +333,7 @@ func (l *Loads) run(one *load, in lane, types *btf.Cache) {
 		one.isLong, one.err = true, nil
 	case !isOver:
 	default:
-		one.err = fmt.Errorf("%w: denied by load/time: the kernel's verifier did not end within %s of processor time, which is all that a load has; "+
-			"write loops with bpf_loop or bpf_for, branch less, or split the object into several ones", one.err, most)
+		one.err = loader.TooSlow(one.err, most)
 	}
 }
 

@@ -206,7 +206,7 @@ func TestALongLoadBeginsAnewAmongLongOnes(t *testing.T) {
 	l := newLoads()
 	over := fmt.Errorf("load program: %w", unix.ETIME)
 	var mu sync.Mutex
-	var bounds []time.Duration
+	var bounds, optional []time.Duration
 	l.within = func(most time.Duration, f func()) (bool, error) {
 		mu.Lock()
 		bounds = append(bounds, most)
@@ -217,7 +217,11 @@ func TestALongLoadBeginsAnewAmongLongOnes(t *testing.T) {
 	long := func(key, tenant string, may chan bool) asked {
 		return asked{key, func() (Request, error) {
 			return Request{Line: key, Tenants: []string{tenant}, Start: func() (Run, error) {
-				return func(Turn) (io.Closer, error) { <-may; return nil, over }, nil
+				return func(turn Turn) (io.Closer, error) {
+					optional = append(optional, turn.bound)
+					<-may
+					return nil, over
+				}, nil
 			}}, nil
 		}}
 	}
@@ -246,6 +250,9 @@ func TestALongLoadBeginsAnewAmongLongOnes(t *testing.T) {
 	slices.Sort(bounds)
 	if !slices.Equal(bounds, []time.Duration{shortLoad, shortLoad, mostOfNamespace}) {
 		t.Errorf("the bounds of the loads are %v", bounds)
+	}
+	if !slices.Equal(optional, []time.Duration{0, mostOfNamespace}) {
+		t.Errorf("optional programs are left out after %v", optional)
 	}
 	if err := l.Keep(l.Begin()); err != nil || len(l.long) > 0 {
 		t.Errorf("Keep = %v, and %v are remembered", err, l.long)

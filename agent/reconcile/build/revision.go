@@ -122,6 +122,7 @@ func Revision(o intent.Opened, files *objects.Cache, profile *v1alpha1.KernelPro
 	if err := turn.admit(prepared.LoadCost()); err != nil {
 		return nil, err
 	}
+	prepared.Bound = turn.bound
 	r, reports, err := loader.Load(prepared, from.Old, lacks, turn.Types)
 	if err != nil {
 		return nil, err

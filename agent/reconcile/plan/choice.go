@@ -89,10 +89,10 @@ func without(sets []Set, loaded []string) []Set {
 
 // Choices lists what a payload leaves to the node: its alternatives, its optional programs,
 // optional attachments for which something is loaded that nothing else takes, and whether
-// one link attaches to many functions.
+// one link attaches to many functions. What is optional comes last: a load may have no time left for it.
 func Choices(p intent.Payload) []Choice {
 	sets, inSet := map[string]*Set{}, namedInSets(p)
-	var optional []Choice
+	var must, optional []Choice
 	for _, program := range p.Programs {
 		whole := required(program)
 		sets[program.Name] = whole
@@ -113,10 +113,10 @@ func Choices(p intent.Payload) []Choice {
 		case program.Optional:
 			optional = append(optional, Choice{Sets: append(ways, Set{})})
 		case len(ways) > 1:
-			optional = append(optional, Choice{Sets: ways})
+			must = append(must, Choice{Sets: ways})
 		}
 	}
-	return append(alternativesOf(p, sets), optional...)
+	return slices.Concat(alternativesOf(p, sets), must, optional)
 }
 
 // namedInSets are the programs that an alternative names.
