@@ -15,6 +15,7 @@ package pointers
 import (
 	"container/heap"
 	"fmt"
+	"maps"
 	"slices"
 
 	"github.com/cilium/ebpf/asm"
@@ -407,7 +408,8 @@ func (w *walk) leave(from int, v value) {
 		return
 	}
 	f.returns, f.returned = returns, true
-	for caller := range f.callers {
+	// In one order, so that the work is the same each time.
+	for _, caller := range slices.Sorted(maps.Keys(f.callers)) {
 		w.change(caller)
 	}
 }

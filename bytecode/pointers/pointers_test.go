@@ -314,3 +314,23 @@ func ExampleForeignLoad() {
 	fmt.Println(ForeignLoad(asm.Instructions{field, deref, end}, rules(Foreign)))
 	// Output: a load at instruction 1
 }
+
+// TestCallersAreFollowedInOneOrder: the work for a program is the same each time, which fuzzers rest on.
+func TestCallersAreFollowedInOneOrder(t *testing.T) {
+	var insns asm.Instructions
+	var callers []int
+	for i := range 32 {
+		insns = append(insns, asm.Mov.Imm(asm.R0, 0).WithSymbol(fmt.Sprint("caller", i)))
+		callers = append(callers, i)
+	}
+	w, ok := newWalk(append(insns, asm.Return().WithSymbol("called")), rules(Number))
+	if !ok {
+		t.Fatal("it is not followed")
+	}
+	for i := range callers {
+		w.places[i].seen, w.functions[len(callers)].callers[i] = true, true
+	}
+	if w.leave(len(callers), value{memory: Own}); !slices.Equal(w.changed, callers) {
+		t.Errorf("callers are followed in the order %v", w.changed)
+	}
+}
