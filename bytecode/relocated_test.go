@@ -210,8 +210,9 @@ func TestAnIntentOfAnotherBuildStillCounts(t *testing.T) {
 		"one that knew the first flag": {[]string{"bpf_loop", "fact writesRegisters"}, []string{"a load"}, "writes registers of a task"},
 		"one that allows the first":    {[]string{"bpf_loop", "fact writesRegisters"}, []string{"a load", "fact writesRegisters"}, ""},
 		"a later one":                  {append(calls, "fact flies"), append(has["p"], "flies"), ""},
-		"a later one that does not":    {append(calls, "fact flies"), []string{"call bpf_loop", "fact flies", "a load", "fact writesRegisters"}, "reads the socket of a packet"},
-		"one that lacks a call":        {[]string{"fact writesRegisters"}, has["p"], "uses bpf_loop"},
+		"a later one that does not": {append(calls, "fact flies"), []string{"call bpf_loop", "fact flies", "a load", "fact writesRegisters"},
+			"reads the socket of a packet"},
+		"one that lacks a call": {[]string{"fact writesRegisters"}, has["p"], "uses bpf_loop"},
 		"one in which another program has the call": {append(calls, "bpf_loop"), slices.DeleteFunc(slices.Clone(has["p"]),
 			func(name string) bool { return name == "call bpf_loop" }), "uses bpf_loop"},
 	} {

@@ -131,22 +131,19 @@ func (h *Host) handOver(s observation, o outcome) error {
 	if err == nil && envelope != nil && h.agent != nil {
 		err = h.agent.Accept(envelope)
 	}
-	// An unload acts even where the agent cannot store it. What the agent did not take is handed over again, and counts then.
-	if o.action != lifecycle.Keep && (err == nil || o.action == lifecycle.Unload && h.isUnloading(uidOf(s.id))) {
-		h.metrics.moves.WithLabelValues(string(o.action)).Inc()
-	}
+	isTaken := err == nil
 	if err != nil {
 		h.opts.Log.Error("hand intent to the agent", "application", s.id.String(), "error", err)
+		// An unload acts even where the agent cannot store it. What the agent did not take is handed over again, and counts then.
+		now := lifecycle.Observation{Live: h.live()[uidOf(s.id)]}
+		isTaken = o.action == lifecycle.Unload && !now.Runs()
 	} else if o.action == lifecycle.Unload && s.Unloads() {
 		h.unloaded[uidOf(s.id)] = unload{revision: h.settings.evaluator.Revision(), at: h.opts.Now()}
 	}
+	if isTaken && o.action != lifecycle.Keep {
+		h.metrics.moves.WithLabelValues(string(o.action)).Inc()
+	}
 	return err
-}
-
-// isUnloading reports whether the agent acts on a tombstone of an application.
-func (h *Host) isUnloading(uid string) bool {
-	p := h.live()[uid]
-	return p != nil && p.Tombstone
 }
 
 // observations joins definitions, verdicts and what the agent holds. While the

@@ -75,10 +75,11 @@ func TestANamespaceLoadsWithinBounds(t *testing.T) {
 		programs map[string]*ebpf.ProgramSpec
 		says     string
 	}{
-		"a small program":            {ebpf.Hash, map[string]*ebpf.ProgramSpec{"p": small}, ""},
-		"storage on sockets":         {ebpf.SkStorage, map[string]*ebpf.ProgramSpec{"p": small}, "map m denied by load/maps: a map of type SkStorage takes memory of the agent for each socket"},
+		"a small program": {ebpf.Hash, map[string]*ebpf.ProgramSpec{"p": small}, ""},
+		"storage on sockets": {ebpf.SkStorage, map[string]*ebpf.ProgramSpec{"p": small},
+			"map m denied by load/maps: a map of type SkStorage takes memory of the agent for each socket"},
 		"thousands of divisions":     {ebpf.Hash, map[string]*ebpf.ProgramSpec{"p": slow}, "programs denied by load/cost: they may take the kernel up to"},
-		"of one program among small": {ebpf.Hash, map[string]*ebpf.ProgramSpec{"a": small, "b": slow}, "programs denied by load/cost: they may take the kernel up to"},
+		"of one program among small": {ebpf.Hash, map[string]*ebpf.ProgramSpec{"a": small, "b": slow}, "programs denied by load/cost: they may"},
 	} {
 		spec := &ebpf.CollectionSpec{Maps: map[string]*ebpf.MapSpec{"m": {Type: c.maps}}, Programs: c.programs}
 		p := &Prepared{Application: v1alpha1.Identity{Kind: v1alpha1.KindBpfApplication, Namespace: "net", Name: "app"}, Spec: spec}
