@@ -23,7 +23,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"maps"
 	"os"
 	"sync"
 	"sync/atomic"
@@ -34,6 +33,7 @@ import (
 	"github.com/skep-dev/skep/agent/pods/containers"
 	"github.com/skep-dev/skep/agent/pods/netns"
 	"github.com/skep-dev/skep/agent/program/loader"
+	"github.com/skep-dev/skep/agent/reconcile/accepted"
 	"github.com/skep-dev/skep/agent/reconcile/admission"
 	"github.com/skep-dev/skep/agent/reconcile/build"
 	"github.com/skep-dev/skep/agent/reconcile/chainfit"
@@ -128,9 +128,8 @@ type BackOff = retry.BackOff
 // Agent holds one node's kernel to the intents it was given.
 type Agent struct {
 	*env
-	// intake is held while intents are accepted that one reconcile is to see together.
-	intake   sync.Mutex
-	accepted *accepted
+	// Store has the accepted intents. Its methods are the agent's: Accept, Status and others.
+	*accepted.Store
 	// work is held while the kernel is changed. It guards loop.
 	work sync.Mutex
 	loop *loop
@@ -157,26 +156,6 @@ type env struct {
 	devices func(*reconcile) ([]plan.Interface, error)
 	// namespaces is, in tests, what there is in the place of the pods' network namespaces.
 	namespaces func() targets.Namespaces
-}
-
-// accepted is what Accept and Relabel share with the loop, which works on copies.
-type accepted struct {
-	mu      sync.Mutex
-	apps    map[string]*application
-	orphans []ApplicationStatus
-	// settled is closed while every intent was worked on once.
-	settled chan struct{}
-	labels  map[string]string
-	trust   *intent.Trust
-	// arrived: an intent was accepted, or a label changed, that no reconcile had yet.
-	arrived bool
-}
-
-// hasArrived reports whether an intent waits for the next reconcile.
-func (a *accepted) hasArrived() bool {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	return a.arrived
 }
 
 // loop is what the loop keeps from one reconcile to the next. Agent.work guards it.
@@ -241,9 +220,11 @@ func New(o Options) (*Agent, error) {
 			announcer.AnnounceTo(e.starts)
 		}
 	}
-	a := &Agent{env: e, loop: newLoop(e), reconciled: make(chan struct{}, 1), accepted: &accepted{
-		apps: map[string]*application{}, settled: make(chan struct{}), labels: maps.Clone(o.Labels), trust: o.Trust}}
-	if err := errors.Join(a.checkMount(), a.restore(), a.loop.live.Adopt(a.accepted.nameOf)); err != nil {
+	a := &Agent{env: e, loop: newLoop(e), reconciled: make(chan struct{}, 1)}
+	err = a.checkMount()
+	store, unread := accepted.Open(accepted.Options{Log: o.Log, Dir: dir, Node: o.Node, Labels: o.Labels, Trust: o.Trust, Wake: e.wakeUp})
+	a.Store = store
+	if err := errors.Join(err, unread, a.loop.live.Adopt(accepted.Begin(store).NameOf)); err != nil {
 		return nil, errors.Join(fmt.Errorf("make agent: %w", err), a.Close())
 	}
 	return a, nil

@@ -7,6 +7,7 @@ import (
 	"github.com/skep-dev/skep/agent/pods/containers"
 	"github.com/skep-dev/skep/agent/reconcile/live"
 	"github.com/skep-dev/skep/agent/reconcile/plan"
+	"github.com/skep-dev/skep/agent/reconcile/version"
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/intent"
 )
@@ -55,11 +56,12 @@ func (e *env) devicesChanged() {
 
 // choicesOf says what matters to applications and to what is open. What runs without an intent
 // may be in any pod.
-func (e *env) choicesOf(apps []*application, open *live.Set) *targets.Choices {
-	known := map[string]bool{}
+func (e *env) choicesOf(known []version.Known, open *live.Set) *targets.Choices {
+	uids := map[string]bool{}
 	choices := targets.NewChoices(e.opts.NamespaceLabels)
-	for _, app := range apps {
-		known[app.Newest.Payload().UID] = true
+	for i := range known {
+		app := &known[i]
+		uids[app.Newest.Payload().UID] = true
 		addChoices(choices, &app.Newest)
 		if app.Deployed != nil {
 			addChoices(choices, app.Deployed)
@@ -69,7 +71,7 @@ func (e *env) choicesOf(apps []*application, open *live.Set) *targets.Choices {
 		}
 	}
 	choices.Devices = choices.Devices || isOnDevices(open)
-	choices.All = choices.All || open.IsInPods() && runsUnknown(open, known)
+	choices.All = choices.All || open.IsInPods() && runsUnknown(open, uids)
 	return choices
 }
 
@@ -115,14 +117,14 @@ func runsUnknown(open *live.Set, known map[string]bool) bool {
 }
 
 // takePods returns the pods for a reconcile, which is full or has the pods before it.
-func (a *Agent) takePods(apps []*application, full bool) targets.Pods {
+func (a *Agent) takePods(known []version.Known, full bool) targets.Pods {
 	// In this order: a change that the former choices did not match is in the Snapshot.
-	choices := a.choicesOf(apps, a.loop.live)
+	choices := a.choicesOf(known, a.loop.live)
 	a.choices.Store(choices)
 	if keeper, ok := a.containers.(containers.Keeper); ok {
 		keeper.Keep(choices.Keys())
 	}
-	pods := a.podsNow(apps, a.loop.live)
+	pods := a.podsNow(known, a.loop.live)
 	if !full {
 		pods.Before = a.loop.pods
 	}
@@ -130,7 +132,7 @@ func (a *Agent) takePods(apps []*application, full bool) targets.Pods {
 }
 
 // choosesPods reports whether an intent of an application chooses pods.
-func choosesPods(app *application) bool {
+func choosesPods(app version.Known) bool {
 	chooses := func(o *intent.Opened) bool {
 		return o != nil && slices.ContainsFunc(o.Payload().Programs, func(p v1alpha1.Program) bool {
 			return slices.ContainsFunc(p.Attach, func(at v1alpha1.Attachment) bool { return at.Pods != nil })

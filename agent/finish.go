@@ -1,14 +1,15 @@
 package agent
 
 import (
-	"errors"
 	"fmt"
 	"maps"
 	"slices"
 
+	"github.com/cilium/ebpf"
+
+	"github.com/skep-dev/skep/agent/reconcile/accepted"
 	"github.com/skep-dev/skep/agent/reconcile/plan"
 	"github.com/skep-dev/skep/agent/reconcile/report"
-	"github.com/skep-dev/skep/agent/reconcile/version"
 	"github.com/skep-dev/skep/agent/state/statedir"
 )
 
@@ -17,7 +18,7 @@ func (rec *reconcile) finish() {
 	// Last of all, when the status says what is attached.
 	defer rec.letStart()
 	view := report.View{Look: rec.look, UnmanagedFiles: rec.unmanagedFiles, Now: rec.decisions.Now}
-	for _, app := range rec.apps {
+	for _, app := range rec.intents.Applications {
 		rec.finishApplication(app, view)
 	}
 	rec.loop.conflicts.Sweep(rec.decisions.Now)
@@ -31,42 +32,7 @@ func (rec *reconcile) finish() {
 	if rec.decisions.Again {
 		rec.env.wakeUp()
 	}
-	rec.accepted.mu.Lock()
-	defer rec.accepted.mu.Unlock()
-	if rec.observed {
-		rec.accepted.orphans = orphans
-	}
-	all := version.SameLabels(rec.decisions.Node.Labels, rec.accepted.labels)
-	for _, app := range rec.apps {
-		uid := app.Newest.Payload().UID
-		now := rec.accepted.apps[uid]
-		if now == nil {
-			// Forgotten meanwhile.
-			continue
-		}
-		if now.Newest.Payload().Serial != app.Newest.Payload().Serial {
-			// Overtaken meanwhile. What now runs is what the newer one falls back to.
-			now.inherit(app)
-			all = false
-			continue
-		}
-		app.unkept, app.envelope = now.unkept, now.envelope
-		if !errors.Is(app.conflict, now.conflict) {
-			// The next reconcile reports it.
-			app.conflict, all = now.conflict, false
-		}
-		rec.accepted.apps[uid] = app
-		if out := rec.decisions.Outcomes[uid]; out == nil || !out.IsSettled() {
-			all = false
-		}
-	}
-	if all && len(rec.apps) == len(rec.accepted.apps) {
-		select {
-		case <-rec.accepted.settled:
-		default:
-			close(rec.accepted.settled)
-		}
-	}
+	rec.intents.Finish(accepted.Findings{Outcomes: rec.decisions.Outcomes, Orphans: orphans, Observed: rec.observed})
 }
 
 // orphans are the applications whose intent this node does not have.
@@ -85,28 +51,13 @@ func (rec *reconcile) pruneObjects() {
 	if !rec.prune {
 		return
 	}
-	rec.accepted.mu.Lock()
-	defer rec.accepted.mu.Unlock()
-	used := map[string]bool{}
-	for _, app := range rec.accepted.apps {
-		used[app.Newest.Payload().ObjectDigest] = true
-	}
-	for _, app := range rec.apps {
-		payload := app.Newest.Payload()
-		for _, version := range payload.Versions() {
-			used[version.ObjectDigest] = true
-		}
-		if app.Deployed != nil {
-			used[app.Deployed.Payload().ObjectDigest] = true
-		}
-	}
-	if err := rec.objectRound.Cache.Prune(used); err != nil {
+	if err := rec.intents.Prune(rec.objectRound.Cache); err != nil {
 		rec.env.opts.Log.Error("drop cached objects", "error", err)
 	}
 }
 
 // finishApplication works out back-off and status of one application.
-func (rec *reconcile) finishApplication(app *application, view report.View) {
+func (rec *reconcile) finishApplication(app *accepted.Application, view report.View) {
 	payload := app.Newest.Payload()
 	out := rec.decisions.Outcomes[payload.UID]
 	if out == nil {
@@ -125,10 +76,10 @@ func (rec *reconcile) finishApplication(app *application, view report.View) {
 		// On its way: the old words stay.
 		out.Errs = []error{&repeated{app.Status.Error, app.Status.Unsupported}}
 	}
-	app.Status = view.Application(report.Application{Known: app.Known, Maps: app.Maps, VerifierLog: app.VerifierLog, Conflict: app.conflict, Before: app.Status},
+	app.Status = view.Application(report.Application{Known: app.Known, Maps: app.Maps, VerifierLog: app.VerifierLog, Conflict: app.Conflict, Before: app.Status},
 		out)
-	app.loaded = slices.Sorted(maps.Keys(rec.loop.live.Revisions[payload.UID]))
-	app.exhausted = payload.Tombstone && app.Deployed == nil && len(out.Errs) == 0 && !rec.leaves(payload.UID)
+	app.Loaded = slices.Sorted(maps.Keys(rec.loop.live.Revisions[payload.UID]))
+	app.Exhausted = payload.Tombstone && app.Deployed == nil && len(out.Errs) == 0 && !rec.leaves(payload.UID)
 }
 
 // noteUnchangedChains notes the interfaces whose link was not given what the application asks for there, unless something
@@ -150,7 +101,7 @@ func (rec *reconcile) noteUnchangedChains(uid string, out *report.Outcome) {
 }
 
 // keepDeployed remembers the intent that now runs in whole.
-func (rec *reconcile) keepDeployed(app *application, out *report.Outcome) {
+func (rec *reconcile) keepDeployed(app *accepted.Application, out *report.Outcome) {
 	payload := app.Newest.Payload()
 	var err error
 	switch {
@@ -159,7 +110,7 @@ func (rec *reconcile) keepDeployed(app *application, out *report.Outcome) {
 			app.Deployed, rec.prune = nil, true
 		}
 	case out.Live != nil && (app.Deployed == nil || app.Deployed.Payload().Serial != payload.Serial):
-		if err = rec.env.dir.PutIntent(payload.UID, statedir.Deployed, app.envelope); err == nil {
+		if err = rec.env.dir.PutIntent(payload.UID, statedir.Deployed, app.Envelope); err == nil {
 			o := app.Newest
 			app.Deployed, rec.prune = &o, true
 		}
@@ -173,3 +124,16 @@ func (rec *reconcile) keepDeployed(app *application, out *report.Outcome) {
 func (rec *reconcile) leaves(uid string) bool {
 	return rec.loop.live.Has(uid) || len(rec.unmanagedFiles[uid]) > 0
 }
+
+// repeated is what was said at the last attempt, while the next one is waited
+// for.
+type repeated struct {
+	text        string
+	unsupported bool
+}
+
+// Error implements error.
+func (r *repeated) Error() string { return r.text }
+
+// Is keeps what the words alone do not tell.
+func (r *repeated) Is(target error) bool { return r.unsupported && target == ebpf.ErrNotSupported }

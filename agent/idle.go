@@ -26,11 +26,7 @@ type idleLink struct {
 // newIdle returns the state that a reconcile left, or nil where it changed something or
 // left something to do.
 func newIdle(p *reconcile) *idle {
-	// The applications of a reconcile that is finished are the agent's, which Accept changes.
-	p.accepted.mu.Lock()
-	done := p.isDone(false)
-	p.accepted.mu.Unlock()
-	if !done {
+	if !p.isDone(false) {
 		return nil
 	}
 	r := &idle{}
@@ -54,7 +50,7 @@ func newIdle(p *reconcile) *idle {
 func (rec *reconcile) isDone(mayHaveActed bool) bool {
 	if !rec.observed || rec.acted && !mayHaveActed || rec.decisions.Again || rec.actor.IsEnding() || rec.actor.IsFreeing() ||
 		rec.objectRound.Fetching || rec.loadRound.HasAsked() || rec.look.HasUnreadable() ||
-		!rec.loop.admission.History.IsKept() || rec.loop.live.Remnants.HasClosed() {
+		!rec.loop.admission.History.IsKept() || rec.intents.HasUnkept() || rec.loop.live.Remnants.HasClosed() {
 		return false
 	}
 	for _, c := range rec.loop.live.Chains {
@@ -62,9 +58,9 @@ func (rec *reconcile) isDone(mayHaveActed bool) bool {
 			return false
 		}
 	}
-	for _, app := range rec.apps {
+	for _, app := range rec.intents.Applications {
 		out := rec.decisions.Outcomes[app.Newest.Payload().UID]
-		if app.unkept || out == nil || !out.IsDone() {
+		if out == nil || !out.IsDone() {
 			return false
 		}
 	}

@@ -10,6 +10,7 @@ import (
 	"github.com/skep-dev/skep/agent/pods/containers"
 	"github.com/skep-dev/skep/agent/reconcile/live"
 	"github.com/skep-dev/skep/agent/reconcile/plan"
+	"github.com/skep-dev/skep/agent/reconcile/version"
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/intent"
 )
@@ -60,7 +61,7 @@ func (rec *reconcile) runsOn(application v1alpha1.Identity, program, hook string
 
 // lookForDevices reads the interfaces of the node.
 func (rec *reconcile) lookForDevices() ([]plan.Interface, error) {
-	return rec.lookupRound.Look(rec.env.namespacesOf(rec.pods), attachmentsOf(rec.apps), wantsPrimary(rec.apps), rec.running())
+	return rec.lookupRound.Look(rec.env.namespacesOf(rec.pods), attachmentsOf(rec.intents.Known()), wantsPrimary(rec.intents.Known()), rec.running())
 }
 
 // namespacesOf are the network namespaces of pods.
@@ -72,9 +73,9 @@ func (e *env) namespacesOf(pods targets.Pods) targets.Namespaces {
 }
 
 // podsNow are the pods of the node, if an intent chooses some, or something of Skep's is in one.
-func (e *env) podsNow(apps []*application, open *live.Set) targets.Pods {
+func (e *env) podsNow(known []version.Known, open *live.Set) targets.Pods {
 	pods := targets.Pods{NamespaceLabels: e.opts.NamespaceLabels}
-	if e.containers == nil || !slices.ContainsFunc(apps, choosesPods) && !open.IsInPods() {
+	if e.containers == nil || !slices.ContainsFunc(known, choosesPods) && !open.IsInPods() {
 		return pods
 	}
 	var away *containers.AwayError
@@ -88,7 +89,7 @@ func (e *env) podsNow(apps []*application, open *live.Set) targets.Pods {
 }
 
 // attachmentsOf are what the applications' intents attach to interfaces.
-func attachmentsOf(apps []*application) []targets.Asked {
+func attachmentsOf(known []version.Known) []targets.Asked {
 	var all []targets.Asked
 	add := func(o *intent.Opened) {
 		payload := o.Payload()
@@ -100,7 +101,8 @@ func attachmentsOf(apps []*application) []targets.Asked {
 			}
 		}
 	}
-	for _, app := range apps {
+	for i := range known {
+		app := &known[i]
 		add(&app.Newest)
 		if app.Deployed != nil {
 			add(app.Deployed)
@@ -119,8 +121,8 @@ func (rec *reconcile) asPrimary(uid string, on plan.Interface) bool {
 }
 
 // wantsPrimary reports whether an intent chooses the primary interface.
-func wantsPrimary(apps []*application) bool {
-	return slices.ContainsFunc(apps, func(app *application) bool {
+func wantsPrimary(known []version.Known) bool {
+	return slices.ContainsFunc(known, func(app version.Known) bool {
 		return slices.ContainsFunc(append(selections(&app.Newest), selections(app.Deployed)...),
 			func(s v1alpha1.Interfaces) bool { return s.Primary })
 	})

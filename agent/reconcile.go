@@ -1,11 +1,10 @@
 package agent
 
 import (
-	"cmp"
 	"context"
-	"slices"
 
 	"github.com/skep-dev/skep/agent/attach/targets"
+	"github.com/skep-dev/skep/agent/reconcile/accepted"
 	"github.com/skep-dev/skep/agent/reconcile/act"
 	"github.com/skep-dev/skep/agent/reconcile/admission"
 	"github.com/skep-dev/skep/agent/reconcile/build"
@@ -24,10 +23,8 @@ import (
 type reconcile struct {
 	env  *env
 	loop *loop
-	// accepted is read under its lock. Within a reconcile, only finish writes it.
-	accepted *accepted
-	// apps are copies, until finish hands them over; ordered by name.
-	apps []*application
+	// intents are those that were accepted before it began, with their applications.
+	intents *accepted.Round
 	// pods are those of the node.
 	pods targets.Pods
 	look *live.Look
@@ -135,66 +132,27 @@ func (a *Agent) newReconcile() *reconcile {
 	if full {
 		l.fullAt = now
 	}
-	apps, labels := a.snapshot()
-	pods := a.takePods(apps, full)
+	intents := accepted.Begin(a.Store)
+	known := intents.Known()
+	pods := a.takePods(known, full)
 	l.skipped.tell(pods.Snapshot, o.Log)
-	rec := &reconcile{env: a.env, loop: l, accepted: a.accepted, apps: apps, pods: pods, look: l.live.Look(),
+	rec := &reconcile{env: a.env, loop: l, intents: intents, pods: pods, look: l.live.Look(),
 		objectRound: a.objects.Begin(), loadRound: l.loads.Begin(), lookupRound: l.lookups.Begin(now, pods)}
-	node := version.Node{Name: o.Node, Labels: labels}
+	node := version.Node{Name: o.Node, Labels: intents.Labels}
 	versions := prepare.New(prepare.Versions{Log: o.Log, Now: now, Node: node, Profile: o.Profile, Pin: a.pins.PinRevision, Look: rec.look,
-		Sharing: sharing.Of(node, knownOf(apps)),
+		Sharing: sharing.Of(node, known),
 		Memory:  l.admission.Memory, Measured: l.admission.Profiles,
 		ObjectRound: rec.objectRound, LoadRound: rec.loadRound, LookupRound: rec.lookupRound})
-	rec.decisions = decide.New(decide.Options{Log: o.Log, Now: now, Node: node, Look: rec.look, Prepare: versions.Prepare, Applications: statesOf(apps)})
+	rec.decisions = decide.New(decide.Options{Log: o.Log, Now: now, Node: node, Look: rec.look, Prepare: versions.Prepare, Applications: intents.States()})
 	rec.admission = l.admission.Begin(rec.decisions, rec.loadRound, rec.lookupRound)
 	rec.chains = l.chains.Begin(rec.decisions, rec.admission, rec.objectRound, rec.loadRound)
 	rec.actor = act.New(act.Options{Log: o.Log, Clock: o.Clock, Now: now, Observer: o.Observer, Pins: a.pins, Decisions: rec.decisions, Look: rec.look,
 		Chains: rec.chains, Attempts: l.attempts, Longest: o.BackOff.Longest(), Conflicts: l.conflicts, Measured: l.admission.Profiles,
 		NoDriver:    rec.admission.NoteNoDriver,
-		ObjectRound: rec.objectRound, LoadRound: rec.loadRound, LookupRound: rec.lookupRound, IsHurried: a.isHurried})
+		ObjectRound: rec.objectRound, LoadRound: rec.loadRound, LookupRound: rec.lookupRound,
+		// A container, or an intent such as that of a revocation, waits for the next reconcile.
+		IsHurried: func() bool { return a.starts.IsWaiting() || intents.HasArrived() }})
 	return rec
-}
-
-// isHurried reports whether a container, or an intent such as that of a revocation, waits for the
-// next reconcile.
-func (a *Agent) isHurried() bool { return a.starts.IsWaiting() || a.accepted.hasArrived() }
-
-// snapshot copies what Accept and Relabel may change meanwhile; applications
-// are ordered by name.
-func (a *Agent) snapshot() ([]*application, map[string]string) {
-	a.intake.Lock()
-	defer a.intake.Unlock()
-	a.accepted.mu.Lock()
-	defer a.accepted.mu.Unlock()
-	a.accepted.arrived = false
-	apps := make([]*application, 0, len(a.accepted.apps))
-	for _, app := range a.accepted.apps {
-		one := *app
-		apps = append(apps, &one)
-	}
-	slices.SortFunc(apps, func(x, y *application) int {
-		p, q := x.Newest.Payload(), y.Newest.Payload()
-		return cmp.Or(cmp.Compare(p.Application.String(), q.Application.String()), cmp.Compare(p.UID, q.UID))
-	})
-	return apps, a.accepted.labels
-}
-
-// statesOf are the applications as the parts of a reconcile see them.
-func statesOf(apps []*application) []*decide.Application {
-	all := make([]*decide.Application, len(apps))
-	for i, app := range apps {
-		all[i] = &app.Application
-	}
-	return all
-}
-
-// knownOf are the intents of the applications.
-func knownOf(apps []*application) []version.Known {
-	all := make([]version.Known, len(apps))
-	for i, app := range apps {
-		all[i] = app.Known
-	}
-	return all
 }
 
 // isIncremental reports whether the reconcile follows changes alone.

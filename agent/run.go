@@ -3,8 +3,9 @@ package agent
 import (
 	"context"
 	"errors"
-	"fmt"
 	"time"
+
+	"github.com/skep-dev/skep/agent/reconcile/accepted"
 )
 
 // Run holds the kernel to the intents until the context ends: at once when an
@@ -44,34 +45,9 @@ func (a *Agent) awaitWork(ctx context.Context, sweep <-chan time.Time) bool {
 	}
 }
 
-// Settled waits until every accepted intent was worked on once: its
-// application is as it is to be, or has failed and is being tried again. The
-// error joins what failed; Status tells more.
-func (a *Agent) Settled(ctx context.Context) error {
-	for {
-		a.accepted.mu.Lock()
-		wait := a.accepted.settled
-		a.accepted.mu.Unlock()
-		select {
-		case <-ctx.Done():
-			return fmt.Errorf("wait for applications: %w", context.Cause(ctx))
-		case <-wait:
-		}
-		a.accepted.mu.Lock()
-		done := wait == a.accepted.settled
-		a.accepted.mu.Unlock()
-		if done {
-			break
-		}
-	}
-	var errs []error
-	for _, s := range a.Status() {
-		if s.Error != "" {
-			errs = append(errs, fmt.Errorf("%s: %s", s.Application, s.Error))
-		}
-	}
-	return errors.Join(errs...)
-}
+// Reconciled yields after a Reconcile; several since the last read count once. It
+// is for one reader.
+func (a *Agent) Reconciled() <-chan struct{} { return a.reconciled }
 
 // Unload takes every program of Skep's away from this node, with its pins. The
 // cached intents stay, and bring them back at the next start. All are detached at once, and freed at the
@@ -79,14 +55,14 @@ func (a *Agent) Settled(ctx context.Context) error {
 func (a *Agent) Unload() error {
 	a.work.Lock()
 	defer a.work.Unlock()
-	apps, _ := a.snapshot()
-	known := a.namespacesOf(a.podsNow(apps, a.loop.live))
+	intents := accepted.Begin(a.Store)
+	known := a.namespacesOf(a.podsNow(intents.Known(), a.loop.live))
 	a.loop.namespaces.Renew(known.All, known.Err)
 	defer a.loop.namespaces.Close()
 	a.loop.live.Remnants.AwaitClosings()
 	err := errors.Join(a.loop.loads.Clear(), a.loop.live.Close(), a.pins.Clear(a.loop.live.Unused.Pace.Await))
 	a.loop.live.Unused.AwaitFreed()
-	return errors.Join(err, a.loop.live.Adopt(a.accepted.nameOf))
+	return errors.Join(err, a.loop.live.Adopt(intents.NameOf))
 }
 
 // The bounds of a reconcile. A load cannot be cancelled while the verifier works, so

@@ -5,6 +5,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/skep-dev/skep/agent/reconcile/accepted"
 	"github.com/skep-dev/skep/agent/reconcile/decide"
 	"github.com/skep-dev/skep/agent/reconcile/live"
 	"github.com/skep-dev/skep/agent/reconcile/plan"
@@ -16,9 +17,9 @@ import (
 )
 
 // choosing is an application that chooses interfaces so.
-func choosing(t *testing.T, uid string, s v1alpha1.Interfaces) *application {
+func choosing(t *testing.T, uid string, s v1alpha1.Interfaces) *accepted.Application {
 	t.Helper()
-	return &application{Application: decide.Application{Known: version.Known{Newest: seals.New(t).Open(t, intent.Payload{
+	return &accepted.Application{Application: decide.Application{Known: version.Known{Newest: seals.New(t).Open(t, intent.Payload{
 		Application: v1alpha1.Identity{Kind: v1alpha1.KindClusterBpfApplication, Name: uid}, UID: uid, Serial: 1,
 		ObjectDigest: "sha256:object",
 		Programs:     []v1alpha1.Program{{Name: "f", Attach: []v1alpha1.Attachment{{Hook: "xdp", Interfaces: &s}, {Hook: "raw_tp", Tracepoint: "sys_enter"}}}},
@@ -39,14 +40,14 @@ func TestWhatRunsAsPrimaryIsToldFromWhatRunsByName(t *testing.T) {
 	} {
 		t.Run(sentence, func(t *testing.T) {
 			app := choosing(t, "a", tc.chooses)
-			p := &reconcile{decisions: decide.New(decide.Options{Applications: statesOf([]*application{app})}), apps: []*application{app}}
+			p := &reconcile{decisions: decide.New(decide.Options{Applications: []*decide.Application{&app.Application}})}
 			if got := p.asPrimary("a", eth0); got != tc.asPrimary {
 				t.Errorf("asPrimary = %v", got)
 			}
 			if p.asPrimary("b", eth0) {
 				t.Error("another application runs there as primary")
 			}
-			if got := wantsPrimary(p.apps); got != tc.asks {
+			if got := wantsPrimary([]version.Known{app.Known}); got != tc.asks {
 				t.Errorf("wantsPrimary = %v", got)
 			}
 		})

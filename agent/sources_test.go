@@ -9,6 +9,7 @@ import (
 
 	"github.com/skep-dev/skep/agent/pods/containers"
 	"github.com/skep-dev/skep/agent/reconcile/live"
+	"github.com/skep-dev/skep/agent/reconcile/version"
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/intent"
 	"github.com/skep-dev/skep/test/fixture/seals"
@@ -36,15 +37,15 @@ func TestPodsOfARuntimeThatIsAwayAreThoseThatItNamed(t *testing.T) {
 	} {
 		t.Run(sentence, func(t *testing.T) {
 			e := &env{containers: answer{c.err}, opts: Options{Log: slog.New(slog.DiscardHandler)}}
-			if got := e.podsNow([]*application{appOfPods(t)}, &live.Set{}); (got.Err == nil) != c.known || got.Snapshot == nil {
+			if got := e.podsNow([]version.Known{{Newest: choosingPods(t)}}, &live.Set{}); (got.Err == nil) != c.known || got.Snapshot == nil {
 				t.Errorf("pods %+v", got)
 			}
 		})
 	}
 }
 
-// appOfPods is an application that chooses pods.
-func appOfPods(t *testing.T) *application {
+// choosingPods is an intent that chooses pods.
+func choosingPods(t *testing.T) intent.Opened {
 	t.Helper()
 	by := seals.New(t)
 	envelope := by.Seal(t, intent.Payload{
@@ -56,9 +57,7 @@ func appOfPods(t *testing.T) *application {
 	if err != nil {
 		t.Fatal(err)
 	}
-	app := &application{}
-	app.Newest = opened
-	return app
+	return opened
 }
 
 func TestAnAgentInAPIDNamespaceOfItsOwnSaysSo(t *testing.T) {

@@ -18,7 +18,7 @@ func (rec *reconcile) letStart() {
 // loadedInPods are the applications that choose pods and are in the kernel.
 func (rec *reconcile) loadedInPods(s *starts.Starts) []starts.Application {
 	var all []starts.Application
-	for _, app := range rec.apps {
+	for _, app := range rec.intents.Applications {
 		payload := app.Newest.Payload()
 		out := rec.decisions.Outcomes[payload.UID]
 		if out == nil {

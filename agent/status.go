@@ -1,11 +1,12 @@
 package agent
 
 import (
-	"slices"
-	"strings"
-
+	"github.com/skep-dev/skep/agent/reconcile/accepted"
 	"github.com/skep-dev/skep/agent/reconcile/report"
 )
+
+// AcceptError says which application's intent was not accepted, or not kept.
+type AcceptError = accepted.Error
 
 // The status of an application, its programs and their links.
 type (
@@ -34,28 +35,3 @@ const (
 	SwitchedOff   = report.SwitchedOff
 	DriftConflict = report.DriftConflict
 )
-
-// Status tells how every application is doing, ordered by name. Tombstones
-// whose application has left nothing behind are not listed; what runs without
-// an intent is.
-func (a *Agent) Status() []ApplicationStatus {
-	return slices.DeleteFunc(a.Report(), func(s ApplicationStatus) bool {
-		return s.Tombstone && s.Revision == "" && !s.Unloading && s.Error == ""
-	})
-}
-
-// Report is Status and every tombstone that was worked off.
-func (a *Agent) Report() []ApplicationStatus {
-	a.accepted.mu.Lock()
-	defer a.accepted.mu.Unlock()
-	all := append([]ApplicationStatus{}, a.accepted.orphans...)
-	for _, app := range a.accepted.apps {
-		if app.Status.UID != "" {
-			all = append(all, app.Status)
-		}
-	}
-	slices.SortFunc(all, func(x, y ApplicationStatus) int {
-		return strings.Compare(x.Application.String()+"\x00"+x.UID, y.Application.String()+"\x00"+y.UID)
-	})
-	return all
-}

@@ -28,7 +28,7 @@ func TestWhatTheKernelLacksIsToldApartAlsoWhileTheNextAttemptIsWaitedFor(t *test
 			e, log := &env{opts: Options{BackOff: BackOff{First: time.Minute, Most: time.Hour}}}, slog.New(slog.DiscardHandler)
 			set := &live.Set{}
 			p := &reconcile{
-				env: e, loop: &loop{live: set}, decisions: decide.New(decide.Options{Log: log, Look: set.Look(), Applications: statesOf([]*application{app})}),
+				env: e, loop: &loop{live: set}, decisions: decide.New(decide.Options{Log: log, Look: set.Look(), Applications: []*decide.Application{&app.Application}}),
 			}
 			p.decisions.Outcomes["a"] = &report.Outcome{}
 			p.decisions.Reject("a", tc.err)
