@@ -25,7 +25,6 @@ import (
 	"log/slog"
 	"os"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/skep-dev/skep/agent/attach"
@@ -37,6 +36,7 @@ import (
 	"github.com/skep-dev/skep/agent/reconcile/admission"
 	"github.com/skep-dev/skep/agent/reconcile/build"
 	"github.com/skep-dev/skep/agent/reconcile/chainfit"
+	"github.com/skep-dev/skep/agent/reconcile/changes"
 	"github.com/skep-dev/skep/agent/reconcile/live"
 	"github.com/skep-dev/skep/agent/reconcile/plan"
 	"github.com/skep-dev/skep/agent/reconcile/starts"
@@ -143,11 +143,8 @@ type env struct {
 	pins    *pins.Store
 	dir     *statedir.Dir
 	objects *objects.Cache
-	wake    chan struct{}
-	// full reports that the next reconcile looks at everything anew, and choices what matters to
-	// the applications of the last one; nil is everything.
-	full    atomic.Bool
-	choices atomic.Pointer[targets.Choices]
+	// changes wake Run.
+	changes *changes.Changes
 	// containers is the source of the node's containers; nil where there is none.
 	containers containers.Source
 	// starts are the containers that wait to start; nil where none is announced.
@@ -209,20 +206,20 @@ func New(o Options) (*Agent, error) {
 	if err != nil {
 		return nil, fmt.Errorf("make agent: %w", err)
 	}
-	e := &env{opts: o, pins: pins, dir: dir, wake: make(chan struct{}, 1), devices: (*reconcile).lookForDevices}
-	e.objects = objects.New(objects.Options{Dir: dir.Objects(), Fetch: o.Fetch, Timeout: o.FetchTimeout, Log: o.Log, Wake: e.wakeUp})
+	e := &env{opts: o, pins: pins, dir: dir, changes: changes.New(), devices: (*reconcile).lookForDevices}
+	e.objects = objects.New(objects.Options{Dir: dir.Objects(), Fetch: o.Fetch, Timeout: o.FetchTimeout, Log: o.Log, Wake: e.changes.Wake})
 	if o.Containers != nil {
-		if e.containers, err = o.Containers(e.podsChanged); err != nil {
+		if e.containers, err = o.Containers(e.changes.Pods); err != nil {
 			return nil, errors.Join(fmt.Errorf("make agent: %w", err), pins.Close())
 		}
 		if announcer, ok := e.containers.(containers.Announcer); ok {
-			e.starts = starts.New(starts.Options{Log: o.Log, Clock: o.Clock, NamespaceLabels: o.NamespaceLabels, Wake: e.signal})
+			e.starts = starts.New(starts.Options{Log: o.Log, Clock: o.Clock, NamespaceLabels: o.NamespaceLabels, Wake: e.changes.Signal})
 			announcer.AnnounceTo(e.starts)
 		}
 	}
 	a := &Agent{env: e, loop: newLoop(e), reconciled: make(chan struct{}, 1)}
 	err = a.checkMount()
-	store, unread := accepted.Open(accepted.Options{Log: o.Log, Dir: dir, Node: o.Node, Labels: o.Labels, Trust: o.Trust, Wake: e.wakeUp})
+	store, unread := accepted.Open(accepted.Options{Log: o.Log, Dir: dir, Node: o.Node, Labels: o.Labels, Trust: o.Trust, Wake: e.changes.Wake})
 	a.Store = store
 	if err := errors.Join(err, unread, a.loop.live.Adopt(accepted.Begin(store).NameOf)); err != nil {
 		return nil, errors.Join(fmt.Errorf("make agent: %w", err), a.Close())
@@ -232,7 +229,7 @@ func New(o Options) (*Agent, error) {
 
 func newLoop(e *env) *loop {
 	o := &e.opts
-	open := live.New(e.pins, e.signal, e.dir.Path(statedir.Remnants), o.Log)
+	open := live.New(e.pins, e.changes.Signal, e.dir.Path(statedir.Remnants), o.Log)
 	ran, err := history.Open(e.dir.Path(statedir.Ran))
 	if err != nil {
 		o.Log.Error("what ran is not known; limits are granted by age at places where nothing runs", "error", err)
@@ -242,7 +239,7 @@ func newLoop(e *env) *loop {
 	e.pins.Filters.Clock = o.Clock
 	return &loop{
 		namespaces: namespaces, live: open, loads: build.NewLoads(o.Clock, o.Log, o.Observer.Loaded),
-		lookups:  targets.NewLookups(host, o.Log, e.wakeUp),
+		lookups:  targets.NewLookups(host, o.Log, e.changes.Wake),
 		attempts: attempts, conflicts: retry.NewConflicts(o.BackOff),
 		admission: admission.New(admission.Options{Log: o.Log, SharePercent: o.NamespaceShare, MapMemory: o.MapMemory, FetchTimeout: o.FetchTimeout,
 			Objects: e.objects, History: ran, Live: open}),

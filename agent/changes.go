@@ -12,48 +12,6 @@ import (
 	"github.com/skep-dev/skep/intent"
 )
 
-// Two kinds of reconcile look at the node. A full one reads everything anew: after an intent, a
-// load or a removed pin, when a link changed, and every 30 seconds. An incremental one follows
-// changes of containers and of network devices. It decides and acts as the full one does, and
-// reads all links, but of pods that are as they were it takes what the last reconcile found in
-// their files and network namespaces, and it looks at no pin.
-
-// Wake has Run look again, as after labels of namespaces changed (Options.NamespaceLabels).
-func (a *Agent) Wake() { a.wakeUp() }
-
-// wakeUp wakes Run for a full reconcile.
-func (e *env) wakeUp() {
-	e.full.Store(true)
-	e.signal()
-}
-
-// signal wakes Run.
-func (e *env) signal() {
-	select {
-	case e.wake <- struct{}{}:
-	default:
-	}
-}
-
-// podsChanged wakes Run where an attachment chooses one of the pods, whose containers changed.
-// Without any, all may have changed. It may be called from any goroutine, after the
-// Snapshot of the containers has the change.
-func (e *env) podsChanged(changed ...containers.Pod) {
-	switch choices := e.choices.Load(); {
-	case len(changed) == 0 || choices == nil:
-		e.wakeUp()
-	case slices.ContainsFunc(changed, choices.Match):
-		e.signal()
-	}
-}
-
-// devicesChanged wakes Run where an attachment or a link is on a device of the node.
-func (e *env) devicesChanged() {
-	if choices := e.choices.Load(); choices == nil || choices.Devices {
-		e.signal()
-	}
-}
-
 // choicesOf says what matters to applications and to what is open. What runs without an intent
 // may be in any pod.
 func (e *env) choicesOf(known []version.Known, open *live.Set) *targets.Choices {
@@ -120,7 +78,7 @@ func runsUnknown(open *live.Set, known map[string]bool) bool {
 func (a *Agent) takePods(known []version.Known, full bool) targets.Pods {
 	// In this order: a change that the former choices did not match is in the Snapshot.
 	choices := a.choicesOf(known, a.loop.live)
-	a.choices.Store(choices)
+	a.changes.Choose(choices)
 	if keeper, ok := a.containers.(containers.Keeper); ok {
 		keeper.Keep(choices.Keys())
 	}

@@ -41,7 +41,7 @@ func (a *Agent) FailLooks(err error) {
 }
 
 // NamespacesChanged has the agent look again.
-func (a *Agent) NamespacesChanged() { a.wakeUp() }
+func (a *Agent) NamespacesChanged() { a.changes.Wake() }
 
 // IsIdle is what a sweep of Run asks before it spends a reconcile.
 func (a *Agent) IsIdle() bool { return a.isIdle() }
@@ -49,7 +49,7 @@ func (a *Agent) IsIdle() bool { return a.isIdle() }
 // ReconcileIfWoken does what Run does where it was woken, and reports whether that was so.
 func (a *Agent) ReconcileIfWoken(ctx context.Context) bool {
 	select {
-	case <-a.wake:
+	case <-a.changes.C():
 	default:
 		return false
 	}

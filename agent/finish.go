@@ -27,10 +27,10 @@ func (rec *reconcile) finish() {
 	rec.pruneObjects()
 	orphans := rec.orphans(view)
 	if rec.lookupRound.IsLeft() {
-		rec.env.signal()
+		rec.env.changes.Signal()
 	}
 	if rec.decisions.Again {
-		rec.env.wakeUp()
+		rec.env.changes.Wake()
 	}
 	rec.intents.Finish(accepted.Findings{Outcomes: rec.decisions.Outcomes, Orphans: orphans, Observed: rec.observed})
 }

@@ -97,7 +97,7 @@ func (a *Agent) sweep() bool {
 	case isIdle:
 		return a.loop.lookups.IsDue(a.opts.Clock())
 	case a.loop.idle != nil || !a.loop.acted || a.isFullDue():
-		a.full.Store(true)
+		a.changes.AskFull()
 	}
 	return true
 }

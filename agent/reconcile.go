@@ -49,7 +49,7 @@ type reconcile struct {
 // for as long as reconcileGrace, one load after the other. What takes longer goes on
 // beside it. Run calls it; a caller of its own needs it only to choose the moment.
 func (a *Agent) Reconcile(ctx context.Context) {
-	a.full.Store(true)
+	a.changes.AskFull()
 	a.reconcile(ctx)
 }
 
@@ -89,7 +89,7 @@ func (a *Agent) reconcileOnce() *reconcile {
 	rec.unmanagedFiles = rec.loop.unmanagedFiles
 	if err := rec.observe(); err != nil {
 		a.opts.Log.Error("look at the kernel; what must end ends nevertheless", "error", err)
-		a.full.Store(true)
+		a.changes.AskFull()
 		rec.endUnseen(err)
 		return rec
 	}
@@ -128,7 +128,7 @@ func (rec *reconcile) end() {
 // newReconcile begins a reconcile of the applications as they are now.
 func (a *Agent) newReconcile() *reconcile {
 	now, o, l := a.opts.Clock(), &a.opts, a.loop
-	full := a.full.Swap(false) || l.pods == nil
+	full := a.changes.TakeFull() || l.pods == nil
 	if full {
 		l.fullAt = now
 	}

@@ -14,11 +14,11 @@ import (
 func (a *Agent) Run(ctx context.Context) error {
 	sweep := time.NewTicker(a.opts.SweepInterval)
 	defer sweep.Stop()
-	w := a.startWatch()
-	defer w.stop()
+	w := a.changes.Watch(a.pins, a.opts.Log)
+	defer w.Stop()
 	for {
 		a.reconcile(ctx)
-		w.followPins()
+		w.FollowPins()
 		if !a.awaitWork(ctx, sweep.C) {
 			return nil
 		}
@@ -36,10 +36,10 @@ func (a *Agent) awaitWork(ctx context.Context, sweep <-chan time.Time) bool {
 			if a.sweep() {
 				return true
 			}
-		case <-a.wake:
+		case <-a.changes.C():
 			return true
 		case <-a.loop.loads.Ended():
-			a.full.Store(true)
+			a.changes.AskFull()
 			return true
 		}
 	}
@@ -48,6 +48,9 @@ func (a *Agent) awaitWork(ctx context.Context, sweep <-chan time.Time) bool {
 // Reconciled yields after a Reconcile; several since the last read count once. It
 // is for one reader.
 func (a *Agent) Reconciled() <-chan struct{} { return a.reconciled }
+
+// Wake has Run look again, as after labels of namespaces changed (Options.NamespaceLabels).
+func (a *Agent) Wake() { a.changes.Wake() }
 
 // Unload takes every program of Skep's away from this node, with its pins. The
 // cached intents stay, and bring them back at the next start. All are detached at once, and freed at the
@@ -102,11 +105,11 @@ func (a *Agent) advance(ctx context.Context, p *reconcile) bool {
 		select {
 		case <-a.loop.loads.Ended():
 			fresh = a.loop.loads.Collect() || fresh
-			a.full.Store(true)
+			a.changes.AskFull()
 			if fresh && (waiting == 0 || !a.opts.Clock().Before(slice)) {
 				return true
 			}
-		case <-a.wake:
+		case <-a.changes.C():
 			return true
 		case <-again:
 			return true

@@ -15,7 +15,7 @@ func Concurrent() []string {
 	return []string{
 		"agent", "agent/attach", "agent/attach/clsact", "agent/kube", "agent/pods/containers", "agent/pods/netns",
 		"agent/pods/process", "agent/program/deadline", "agent/program/functions", "agent/program/guard",
-		"agent/queue", "agent/reconcile/build", "agent/reconcile/live", "agent/reconcile/starts",
+		"agent/queue", "agent/reconcile/build", "agent/reconcile/changes", "agent/reconcile/live", "agent/reconcile/starts",
 		"agent/state/objects", "confined", "controller", "controller/admission", "controller/agents", "controller/application",
 		"controller/cueartifact", "controller/cueartifact/archives", "controller/imagestore", "controller/leader", "controller/mirror", "controller/policy",
 		"controller/sealing", "gate", "gate/evaluations", "image/access", "image/disk", "image/registry", "image/transport", "limit", "listen",

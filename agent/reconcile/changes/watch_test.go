@@ -1,4 +1,4 @@
-package agent
+package changes
 
 import (
 	"bytes"
@@ -14,8 +14,8 @@ import (
 // in time.
 func TestASubscriptionThatEndsIsMadeAgain(t *testing.T) {
 	var log bytes.Buffer
-	a := &Agent{env: &env{opts: Options{Log: slog.New(slog.NewTextHandler(&log, nil))}, wake: make(chan struct{}, 1)}}
-	w := &watch{agent: a, done: make(chan struct{})}
+	c := New()
+	w := &Watch{changes: c, log: slog.New(slog.NewTextHandler(&log, nil)), done: make(chan struct{})}
 	var mu sync.Mutex
 	var made []chan<- int
 	tries := 0
@@ -34,9 +34,9 @@ func TestASubscriptionThatEndsIsMadeAgain(t *testing.T) {
 	woken := func(what string) {
 		t.Helper()
 		select {
-		case <-a.wake:
+		case <-c.C():
 		case <-time.After(time.Minute):
-			t.Fatalf("%s: the agent is not woken", what)
+			t.Fatalf("%s: the loop is not woken", what)
 		}
 	}
 	made[0] <- 1

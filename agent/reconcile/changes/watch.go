@@ -1,9 +1,10 @@
-package agent
+package changes
 
 import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"log/slog"
 	"sync"
 	"time"
 
@@ -14,32 +15,40 @@ import (
 	"github.com/skep-dev/skep/agent/attach/clsact"
 )
 
-// watch wakes the agent when an interface, a default route, a qdisc or a filter changes, and
-// when a pin is removed. It only makes repairs faster: what it misses the sweep
-// finds.
-type watch struct {
-	agent *Agent
-	pins  *fsnotify.Watcher
-	done  chan struct{}
-	wait  sync.WaitGroup
+// Watched has the directories of pins.
+type Watched interface {
+	// Directories returns those that there are now.
+	Directories() ([]string, error)
 }
 
-// startWatch begins to watch. What cannot be watched is logged, and left to the
+// Watch wakes the loop when an interface, a default route, a qdisc or a filter changes, and
+// when a pin is removed. It only makes repairs faster: what it misses the sweep
+// finds.
+type Watch struct {
+	changes *Changes
+	log     *slog.Logger
+	watched Watched
+	pins    *fsnotify.Watcher
+	done    chan struct{}
+	wait    sync.WaitGroup
+}
+
+// Watch begins to watch. What cannot be watched is logged, and left to the
 // sweep.
-func (a *Agent) startWatch() *watch {
-	w := &watch{agent: a, done: make(chan struct{})}
+func (c *Changes) Watch(pins Watched, log *slog.Logger) *Watch {
+	w := &Watch{changes: c, log: log, watched: pins, done: make(chan struct{})}
 	if err := errors.Join(w.interfaces(), w.startPins()); err != nil {
-		a.opts.Log.Warn("watch for changes; the sweep finds them later", "error", err)
+		log.Warn("watch for changes; the sweep finds them later", "error", err)
 	}
 	return w
 }
 
-// stop ends the watch and waits for it.
-func (w *watch) stop() {
+// Stop ends the watch and waits for it.
+func (w *Watch) Stop() {
 	close(w.done)
 	if w.pins != nil {
 		if err := w.pins.Close(); err != nil {
-			w.agent.opts.Log.Error("stop watching pins", "error", err)
+			w.log.Error("stop watching pins", "error", err)
 		}
 	}
 	w.wait.Wait()
@@ -48,7 +57,7 @@ func (w *watch) stop() {
 // renewAfter is how long a subscription that ended waits before it is made again.
 const renewAfter = time.Second
 
-func (w *watch) interfaces() error {
+func (w *Watch) interfaces() error {
 	return errors.Join(
 		follow(w, "interfaces", netlink.LinkSubscribe),
 		follow(w, "routes", netlink.RouteSubscribe),
@@ -61,10 +70,10 @@ type subscription[T any] struct {
 	stop   chan struct{}
 }
 
-// follow wakes the agent for every event of a subscription, and makes the
+// follow wakes the loop for every event of a subscription, and makes the
 // subscription again where it ends: the kernel ends one whose events are not read
 // in time, as in a flood of them. It fails where the first one cannot be made.
-func follow[T any](w *watch, what string, subscribe func(chan<- T, <-chan struct{}) error) error {
+func follow[T any](w *Watch, what string, subscribe func(chan<- T, <-chan struct{}) error) error {
 	begin := func() (*subscription[T], error) {
 		s := &subscription[T]{events: make(chan T, 64), stop: make(chan struct{})}
 		if err := subscribe(s.events, s.stop); err != nil {
@@ -86,8 +95,8 @@ func follow[T any](w *watch, what string, subscribe func(chan<- T, <-chan struct
 	return nil
 }
 
-// forward wakes the agent for every event until there are no more.
-func forward[T any](w *watch, events <-chan T) {
+// forward wakes the loop for every event until there are no more.
+func forward[T any](w *Watch, events <-chan T) {
 	for {
 		select {
 		case <-w.done:
@@ -96,13 +105,13 @@ func forward[T any](w *watch, events <-chan T) {
 			if !open {
 				return
 			}
-			w.agent.devicesChanged()
+			w.changes.Devices()
 		}
 	}
 }
 
 // renew makes a subscription again, or returns nil when the watch ends.
-func renew[T any](w *watch, what string, begin func() (*subscription[T], error)) *subscription[T] {
+func renew[T any](w *Watch, what string, begin func() (*subscription[T], error)) *subscription[T] {
 	for logged := false; ; {
 		select {
 		case <-w.done:
@@ -111,18 +120,18 @@ func renew[T any](w *watch, what string, begin func() (*subscription[T], error))
 		}
 		s, err := begin()
 		if err == nil {
-			w.agent.opts.Log.Warn("a subscription ended and was made again; the sweep finds what was missed", "to", what)
-			w.agent.wakeUp()
+			w.log.Warn("a subscription ended and was made again; the sweep finds what was missed", "to", what)
+			w.changes.Wake()
 			return s
 		}
 		if !logged {
 			logged = true
-			w.agent.opts.Log.Error("a subscription ended; it is tried again, and the sweep finds changes later", "error", err)
+			w.log.Error("a subscription ended; it is tried again, and the sweep finds changes later", "error", err)
 		}
 	}
 }
 
-func (w *watch) startPins() error {
+func (w *Watch) startPins() error {
 	pins, err := fsnotify.NewWatcher()
 	if err != nil {
 		return fmt.Errorf("watch pins: %w", err)
@@ -132,8 +141,8 @@ func (w *watch) startPins() error {
 	return nil
 }
 
-// wakeOnRemoval wakes the agent when a pin is removed, until the watcher is closed.
-func (w *watch) wakeOnRemoval(pins *fsnotify.Watcher) {
+// wakeOnRemoval wakes the loop when a pin is removed, until the watcher is closed.
+func (w *Watch) wakeOnRemoval(pins *fsnotify.Watcher) {
 	for {
 		select {
 		case e, open := <-pins.Events:
@@ -141,7 +150,7 @@ func (w *watch) wakeOnRemoval(pins *fsnotify.Watcher) {
 				return
 			}
 			if e.Has(fsnotify.Remove) || e.Has(fsnotify.Rename) {
-				w.agent.wakeUp()
+				w.changes.Wake()
 			}
 		case err, open := <-pins.Errors:
 			if !open {
@@ -150,22 +159,22 @@ func (w *watch) wakeOnRemoval(pins *fsnotify.Watcher) {
 			// The kernel ends the watch of a directory that goes, and the
 			// library ends it once more: inotify_rm_watch(2) says EINVAL.
 			if !errors.Is(err, unix.EINVAL) {
-				w.agent.opts.Log.Debug("watch pins; the sweep finds what is missed", "error", err)
+				w.log.Debug("watch pins; the sweep finds what is missed", "error", err)
 			}
 		}
 	}
 }
 
-// followPins watches the directories that there are now. Those that went are
+// FollowPins watches the directories that there are now. Those that went are
 // not watched any more by themselves.
-func (w *watch) followPins() {
+func (w *Watch) FollowPins() {
 	if w.pins == nil {
 		return
 	}
-	dirs, err := w.agent.pins.Directories()
+	dirs, err := w.watched.Directories()
 	if err != nil {
 		if !errors.Is(err, fs.ErrNotExist) {
-			w.agent.opts.Log.Warn("watch pins", "error", err)
+			w.log.Warn("watch pins", "error", err)
 		}
 		return
 	}
@@ -178,7 +187,7 @@ func (w *watch) followPins() {
 			continue
 		}
 		if err := w.pins.Add(d); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			w.agent.opts.Log.Warn("watch pins", "directory", d, "error", err)
+			w.log.Warn("watch pins", "directory", d, "error", err)
 		}
 	}
 }

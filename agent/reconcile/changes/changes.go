@@ -1,0 +1,73 @@
+// Package changes owns what wakes the loop: the changes of the node that matter to an application, and whether the next
+// reconcile is a full one. It must not look at what changed, and decides nothing: what it misses, a sweep finds.
+package changes
+
+import (
+	"slices"
+	"sync/atomic"
+
+	"github.com/skep-dev/skep/agent/attach/targets"
+	"github.com/skep-dev/skep/agent/pods/containers"
+)
+
+// Changes wake the loop. All methods may be called from any goroutine, and none waits.
+//
+// Two kinds of reconcile look at the node. A full one reads everything anew: after an intent, a
+// load or a removed pin, when a link changed, and every 30 seconds. An incremental one follows
+// changes of containers and of network devices. It decides and acts as the full one does, and
+// reads all links, but of pods that are as they were it takes what the last reconcile found in
+// their files and network namespaces, and it looks at no pin.
+type Changes struct {
+	signals chan struct{}
+	// full reports that the next reconcile looks at everything anew, and choices what matters to
+	// the applications of the last one; nil is everything.
+	full    atomic.Bool
+	choices atomic.Pointer[targets.Choices]
+}
+
+// New returns Changes to which everything matters.
+func New() *Changes { return &Changes{signals: make(chan struct{}, 1)} }
+
+// C yields when a reconcile is asked for; several signals since the last one count once. It is for one reader.
+func (c *Changes) C() <-chan struct{} { return c.signals }
+
+// Wake asks for a full reconcile at once.
+func (c *Changes) Wake() {
+	c.AskFull()
+	c.Signal()
+}
+
+// Signal asks for a reconcile at once.
+func (c *Changes) Signal() {
+	select {
+	case c.signals <- struct{}{}:
+	default:
+	}
+}
+
+// AskFull has the next reconcile be a full one, whenever that is.
+func (c *Changes) AskFull() { c.full.Store(true) }
+
+// TakeFull reports whether the next reconcile is to be a full one, and forgets it.
+func (c *Changes) TakeFull() bool { return c.full.Swap(false) }
+
+// Choose says what matters from now on.
+func (c *Changes) Choose(choices *targets.Choices) { c.choices.Store(choices) }
+
+// Pods asks for a reconcile where an attachment chooses one of the pods, whose containers changed.
+// Without any, all may have changed. It is called after the Snapshot of the containers has the change.
+func (c *Changes) Pods(changed ...containers.Pod) {
+	switch choices := c.choices.Load(); {
+	case len(changed) == 0 || choices == nil:
+		c.Wake()
+	case slices.ContainsFunc(changed, choices.Match):
+		c.Signal()
+	}
+}
+
+// Devices asks for a reconcile where an attachment or a link is on a device of the node.
+func (c *Changes) Devices() {
+	if choices := c.choices.Load(); choices == nil || choices.Devices {
+		c.Signal()
+	}
+}
