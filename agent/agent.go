@@ -38,6 +38,7 @@ import (
 	"github.com/skep-dev/skep/agent/reconcile/chainfit"
 	"github.com/skep-dev/skep/agent/reconcile/changes"
 	"github.com/skep-dev/skep/agent/reconcile/live"
+	"github.com/skep-dev/skep/agent/reconcile/observe"
 	"github.com/skep-dev/skep/agent/reconcile/plan"
 	"github.com/skep-dev/skep/agent/reconcile/starts"
 	"github.com/skep-dev/skep/agent/state/history"
@@ -150,9 +151,7 @@ type env struct {
 	// starts are the containers that wait to start; nil where none is announced.
 	starts *starts.Starts
 	// devices reads the interfaces; tests replace it.
-	devices func(*reconcile) ([]plan.Interface, error)
-	// namespaces is, in tests, what there is in the place of the pods' network namespaces.
-	namespaces func() targets.Namespaces
+	devices func(*observe.Round, *targets.Round) ([]plan.Interface, error)
 }
 
 // loop is what the loop keeps from one reconcile to the next. Agent.work guards it.
@@ -171,18 +170,16 @@ type loop struct {
 	conflicts *retry.Conflicts
 	admission *admission.Admission
 	chains    *chainfit.Fitter
-	// skipped are containers that no program can be attached in.
-	skipped skippedContainers
+	// node is what was read of the node.
+	node *observe.Node
 	// idle is how the last reconcile left the node, nil where something is left to do.
 	idle *idle
 	// fullAt is when the last full reconcile began, and acted reports that the last reconcile
 	// was none, and that only its own actions are left to look at.
 	fullAt time.Time
 	acted  bool
-	// unmanagedFiles, by uid, are those of the last full reconcile, and pods those of the last
-	// one of either kind.
+	// unmanagedFiles, by uid, are those of the last full reconcile.
 	unmanagedFiles map[string][]string
-	pods           *containers.Snapshot
 }
 
 // New makes an agent: it locks the pins and reads what is cached. It fails with
@@ -206,7 +203,7 @@ func New(o Options) (*Agent, error) {
 	if err != nil {
 		return nil, fmt.Errorf("make agent: %w", err)
 	}
-	e := &env{opts: o, pins: pins, dir: dir, changes: changes.New(), devices: (*reconcile).lookForDevices}
+	e := &env{opts: o, pins: pins, dir: dir, changes: changes.New(), devices: (*observe.Round).Interfaces}
 	e.objects = objects.New(objects.Options{Dir: dir.Objects(), Fetch: o.Fetch, Timeout: o.FetchTimeout, Log: o.Log, Wake: e.changes.Wake})
 	if o.Containers != nil {
 		if e.containers, err = o.Containers(e.changes.Pods); err != nil {
@@ -244,6 +241,7 @@ func newLoop(e *env) *loop {
 		admission: admission.New(admission.Options{Log: o.Log, SharePercent: o.NamespaceShare, MapMemory: o.MapMemory, FetchTimeout: o.FetchTimeout,
 			Objects: e.objects, History: ran, Live: open}),
 		chains: chainfit.New(o.BackOff.Longest(), attempts),
+		node:   observe.New(observe.Options{Log: o.Log, Containers: e.containers, NamespaceLabels: o.NamespaceLabels, Changes: e.changes}),
 	}
 }
 

@@ -22,7 +22,7 @@ func (a *Agent) Chains() ([]ChainStatus, error) {
 	defer a.work.Unlock()
 	rec := a.newReconcile()
 	defer a.loop.namespaces.Close()
-	interfaces, err := rec.lookForDevices()
+	interfaces, err := rec.seen.Interfaces(rec.lookupRound)
 	if err != nil {
 		return nil, err
 	}

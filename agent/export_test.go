@@ -13,6 +13,7 @@ import (
 	"github.com/skep-dev/skep/agent/pods/netns"
 	"github.com/skep-dev/skep/agent/program/chain"
 	"github.com/skep-dev/skep/agent/reconcile/build"
+	"github.com/skep-dev/skep/agent/reconcile/observe"
 	"github.com/skep-dev/skep/agent/reconcile/plan"
 	"github.com/skep-dev/skep/agent/state/objects"
 	"github.com/skep-dev/skep/agent/state/pins"
@@ -26,7 +27,7 @@ type (
 
 // InNamespaces has the agent know network namespaces without pods.
 func (a *Agent) InNamespaces(known func() Namespaces) *Agent {
-	a.namespaces = known
+	a.loop.node.Namespaces = known
 	return a
 }
 
@@ -34,9 +35,9 @@ func (a *Agent) InNamespaces(known func() Namespaces) *Agent {
 func (a *Agent) FailLooks(err error) {
 	a.work.Lock()
 	defer a.work.Unlock()
-	a.devices = (*reconcile).lookForDevices
+	a.devices = (*observe.Round).Interfaces
 	if err != nil {
-		a.devices = func(*reconcile) ([]plan.Interface, error) { return nil, err }
+		a.devices = func(*observe.Round, *targets.Round) ([]plan.Interface, error) { return nil, err }
 	}
 }
 

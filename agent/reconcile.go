@@ -11,6 +11,7 @@ import (
 	"github.com/skep-dev/skep/agent/reconcile/chainfit"
 	"github.com/skep-dev/skep/agent/reconcile/decide"
 	"github.com/skep-dev/skep/agent/reconcile/live"
+	"github.com/skep-dev/skep/agent/reconcile/observe"
 	"github.com/skep-dev/skep/agent/reconcile/plan"
 	"github.com/skep-dev/skep/agent/reconcile/prepare"
 	"github.com/skep-dev/skep/agent/reconcile/sharing"
@@ -25,8 +26,8 @@ type reconcile struct {
 	loop *loop
 	// intents are those that were accepted before it began, with their applications.
 	intents *accepted.Round
-	// pods are those of the node.
-	pods targets.Pods
+	// seen is the node, and look what the kernel says of links.
+	seen *observe.Round
 	look *live.Look
 	// The rounds are what this reconcile asks for.
 	objectRound *objects.Round
@@ -63,7 +64,7 @@ func (a *Agent) reconcile(ctx context.Context) {
 	for a.advance(grace, rec) && ctx.Err() == nil {
 		rec = a.reconcileOnce()
 	}
-	a.loop.idle, a.loop.acted = newIdle(rec), rec.isIncremental() && rec.acted && rec.isDone(true)
+	a.loop.idle, a.loop.acted = newIdle(rec), rec.seen.IsIncremental() && rec.acted && rec.isDone(true)
 	// Not after each look: all that is loaded by one Reconcile is reported once.
 	select {
 	case a.reconciled <- struct{}{}:
@@ -83,7 +84,7 @@ func (a *Agent) reconcileOnce() *reconcile {
 	rec := a.newReconcile()
 	defer rec.finish()
 	rec.actor.SwitchOff(rec.decisions.GoneByIntent())
-	if !rec.isIncremental() {
+	if !rec.seen.IsIncremental() {
 		rec.loop.unmanagedFiles = rec.loop.live.UnmanagedFiles()
 	}
 	rec.unmanagedFiles = rec.loop.unmanagedFiles
@@ -93,7 +94,8 @@ func (a *Agent) reconcileOnce() *reconcile {
 		rec.endUnseen(err)
 		return rec
 	}
-	rec.observed, a.loop.pods = true, rec.pods.Snapshot
+	rec.observed = true
+	rec.seen.Keep()
 	rec.decisions.ChooseGone()
 	rec.end()
 	rec.decisions.Choose()
@@ -128,16 +130,15 @@ func (rec *reconcile) end() {
 // newReconcile begins a reconcile of the applications as they are now.
 func (a *Agent) newReconcile() *reconcile {
 	now, o, l := a.opts.Clock(), &a.opts, a.loop
-	full := a.changes.TakeFull() || l.pods == nil
+	full := a.changes.TakeFull() || !l.node.HasPods()
 	if full {
 		l.fullAt = now
 	}
 	intents := accepted.Begin(a.Store)
 	known := intents.Known()
-	pods := a.takePods(known, full)
-	l.skipped.tell(pods.Snapshot, o.Log)
-	rec := &reconcile{env: a.env, loop: l, intents: intents, pods: pods, look: l.live.Look(),
-		objectRound: a.objects.Begin(), loadRound: l.loads.Begin(), lookupRound: l.lookups.Begin(now, pods)}
+	seen := l.node.Begin(known, l.live, full)
+	rec := &reconcile{env: a.env, loop: l, intents: intents, seen: seen, look: l.live.Look(),
+		objectRound: a.objects.Begin(), loadRound: l.loads.Begin(), lookupRound: l.lookups.Begin(now, seen.Pods)}
 	node := version.Node{Name: o.Node, Labels: intents.Labels}
 	versions := prepare.New(prepare.Versions{Log: o.Log, Now: now, Node: node, Profile: o.Profile, Pin: a.pins.PinRevision, Look: rec.look,
 		Sharing: sharing.Of(node, known),
@@ -155,15 +156,12 @@ func (a *Agent) newReconcile() *reconcile {
 	return rec
 }
 
-// isIncremental reports whether the reconcile follows changes alone.
-func (rec *reconcile) isIncremental() bool { return rec.pods.Before != nil }
-
 // observe repairs pins and reads what is in the kernel.
 func (rec *reconcile) observe() error {
-	if !rec.isIncremental() {
+	if !rec.seen.IsIncremental() {
 		rec.loop.live.Repin(rec.repinned)
 	}
-	interfaces, err := rec.env.devices(rec)
+	interfaces, err := rec.env.devices(rec.seen, rec.lookupRound)
 	if err != nil {
 		return err
 	}

@@ -59,7 +59,7 @@ func (a *Agent) Unload() error {
 	a.work.Lock()
 	defer a.work.Unlock()
 	intents := accepted.Begin(a.Store)
-	known := a.namespacesOf(a.podsNow(intents.Known(), a.loop.live))
+	known := a.loop.node.NetworkNamespaces(intents.Known(), a.loop.live)
 	a.loop.namespaces.Renew(known.All, known.Err)
 	defer a.loop.namespaces.Close()
 	a.loop.live.Remnants.AwaitClosings()

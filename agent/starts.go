@@ -11,7 +11,7 @@ import (
 // letStart tells the containers that wait to start what is attached.
 func (rec *reconcile) letStart() {
 	if s := rec.env.starts; s != nil {
-		s.Reconciled(rec.loadedInPods(s), rec.pods.Snapshot, rec.isComing)
+		s.Reconciled(rec.loadedInPods(s), rec.seen.Pods.Snapshot, rec.isComing)
 	}
 }
 
@@ -60,7 +60,7 @@ func (rec *reconcile) isComing(uid string, c containers.Container) bool {
 // lacksProbe reports whether a probe could not be put into a file, which other containers may share,
 // since the one ended through which it was to be made. The next reconcile does it through another.
 func (rec *reconcile) lacksProbe(uid string, at plan.Attachment) bool {
-	through, ok := rec.pods.Snapshot.Container(at.Container)
+	through, ok := rec.seen.Pods.Snapshot.Container(at.Container)
 	return ok && rec.loop.live.Links[uid][at.Key()] == nil && !through.IsRunning()
 }
 

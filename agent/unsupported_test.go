@@ -7,11 +7,15 @@ import (
 	"time"
 
 	"github.com/skep-dev/skep/agent/attach"
+	"github.com/skep-dev/skep/agent/reconcile/accepted"
 	"github.com/skep-dev/skep/agent/reconcile/decide"
 	"github.com/skep-dev/skep/agent/reconcile/live"
 	"github.com/skep-dev/skep/agent/reconcile/report"
+	"github.com/skep-dev/skep/agent/reconcile/version"
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/hook"
+	"github.com/skep-dev/skep/intent"
+	"github.com/skep-dev/skep/test/fixture/seals"
 )
 
 func TestWhatTheKernelLacksIsToldApartAlsoWhileTheNextAttemptIsWaitedFor(t *testing.T) {
@@ -24,7 +28,10 @@ func TestWhatTheKernelLacksIsToldApartAlsoWhileTheNextAttemptIsWaitedFor(t *test
 		"the verifier says no":      {fmt.Errorf("load: R1 type=ctx expected=fp"), false},
 	} {
 		t.Run(sentence, func(t *testing.T) {
-			app := choosing(t, "a", v1alpha1.Interfaces{Primary: true})
+			app := &accepted.Application{Application: decide.Application{Known: version.Known{Newest: seals.New(t).Open(t, intent.Payload{
+				Application: v1alpha1.Identity{Kind: v1alpha1.KindClusterBpfApplication, Name: "a"}, UID: "a", Serial: 1, ObjectDigest: "sha256:object",
+				Programs: []v1alpha1.Program{{Name: "f", Attach: []v1alpha1.Attachment{{Hook: "tcx/ingress"}}}},
+			})}}}
 			e, log := &env{opts: Options{BackOff: BackOff{First: time.Minute, Most: time.Hour}}}, slog.New(slog.DiscardHandler)
 			set := &live.Set{}
 			p := &reconcile{

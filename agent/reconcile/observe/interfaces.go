@@ -1,14 +1,10 @@
-package agent
+package observe
 
 import (
 	"cmp"
-	"errors"
-	"log/slog"
 	"slices"
 
 	"github.com/skep-dev/skep/agent/attach/targets"
-	"github.com/skep-dev/skep/agent/pods/containers"
-	"github.com/skep-dev/skep/agent/reconcile/live"
 	"github.com/skep-dev/skep/agent/reconcile/plan"
 	"github.com/skep-dev/skep/agent/reconcile/version"
 	"github.com/skep-dev/skep/api/v1alpha1"
@@ -16,16 +12,16 @@ import (
 )
 
 // running tells what runs where.
-func (rec *reconcile) running() targets.Running {
-	now := targets.Running{UIDs: map[plan.Device][]string{}, Targets: map[plan.Device]plan.Target{}, On: rec.runsOn, AsPrimary: rec.asPrimary}
-	for uid, links := range rec.loop.live.Links {
+func (r *Round) running() targets.Running {
+	now := targets.Running{UIDs: map[plan.Device][]string{}, Targets: map[plan.Device]plan.Target{}, On: r.runsOn, AsPrimary: r.asPrimary}
+	for uid, links := range r.open.Links {
 		for _, l := range links {
 			if on := l.Attachment.Target.Device(); on.Index != 0 {
 				now.UIDs[on], now.Targets[on] = append(now.UIDs[on], uid), l.Attachment.Target
 			}
 		}
 	}
-	for on, c := range rec.loop.live.Chains {
+	for on, c := range r.open.Chains {
 		now.Targets[on] = cmp.Or(c.Target, now.Targets[on])
 		if c.Version != nil {
 			now.UIDs[on] = append(now.UIDs[on], plan.UIDsOf(c.Version.Members)...)
@@ -38,9 +34,9 @@ func (rec *reconcile) running() targets.Running {
 
 // runsOn returns the devices outside the agent's own network namespace where a program of an
 // application runs on a hook.
-func (rec *reconcile) runsOn(application v1alpha1.Identity, program, hook string) []plan.Device {
+func (r *Round) runsOn(application v1alpha1.Identity, program, hook string) []plan.Device {
 	var all []plan.Device
-	for _, links := range rec.loop.live.Links {
+	for _, links := range r.open.Links {
 		for _, l := range links {
 			is, on := l.Attachment, l.Attachment.Target.Device()
 			if is.Application == application && is.Program == program && is.Hook == hook && on.Index != 0 && on.NetnsID != 0 {
@@ -48,7 +44,7 @@ func (rec *reconcile) runsOn(application v1alpha1.Identity, program, hook string
 			}
 		}
 	}
-	for on, c := range rec.loop.live.Chains {
+	for on, c := range r.open.Chains {
 		if hook != plan.XDP || on.NetnsID == 0 || c.Version == nil {
 			continue
 		}
@@ -59,33 +55,9 @@ func (rec *reconcile) runsOn(application v1alpha1.Identity, program, hook string
 	return all
 }
 
-// lookForDevices reads the interfaces of the node.
-func (rec *reconcile) lookForDevices() ([]plan.Interface, error) {
-	return rec.lookupRound.Look(rec.env.namespacesOf(rec.pods), attachmentsOf(rec.intents.Known()), wantsPrimary(rec.intents.Known()), rec.running())
-}
-
-// namespacesOf are the network namespaces of pods.
-func (e *env) namespacesOf(pods targets.Pods) targets.Namespaces {
-	if e.namespaces != nil {
-		return e.namespaces()
-	}
-	return pods.Namespaces()
-}
-
-// podsNow are the pods of the node, if an intent chooses some, or something of Skep's is in one.
-func (e *env) podsNow(known []version.Known, open *live.Set) targets.Pods {
-	pods := targets.Pods{NamespaceLabels: e.opts.NamespaceLabels}
-	if e.containers == nil || !slices.ContainsFunc(known, choosesPods) && !open.IsInPods() {
-		return pods
-	}
-	var away *containers.AwayError
-	pods.Snapshot, pods.Err = e.containers.Snapshot()
-	if errors.As(pods.Err, &away) && pods.Snapshot.IsWhole() {
-		// What it knows is true all the same.
-		e.opts.Log.Debug("the container runtime does not answer; its containers are those that it named last", "error", pods.Err)
-		pods.Err = nil
-	}
-	return pods
+// Interfaces reads the interfaces of the node.
+func (r *Round) Interfaces(lookups *targets.Round) ([]plan.Interface, error) {
+	return lookups.Look(r.node.namespacesOf(r.Pods), attachmentsOf(r.known), wantsPrimary(r.known), r.running())
 }
 
 // attachmentsOf are what the applications' intents attach to interfaces.
@@ -112,8 +84,8 @@ func attachmentsOf(known []version.Known) []targets.Asked {
 }
 
 // asPrimary looks at what the application's intents choose by name.
-func (rec *reconcile) asPrimary(uid string, on plan.Interface) bool {
-	app := rec.decisions.Application(uid)
+func (r *Round) asPrimary(uid string, on plan.Interface) bool {
+	app := r.byUID[uid]
 	return app != nil && slices.ContainsFunc(append(selections(&app.Newest), selections(app.Deployed)...), func(s v1alpha1.Interfaces) bool {
 		byName, err := plan.Select(&v1alpha1.Interfaces{Names: s.Names}, []plan.Interface{on})
 		return s.Primary && (err != nil || len(byName) == 0)
@@ -143,22 +115,4 @@ func selections(o *intent.Opened) []v1alpha1.Interfaces {
 		}
 	}
 	return all
-}
-
-// skippedContainers are the containers that the last Snapshot left out, by id, with why.
-type skippedContainers map[string]string
-
-// tell logs each once.
-func (s *skippedContainers) tell(seen *containers.Snapshot, log *slog.Logger) {
-	now := skippedContainers{}
-	if seen != nil {
-		for _, one := range seen.Skipped() {
-			now[one.ID] = string(one.Reason)
-			if (*s)[one.ID] != now[one.ID] {
-				log.Info("a container is left out: no program is attached in it", "id", one.ID, "pod", one.Pod.Namespace+"/"+one.Pod.Name, "reason", one.Reason, "error",
-					one.Err)
-			}
-		}
-	}
-	*s = now
 }

@@ -1,12 +1,11 @@
-package agent
+package observe
 
 import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/skep-dev/skep/agent/reconcile/accepted"
-	"github.com/skep-dev/skep/agent/reconcile/decide"
+	"github.com/skep-dev/skep/agent/reconcile/changes"
 	"github.com/skep-dev/skep/agent/reconcile/live"
 	"github.com/skep-dev/skep/agent/reconcile/plan"
 	"github.com/skep-dev/skep/agent/reconcile/version"
@@ -16,14 +15,14 @@ import (
 	"github.com/skep-dev/skep/test/fixture/seals"
 )
 
-// choosing is an application that chooses interfaces so.
-func choosing(t *testing.T, uid string, s v1alpha1.Interfaces) *accepted.Application {
+// choosing is an intent that chooses interfaces so.
+func choosing(t *testing.T, uid string, s v1alpha1.Interfaces) intent.Opened {
 	t.Helper()
-	return &accepted.Application{Application: decide.Application{Known: version.Known{Newest: seals.New(t).Open(t, intent.Payload{
+	return seals.New(t).Open(t, intent.Payload{
 		Application: v1alpha1.Identity{Kind: v1alpha1.KindClusterBpfApplication, Name: uid}, UID: uid, Serial: 1,
 		ObjectDigest: "sha256:object",
 		Programs:     []v1alpha1.Program{{Name: "f", Attach: []v1alpha1.Attachment{{Hook: "xdp", Interfaces: &s}, {Hook: "raw_tp", Tracepoint: "sys_enter"}}}},
-	})}}}
+	})
 }
 
 func TestWhatRunsAsPrimaryIsToldFromWhatRunsByName(t *testing.T) {
@@ -39,15 +38,15 @@ func TestWhatRunsAsPrimaryIsToldFromWhatRunsByName(t *testing.T) {
 		"as primary, with an odd exclude": {v1alpha1.Interfaces{Primary: true, Exclude: []string{"lo"}}, true, true},
 	} {
 		t.Run(sentence, func(t *testing.T) {
-			app := choosing(t, "a", tc.chooses)
-			p := &reconcile{decisions: decide.New(decide.Options{Applications: []*decide.Application{&app.Application}})}
-			if got := p.asPrimary("a", eth0); got != tc.asPrimary {
+			known := []version.Known{{Newest: choosing(t, "a", tc.chooses)}}
+			r := New(Options{Changes: changes.New()}).Begin(known, &live.Set{}, true)
+			if got := r.asPrimary("a", eth0); got != tc.asPrimary {
 				t.Errorf("asPrimary = %v", got)
 			}
-			if p.asPrimary("b", eth0) {
+			if r.asPrimary("b", eth0) {
 				t.Error("another application runs there as primary")
 			}
-			if got := wantsPrimary([]version.Known{app.Known}); got != tc.asks {
+			if got := wantsPrimary(known); got != tc.asks {
 				t.Errorf("wantsPrimary = %v", got)
 			}
 		})
@@ -58,15 +57,15 @@ func TestWhatRunsIsToldByInterface(t *testing.T) {
 	at := func(index int) *pins.Link {
 		return &pins.Link{Attachment: plan.Attachment{Target: plan.Target{Ifindex: index}}}
 	}
-	p := &reconcile{loop: &loop{live: &live.Set{
+	r := &Round{open: &live.Set{
 		Links: map[string]map[string]*pins.Link{"a": {"x": at(2), "y": at(0)}},
 		Chains: map[plan.Device]*pins.Chain{
 			{Index: 3}: {Version: &pins.ChainVersion{Members: []plan.Member{{UID: "b"}, {UID: "c"}, {UID: "b"}}}},
 			{Index: 4}: {},
 		},
-	}}}
+	}}
 	want := map[plan.Device][]string{{Index: 2}: {"a"}, {Index: 3}: {"b", "c"}, {Index: 4}: {}}
-	if diff := cmp.Diff(want, p.running().UIDs); diff != "" {
+	if diff := cmp.Diff(want, r.running().UIDs); diff != "" {
 		t.Errorf("what runs (-want +got):\n%s", diff)
 	}
 }

@@ -1,10 +1,9 @@
-package agent
+package observe
 
 import (
 	"slices"
 
 	"github.com/skep-dev/skep/agent/attach/targets"
-	"github.com/skep-dev/skep/agent/pods/containers"
 	"github.com/skep-dev/skep/agent/reconcile/live"
 	"github.com/skep-dev/skep/agent/reconcile/plan"
 	"github.com/skep-dev/skep/agent/reconcile/version"
@@ -12,14 +11,12 @@ import (
 	"github.com/skep-dev/skep/intent"
 )
 
-// choicesOf says what matters to applications and to what is open. What runs without an intent
+// choices says what matters to the intents and to what is open. What runs without an intent
 // may be in any pod.
-func (e *env) choicesOf(known []version.Known, open *live.Set) *targets.Choices {
-	uids := map[string]bool{}
-	choices := targets.NewChoices(e.opts.NamespaceLabels)
-	for i := range known {
-		app := &known[i]
-		uids[app.Newest.Payload().UID] = true
+func (r *Round) choices() *targets.Choices {
+	choices := targets.NewChoices(r.node.opts.NamespaceLabels)
+	for i := range r.known {
+		app := &r.known[i]
 		addChoices(choices, &app.Newest)
 		if app.Deployed != nil {
 			addChoices(choices, app.Deployed)
@@ -28,8 +25,8 @@ func (e *env) choicesOf(known []version.Known, open *live.Set) *targets.Choices 
 			addChoices(choices, &before)
 		}
 	}
-	choices.Devices = choices.Devices || isOnDevices(open)
-	choices.All = choices.All || open.IsInPods() && runsUnknown(open, uids)
+	choices.Devices = choices.Devices || isOnDevices(r.open)
+	choices.All = choices.All || r.open.IsInPods() && r.runsUnknown()
 	return choices
 }
 
@@ -59,34 +56,19 @@ func isOnDevices(open *live.Set) bool {
 }
 
 // runsUnknown reports whether a program of an application that is not known is attached.
-func runsUnknown(open *live.Set, known map[string]bool) bool {
-	isUnknown := func(uid string) bool { return !known[uid] }
-	for _, chain := range open.Chains {
+func (r *Round) runsUnknown() bool {
+	isUnknown := func(uid string) bool { return r.byUID[uid] == nil }
+	for _, chain := range r.open.Chains {
 		if chain.Version != nil && slices.ContainsFunc(plan.UIDsOf(chain.Version.Members), isUnknown) {
 			return true
 		}
 	}
-	for uid := range open.Links {
+	for uid := range r.open.Links {
 		if isUnknown(uid) {
 			return true
 		}
 	}
 	return false
-}
-
-// takePods returns the pods for a reconcile, which is full or has the pods before it.
-func (a *Agent) takePods(known []version.Known, full bool) targets.Pods {
-	// In this order: a change that the former choices did not match is in the Snapshot.
-	choices := a.choicesOf(known, a.loop.live)
-	a.changes.Choose(choices)
-	if keeper, ok := a.containers.(containers.Keeper); ok {
-		keeper.Keep(choices.Keys())
-	}
-	pods := a.podsNow(known, a.loop.live)
-	if !full {
-		pods.Before = a.loop.pods
-	}
-	return pods
 }
 
 // choosesPods reports whether an intent of an application chooses pods.

@@ -1,0 +1,126 @@
+// Package observe owns what a reconcile reads of the node for the intents at hand: the pods and network devices that attachments
+// choose or programs run in, and which changes of these matter. It must not change the node, and asks nothing of links.
+package observe
+
+import (
+	"errors"
+	"log/slog"
+	"slices"
+
+	"github.com/skep-dev/skep/agent/attach/targets"
+	"github.com/skep-dev/skep/agent/pods/containers"
+	"github.com/skep-dev/skep/agent/reconcile/changes"
+	"github.com/skep-dev/skep/agent/reconcile/live"
+	"github.com/skep-dev/skep/agent/reconcile/version"
+)
+
+// Options are what a Node is told once.
+type Options struct {
+	Log *slog.Logger
+	// Containers are those of the node; nil where there is no source of them.
+	Containers containers.Source
+	// NamespaceLabels is as in targets.Pods.
+	NamespaceLabels targets.NamespaceLabels
+	// Changes are told what matters.
+	Changes *changes.Changes
+}
+
+// Node is what is kept of the node from one reconcile to the next. The caller serializes all calls.
+type Node struct {
+	// Namespaces is, in tests, what there is in the place of the pods' network namespaces.
+	Namespaces func() targets.Namespaces
+
+	opts Options
+	// skipped are the containers that the last Snapshot left out, by id, with why.
+	skipped map[string]string
+	// pods are those of the last reconcile that could read the node.
+	pods *containers.Snapshot
+}
+
+// New returns a Node that was not read yet.
+func New(o Options) *Node { return &Node{opts: o} }
+
+// HasPods reports whether the last reconcile read pods, so that the next one may follow changes alone.
+func (n *Node) HasPods() bool { return n.pods != nil }
+
+// Round is what one reconcile reads.
+type Round struct {
+	// Pods are those of the node.
+	Pods targets.Pods
+
+	node  *Node
+	known []version.Known
+	byUID map[string]*version.Known
+	open  *live.Set
+}
+
+// Begin reads the pods for a reconcile, which is full or has the pods of the last one, and says what matters from now on
+// to the intents and to what is open.
+func (n *Node) Begin(known []version.Known, open *live.Set, full bool) *Round {
+	r := &Round{node: n, known: known, byUID: make(map[string]*version.Known, len(known)), open: open}
+	for i := range known {
+		r.byUID[known[i].Newest.Payload().UID] = &known[i]
+	}
+	// In this order: a change that the former choices did not match is in the Snapshot.
+	choices := r.choices()
+	n.opts.Changes.Choose(choices)
+	if keeper, ok := n.opts.Containers.(containers.Keeper); ok {
+		keeper.Keep(choices.Keys())
+	}
+	r.Pods = n.podsNow(known, open)
+	if !full {
+		r.Pods.Before = n.pods
+	}
+	n.logSkipped(r.Pods.Snapshot)
+	return r
+}
+
+// IsIncremental reports whether the reconcile follows changes alone.
+func (r *Round) IsIncremental() bool { return r.Pods.Before != nil }
+
+// Keep has the next reconcile follow changes of these pods, which was right where the node could be read.
+func (r *Round) Keep() { r.node.pods = r.Pods.Snapshot }
+
+// NetworkNamespaces are those that intents choose pods of, or that something of Skep's runs in.
+func (n *Node) NetworkNamespaces(known []version.Known, open *live.Set) targets.Namespaces {
+	return n.namespacesOf(n.podsNow(known, open))
+}
+
+// namespacesOf are the network namespaces of pods.
+func (n *Node) namespacesOf(pods targets.Pods) targets.Namespaces {
+	if n.Namespaces != nil {
+		return n.Namespaces()
+	}
+	return pods.Namespaces()
+}
+
+// podsNow are the pods of the node, if an intent chooses some, or something of Skep's is in one.
+func (n *Node) podsNow(known []version.Known, open *live.Set) targets.Pods {
+	pods := targets.Pods{NamespaceLabels: n.opts.NamespaceLabels}
+	if n.opts.Containers == nil || !slices.ContainsFunc(known, choosesPods) && !open.IsInPods() {
+		return pods
+	}
+	var away *containers.AwayError
+	pods.Snapshot, pods.Err = n.opts.Containers.Snapshot()
+	if errors.As(pods.Err, &away) && pods.Snapshot.IsWhole() {
+		// What it knows is true all the same.
+		n.opts.Log.Debug("the container runtime does not answer; its containers are those that it named last", "error", pods.Err)
+		pods.Err = nil
+	}
+	return pods
+}
+
+// logSkipped logs each container once that a Snapshot leaves out: no program can be attached in it.
+func (n *Node) logSkipped(seen *containers.Snapshot) {
+	now := map[string]string{}
+	if seen != nil {
+		for _, one := range seen.Skipped() {
+			now[one.ID] = string(one.Reason)
+			if n.skipped[one.ID] != now[one.ID] {
+				n.opts.Log.Info("a container is left out: no program is attached in it", "id", one.ID, "pod", one.Pod.Namespace+"/"+one.Pod.Name,
+					"reason", one.Reason, "error", one.Err)
+			}
+		}
+	}
+	n.skipped = now
+}

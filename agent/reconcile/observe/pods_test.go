@@ -1,0 +1,59 @@
+package observe
+
+import (
+	"errors"
+	"log/slog"
+	"testing"
+
+	"github.com/skep-dev/skep/agent/pods/containers"
+	"github.com/skep-dev/skep/agent/reconcile/live"
+	"github.com/skep-dev/skep/agent/reconcile/version"
+	"github.com/skep-dev/skep/api/v1alpha1"
+	"github.com/skep-dev/skep/intent"
+	"github.com/skep-dev/skep/test/fixture/seals"
+)
+
+// answer is a source of containers that has one answer.
+type answer struct{ err error }
+
+// Snapshot implements containers.Source.
+func (a answer) Snapshot() (*containers.Snapshot, error) { return containers.NewSnapshot(nil), a.err }
+
+// Close implements containers.Source.
+func (a answer) Close() error { return nil }
+
+func TestPodsOfARuntimeThatIsAwayAreThoseThatItNamed(t *testing.T) {
+	away := &containers.AwayError{Endpoint: "/run/runtime.sock", Err: errors.New("connection refused")}
+	for sentence, c := range map[string]struct {
+		err   error
+		known bool
+	}{
+		"it answers":                       {nil, true},
+		"it went away after its answer":    {away, true},
+		"it has not answered yet":          {containers.ErrNotRead, false},
+		"the agent no longer asks for any": {containers.ErrClosed, false},
+	} {
+		t.Run(sentence, func(t *testing.T) {
+			n := New(Options{Containers: answer{c.err}, Log: slog.New(slog.DiscardHandler)})
+			if got := n.podsNow([]version.Known{{Newest: choosingPods(t)}}, &live.Set{}); (got.Err == nil) != c.known || got.Snapshot == nil {
+				t.Errorf("pods %+v", got)
+			}
+		})
+	}
+}
+
+// choosingPods is an intent that chooses pods.
+func choosingPods(t *testing.T) intent.Opened {
+	t.Helper()
+	by := seals.New(t)
+	envelope := by.Seal(t, intent.Payload{
+		Application: v1alpha1.Identity{Kind: v1alpha1.KindClusterBpfApplication, Name: "app"}, UID: "app", Serial: 1, ImageDigest: "sha256:image",
+		ObjectDigest: "sha256:object",
+		Programs:     []v1alpha1.Program{{Name: "count", Attach: []v1alpha1.Attachment{{Hook: "sk_lookup", Pods: &v1alpha1.Pods{}}}}},
+	})
+	opened, err := by.Trust.Open(envelope)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return opened
+}
