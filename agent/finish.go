@@ -10,13 +10,14 @@ import (
 	"github.com/skep-dev/skep/agent/reconcile/accepted"
 	"github.com/skep-dev/skep/agent/reconcile/plan"
 	"github.com/skep-dev/skep/agent/reconcile/report"
+	"github.com/skep-dev/skep/agent/reconcile/starts"
 	"github.com/skep-dev/skep/agent/state/statedir"
 )
 
 // finish writes what the reconcile found out back, and wakes who waits for it.
 func (rec *reconcile) finish() {
 	// Last of all, when the status says what is attached.
-	defer rec.letStart()
+	defer rec.env.starts.Finish(starts.Round{Decisions: rec.decisions, Set: rec.loop.live, Containers: rec.seen.Pods.Snapshot, Loads: rec.loadRound})
 	view := report.View{Look: rec.look, UnmanagedFiles: rec.unmanagedFiles, Now: rec.decisions.Now}
 	for _, app := range rec.intents.Applications {
 		rec.finishApplication(app, view)

@@ -4,7 +4,7 @@
 // The runtime holds up the whole node meanwhile, so containers wait for what takes a moment: for
 // programs that are in the kernel, and never for an object or for the verifier of a version. A
 // tenant that is late is not waited for any more for a while, which grows while it stays late. The
-// package attaches nothing: it waits for reconciles, of which it is told.
+// package attaches nothing: it waits for reconciles; see Round.
 package starts
 
 import (
@@ -49,7 +49,7 @@ type Starts struct {
 	opts Options
 	mu   sync.Mutex
 	// loaded are the applications that choose pods and are in the kernel.
-	loaded []Application
+	loaded []application
 	// waiting are those that wait, by the container's id.
 	waiting map[string]*start
 	// late are the tenants that were late when last waited for.
@@ -74,17 +74,17 @@ func (p pause) next(now time.Time) pause {
 // that, where it still is.
 func (p pause) isOver(now time.Time) bool { return !now.Before(p.until.Add(p.long)) }
 
-// Application is one that chooses pods, and is in the kernel.
-type Application struct {
+// application is one that chooses pods, and is in the kernel.
+type application struct {
 	UID      string
 	Identity v1alpha1.Identity
 	// Attachments are those with pods.
 	Attachments []v1alpha1.Attachment
 }
 
-// Of is what an intent attaches in pods.
-func Of(p intent.Payload) Application {
-	a := Application{UID: p.UID, Identity: p.Application}
+// inPods is what an intent attaches in pods.
+func inPods(p intent.Payload) application {
+	a := application{UID: p.UID, Identity: p.Application}
 	for _, program := range p.Programs {
 		for _, at := range program.Attach {
 			if at.Pods != nil {
@@ -236,10 +236,10 @@ func (s *Starts) noteLate(one *start, c containers.Container) {
 	}
 }
 
-// Reconciled notes what is loaded after a reconcile that had these containers, and lets those start
+// reconciled notes what is loaded after a reconcile that had these containers, and lets those start
 // for which nothing is coming. isComing reports whether something of an application is to be attached
 // in a container and is not yet, though nothing failed.
-func (s *Starts) Reconciled(loaded []Application, had *containers.Snapshot, isComing func(uid string, c containers.Container) bool) {
+func (s *Starts) reconciled(loaded []application, had *containers.Snapshot, isComing func(uid string, c containers.Container) bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.loaded = loaded
@@ -259,13 +259,13 @@ func (s *Starts) Reconciled(loaded []Application, had *containers.Snapshot, isCo
 	}
 }
 
-// Loaded returns the application that was loaded at the last reconcile.
-func (s *Starts) Loaded(uid string) (Application, bool) {
+// lastLoaded returns the application that was loaded at the last reconcile.
+func (s *Starts) lastLoaded(uid string) (application, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	i := slices.IndexFunc(s.loaded, func(a Application) bool { return a.UID == uid })
+	i := slices.IndexFunc(s.loaded, func(a application) bool { return a.UID == uid })
 	if i < 0 {
-		return Application{}, false
+		return application{}, false
 	}
 	return s.loaded[i], true
 }

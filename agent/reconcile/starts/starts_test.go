@@ -14,7 +14,7 @@ import (
 func TestANamespaceThatTheRuntimeDoesNotShowIsNotWaitedFor(t *testing.T) {
 	now := time.Unix(1, 0)
 	s := New(Options{Log: slog.New(slog.DiscardHandler), Clock: func() time.Time { return now }, Wake: func() {}})
-	s.Reconciled([]Application{{UID: "u", Identity: v1alpha1.Identity{Kind: v1alpha1.KindClusterBpfApplication, Name: "guard"},
+	s.reconciled([]application{{UID: "u", Identity: v1alpha1.Identity{Kind: v1alpha1.KindClusterBpfApplication, Name: "guard"},
 		Attachments: []v1alpha1.Attachment{{Hook: "tracepoint", Pods: &v1alpha1.Pods{}}}}}, nil, nil)
 	of := func(namespace string) containers.Container {
 		return containers.Container{ID: namespace, Name: "main", Pod: containers.Pod{Namespace: namespace, Name: "web", SandboxID: namespace}}
