@@ -10,11 +10,13 @@ import (
 	"github.com/skep-dev/skep/agent/reconcile/build"
 	"github.com/skep-dev/skep/agent/reconcile/chainfit"
 	"github.com/skep-dev/skep/agent/reconcile/decide"
+	"github.com/skep-dev/skep/agent/reconcile/finish"
 	"github.com/skep-dev/skep/agent/reconcile/live"
 	"github.com/skep-dev/skep/agent/reconcile/observe"
 	"github.com/skep-dev/skep/agent/reconcile/plan"
 	"github.com/skep-dev/skep/agent/reconcile/prepare"
 	"github.com/skep-dev/skep/agent/reconcile/sharing"
+	"github.com/skep-dev/skep/agent/reconcile/starts"
 	"github.com/skep-dev/skep/agent/reconcile/version"
 	"github.com/skep-dev/skep/agent/state/objects"
 	"github.com/skep-dev/skep/agent/state/pins"
@@ -42,8 +44,6 @@ type reconcile struct {
 	unmanagedFiles map[string][]string
 	// observed reports that the kernel could be read, and acted that there were actions to do.
 	observed, acted bool
-	// prune tells that cached objects may have lost their last intent.
-	prune bool
 }
 
 // Reconcile looks, and does what is to be done: first what needs no load, then,
@@ -183,4 +183,27 @@ func (rec *reconcile) repinned(what string, made bool, err error) {
 		rec.env.opts.Observer.Healed(Unpinned)
 		rec.env.opts.Log.Warn("pinned again what was removed", "what", what)
 	}
+}
+
+// finish writes what the reconcile found out back, and wakes who waits for it.
+func (rec *reconcile) finish() {
+	// Last of all, when the status says what is attached.
+	defer rec.env.starts.Finish(starts.Round{Decisions: rec.decisions, Set: rec.loop.live, Containers: rec.seen.Pods.Snapshot, Loads: rec.loadRound})
+	ended := finish.New(finish.Options{Log: rec.env.opts.Log, BackOff: rec.env.opts.BackOff, Intents: rec.intents, Decisions: rec.decisions, Look: rec.look,
+		UnmanagedFiles: rec.unmanagedFiles})
+	ended.Applications()
+	rec.loop.conflicts.Sweep(rec.decisions.Now)
+	rec.lookupRound.End()
+	rec.loop.namespaces.Close()
+	if err := rec.intents.Prune(rec.objectRound.Cache); err != nil {
+		rec.env.opts.Log.Error("drop cached objects", "error", err)
+	}
+	orphans := ended.Orphans()
+	if rec.lookupRound.IsLeft() {
+		rec.env.changes.Signal()
+	}
+	if rec.decisions.Again {
+		rec.env.changes.Wake()
+	}
+	rec.intents.Finish(accepted.Findings{Outcomes: rec.decisions.Outcomes, Orphans: orphans, Observed: rec.observed})
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/skep-dev/skep/agent/reconcile/report"
 	"github.com/skep-dev/skep/agent/reconcile/version"
 	"github.com/skep-dev/skep/agent/state/objects"
+	"github.com/skep-dev/skep/agent/state/statedir"
 )
 
 // Round is what one reconcile has of a Store. Nothing is written back before Finish.
@@ -19,6 +20,8 @@ type Round struct {
 	Labels map[string]string
 
 	store *Store
+	// replaced reports that cached objects may have lost their last intent.
+	replaced bool
 }
 
 // Begin copies what Accept and Relabel may change meanwhile. It is no method: an agent offers those of its Store.
@@ -134,8 +137,30 @@ func (r *Round) Finish(found Findings) {
 	}
 }
 
+// KeepDeployed remembers that an application's newest intent runs in whole.
+func (r *Round) KeepDeployed(app *Application) error {
+	if err := r.store.opts.Dir.PutIntent(app.Newest.Payload().UID, statedir.Deployed, app.Envelope); err != nil {
+		return err
+	}
+	o := app.Newest
+	app.Deployed, r.replaced = &o, true
+	return nil
+}
+
+// DropDeployed forgets the intent that ran in whole last.
+func (r *Round) DropDeployed(app *Application) error {
+	if err := r.store.opts.Dir.DropIntent(app.Newest.Payload().UID, statedir.Deployed); err != nil {
+		return err
+	}
+	app.Deployed, r.replaced = nil, true
+	return nil
+}
+
 // Prune drops the cached objects of intents that were replaced.
 func (r *Round) Prune(cache *objects.Cache) error {
+	if !r.replaced {
+		return nil
+	}
 	r.store.mu.Lock()
 	defer r.store.mu.Unlock()
 	used := map[string]bool{}

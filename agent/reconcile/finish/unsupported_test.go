@@ -1,4 +1,4 @@
-package agent
+package finish
 
 import (
 	"fmt"
@@ -12,6 +12,7 @@ import (
 	"github.com/skep-dev/skep/agent/reconcile/live"
 	"github.com/skep-dev/skep/agent/reconcile/report"
 	"github.com/skep-dev/skep/agent/reconcile/version"
+	"github.com/skep-dev/skep/agent/state/retry"
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/hook"
 	"github.com/skep-dev/skep/intent"
@@ -32,18 +33,17 @@ func TestWhatTheKernelLacksIsToldApartAlsoWhileTheNextAttemptIsWaitedFor(t *test
 				Application: v1alpha1.Identity{Kind: v1alpha1.KindClusterBpfApplication, Name: "a"}, UID: "a", Serial: 1, ObjectDigest: "sha256:object",
 				Programs: []v1alpha1.Program{{Name: "f", Attach: []v1alpha1.Attachment{{Hook: "tcx/ingress"}}}},
 			})}}}
-			e, log := &env{opts: Options{BackOff: BackOff{First: time.Minute, Most: time.Hour}}}, slog.New(slog.DiscardHandler)
-			set := &live.Set{}
-			p := &reconcile{
-				env: e, loop: &loop{live: set}, decisions: decide.New(decide.Options{Log: log, Look: set.Look(), Applications: []*decide.Application{&app.Application}}),
-			}
-			p.decisions.Outcomes["a"] = &report.Outcome{}
-			p.decisions.Reject("a", tc.err)
-			p.finishApplication(app, report.View{Look: p.decisions.Look})
+			log, look := slog.New(slog.DiscardHandler), (&live.Set{}).Look()
+			intents := &accepted.Round{Applications: []*accepted.Application{app}}
+			decisions := decide.New(decide.Options{Log: log, Look: look, Applications: intents.States()})
+			r := New(Options{Log: log, BackOff: retry.BackOff{First: time.Minute, Most: time.Hour}, Intents: intents, Decisions: decisions, Look: look})
+			decisions.Outcomes["a"] = &report.Outcome{}
+			decisions.Reject("a", tc.err)
+			r.Applications()
 			first := app.Status
-			p.decisions.Outcomes["a"] = &report.Outcome{Hindrance: report.Refused{}}
-			p.finishApplication(app, report.View{Look: p.decisions.Look})
-			for when, s := range map[string]ApplicationStatus{"at once": first, "backing off": app.Status} {
+			decisions.Outcomes["a"] = &report.Outcome{Hindrance: report.Refused{}}
+			r.Applications()
+			for when, s := range map[string]report.ApplicationStatus{"at once": first, "backing off": app.Status} {
 				if s.Unsupported != tc.unsupported || s.Error != tc.err.Error() {
 					t.Errorf("%s: unsupported: %v, %q", when, s.Unsupported, s.Error)
 				}
