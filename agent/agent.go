@@ -172,8 +172,8 @@ type loop struct {
 	chains    *chainfit.Fitter
 	// node is what was read of the node.
 	node *observe.Node
-	// idle is how the last reconcile left the node, nil where something is left to do.
-	idle *idle
+	// rest is how the last reconcile left the links, nil where something is left to do.
+	rest *live.Rest
 	// fullAt is when the last full reconcile began, and acted reports that the last reconcile
 	// was none, and that only its own actions are left to look at.
 	fullAt time.Time

@@ -1,47 +1,18 @@
 package agent
 
-import (
-	"time"
-
-	"github.com/skep-dev/skep/agent/attach/clsact"
-	"github.com/skep-dev/skep/agent/state/pins"
-)
+import "time"
 
 // resyncAfter is how long after a full reconcile the next one is due, whatever happens.
 const resyncAfter = 30 * time.Second
 
-// idle is the state of a node where nothing is left to do: every link, and what the
-// kernel reported of it. The kernel sends no event when somebody detaches a link or
-// replaces its program, so sweeps compare these; everything else either wakes the
-// agent or is found by the next resync.
-type idle struct {
-	links []idleLink
-}
-
-type idleLink struct {
-	link  pins.Held
-	facts pins.Facts
-}
-
-// newIdle returns the state that a reconcile left, or nil where it changed something or
-// left something to do.
-func newIdle(p *reconcile) *idle {
-	if !p.isDone(false) {
-		return nil
+// noteRest notes how a reconcile left the node: everything that is not a link either wakes the agent, or is found by the
+// next resync.
+func (a *Agent) noteRest(rec *reconcile) {
+	a.loop.rest = nil
+	if rec.isDone(false) {
+		a.loop.rest = rec.look.Rest()
 	}
-	r := &idle{}
-	for _, links := range p.loop.live.Links {
-		for _, l := range links {
-			// Of filters, the kernel sends an event.
-			if _, ok := l.Link.(*clsact.Filter); !ok {
-				r.links = append(r.links, idleLink{l.Link, p.look.Seen(l.Path)})
-			}
-		}
-	}
-	for device, c := range p.loop.live.Chains {
-		r.links = append(r.links, idleLink{c.Link, p.look.Seen(p.env.pins.ChainPath(device))})
-	}
-	return r
+	a.loop.acted = rec.seen.IsIncremental() && rec.acted && rec.isDone(true)
 }
 
 // isDone reports whether the reconcile had nothing to do, and no later one has before
@@ -72,15 +43,7 @@ func (rec *reconcile) isDone(mayHaveActed bool) bool {
 func (a *Agent) isIdle() bool {
 	a.work.Lock()
 	defer a.work.Unlock()
-	if a.loop.idle == nil || a.isFullDue() {
-		return false
-	}
-	for _, l := range a.loop.idle.links {
-		if facts, err := pins.Inspect(l.link); err != nil || facts != l.facts {
-			return false
-		}
-	}
-	return true
+	return a.loop.rest != nil && !a.isFullDue() && a.loop.rest.IsUnchanged()
 }
 
 // isFullDue reports whether everything is to be looked at anew.
@@ -96,7 +59,7 @@ func (a *Agent) sweep() bool {
 	switch {
 	case isIdle:
 		return a.loop.lookups.IsDue(a.opts.Clock())
-	case a.loop.idle != nil || !a.loop.acted || a.isFullDue():
+	case a.loop.rest != nil || !a.loop.acted || a.isFullDue():
 		a.changes.AskFull()
 	}
 	return true

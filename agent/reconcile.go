@@ -64,7 +64,7 @@ func (a *Agent) reconcile(ctx context.Context) {
 	for a.advance(grace, rec) && ctx.Err() == nil {
 		rec = a.reconcileOnce()
 	}
-	a.loop.idle, a.loop.acted = newIdle(rec), rec.seen.IsIncremental() && rec.acted && rec.isDone(true)
+	a.noteRest(rec)
 	// Not after each look: all that is loaded by one Reconcile is reported once.
 	select {
 	case a.reconciled <- struct{}{}:
