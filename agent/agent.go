@@ -1,33 +1,28 @@
-// Package agent takes sealed intents, keeps them across restarts, and keeps the
-// kernel of one node as they say.
+// Package agent is the loop that keeps the kernel of one node as sealed intents say: it joins the parts of a reconcile and calls
+// them in their order. It must not decide what a part decides, and links neither policies nor signatures.
 //
-// It is the loop: observe, end what is to go, choose versions, admit, fit chains, plan, act, report; see
-// reconcileOnce. Its parts are packages below it, in this order of imports:
+// The parts are packages below it, and none knows the loop. In the order of a reconcile, see reconcileOnce:
 //
+//   - changes wakes the loop;
+//   - accepted holds the intents, and gives a reconcile copies of their applications;
+//   - observe reads the pods and network devices that intents choose, and live what is open in the kernel;
 //   - decide holds what is decided for applications, and the verbs that change it;
-//   - admission grants limits, and rejects, leaves out and postpones by those verbs;
 //   - prepare brings versions into the kernel, for decide to choose them;
+//   - admission grants limits, and rejects, leaves out and postpones by those verbs;
 //   - chainfit loads the chains of interfaces, of what was admitted;
-//   - act does what was planned, and alone ends anything.
+//   - act does what was planned, and alone ends anything;
+//   - finish works out status and back-off, which accepted takes back, and starts has containers begin that waited.
 //
-// What it keeps here is what a lock protects (accepted), what lasts (env, loop), and what one
-// reconcile has (reconcile). It evaluates no intent beyond its seal and its serial, and links
-// neither policies nor signatures.
-//
-// Size: what a lock protects, what lasts and what one reconcile has are one state.
+// What is kept here is what lasts (env, loop), and what one reconcile has (reconcile).
 package agent
 
 import (
-	"cmp"
-	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"os"
 	"sync"
 	"time"
 
-	"github.com/skep-dev/skep/agent/attach"
 	"github.com/skep-dev/skep/agent/attach/targets"
 	"github.com/skep-dev/skep/agent/pods/containers"
 	"github.com/skep-dev/skep/agent/pods/netns"
@@ -46,85 +41,7 @@ import (
 	"github.com/skep-dev/skep/agent/state/pins"
 	"github.com/skep-dev/skep/agent/state/retry"
 	"github.com/skep-dev/skep/agent/state/statedir"
-	"github.com/skep-dev/skep/api/v1alpha1"
-	"github.com/skep-dev/skep/clock"
-	"github.com/skep-dev/skep/intent"
 )
-
-// Options are what an agent is told once.
-type Options struct {
-	// BPFFS is the directory for pins, on a BPF file system; default
-	// /sys/fs/bpf/skep. One agent holds it.
-	BPFFS string
-	// StateDir keeps sealed intents and objects, so that a node comes back by
-	// itself. Required.
-	StateDir string
-	// Node is the node's name, by which rollouts come to it; empty where there
-	// are none.
-	Node string
-	// Trust are the keys whose seals count. Required.
-	Trust *intent.Trust
-	// Fetch returns the object with the digest (sha256:…). What it returns is
-	// hashed again. It is called beside the agent's own work, for one digest at
-	// a time, and ends when its context does. Required.
-	Fetch func(ctx context.Context, objectDigest string) ([]byte, error)
-	// FetchTimeout bounds one Fetch; default one minute.
-	FetchTimeout time.Duration
-	// CgroupRoot is the mount point of cgroup2; default is where it is mounted.
-	CgroupRoot string
-	// HostRoot is the folder that has the node's files where the agent does not
-	// see them as its own: binaries and network namespaces are found below it.
-	HostRoot string
-	// Labels are the node's; an intent whose selector they do not match is not
-	// for this node. Nil means that every intent is.
-	Labels map[string]string
-	// Profile is what the node's kernel can do: what needs more is neither fetched
-	// nor tried. Nil means that this is not known, and that all is tried.
-	Profile *v1alpha1.KernelProfile
-	// Log is where the agent writes; default none.
-	Log *slog.Logger
-	// Clock tells the time; default time.Now.
-	Clock func() time.Time
-	// SweepInterval is how often every link is looked at; default one second. Where
-	// nothing is left to do, everything else (pins, interfaces, cgroups, binaries) is
-	// looked at when the kernel reports a change, and by the first sweep 30 seconds after it
-	// was looked at last.
-	SweepInterval time.Duration
-	// BackOff bounds how long a failing application waits; default one second
-	// to five minutes.
-	BackOff BackOff
-	// NamespaceShare is how much of the limits that programs share on a hook of an
-	// interface (maps and functions of an XDP chain, programs on TCX), and of MapMemory,
-	// the applications of one namespace may have together, in percent; default 50. 100
-	// sets no bound. Cluster-scoped applications have none, and what runs is never
-	// taken away by it.
-	NamespaceShare int
-	// MapMemory is what the maps of all applications may take together when they are
-	// full, in bytes; 0 sets no limit. The kernel charges them to the agent. What is
-	// in the kernel is never taken away by it, and NamespaceShare holds for it.
-	MapMemory int64
-	// Containers makes the source of the node's containers, in which programs are attached that
-	// choose pods; nil means that there is no source of them. The agent asks it while an intent chooses
-	// pods, and closes it. wake has the agent look again where it matters to an intent that the
-	// containers of pods changed; without any pods, all may have.
-	Containers func(wake func(changed ...containers.Pod)) (containers.Source, error)
-	// NamespaceLabels returns the labels of a namespace of the cluster. Nil means that there are no
-	// namespaces.
-	NamespaceLabels targets.NamespaceLabels
-	// Observer counts what is done; default none.
-	Observer Observer
-}
-
-// DefaultNamespaceShare is the default of Options.NamespaceShare.
-const DefaultNamespaceShare = 50
-
-// host is where names of the node are found.
-func (o *Options) host() attach.Host {
-	return attach.Host{CgroupRoot: o.CgroupRoot, Root: o.HostRoot}
-}
-
-// BackOff is how long to wait after failures in a row.
-type BackOff = retry.BackOff
 
 // Agent holds one node's kernel to the intents it was given.
 type Agent struct {
@@ -242,37 +159,6 @@ func newLoop(e *env) *loop {
 			Objects: e.objects, History: ran, Live: open}),
 		chains: chainfit.New(o.BackOff.Longest(), attempts),
 		node:   observe.New(observe.Options{Log: o.Log, Containers: e.containers, NamespaceLabels: o.NamespaceLabels, Changes: e.changes}),
-	}
-}
-
-func fillDefaults(o *Options) {
-	if o.BPFFS == "" {
-		o.BPFFS = "/sys/fs/bpf/skep"
-	}
-	o.Log = cmp.Or(o.Log, slog.New(slog.DiscardHandler))
-	if o.Observer == nil {
-		o.Observer = nop{}
-	}
-	o.Clock = clock.OrSystem(o.Clock)
-	if o.FetchTimeout == 0 {
-		o.FetchTimeout = time.Minute
-	}
-	if o.NamespaceShare == 0 {
-		o.NamespaceShare = DefaultNamespaceShare
-	}
-	if o.SweepInterval == 0 {
-		o.SweepInterval = time.Second
-	}
-	if o.BackOff == (BackOff{}) {
-		o.BackOff = BackOff{First: time.Second, Most: 5 * time.Minute}
-	}
-	if o.CgroupRoot == "" {
-		root, err := targets.FindCgroup2("/proc/self/mountinfo")
-		if err != nil {
-			// Hooks of other kinds need none; those of cgroups say so.
-			o.Log.Warn("no cgroup hook can be attached", "error", err)
-		}
-		o.CgroupRoot = root
 	}
 }
 

@@ -1,8 +1,6 @@
 package agent
 
 import (
-	"context"
-
 	"github.com/skep-dev/skep/agent/attach/targets"
 	"github.com/skep-dev/skep/agent/reconcile/accepted"
 	"github.com/skep-dev/skep/agent/reconcile/act"
@@ -44,32 +42,6 @@ type reconcile struct {
 	unmanagedFiles map[string][]string
 	// observed reports that the kernel could be read, and acted that there were actions to do.
 	observed, acted bool
-}
-
-// Reconcile looks, and does what is to be done: first what needs no load, then,
-// for as long as reconcileGrace, one load after the other. What takes longer goes on
-// beside it. Run calls it; a caller of its own needs it only to choose the moment.
-func (a *Agent) Reconcile(ctx context.Context) {
-	a.changes.AskFull()
-	a.reconcile(ctx)
-}
-
-// reconcile is Reconcile, full or incremental as it was asked for.
-func (a *Agent) reconcile(ctx context.Context) {
-	a.work.Lock()
-	defer a.work.Unlock()
-	grace, cancel := context.WithTimeout(ctx, reconcileGrace)
-	defer cancel()
-	rec := a.reconcileOnce()
-	for a.advance(grace, rec) && ctx.Err() == nil {
-		rec = a.reconcileOnce()
-	}
-	a.noteRest(rec)
-	// Not after each look: all that is loaded by one Reconcile is reported once.
-	select {
-	case a.reconciled <- struct{}{}:
-	default:
-	}
 }
 
 // reconcileOnce looks once, and does what can be done without waiting for anything.

@@ -25,6 +25,32 @@ func (a *Agent) Run(ctx context.Context) error {
 	}
 }
 
+// Reconcile looks, and does what is to be done: first what needs no load, then,
+// for as long as reconcileGrace, one load after the other. What takes longer goes on
+// beside it. Run calls it; a caller of its own needs it only to choose the moment.
+func (a *Agent) Reconcile(ctx context.Context) {
+	a.changes.AskFull()
+	a.reconcile(ctx)
+}
+
+// reconcile is Reconcile, full or incremental as it was asked for.
+func (a *Agent) reconcile(ctx context.Context) {
+	a.work.Lock()
+	defer a.work.Unlock()
+	grace, cancel := context.WithTimeout(ctx, reconcileGrace)
+	defer cancel()
+	rec := a.reconcileOnce()
+	for a.advance(grace, rec) && ctx.Err() == nil {
+		rec = a.reconcileOnce()
+	}
+	a.noteRest(rec)
+	// Not after each look: all that is loaded by one Reconcile is reported once.
+	select {
+	case a.reconciled <- struct{}{}:
+	default:
+	}
+}
+
 // awaitWork waits until there may be something to do, and reports false when the
 // context ends.
 func (a *Agent) awaitWork(ctx context.Context, sweep <-chan time.Time) bool {

@@ -1,7 +1,11 @@
 package agent
 
 import (
+	"cmp"
+	"slices"
+
 	"github.com/skep-dev/skep/agent/reconcile/accepted"
+	"github.com/skep-dev/skep/agent/reconcile/chainfit"
 	"github.com/skep-dev/skep/agent/reconcile/report"
 )
 
@@ -35,3 +39,36 @@ const (
 	SwitchedOff   = report.SwitchedOff
 	DriftConflict = report.DriftConflict
 )
+
+// The status of a chain and of its members.
+type (
+	// ChainStatus is the XDP chain of one interface, as skep chain prints it.
+	ChainStatus = chainfit.Status
+	// MemberStatus is one program of a chain.
+	MemberStatus = chainfit.MemberStatus
+)
+
+// Chains tells what runs on each interface with XDP programs of Skep's, by
+// index.
+func (a *Agent) Chains() ([]ChainStatus, error) {
+	a.work.Lock()
+	defer a.work.Unlock()
+	rec := a.newReconcile()
+	defer a.loop.namespaces.Close()
+	interfaces, err := rec.seen.Interfaces(rec.lookupRound)
+	if err != nil {
+		return nil, err
+	}
+	rec.look.State.Interfaces = interfaces
+	all := []ChainStatus{}
+	for _, c := range a.loop.live.Chains {
+		if c.Version == nil {
+			continue
+		}
+		all = append(all, rec.chains.Status(c))
+	}
+	slices.SortFunc(all, func(x, y ChainStatus) int {
+		return cmp.Or(cmp.Compare(x.NetnsID, y.NetnsID), cmp.Compare(x.Ifindex, y.Ifindex))
+	})
+	return all, nil
+}
