@@ -43,11 +43,14 @@ import (
 	"github.com/skep-dev/skep/agent/state/statedir"
 )
 
+// store is accepted.Store, whose methods an Agent has without giving the store away.
+type store = accepted.Store
+
 // Agent holds one node's kernel to the intents it was given.
 type Agent struct {
 	*env
-	// Store has the accepted intents. Its methods are the agent's: Accept, Status and others.
-	*accepted.Store
+	// store has the accepted intents. Its methods are the agent's: Accept, Status and others.
+	*store
 	// work is held while the kernel is changed. It guards loop.
 	work sync.Mutex
 	loop *loop
@@ -133,9 +136,9 @@ func New(o Options) (*Agent, error) {
 	}
 	a := &Agent{env: e, loop: newLoop(e), reconciled: make(chan struct{}, 1)}
 	err = a.checkMount()
-	store, unread := accepted.Open(accepted.Options{Log: o.Log, Dir: dir, Node: o.Node, Labels: o.Labels, Trust: o.Trust, Wake: e.changes.Wake})
-	a.Store = store
-	if err := errors.Join(err, unread, a.loop.live.Adopt(accepted.Begin(store).NameOf)); err != nil {
+	var unread error
+	a.store, unread = accepted.Open(accepted.Options{Log: o.Log, Dir: dir, Node: o.Node, Labels: o.Labels, Trust: o.Trust, Wake: e.changes.Wake})
+	if err := errors.Join(err, unread, a.loop.live.Adopt(accepted.Begin(a.store).NameOf)); err != nil {
 		return nil, errors.Join(fmt.Errorf("make agent: %w", err), a.Close())
 	}
 	return a, nil

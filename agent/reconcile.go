@@ -106,7 +106,7 @@ func (a *Agent) newReconcile() *reconcile {
 	if full {
 		l.fullAt = now
 	}
-	intents := accepted.Begin(a.Store)
+	intents := accepted.Begin(a.store)
 	known := intents.Known()
 	seen := l.node.Begin(known, l.live, full)
 	rec := &reconcile{env: a.env, loop: l, intents: intents, seen: seen, look: l.live.Look(),

@@ -84,7 +84,7 @@ func (a *Agent) Wake() { a.changes.Wake() }
 func (a *Agent) Unload() error {
 	a.work.Lock()
 	defer a.work.Unlock()
-	intents := accepted.Begin(a.Store)
+	intents := accepted.Begin(a.store)
 	known := a.loop.node.NetworkNamespaces(intents.Known(), a.loop.live)
 	a.loop.namespaces.Renew(known.All, known.Err)
 	defer a.loop.namespaces.Close()

@@ -159,6 +159,7 @@ func TestForbiddenImportsAreSeen(t *testing.T) {
 		"pods import what is kept of programs":             {"agent/pods/containers", "agent/state/pins", true},
 		"a step of a reconcile imports where it attaches":  {"agent/reconcile/act", "agent/attach", false},
 		"the loop imports its client":                      {"agent", "agent/kube", true},
+		"a part of a reconcile imports the loop":           {"agent/reconcile/accepted", "agent", true},
 		"the agent imports pure bytecode":                  {"agent/program/loader", "bytecode/values", false},
 		"the cluster's agent imports the controller":       {"agent/kube", "controller", true},
 		"bytecode imports the registry below it":           {"bytecode", "image", true},
