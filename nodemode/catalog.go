@@ -52,29 +52,23 @@ var errFetching = errors.New("the source has not answered yet; what was read las
 
 // fetch brings the source up to date beside the loop, and renders it there, so
 // that neither a server nor a disk that hangs keeps a revocation or a changed
-// policy waiting. A fetch is waited for once: syncs after that only look whether
-// it has ended.
-func (c *catalog) fetch(ctx context.Context) (fetched, error) {
-	wait := time.Duration(0)
+// policy waiting. It returns how long to wait for that. A fetch is waited for once:
+// syncs after that only look whether it has ended.
+func (c *catalog) fetch(ctx context.Context) (wait time.Duration) {
 	if c.fetching == nil {
 		c.fetching, wait = c.begin(ctx), c.waited
 	}
-	timer := time.NewTimer(wait)
-	defer timer.Stop()
+	return wait
+}
+
+// take reads the result of a fetch that has ended, and reports whether there was one.
+func (c *catalog) take() bool {
 	select {
 	case f := <-c.fetching:
-		c.fetching = nil
-		return f, f.err
+		c.read(f)
+		return true
 	default:
-	}
-	select {
-	case f := <-c.fetching:
-		c.fetching = nil
-		return f, f.err
-	case <-timer.C:
-		return fetched{}, errFetching
-	case <-ctx.Done():
-		return fetched{}, ctx.Err()
+		return false
 	}
 }
 
@@ -105,10 +99,10 @@ func (c *catalog) fetchOnce(ctx context.Context, before string) (f fetched) {
 	return f
 }
 
-// refresh brings source and definitions up to date. On an error the ones before stay, since nothing can be said of the new.
-func (c *catalog) refresh(ctx context.Context) {
-	var f fetched
-	if f, c.err = c.fetch(ctx); c.err != nil || !f.changed {
+// read takes over what a fetch came to. On an error the definitions before stay, since nothing can be said of the new.
+func (c *catalog) read(f fetched) {
+	c.fetching = nil
+	if c.err = f.err; c.err != nil || !f.changed {
 		return
 	}
 	if f.tree.Rewritten {

@@ -119,6 +119,8 @@ type Host struct {
 	agent   *agent.Agent
 	metrics *metrics
 
+	// settingsChanged receives a value after policies or signers changed; nil where they are not watched.
+	settingsChanged <-chan struct{}
 	// What follows belongs to the goroutine that syncs.
 	settings settingsState
 	catalog  catalog
@@ -131,6 +133,8 @@ type Host struct {
 	// is the revision of settings whose effect is weighed, or was.
 	unloaded map[string]unload
 	weighed  weighing
+	// defined is what definitions say of what runs, for the next start.
+	defined keptDefinitions
 	// origin is the source from which absence counts; another one's is held by unload protection.
 	origin source.Origin
 
@@ -192,7 +196,8 @@ func New(ctx context.Context, o Options) (_ *Host, err error) {
 			return nil, err
 		}
 	}
-	h.settings = settingsState{reader: settings.NewReader(o.settings(), h.engine), log: o.Log, now: o.Now, kept: settingsKept(o, h.sealer), gate: gate.Options{
+	kept := keptIn(o, settingsFile, settingsType, h.sealer)
+	h.settings = settingsState{reader: settings.NewReader(o.settings(), h.engine), log: o.Log, now: o.Now, kept: kept, gate: gate.Options{
 		Images:   h.images,
 		Memory:   h.memory,
 		Observer: h.metrics.gate,
@@ -202,6 +207,7 @@ func New(ctx context.Context, o Options) (_ *Host, err error) {
 		StaleFor: staleFor,
 	}}
 	h.settings.restore(ctx)
+	h.defined.open(o, h.sealer)
 	err = h.settings.open(ctx)
 	if err != nil && len(h.live()) > 0 {
 		// What this host was given before comes back all the same.
@@ -215,11 +221,12 @@ func New(ctx context.Context, o Options) (_ *Host, err error) {
 }
 
 // What lies in the state folder beside keys and caches: what the agent keeps, the signers and policies that were read
-// last, and the lock.
+// last, what definitions say of what runs, and the lock.
 const (
-	agentFolder  = "agent"
-	settingsFile = "settings.json"
-	lockFile     = "lock"
+	agentFolder     = "agent"
+	settingsFile    = "settings.json"
+	definitionsFile = "definitions.json"
+	lockFile        = "lock"
 )
 
 // openState makes the state folder, locks it, and reads the sealing key or
@@ -319,8 +326,11 @@ func (h *Host) Run(ctx context.Context, listen net.Listener) error {
 	if listen != nil {
 		start(func(ctx context.Context) error { return h.serveMetrics(ctx, listen) })
 	}
-	changed := h.opts.watch(ctx, h.catalog.source)
-	err := h.loop(ctx, fail, changed)
+	settings, source := h.opts.watchSettings(), h.opts.watchSource(h.catalog.source)
+	h.settingsChanged = settings.changed
+	group.Go(func() { settings.run(ctx) })
+	group.Go(func() { source.run(ctx) })
+	err := h.loop(ctx, fail, source.changed)
 	cancel()
 	group.Wait()
 	h.evaluations.Wait()
@@ -331,8 +341,8 @@ func (h *Host) Run(ctx context.Context, listen net.Listener) error {
 // on: at a start there are many.
 const gathered = 50 * time.Millisecond
 
-// loop syncs whenever there is a reason to, until ctx ends.
-func (h *Host) loop(ctx context.Context, fail <-chan error, changed <-chan struct{}) error {
+// loop syncs whenever there is a reason to, until ctx ends. moved receives a value after the source changed.
+func (h *Host) loop(ctx context.Context, fail <-chan error, moved <-chan struct{}) error {
 	h.Sync(ctx)
 	next := time.NewTimer(h.opts.Interval)
 	defer next.Stop()
@@ -353,7 +363,8 @@ func (h *Host) loop(ctx context.Context, fail <-chan error, changed <-chan struc
 			h.act(ctx, h.opts.Now(), false)
 			continue
 		case <-next.C:
-		case <-changed:
+		case <-h.settingsChanged:
+		case <-moved:
 		case <-h.wake:
 		}
 		h.Sync(ctx)
@@ -381,6 +392,12 @@ func (h *Host) Once(ctx context.Context) (Status, error) {
 // whole syncs once and acts on every answer that the sync had registries asked
 // for.
 func (h *Host) whole(ctx context.Context) {
+	watching, stop := context.WithCancel(ctx)
+	var group sync.WaitGroup
+	defer func() { stop(); group.Wait() }()
+	settings := h.opts.watchSettings()
+	h.settingsChanged = settings.changed
+	group.Go(func() { settings.run(watching) })
 	h.Sync(ctx)
 	for ctx.Err() == nil {
 		if idle := h.evaluations.Idle(); idle {

@@ -17,7 +17,7 @@ import (
 type settingsState struct {
 	reader *settings.Reader
 	// kept is what a start knows of them.
-	kept keptSettings
+	kept kept
 	// gate are the options of the evaluator, without what is read.
 	gate gate.Options
 	log  *slog.Logger
@@ -53,7 +53,11 @@ func (s *settingsState) lastRead() string {
 
 // restore has what cannot be read at the start stay as the last run read it.
 func (s *settingsState) restore(ctx context.Context) {
-	if err := s.kept.read(ctx, s.reader); err != nil {
+	body, err := s.kept.read()
+	if err == nil && body != nil {
+		err = s.reader.Restore(ctx, body)
+	}
+	if err != nil {
 		s.log.Error("what the last run read of signers and policies is not known", "error", err)
 	}
 }
@@ -105,7 +109,11 @@ func (s *settingsState) settle(now settings.Settings) {
 			s.log.Warn(caution)
 		}
 	}
-	if err := s.kept.write(s.reader); err != nil {
+	body, err := s.reader.Record()
+	if err == nil {
+		err = s.kept.write(body)
+	}
+	if err != nil {
 		s.log.Error("the next start does not know these signers and policies, if it cannot read some of them", "error", err)
 	}
 	s.trust, s.cautions, s.err = now.Trust, now.Cautions, nil

@@ -56,33 +56,43 @@ const (
 //
 // It decides from memory and waits for no registry. What only a registry knows is
 // asked beside it; until the answer comes, the application is pending, and what
-// runs of it is kept.
+// runs of it is kept. A revocation that is written meanwhile acts at once.
 func (h *Host) Sync(ctx context.Context) {
 	began := h.opts.Now()
 	h.settings.refresh(ctx)
-	revoke(ctx, h)
-	h.catalog.refresh(ctx)
+	h.revoke(ctx)
+	h.refreshCatalog(ctx)
 	if ctx.Err() == nil {
 		h.act(ctx, began, true)
 	}
 }
 
-// act decides about every application and hands over what follows. With anew,
-// registries are asked again even where there is an answer.
+// act decides about every application and hands over what follows, anew where
+// settings change meanwhile. With anew, registries are asked again even where
+// there is an answer.
 func (h *Host) act(ctx context.Context, began time.Time, anew bool) {
+	for ctx.Err() == nil && !h.actOnce(ctx, began, anew) {
+	}
+}
+
+// actOnce is act by the settings that are active. It reports false where it gave up, since others are by now.
+func (h *Host) actOnce(ctx context.Context, began time.Time, anew bool) bool {
 	sourceErr := h.catalog.err
 	if h.settings.evaluator == nil {
 		h.publish(began, nil, protections{}, sourceErr)
-		return
+		return true
 	}
-	observations, held := h.observations(ctx, anew)
-	if ctx.Err() != nil {
-		return
+	observations, held, ok := h.observations(ctx, anew)
+	if !ok || ctx.Err() != nil {
+		return false
 	}
 	on := protections{policies: h.protect(observations), source: held}
 	weighing := h.weighs(observations)
 	outcomes := make([]outcome, 0, len(observations))
 	for _, s := range observations {
+		if h.isAmended(ctx) {
+			return false
+		}
 		o := outcome{observation: s}
 		o.action, o.why = s.Decide(h.settings.trust.Revoked(), on.policies != nil || weighing)
 		if weighing && on.policies == nil && o.action == lifecycle.Keep && s.Unloads() {
@@ -97,8 +107,12 @@ func (h *Host) act(ctx context.Context, began time.Time, anew bool) {
 			h.opts.Log.Error("remember the source", "error", err)
 		}
 	}
+	if h.catalog.defs.mayHide != nil {
+		h.defined.keep(h.catalog.tree.Author, outcomes)
+	}
 	h.publish(began, outcomes, on, sourceErr)
 	h.prune(ctx)
+	return true
 }
 
 // observation is one application as a sync finds it.
@@ -148,8 +162,9 @@ func (h *Host) handOver(s observation, o outcome) error {
 
 // observations joins definitions, verdicts and what the agent holds. While the
 // source has never been read, absence from it says nothing; where it is another
-// than before, much of it waits behind unload protection that is returned.
-func (h *Host) observations(ctx context.Context, anew bool) ([]observation, *UnloadProtection) {
+// than before, much of it waits behind unload protection that is returned. It reports false
+// where settings changed meanwhile.
+func (h *Host) observations(ctx context.Context, anew bool) ([]observation, *UnloadProtection, bool) {
 	live := h.live()
 	all := make([]observation, len(h.catalog.defs.all))
 	for i, d := range h.catalog.defs.all {
@@ -158,7 +173,7 @@ func (h *Host) observations(ctx context.Context, anew bool) ([]observation, *Unl
 		all[i].Request = h.request(d, all[i].Live)
 		delete(live, uidOf(id))
 	}
-	atOnce(all, func(s *observation) {
+	ok := h.unlessAmended(ctx, all, func(s *observation) {
 		s.Verdict, s.Err = h.evaluate(ctx, h.question(*s, "definition", s.Request, ""), s.Request, anew)
 		if errors.Is(s.Err, gate.ErrPending) && !s.Runs() {
 			// What a change of policies denies of what runs is counted whole.
@@ -167,6 +182,9 @@ func (h *Host) observations(ctx context.Context, anew bool) ([]observation, *Unl
 			}
 		}
 	})
+	if !ok {
+		return nil, nil, false
+	}
 	h.remember(ctx, all)
 	for _, p := range live {
 		all = append(all, observation{id: p.Application, Observation: lifecycle.Observation{Live: p, Hidden: h.catalog.mayHide(p)}})
@@ -175,24 +193,24 @@ func (h *Host) observations(ctx context.Context, anew bool) ([]observation, *Unl
 	slices.SortFunc(all, func(a, b observation) int { return a.id.Compare(b.id) })
 	protection := h.protectSource(all)
 	revoked := h.settings.trust.Revoked()
-	atOnce(all, func(s *observation) { s.Running = h.evaluateRunning(ctx, *s, revoked, anew) })
+	ok = h.unlessAmended(ctx, all, func(s *observation) { s.Running = h.evaluateRunning(ctx, *s, revoked, anew) })
 	there := map[string]bool{}
 	for _, one := range all {
 		there[uidOf(one.id)] = true
 	}
 	h.evaluations.Retain(there)
-	return all, protection
+	return all, protection, ok
 }
 
 // forget drops what is known of applications that are gone: the tags, and the times, of what is not
-// defined, since a definition that comes back is new, and the places of what neither is
+// defined for all that could be read, since a definition that comes back is new, and the places of what neither is
 // nor runs.
 func (h *Host) forget(all []observation) {
 	defined, there := map[string]bool{}, map[string]bool{}
 	for _, s := range all {
 		uid := uidOf(s.id)
-		defined[uid] = s.def.app != nil
-		there[uid] = defined[uid] || s.Runs()
+		defined[uid] = s.def.app != nil || s.Hidden
+		there[uid] = s.def.app != nil || s.Runs()
 	}
 	maps.DeleteFunc(h.tags, func(uid string, _ *tag) bool { return !defined[uid] })
 	maps.DeleteFunc(h.read, func(uid string, _ read) bool { return !defined[uid] })
