@@ -276,7 +276,7 @@ func isContested(t *testing.T, hook string) {
 		_, l := one(t, a)
 		return l.State == agent.Attached && runsUnder(t, l) != 0
 	})
-	recommended.Run(t, s.Error)
+	recommended.Run(t, s.Error, "bpftool link", "bpftool net", "skep inventory")
 }
 
 // TestTheLastApplicationGoesQuietly has the watched directories go with it.

@@ -334,9 +334,11 @@ func TestAQdiscThatTakesNoFilterIsSaid(t *testing.T) {
 		kind  string
 		block *uint32
 		want  string
+		// command is what the message recommends.
+		command string
 	}{
-		"tc/egress":  {"ingress", nil, "a qdisc ingress of another tool, which has no place for egress filters"},
-		"tc/ingress": {"clsact", &block, "the ingress filters of the interface are a block that it shares with others"},
+		"tc/egress":  {"ingress", nil, "a qdisc ingress of another tool, which has no place for egress filters", "tc qdisc del"},
+		"tc/ingress": {"clsact", &block, "the ingress filters of the interface are a block that it shares with others", "tc qdisc show"},
 	} {
 		t.Run(hook, func(t *testing.T) {
 			veth(t, "hk0", "hk1")
@@ -354,7 +356,7 @@ func TestAQdiscThatTakesNoFilterIsSaid(t *testing.T) {
 			if got := qdiscOf(t, "hk0"); got != c.kind {
 				t.Errorf("the qdisc is %q", got)
 			}
-			recommended.Run(t, refused.Error())
+			recommended.Run(t, refused.Error(), c.command)
 			if err := w.accept(a, w.version("1", on(hook, "hk0")[0])); (err == nil) != (c.block == nil) {
 				t.Errorf("after that, the agent says %v", err)
 			}

@@ -103,7 +103,7 @@ func TestAPathThatDoesNotAnswerDelaysNobodyElse(t *testing.T) {
 					t.Errorf("the link is told as %+v", l)
 				}
 			}
-			recommended.Run(t, waits.Error())
+			recommended.Run(t, waits.Error(), "umount -f -l %s")
 			until(t, "all to be answered", time.Minute, func() bool {
 				return a.Lookups() == 0 && !strings.Contains(statusOf(a, "hung").Error, "does not answer")
 			})

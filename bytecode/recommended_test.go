@@ -30,17 +30,19 @@ func TestDeniedObjectsAreMendedByTheCommandsOfTheFixes(t *testing.T) {
 		opts   func(object []byte) Options
 		// spoil is a command that makes the object one that is denied.
 		spoil string
+		// fix is the command of the message.
+		fix string
 	}{
-		"bytecode/too-large":             {sourceWithMap, func(object []byte) Options { return Options{MaxSize: int64(len(object)) - 1} }, ""},
-		"bytecode/too-large types":       {sourceWithoutMaps, func([]byte) Options { return Options{MaxBTF: 100} }, ""},
-		"bytecode/ambiguous-relocations": {sourceWithMap, nil, "llvm-objcopy --rename-section .relxdp=other FILE.o"},
-		"bytecode/legacy-object":         {sourceWithMap, nil, "llvm-objcopy -R .BTF -R .BTF.ext FILE.o"},
-		"bytecode/reference-by-number":   {sourceWithMap, nil, "cp testdata/by_number.o FILE.o"},
+		"bytecode/too-large":             {sourceWithMap, func(object []byte) Options { return Options{MaxSize: int64(len(object)) - 1} }, "", "llvm-strip -g FILE.o"},
+		"bytecode/too-large types":       {sourceWithoutMaps, func([]byte) Options { return Options{MaxBTF: 100} }, "", "llvm-objcopy -R .BTF -R .BTF.ext FILE.o"},
+		"bytecode/ambiguous-relocations": {sourceWithMap, nil, "llvm-objcopy --rename-section .relxdp=other FILE.o", "clang -g -O2 -target"},
+		"bytecode/legacy-object":         {sourceWithMap, nil, "llvm-objcopy -R .BTF -R .BTF.ext FILE.o", "clang -g -O2 -target"},
+		"bytecode/reference-by-number":   {sourceWithMap, nil, "cp testdata/by_number.o FILE.o", "clang -g -O2 -target"},
 	} {
 		t.Run(rule, func(t *testing.T) {
 			dir := t.TempDir()
-			run := func(message string) {
-				recommended.Run(t, strings.ReplaceAll(message, "FILE.", filepath.Join(dir, "FILE.")))
+			run := func(message, part string) {
+				recommended.Run(t, strings.ReplaceAll(message, "FILE.", filepath.Join(dir, "FILE.")), part)
 			}
 			read := func() []byte {
 				object, err := os.ReadFile(filepath.Join(dir, "FILE.o"))
@@ -52,9 +54,9 @@ func TestDeniedObjectsAreMendedByTheCommandsOfTheFixes(t *testing.T) {
 			if err := os.WriteFile(filepath.Join(dir, "FILE.c"), []byte(c.source), 0o600); err != nil {
 				t.Fatal(err)
 			}
-			run("`" + Compile + "`")
+			run("`"+Compile+"`", "clang -g -O2 -target bpf -c FILE.c -o FILE.o")
 			if c.spoil != "" {
-				run("`" + c.spoil + "`")
+				run("`"+c.spoil+"`", c.spoil)
 			}
 			var opts Options
 			if c.opts != nil {
@@ -65,7 +67,7 @@ func TestDeniedObjectsAreMendedByTheCommandsOfTheFixes(t *testing.T) {
 			if !errors.As(err, &denied) || !strings.HasPrefix(rule, denied.Rule) {
 				t.Fatalf("it is %v", err)
 			}
-			run(denied.Fix)
+			run(denied.Fix, c.fix)
 			if _, err := Inspect(bytes.NewReader(read()), opts); err != nil {
 				t.Errorf("after that: %v", err)
 			}

@@ -117,7 +117,7 @@ func byLink(t *testing.T, name string, p *ebpf.Program) link.Link {
 }
 
 // attachesOnce the commands of its message have been run.
-func attachesOnce(t *testing.T, r attach.Request, want ...string) {
+func attachesOnce(t *testing.T, r attach.Request, commands []string, want ...string) {
 	t.Helper()
 	var l pins.Held
 	var err error
@@ -134,7 +134,7 @@ func attachesOnce(t *testing.T, r attach.Request, want ...string) {
 			t.Errorf("%q does not name %s", err, part)
 		}
 	}
-	recommended.Run(t, err.Error())
+	recommended.Run(t, err.Error(), commands...)
 	if l, err = attach.To(r); err != nil {
 		t.Fatalf("after that: %v", err)
 	}
@@ -145,33 +145,38 @@ func TestWhoeverHoldsXDPIsNamedWithACommandThatDetachesIt(t *testing.T) {
 	need.Kernel(t)
 	self := fmt.Sprintf("process %d (", os.Getpid())
 	for sentence, c := range map[string]struct {
-		hold func(t *testing.T, p *ebpf.Program)
-		want []string
+		hold    func(t *testing.T, p *ebpf.Program)
+		command string
+		want    []string
 	}{
-		"a link of a process": {func(t *testing.T, p *ebpf.Program) { byLink(t, "oc0", p) }, []string{"oc0 holds", `("theirs")`, self}},
+		"a link of a process": {func(t *testing.T, p *ebpf.Program) { byLink(t, "oc0", p) }, "bpftool link", []string{"oc0 holds", `("theirs")`, self}},
 		"a pinned link": {func(t *testing.T, p *ebpf.Program) {
 			l := byLink(t, "oc0", p)
 			if err := errors.Join(l.Pin("/sys/fs/bpf/theirs"), l.Close()); err != nil {
 				t.Fatal(err)
 			}
 			t.Cleanup(func() { _ = os.Remove("/sys/fs/bpf/theirs") })
-		}, []string{"the pin /sys/fs/bpf/theirs"}},
-		"ip-link in the driver": {func(t *testing.T, p *ebpf.Program) { withoutLink(t, "oc0", p, unix.XDP_FLAGS_DRV_MODE) }, []string{"without a link"}},
-		"ip-link, generic":      {func(t *testing.T, p *ebpf.Program) { withoutLink(t, "oc0", p, unix.XDP_FLAGS_SKB_MODE) }, []string{"without a link"}},
+		}, "bpftool link", []string{"the pin /sys/fs/bpf/theirs"}},
+		"ip-link in the driver": {
+			func(t *testing.T, p *ebpf.Program) { withoutLink(t, "oc0", p, unix.XDP_FLAGS_DRV_MODE) }, "ip link set", []string{"without a link"},
+		},
+		"ip-link, generic": {
+			func(t *testing.T, p *ebpf.Program) { withoutLink(t, "oc0", p, unix.XDP_FLAGS_SKB_MODE) }, "ip link set", []string{"without a link"},
+		},
 		"its bridge": {func(t *testing.T, p *ebpf.Program) {
 			above(t, &netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: "up0"}})
 			withoutLink(t, "up0", p, unix.XDP_FLAGS_SKB_MODE)
-		}, []string{"up0, which is above oc0, holds"}},
+		}, "ip link set", []string{"up0, which is above oc0, holds"}},
 		"a device made of it, by a link": {func(t *testing.T, p *ebpf.Program) {
 			above(t, &netlink.Macvlan{LinkAttrs: netlink.LinkAttrs{Name: "up0"}, Mode: netlink.MACVLAN_MODE_PRIVATE})
 			byLink(t, "up0", p)
-		}, []string{"up0, which is above oc0, holds", self}},
+		}, "bpftool link", []string{"up0, which is above oc0, holds", self}},
 	} {
 		t.Run(sentence, func(t *testing.T) {
 			r := attach.Request{Program: theirs(t, ebpf.XDP), Attachment: plan.Attachment{Program: "ours", Hook: "xdp", Target: plan.Target{Interface: "oc0"}}}
 			r.Attachment.Ifindex = addVeth(t, "oc0")
 			c.hold(t, theirs(t, ebpf.XDP))
-			attachesOnce(t, r, c.want...)
+			attachesOnce(t, r, []string{c.command}, c.want...)
 		})
 	}
 }
@@ -212,14 +217,15 @@ func TestWhoeverHoldsXDPOfAPodIsNamedWithACommandThatDetachesIt(t *testing.T) {
 	defer pods.Close()
 	r := attach.Request{Program: p, Host: attach.Host{Namespaces: pods},
 		Attachment: plan.Attachment{Program: "ours", Hook: "xdp", Target: plan.Target{Interface: "oc0", NetnsID: id, Ifindex: index}}}
-	attachesOnce(t, r, "nsenter --net="+path)
+	attachesOnce(t, r, []string{"nsenter --net=", "ip link set"}, "nsenter --net="+path)
 }
 
 func TestWhoeverHasThePlaceOfANetworkNamespaceIsNamedWithACommandThatDetachesIt(t *testing.T) {
 	need.Kernel(t)
 	for sentence, c := range map[string]struct {
-		hold func(path string, p *ebpf.Program) (io.Closer, error)
-		want string
+		hold     func(path string, p *ebpf.Program) (io.Closer, error)
+		commands []string
+		want     string
 	}{
 		"by a link": {func(path string, p *ebpf.Program) (io.Closer, error) {
 			ns, err := os.Open(path)
@@ -228,11 +234,11 @@ func TestWhoeverHasThePlaceOfANetworkNamespaceIsNamedWithACommandThatDetachesIt(
 			}
 			defer func() { _ = ns.Close() }()
 			return link.AttachNetNs(int(ns.Fd()), p)
-		}, fmt.Sprintf("process %d (", os.Getpid())},
+		}, []string{"bpftool link"}, fmt.Sprintf("process %d (", os.Getpid())},
 		"without a link": {func(_ string, p *ebpf.Program) (io.Closer, error) {
 			// In the network namespace of the thread.
 			return nil, link.RawAttachProgram(link.RawAttachProgramOptions{Program: p, Attach: ebpf.AttachFlowDissector})
-		}, "nsenter --net="},
+		}, []string{"nsenter --net=", "bpftool prog"}, "nsenter --net="},
 	} {
 		t.Run(sentence, func(t *testing.T) {
 			p := theirs(t, ebpf.FlowDissector)
@@ -246,7 +252,7 @@ func TestWhoeverHasThePlaceOfANetworkNamespaceIsNamedWithACommandThatDetachesIt(
 				defer func() { _ = held.Close() }()
 			}
 			r := attach.Request{Program: p, Attachment: plan.Attachment{Program: "ours", Hook: "flow_dissector", Target: plan.Target{NetworkNamespace: path}}}
-			attachesOnce(t, r, c.want, `("theirs")`)
+			attachesOnce(t, r, c.commands, c.want, `("theirs")`)
 		})
 	}
 }
@@ -270,7 +276,7 @@ func TestTheInventoryListsWhatExcludesAProgram(t *testing.T) {
 				_ = l.Close()
 				t.Fatal("it attached")
 			}
-			if printed := recommended.Run(t, err.Error()); printed != "" && !strings.Contains(printed, "theirs") {
+			if printed := recommended.Run(t, err.Error(), "skep inventory"); printed != "" && !strings.Contains(printed, "theirs") {
 				t.Errorf("%v; it lists\n%s", err, printed)
 			}
 		})
@@ -330,7 +336,7 @@ func TestOffloadsAreTurnedOffByTheCommandOfTheMessage(t *testing.T) {
 		_ = l.Close()
 		t.Fatal("the driver takes the program")
 	}
-	recommended.Run(t, err.Error())
+	recommended.Run(t, err.Error(), "ethtool -K")
 }
 
 func TestNetworkNamespacesAreListedByTheCommandOfTheMessage(t *testing.T) {
@@ -339,7 +345,7 @@ func TestNetworkNamespacesAreListedByTheCommandOfTheMessage(t *testing.T) {
 	if err == nil {
 		t.Fatal("a program is taken for a network namespace")
 	}
-	recommended.Run(t, err.Error())
+	recommended.Run(t, err.Error(), "ip netns list")
 }
 
 // TestThePrioritiesOfNetfilterAreListedByTheCommandsOfTheMessage asks for one that is taken.
@@ -356,7 +362,7 @@ func TestThePrioritiesOfNetfilterAreListedByTheCommandsOfTheMessage(t *testing.T
 	if _, err = attach.To(r); err == nil {
 		t.Fatal("the priority is taken, and it attached")
 	}
-	recommended.Run(t, err.Error())
+	recommended.Run(t, err.Error(), "nft list hooks", "skep inventory")
 }
 
 func TestAHierarchyIsMountedByTheCommandOfTheMessage(t *testing.T) {
@@ -365,7 +371,7 @@ func TestAHierarchyIsMountedByTheCommandOfTheMessage(t *testing.T) {
 	if err == nil {
 		t.Fatal("it found a cgroup without a hierarchy")
 	}
-	recommended.Run(t, err.Error())
+	recommended.Run(t, err.Error(), "mkdir -p", "mount -t")
 	t.Cleanup(func() { _ = errors.Join(unix.Unmount("/run/cgroup2", unix.MNT_DETACH), os.Remove("/run/cgroup2")) })
 	if _, err := resolve(plan.Attachment{Hook: "cgroup/bind4", Target: plan.Target{Cgroup: "/"}}, attach.Host{CgroupRoot: "/run/cgroup2"}); err != nil {
 		t.Errorf("after that: %v", err)

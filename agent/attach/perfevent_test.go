@@ -71,7 +71,7 @@ func TestTheSampleRateIsRaisedByTheCommandOfTheMessage(t *testing.T) {
 	if _, err = To(r); err == nil {
 		t.Fatal("it samples more often than the node allows")
 	}
-	recommended.Run(t, err.Error())
+	recommended.Run(t, err.Error(), "sysctl -w kernel.perf_event_max_sample_rate=%d")
 	l, err := To(r)
 	if err != nil {
 		t.Fatalf("after that: %v", err)

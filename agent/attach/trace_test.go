@@ -106,7 +106,7 @@ func TestTracefsIsFoundOnceItIsMounted(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), "tracefs is not mounted") {
 		t.Fatalf("without tracefs: %v", err)
 	}
-	recommended.Run(t, err.Error())
+	recommended.Run(t, err.Error(), "mount -t tracefs tracefs /sys/kernel/tracing")
 	l, err := attach.To(r)
 	if err != nil {
 		t.Fatalf("with tracefs: %v", err)

@@ -288,10 +288,11 @@ func TestAPullSecretThatChangesIsFollowed(t *testing.T) {
 	}
 	t.Setenv("KUBECONFIG", kubeconfig)
 	t.Setenv("PATH", filepath.Dir(p.plane.Kubectl)+":"+os.Getenv("PATH"))
-	recommended.Run(t, strings.ReplaceAll(why, "CONFIG", file))
+	recommended.Run(t, strings.ReplaceAll(why, "CONFIG", file),
+		"kubectl create secret docker-registry %s --namespace %s --from-file=.dockerconfigjson=CONFIG")
 	// A command of hosts names the one that asks a cluster.
 	asked, _ := exec.CommandContext(t.Context(), command.Build(t, "skep"), "status", "--state", home).CombinedOutput()
-	if shown := recommended.Run(t, string(asked)); !strings.Contains(shown, "bpfapplication.skep.dev/app") {
+	if shown := recommended.Run(t, string(asked), "kubectl get cbpfapp,bpfapp -A"); !strings.Contains(shown, "bpfapplication.skep.dev/app") {
 		t.Errorf("it shows %s", shown)
 	}
 	p.again(app)

@@ -201,7 +201,7 @@ func isCut(t *testing.T, when string, err error) {
 		t.Fatalf("%s: %v, not %q", when, err, want)
 	}
 	if cut.Limit != 0 && when == "an attachment" {
-		recommended.Run(t, err.Error())
+		recommended.Run(t, err.Error(), "nsenter --net=", "tc filter show")
 	}
 }
 
@@ -440,13 +440,14 @@ func BenchmarkALookAtAFloodedPod(b *testing.B) {
 // TestAPodWithTooMuchIsListedByTheCommandOfTheMessage makes more than is read.
 func TestAPodWithTooMuchIsListedByTheCommandOfTheMessage(t *testing.T) {
 	for want, c := range map[string]struct {
+		command       string
 		pairs, queues int
 		read          func(f *floodable, table *Table) error
 	}{
-		"read interfaces in pod team-a/web: there are more than 1024": {maxDevices / 2, 1, func(f *floodable, table *Table) error {
+		"read interfaces in pod team-a/web: there are more than 1024": {"ip link show", maxDevices / 2, 1, func(f *floodable, table *Table) error {
 			return table.Sweep(f.eth0.NetnsID, func(Side, Owner) bool { return true })
 		}},
-		"read qdiscs of eth0 in pod team-a/web: there are more than 4096": {2, maxQdiscs / 2, func(f *floodable, table *Table) error {
+		"read qdiscs of eth0 in pod team-a/web: there are more than 4096": {"tc qdisc show", 2, maxQdiscs / 2, func(f *floodable, table *Table) error {
 			_, err := table.kindOf(f.eth0)
 			return err
 		}},
@@ -465,7 +466,7 @@ func TestAPodWithTooMuchIsListedByTheCommandOfTheMessage(t *testing.T) {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Fatalf("%v, not %q", err, want)
 		}
-		recommended.Run(t, err.Error())
+		recommended.Run(t, err.Error(), c.command)
 	}
 }
 

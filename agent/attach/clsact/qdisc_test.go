@@ -56,5 +56,5 @@ func TestAFullBandIsListedByTheCommandOfTheMessage(t *testing.T) {
 	if !errors.Is(err, ErrFull) {
 		t.Fatalf("it attached: %v", err)
 	}
-	recommended.Run(t, err.Error())
+	recommended.Run(t, err.Error(), "tc filter show")
 }

@@ -49,21 +49,22 @@ func TestADirectoryThatOthersCanChangeIsNotUsed(t *testing.T) {
 		mode   string
 		attack func(t *testing.T, bpffs string) error
 		want   []string
-		// mends: the command of the message is all that it takes.
-		mends bool
+		// command is that of the message; mends: it is all that it takes.
+		command string
+		mends   bool
 	}{
 		"a local user made it first": {"1777", func(t *testing.T, bpffs string) error {
 			return asNobody(t, "mkdir", "-m", "0700", filepath.Join(bpffs, "skep")).Run()
-		}, []string{"belongs to uid 65534", "0700", "runs as uid 0", "remove it", "`chmod 0700 "}, false},
+		}, []string{"belongs to uid 65534", "0700", "runs as uid 0", "remove it", "`chmod 0700 "}, "chmod 0700 %s", false},
 		"a local user made it a link to another": {"1777", func(t *testing.T, bpffs string) error {
 			return errors.Join(asNobody(t, "mkdir", filepath.Join(bpffs, "theirs")).Run(),
 				asNobody(t, "ln", "-s", filepath.Join(bpffs, "theirs"), filepath.Join(bpffs, "skep")).Run())
-		}, []string{"symbolic link", "remove it"}, false},
+		}, []string{"symbolic link", "remove it"}, "chmod 0700 %s", false},
 		"anybody may put another in its place": {"0700", func(_ *testing.T, bpffs string) error { return os.Chmod(bpffs, 0o777) },
-			[]string{"mode 0777", "chmod 0700"}, true},
+			[]string{"mode 0777", "chmod 0700"}, "chown root %s && chmod 0700 %s", true},
 		"the file system belongs to a local user": {"0700", func(_ *testing.T, bpffs string) error {
 			return os.Chown(bpffs, nobody, nobody)
-		}, []string{"belongs to uid 65534", "chown root"}, true},
+		}, []string{"belongs to uid 65534", "chown root"}, "chown root %s && chmod 0700 %s", true},
 	} {
 		t.Run(sentence, func(t *testing.T) {
 			bpffs := openBPFFS(t, c.mode)
@@ -82,7 +83,7 @@ func TestADirectoryThatOthersCanChangeIsNotUsed(t *testing.T) {
 					t.Errorf("%q does not say %q", err, want)
 				}
 			}
-			recommended.Run(t, err.Error())
+			recommended.Run(t, err.Error(), c.command)
 			if s, err = OpenStore(filepath.Join(bpffs, "skep")); err == nil {
 				_ = s.Close()
 			}
@@ -161,6 +162,6 @@ func TestALocalUserLocksNoDirectoryOfOurs(t *testing.T) {
 	if _, err := OpenStore(root); !errors.Is(err, ErrHeld) || !strings.Contains(err.Error(), "fuser -v "+root) {
 		t.Errorf("OpenStore = %v", err)
 	} else {
-		recommended.Run(t, err.Error())
+		recommended.Run(t, err.Error(), "fuser -v %s")
 	}
 }

@@ -333,7 +333,7 @@ func TestTheDirectoryMustBeOnABPFFileSystem(t *testing.T) {
 	if !errors.Is(err, ErrNotBPFFS) {
 		t.Fatalf("OpenStore = %v", err)
 	}
-	recommended.Run(t, err.Error())
+	recommended.Run(t, err.Error(), "mkdir -p", "mount -t")
 	t.Cleanup(func() { _ = unix.Unmount(filepath.Dir(elsewhere), unix.MNT_DETACH) })
 	if mounted, err := OpenStore(elsewhere); err != nil {
 		t.Errorf("after that, OpenStore = %v", err)
@@ -367,7 +367,7 @@ func TestADirectoryThatCannotBeMadeIsMendedByItsMessage(t *testing.T) {
 	if err == nil {
 		t.Fatal("it was made on a read-only file system")
 	}
-	recommended.Run(t, err.Error())
+	recommended.Run(t, err.Error(), "mkdir -p", "mount -t")
 	t.Cleanup(func() { _ = unix.Unmount(readOnly, unix.MNT_DETACH) })
 	s, err := OpenStore(root)
 	if err != nil {

@@ -37,15 +37,43 @@ var packages = map[string]string{
 // version is what Debian's names of compilers end with.
 const version = "-19"
 
-// Run runs the commands of a message and returns what they print. It fails the test where one fails or where
-// there is none, and skips it where the machine lacks a program. Commands of skep itself are left out where
-// the machine has no Go to link it.
-func Run(t testing.TB, message string) string {
+// placeholder is what a command of a message has in the place of what only the situation knows.
+var placeholder = regexp.MustCompile(`%[a-z]|…|FILE|CONFIG`)
+
+// Has reports whether a command that is run has a part as test/docs/testdata/commands.txt names it.
+func Has(run, part string) bool {
+	words := placeholder.ReplaceAllString(regexp.QuoteMeta(placeholder.ReplaceAllString(part, "…")), `\S*`)
+	if !strings.HasSuffix(part, "=") {
+		words += `(?:\s|$)`
+	}
+	return regexp.MustCompile(`(?:^|\s)` + words).MatchString(run)
+}
+
+// wants holds that the commands have all of the parts, and no command none.
+func wants(t testing.TB, commands, parts []string) {
+	t.Helper()
+	for _, part := range parts {
+		if !slices.ContainsFunc(commands, func(one string) bool { return Has(one, part) }) {
+			t.Errorf("%q is not among the commands %q", part, commands)
+		}
+	}
+	for _, one := range commands {
+		if !slices.ContainsFunc(parts, func(part string) bool { return Has(one, part) }) {
+			t.Errorf("%q is recommended, and the test names only %q", one, parts)
+		}
+	}
+}
+
+// Run runs the commands of a message, which have these parts, and returns what they print. It fails the test where one fails
+// or where there is none, or another, and skips it where the machine lacks a program. Commands of skep itself are left out
+// where the machine has no Go to link it.
+func Run(t testing.TB, message string, parts ...string) string {
 	t.Helper()
 	all := Commands(message)
 	if len(all) == 0 {
 		t.Fatalf("%q recommends no command", message)
 	}
+	wants(t, all, parts)
 	need.Program(t, "sh", "dash")
 	bin := t.TempDir()
 	var printed strings.Builder

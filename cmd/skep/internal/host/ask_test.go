@@ -23,6 +23,7 @@ import (
 	"github.com/skep-dev/skep/cmd/internal/exit"
 	"github.com/skep-dev/skep/nodemode"
 	"github.com/skep-dev/skep/schemas"
+	"github.com/skep-dev/skep/test/harness/recommended"
 )
 
 // answering is a skep run that answers with a status and chains, and returns its state folder.
@@ -170,6 +171,11 @@ func TestUnloadProtectionIsConfirmedByTheCommandThatStatusPrints(t *testing.T) {
 		t.Fatalf("status names no command: %s", out)
 	}
 	command, _, _ = strings.Cut(command, "\n")
+	for _, part := range []string{"skep confirm", "skep confirm --state"} {
+		if !recommended.Has("skep "+command, part) {
+			t.Errorf("%s is no %s", command, part)
+		}
+	}
 	if err := ask(t.Context(), out, strings.Fields(command)...); err != nil || !strings.Contains(out.String(), "confirmed: the source was a") {
 		t.Errorf("skep %s: %v, %s", command, err, out)
 	}

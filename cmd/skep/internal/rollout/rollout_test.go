@@ -191,12 +191,14 @@ func TestReconcileAsksAsFluxDoes(t *testing.T) {
 			out bytes.Buffer
 		)
 		cmd := &cobra.Command{
-			SilenceUsage: true, SilenceErrors: true,
+			Use: "reconcile", SilenceUsage: true, SilenceErrors: true,
 			RunE: func(cmd *cobra.Command, args []string) error { return Reconcile(cmd.Context(), &out, &k, args[0]) },
 		}
 		k.Register(cmd)
-		cmd.SetArgs([]string{arg, "-n", "default", "--kubeconfig=" + f.config})
-		return out.String(), cmd.ExecuteContext(t.Context())
+		skep := &cobra.Command{}
+		skep.AddCommand(cmd)
+		skep.SetArgs([]string{"reconcile", arg, "-n", "default", "--kubeconfig=" + f.config})
+		return out.String(), skep.ExecuteContext(t.Context())
 	}
 	if _, err := reconcile("bpfapp/another"); err == nil {
 		t.Error("what is not there is looked at")
