@@ -14,12 +14,12 @@ import (
 // nothing that lost no signer, and does nothing else: what a policy unloads, what is not
 // defined any more, and what an allowed definition replaces are left to act. It reports whether
 // it unloaded anything.
-func (h *Host) revoke(ctx context.Context) (isUnloaded bool) {
+func revoke(ctx context.Context, h *Host) (isUnloaded bool) {
 	if h.settings.evaluator == nil {
 		return false
 	}
 	revoked := h.settings.trust.Revoked()
-	lost := h.lost(func(p *intent.Payload) bool { return !p.Tombstone && lifecycle.LostASigner(p, revoked) })
+	lost := lostOf(h, func(p *intent.Payload) bool { return !p.Tombstone && lifecycle.LostASigner(p, revoked) })
 	atOnce(lost, func(s *observation) {
 		if s.def.app != nil {
 			s.Verdict, s.Err = h.evaluate(ctx, h.question(*s, "definition", s.Request, ""), s.Request, false)
@@ -45,9 +45,9 @@ func (h *Host) revoke(ctx context.Context) (isUnloaded bool) {
 	return isUnloaded
 }
 
-// lost are those that run and lost something, with their definitions as they were read last. At a start
+// lostOf returns those that run and lost something, with their definitions as they were read last. At a start
 // that may have been by an earlier run; what that did not know, which its definition may keep, is not among them.
-func (h *Host) lost(isLost func(*intent.Payload) bool) []observation {
+func lostOf(h *Host, isLost func(*intent.Payload) bool) []observation {
 	live := h.live()
 	maps.DeleteFunc(live, func(_ string, p *intent.Payload) bool { return !isLost(p) })
 	lost := make([]observation, 0, len(live))
@@ -72,7 +72,7 @@ func (h *Host) lost(isLost func(*intent.Payload) bool) []observation {
 }
 
 // refreshCatalog waits for the source, and has a revocation act meanwhile that is written, or whose registry answers.
-func (h *Host) refreshCatalog(ctx context.Context) {
+func refreshCatalog(ctx context.Context, h *Host) {
 	timer := time.NewTimer(h.catalog.fetch(ctx))
 	defer timer.Stop()
 	for !h.catalog.take() {
@@ -88,26 +88,26 @@ func (h *Host) refreshCatalog(ctx context.Context) {
 			return
 		case <-h.settingsChanged:
 			h.settings.refresh(ctx)
-			h.revoke(ctx)
+			revoke(ctx, h)
 		case <-h.evaluations.Ended():
-			h.revoke(ctx)
+			revoke(ctx, h)
 		}
 	}
 }
 
 // amend reads settings that changed amid a sync, and has revocations act. It reports whether what the sync has found out so far
 // holds no more.
-func (h *Host) amend(ctx context.Context) bool {
+func amend(ctx context.Context, h *Host) bool {
 	before := h.settings.evaluator.Revision()
 	h.settings.refresh(ctx)
-	return h.revoke(ctx) || h.settings.evaluator.Revision() != before
+	return revoke(ctx, h) || h.settings.evaluator.Revision() != before
 }
 
 // isAmended is amend if settings changed.
-func (h *Host) isAmended(ctx context.Context) bool {
+func isAmended(ctx context.Context, h *Host) bool {
 	select {
 	case <-h.settingsChanged:
-		return h.amend(ctx)
+		return amend(ctx, h)
 	default:
 		return false
 	}
@@ -115,7 +115,7 @@ func (h *Host) isAmended(ctx context.Context) bool {
 
 // unlessAmended does something with every observation. Where settings change meanwhile, they are read at once, and it reports
 // false as soon as what is under way has ended.
-func (h *Host) unlessAmended(ctx context.Context, all []observation, do func(*observation)) bool {
+func unlessAmended(ctx context.Context, h *Host, all []observation, do func(*observation)) bool {
 	needed, stop := context.WithCancel(ctx)
 	defer stop()
 	done := make(chan struct{})
@@ -132,7 +132,7 @@ func (h *Host) unlessAmended(ctx context.Context, all []observation, do func(*ob
 		case <-done:
 			return needed.Err() == nil
 		case <-h.settingsChanged:
-			if h.amend(ctx) {
+			if amend(ctx, h) {
 				stop()
 			}
 		}

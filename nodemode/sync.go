@@ -60,8 +60,8 @@ const (
 func (h *Host) Sync(ctx context.Context) {
 	began := h.opts.Now()
 	h.settings.refresh(ctx)
-	h.revoke(ctx)
-	h.refreshCatalog(ctx)
+	revoke(ctx, h)
+	refreshCatalog(ctx, h)
 	if ctx.Err() == nil {
 		h.act(ctx, began, true)
 	}
@@ -71,12 +71,12 @@ func (h *Host) Sync(ctx context.Context) {
 // settings change meanwhile. With anew, registries are asked again even where
 // there is an answer.
 func (h *Host) act(ctx context.Context, began time.Time, anew bool) {
-	for ctx.Err() == nil && !h.actOnce(ctx, began, anew) {
+	for ctx.Err() == nil && !actOnce(ctx, h, began, anew) {
 	}
 }
 
 // actOnce is act by the settings that are active. It reports false where it gave up, since others are by now.
-func (h *Host) actOnce(ctx context.Context, began time.Time, anew bool) bool {
+func actOnce(ctx context.Context, h *Host, began time.Time, anew bool) bool {
 	sourceErr := h.catalog.err
 	if h.settings.evaluator == nil {
 		h.publish(began, nil, protections{}, sourceErr)
@@ -90,7 +90,7 @@ func (h *Host) actOnce(ctx context.Context, began time.Time, anew bool) bool {
 	weighing := h.weighs(observations)
 	outcomes := make([]outcome, 0, len(observations))
 	for _, s := range observations {
-		if h.isAmended(ctx) {
+		if isAmended(ctx, h) {
 			return false
 		}
 		o := outcome{observation: s}
@@ -173,7 +173,7 @@ func (h *Host) observations(ctx context.Context, anew bool) ([]observation, *Unl
 		all[i].Request = h.request(d, all[i].Live)
 		delete(live, uidOf(id))
 	}
-	ok := h.unlessAmended(ctx, all, func(s *observation) {
+	ok := unlessAmended(ctx, h, all, func(s *observation) {
 		s.Verdict, s.Err = h.evaluate(ctx, h.question(*s, "definition", s.Request, ""), s.Request, anew)
 		if errors.Is(s.Err, gate.ErrPending) && !s.Runs() {
 			// What a change of policies denies of what runs is counted whole.
@@ -193,7 +193,7 @@ func (h *Host) observations(ctx context.Context, anew bool) ([]observation, *Unl
 	slices.SortFunc(all, func(a, b observation) int { return a.id.Compare(b.id) })
 	protection := h.protectSource(all)
 	revoked := h.settings.trust.Revoked()
-	ok = h.unlessAmended(ctx, all, func(s *observation) { s.Running = h.evaluateRunning(ctx, *s, revoked, anew) })
+	ok = unlessAmended(ctx, h, all, func(s *observation) { s.Running = h.evaluateRunning(ctx, *s, revoked, anew) })
 	there := map[string]bool{}
 	for _, one := range all {
 		there[uidOf(one.id)] = true
