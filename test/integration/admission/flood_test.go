@@ -7,10 +7,9 @@ import (
 	"fmt"
 	"net"
 	"net/http"
-	"os"
-	"path/filepath"
+	"regexp"
 	"runtime"
-	"strings"
+	"strconv"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -18,12 +17,11 @@ import (
 
 	flowcontrolv1 "k8s.io/api/flowcontrol/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/discovery"
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/yaml"
 
 	"github.com/skep-dev/skep/api/v1alpha1"
-	"github.com/skep-dev/skep/test/harness/module"
 )
 
 // many is how many applications are thrown at the API server at once.
@@ -221,60 +219,112 @@ func TestAFloodOfRequestsIsQueuedApart(t *testing.T) {
 	}
 }
 
-// levelOfWrites are the objects that the manual has for few writes at once.
-func levelOfWrites(t *testing.T) (all []client.Object) {
-	t.Helper()
-	page, err := os.ReadFile(filepath.Join(module.Root(), "docs", "operations", "install.md"))
-	if err != nil {
-		t.Fatal(err)
+// levelOfWrites installs what the chart has for few writes at once, and returns its flow schema.
+func (w *world) levelOfWrites() (own flowcontrolv1.FlowSchema) {
+	w.t.Helper()
+	objects, err := newest.Render("flowcontrol.yaml")
+	if err != nil || len(objects) != 2 {
+		w.t.Fatalf("the chart has %d objects: %v", len(objects), err)
 	}
-	_, after, _ := strings.Cut(string(page), "```yaml\napiVersion: flowcontrol.apiserver.k8s.io/v1\n")
-	block, _, found := strings.Cut(after, "```")
-	level, schema, both := strings.Cut(block, "---\n")
-	if !found || !both {
-		t.Fatal("the manual has no such objects")
-	}
-	for text, o := range map[string]client.Object{level: &flowcontrolv1.PriorityLevelConfiguration{}, schema: &flowcontrolv1.FlowSchema{}} {
-		if err := yaml.Unmarshal([]byte(text), o); err != nil {
-			t.Fatal(err)
-		}
-		all = append(all, o)
-	}
-	return all
-}
-
-// TestWritesOfApplicationsCanHaveALevelOfTheirOwn installs what the manual has, and asks the API
-// server where it queues whom.
-func TestWritesOfApplicationsCanHaveALevelOfTheirOwn(t *testing.T) {
-	w := newWorld(t)
-	image := w.signed()
-	w.member("jo-of-" + w.namespace)
-	for _, o := range levelOfWrites(t) {
+	for _, o := range objects {
 		w.create(admin, o)
-		t.Cleanup(func() {
-			if err := admin.Delete(context.WithoutCancel(t.Context()), o); err != nil {
-				t.Error(err)
+		w.t.Cleanup(func() {
+			if err := admin.Delete(context.WithoutCancel(w.t.Context()), o); err != nil {
+				w.t.Error(err)
 			}
 		})
 	}
-	var own flowcontrolv1.FlowSchema
-	if err := admin.Get(t.Context(), client.ObjectKey{Name: "skep-writes"}, &own); err != nil {
+	if err := admin.Get(w.t.Context(), client.ObjectKey{Name: "skep-writes"}, &own); err != nil {
+		w.t.Fatal(err)
+	}
+	return own
+}
+
+// builder is a service account of the world's namespace that writes applications there, and the flow of its requests.
+func (w *world) builder() (client.Client, *flow) {
+	name := "system:serviceaccount:" + w.namespace + ":builder"
+	w.member(name)
+	config, f := rest.CopyConfig(plane.Config), &flow{}
+	config.QPS = -1
+	config.Impersonate = rest.ImpersonationConfig{UserName: name, Groups: []string{"system:serviceaccounts", "system:authenticated"}}
+	config.Wrap(func(rt http.RoundTripper) http.RoundTripper { f.RoundTripper = rt; return f })
+	return w.client(config), f
+}
+
+// level is a metric of the API server about the level of writes.
+func level(t *testing.T, metric string) int {
+	t.Helper()
+	c, err := discovery.NewDiscoveryClientForConfig(plane.Config)
+	if err != nil {
 		t.Fatal(err)
 	}
-	user, f := rest.CopyConfig(plane.Config), &flow{}
-	user.Impersonate = rest.ImpersonationConfig{UserName: "jo-of-" + w.namespace, Groups: []string{"system:authenticated"}}
-	user.Wrap(func(rt http.RoundTripper) http.RoundTripper { f.RoundTripper = rt; return f })
-	c := w.client(user)
+	body, err := c.RESTClient().Get().AbsPath("/metrics").DoRaw(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	found := regexp.MustCompile(`(?m)^` + metric + `\{[^}]*priority_level="skep-writes"[^}]*\} (\d+)$`).FindSubmatch(body)
+	if found == nil {
+		t.Fatalf("the API server has no %s of the level", metric)
+	}
+	value, _ := strconv.Atoi(string(found[1]))
+	return value
+}
+
+// TestWritesOfApplicationsTakeTurnsWhereTheChartSaysSo installs the level, and has a service account of one namespace write very many
+// applications at once: few run, and one of another namespace waits for its turn and not for all of them.
+func TestWritesOfApplicationsTakeTurnsWhereTheChartSaysSo(t *testing.T) {
+	const writes = 240
+	w, calm := newWorld(t), newWorld(t)
+	image, own := w.signed(), w.levelOfWrites()
+	mallory, floods := w.builder()
+	hana, calms := calm.builder()
+	theirs := calm.app("apart", calm.signed())
+	for c, f := range map[client.Client]*flow{mallory: floods, hana: calms} {
+		w.until(func() error {
+			app := theirs.DeepCopy()
+			if c == mallory {
+				app = w.app("first", image)
+			}
+			if err := c.Create(t.Context(), app, client.DryRunAll); err != nil {
+				return err
+			}
+			if f.last != string(own.UID) {
+				return errors.New("a write is queued with others")
+			}
+			return nil
+		})
+	}
+	if err := mallory.List(t.Context(), &v1alpha1.BpfApplicationList{}, client.InNamespace(w.namespace)); err != nil || floods.last == string(own.UID) {
+		t.Errorf("a list is queued with writes: %v", err)
+	}
+	seats := level(t, "apiserver_flowcontrol_nominal_limit_seats")
+	if seats < 1 || seats > 10 {
+		t.Fatalf("%d writes run at once", seats)
+	}
+	var done atomic.Int64
+	var all sync.WaitGroup
+	for i := range writes {
+		all.Go(func() {
+			if err := mallory.Create(t.Context(), w.app(fmt.Sprint("flood-", i), image), client.DryRunAll); err != nil {
+				t.Error(err)
+			}
+			done.Add(1)
+		})
+	}
 	w.until(func() error {
-		if err := c.Create(t.Context(), w.app("apart", image), client.DryRunAll); err != nil {
-			return err
-		}
-		if f.last != string(own.UID) {
-			return errors.New("a write is queued with others")
+		if done.Load() == 0 {
+			return errors.New("no write is done")
 		}
 		return nil
 	})
-	if err := c.List(t.Context(), &v1alpha1.BpfApplicationList{}, client.InNamespace(w.namespace)); err != nil || f.last == string(own.UID) {
-		t.Errorf("a list is queued with writes: %v", err)
+	before := done.Load()
+	if err := hana.Create(t.Context(), theirs.DeepCopy(), client.DryRunAll); err != nil {
+		t.Fatal(err)
+	}
+	during, running := done.Load()-before, level(t, "apiserver_flowcontrol_current_executing_requests")
+	all.Wait()
+	t.Logf("%d seats, %d run, %d of %d writes were done before it, %d meanwhile", seats, running, before, writes, during)
+	if running > seats || before > writes/2 || during > writes/2 {
+		t.Errorf("%d of %d seats are taken, %d of %d writes were done before it, and %d while another namespace's waited", running, seats, before, writes, during)
 	}
 }
