@@ -33,7 +33,9 @@ func TestDeniedObjectsAreMendedByTheCommandsOfTheFixes(t *testing.T) {
 		// fix is the command of the message.
 		fix string
 	}{
-		"bytecode/too-large":             {sourceWithMap, func(object []byte) Options { return Options{MaxSize: int64(len(object)) - 1} }, "", "llvm-strip -g FILE.o"},
+		"bytecode/too-large": {
+			sourceWithMap, func(object []byte) Options { return Options{MaxSize: int64(len(object)) - 1} }, "", "llvm-strip -g FILE.o",
+		},
 		"bytecode/too-large types":       {sourceWithoutMaps, func([]byte) Options { return Options{MaxBTF: 100} }, "", "llvm-objcopy -R .BTF -R .BTF.ext FILE.o"},
 		"bytecode/ambiguous-relocations": {sourceWithMap, nil, "llvm-objcopy --rename-section .relxdp=other FILE.o", "clang -g -O2 -target"},
 		"bytecode/legacy-object":         {sourceWithMap, nil, "llvm-objcopy -R .BTF -R .BTF.ext FILE.o", "clang -g -O2 -target"},

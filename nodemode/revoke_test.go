@@ -25,13 +25,17 @@ func silent(t *testing.T) (address string, asked <-chan struct{}) {
 	connections, ended := make(chan struct{}, 100), make(chan struct{})
 	go func() {
 		defer close(ended)
+		var open []net.Conn
 		for {
 			c, err := listener.Accept()
 			if err != nil {
-				return
+				break
 			}
-			defer func() { _ = c.Close() }()
+			open = append(open, c)
 			connections <- struct{}{}
+		}
+		for _, c := range open {
+			_ = c.Close()
 		}
 	}()
 	t.Cleanup(func() { _ = listener.Close(); <-ended })
