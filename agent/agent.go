@@ -1,17 +1,17 @@
 // Package agent is the loop that keeps the kernel of one node as sealed intents say: it joins the parts of a reconcile and calls
 // them in their order. It must not decide what a part decides, and links neither policies nor signatures.
 //
-// The parts are packages below it, and none knows the loop. In the order of a reconcile, see reconcileOnce:
+// The parts are packages below it, and none knows the loop. Package changes wakes it; then one reconcile, see reconcileOnce, is:
 //
-//   - changes wakes the loop;
-//   - accepted holds the intents, and gives a reconcile copies of their applications;
+//   - accepted gives copies of the applications and their intents;
+//   - act switches off what intents revoke, before anything is looked at;
 //   - observe reads the pods and network devices that intents choose, and live what is open in the kernel;
-//   - decide holds what is decided for applications, and the verbs that change it;
-//   - prepare brings versions into the kernel, for decide to choose them;
-//   - admission grants limits, and rejects, leaves out and postpones by those verbs;
+//   - decide and plan say what only ends something, and act ends it;
+//   - decide chooses versions, which prepare brings into the kernel by build, beside the loop; act ends what that withdrew;
+//   - admission grants limits, and rejects, leaves out and postpones by the verbs of decide;
 //   - chainfit loads the chains of interfaces, of what was admitted;
-//   - act does what was planned, and alone ends anything;
-//   - finish works out status and back-off, which accepted takes back, and starts has containers begin that waited.
+//   - plan makes the actions, and act does them;
+//   - finish works out status (report) and back-off, which accepted takes back, and starts has containers begin that waited.
 //
 // What is kept here is what lasts (env, loop), and what one reconcile has (reconcile).
 package agent
@@ -43,14 +43,11 @@ import (
 	"github.com/skep-dev/skep/agent/state/statedir"
 )
 
-// store is accepted.Store, whose methods an Agent has without giving the store away.
-type store = accepted.Store
-
 // Agent holds one node's kernel to the intents it was given.
 type Agent struct {
 	*env
-	// store has the accepted intents. Its methods are the agent's: Accept, Status and others.
-	*store
+	// accepted are the intents.
+	accepted *accepted.Store
 	// work is held while the kernel is changed. It guards loop.
 	work sync.Mutex
 	loop *loop
@@ -137,8 +134,8 @@ func New(o Options) (*Agent, error) {
 	a := &Agent{env: e, loop: newLoop(e), reconciled: make(chan struct{}, 1)}
 	err = a.checkMount()
 	var unread error
-	a.store, unread = accepted.Open(accepted.Options{Log: o.Log, Dir: dir, Node: o.Node, Labels: o.Labels, Trust: o.Trust, Wake: e.changes.Wake})
-	if err := errors.Join(err, unread, a.loop.live.Adopt(accepted.Begin(a.store).NameOf)); err != nil {
+	a.accepted, unread = accepted.Open(accepted.Options{Log: o.Log, Dir: dir, Node: o.Node, Labels: o.Labels, Trust: o.Trust, Wake: e.changes.Wake})
+	if err := errors.Join(err, unread, a.loop.live.Adopt(a.accepted.Begin().NameOf)); err != nil {
 		return nil, errors.Join(fmt.Errorf("make agent: %w", err), a.Close())
 	}
 	return a, nil

@@ -53,7 +53,11 @@ type reconcile struct {
 func (a *Agent) reconcileOnce() *reconcile {
 	a.loop.loads.Collect()
 	a.loop.live.Unused.Free(a.opts.Clock())
-	rec := a.newReconcile()
+	full := a.changes.TakeFull() || !a.loop.node.HasPods()
+	if full {
+		a.loop.fullAt = a.opts.Clock()
+	}
+	rec := a.newReconcile(full)
 	defer rec.finish()
 	rec.actor.SwitchOff(rec.decisions.GoneByIntent())
 	if !rec.seen.IsIncremental() {
@@ -99,14 +103,10 @@ func (rec *reconcile) end() {
 	rec.actor.End(endings)
 }
 
-// newReconcile begins a reconcile of the applications as they are now.
-func (a *Agent) newReconcile() *reconcile {
+// newReconcile begins a reconcile of the applications as they are now, with all pods read anew if it is a full one.
+func (a *Agent) newReconcile(full bool) *reconcile {
 	now, o, l := a.opts.Clock(), &a.opts, a.loop
-	full := a.changes.TakeFull() || !l.node.HasPods()
-	if full {
-		l.fullAt = now
-	}
-	intents := accepted.Begin(a.store)
+	intents := a.accepted.Begin()
 	known := intents.Known()
 	seen := l.node.Begin(known, l.live, full)
 	rec := &reconcile{env: a.env, loop: l, intents: intents, seen: seen, look: l.live.Look(),

@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"time"
-
-	"github.com/skep-dev/skep/agent/reconcile/accepted"
 )
 
 // Run holds the kernel to the intents until the context ends: at once when an
@@ -84,7 +82,7 @@ func (a *Agent) Wake() { a.changes.Wake() }
 func (a *Agent) Unload() error {
 	a.work.Lock()
 	defer a.work.Unlock()
-	intents := accepted.Begin(a.store)
+	intents := a.accepted.Begin()
 	known := a.loop.node.NetworkNamespaces(intents.Known(), a.loop.live)
 	a.loop.namespaces.Renew(known.All, known.Err)
 	defer a.loop.namespaces.Close()

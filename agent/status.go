@@ -53,9 +53,7 @@ type (
 func (a *Agent) Chains() ([]ChainStatus, error) {
 	a.work.Lock()
 	defer a.work.Unlock()
-	rec := a.newReconcile()
-	// It does nothing of what the next one was asked for.
-	defer a.changes.AskFull()
+	rec := a.newReconcile(!a.loop.node.HasPods())
 	defer a.loop.namespaces.Close()
 	interfaces, err := rec.seen.Interfaces(rec.lookupRound)
 	if err != nil {

@@ -151,7 +151,8 @@ func (h *Host) handOver(s observation, o outcome) error {
 		// An unload acts even where the agent cannot store it. What the agent did not take is handed over again, and counts then.
 		now := lifecycle.Observation{Live: h.live()[uidOf(s.id)]}
 		isTaken = o.action == lifecycle.Unload && !now.Runs()
-	} else if o.action == lifecycle.Unload && s.Unloads() {
+	}
+	if isTaken && o.action == lifecycle.Unload && s.Unloads() {
 		h.unloaded[uidOf(s.id)] = unload{revision: h.settings.evaluator.Revision(), at: h.opts.Now()}
 	}
 	if isTaken && o.action != lifecycle.Keep {

@@ -82,7 +82,7 @@ func (s *Store) put(o intent.Opened, e intent.Envelope) error {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	app, old := &Application{Application: decide.Application{Known: version.Known{Newest: o}}, Envelope: e}, s.apps[p.UID]
+	app, old := &Application{Application: decide.Application{Known: version.Known{Newest: o}}, envelope: e}, s.apps[p.UID]
 	if old != nil {
 		switch have := old.Newest.Payload().Serial; {
 		case p.Serial < have:
@@ -116,7 +116,7 @@ func (s *Store) acceptAgain(app *Application, p intent.Payload, e intent.Envelop
 		app.Conflict = nil
 		s.unsettle()
 	}
-	if !app.unkept && bytes.Equal(e, app.Envelope) {
+	if !app.unkept && bytes.Equal(e, app.envelope) {
 		return nil
 	}
 	return s.keepAnew(app, p, e)
@@ -132,7 +132,7 @@ func (s *Store) keepAnew(app *Application, p intent.Payload, e intent.Envelope) 
 		err = s.opts.Dir.PutIntent(p.UID, statedir.Deployed, e)
 	}
 	if err == nil {
-		app.Envelope = e
+		app.envelope = e
 	}
 	return err
 }

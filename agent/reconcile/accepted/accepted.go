@@ -20,9 +20,9 @@ import (
 // has a copy, until Finish replaces the one by it.
 type Application struct {
 	decide.Application
-	// Envelope is the newest intent as it was sealed, and unkept tells that it
+	// envelope is the newest intent as it was sealed, and unkept tells that it
 	// is worked on and not on disk.
-	Envelope intent.Envelope
+	envelope intent.Envelope
 	unkept   bool
 	// Loaded are the revisions that were in the kernel after the last reconcile.
 	Loaded []string
@@ -100,14 +100,14 @@ func (s *Store) restore() error {
 		}
 		app := s.apps[uid]
 		if app == nil {
-			app = &Application{Application: decide.Application{Known: version.Known{Newest: o}}, Envelope: k.Envelope}
+			app = &Application{Application: decide.Application{Known: version.Known{Newest: o}}, envelope: k.Envelope}
 			s.apps[uid] = app
 		}
 		if k.Kind == statedir.Deployed {
 			app.Deployed = &o
 		}
 		if o.Payload().Serial > app.Newest.Payload().Serial {
-			app.Newest, app.Envelope = o, k.Envelope
+			app.Newest, app.envelope = o, k.Envelope
 		}
 	}
 	return nil

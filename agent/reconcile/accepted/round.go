@@ -24,8 +24,8 @@ type Round struct {
 	replaced bool
 }
 
-// Begin copies what Accept and Relabel may change meanwhile. It is no method: an agent offers those of its Store.
-func Begin(s *Store) *Round {
+// Begin copies what Accept and Relabel may change meanwhile.
+func (s *Store) Begin() *Round {
 	s.intake.Lock()
 	defer s.intake.Unlock()
 	s.mu.Lock()
@@ -118,7 +118,7 @@ func (r *Round) Finish(found Findings) {
 			all = false
 			continue
 		}
-		app.unkept, app.Envelope = now.unkept, now.Envelope
+		app.unkept, app.envelope = now.unkept, now.envelope
 		if !errors.Is(app.Conflict, now.Conflict) {
 			// The next reconcile reports it.
 			app.Conflict, all = now.Conflict, false
@@ -139,7 +139,7 @@ func (r *Round) Finish(found Findings) {
 
 // KeepDeployed remembers that an application's newest intent runs in whole.
 func (r *Round) KeepDeployed(app *Application) error {
-	if err := r.store.opts.Dir.PutIntent(app.Newest.Payload().UID, statedir.Deployed, app.Envelope); err != nil {
+	if err := r.store.opts.Dir.PutIntent(app.Newest.Payload().UID, statedir.Deployed, app.envelope); err != nil {
 		return err
 	}
 	o := app.Newest

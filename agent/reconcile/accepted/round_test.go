@@ -81,7 +81,7 @@ func TestAReconcileHandsOverWhatItFound(t *testing.T) {
 			if err := n.accept(1, "one"); err != nil {
 				t.Fatal(err)
 			}
-			r := accepted.Begin(n.Store)
+			r := n.Store.Begin()
 			if r.HasArrived() {
 				t.Error("an intent that the reconcile has waits for the next one")
 			}
@@ -103,12 +103,12 @@ func TestAReconcileHandsOverWhatItFound(t *testing.T) {
 			if s := n.Status(); len(s) != 1 || s[0].Revision != "revision" {
 				t.Errorf("status %+v", s)
 			}
-			next := accepted.Begin(n.Store).Applications[0]
+			next := n.Store.Begin().Applications[0]
 			if next.Newest.Payload().Serial != c.serial || next.Deployed.Payload().Serial != 1 || len(next.Loaded) != 1 || (next.Conflict != nil) != c.inConflict {
 				t.Errorf("the next reconcile has %+v", next)
 			}
 			n.open()
-			if again := accepted.Begin(n.Store).Applications[0]; again.Newest.Payload().Serial != c.serial || again.Deployed.Payload().Serial != 1 {
+			if again := n.Store.Begin().Applications[0]; again.Newest.Payload().Serial != c.serial || again.Deployed.Payload().Serial != 1 {
 				t.Errorf("after a start it has %+v", again)
 			}
 		})
@@ -118,9 +118,9 @@ func TestAReconcileHandsOverWhatItFound(t *testing.T) {
 // TestOrphansStayWhereTheNodeCouldNotBeRead has one reconcile find one, and the next nothing.
 func TestOrphansStayWhereTheNodeCouldNotBeRead(t *testing.T) {
 	n := newNode(t)
-	accepted.Begin(n.Store).Finish(accepted.Findings{Orphans: []report.ApplicationStatus{{UID: "lost"}}, Observed: true})
+	n.Store.Begin().Finish(accepted.Findings{Orphans: []report.ApplicationStatus{{UID: "lost"}}, Observed: true})
 	for _, observed := range []bool{false, true} {
-		accepted.Begin(n.Store).Finish(accepted.Findings{Observed: observed})
+		n.Store.Begin().Finish(accepted.Findings{Observed: observed})
 		if got := len(n.Report()); got == 0 != observed {
 			t.Errorf("observed: %v, and %d are reported", observed, got)
 		}
