@@ -1,8 +1,11 @@
 package agent_test
 
 import (
+	"bytes"
 	"io"
 	"log/slog"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -11,6 +14,7 @@ import (
 	"github.com/skep-dev/skep/agent"
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/intent"
+	"github.com/skep-dev/skep/test/fixture/userbinary"
 	"github.com/skep-dev/skep/test/harness/need"
 )
 
@@ -100,6 +104,47 @@ func TestLinksThatEndSlowlyAreClosedBesideTheLoop(t *testing.T) {
 		t.Errorf("%d links run after the agent said that they do not", n)
 	}
 	w.leavesNothing()
+}
+
+// TestTheLastLinksOfWhatStaysAreReportedAsClosing has the only pod go that an application is attached in, which it is to be
+// in still: until the kernel ended its links there, it is not called deployed.
+func TestTheLastLinksOfWhatStaysAreReportedAsClosing(t *testing.T) {
+	need.Kernel(t)
+	amd64(t)
+	const few = 10
+	w, r := newWorld(t), newRuntime(t)
+	functions := []userbinary.Function{{Name: "f", Code: bytes.Repeat([]byte{0x90}, few)}}
+	must(t, os.WriteFile(filepath.Join(r.image, "many"), userbinary.Make(functions, userbinary.Options{}), 0o755))
+	pod := r.start("team-a", "web", "app", nil)
+	a, _ := w.startOn(r)
+	p := w.ofTeam("team-a", "uprobe_count", "uprobe_count", inPods(v1alpha1.Pods{}))
+	p.Programs[0].Attach = nil
+	for i := range uint64(few) {
+		at := inPods(v1alpha1.Pods{})
+		at.Binary = &v1alpha1.UserBinary{Path: "/many", Offset: userbinary.Offset(functions, 0) + i}
+		p.Programs[0].Attach = append(p.Programs[0].Attach, at)
+	}
+	must(t, w.accept(a, p))
+	w.hasLinks(a, p.UID, few)
+	ids := idsOf(a, p)
+	pod.ends()
+	seen := false
+	until(t, "it to be deployed nowhere", time.Minute, func() bool {
+		// The status comes first: what ended while the test looks is no contradiction.
+		s := statusOf(a, p.Application.Name)
+		if s.IsAttached() {
+			return false
+		}
+		c, runs := s.Conditions[0], slices.ContainsFunc(ids, func(id uint32) bool { return runs(t, id) != 0 })
+		if c.Reason == "Deployed" && runs {
+			t.Fatalf("links are being closed: %+v", c)
+		}
+		seen = seen || c.Reason == "Unloading" && c.Status == "False" && strings.Contains(c.Message, "are being closed")
+		return c.Reason == "Deployed"
+	})
+	if !seen {
+		t.Error("nothing said that links are being closed")
+	}
 }
 
 // TestReplacedProbesEndOneByOne updates an application with many uprobes: at no time does more

@@ -421,8 +421,8 @@ func (v View) whyNotDeployed(app Application, out *Outcome, s ApplicationStatus)
 		return "KeptPrevious", "the previous revision runs on: " + s.Error
 	case s.Error != "":
 		return "Failed", s.Error
-	case (len(v.Look.Set.Remnants.Of(s.UID)) > 0 || out.Closing != "") && !s.IsAttached() && attachesNothing(out.Live):
-		return "Unloading", "nothing of it is to run here, and the kernel has not ended what ran: " + cmp.Or(out.Closing, "it ends links in the background")
+	case (out.Closing != "" || len(v.Look.Set.Remnants.Of(s.UID)) > 0 && attachesNothing(out.Live)) && !s.IsAttached():
+		return "Unloading", "it is attached nowhere here, and the kernel has not ended what ran: " + cmp.Or(out.Closing, "it ends links in the background")
 	case s.Held && out.Live == nil:
 		return "Retained", "the rollout has not come to this node, and there was no version before"
 	case out.Live == nil:
