@@ -112,7 +112,7 @@ func runShut(t *testing.T, d *door, h hook.Hook, s shutting, errno unix.Errno, a
 		o.Labels, o.Observer, o.SweepInterval = map[string]string{}, metrics.New(registry), 50*time.Millisecond
 		o.BackOff = agent.BackOff{First: 100 * time.Millisecond, Most: 500 * time.Millisecond}
 		n := &shared{t: t, w: w, a: w.startWith(o), at: target(t, h), hook: h, shutting: s, acts: map[string]act{}, before: map[string]agent.LinkStatus{},
-			counts: func() map[string]float64 { return series.Of(t, registry) }}
+			counts: func() map[string]float64 { return series.Of(t, registry) }, says: errno.Error()}
 		for name, act := range acts {
 			if n.acts[name] = act; !all && !slices.Contains(few, name) {
 				delete(n.acts, name)
@@ -179,6 +179,8 @@ type shared struct {
 	counts func() map[string]float64
 	// counted is what was counted before the calls failed.
 	counted map[string]float64
+	// says is the kernel's error.
+	says string
 }
 
 // app is a version of an application. Each has a place of its own where the hook has places.
@@ -296,6 +298,9 @@ func (n *shared) meanwhile() {
 		s, joined := reports["joins"]
 		if joined && n.name != "writes" && (s.IsAttached() || s.Conditions[0].Status == "True") {
 			n.t.Errorf("%s", describeShort(s))
+		}
+		if state, message := s.NodeState(); n.name == "attaches" && (state == v1alpha1.NodePending || n.hook.Name == "xdp" && !strings.Contains(message, n.says)) {
+			late["joins"] = describeShort(s)
 		}
 		return n.t.Failed() || joined && len(late) == 0 && n.failed()
 	})

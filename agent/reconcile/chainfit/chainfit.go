@@ -16,6 +16,7 @@ import (
 	"github.com/skep-dev/skep/agent/reconcile/decide"
 	"github.com/skep-dev/skep/agent/reconcile/live"
 	"github.com/skep-dev/skep/agent/reconcile/plan"
+	"github.com/skep-dev/skep/agent/reconcile/report"
 	"github.com/skep-dev/skep/agent/state/objects"
 	"github.com/skep-dev/skep/agent/state/pins"
 	"github.com/skep-dev/skep/agent/state/retry"
@@ -59,21 +60,40 @@ type Round struct {
 	revisionKeys revisionKeys
 	// visited are the interfaces whose chain was looked at. wanted is what is wanted where
 	// a chain that was started comes first. behind are the interfaces where applications
-	// wait until the chain of others is set.
+	// wait until the chain of others is set, and waiting are those that were postponed for that.
 	visited, behind map[plan.Device]bool
 	wanted          map[plan.Device][]plan.Member
+	waiting         map[plan.Device][]string
 }
 
 // Begin begins to choose.
 func (f *Fitter) Begin(d *decide.Decisions, adm *admission.Round, objectRound *objects.Round, loadRound *build.Round) *Round {
 	return &Round{Fitter: f, now: d.Now, decisions: d, admission: adm, look: d.Look, objectRound: objectRound, loadRound: loadRound,
 		versions: map[plan.Device]*pins.ChainVersion{}, versionKeys: map[plan.Device]string{}, revisionKeys: revisionKeys{},
-		visited: map[plan.Device]bool{}, behind: map[plan.Device]bool{}, wanted: map[plan.Device][]plan.Member{}}
+		visited: map[plan.Device]bool{}, behind: map[plan.Device]bool{}, wanted: map[plan.Device][]plan.Member{},
+		waiting: map[plan.Device][]string{}}
 }
 
 // HasWaiting reports whether applications wait until the chain of others is set on an
 // interface.
 func (r *Round) HasWaiting(d plan.Device) bool { return r.behind[d] }
+
+// postpone has an application wait until the chain of others is set.
+func (r *Round) postpone(uid string, d plan.Device, why string) {
+	r.behind[d] = true
+	r.waiting[d] = append(r.waiting[d], uid)
+	r.decisions.Postpone(uid, why)
+}
+
+// FailWaiting reports the error of a chain that could not be changed to the applications that wait for that.
+func (r *Round) FailWaiting(d plan.Device, err error) {
+	for _, uid := range r.waiting[d] {
+		out := r.decisions.Outcome(uid)
+		out.Hindrance, out.Unsettled = report.Refused{}, false
+		out.Errs = append(out.Errs, fmt.Errorf("change the chain of %s: it waits for the programs of others there: %w", r.look.InterfaceName(d), err))
+	}
+	delete(r.waiting, d)
+}
 
 // Fit loads the chain of every interface whose members change, before
 // any link is touched. A newcomer that does not fit is rejected alone: its

@@ -36,9 +36,8 @@ func (r *Round) leaveOutJoiners(want plan.Chain, running []plan.Member) unfitCha
 		return r.reject(want, joiners, func(admission.Claim) error { return fmt.Errorf("join the chain of %s: %w", want.Interface, failure) })
 	default:
 		return func() {
-			r.behind[want.Device] = true
 			for _, one := range joiners[(n+1)/2:] {
-				r.decisions.Postpone(one.UID, fmt.Sprintf("it is queued: the kernel did not attach the chain of %s with it and others", want.Interface))
+				r.postpone(one.UID, want.Device, fmt.Sprintf("it is queued: the kernel did not attach the chain of %s with it and others: %v", want.Interface, failure))
 			}
 		}
 	}

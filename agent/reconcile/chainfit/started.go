@@ -72,9 +72,8 @@ func (r *Round) waitForReplacements(want plan.Chain, running []plan.Member) unfi
 		return nil
 	}
 	return func() {
-		r.behind[want.Device] = true
 		for _, uid := range later {
-			r.decisions.Postpone(uid, fmt.Sprintf("it waits for its turn on %s of %s", plan.XDP, want.Interface))
+			r.postpone(uid, want.Device, fmt.Sprintf("it waits for its turn on %s of %s", plan.XDP, want.Interface))
 		}
 	}
 }
