@@ -214,6 +214,7 @@ func TestLongLoadsOfManyOwnersAreBehindAShortOne(t *testing.T) {
 	for sentence, long := range map[string]func(*world) intent.Payload{
 		"the verifier walks them for long":       (*world).slow,
 		"the kernel replaces their instructions": (*world).divided,
+		"the kernel makes large maps for them":   func(w *world) intent.Payload { return w.large(200_000) },
 	} {
 		t.Run(sentence, func(t *testing.T) { behindAShortOne(t, long) })
 	}
@@ -223,6 +224,46 @@ func TestLongLoadsOfManyOwnersAreBehindAShortOne(t *testing.T) {
 func (w *world) divided() intent.Payload {
 	attach := []v1alpha1.Attachment{{Hook: "raw_tp", Tracepoint: "xdp_exception"}}
 	return w.intent("divided", "raw_tp_divisions", v1alpha1.Program{Name: "divisions", Attach: attach})
+}
+
+// large is an application with a map that has values for each CPU, of so many entries.
+func (w *world) large(entries uint32) intent.Payload {
+	p := w.intent("large", "raw_tp_count", rawProgram())
+	p.Maps = map[string]v1alpha1.Map{"counts": {MaxEntries: &entries}}
+	return p
+}
+
+// TestMapsOfANamespaceAreMadeWithinBounds: what the kernel would make for seconds, which nothing ends, is not begun.
+func TestMapsOfANamespaceAreMadeWithinBounds(t *testing.T) {
+	need.Kernel(t)
+	w := newWorld(t)
+	a, _ := w.start()
+	large := w.large(8 << 20)
+	if err := w.accept(a, tenant(large, "team-a", "large", 1, 1)); err == nil || !strings.Contains(err.Error(), "the maps may take the kernel of this node up to") {
+		t.Errorf("Settled = %v", err)
+	}
+	small := tenant(w.large(8<<10), "team-a", "small", 1, 1)
+	w.give(a, small)
+	until(t, "a smaller one to be in", time.Minute, func() bool { return isIn(a, small) })
+}
+
+// TestARevocationWaitsForNoMap: nothing ends the making of a map, of the cluster's applications neither.
+func TestARevocationWaitsForNoMap(t *testing.T) {
+	need.Kernel(t)
+	w := newWorld(t)
+	a, _ := w.start()
+	gone := w.intent("gone", "raw_tp_count", rawProgram())
+	must(t, w.accept(a, gone))
+	large := w.large(4 << 20)
+	begun := a.WatchLoads(large.UID)
+	w.give(a, large)
+	until(t, "the large map to be made", time.Minute, func() bool { return begun() == 2 && w.loads(a, "large") })
+	w.give(a, w.tombstone(gone))
+	until(t, "the tombstone to act", time.Minute, func() bool { return statusOf(a, "gone") == nil })
+	if !w.loads(a, "large") {
+		t.Error("it waited for the map")
+	}
+	until(t, "the large one to be in", 2*time.Minute, func() bool { return isIn(a, large) })
 }
 
 // TestALongLoadOfWhatIsNotWholeIsIn: a map's pin is gone at the start, so that the revision is checked, and loaded again.

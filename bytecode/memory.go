@@ -39,16 +39,14 @@ const (
 // for, and the memory that takes on a machine with that many possible CPUs.
 func (m Map) Resized(entries uint32, cpus int) Map {
 	m.MaxEntries = entries
-	m.MemoryBytes = mapMemory(&ebpf.MapSpec{
-		Name:       m.Name,
-		Type:       mapType(m.Type),
-		KeySize:    m.KeySize,
-		ValueSize:  m.ValueSize,
-		MaxEntries: entries,
-		Flags:      m.Flags,
-		MapExtra:   m.Extra,
-	}, uint64(max(cpus, 1)))
+	m.MemoryBytes = MapMemory(m.spec(), cpus)
 	return m
+}
+
+// spec is the map as the library has it.
+func (m Map) spec() *ebpf.MapSpec {
+	return &ebpf.MapSpec{Name: m.Name, Type: mapType(m.Type), KeySize: m.KeySize, ValueSize: m.ValueSize, MaxEntries: m.MaxEntries, Flags: m.Flags,
+		MapExtra: m.Extra}
 }
 
 // mapType finds a map type by cilium/ebpf's name of it. A name it does not have

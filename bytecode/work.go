@@ -34,8 +34,8 @@ const passesCost, jumpsPerRewrite = 20, 10
 // and nothing that the verifier knows of them.
 const mostBlinded, blindedPerRewrite = 4, 16
 
-// MaxLoadCost is the greatest Cost of all programs together that a namespace's application loads: about
-// two seconds of the kernel's time, in which no other load of the node begins.
+// MaxLoadCost is the greatest Cost of all programs together that a namespace's application loads, and of all maps
+// together: about two seconds of the kernel's time, in which no other load of the node begins.
 const MaxLoadCost = 32_000_000
 
 // nsPerMove is how long the kernel takes for each instruction that it moves, on a busy machine.
@@ -45,6 +45,32 @@ const nsPerMove = 55
 func LoadTime(cost uint64) time.Duration {
 	return time.Duration(min(product(cost, nsPerMove), math.MaxInt64)).Round(100 * time.Millisecond)
 }
+
+// What making a map takes, in nanoseconds (docs/performance.md): for each value of a map with values per CPU, which the
+// kernel allocates one by one, for each CPU of such a value, for each bucket of a map that is made without its entries, and
+// for a byte by as many as there are in a nanosecond.
+const nsPerValue, nsPerCPU, nsPerBucket, bytesPerNs = 600, 50, 10, 4
+
+// MapCost is what making a map takes the kernel on a machine with that many possible CPUs, as a Work.Cost. Nothing
+// ends it, since the kernel looks for no signal meanwhile.
+func MapCost(m *ebpf.MapSpec, cpus int) uint64 {
+	entries := uint64(m.MaxEntries)
+	switch {
+	case m.Type == ebpf.LPMTrie:
+		return 0
+	case m.Flags&flagNoPrealloc != 0:
+		return product(entries, nsPerBucket) / nsPerMove
+	}
+	ns := MapMemory(m, cpus) / bytesPerNs
+	switch m.Type {
+	case ebpf.PerCPUArray, ebpf.PerCPUHash, ebpf.LRUCPUHash:
+		ns = sum(ns, product(entries, sum(nsPerValue, product(nsPerCPU, uint64(max(cpus, 1))))))
+	}
+	return ns / nsPerMove
+}
+
+// MakingCost is the MapCost of the map.
+func (m Map) MakingCost(cpus int) uint64 { return MapCost(m.spec(), cpus) }
 
 // Prefixed is the work with what Skep puts before a program of a namespace: a scope guard, a bound of
 // what it reads, and zeroes in the stack of each function.

@@ -335,3 +335,38 @@ func busy(tb testing.TB) time.Duration {
 	}
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
+
+// TestAMapIsMadeWithinItsCost makes maps of each kind that costs something else, and sees that their costs are of the right order.
+func TestAMapIsMadeWithinItsCost(t *testing.T) {
+	need.Kernel(t)
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	cpus := ebpf.MustPossibleCPU()
+	for _, spec := range []ebpf.MapSpec{
+		{Type: ebpf.PerCPUArray, KeySize: 4, ValueSize: 8, MaxEntries: 200_000},
+		{Type: ebpf.PerCPUHash, KeySize: 4, ValueSize: 8, MaxEntries: 200_000},
+		{Type: ebpf.PerCPUHash, KeySize: 4, ValueSize: 256, MaxEntries: 100_000},
+		{Type: ebpf.PerCPUHash, KeySize: 4, ValueSize: 8, MaxEntries: 2_000_000, Flags: flagNoPrealloc},
+		{Type: ebpf.LRUCPUHash, KeySize: 4, ValueSize: 8, MaxEntries: 200_000},
+		{Type: ebpf.Hash, KeySize: 4, ValueSize: 8, MaxEntries: 2_000_000},
+		{Type: ebpf.LRUHash, KeySize: 4, ValueSize: 8, MaxEntries: 2_000_000},
+		{Type: ebpf.Array, KeySize: 4, ValueSize: 256, MaxEntries: 200_000},
+		{Type: ebpf.LPMTrie, KeySize: 8, ValueSize: 8, MaxEntries: 1 << 30, Flags: flagNoPrealloc},
+	} {
+		began := busy(t)
+		m, err := ebpf.NewMap(&spec)
+		took, counted := busy(t)-began, time.Duration(MapCost(&spec, cpus)*nsPerMove)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = m.Close()
+		t.Logf("%s of %d entries, %d bytes: %s, counted %s", spec.Type, spec.MaxEntries, spec.ValueSize, took, counted)
+		// A busy machine takes longer, and no processor is like the one that was measured.
+		if took > 5*counted+10*time.Millisecond {
+			t.Errorf("%s of %d entries takes %s, and is counted as %s", spec.Type, spec.MaxEntries, took, counted)
+		}
+	}
+	if cost := MapCost(&ebpf.MapSpec{Type: ebpf.PerCPUHash, KeySize: 4, ValueSize: 1 << 31, MaxEntries: 1<<32 - 1}, 8192); cost < MaxLoadCost {
+		t.Errorf("more than there are numbers for is counted as %d", cost)
+	}
+}

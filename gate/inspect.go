@@ -53,6 +53,7 @@ func (e *Evaluator) Inspect(_ context.Context, v Verified) (Inspected, error) {
 	}
 	fitScope(r, id, programs, facts)
 	fitLoad(r, id, programs, facts)
+	fitMaking(r, id, spec.Maps, facts.Maps)
 	fitOnce(r, programs, facts)
 	fitMaps(r, spec.Maps, v.object.facts.Facts, facts.Maps)
 	fitKernels(r, spec, facts)

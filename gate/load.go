@@ -43,6 +43,35 @@ func fitLoad(r *denials, id v1alpha1.Identity, programs []v1alpha1.Program, fact
 		most.Instructions, most.Rewrites, most.Translated, times(max(loads[most.Name], 1)))
 }
 
+// fitMaking denies a namespace maps that take the kernel of any node long to make: nothing ends that.
+func fitMaking(r *denials, id v1alpha1.Identity, overrides map[string]v1alpha1.Map, loaded []bytecode.Map) {
+	if id.Kind != v1alpha1.KindBpfApplication {
+		return
+	}
+	var all, greatest uint64
+	var most bytecode.Map
+	for _, m := range loaded {
+		override := overrides[m.Name]
+		if override.From != nil {
+			continue
+		}
+		if override.MaxEntries != nil {
+			m.MaxEntries = *override.MaxEntries
+		}
+		// A node has one CPU at least.
+		cost := m.MakingCost(1)
+		if all = addCost(all, cost, 1); cost > greatest {
+			most, greatest = m, cost
+		}
+	}
+	if all <= bytecode.MaxLoadCost {
+		return
+	}
+	r.add("inspect/load", "spec.maps."+most.Name, "give it fewer entries or, if it is a PerCPUHash, the flag BPF_F_NO_PREALLOC, or use a "+
+		v1alpha1.KindClusterBpfApplication, "its maps may take the kernel %s or more to make, at most %s are allowed a %s: most takes map %s of type %s with %d entries",
+		bytecode.LoadTime(all), bytecode.LoadTime(bytecode.MaxLoadCost), id.Kind, most.Name, most.Type, most.MaxEntries)
+}
+
 func times(n int) string {
 	if n == 1 {
 		return "once"

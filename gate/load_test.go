@@ -61,3 +61,37 @@ func TestWhatTakesLongToLoadIsDeniedANamespace(t *testing.T) {
 		}
 	}
 }
+
+// TestMapsThatTakeLongToMakeAreDeniedANamespace counts what the definition has made, by its own sizes.
+func TestMapsThatTakeLongToMakeAreDeniedANamespace(t *testing.T) {
+	size := func(entries uint32) v1alpha1.Map { return v1alpha1.Map{MaxEntries: &entries} }
+	const much, noPrealloc = 4 << 20, 1
+	for sentence, c := range map[string]struct {
+		maps      []bytecode.Map
+		overrides map[string]v1alpha1.Map
+		denied    string
+	}{
+		"values per CPU":             {[]bytecode.Map{{Name: "m", Type: "PerCPUArray", KeySize: 4, ValueSize: 8, MaxEntries: much}}, nil, "m"},
+		"values per CPU, made later": {[]bytecode.Map{{Name: "m", Type: "PerCPUHash", KeySize: 4, ValueSize: 8, MaxEntries: much, Flags: noPrealloc}}, nil, ""},
+		"values for all CPUs":        {[]bytecode.Map{{Name: "m", Type: "Hash", KeySize: 4, ValueSize: 8, MaxEntries: much}}, nil, ""},
+		"fewer by the definition":    {[]bytecode.Map{{Name: "m", Type: "PerCPUHash", KeySize: 4, ValueSize: 8, MaxEntries: much}}, map[string]v1alpha1.Map{"m": size(9)}, ""},
+		"more by the definition":     {[]bytecode.Map{{Name: "m", Type: "LRUCPUHash", KeySize: 4, ValueSize: 8, MaxEntries: 1}}, map[string]v1alpha1.Map{"m": size(much)}, "m"},
+		"another application's": {[]bytecode.Map{{Name: "m", Type: "PerCPUHash", KeySize: 4, ValueSize: 8, MaxEntries: much}},
+			map[string]v1alpha1.Map{"m": {From: &v1alpha1.MapSource{}}}, ""},
+		"several, of which each may be": {[]bytecode.Map{{Name: "a", Type: "PerCPUArray", KeySize: 4, ValueSize: 8, MaxEntries: much / 2},
+			{Name: "m", Type: "PerCPUArray", KeySize: 4, ValueSize: 16, MaxEntries: much / 2}}, nil, "m"},
+	} {
+		for kind, want := range map[string]string{v1alpha1.KindBpfApplication: c.denied, v1alpha1.KindClusterBpfApplication: ""} {
+			r := &denials{}
+			fitMaking(r, v1alpha1.Identity{Kind: kind}, c.overrides, c.maps)
+			if (len(r.reasons) > 0) != (want != "") {
+				t.Errorf("%s, of a %s: %v, want it denied for %q", sentence, kind, r.reasons, want)
+			}
+			for _, why := range r.reasons {
+				if why.Rule != "inspect/load" || !strings.Contains(why.Message, "map "+want) || why.Fix == "" {
+					t.Errorf("%s: denied by %+v", sentence, why)
+				}
+			}
+		}
+	}
+}

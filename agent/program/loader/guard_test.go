@@ -92,7 +92,7 @@ func TestEveryProgramOfTasksLoadsWithAGuard(t *testing.T) {
 				if err != nil {
 					return err
 				}
-				if denied := p.withinNamespace(); denied != nil {
+				if denied := p.withinNamespace(nil); denied != nil {
 					t.Log(denied)
 					return nil
 				}

@@ -284,7 +284,7 @@ func LogOf(err error) string {
 // arguments and, by the programs that run once, those maps. Of what the intent leaves to the node, it loads what the kernel supports;
 // lacks says what it is known not to. Errors about the object are *LoadError.
 func Load(p *Prepared, old *Revision, lacks Lacks, cache *btf.Cache) (*Revision, []MapReport, error) {
-	if err := p.withinNamespace(); err != nil {
+	if err := p.withinNamespace(old); err != nil {
 		return nil, nil, &LoadError{Application: p.Application.String(), err: err}
 	}
 	hasher := layout.New()

@@ -41,7 +41,14 @@ func (p *Prepared) Memory(old *Revision) (uint64, error) {
 }
 
 // mapMemory is Memory of the maps alone.
-func (p *Prepared) mapMemory(old *Revision) (uint64, error) {
+func (p *Prepared) mapMemory(old *Revision) (uint64, error) { return p.ofMade(old, bytecode.MapMemory) }
+
+// MapCost is what the kernel has to do to make the maps that Load makes when old is the revision that runs now, or nil.
+// It is a bytecode.Work.Cost, as LoadCost.
+func (p *Prepared) MapCost(old *Revision) (uint64, error) { return p.ofMade(old, bytecode.MapCost) }
+
+// ofMade is the sum of figures of the maps that Load makes, up to MostMapMemory.
+func (p *Prepared) ofMade(old *Revision, figure func(*ebpf.MapSpec, int) uint64) (uint64, error) {
 	cpus, err := countCPUs()
 	if err != nil {
 		return 0, err
@@ -52,10 +59,10 @@ func (p *Prepared) mapMemory(old *Revision) (uint64, error) {
 		if shared[name] != nil || p.Maps[name].From != nil {
 			continue
 		}
-		all = addMemory(all, bytecode.MapMemory(ms, cpus))
+		all = addMemory(all, figure(ms, cpus))
 		if ms.InnerMap != nil {
 			// One is made as the template, and taken away when its outer map is there.
-			all = addMemory(all, bytecode.MapMemory(ms.InnerMap, cpus))
+			all = addMemory(all, figure(ms.InnerMap, cpus))
 		}
 	}
 	return all, nil

@@ -13,10 +13,10 @@ import (
 	"github.com/skep-dev/skep/bytecode/calls"
 )
 
-// withinNamespace rejects what the gate denies a namespace, in what is loaded: types of maps, and more
-// work for the kernel than one application may be. The programs have their guards. It is not asked for
+// withinNamespace rejects what the gate denies a namespace, in what is loaded when old is the revision that runs now: types
+// of maps, and more work for the kernel than one application may be. The programs have their guards. It is not asked for
 // chains and further programs of what runs already.
-func (p *Prepared) withinNamespace() error {
+func (p *Prepared) withinNamespace(old *Revision) error {
 	if p.Application.Kind != v1alpha1.KindBpfApplication {
 		return nil
 	}
@@ -35,7 +35,12 @@ func (p *Prepared) withinNamespace() error {
 		errs = append(errs, fmt.Errorf("programs denied by load/cost: they may take the kernel up to %s to load%s, at most %s are allowed a namespace; "+
 			"split the object into several ones", bytecode.LoadTime(cost), on, bytecode.LoadTime(bytecode.MaxLoadCost)))
 	}
-	return errors.Join(errs...)
+	cost, err := p.MapCost(old)
+	if cost > bytecode.MaxLoadCost {
+		err = fmt.Errorf("the maps may take the kernel of this node up to %s to make, at most %s are allowed a namespace; give maps with values per CPU fewer "+
+			"entries, or those of type PerCPUHash the flag BPF_F_NO_PREALLOC", bytecode.LoadTime(cost), bytecode.LoadTime(bytecode.MaxLoadCost))
+	}
+	return errors.Join(append(errs, err)...)
 }
 
 // LoadCost is what the kernel has to do to load all programs, as bytecode.Work.Cost.

@@ -83,7 +83,7 @@ func TestANamespaceLoadsWithinBounds(t *testing.T) {
 	} {
 		spec := &ebpf.CollectionSpec{Maps: map[string]*ebpf.MapSpec{"m": {Type: c.maps}}, Programs: c.programs}
 		p := &Prepared{Application: v1alpha1.Identity{Kind: v1alpha1.KindBpfApplication, Namespace: "net", Name: "app"}, Spec: spec}
-		err := p.withinNamespace()
+		err := p.withinNamespace(nil)
 		if (err == nil) != (c.says == "") || err != nil && !strings.Contains(err.Error(), c.says) {
 			t.Errorf("%s: %v, want %q", sentence, err, c.says)
 		}
@@ -94,7 +94,7 @@ func TestANamespaceLoadsWithinBounds(t *testing.T) {
 	if _, _, err := Load(p, nil, nil, nil); !errors.As(err, &refused) {
 		t.Errorf("Load = %v, want a rejection", err)
 	}
-	if p.Application.Kind = v1alpha1.KindClusterBpfApplication; p.withinNamespace() != nil {
+	if p.Application.Kind = v1alpha1.KindClusterBpfApplication; p.withinNamespace(nil) != nil {
 		t.Error("it binds the cluster, too")
 	}
 }
@@ -167,7 +167,7 @@ func TestANamespaceLoadsFewerConstantsWhereTheyAreBlinded(t *testing.T) {
 	for blinds, says := range map[bool]string{false: "", true: "to load where net.core.bpf_jit_harden is 2"} {
 		hardened.JIT(t, blinds, func() {
 			await.True(t, "an answer of this time", time.Minute, func() bool { return jit.Blinds() == blinds })
-			if err := p.withinNamespace(); (err == nil) != (says == "") || err != nil && !strings.Contains(err.Error(), says) {
+			if err := p.withinNamespace(nil); (err == nil) != (says == "") || err != nil && !strings.Contains(err.Error(), says) {
 				t.Errorf("where constants are blinded is %v: %v", blinds, err)
 			}
 		})

@@ -119,7 +119,8 @@ func Revision(o intent.Opened, files *objects.Cache, profile *v1alpha1.KernelPro
 	if err := objectFits(o, facts, profile); err != nil {
 		return nil, err
 	}
-	if err := turn.admit(prepared.LoadCost()); err != nil {
+	making, err := prepared.MapCost(from.Old)
+	if err := errors.Join(err, turn.admit(prepared.LoadCost()), turn.admit(making)); err != nil {
 		return nil, err
 	}
 	prepared.Bound = turn.bound
