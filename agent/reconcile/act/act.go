@@ -342,19 +342,12 @@ func (act *Actor) try(owners []string, a plan.Action) error {
 	}
 	if err != nil {
 		act.endWithdrawn(a, err)
-		act.failWaiting(a, err)
+		act.Chains.Waiting.Fail(a.Device, err)
 	}
 	for _, uid := range owners {
 		act.note(uid, a, err)
 	}
 	return err
-}
-
-// failWaiting reports the error of a chain to the applications that wait for it.
-func (act *Actor) failWaiting(a plan.Action, err error) {
-	if a.Verb == plan.SetChain && !decide.IsPending(err) {
-		act.Chains.FailWaiting(a.Device, err)
-	}
 }
 
 // affected are the owners of an action that failed for whom that matters: what a chain runs still, as it is to run, it
@@ -429,7 +422,7 @@ func (act *Actor) backedOff(owners []string, a plan.Action) error {
 		return nil
 	}
 	act.endWithdrawn(a, lately)
-	act.failWaiting(a, lately)
+	act.Chains.Waiting.Fail(a.Device, lately)
 	for _, uid := range act.affected(owners, a) {
 		if out := act.Decisions.Outcomes[uid]; out != nil {
 			out.Fail(uid, a, lately)

@@ -36,7 +36,7 @@ func (cs *chainSetter) setChain(a plan.Action) error {
 		return err
 	}
 	// Who waited for this one is next.
-	cs.Decisions.Again = cs.Decisions.Again || cs.Chains.HasWaiting(a.Device)
+	cs.Decisions.Again = cs.Decisions.Again || cs.Chains.Waiting.On(a.Device)
 	return cs.dropFormer(cs.Look.Set.Chains[a.Device])
 }
 

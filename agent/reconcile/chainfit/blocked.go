@@ -28,8 +28,9 @@ type blockedChain struct {
 // and could not be switched off, it does so for endGrace, and then takes out one member after
 // the other, each after an attempt of its own: the last one left needs no load.
 func (r *Round) keepOrDetach(want plan.Chain, running []plan.Member, err error) {
+	r.Waiting.Fail(want.Device, err)
 	if !r.expels(want, running) {
-		r.leave(want, running, err)
+		r.decisions.Leave(want, running, err)
 		return
 	}
 	h := r.blocked[want.Device]
@@ -38,18 +39,12 @@ func (r *Round) keepOrDetach(want plan.Chain, running []plan.Member, err error) 
 		r.blocked[want.Device] = h
 	}
 	if late := new(decide.BackingOffError); errors.As(err, &late) || r.now.Sub(h.since) < endGrace {
-		r.leave(want, running, err)
+		r.decisions.Leave(want, running, err)
 		return
 	}
 	lost := &build.MemberError{UID: r.culprit(want, err), Err: err}
 	h.out = append(h.out, lost)
 	r.decisions.TakeOut(want, lost)
-}
-
-// leave keeps a chain as it is, also for the applications that wait for its change.
-func (r *Round) leave(want plan.Chain, running []plan.Member, err error) {
-	r.decisions.Leave(want, running, err)
-	r.FailWaiting(want.Device, err)
 }
 
 // takeOutAgain leaves out what was taken out of a chain in an earlier reconcile, until what

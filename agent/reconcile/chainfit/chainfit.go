@@ -16,7 +16,6 @@ import (
 	"github.com/skep-dev/skep/agent/reconcile/decide"
 	"github.com/skep-dev/skep/agent/reconcile/live"
 	"github.com/skep-dev/skep/agent/reconcile/plan"
-	"github.com/skep-dev/skep/agent/reconcile/report"
 	"github.com/skep-dev/skep/agent/state/objects"
 	"github.com/skep-dev/skep/agent/state/pins"
 	"github.com/skep-dev/skep/agent/state/retry"
@@ -59,40 +58,19 @@ type Round struct {
 	// revisionKeys are those of revisions, by uid and name.
 	revisionKeys revisionKeys
 	// visited are the interfaces whose chain was looked at. wanted is what is wanted where
-	// a chain that was started comes first. behind are the interfaces where applications
-	// wait until the chain of others is set, and waiting are those that were postponed for that.
-	visited, behind map[plan.Device]bool
-	wanted          map[plan.Device][]plan.Member
-	waiting         map[plan.Device][]string
+	// a chain that was started comes first.
+	visited map[plan.Device]bool
+	wanted  map[plan.Device][]plan.Member
+	// Waiting are those that wait for the chain of others.
+	Waiting *Waiting
 }
 
 // Begin begins to choose.
 func (f *Fitter) Begin(d *decide.Decisions, adm *admission.Round, objectRound *objects.Round, loadRound *build.Round) *Round {
 	return &Round{Fitter: f, now: d.Now, decisions: d, admission: adm, look: d.Look, objectRound: objectRound, loadRound: loadRound,
 		versions: map[plan.Device]*pins.ChainVersion{}, versionKeys: map[plan.Device]string{}, revisionKeys: revisionKeys{},
-		visited: map[plan.Device]bool{}, behind: map[plan.Device]bool{}, wanted: map[plan.Device][]plan.Member{},
-		waiting: map[plan.Device][]string{}}
-}
-
-// HasWaiting reports whether applications wait until the chain of others is set on an
-// interface.
-func (r *Round) HasWaiting(d plan.Device) bool { return r.behind[d] }
-
-// postpone has an application wait until the chain of others is set.
-func (r *Round) postpone(uid string, d plan.Device, why string) {
-	r.behind[d] = true
-	r.waiting[d] = append(r.waiting[d], uid)
-	r.decisions.Postpone(uid, why)
-}
-
-// FailWaiting reports the error of a chain that could not be changed to the applications that wait for that.
-func (r *Round) FailWaiting(d plan.Device, err error) {
-	for _, uid := range r.waiting[d] {
-		out := r.decisions.Outcome(uid)
-		out.Hindrance, out.Unsettled = report.Refused{}, false
-		out.Errs = append(out.Errs, fmt.Errorf("change the chain of %s: it waits for the programs of others there: %w", r.look.InterfaceName(d), err))
-	}
-	delete(r.waiting, d)
+		visited: map[plan.Device]bool{}, wanted: map[plan.Device][]plan.Member{},
+		Waiting: &Waiting{decisions: d, behind: map[plan.Device]bool{}, postponed: map[plan.Device][]string{}}}
 }
 
 // Fit loads the chain of every interface whose members change, before

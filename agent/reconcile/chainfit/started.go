@@ -73,7 +73,7 @@ func (r *Round) waitForReplacements(want plan.Chain, running []plan.Member) unfi
 	}
 	return func() {
 		for _, uid := range later {
-			r.postpone(uid, want.Device, fmt.Sprintf("it waits for its turn on %s of %s", plan.XDP, want.Interface))
+			r.Waiting.postpone(uid, want.Device, fmt.Sprintf("it waits for its turn on %s of %s", plan.XDP, want.Interface))
 		}
 	}
 }
@@ -144,7 +144,7 @@ func (r *Round) useLoaded(chain plan.Chain, key string, v *pins.ChainVersion) un
 		delete(r.started, index)
 	}
 	delete(r.wanted, index)
-	r.behind[index] = r.behind[index] || others && !slices.Equal(want, chain.Members)
+	r.Waiting.behind[index] = r.Waiting.behind[index] || others && !slices.Equal(want, chain.Members)
 	if !others || slices.Equal(want, chain.Members) {
 		return nil
 	}

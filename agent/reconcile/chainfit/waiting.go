@@ -1,0 +1,40 @@
+package chainfit
+
+import (
+	"fmt"
+
+	"github.com/skep-dev/skep/agent/reconcile/decide"
+	"github.com/skep-dev/skep/agent/reconcile/plan"
+	"github.com/skep-dev/skep/agent/reconcile/report"
+)
+
+// Waiting are the applications that wait until the chain of others is set, by interface.
+type Waiting struct {
+	decisions *decide.Decisions
+	// behind are the interfaces where applications wait, and postponed are those that wait for nothing else.
+	behind    map[plan.Device]bool
+	postponed map[plan.Device][]string
+}
+
+// On reports whether applications wait on an interface.
+func (w *Waiting) On(d plan.Device) bool { return w.behind[d] }
+
+// postpone has an application wait.
+func (w *Waiting) postpone(uid string, d plan.Device, why string) {
+	w.behind[d] = true
+	w.postponed[d] = append(w.postponed[d], uid)
+	w.decisions.Postpone(uid, why)
+}
+
+// Fail reports to the applications that wait on an interface why its chain could not be changed, unless that only takes time.
+func (w *Waiting) Fail(d plan.Device, err error) {
+	if decide.IsPending(err) {
+		return
+	}
+	for _, uid := range w.postponed[d] {
+		out := w.decisions.Outcome(uid)
+		out.Hindrance, out.Unsettled = report.Refused{}, false
+		out.Errs = append(out.Errs, fmt.Errorf("change the chain of %s: it waits for the programs of others there: %w", w.decisions.Look.InterfaceName(d), err))
+	}
+	delete(w.postponed, d)
+}
