@@ -3,11 +3,15 @@
 package jit
 
 import (
+	"bytes"
+	"encoding/binary"
 	"sync"
 	"time"
+	"unsafe"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/asm"
+	"golang.org/x/sys/unix"
 
 	"github.com/skep-dev/skep/agent/program/rights"
 	"github.com/skep-dev/skep/bytecode"
@@ -47,8 +51,8 @@ func Blinds() bool {
 // ask looks at what the kernel makes of a program with a constant: only the initial network namespace has the sysctl, and it
 // takes CAP_SYS_ADMIN to read it. Without an answer constants count, except in a process that loads nothing.
 func ask() bool {
-	insns := asm.Instructions{asm.Mov.Imm(asm.R0, 1), asm.Return()}
-	p, err := ebpf.NewProgramWithOptions(&ebpf.ProgramSpec{Type: ebpf.SocketFilter, Instructions: insns}, ebpf.ProgramOptions{LogDisabled: true})
+	insns := probe()
+	p, err := load(insns)
 	if err != nil {
 		return rights.Check(rights.ToLoad(ebpf.SchedCLS)) == nil
 	}
@@ -59,4 +63,33 @@ func ask() bool {
 	}
 	size, err := info.TranslatedSize()
 	return err != nil || size > len(insns)*asm.InstructionSize
+}
+
+// probe is a program with a constant.
+func probe() asm.Instructions { return asm.Instructions{asm.Mov.Imm(asm.R0, 1), asm.Return()} }
+
+// mostAttempts is how often the kernel is asked again that was interrupted by a signal.
+const mostAttempts = 30
+
+// load loads a program. The library would ask for ever where the kernel answers EAGAIN, and the loop waits for the answer.
+func load(insns asm.Instructions) (*ebpf.Program, error) {
+	var code bytes.Buffer
+	if err := insns.Marshal(&code, binary.LittleEndian); err != nil {
+		return nil, err
+	}
+	license := []byte{0}
+	// The first members of union bpf_attr (include/uapi/linux/bpf.h); the kernel takes the others as zero.
+	attr := struct {
+		programType, count uint32
+		insns, license     unsafe.Pointer
+	}{uint32(ebpf.SocketFilter), uint32(len(insns)), unsafe.Pointer(&code.Bytes()[0]), unsafe.Pointer(&license[0])} //nolint:gosec // the kernel reads them
+	for attempt := 1; ; attempt++ {
+		fd, _, errno := unix.Syscall(unix.SYS_BPF, unix.BPF_PROG_LOAD, uintptr(unsafe.Pointer(&attr)), unsafe.Sizeof(attr)) //nolint:gosec // union bpf_attr
+		switch {
+		case errno == 0:
+			return ebpf.NewProgramFromFD(int(fd))
+		case errno != unix.EAGAIN && errno != unix.EINTR || attempt == mostAttempts:
+			return nil, errno
+		}
+	}
 }
