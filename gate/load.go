@@ -68,7 +68,8 @@ func fitMaking(r *denials, id v1alpha1.Identity, overrides map[string]v1alpha1.M
 		return
 	}
 	r.add("inspect/load", "spec.maps."+most.Name, "give it fewer entries or, if it is a PerCPUHash, the flag BPF_F_NO_PREALLOC, or use a "+
-		v1alpha1.KindClusterBpfApplication, "its maps may take the kernel %s or more to make, at most %s are allowed a %s: most takes map %s of type %s with %d entries",
+		v1alpha1.KindClusterBpfApplication,
+		"its maps may take the kernel %s or more to make, at most %s are allowed a %s: most takes map %s of type %s with %d entries",
 		bytecode.LoadTime(all), bytecode.LoadTime(bytecode.MaxLoadCost), id.Kind, most.Name, most.Type, most.MaxEntries)
 }
 

@@ -37,7 +37,8 @@ func (r *Round) leaveOutJoiners(want plan.Chain, running []plan.Member) unfitCha
 	default:
 		return func() {
 			for _, one := range joiners[(n+1)/2:] {
-				r.Waiting.postpone(one.UID, want.Device, fmt.Sprintf("it is queued: the kernel did not attach the chain of %s with it and others: %v", want.Interface, failure))
+				r.Waiting.postpone(one.UID, want.Device,
+					fmt.Sprintf("it is queued: the kernel did not attach the chain of %s with it and others: %v", want.Interface, failure))
 			}
 		}
 	}
