@@ -132,13 +132,16 @@ func (r *Revision) chooseSet(p *Prepared, choice int, lacks Lacks, known map[str
 	return fmt.Errorf("choose programs of alternative %s: this node supports no set of them: %w", c.Name, errors.Join(rejected...))
 }
 
-// whyWithout returns why a node is without a set of a choice that cannot be loaded; nil where the load fails with it.
+// whyWithout returns why a node is without a set of a choice that cannot be loaded; nil where the load fails with it. How
+// long the verifier took is measured, and a busy core is no reason to end a program that runs.
 func (p *Prepared) whyWithout(c plan.Choice, err error) error {
-	isOptional := c.Name == "" && !c.Must()
+	isRunning := func(s plan.Set) bool {
+		return slices.ContainsFunc(s.Instances, func(i string) bool { return slices.Contains(p.running, i) })
+	}
 	switch {
 	case IsRejection(err):
 		return err
-	case isOptional && p.Bound > 0 && errors.Is(err, unix.ETIME):
+	case c.Name == "" && !c.Must() && p.Bound > 0 && errors.Is(err, unix.ETIME) && !slices.ContainsFunc(c.Sets, isRunning):
 		return TooSlow(err, p.Bound)
 	}
 	return nil

@@ -52,6 +52,8 @@ type Revision struct {
 	programs uint64
 	// identities of instances.
 	identities map[string]identity
+	// shared are the instances of the revision that this one was shared from.
+	shared []string
 }
 
 // Note is what is noted of a map beside its pin.
@@ -295,6 +297,7 @@ func Load(p *Prepared, old *Revision, lacks Lacks, cache *btf.Cache) (*Revision,
 		return nil, nil, err
 	}
 	later := p.setAside(spec)
+	p.running = old.instances()
 	coll, err := ebpf.NewCollectionWithOptions(spec, ebpf.CollectionOptions{MapReplacements: replacements, Cache: cache})
 	if err != nil {
 		return nil, nil, p.rejection(withLog(err, spec, replacements, cache))
@@ -339,14 +342,22 @@ func ownerOf(p *Prepared) owner.Owner {
 	return owner.Owner{App: p.Application.String(), UID: p.UID, Revision: p.Revision}
 }
 
-// Share returns a revision that has the same maps, held open apart, and no
-// programs: a load that runs beside the agent's loop uses it. Of none it is none.
+// instances are the names of the revision's programs, or of those that it was shared from.
+func (r *Revision) instances() []string {
+	if r == nil {
+		return nil
+	}
+	return slices.AppendSeq(slices.Clone(r.shared), maps.Keys(r.Programs))
+}
+
+// Share returns a revision that has the same maps, held open apart, and of the
+// programs no more than their names: a load that runs beside the agent's loop uses it. Of none it is none.
 func (r *Revision) Share() (*Revision, error) {
 	if r == nil {
 		return nil, nil
 	}
 	shared := New(r.UID, r.Name)
-	shared.Notes = maps.Clone(r.Notes)
+	shared.Notes, shared.shared = maps.Clone(r.Notes), r.instances()
 	for name, m := range r.Maps {
 		c, err := plain.Of(m.Clone())
 		if err != nil {

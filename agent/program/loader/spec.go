@@ -46,8 +46,10 @@ type Prepared struct {
 	// Once are the instances that run once when they are loaded, in the order of the definition.
 	Once []string
 	// Bound is what the verifier may take of a processor for the load, see package deadline. Optional programs are left out
-	// where it is over; with 0 the load fails then.
+	// where it is over, unless they run already; with 0 the load fails then.
 	Bound time.Duration
+	// running are the instances of the revision whose place the load takes.
+	running []string
 	// leftOut are the maps of the object that are not made.
 	leftOut map[string]bool
 	// taken are maps of other applications by the name of the one whose place they have.

@@ -107,28 +107,27 @@ func TestAnOptionalProgramThatTakesTooLongIsLeftOut(t *testing.T) {
 	for sentence, c := range map[string]struct {
 		bound time.Duration
 		slow  []string
+		// runs has the programs of the version before.
+		runs []v1alpha1.Program
 		// skipped is left out; a load without one fails.
 		skipped []string
 	}{
-		"the first optional one":     {50 * time.Millisecond, []string{"slow_1"}, []string{"slow_1", "slow_2"}},
-		"the last optional one":      {50 * time.Millisecond, []string{"slow_2"}, []string{"slow_2"}},
-		"one that has to be there":   {50 * time.Millisecond, []string{"slow_3"}, nil},
-		"a load that may begin anew": {0, []string{"slow_1"}, nil},
+		"the first optional one":                {50 * time.Millisecond, []string{"slow_1"}, nil, []string{"slow_1", "slow_2"}},
+		"the last optional one":                 {50 * time.Millisecond, []string{"slow_2"}, nil, []string{"slow_2"}},
+		"one that has to be there":              {50 * time.Millisecond, []string{"slow_3"}, nil, nil},
+		"a load that may begin anew":            {0, []string{"slow_1"}, nil, nil},
+		"an update of one that runs":            {50 * time.Millisecond, []string{"slow_1"}, named, nil},
+		"an update of one before one that runs": {50 * time.Millisecond, []string{"slow_1"}, named[1:], nil},
+		"an update that adds one":               {50 * time.Millisecond, []string{"slow_2"}, slices.Delete(slices.Clone(named), 1, 2), []string{"slow_2"}},
 	} {
 		t.Run(sentence, func(t *testing.T) {
-			p, err := PrepareToLoad(opened(t, intent.Payload{Programs: named}), programs.Object("raw_tp_slow"), btf.NewCache())
-			if err != nil {
-				t.Fatal(err)
-			}
-			for name, ps := range p.Spec.Programs {
-				if !slices.Contains(c.slow, name) {
-					ps.Instructions = asm.Instructions{asm.Mov.Imm(asm.R0, 0), asm.Return()}
-				}
-			}
+			before := running(t, c.runs)
+			p := prepareSlow(t, named, c.slow)
 			p.Bound = c.bound
 			AskOnce()
 			var r *Revision
-			if isOver, unbounded := deadline.Within(50*time.Millisecond, func() { r, _, err = Load(p, nil, nil, nil) }); !isOver {
+			var err error
+			if isOver, unbounded := deadline.Within(50*time.Millisecond, func() { r, _, err = Load(p, before, nil, nil) }); !isOver {
 				t.Fatalf("the time is not up: %v", unbounded)
 			}
 			if c.skipped == nil {
@@ -151,6 +150,39 @@ func TestAnOptionalProgramThatTakesTooLongIsLeftOut(t *testing.T) {
 			}
 		})
 	}
+}
+
+// prepareSlow prepares programs of which the verifier is done with all but some at once.
+func prepareSlow(t *testing.T, named []v1alpha1.Program, slow []string) *Prepared {
+	t.Helper()
+	p, err := PrepareToLoad(opened(t, intent.Payload{Programs: named}), programs.Object("raw_tp_slow"), btf.NewCache())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, ps := range p.Spec.Programs {
+		if !slices.Contains(slow, name) {
+			ps.Instructions = asm.Instructions{asm.Mov.Imm(asm.R0, 0), asm.Return()}
+		}
+	}
+	return p
+}
+
+// running is a revision of the programs as a load beside the agent's loop has it; nil without programs.
+func running(t *testing.T, named []v1alpha1.Program) *Revision {
+	t.Helper()
+	if named == nil {
+		return nil
+	}
+	r, _, err := Load(prepareSlow(t, named, nil), nil, nil, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	shared, err := r.Share()
+	if err := errors.Join(err, r.Close()); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = shared.Close() })
+	return shared
 }
 
 // TestANamespaceLoadsFewerConstantsWhereTheyAreBlinded: what costs nothing elsewhere takes a kernel long that
