@@ -13,7 +13,7 @@ health.message = ready.message
 if status.observedGeneration ~= obj.metadata.generation then
   health.message = "waiting for the status of the newest definition"
 elseif spec.suspend and reconciling ~= nil then
-  -- Its signer was revoked, and nodes unload it.
+  -- It is to be unloaded, and nodes do so.
   health.message = reconciling.message
 elseif spec.suspend then
   health.status = "Suspended"
