@@ -80,6 +80,9 @@ func checkNames(f Facts) error {
 		if err := checkEach(f.Programs[i].names()); err != nil {
 			return err
 		}
+		if err := checkSpaces(&f.Programs[i]); err != nil {
+			return err
+		}
 	}
 	for _, m := range f.Maps {
 		if err := checkEach(inTurn([]string{m.Name, m.KeyType, m.ValueType})); err != nil {
@@ -119,6 +122,22 @@ func checkEach(names iter.Seq[string]) error {
 				Object: "name " + printable(name),
 				Reason: "it is not printable text",
 				Fix:    "name programs, maps, variables and sections with letters and digits",
+			}
+		}
+	}
+	return nil
+}
+
+// checkSpaces rejects a space in a name that is sealed: what else intents say of a program has one in it, see Seal. ELF files take
+// any name, and compilers give none with a space.
+func checkSpaces(p *Program) error {
+	for name := range inTurn([]string{p.Name}, p.Kfuncs, p.Ksyms) {
+		if strings.Contains(name, " ") {
+			return &Rejection{
+				Rule:   "bytecode/name-with-space",
+				Object: "name " + printable(name),
+				Reason: "it has a space in it, and no name of C has",
+				Fix:    "name programs, and what they take from the kernel, with letters, digits and underscores",
 			}
 		}
 	}

@@ -261,7 +261,7 @@ func TestLicence(t *testing.T) {
 }
 
 func TestRefusals(t *testing.T) {
-	reach := objectFile(t, "reach")
+	reach, kernel := objectFile(t, "reach"), objectFile(t, "kernel_symbols")
 	for name, test := range map[string]struct {
 		object []byte
 		opts   Options
@@ -282,6 +282,9 @@ func TestRefusals(t *testing.T) {
 		"two tables of relocations":                  {object: relocatedTwice(t, reach), rule: "bytecode/ambiguous-relocations"},
 		"a program with a name of no text":           {object: renamed(t, reach, "reaches_none", "reaches_\xffone"), rule: "bytecode/unprintable-name"},
 		"a map that moves the cursor":                {object: renamed(t, reach, "events", "\x1b[2J.."), rule: "bytecode/unprintable-name"},
+		"a program with a space in its name":         {object: renamed(t, reach, "reaches_none", "reaches none"), rule: "bytecode/name-with-space"},
+		"a kernel function with a space in its name": {object: renamed(t, kernel, "bpf_task_release", "fact taskRelease"), rule: "bytecode/name-with-space"},
+		"a kernel variable with a space in its name": {object: renamed(t, kernel, "jiffies", "jif ies"), rule: "bytecode/name-with-space"},
 		"a program with a name that no kernel takes": {object: named(t, reach, "reaches_none", strings.Repeat("n", 513)), rule: "bytecode/long-name"},
 		"more than anybody reads":                    {object: reach, opts: Options{MaxFacts: 1000}, rule: "bytecode/too-many-facts"},
 		"a .bss each within bounds, not both":        {object: twoBombs(t), opts: Options{MaxSize: 3 << 19}, rule: "bytecode/too-large"},
