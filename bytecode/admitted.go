@@ -3,6 +3,7 @@ package bytecode
 import (
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 )
 
@@ -21,13 +22,47 @@ var flags = []struct {
 }
 
 // sealsFlag is how intents name a flag: of a program that has it, and among the sealed calls, which say so that
-// the build knew the flag. Nothing in C has a space in its name.
+// the build knew the flag. No name of a call has a space in it, see checkSpaces, but for "helper 7".
 func sealsFlag(name string) string { return "fact " + name }
 
-// ownCalls is among the sealed calls where each program's own are sealed, too, and sealsCall is how intents name one of them.
-var ownCalls = sealsFlag("calls")
+// ownCalls is among the sealed calls where each program's own are sealed, too. They are one word that begins as byPlaces
+// does: "calls 4 17" are those at the places 4 and 17 of the sealed calls, counted from 0. Names would be longer than the rest of
+// many an intent.
+var ownCalls = sealsFlag("ownCalls")
 
-func sealsCall(name string) string { return "call " + name }
+const byPlaces = "calls"
+
+// places is how an intent says which of the sealed calls are a program's own.
+func places(calls, own []string) string {
+	word := []byte(byPlaces)
+	for _, call := range own {
+		at, _ := slices.BinarySearch(calls, call)
+		word = strconv.AppendInt(append(word, ' '), int64(at), 10)
+	}
+	return string(word)
+}
+
+// callsOf are the sealed calls that a program may make by what an intent has of it: all of an intent that does not know whose they
+// are, and none where a place is no number or beyond them.
+func callsOf(calls, has []string) (own []string) {
+	if !slices.Contains(calls, ownCalls) {
+		return calls
+	}
+	for _, word := range has {
+		list, isPlaces := strings.CutPrefix(word, byPlaces+" ")
+		if !isPlaces {
+			continue
+		}
+		for text := range strings.SplitSeq(list, " ") {
+			at, err := strconv.ParseUint(text, 10, 32)
+			if err != nil || at >= uint64(len(calls)) {
+				return nil
+			}
+			own = append(own, calls[at])
+		}
+	}
+	return own
+}
 
 // Seal returns what an intent has of programs: all their calls, and by the name of each its own calls, how it
 // reads memory of the kernel and which flags it has.
@@ -36,11 +71,15 @@ func Seal(programs []Program) (calls []string, has map[string][]string) {
 	for _, f := range flags {
 		calls = append(calls, sealsFlag(f.name))
 	}
+	for _, p := range programs {
+		calls = append(calls, p.Calls()...)
+	}
+	slices.Sort(calls)
+	calls = slices.Compact(calls)
 	has = map[string][]string{}
 	for _, p := range programs {
-		for _, call := range p.Calls() {
-			calls = append(calls, call)
-			has[p.Name] = append(has[p.Name], sealsCall(call))
+		if own := p.Calls(); len(own) > 0 {
+			has[p.Name] = append(has[p.Name], places(calls, own))
 		}
 		for _, read := range p.KernelReads() {
 			has[p.Name] = append(has[p.Name], read.By)
@@ -51,16 +90,15 @@ func Seal(programs []Program) (calls []string, has map[string][]string) {
 			}
 		}
 	}
-	slices.Sort(calls)
-	return slices.Compact(calls), has
+	return calls, has
 }
 
 // Beyond returns what the program does that is not sealed, and at which instruction; empty where there is
 // nothing.
 func (p Program) Beyond(calls []string, has map[string][]string) (does, where string) {
+	own := callsOf(calls, has[p.Name])
 	for _, call := range p.Calls() {
-		isOwn := slices.Contains(has[p.Name], sealsCall(call)) || !slices.Contains(calls, ownCalls)
-		if !slices.Contains(calls, call) || !isOwn {
+		if !slices.Contains(own, call) {
 			return "uses " + call, ""
 		}
 	}

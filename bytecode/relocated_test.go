@@ -202,6 +202,10 @@ func TestAnIntentOfAnotherBuildStillCounts(t *testing.T) {
 		Name: "p", Helpers: []string{"bpf_loop"}, ReadsKernelMemoryBy: []string{"a load at instruction 3"}, WritesRegisters: true, ReadsPacketSocket: true,
 	}
 	calls, has := Seal([]Program{p})
+	has["p"] = slices.Clip(has["p"])
+	if want := []string{"calls 0", "a load", "fact writesRegisters", "fact readsPacketSocket"}; !slices.Equal(has["p"], want) || len(calls) != 4 {
+		t.Fatalf("%v is sealed, and of the program %v", calls, has)
+	}
 	for sentence, c := range map[string]struct {
 		calls, has []string
 		want       string
@@ -210,11 +214,16 @@ func TestAnIntentOfAnotherBuildStillCounts(t *testing.T) {
 		"one that knew the first flag": {[]string{"bpf_loop", "fact writesRegisters"}, []string{"a load"}, "writes registers of a task"},
 		"one that allows the first":    {[]string{"bpf_loop", "fact writesRegisters"}, []string{"a load", "fact writesRegisters"}, ""},
 		"a later one":                  {append(calls, "fact flies"), append(has["p"], "flies"), ""},
-		"a later one that does not": {append(calls, "fact flies"), []string{"call bpf_loop", "fact flies", "a load", "fact writesRegisters"},
+		"a later one that does not": {append(calls, "fact flies"), []string{"calls 0", "fact flies", "a load", "fact writesRegisters"},
 			"reads the socket of a packet"},
-		"one that lacks a call": {[]string{"fact writesRegisters"}, has["p"], "uses bpf_loop"},
-		"one in which another program has the call": {append(calls, "bpf_loop"), slices.DeleteFunc(slices.Clone(has["p"]),
-			func(name string) bool { return name == "call bpf_loop" }), "uses bpf_loop"},
+		"one that lacks a call":                     {[]string{"fact writesRegisters"}, has["p"], "uses bpf_loop"},
+		"one in which another program has the call": {calls, has["p"][1:], "uses bpf_loop"},
+		"one with places beyond its calls":          {calls, append(has["p"], "calls 4"), "uses bpf_loop"},
+		"one with a place of no number":             {calls, append(has["p"], "calls 0 -1"), "uses bpf_loop"},
+		"one with a number of no computer":          {calls, append(has["p"], "calls 99999999999999999999999"), "uses bpf_loop"},
+		"one with places of nothing":                {calls, append(has["p"], "calls "), "uses bpf_loop"},
+		"one with a list that ends early":           {calls, append(has["p"], "calls 0 "), "uses bpf_loop"},
+		"one in which no call is another's name":    {calls, append(has["p"][1:], "calls"), "uses bpf_loop"},
 	} {
 		if does, _ := p.Beyond(c.calls, map[string][]string{"p": c.has}); does != c.want {
 			t.Errorf("%s: the program is denied as it %q, want %q", sentence, does, c.want)

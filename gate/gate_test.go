@@ -330,8 +330,8 @@ func TestAnIntentSaysWhatItsProgramsDo(t *testing.T) {
 	v := mustEvaluate(t, w.evaluator(), app(w.signed("tp_btf_core_hidden"), "tp_btf_core_hidden"))
 	p := sealed(t, v, gate.Stamp{UID: "u", Serial: 7})
 	if diff := cmp.Diff(&intent.Facts{
-		Calls: []string{"bpf_get_current_pid_tgid", "bpf_map_lookup_elem", "fact calls", "fact readsPacketSocket", "fact writesRegisters"},
-		Reads: map[string][]string{"tp_btf_core_hidden": {"call bpf_get_current_pid_tgid", "call bpf_map_lookup_elem", "a load"}},
+		Calls: []string{"bpf_get_current_pid_tgid", "bpf_map_lookup_elem", "fact ownCalls", "fact readsPacketSocket", "fact writesRegisters"},
+		Reads: map[string][]string{"tp_btf_core_hidden": {"calls 0 1", "a load"}},
 	}, p.Facts); diff != "" {
 		t.Errorf("facts (-want +sealed):\n%s", diff)
 	}

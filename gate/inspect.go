@@ -57,6 +57,7 @@ func (e *Evaluator) Inspect(_ context.Context, v Verified) (Inspected, error) {
 	fitOnce(r, programs, facts)
 	fitMaps(r, spec.Maps, v.object.facts.Facts, facts.Maps)
 	fitKernels(r, spec, facts)
+	fitSize(r, v.req.Application, programs, facts)
 	fitTargets(r, spec, programs)
 	r.reasons = append(r.reasons, v.object.incompatible...)
 	if err := r.err(); err != nil {

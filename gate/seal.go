@@ -7,7 +7,6 @@ import (
 	"slices"
 
 	"github.com/skep-dev/skep/api/v1alpha1"
-	"github.com/skep-dev/skep/bytecode"
 	"github.com/skep-dev/skep/intent"
 	"github.com/skep-dev/skep/signing"
 )
@@ -91,7 +90,7 @@ func (v Verdict) payload(stamp Stamp) intent.Payload {
 		Maps:           spec.Maps,
 		Programs:       v.programs,
 		Alternatives:   spec.Alternatives,
-		Facts:          v.sealedFacts(),
+		Facts:          sealedFacts(v.programs, v.facts),
 		Signers:        v.evidence.Signers(),
 		SignedAt:       signedAt(v.evidence),
 		PolicyRevision: v.revision,
@@ -101,17 +100,6 @@ func (v Verdict) payload(stamp Stamp) intent.Payload {
 		Withdrawn:      stamp.Withdrawn,
 		Undone:         stamp.Undone,
 	}
-}
-
-// sealedFacts are the facts of the programs that may run.
-func (v Verdict) sealedFacts() *intent.Facts {
-	mayRun := slices.DeleteFunc(slices.Clone(v.facts.Programs), func(p bytecode.Program) bool {
-		isNamed := slices.ContainsFunc(v.programs, func(named v1alpha1.Program) bool { return named.Name == p.Name })
-		return !isNamed && !callsTails(v.facts)
-	})
-	sealed := &intent.Facts{}
-	sealed.Calls, sealed.Reads = bytecode.Seal(mayRun)
-	return sealed
 }
 
 // signedAt are the trusted times of who signed, in unix seconds; nil where there are

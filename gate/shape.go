@@ -17,7 +17,6 @@ import (
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/hook"
 	"github.com/skep-dev/skep/image/access"
-	"github.com/skep-dev/skep/intent"
 	"github.com/skep-dev/skep/policies"
 )
 
@@ -200,25 +199,6 @@ func shapeChosen(r *denials, rule, at string, programs map[string]v1alpha1.Progr
 		r.add(rule, at, "list every program in one set", "program %q is in %s already", name, other)
 	case p.Optional || slices.ContainsFunc(p.Attach, func(a v1alpha1.Attachment) bool { return a.Optional }):
 		r.add(rule, at, "remove optional: a set is left out as a whole", "program %q of a set is optional, or an attachment of it is", name)
-	}
-}
-
-// shapeRest is what a sealed intent has left for all that the definition does not say:
-// digests, signers, and for each attachment what its section says.
-const shapeRest = 64 << 10
-
-// shapeSize denies a definition that no intent has room for.
-func shapeSize(r *denials, app v1alpha1.Application) {
-	spec, most := app.Body(), intent.MaxPayloadBytes-shapeRest
-	n, err := intent.Payload{
-		Application: app.Identity(), Image: spec.Bytecode.Image, NodeSelector: spec.NodeSelector,
-		Variables: spec.Variables, Maps: spec.Maps, Programs: spec.Programs, Alternatives: spec.Alternatives,
-	}.Size()
-	switch {
-	case err != nil:
-		r.add("shape/size", "spec", "write every variable as JSON", "it cannot be sealed: %v", err)
-	case n > most:
-		r.add("shape/size", "spec", "make the definition smaller, or split it", "it has %d bytes as JSON that is sealed, at most %d fit", n, most)
 	}
 }
 

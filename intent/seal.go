@@ -92,13 +92,23 @@ func (s *Sealer) Seal(p Payload) (Envelope, error) {
 		return nil, fmt.Errorf("seal intent of %s: %w", p.Application, err)
 	}
 	if len(body) > MaxPayloadBytes {
-		return nil, fmt.Errorf("seal intent of %s: it has %d bytes, at most %d are read: make the definition smaller", p.Application, len(body), MaxPayloadBytes)
+		return nil, fmt.Errorf("seal intent of %s: it has %d bytes%s, at most %d are read: make the definition smaller",
+			p.Application, len(body), p.sizeBeside(len(body)), MaxPayloadBytes)
 	}
 	e, err := s.Sign(PayloadType, body)
 	if err != nil {
 		return nil, fmt.Errorf("seal intent of %s: %w", p.Application, err)
 	}
 	return e, nil
+}
+
+// sizeBeside says how many of the bytes are those of versions beside the payload's own; nothing where there are none.
+func (p Payload) sizeBeside(all int) string {
+	own, err := p.Alone().Size()
+	if err != nil || len(p.Beside()) == 0 {
+		return ""
+	}
+	return fmt.Sprintf(", %d of them of other versions that nodes may still run", all-own)
 }
 
 // marshal is the payload as it is sealed. Nothing is escaped for HTML: that would make

@@ -553,7 +553,7 @@ func TestWhatCannotBeSealedIsTold(t *testing.T) {
 	p := f.edit(large("b"))
 	ready := condition(f.app, v1alpha1.ConditionReady)
 	if p.Serial != before.Serial || ready.Status != metav1.ConditionFalse || !strings.Contains(ready.Message, "make the definition smaller") ||
-		f.app.Status.ObservedGeneration != f.app.Generation {
+		!strings.Contains(ready.Message, "of them of other versions that nodes may still run") || f.app.Status.ObservedGeneration != f.app.Generation {
 		t.Errorf("sealed %d over %d; %+v", p.Serial, before.Serial, ready)
 	}
 }

@@ -99,7 +99,7 @@ func TestCasesOfANamespaceAreDeniedTwice(t *testing.T) {
 			stolen := whole
 			stolen.Application = v1alpha1.Identity{Kind: v1alpha1.KindBpfApplication, Namespace: "team", Name: "case"}
 			// Its intent allows the calls, by the one list of an earlier build, and nothing else.
-			calls := slices.DeleteFunc(slices.Clone(whole.Facts.Calls), func(name string) bool { return name == "fact calls" })
+			calls := slices.DeleteFunc(slices.Clone(whole.Facts.Calls), func(name string) bool { return name == "fact ownCalls" })
 			stolen.UID, stolen.Facts = "uid-team", &intent.Facts{Calls: calls}
 			if err := n.settle(stolen); err == nil || !strings.Contains(err.Error(), c.node) {
 				t.Errorf("the agent says %v, want %q", err, c.node)
