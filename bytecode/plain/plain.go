@@ -41,8 +41,9 @@ func Error(err error) error {
 	return &said{text, err}
 }
 
-// ofUser matches what users named, whichever words it has: what stands in quotation marks, symbols and absolute paths.
-var ofUser = regexp.MustCompile(`"((?:[^"\\]|\\.)+)"|\b(?:symbol|token) (\S+?)(?:: | in |$)|(?:^|\s)(/\S+?)(?::? |:?$)`)
+// ofUser matches what users named, whichever words it has: what stands in quotation marks, symbols and absolute paths. A path
+// takes nothing of what is around it, such as the space before another one.
+var ofUser = regexp.MustCompile(`"((?:[^"\\]|\\.)*)"|\b(?:symbol|token) (\S+?)(?:: | in |$)|\B(/\S*[^\s:,;)])`)
 
 // hide puts marks into the places of what users named, and returns that. show is the opposite.
 func hide(text string) (hidden string, named []string) {
