@@ -10,6 +10,7 @@ import (
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/image/registry"
 	"github.com/skep-dev/skep/intent"
+	"github.com/skep-dev/skep/signing/collect"
 )
 
 // RunningVerdict is the evaluation of a running version by itself. The zero value says
@@ -28,6 +29,10 @@ type RunningVerdict struct {
 	// Unloads says that the policies unload the version, UnloadsByCluster that one of the
 	// cluster does, and not only those of its namespace.
 	Unloads, UnloadsByCluster bool
+	// Stale says that its registry could not be asked, and what was collected before counts.
+	// Elsewhere says that there is no decision, and only since repositories that signers name
+	// could not be read.
+	Stale, Elsewhere bool
 	// DeniedByRecord says that the version could not be evaluated, and that the policies
 	// deny it with the sealed signers that are not revoked.
 	DeniedByRecord bool
@@ -65,7 +70,7 @@ func (e *Evaluator) EvaluateRunningBy(ctx context.Context, definition Request, r
 func (e *Evaluator) WeighRunning(ctx context.Context, definition Request, running *intent.Payload) RunningVerdict {
 	verdict, err := e.evaluateRunning(ctx, definition, running, e.Evaluate, context.WithCancel)
 	if err != nil {
-		return RunningVerdict{}
+		return RunningVerdict{Elsewhere: errors.As(err, new(*collect.RepositoryError))}
 	}
 	return verdict
 }
@@ -104,6 +109,7 @@ func (e *Evaluator) evaluateRunning(ctx context.Context, definition Request, run
 		Evaluated:        true,
 		Undetermined:     !decision.Known(),
 		Partial:          verdict.Unevaluated() != nil || !verdict.asked(),
+		Stale:            !verdict.Stale().IsZero(),
 		Allowed:          verdict.Allowed(),
 		Unloads:          !verdict.Allowed() && unloads,
 		UnloadsByCluster: byCluster,

@@ -20,6 +20,7 @@ import (
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/controller/nodereports"
 	"github.com/skep-dev/skep/gate"
+	"github.com/skep-dev/skep/image"
 	"github.com/skep-dev/skep/image/registry"
 	"github.com/skep-dev/skep/intent"
 	"github.com/skep-dev/skep/lifecycle"
@@ -27,14 +28,18 @@ import (
 )
 
 // What a revocation ends has endWithin to be found signed by somebody else at its
-// registry. Then decides what was collected before, which is complete, or else the
-// reconcile of the application, which has longer. A definition that would replace it has
-// replaceWithin to do so. The registries of a namespace that took so long are not waited
-// for again for hungFor.
+// registry. Then decides what was collected before, within localWithin, if that is complete;
+// else the reconcile of the application, which has longer. A definition that would replace it
+// has replaceWithin to do so.
+//
+// A registry that took so long is not waited for again for hungFor in that namespace, and no
+// registry of a namespace where maxHung did.
 const (
 	endWithin     = 500 * time.Millisecond
+	localWithin   = 2 * time.Second
 	replaceWithin = time.Second
 	hungFor       = 30 * time.Second
+	maxHung       = 4
 )
 
 // ender ends what revocations end, beside the queue of applications: it waits for no
@@ -47,29 +52,36 @@ type revocations struct {
 	raised signal
 
 	mu sync.Mutex
-	// hung is when registries of a namespace took too long last.
-	hung map[string]time.Time
+	// hung is when registries took too long last, by namespace.
+	hung map[string]map[string]time.Time
 	// nodes are those of the cluster, as they were gathered last.
 	nodes    nodereports.Snapshot
 	gathered time.Time
 }
 
-// hangs reports whether registries of a namespace took too long a moment ago.
-func (v *revocations) hangs(namespace string, now time.Time) bool {
+// hangs reports whether a registry took too long a moment ago, or too many of the namespace did.
+func (v *revocations) hangs(namespace, registry string, now time.Time) bool {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	since, known := v.hung[namespace]
-	return known && now.Sub(since) < hungFor
+	hung := v.hung[namespace]
+	maps.DeleteFunc(hung, func(_ string, since time.Time) bool { return now.Sub(since) >= hungFor })
+	if len(hung) == 0 {
+		delete(v.hung, namespace)
+	}
+	_, known := hung[registry]
+	return known || len(hung) >= maxHung
 }
 
-func (v *revocations) noteHung(namespace string, now time.Time) {
+func (v *revocations) noteHung(namespace, registry string, now time.Time) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	if v.hung == nil {
-		v.hung = map[string]time.Time{}
+		v.hung = map[string]map[string]time.Time{}
 	}
-	maps.DeleteFunc(v.hung, func(_ string, since time.Time) bool { return now.Sub(since) >= hungFor })
-	v.hung[namespace] = now
+	if v.hung[namespace] == nil {
+		v.hung[namespace] = map[string]time.Time{}
+	}
+	v.hung[namespace][registry] = now
 }
 
 // snapshot is what nodes report, no older than fresh.
@@ -116,6 +128,7 @@ func (e ender) enqueueIntents(ctx context.Context, q workqueue.TypedRateLimiting
 	var list v1alpha1.BpfIntentList
 	if err := e.Client.List(ctx, &list, client.UnsafeDisableDeepCopy); err != nil {
 		ctrl.LoggerFrom(ctx).Error(err, "list intents that a revocation may end")
+		time.AfterFunc(reportSpacing, e.Revoke)
 	}
 	for i := range list.Items {
 		q.Add(list.Items[i].Name)
@@ -177,7 +190,7 @@ func (e ender) end(ctx context.Context, name string) (again ctrl.Result, err err
 	return again, err
 }
 
-// hurried looks whether a revocation ends the versions of an intent.
+// hurried is one look at whether a revocation ends the versions of an intent.
 type hurried struct {
 	*Reconciler
 	live    *intent.Payload
@@ -185,10 +198,9 @@ type hurried struct {
 	// request is that of the definition, and revision what it is evaluated by.
 	request  gate.Request
 	revision string
-	// asking is the context of what asks registries, which stop ends; local is that of
-	// what asks none.
-	asking, local context.Context
-	stop          func()
+	// ctx is the caller's; asking is the context of what asks registries, which stop ends.
+	ctx, asking context.Context
+	stop        func()
 	// replacement says whether the definition replaces what runs, once that is known.
 	replacement <-chan bool
 	// replaced says that what runs is kept for a moment, since it does.
@@ -202,22 +214,20 @@ func (e ender) look(ctx context.Context, live *intent.Payload, revoked signing.R
 	if err != nil {
 		return nil, err
 	}
-	l := &hurried{Reconciler: e.Reconciler, live: live, revoked: revoked, revision: e.Evaluator.RevisionIn(id.Namespace), local: registry.CacheOnly(ctx)}
+	asking, stop := context.WithCancel(ctx)
+	timer := time.AfterFunc(cmp.Or(e.EndWithin, endWithin), stop)
+	l := &hurried{Reconciler: e.Reconciler, live: live, revoked: revoked, revision: e.Evaluator.RevisionIn(id.Namespace), ctx: ctx, asking: asking,
+		stop: func() { timer.Stop(); stop() }}
 	if app == nil {
 		l.request.Namespace, err = namespaceOf(ctx, e.Client, id)
 	} else {
-		l.request, err = e.request(ctx, app, live)
+		// Pull Secrets are read here.
+		l.request, err = e.request(asking, app, live)
 	}
 	if err != nil {
+		l.stop()
 		return nil, err
 	}
-	within := cmp.Or(e.EndWithin, endWithin)
-	if e.limiter.full(id.Namespace) || e.revocations.hangs(id.Namespace, e.now()) {
-		within = 0
-	}
-	asking, stop := context.WithCancel(ctx)
-	timer := time.AfterFunc(within, stop)
-	l.asking, l.stop = asking, func() { timer.Stop(); stop() }
 	if app != nil && string(app.GetUID()) == live.UID && !app.Body().Suspend {
 		l.replacement = l.evaluateReplacement()
 	}
@@ -250,10 +260,10 @@ func (l *hurried) keeps(version *intent.Payload) bool {
 		return true
 	}
 	o := lifecycle.ObserveVersion(l.request, *version)
-	if o.Running = l.weigh(o); !known(o.Running) {
+	if o.Running = l.weigh(o); !l.isKnown(o.Running, version) {
 		return true
 	}
-	if verdict := o.VersionVerdict(l.revoked); verdict.Keeps || verdict.Denied {
+	if o.VersionVerdict(l.revoked).Keeps {
 		return true
 	}
 	if version == l.live && l.now().Sub(l.Keeper.RevokedAt()) < replaceWithin && l.replacement != nil {
@@ -263,25 +273,32 @@ func (l *hurried) keeps(version *intent.Payload) bool {
 	return version == l.live && l.replaced
 }
 
-// known reports whether all of a version was evaluated, with all that is known of it.
-func known(v gate.RunningVerdict) bool { return v.Evaluated && !v.Partial }
+// isKnown reports whether a verdict on a version is the last word: there is a decision, or every
+// signer of it is revoked and only repositories of other signers were not read.
+func (l *hurried) isKnown(v gate.RunningVerdict, version *intent.Payload) bool {
+	return v.Evaluated || v.Elsewhere && lifecycle.LostAllSigners(version, l.revoked)
+}
 
 // weigh evaluates a version by what its registry answers in time, else by what was
 // collected before.
 func (l *hurried) weigh(o lifecycle.Observation) gate.RunningVerdict {
-	if l.asking.Err() == nil {
+	namespace, at := l.live.Application.Namespace, image.RegistryOf(o.Live.Image)
+	if l.asking.Err() == nil && !l.limiter.full(namespace) && !l.revocations.hangs(namespace, at, l.now()) {
 		asked := o.Request
-		if at := l.Keeper.RevokedAt(); asked.Changed.Before(at) {
-			asked.Changed = at
+		if revoked := l.Keeper.RevokedAt(); asked.Changed.Before(revoked) {
+			asked.Changed = revoked
 		}
 		verdict := l.Evaluator.WeighRunning(l.asking, asked, o.Live)
-		if l.asking.Err() != nil {
-			l.revocations.noteHung(l.live.Application.Namespace, l.now())
+		isAnswered := verdict.Evaluated && !verdict.Stale || verdict.Elsewhere
+		if l.asking.Err() != nil && l.ctx.Err() == nil && !isAnswered {
+			l.revocations.noteHung(namespace, at, l.now())
 		}
-		if known(verdict) {
+		if l.isKnown(verdict, o.Live) {
 			return verdict
 		}
 	}
+	ctx, cancel := context.WithTimeout(registry.CacheOnly(l.ctx), localWithin)
+	defer cancel()
 	o.Request.Passing = true
-	return l.Evaluator.WeighRunning(l.local, o.Request, o.Live)
+	return l.Evaluator.WeighRunning(ctx, o.Request, o.Live)
 }

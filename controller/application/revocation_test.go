@@ -2,6 +2,7 @@ package application
 
 import (
 	"context"
+	"fmt"
 	"net/http"
 	"slices"
 	"testing"
@@ -13,6 +14,7 @@ import (
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/controller/policy"
 	"github.com/skep-dev/skep/gate"
+	"github.com/skep-dev/skep/image/access"
 	"github.com/skep-dev/skep/test/fixture/programs"
 	"github.com/skep-dev/skep/test/fixture/supply"
 )
@@ -73,7 +75,13 @@ func (b *bench) ends(app application) bool {
 // signed is an application that was evaluated: of an image that parties signed.
 func (b *bench) signed(name string, signers ...string) *v1alpha1.ClusterBpfApplication {
 	b.t.Helper()
-	ref, _ := b.Push(name+":v1", append(programs.Object("tracepoint_count"), 0), signers...)
+	var ref string
+	for i, signer := range signers {
+		// The bundle is read first, and is enough.
+		b.Bundles = i == 0
+		ref, _ = b.Push(name+":v1", append(programs.Object("tracepoint_count"), 0), signer)
+	}
+	b.Bundles = false
 	app := defined(name, ref)
 	b.create(app)
 	b.reconcile(app.Identity())
@@ -107,13 +115,31 @@ func TestARevocationEndsWhatRunsFirst(t *testing.T) {
 				b.t.Fatal(err)
 			}
 		}},
-		"it is new, and its registry is well":           {signers: []string{"team-a"}, new: true, ends: true},
-		"it is new, and another one signed it, too":     {signers: []string{"team-a", "team-b"}, new: true, registry: supply.Hang},
-		"another one signed it, too":                    {signers: []string{"team-a", "team-b"}, registry: supply.Hang},
-		"another one signed it since":                   {signers: []string{"team-a"}, before: signedSince("team-b")},
-		"another one signed it since it was looked at":  {signers: []string{"team-a"}, before: signedSince("team-b"), registry: supply.Hang, ends: true},
-		"another one that is revoked, too, signed it":   {signers: []string{"team-a", "team-c"}, registry: supply.Hang, ends: true},
-		"no signature of it is known to the new leader": {signers: []string{"team-a"}, before: forgotten, registry: supply.Hang},
+		"it is new, and its registry is well":       {signers: []string{"team-a"}, new: true, ends: true},
+		"it is new, and another one signed it, too": {signers: []string{"team-a", "team-b"}, new: true, registry: supply.Hang},
+		"another one signed it, too":                {signers: []string{"team-a", "team-b"}, registry: supply.Hang},
+		"another one signed it since":               {signers: []string{"team-a"}, before: signedSince("team-b")},
+		"another one signed it since settings changed": {signers: []string{"team-a"}, before: func(b *bench, app *v1alpha1.ClusterBpfApplication) {
+			elsewhere("")(b, app)
+			signedSince("team-b")(b, app)
+		}},
+		"another one signed it since it was looked at":    {signers: []string{"team-a"}, before: signedSince("team-b"), registry: supply.Hang, ends: true},
+		"another one that is revoked, too, signed it":     {signers: []string{"team-a", "team-c"}, registry: supply.Hang, ends: true},
+		"the repository of another signer cannot be read": {signers: []string{"team-a"}, ends: true, before: elsewhere("127.0.0.1:1/signatures")},
+		"the repository of another signer hangs": {signers: []string{"team-a"}, ends: true, before: func(b *bench, app *v1alpha1.ClusterBpfApplication) {
+			elsewhere(hanging(b.t)+"/signatures")(b, app)
+			b.EndWithin = 100 * time.Millisecond
+		}},
+		"its pull Secrets are long in coming": {signers: []string{"team-a"}, ends: true, before: func(b *bench, _ *v1alpha1.ClusterBpfApplication) {
+			b.Images = func(ctx context.Context, _ v1alpha1.Application) *access.Reader {
+				<-ctx.Done()
+				return nil
+			}
+			b.EndWithin = 100 * time.Millisecond
+		}},
+		"a policy that is written with the revocation allows it": {signers: []string{"team-a", "team-b"}, before: requires("team-a", "team-b")},
+		"a policy denies it from now on":                         {signers: []string{"team-a", "team-b"}, before: requires("team-b", "team-d"), ends: true},
+		"no signature of it is known to the new leader":          {signers: []string{"team-a"}, before: forgotten, registry: supply.Hang},
 	} {
 		t.Run(sentence, func(t *testing.T) {
 			b := newRevocations(t)
@@ -245,4 +271,77 @@ func TestWhatAPolicyUnloadsWaitsForTheWeighing(t *testing.T) {
 	if b.ends(app) {
 		t.Error("a policy denies it, no signer of it is revoked, and it is ended")
 	}
+}
+
+// elsewhere has another signer sign in a repository of its own.
+func elsewhere(repository string) func(*bench, *v1alpha1.ClusterBpfApplication) {
+	return func(b *bench, app *v1alpha1.ClusterBpfApplication) {
+		other := b.Signer("team-d")
+		other.Spec.Repository = repository
+		b.create(other)
+		b.refresh()
+		b.reconcile(app.Identity())
+	}
+}
+
+// requires has the cluster require one signer, and from the revocation on another one.
+func requires(before, after string) func(*bench, *v1alpha1.ClusterBpfApplication) {
+	return func(b *bench, app *v1alpha1.ClusterBpfApplication) {
+		rego := func(signer string) string {
+			return fmt.Sprintf("package skep.policy\n\ndeny contains \"unsigned\" if not signed\n\nsigned if { some s in input.signatures; s.signer == %q }\n", signer)
+		}
+		p := &v1alpha1.ClusterBpfPolicy{ObjectMeta: metav1.ObjectMeta{Name: "one", UID: "one", Generation: 1}}
+		p.Spec.Rego = rego(before)
+		b.create(p)
+		b.refresh()
+		b.reconcile(app.Identity())
+		b.change(p, func() { p.Spec.Rego, p.Generation = rego(after), 2 })
+	}
+}
+
+// TestOtherRegistriesAreAskedWhereOneHangs has another signer sign since, at a registry that is well.
+func TestOtherRegistriesAreAskedWhereOneHangs(t *testing.T) {
+	b := newRevocations(t)
+	first, well := b.signed("first", "team-a"), supply.New(t)
+	well.Share(b.Chain)
+	ref, _ := well.Push("second:v1", programs.Object("tracepoint_count"), "team-a")
+	second := defined("second", ref)
+	b.create(second)
+	for range 2 {
+		b.reconcile(first.Identity())
+		b.reconcile(second.Identity())
+		b.clock = b.clock.Add(soon)
+	}
+	well.Push("second:v1", programs.Object("tracepoint_count"), "team-b")
+	b.revoke("team-a")
+	b.hang(supply.Hang)
+	if !b.ends(first) {
+		t.Error("it is not ended whose registry hangs")
+	}
+	if b.EndWithin = time.Minute; b.ends(second) {
+		t.Error("another one signed it since, at a registry that answers, and it is ended")
+	}
+}
+
+// TestWhatIsNewIsLookedAtAgain: of what was admitted by the first signature that counts, all are read
+// half a minute later.
+func TestWhatIsNewIsLookedAtAgain(t *testing.T) {
+	b := newRevocations(t)
+	app := b.signed("app", "team-a", "team-b")
+	again := b.reconcile(app.Identity()).RequeueAfter
+	if n := len(b.intent(app).Signers); n != 1 || again < soon || again > 2*soon {
+		t.Fatalf("%d signers are known, and it is looked at again after %s", n, again)
+	}
+	b.clock = b.clock.Add(again)
+	if again = b.reconcile(app.Identity()).RequeueAfter; len(b.intent(app).Signers) != 2 || again < 10*time.Minute {
+		t.Errorf("then: %d signers are known, and it is looked at again after %s", len(b.intent(app).Signers), again)
+	}
+}
+
+// hanging is a registry that answers nothing.
+func hanging(t *testing.T) string {
+	t.Helper()
+	c := supply.New(t)
+	c.Instead.Store(&supply.Hang)
+	return c.Registry
 }

@@ -41,7 +41,7 @@ type Effect struct {
 type Weigher interface {
 	// Weigh weighs the applications where something changed.
 	Weigh(ctx context.Context, changed Where) (Effect, error)
-	// Revoke has ended what a revocation ends. It returns at once.
+	// Revoke begins to end what lost a signer, and returns at once.
 	Revoke()
 }
 
@@ -161,12 +161,18 @@ type Outcome struct {
 // nothing, a broken policy denies within its own match. One that vanished with
 // its CRD stays active until it is created again, or deleted on its own
 // account. changed is where something else is active than before. What a revocation ends
-// waits neither for policies to be compiled nor for anything to be weighed.
+// waits a moment for policies to be compiled that were written with it, and for nothing to be
+// weighed.
 func (k *Keeper) Refresh(ctx context.Context, w Weigher) (outcomes []Outcome, changed Where, err error) {
 	k.one.Lock()
 	defer k.one.Unlock()
-	weighing, interrupt := context.WithCancelCause(ctx)
+	within, interrupt := context.WithCancelCause(ctx)
 	defer interrupt(nil)
+	defer func() {
+		if errors.Is(context.Cause(within), ErrInterrupted) && err != nil {
+			err = ErrInterrupted
+		}
+	}()
 	k.mu.Lock()
 	k.interrupt = interrupt
 	k.mu.Unlock()
@@ -178,19 +184,24 @@ func (k *Keeper) Refresh(ctx context.Context, w Weigher) (outcomes []Outcome, ch
 	if err != nil {
 		return nil, Where{}, err
 	}
-	k.revoke(w, trust)
-	set, compiled, err := k.compile(ctx, in)
+	revoked := trust.Revoked()
+	isNews := !maps.Equal(k.Revoked(), revoked)
+	set, compiled, err := k.compile(within, in, isNews)
 	if err != nil {
 		return nil, Where{}, err
 	}
 	now := rules{trust, set}
 	outcomes = append(outcomes, compiled...)
 	k.before = &in
+	k.Evaluator.SetTrust(now.trust)
 	k.Evaluator.SetPolicies(now.set)
+	if isNews {
+		k.revoke(w, revoked)
+	}
 	// Nobody else sets what was weighed.
 	var of weighed
 	if changed = now.differs(k.weighed); changed.Anywhere() {
-		if of, err = k.weigh(weighing, w, now, changed); err != nil {
+		if of, err = k.weigh(within, w, now, changed); err != nil {
 			return nil, Where{}, err
 		}
 	}
@@ -213,28 +224,19 @@ func (k *Keeper) Refresh(ctx context.Context, w Weigher) (outcomes []Outcome, ch
 	return outcomes, changed, nil
 }
 
-// revoke has the evaluator trust the signers as they are now, and what a revocation ends be
-// ended.
-func (k *Keeper) revoke(w Weigher, trust *signing.Trust) {
-	k.Evaluator.SetTrust(trust)
-	revoked := trust.Revoked()
+// revoke has what signers lost be ended.
+func (k *Keeper) revoke(w Weigher, revoked signing.Revocations) {
 	k.mu.Lock()
-	news := !maps.Equal(k.revoked, revoked)
-	k.revoked = revoked
-	if news {
-		k.revokedAt = k.now()
-	}
+	k.revoked, k.revokedAt = revoked, k.now()
 	k.mu.Unlock()
-	if news {
-		w.Revoke()
-	}
+	w.Revoke()
 }
 
-// ErrInterrupted says that a signer was revoked while a change was weighed, which goes first.
-var ErrInterrupted = errors.New("a signer was revoked meanwhile; weighing again")
+// ErrInterrupted says that a signer was revoked while a change was compiled or weighed.
+var ErrInterrupted = errors.New("a signer was revoked meanwhile, which goes first")
 
-// Interrupt has a Refresh that is under way weigh nothing more: another one is about to
-// follow, since a signer was revoked. The one under way fails with ErrInterrupted.
+// Interrupt has a Refresh that is under way compile and weigh nothing more: another one is
+// about to follow, since a signer was revoked. The one under way fails with ErrInterrupted.
 func (k *Keeper) Interrupt() {
 	k.mu.RLock()
 	defer k.mu.RUnlock()
@@ -330,8 +332,8 @@ func (k *Keeper) trust(in objects) (*signing.Trust, []Outcome, error) {
 }
 
 // compile makes a Set of the policies that can be used.
-func (k *Keeper) compile(ctx context.Context, in objects) (*policies.Set, []Outcome, error) {
-	list, outcomes, err := k.usable(ctx, in)
+func (k *Keeper) compile(ctx context.Context, in objects, isHurried bool) (*policies.Set, []Outcome, error) {
+	list, outcomes, err := k.usable(ctx, in, isHurried)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -388,11 +390,12 @@ func (k *Keeper) Prepare(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// patience is how long policies are waited for that are compiled, and firstPatience
-// the first time: nothing is evaluated before.
+// patience is how long policies are waited for that are compiled, firstPatience the first
+// time, since nothing is evaluated before, and hurriedPatience where a signer was revoked.
 const (
-	patience      = 5 * time.Second
-	firstPatience = 30 * time.Second
+	patience        = 5 * time.Second
+	firstPatience   = 30 * time.Second
+	hurriedPatience = 500 * time.Millisecond
 )
 
 // try compiles all policies that were not compiled yet, at once, and waits for them no
@@ -431,9 +434,9 @@ func (k *Keeper) attempt(w written) (attempt, bool) {
 
 // usable returns all policies as they are to be active: one that cannot be used denies
 // all it matches, and one that is not compiled yet is as it was before.
-func (k *Keeper) usable(ctx context.Context, in objects) ([]policies.Proven, []Outcome, error) {
+func (k *Keeper) usable(ctx context.Context, in objects, isHurried bool) ([]policies.Proven, []Outcome, error) {
 	cluster, namespaced := in.policies()
-	k.await(ctx, cluster, namespaced)
+	k.await(ctx, cluster, namespaced, isHurried)
 	if err := ctx.Err(); err != nil {
 		return nil, nil, err
 	}
@@ -469,9 +472,13 @@ func (k *Keeper) usable(ctx context.Context, in objects) ([]policies.Proven, []O
 
 // await waits for policies of the cluster that are not compiled yet. For those of
 // namespaces it waits the first time alone, and not for long.
-func (k *Keeper) await(ctx context.Context, cluster, namespaced []written) {
+func (k *Keeper) await(ctx context.Context, cluster, namespaced []written, isHurried bool) {
 	if k.Check(nil) == nil {
-		k.try(ctx, cluster, cmp.Or(k.Patience, patience))
+		within := cmp.Or(k.Patience, patience)
+		if isHurried {
+			within = min(within, hurriedPatience)
+		}
+		k.try(ctx, cluster, within)
 		return
 	}
 	var group sync.WaitGroup

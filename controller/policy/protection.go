@@ -91,7 +91,7 @@ type weighed struct {
 // anything acts on it.
 func (k *Keeper) weigh(ctx context.Context, w Weigher, now rules, changed Where) (weighed, error) {
 	effect, err := w.Weigh(ctx, changed)
-	if cause := context.Cause(ctx); err == nil && errors.Is(cause, ErrInterrupted) {
+	if cause := context.Cause(ctx); errors.Is(cause, ErrInterrupted) {
 		err = cause
 	}
 	if err != nil {

@@ -122,7 +122,8 @@ func TestARevocationWaitsForNoRegistry(t *testing.T) {
 	}
 	t.Log("revocations took", took)
 	// The registry alone would take 15 seconds.
-	if slices.Min(took) > most || slices.Max(took) > 10*most {
+	slices.Sort(took)
+	if took[times/2] > most || took[times-1] > 10*most {
 		t.Errorf("revocations took %s", took)
 	}
 }
