@@ -127,6 +127,7 @@ func (e *Evaluator) renewed(ctx context.Context, i Inspected) (now Inspected, ne
 		return i, false, err
 	}
 	e.opts.Observer.Signatures(asked(err))
+	i.stale = err == nil && from == FromStale
 	if news = err == nil && from == FromRegistry; news {
 		i.collected = offered
 		i.evidence, err = e.collector.evidence(ctx, i.trust, offered)

@@ -241,12 +241,21 @@ func (l *hurried) evaluateReplacement() <-chan bool {
 	if err != nil || generation == l.live.Generation {
 		return nil
 	}
-	replaces := make(chan bool, 1)
+	ctx, replaces := l.asking, make(chan bool, 1)
+	if !l.mayAsk(l.request.Application.Body().Bytecode.Image) {
+		ctx = registry.CacheOnly(ctx)
+	}
 	go func() {
-		verdict, err := l.Evaluator.Evaluate(l.asking, l.request)
+		verdict, err := l.Evaluator.Evaluate(ctx, l.request)
 		replaces <- err == nil && verdict.Allowed() && !verdict.SameVersion(*l.live)
 	}()
 	return replaces
+}
+
+// mayAsk reports whether the registry of an image may be waited for.
+func (l *hurried) mayAsk(reference string) bool {
+	namespace := l.live.Application.Namespace
+	return !l.limiter.full(namespace) && !l.revocations.hangs(namespace, image.RegistryOf(reference), l.now())
 }
 
 // overruled reports whether signers or policies changed meanwhile.
@@ -282,8 +291,7 @@ func (l *hurried) isKnown(v gate.RunningVerdict, version *intent.Payload) bool {
 // weigh evaluates a version by what its registry answers in time, else by what was
 // collected before.
 func (l *hurried) weigh(o lifecycle.Observation) gate.RunningVerdict {
-	namespace, at := l.live.Application.Namespace, image.RegistryOf(o.Live.Image)
-	if l.asking.Err() == nil && !l.limiter.full(namespace) && !l.revocations.hangs(namespace, at, l.now()) {
+	if l.asking.Err() == nil && l.mayAsk(o.Live.Image) {
 		asked := o.Request
 		if revoked := l.Keeper.RevokedAt(); asked.Changed.Before(revoked) {
 			asked.Changed = revoked
@@ -291,7 +299,7 @@ func (l *hurried) weigh(o lifecycle.Observation) gate.RunningVerdict {
 		verdict := l.Evaluator.WeighRunning(l.asking, asked, o.Live)
 		isAnswered := verdict.Evaluated && !verdict.Stale || verdict.Elsewhere
 		if l.asking.Err() != nil && l.ctx.Err() == nil && !isAnswered {
-			l.revocations.noteHung(namespace, at, l.now())
+			l.revocations.noteHung(l.live.Application.Namespace, image.RegistryOf(o.Live.Image), l.now())
 		}
 		if l.isKnown(verdict, o.Live) {
 			return verdict
