@@ -128,7 +128,7 @@ func TestARevocationEndsWhatRunsFirst(t *testing.T) {
 		"the repository of another signer cannot be read": {signers: []string{"team-a"}, ends: true, before: elsewhere("127.0.0.1:1/signatures")},
 		"the repository of another signer hangs": {signers: []string{"team-a"}, ends: true, before: func(b *bench, app *v1alpha1.ClusterBpfApplication) {
 			elsewhere(hanging(b.t)+"/signatures")(b, app)
-			b.EndWithin = 100 * time.Millisecond
+			b.EndWithin = 2 * time.Second
 		}},
 		"its pull Secrets are long in coming": {signers: []string{"team-a"}, ends: true, before: func(b *bench, _ *v1alpha1.ClusterBpfApplication) {
 			b.Images = func(ctx context.Context, _ v1alpha1.Application) *access.Reader {
