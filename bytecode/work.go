@@ -34,9 +34,13 @@ const passesCost, jumpsPerRewrite = 20, 10
 // and nothing that the verifier knows of them.
 const mostBlinded, blindedPerRewrite = 4, 16
 
-// MaxLoadCost is the greatest Cost of all programs together that a namespace's application loads, and of all maps
-// together: about two seconds of the kernel's time, in which no other load of the node begins.
+// MaxLoadCost is the greatest Cost of all programs together that a namespace's application loads: about two seconds
+// of the kernel's time, in which no other long load of the node begins.
 const MaxLoadCost = 32_000_000
+
+// MaxMapCost is the greatest MapCost of all maps together that a namespace's application has made: about three and a half
+// seconds, in which no other long load begins. A node of 256 CPUs makes two ordinary maps with values per CPU within it.
+const MaxMapCost = 2 * MaxLoadCost
 
 // nsPerMove is how long the kernel takes for each instruction that it moves, on a busy machine.
 const nsPerMove = 55
@@ -51,6 +55,9 @@ func LoadTime(cost uint64) time.Duration {
 // for a byte by as many as there are in a nanosecond.
 const nsPerValue, nsPerCPU, nsPerBucket, bytesPerNs = 600, 50, 10, 4
 
+// nsPerArena is what making an arena takes: the kernel makes its pages when a program or a process asks for them.
+const nsPerArena = 1_000_000
+
 // MapCost is what making a map takes the kernel on a machine with that many possible CPUs, as a Work.Cost. Nothing
 // ends it, since the kernel looks for no signal meanwhile.
 func MapCost(m *ebpf.MapSpec, cpus int) uint64 {
@@ -58,6 +65,8 @@ func MapCost(m *ebpf.MapSpec, cpus int) uint64 {
 	switch {
 	case m.Type == ebpf.LPMTrie:
 		return 0
+	case m.Type == ebpf.Arena:
+		return nsPerArena / nsPerMove
 	case m.Flags&flagNoPrealloc != 0:
 		return product(entries, nsPerBucket) / nsPerMove
 	}

@@ -64,13 +64,13 @@ func fitMaking(r *denials, id v1alpha1.Identity, overrides map[string]v1alpha1.M
 			most, greatest = m, cost
 		}
 	}
-	if all <= bytecode.MaxLoadCost {
+	if all <= bytecode.MaxMapCost {
 		return
 	}
-	r.add("inspect/load", "spec.maps."+most.Name, "give it fewer entries or, if it is a PerCPUHash, the flag BPF_F_NO_PREALLOC, or use a "+
+	r.add("inspect/load", "spec.maps."+most.Name, "give it fewer entries or, if it is a Hash or PerCPUHash, the flag BPF_F_NO_PREALLOC, or use a "+
 		v1alpha1.KindClusterBpfApplication,
 		"its maps may take the kernel %s or more to make, at most %s are allowed a %s: most takes map %s of type %s with %d entries",
-		bytecode.LoadTime(all), bytecode.LoadTime(bytecode.MaxLoadCost), id.Kind, most.Name, most.Type, most.MaxEntries)
+		bytecode.LoadTime(all), bytecode.LoadTime(bytecode.MaxMapCost), id.Kind, most.Name, most.Type, most.MaxEntries)
 }
 
 func times(n int) string {

@@ -65,7 +65,7 @@ func TestWhatTakesLongToLoadIsDeniedANamespace(t *testing.T) {
 // TestMapsThatTakeLongToMakeAreDeniedANamespace counts what the definition has made, by its own sizes.
 func TestMapsThatTakeLongToMakeAreDeniedANamespace(t *testing.T) {
 	size := func(entries uint32) v1alpha1.Map { return v1alpha1.Map{MaxEntries: &entries} }
-	const much, noPrealloc = 4 << 20, 1
+	const much, noPrealloc = 8 << 20, 1
 	for sentence, c := range map[string]struct {
 		maps      []bytecode.Map
 		overrides map[string]v1alpha1.Map

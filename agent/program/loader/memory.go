@@ -41,31 +41,40 @@ func (p *Prepared) Memory(old *Revision) (uint64, error) {
 }
 
 // mapMemory is Memory of the maps alone.
-func (p *Prepared) mapMemory(old *Revision) (uint64, error) { return p.ofMade(old, bytecode.MapMemory) }
+func (p *Prepared) mapMemory(old *Revision) (uint64, error) {
+	all, _, err := p.ofMade(old, bytecode.MapMemory)
+	return all, err
+}
 
 // MapCost is what the kernel has to do to make the maps that Load makes when old is the revision that runs now, or nil.
 // It is a bytecode.Work.Cost, as LoadCost.
-func (p *Prepared) MapCost(old *Revision) (uint64, error) { return p.ofMade(old, bytecode.MapCost) }
+func (p *Prepared) MapCost(old *Revision) (uint64, error) {
+	all, _, err := p.ofMade(old, bytecode.MapCost)
+	return all, err
+}
 
-// ofMade is the sum of figures of the maps that Load makes, up to MostMapMemory.
-func (p *Prepared) ofMade(old *Revision, figure func(*ebpf.MapSpec, int) uint64) (uint64, error) {
+// ofMade is the sum of figures of the maps that Load makes, up to MostMapMemory, and the name of the map with the greatest.
+func (p *Prepared) ofMade(old *Revision, figure func(*ebpf.MapSpec, int) uint64) (all uint64, most string, err error) {
 	cpus, err := countCPUs()
 	if err != nil {
-		return 0, err
+		return 0, "", err
 	}
 	shared, _ := p.carry(old, layout.New())
-	var all uint64
-	for name, ms := range p.Spec.Maps {
+	var greatest uint64
+	for _, name := range slices.Sorted(maps.Keys(p.Spec.Maps)) {
 		if shared[name] != nil || p.Maps[name].From != nil {
 			continue
 		}
-		all = addMemory(all, figure(ms, cpus))
-		if ms.InnerMap != nil {
+		one := figure(p.Spec.Maps[name], cpus)
+		if inner := p.Spec.Maps[name].InnerMap; inner != nil {
 			// One is made as the template, and taken away when its outer map is there.
-			all = addMemory(all, figure(ms.InnerMap, cpus))
+			one = addMemory(one, figure(inner, cpus))
+		}
+		if all = addMemory(all, one); one > greatest {
+			most, greatest = name, one
 		}
 	}
-	return all, nil
+	return all, most, nil
 }
 
 // countCPUs counts the CPUs that a per-CPU map has values for.

@@ -7,6 +7,8 @@ import (
 	"math"
 	"slices"
 
+	"github.com/cilium/ebpf"
+
 	"github.com/skep-dev/skep/agent/program/jit"
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/bytecode"
@@ -35,12 +37,27 @@ func (p *Prepared) withinNamespace(old *Revision) error {
 		errs = append(errs, fmt.Errorf("programs denied by load/cost: they may take the kernel up to %s to load%s, at most %s are allowed a namespace; "+
 			"split the object into several ones", bytecode.LoadTime(cost), on, bytecode.LoadTime(bytecode.MaxLoadCost)))
 	}
-	cost, err := p.MapCost(old)
-	if cost > bytecode.MaxLoadCost {
-		err = fmt.Errorf("the maps may take the kernel of this node up to %s to make, at most %s are allowed a namespace; give maps with values per CPU fewer "+
-			"entries, or those of type PerCPUHash the flag BPF_F_NO_PREALLOC", bytecode.LoadTime(cost), bytecode.LoadTime(bytecode.MaxLoadCost))
+	return errors.Join(append(errs, p.makesWithinNamespace(old))...)
+}
+
+// makesWithinNamespace rejects maps that take this node's kernel too long to make.
+func (p *Prepared) makesWithinNamespace(old *Revision) error {
+	cost, most, err := p.ofMade(old, bytecode.MapCost)
+	if err != nil || cost <= bytecode.MaxMapCost {
+		return err
 	}
-	return errors.Join(append(errs, err)...)
+	cpus, err := countCPUs()
+	if err != nil {
+		return err
+	}
+	m := p.Spec.Maps[most]
+	fewer := "give it fewer entries"
+	if m.Type == ebpf.Hash || m.Type == ebpf.PerCPUHash {
+		fewer += " or the flag BPF_F_NO_PREALLOC"
+	}
+	return fmt.Errorf("map %s denied by load/cost: the maps may take the kernel of this node up to %s to make for its %d CPUs, at most %s are allowed a namespace, "+
+		"and most takes this one, of type %s with %d entries; %s, keep off nodes of so many CPUs by spec.nodeSelector, or use a %s", most, bytecode.LoadTime(cost), cpus,
+		bytecode.LoadTime(bytecode.MaxMapCost), m.Type, m.MaxEntries, fewer, v1alpha1.KindClusterBpfApplication)
 }
 
 // LoadCost is what the kernel has to do to load all programs, as bytecode.Work.Cost.

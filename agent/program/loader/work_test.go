@@ -3,6 +3,7 @@ package loader
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"maps"
 	"slices"
 	"strings"
@@ -203,5 +204,34 @@ func TestANamespaceLoadsFewerConstantsWhereTheyAreBlinded(t *testing.T) {
 				t.Errorf("where constants are blinded is %v: %v", blinds, err)
 			}
 		})
+	}
+}
+
+// TestAMapThatTakesLongToMakeIsDeniedByItsName: the sentence says which one, of which rule, for how many CPUs, and what its type lets an
+// author do.
+func TestAMapThatTakesLongToMakeIsDeniedByItsName(t *testing.T) {
+	need.Kernel(t)
+	cpus, err := countCPUs()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for kind, fix := range map[ebpf.MapType]string{
+		ebpf.PerCPUArray: "give it fewer entries, keep off", ebpf.LRUCPUHash: "give it fewer entries, keep off",
+		ebpf.PerCPUHash: "give it fewer entries or the flag BPF_F_NO_PREALLOC, keep off",
+	} {
+		p := &Prepared{Application: v1alpha1.Identity{Kind: v1alpha1.KindBpfApplication, Namespace: "net", Name: "app"}, Spec: &ebpf.CollectionSpec{
+			Maps: map[string]*ebpf.MapSpec{"a": {Type: ebpf.Array, KeySize: 4, ValueSize: 8, MaxEntries: 9},
+				"large": {Type: kind, KeySize: 4, ValueSize: 8, MaxEntries: 8 << 20}, "z": {Type: kind, KeySize: 4, ValueSize: 8, MaxEntries: 9}}}}
+		err := p.withinNamespace(nil)
+		if err == nil {
+			t.Errorf("%s is made", kind)
+			continue
+		}
+		for _, says := range []string{"map large denied by load/cost: ", fmt.Sprintf("for its %d CPUs", cpus), "with 8388608 entries", fix, "spec.nodeSelector",
+			v1alpha1.KindClusterBpfApplication} {
+			if !strings.Contains(err.Error(), says) {
+				t.Errorf("%s: %v, want it to say %q", kind, err, says)
+			}
+		}
 	}
 }

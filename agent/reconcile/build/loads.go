@@ -37,6 +37,10 @@ const (
 // after the walk, which nothing ends.
 const shortCost = 1_000_000
 
+// shortMaking is the greatest bytecode.MapCost of the maps of a short load: about as long as the walk of one may take. What
+// fits a node of few CPUs is to be short on one of many, too.
+const shortMaking = 5_000_000
+
 // errLong is the error of a short load whose programs have a greater cost.
 var errLong = errors.New("it takes the kernel long to load")
 
@@ -92,8 +96,8 @@ type Run func(Turn) (io.Closer, error)
 type Turn struct {
 	// Types are the kernel's.
 	Types *btf.Cache
-	// mostCost is the greatest cost of what may be loaded; 0 is any.
-	mostCost uint64
+	// mostCost is the greatest cost of what may be loaded, and mostMaking that of its maps; 0 is any.
+	mostCost, mostMaking uint64
 	// bound is loader.Prepared.Bound; 0 where a load that takes longer begins anew.
 	bound time.Duration
 }
@@ -105,6 +109,9 @@ func (t Turn) admit(cost uint64) error {
 	}
 	return nil
 }
+
+// admitMaps fails with errLong where making maps of a cost is no part of a short load.
+func (t Turn) admitMaps(cost uint64) error { return Turn{mostCost: t.mostMaking}.admit(cost) }
 
 // Key names exactly what is loaded.
 func (r Request) Key() string { return r.key }
@@ -307,10 +314,10 @@ func (l *Loads) add(r Request, place uint64) *load {
 
 // run has the kernel load, for as long as the lane allows it. It runs beside the loop.
 func (l *Loads) run(one *load, in lane, types *btf.Cache) {
-	most, turn := shortLoad, Turn{Types: types, mostCost: shortCost}
+	most, turn := shortLoad, Turn{Types: types, mostCost: shortCost, mostMaking: shortMaking}
 	if in.isLong {
 		most = one.most()
-		turn.mostCost, turn.bound = 0, most
+		turn.mostCost, turn.mostMaking, turn.bound = 0, 0, most
 	}
 	l.asked.Do(loader.AskOnce)
 	// So that its probe takes nothing of the load's time.

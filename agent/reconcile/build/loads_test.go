@@ -274,11 +274,13 @@ func TestLoadsOfTheClusterAndChainsHaveMoreTime(t *testing.T) {
 
 // TestWhatTheKernelReplacesForLongIsLong: a short load is turned away before the kernel has it, and admitted among long ones.
 func TestWhatTheKernelReplacesForLongIsLong(t *testing.T) {
-	for cost, want := range map[uint64]bool{shortCost: false, shortCost + 1: true} {
+	for cost, want := range map[[2]uint64]bool{{shortCost, shortMaking}: false, {shortCost + 1, 0}: true, {0, shortMaking + 1}: true} {
 		l, loaded := newLoads(), &held{}
 		one := asked{"one", func() (Request, error) {
 			return Request{Line: "one", Tenants: []string{"team"}, Start: func() (Run, error) {
-				return func(turn Turn) (io.Closer, error) { return loaded, turn.admit(cost) }, nil
+				return func(turn Turn) (io.Closer, error) {
+					return loaded, errors.Join(turn.admit(cost[0]), turn.admitMaps(cost[1]))
+				}, nil
 			}}, nil
 		}}
 		reconcile(t, l, one)

@@ -120,7 +120,7 @@ func Revision(o intent.Opened, files *objects.Cache, profile *v1alpha1.KernelPro
 		return nil, err
 	}
 	making, err := prepared.MapCost(from.Old)
-	if err := errors.Join(err, turn.admit(prepared.LoadCost()), turn.admit(making)); err != nil {
+	if err := errors.Join(err, turn.admit(prepared.LoadCost()), turn.admitMaps(making)); err != nil {
 		return nil, err
 	}
 	prepared.Bound = turn.bound
