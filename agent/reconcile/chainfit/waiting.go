@@ -26,15 +26,18 @@ func (w *Waiting) postpone(uid string, d plan.Device, why string) {
 	w.decisions.Postpone(uid, why)
 }
 
-// Fail reports to the applications that wait on an interface why its chain could not be changed, unless that only takes time.
+// Fail reports to the applications that wait on an interface why its chain could not be changed. Where that only takes time,
+// what they were told before holds on.
 func (w *Waiting) Fail(d plan.Device, err error) {
-	if decide.IsPending(err) {
-		return
-	}
 	for _, uid := range w.postponed[d] {
 		out := w.decisions.Outcome(uid)
+		if out.Behind = true; decide.IsPending(err) {
+			continue
+		}
 		out.Hindrance, out.Unsettled = report.Refused{}, false
 		out.Errs = append(out.Errs, fmt.Errorf("change the chain of %s: it waits for the programs of others there: %w", w.decisions.Look.InterfaceName(d), err))
 	}
-	delete(w.postponed, d)
+	if !decide.IsPending(err) {
+		delete(w.postponed, d)
+	}
 }

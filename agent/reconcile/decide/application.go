@@ -39,6 +39,8 @@ type Application struct {
 	LeftOut map[plan.Place]error
 	// VerifierLog is what the verifier said at the last rejection.
 	VerifierLog string
+	// Behind: the error of Status is that of a chain of others, for which it waited.
+	Behind bool
 	// Status is that of the last reconcile.
 	Status report.ApplicationStatus
 }

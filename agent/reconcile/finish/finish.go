@@ -76,10 +76,11 @@ func (r *Round) application(app *accepted.Application) {
 	case out.Tried:
 		app.Failures++
 		app.RetryAt = r.Decisions.Now.Add(r.BackOff.After(app.Failures))
-	case len(out.Errs) == 0 && app.Status.Error != "" && !out.AwaitsMap():
+	case len(out.Errs) == 0 && app.Status.Error != "" && !out.AwaitsMap() && (out.Behind || !app.Behind):
 		// On its way: the old words stay.
-		out.Errs = []error{&repeated{app.Status.Error, app.Status.Unsupported}}
+		out.Errs, out.Behind = []error{&repeated{app.Status.Error, app.Status.Unsupported}}, app.Behind
 	}
+	app.Behind = out.Behind
 	app.Status = r.view.Application(report.Application{Known: app.Known, Maps: app.Maps, VerifierLog: app.VerifierLog, Conflict: app.Conflict, Before: app.Status},
 		out)
 	app.Loaded = slices.Sorted(maps.Keys(r.Look.Set.Revisions[payload.UID]))

@@ -30,6 +30,8 @@ type Outcome struct {
 	PutOff bool
 	// Unsettled: the version that is to run in place of the newest is on its way, or an answer is.
 	Unsettled bool
+	// Behind: it waits for a chain of others, which could not be changed, or is being tried again.
+	Behind bool
 	// Closing says what of it the kernel is ending next to the loop, which that end wakes; empty where
 	// nothing is.
 	Closing string
