@@ -127,24 +127,26 @@ func TestTheLastLinksOfWhatStaysAreReportedAsClosing(t *testing.T) {
 	must(t, w.accept(a, p))
 	w.hasLinks(a, p.UID, few)
 	ids := idsOf(a, p)
+	let := a.HoldClosings(p.UID)
+	t.Cleanup(let)
 	pod.ends()
-	seen := false
-	until(t, "it to be deployed nowhere", time.Minute, func() bool {
-		// The status comes first: what ended while the test looks is no contradiction.
-		s := statusOf(a, p.Application.Name)
-		if s.IsAttached() {
-			return false
+	says := func(reason string) func() bool {
+		return func() bool {
+			// The status comes first: what ended while the test looks is no contradiction.
+			s := statusOf(a, p.Application.Name)
+			if s.IsAttached() {
+				return false
+			}
+			c, runs := s.Conditions[0], slices.ContainsFunc(ids, func(id uint32) bool { return runs(t, id) != 0 })
+			if c.Reason == "Deployed" && runs {
+				t.Fatalf("links are being closed: %+v", c)
+			}
+			return c.Reason == reason && (reason == "Deployed" || c.Status == "False" && strings.Contains(c.Message, "are being closed"))
 		}
-		c, runs := s.Conditions[0], slices.ContainsFunc(ids, func(id uint32) bool { return runs(t, id) != 0 })
-		if c.Reason == "Deployed" && runs {
-			t.Fatalf("links are being closed: %+v", c)
-		}
-		seen = seen || c.Reason == "Unloading" && c.Status == "False" && strings.Contains(c.Message, "are being closed")
-		return c.Reason == "Deployed"
-	})
-	if !seen {
-		t.Error("nothing said that links are being closed")
 	}
+	until(t, "links to be reported as closing", time.Minute, says("Unloading"))
+	let()
+	until(t, "it to be deployed nowhere", time.Minute, says("Deployed"))
 }
 
 // TestReplacedProbesEndOneByOne updates an application with many uprobes: at no time does more

@@ -118,28 +118,40 @@ func (a *Agent) LoadsUnswitched() {
 
 // HoldLoads has loads of an application's revision wait until let is called.
 func (a *Agent) HoldLoads(uid string) (let func()) {
-	a.work.Lock()
-	defer a.work.Unlock()
 	held := make(chan struct{})
-	a.loop.loads.Hold = func(line string) {
-		if line == "application "+uid {
-			<-held
-		}
-	}
+	a.BeforeLoads(uid, func() { <-held })
 	return sync.OnceFunc(func() { close(held) })
 }
 
 // WatchLoads returns what tells how often a load of an application's revision has begun from now on.
 func (a *Agent) WatchLoads(uid string) (begun func() int64) {
+	times := new(atomic.Int64)
+	a.BeforeLoads(uid, func() { times.Add(1) })
+	return times.Load
+}
+
+// BeforeLoads has each load of an application's revision begin by something else, beside the loop.
+func (a *Agent) BeforeLoads(uid string, do func()) {
 	a.work.Lock()
 	defer a.work.Unlock()
-	times := new(atomic.Int64)
 	a.loop.loads.Hold = func(line string) {
 		if line == "application "+uid {
-			times.Add(1)
+			do()
 		}
 	}
-	return times.Load
+}
+
+// HoldClosings has the links of an application that are closed beside the loop wait until let is called.
+func (a *Agent) HoldClosings(uid string) (let func()) {
+	a.work.Lock()
+	defer a.work.Unlock()
+	held := make(chan struct{})
+	a.loop.live.Remnants.Hold = func(of string) {
+		if of == uid {
+			<-held
+		}
+	}
+	return sync.OnceFunc(func() { close(held) })
 }
 
 // HoldLinks has the links of an application that are made beside the loop wait until let is

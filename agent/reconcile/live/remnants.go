@@ -43,6 +43,8 @@ func (r Remnant) IsEnding() bool { return r.IsClosing() && r.closing.HasBegun() 
 type Remnants struct {
 	byUID map[string][]Remnant
 	file  string
+	// Hold is called beside the loop before a link of an application is closed; tests hold links by it.
+	Hold func(uid string)
 	// closing closes links next to the loop.
 	closing *queue.Queue
 	log     *slog.Logger
@@ -154,7 +156,9 @@ func (rs *Remnants) add(l *pins.Link, facts pins.Facts, now time.Time, replaced 
 		what := fmt.Sprintf("%s on %s", l.Attachment.Program, l.Attachment.Place())
 		// One that was replaced counts every event beside the other one until it is closed.
 		owners := []string{queue.OwnerOf(l.UID, l.Attachment.Application)}
+		hold := rs.Hold
 		one.closing = rs.closing.Add(queue.Job{What: what, Owners: owners, Urgent: replaced, Owed: true, Run: func(context.Context) bool {
+			hold(l.UID)
 			if err := l.Close(); err != nil {
 				rs.log.Error("close link", "link", what, "error", err)
 			}

@@ -63,8 +63,10 @@ func New(pins *pins.Store, wake func(), remnantsFile string, log *slog.Logger) *
 		SlowMessage: "the kernel takes long to make or to close a link; others of its owner wait"}
 	attaching := queue.New(calls)
 	calls.Concurrent = 1
-	s := &Set{pins: pins, log: log, Remnants: Remnants{file: remnantsFile, closing: queue.New(calls), log: log}, Unused: Unused{Pace: NewPace(), log: log}}
-	s.Makings = Makings{Hold: func(string) {}, queue: attaching, log: log, end: s.Remnants.add}
+	unheld := func(string) {}
+	s := &Set{pins: pins, log: log, Unused: Unused{Pace: NewPace(), log: log},
+		Remnants: Remnants{Hold: unheld, file: remnantsFile, closing: queue.New(calls), log: log}}
+	s.Makings = Makings{Hold: unheld, queue: attaching, log: log, end: s.Remnants.add}
 	s.Filters.set, pins.Filters.Owner = s, s.Filters.ownerOf
 	return s
 }
