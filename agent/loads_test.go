@@ -240,7 +240,8 @@ func TestMapsOfANamespaceAreMadeWithinBounds(t *testing.T) {
 	w := newWorld(t)
 	a, _ := w.start()
 	large := w.large(8 << 20)
-	if err := w.accept(a, tenant(large, "team-a", "large", 1, 1)); err == nil || !strings.Contains(err.Error(), "map counts denied by load/cost: the maps may take the kernel of this node") {
+	const says = "map counts denied by load/cost: the maps may take the kernel of this node"
+	if err := w.accept(a, tenant(large, "team-a", "large", 1, 1)); err == nil || !strings.Contains(err.Error(), says) {
 		t.Errorf("Settled = %v", err)
 	}
 	small := tenant(w.large(8<<10), "team-a", "small", 1, 1)

@@ -55,9 +55,9 @@ func (p *Prepared) makesWithinNamespace(old *Revision) error {
 	if m.Type == ebpf.Hash || m.Type == ebpf.PerCPUHash {
 		fewer += " or the flag BPF_F_NO_PREALLOC"
 	}
-	return fmt.Errorf("map %s denied by load/cost: the maps may take the kernel of this node up to %s to make for its %d CPUs, at most %s are allowed a namespace, "+
-		"and most takes this one, of type %s with %d entries; %s, keep off nodes of so many CPUs by spec.nodeSelector, or use a %s", most, bytecode.LoadTime(cost), cpus,
-		bytecode.LoadTime(bytecode.MaxMapCost), m.Type, m.MaxEntries, fewer, v1alpha1.KindClusterBpfApplication)
+	return fmt.Errorf("map %s denied by load/cost: the maps may take the kernel of this node up to %s to make for its %d CPUs, at most %s are allowed a "+
+		"namespace, and most takes this one, of type %s with %d entries; %s, keep off nodes of so many CPUs by spec.nodeSelector, or use a %s", most,
+		bytecode.LoadTime(cost), cpus, bytecode.LoadTime(bytecode.MaxMapCost), m.Type, m.MaxEntries, fewer, v1alpha1.KindClusterBpfApplication)
 }
 
 // LoadCost is what the kernel has to do to load all programs, as bytecode.Work.Cost.
