@@ -58,7 +58,7 @@ func (k *keptDefinitions) open(o Options, sealer *intent.Sealer) {
 // observe is a running version as the last run would observe it; false where nothing is known of it.
 func (k *keptDefinitions) observe(p *intent.Payload) (observation, bool) {
 	said, ok := k.last.Applications[p.UID]
-	s := observation{id: p.Application, Observation: lifecycle.Observation{Live: p, Hidden: said == nil, Err: errNotRead}}
+	s := observation{id: p.Application, Observation: lifecycle.Observation{Live: p, Hidden: true, Err: errNotRead}}
 	if said == nil {
 		return s, ok
 	}

@@ -93,10 +93,15 @@ func TestARevocationWaitsForNoSourceAtAStart(t *testing.T) {
 	for name, c := range map[string]struct {
 		// forgets: the state does not have what definitions said.
 		forgets, isWrittenLater bool
+		// isOver: the wait for the source is over.
+		isOver bool
 	}{
 		"revoked before the start":                          {},
 		"revoked while the source is waited for":            {isWrittenLater: true},
 		"revoked before the start, and the state lost them": {forgets: true},
+		"revoked before the start, and the wait is over":    {isOver: true},
+		"revoked later, and the wait is over":               {isOver: true, isWrittenLater: true},
+		"the state lost them, and the wait is over":         {isOver: true, forgets: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := newStage(t)
@@ -115,7 +120,9 @@ func TestARevocationWaitsForNoSourceAtAStart(t *testing.T) {
 			}
 			address, asked := silent(t)
 			h := s.open(func(o *Options) { o.Source, o.Interval, o.Now = address, time.Hour, nil })
-			h.catalog.waited = time.Hour
+			if h.catalog.waited = time.Hour; c.isOver {
+				h.catalog.waited = 100 * time.Millisecond
+			}
 			stop := s.start(h)
 			<-asked
 			if c.isWrittenLater {
@@ -124,7 +131,12 @@ func TestARevocationWaitsForNoSourceAtAStart(t *testing.T) {
 			if !c.forgets {
 				eventually(t, "the revoked one is unloaded", func() bool { return isUnloaded(h, "revoked") })
 			}
-			if !h.Status().Synced.IsZero() {
+			if c.isOver {
+				first := time.Time{}
+				eventually(t, "the sync is over", func() bool { first = h.Status().Synced; return !first.IsZero() })
+				h.poke()
+				eventually(t, "the next one is, too", func() bool { return h.Status().Synced.After(first) })
+			} else if !h.Status().Synced.IsZero() {
 				t.Error("the sync did not wait for the source")
 			}
 			// The round that unloads has ended then.

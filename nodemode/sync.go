@@ -188,19 +188,36 @@ func (h *Host) observations(ctx context.Context, anew bool) ([]observation, *Unl
 	}
 	h.remember(ctx, all)
 	for _, p := range live {
-		all = append(all, observation{id: p.Application, Observation: lifecycle.Observation{Live: p, Hidden: h.catalog.mayHide(p)}})
+		all = append(all, h.undefined(p))
 	}
 	h.forget(all)
 	slices.SortFunc(all, func(a, b observation) int { return a.id.Compare(b.id) })
 	protection := h.protectSource(all)
 	revoked := h.settings.trust.Revoked()
-	ok = unlessAmended(ctx, h, all, func(s *observation) { s.Running = h.evaluateRunning(ctx, *s, revoked, anew) })
+	ok = unlessAmended(ctx, h, all, func(s *observation) {
+		if s.Running.Pending == nil {
+			s.Running = h.evaluateRunning(ctx, *s, revoked, anew)
+		}
+	})
 	there := map[string]bool{}
 	for _, one := range all {
 		there[uidOf(one.id)] = true
 	}
 	h.evaluations.Retain(there)
 	return all, protection, ok
+}
+
+// undefined is what the agent holds and the source does not define. Until definitions have been read, that may be due to
+// the source alone: then what the last run read counts, and where it read nothing, the decision waits.
+func (h *Host) undefined(p *intent.Payload) observation {
+	if h.catalog.defs.mayHide != nil {
+		return observation{id: p.Application, Observation: lifecycle.Observation{Live: p, Hidden: h.catalog.mayHide(p)}}
+	}
+	s, isKnown := h.defined.observe(p)
+	if !isKnown {
+		s.Running.Pending = errNotRead
+	}
+	return s
 }
 
 // forget drops what is known of applications that are gone: the tags, and the times, of what is not
