@@ -53,7 +53,7 @@ func lostOf(h *Host, isLost func(*intent.Payload) bool) []observation {
 	lost := make([]observation, 0, len(live))
 	if h.catalog.defs.mayHide == nil {
 		for _, p := range live {
-			if s, ok := h.defined.observe(p); ok {
+			if s, ok := h.defined.observe(p); ok && !h.defined.isLeftOut(p) {
 				lost = append(lost, s)
 			}
 		}

@@ -148,10 +148,57 @@ func TestARevocationWaitsForNoSourceAtAStart(t *testing.T) {
 	}
 }
 
+// TestLargeAnnotationsCrowdNoOtherDefinitionOut has definitions say more together than a start knows: what the others say counts at a
+// start as if the largest were not there, which is what is left out.
+func TestLargeAnnotationsCrowdNoOtherDefinitionOut(t *testing.T) {
+	s := newStage(t)
+	s.policy(annotated, v1alpha1.RunningKeep)
+	ref := s.push(first, "both:v1", "team-a", "team-b")
+	sizes := map[string]int{"both": 0, "large-1": 200_000, "large-2": 210_000, "large-3": 220_000, "largest": 230_000}
+	for name, size := range sizes {
+		s.annotated(name, ref, size)
+	}
+	s.ticketed("revoked", s.push(first, "revoked:v1", "team-a"))
+	s.loaded("both", "large-1", "large-2", "large-3", "largest", "revoked")
+	s.revoke("team-a")
+	address, asked := silent(t)
+	silently := func(o *Options) { o.Source, o.Interval, o.Now = address, time.Hour, nil }
+	h := s.open(silently)
+	h.catalog.waited = time.Hour
+	stop := s.start(h)
+	<-asked
+	eventually(t, "the revoked one is unloaded", func() bool { return isUnloaded(h, "revoked") })
+	stop()
+	for name := range sizes {
+		if isUnloaded(h, name) {
+			t.Errorf("%s is unloaded while the source is waited for", name)
+		}
+	}
+	if err := h.Close(); err != nil {
+		t.Fatal(err)
+	}
+	h = s.open(silently)
+	h.catalog.waited = time.Millisecond
+	s.start(h)
+	eventually(t, "the sync is over", func() bool { return !h.Status().Synced.IsZero() })
+	for name := range sizes {
+		if is := isUnloaded(h, name); is != (name == "largest") {
+			t.Errorf("when the wait is over, %s is unloaded: %t", name, is)
+		}
+	}
+}
+
 // ticketed is define with an annotation.
 func (s *stage) ticketed(name, ref string) {
 	s.t.Helper()
-	body := strings.Replace(string(s.definition(name, ref)), "metadata:\n", "metadata:\n  annotations: {ticket: \"1\"}\n", 1)
+	s.annotated(name, ref, 0)
+}
+
+// annotated is ticketed with another annotation, of a number of bytes.
+func (s *stage) annotated(name, ref string, bytes int) {
+	s.t.Helper()
+	annotations := "metadata:\n  annotations: {ticket: \"1\", note: \"" + strings.Repeat("x", bytes) + "\"}\n"
+	body := strings.Replace(string(s.definition(name, ref)), "metadata:\n", annotations, 1)
 	s.write(filepath.Join(s.defs, name+".yaml"), []byte(body))
 }
 
