@@ -328,8 +328,9 @@ func (h *Host) Run(ctx context.Context, listen net.Listener) error {
 	}
 	settings, source := h.opts.watchSettings(), h.opts.watchSource(h.catalog.source)
 	h.settingsChanged = settings.changed
-	group.Go(func() { settings.run(ctx) })
-	group.Go(func() { source.run(ctx) })
+	// Neither is waited for at the end: a disk that hangs may keep it.
+	go settings.run(ctx)
+	go source.run(ctx)
 	err := h.loop(ctx, fail, source.changed)
 	cancel()
 	group.Wait()

@@ -2,10 +2,12 @@ package nodemode
 
 import (
 	"context"
+	"fmt"
 	"net"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -317,8 +319,21 @@ func TestARevocationIsSeenHoweverItIsWritten(t *testing.T) {
 			"signers", func(s *stage, dir string) { s.signersIn(filepath.Join(dir, "signers", "all.yaml")) },
 			func(s *stage, dir string) {
 				s.signersIn(filepath.Join(dir, "next", "all.yaml"))
-				s.rename(filepath.Join(dir, "signers"), filepath.Join(dir, "before"))
-				s.rename(filepath.Join(dir, "next"), filepath.Join(dir, "signers"))
+				s.swap(filepath.Join(dir, "signers"), filepath.Join(dir, "next"))
+			},
+		},
+		"by another folder of the file": {
+			"signers/all.yaml", func(s *stage, dir string) { s.signersIn(filepath.Join(dir, "signers", "all.yaml")) },
+			func(s *stage, dir string) {
+				s.signersIn(filepath.Join(dir, "next", "all.yaml"))
+				s.swap(filepath.Join(dir, "signers"), filepath.Join(dir, "next"))
+			},
+		},
+		"by another folder further up": {
+			"etc/skep/signers", func(s *stage, dir string) { s.signersIn(filepath.Join(dir, "etc", "skep", "signers", "all.yaml")) },
+			func(s *stage, dir string) {
+				s.signersIn(filepath.Join(dir, "next", "skep", "signers", "all.yaml"))
+				s.swap(filepath.Join(dir, "etc"), filepath.Join(dir, "next"))
 			},
 		},
 	} {
@@ -326,18 +341,43 @@ func TestARevocationIsSeenHoweverItIsWritten(t *testing.T) {
 			t.Parallel()
 			s := newStage(t)
 			s.define("app", s.push(first, "app:v1", "team-a"))
+			s.define("later", s.push(second, "later:v1", "team-b"))
 			dir := t.TempDir()
 			c.prepare(s, dir)
 			h := s.open(func(o *Options) {
 				o.Interval, o.Now, o.Signers = time.Hour, nil, []string{filepath.Join(dir, c.signers)}
 			})
 			s.start(h)
-			eventually(t, "it is loaded", func() bool { return runs(h, "app") != 0 })
+			eventually(t, "both are loaded", func() bool { return runs(h, "app") != 0 && runs(h, "later") != 0 })
 			s.signers["team-a"].Spec.Revoked = true
 			c.replace(s, dir)
 			eventually(t, "it is unloaded", func() bool { return isUnloaded(h, "app") })
+			s.signers["team-b"].Spec.Revoked = true
+			again := filepath.Join(dir, c.signers)
+			if filepath.Ext(again) == "" {
+				again = filepath.Join(again, "all.yaml")
+			}
+			s.signersIn(again)
+			eventually(t, "what is written after that is seen, too", func() bool { return isUnloaded(h, "later") })
 		})
 	}
+}
+
+// TestARevocationIsSeenInTheRootFolder writes it to a file that is in no folder but the root.
+func TestARevocationIsSeenInTheRootFolder(t *testing.T) {
+	s := newStage(t)
+	s.define("app", s.push(first, "app:v1", "team-a"))
+	file, err := os.CreateTemp("/", "skep-test-*.yaml")
+	if err != nil {
+		t.Skip(err)
+	}
+	t.Cleanup(func() { _, _ = file.Close(), os.Remove(file.Name()) })
+	s.signersIn(file.Name())
+	h := s.open(func(o *Options) { o.Interval, o.Now, o.Signers = time.Hour, nil, []string{file.Name()} })
+	s.start(h)
+	eventually(t, "it is loaded", func() bool { return runs(h, "app") != 0 })
+	s.revoke("team-a")
+	eventually(t, "it is unloaded", func() bool { return isUnloaded(h, "app") })
 }
 
 // TestARevocationIsSeenInAFolderThatIsWrittenToAllTheTime writes beside it more often than a burst of changes ends.
@@ -367,6 +407,44 @@ func TestARevocationIsSeenInAFolderThatIsWrittenToAllTheTime(t *testing.T) {
 	eventually(t, "it is unloaded", func() bool { return isUnloaded(h, "app") })
 }
 
+// TestARevocationWaitsForNoDiskOfTheSource has the source be on a disk that hangs, revokes a signer and ends the host.
+func TestARevocationWaitsForNoDiskOfTheSource(t *testing.T) {
+	s := newStage(t)
+	s.define("app", s.push(first, "app:v1", "team-a"))
+	s.loaded("app")
+	h := s.open(func(o *Options) { o.Interval, o.Now = time.Hour, nil })
+	h.catalog.waited = time.Hour
+	s.revoke("team-a")
+	defer hangingDisk(t, s.defs)()
+	stop := s.start(h)
+	eventually(t, "it is unloaded", func() bool { return isUnloaded(h, "app") })
+	ended := make(chan struct{})
+	go func() { defer close(ended); stop() }()
+	eventually(t, "the host ends", func() bool {
+		select {
+		case <-ended:
+			return true
+		default:
+			return false
+		}
+	})
+}
+
+// hangingDisk mounts a file system over a folder that answers nothing until it is let go, or the test ends.
+func hangingDisk(t *testing.T, dir string) (letGo func()) {
+	t.Helper()
+	device, err := unix.Open("/dev/fuse", unix.O_RDWR|unix.O_CLOEXEC, 0)
+	if err != nil {
+		t.Skip("no FUSE: ", err)
+	}
+	letGo = sync.OnceFunc(func() { _, _ = unix.Close(device), unix.Unmount(dir, unix.MNT_DETACH) })
+	t.Cleanup(letGo)
+	if err := unix.Mount("hangs", dir, "fuse", 0, fmt.Sprintf("fd=%d,rootmode=40000,user_id=0,group_id=0", device)); err != nil {
+		t.Skip("no FUSE: ", err)
+	}
+	return letGo
+}
+
 // signersIn writes the signers to a file, in a folder that it makes.
 func (s *stage) signersIn(path string) {
 	s.t.Helper()
@@ -386,6 +464,13 @@ func (s *stage) linked(dir, target string) {
 		s.t.Fatal(err)
 	}
 	s.rename(link+".new", link)
+}
+
+// swap replaces a folder by another one.
+func (s *stage) swap(folder, next string) {
+	s.t.Helper()
+	s.rename(folder, folder+".before")
+	s.rename(next, folder)
 }
 
 func (s *stage) rename(from, to string) {

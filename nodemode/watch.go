@@ -3,9 +3,9 @@ package nodemode
 import (
 	"context"
 	"io/fs"
-	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -22,53 +22,56 @@ const longestBurst = 2 * source.Quiet
 // interval, so that what it cannot see is late and not lost.
 type watcher struct {
 	notify *fsnotify.Watcher
-	// paths are what is watched: files, folders with those in them, and where their links lead.
-	paths []string
+	// paths are what is watched: files, folders with those in them, where their links lead, and the way there.
+	paths func() []string
 	// folders are those of which every entry counts, names the other entries that do.
 	folders, names map[string]bool
 	// longest is how long a burst of changes is gathered at most.
 	longest time.Duration
-	changed chan struct{}
+	// interval is how often all is watched again, for what was replaced unseen.
+	interval time.Duration
+	changed  chan struct{}
 }
 
 // watchSettings watches policies and signers.
 func (o Options) watchSettings() *watcher {
-	return newWatcher(o.Log, longestBurst, append(append([]string{}, o.Policies...), o.Signers...))
+	return o.newWatcher(longestBurst, func() []string { return slices.Concat(o.Policies, o.Signers) })
 }
 
-// watchSource watches a source of this machine.
+// watchSource watches a source of this machine. A remote one has nothing to watch.
 func (o Options) watchSource(from source.Source) *watcher {
 	if f, ok := from.(source.Folder); ok {
-		return newWatcher(o.Log, o.Interval, []string{string(f)})
+		return o.newWatcher(o.Interval, func() []string { return []string{string(f)} })
 	}
 	if local, ok := strings.CutPrefix(o.Source, "file://"); ok {
-		return newWatcher(o.Log, o.Interval, refsOf(local))
+		return o.newWatcher(o.Interval, func() []string { return refsOf(local) })
 	}
-	return newWatcher(o.Log, o.Interval, nil)
+	return &watcher{}
 }
 
-func newWatcher(log *slog.Logger, longest time.Duration, paths []string) *watcher {
-	w := &watcher{paths: paths, longest: longest, folders: map[string]bool{}, names: map[string]bool{}, changed: make(chan struct{}, 1)}
-	if len(paths) == 0 {
-		return w
-	}
+// newWatcher makes a watcher that reads no disk before it runs.
+func (o Options) newWatcher(longest time.Duration, paths func() []string) *watcher {
+	w := &watcher{paths: paths, folders: map[string]bool{}, names: map[string]bool{}, longest: longest, interval: o.Interval,
+		changed: make(chan struct{}, 1)}
 	var err error
 	if w.notify, err = fsnotify.NewWatcher(); err != nil {
-		log.Warn("watch files; changes are seen at every interval", "error", err)
-		return w
+		o.Log.Warn("watch files; changes are seen at every interval", "error", err)
 	}
-	w.add()
 	return w
 }
 
-// run turns bursts of events into one signal each, until ctx ends.
+// run watches, and turns bursts of events into one signal each, until ctx ends. The first signal says that it watches: what
+// changed before that is unseen. A disk that hangs keeps it beyond the end of ctx.
 func (w *watcher) run(ctx context.Context) {
 	if w.notify == nil {
 		return
 	}
 	defer func() { _ = w.notify.Close() }()
-	timer := time.NewTimer(time.Hour)
+	w.add()
+	w.signal()
+	timer, again := time.NewTimer(time.Hour), time.NewTicker(w.interval)
 	defer timer.Stop()
+	defer again.Stop()
 	var began time.Time
 	for {
 		select {
@@ -78,7 +81,8 @@ func (w *watcher) run(ctx context.Context) {
 			if !ok {
 				return
 			}
-			if !w.names[e.Name] && !w.folders[e.Name] && !w.folders[filepath.Dir(e.Name)] {
+			// fsnotify joins a folder and a name by a slash, also if the folder is one.
+			if name := filepath.Clean(e.Name); !w.names[name] && !w.folders[name] && !w.folders[filepath.Dir(name)] {
 				continue
 			}
 		case _, ok := <-w.notify.Errors:
@@ -90,10 +94,10 @@ func (w *watcher) run(ctx context.Context) {
 			began = time.Time{}
 			// What is new is watched before it is read.
 			w.add()
-			select {
-			case w.changed <- struct{}{}:
-			default:
-			}
+			w.signal()
+			continue
+		case <-again.C:
+			w.add()
 			continue
 		}
 		if began.IsZero() {
@@ -103,9 +107,16 @@ func (w *watcher) run(ctx context.Context) {
 	}
 }
 
+func (w *watcher) signal() {
+	select {
+	case w.changed <- struct{}{}:
+	default:
+	}
+}
+
 // add watches all that is there of the paths.
 func (w *watcher) add() {
-	for _, p := range w.paths {
+	for _, p := range w.paths() {
 		_ = filepath.WalkDir(w.follow(p), func(p string, d fs.DirEntry, err error) error {
 			switch {
 			case err != nil:
@@ -124,7 +135,8 @@ func (w *watcher) add() {
 // maxLinks is how many links a path may have, as in the kernel.
 const maxLinks = 40
 
-// follow watches each link on the way to a path, and the path itself in the folder it is in. It returns where the path leads.
+// follow watches each folder and link on the way to a path, and the path itself, in the folder it is in: whichever is replaced, the
+// path leads elsewhere. It returns where the path leads.
 func (w *watcher) follow(path string) string {
 	full, err := filepath.Abs(path)
 	if err != nil {
@@ -134,11 +146,12 @@ func (w *watcher) follow(path string) string {
 	for links := 0; len(rest) > 0; {
 		next := filepath.Join(at, rest[0])
 		rest = rest[1:]
-		target, err := os.Readlink(next)
-		if isLink := err == nil; isLink || len(rest) == 0 || os.IsNotExist(err) {
-			w.names[next] = true
-			_ = w.notify.Add(at)
+		if next == at {
+			continue
 		}
+		w.names[next] = true
+		_ = w.notify.Add(at)
+		target, err := os.Readlink(next)
 		if err != nil || links == maxLinks {
 			at = next
 			continue
