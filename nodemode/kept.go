@@ -8,6 +8,8 @@ import (
 	"os"
 	"path/filepath"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/skep-dev/skep/atomicfile"
 	"github.com/skep-dev/skep/intent"
 )
@@ -24,8 +26,9 @@ type kept struct {
 	sealer     *intent.Sealer
 	// dry has the file read and never written.
 	dry bool
-	// last is what was to be written last.
-	last []byte
+	// last is what the file has, as far as that is known; reason is why it could not be written last time.
+	last   []byte
+	reason string
 }
 
 // keptIn is a file of a host's state.
@@ -52,16 +55,31 @@ func (k *kept) read() ([]byte, error) {
 	return k.last, nil
 }
 
-// write keeps what was read last. Where it cannot, nothing is kept: what an older file has may not be so by now.
+// write keeps what was read last. Where it cannot, nothing is kept: what an older file has may not be so by now. Each write tries
+// again, and returns an error where the reason is another than the last time.
 func (k *kept) write(body []byte) error {
 	if k.dry || bytes.Equal(body, k.last) {
 		return nil
 	}
-	k.last = body
-	if err := k.replace(body); err != nil {
-		return fmt.Errorf("keep %s: %w", k.file, errors.Join(err, os.RemoveAll(k.file)))
+	err := k.replace(body)
+	if err == nil {
+		k.last, k.reason = body, ""
+		return nil
 	}
-	return nil
+	before := k.reason
+	k.last, k.reason = nil, reasonOf(err)
+	if err = errors.Join(err, os.RemoveAll(k.file)); k.reason == before {
+		return nil
+	}
+	return fmt.Errorf("keep %s: %w", k.file, err)
+}
+
+// reasonOf is an error without the names of files that are being written, which are others each time.
+func reasonOf(err error) string {
+	if errno := unix.Errno(0); errors.As(err, &errno) {
+		return errno.Error()
+	}
+	return err.Error()
 }
 
 func (k *kept) replace(body []byte) error {

@@ -1,8 +1,11 @@
 package nodemode
 
 import (
+	"bytes"
 	"context"
+	"errors"
 	"fmt"
+	"log/slog"
 	"net"
 	"os"
 	"path/filepath"
@@ -187,6 +190,41 @@ func TestLargeAnnotationsCrowdNoOtherDefinitionOut(t *testing.T) {
 		if is := isUnloaded(h, name); is != (name == "largest") {
 			t.Errorf("when the wait is over, %s is unloaded: %t", name, is)
 		}
+	}
+}
+
+// TestWhatCouldNotBeKeptIsKeptLater has the files of what was read last be places where no file can be, for a while.
+func TestWhatCouldNotBeKeptIsKeptLater(t *testing.T) {
+	for name, said := range map[string]string{definitionsFile: "at the next start", settingsFile: "the next start does not know"} {
+		t.Run(name, func(t *testing.T) {
+			s := newStage(t)
+			s.define("app", s.push(first, "app:v1", "team-a"))
+			var log bytes.Buffer
+			path := filepath.Join(s.state, name)
+			if err := os.MkdirAll(path, 0o700); err != nil {
+				t.Fatal(err)
+			}
+			if err := unix.Mount("none", path, "tmpfs", 0, "size=4k"); err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { _ = unix.Unmount(path, unix.MNT_DETACH) })
+			h := s.open(func(o *Options) { o.Log = slog.New(slog.NewTextHandler(&log, nil)) })
+			log.Reset()
+			s.policy(annotated, v1alpha1.RunningKeep)
+			for range 3 {
+				s.pass(h)
+			}
+			if n := strings.Count(log.String(), said); n > 1 {
+				t.Errorf("the same error is logged %d times:\n%s", n, log.String())
+			}
+			if err := errors.Join(unix.Unmount(path, 0), os.RemoveAll(path)); err != nil {
+				t.Fatal(err)
+			}
+			s.pass(h)
+			if _, err := os.Stat(path); err != nil {
+				t.Errorf("what was read last is not kept: %v", err)
+			}
+		})
 	}
 }
 
