@@ -129,6 +129,8 @@ type Host struct {
 	read   map[string]read
 	pruned time.Time
 	began  time.Time
+	// rounds is how often act has begun.
+	rounds int
 	// unloaded are the applications that a policy had unloaded, by UID, weighed
 	// is the revision of settings whose effect is weighed, or was.
 	unloaded map[string]unload
@@ -405,12 +407,17 @@ func (h *Host) whole(ctx context.Context) {
 			// An answer that came before this look was signalled before it.
 			select {
 			case <-h.evaluations.Ended():
+			case <-h.wake:
 			default:
 				return
 			}
 		} else {
 			select {
 			case <-h.evaluations.Ended():
+			case <-h.wake:
+			case <-h.settingsChanged:
+				h.settings.refresh(ctx)
+				revoke(ctx, h)
 			case <-ctx.Done():
 				return
 			}

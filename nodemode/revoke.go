@@ -100,7 +100,12 @@ func refreshCatalog(ctx context.Context, h *Host) {
 func amend(ctx context.Context, h *Host) bool {
 	before := h.settings.evaluator.Revision()
 	h.settings.refresh(ctx)
-	return revoke(ctx, h) || h.settings.evaluator.Revision() != before
+	isUnloaded, isChanged := revoke(ctx, h), h.settings.evaluator.Revision() != before
+	if isChanged && h.rounds > mostRounds {
+		h.poke()
+		return isUnloaded
+	}
+	return isUnloaded || isChanged
 }
 
 // isAmended is amend if settings changed.

@@ -302,6 +302,28 @@ func TestARevocationActsAmidASync(t *testing.T) {
 	}
 }
 
+// TestASyncEndsWhilePoliciesChangeAllTheTime changes one whenever it is read.
+func TestASyncEndsWhilePoliciesChangeAllTheTime(t *testing.T) {
+	s := newStage(t)
+	s.define("app", s.push(first, "app:v1", "team-a"))
+	s.loaded("app")
+	h := s.open()
+	changed := make(chan struct{})
+	close(changed)
+	h.settingsChanged = changed
+	reads := 0
+	h.settings.now = func() time.Time {
+		reads++
+		s.policy(fmt.Sprintf("%s\nwarn contains \"read %d times\"\n", annotated, reads), v1alpha1.RunningKeep)
+		return s.now
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	if h.Sync(ctx); h.Status().Synced.IsZero() {
+		t.Errorf("the sync did not end, and read policies %d times", reads)
+	}
+}
+
 // hangs makes the evidence of an application a file whose reader waits, and returns its path.
 func (s *stage) hangs(h *Host, name string) string {
 	s.t.Helper()

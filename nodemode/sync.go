@@ -71,9 +71,13 @@ func (h *Host) Sync(ctx context.Context) {
 // settings change meanwhile. With anew, registries are asked again even where
 // there is an answer.
 func (h *Host) act(ctx context.Context, began time.Time, anew bool) {
-	for ctx.Err() == nil && !actOnce(ctx, h, began, anew) {
+	for h.rounds = 1; ctx.Err() == nil && !actOnce(ctx, h, began, anew); h.rounds++ {
 	}
 }
+
+// mostRounds is how often act begins anew at most because policies or signers changed: files that change all the time hold up
+// nothing. After that only what a revocation unloads counts at once, and the rest soon.
+const mostRounds = 3
 
 // actOnce is act by the settings that are active. It reports false where it gave up, since others are by now.
 func actOnce(ctx context.Context, h *Host, began time.Time, anew bool) bool {
