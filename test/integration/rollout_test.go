@@ -293,19 +293,9 @@ func TestAnUndoThatMayNotBeIsTold(t *testing.T) {
 	r.reaches(r.second, 1)
 	r.loaded(r.nodes[0])
 	r.reaches(r.second, 5)
-	signer := &v1alpha1.BpfSigner{ObjectMeta: metav1.ObjectMeta{Name: "team-a"}}
-	r.change(signer, func() { signer.Spec.Revoked = true })
-	r.until("the revocation to be active", func() error {
-		if err := r.Get(t.Context(), client.ObjectKeyFromObject(signer), signer); err != nil {
-			return err
-		}
-		for _, c := range signer.GetConditions() {
-			if c.ObservedGeneration == signer.Generation {
-				return nil
-			}
-		}
-		return fmt.Errorf("conditions %v", signer.GetConditions())
-	})
+	p := clusterPolicy("not-by-a", `deny contains "by a" if { some s in input.signatures; s.signer == "team-a" }`, v1alpha1.RunningKeep)
+	r.create(p)
+	r.condition(p, v1alpha1.ConditionReady, metav1.ConditionTrue, "Active")
 	r.annotate(v1alpha1.AnnotationUndo, r.app.Generation)
 	ready := r.condition(r.app, v1alpha1.ConditionReady, metav1.ConditionFalse, "RolloutStopped")
 	if !strings.Contains(ready.Message, "is not allowed any more") {
