@@ -192,7 +192,7 @@ func (h *Host) observations(ctx context.Context, anew bool) ([]observation, *Unl
 	}
 	h.remember(ctx, all)
 	for _, p := range live {
-		all = append(all, h.undefined(p))
+		all = append(all, h.defined.undefined(&h.catalog, p))
 	}
 	h.forget(all)
 	slices.SortFunc(all, func(a, b observation) int { return a.id.Compare(b.id) })
@@ -213,11 +213,11 @@ func (h *Host) observations(ctx context.Context, anew bool) ([]observation, *Unl
 
 // undefined is what the agent holds and the source does not define. Until definitions have been read, that may be due to
 // the source alone: then what the last run read counts, and where it read nothing, the decision waits.
-func (h *Host) undefined(p *intent.Payload) observation {
-	if h.catalog.defs.mayHide != nil {
-		return observation{id: p.Application, Observation: lifecycle.Observation{Live: p, Hidden: h.catalog.mayHide(p)}}
+func (k *keptDefinitions) undefined(c *catalog, p *intent.Payload) observation {
+	if c.defs.mayHide != nil {
+		return observation{id: p.Application, Observation: lifecycle.Observation{Live: p, Hidden: c.mayHide(p)}}
 	}
-	s, isKnown := h.defined.observe(p)
+	s, isKnown := k.observe(p)
 	if !isKnown {
 		s.Running.Pending = errNotRead
 	}
