@@ -82,7 +82,7 @@ func (k *keptDefinitions) isLeftOut(p *intent.Payload) bool {
 func (k *keptDefinitions) keep(author string, outcomes []outcome) {
 	k.last = definedThen{Author: author, Applications: map[string]*metadata{}}
 	for _, o := range outcomes {
-		if o.action == lifecycle.Unload || o.action == lifecycle.Keep && !o.Runs() {
+		if o.action == lifecycle.Unload && o.err == nil || o.action == lifecycle.Keep && !o.Runs() {
 			continue
 		}
 		var said *metadata

@@ -396,11 +396,11 @@ func (h *Host) Once(ctx context.Context) (Status, error) {
 // for.
 func (h *Host) whole(ctx context.Context) {
 	watching, stop := context.WithCancel(ctx)
-	var group sync.WaitGroup
-	defer func() { stop(); group.Wait() }()
+	defer stop()
 	settings := h.opts.watchSettings()
 	h.settingsChanged = settings.changed
-	group.Go(func() { settings.run(watching) })
+	// A disk that hangs may keep it.
+	go settings.run(watching)
 	h.Sync(ctx)
 	for ctx.Err() == nil {
 		if idle := h.evaluations.Idle(); idle {

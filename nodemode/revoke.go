@@ -98,10 +98,10 @@ func refreshCatalog(ctx context.Context, h *Host) {
 // amend reads settings that changed amid a sync, and has revocations act. It reports whether what the sync has found out so far
 // holds no more.
 func amend(ctx context.Context, h *Host) bool {
-	before := h.settings.evaluator.Revision()
+	before, revoked := h.settings.evaluator.Revision(), h.settings.trust.Revoked()
 	h.settings.refresh(ctx)
 	isUnloaded, isChanged := revoke(ctx, h), h.settings.evaluator.Revision() != before
-	if isChanged && h.rounds > mostRounds {
+	if isChanged && h.rounds > mostRounds && maps.Equal(revoked, h.settings.trust.Revoked()) {
 		h.poke()
 		return isUnloaded
 	}

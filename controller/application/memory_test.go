@@ -65,7 +65,7 @@ func newBench(t *testing.T) *bench {
 		WithStatusSubresource(&v1alpha1.BpfApplication{}, &v1alpha1.ClusterBpfApplication{}).
 		WithIndex(&v1alpha1.BpfIntent{}, intents.ByApplication, b.Intents.Index).Build()
 	b.Live, b.Intents.Live, b.Keeper = b.api, b.api, policy.NewKeeper(policy.Options{
-		Reader: b.api, Direct: b.api, Namespace: "skep", Evaluator: b.Evaluator, Engine: engine, Now: b.now, Keys: b.Intents.Keys,
+		Reader: b.api, Direct: b.api, Namespace: "skep", Evaluator: b.Evaluator, Engine: engine, Now: b.now, Keys: b.Intents.Keys, HurriedPatience: time.Minute,
 	})
 	b.Client = interceptor.NewClient(b.api, interceptor.Funcs{
 		Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, o client.Object, opts ...client.GetOption) error {

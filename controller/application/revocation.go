@@ -199,7 +199,9 @@ type hurried struct {
 	request  gate.Request
 	revision string
 	// ctx is the caller's; asking is the context of what asks registries, which stop ends.
+	// That is so within as long.
 	ctx, asking context.Context
+	within      time.Duration
 	stop        func()
 	// replacement says whether the definition replaces what runs, once that is known.
 	replacement <-chan bool
@@ -215,8 +217,9 @@ func (e ender) look(ctx context.Context, live *intent.Payload, revoked signing.R
 		return nil, err
 	}
 	asking, stop := context.WithCancel(ctx)
-	timer := time.AfterFunc(cmp.Or(e.EndWithin, endWithin), stop)
-	l := &hurried{Reconciler: e.Reconciler, live: live, revoked: revoked, revision: e.Evaluator.RevisionIn(id.Namespace), ctx: ctx, asking: asking,
+	within := cmp.Or(e.EndWithin, endWithin)
+	timer := time.AfterFunc(within, stop)
+	l := &hurried{Reconciler: e.Reconciler, within: within, live: live, revoked: revoked, revision: e.Evaluator.RevisionIn(id.Namespace), ctx: ctx, asking: asking,
 		stop: func() { timer.Stop(); stop() }}
 	if app == nil {
 		l.request.Namespace, err = namespaceOf(ctx, e.Client, id)
@@ -296,9 +299,11 @@ func (l *hurried) weigh(o lifecycle.Observation) gate.RunningVerdict {
 		if revoked := l.Keeper.RevokedAt(); asked.Changed.Before(revoked) {
 			asked.Changed = revoked
 		}
+		began := time.Now()
 		verdict := l.Evaluator.WeighRunning(l.asking, asked, o.Live)
 		isAnswered := verdict.Evaluated && !verdict.Stale || verdict.Elsewhere
-		if l.asking.Err() != nil && l.ctx.Err() == nil && !isAnswered {
+		// What took the time before, such as pull Secrets, says nothing about the registry.
+		if l.asking.Err() != nil && l.ctx.Err() == nil && !isAnswered && time.Since(began) >= l.within/2 {
 			l.revocations.noteHung(l.live.Application.Namespace, image.RegistryOf(o.Live.Image), l.now())
 		}
 		if l.isKnown(verdict, o.Live) {

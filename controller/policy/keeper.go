@@ -72,6 +72,9 @@ type Options struct {
 	// being compiled, and Prepare for those of namespaces; zero means five seconds, and
 	// for policies of the cluster half a minute the first time.
 	Patience time.Duration
+	// HurriedPatience is how long a Refresh waits for them where a signer was revoked; zero
+	// means half a second.
+	HurriedPatience time.Duration
 	// Now is the clock; nil means time.Now.
 	Now func() time.Time
 }
@@ -188,6 +191,11 @@ func (k *Keeper) Refresh(ctx context.Context, w Weigher) (outcomes []Outcome, ch
 	isNews := !maps.Equal(k.Revoked(), revoked)
 	set, compiled, err := k.compile(within, in, isNews)
 	if err != nil {
+		if isNews && context.Cause(within) == nil && k.Check(nil) == nil {
+			// The policies stay those that are active.
+			k.Evaluator.SetTrust(trust)
+			k.revoke(w, revoked)
+		}
 		return nil, Where{}, err
 	}
 	now := rules{trust, set}
@@ -476,7 +484,7 @@ func (k *Keeper) await(ctx context.Context, cluster, namespaced []written, isHur
 	if k.Check(nil) == nil {
 		within := cmp.Or(k.Patience, patience)
 		if isHurried {
-			within = min(within, hurriedPatience)
+			within = min(within, cmp.Or(k.HurriedPatience, hurriedPatience))
 		}
 		k.try(ctx, cluster, within)
 		return

@@ -123,7 +123,7 @@ func TestARevocationWaitsForNoRegistry(t *testing.T) {
 	t.Log("revocations took", took)
 	// The registry alone would take 15 seconds.
 	slices.Sort(took)
-	if took[times/2] > most || took[times-1] > 10*most {
+	if took[0] > most || took[times-1] > 10*most {
 		t.Errorf("revocations took %s", took)
 	}
 }
