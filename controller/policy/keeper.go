@@ -183,29 +183,11 @@ func (k *Keeper) Refresh(ctx context.Context, w Weigher) (outcomes []Outcome, ch
 	if err != nil {
 		return nil, Where{}, err
 	}
-	trust, outcomes, err := k.trust(in)
+	now, outcomes, err := k.use(within, w, in)
 	if err != nil {
 		return nil, Where{}, err
 	}
-	revoked := trust.Revoked()
-	isNews := !maps.Equal(k.Revoked(), revoked)
-	set, compiled, err := k.compile(within, in, isNews)
-	if err != nil {
-		if isNews && context.Cause(within) == nil && k.Check(nil) == nil {
-			// The policies stay those that are active.
-			k.Evaluator.SetTrust(trust)
-			k.revoke(w, revoked)
-		}
-		return nil, Where{}, err
-	}
-	now := rules{trust, set}
-	outcomes = append(outcomes, compiled...)
 	k.before = &in
-	k.Evaluator.SetTrust(now.trust)
-	k.Evaluator.SetPolicies(now.set)
-	if isNews {
-		k.revoke(w, revoked)
-	}
 	// Nobody else sets what was weighed.
 	var of weighed
 	if changed = now.differs(k.weighed); changed.Anywhere() {
@@ -230,6 +212,31 @@ func (k *Keeper) Refresh(ctx context.Context, w Weigher) (outcomes []Outcome, ch
 		close(k.ready)
 	}
 	return outcomes, changed, nil
+}
+
+// use has the evaluator use the signers and policies that were read, and what a revocation
+// ends be ended, also if the policies could not be made to be used.
+func (k *Keeper) use(ctx context.Context, w Weigher, in objects) (rules, []Outcome, error) {
+	trust, outcomes, err := k.trust(in)
+	if err != nil {
+		return rules{}, nil, err
+	}
+	revoked := trust.Revoked()
+	isNews := !maps.Equal(k.Revoked(), revoked)
+	set, compiled, err := k.compile(ctx, in, isNews)
+	switch {
+	case err == nil:
+		k.Evaluator.SetTrust(trust)
+		k.Evaluator.SetPolicies(set)
+	case isNews && context.Cause(ctx) == nil && k.Check(nil) == nil:
+		k.Evaluator.SetTrust(trust)
+	default:
+		return rules{}, nil, err
+	}
+	if isNews {
+		k.revoke(w, revoked)
+	}
+	return rules{trust, set}, append(outcomes, compiled...), err
 }
 
 // revoke has what signers lost be ended.
