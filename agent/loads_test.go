@@ -215,7 +215,7 @@ func TestLongLoadsOfManyOwnersAreBehindAShortOne(t *testing.T) {
 	for sentence, long := range map[string]func(*world) intent.Payload{
 		"the verifier walks them for long":       (*world).slow,
 		"the kernel replaces their instructions": (*world).divided,
-		"the kernel makes large maps for them":   func(w *world) intent.Payload { return w.large(200_000) },
+		"the kernel makes large maps for them":   func(w *world) intent.Payload { return w.large(1 << 20) },
 	} {
 		t.Run(sentence, func(t *testing.T) { behindAShortOne(t, long) })
 	}

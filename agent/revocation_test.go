@@ -129,7 +129,7 @@ func revokeAmid(t *testing.T, applications int) {
 func TestARevocationTakesASecondWhateverElseFails(t *testing.T) {
 	need.Kernel(t)
 	quiet(t)
-	const times, most = 5, time.Second
+	const times, most = 3, time.Second
 	w := newWorld(t)
 	counts := func(namespace, name string) intent.Payload {
 		return tenant(w.intent("counts", "xdp_count", v1alpha1.Program{Name: "count_packets", Attach: on("xdp", "cn0")}), namespace, name, 1, 1)
