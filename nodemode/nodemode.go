@@ -162,9 +162,7 @@ func New(ctx context.Context, o Options) (_ *Host, err error) {
 	if o.Interval < 0 {
 		return nil, fmt.Errorf("start: interval %s is negative: give how long to wait between two looks, such as 30s", o.Interval)
 	}
-	if o.Interval == 0 {
-		o.Interval = 30 * time.Second
-	}
+	o.Interval = cmp.Or(o.Interval, 30*time.Second)
 	o.Now = clock.OrSystem(o.Now)
 	o.Log = cmp.Or(o.Log, slog.New(slog.DiscardHandler))
 	h := &Host{

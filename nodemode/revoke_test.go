@@ -88,7 +88,7 @@ func (s *stage) revoke(name string) {
 	s.writeSigners()
 }
 
-// annotated is a policy by which what a ticket names is allowed, whoever of the signers signed it.
+// annotated is a policy by which what a ticket names is allowed if one of the signers signed it.
 const annotated = "package skep.policy\n\ndeny contains \"no ticket\" if not input.application.metadata.annotations.ticket\n\n" +
 	"deny contains \"nobody signed it\" if count(input.signatures) == 0\n"
 

@@ -90,7 +90,7 @@ func newBench(t *testing.T) *bench {
 	return b
 }
 
-// evaluator is one that remembers nothing, and trusts nobody yet.
+// evaluator is one that remembers nothing, and has no signers yet.
 func (b *bench) evaluator(o gate.Options) *gate.Evaluator {
 	b.t.Helper()
 	trust, err := signing.NewTrust(nil)

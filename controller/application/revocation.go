@@ -27,10 +27,10 @@ import (
 	"github.com/skep-dev/skep/signing"
 )
 
-// What a revocation ends has endWithin to be found signed by somebody else at its
-// registry. Then decides what was collected before, within localWithin, if that is complete;
-// else the reconcile of the application, which has longer. A definition that would replace it
-// has replaceWithin to do so.
+// The registry of a version that a revocation may end has endWithin to show the signature of
+// another signer. After that the signatures that were collected before decide, within
+// localWithin, if they are all there were. If not, the reconcile of the application decides, and
+// has longer. A definition that would replace the version has replaceWithin to do so.
 //
 // A registry that took so long is not waited for again for hungFor in that namespace, and no
 // registry of a namespace where maxHung did.
@@ -198,8 +198,8 @@ type hurried struct {
 	// request is that of the definition, and revision what it is evaluated by.
 	request  gate.Request
 	revision string
-	// ctx is the caller's; asking is the context of what asks registries, which stop ends.
-	// That is so within as long.
+	// ctx is the caller's; asking is the context of what asks registries, which stop ends, or
+	// within once it is over.
 	ctx, asking context.Context
 	within      time.Duration
 	stop        func()

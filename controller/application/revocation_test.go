@@ -19,7 +19,7 @@ import (
 	"github.com/skep-dev/skep/test/fixture/supply"
 )
 
-// nothing is weighed: what is revoked is ended all the same.
+// nothing is a Weigher that is never done: what is revoked is ended all the same.
 type nothing struct{ *Reconciler }
 
 // Weigh implements policy.Weigher.
@@ -152,7 +152,7 @@ func TestARevocationEndsWhatRunsFirst(t *testing.T) {
 				c.before(b, app)
 			}
 			if b.ends(app) {
-				t.Fatal("nobody is revoked, and it is ended")
+				t.Fatal("no signer is revoked, and it is ended")
 			}
 			b.clock = b.clock.Add(time.Second)
 			b.revoke("team-a", "team-c")

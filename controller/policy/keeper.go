@@ -214,8 +214,8 @@ func (k *Keeper) Refresh(ctx context.Context, w Weigher) (outcomes []Outcome, ch
 	return outcomes, changed, nil
 }
 
-// use has the evaluator use the signers and policies that were read, and what a revocation
-// ends be ended, also if the policies could not be made to be used.
+// use makes the signers and policies that were read active, and has ended what a revocation
+// ends. If the policies fail to compile, it does so with those that are active.
 func (k *Keeper) use(ctx context.Context, w Weigher, in objects) (rules, []Outcome, error) {
 	trust, outcomes, err := k.trust(in)
 	if err != nil {
@@ -239,7 +239,7 @@ func (k *Keeper) use(ctx context.Context, w Weigher, in objects) (rules, []Outco
 	return rules{trust, set}, append(outcomes, compiled...), err
 }
 
-// revoke has what signers lost be ended.
+// revoke notes what is revoked now, and has it ended.
 func (k *Keeper) revoke(w Weigher, revoked signing.Revocations) {
 	k.mu.Lock()
 	k.revoked, k.revokedAt = revoked, k.now()

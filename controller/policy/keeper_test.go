@@ -39,7 +39,7 @@ type cluster struct {
 	namespaced []v1alpha1.BpfPolicy
 	// unloads are what is weighed: what policies of the cluster want unloaded.
 	unloads []v1alpha1.Identity
-	// scope is where it was weighed last; weighing, where there is one, goes on until its
+	// scope is where it was weighed last; weighing, where there is one, lasts until its
 	// context ends.
 	scope    Where
 	weighing chan struct{}
@@ -581,7 +581,7 @@ func TestARevocationWaitsForNothingThatIsWeighed(t *testing.T) {
 	r := &Reconciler{Keeper: k, Weigher: c, Changed: func(Where) {}, Leader: leader.New(leader.Options{Name: "another"})}
 	reconcile := func() (ctrl.Result, error) { return r.Reconcile(t.Context(), ofCluster) }
 	if _, err := reconcile(); err != nil || c.revocations != 0 {
-		t.Fatalf("nobody is revoked: %d revocations, %v", c.revocations, err)
+		t.Fatalf("no signer is revoked: %d revocations, %v", c.revocations, err)
 	}
 	c.signers[0].Spec.Revoked, c.signers[0].Generation = true, 2
 	c.weighing = make(chan struct{})
@@ -600,7 +600,7 @@ func TestARevocationWaitsForNothingThatIsWeighed(t *testing.T) {
 	r.signerChanged(t.Context(), &c.signers[1])
 	select {
 	case err := <-done:
-		t.Errorf("a change that revokes nobody else ends the weighing: %v", err)
+		t.Errorf("a change that revokes no other signer ends the weighing: %v", err)
 	default:
 	}
 	c.signers[1].Spec.RevokedAfter, c.signers[1].Generation = &metav1.Time{Time: time.Now()}, 2
