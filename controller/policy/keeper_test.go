@@ -472,7 +472,9 @@ func TestAPolicyThatExplodesIsInvalidAndTakesNoOtherWithIt(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, o := range outcomes {
-		if exploded := o.Object.GetName() == "bomb"; exploded != (o.Err != nil) || exploded && !strings.Contains(o.Err.Error(), "compiling it exceeded its ") {
+		// On a busy machine the time of the clock is over before that of a processor.
+		if exploded := o.Object.GetName() == "bomb"; exploded != (o.Err != nil) || exploded && !strings.Contains(o.Err.Error(), "compiling it exceeded its ") &&
+			!strings.Contains(o.Err.Error(), "compiling it was not done within ") {
 			t.Errorf("%s: %v", o.Object.GetName(), o.Err)
 		}
 	}

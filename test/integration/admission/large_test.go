@@ -66,14 +66,17 @@ func TestLargeObjectsWaitForEachOther(t *testing.T) {
 		app.Annotations = map[string]string{"example.com/notes": strings.Repeat("x", bytes)}
 		return admin.Create(t.Context(), app, client.DryRunAll)
 	}
-	end := crowded(t)
 	w.until(func() error {
+		// A replica waits for a request no longer than some seconds.
+		end := crowded(t)
+		defer end()
 		err := write("large", 240<<10)
 		if err != nil && strings.Contains(err.Error(), "too many requests") {
 			return nil
 		}
 		return errors.Join(errors.New("a large one is not told to wait"), err)
 	})
+	end := crowded(t)
 	if err := write("small", 1<<10); err != nil {
 		t.Errorf("a small one: %v", err)
 	}
