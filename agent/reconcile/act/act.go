@@ -456,10 +456,12 @@ func (act *Actor) note(uid string, a plan.Action, err error) {
 			return
 		}
 		if unanswered := new(targets.UnansweredError); errors.As(err, &unanswered) {
-			out.Unsettled = out.Unsettled || !unanswered.Late
+			if !unanswered.Late {
+				out.Leave(report.Answer{})
+			}
 			return
 		}
-		out.Tried = true
+		out.Leave(report.Retry{})
 		act.Log.Error("act", "application", act.named(a), "action", a.String(), "error", err)
 	}
 	if a.Verb != plan.SetChain {

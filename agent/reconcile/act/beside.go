@@ -1,7 +1,6 @@
 package act
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"strings"
@@ -13,6 +12,7 @@ import (
 	"github.com/skep-dev/skep/agent/reconcile/decide"
 	"github.com/skep-dev/skep/agent/reconcile/live"
 	"github.com/skep-dev/skep/agent/reconcile/plan"
+	"github.com/skep-dev/skep/agent/reconcile/report"
 	"github.com/skep-dev/skep/agent/state/pins"
 	"github.com/skep-dev/skep/bytecode/plain"
 )
@@ -151,7 +151,7 @@ func (mk *linkMaker) await(owner string, m *live.Making) {
 // noteMaking notes that an application waits for a link that is being made.
 func (act *Actor) noteMaking(uid string, a plan.Action, making *MakingError) {
 	out := act.Decisions.Outcome(uid)
-	out.PutOff = true
+	out.Leave(report.Turn{})
 	before := act.Decisions.FailedBefore(uid, a.String())
 	switch {
 	case making.late:
@@ -172,5 +172,5 @@ func (en *ender) reportMaking(m *live.Making) {
 	if en.Now.Sub(m.Since) > makeDeadline {
 		out.Errs = append(out.Errs, why)
 	}
-	out.Closing = cmp.Or(out.Closing, why.Error())
+	out.Leave(report.Ending{Why: why.Error()})
 }

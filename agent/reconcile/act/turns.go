@@ -7,6 +7,7 @@ import (
 	"github.com/skep-dev/skep/agent/queue"
 	"github.com/skep-dev/skep/agent/reconcile/decide"
 	"github.com/skep-dev/skep/agent/reconcile/plan"
+	"github.com/skep-dev/skep/agent/reconcile/report"
 )
 
 // actSlice is how long actions of one kind follow each other before the node is looked at
@@ -54,7 +55,7 @@ func (act *Actor) putOff(a plan.Action, why string) {
 	act.links.making(a)
 	for _, uid := range owners {
 		act.Decisions.NotePending(uid, &decide.QueuedError{Why: why})
-		act.Decisions.Outcome(uid).PutOff = true
+		act.Decisions.Outcome(uid).Leave(report.Turn{})
 	}
 }
 
@@ -62,7 +63,7 @@ func (act *Actor) putOff(a plan.Action, why string) {
 func (act *Actor) freeLater(a plan.Action) {
 	act.freeing, act.stuck[a.UID] = true, true
 	if act.Decisions.IsGone(a.UID) {
-		act.Decisions.Outcome(a.UID).Closing = "the kernel frees programs one after the other, and frees those of others now"
+		act.Decisions.Outcome(a.UID).Leave(report.Ending{Why: "the kernel frees programs one after the other, and frees those of others now"})
 	}
 }
 

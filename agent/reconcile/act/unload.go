@@ -91,7 +91,8 @@ func (en *ender) reportRemnant(uid string, r live.Remnant, isClosing bool, err e
 		return
 	}
 	if err == nil && en.Now.Sub(r.Since) < remnantGrace {
-		out.Unsettled, en.ending = true, true
+		out.Leave(report.Answer{})
+		en.ending = true
 		return
 	}
 	at := r.Attachment
@@ -112,7 +113,8 @@ func (en *ender) reportClosing(uid string, out *report.Outcome, r live.Remnant) 
 				"see the kernel's log for tasks that hang, and restart the node if that stays",
 				at.Program, at.Hook, strings.TrimSpace(at.Place()), r.Facts.ID, since.Round(time.Second)))
 	}
-	if out.Closing == "" {
-		out.Closing = fmt.Sprintf("the kernel ends its links one after the other: %d are being closed", en.Look.Set.Remnants.Closing(uid, r.Attachment.Application))
+	if out.WhatEnds() == "" {
+		closing := en.Look.Set.Remnants.Closing(uid, r.Attachment.Application)
+		out.Leave(report.Ending{Why: fmt.Sprintf("the kernel ends its links one after the other: %d are being closed", closing)})
 	}
 }

@@ -2,6 +2,7 @@ package admission
 
 import (
 	"github.com/skep-dev/skep/agent/reconcile/plan"
+	"github.com/skep-dev/skep/agent/reconcile/report"
 	"github.com/skep-dev/skep/agent/state/history"
 )
 
@@ -34,7 +35,7 @@ func (adm *Round) Remember() {
 	adm.waits.forget(now, adm.decisions)
 	for at, one := range now {
 		before, known := next[at]
-		if out := adm.decisions.Outcomes[at.UID]; one.Revision == "" || out != nil && out.PutOff {
+		if out := adm.decisions.Outcomes[at.UID]; one.Revision == "" || out != nil && out.HasLeft(report.Turn{}) {
 			// In the middle of an update: what ran whole counts on.
 			continue
 		}

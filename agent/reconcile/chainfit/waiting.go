@@ -31,11 +31,10 @@ func (w *Waiting) postpone(uid string, d plan.Device, why string) {
 func (w *Waiting) Fail(d plan.Device, err error) {
 	for _, uid := range w.postponed[d] {
 		out := w.decisions.Outcome(uid)
-		if out.Behind = true; decide.IsPending(err) {
+		if out.Leave(report.Behind{}); decide.IsPending(err) {
 			continue
 		}
-		out.Hindrance, out.Unsettled = report.Refused{}, false
-		out.Errs = append(out.Errs, fmt.Errorf("change the chain of %s: it waits for the programs of others there: %w", w.decisions.Look.InterfaceName(d), err))
+		out.Refuse(fmt.Errorf("change the chain of %s: it waits for the programs of others there: %w", w.decisions.Look.InterfaceName(d), err))
 	}
 	if !decide.IsPending(err) {
 		delete(w.postponed, d)

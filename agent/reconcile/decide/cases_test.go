@@ -204,10 +204,10 @@ func (p *parser) outcome(b *strings.Builder, d *decide.Decisions, uid string) {
 	case slices.Contains(d.Want.Frozen, uid):
 		fmt.Fprintf(b, "%s stays\n", uid)
 	}
-	if out.Hindrance != nil {
-		fmt.Fprintf(b, "  newest: %s %v\n", strings.TrimPrefix(fmt.Sprintf("%T", out.Hindrance), "report."), out.Hindrance)
+	if why := out.Hindrance(); why != nil {
+		fmt.Fprintf(b, "  newest: %s %v\n", strings.TrimPrefix(fmt.Sprintf("%T", why), "report."), why)
 	}
-	if out.Unsettled {
+	if out.HasLeft(report.Answer{}) {
 		fmt.Fprintln(b, "  what is to run in its place is on its way")
 	}
 	for _, err := range out.Errs {

@@ -44,17 +44,17 @@ func (d *Decisions) ChooseGone() {
 		switch {
 		case err != nil:
 			// It is not known whether it is for this node.
-			out.Errs, out.Hindrance = append(out.Errs, err), report.Refused{}
-			d.freeze(payload.UID)
+			out.Errs = append(out.Errs, err)
+			d.stay(payload.UID, report.Refused{})
 		case gone:
-			d.unload(payload.UID)
+			d.unload(payload.UID, nil)
 		default:
 			d.toRun = append(d.toRun, app)
 		}
 	}
 	for uid := range d.Look.State.Revisions {
 		if d.byUID[uid] == nil {
-			d.freeze(uid)
+			d.Want.Frozen = append(d.Want.Frozen, uid)
 		}
 	}
 	slices.Sort(d.Want.Frozen)
@@ -82,46 +82,47 @@ func (d *Decisions) Choose() {
 
 // chooseVersion chooses for one application.
 func (d *Decisions) chooseVersion(app *Application) {
-	out := d.Outcomes[app.Newest.Payload().UID]
-	err := d.run(app, &app.Newest, out)
+	err := d.run(app, &app.Newest, report.Running{Version: &app.Newest})
 	if err == nil {
 		return
 	}
-	out.Hindrance = hindranceOf(err)
-	d.noteUnavailable(app, app.Newest, err)
-	d.fallBack(app)
+	why := hindranceOf(err)
+	d.noteUnavailable(app, app.Newest, why, err)
+	d.fallBack(app, why)
 }
 
-// run wants a version of an application to run, where it can be had.
-func (d *Decisions) run(app *Application, o *intent.Opened, out *report.Outcome) error {
+// run has a version of an application run, which is decided where it can be had.
+func (d *Decisions) run(app *Application, o *intent.Opened, decided report.State) error {
+	out := d.Outcomes[app.Newest.Payload().UID]
 	wanted, err := d.Prepare(app, *o, out)
 	if err != nil {
 		return err
 	}
 	d.indexes[wanted.UID] = len(d.Want.Applications)
-	d.Want.Applications, out.Live = append(d.Want.Applications, wanted), o
+	d.Want.Applications, out.State = append(d.Want.Applications, wanted), decided
 	return nil
 }
 
 // fallBack goes on without the newest intent's version: with another, with what
-// runs as it is, or with nothing.
-func (d *Decisions) fallBack(app *Application) {
+// runs as it is, or with nothing. why is what keeps that one from running.
+func (d *Decisions) fallBack(app *Application, why report.Hindrance) {
 	uid := app.Newest.Payload().UID
-	out := d.Outcomes[uid]
-	other, stays := d.Node.Fallback(app.Known, d.Look.RevisionName(uid), out.IsPending())
-	if other == nil && stays && out.IsPending() {
+	other, stays := d.Node.Fallback(app.Known, d.Look.RevisionName(uid), isPending(why))
+	if other == nil && stays && isPending(why) {
 		other = d.runsWhole(app)
 	}
 	if other != nil {
-		err := d.run(app, other, out)
+		err := d.run(app, other, report.FallingBack{To: other, Why: why})
 		if err == nil {
 			return
 		}
-		out.Unsettled = IsPending(err)
-		d.noteUnavailable(app, *other, err)
+		if IsPending(err) {
+			d.Outcomes[uid].Leave(report.Answer{})
+		}
+		d.noteUnavailable(app, *other, why, err)
 		stays = d.Node.StaysWithout(other, d.Look.RevisionName(uid)) || IsPending(err)
 	}
-	d.keepOrUnload(uid, stays)
+	d.stayOrUnload(uid, stays, why)
 }
 
 // runsWhole returns the intent of what runs, where that is one version, whole and for this node.
@@ -136,24 +137,32 @@ func (d *Decisions) runsWhole(app *Application) *intent.Opened {
 	return last
 }
 
-// keepOrUnload leaves what runs of an application as it is, or has it go.
-func (d *Decisions) keepOrUnload(uid string, stays bool) {
+// stayOrUnload leaves what runs of an application as it is, or has it go. why is what keeps its newest version from running.
+func (d *Decisions) stayOrUnload(uid string, stays bool, why report.Hindrance) {
 	if stays {
-		d.freeze(uid)
+		d.stay(uid, why)
 		return
 	}
-	d.unload(uid)
+	d.unload(uid, why)
+}
+
+// stay leaves what runs of an application as it is.
+func (d *Decisions) stay(uid string, why report.Hindrance) {
+	if !d.IsFrozen(uid) {
+		d.Want.Frozen = append(d.Want.Frozen, uid)
+	}
+	d.Outcomes[uid].State = report.Staying{Why: why}
 }
 
 // unload has an application go.
-func (d *Decisions) unload(uid string) {
-	d.Want.Gone, d.gone[uid] = append(d.Want.Gone, uid), true
+func (d *Decisions) unload(uid string, why report.Hindrance) {
+	d.Want.Gone, d.Outcomes[uid].State = append(d.Want.Gone, uid), report.Unloading{Why: why}
 }
 
-// noteUnavailable notes why a version cannot be had: the newest intent's, or one that
+// noteUnavailable notes why a version cannot be had: the newest intent's, which why keeps from running, or one that
 // would have taken its place. What is no matter of the kernel's profile, of the memory for
 // maps or of a map of another application is not tried again before a while.
-func (d *Decisions) noteUnavailable(app *Application, o intent.Opened, err error) {
+func (d *Decisions) noteUnavailable(app *Application, o intent.Opened, why report.Hindrance, err error) {
 	newest := o.Payload().Serial == app.Newest.Payload().Serial
 	out := d.Outcomes[app.Newest.Payload().UID]
 	unfit, late, noMemory := new(build.UnfitError), new(BackingOffError), new(NoMemoryError)
@@ -172,7 +181,7 @@ func (d *Decisions) noteUnavailable(app *Application, o intent.Opened, err error
 	switch {
 	case newest:
 		out.Errs = append(out.Errs, err)
-	case !out.IsPending():
+	case !isPending(why):
 		// Its words alone: what it lacks is not what the newest version lacks.
 		out.Errs = append(out.Errs, errors.New("go on with the version before: "+err.Error()))
 	}
@@ -188,7 +197,7 @@ func (d *Decisions) logUnfit(app *Application, err *build.UnfitError) {
 // fail notes what was tried in vain.
 func (d *Decisions) fail(app *Application, o intent.Opened, err error) {
 	payload := o.Payload()
-	d.Outcomes[payload.UID].Tried = true
+	d.Outcomes[payload.UID].Leave(report.Retry{})
 	app.Rejected, app.FailedBefore = with(app.Rejected, payload.Serial, err), true
 	if payload.Serial == app.Newest.Payload().Serial || app.VerifierLog == "" {
 		app.VerifierLog = loader.LogOf(err)

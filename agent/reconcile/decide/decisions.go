@@ -4,7 +4,6 @@
 package decide
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -24,17 +23,18 @@ import (
 // for, and Outcomes are what status and back-off follow from. The verbs change both:
 //
 //	verb       want                                    outcome
-//	ChooseGone Gone, or Frozen                         the error of who cannot be asked
-//	Choose     a version to run, or Frozen, or Gone    the error of one that cannot be had
-//	Reject     the version that is to run leaves;      a hindrance, and the error
+//	ChooseGone Gone, or Frozen                         Unloading, or Staying with the error of who cannot be asked
+//	Choose     a version to run, or Frozen, or Gone    Running; FallingBack, Staying or Unloading, with the error of one that
+//	                                                   cannot be had
+//	Reject     the version that is to run leaves;      FallingBack, Staying or Unloading, with the error
 //	           another, or Frozen, or Gone
-//	Postpone   as Reject                               Queued, which says why
-//	LeaveOut   the attachments of some places leave    their links fail, with the errors
+//	Postpone   as Reject                               as Reject, Queued, which says why
+//	LeaveOut   the attachments of some places leave    their links fail, with the errors; Retry
 //	TakeOut    Out of one chain                        blame
 //	Leave      one chain is Left                       blame of all that it was to change
-//	Await      one chain is Left                       a hindrance of all that it is to change
-//	RunInterim the Interim members of one chain        a hindrance of all that it is to change
-//	blame                                              the links in one chain fail; Tried
+//	Await      one chain is Left                       all that it is to change Await it
+//	RunInterim the Interim members of one chain        all that it is to change Await it, or are rejected
+//	blame                                              the links in one chain fail; Retry
 //
 // All that fails is tried again after a while; see FailedLately.
 type Decisions struct {
@@ -42,10 +42,8 @@ type Decisions struct {
 	byUID map[string]*Application
 	// toRun are the applications that ChooseGone left to Choose.
 	toRun []*Application
-	// indexes are those of Want.Applications by uid, and gone and frozen are the uids of Want.Gone and
-	// Want.Frozen.
-	indexes      map[string]int
-	gone, frozen map[string]bool
+	// indexes are those of Want.Applications by uid.
+	indexes map[string]int
 	// copied are the applications whose FailedActions are a map of this reconcile's own.
 	copied copied
 
@@ -78,8 +76,7 @@ type Options struct {
 
 // New begins the decisions of a reconcile: nothing is wanted.
 func New(o Options) *Decisions {
-	d := &Decisions{Options: o, byUID: map[string]*Application{}, indexes: map[string]int{}, gone: map[string]bool{}, frozen: map[string]bool{},
-		copied:   copied{},
+	d := &Decisions{Options: o, byUID: map[string]*Application{}, indexes: map[string]int{}, copied: copied{},
 		Outcomes: map[string]*report.Outcome{}, Awaited: map[[2]string]bool{}, Leaving: map[plan.Device][]plan.Member{}}
 	d.Want.Out, d.Want.Left, d.Want.Interim = map[plan.Device][]string{}, map[plan.Device]bool{}, map[plan.Device][]plan.Member{}
 	for _, app := range o.Applications {
@@ -125,16 +122,27 @@ func (d *Decisions) IndexOf(uid string) int {
 }
 
 // IsGone reports whether an application is to be unloaded.
-func (d *Decisions) IsGone(uid string) bool { return d.gone[uid] }
+func (d *Decisions) IsGone(uid string) bool {
+	_, is := d.stateOf(uid).(report.Unloading)
+	return is
+}
 
-// IsFrozen reports whether what runs of an application is left as it is.
-func (d *Decisions) IsFrozen(uid string) bool { return d.frozen[uid] }
-
-// freeze leaves what runs of an application as it is.
-func (d *Decisions) freeze(uid string) {
-	if !d.frozen[uid] {
-		d.Want.Frozen, d.frozen[uid] = append(d.Want.Frozen, uid), true
+// IsFrozen reports whether what runs of an application is left as it is, also of one whose intent is not known.
+func (d *Decisions) IsFrozen(uid string) bool {
+	if d.byUID[uid] == nil {
+		_, has := d.Look.State.Revisions[uid]
+		return has
 	}
+	_, is := d.stateOf(uid).(report.Staying)
+	return is
+}
+
+// stateOf returns what was decided for an application; nil where nothing was.
+func (d *Decisions) stateOf(uid string) report.State {
+	if out := d.Outcomes[uid]; out != nil {
+		return out.State
+	}
+	return nil
 }
 
 // Withdrew reports whether a revision may not run any more beside the newest intent
@@ -154,19 +162,23 @@ func (d *Decisions) IsOnItsWay(uid string) bool {
 // CanFallBack reports whether a version may take the place of the application's
 // newest one.
 func (d *Decisions) CanFallBack(uid string) bool {
-	app, out := d.byUID[uid], d.Outcomes[uid]
-	if app == nil || out == nil || out.Live != &app.Newest {
+	if !d.runsNewest(uid) {
 		return false
 	}
-	other, _ := d.Node.Fallback(app.Known, d.Look.RevisionName(uid), out.IsPending())
+	other, _ := d.Node.Fallback(d.byUID[uid].Known, d.Look.RevisionName(uid), d.Outcomes[uid].IsPending())
 	return other != nil
 }
 
 // IsUnproven reports whether the newest version is to run, and was never whole here
 // while another one was.
 func (d *Decisions) IsUnproven(uid string) bool {
-	app, out := d.byUID[uid], d.Outcomes[uid]
-	return app != nil && out != nil && out.Live == &app.Newest && app.IsUpdate()
+	return d.runsNewest(uid) && d.byUID[uid].IsUpdate()
+}
+
+// runsNewest reports whether an application's newest version is to run.
+func (d *Decisions) runsNewest(uid string) bool {
+	_, is := d.stateOf(uid).(report.Running)
+	return is
 }
 
 // Reject takes the version of an application that is to run out of this reconcile.
@@ -177,21 +189,35 @@ func (d *Decisions) Reject(uid string, err error) {
 	if app == nil {
 		return
 	}
-	if IsPending(err) && was.Live != nil {
-		d.Awaited[[2]string{uid, was.Live.Revision()}] = true
+	out := &report.Outcome{State: was.State, Errs: was.Errs}
+	if was.HasLeft(report.Retry{}) {
+		out.Leave(report.Retry{})
 	}
-	newest := was.Live == nil || was.Live == &app.Newest
-	why := was.Hindrance
-	if newest && !was.IsPending() {
+	if IsPending(err) {
+		out.Leave(report.Answer{})
+		if runs := was.Version(); runs != nil {
+			d.Awaited[[2]string{uid, runs.Revision()}] = true
+		}
+	}
+	d.Outcomes[uid] = out
+	rejected, why := &app.Newest, was.Hindrance()
+	if back, is := was.State.(report.FallingBack); is {
+		rejected = back.To
+	} else if !isPending(why) {
 		why = hindranceOf(err)
 	}
-	d.Outcomes[uid] = &report.Outcome{Errs: was.Errs, Hindrance: why, Tried: was.Tried, Unsettled: IsPending(err)}
-	d.noteUnavailable(app, *cmp.Or(was.Live, &app.Newest), err)
-	if was.Live == &app.Newest {
-		d.fallBack(app)
-		return
+	d.noteUnavailable(app, *rejected, why, err)
+	switch was.State.(type) {
+	case report.Running:
+		d.fallBack(app, why)
+	case report.FallingBack:
+		d.stayOrUnload(uid, d.Node.StaysWithout(rejected, d.Look.RevisionName(uid)) || IsPending(err), why)
+	case report.Staying, nil:
+		d.stay(uid, why)
+	case report.Unloading:
+		// What may not run any more does not stay, whatever else it waits for.
+		out.State = report.Unloading{Why: why}
 	}
-	d.keepOrUnload(uid, was.Live == nil || d.Node.StaysWithout(was.Live, d.Look.RevisionName(uid)) || IsPending(err))
 }
 
 // drop takes an application out of what is to run, where it is. The last one takes its place: they have no order.
@@ -248,7 +274,8 @@ func (d *Decisions) LeaveOut(uid string, why map[plan.Place]error) {
 		if isLate && before[place] != nil {
 			continue
 		}
-		out.Tried, app.LeftOut[place] = true, err
+		out.Leave(report.Retry{})
+		app.LeftOut[place] = err
 		d.Log.Error("leave out", "application", app.Newest.Payload().Application.String(), "place", place.String(), "error", err)
 	}
 }
@@ -289,7 +316,7 @@ func (d *Decisions) Leave(c plan.Chain, running []plan.Member, err error) {
 func LeavingOf(d *Decisions, device plan.Device, members, running []plan.Member) []plan.Member {
 	leaving := plan.Without(plan.Leaving(members, running), d.Want.Out[device])
 	for _, m := range running {
-		if d.Withdrew(m.UID, m.Revision) && !d.frozen[m.UID] && !slices.Contains(leaving, m) {
+		if d.Withdrew(m.UID, m.Revision) && !d.IsFrozen(m.UID) && !slices.Contains(leaving, m) {
 			leaving = append(leaving, m)
 		}
 	}
@@ -307,8 +334,9 @@ func (d *Decisions) Await(c plan.Chain, running []plan.Member, err error) {
 // NotePending notes that an application cannot have its newest version before what is pending
 // ended. What it has of that version goes on.
 func (d *Decisions) NotePending(uid string, err error) {
-	if out := d.Outcomes[uid]; out != nil {
-		out.Hindrance = hindranceOf(err)
+	pending, is := hindranceOf(err).(report.Pending)
+	if out := d.Outcomes[uid]; is && out != nil {
+		out.Await(pending)
 	}
 }
 
@@ -349,7 +377,7 @@ func (d *Decisions) blame(uid string, c plan.Chain, cause, err error) {
 	if d.isLate(cause) {
 		return
 	}
-	out.Tried = true
+	out.Leave(report.Retry{})
 	d.Log.Error("make chain", "application", d.NameOf(uid), "interface", c.Interface, "error", err)
 	if app := d.byUID[uid]; app != nil {
 		d.copied.note(app, lostMember, cause)

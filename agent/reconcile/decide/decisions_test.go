@@ -97,6 +97,19 @@ func TestEachVerbChangesWhatIsWantedAndTheOutcome(t *testing.T) {
 	}
 }
 
+// TestWhatIsToGoDoesNotStayWhereItIsRejected rejects an application that is to go, as one that a chain was begun with is.
+func TestWhatIsToGoDoesNotStayWhereItIsRejected(t *testing.T) {
+	gone := seals.New(t).Open(t, intent.Payload{Application: v1alpha1.Identity{Kind: v1alpha1.KindClusterBpfApplication, Name: "a"}, UID: "a", Serial: 3,
+		Tombstone: true, Reason: "deleted"})
+	d := decide.New(decide.Options{Log: slog.New(slog.DiscardHandler), Now: time.Now(), Look: (&live.Set{}).Look(),
+		Applications: []*decide.Application{{Known: version.Known{Newest: gone}}}})
+	d.ChooseGone()
+	d.Reject("a", build.ErrLoading)
+	if diff := cmp.Diff(state{Gone: true, Unsettled: true, Hindrance: report.Loading{}}, stateOf(d)); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
 // TestTheOldestApplicationIsPreparedFirst: who is prepared first has what there is not enough of.
 func TestTheOldestApplicationIsPreparedFirst(t *testing.T) {
 	key := seals.New(t)
@@ -138,9 +151,9 @@ func application(t *testing.T, first bool) *decide.Application {
 func stateOf(d *decide.Decisions) state {
 	out := d.Outcomes["a"]
 	s := state{Frozen: slices.Contains(d.Want.Frozen, "a"), Gone: d.IsGone("a"), Out: len(d.Want.Out) > 0, Left: len(d.Want.Left) > 0,
-		Errs: len(out.Errs), Links: len(out.Links), Tried: out.Tried, Unsettled: out.Unsettled, Hindrance: out.Hindrance}
+		Errs: len(out.Errs), Links: len(out.Links), Tried: out.HasLeft(report.Retry{}), Unsettled: out.HasLeft(report.Answer{}), Hindrance: out.Hindrance()}
 	if i := d.IndexOf("a"); i >= 0 {
-		s.Runs = out.Live.Payload().Serial
+		s.Runs = out.Version().Payload().Serial
 		for _, a := range d.Want.Applications[i].Attachments {
 			s.At = append(s.At, a.Interface)
 		}

@@ -22,7 +22,12 @@ func (q *QueuedError) Error() string { return q.Why }
 // IsPending reports whether an error only says that something is on its way, or
 // has to wait for what is.
 func IsPending(err error) bool {
-	return err != nil && (&report.Outcome{Hindrance: hindranceOf(err)}).IsPending()
+	return err != nil && isPending(hindranceOf(err))
+}
+
+func isPending(why report.Hindrance) bool {
+	_, is := why.(report.Pending)
+	return is
 }
 
 // hindranceOf returns what an error keeps a version from.

@@ -69,18 +69,19 @@ func (r *Round) application(app *accepted.Application) {
 	}
 	out.SettlePods(payload.UID, func(program, hook string) bool { return r.Look.Set.IsInPod(payload.UID, program, hook) })
 	r.noteUnchangedChains(payload.UID, out)
+	behind := out.HasLeft(report.Behind{})
 	switch {
-	case len(out.Errs) == 0 && out.Hindrance == nil:
+	case out.IsWhole():
 		app.Failures, app.Rejected, app.FailedActions, app.VerifierLog, app.FailedBefore = 0, nil, nil, "", false
 		r.keepDeployed(app, out)
-	case out.Tried:
+	case out.HasLeft(report.Retry{}):
 		app.Failures++
 		app.RetryAt = r.Decisions.Now.Add(r.BackOff.After(app.Failures))
-	case len(out.Errs) == 0 && app.Status.Error != "" && !out.AwaitsMap() && (out.Behind || !app.Behind):
+	case len(out.Errs) == 0 && app.Status.Error != "" && !out.AwaitsMap() && (behind || !app.Behind):
 		// On its way: the old words stay.
-		out.Errs, out.Behind = []error{&repeated{app.Status.Error, app.Status.Unsupported}}, app.Behind
+		out.Errs, behind = []error{&repeated{app.Status.Error, app.Status.Unsupported}}, app.Behind
 	}
-	app.Behind = out.Behind
+	app.Behind = behind
 	app.Status = r.view.Application(report.Application{Known: app.Known, Maps: app.Maps, VerifierLog: app.VerifierLog, Conflict: app.Conflict, Before: app.Status},
 		out)
 	app.Loaded = slices.Sorted(maps.Keys(r.Look.Set.Revisions[payload.UID]))
@@ -90,7 +91,7 @@ func (r *Round) application(app *accepted.Application) {
 // noteUnchangedChains notes the interfaces whose link was not given what the application asks for there, unless something
 // else says why: only what the kernel took is Deployed.
 func (r *Round) noteUnchangedChains(uid string, out *report.Outcome) {
-	if len(out.Errs) > 0 || out.Hindrance != nil {
+	if !out.IsWhole() {
 		return
 	}
 	i := r.Decisions.IndexOf(uid)
@@ -109,11 +110,17 @@ func (r *Round) noteUnchangedChains(uid string, out *report.Outcome) {
 func (r *Round) keepDeployed(app *accepted.Application, out *report.Outcome) {
 	payload := app.Newest.Payload()
 	var err error
-	switch {
-	case (payload.Tombstone || len(payload.Programs) == 0) && app.Deployed != nil:
-		err = r.Intents.DropDeployed(app)
-	case out.Live != nil && (app.Deployed == nil || app.Deployed.Payload().Serial != payload.Serial):
-		err = r.Intents.KeepDeployed(app)
+	switch out.State.(type) {
+	case report.Unloading:
+		if (payload.Tombstone || len(payload.Programs) == 0) && app.Deployed != nil {
+			err = r.Intents.DropDeployed(app)
+		}
+	case report.Running:
+		if app.Deployed == nil || app.Deployed.Payload().Serial != payload.Serial {
+			err = r.Intents.KeepDeployed(app)
+		}
+	case report.FallingBack, report.Staying:
+		// Never whole.
 	}
 	if err != nil {
 		r.Log.Error("remember what runs", "application", payload.Application.String(), "error", err)

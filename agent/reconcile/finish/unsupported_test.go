@@ -41,7 +41,7 @@ func TestWhatTheKernelLacksIsToldApartAlsoWhileTheNextAttemptIsWaitedFor(t *test
 			decisions.Reject("a", tc.err)
 			r.Applications()
 			first := app.Status
-			decisions.Outcomes["a"] = &report.Outcome{Hindrance: report.Refused{}}
+			decisions.Outcomes["a"] = &report.Outcome{State: report.Staying{Why: report.Refused{}}}
 			r.Applications()
 			for when, s := range map[string]report.ApplicationStatus{"at once": first, "backing off": app.Status} {
 				if s.Unsupported != tc.unsupported || s.Error != tc.err.Error() {

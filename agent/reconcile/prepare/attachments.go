@@ -161,7 +161,9 @@ func (r *resolving) noteMissing(program string, at v1alpha1.Attachment, err erro
 	case errors.Is(err, targets.ErrWaiting) || errors.Is(err, attach.ErrTarget):
 		r.absent = append(r.absent, report.Unresolved(program, at, err))
 		if unanswered := new(targets.UnansweredError); errors.As(err, &unanswered) {
-			r.out.Unsettled = r.out.Unsettled || !unanswered.Late
+			if !unanswered.Late {
+				r.out.Leave(report.Answer{})
+			}
 			r.out.Errs = append(r.out.Errs, r.placing(program, err))
 		}
 	case err != nil:

@@ -87,7 +87,7 @@ func (v *Versions) ensureLoaded(app *decide.Application, o intent.Opened, out *r
 	if loaded != nil && !whole {
 		var err error
 		if whole, err = v.isWhole(o, loaded); errors.Is(err, build.ErrLoading) {
-			out.Unsettled = true
+			out.Leave(report.Answer{})
 			return nil
 		} else if err != nil {
 			return err

@@ -101,7 +101,7 @@ func (v *Versions) follow(app *decide.Application, o intent.Opened, loaded *load
 		case err == nil:
 			return nil
 		case decide.IsPending(err):
-			out.Unsettled = true
+			out.Leave(report.Answer{})
 			return nil
 		case !errors.As(err, &noMemory):
 			app.NotFollowed = decide.NotFollowed{Key: key, Err: err, RetryAt: v.Now.Add(followAgain)}

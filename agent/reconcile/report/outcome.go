@@ -12,31 +12,19 @@ import (
 	"github.com/skep-dev/skep/agent/reconcile/plan"
 	"github.com/skep-dev/skep/agent/state/retry"
 	"github.com/skep-dev/skep/api/v1alpha1"
-	"github.com/skep-dev/skep/intent"
 )
 
 // Outcome is what one reconcile found out about one application.
 type Outcome struct {
-	// Live is the intent whose revision runs.
-	Live *intent.Opened
+	// State is what was decided; nil until that is, and where no intent of it is known.
+	State State
 	// Links are attachments without a link, and Errs what went wrong.
 	Links []Unmade
 	Errs  []error
-	// Hindrance is what keeps the newest version from running; nil where nothing does.
-	Hindrance Hindrance
-	// Tried: something was tried in this reconcile, and failed.
-	Tried bool
-	// PutOff: some of its actions wait for the next reconcile.
-	PutOff bool
-	// Unsettled: the version that is to run in place of the newest is on its way, or an answer is.
-	Unsettled bool
-	// Behind: it waits for a chain of others, which could not be changed, or is being tried again.
-	Behind bool
-	// Closing says what of it the kernel is ending next to the loop, which that end wakes; empty where
-	// nothing is.
-	Closing string
 	// TakenMaps are the maps that the version that is to run has from other applications.
 	TakenMaps []TakenMap
+	// left is what is left to do, one each.
+	left []Left
 	// inPods are actions in single pods that failed; see SettlePods.
 	inPods []failure
 }

@@ -237,16 +237,16 @@ func (v View) Application(app Application, out *Outcome) ApplicationStatus {
 	// What is to go, cannot be had or is not whole leaves something else running.
 	left := v.remains(payload.UID)
 	s.Revision, s.Programs = left.Revision, left.Programs
-	if out.Live != nil {
-		s.Programs = v.programs(*out.Live, out)
+	if runs := out.Version(); runs != nil {
+		s.Programs = v.programs(*runs, out)
 		for _, one := range left.Programs {
 			if !slices.ContainsFunc(s.Programs, func(other ProgramStatus) bool { return other.Name == one.Name }) {
 				s.Programs = append(s.Programs, one)
 			}
 		}
-	}
-	if out.Live != nil && (left.Revision == "" || len(out.Errs) == 0 || v.links(payload.UID, out.Live.Revision())) {
-		s.Revision = out.Live.Revision()
+		if left.Revision == "" || len(out.Errs) == 0 || v.links(payload.UID, runs.Revision()) {
+			s.Revision = runs.Revision()
+		}
 	}
 	s.Pins = v.Look.Set.RevisionPins(payload.UID, s.Revision)
 	s.Alternatives, s.TakenMaps = out.alternatives(), out.TakenMaps
@@ -400,7 +400,7 @@ func (v View) whyNotDeployed(app Application, out *Outcome, s ApplicationStatus)
 		return whyNotGone(app, out, s)
 	}
 	keepsPrevious := s.Revision != "" && s.Revision != s.Wanted && !s.isOff()
-	switch h := out.Hindrance.(type) {
+	switch h := out.Hindrance().(type) {
 	case Queued:
 		return "Queued", h.Why
 	case Loading:
@@ -415,22 +415,28 @@ func (v View) whyNotDeployed(app Application, out *Outcome, s ApplicationStatus)
 		default:
 			return "Waiting", h.Why
 		}
+	case Refused:
 	}
 	switch {
 	case s.Error != "" && keepsPrevious:
 		return "KeptPrevious", "the previous revision runs on: " + s.Error
 	case s.Error != "":
 		return "Failed", s.Error
-	case (out.Closing != "" || len(v.Look.Set.Remnants.Of(s.UID)) > 0 && attachesNothing(out.Live)) && !s.IsAttached():
-		return "Unloading", "it is attached nowhere here, and the kernel has not ended what ran: " + cmp.Or(out.Closing, "it ends links in the background")
-	case s.Held && out.Live == nil:
-		return "Retained", "the rollout has not come to this node, and there was no version before"
-	case out.Live == nil:
-		return "NotSelected", "the node selector does not match this node"
-	case out.waiting() != nil:
-		return "Waiting", out.waiting().Status.Error
+	case (out.WhatEnds() != "" || len(v.Look.Set.Remnants.Of(s.UID)) > 0 && attachesNothing(out.Version())) && !s.IsAttached():
+		return "Unloading", "it is attached nowhere here, and the kernel has not ended what ran: " + cmp.Or(out.WhatEnds(), "it ends links in the background")
 	}
-	return "", ""
+	switch out.State.(type) {
+	case Running, FallingBack:
+		if at := out.waiting(); at != nil {
+			return "Waiting", at.Status.Error
+		}
+		return "", ""
+	case Staying, Unloading:
+	}
+	if s.Held {
+		return "Retained", "the rollout has not come to this node, and there was no version before"
+	}
+	return "NotSelected", "the node selector does not match this node"
 }
 
 // attachesNothing reports whether a version, or none, has nothing to attach on any node.
@@ -440,8 +446,8 @@ func attachesNothing(live *intent.Opened) bool {
 
 // whyNotGone says what there is left of an application that is to go.
 func whyNotGone(app Application, out *Outcome, s ApplicationStatus) (reason, message string) {
-	why := cmp.Or(s.Error, out.Closing)
-	if queued, is := out.Hindrance.(Queued); is {
+	why := cmp.Or(s.Error, out.WhatEnds())
+	if queued, is := out.Hindrance().(Queued); is {
 		why = cmp.Or(why, queued.Why)
 	}
 	switch {

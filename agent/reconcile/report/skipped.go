@@ -46,11 +46,12 @@ type SetStatus struct {
 
 // alternatives lists those of what runs.
 func (o *Outcome) alternatives() []AlternativeStatus {
-	if o.Live == nil {
+	runs := o.Version()
+	if runs == nil {
 		return nil
 	}
 	var all []AlternativeStatus
-	for _, alternative := range o.Live.Payload().Alternatives {
+	for _, alternative := range runs.Payload().Alternatives {
 		one := AlternativeStatus{Name: alternative.Name}
 		for _, set := range alternative.AnyOf {
 			one.Sets = append(one.Sets, SetStatus{set.Programs, o.whySkipped(set.Programs)})
@@ -83,7 +84,7 @@ func (a AlternativeStatus) better() (programs []string, why string) {
 // describeSkipped says what the node is without: of alternatives the better sets, and what is
 // optional.
 func describeSkipped(o *Outcome, alternatives []AlternativeStatus) string {
-	if o.Live == nil {
+	if o.Version() == nil {
 		return ""
 	}
 	chosen := map[string]bool{}

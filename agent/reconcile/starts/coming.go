@@ -8,6 +8,7 @@ import (
 	"github.com/skep-dev/skep/agent/reconcile/decide"
 	"github.com/skep-dev/skep/agent/reconcile/live"
 	"github.com/skep-dev/skep/agent/reconcile/plan"
+	"github.com/skep-dev/skep/agent/reconcile/report"
 )
 
 // Round is a reconcile that did what it could.
@@ -35,14 +36,15 @@ func (r Round) loadedInPods(s *Starts) []application {
 		if out == nil {
 			continue
 		}
-		if out.Live == nil {
+		runs := out.Version()
+		if runs == nil {
 			// What waits for its chain is in the kernel still.
-			if one, ok := s.lastLoaded(payload.UID); ok && (out.IsPending() || out.Unsettled) {
+			if one, ok := s.lastLoaded(payload.UID); ok && (out.IsPending() || out.HasLeft(report.Answer{})) {
 				all = append(all, one)
 			}
 			continue
 		}
-		if one := inPods(out.Live.Payload()); len(one.Attachments) > 0 {
+		if one := inPods(runs.Payload()); len(one.Attachments) > 0 {
 			all = append(all, one)
 		}
 	}
@@ -61,11 +63,10 @@ func (r Round) isComing(uid string, c containers.Container) bool {
 		return false
 	case wants(func(at plan.Attachment) bool { return r.lacksProbe(uid, at) }):
 		return true
-	case out.Tried:
+	case out.HasLeft(report.Retry{}):
 		return false
 	}
-	return out.Unsettled || out.PutOff || out.Live == nil && out.IsPending() ||
-		wants(func(at plan.Attachment) bool { return at.NetnsID == c.Pod.NetnsID && r.lacksChain(uid, at) })
+	return out.IsComing() || wants(func(at plan.Attachment) bool { return at.NetnsID == c.Pod.NetnsID && r.lacksChain(uid, at) })
 }
 
 // lacksProbe reports whether a probe could not be put into a file, which other containers may share,
