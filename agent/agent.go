@@ -156,7 +156,7 @@ func newLoop(e *env) *loop {
 		lookups:  targets.NewLookups(host, o.Log, e.changes.Wake),
 		attempts: attempts, conflicts: retry.NewConflicts(o.BackOff),
 		admission: admission.New(admission.Options{Log: o.Log, SharePercent: o.NamespaceShare, MapMemory: o.MapMemory, FetchTimeout: o.FetchTimeout,
-			Objects: e.objects, History: ran, Live: open}),
+			Objects: e.objects, History: ran, Open: &open.Open}),
 		chains: chainfit.New(o.BackOff.Longest(), attempts),
 		node:   observe.New(observe.Options{Log: o.Log, Containers: e.containers, NamespaceLabels: o.NamespaceLabels, Changes: e.changes}),
 	}

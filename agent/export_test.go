@@ -196,7 +196,7 @@ func (a *Agent) Sweep(ctx context.Context) bool {
 func (a *Agent) LoseCounters(ifindex int) error {
 	a.work.Lock()
 	defer a.work.Unlock()
-	for device, c := range a.loop.live.Chains {
+	for device, c := range a.loop.live.Chains() {
 		if device.Index == ifindex && c.Version.Counters != nil {
 			return c.Version.Counters.Close()
 		}

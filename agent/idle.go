@@ -24,7 +24,7 @@ func (rec *reconcile) isDone(mayHaveActed bool) bool {
 		!rec.loop.admission.History.IsKept() || rec.intents.HasUnkept() || rec.loop.live.Remnants.HasClosed() {
 		return false
 	}
-	for _, c := range rec.loop.live.Chains {
+	for _, c := range rec.loop.live.Chains() {
 		if c.Version == nil || len(c.Former) > 0 {
 			return false
 		}

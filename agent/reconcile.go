@@ -78,7 +78,7 @@ func (a *Agent) reconcileOnce() *reconcile {
 	rec.end()
 	rec.admission.Admit()
 	rec.chains.Fit()
-	actions := plan.Make(rec.decisions.Want, rec.look.State)
+	actions := plan.Make(rec.decisions.Want, rec.look.State())
 	rec.acted = rec.acted || len(actions) > 0
 	rec.actor.Act(actions)
 	rec.actor.FinishUnloads()
@@ -98,7 +98,7 @@ func (rec *reconcile) endUnseen(err error) {
 
 // end does what only ends something, as far as it is decided.
 func (rec *reconcile) end() {
-	endings := plan.Endings(rec.decisions.Want, rec.look.State)
+	endings := plan.Endings(rec.decisions.Want, rec.look.State())
 	rec.acted = rec.acted || len(endings) > 0
 	rec.actor.End(endings)
 }
@@ -108,7 +108,7 @@ func (a *Agent) newReconcile(full bool) *reconcile {
 	now, o, l := a.opts.Clock(), &a.opts, a.loop
 	intents := a.accepted.Begin()
 	known := intents.Known()
-	seen := l.node.Begin(known, l.live, full)
+	seen := l.node.Begin(known, &l.live.Open, full)
 	rec := &reconcile{env: a.env, loop: l, intents: intents, seen: seen, look: l.live.Look(),
 		objectRound: a.objects.Begin(), loadRound: l.loads.Begin(), lookupRound: l.lookups.Begin(now, seen.Pods)}
 	node := version.Node{Name: o.Node, Labels: intents.Labels}
@@ -160,7 +160,7 @@ func (rec *reconcile) repinned(what string, made bool, err error) {
 // finish writes what the reconcile found out back, and wakes who waits for it.
 func (rec *reconcile) finish() {
 	// Last of all, when the status says what is attached.
-	defer rec.env.starts.Finish(starts.Round{Decisions: rec.decisions, Set: rec.loop.live, Containers: rec.seen.Pods.Snapshot, Loads: rec.loadRound})
+	defer rec.env.starts.Finish(starts.Round{Decisions: rec.decisions, Open: rec.look.Open, Containers: rec.seen.Pods.Snapshot, Loads: rec.loadRound})
 	ended := finish.New(finish.Options{Log: rec.env.opts.Log, BackOff: rec.env.opts.BackOff, Intents: rec.intents, Decisions: rec.decisions, Look: rec.look,
 		UnmanagedFiles: rec.unmanagedFiles})
 	ended.Applications()

@@ -83,7 +83,7 @@ func (a *Agent) Unload() error {
 	a.work.Lock()
 	defer a.work.Unlock()
 	intents := a.accepted.Begin()
-	known := a.loop.node.NetworkNamespaces(intents.Known(), a.loop.live)
+	known := a.loop.node.NetworkNamespaces(intents.Known(), &a.loop.live.Open)
 	a.loop.namespaces.Renew(known.All, known.Err)
 	defer a.loop.namespaces.Close()
 	a.loop.live.Remnants.AwaitClosings()

@@ -6,6 +6,7 @@ import (
 
 	"github.com/skep-dev/skep/agent/reconcile/accepted"
 	"github.com/skep-dev/skep/agent/reconcile/chainfit"
+	"github.com/skep-dev/skep/agent/reconcile/plan"
 	"github.com/skep-dev/skep/agent/reconcile/report"
 )
 
@@ -59,9 +60,9 @@ func (a *Agent) Chains() ([]ChainStatus, error) {
 	if err != nil {
 		return nil, err
 	}
-	rec.look.State.Interfaces = interfaces
+	rec.look.Saw(plan.State{Interfaces: interfaces})
 	all := []ChainStatus{}
-	for _, c := range a.loop.live.Chains {
+	for _, c := range a.loop.live.Chains() {
 		if c.Version == nil {
 			continue
 		}

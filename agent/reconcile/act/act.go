@@ -206,15 +206,15 @@ func (act *Actor) endWithdrawn(a plan.Action, err error) {
 		return
 	}
 	if a.Verb == plan.SetChain {
-		act.switchLeaving(map[plan.Device][]plan.Member{a.Device: decide.LeavingOf(act.Decisions, a.Device, a.Members, act.Look.Set.GivenTo(a.Device))})
+		act.switchLeaving(map[plan.Device][]plan.Member{a.Device: decide.LeavingOf(act.Decisions, a.Device, a.Members, act.Look.GivenTo(a.Device))})
 		return
 	}
 	for _, key := range []string{a.Attachment.Key(), a.Replaces} {
-		l := act.Look.Set.Links[a.UID][key]
+		l := act.Look.Link(a.UID, key)
 		if l == nil || a.Verb == plan.Detach {
 			continue
 		}
-		if runs := act.Look.RevisionOf(l, act.Look.Facts(l.Path, l.Link)); runs != "" && act.Decisions.Withdrew(a.UID, runs) {
+		if runs := act.Look.RevisionOf(l, act.Look.Facts(l)); runs != "" && act.Decisions.Withdrew(a.UID, runs) {
 			act.one(plan.Action{Verb: plan.Detach, UID: a.UID, Revision: runs, Attachment: l.Attachment})
 		}
 	}
@@ -259,7 +259,7 @@ func (act *Actor) ends(a plan.Action) bool {
 	case plan.Detach, plan.Drop, plan.Forget:
 		return true
 	case plan.SetChain:
-		return len(plan.Changed(a.Members, act.Look.Set.GivenTo(a.Device))) == 0
+		return len(plan.Changed(a.Members, act.Look.GivenTo(a.Device))) == 0
 	}
 	return false
 }
@@ -290,7 +290,7 @@ func (act *Actor) standsIn(uid, revision string) bool {
 // concerned are the applications that a chain has and those that it is to have.
 func (act *Actor) concerned(a plan.Action) []string {
 	members := slices.Clone(a.Members)
-	if c := act.Look.Set.Chains[a.Device]; c != nil && c.Version != nil {
+	if c := act.Look.Chain(a.Device); c != nil && c.Version != nil {
 		members = append(members, c.Version.Members...)
 	}
 	return plan.UIDsOf(members)
@@ -298,7 +298,7 @@ func (act *Actor) concerned(a plan.Action) []string {
 
 // runsYet reports whether a chain runs what is to be dropped.
 func (act *Actor) runsYet(a plan.Action) bool {
-	return slices.ContainsFunc(act.Look.Set.Members(a.UID), func(m plan.Member) bool {
+	return slices.ContainsFunc(act.Look.Members(a.UID), func(m plan.Member) bool {
 		return a.Verb == plan.Forget || m.Revision == a.Revision
 	})
 }
@@ -353,7 +353,7 @@ func (act *Actor) try(owners []string, a plan.Action) error {
 // affected are the owners of an action that failed for whom that matters: what a chain runs still, as it is to run, it
 // runs, whichever others should join or leave.
 func (act *Actor) affected(owners []string, a plan.Action) []string {
-	c, seen := act.Look.Set.Chains[a.Device], act.Look.Chain(a.Device)
+	c, seen := act.Look.Chain(a.Device), act.Look.SeenChain(a.Device)
 	if a.Verb != plan.SetChain || c == nil || c.Version == nil || seen == nil || !slices.Equal(seen.Members, c.Version.Members) {
 		return owners
 	}

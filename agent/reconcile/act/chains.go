@@ -16,28 +16,23 @@ type chainSetter struct{ *Options }
 
 // setChain gives an interface's link the program of the members.
 func (cs *chainSetter) setChain(a plan.Action) error {
-	c := cs.Look.Set.Chains[a.Device]
+	c := cs.Look.Chain(a.Device)
 	if len(a.Members) == 0 {
-		if err := cs.Pins.RemoveChain(c); err != nil {
-			return err
-		}
-		delete(cs.Look.Set.Chains, a.Device)
-		cs.Look.Set.Unused.PutChain("detached chain", c.Version)
-		return nil
+		return cs.Look.Set.RemoveChain(c)
 	}
 	v, err := cs.versionOf(a, c)
 	if err != nil {
 		return err
 	}
 	if err := cs.runVersion(a, v, c); err != nil {
-		if c = cs.Look.Set.Chains[a.Device]; c == nil || c.Version != v {
+		if c = cs.Look.Chain(a.Device); c == nil || c.Version != v {
 			cs.Look.Set.Unused.PutChain("chain that was not attached", v)
 		}
 		return err
 	}
 	// Who waited for this one is next.
 	cs.Decisions.Again = cs.Decisions.Again || cs.Chains.Waiting.On(a.Device)
-	return cs.dropFormer(cs.Look.Set.Chains[a.Device])
+	return cs.dropFormer(cs.Look.Chain(a.Device))
 }
 
 // runVersion pins a version and has the interface's link run it.
@@ -118,7 +113,7 @@ func (cs *chainSetter) changeMode(a plan.Action, v *pins.ChainVersion, c *pins.C
 	back := plan.Action{Verb: plan.SetChain, Device: a.Device, Interface: a.Interface, Members: former.Members}
 	err = errors.Join(err, cs.attachChainAs(mode, back, former, c))
 	// What was pinned of the new version is removed with former ones.
-	c = cs.Look.Set.Chains[a.Device]
+	c = cs.Look.Chain(a.Device)
 	c.Former = append(c.Former, v.Members...)
 	return err
 }
@@ -162,7 +157,7 @@ func (cs *chainSetter) attachChainAs(mode v1alpha1.XDPMode, a plan.Action, v *pi
 		}
 		cs.Look.Set.Release("severed link of chain", old.Link)
 	}
-	cs.Look.Set.Chains[a.Device] = c
+	cs.Look.Set.PutChain(c)
 	cs.Look.Changed(cs.Pins.ChainPath(a.Device))
 	return nil
 }

@@ -17,7 +17,7 @@ func (mk *linkMaker) holder(a plan.Action) *pins.Link {
 		return nil
 	}
 	for _, key := range []string{a.Attachment.Key(), a.Replaces} {
-		if l := mk.Look.Set.Links[a.UID][key]; l != nil && !l.IsElsewhere(mk.Look.Facts(l.Path, l.Link)) {
+		if l := mk.Look.Link(a.UID, key); l != nil && !l.IsElsewhere(mk.Look.Facts(l)) {
 			return l
 		}
 	}
@@ -48,7 +48,7 @@ func (mk *linkMaker) takePlace(r attach.Request, held *pins.Link) (pins.Held, er
 
 // runBy returns the program that a link runs; nil where no revision has it.
 func (mk *linkMaker) runBy(l *pins.Link) *ebpf.Program {
-	r := mk.Look.Set.Revisions[l.UID][mk.Look.RevisionOf(l, mk.Look.Facts(l.Path, l.Link))]
+	r := mk.Look.Revision(l.UID, mk.Look.RevisionOf(l, mk.Look.Facts(l)))
 	if r == nil {
 		return nil
 	}
@@ -62,11 +62,10 @@ func (mk *linkMaker) heldBy(a plan.Action) string {
 	if !exclusive {
 		return ""
 	}
-	for uid, links := range mk.Look.Set.Links {
-		for key, l := range links {
-			if is, _ := l.Attachment.Exclusive(); is == place && (uid != a.UID || key != a.Attachment.Key() && key != a.Replaces) {
-				return fmt.Sprintf("program %s of application %s", l.Attachment.Program, mk.Decisions.NameOf(uid))
-			}
+	for l := range mk.Look.Links() {
+		key := l.Attachment.Key()
+		if is, _ := l.Attachment.Exclusive(); is == place && (l.UID != a.UID || key != a.Attachment.Key() && key != a.Replaces) {
+			return fmt.Sprintf("program %s of application %s", l.Attachment.Program, mk.Decisions.NameOf(l.UID))
 		}
 	}
 	return ""

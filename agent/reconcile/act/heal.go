@@ -48,13 +48,13 @@ func (act *Actor) drifted(a plan.Action) (string, Drift) {
 		unmanaged bool
 	)
 	if a.Verb == plan.SetChain {
-		c, seen := act.Look.Set.Chains[a.Device], act.Look.Chain(a.Device)
+		c, seen := act.Look.Chain(a.Device), act.Look.SeenChain(a.Device)
 		if c == nil || c.Version == nil || len(a.Members) == 0 {
 			return "", ""
 		}
 		path, unmanaged = act.Pins.ChainPath(a.Device), seen != nil && seen.Members == nil
 	} else {
-		l := act.Look.Set.Links[a.UID][a.Attachment.Key()]
+		l := act.Look.Link(a.UID, a.Attachment.Key())
 		if l == nil || a.Verb == plan.Detach || act.Look.IsUnreadable(l.Path) {
 			return "", ""
 		}

@@ -51,8 +51,8 @@ func (mk *linkMaker) attachProgram(a plan.Action, program *ebpf.Program) error {
 	if err := mk.putLink(a.UID, a.Attachment, spec, l); err != nil {
 		return err
 	}
-	if old := mk.Look.Set.Links[a.UID][a.Replaces]; old != nil {
-		return mk.Look.Set.DetachReplaced(old, mk.Look.Facts(old.Path, old.Link), mk.Now)
+	if old := mk.Look.Link(a.UID, a.Replaces); old != nil {
+		return mk.Look.Set.DetachReplaced(old, mk.Look.Facts(old), mk.Now)
 	}
 	return nil
 }
@@ -79,17 +79,17 @@ func (mk *linkMaker) request(a plan.Action, program *ebpf.Program) (attach.Reque
 	}
 	return attach.Request{UID: a.UID, Attachment: a.Attachment, Program: program, Host: mk.LookupRound.Host(), Found: target, Neighbours: mk.neighbours(a),
 		Filters: mk.Pins.Filters,
-		Specs:   mk.Look.Set.Revisions[a.UID][a.Revision].Maps[usdt.SpecsMap], SpecID: mk.Look.Set.SpecID(a.UID, a.Attachment.Target),
+		Specs:   mk.Look.Revision(a.UID, a.Revision).Maps[usdt.SpecsMap], SpecID: mk.Look.Set.SpecID(a.UID, a.Attachment.Target),
 		HeldBy: mk.heldBy(a)}, nil
 }
 
 // putLink pins a link and lets the one go that it stands in for. A link that cannot be
 // pinned is detached.
 func (mk *linkMaker) putLink(uid string, at plan.Attachment, spec uint32, l pins.Held) error {
-	old := mk.Look.Set.Links[uid][at.Key()]
+	old := mk.Look.Link(uid, at.Key())
 	var facts pins.Facts
 	if old != nil {
-		facts = mk.Look.Facts(old.Path, old.Link)
+		facts = mk.Look.Facts(old)
 	}
 	pinned, err := mk.Pins.PinLink(uid, at, spec, l)
 	if err != nil {
@@ -108,7 +108,7 @@ func (mk *linkMaker) putLink(uid string, at plan.Attachment, spec uint32, l pins
 }
 
 func (mk *linkMaker) programOf(a plan.Action) (*ebpf.Program, error) {
-	r := mk.Look.Set.Revisions[a.UID][a.Revision]
+	r := mk.Look.Revision(a.UID, a.Revision)
 	if r == nil || r.Programs[a.Attachment.Instance] == nil {
 		return nil, fmt.Errorf("attach %s: revision %s of it is not in the kernel", a.Attachment.Instance, a.Revision)
 	}
@@ -121,22 +121,20 @@ func (mk *linkMaker) neighbours(a plan.Action) attach.Neighbours {
 	if h, ok := hook.Lookup(a.Attachment.Hook); !ok || !h.TakesPriority() {
 		return n
 	}
-	for uid, links := range mk.Look.Set.Links {
-		for _, l := range links {
-			at := l.Attachment
-			if at.Hook != a.Attachment.Hook || at.Target.Device() != a.Attachment.Target.Device() || uid == a.UID && at.Key() == a.Attachment.Key() {
-				continue
-			}
-			isBefore := cmp.Or(plan.Compare(at, a.Attachment), cmp.Compare(uid, a.UID)) < 0
-			if f, ok := l.Link.(*clsact.Filter); ok && isBefore {
-				n.FiltersBefore = append(n.FiltersBefore, f)
-			} else if ok {
-				n.FiltersAfter = append(n.FiltersAfter, f)
-			} else if id := mk.Look.Facts(l.Path, l.Link).ID; isBefore {
-				n.Before = append(n.Before, id)
-			} else {
-				n.After = append(n.After, id)
-			}
+	for l := range mk.Look.Links() {
+		at := l.Attachment
+		if at.Hook != a.Attachment.Hook || at.Target.Device() != a.Attachment.Target.Device() || l.UID == a.UID && at.Key() == a.Attachment.Key() {
+			continue
+		}
+		isBefore := cmp.Or(plan.Compare(at, a.Attachment), cmp.Compare(l.UID, a.UID)) < 0
+		if f, ok := l.Link.(*clsact.Filter); ok && isBefore {
+			n.FiltersBefore = append(n.FiltersBefore, f)
+		} else if ok {
+			n.FiltersAfter = append(n.FiltersAfter, f)
+		} else if id := mk.Look.Facts(l).ID; isBefore {
+			n.Before = append(n.Before, id)
+		} else {
+			n.After = append(n.After, id)
 		}
 	}
 	return n
@@ -148,7 +146,7 @@ func (mk *linkMaker) move(a plan.Action) error {
 	if _, err := mk.programOf(a); err != nil {
 		return err
 	}
-	r := mk.Look.Set.Revisions[a.UID][a.Revision]
+	r := mk.Look.Revision(a.UID, a.Revision)
 	for _, program := range r.Copies(a.Attachment.Instance) {
 		err := mk.attachProgram(a, program)
 		if !errors.Is(err, unix.EEXIST) {
@@ -164,7 +162,7 @@ func (mk *linkMaker) move(a plan.Action) error {
 
 // update swaps the program under a link that stays.
 func (mk *linkMaker) update(a plan.Action) error {
-	l := mk.Look.Set.Links[a.UID][cmp.Or(a.Replaces, a.Attachment.Key())]
+	l := mk.Look.Link(a.UID, cmp.Or(a.Replaces, a.Attachment.Key()))
 	program, err := mk.programOf(a)
 	if err != nil {
 		return err

@@ -73,9 +73,8 @@ func (act *Actor) canEndBefore(a plan.Action) bool {
 	if a.Verb == plan.Update {
 		return true
 	}
-	of := act.Look.Set.Links[a.UID]
 	for _, key := range []string{a.Attachment.Key(), a.Replaces} {
-		if l := of[key]; l != nil && !act.Look.Set.Remnants.HasRoom(l, act.Look.Facts(l.Path, l.Link), a.Verb != plan.Detach) {
+		if l := act.Look.Link(a.UID, key); l != nil && !act.Look.Set.Remnants.HasRoom(l, act.Look.Facts(l), a.Verb != plan.Detach) {
 			return false
 		}
 	}

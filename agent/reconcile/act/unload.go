@@ -28,11 +28,11 @@ type ender struct {
 // detach takes a link away. It is forgotten when the kernel agreed, and reported
 // until the kernel runs it no more.
 func (en *ender) detach(a plan.Action) error {
-	l := en.Look.Set.Links[a.UID][a.Attachment.Key()]
+	l := en.Look.Link(a.UID, a.Attachment.Key())
 	if l == nil {
 		return nil
 	}
-	return en.Look.Set.Detach(l, en.Look.Facts(l.Path, l.Link), en.Now)
+	return en.Look.Set.Detach(l, en.Look.Facts(l), en.Now)
 }
 
 // drop removes a revision nothing runs any more.
@@ -48,7 +48,7 @@ func (en *ender) drop(a plan.Action) error {
 // FinishUnloads looks after what actions of this reconcile or of earlier ones left: the
 // pins of former chains, and links that somebody else holds.
 func (act *Actor) FinishUnloads() {
-	for device, c := range act.Look.Set.Chains {
+	for device, c := range act.Look.Chains() {
 		if len(c.Former) == 0 || c.Version == nil {
 			continue
 		}
@@ -75,7 +75,7 @@ func (act *Actor) FinishUnloads() {
 // reportUnswitched reports what could be neither switched off nor taken away.
 func (act *Actor) reportUnswitched() {
 	for uid, err := range act.unswitched {
-		if set := act.Look.Set; len(set.Links[uid])+len(set.Members(uid)) > 0 {
+		if act.Look.HasLinks(uid) {
 			out := act.Decisions.Outcome(uid)
 			out.Errs = append(out.Errs, fmt.Errorf("switch off its programs: %w", err))
 		}

@@ -16,7 +16,7 @@ type variables struct{ *Options }
 func (va *variables) carryVariables() {
 	for _, want := range va.Decisions.Want.Applications {
 		old := va.Look.BaseRevision(want.UID)
-		next := va.Look.Set.Revisions[want.UID][want.Revision]
+		next := va.Look.Revision(want.UID, want.Revision)
 		if old == nil || next == nil || old == next || va.Look.Runs(want.UID, want.Revision) {
 			continue
 		}

@@ -49,7 +49,8 @@ type Options struct {
 	Objects      *objects.Cache
 	// History is what last ran at each place.
 	History *history.History
-	Live    *live.Set
+	// Open is what is open.
+	Open *live.Open
 }
 
 // Admission is what is known of places and of those that want them. It lasts as long as the
@@ -64,7 +65,7 @@ type Admission struct {
 
 // New returns an Admission where no application waits.
 func New(o Options) *Admission {
-	return &Admission{Options: o, Memory: &Memory{Limit: o.MapMemory, history: o.History, live: o.Live},
+	return &Admission{Options: o, Memory: &Memory{Limit: o.MapMemory, history: o.History, open: o.Open},
 		Profiles: &Profiles{log: o.Log, objects: o.Objects, byRevision: map[[2]string]chain.Profile{}, unmeasured: map[[2]string]time.Time{}},
 		waits:    waits{long: orderWaits * o.FetchTimeout, since: map[history.At]time.Time{}}, drivers: drivers{}}
 }
@@ -105,7 +106,7 @@ func (a *Admission) Begin(d *decide.Decisions, loadRound *build.Round, lookups *
 // oldest application. What does not fit is taken out of the reconcile, with an error.
 // Only what can be counted is looked at here; the verifier has its say later.
 func (adm *Round) Admit() {
-	adm.present = history.Present(adm.look.State.Interfaces, adm.look.State.Links, adm.look.State.Chains)
+	adm.present = history.Present(adm.look.State().Interfaces, adm.look.State().Links, adm.look.State().Chains)
 	adm.drivers.forget(adm.look, adm.now)
 	adm.leaveOutAsBefore()
 	adm.claims = adm.newClaims()
@@ -289,17 +290,15 @@ func (adm *Round) limits(place plan.Place) plan.Limits {
 func (adm *Round) oursOn(place plan.Place) map[link.ID]bool {
 	if adm.ours == nil {
 		adm.ours = map[plan.Place]map[link.ID]bool{}
-		for _, links := range adm.look.Set.Links {
-			for _, l := range links {
-				on := plan.Place{Hook: l.Attachment.Hook, Device: l.Attachment.Target.Device()}
-				if !history.IsLimited(on.Hook) {
-					continue
-				}
-				if adm.ours[on] == nil {
-					adm.ours[on] = map[link.ID]bool{}
-				}
-				adm.ours[on][adm.look.Facts(l.Path, l.Link).ID] = true
+		for l := range adm.look.Links() {
+			on := plan.Place{Hook: l.Attachment.Hook, Device: l.Attachment.Target.Device()}
+			if !history.IsLimited(on.Hook) {
+				continue
 			}
+			if adm.ours[on] == nil {
+				adm.ours[on] = map[link.ID]bool{}
+			}
+			adm.ours[on][adm.look.Facts(l).ID] = true
 		}
 	}
 	return adm.ours[plan.Place{Hook: place.Hook, Device: place.Device}]

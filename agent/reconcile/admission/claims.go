@@ -48,7 +48,7 @@ func (adm *Round) newClaims() *claims {
 	for at := range adm.present {
 		c.present[at.UID] = append(c.present[at.UID], at)
 	}
-	for _, i := range adm.look.State.Interfaces {
+	for _, i := range adm.look.State().Interfaces {
 		c.devices[i.Label()] = append(c.devices[i.Label()], i.Device)
 	}
 	for _, app := range adm.decisions.Want.Applications {
@@ -244,7 +244,7 @@ func (c *claims) runsOf(uid string) runs {
 // unlimitedLinks are the links of a revision at places without limits, unnamed.
 func (adm *Round) unlimitedLinks(uid, revision string) map[plan.Attachment]bool {
 	made := map[plan.Attachment]bool{}
-	for _, l := range adm.look.LinksOf(uid) {
+	for _, l := range adm.look.SeenLinks(uid) {
 		if l.Revision == revision && !history.IsLimited(l.Attachment.Hook) {
 			made[l.Attachment.Unnamed()] = true
 		}

@@ -20,7 +20,7 @@ type Memory struct {
 	// Limit is in bytes; 0 sets none.
 	Limit   int64
 	history *history.History
-	live    *live.Set
+	open    *live.Open
 	// refused says why the last reconcile had no memory for the maps of a load, by its key.
 	refused map[string]error
 }
@@ -31,13 +31,13 @@ func (m *Memory) Claim(o intent.Opened, memory uint64) *plan.Claim {
 	c := &plan.Claim{UID: payload.UID, Identity: payload.Application, Seniority: plan.Arriving, Created: payload.CreatedAt(),
 		Need: plan.Need{Memory: int(memory)}}
 	before, ran := m.history.Lookup(history.InMemory(payload.UID))
-	held := len(m.live.Revisions[payload.UID])
+	held := len(m.open.RevisionsOf(payload.UID))
 	switch {
 	case ran && before.Covers(o.Revision(), nil):
 		c.Seniority = plan.Remembered
 	case held == 1:
 		// It runs beside what it replaces. Of two that run so, no third is owed room.
-		c.Seniority, c.Held = plan.Replacing, memoryNeed(loader.Memory(m.live.Revisions)[payload.UID])
+		c.Seniority, c.Held = plan.Replacing, memoryNeed(loader.Memory(m.open.Revisions())[payload.UID])
 	case held > 1:
 		c.Seniority = plan.Replacing
 	case ran:
@@ -57,7 +57,7 @@ func memoryNeed(bytes uint64) plan.Need { return plan.Need{Memory: int(bytes)} }
 // memoryOf is what the maps and programs of one revision of an application may take, without maps that
 // another application has.
 func (adm *Round) memoryOf(uid, revision string) plan.Need {
-	all := maps.Clone(adm.look.Set.Revisions)
+	all := maps.Clone(adm.look.Revisions())
 	all[uid] = map[string]*loader.Revision{revision: all[uid][revision]}
 	return memoryNeed(loader.Memory(all)[uid])
 }
@@ -110,8 +110,8 @@ func (adm *Round) noteNoMemory(was, now error) {
 // of their loads as UID.
 func (adm *Round) memoryClaims() []plan.Claim {
 	var all []plan.Claim
-	here, memory := map[string]bool{}, loader.Memory(adm.look.Set.Revisions)
-	for uid, revisions := range adm.look.Set.Revisions {
+	here, memory := map[string]bool{}, loader.Memory(adm.look.Revisions())
+	for uid, revisions := range adm.look.Revisions() {
 		c := plan.Claim{UID: uid, Seniority: plan.Running, Need: memoryNeed(memory[uid])}
 		if app := adm.decisions.Application(uid); app != nil {
 			c.Identity = app.Newest.Payload().Application
@@ -154,7 +154,7 @@ func (adm *Round) unweighed() []plan.Claim {
 	var all []plan.Claim
 	for _, app := range adm.decisions.Applications {
 		uid := app.Newest.Payload().UID
-		if !adm.decisions.IsOnItsWay(uid) || weighed[uid] || len(adm.look.Set.Revisions[uid]) > 0 {
+		if !adm.decisions.IsOnItsWay(uid) || weighed[uid] || len(adm.look.RevisionsOf(uid)) > 0 {
 			continue
 		}
 		if c := adm.Memory.Claim(app.Newest, 0); c.Seniority != plan.Remembered {
@@ -180,8 +180,8 @@ func (adm *Round) addMemory(now map[history.At]history.Record) {
 	if adm.Memory.Limit == 0 {
 		return
 	}
-	memory := loader.Memory(adm.look.Set.Revisions)
-	for uid, revisions := range adm.look.Set.Revisions {
+	memory := loader.Memory(adm.look.Revisions())
+	for uid, revisions := range adm.look.Revisions() {
 		one := history.Record{UID: uid, Hook: plan.MapMemory().Hook}
 		for name := range revisions {
 			one.Revision = name

@@ -41,10 +41,10 @@ func (adm *Round) NoteNoDriver(d plan.Device, err *attach.DriverError) {
 func (ds drivers) forget(look *live.Look, now time.Time) {
 	maps.DeleteFunc(ds, func(d plan.Device, is noDriver) bool {
 		on, ok := look.FindInterface(d)
-		return !ok || on.MTU != is.err.MTU || look.Chain(d) == nil && now.Sub(is.since) >= driverRetry
+		return !ok || on.MTU != is.err.MTU || look.SeenChain(d) == nil && now.Sub(is.since) >= driverRetry
 	})
 	for d, is := range ds {
-		running := look.Set.GivenTo(d)
+		running := look.GivenTo(d)
 		left := slices.ContainsFunc(is.beside, func(m plan.Member) bool { return !runsIn(running, m) })
 		switch {
 		case is.beside == nil:
@@ -90,7 +90,7 @@ func (adm *Round) givenTo(d plan.Device, uid string) []plan.Member {
 	byUID, known := adm.given[d]
 	if !known {
 		byUID = map[string][]plan.Member{}
-		for _, m := range adm.look.Set.GivenTo(d) {
+		for _, m := range adm.look.GivenTo(d) {
 			byUID[m.UID] = append(byUID[m.UID], m)
 		}
 		adm.given[d] = byUID

@@ -43,7 +43,7 @@ func (adm *Round) profileOf(uid, revision string) chain.Profile {
 		return known
 	}
 	o := adm.decisions.IntentOf(uid, revision)
-	if o == nil || adm.look.Set.Revisions[uid][revision] == nil {
+	if o == nil || adm.look.Revision(uid, revision) == nil {
 		return chain.Profile{}
 	}
 	return adm.Profiles.measure(*o, adm.loadRound, adm.now)

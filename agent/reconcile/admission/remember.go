@@ -9,21 +9,19 @@ import (
 // attached is what the kernel has taken by the end of the reconcile.
 func (adm *Round) attached() map[history.At]history.Record {
 	var links []plan.Link
-	for _, all := range adm.look.Set.Links {
-		for _, l := range all {
-			if history.IsLimited(l.Attachment.Hook) {
-				facts := adm.look.Facts(l.Path, l.Link)
-				links = append(links, plan.Link{UID: l.UID, Attachment: l.Attachment, Revision: adm.look.RevisionOf(l, facts), Severed: facts.Severed})
-			}
+	for l := range adm.look.Links() {
+		if history.IsLimited(l.Attachment.Hook) {
+			facts := adm.look.Facts(l)
+			links = append(links, plan.Link{UID: l.UID, Attachment: l.Attachment, Revision: adm.look.RevisionOf(l, facts), Severed: facts.Severed})
 		}
 	}
 	var chains []plan.Chain
-	for device, c := range adm.look.Set.Chains {
+	for device, c := range adm.look.Chains() {
 		if c.Version != nil {
 			chains = append(chains, plan.Chain{Device: device, Members: c.Version.Members})
 		}
 	}
-	return history.Present(adm.look.State.Interfaces, links, chains)
+	return history.Present(adm.look.State().Interfaces, links, chains)
 }
 
 // Remember keeps what runs at each place, for the next start: only what the
@@ -48,7 +46,7 @@ func (adm *Round) Remember() {
 	}
 	// The node's memory is of no interface.
 	there := map[string]bool{"": true}
-	for _, i := range adm.look.State.Interfaces {
+	for _, i := range adm.look.State().Interfaces {
 		there[i.Label()] = true
 	}
 	wanted := adm.wanted()

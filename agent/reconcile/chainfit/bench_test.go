@@ -48,7 +48,7 @@ func BenchmarkFit(b *testing.B) {
 				for i, step := range []func(){
 					r.Admission.Admit,
 					fitter.Begin(r.Decisions, r.Admission, r.Objects, r.Loads).Fit,
-					func() { plan.Make(r.Decisions.Want, r.Decisions.Look.State) },
+					func() { plan.Make(r.Decisions.Want, r.Decisions.Look.State()) },
 				} {
 					step()
 					ended := node.Busy(b)

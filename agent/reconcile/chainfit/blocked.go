@@ -52,7 +52,7 @@ func (r *Round) keepOrDetach(want plan.Chain, running []plan.Member, err error) 
 func (r *Round) takeOutAgain() {
 	for index, h := range r.blocked {
 		want := r.chains.Of(index)
-		if !r.expels(want, r.look.Set.GivenTo(index)) {
+		if !r.expels(want, r.look.GivenTo(index)) {
 			delete(r.blocked, index)
 			continue
 		}
@@ -73,7 +73,7 @@ func (r *Round) expels(want plan.Chain, running []plan.Member) bool {
 // runsGone reports whether a member must be unloaded and is not switched off: only then may it
 // take others out of the chain.
 func (r *Round) runsGone(d plan.Device, m plan.Member) bool {
-	return r.decisions.IsGone(m.UID) && !r.look.Set.IsOff(d, m)
+	return r.decisions.IsGone(m.UID) && !r.look.IsOff(d, m)
 }
 
 // culprit is the application to take out of a chain that cannot be loaded: the one

@@ -78,7 +78,7 @@ func (f *Fitter) Begin(d *decide.Decisions, adm *admission.Round, objectRound *o
 // application goes on as it was, and the others as they are to.
 func (r *Round) Fit() {
 	r.decisions.Changed = nil
-	r.chains = plan.NewChains(&r.decisions.Want, r.look.State)
+	r.chains = plan.NewChains(&r.decisions.Want, r.look.State())
 	r.followStartedChains()
 	r.takeOutAgain()
 	devices := r.chains.Devices()
@@ -114,8 +114,8 @@ type unfitChain func()
 
 // fit loads a chain that changed, unless something does not fit into it.
 func (r *Round) fit(want plan.Chain) unfitChain {
-	have := r.look.Chain(want.Device)
-	running := r.look.Set.GivenTo(want.Device)
+	have := r.look.SeenChain(want.Device)
+	running := r.look.GivenTo(want.Device)
 	// What the link was given needs no load where only the link is healed.
 	if len(want.Members) == 0 || have != nil && slices.Equal(have.Members, want.Members) || slices.Equal(running, want.Members) {
 		return nil

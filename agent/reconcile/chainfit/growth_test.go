@@ -42,7 +42,7 @@ func allocatedFor(t *testing.T, shape node.Shape) uint64 {
 	runtime.ReadMemStats(&before)
 	r.Admission.Admit()
 	fitter.Begin(r.Decisions, r.Admission, r.Objects, r.Loads).Fit()
-	plan.Make(r.Decisions.Want, r.Decisions.Look.State)
+	plan.Make(r.Decisions.Want, r.Decisions.Look.State())
 	runtime.ReadMemStats(&after)
 	return after.TotalAlloc - before.TotalAlloc
 }

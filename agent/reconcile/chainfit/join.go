@@ -48,7 +48,7 @@ func (r *Round) leaveOutJoiners(want plan.Chain, running []plan.Member) unfitCha
 // with the others. It asks what that one asks: of a failure that is not remembered, such as a contested link's, nothing follows.
 func (r *Round) LeavesOut(a plan.Action) bool {
 	want := plan.Chain{Device: a.Device, Interface: a.Interface, Members: a.Members}
-	return len(a.Members) > 0 && r.leaveOutJoiners(want, r.look.Set.GivenTo(a.Device)) != nil
+	return len(a.Members) > 0 && r.leaveOutJoiners(want, r.look.GivenTo(a.Device)) != nil
 }
 
 // leaveOutUnaware leaves out the newcomers that take no packets of several buffers, where all others of the chain do: then the

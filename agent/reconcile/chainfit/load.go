@@ -39,7 +39,7 @@ func (r *Round) load(d plan.Device, members, running []plan.Member, suspect stri
 
 // loaded returns the program of a member as its revision has it in the kernel.
 func (r *Round) loaded(m plan.Member) (*ebpf.Program, error) {
-	program := programOf(m, r.look.Set)
+	program := programOf(m, r.look.Open)
 	if program == nil {
 		return nil, &build.MemberError{UID: m.UID, Err: fmt.Errorf("load chain: program %s of %s is not in the kernel", m.Program, m.Identity)}
 	}
@@ -47,8 +47,8 @@ func (r *Round) loaded(m plan.Member) (*ebpf.Program, error) {
 }
 
 // programOf is the program of a member as its revision has it in the kernel; nil where it is not there.
-func programOf(m plan.Member, s *live.Set) *ebpf.Program {
-	revision := s.Revisions[m.UID][m.Revision]
+func programOf(m plan.Member, s *live.Open) *ebpf.Program {
+	revision := s.Revision(m.UID, m.Revision)
 	if revision == nil {
 		return nil
 	}
@@ -62,7 +62,7 @@ func (r *Round) chainKey(d plan.Device, members []plan.Member, suspect string) s
 	key = append(key, "chain "+d.String()+" "+suspect...)
 	for i := range members {
 		m := &members[i]
-		for _, part := range []string{m.UID, m.Revision, m.Program, m.Taken, string(m.Mode), r.revisionKeys.of(m, r.look.Set)} {
+		for _, part := range []string{m.UID, m.Revision, m.Program, m.Taken, string(m.Mode), r.revisionKeys.of(m, r.look.Open)} {
 			key = append(append(key, ' '), strconv.Quote(part)...)
 		}
 		key = strconv.AppendInt(append(key, ' '), int64(m.Priority), 10)
@@ -75,8 +75,8 @@ func (r *Round) chainKey(d plan.Device, members []plan.Member, suspect string) s
 type revisionKeys map[*loader.Revision]string
 
 // of returns the loader.Revision.Key of a member's revision.
-func (k revisionKeys) of(m *plan.Member, s *live.Set) string {
-	revision := s.Revisions[m.UID][m.Revision]
+func (k revisionKeys) of(m *plan.Member, s *live.Open) string {
+	revision := s.Revision(m.UID, m.Revision)
 	key, known := k[revision]
 	if !known {
 		key = revision.Key()
@@ -175,7 +175,7 @@ func (r *Round) askChain(d plan.Device, members, running []plan.Member, suspect 
 		Urgency: r.urgencyOf(members, running), Tenants: plan.NamespacesOf(members, changed),
 		Start: func() (build.Run, error) {
 			options.Counts = r.countsOf(d)
-			shared, err := build.Share(r.look.Set.Revisions, members)
+			shared, err := build.Share(r.look.Revisions(), members)
 			if err != nil {
 				return nil, err
 			}
@@ -228,7 +228,7 @@ func (r *Round) intentOf(m plan.Member) (*intent.Opened, error) {
 
 // countsOf reads what the members of the running chain returned, so that their counts go on.
 func (r *Round) countsOf(d plan.Device) map[string]chain.Counts {
-	c := r.look.Set.Chains[d]
+	c := r.look.Chain(d)
 	if c == nil || c.Version == nil || c.Version.Counters == nil {
 		return nil
 	}

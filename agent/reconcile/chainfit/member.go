@@ -30,7 +30,7 @@ func (r *Round) goOnWithout(want plan.Chain, running []plan.Member, lost *build.
 		return func() {
 			left := slices.Clone(want.Members)
 			for _, one := range r.allLost(want.Members, lost) {
-				if needsNoLoad(left, r.look.Set) {
+				if needsNoLoad(left, r.look.Open) {
 					return
 				}
 				switch isRunning := runs(one.UID); {
@@ -55,7 +55,7 @@ func (r *Round) goOnWithout(want plan.Chain, running []plan.Member, lost *build.
 }
 
 // needsNoLoad reports whether one member is left that runs alone as it is in the kernel: its object may be lost.
-func needsNoLoad(left []plan.Member, s *live.Set) bool {
+func needsNoLoad(left []plan.Member, s *live.Open) bool {
 	return len(left) == 1 && programOf(left[0], s) != nil
 }
 

@@ -27,7 +27,7 @@ type startedChain struct {
 // followStartedChains looks at what was begun, and what it is good for by now.
 func (r *Round) followStartedChains() {
 	for index, b := range r.started {
-		want, running := r.chains.Of(index).Members, r.look.Set.GivenTo(index)
+		want, running := r.chains.Of(index).Members, r.look.GivenTo(index)
 		if len(want) == 0 || slices.Equal(running, want) {
 			delete(r.started, index)
 			continue

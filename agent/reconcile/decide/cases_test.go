@@ -73,14 +73,16 @@ type parser struct {
 	errs map[string]error
 	set  *live.Set
 	look *live.Look
+	seen plan.State
 	// names are those of revisions, and what is printed in their place.
 	names []string
 }
 
 func newParser(tb testing.TB) *parser {
 	tb.Helper()
-	set := &live.Set{Revisions: map[string]map[string]*loader.Revision{}}
-	return &parser{tb: tb, key: seals.New(tb), byID: map[string]*decide.Application{}, errs: map[string]error{}, set: set, look: set.Look()}
+	set := &live.Set{}
+	return &parser{tb: tb, key: seals.New(tb), byID: map[string]*decide.Application{}, errs: map[string]error{}, set: set, look: set.Look(),
+		seen: plan.State{Revisions: map[string][]string{}}}
 }
 
 func (p *parser) line(f []string) {
@@ -106,11 +108,9 @@ func (p *parser) line(f []string) {
 	case "runs":
 		o := p.version(uid, serial)
 		p.set.PutRevision(&loader.Revision{UID: uid, Name: o.Revision()})
-		if p.look.State.Revisions == nil {
-			p.look.State.Revisions = map[string][]string{}
-		}
-		p.look.State.Revisions[uid] = append(p.look.State.Revisions[uid], o.Revision())
-		p.look.State.Links = append(p.look.State.Links, plan.Link{UID: uid, Revision: o.Revision()})
+		p.seen.Revisions[uid] = append(p.seen.Revisions[uid], o.Revision())
+		p.seen.Links = append(p.seen.Links, plan.Link{UID: uid, Revision: o.Revision()})
+		p.look.Saw(p.seen)
 	case "ran":
 		o := p.version(uid, serial)
 		p.byID[uid].Deployed = &o

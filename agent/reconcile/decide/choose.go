@@ -45,14 +45,14 @@ func (d *Decisions) ChooseGone() {
 		case err != nil:
 			// It is not known whether it is for this node.
 			out.Errs = append(out.Errs, err)
-			d.stay(payload.UID, report.Refused{})
+			d.become(payload.UID, report.Staying{Why: report.Refused{}})
 		case gone:
-			d.unload(payload.UID, nil)
+			d.become(payload.UID, report.Unloading{})
 		default:
 			d.toRun = append(d.toRun, app)
 		}
 	}
-	for uid := range d.Look.State.Revisions {
+	for uid := range d.Look.State().Revisions {
 		if d.byUID[uid] == nil {
 			d.Want.Frozen = append(d.Want.Frozen, uid)
 		}
@@ -93,13 +93,14 @@ func (d *Decisions) chooseVersion(app *Application) {
 
 // run has a version of an application run, which is decided where it can be had.
 func (d *Decisions) run(app *Application, o *intent.Opened, decided report.State) error {
-	out := d.Outcomes[app.Newest.Payload().UID]
-	wanted, err := d.Prepare(app, *o, out)
+	uid := app.Newest.Payload().UID
+	wanted, err := d.Prepare(app, *o, d.Outcomes[uid])
 	if err != nil {
 		return err
 	}
 	d.indexes[wanted.UID] = len(d.Want.Applications)
-	d.Want.Applications, out.State = append(d.Want.Applications, wanted), decided
+	d.Want.Applications = append(d.Want.Applications, wanted)
+	d.become(uid, decided)
 	return nil
 }
 
@@ -122,7 +123,7 @@ func (d *Decisions) fallBack(app *Application, why report.Hindrance) {
 		d.noteUnavailable(app, *other, why, err)
 		stays = d.Node.StaysWithout(other, d.Look.RevisionName(uid)) || IsPending(err)
 	}
-	d.stayOrUnload(uid, stays, why)
+	d.become(uid, without(stays, why))
 }
 
 // runsWhole returns the intent of what runs, where that is one version, whole and for this node.
@@ -137,26 +138,28 @@ func (d *Decisions) runsWhole(app *Application) *intent.Opened {
 	return last
 }
 
-// stayOrUnload leaves what runs of an application as it is, or has it go. why is what keeps its newest version from running.
-func (d *Decisions) stayOrUnload(uid string, stays bool, why report.Hindrance) {
+// without is the state of an application without a version that is to run, whose newest one why keeps from that.
+func without(stays bool, why report.Hindrance) report.State {
 	if stays {
-		d.stay(uid, why)
-		return
+		return report.Staying{Why: why}
 	}
-	d.unload(uid, why)
+	return report.Unloading{Why: why}
 }
 
-// stay leaves what runs of an application as it is.
-func (d *Decisions) stay(uid string, why report.Hindrance) {
-	if !d.IsFrozen(uid) {
-		d.Want.Frozen = append(d.Want.Frozen, uid)
+// become decides for an application.
+func (d *Decisions) become(uid string, decided report.State) {
+	switch decided.(type) {
+	case report.Staying:
+		if !d.IsFrozen(uid) {
+			d.Want.Frozen = append(d.Want.Frozen, uid)
+		}
+	case report.Unloading:
+		if !d.IsGone(uid) {
+			d.Want.Gone = append(d.Want.Gone, uid)
+		}
+	case report.Running, report.FallingBack:
 	}
-	d.Outcomes[uid].State = report.Staying{Why: why}
-}
-
-// unload has an application go.
-func (d *Decisions) unload(uid string, why report.Hindrance) {
-	d.Want.Gone, d.Outcomes[uid].State = append(d.Want.Gone, uid), report.Unloading{Why: why}
+	d.Outcomes[uid].State = decided
 }
 
 // noteUnavailable notes why a version cannot be had: the newest intent's, which why keeps from running, or one that

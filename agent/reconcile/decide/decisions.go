@@ -130,7 +130,7 @@ func (d *Decisions) IsGone(uid string) bool {
 // IsFrozen reports whether what runs of an application is left as it is, also of one whose intent is not known.
 func (d *Decisions) IsFrozen(uid string) bool {
 	if d.byUID[uid] == nil {
-		_, has := d.Look.State.Revisions[uid]
+		_, has := d.Look.State().Revisions[uid]
 		return has
 	}
 	_, is := d.stateOf(uid).(report.Staying)
@@ -211,12 +211,12 @@ func (d *Decisions) Reject(uid string, err error) {
 	case report.Running:
 		d.fallBack(app, why)
 	case report.FallingBack:
-		d.stayOrUnload(uid, d.Node.StaysWithout(rejected, d.Look.RevisionName(uid)) || IsPending(err), why)
+		d.become(uid, without(d.Node.StaysWithout(rejected, d.Look.RevisionName(uid)) || IsPending(err), why))
 	case report.Staying, nil:
-		d.stay(uid, why)
+		d.become(uid, report.Staying{Why: why})
 	case report.Unloading:
 		// What may not run any more does not stay, whatever else it waits for.
-		out.State = report.Unloading{Why: why}
+		d.become(uid, report.Unloading{Why: why})
 	}
 }
 

@@ -79,7 +79,7 @@ type leaveError struct {
 // Error implements error.
 func (l *leaveError) Error() string {
 	state := "it is switched off, and is there still"
-	if slices.ContainsFunc(l.d.Look.Set.GivenTo(l.on.Device), func(m plan.Member) bool { return m.UID == l.uid && !l.d.Look.Set.IsOff(l.on.Device, m) }) {
+	if slices.ContainsFunc(l.d.Look.GivenTo(l.on.Device), func(m plan.Member) bool { return m.UID == l.uid && !l.d.Look.IsOff(l.on.Device, m) }) {
 		state = "it runs there still"
 	}
 	return fmt.Sprintf("leave the chain of %s: %s: %v", l.on.Interface, state, l.err)

@@ -67,7 +67,7 @@ func (r *Round) application(app *accepted.Application) {
 	if out == nil {
 		return
 	}
-	out.SettlePods(payload.UID, func(program, hook string) bool { return r.Look.Set.IsInPod(payload.UID, program, hook) })
+	out.SettlePods(payload.UID, func(program, hook string) bool { return r.Look.IsInPod(payload.UID, program, hook) })
 	r.noteUnchangedChains(payload.UID, out)
 	behind := out.HasLeft(report.Behind{})
 	switch {
@@ -84,7 +84,7 @@ func (r *Round) application(app *accepted.Application) {
 	app.Behind = behind
 	app.Status = r.view.Application(report.Application{Known: app.Known, Maps: app.Maps, VerifierLog: app.VerifierLog, Conflict: app.Conflict, Before: app.Status},
 		out)
-	app.Loaded = slices.Sorted(maps.Keys(r.Look.Set.Revisions[payload.UID]))
+	app.Loaded = slices.Sorted(maps.Keys(r.Look.RevisionsOf(payload.UID)))
 	app.Exhausted = payload.Tombstone && app.Deployed == nil && len(out.Errs) == 0 && !r.leaves(payload.UID)
 }
 
@@ -100,7 +100,7 @@ func (r *Round) noteUnchangedChains(uid string, out *report.Outcome) {
 	}
 	asked := plan.Asked(plan.Want{Applications: r.Decisions.Want.Applications[i : i+1]})
 	for _, device := range slices.SortedFunc(maps.Keys(asked), plan.Device.Compare) {
-		if slices.Contains(plan.Changed(asked[device], r.Look.Set.GivenTo(device)), uid) {
+		if slices.Contains(plan.Changed(asked[device], r.Look.GivenTo(device)), uid) {
 			out.Errs = append(out.Errs, fmt.Errorf("change the chain of %s: the interface runs an earlier one", r.Look.InterfaceName(device)))
 		}
 	}

@@ -28,7 +28,7 @@ func (f *Filters) ownerOf(id ebpf.ProgramID) (clsact.Owner, bool) {
 		// That of a filter of another kind.
 		return clsact.Owner{}, false
 	}
-	for uid, revisions := range f.set.Revisions {
+	for uid, revisions := range f.set.revisions {
 		for _, r := range revisions {
 			if instance, ok := r.Instance(id); ok {
 				return clsact.Owner{UID: uid, Instance: instance}, true
@@ -36,11 +36,9 @@ func (f *Filters) ownerOf(id ebpf.ProgramID) (clsact.Owner, bool) {
 		}
 	}
 	// Its revision was loaded once more, and the filter's turn has not come.
-	for uid, links := range f.set.Links {
-		for _, l := range links {
-			if filter, ok := l.Link.(*clsact.Filter); ok && filter.Holds(id) {
-				return clsact.Owner{UID: uid, Instance: l.Attachment.Instance}, true
-			}
+	for l := range f.set.Links() {
+		if filter, ok := l.Link.(*clsact.Filter); ok && filter.Holds(id) {
+			return clsact.Owner{UID: l.UID, Instance: l.Attachment.Instance}, true
 		}
 	}
 	return clsact.Owner{}, false
@@ -50,11 +48,9 @@ func (f *Filters) ownerOf(id ebpf.ProgramID) (clsact.Owner, bool) {
 // without a link in the agent's own network namespace: they were being made.
 func (f *Filters) adopt() {
 	f.set.pins.Filters.Owner, f.swept, f.partlySwept = f.ownerOf, map[uint64]bool{}, map[uint64]bool{}
-	for _, links := range f.set.Links {
-		for _, l := range links {
-			if l.Attachment.NetnsID == 0 {
-				f.follow(l)
-			}
+	for l := range f.set.Links() {
+		if l.Attachment.NetnsID == 0 {
+			f.follow(l)
 		}
 	}
 	f.Sweep([]uint64{0})
@@ -102,22 +98,20 @@ func (f *Filters) forgetSwept(ids []uint64) {
 // sweepNamespace takes away the filters without a link in one network namespace.
 func (f *Filters) sweepNamespace(id uint64) error {
 	known := map[clsact.Side]map[clsact.Owner]bool{}
-	for uid, links := range f.set.Links {
-		for _, l := range links {
-			side, _, ok := clsact.Of(l.Attachment.Hook, l.Attachment.Target.Device())
-			if !ok || l.Attachment.NetnsID != id {
-				continue
-			}
-			if id != 0 {
-				f.follow(l)
-			}
-			if known[side] == nil {
-				known[side] = map[clsact.Owner]bool{}
-			}
-			known[side][clsact.Owner{UID: uid, Instance: l.Attachment.Instance}] = true
+	for l := range f.set.Links() {
+		side, _, ok := clsact.Of(l.Attachment.Hook, l.Attachment.Target.Device())
+		if !ok || l.Attachment.NetnsID != id {
+			continue
 		}
+		if id != 0 {
+			f.follow(l)
+		}
+		if known[side] == nil {
+			known[side] = map[clsact.Owner]bool{}
+		}
+		known[side][clsact.Owner{UID: l.UID, Instance: l.Attachment.Instance}] = true
 	}
-	if len(f.set.Revisions) == 0 {
+	if len(f.set.revisions) == 0 {
 		return f.set.pins.Filters.SweepQdiscs(id)
 	}
 	return f.set.pins.Filters.Sweep(id, func(side clsact.Side, owner clsact.Owner) bool { return known[side][owner] })
@@ -137,7 +131,7 @@ func (f *Filters) pinProgram(l *pins.Link) error {
 		return nil
 	}
 	other, err := filter.Follow(func(id ebpf.ProgramID) *ebpf.Program {
-		for _, r := range f.set.Revisions[l.UID] {
+		for _, r := range f.set.revisions[l.UID] {
 			if instance, ok := r.Instance(id); ok {
 				return r.Programs[instance]
 			}

@@ -17,48 +17,49 @@ import (
 	"github.com/skep-dev/skep/hook"
 )
 
-// Look is what the kernel said of a Set in one reconcile. State and facts are copies: of what
-// changes afterwards, they have what a method of the Look noted.
+// Look is who reads in one reconcile what applications have: by the methods of Open what is open, which changes while the
+// reconcile acts on the Set, and by State what the kernel said of that when Observe asked. State and facts are copies: of
+// what changes afterwards, they have what a method of the Look noted.
 type Look struct {
-	// Set is what is open. It changes while the reconcile acts.
+	*Open
+	// Set is what changes.
 	Set *Set
-	// State is what Observe read. LinksOf and IsAttached say what an application has.
-	State plan.State
 
-	// links are those of State.Links, one each.
-	links []*pins.Link
+	state plan.State
+	// seen are those of state.Links, one each.
+	seen []*pins.Link
 	// facts of links by their pin.
 	facts map[string]pins.Facts
 	// unreadable are the pins whose links could not be read.
 	unreadable map[string]bool
-	// found finds what is in State; nil until it is asked for, and once State has other links or chains.
+	// found finds what is in state; nil until it is asked for, and once that has other links or chains.
 	found *index
 }
 
-// Look begins to look. The State is empty until Observe.
+// Look begins to look. The State is empty until Observe, or Saw.
 func (s *Set) Look() *Look {
-	return &Look{Set: s, facts: map[string]pins.Facts{}, unreadable: map[string]bool{}}
+	return &Look{Open: &s.Open, Set: s, facts: map[string]pins.Facts{}, unreadable: map[string]bool{}}
 }
 
 // Observe asks the kernel about every link and chain. interfaces are those of the node, and
 // namespaces those that they are in.
 func (l *Look) Observe(interfaces []plan.Interface, namespaces *netns.Table) {
-	l.links, l.found = nil, nil
-	l.State = plan.State{Interfaces: interfaces, Revisions: map[string][]string{}}
-	for uid := range l.Set.Revisions {
+	l.seen, l.found = nil, nil
+	l.state = plan.State{Interfaces: interfaces, Revisions: map[string][]string{}}
+	for uid := range l.revisions {
 		// Without a revision, the application's directory is left.
-		l.State.Revisions[uid] = slices.Sorted(maps.Keys(l.Set.Revisions[uid]))
+		l.state.Revisions[uid] = slices.Sorted(maps.Keys(l.revisions[uid]))
 	}
-	for _, uid := range slices.Sorted(maps.Keys(l.Set.Links)) {
-		links := l.Set.Links[uid]
-		if _, known := l.State.Revisions[uid]; !known {
-			l.State.Revisions[uid] = nil
+	for _, uid := range slices.Sorted(maps.Keys(l.Open.links)) {
+		links := l.Open.links[uid]
+		if _, known := l.state.Revisions[uid]; !known {
+			l.state.Revisions[uid] = nil
 		}
 		for _, key := range slices.Sorted(maps.Keys(links)) {
 			one := links[key]
 			facts := l.inspect(one.Path, one.Link)
-			l.links = append(l.links, one)
-			l.State.Links = append(l.State.Links, plan.Link{UID: one.UID, Attachment: one.Attachment,
+			l.seen = append(l.seen, one)
+			l.state.Links = append(l.state.Links, plan.Link{UID: one.UID, Attachment: one.Attachment,
 				Revision: l.RevisionOf(one, facts), Severed: facts.Severed, Elsewhere: one.IsElsewhere(facts)})
 		}
 	}
@@ -66,6 +67,12 @@ func (l *Look) Observe(interfaces []plan.Interface, namespaces *netns.Table) {
 	l.observeChains()
 	l.found = nil
 }
+
+// Saw has a State that was observed, which may be a part of one.
+func (l *Look) Saw(s plan.State) { l.state, l.found = s, nil }
+
+// State is what Observe read. The caller changes nothing of it.
+func (l *Look) State() plan.State { return l.state }
 
 // inspect asks the kernel about a link. One that cannot be read ends no reconcile: it
 // runs nothing that is known, and what is to be done about that can fail alone.
@@ -85,12 +92,12 @@ func (l *Look) inspect(pin string, one pins.Held) pins.Facts {
 // observeOrder reads the place of each link on an ordered hook.
 func (l *Look) observeOrder(namespaces *netns.Table) {
 	orders := map[string][]link.ID{}
-	for i := range l.State.Links {
-		one := &l.State.Links[i]
+	for i := range l.state.Links {
+		one := &l.state.Links[i]
 		if h, ok := hook.Lookup(one.Attachment.Hook); !ok || !h.TakesPriority() || one.Severed {
 			continue
 		}
-		pin := l.links[i].Path
+		pin := l.seen[i].Path
 		if l.unreadable[pin] {
 			one.Unplaced = true
 			continue
@@ -122,7 +129,7 @@ func (l *Look) observeOrder(namespaces *netns.Table) {
 
 // RevisionOf names the revision whose program a link runs.
 func (l *Look) RevisionOf(one *pins.Link, facts pins.Facts) string {
-	for name, r := range l.Set.Revisions[one.UID] {
+	for name, r := range l.revisions[one.UID] {
 		if instance, ok := r.Instance(facts.Program); ok && instance == one.Attachment.Instance {
 			return name
 		}
@@ -131,7 +138,7 @@ func (l *Look) RevisionOf(one *pins.Link, facts pins.Facts) string {
 }
 
 func (l *Look) observeChains() {
-	for d, c := range l.Set.Chains {
+	for d, c := range l.chains {
 		facts := l.inspect(l.Set.pins.ChainPath(d), c.Link)
 		one := plan.Chain{Device: d, Severed: facts.Severed}
 		if c.Mode = ""; !facts.Severed {
@@ -146,9 +153,9 @@ func (l *Look) observeChains() {
 		default:
 			one.Given = c.Version.Members
 		}
-		l.State.Chains = append(l.State.Chains, one)
+		l.state.Chains = append(l.state.Chains, one)
 	}
-	slices.SortFunc(l.State.Chains, func(a, b plan.Chain) int { return a.Device.Compare(b.Device) })
+	slices.SortFunc(l.state.Chains, func(a, b plan.Chain) int { return a.Device.Compare(b.Device) })
 }
 
 // switchedOff are the members that a version has switched off.
@@ -169,7 +176,7 @@ func (l *Look) usersOf(program ebpf.ProgramID) []string {
 	var uids []string
 	// Who only has a map from another application is none where that one has it.
 	for _, taken := range []bool{false, true} {
-		for uid, revisions := range l.Set.Revisions {
+		for uid, revisions := range l.revisions {
 			for _, r := range revisions {
 				if _, own := r.Instance(program); own || err != nil || r.HasMap(used, taken) {
 					uids = append(uids, uid)
@@ -195,7 +202,14 @@ func (l *Look) programID(v *pins.ChainVersion) ebpf.ProgramID {
 }
 
 // Facts asks the kernel about a link, once a reconcile where it is unchanged.
-func (l *Look) Facts(pin string, one pins.Held) pins.Facts {
+func (l *Look) Facts(one *pins.Link) pins.Facts { return l.factsOf(one.Path, one.Link) }
+
+// ChainFacts is like Facts, of the link of a chain.
+func (l *Look) ChainFacts(c *pins.Chain) pins.Facts {
+	return l.factsOf(l.Set.ChainPin(c.Device), c.Link)
+}
+
+func (l *Look) factsOf(pin string, one pins.Held) pins.Facts {
 	if f, ok := l.facts[pin]; ok && f.ID != 0 || l.unreadable[pin] {
 		return f
 	}
@@ -217,9 +231,9 @@ func (l *Look) HasUnreadable() bool { return len(l.unreadable) > 0 }
 
 // NoteSevered notes of each link that runs nothing any more what its info does not tell.
 func (l *Look) NoteSevered(runs func(*plan.Link, pins.Facts) bool) {
-	for i := range l.State.Links {
-		one := &l.State.Links[i]
-		pin := l.links[i].Path
+	for i := range l.state.Links {
+		one := &l.state.Links[i]
+		pin := l.seen[i].Path
 		if facts := l.facts[pin]; facts.ID != 0 && !one.Severed && !runs(one, facts) {
 			one.Severed, facts.Severed = true, true
 			l.facts[pin] = facts
@@ -230,15 +244,15 @@ func (l *Look) NoteSevered(runs func(*plan.Link, pins.Facts) bool) {
 // ForgetEnded takes out of the State what is not open any more of links that isGone names and of
 // chains: the kernel has confirmed that it ended.
 func (l *Look) ForgetEnded(isGone func(uid string) bool) {
-	open, links := l.links[:0], l.State.Links[:0]
-	for i, one := range l.State.Links {
-		if isGone(one.UID) && l.Set.Links[one.UID][one.Attachment.Key()] == nil {
+	open, links := l.seen[:0], l.state.Links[:0]
+	for i, one := range l.state.Links {
+		if isGone(one.UID) && l.Link(one.UID, one.Attachment.Key()) == nil {
 			continue
 		}
-		open, links = append(open, l.links[i]), append(links, one)
+		open, links = append(open, l.seen[i]), append(links, one)
 	}
-	l.links, l.State.Links, l.found = open, links, nil
-	l.State.Chains = slices.DeleteFunc(l.State.Chains, func(c plan.Chain) bool { return l.Set.Chains[c.Device] == nil })
+	l.seen, l.state.Links, l.found = open, links, nil
+	l.state.Chains = slices.DeleteFunc(l.state.Chains, func(c plan.Chain) bool { return l.chains[c.Device] == nil })
 }
 
 // Move gives a link the name of another attachment.
@@ -247,7 +261,7 @@ func (l *Look) Move(one *pins.Link, to plan.Attachment) error {
 	if err := l.Set.pins.MoveLink(one, to); err != nil {
 		return err
 	}
-	delete(l.Set.Links[one.UID], before.Attachment.Key())
+	delete(l.Open.links[one.UID], before.Attachment.Key())
 	l.Set.PutLink(one)
 	l.Changed(before.Path)
 	l.Changed(one.Path)
@@ -257,7 +271,7 @@ func (l *Look) Move(one *pins.Link, to plan.Attachment) error {
 // Changed forgets the facts of a link that is another now.
 func (l *Look) Changed(pin string) { delete(l.facts, pin) }
 
-// index finds what is in a State.
+// index finds what is in a state.
 type index struct {
 	interfaces, chains map[plan.Device]int
 	// links and members are by uid; those of chains are in the order of the chains.
@@ -265,20 +279,20 @@ type index struct {
 	members map[string][]plan.Member
 }
 
-// find returns what finds things in State.
+// find returns what finds things in the state.
 func (l *Look) find() *index {
 	if l.found != nil {
 		return l.found
 	}
 	l.found = &index{interfaces: map[plan.Device]int{}, chains: map[plan.Device]int{}, links: map[string][]*plan.Link{}, members: map[string][]plan.Member{}}
-	for i, one := range l.State.Interfaces {
+	for i, one := range l.state.Interfaces {
 		l.found.interfaces[one.Device] = i
 	}
-	for i := range l.State.Links {
-		one := &l.State.Links[i]
+	for i := range l.state.Links {
+		one := &l.state.Links[i]
 		l.found.links[one.UID] = append(l.found.links[one.UID], one)
 	}
-	for i, c := range l.State.Chains {
+	for i, c := range l.state.Chains {
 		l.found.chains[c.Device] = i
 		for _, m := range c.Members {
 			l.found.members[m.UID] = append(l.found.members[m.UID], m)
@@ -287,21 +301,21 @@ func (l *Look) find() *index {
 	return l.found
 }
 
-// LinksOf returns the links of an application that Observe read, in the order of their keys.
-func (l *Look) LinksOf(uid string) []*plan.Link { return l.find().links[uid] }
+// SeenLinks returns the links of an application that Observe read, in the order of their keys.
+func (l *Look) SeenLinks(uid string) []*plan.Link { return l.find().links[uid] }
 
 // PutRevision adds a revision that is pinned. Where it was loaded before, links run that, which is no revision any more.
 func (l *Look) PutRevision(r *loader.Revision) {
-	again := l.Set.Revisions[r.UID][r.Name] != nil
+	again := l.Revision(r.UID, r.Name) != nil
 	l.Set.PutRevision(r)
-	if !slices.Contains(l.State.Revisions[r.UID], r.Name) {
-		l.State.Revisions[r.UID] = append(l.State.Revisions[r.UID], r.Name)
+	if !slices.Contains(l.state.Revisions[r.UID], r.Name) {
+		l.state.Revisions[r.UID] = append(l.state.Revisions[r.UID], r.Name)
 	}
 	if !again {
 		return
 	}
-	for _, one := range l.LinksOf(r.UID) {
-		held := l.Set.Links[r.UID][one.Attachment.Key()]
+	for _, one := range l.SeenLinks(r.UID) {
+		held := l.Link(r.UID, one.Attachment.Key())
 		one.Revision = l.RevisionOf(held, l.facts[held.Path])
 	}
 }
@@ -309,47 +323,47 @@ func (l *Look) PutRevision(r *loader.Revision) {
 // IsAttached reports whether a link or chain of an application has something at an attachment.
 func (l *Look) IsAttached(uid string, a plan.Attachment) bool {
 	if a.Hook == plan.XDP {
-		return slices.ContainsFunc(l.Set.GivenTo(a.Target.Device()), func(m plan.Member) bool { return m.UID == uid && m.Program == a.Program })
+		return slices.ContainsFunc(l.GivenTo(a.Target.Device()), func(m plan.Member) bool { return m.UID == uid && m.Program == a.Program })
 	}
-	one := l.Set.Links[uid][a.Key()]
+	one := l.Link(uid, a.Key())
 	return one != nil && !l.facts[one.Path].Severed
 }
 
-// Chain returns the interface's chain that runs; nil where none does.
-func (l *Look) Chain(d plan.Device) *plan.Chain {
-	if i, ok := l.find().chains[d]; ok && !l.State.Chains[i].Severed {
-		return &l.State.Chains[i]
+// SeenChain returns the interface's chain that runs; nil where none does.
+func (l *Look) SeenChain(d plan.Device) *plan.Chain {
+	if i, ok := l.find().chains[d]; ok && !l.state.Chains[i].Severed {
+		return &l.state.Chains[i]
 	}
 	return nil
 }
 
 // Runs reports whether any link or chain ran the revision.
 func (l *Look) Runs(uid, revision string) bool {
-	return slices.ContainsFunc(l.LinksOf(uid), func(one *plan.Link) bool { return one.Revision == revision }) ||
+	return slices.ContainsFunc(l.SeenLinks(uid), func(one *plan.Link) bool { return one.Revision == revision }) ||
 		slices.ContainsFunc(l.find().members[uid], func(m plan.Member) bool { return m.Revision == revision })
 }
 
 // RunsBeside reports whether a link or chain of an application ran another revision than one.
 func (l *Look) RunsBeside(uid, revision string) bool {
-	return slices.ContainsFunc(l.LinksOf(uid), func(one *plan.Link) bool { return one.Revision != revision && !one.Severed }) ||
+	return slices.ContainsFunc(l.SeenLinks(uid), func(one *plan.Link) bool { return one.Revision != revision && !one.Severed }) ||
 		slices.ContainsFunc(l.find().members[uid], func(m plan.Member) bool { return m.Revision != revision })
 }
 
 // BaseRevision returns the revision whose maps a new one goes on with: the one that
 // links run, or the only one there is; nil where there is none.
 func (l *Look) BaseRevision(uid string) *loader.Revision {
-	for _, one := range l.LinksOf(uid) {
+	for _, one := range l.SeenLinks(uid) {
 		if one.Revision != "" {
-			return l.Set.Revisions[uid][one.Revision]
+			return l.Revision(uid, one.Revision)
 		}
 	}
 	for _, m := range l.find().members[uid] {
-		if r := l.Set.Revisions[uid][m.Revision]; r != nil {
+		if r := l.Revision(uid, m.Revision); r != nil {
 			return r
 		}
 	}
-	for _, name := range slices.Sorted(maps.Keys(l.Set.Revisions[uid])) {
-		return l.Set.Revisions[uid][name]
+	for _, name := range slices.Sorted(maps.Keys(l.revisions[uid])) {
+		return l.Revision(uid, name)
 	}
 	return nil
 }
@@ -376,7 +390,7 @@ func (l *Look) FindInterface(d plan.Device) (plan.Interface, bool) {
 	if !ok {
 		return plan.Interface{}, false
 	}
-	return l.State.Interfaces[i], true
+	return l.state.Interfaces[i], true
 }
 
 // InterfaceName is the label of an interface.

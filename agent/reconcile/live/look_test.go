@@ -13,21 +13,21 @@ import (
 // TestALookFollowsWhatItsMethodsChange asks what applications have before and after one of them ended, and the revision of the other
 // one was loaded once more.
 func TestALookFollowsWhatItsMethodsChange(t *testing.T) {
-	set := &Set{Revisions: map[string]map[string]*loader.Revision{}, Links: map[string]map[string]*pins.Link{}}
+	set := &Set{}
 	set.PutRevision(&loader.Revision{UID: "stays", Name: "v1"})
 	look := set.Look()
-	look.State.Revisions = map[string][]string{"stays": {"v1"}}
+	look.state.Revisions = map[string][]string{"stays": {"v1"}}
 	attached := func(uid string) plan.Attachment {
 		return plan.Attachment{Program: uid, Hook: "kprobe", Target: plan.Target{Function: "vfs_read"}}
 	}
 	for _, uid := range []string{"gone", "stays"} {
 		held := &pins.Link{UID: uid, Attachment: attached(uid), Path: uid}
 		set.PutLink(held)
-		look.links = append(look.links, held)
-		look.State.Links = append(look.State.Links, plan.Link{UID: uid, Revision: "v1", Attachment: held.Attachment})
+		look.seen = append(look.seen, held)
+		look.state.Links = append(look.state.Links, plan.Link{UID: uid, Revision: "v1", Attachment: held.Attachment})
 	}
 	has := func(uid string) (revisions []string) {
-		for _, one := range look.LinksOf(uid) {
+		for _, one := range look.SeenLinks(uid) {
 			revisions = append(revisions, one.Revision)
 		}
 		return revisions
@@ -43,7 +43,7 @@ func TestALookFollowsWhatItsMethodsChange(t *testing.T) {
 		t.Error("it has another attachment than its own")
 	}
 
-	delete(set.Links, "gone")
+	delete(set.links, "gone")
 	look.ForgetEnded(func(uid string) bool { return uid == "gone" })
 	expect("after one ended", nil, []string{"v1"})
 	if look.IsAttached("gone", attached("gone")) {
@@ -60,7 +60,7 @@ func TestALookFollowsWhatItsMethodsChange(t *testing.T) {
 	if set.Unused.IsEmpty() {
 		t.Error("what was replaced is not freed")
 	}
-	if diff := cmp.Diff([]string{"v1", "v2"}, look.State.Revisions["stays"]); diff != "" {
+	if diff := cmp.Diff([]string{"v1", "v2"}, look.state.Revisions["stays"]); diff != "" {
 		t.Errorf("revisions (-want +got):\n%s", diff)
 	}
 }

@@ -125,7 +125,7 @@ func (s *Set) detach(l *pins.Link, facts pins.Facts, now time.Time, replaced boo
 	if err := s.pins.RemovePin(l); err != nil {
 		return err
 	}
-	delete(s.Links[l.UID], l.Attachment.Key())
+	delete(s.links[l.UID], l.Attachment.Key())
 	if _, ok := l.Link.(*clsact.Filter); ok {
 		// The kernel said that it is gone.
 		return l.Close()

@@ -31,12 +31,7 @@ const (
 
 // Set is everything that is open. The caller serializes all calls.
 type Set struct {
-	// Revisions by UID and name.
-	Revisions map[string]map[string]*loader.Revision
-	// Links by UID and key, but for XDP.
-	Links map[string]map[string]*pins.Link
-	// Chains by device.
-	Chains map[plan.Device]*pins.Chain
+	Open
 	// Makings are the links that are being made, and Filters those that no link attaches.
 	Makings Makings
 	Filters Filters
@@ -74,36 +69,37 @@ func New(pins *pins.Store, wake func(), remnantsFile string, log *slog.Logger) *
 // Close closes everything. What is pinned runs on.
 func (s *Set) Close() error {
 	errs := []error{s.Makings.abandon()}
-	for _, revisions := range s.Revisions {
+	for _, revisions := range s.revisions {
 		for _, r := range revisions {
 			errs = append(errs, r.Close())
 		}
 	}
-	for _, links := range s.Links {
-		for _, l := range links {
-			errs = append(errs, l.Close())
-		}
+	for l := range s.Links() {
+		errs = append(errs, l.Close())
 	}
-	for _, c := range s.Chains {
+	for _, c := range s.chains {
 		errs = append(errs, c.Close())
 	}
-	s.Revisions, s.Links, s.Chains, s.Remnants.byUID, s.unread = nil, nil, nil, nil, nil
+	s.Open, s.Remnants.byUID, s.unread = Open{}, nil, nil
 	return errors.Join(errs...)
 }
 
 // PutRevision adds a revision that is pinned. It frees the same one, which was loaded before.
 func (s *Set) PutRevision(r *loader.Revision) {
-	if s.Revisions[r.UID] == nil {
-		s.Revisions[r.UID] = map[string]*loader.Revision{}
+	if s.revisions == nil {
+		s.revisions = map[string]map[string]*loader.Revision{}
 	}
-	if old := s.Revisions[r.UID][r.Name]; old != nil {
+	if s.revisions[r.UID] == nil {
+		s.revisions[r.UID] = map[string]*loader.Revision{}
+	}
+	if old := s.Revision(r.UID, r.Name); old != nil {
 		if s.former == nil {
 			s.former = map[string][]ebpf.ProgramID{}
 		}
 		s.former[r.UID] = old.ProgramIDs()
 		s.Unused.Put("replaced revision", old, len(old.ProgramIDs()))
 	}
-	s.Revisions[r.UID][r.Name] = r
+	s.revisions[r.UID][r.Name] = r
 }
 
 // IsFormer reports whether a program is one of a revision of the application that was loaded
@@ -114,37 +110,31 @@ func (s *Set) IsFormer(uid string, program ebpf.ProgramID) bool {
 
 // PutLink adds a link that is pinned.
 func (s *Set) PutLink(l *pins.Link) {
-	if s.Links[l.UID] == nil {
-		s.Links[l.UID] = map[string]*pins.Link{}
+	if s.links == nil {
+		s.links = map[string]map[string]*pins.Link{}
 	}
-	s.Links[l.UID][l.Attachment.Key()] = l
+	if s.links[l.UID] == nil {
+		s.links[l.UID] = map[string]*pins.Link{}
+	}
+	s.links[l.UID][l.Attachment.Key()] = l
 }
 
-// IsInPod reports whether a program of an application has a link on a hook in a pod.
-func (s *Set) IsInPod(uid, program, hook string) bool {
-	for _, l := range s.Links[uid] {
-		if is := l.Attachment; is.In != "" && is.Program == program && is.Hook == hook {
-			return true
-		}
+// PutChain adds the chain of a device, in the place of the one that is open. That is the caller's.
+func (s *Set) PutChain(c *pins.Chain) {
+	if s.chains == nil {
+		s.chains = map[plan.Device]*pins.Chain{}
 	}
-	return false
+	s.chains[c.Device] = c
 }
 
-// IsInPods reports whether a link or chain is in a pod.
-func (s *Set) IsInPods() bool {
-	for device := range s.Chains {
-		if device.NetnsID != 0 {
-			return true
-		}
+// RemoveChain removes a chain, and frees what it ran.
+func (s *Set) RemoveChain(c *pins.Chain) error {
+	if err := s.pins.RemoveChain(c); err != nil {
+		return err
 	}
-	for _, links := range s.Links {
-		for _, l := range links {
-			if l.Attachment.In != "" {
-				return true
-			}
-		}
-	}
-	return false
+	delete(s.chains, c.Device)
+	s.Unused.PutChain("detached chain", c.Version)
+	return nil
 }
 
 // SpecID returns the entry of the arguments of a USDT probe at a target, among those of the
@@ -156,7 +146,7 @@ func (s *Set) SpecID(uid string, t plan.Target) uint32 {
 		return 0
 	}
 	taken := map[uint32]bool{}
-	for _, l := range s.Links[uid] {
+	for l := range s.LinksOf(uid) {
 		if l.Attachment.USDT != "" && l.Attachment.Arguments == t.Arguments {
 			return l.SpecID
 		}
@@ -182,8 +172,7 @@ func (s *Set) SpecID(uid string, t plan.Target) uint32 {
 // Adopt opens everything that is pinned. It notes and leaves out what cannot be read.
 // nameOf names an application for the log.
 func (s *Set) Adopt(nameOf func(uid string) string) error {
-	s.Revisions, s.Links, s.Chains = map[string]map[string]*loader.Revision{}, map[string]map[string]*pins.Link{}, map[plan.Device]*pins.Chain{}
-	s.unread = nil
+	s.Open, s.unread = Open{}, nil
 	s.pins.Filters.Forget()
 	if err := s.Remnants.restore(); err != nil {
 		s.log.Error("what an earlier agent took away is not looked after", "error", err)
@@ -220,7 +209,7 @@ func (s *Set) adoptChain(d plan.Device) error {
 	if c == nil {
 		return nil
 	}
-	s.Chains[d] = c
+	s.PutChain(c)
 	// A kill between the swap and the drop leaves the old program pinned, and
 	// one before the swap the new one, which is made again.
 	if c.Version == nil {
@@ -289,37 +278,10 @@ func (s *Set) UnmanagedFiles() map[string][]string {
 	return all
 }
 
-// Members returns the application's members of chains: those that the links were given,
-// and those that are pinned still.
-func (s *Set) Members(uid string) []plan.Member {
-	var all []plan.Member
-	for _, c := range s.Chains {
-		members := c.Former
-		if c.Version != nil {
-			members = slices.Concat(c.Version.Members, c.Former)
-		}
-		for _, m := range members {
-			if m.UID == uid {
-				all = append(all, m)
-			}
-		}
-	}
-	return all
-}
-
-// GivenTo returns the members of the program that an interface's link was given,
-// whether or not the link runs it now.
-func (s *Set) GivenTo(d plan.Device) []plan.Member {
-	if c := s.Chains[d]; c != nil && c.Version != nil {
-		return c.Version.Members
-	}
-	return nil
-}
-
 // Has reports whether anything that Skep made for an application is left.
 func (s *Set) Has(uid string) bool {
-	_, links := s.Links[uid]
-	_, revisions := s.Revisions[uid]
+	_, links := s.links[uid]
+	_, revisions := s.revisions[uid]
 	return links || revisions || len(s.Members(uid)) > 0 || len(s.Remnants.byUID[uid]) > 0 || len(s.Makings.byUID[uid]) > 0
 }
 
@@ -328,7 +290,7 @@ func (s *Set) ChainPin(d plan.Device) string { return s.pins.ChainPath(d) }
 
 // RevisionPins returns the folder that has the pins of a revision; empty where it has none.
 func (s *Set) RevisionPins(uid, revision string) string {
-	if s.Revisions[uid][revision] == nil {
+	if s.Revision(uid, revision) == nil {
 		return ""
 	}
 	return s.pins.RevisionDir(uid, revision)
@@ -340,7 +302,7 @@ func (s *Set) Release(what string, c io.Closer) { release(s.log, what, c) }
 // MayDrop reports whether the programs of a revision can be freed now. The first that cannot is before all others in the next
 // second.
 func (s *Set) MayDrop(uid, name string, now time.Time) bool {
-	r := s.Revisions[uid][name]
+	r := s.Revision(uid, name)
 	return r == nil || s.Unused.mayDrop(uid, name, len(r.ProgramIDs()), now)
 }
 
@@ -350,9 +312,9 @@ func (s *Set) DropRevision(uid, name string) (*loader.Revision, error) {
 	if err := s.pins.DropRevision(uid, name); err != nil {
 		return nil, err
 	}
-	r := s.Revisions[uid][name]
+	r := s.Revision(uid, name)
 	if r != nil {
-		delete(s.Revisions[uid], name)
+		delete(s.revisions[uid], name)
 		s.Unused.Pace.freed += len(r.ProgramIDs())
 	}
 	return r, nil
@@ -363,8 +325,8 @@ func (s *Set) Forget(uid string) error {
 	if err := s.pins.Forget(uid); err != nil {
 		return err
 	}
-	delete(s.Links, uid)
-	delete(s.Revisions, uid)
+	delete(s.links, uid)
+	delete(s.revisions, uid)
 	delete(s.former, uid)
 	return nil
 }
@@ -372,19 +334,17 @@ func (s *Set) Forget(uid string) error {
 // Repin makes again the pins that someone removed, and reports each that it made, or
 // could not make, to done.
 func (s *Set) Repin(done func(what string, made bool, err error)) {
-	for _, revisions := range s.Revisions {
+	for _, revisions := range s.revisions {
 		for _, r := range revisions {
 			made, err := s.pins.Repin(r)
 			done("revision "+r.Name, made > 0, err)
 		}
 	}
-	for _, links := range s.Links {
-		for _, l := range links {
-			made, err := s.pins.RepinLink(l)
-			done("link of "+l.Attachment.Program, made, err)
-		}
+	for l := range s.Links() {
+		made, err := s.pins.RepinLink(l)
+		done("link of "+l.Attachment.Program, made, err)
 	}
-	for d, c := range s.Chains {
+	for d, c := range s.chains {
 		if c.Version == nil {
 			continue
 		}

@@ -37,8 +37,8 @@ func (s *Set) SwitchOn(asked map[plan.Device][]plan.Member) map[string]error {
 
 func (s *Set) switchMembers(isOff func(d plan.Device, m plan.Member, now bool) bool) (failed map[string]error) {
 	failed = map[string]error{}
-	for _, device := range slices.SortedFunc(maps.Keys(s.Chains), plan.Device.Compare) {
-		v := s.Chains[device].Version
+	for _, device := range slices.SortedFunc(maps.Keys(s.chains), plan.Device.Compare) {
+		v := s.chains[device].Version
 		if v == nil {
 			continue
 		}
@@ -59,7 +59,7 @@ func (s *Set) switchMembers(isOff func(d plan.Device, m plan.Member, now bool) b
 // emptyScopes has the guarded programs of an application run for no task.
 func (s *Set) emptyScopes(uid string) error {
 	var errs []error
-	for _, r := range s.Revisions[uid] {
+	for _, r := range s.revisions[uid] {
 		for name, scope := range r.Scopes() {
 			if err := scope.Set(nil); err != nil {
 				errs = append(errs, fmt.Errorf("empty scope %s of application %s: %w", name, uid, err))
@@ -67,10 +67,4 @@ func (s *Set) emptyScopes(uid string) error {
 		}
 	}
 	return errors.Join(errs...)
-}
-
-// IsOff reports whether an interface's chain has a member switched off.
-func (s *Set) IsOff(d plan.Device, m plan.Member) bool {
-	c := s.Chains[d]
-	return c != nil && c.Version != nil && c.Version.IsOff(m)
 }

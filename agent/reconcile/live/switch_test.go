@@ -23,7 +23,8 @@ func TestWhatIsSwitchedOffRunsAgainWhereItIsAskedForAlone(t *testing.T) {
 	newer := a
 	newer.Revision = "2"
 	v := &pins.ChainVersion{Members: []plan.Member{a, b}, Counters: counters}
-	s := &Set{Chains: map[plan.Device]*pins.Chain{device: {Device: device, Version: v}}}
+	s := &Set{}
+	s.PutChain(&pins.Chain{Device: device, Version: v})
 	for _, step := range []struct {
 		sentence string
 		do       func() map[string]error

@@ -41,15 +41,13 @@ func addChoices(choices *targets.Choices, o *intent.Opened) {
 }
 
 // isOnDevices reports whether a chain or a link is attached to an interface.
-func isOnDevices(open *live.Set) bool {
-	if len(open.Chains) > 0 {
+func isOnDevices(open *live.Open) bool {
+	for range open.Chains() {
 		return true
 	}
-	for _, links := range open.Links {
-		for _, l := range links {
-			if l.Attachment.Ifindex != 0 {
-				return true
-			}
+	for l := range open.Links() {
+		if l.Attachment.Ifindex != 0 {
+			return true
 		}
 	}
 	return false
@@ -58,13 +56,13 @@ func isOnDevices(open *live.Set) bool {
 // runsUnknown reports whether a program of an application that is not known is attached.
 func (r *Round) runsUnknown() bool {
 	isUnknown := func(uid string) bool { return r.byUID[uid] == nil }
-	for _, chain := range r.open.Chains {
+	for _, chain := range r.open.Chains() {
 		if chain.Version != nil && slices.ContainsFunc(plan.UIDsOf(chain.Version.Members), isUnknown) {
 			return true
 		}
 	}
-	for uid := range r.open.Links {
-		if isUnknown(uid) {
+	for l := range r.open.Links() {
+		if isUnknown(l.UID) {
 			return true
 		}
 	}

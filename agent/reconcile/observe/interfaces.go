@@ -14,14 +14,12 @@ import (
 // running tells what runs where.
 func (r *Round) running() targets.Running {
 	now := targets.Running{UIDs: map[plan.Device][]string{}, Targets: map[plan.Device]plan.Target{}, On: r.runsOn, AsPrimary: r.asPrimary}
-	for uid, links := range r.open.Links {
-		for _, l := range links {
-			if on := l.Attachment.Target.Device(); on.Index != 0 {
-				now.UIDs[on], now.Targets[on] = append(now.UIDs[on], uid), l.Attachment.Target
-			}
+	for l := range r.open.Links() {
+		if on := l.Attachment.Target.Device(); on.Index != 0 {
+			now.UIDs[on], now.Targets[on] = append(now.UIDs[on], l.UID), l.Attachment.Target
 		}
 	}
-	for on, c := range r.open.Chains {
+	for on, c := range r.open.Chains() {
 		now.Targets[on] = cmp.Or(c.Target, now.Targets[on])
 		if c.Version != nil {
 			now.UIDs[on] = append(now.UIDs[on], plan.UIDsOf(c.Version.Members)...)
@@ -36,15 +34,13 @@ func (r *Round) running() targets.Running {
 // application runs on a hook.
 func (r *Round) runsOn(application v1alpha1.Identity, program, hook string) []plan.Device {
 	var all []plan.Device
-	for _, links := range r.open.Links {
-		for _, l := range links {
-			is, on := l.Attachment, l.Attachment.Target.Device()
-			if is.Application == application && is.Program == program && is.Hook == hook && on.Index != 0 && on.NetnsID != 0 {
-				all = append(all, on)
-			}
+	for l := range r.open.Links() {
+		is, on := l.Attachment, l.Attachment.Target.Device()
+		if is.Application == application && is.Program == program && is.Hook == hook && on.Index != 0 && on.NetnsID != 0 {
+			all = append(all, on)
 		}
 	}
-	for on, c := range r.open.Chains {
+	for on, c := range r.open.Chains() {
 		if hook != plan.XDP || on.NetnsID == 0 || c.Version == nil {
 			continue
 		}

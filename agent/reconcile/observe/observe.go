@@ -51,12 +51,12 @@ type Round struct {
 	node  *Node
 	known []version.Known
 	byUID map[string]*version.Known
-	open  *live.Set
+	open  *live.Open
 }
 
 // Begin reads the pods for a reconcile, which is full or has the pods of the last one, and says what matters from now on
 // to the intents and to what is open.
-func (n *Node) Begin(known []version.Known, open *live.Set, full bool) *Round {
+func (n *Node) Begin(known []version.Known, open *live.Open, full bool) *Round {
 	r := &Round{node: n, known: known, byUID: make(map[string]*version.Known, len(known)), open: open}
 	for i := range known {
 		r.byUID[known[i].Newest.Payload().UID] = &known[i]
@@ -82,7 +82,7 @@ func (r *Round) IsIncremental() bool { return r.Pods.Before != nil }
 func (r *Round) Keep() { r.node.pods = r.Pods.Snapshot }
 
 // NetworkNamespaces are those that intents choose pods of, or that something of Skep's runs in.
-func (n *Node) NetworkNamespaces(known []version.Known, open *live.Set) targets.Namespaces {
+func (n *Node) NetworkNamespaces(known []version.Known, open *live.Open) targets.Namespaces {
 	return n.namespacesOf(n.podsNow(known, open))
 }
 
@@ -95,7 +95,7 @@ func (n *Node) namespacesOf(pods targets.Pods) targets.Namespaces {
 }
 
 // podsNow are the pods of the node, if an intent chooses some, or something of Skep's is in one.
-func (n *Node) podsNow(known []version.Known, open *live.Set) targets.Pods {
+func (n *Node) podsNow(known []version.Known, open *live.Open) targets.Pods {
 	pods := targets.Pods{NamespaceLabels: n.opts.NamespaceLabels}
 	if n.opts.Containers == nil || !slices.ContainsFunc(known, choosesPods) && !open.IsInPods() {
 		return pods

@@ -35,7 +35,7 @@ func TestPodsOfARuntimeThatIsAwayAreThoseThatItNamed(t *testing.T) {
 	} {
 		t.Run(sentence, func(t *testing.T) {
 			n := New(Options{Containers: answer{c.err}, Log: slog.New(slog.DiscardHandler)})
-			if got := n.podsNow([]version.Known{{Newest: choosingPods(t)}}, &live.Set{}); (got.Err == nil) != c.known || got.Snapshot == nil {
+			if got := n.podsNow([]version.Known{{Newest: choosingPods(t)}}, &live.Open{}); (got.Err == nil) != c.known || got.Snapshot == nil {
 				t.Errorf("pods %+v", got)
 			}
 		})

@@ -39,7 +39,7 @@ func TestWhatRunsAsPrimaryIsToldFromWhatRunsByName(t *testing.T) {
 	} {
 		t.Run(sentence, func(t *testing.T) {
 			known := []version.Known{{Newest: choosing(t, "a", tc.chooses)}}
-			r := New(Options{Changes: changes.New()}).Begin(known, &live.Set{}, true)
+			r := New(Options{Changes: changes.New()}).Begin(known, &live.Open{}, true)
 			if got := r.asPrimary("a", eth0); got != tc.asPrimary {
 				t.Errorf("asPrimary = %v", got)
 			}
@@ -54,16 +54,13 @@ func TestWhatRunsAsPrimaryIsToldFromWhatRunsByName(t *testing.T) {
 }
 
 func TestWhatRunsIsToldByInterface(t *testing.T) {
-	at := func(index int) *pins.Link {
-		return &pins.Link{Attachment: plan.Attachment{Target: plan.Target{Ifindex: index}}}
+	set := &live.Set{}
+	for _, index := range []int{2, 0} {
+		set.PutLink(&pins.Link{UID: "a", Attachment: plan.Attachment{Target: plan.Target{Ifindex: index}}})
 	}
-	r := &Round{open: &live.Set{
-		Links: map[string]map[string]*pins.Link{"a": {"x": at(2), "y": at(0)}},
-		Chains: map[plan.Device]*pins.Chain{
-			{Index: 3}: {Version: &pins.ChainVersion{Members: []plan.Member{{UID: "b"}, {UID: "c"}, {UID: "b"}}}},
-			{Index: 4}: {},
-		},
-	}}
+	set.PutChain(&pins.Chain{Device: plan.Device{Index: 3}, Version: &pins.ChainVersion{Members: []plan.Member{{UID: "b"}, {UID: "c"}, {UID: "b"}}}})
+	set.PutChain(&pins.Chain{Device: plan.Device{Index: 4}})
+	r := &Round{open: &set.Open}
 	want := map[plan.Device][]string{{Index: 2}: {"a"}, {Index: 3}: {"b", "c"}, {Index: 4}: {}}
 	if diff := cmp.Diff(want, r.running().UIDs); diff != "" {
 		t.Errorf("what runs (-want +got):\n%s", diff)

@@ -64,15 +64,13 @@ func (v *Versions) countRunning() {
 		return
 	}
 	v.hasCounted = true
-	for uid, links := range v.Look.Set.Links {
-		for _, l := range links {
-			if !v.Look.Seen(l.Path).Severed {
-				v.placed.count(l.Attachment.Application, uid)
-			}
+	for l := range v.Look.Links() {
+		if !v.Look.Seen(l.Path).Severed {
+			v.placed.count(l.Attachment.Application, l.UID)
 		}
 	}
-	for device := range v.Look.Set.Chains {
-		for _, m := range v.Look.Set.GivenTo(device) {
+	for device := range v.Look.Chains() {
+		for _, m := range v.Look.GivenTo(device) {
 			v.placed.count(m.Identity, m.UID)
 		}
 	}
@@ -91,7 +89,7 @@ func (p placed) left(of v1alpha1.Identity, uid string) int {
 func (v *Versions) resolveAttachments(o intent.Opened, out *report.Outcome) (plan.Application, error) {
 	v.countRunning()
 	payload := o.Payload()
-	revision := v.Look.Set.Revisions[payload.UID][o.Revision()]
+	revision := v.Look.Revision(payload.UID, o.Revision())
 	r := resolving{Versions: v, revision: revision, out: out, seen: map[string]bool{},
 		app: plan.Application{UID: payload.UID, Identity: payload.Application, Revision: o.Revision(), Taken: revision.TakenKey()}}
 	for _, program := range payload.Programs {
@@ -343,7 +341,7 @@ func onTargets(one plan.Attachment, found []plan.Target) []plan.Attachment {
 func (v *Versions) madeOn(uid string, a plan.Attachment) []plan.Target {
 	var made []plan.Target
 	var best plan.Target
-	for _, l := range v.Look.LinksOf(uid) {
+	for _, l := range v.Look.SeenLinks(uid) {
 		is := l.Attachment
 		if is.Program != a.Program || is.Hook != a.Hook || is.Target.Asked() != a.Target.Asked() {
 			continue

@@ -81,12 +81,12 @@ func TestWhatRunsKeepsItsPlaces(t *testing.T) {
 		}
 		return a
 	}
-	set := &live.Set{Links: map[string]map[string]*pins.Link{}, Chains: map[plan.Device]*pins.Chain{}}
+	set := &live.Set{}
 	for _, pod := range []int{3, 4} {
 		set.PutLink(&pins.Link{UID: "b", Attachment: in("f", "cgroup_skb/egress", pod)})
 	}
 	chained := in("g", plan.XDP, 4)
-	set.Chains[chained.Target.Device()] = &pins.Chain{Version: &pins.ChainVersion{Members: []plan.Member{{UID: "b", Identity: team, Program: "g"}}}}
+	set.PutChain(&pins.Chain{Device: chained.Target.Device(), Version: &pins.ChainVersion{Members: []plan.Member{{UID: "b", Identity: team, Program: "g"}}}})
 	v := New(Versions{Look: set.Look()})
 	v.placed.note(team, "others", maxOfNamespace-4)
 	v.countRunning()

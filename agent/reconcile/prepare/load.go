@@ -16,7 +16,7 @@ import (
 // a *decide.NoMemoryError where the node has no memory for its maps.
 func (v *Versions) load(app *decide.Application, o intent.Opened, lent map[string]loader.Lent) error {
 	uid, revision := o.Payload().UID, o.Revision()
-	old := v.Look.Set.Revisions[uid][revision]
+	old := v.Look.Revision(uid, revision)
 	if old == nil {
 		old = v.Look.BaseRevision(uid)
 	}

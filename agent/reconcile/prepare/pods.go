@@ -50,7 +50,7 @@ func (v *Versions) resolveInPods(app plan.Application, program string, at v1alph
 // madeInPods returns the attachments in pods that the application has.
 func (v *Versions) madeInPods(uid, program string, at v1alpha1.Attachment) []plan.Attachment {
 	var made []plan.Attachment
-	for _, l := range v.Look.LinksOf(uid) {
+	for _, l := range v.Look.SeenLinks(uid) {
 		is := l.Attachment
 		if is.Program == program && is.Hook == at.Hook && is.Scope == plan.Scope(at) && (is.In != "" || is.Scope != "") {
 			made = append(made, is)
@@ -86,7 +86,7 @@ func (v *Versions) oncePerFile(uid string, all []plan.Attachment) []plan.Attachm
 // before anything is attached. A version that is loaded still has none.
 func (v *Versions) setScopes(o intent.Opened, out *report.Outcome) error {
 	payload := o.Payload()
-	revision := v.Look.Set.Revisions[payload.UID][o.Revision()]
+	revision := v.Look.Revision(payload.UID, o.Revision())
 	if revision == nil {
 		return nil
 	}

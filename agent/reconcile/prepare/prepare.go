@@ -76,7 +76,7 @@ func (v *Versions) Prepare(app *decide.Application, o intent.Opened, out *report
 // found pinned is relied on until it is checked.
 func (v *Versions) ensureLoaded(app *decide.Application, o intent.Opened, out *report.Outcome) error {
 	uid, revision := o.Payload().UID, o.Revision()
-	loaded := v.Look.Set.Revisions[uid][revision]
+	loaded := v.Look.Revision(uid, revision)
 	if err := v.fits(app, o); err != nil {
 		return err
 	}

@@ -171,11 +171,11 @@ func (v View) Orphan(uid string, out *Outcome) ApplicationStatus {
 func (v View) remains(uid string) ApplicationStatus {
 	s := ApplicationStatus{UID: uid, Programs: []ProgramStatus{}, UnmanagedFiles: v.UnmanagedFiles[uid]}
 	names := map[string]bool{}
-	for _, l := range v.Look.Set.Links[uid] {
+	for l := range v.Look.LinksOf(uid) {
 		s.Application, names[l.Attachment.Program] = l.Attachment.Application, true
-		s.Revision = cmp.Or(v.Look.RevisionOf(l, v.Look.Facts(l.Path, l.Link)), s.Revision)
+		s.Revision = cmp.Or(v.Look.RevisionOf(l, v.Look.Facts(l)), s.Revision)
 	}
-	for _, m := range v.Look.Set.Members(uid) {
+	for _, m := range v.Look.Members(uid) {
 		s.Application, s.Revision, names[m.Program] = m.Identity, m.Revision, true
 	}
 	for _, r := range v.Look.Set.Remnants.Of(uid) {
@@ -183,7 +183,7 @@ func (v View) remains(uid string) ApplicationStatus {
 	}
 	for _, name := range slices.Sorted(maps.Keys(names)) {
 		one := ProgramStatus{Name: name, Links: v.linksOf(uid, name)}
-		for _, r := range v.Look.Set.Revisions[uid] {
+		for _, r := range v.Look.RevisionsOf(uid) {
 			one.ID, one.Tag = r.Identify(name)
 		}
 		s.Programs = append(s.Programs, one)
@@ -194,12 +194,12 @@ func (v View) remains(uid string) ApplicationStatus {
 
 // links reports whether a link of the application runs the revision.
 func (v View) links(uid, revision string) bool {
-	for _, l := range v.Look.Set.Links[uid] {
-		if v.Look.RevisionOf(l, v.Look.Facts(l.Path, l.Link)) == revision {
+	for l := range v.Look.LinksOf(uid) {
+		if v.Look.RevisionOf(l, v.Look.Facts(l)) == revision {
 			return true
 		}
 	}
-	return slices.ContainsFunc(v.Look.Set.Members(uid), func(m plan.Member) bool { return m.Revision == revision })
+	return slices.ContainsFunc(v.Look.Members(uid), func(m plan.Member) bool { return m.Revision == revision })
 }
 
 // describeAll joins errors, one a line. An event that the node has no counter for fails on every
@@ -264,7 +264,7 @@ func (v View) programs(o intent.Opened, out *Outcome) []ProgramStatus {
 	payload := o.Payload()
 	for _, program := range payload.Programs {
 		one := ProgramStatus{Name: program.Name, Links: []LinkStatus{}}
-		if r := v.Look.Set.Revisions[payload.UID][o.Revision()]; r != nil {
+		if r := v.Look.Revision(payload.UID, o.Revision()); r != nil {
 			one.ID, one.Tag = r.Identify(program.Name)
 		}
 		one.Links = append(one.Links, v.linksOf(payload.UID, program.Name)...)
@@ -295,19 +295,18 @@ func addUnmade(links []LinkStatus, u LinkStatus) []LinkStatus {
 
 func (v View) linksOf(uid, program string) []LinkStatus {
 	var all []LinkStatus
-	for _, l := range v.Look.Set.Links[uid] {
+	for l := range v.Look.LinksOf(uid) {
 		if l.Attachment.Program == program {
-			all = append(all, v.linkStatus(l.Attachment.Hook, l.Attachment.Place(), l.Path, l.Link))
+			all = append(all, linkStatus(l.Attachment.Hook, l.Attachment.Place(), l.Path, v.Look.Facts(l)))
 		}
 	}
-	for device, c := range v.Look.Set.Chains {
+	for device, c := range v.Look.Chains() {
 		if c.Version == nil {
 			continue
 		}
 		for _, m := range c.Version.Members {
 			if m.UID == uid && m.Program == program {
-				path := v.Look.Set.ChainPin(device)
-				one := v.linkStatus(plan.XDP, v.Look.InterfaceName(device), path, c.Link)
+				one := linkStatus(plan.XDP, v.Look.InterfaceName(device), v.Look.Set.ChainPin(device), v.Look.ChainFacts(c))
 				one.XDPMode, one.XDPReason = c.Mode, c.Fallback
 				if one.State == Attached && c.Version.IsOff(m) {
 					one.State = SwitchedOff
@@ -322,8 +321,7 @@ func (v View) linksOf(uid, program string) []LinkStatus {
 	return all
 }
 
-func (v View) linkStatus(hook, target, path string, l pins.Held) LinkStatus {
-	facts := v.Look.Facts(path, l)
+func linkStatus(hook, target, path string, facts pins.Facts) LinkStatus {
 	s := LinkStatus{Hook: hook, Target: target, ID: uint32(facts.ID), Pin: path, State: Attached}
 	if f := facts.Filter; f.Pref > 0 {
 		s.Filter = fmt.Sprintf("clsact pref %d handle %#x", f.Pref, f.Handle)

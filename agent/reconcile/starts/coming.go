@@ -14,8 +14,8 @@ import (
 // Round is a reconcile that did what it could.
 type Round struct {
 	Decisions *decide.Decisions
-	// Set is what is open, and Containers are those that the reconcile had.
-	Set        *live.Set
+	// Open is what is open, and Containers are those that the reconcile had.
+	Open       *live.Open
 	Containers *containers.Snapshot
 	Loads      *build.Round
 }
@@ -73,12 +73,12 @@ func (r Round) isComing(uid string, c containers.Container) bool {
 // since the one ended through which it was to be made. The next reconcile does it through another.
 func (r Round) lacksProbe(uid string, at plan.Attachment) bool {
 	through, ok := r.Containers.Container(at.Container)
-	return ok && r.Set.Links[uid][at.Key()] == nil && !through.IsRunning()
+	return ok && r.Open.Link(uid, at.Key()) == nil && !through.IsRunning()
 }
 
 // lacksChain reports whether an XDP program is not in the chain of its device, and loads are on their
 // way. One that waits after a failure is not coming.
 func (r Round) lacksChain(uid string, at plan.Attachment) bool {
-	c := r.Set.Chains[at.Device()]
+	c := r.Open.Chain(at.Device())
 	return at.Hook == plan.XDP && r.Loads.HasAsked() && (c == nil || c.Version == nil || !slices.Contains(plan.UIDsOf(c.Version.Members), uid))
 }
