@@ -289,11 +289,7 @@ func (act *Actor) standsIn(uid, revision string) bool {
 
 // concerned are the applications that a chain has and those that it is to have.
 func (act *Actor) concerned(a plan.Action) []string {
-	members := slices.Clone(a.Members)
-	if c := act.Look.Chain(a.Device); c != nil && c.Version != nil {
-		members = append(members, c.Version.Members...)
-	}
-	return plan.UIDsOf(members)
+	return plan.UIDsOf(slices.Concat(a.Members, act.Look.GivenTo(a.Device)))
 }
 
 // runsYet reports whether a chain runs what is to be dropped.

@@ -31,7 +31,7 @@ func (m *Memory) Claim(o intent.Opened, memory uint64) *plan.Claim {
 	c := &plan.Claim{UID: payload.UID, Identity: payload.Application, Seniority: plan.Arriving, Created: payload.CreatedAt(),
 		Need: plan.Need{Memory: int(memory)}}
 	before, ran := m.history.Lookup(history.InMemory(payload.UID))
-	held := len(m.open.RevisionsOf(payload.UID))
+	held := len(m.open.Revisions()[payload.UID])
 	switch {
 	case ran && before.Covers(o.Revision(), nil):
 		c.Seniority = plan.Remembered
@@ -154,7 +154,7 @@ func (adm *Round) unweighed() []plan.Claim {
 	var all []plan.Claim
 	for _, app := range adm.decisions.Applications {
 		uid := app.Newest.Payload().UID
-		if !adm.decisions.IsOnItsWay(uid) || weighed[uid] || len(adm.look.RevisionsOf(uid)) > 0 {
+		if !adm.decisions.IsOnItsWay(uid) || weighed[uid] || len(adm.look.Revisions()[uid]) > 0 {
 			continue
 		}
 		if c := adm.Memory.Claim(app.Newest, 0); c.Seniority != plan.Remembered {

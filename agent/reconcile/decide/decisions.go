@@ -122,10 +122,7 @@ func (d *Decisions) IndexOf(uid string) int {
 }
 
 // IsGone reports whether an application is to be unloaded.
-func (d *Decisions) IsGone(uid string) bool {
-	_, is := d.stateOf(uid).(report.Unloading)
-	return is
-}
+func (d *Decisions) IsGone(uid string) bool { return is[report.Unloading](d, uid) }
 
 // IsFrozen reports whether what runs of an application is left as it is, also of one whose intent is not known.
 func (d *Decisions) IsFrozen(uid string) bool {
@@ -133,16 +130,17 @@ func (d *Decisions) IsFrozen(uid string) bool {
 		_, has := d.Look.State().Revisions[uid]
 		return has
 	}
-	_, is := d.stateOf(uid).(report.Staying)
-	return is
+	return is[report.Staying](d, uid)
 }
 
-// stateOf returns what was decided for an application; nil where nothing was.
-func (d *Decisions) stateOf(uid string) report.State {
-	if out := d.Outcomes[uid]; out != nil {
-		return out.State
+// is reports whether that was decided for an application.
+func is[S report.State](d *Decisions, uid string) bool {
+	out := d.Outcomes[uid]
+	if out == nil {
+		return false
 	}
-	return nil
+	_, is := out.State.(S)
+	return is
 }
 
 // Withdrew reports whether a revision may not run any more beside the newest intent
@@ -162,7 +160,7 @@ func (d *Decisions) IsOnItsWay(uid string) bool {
 // CanFallBack reports whether a version may take the place of the application's
 // newest one.
 func (d *Decisions) CanFallBack(uid string) bool {
-	if !d.runsNewest(uid) {
+	if !is[report.Running](d, uid) {
 		return false
 	}
 	other, _ := d.Node.Fallback(d.byUID[uid].Known, d.Look.RevisionName(uid), d.Outcomes[uid].IsPending())
@@ -172,13 +170,7 @@ func (d *Decisions) CanFallBack(uid string) bool {
 // IsUnproven reports whether the newest version is to run, and was never whole here
 // while another one was.
 func (d *Decisions) IsUnproven(uid string) bool {
-	return d.runsNewest(uid) && d.byUID[uid].IsUpdate()
-}
-
-// runsNewest reports whether an application's newest version is to run.
-func (d *Decisions) runsNewest(uid string) bool {
-	_, is := d.stateOf(uid).(report.Running)
-	return is
+	return is[report.Running](d, uid) && d.byUID[uid].IsUpdate()
 }
 
 // Reject takes the version of an application that is to run out of this reconcile.

@@ -84,7 +84,7 @@ func (r *Round) application(app *accepted.Application) {
 	app.Behind = behind
 	app.Status = r.view.Application(report.Application{Known: app.Known, Maps: app.Maps, VerifierLog: app.VerifierLog, Conflict: app.Conflict, Before: app.Status},
 		out)
-	app.Loaded = slices.Sorted(maps.Keys(r.Look.RevisionsOf(payload.UID)))
+	app.Loaded = slices.Sorted(maps.Keys(r.Look.Revisions()[payload.UID]))
 	app.Exhausted = payload.Tombstone && app.Deployed == nil && len(out.Errs) == 0 && !r.leaves(payload.UID)
 }
 

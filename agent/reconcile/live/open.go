@@ -23,9 +23,6 @@ type Open struct {
 // Revision returns a revision of an application; nil where it is not open.
 func (o *Open) Revision(uid, name string) *loader.Revision { return o.revisions[uid][name] }
 
-// RevisionsOf returns those of an application by name. The caller changes nothing of it.
-func (o *Open) RevisionsOf(uid string) map[string]*loader.Revision { return o.revisions[uid] }
-
 // Revisions returns all by UID and name. The caller changes nothing of it.
 func (o *Open) Revisions() map[string]map[string]*loader.Revision { return o.revisions }
 

@@ -56,8 +56,8 @@ func isOnDevices(open *live.Open) bool {
 // runsUnknown reports whether a program of an application that is not known is attached.
 func (r *Round) runsUnknown() bool {
 	isUnknown := func(uid string) bool { return r.byUID[uid] == nil }
-	for _, chain := range r.open.Chains() {
-		if chain.Version != nil && slices.ContainsFunc(plan.UIDsOf(chain.Version.Members), isUnknown) {
+	for on := range r.open.Chains() {
+		if slices.ContainsFunc(plan.UIDsOf(r.open.GivenTo(on)), isUnknown) {
 			return true
 		}
 	}

@@ -40,11 +40,9 @@ func (r *Round) runsOn(application v1alpha1.Identity, program, hook string) []pl
 			all = append(all, on)
 		}
 	}
-	for on, c := range r.open.Chains() {
-		if hook != plan.XDP || on.NetnsID == 0 || c.Version == nil {
-			continue
-		}
-		if slices.ContainsFunc(c.Version.Members, func(m plan.Member) bool { return m.Identity == application && m.Program == program }) {
+	runs := func(m plan.Member) bool { return m.Identity == application && m.Program == program }
+	for on := range r.open.Chains() {
+		if hook == plan.XDP && on.NetnsID != 0 && slices.ContainsFunc(r.open.GivenTo(on), runs) {
 			all = append(all, on)
 		}
 	}

@@ -183,7 +183,7 @@ func (v View) remains(uid string) ApplicationStatus {
 	}
 	for _, name := range slices.Sorted(maps.Keys(names)) {
 		one := ProgramStatus{Name: name, Links: v.linksOf(uid, name)}
-		for _, r := range v.Look.RevisionsOf(uid) {
+		for _, r := range v.Look.Revisions()[uid] {
 			one.ID, one.Tag = r.Identify(name)
 		}
 		s.Programs = append(s.Programs, one)
@@ -301,10 +301,7 @@ func (v View) linksOf(uid, program string) []LinkStatus {
 		}
 	}
 	for device, c := range v.Look.Chains() {
-		if c.Version == nil {
-			continue
-		}
-		for _, m := range c.Version.Members {
+		for _, m := range v.Look.GivenTo(device) {
 			if m.UID == uid && m.Program == program {
 				one := linkStatus(plan.XDP, v.Look.InterfaceName(device), v.Look.Set.ChainPin(device), v.Look.ChainFacts(c))
 				one.XDPMode, one.XDPReason = c.Mode, c.Fallback

@@ -9,7 +9,12 @@ import (
 // State is what a reconcile decided for an application: one of Running, FallingBack, Staying and Unloading.
 //
 //sumtype:decl
-type State interface{ decided() }
+type State interface {
+	// decided returns the version that is to run, and what keeps the newest one or a part of it from that; nil where there is none.
+	decided() (*intent.Opened, Hindrance)
+	// hindered is the State that has why in the place of what hindered it before. The newest version that runs can only wait.
+	hindered(why Hindrance) State
+}
 
 // Running has the newest version run. Awaits is what a part of it waits for; nil where nothing does.
 type Running struct {
@@ -30,10 +35,18 @@ type Staying struct{ Why Hindrance }
 // there is neither.
 type Unloading struct{ Why Hindrance }
 
-func (Running) decided()     {}
-func (FallingBack) decided() {}
-func (Staying) decided()     {}
-func (Unloading) decided()   {}
+func (s Running) decided() (*intent.Opened, Hindrance)     { return s.Version, s.Awaits }
+func (s FallingBack) decided() (*intent.Opened, Hindrance) { return s.To, s.Why }
+func (s Staying) decided() (*intent.Opened, Hindrance)     { return nil, s.Why }
+func (s Unloading) decided() (*intent.Opened, Hindrance)   { return nil, s.Why }
+
+func (s Running) hindered(why Hindrance) State {
+	s.Awaits, _ = why.(Pending)
+	return s
+}
+func (s FallingBack) hindered(why Hindrance) State { return FallingBack{s.To, why} }
+func (Staying) hindered(why Hindrance) State       { return Staying{why} }
+func (Unloading) hindered(why Hindrance) State     { return Unloading{why} }
 
 // Hindrance is what keeps a version from running: one of Refused and AwaitingMap, or Pending.
 //
@@ -73,9 +86,14 @@ func (Loading) ends()  {}
 func (Queued) ends()   {}
 
 // Left is what is left to do for an application, whatever its State is: one of Retry, Turn, Answer, Ending and Behind.
-//
-//sumtype:decl
-type Left interface{ left() }
+type Left interface{ keeps() keeps }
+
+// keeps is what something that is left keeps from others.
+type keeps struct {
+	// unsettled: who waits in Settled waits for it. undone: the loop does not rest. coming: a container that is about to start
+	// waits, since the next reconciles attach something.
+	unsettled, undone, coming bool
+}
 
 // Retry is what was tried in this reconcile, and failed.
 type Retry struct{}
@@ -92,40 +110,33 @@ type Ending struct{ Why string }
 // Behind is the chain of others that it waits for, which could not be changed, or is being tried again.
 type Behind struct{}
 
-func (Retry) left()  {}
-func (Turn) left()   {}
-func (Answer) left() {}
-func (Ending) left() {}
-func (Behind) left() {}
+func (Retry) keeps() keeps  { return keeps{undone: true} }
+func (Turn) keeps() keeps   { return keeps{coming: true} }
+func (Answer) keeps() keeps { return keeps{unsettled: true, undone: true, coming: true} }
+func (Ending) keeps() keeps { return keeps{unsettled: true} }
+func (Behind) keeps() keeps { return keeps{} }
+
+// decided is that of the State.
+func (o *Outcome) decided() (*intent.Opened, Hindrance) {
+	if o.State == nil {
+		return nil, nil
+	}
+	return o.State.decided()
+}
 
 // Version is the one that is to run; nil where none is.
 func (o *Outcome) Version() *intent.Opened {
-	switch s := o.State.(type) {
-	case Running:
-		return s.Version
-	case FallingBack:
-		return s.To
-	case Staying, Unloading:
-	}
-	return nil
+	runs, _ := o.decided()
+	return runs
 }
 
 // Hindrance is what the State waits for, or why it is no other; nil where there is nothing.
 func (o *Outcome) Hindrance() Hindrance {
-	switch s := o.State.(type) {
-	case Running:
-		return s.Awaits
-	case FallingBack:
-		return s.Why
-	case Staying:
-		return s.Why
-	case Unloading:
-		return s.Why
-	}
-	return nil
+	_, why := o.decided()
+	return why
 }
 
-// Await has the State wait for what is pending, whatever hindered it before. Before there is one, nothing does.
+// Await has the State wait for what is pending.
 func (o *Outcome) Await(p Pending) { o.hinder(p) }
 
 // Refuse has the State wait for nothing, since what it waited for cannot be had.
@@ -135,18 +146,10 @@ func (o *Outcome) Refuse(err error) {
 	o.hinder(Refused{})
 }
 
-// hinder has why be what the State waits for, or why it is no other. The newest version that runs can only wait.
+// hinder has another thing hinder the State. Before there is one, nothing does.
 func (o *Outcome) hinder(why Hindrance) {
-	switch s := o.State.(type) {
-	case Running:
-		pending, _ := why.(Pending)
-		o.State = Running{s.Version, pending}
-	case FallingBack:
-		o.State = FallingBack{s.To, why}
-	case Staying:
-		o.State = Staying{why}
-	case Unloading:
-		o.State = Unloading{why}
+	if o.State != nil {
+		o.State = o.State.hindered(why)
 	}
 }
 
@@ -178,38 +181,22 @@ func (o *Outcome) IsWhole() bool { return o.Hindrance() == nil && len(o.Errs) ==
 
 // IsSettled reports whether nothing of an application is on its way: neither a version nor an end.
 func (o *Outcome) IsSettled() bool {
-	return !o.IsPending() && !slices.ContainsFunc(o.left, func(l Left) bool {
-		switch l.(type) {
-		case Answer, Ending:
-			return true
-		case Retry, Turn, Behind:
-		}
-		return false
-	})
+	return !o.IsPending() && !o.leaves(func(k keeps) bool { return k.unsettled })
 }
 
 // IsDone reports whether nothing is left to do for an application before something changes.
 func (o *Outcome) IsDone() bool {
-	return (o.Hindrance() == nil || o.AwaitsMap()) && len(o.Errs) == 0 && !slices.ContainsFunc(o.left, func(l Left) bool {
-		switch l.(type) {
-		case Retry, Answer:
-			return true
-		case Turn, Ending, Behind:
-		}
-		return false
-	})
+	return (o.Hindrance() == nil || o.AwaitsMap()) && len(o.Errs) == 0 && !o.leaves(func(k keeps) bool { return k.undone })
 }
 
 // IsComing reports whether something is on its way that the next reconciles attach, or can.
 func (o *Outcome) IsComing() bool {
-	return o.Version() == nil && o.IsPending() || slices.ContainsFunc(o.left, func(l Left) bool {
-		switch l.(type) {
-		case Turn, Answer:
-			return true
-		case Retry, Ending, Behind:
-		}
-		return false
-	})
+	return o.Version() == nil && o.IsPending() || o.leaves(func(k keeps) bool { return k.coming })
+}
+
+// leaves reports whether something is left that keeps such a thing from others.
+func (o *Outcome) leaves(such func(keeps) bool) bool {
+	return slices.ContainsFunc(o.left, func(l Left) bool { return such(l.keeps()) })
 }
 
 // WhatEnds says what the kernel is ending; empty where it ends nothing.

@@ -79,6 +79,5 @@ func (r Round) lacksProbe(uid string, at plan.Attachment) bool {
 // lacksChain reports whether an XDP program is not in the chain of its device, and loads are on their
 // way. One that waits after a failure is not coming.
 func (r Round) lacksChain(uid string, at plan.Attachment) bool {
-	c := r.Open.Chain(at.Device())
-	return at.Hook == plan.XDP && r.Loads.HasAsked() && (c == nil || c.Version == nil || !slices.Contains(plan.UIDsOf(c.Version.Members), uid))
+	return at.Hook == plan.XDP && r.Loads.HasAsked() && !slices.Contains(plan.UIDsOf(r.Open.GivenTo(at.Device())), uid)
 }
