@@ -158,7 +158,8 @@ func newLoop(e *env) *loop {
 		admission: admission.New(admission.Options{Log: o.Log, SharePercent: o.NamespaceShare, MapMemory: o.MapMemory, FetchTimeout: o.FetchTimeout,
 			Objects: e.objects, History: ran, Open: &open.Open}),
 		chains: chainfit.New(o.BackOff.Longest(), attempts),
-		node:   observe.New(observe.Options{Log: o.Log, Containers: e.containers, NamespaceLabels: o.NamespaceLabels, Changes: e.changes}),
+		node: observe.New(observe.Options{Log: o.Log, Containers: e.containers, NamespaceLabels: o.NamespaceLabels, Namespaces: targets.Pods.Namespaces,
+			Changes: e.changes}),
 	}
 }
 

@@ -27,7 +27,8 @@ type (
 
 // InNamespaces has the agent know network namespaces without pods.
 func (a *Agent) InNamespaces(known func() Namespaces) *Agent {
-	a.loop.node.Namespaces = known
+	a.loop.node = observe.New(observe.Options{Log: a.opts.Log, Containers: a.containers, NamespaceLabels: a.opts.NamespaceLabels, Changes: a.changes,
+		Namespaces: func(targets.Pods) Namespaces { return known() }})
 	return a
 }
 

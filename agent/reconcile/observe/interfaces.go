@@ -51,7 +51,7 @@ func (r *Round) runsOn(application v1alpha1.Identity, program, hook string) []pl
 
 // Interfaces reads the interfaces of the node.
 func (r *Round) Interfaces(lookups *targets.Round) ([]plan.Interface, error) {
-	return lookups.Look(r.node.namespacesOf(r.Pods), attachmentsOf(r.known), wantsPrimary(r.known), r.running())
+	return lookups.Look(r.node.opts.Namespaces(r.Pods), attachmentsOf(r.known), wantsPrimary(r.known), r.running())
 }
 
 // attachmentsOf are what the applications' intents attach to interfaces.

@@ -21,15 +21,14 @@ type Options struct {
 	Containers containers.Source
 	// NamespaceLabels is as in targets.Pods.
 	NamespaceLabels targets.NamespaceLabels
+	// Namespaces tells the network namespaces of pods.
+	Namespaces func(targets.Pods) targets.Namespaces
 	// Changes are told what matters.
 	Changes *changes.Changes
 }
 
 // Node is what is kept of the node from one reconcile to the next. The caller serializes all calls.
 type Node struct {
-	// Namespaces is, in tests, what there is in the place of the pods' network namespaces.
-	Namespaces func() targets.Namespaces
-
 	opts Options
 	// skipped are the containers that the last Snapshot left out, by id, with why.
 	skipped map[string]string
@@ -83,15 +82,7 @@ func (r *Round) Keep() { r.node.pods = r.Pods.Snapshot }
 
 // NetworkNamespaces are those that intents choose pods of, or that something of Skep's runs in.
 func (n *Node) NetworkNamespaces(known []version.Known, open *live.Open) targets.Namespaces {
-	return n.namespacesOf(n.podsNow(known, open))
-}
-
-// namespacesOf are the network namespaces of pods.
-func (n *Node) namespacesOf(pods targets.Pods) targets.Namespaces {
-	if n.Namespaces != nil {
-		return n.Namespaces()
-	}
-	return pods.Namespaces()
+	return n.opts.Namespaces(n.podsNow(known, open))
 }
 
 // podsNow are the pods of the node, if an intent chooses some, or something of Skep's is in one.
