@@ -106,7 +106,7 @@ func try(h hook.Hook) error {
 		return clsact.Probe()
 	case isNetkit(h):
 		return tryOrdered(h)
-	case IsOrdered(h.Name):
+	case isOrdered(h.Name):
 		return tryTCX(h)
 	case h.TakesFunctions():
 		return tryFunction(h)

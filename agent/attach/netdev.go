@@ -145,9 +145,9 @@ func Order(hookName string, d plan.Device, in *netns.Table) ([]link.ID, error) {
 	return linkIDs(seen), nil
 }
 
-// IsOrdered reports whether the kernel keeps the order of a hook's programs: whether it is
+// isOrdered reports whether the kernel keeps the order of a hook's programs: whether it is
 // one of TCX or netkit.
-func IsOrdered(hookName string) bool {
+func isOrdered(hookName string) bool {
 	h, _ := hook.Lookup(hookName)
 	return h.AttachType == ebpf.AttachTCXIngress || h.AttachType == ebpf.AttachTCXEgress || isNetkit(h)
 }

@@ -61,8 +61,8 @@ const handle = 1
 // tries bounds how often a place is looked for because others changed the filters meanwhile.
 const tries = 8
 
-// ErrFull: no pref is free.
-var ErrFull = errors.New("every pref for the hook is taken")
+// errFull: no pref is free.
+var errFull = errors.New("every pref for the hook is taken")
 
 // Restore returns the filter of an attachment that runs the program, or another version of it.
 // The filter takes the program over. It is not ok where the hook has no filters.
@@ -121,7 +121,7 @@ func (f *Filter) try(r Request) error {
 	pref, moves, ok := f.band.place(r.Priority, slices.Sorted(maps.Keys(before)), slices.Sorted(maps.Keys(after)), own, taken)
 	if !ok {
 		return fmt.Errorf("prefs %d to %d of the interface: %w; delete filters that are not needed: `%s` lists them",
-			f.band.first, f.band.last, ErrFull, f.table.command(r.Device, "tc filter show dev %s "+f.side.String()))
+			f.band.first, f.band.last, errFull, f.table.command(r.Device, "tc filter show dev %s "+f.side.String()))
 	}
 	maps.Copy(before, after)
 	for _, m := range moves {

@@ -53,7 +53,7 @@ func TestAFullBandIsListedByTheCommandOfTheMessage(t *testing.T) {
 	}
 	f.look(table)
 	err := one.attach(r)
-	if !errors.Is(err, ErrFull) {
+	if !errors.Is(err, errFull) {
 		t.Fatalf("it attached: %v", err)
 	}
 	recommended.Run(t, err.Error(), "tc filter show")

@@ -211,8 +211,8 @@ func (s *Snapshot) Skipped() []Skipped { return s.skipped }
 // Container returns the one with the ID.
 func (s *Snapshot) Container(id string) (Container, bool) { return at(s, s.byID, id) }
 
-// InCgroup returns the container whose own cgroup has the id.
-func (s *Snapshot) InCgroup(id uint64) (Container, bool) { return at(s, s.byCgroup, id) }
+// inCgroup returns the container whose own cgroup has the id.
+func (s *Snapshot) inCgroup(id uint64) (Container, bool) { return at(s, s.byCgroup, id) }
 
 func at[K comparable](s *Snapshot, by map[K]int, key K) (Container, bool) {
 	i, ok := by[key]

@@ -80,7 +80,7 @@ func TestContainersAreThoseThatRun(t *testing.T) {
 			if of := got.Of(tc.c.Pod); len(of) != 1 || of[0].ID != tc.c.ID {
 				t.Errorf("containers of %s: %v", tc.c.Pod.Namespace, of)
 			}
-			if in, ok := got.InCgroup(tc.c.CgroupID); !ok || in.ID != tc.c.ID {
+			if in, ok := got.inCgroup(tc.c.CgroupID); !ok || in.ID != tc.c.ID {
 				t.Errorf("container in cgroup %d: %v", tc.c.CgroupID, in)
 			}
 		}

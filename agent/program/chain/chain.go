@@ -20,14 +20,14 @@ import (
 	"github.com/skep-dev/skep/hook"
 )
 
-// ProgramName is the name of every linked program, in the kernel and in its BTF.
-const ProgramName = "skep_xdp_chain"
+// programName is the name of every linked program, in the kernel and in its BTF.
+const programName = "skep_xdp_chain"
 
 // CountersName is the name of the map in which the dispatcher counts runs.
 const CountersName = "skep_chain_runs"
 
-// OwnerName is what the dispatcher calls the map that says whose the chain is.
-const OwnerName = "skep_chain_owner"
+// ownerName is what the dispatcher calls the map that says whose the chain is.
+const ownerName = "skep_chain_owner"
 
 // The kernel's limits on one program, and so on all members of a chain
 // together.

@@ -24,12 +24,12 @@ const (
 // nearly all of it.
 func dispatcher(members []Member, calls []string, owned bool) asm.Instructions {
 	insns := asm.Instructions{
-		btf.WithFuncMetadata(asm.Mov.Reg(asm.R6, asm.R1), entryFunc(ProgramName)).
-			WithSymbol(ProgramName).WithSource(asm.Comment("skep: run the members in order")),
+		btf.WithFuncMetadata(asm.Mov.Reg(asm.R6, asm.R1), entryFunc(programName)).
+			WithSymbol(programName).WithSource(asm.Comment("skep: run the members in order")),
 	}
 	if owned {
 		// Nothing reads it; the kernel lists maps in the order of such loads.
-		insns = append(insns, asm.LoadMapPtr(asm.R0, 0).WithReference(OwnerName))
+		insns = append(insns, asm.LoadMapPtr(asm.R0, 0).WithReference(ownerName))
 	}
 	insns = append(insns,
 		asm.Mov.Imm(asm.R8, xdpAborted),

@@ -28,7 +28,7 @@ type Options struct {
 // Linked is a chain as one program, before it is loaded.
 type Linked struct {
 	// Program is the dispatcher followed by the functions of all members. Its
-	// map references are the Symbols of Maps, CountersName and OwnerName.
+	// map references are the Symbols of Maps, CountersName and ownerName.
 	Program *ebpf.ProgramSpec
 	// Maps are the members' maps in the order they are first referred to.
 	Maps []MapRef
@@ -89,7 +89,7 @@ func Link(members []Member, opts Options) (*Linked, error) {
 	}
 	return &Linked{
 		Program: &ebpf.ProgramSpec{
-			Name:         ProgramName,
+			Name:         programName,
 			Type:         ebpf.XDP,
 			AttachType:   ebpf.AttachXDP,
 			SectionName:  "xdp",

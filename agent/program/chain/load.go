@@ -49,7 +49,7 @@ func (l *Linked) load(spec *ebpf.ProgramSpec, opts ebpf.ProgramOptions) (*Loaded
 		return nil, err
 	}
 	if l.Owner != nil {
-		owner, err := own(spec, OwnerName, l.Owner)
+		owner, err := own(spec, ownerName, l.Owner)
 		if err != nil {
 			return nil, errors.Join(err, counters.Close())
 		}

@@ -28,8 +28,8 @@ type Lent struct {
 	IsKept bool
 }
 
-// Share returns one that is held open apart.
-func (l Lent) Share() (Lent, error) {
+// share returns one that is held open apart.
+func (l Lent) share() (Lent, error) {
 	m, err := plain.Of(l.Map.Clone())
 	if err != nil {
 		return Lent{}, fmt.Errorf("share map %s: %w", l.Name, err)
@@ -43,7 +43,7 @@ func (l Lent) Share() (Lent, error) {
 func ShareLent(all map[string]Lent) (map[string]Lent, error) {
 	shared := map[string]Lent{}
 	for name, one := range all {
-		c, err := one.Share()
+		c, err := one.share()
 		if err != nil {
 			return nil, errors.Join(err, CloseLent(shared))
 		}

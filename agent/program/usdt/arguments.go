@@ -9,9 +9,9 @@ import (
 	"strings"
 )
 
-// MaxArguments is how many arguments of a probe a program can read: BPF_USDT_MAX_ARG_CNT
+// maxArguments is how many arguments of a probe a program can read: BPF_USDT_MAX_ARG_CNT
 // of usdt.bpf.h.
-const MaxArguments = 12
+const maxArguments = 12
 
 // kind is enum __bpf_usdt_arg_type of usdt.bpf.h: where an argument is.
 type kind uint64
@@ -76,8 +76,8 @@ func Parse(machine elf.Machine, arguments string) (Spec, error) {
 	var s Spec
 	// Without arguments some compilers leave a colon.
 	for rest := strings.TrimSpace(strings.TrimPrefix(arguments, ":")); rest != ""; rest = strings.TrimSpace(rest) {
-		if len(s.arguments) == MaxArguments {
-			return Spec{}, fmt.Errorf("the probe has more than %d arguments", MaxArguments)
+		if len(s.arguments) == maxArguments {
+			return Spec{}, fmt.Errorf("the probe has more than %d arguments", maxArguments)
 		}
 		a, length, err := parseOne(forms, rest)
 		if err != nil {

@@ -84,7 +84,7 @@ func FuzzParse(f *testing.F) {
 		if err != nil {
 			return
 		}
-		if len(s.arguments) > MaxArguments {
+		if len(s.arguments) > maxArguments {
 			t.Fatalf("%d arguments", len(s.arguments))
 		}
 		for _, a := range s.arguments {

@@ -22,7 +22,7 @@ func layout() *btf.Struct {
 	argument := &btf.Struct{Name: "__bpf_usdt_arg_spec", Size: 16, Members: []btf.Member{
 		member("val_off", 8, 0), member("arg_type", 4, 8), member("reg_off", 2, 12), member("arg_signed", 1, 14), member("arg_bitshift", 1, 15)}}
 	return &btf.Struct{Name: specType, Size: 208, Members: []btf.Member{
-		{Name: "args", Type: &btf.Array{Type: argument, Nelems: MaxArguments}}, member("usdt_cookie", 8, 192), member("arg_cnt", 2, 200)}}
+		{Name: "args", Type: &btf.Array{Type: argument, Nelems: maxArguments}}, member("usdt_cookie", 8, 192), member("arg_cnt", 2, 200)}}
 }
 
 // Encode writes the spec as the values of the object's own type, or of libbpf before 1.7
@@ -41,7 +41,7 @@ func (s Spec) Encode(types *btf.Spec) ([]byte, error) {
 	}
 	array, ok := btf.UnderlyingType(args.Type).(*btf.Array)
 	if !ok || array.Nelems < uint32(len(s.arguments)) {
-		return nil, fmt.Errorf("%s.args is not an array of %d arguments", specType, MaxArguments)
+		return nil, fmt.Errorf("%s.args is not an array of %d arguments", specType, maxArguments)
 	}
 	one, ok := btf.UnderlyingType(array.Type).(*btf.Struct)
 	if !ok || t.Size > 1<<12 || uint64(args.Offset.Bytes())+uint64(one.Size)*uint64(array.Nelems) > uint64(t.Size) {

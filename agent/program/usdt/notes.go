@@ -28,8 +28,8 @@ const (
 const (
 	// maxNoteBytes is the size of all notes together.
 	maxNoteBytes = 8 << 20
-	// MaxSites is how many places one probe may have.
-	MaxSites = 256
+	// maxSites is how many places one probe may have.
+	maxSites = 256
 	// noteHeader is the size of the header of a note, and addresses that of what a note
 	// has before its texts.
 	noteHeader, addresses = 12, 24
@@ -87,8 +87,8 @@ func Sites(file *elf.File, provider, name string) ([]Site, error) {
 		if !slices.ContainsFunc(sites, func(s Site) bool { return s.Offset == site.Offset }) {
 			sites = append(sites, site)
 		}
-		if len(sites) > MaxSites {
-			return nil, fmt.Errorf("probe %s has more than %d places", wanted, MaxSites)
+		if len(sites) > maxSites {
+			return nil, fmt.Errorf("probe %s has more than %d places", wanted, maxSites)
 		}
 	}
 	if len(sites) == 0 {

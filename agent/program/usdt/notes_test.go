@@ -63,7 +63,7 @@ func TestNotesThatAreBrokenAreErrors(t *testing.T) {
 	put := func(at int, n uint32) []byte {
 		return patch(func(notes []byte) { binary.LittleEndian.PutUint32(notes[at:], n) })
 	}
-	many := []userbinary.Function{{Name: "f", Code: make([]byte, MaxSites+1)}}
+	many := []userbinary.Function{{Name: "f", Code: make([]byte, maxSites+1)}}
 	for i := range many[0].Code {
 		many[0].Probes = append(many[0].Probes, userbinary.Probe{Provider: "p", Name: "two", At: i})
 	}

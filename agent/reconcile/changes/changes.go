@@ -65,8 +65,8 @@ func (c *Changes) Pods(changed ...containers.Pod) {
 	}
 }
 
-// Devices asks for a reconcile where an attachment or a link is on a device of the node.
-func (c *Changes) Devices() {
+// devices asks for a reconcile where an attachment or a link is on a device of the node.
+func (c *Changes) devices() {
 	if choices := c.choices.Load(); choices == nil || choices.Devices {
 		c.Signal()
 	}

@@ -105,7 +105,7 @@ func forward[T any](w *Watch, events <-chan T) {
 			if !open {
 				return
 			}
-			w.changes.Devices()
+			w.changes.devices()
 		}
 	}
 }

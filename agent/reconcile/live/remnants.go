@@ -32,11 +32,11 @@ type Remnant struct {
 	closing *queue.Ticket
 }
 
-// IsClosing reports whether the kernel has not answered yet that the link is closed.
-func (r Remnant) IsClosing() bool { return !r.closing.IsDone() }
+// isClosing reports whether the kernel has not answered yet that the link is closed.
+func (r Remnant) isClosing() bool { return !r.closing.IsDone() }
 
 // IsEnding reports whether the kernel was asked to close the link, and does not wait for others.
-func (r Remnant) IsEnding() bool { return r.IsClosing() && r.closing.HasBegun() }
+func (r Remnant) IsEnding() bool { return r.isClosing() && r.closing.HasBegun() }
 
 // Remnants are those of all applications, and the file that keeps them: no pin tells of
 // them. It closes each, and follows it until the kernel runs it no more.
@@ -195,7 +195,7 @@ func (rs *Remnants) Of(uid string) []Remnant { return rs.byUID[uid] }
 // Of those that are being closed, the end wakes the loop.
 func (rs *Remnants) HasClosed() bool {
 	for _, all := range rs.byUID {
-		if slices.ContainsFunc(all, func(r Remnant) bool { return !r.IsClosing() }) {
+		if slices.ContainsFunc(all, func(r Remnant) bool { return !r.isClosing() }) {
 			return true
 		}
 	}
@@ -211,7 +211,7 @@ func (rs *Remnants) Follow(runs func(uid string, r Remnant, isClosing bool, err 
 	for _, uid := range rs.UIDs() {
 		var left []Remnant
 		for _, r := range rs.byUID[uid] {
-			if r.IsClosing() {
+			if r.isClosing() {
 				// To ask the kernel would hold the link, and has no answer while it ends.
 				left = append(left, r)
 				runs(uid, r, true, nil)

@@ -182,7 +182,7 @@ type holder struct {
 
 func holderOf(uid string, a *Attachment) (holder, bool) {
 	place, exclusive := a.Exclusive()
-	inFile, shared := a.InSharedFile()
+	inFile, shared := a.inSharedFile()
 	switch {
 	case exclusive:
 		return holder{uid: uid, place: place}, true

@@ -83,7 +83,7 @@ func (n Node) Fallback(k Known, runs string, pending bool) (other *intent.Opened
 	switch {
 	case mine >= 0:
 		return &named[mine], true
-	case pending || runs == k.Newest.Revision() && !k.HasSameBytesElsewhere(k.Newest):
+	case pending || runs == k.Newest.Revision() && !k.hasSameBytesElsewhere(k.Newest):
 		return nil, true
 	case isBefore && n.MayHave(before):
 		return &before, true
@@ -106,7 +106,7 @@ func (n Node) Withdrew(k Known, revision string) bool {
 // goes on with what ran last; only in a cluster do the versions matter that an intent names.
 func (n Node) Withdraws(o intent.Opened, k Known, loaded []string) bool {
 	return n.Name != "" && slices.ContainsFunc(loaded, func(revision string) bool {
-		return len(o.Names(revision)) == 0 && (revision != o.Revision() || k.HasSameBytesElsewhere(o))
+		return len(o.Names(revision)) == 0 && (revision != o.Revision() || k.hasSameBytesElsewhere(o))
 	})
 }
 
@@ -117,10 +117,10 @@ func (n Node) MayRun(k Known, revision string) bool {
 		n.Name == "" && k.Deployed != nil && revision == k.Deployed.Revision()
 }
 
-// HasSameBytesElsewhere reports whether what ran here in whole last is another version than
+// hasSameBytesElsewhere reports whether what ran here in whole last is another version than
 // the intent's own with the same bytes, at other places or for other nodes: no revision
 // tells the two apart.
-func (k Known) HasSameBytesElsewhere(o intent.Opened) bool {
+func (k Known) hasSameBytesElsewhere(o intent.Opened) bool {
 	if k.Deployed == nil || k.Deployed.Revision() != o.Revision() {
 		return false
 	}
