@@ -54,7 +54,7 @@ func TestUnitsArePods(t *testing.T) {
 		return nil
 	})
 	byName := map[string]Container{}
-	for _, c := range got.Containers() {
+	for _, c := range got.containers {
 		byName[c.Name] = c
 	}
 	one, php := byName["nginx.service"], byName["php.service"]
@@ -155,12 +155,12 @@ func TestTooManyCgroupsAreAnError(t *testing.T) {
 	}
 	defer func() { _ = s.Close() }()
 	one := func(s *Snapshot) error {
-		if len(s.Containers()) != 1 {
-			return fmt.Errorf("%d containers", len(s.Containers()))
+		if len(s.containers) != 1 {
+			return fmt.Errorf("%d containers", len(s.containers))
 		}
 		return nil
 	}
-	id := snapshotOf(t, s, "the unit", one).Containers()[0].ID
+	id := snapshotOf(t, s, "the unit", one).containers[0].ID
 	many := filepath.Join(need.Cgroup(t), "many")
 	for i := range maxWalked {
 		if err := os.Mkdir(filepath.Join(many, fmt.Sprint(i)), 0o755); err != nil {
@@ -287,7 +287,7 @@ func TestSnapshotsAreInOrder(t *testing.T) {
 		{ID: "1", Name: "a", Pod: pod("a", "web", "s0"), Process: process.Process{PID: 1}},
 	}, pod("a", "alone", "s3"))
 	var ids, pods []string
-	for _, c := range s.Containers() {
+	for _, c := range s.containers {
 		ids = append(ids, c.ID)
 	}
 	for _, p := range s.Pods() {

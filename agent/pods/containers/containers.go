@@ -156,9 +156,9 @@ const (
 
 // Snapshot is the containers at one time. It does not change.
 type Snapshot struct {
+	// containers are ordered by namespace, pod, name and ID.
 	containers []Container
 	byID       map[string]int
-	byCgroup   map[uint64]int
 	pods       []Pod
 	skipped    []Skipped
 	partial    bool
@@ -167,7 +167,7 @@ type Snapshot struct {
 // NewSnapshot returns the Snapshot of the containers and of the pods that have none; those of
 // the containers are added. It is for Sources of other packages, and for tests.
 func NewSnapshot(containers []Container, pods ...Pod) *Snapshot {
-	s := &Snapshot{containers: slices.Clone(containers), byID: make(map[string]int, len(containers)), byCgroup: make(map[uint64]int, len(containers))}
+	s := &Snapshot{containers: slices.Clone(containers), byID: make(map[string]int, len(containers))}
 	slices.SortFunc(s.containers, func(a, b Container) int {
 		return cmp.Or(comparePods(a.Pod, b.Pod), cmp.Compare(a.Name, b.Name), cmp.Compare(a.ID, b.ID))
 	})
@@ -179,7 +179,7 @@ func NewSnapshot(containers []Container, pods ...Pod) *Snapshot {
 		}
 	}
 	for i, c := range s.containers {
-		s.byID[c.ID], s.byCgroup[c.CgroupID] = i, i
+		s.byID[c.ID] = i
 		add(c.Pod)
 	}
 	for _, p := range pods {
@@ -197,9 +197,6 @@ func comparePods(a, b Pod) int {
 // it. What is absent from one that is not whole may run all the same.
 func (s *Snapshot) IsWhole() bool { return !s.partial }
 
-// Containers are all, by namespace, pod, name and ID. The slice is shared: not to be changed.
-func (s *Snapshot) Containers() []Container { return s.containers }
-
 // Pods are all, by namespace and name; those without a container too. The slice is shared:
 // not to be changed.
 func (s *Snapshot) Pods() []Pod { return s.pods }
@@ -209,13 +206,8 @@ func (s *Snapshot) Pods() []Pod { return s.pods }
 func (s *Snapshot) Skipped() []Skipped { return s.skipped }
 
 // Container returns the one with the ID.
-func (s *Snapshot) Container(id string) (Container, bool) { return at(s, s.byID, id) }
-
-// inCgroup returns the container whose own cgroup has the id.
-func (s *Snapshot) inCgroup(id uint64) (Container, bool) { return at(s, s.byCgroup, id) }
-
-func at[K comparable](s *Snapshot, by map[K]int, key K) (Container, bool) {
-	i, ok := by[key]
+func (s *Snapshot) Container(id string) (Container, bool) {
+	i, ok := s.byID[id]
 	if !ok {
 		return Container{}, false
 	}

@@ -523,7 +523,7 @@ func TestNothingIsConnectedBeforeSomebodyAsks(t *testing.T) {
 		}
 		return nil
 	})
-	if got, err := s.Snapshot(); !errors.Is(err, ErrNotRead) || len(got.Containers()) != 0 || got.IsWhole() {
+	if got, err := s.Snapshot(); !errors.Is(err, ErrNotRead) || len(got.containers) != 0 || got.IsWhole() {
 		t.Errorf("after a rest: %v, %v", got, err)
 	}
 	snapshotOf(t, s, "the container again", has("good"))

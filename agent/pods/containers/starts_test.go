@@ -193,7 +193,7 @@ func TestTheFirstInstructionOfAnAnnouncedContainerIsCounted(t *testing.T) {
 		if now, err := source.Snapshot(); err != nil || now == nil {
 			t.Errorf("read containers: %v", err)
 		} else if got, ok := now.Container(of.ID); !ok || got.Process != of.Process {
-			t.Errorf("container %s is not among %v", of.ID, now.Containers())
+			t.Errorf("container %s is not among %v", of.ID, now.containers)
 		}
 		c.attach(of)
 	}}
@@ -222,7 +222,7 @@ func TestAContainerThatIsNotAnnouncedRunsBeforeAnythingIsAttached(t *testing.T) 
 		known := map[string]bool{}
 		for ctx.Err() == nil {
 			now, _ := s.Snapshot()
-			for _, one := range now.Containers() {
+			for _, one := range now.containers {
 				if !known[one.ID] {
 					known[one.ID] = true
 					c.attach(one)
@@ -263,8 +263,8 @@ func TestAContainerThatIsHeldUpStartsInTime(t *testing.T) {
 		t.Errorf("%d containers were held up, want 2", n)
 	}
 	snapshotOf(t, s, "all to run", func(now *Snapshot) error {
-		if len(now.Containers()) != 3 {
-			return fmt.Errorf("%d containers", len(now.Containers()))
+		if len(now.containers) != 3 {
+			return fmt.Errorf("%d containers", len(now.containers))
 		}
 		return nil
 	})

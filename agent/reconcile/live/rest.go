@@ -17,13 +17,13 @@ type restingLink struct {
 // Rest returns the links of a Look.
 func (l *Look) Rest() *Rest {
 	r := &Rest{}
-	for one := range l.Set.Links() {
+	for one := range l.Links() {
 		// Of filters, the kernel sends an event.
 		if _, ok := one.Link.(*clsact.Filter); !ok {
 			r.links = append(r.links, restingLink{one.Link, l.facts[one.Path]})
 		}
 	}
-	for device, c := range l.Set.Chains() {
+	for device, c := range l.Chains() {
 		r.links = append(r.links, restingLink{c.Link, l.facts[l.Set.pins.ChainPath(device)]})
 	}
 	return r
