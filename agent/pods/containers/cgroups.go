@@ -167,11 +167,11 @@ func (w *walk) note(name string, plain bool) {
 	if !ok {
 		return
 	}
-	p := Pod{UID: id, SandboxID: id, Name: path.Base(name), Labels: w.labels(name, plain), CgroupPath: at.path, CgroupID: at.id, Level: at.level}
+	p := Pod{UID: id, SandboxID: id, Name: path.Base(name), Labels: w.labels(name, plain), CgroupPath: at.path, CgroupID: at.id}
 	if plain {
 		p.Name = at.path
 	}
-	c := Container{ID: id, Name: p.Name, Pod: p, Process: first, CgroupPath: at.path, CgroupID: at.id, Level: at.level}
+	c := Container{ID: id, Name: p.Name, Pod: p, Process: first, CgroupPath: at.path, CgroupID: at.id}
 	if opened, err := process.Open(first.PID); err == nil {
 		c.Pod.NetnsID, _ = opened.NetnsID()
 		opened.Close()

@@ -58,7 +58,7 @@ func TestUnitsArePods(t *testing.T) {
 		byName[c.Name] = c
 	}
 	one, php := byName["nginx.service"], byName["php.service"]
-	if one.PID != nginx || php.PID != worker || one.CgroupPath != "system.slice/nginx.service" || one.Level != 2 || one.Pod.Namespace != "" ||
+	if one.PID != nginx || php.PID != worker || one.CgroupPath != "system.slice/nginx.service" || one.Pod.Namespace != "" ||
 		one.Pod.NetnsID == 0 {
 		t.Errorf("%+v, %+v", one, php)
 	}
@@ -230,7 +230,7 @@ func TestPathsOfAnotherCgroupNamespaceAreThoseOfTheMount(t *testing.T) {
 				return err
 			}
 			_ = unix.Close(c.pidfd)
-			if c.in.path != "kube/pod1/abc" || c.in.level != 3 || !c.IsRunning() {
+			if c.in.path != "kube/pod1/abc" || !c.IsRunning() {
 				return fmt.Errorf("%+v", c)
 			}
 			root, err := c.Root()

@@ -42,15 +42,9 @@ type Container struct {
 	CgroupPath string
 	// CgroupID is the cgroup's inode number, which is its id for the kernel.
 	CgroupID uint64
-	// Level is how many cgroups lie above it, the root of the mount included: 1 for a child
-	// of the root, as bpf_get_current_ancestor_cgroup_id counts on a node that is not a
-	// container itself.
-	Level int
 	// Image is the reference by which the image was asked for, or where the runtime keeps
 	// none, the image's id.
 	Image string
-	// Created is when the runtime made the container.
-	Created time.Time
 }
 
 // Pod is a group of containers. What identifies it is the metadata that the runtime got
@@ -75,12 +69,11 @@ type Pod struct {
 	// NetnsID is the inode number of the pod's network namespace: the sandbox's, and where
 	// that has no process, the one of the first container that was seen. 0 is unknown.
 	NetnsID uint64
-	// CgroupPath, CgroupID and Level are the pod's cgroup, above those of its containers, as
+	// CgroupPath and CgroupID are the pod's cgroup, above those of its containers, as
 	// Container has them. They are empty where the pod has none of its own: where the name of
 	// the cgroup above does not have the pod's UID in it.
 	CgroupPath string
 	CgroupID   uint64
-	Level      int
 }
 
 // Source tells which containers run. Its methods may be called from any goroutine.

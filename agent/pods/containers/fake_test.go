@@ -273,7 +273,7 @@ func TestWhatTheKernelDoesNotConfirmIsLeftOut(t *testing.T) {
 		len(got.Pods()[i].Labels) > 0 {
 		t.Errorf("a pod with labels beyond the bound: %v", got.Pods())
 	}
-	if c, _ := got.Container("good"); c.Pod.CgroupPath != "" || c.Pod.NetnsID == 0 || c.Level != 1 {
+	if c, _ := got.Container("good"); c.Pod.CgroupPath != "" || c.Pod.NetnsID == 0 {
 		t.Errorf("%+v", c)
 	}
 	// What is left out is looked at again.
@@ -300,7 +300,7 @@ func TestSystemdAndCRIO(t *testing.T) {
 		"abc": "kubepods.slice/kubepods-pod1_2.slice/cri-containerd-abc.scope", "def": "kubepods.slice/kubepods-pod3_4.slice/crio-def.scope",
 	} {
 		c, _ := got.Container(id)
-		if c.CgroupPath != want || c.Level != 3 || c.Pod.CgroupPath != filepath.Dir(want) || c.Pod.Level != 2 || c.Pod.CgroupID == 0 || c.Pod.NetnsID == 0 ||
+		if c.CgroupPath != want || c.Pod.CgroupPath != filepath.Dir(want) || c.Pod.CgroupID == 0 || c.Pod.NetnsID == 0 ||
 			c.Pod.Sandbox.PID != 0 {
 			t.Errorf("%+v", c)
 		}

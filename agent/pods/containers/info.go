@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"strings"
-	"time"
 
 	"github.com/containerd/nri/pkg/api"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
@@ -85,7 +84,7 @@ func podOf(status *cri.PodSandboxStatus, labels *kept) (Pod, error) {
 
 // containerOf reads a container of its status. Its pod, process and cgroup are not in it.
 func containerOf(status *cri.ContainerStatus) (Container, error) {
-	c := Container{ID: status.GetId(), Name: status.GetMetadata().GetName(), Created: time.Unix(0, status.GetCreatedAt()),
+	c := Container{ID: status.GetId(), Name: status.GetMetadata().GetName(),
 		Image: cmp.Or(status.GetImage().GetUserSpecifiedImage(), status.GetImage().GetImage(), status.GetImageRef())}
 	if c.Name == "" || len(c.Name) > maxName || len(c.Image) > 4*maxName {
 		return c, errors.New("read container: its name is absent, or its name or image is too long")

@@ -146,7 +146,7 @@ func (r *looker) fillPod(p *Pod, by *confirmed) {
 	p.NetnsID = by.netns
 	p.HostNetwork = p.HostNetwork || by.netns == r.node.netns
 	own := r.node.podCgroup(by.in, p.UID)
-	p.CgroupPath, p.CgroupID, p.Level = own.path, own.id, own.level
+	p.CgroupPath, p.CgroupID = own.path, own.id
 }
 
 // watch has a container or a sandbox taken away when its process ends.
@@ -188,7 +188,7 @@ func (r *looker) lookAtContainer(ctx context.Context, id, sandbox string, announ
 		return p, err
 	}
 	c.Pod, c.Process = p, found.Process
-	c.CgroupPath, c.CgroupID, c.Level = found.in.path, found.in.id, found.in.level
+	c.CgroupPath, c.CgroupID = found.in.path, found.in.id
 	if p.NetnsID == 0 {
 		r.fillPod(&p, found)
 	}

@@ -192,9 +192,8 @@ func (n *node) cgroupID(name string) (uint64, error) {
 
 // place is a cgroup of the node.
 type place struct {
-	path  string
-	id    uint64
-	level int
+	path string
+	id   uint64
 }
 
 // locate finds the cgroup with the path below the mount.
@@ -204,7 +203,7 @@ func (n *node) locate(name string) (place, error) {
 	if err != nil {
 		return place{}, err
 	}
-	return place{name, id, strings.Count(name, "/") + 1}, nil
+	return place{name, id}, nil
 }
 
 // skip is why a container or a sandbox is left out.
