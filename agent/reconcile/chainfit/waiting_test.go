@@ -50,6 +50,10 @@ func TestAWaiterIsToldTheErrorOfAChainWhileItHolds(t *testing.T) {
 		if c.err != nil {
 			w.Fail(device, c.err)
 		}
+		// An answer is waited for, but for that of a kernel that said no.
+		if settled := c.err != nil && !decide.IsPending(c.err); decisions.Outcomes["a"].IsSettled() != settled {
+			t.Errorf("reconcile %d: settled is %v", i, !settled)
+		}
 		finish.New(finish.Options{Log: log, BackOff: retry.BackOff{First: time.Minute, Most: time.Hour}, Intents: intents, Decisions: decisions,
 			Look: look}).Applications()
 		if got := app.Status.Error; !strings.Contains(got, c.says) || c.says == "" && got != "" {
