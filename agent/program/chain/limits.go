@@ -73,8 +73,8 @@ type Usage struct {
 	Frames int `json:"frames"`
 	// Instructions is the length of the program.
 	Instructions int `json:"instructions"`
-	// Verified is how many instructions the verifier walked, known once the
-	// chain is loaded.
+	// Verified is how many instructions the verifier walked, which the caller
+	// reads of the chain once it is loaded.
 	Verified int `json:"verified,omitempty"`
 }
 

@@ -18,8 +18,6 @@ type Loaded struct {
 	Program *ebpf.Program
 	// Counters is the map that ReadCounts reads.
 	Counters *ebpf.Map
-	// Usage is that of the Linked, with Verified filled in.
-	Usage Usage
 }
 
 // Load puts a linked chain into the kernel. It asks open for each map the
@@ -60,7 +58,7 @@ func (l *Linked) load(spec *ebpf.ProgramSpec, opts ebpf.ProgramOptions) (*Loaded
 	if err != nil {
 		return nil, errors.Join(err, counters.Close())
 	}
-	return &Loaded{Program: program, Counters: counters, Usage: verified(l.Usage, program)}, nil
+	return &Loaded{Program: program, Counters: counters}, nil
 }
 
 // own creates a map of the chain's own and puts it into the instructions.
@@ -134,18 +132,6 @@ func closeAll(maps []*ebpf.Map) error {
 		err = errors.Join(err, m.Close())
 	}
 	return err
-}
-
-// verified adds what the verifier walked, where the kernel tells.
-func verified(u Usage, program *ebpf.Program) Usage {
-	info, err := program.Info()
-	if err != nil {
-		return u
-	}
-	if n, ok := info.VerifiedInstructions(); ok {
-		u.Verified = int(n)
-	}
-	return u
 }
 
 // joint are the verifier's words where members that load alone do not load
