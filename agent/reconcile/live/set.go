@@ -86,20 +86,21 @@ func (s *Set) Close() error {
 
 // PutRevision adds a revision that is pinned. It frees the same one, which was loaded before.
 func (s *Set) PutRevision(r *loader.Revision) {
-	if s.revisions == nil {
-		s.revisions = map[string]map[string]*loader.Revision{}
-	}
-	if s.revisions[r.UID] == nil {
-		s.revisions[r.UID] = map[string]*loader.Revision{}
-	}
 	if old := s.Revision(r.UID, r.Name); old != nil {
-		if s.former == nil {
-			s.former = map[string][]ebpf.ProgramID{}
-		}
-		s.former[r.UID] = old.ProgramIDs()
+		put(&s.former, r.UID, old.ProgramIDs())
 		s.Unused.Put("replaced revision", old, len(old.ProgramIDs()))
 	}
-	s.revisions[r.UID][r.Name] = r
+	of := s.revisions[r.UID]
+	put(&of, r.Name, r)
+	put(&s.revisions, r.UID, of)
+}
+
+// put adds to a map, which it makes where it is nil.
+func put[K comparable, V any](m *map[K]V, key K, value V) {
+	if *m == nil {
+		*m = map[K]V{}
+	}
+	(*m)[key] = value
 }
 
 // IsFormer reports whether a program is one of a revision of the application that was loaded
@@ -110,22 +111,13 @@ func (s *Set) IsFormer(uid string, program ebpf.ProgramID) bool {
 
 // PutLink adds a link that is pinned.
 func (s *Set) PutLink(l *pins.Link) {
-	if s.links == nil {
-		s.links = map[string]map[string]*pins.Link{}
-	}
-	if s.links[l.UID] == nil {
-		s.links[l.UID] = map[string]*pins.Link{}
-	}
-	s.links[l.UID][l.Attachment.Key()] = l
+	of := s.links[l.UID]
+	put(&of, l.Attachment.Key(), l)
+	put(&s.links, l.UID, of)
 }
 
 // PutChain adds the chain of a device, in the place of the one that is open. That is the caller's.
-func (s *Set) PutChain(c *pins.Chain) {
-	if s.chains == nil {
-		s.chains = map[plan.Device]*pins.Chain{}
-	}
-	s.chains[c.Device] = c
-}
+func (s *Set) PutChain(c *pins.Chain) { put(&s.chains, c.Device, c) }
 
 // RemoveChain removes a chain, and frees what it ran.
 func (s *Set) RemoveChain(c *pins.Chain) error {
