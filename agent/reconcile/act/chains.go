@@ -150,11 +150,8 @@ func (cs *chainSetter) attachChainAs(mode v1alpha1.XDPMode, a plan.Action, v *pi
 		cs.Log.Warn("look how an interface runs XDP", "interface", a.Interface, "error", err)
 	}
 	if old != nil {
-		c.Former = old.Former
-		if old.Version != v && old.Version != nil {
-			c.Former = append(c.Former, old.Version.Members...)
-			cs.Look.Set.Unused.PutChain("replaced chain", old.Version)
-		}
+		c.Former, c.Version = old.Former, old.Version
+		cs.takeVersion(c, v)
 		cs.Look.Set.Release("severed link of chain", old.Link)
 	}
 	cs.Look.Set.PutChain(c)
