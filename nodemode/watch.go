@@ -67,8 +67,10 @@ func (w *watcher) run(ctx context.Context) {
 		return
 	}
 	defer func() { _ = w.notify.Close() }()
+	lost := make(chan struct{}, 1)
+	go w.drainErrors(lost)
 	w.add()
-	w.signal()
+	signal(w.changed)
 	timer, again := time.NewTimer(time.Hour), time.NewTicker(w.interval)
 	defer timer.Stop()
 	defer again.Stop()
@@ -85,16 +87,12 @@ func (w *watcher) run(ctx context.Context) {
 			if name := filepath.Clean(e.Name); !w.names[name] && !w.folders[name] && !w.folders[filepath.Dir(name)] {
 				continue
 			}
-		case _, ok := <-w.notify.Errors:
-			if !ok {
-				return
-			}
-			// Events were lost: anything may have changed.
+		case <-lost:
 		case <-timer.C:
 			began = time.Time{}
 			// What is new is watched before it is read.
 			w.add()
-			w.signal()
+			signal(w.changed)
 			continue
 		case <-again.C:
 			w.add()
@@ -107,9 +105,17 @@ func (w *watcher) run(ctx context.Context) {
 	}
 }
 
-func (w *watcher) signal() {
+// drainErrors signals that events were lost, so that anything may have changed, until notify is closed. It calls nothing of notify:
+// fsnotify sends some errors while it holds the lock that Add and Close need.
+func (w *watcher) drainErrors(lost chan<- struct{}) {
+	for range w.notify.Errors {
+		signal(lost)
+	}
+}
+
+func signal(c chan<- struct{}) {
 	select {
-	case w.changed <- struct{}{}:
+	case c <- struct{}{}:
 	default:
 	}
 }
