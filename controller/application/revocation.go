@@ -155,7 +155,7 @@ func (e ender) Reconcile(ctx context.Context, intent string) (again ctrl.Result,
 const lookAgain = 50 * time.Millisecond
 
 func (e ender) end(ctx context.Context, name string) (again ctrl.Result, err error) {
-	if err := e.Keeper.Wait(ctx); err != nil {
+	if err := e.Keeper.WaitUnweighed(ctx); err != nil {
 		return again, err
 	}
 	var o v1alpha1.BpfIntent

@@ -2,6 +2,7 @@ package application
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
 	"slices"
@@ -210,6 +211,23 @@ func TestARegistryThatHangsIsWaitedForOnce(t *testing.T) {
 	b.refresh()
 	if b.reconcile(first.Identity()); b.intent(first).Tombstone {
 		t.Error("the registry answers again, where another one signed it since, and it is not asked")
+	}
+}
+
+// TestAStartEndsWhatIsRevokedFirst has a signer revoked while no controller runs. The next one weighs as long as the test takes.
+func TestAStartEndsWhatIsRevokedFirst(t *testing.T) {
+	b := newRevocations(t)
+	app := b.signed("app", "team-a")
+	b.Keeper = policy.NewKeeper(b.Keeper.Options)
+	b.revoke("team-a")
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	if _, err := (ender{b.Reconciler}).Reconcile(ctx, string(app.GetUID())); err != nil || !b.intent(app).Tombstone {
+		t.Errorf("it is not ended: %v", err)
+	}
+	cancel()
+	if _, err := b.Reconcile(ctx, app.Identity()); !errors.Is(err, context.Canceled) {
+		t.Errorf("it is evaluated before what runs was weighed: %v", err)
 	}
 }
 

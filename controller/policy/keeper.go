@@ -83,6 +83,9 @@ type Options struct {
 type Keeper struct {
 	Options
 
+	// known is closed once signers and policies are active, and ready once they were weighed, too.
+	known, ready chan struct{}
+
 	// one keeps refreshes apart, and guards what is before mu.
 	one sync.Mutex
 	// before is what is active; nil before the first refresh.
@@ -102,7 +105,6 @@ type Keeper struct {
 	// namespaces that are not compiled yet.
 	tried      map[string]attempt
 	waiting    []written
-	ready      chan struct{}
 	revoked    signing.Revocations
 	revokedAt  time.Time
 	weighed    rules
@@ -113,12 +115,8 @@ type Keeper struct {
 
 // NewKeeper returns a Keeper that has refreshed nothing yet.
 func NewKeeper(o Options) *Keeper {
-	return &Keeper{Options: o, tried: map[string]attempt{}, ready: make(chan struct{})}
+	return &Keeper{Options: o, tried: map[string]attempt{}, known: make(chan struct{}), ready: make(chan struct{})}
 }
-
-// Ready is closed once the cluster's signers and policies are active: before,
-// nothing may be evaluated.
-func (k *Keeper) Ready() <-chan struct{} { return k.ready }
 
 // Revoked are the signers whose trust was taken away, or is from a time on. It is shared
 // and must not be changed.
@@ -206,11 +204,7 @@ func (k *Keeper) Refresh(ctx context.Context, w Weigher) (outcomes []Outcome, ch
 	changed = changed.And(before.released(k.protection))
 	k.weighed = now
 	k.mu.Unlock()
-	select {
-	case <-k.ready:
-	default:
-		close(k.ready)
-	}
+	closeOnce(k.ready)
 	return outcomes, changed, nil
 }
 
@@ -236,6 +230,7 @@ func (k *Keeper) use(ctx context.Context, w Weigher, in objects) (rules, []Outco
 	if isNews {
 		k.revoke(w, revoked)
 	}
+	closeOnce(k.known)
 	return rules{trust, set}, append(outcomes, compiled...), err
 }
 
@@ -534,10 +529,24 @@ func (k *Keeper) activate(ctx context.Context, w written, proven policies.Proven
 // ErrNotReady says that the cluster's policies are not active yet.
 var ErrNotReady = errors.New("signers and policies were not read yet")
 
-// Wait waits until they are.
-func (k *Keeper) Wait(ctx context.Context) error {
+// Wait waits until they are, and were weighed.
+func (k *Keeper) Wait(ctx context.Context) error { return wait(ctx, k.ready) }
+
+// WaitUnweighed waits until they are active. That is enough for what a revocation ends.
+func (k *Keeper) WaitUnweighed(ctx context.Context) error { return wait(ctx, k.known) }
+
+// closeOnce closes a channel. The caller holds one.
+func closeOnce(c chan struct{}) {
 	select {
-	case <-k.ready:
+	case <-c:
+	default:
+		close(c)
+	}
+}
+
+func wait(ctx context.Context, c <-chan struct{}) error {
+	select {
+	case <-c:
 		return nil
 	case <-ctx.Done():
 		return cmp.Or(context.Cause(ctx), ErrNotReady)
