@@ -50,6 +50,8 @@ type ender struct{ *Reconciler }
 type revocations struct {
 	// raised asks for every intent.
 	raised signal
+	// turns are those of the intents that are looked at.
+	turns turns
 
 	mu sync.Mutex
 	// hung is when registries took too long last, by namespace.
@@ -106,21 +108,26 @@ func (r *Reconciler) Revoke() { r.revocations.raised.raise() }
 // register has a manager end what revocations end, on the leader.
 func (e ender) register(mgr ctrl.Manager) error {
 	e.revocations.raised = make(signal, 1)
-	all := source.TypedFunc[string](func(ctx context.Context, q workqueue.TypedRateLimitingInterface[string]) error {
+	e.Leader.Elected(e.Revoke)
+	intents := handler.TypedEnqueueRequestsFromMapFunc(func(_ context.Context, o client.Object) []string { return []string{o.GetName()} })
+	return builder.TypedControllerManagedBy[string](mgr).Named("revocation").
+		WithOptions(controller.TypedOptions[string]{MaxConcurrentReconciles: placesOfNamespaces + placesOfCluster, RateLimiter: retries[string]()}).
+		Watches(&v1alpha1.BpfIntent{}, intents).
+		WatchesRawSource(e.all()).
+		Complete(e)
+}
+
+// all asks for every intent when that is raised, and for what waited for its turn.
+func (e ender) all() source.TypedFunc[string] {
+	return func(ctx context.Context, q workqueue.TypedRateLimitingInterface[string]) error {
+		e.revocations.turns.again = q.Add
 		go func() {
 			for wait(ctx, e.revocations.raised) {
 				e.enqueueIntents(ctx, q)
 			}
 		}()
 		return nil
-	})
-	e.Leader.Elected(e.Revoke)
-	intents := handler.TypedEnqueueRequestsFromMapFunc(func(_ context.Context, o client.Object) []string { return []string{o.GetName()} })
-	return builder.TypedControllerManagedBy[string](mgr).Named("revocation").
-		WithOptions(controller.TypedOptions[string]{MaxConcurrentReconciles: evaluationsAtOnce, RateLimiter: retries[string]()}).
-		Watches(&v1alpha1.BpfIntent{}, intents).
-		WatchesRawSource(all).
-		Complete(e)
+	}
 }
 
 // enqueueIntents asks for every intent.
@@ -138,6 +145,7 @@ func (e ender) enqueueIntents(ctx context.Context, q workqueue.TypedRateLimiting
 // Reconcile ends the versions of an intent that a revocation ends. It leaves to the Reconciler
 // what cannot be told so fast, and all that needs no revocation.
 func (e ender) Reconcile(ctx context.Context, intent string) (again ctrl.Result, err error) {
+	defer e.revocations.turns.giveBack(intent)
 	led, err := e.Leader.Do(ctx, func(ctx context.Context) error {
 		again, err = e.end(ctx, intent)
 		return err
@@ -166,6 +174,9 @@ func (e ender) end(ctx context.Context, name string) (again ctrl.Result, err err
 	revoked := e.Keeper.Revoked()
 	lost := func(v intent.Payload) bool { return lifecycle.LostASigner(&v, revoked) }
 	if !ok || s.Payload.Tombstone || !slices.ContainsFunc(s.Payload.Versions(), lost) {
+		return again, nil
+	}
+	if !e.revocations.turns.take(turn{s.Payload.Application.Namespace, name}) {
 		return again, nil
 	}
 	nodes, err := e.snapshot(ctx)

@@ -9,8 +9,10 @@ import (
 	"testing"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
 
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/controller/policy"
@@ -18,6 +20,7 @@ import (
 	"github.com/skep-dev/skep/image/access"
 	"github.com/skep-dev/skep/test/fixture/programs"
 	"github.com/skep-dev/skep/test/fixture/supply"
+	"github.com/skep-dev/skep/test/harness/await"
 )
 
 // nothing is a Weigher that is never done: what is revoked is ended all the same.
@@ -362,4 +365,52 @@ func hanging(t *testing.T) string {
 	c := supply.New(t)
 	c.Instead.Store(&supply.Hang)
 	return c.Registry
+}
+
+// TestANamespaceHoldsUpNoRevocationOfAnother has a signer revoked of many applications of one namespace, whose registry hangs, and of
+// one of another namespace.
+func TestANamespaceHoldsUpNoRevocationOfAnother(t *testing.T) {
+	b, well := newRevocations(t), supply.New(t)
+	well.Share(b.Chain)
+	object := programs.Object("xdp_count")
+	slow, _ := b.Push("slow:v1", object, "team-a")
+	fast, _ := well.Push("fast:v1", object, "team-a")
+	in := func(namespace, name, image string) *v1alpha1.BpfApplication {
+		app := defined(name, image)
+		own := &v1alpha1.BpfApplication{ObjectMeta: app.ObjectMeta, Spec: app.Spec}
+		own.Namespace = namespace
+		own.Spec.Programs = []v1alpha1.Program{{Name: "count_packets", Attach: []v1alpha1.Attachment{{Hook: "xdp", Pods: &v1alpha1.Pods{}}}}}
+		b.create(own)
+		b.reconcile(own.Identity())
+		return own
+	}
+	b.create(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "a"}}, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "b"}})
+	const many = 3 * placesOfNamespace
+	var waiting []*v1alpha1.BpfApplication
+	for i := range many {
+		waiting = append(waiting, in("a", fmt.Sprintf("a%d", i), slow))
+	}
+	other := in("b", "b", fast)
+	b.clock = b.clock.Add(time.Second)
+	b.revoke("team-a")
+	letGo := make(chan struct{})
+	b.hang(func(http.ResponseWriter, *http.Request) { <-letGo })
+	b.EndWithin = time.Hour
+	run, err := controller.NewTypedUnmanaged("revocation-test", controller.TypedOptions[string]{
+		Reconciler: ender{b.Reconciler}, MaxConcurrentReconciles: placesOfNamespace + 1, RateLimiter: retries[string](),
+	})
+	if err := errors.Join(err, run.Watch(ender{b.Reconciler}.all())); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error)
+	go func() { ended <- run.Start(ctx) }()
+	defer func() { cancel(); <-ended }()
+	b.Revoke()
+	await.True(t, "it is ended", 10*time.Second, func() bool { return b.intent(other).Tombstone })
+	b.Instead.Store(nil)
+	close(letGo)
+	await.True(t, "the others are ended once their registry answers", time.Minute, func() bool {
+		return !slices.ContainsFunc(waiting, func(app *v1alpha1.BpfApplication) bool { return !b.intent(app).Tombstone })
+	})
 }
