@@ -289,6 +289,7 @@ func (r *Reconciler) reconcileApplication(ctx context.Context, id v1alpha1.Ident
 		return retryAfter(), false, nil
 	}
 	for _, step := range []func(context.Context, *state) error{
+		r.reportUnload,  // the status, if a revocation ended what it speaks of
 		r.evaluate,      // the definition, and what runs
 		r.applyRequests, // an undo; or what blocks the rollout
 		r.settle,        // keep, seal or unload

@@ -53,6 +53,27 @@ func (r *Reconciler) report(ctx context.Context, st *state) error {
 	if st.delay = max(r.progress.wait(before, app, r.now()), readyDelay(before, app, st.sealed, r.now(), r.ReadyWithin)); st.delay > 0 {
 		return nil
 	}
+	return r.patch(ctx, before, app)
+}
+
+// reportUnload has the status say what a tombstone ends if it still speaks of the version that was sealed before: what is
+// evaluated next may wait for a registry.
+func (r *Reconciler) reportUnload(ctx context.Context, st *state) error {
+	p, before := st.sealed.Payload, st.app
+	if p == nil || !p.Tombstone || before.Report().Serial == 0 || before.Report().Serial >= p.Serial || !conditions.Has(before, v1alpha1.ConditionAllowed) {
+		return nil
+	}
+	app := before.DeepCopyObject().(application)
+	if err := r.setDeployed(app, st); err != nil {
+		return err
+	}
+	setReady(app, st)
+	st.app = app
+	return r.patch(ctx, before, app)
+}
+
+// patch writes the status of app, which was that of before.
+func (r *Reconciler) patch(ctx context.Context, before, app application) error {
 	// What differs is worked out from the cache, and is wrong over anything newer.
 	err := r.Client.Status().Patch(ctx, app, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{}))
 	switch {
@@ -101,9 +122,18 @@ func (r *Reconciler) setStatus(app application, st *state) error {
 		report.Signers = evidence.Signers()
 		report.SignedBy = signedBy(report.Signers)
 	}
-	report.LastHandledReconcileAt = app.GetAnnotations()[meta.ReconcileRequestAnnotation]
-	report.Nodes, report.ObservedGeneration = nil, app.GetGeneration()
-	report.Rollout, report.PreviousDigest = nil, ""
+	report.LastHandledReconcileAt, report.ObservedGeneration = app.GetAnnotations()[meta.ReconcileRequestAnnotation], app.GetGeneration()
+	if err := r.setDeployed(app, st); err != nil {
+		return err
+	}
+	setReady(app, st)
+	return nil
+}
+
+// setDeployed sets the status of app to what is deployed of it.
+func (r *Reconciler) setDeployed(app application, st *state) error {
+	report := app.Report()
+	report.Nodes, report.Rollout, report.PreviousDigest = nil, nil, ""
 	if st.sealed.Payload != nil {
 		// Of an intent that was lost its serial is all there is to tell, and what a
 		// resume is about.
@@ -117,7 +147,6 @@ func (r *Reconciler) setStatus(app application, st *state) error {
 		return err
 	}
 	conditions.Set(app, &deployed)
-	setReady(app, st)
 	return nil
 }
 
@@ -135,7 +164,12 @@ func (r *Reconciler) deployed(app application, st *state) (metav1.Condition, err
 		return metav1.Condition{}, err
 	}
 	if p.Tombstone {
-		return status.Unloaded(p.UID, p.Serial, nodes), nil
+		c := status.Unloaded(p.UID, p.Serial, nodes)
+		if o := st.observed; o.Request.Application == nil || o.Err != nil {
+			// No other condition says why.
+			c.Message += "; " + p.Reason
+		}
+		return c, nil
 	}
 	report := app.Report()
 	counts, err := status.Fold(wanted(*p, st.observed), nodes)

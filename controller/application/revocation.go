@@ -197,8 +197,11 @@ func (e ender) end(ctx context.Context, name string) (again ctrl.Result, err err
 	if err != nil || kept {
 		return again, err
 	}
-	_, err = e.Intents.Unload(ctx, s, lifecycle.RevocationReason(s.Payload, revoked))
-	return again, err
+	s, err = e.Intents.Unload(ctx, s, lifecycle.RevocationReason(s.Payload, revoked))
+	if err != nil || l.app == nil {
+		return again, err
+	}
+	return again, e.reportUnload(ctx, &state{app: e.patched.newest(l.app), sealed: s, nodes: nodes})
 }
 
 // hurried is one look at whether a revocation ends the versions of an intent.
@@ -206,6 +209,8 @@ type hurried struct {
 	*Reconciler
 	live    *intent.Payload
 	revoked signing.Revocations
+	// app is the application; nil if it is gone.
+	app application
 	// request is that of the definition, and revision what it is evaluated by.
 	request  gate.Request
 	revision string
@@ -232,6 +237,9 @@ func (e ender) look(ctx context.Context, live *intent.Payload, revoked signing.R
 	timer := time.AfterFunc(within, stop)
 	l := &hurried{Reconciler: e.Reconciler, within: within, live: live, revoked: revoked, revision: e.Evaluator.RevisionIn(id.Namespace), ctx: ctx, asking: asking,
 		stop: func() { timer.Stop(); stop() }}
+	if app != nil && string(app.GetUID()) == live.UID {
+		l.app = app
+	}
 	if app == nil {
 		l.request.Namespace, err = namespaceOf(ctx, e.Client, id)
 	} else {
@@ -242,7 +250,7 @@ func (e ender) look(ctx context.Context, live *intent.Payload, revoked signing.R
 		l.stop()
 		return nil, err
 	}
-	if app != nil && string(app.GetUID()) == live.UID && !app.Body().Suspend {
+	if l.app != nil && !app.Body().Suspend {
 		l.replacement = l.evaluateReplacement()
 	}
 	return l, nil

@@ -16,6 +16,7 @@ import (
 
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/controller/policy"
+	"github.com/skep-dev/skep/controller/status"
 	"github.com/skep-dev/skep/gate"
 	"github.com/skep-dev/skep/image/access"
 	"github.com/skep-dev/skep/test/fixture/programs"
@@ -231,6 +232,51 @@ func TestAStartEndsWhatIsRevokedFirst(t *testing.T) {
 	cancel()
 	if _, err := b.Reconcile(ctx, app.Identity()); !errors.Is(err, context.Canceled) {
 		t.Errorf("it is evaluated before what runs was weighed: %v", err)
+	}
+}
+
+// TestTheStatusSaysAtOnceWhatARevocationEnds revokes the signer of what a node runs, and whose registry hangs.
+func TestTheStatusSaysAtOnceWhatARevocationEnds(t *testing.T) {
+	for sentence, conflicts := range map[string]bool{"it is written with the seal": false, "somebody else wrote the status": true} {
+		t.Run(sentence, func(t *testing.T) {
+			b := newRevocations(t)
+			app := b.signed("app", "team-a")
+			runs := b.says(app, v1alpha1.NodeLoaded)
+			runs.Revision = "r"
+			b.node("one", runs)
+			b.clock = b.clock.Add(soon)
+			b.reconcile(app.Identity())
+			b.clock = b.clock.Add(time.Second)
+			b.revoke("team-a")
+			b.hang(supply.Hang)
+			if conflicts {
+				b.showing(b.status(app))
+				b.change(b.status(app), func() {})
+			}
+			if !b.ends(app) {
+				t.Fatal("it is not ended")
+			}
+			if b.cached.Get = nil; conflicts {
+				// Its evaluation waits longer than the test.
+				b.EvaluationTimeout = time.Hour
+				ctx, cancel := context.WithCancel(t.Context())
+				over := make(chan struct{})
+				go func() { defer close(over); _, _ = b.Reconcile(ctx, app.Identity()) }()
+				defer func() { cancel(); <-over }()
+			}
+			var now *v1alpha1.ClusterBpfApplication
+			await.True(t, "the status says so", 10*time.Second, func() bool {
+				now = b.status(app)
+				return condition(now, v1alpha1.ConditionDeployed).Reason == status.ReasonUnloading
+			})
+			why := "it is to be unloaded; nodes: 1 still running it (one); every signer it was admitted by is revoked: team-a"
+			if c := condition(now, v1alpha1.ConditionReady); c.Status != metav1.ConditionFalse || c.Reason != status.ReasonUnloading || c.Message != why {
+				t.Errorf("Ready: %+v", c)
+			}
+			if now.Status.Nodes != nil || now.Status.Serial != 0 {
+				t.Errorf("the status is %+v", now.Status)
+			}
+		})
 	}
 }
 
