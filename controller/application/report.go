@@ -64,7 +64,7 @@ func (r *Reconciler) reportUnload(ctx context.Context, st *state) error {
 		return nil
 	}
 	app := before.DeepCopyObject().(application)
-	if err := r.setDeployed(app, st); err != nil {
+	if err := setDeployed(app, st); err != nil {
 		return err
 	}
 	setReady(app, st)
@@ -123,7 +123,7 @@ func (r *Reconciler) setStatus(app application, st *state) error {
 		report.SignedBy = signedBy(report.Signers)
 	}
 	report.LastHandledReconcileAt, report.ObservedGeneration = app.GetAnnotations()[meta.ReconcileRequestAnnotation], app.GetGeneration()
-	if err := r.setDeployed(app, st); err != nil {
+	if err := setDeployed(app, st); err != nil {
 		return err
 	}
 	setReady(app, st)
@@ -131,7 +131,7 @@ func (r *Reconciler) setStatus(app application, st *state) error {
 }
 
 // setDeployed sets the status of app to what is deployed of it.
-func (r *Reconciler) setDeployed(app application, st *state) error {
+func setDeployed(app application, st *state) error {
 	report := app.Report()
 	report.Nodes, report.Rollout, report.PreviousDigest = nil, nil, ""
 	if st.sealed.Payload != nil {
@@ -142,16 +142,15 @@ func (r *Reconciler) setDeployed(app application, st *state) error {
 	if st.progress.Status.State != "" {
 		report.Rollout = &st.progress.Status
 	}
-	deployed, err := r.deployed(app, st)
-	if err != nil {
-		return err
+	c, err := deployed(app, st)
+	if err == nil {
+		conditions.Set(app, &c)
 	}
-	conditions.Set(app, &deployed)
-	return nil
+	return err
 }
 
 // deployed sets the nodes in the status of app to what they report, and returns the condition that says it.
-func (r *Reconciler) deployed(app application, st *state) (metav1.Condition, error) {
+func deployed(app application, st *state) (metav1.Condition, error) {
 	p := st.sealed.Payload
 	if p == nil {
 		if st.sealed.Report.Runs || st.lost() {
