@@ -6,12 +6,14 @@ import (
 	"fmt"
 	"net/http"
 	"slices"
+	"sync"
 	"testing"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/client-go/tools/events"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
 
 	"github.com/skep-dev/skep/api/v1alpha1"
@@ -431,7 +433,8 @@ func TestANamespaceHoldsUpNoRevocationOfAnother(t *testing.T) {
 		return own
 	}
 	b.create(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "a"}}, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "b"}})
-	const many = 3 * placesOfNamespace
+	const many = placesOfNamespaces + placesOfCluster + 1
+	b.Events = events.NewFakeRecorder(4 * many)
 	var waiting []*v1alpha1.BpfApplication
 	for i := range many {
 		waiting = append(waiting, in("a", fmt.Sprintf("a%d", i), slow))
@@ -439,11 +442,13 @@ func TestANamespaceHoldsUpNoRevocationOfAnother(t *testing.T) {
 	other := in("b", "b", fast)
 	b.clock = b.clock.Add(time.Second)
 	b.revoke("team-a")
-	letGo := make(chan struct{})
-	b.hang(func(http.ResponseWriter, *http.Request) { <-letGo })
+	hung := make(chan struct{})
+	letGo := sync.OnceFunc(func() { close(hung) })
+	b.hang(func(http.ResponseWriter, *http.Request) { <-hung })
 	b.EndWithin = time.Hour
 	run, err := controller.NewTypedUnmanaged("revocation-test", controller.TypedOptions[string]{
-		Reconciler: ender{b.Reconciler}, MaxConcurrentReconciles: placesOfNamespace + 1, RateLimiter: retries[string](),
+		Reconciler: ender{b.Reconciler}, MaxConcurrentReconciles: placesOfNamespaces + placesOfCluster,
+		RateLimiter: retries[string](), SkipNameValidation: new(true),
 	})
 	if err := errors.Join(err, run.Watch(ender{b.Reconciler}.all())); err != nil {
 		t.Fatal(err)
@@ -451,11 +456,11 @@ func TestANamespaceHoldsUpNoRevocationOfAnother(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error)
 	go func() { ended <- run.Start(ctx) }()
-	defer func() { cancel(); <-ended }()
+	defer func() { letGo(); cancel(); <-ended }()
 	b.Revoke()
 	await.True(t, "it is ended", 10*time.Second, func() bool { return b.intent(other).Tombstone })
 	b.Instead.Store(nil)
-	close(letGo)
+	letGo()
 	await.True(t, "the others are ended once their registry answers", time.Minute, func() bool {
 		return !slices.ContainsFunc(waiting, func(app *v1alpha1.BpfApplication) bool { return !b.intent(app).Tombstone })
 	})

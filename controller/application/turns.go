@@ -5,12 +5,12 @@ import (
 	"sync"
 )
 
-// A namespace may have so many places, and all namespaces together so many: what waits for the registries of one holds up no
-// other. Those of the cluster are its own.
+// Namespaces have so many places together. One may have leastPlaces of them, or as many as half of those that are free: what
+// waits for the registries of one holds up no other. Those of the cluster are its own.
 const (
-	placesOfNamespace  = 4
-	placesOfNamespaces = 112
-	placesOfCluster    = 16
+	leastPlaces        = 4
+	placesOfNamespaces = 96
+	placesOfCluster    = 32
 )
 
 // turns has what waits for places take turns.
@@ -53,14 +53,16 @@ func (t *turns) giveBack(name string) {
 		return
 	}
 	delete(t.places, name)
-	i := slices.IndexFunc(t.waiting, func(one turn) bool { return t.hasPlace(one.namespace) })
-	if i < 0 {
-		return
+	for {
+		i := slices.IndexFunc(t.waiting, func(one turn) bool { return t.hasPlace(one.namespace) })
+		if i < 0 {
+			return
+		}
+		next := t.waiting[i]
+		t.waiting = slices.Delete(t.waiting, i, i+1)
+		t.give(next)
+		t.again(next.name)
 	}
-	next := t.waiting[i]
-	t.waiting = slices.Delete(t.waiting, i, i+1)
-	t.give(next)
-	t.again(next.name)
 }
 
 func (t *turns) give(one turn) {
@@ -72,17 +74,17 @@ func (t *turns) give(one turn) {
 
 // hasPlace reports whether there is a place for a namespace.
 func (t *turns) hasPlace(namespace string) bool {
-	own, cluster := 0, 0
+	own, free := 0, placesOfNamespaces
 	for _, of := range t.places {
 		if of == namespace {
 			own++
 		}
-		if of == "" {
-			cluster++
+		if of != "" {
+			free--
 		}
 	}
 	if namespace == "" {
 		return own < placesOfCluster
 	}
-	return own < placesOfNamespace && len(t.places)-cluster < placesOfNamespaces
+	return own < min(free+own, max(leastPlaces, free/2))
 }

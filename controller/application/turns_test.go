@@ -2,10 +2,11 @@ package application
 
 import (
 	"fmt"
+	"slices"
 	"testing"
 )
 
-// TestPlacesAreHandedOn has names of two namespaces and of the cluster come and go.
+// TestPlacesAreHandedOn has names of namespaces and of the cluster come and go.
 func TestPlacesAreHandedOn(t *testing.T) {
 	var turns turns
 	var called []string
@@ -14,7 +15,7 @@ func TestPlacesAreHandedOn(t *testing.T) {
 		t.Helper()
 		had := 0
 		for i := range count {
-			if turns.take(turn{namespace, fmt.Sprint(namespace, i)}) {
+			if turns.take(turn{namespace, fmt.Sprint(namespace, "/", i)}) {
 				had++
 			}
 		}
@@ -22,37 +23,51 @@ func TestPlacesAreHandedOn(t *testing.T) {
 			t.Errorf("%d of %d of %q have a place, want %d", had, count, namespace, want)
 		}
 	}
-	take("a", 6, placesOfNamespace)
-	take("b", 1, 1)
+	// Each takes as many as half of those that are free then.
+	take("a", 200, placesOfNamespaces/3)
+	take("b", 200, 21)
 	take("", placesOfCluster+1, placesOfCluster)
-	turns.giveBack("a5")
-	turns.giveBack("b0")
-	if called != nil {
+	if turns.giveBack("a/150"); called != nil {
 		t.Errorf("%q are called, and there is no place for them", called)
 	}
-	turns.giveBack("a0")
-	if len(called) != 1 || called[0] != "a4" {
-		t.Fatalf("%q are called for the place of another", called)
+	turns.giveBack("a/0")
+	if !slices.Equal(called, []string{"b/21"}) {
+		t.Fatalf("%q are called for the place of one that has more than half", called)
 	}
 	// It was handed to it, and not to what comes first.
-	if turns.take(turn{"a", "a6"}) || !turns.take(turn{"a", "a4"}) {
+	if turns.take(turn{"b", "b/new"}) || !turns.take(turn{"b", "b/21"}) {
 		t.Error("the place is not the one's that waited longest")
 	}
-	// What is not there any more hands its place on, too.
-	turns.giveBack("a4")
-	turns.giveBack("a5")
-	turns.giveBack("a1")
-	if fmt.Sprint(called) != "[a4 a5 a6]" {
+	// What is not looked at any more hands its place on, too.
+	turns.giveBack("b/21")
+	if !slices.Equal(called, []string{"b/21", "b/22"}) {
 		t.Errorf("called: %q", called)
 	}
+}
+
+// TestANamespaceHasAPlaceWhileThereIsOne has many namespaces take all they may.
+func TestANamespaceHasAPlaceWhileThereIsOne(t *testing.T) {
+	var turns turns
+	for namespace := range 5 {
+		for i := range placesOfNamespaces {
+			turns.take(turn{fmt.Sprint("n", namespace), fmt.Sprint(namespace, "/", i)})
+		}
+	}
+	own := func(namespace string) (count int) {
+		for _, of := range turns.places {
+			if of == namespace {
+				count++
+			}
+		}
+		return count
+	}
+	if last := own("n4"); last < leastPlaces || len(turns.places) > placesOfNamespaces {
+		t.Errorf("the last namespace has %d places, of %d that are taken", last, len(turns.places))
+	}
 	for i := range placesOfNamespaces {
-		turns.take(turn{fmt.Sprint("namespace", i), fmt.Sprint("one", i)})
+		turns.take(turn{fmt.Sprint("one", i), fmt.Sprint("one", i)})
 	}
-	if turns.take(turn{"late", "late"}) {
-		t.Error("a namespace has a place beyond all of theirs")
-	}
-	turns.giveBack("one0")
-	if turns.giveBack("one0"); turns.take(turn{"late", "late"}) {
-		t.Error("it has a place before those that waited longer")
+	if len(turns.places) != placesOfNamespaces {
+		t.Errorf("%d places are taken of %d", len(turns.places), placesOfNamespaces)
 	}
 }
