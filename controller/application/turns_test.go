@@ -71,3 +71,21 @@ func TestANamespaceHasAPlaceWhileThereIsOne(t *testing.T) {
 		t.Errorf("%d places are taken of %d", len(turns.places), placesOfNamespaces)
 	}
 }
+
+// TestTheNamespaceWithTheFewestPlacesIsNext has so many namespaces that they share all places, and more that waits in each.
+func TestTheNamespaceWithTheFewestPlacesIsNext(t *testing.T) {
+	var turns turns
+	var called []string
+	turns.again = func(name string) { called = append(called, name) }
+	for i := range 3 * leastPlaces {
+		for namespace := range placesOfNamespaces / leastPlaces {
+			turns.take(turn{fmt.Sprint("n", namespace), fmt.Sprint(namespace, "/", i)})
+		}
+	}
+	if turns.take(turn{"late", "late"}) || len(turns.places) != placesOfNamespaces {
+		t.Fatalf("%d places are taken", len(turns.places))
+	}
+	if turns.giveBack("0/0"); !slices.Equal(called, []string{"late"}) {
+		t.Errorf("%q are called, and a namespace without a place waits", called)
+	}
+}
