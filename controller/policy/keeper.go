@@ -222,7 +222,7 @@ func (k *Keeper) use(ctx context.Context, w Weigher, in objects) (rules, []Outco
 	case err == nil:
 		k.Evaluator.SetTrust(trust)
 		k.Evaluator.SetPolicies(set)
-	case isNews && context.Cause(ctx) == nil && k.Check(nil) == nil:
+	case isNews && context.Cause(ctx) == nil && isClosed(k.known):
 		k.Evaluator.SetTrust(trust)
 	default:
 		return rules{}, nil, err
@@ -483,7 +483,7 @@ func (k *Keeper) usable(ctx context.Context, in objects, isHurried bool) ([]poli
 // await waits for policies of the cluster that are not compiled yet. For those of
 // namespaces it waits the first time alone, and not for long.
 func (k *Keeper) await(ctx context.Context, cluster, namespaced []written, isHurried bool) {
-	if k.Check(nil) == nil {
+	if isClosed(k.ready) || isHurried && isClosed(k.known) {
 		within := cmp.Or(k.Patience, patience)
 		if isHurried {
 			within = min(within, cmp.Or(k.HurriedPatience, hurriedPatience))
@@ -537,10 +537,17 @@ func (k *Keeper) WaitUnweighed(ctx context.Context) error { return wait(ctx, k.k
 
 // closeOnce closes a channel. The caller holds one.
 func closeOnce(c chan struct{}) {
+	if !isClosed(c) {
+		close(c)
+	}
+}
+
+func isClosed(c <-chan struct{}) bool {
 	select {
 	case <-c:
+		return true
 	default:
-		close(c)
+		return false
 	}
 }
 
@@ -555,10 +562,8 @@ func wait(ctx context.Context, c <-chan struct{}) error {
 
 // Check is a readiness check: a replica that knows no policies answers nothing.
 func (k *Keeper) Check(*http.Request) error {
-	select {
-	case <-k.ready:
-		return nil
-	default:
+	if !isClosed(k.ready) {
 		return ErrNotReady
 	}
+	return nil
 }

@@ -574,6 +574,47 @@ func TestUnloadProtectionCountsWhatOneChangeDoes(t *testing.T) {
 	}
 }
 
+// TestARevocationHurriesWhileAStartWeighs has a signer revoked, and a policy written with that which is long to be compiled, while a
+// controller that starts weighs what runs.
+func TestARevocationHurriesWhileAStartWeighs(t *testing.T) {
+	chain := supply.New(t)
+	c := &cluster{signers: []v1alpha1.BpfSigner{*chain.Signer("team-a")}, weighing: make(chan struct{})}
+	k := c.keeper(t)
+	r := &Reconciler{Keeper: k, Weigher: c, Changed: func(Where) {}, Leader: leader.New(leader.Options{Name: "another"})}
+	done := make(chan error)
+	start := func(ctx context.Context) {
+		go func() {
+			_, err := r.Reconcile(ctx, ofCluster)
+			done <- err
+		}()
+	}
+	start(t.Context())
+	<-c.weighing
+	k.Engine = &hindered{Engine: engine, before: func(ctx context.Context, _ policies.Policy) error {
+		<-ctx.Done()
+		return ctx.Err()
+	}}
+	k.Patience, k.HurriedPatience = time.Hour, time.Millisecond
+	c.cluster = []v1alpha1.ClusterBpfPolicy{{ObjectMeta: metav1.ObjectMeta{Name: "slow", UID: "slow", Generation: 1}}}
+	c.signers[0].Spec.Revoked, c.signers[0].Generation = true, 2
+	r.signerChanged(t.Context(), &c.signers[0])
+	if err := <-done; err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithTimeout(t.Context(), time.Minute)
+	defer stop()
+	start(ctx)
+	select {
+	case <-c.weighing:
+	case <-ctx.Done():
+	}
+	if c.revocations != 1 || ctx.Err() != nil {
+		t.Errorf("the policy is waited for; Revoke was called %d times", c.revocations)
+	}
+	stop()
+	<-done
+}
+
 // TestARevocationWaitsForNothingThatIsWeighed has signers revoked one after the other: what
 // the first one has weighed is not waited for.
 func TestARevocationWaitsForNothingThatIsWeighed(t *testing.T) {
