@@ -198,6 +198,8 @@ type state struct {
 	progress rollout.Progress
 	// delay is how long the status waits to be written; zero if it does not.
 	delay time.Duration
+	// silent is for how long nodes are waited for that say nothing of what is to be unloaded; zero if none is.
+	silent time.Duration
 }
 
 // former is the intent of an application that had the name before.
@@ -306,7 +308,7 @@ func (r *Reconciler) reconcileApplication(ctx context.Context, id v1alpha1.Ident
 		wait = earlier(wait, soon)
 	}
 	next = earlier(earlier(st.requeueAfter(cmp.Or(r.Interval, 10*time.Minute), r.now()), wait), earlier(st.progress.After, st.delay))
-	return earlier(next, st.postponed), true, r.replaceLostIntent(ctx, st)
+	return earlier(earlier(next, st.postponed), st.silent), true, r.replaceLostIntent(ctx, st)
 }
 
 // describe writes down what the verdict rests on.

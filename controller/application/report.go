@@ -64,7 +64,7 @@ func (r *Reconciler) reportUnload(ctx context.Context, st *state) error {
 		return nil
 	}
 	app := before.DeepCopyObject().(application)
-	if err := setDeployed(app, st); err != nil {
+	if err := setDeployed(app, st, r.now()); err != nil {
 		return err
 	}
 	setReady(app, st)
@@ -123,7 +123,7 @@ func (r *Reconciler) setStatus(app application, st *state) error {
 		report.SignedBy = signedBy(report.Signers)
 	}
 	report.LastHandledReconcileAt, report.ObservedGeneration = app.GetAnnotations()[meta.ReconcileRequestAnnotation], app.GetGeneration()
-	if err := setDeployed(app, st); err != nil {
+	if err := setDeployed(app, st, r.now()); err != nil {
 		return err
 	}
 	setReady(app, st)
@@ -131,7 +131,7 @@ func (r *Reconciler) setStatus(app application, st *state) error {
 }
 
 // setDeployed sets the status of app to what is deployed of it.
-func setDeployed(app application, st *state) error {
+func setDeployed(app application, st *state, now time.Time) error {
 	report := app.Report()
 	report.Nodes, report.Rollout, report.PreviousDigest = nil, nil, ""
 	if st.sealed.Payload != nil {
@@ -142,7 +142,7 @@ func setDeployed(app application, st *state) error {
 	if st.progress.Status.State != "" {
 		report.Rollout = &st.progress.Status
 	}
-	c, err := deployed(app, st)
+	c, err := deployed(app, st, now)
 	if err == nil {
 		conditions.Set(app, &c)
 	}
@@ -150,7 +150,7 @@ func setDeployed(app application, st *state) error {
 }
 
 // deployed sets the nodes in the status of app to what they report, and returns the condition that says it.
-func deployed(app application, st *state) (metav1.Condition, error) {
+func deployed(app application, st *state, now time.Time) (metav1.Condition, error) {
 	p := st.sealed.Payload
 	if p == nil {
 		if st.sealed.Report.Runs || st.lost() {
@@ -163,7 +163,8 @@ func deployed(app application, st *state) (metav1.Condition, error) {
 		return metav1.Condition{}, err
 	}
 	if p.Tombstone {
-		c := status.Unloaded(p.UID, p.Serial, nodes)
+		c, silent := status.Unloaded(p.UID, p.Serial, nodes, now)
+		st.silent = silent
 		if o := st.observed; o.Request.Application == nil || o.Err != nil {
 			// No other condition says why.
 			c.Message += "; " + p.Reason

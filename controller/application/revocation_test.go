@@ -282,6 +282,37 @@ func TestTheStatusSaysAtOnceWhatARevocationEnds(t *testing.T) {
 	}
 }
 
+// TestANodeThatWasSilentMayRunWhatWasJustSealed revokes the signer of what was sealed a moment ago, before the node reports on it.
+func TestANodeThatWasSilentMayRunWhatWasJustSealed(t *testing.T) {
+	b := newRevocations(t)
+	b.node("one")
+	app := b.signed("app", "team-a")
+	if n := b.status(app).Status.Nodes; n == nil || n.Pending != 1 {
+		t.Fatalf("the node is not waited for: %+v", n)
+	}
+	b.clock = b.clock.Add(time.Second)
+	b.revoke("team-a")
+	if !b.ends(app) {
+		t.Fatal("it is not ended")
+	}
+	says := func(reason string) {
+		t.Helper()
+		if c := condition(b.status(app), v1alpha1.ConditionDeployed); c.Reason != reason {
+			t.Errorf("Deployed is %s: %s", c.Reason, c.Message)
+		}
+	}
+	says(status.ReasonUnloading)
+	b.Keeper.Interrupt()
+	b.refresh()
+	if again := b.reconcile(app.Identity()).RequeueAfter; again > status.AnswersWithin {
+		t.Errorf("it is looked at again after %s", again)
+	}
+	says(status.ReasonUnloading)
+	b.clock = b.clock.Add(status.AnswersWithin + progressAtEnd)
+	b.reconcile(app.Identity())
+	says(status.ReasonNotDeployed)
+}
+
 // TestADefinitionMayReplaceWhatIsRevoked: what runs is ended if it does not in a moment.
 func TestADefinitionMayReplaceWhatIsRevoked(t *testing.T) {
 	b := newRevocations(t)

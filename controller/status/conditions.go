@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -33,17 +34,29 @@ func HasUnloaded(a v1alpha1.NodeApplication, tombstone int64) bool {
 	return a.State == v1alpha1.NodeRemoved && a.Serial >= tombstone
 }
 
+// AnswersWithin is how long a node is waited for that says nothing of an application that is to be unloaded: it may have begun to run
+// it a moment ago. A node with very many applications never says that it unloaded one.
+const AnswersWithin = 5 * time.Second
+
 // Unloaded says whether anything runs of an application that is to be unloaded by a tombstone of such a serial: nodes that can
 // be reached are waited for until they say that nothing does. It names others that may run it, and waits for none of them.
-func Unloaded(uid string, tombstone int64, nodes []Node) metav1.Condition {
+// silent is for how long nodes are waited for now that say nothing; zero if there are none.
+func Unloaded(uid string, tombstone int64, nodes []Node, now time.Time) (c metav1.Condition, silent time.Duration) {
+	age := now.Sub(time.UnixMilli(tombstone))
+	// It may be of a clock that is ahead, which is not waited for.
+	isNew := age.Abs() < AnswersWithin
 	var run, wait, away, noRoom []Answer
 	for _, n := range nodes {
-		if n.Reported == nil {
-			continue
+		var a *v1alpha1.NodeApplication
+		if n.Reported != nil {
+			a = n.Reported.Of(uid)
 		}
-		switch a := n.Reported.Of(uid); {
-		case a == nil && n.Reported.Counts.NotReported > 0:
+		switch {
+		case a == nil && n.Reported != nil && n.Reported.Counts.NotReported > 0:
 			noRoom = append(noRoom, Answer{Node: n.Name})
+		case a == nil && n.Ready && isNew:
+			silent = AnswersWithin - age
+			wait = append(wait, Answer{Node: n.Name})
 		case a == nil || HasUnloaded(*a, tombstone):
 		case !n.Ready:
 			away = append(away, Answer{Node: n.Name})
@@ -67,16 +80,16 @@ func Unloaded(uid string, tombstone int64, nodes []Node) metav1.Condition {
 		}
 	}
 	if len(said) == 0 {
-		return NotDeployed("nothing is deployed")
+		return NotDeployed("nothing is deployed"), 0
 	}
-	c := NotDeployed("no node that answers runs it; nodes: " + strings.Join(said, ", "))
+	c = NotDeployed("no node that answers runs it; nodes: " + strings.Join(said, ", "))
 	if len(run)+len(wait) > 0 {
 		c.Reason, c.Message = ReasonUnloading, "it is to be unloaded; nodes: "+strings.Join(said, ", ")
 	}
 	if why := first(append(run, wait...), func(a Answer) string { return a.Message }); why != "" {
 		c.Message += "; " + why
 	}
-	return c
+	return c, silent
 }
 
 // Deployed says whether the newest intent runs where it is meant to. It is true

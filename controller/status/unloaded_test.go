@@ -2,6 +2,7 @@ package status
 
 import (
 	"testing"
+	"time"
 
 	"github.com/skep-dev/skep/api/v1alpha1"
 )
@@ -36,8 +37,33 @@ func TestWhatIsUnloadedIsCountedByWhatNodesSay(t *testing.T) {
 		"it ran it, and is away":                      {away, ReasonNotDeployed, unreached + "1 that may run it, and cannot be reached (one)"},
 		"it has no room":                              {noRoom, ReasonNotDeployed, unreached + "1 with no room to tell of it (one)"},
 	} {
-		if got := Unloaded("uid", 9, []Node{c.node}); got.Reason != c.reason || got.Message != c.message {
+		got, more := Unloaded("uid", 9, []Node{c.node}, time.UnixMilli(9).Add(AnswersWithin))
+		if more != 0 || got.Reason != c.reason || got.Message != c.message {
 			t.Errorf("%s: %s: %s, want %s: %s", sentence, got.Reason, got.Message, c.reason, c.message)
+		}
+	}
+}
+
+// TestWhatSaysNothingIsWaitedForAMoment is about nodes that may have begun to run what a tombstone ends, and did not say so yet.
+func TestWhatSaysNothingIsWaitedForAMoment(t *testing.T) {
+	says := Node{Name: "one", Ready: true, Reported: &v1alpha1.BpfNodeStatus{}}
+	away := says
+	away.Ready = false
+	for sentence, c := range map[string]struct {
+		node   Node
+		age    time.Duration
+		silent time.Duration
+	}{
+		"it is new":                     {says, time.Second, AnswersWithin - time.Second},
+		"its agent never said anything": {Node{Name: "one", Ready: true}, 0, AnswersWithin},
+		"it is old":                     {says, AnswersWithin, 0},
+		"a clock was ahead":             {says, -time.Second, AnswersWithin + time.Second},
+		"a clock was far ahead":         {says, -time.Hour, 0},
+		"the node is away":              {away, 0, 0},
+	} {
+		got, silent := Unloaded("uid", 9000, []Node{c.node}, time.UnixMilli(9000).Add(c.age))
+		if silent != c.silent || (got.Reason == ReasonUnloading) != (c.silent > 0) {
+			t.Errorf("%s: waits for %s: %s: %s", sentence, silent, got.Reason, got.Message)
 		}
 	}
 }
