@@ -14,16 +14,15 @@ import (
 	"github.com/skep-dev/skep/agent"
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/intent"
+	"github.com/skep-dev/skep/test/fixture/world"
 	"github.com/skep-dev/skep/test/harness/need"
 )
 
-// maps62Object has an XDP program of 62 maps, tcx63Object 63 programs for TCX, and
-// stack512Object an XDP program that leaves a chain no stack, and divisionsObject one that the kernel takes long to load.
+// maps62Object has an XDP program of 62 maps, stack512Object one that leaves a chain no stack, and
+// divisionsObject one that the kernel takes long to load.
 var (
 	//go:embed testdata/maps62.o
 	maps62Object []byte
-	//go:embed testdata/tcx63.o
-	tcx63Object []byte
 	//go:embed testdata/stack512.o
 	stack512Object []byte
 	//go:embed testdata/divisions.o
@@ -32,114 +31,67 @@ var (
 
 // attack is a pair of applications that no interface holds together.
 type attack struct {
-	victim, attacker func(w *world, iface string) intent.Payload
+	victim, attacker func(w *world.World, iface string) intent.Payload
 	// says is what the rejection has to name.
 	says string
 }
 
-// tenant makes an intent one of a namespace's own application, created at a time.
-func tenant(p intent.Payload, namespace, name string, created int64, priority int32) intent.Payload {
-	p.Application = v1alpha1.Identity{Kind: v1alpha1.KindBpfApplication, Namespace: namespace, Name: name}
-	p.UID, p.Created = "uid-"+namespace+"-"+name, created
-	for i := range p.Programs {
-		for j := range p.Programs[i].Attach {
-			p.Programs[i].Attach[j].Priority = &priority
-		}
-	}
-	return p
-}
-
-// tcx63 attaches n programs to an interface.
-func (w *world) tcx63(iface string, n int) intent.Payload {
-	var programs []v1alpha1.Program
-	for i := range n {
-		programs = append(programs, v1alpha1.Program{Name: fmt.Sprintf("next_%02d", i), Attach: on("tcx/ingress", iface)})
-	}
-	p := w.intent("tcx63", "xdp_pass", programs...)
-	p.ObjectDigest = w.object(tcx63Object)
-	return p
-}
-
 // maps62 is an XDP program of 62 maps.
-func (w *world) maps62(iface string) intent.Payload {
-	p := w.intent("maps62", "xdp_pass", v1alpha1.Program{Name: "maps62", Attach: on("xdp", iface)})
-	p.ObjectDigest = w.object(maps62Object)
+func maps62(w *world.World, iface string) intent.Payload {
+	p := w.Intent("maps62", "xdp_pass", v1alpha1.Program{Name: "maps62", Attach: world.On("xdp", iface)})
+	p.ObjectDigest = w.Object(maps62Object)
 	return p
 }
 
 // divisions is an XDP program that takes most of a namespace's share of the time that a chain takes to load.
-func (w *world) divisions(iface string) intent.Payload {
-	p := w.intent("divisions", "xdp_pass", v1alpha1.Program{Name: "divisions", Attach: on("xdp", iface)})
-	p.ObjectDigest = w.object(divisionsObject)
+func divisions(w *world.World, iface string) intent.Payload {
+	p := w.Intent("divisions", "xdp_pass", v1alpha1.Program{Name: "divisions", Attach: world.On("xdp", iface)})
+	p.ObjectDigest = w.Object(divisionsObject)
 	return p
 }
 
 // stack512 is an XDP program that fits on an interface alone.
-func (w *world) stack512(iface string) intent.Payload {
-	p := w.intent("stack512", "xdp_pass", v1alpha1.Program{Name: "stack512", Attach: on("xdp", iface)})
-	p.ObjectDigest = w.object(stack512Object)
+func stack512(w *world.World, iface string) intent.Payload {
+	p := w.Intent("stack512", "xdp_pass", v1alpha1.Program{Name: "stack512", Attach: world.On("xdp", iface)})
+	p.ObjectDigest = w.Object(stack512Object)
 	return p
-}
-
-func (w *world) xdp(object, program, iface string) intent.Payload {
-	return w.intent(program, object, v1alpha1.Program{Name: program, Attach: on("xdp", iface)})
 }
 
 func attacks() map[string]attack {
 	return map[string]attack{
 		"62 maps": {
-			victim:   func(w *world, iface string) intent.Payload { return w.xdp("xdp_maps", "xdp_maps", iface) },
-			attacker: func(w *world, iface string) intent.Payload { return w.maps62(iface) },
+			victim:   func(w *world.World, iface string) intent.Payload { return world.XDP(w, "xdp_maps", "xdp_maps", iface) },
+			attacker: func(w *world.World, iface string) intent.Payload { return maps62(w, iface) },
 			says:     "maps: it takes 62",
 		},
 		"a proprietary licence": {
-			victim:   func(w *world, iface string) intent.Payload { return w.xdp("xdp_gpl", "xdp_gpl", iface) },
-			attacker: func(w *world, iface string) intent.Payload { return w.xdp("xdp_proprietary", "xdp_proprietary", iface) },
-			says:     "licence: its licence is not GPL compatible",
+			victim: func(w *world.World, iface string) intent.Payload { return world.XDP(w, "xdp_gpl", "xdp_gpl", iface) },
+			attacker: func(w *world.World, iface string) intent.Payload {
+				return world.XDP(w, "xdp_proprietary", "xdp_proprietary", iface)
+			},
+			says: "licence: its licence is not GPL compatible",
 		},
 		"all of the stack": {
-			victim:   func(w *world, iface string) intent.Payload { return w.xdp("xdp_count", "count_packets", iface) },
-			attacker: func(w *world, iface string) intent.Payload { return w.stack512(iface) },
+			victim: func(w *world.World, iface string) intent.Payload {
+				return world.XDP(w, "xdp_count", "count_packets", iface)
+			},
+			attacker: func(w *world.World, iface string) intent.Payload { return stack512(w, iface) },
 			says:     "stack: with the dispatcher its deepest path of calls takes more",
 		},
 		"63 TCX programs": {
-			victim: func(w *world, iface string) intent.Payload {
-				return w.intent("tcx", "tcx_count", v1alpha1.Program{Name: "count_ingress", Attach: on("tcx/ingress", iface)})
+			victim: func(w *world.World, iface string) intent.Payload {
+				return w.Intent("tcx", "tcx_count", v1alpha1.Program{Name: "count_ingress", Attach: world.On("tcx/ingress", iface)})
 			},
-			attacker: func(w *world, iface string) intent.Payload { return w.tcx63(iface, 63) },
+			attacker: func(w *world.World, iface string) intent.Payload { return world.TCX63(w, iface, 63) },
 			says:     "programs: it takes 63",
 		},
 	}
 }
 
-// isIn reports whether an application is attached everywhere, without an error.
-func isIn(a *agent.Agent, p intent.Payload) bool {
-	i := slices.IndexFunc(a.Status(), func(s agent.ApplicationStatus) bool { return s.UID == p.UID })
-	if i < 0 {
-		return false
-	}
-	s := a.Status()[i]
-	return s.Error == "" && s.Conditions[0].Reason == "Deployed"
-}
-
-// isAt reports whether an application is attached everywhere in this version.
-func isAt(a *agent.Agent, p intent.Payload) bool {
-	return isIn(a, p) && slices.ContainsFunc(a.Status(), func(s agent.ApplicationStatus) bool { return s.UID == p.UID && s.Serial == p.Serial })
-}
-
-func errorOf(a *agent.Agent, p intent.Payload) string {
-	for _, s := range a.Status() {
-		if s.UID == p.UID {
-			return s.Error
-		}
-	}
-	return "not listed"
-}
-
 // recreate takes an interface away and makes it anew, with another index.
 func recreate(t testing.TB, name, peer string) {
 	t.Helper()
-	before := index(t, name)
+	before := world.Index(t, name)
 	l, err := netlink.LinkByName(name)
 	if err != nil {
 		t.Fatal(err)
@@ -147,56 +99,20 @@ func recreate(t testing.TB, name, peer string) {
 	if err := netlink.LinkDel(l); err != nil {
 		t.Fatal(err)
 	}
-	veth(t, name, peer)
-	if index(t, name) == before {
+	world.Veth(t, name, peer)
+	if world.Index(t, name) == before {
 		t.Fatalf("%s has index %d again", name, before)
 	}
 }
 
 // newAgent is one that looks only when it is told to, whose tenants may take all
 // of an interface, and who tries again at once.
-func (w *world) newAgent(share int) (*agent.Agent, func()) {
-	w.t.Helper()
-	o := w.options()
+func newAgent(w *world.World, share int) (*agent.Agent, func()) {
+	w.T.Helper()
+	o := w.Options()
 	o.NamespaceShare = share
 	o.BackOff = agent.BackOff{First: time.Nanosecond, Most: time.Nanosecond}
-	return w.ending(o)
-}
-
-// ending makes an agent whose turns the test makes, and what ends it before the test
-// does.
-func (w *world) ending(o agent.Options) (*agent.Agent, func()) {
-	w.t.Helper()
-	a, err := agent.New(o)
-	if err != nil {
-		w.t.Fatal(err)
-	}
-	closed := false
-	end := func() {
-		if !closed {
-			closed = true
-			if err := a.Close(); err != nil {
-				w.t.Error(err)
-			}
-		}
-	}
-	w.t.Cleanup(end)
-	return a, end
-}
-
-// looks makes the agent look so often that what can change has: a few times, and then
-// until nothing is on its way, however long the machine takes.
-func looks(t testing.TB, a *agent.Agent) {
-	t.Helper()
-	for range 4 {
-		a.Reconcile(t.Context())
-	}
-	until(t, "what is on its way", 2*time.Minute, func() bool {
-		a.Reconcile(t.Context())
-		return !slices.ContainsFunc(a.Report(), func(s agent.ApplicationStatus) bool {
-			return s.Unloading && s.Error == "" || slices.Contains([]string{"Loading", "Fetching", "Queued"}, s.Conditions[0].Reason)
-		})
-	})
+	return world.Ending(w, o)
 }
 
 // TestWhoRanKeepsItsPlace rejects an attacker beside a victim that runs, and has
@@ -204,33 +120,33 @@ func looks(t testing.TB, a *agent.Agent) {
 func TestWhoRanKeepsItsPlace(t *testing.T) {
 	need.Kernel(t)
 	const newNode = "a new node runs neither"
-	events := map[string]func(t *testing.T, w *world, a *agent.Agent, end func(), both []intent.Payload) *agent.Agent{
-		"the node reboots": func(t *testing.T, w *world, _ *agent.Agent, end func(), _ []intent.Payload) *agent.Agent {
+	events := map[string]func(t *testing.T, w *world.World, a *agent.Agent, end func(), both []intent.Payload) *agent.Agent{
+		"the node reboots": func(t *testing.T, w *world.World, _ *agent.Agent, end func(), _ []intent.Payload) *agent.Agent {
 			end()
-			if err := os.RemoveAll(w.bpffs); err != nil {
+			if err := os.RemoveAll(w.BPFFS); err != nil {
 				t.Fatal(err)
 			}
 			recreate(t, "fr0", "fr1")
-			a, _ := w.newAgent(100)
+			a, _ := newAgent(w, 100)
 			return a
 		},
-		"the BPF file system is emptied": func(t *testing.T, w *world, _ *agent.Agent, end func(), _ []intent.Payload) *agent.Agent {
+		"the BPF file system is emptied": func(t *testing.T, w *world.World, _ *agent.Agent, end func(), _ []intent.Payload) *agent.Agent {
 			end()
-			if err := os.RemoveAll(w.bpffs); err != nil {
+			if err := os.RemoveAll(w.BPFFS); err != nil {
 				t.Fatal(err)
 			}
-			until(t, "the interface to be free", time.Minute, func() bool {
+			world.Until(t, "the interface to be free", time.Minute, func() bool {
 				l, err := netlink.LinkByName("fr0")
 				return err == nil && (l.Attrs().Xdp == nil || !l.Attrs().Xdp.Attached)
 			})
-			a, _ := w.newAgent(100)
+			a, _ := newAgent(w, 100)
 			return a
 		},
-		"the interface is made anew": func(t *testing.T, _ *world, a *agent.Agent, _ func(), _ []intent.Payload) *agent.Agent {
+		"the interface is made anew": func(t *testing.T, _ *world.World, a *agent.Agent, _ func(), _ []intent.Payload) *agent.Agent {
 			recreate(t, "fr0", "fr1")
 			return a
 		},
-		"the interface is away for a while": func(t *testing.T, _ *world, a *agent.Agent, _ func(), _ []intent.Payload) *agent.Agent {
+		"the interface is away for a while": func(t *testing.T, _ *world.World, a *agent.Agent, _ func(), _ []intent.Payload) *agent.Agent {
 			l, err := netlink.LinkByName("fr0")
 			if err != nil {
 				t.Fatal(err)
@@ -238,21 +154,21 @@ func TestWhoRanKeepsItsPlace(t *testing.T) {
 			if err := netlink.LinkDel(l); err != nil {
 				t.Fatal(err)
 			}
-			looks(t, a)
-			veth(t, "fr0", "fr1")
+			world.Looks(t, a)
+			world.Veth(t, "fr0", "fr1")
 			return a
 		},
-		newNode: func(t *testing.T, w *world, _ *agent.Agent, end func(), both []intent.Payload) *agent.Agent {
+		newNode: func(t *testing.T, w *world.World, _ *agent.Agent, end func(), both []intent.Payload) *agent.Agent {
 			end()
-			if err := os.RemoveAll(w.bpffs); err != nil {
+			if err := os.RemoveAll(w.BPFFS); err != nil {
 				t.Fatal(err)
 			}
 			recreate(t, "fr0", "fr1")
-			w.dir = t.TempDir()
-			a, _ := w.newAgent(100)
+			w.Dir = t.TempDir()
+			a, _ := newAgent(w, 100)
 			a.Batch(func() {
 				for _, p := range both {
-					if err := a.Accept(w.seal(p)); err != nil {
+					if err := a.Accept(w.Seal(p)); err != nil {
 						t.Fatal(err)
 					}
 				}
@@ -270,33 +186,33 @@ func TestWhoRanKeepsItsPlace(t *testing.T) {
 		} {
 			for event, happen := range events {
 				t.Run(fmt.Sprintf("%s %s, and %s", what, by, event), func(t *testing.T) {
-					w := newWorld(t)
-					veth(t, "fr0", "fr1")
-					a, end := w.newAgent(100)
-					victim := tenant(c.victim(w, "fr0"), "home", "victim", 2_000, v1alpha1.DefaultPriority)
-					attacker := tenant(c.attacker(w, "fr0"), order.namespace, "attacker", 1_000, order.priority)
+					w := world.New(t)
+					world.Veth(t, "fr0", "fr1")
+					a, end := newAgent(w, 100)
+					victim := world.Tenant(c.victim(w, "fr0"), "home", "victim", 2_000, v1alpha1.DefaultPriority)
+					attacker := world.Tenant(c.attacker(w, "fr0"), order.namespace, "attacker", 1_000, order.priority)
 					if event == newNode {
 						// Nothing speaks for the victim there but its age.
 						attacker.Created = 3_000
 					}
 					for _, p := range []intent.Payload{victim, attacker} {
-						if err := a.Accept(w.seal(p)); err != nil {
+						if err := a.Accept(w.Seal(p)); err != nil {
 							t.Fatal(err)
 						}
-						looks(t, a)
+						world.Looks(t, a)
 					}
 					check := func(when string, a *agent.Agent) {
 						t.Helper()
-						if !isIn(a, victim) {
-							t.Errorf("%s the victim is out: %s", when, errorOf(a, victim))
+						if !world.IsIn(a, victim) {
+							t.Errorf("%s the victim is out: %s", when, world.ErrorOf(a, victim))
 						}
-						if err := errorOf(a, attacker); !strings.Contains(err, c.says) || strings.Contains(err, "victim") || strings.Contains(err, "home") {
+						if err := world.ErrorOf(a, attacker); !strings.Contains(err, c.says) || strings.Contains(err, "victim") || strings.Contains(err, "home") {
 							t.Errorf("%s the attacker is told %q", when, err)
 						}
 					}
 					check("before,", a)
 					a = happen(t, w, a, end, []intent.Payload{attacker, victim})
-					looks(t, a)
+					world.Looks(t, a)
 					check("after,", a)
 				})
 			}
@@ -335,42 +251,42 @@ func TestManyThatDoNotFitCostFewLoads(t *testing.T) {
 		"many that do not fit": {2, 12, 12 * (1 + 4 + 1)},
 	} {
 		t.Run(sentence, func(t *testing.T) {
-			w := newWorld(t)
-			veth(t, "fr0", "fr1")
+			w := world.New(t)
+			world.Veth(t, "fr0", "fr1")
 			var loads chainLoads
-			o := w.options()
+			o := w.Options()
 			o.Observer, o.BackOff = &loads, agent.BackOff{First: time.Hour, Most: time.Hour}
-			a := w.idle(o)
+			a := w.Idle(o)
 			var fit, misfit []intent.Payload
 			for i := range c.early {
-				fit = append(fit, tenant(w.xdp("xdp_pass", "xdp_pass", "fr0"), "home", fmt.Sprintf("early-%d", i), 1, 500))
+				fit = append(fit, world.Tenant(world.XDP(w, "xdp_pass", "xdp_pass", "fr0"), "home", fmt.Sprintf("early-%d", i), 1, 500))
 			}
 			for i := range c.bad {
-				misfit = append(misfit, tenant(w.stack512("fr0"), "zone", fmt.Sprintf("bad-%d", i), 2, 1))
+				misfit = append(misfit, world.Tenant(stack512(w, "fr0"), "zone", fmt.Sprintf("bad-%d", i), 2, 1))
 			}
-			fit = append(fit, tenant(w.xdp("xdp_count", "count_packets", "fr0"), "home", "late", 3, 500))
+			fit = append(fit, world.Tenant(world.XDP(w, "xdp_count", "count_packets", "fr0"), "home", "late", 3, 500))
 			a.Batch(func() {
 				for _, p := range slices.Concat(misfit, fit) {
-					if err := a.Accept(w.seal(p)); err != nil {
+					if err := a.Accept(w.Seal(p)); err != nil {
 						t.Fatal(err)
 					}
 				}
 			})
-			until(t, "all that fit to be in", time.Minute, func() bool {
+			world.Until(t, "all that fit to be in", time.Minute, func() bool {
 				a.Reconcile(t.Context())
-				return !slices.ContainsFunc(fit, func(p intent.Payload) bool { return !isIn(a, p) }) &&
-					!slices.ContainsFunc(misfit, func(p intent.Payload) bool { return !strings.Contains(errorOf(a, p), "stack: ") })
+				return !slices.ContainsFunc(fit, func(p intent.Payload) bool { return !world.IsIn(a, p) }) &&
+					!slices.ContainsFunc(misfit, func(p intent.Payload) bool { return !strings.Contains(world.ErrorOf(a, p), "stack: ") })
 			})
 			if loads.tried > c.most {
 				t.Errorf("%d chains were loaded, want %d at most", loads.tried, c.most)
 			}
 			before := loads.tried
-			looks(t, a)
+			world.Looks(t, a)
 			if n := loads.tried - before; n != 0 {
 				t.Errorf("at rest %d chains are loaded", n)
 			}
 			for _, p := range misfit {
-				if err := errorOf(a, p); strings.Contains(err, "home") {
+				if err := world.ErrorOf(a, p); strings.Contains(err, "home") {
 					t.Errorf("%s is told %q", p.Application, err)
 				}
 			}
@@ -387,32 +303,38 @@ func TestANamespaceHasItsShareOfAnInterface(t *testing.T) {
 	}
 	for sentence, c := range map[string]struct {
 		share int
-		ask   func(w *world) intent.Payload
+		ask   func(w *world.World) intent.Payload
 		says  string
 	}{
-		"maps by default": {0, func(w *world) intent.Payload { return tenant(w.maps62("fr0"), "zone", "all", 1, 500) },
+		"maps by default": {0, func(w *world.World) intent.Payload { return world.Tenant(maps62(w, "fr0"), "zone", "all", 1, 500) },
 			"maps: it takes 62, namespace zone holds 0, and one namespace may have 32 of the 64 (50 %)"},
-		"maps where all may be had": {100, func(w *world) intent.Payload { return tenant(w.maps62("fr0"), "zone", "all", 1, 500) }, ""},
-		"maps of a cluster-scoped application": {0, func(w *world) intent.Payload {
-			return clusters(tenant(w.maps62("fr0"), "", "all", 1, 500))
+		"maps where all may be had": {100, func(w *world.World) intent.Payload { return world.Tenant(maps62(w, "fr0"), "zone", "all", 1, 500) }, ""},
+		"maps of a cluster-scoped application": {0, func(w *world.World) intent.Payload {
+			return clusters(world.Tenant(maps62(w, "fr0"), "", "all", 1, 500))
 		}, ""},
-		"programs on TCX": {0, func(w *world) intent.Payload { return tenant(w.tcx63("fr0", 32), "zone", "all", 1, 500) },
+		"programs on TCX": {0, func(w *world.World) intent.Payload {
+			return world.Tenant(world.TCX63(w, "fr0", 32), "zone", "all", 1, 500)
+		},
 			"programs: it takes 32, namespace zone holds 0, and one namespace may have 31 of the 63 (50 %)"},
-		"as many programs on TCX as it may": {0, func(w *world) intent.Payload { return tenant(w.tcx63("fr0", 31), "zone", "all", 1, 500) }, ""},
-		"programs on TCX, of a smaller share": {10, func(w *world) intent.Payload { return tenant(w.tcx63("fr0", 7), "zone", "all", 1, 500) },
+		"as many programs on TCX as it may": {0, func(w *world.World) intent.Payload {
+			return world.Tenant(world.TCX63(w, "fr0", 31), "zone", "all", 1, 500)
+		}, ""},
+		"programs on TCX, of a smaller share": {10, func(w *world.World) intent.Payload {
+			return world.Tenant(world.TCX63(w, "fr0", 7), "zone", "all", 1, 500)
+		},
 			"one namespace may have 6 of the 63 (10 %)"},
 	} {
 		t.Run(sentence, func(t *testing.T) {
-			w := newWorld(t)
-			veth(t, "fr0", "fr1")
-			a, _ := w.newAgent(c.share)
+			w := world.New(t)
+			world.Veth(t, "fr0", "fr1")
+			a, _ := newAgent(w, c.share)
 			p := c.ask(w)
-			if err := a.Accept(w.seal(p)); err != nil {
+			if err := a.Accept(w.Seal(p)); err != nil {
 				t.Fatal(err)
 			}
-			looks(t, a)
-			if isIn(a, p) != (c.says == "") || !strings.Contains(errorOf(a, p), c.says) {
-				t.Errorf("it is told %q", errorOf(a, p))
+			world.Looks(t, a)
+			if world.IsIn(a, p) != (c.says == "") || !strings.Contains(world.ErrorOf(a, p), c.says) {
+				t.Errorf("it is told %q", world.ErrorOf(a, p))
 			}
 		})
 	}
@@ -424,29 +346,29 @@ func TestANamespaceHasItsShareOfTheTimeToLoadAChain(t *testing.T) {
 	need.Kernel(t)
 	for sentence, atOnce := range map[string]bool{"at once": true, "one after the other": false} {
 		t.Run(sentence, func(t *testing.T) {
-			w := newWorld(t)
-			veth(t, "fr0", "fr1")
-			a, _ := w.newAgent(0)
-			first, second := tenant(w.divisions("fr0"), "zone", "first", 1, 500), tenant(w.divisions("fr0"), "zone", "second", 2, 500)
-			other := tenant(w.divisions("fr0"), "other", "one", 3, 500)
-			all := tenant(w.divisions("fr0"), "", "all", 4, 500)
+			w := world.New(t)
+			world.Veth(t, "fr0", "fr1")
+			a, _ := newAgent(w, 0)
+			first, second := world.Tenant(divisions(w, "fr0"), "zone", "first", 1, 500), world.Tenant(divisions(w, "fr0"), "zone", "second", 2, 500)
+			other := world.Tenant(divisions(w, "fr0"), "other", "one", 3, 500)
+			all := world.Tenant(divisions(w, "fr0"), "", "all", 4, 500)
 			all.Application.Kind = v1alpha1.KindClusterBpfApplication
 			for _, p := range []intent.Payload{first, second, other, all} {
-				if err := a.Accept(w.seal(p)); err != nil {
+				if err := a.Accept(w.Seal(p)); err != nil {
 					t.Fatal(err)
 				}
 				if !atOnce {
-					looks(t, a)
+					world.Looks(t, a)
 				}
 			}
-			looks(t, a)
+			world.Looks(t, a)
 			for _, p := range []intent.Payload{first, other, all} {
-				if !isIn(a, p) {
-					t.Errorf("%s is out: %s", p.Application, errorOf(a, p))
+				if !world.IsIn(a, p) {
+					t.Errorf("%s is out: %s", p.Application, world.ErrorOf(a, p))
 				}
 			}
-			if says := errorOf(a, second); isIn(a, second) || !strings.Contains(says, "load time: with it and what is kept for other namespaces") {
-				t.Errorf("the second one of a namespace is in (%t), and told %q", isIn(a, second), says)
+			if says := world.ErrorOf(a, second); world.IsIn(a, second) || !strings.Contains(says, "load time: with it and what is kept for other namespaces") {
+				t.Errorf("the second one of a namespace is in (%t), and told %q", world.IsIn(a, second), says)
 			}
 		})
 	}
@@ -456,36 +378,36 @@ func TestANamespaceHasItsShareOfTheTimeToLoadAChain(t *testing.T) {
 // more, reboot, and change what it runs.
 func TestASmallerShareTakesNothingAway(t *testing.T) {
 	need.Kernel(t)
-	w := newWorld(t)
-	veth(t, "fr0", "fr1")
-	a, end := w.newAgent(100)
-	p := tenant(w.tcx63("fr0", 40), "zone", "all", 1, 500)
-	if err := a.Accept(w.seal(p)); err != nil {
+	w := world.New(t)
+	world.Veth(t, "fr0", "fr1")
+	a, end := newAgent(w, 100)
+	p := world.Tenant(world.TCX63(w, "fr0", 40), "zone", "all", 1, 500)
+	if err := a.Accept(w.Seal(p)); err != nil {
 		t.Fatal(err)
 	}
-	looks(t, a)
+	world.Looks(t, a)
 	for _, lost := range []bool{false, true} {
 		end()
 		if lost {
-			if err := os.RemoveAll(w.bpffs); err != nil {
+			if err := os.RemoveAll(w.BPFFS); err != nil {
 				t.Fatal(err)
 			}
 			recreate(t, "fr0", "fr1")
 		}
-		a, end = w.newAgent(50)
-		looks(t, a)
-		if !isIn(a, p) {
-			t.Fatalf("with everything lost (%t) it is out: %s", lost, errorOf(a, p))
+		a, end = newAgent(w, 50)
+		world.Looks(t, a)
+		if !world.IsIn(a, p) {
+			t.Fatalf("with everything lost (%t) it is out: %s", lost, world.ErrorOf(a, p))
 		}
 	}
 	for n, fits := range map[int]bool{39: true, 41: false} {
-		next := tenant(w.tcx63("fr0", n), "zone", "all", 1, 500)
-		if err := a.Accept(w.seal(next)); err != nil {
+		next := world.Tenant(world.TCX63(w, "fr0", n), "zone", "all", 1, 500)
+		if err := a.Accept(w.Seal(next)); err != nil {
 			t.Fatal(err)
 		}
-		looks(t, a)
-		if isIn(a, next) != fits {
-			t.Errorf("with %d programs it is told %q", n, errorOf(a, next))
+		world.Looks(t, a)
+		if world.IsIn(a, next) != fits {
+			t.Errorf("with %d programs it is told %q", n, world.ErrorOf(a, next))
 		}
 	}
 }

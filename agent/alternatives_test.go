@@ -19,6 +19,7 @@ import (
 	"github.com/skep-dev/skep/hook"
 	"github.com/skep-dev/skep/intent"
 	"github.com/skep-dev/skep/test/fixture/userbinary"
+	"github.com/skep-dev/skep/test/fixture/world"
 	"github.com/skep-dev/skep/test/harness/need"
 )
 
@@ -26,9 +27,9 @@ import (
 var choiceObject []byte
 
 // choosing is an intent that leaves to the node what it runs of choice.o.
-func (w *world) choosing(alternatives []v1alpha1.Alternative, programs ...v1alpha1.Program) intent.Payload {
-	p := w.intent("choosing", "xdp_pass", programs...)
-	p.ObjectDigest, p.Alternatives = w.object(choiceObject), alternatives
+func choosing(w *world.World, alternatives []v1alpha1.Alternative, programs ...v1alpha1.Program) intent.Payload {
+	p := w.Intent("choosing", "xdp_pass", programs...)
+	p.ObjectDigest, p.Alternatives = w.Object(choiceObject), alternatives
 	return p
 }
 
@@ -114,10 +115,10 @@ func TestTheFirstSetThatTheKernelSupportsRuns(t *testing.T) {
 			"alternative other does without rejected: load choosing: "},
 	} {
 		t.Run(sentence, func(t *testing.T) {
-			w := newWorld(t)
-			a, stop := w.start()
-			p := w.choosing(c.alternatives, c.programs...)
-			if err := w.accept(a, p); err != nil {
+			w := world.New(t)
+			a, stop := w.Start()
+			p := choosing(w, c.alternatives, c.programs...)
+			if err := w.Accept(a, p); err != nil {
 				t.Fatal(err)
 			}
 			want := map[string]agent.LinkState{}
@@ -150,26 +151,26 @@ func TestTheFirstSetThatTheKernelSupportsRuns(t *testing.T) {
 			check("at first")
 			before := a.Status()[0]
 			stop()
-			a, _ = w.start()
-			if err := w.accept(a); err != nil {
+			a, _ = w.Start()
+			if err := w.Accept(a); err != nil {
 				t.Fatal(err)
 			}
 			check("after a restart")
 			if diff := cmp.Diff(before.Programs, a.Status()[0].Programs); diff != "" {
 				t.Errorf("the restarted agent chose or loaded anew (-before +after):\n%s", diff)
 			}
-			unloads(t, w, a, 0)
+			world.Unloads(t, w, a, 0)
 		})
 	}
 }
 
 func TestAnAlternativeThatTheKernelSupportsNoSetOfFails(t *testing.T) {
 	need.Kernel(t)
-	w := newWorld(t)
-	a, _ := w.start()
-	p := w.choosing([]v1alpha1.Alternative{alternative("getpgid", "by_tracepoint", "rejected")},
+	w := world.New(t)
+	a, _ := w.Start()
+	p := choosing(w, []v1alpha1.Alternative{alternative("getpgid", "by_tracepoint", "rejected")},
 		onTracepoint("by_tracepoint", "tracepoint", "syscalls/sys_enter_nothing"), onTracepoint("rejected", "raw_tp", "sys_enter"))
-	err := w.accept(a, p)
+	err := w.Accept(a, p)
 	for _, want := range []string{"alternative getpgid", "sys_enter_nothing", "rejected"} {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("Settled = %v, want %q in it", err, want)
@@ -178,22 +179,22 @@ func TestAnAlternativeThatTheKernelSupportsNoSetOfFails(t *testing.T) {
 	if s := a.Status()[0]; s.VerifierLog == "" || len(s.Programs) > 0 {
 		t.Errorf("Status = %+v", s)
 	}
-	unloads(t, w, a, 0)
+	world.Unloads(t, w, a, 0)
 }
 
 // TestWhatIsOptionalIsLeftOut also holds that it comes where it can come later.
 func TestWhatIsOptionalIsLeftOut(t *testing.T) {
 	need.Kernel(t)
-	w := newWorld(t)
-	a, stop := w.start()
+	w := world.New(t)
+	a, stop := w.Start()
 	rejected, calling := onTracepoint("rejected", "raw_tp", "sys_enter"), onTracepoint("calling", "raw_tp", "sys_enter")
 	rejected.Optional = true
 	tracepoint := onTracepoint("by_tracepoint", "tracepoint", "syscalls/sys_enter_getpgid")
 	tracepoint.Attach = append(tracepoint.Attach, v1alpha1.Attachment{Hook: "tracepoint", Tracepoint: "syscalls/sys_enter_nothing", Optional: true})
-	late := v1alpha1.Program{Name: "by_tcx", Attach: on("tcx/ingress", "op0")}
+	late := v1alpha1.Program{Name: "by_tcx", Attach: world.On("tcx/ingress", "op0")}
 	late.Attach[0].Optional = true
-	p := w.choosing(nil, rejected, calling, tracepoint, late)
-	if err := w.accept(a, p); err != nil {
+	p := choosing(w, nil, rejected, calling, tracepoint, late)
+	if err := w.Accept(a, p); err != nil {
 		t.Fatal(err)
 	}
 	skipped := func() (all []string) {
@@ -216,18 +217,18 @@ func TestWhatIsOptionalIsLeftOut(t *testing.T) {
 	}
 	check("at first", "rejected sys_enter", "by_tracepoint syscalls/sys_enter_nothing", "by_tcx names op0")
 	stop()
-	a, _ = w.start()
-	if err := w.accept(a); err != nil {
+	a, _ = w.Start()
+	if err := w.Accept(a); err != nil {
 		t.Fatal(err)
 	}
 	check("after a restart", "rejected sys_enter", "by_tracepoint syscalls/sys_enter_nothing", "by_tcx names op0")
 	h, _ := hook.Lookup("tcx/ingress")
 	if attach.Probe(h) == nil {
-		veth(t, "op0", "op1")
-		until(t, "the interface to be attached to", time.Minute, func() bool { return len(skipped()) == 2 })
+		world.Veth(t, "op0", "op1")
+		world.Until(t, "the interface to be attached to", time.Minute, func() bool { return len(skipped()) == 2 })
 		check("with the interface", "rejected sys_enter", "by_tracepoint syscalls/sys_enter_nothing")
 	}
-	unloads(t, w, a, 0)
+	world.Unloads(t, w, a, 0)
 }
 
 // TestManyFunctionsAreAttachedToByOneLink holds that a node does so where it can, and that a
@@ -235,7 +236,7 @@ func TestWhatIsOptionalIsLeftOut(t *testing.T) {
 func TestManyFunctionsAreAttachedToByOneLink(t *testing.T) {
 	need.Kernel(t)
 	for _, name := range []string{"kprobe", "kprobe.multi"} {
-		needHook(t, name)
+		world.NeedHook(t, name)
 	}
 	attachments := func(names ...string) v1alpha1.Program {
 		p := onFunction("by_kprobe", "kprobe", names[0])
@@ -253,10 +254,10 @@ func TestManyFunctionsAreAttachedToByOneLink(t *testing.T) {
 			[]string{"kprobe security_task_getpgid", "kprobe security_task_nothing"}},
 	} {
 		t.Run(sentence, func(t *testing.T) {
-			w := newWorld(t)
-			a, stop := w.start()
-			p := w.choosing(nil, c.program)
-			_ = w.accept(a, p)
+			w := world.New(t)
+			a, stop := w.Start()
+			p := choosing(w, nil, c.program)
+			_ = w.Accept(a, p)
 			links := func() (all []string) {
 				for _, p := range a.Status()[0].Programs {
 					for _, l := range p.Links {
@@ -270,20 +271,20 @@ func TestManyFunctionsAreAttachedToByOneLink(t *testing.T) {
 				t.Errorf("links (-want +got):\n%s", diff)
 			}
 			before := a.Status()[0].Programs[0]
-			counted := w.section(a, "%2ebss")
+			counted := world.Section(w, a, "%2ebss")
 			if _, err := unix.Getpgid(os.Getpid()); err != nil {
 				t.Fatal(err)
 			}
-			if bytes.Equal(counted, w.section(a, "%2ebss")) {
+			if bytes.Equal(counted, world.Section(w, a, "%2ebss")) {
 				t.Error("the program did not run")
 			}
 			stop()
-			a, _ = w.start()
-			_ = w.accept(a)
+			a, _ = w.Start()
+			_ = w.Accept(a)
 			if after := a.Status()[0].Programs[0]; after.ID != before.ID || after.Links[0].ID != before.Links[0].ID {
 				t.Errorf("the restarted agent did not adopt: %+v then %+v", before, after)
 			}
-			unloads(t, w, a, before.Links[0].ID)
+			world.Unloads(t, w, a, before.Links[0].ID)
 		})
 	}
 }
@@ -291,34 +292,34 @@ func TestManyFunctionsAreAttachedToByOneLink(t *testing.T) {
 // TestTailCallsOfAChosenSetAreMade runs a program that is reached by a tail call alone.
 func TestTailCallsOfAChosenSetAreMade(t *testing.T) {
 	need.Kernel(t)
-	w := newWorld(t)
-	a, _ := w.start()
+	w := world.New(t)
+	a, _ := w.Start()
 	called := onTracepoint("called", "raw_tp", "sys_exit")
-	p := w.choosing([]v1alpha1.Alternative{alternative("getpgid", "rejected", "calling called")},
+	p := choosing(w, []v1alpha1.Alternative{alternative("getpgid", "rejected", "calling called")},
 		onTracepoint("rejected", "raw_tp", "sys_enter"), onTracepoint("calling", "raw_tp", "sys_enter"), called)
-	if err := w.accept(a, p); err != nil {
+	if err := w.Accept(a, p); err != nil {
 		t.Fatal(err)
 	}
 	var id uint32
-	if err := w.pinned(a, "calls").Lookup(uint32(1), &id); err != nil || id == 0 {
+	if err := world.Pinned(w, a, "calls").Lookup(uint32(1), &id); err != nil || id == 0 {
 		t.Fatalf("the tail call is not made: %v, program %d", err, id)
 	}
-	unloads(t, w, a, 0)
+	world.Unloads(t, w, a, 0)
 }
 
 // TestOptionalAttachmentsOfOneProgramAreLeftOutOneByOne holds that what one lacks is not said of
 // the others, although they take the same program.
 func TestOptionalAttachmentsOfOneProgramAreLeftOutOneByOne(t *testing.T) {
 	need.Kernel(t)
-	w := newWorld(t)
-	a, _ := w.start()
+	w := world.New(t)
+	a, _ := w.Start()
 	p := onTracepoint("by_tracepoint", "tracepoint", "syscalls/sys_enter_nothing")
 	p.Attach = append(p.Attach, v1alpha1.Attachment{Hook: "tracepoint", Tracepoint: "syscalls/sys_enter_getpgid"},
 		v1alpha1.Attachment{Hook: "tracepoint", Tracepoint: "syscalls/sys_enter_none"})
 	for i := range p.Attach {
 		p.Attach[i].Optional = true
 	}
-	if err := w.accept(a, w.choosing(nil, p)); err != nil {
+	if err := w.Accept(a, choosing(w, nil, p)); err != nil {
 		t.Fatal(err)
 	}
 	got := map[string]agent.LinkState{}
@@ -331,7 +332,7 @@ func TestOptionalAttachmentsOfOneProgramAreLeftOutOneByOne(t *testing.T) {
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("states (-want +got):\n%s", diff)
 	}
-	unloads(t, w, a, 0)
+	world.Unloads(t, w, a, 0)
 }
 
 // TestNobodyElseSaysThatAProgramIsSkipped holds that a restarted agent believes no such note of
@@ -340,17 +341,17 @@ func TestNobodyElseSaysThatAProgramIsSkipped(t *testing.T) {
 	need.Kernel(t)
 	for sentence, isLoaded := range map[string]bool{"beside its pin": true, "in place of its pin": false} {
 		t.Run(sentence, func(t *testing.T) {
-			w := newWorld(t)
-			a, stop := w.start()
-			p := w.choosing([]v1alpha1.Alternative{alternative("x", "calling", "by_tracepoint")}, onTracepoint("by_raw_tp", "raw_tp", "sys_enter"),
+			w := world.New(t)
+			a, stop := w.Start()
+			p := choosing(w, []v1alpha1.Alternative{alternative("x", "calling", "by_tracepoint")}, onTracepoint("by_raw_tp", "raw_tp", "sys_enter"),
 				onTracepoint("calling", "raw_tp", "sys_enter"), onTracepoint("by_tracepoint", "tracepoint", "syscalls/sys_enter_getpgid"))
-			if err := w.accept(a, p); err != nil {
+			if err := w.Accept(a, p); err != nil {
 				t.Fatal(err)
 			}
 			before := states(t, a)
 			stop()
 			for _, name := range []string{"by_raw_tp", "calling"} {
-				pins, err := filepath.Glob(filepath.Join(w.bpffs, "*", "*", "p-"+name))
+				pins, err := filepath.Glob(filepath.Join(w.BPFFS, "*", "*", "p-"+name))
 				if err != nil || len(pins) != 1 {
 					t.Fatalf("Glob = %v, %v", pins, err)
 				}
@@ -363,14 +364,14 @@ func TestNobodyElseSaysThatAProgramIsSkipped(t *testing.T) {
 					}
 				}
 			}
-			a, _ = w.start()
-			if err := w.accept(a); err != nil {
+			a, _ = w.Start()
+			if err := w.Accept(a); err != nil {
 				t.Fatal(err)
 			}
 			if diff := cmp.Diff(before, states(t, a)); diff != "" {
 				t.Errorf("states (-want +got):\n%s", diff)
 			}
-			unloads(t, w, a, 0)
+			world.Unloads(t, w, a, 0)
 		})
 	}
 }
@@ -379,12 +380,12 @@ func TestNobodyElseSaysThatAProgramIsSkipped(t *testing.T) {
 // dropped while nothing of the update can run in its place.
 func TestAnOptionalFunctionOfABinaryIsLeftOut(t *testing.T) {
 	need.Kernel(t)
-	needHook(t, "uprobe")
-	w := newWorld(t)
-	a, _ := w.start()
-	path := install(t, userbinary.Make(workers(), userbinary.Options{}))
+	world.NeedHook(t, "uprobe")
+	w := world.New(t)
+	a, _ := w.Start()
+	path := world.Install(t, userbinary.Make(world.Workers(), userbinary.Options{}))
 	optional := func(version, symbol string) intent.Payload {
-		return w.version(version, v1alpha1.Attachment{Hook: "uprobe", Optional: true, Binary: &v1alpha1.UserBinary{Path: path, Symbol: symbol}})
+		return world.Version(w, version, v1alpha1.Attachment{Hook: "uprobe", Optional: true, Binary: &v1alpha1.UserBinary{Path: path, Symbol: symbol}})
 	}
 	only := func() agent.LinkStatus {
 		t.Helper()
@@ -394,26 +395,26 @@ func TestAnOptionalFunctionOfABinaryIsLeftOut(t *testing.T) {
 		}
 		return s.Programs[0].Links[0]
 	}
-	if err := w.accept(a, optional("1", "nothing")); err != nil {
+	if err := w.Accept(a, optional("1", "nothing")); err != nil {
 		t.Fatal(err)
 	}
 	if l := only(); l.State != agent.Skipped || !strings.Contains(l.Error, "nothing: not found") {
 		t.Errorf("the function that is missing: %+v", l)
 	}
-	if err := w.accept(a, optional("1", "other")); err != nil {
+	if err := w.Accept(a, optional("1", "other")); err != nil {
 		t.Fatal(err)
 	}
 	before := only()
-	if err := os.WriteFile(path, userbinary.Make(workers()[:1], userbinary.Options{}), 0o755); err != nil {
+	if err := os.WriteFile(path, userbinary.Make(world.Workers()[:1], userbinary.Options{}), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	if err := w.accept(a, optional("2", "other")); err != nil {
+	if err := w.Accept(a, optional("2", "other")); err != nil {
 		t.Fatal(err)
 	}
 	l := only()
-	revisions, err := filepath.Glob(filepath.Join(w.bpffs, "*", "*", "p-on_uprobe"))
+	revisions, err := filepath.Glob(filepath.Join(w.BPFFS, "*", "*", "p-on_uprobe"))
 	if err != nil || len(revisions) != 2 || l.ID != before.ID || l.Error == "" {
 		t.Errorf("the revisions are %v (%v), the link was %+v and is %+v", revisions, err, before, l)
 	}
-	unloads(t, w, a, before.ID)
+	world.Unloads(t, w, a, before.ID)
 }

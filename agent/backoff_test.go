@@ -14,6 +14,7 @@ import (
 	"github.com/skep-dev/skep/agent"
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/intent"
+	"github.com/skep-dev/skep/test/fixture/world"
 	"github.com/skep-dev/skep/test/harness/need"
 )
 
@@ -21,74 +22,74 @@ import (
 // long that it is tried seldom, and another tenant's come to the same interface.
 func TestWhatFailedOfAnotherDelaysNoRetryOnAnInterface(t *testing.T) {
 	need.Kernel(t)
-	w := newWorld(t)
-	veth(t, "cn0", "cn1")
-	foreign, err := link.AttachXDP(link.XDPOptions{Program: foreignProgram(t, ebpf.XDP), Interface: index(t, "cn0")})
+	w := world.New(t)
+	world.Veth(t, "cn0", "cn1")
+	foreign, err := link.AttachXDP(link.XDPOptions{Program: world.ForeignProgram(t, ebpf.XDP), Interface: world.Index(t, "cn0")})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer func() { _ = foreign.Close() }()
-	now := newClock()
-	o := w.options()
+	now := world.NewClock()
+	o := w.Options()
 	o.Clock, o.BackOff = now.Now, agent.BackOff{First: time.Second, Most: time.Hour}
-	a := w.idle(o)
-	first := tenant(w.xdp("xdp_count", "count_packets", "cn0"), "area", "first", 1, 1)
-	second := tenant(w.xdp("xdp_pass", "xdp_pass", "cn0"), "home", "second", 2, 2)
-	if err := a.Accept(w.seal(first)); err != nil {
+	a := w.Idle(o)
+	first := world.Tenant(world.XDP(w, "xdp_count", "count_packets", "cn0"), "area", "first", 1, 1)
+	second := world.Tenant(world.XDP(w, "xdp_pass", "xdp_pass", "cn0"), "home", "second", 2, 2)
+	if err := a.Accept(w.Seal(first)); err != nil {
 		t.Fatal(err)
 	}
-	until(t, "the first one to fail", time.Minute, func() bool { a.Reconcile(t.Context()); return errorOf(a, first) != "" })
+	world.Until(t, "the first one to fail", time.Minute, func() bool { a.Reconcile(t.Context()); return world.ErrorOf(a, first) != "" })
 	for range 15 {
-		now.forward(2 * time.Hour)
+		now.Forward(2 * time.Hour)
 		a.Reconcile(t.Context())
 	}
-	if err := a.Accept(w.seal(second)); err != nil {
+	if err := a.Accept(w.Seal(second)); err != nil {
 		t.Fatal(err)
 	}
-	until(t, "the second one to fail", time.Minute, func() bool { a.Reconcile(t.Context()); return errorOf(a, second) != "" })
+	world.Until(t, "the second one to fail", time.Minute, func() bool { a.Reconcile(t.Context()); return world.ErrorOf(a, second) != "" })
 	if err := foreign.Close(); err != nil {
 		t.Fatal(err)
 	}
 	for range 3 {
 		a.Reconcile(t.Context())
 	}
-	if at(a, second) != "" {
+	if world.At(a, second) != "" {
 		t.Error("it was tried again at once")
 	}
-	now.forward(2 * time.Second)
-	until(t, "both to be in", time.Minute, func() bool { a.Reconcile(t.Context()); return isIn(a, first) && isIn(a, second) })
+	now.Forward(2 * time.Second)
+	world.Until(t, "both to be in", time.Minute, func() bool { a.Reconcile(t.Context()); return world.IsIn(a, first) && world.IsIn(a, second) })
 }
 
 // TestAChainThatCannotBeLoadedIsNotTriedAgainAtEachTurn stops the clock after the kernel
 // rejected a change of a chain.
 func TestAChainThatCannotBeLoadedIsNotTriedAgainAtEachTurn(t *testing.T) {
 	need.Kernel(t)
-	for sentence, change := range map[string]func(w *world) []intent.Payload{
-		"a member changes its place": func(w *world) []intent.Payload {
-			return []intent.Payload{w.member("cc", "xdp_gpl", "xdp_gpl", 0)}
+	for sentence, change := range map[string]func(w *world.World) []intent.Payload{
+		"a member changes its place": func(w *world.World) []intent.Payload {
+			return []intent.Payload{world.Member(w, "cc", "xdp_gpl", "xdp_gpl", 0)}
 		},
-		"a member goes elsewhere": func(w *world) []intent.Payload {
-			return []intent.Payload{w.intent("ca", "xdp_count", v1alpha1.Program{Name: "count_packets", Attach: on("xdp", "cn1")})}
+		"a member goes elsewhere": func(w *world.World) []intent.Payload {
+			return []intent.Payload{w.Intent("ca", "xdp_count", v1alpha1.Program{Name: "count_packets", Attach: world.On("xdp", "cn1")})}
 		},
-		"a member gets another version": func(w *world) []intent.Payload {
-			return []intent.Payload{w.member("ca", "xdp_count_v2", "count_packets", 1)}
+		"a member gets another version": func(w *world.World) []intent.Payload {
+			return []intent.Payload{world.Member(w, "ca", "xdp_count_v2", "count_packets", 1)}
 		},
-		"a member changes its place, and one more is to come": func(w *world) []intent.Payload {
-			return []intent.Payload{w.member("cc", "xdp_gpl", "xdp_gpl", 0), w.member("cd", "xdp_pass", "xdp_pass", 4)}
+		"a member changes its place, and one more is to come": func(w *world.World) []intent.Payload {
+			return []intent.Payload{world.Member(w, "cc", "xdp_gpl", "xdp_gpl", 0), world.Member(w, "cd", "xdp_pass", "xdp_pass", 4)}
 		},
-		"more are to come": func(w *world) []intent.Payload {
-			return []intent.Payload{w.member("cd", "xdp_pass", "xdp_pass", 4), w.member("ce", "xdp_pass", "xdp_pass", 5), w.member("cf", "xdp_pass", "xdp_pass", 6)}
+		"more are to come": func(w *world.World) []intent.Payload {
+			return []intent.Payload{world.Member(w, "cd", "xdp_pass", "xdp_pass", 4), world.Member(w, "ce", "xdp_pass", "xdp_pass", 5), world.Member(w, "cf", "xdp_pass", "xdp_pass", 6)}
 		},
 	} {
 		t.Run(sentence, func(t *testing.T) {
-			w := newWorld(t)
-			veth(t, "cn0", "cn1")
-			now := newClock()
-			o := w.options()
+			w := world.New(t)
+			world.Veth(t, "cn0", "cn1")
+			now := world.NewClock()
+			o := w.Options()
 			o.Clock, o.BackOff = now.Now, agent.BackOff{First: time.Second, Most: time.Hour}
-			a := w.idle(o)
-			loads := w.refuseThree(a, func([]string) bool { return true })
-			w.give(a, change(w)...)
+			a := w.Idle(o)
+			loads := refuseThree(w, a, func([]string) bool { return true })
+			w.Give(a, change(w)...)
 			turns(t, a, 20)
 			before := loads()
 			if before == 0 {
@@ -98,14 +99,14 @@ func TestAChainThatCannotBeLoadedIsNotTriedAgainAtEachTurn(t *testing.T) {
 			if n := loads() - before; n != 0 {
 				t.Errorf("%d loads in 20 turns of no time", n)
 			}
-			now.forward(2 * time.Hour)
+			now.Forward(2 * time.Hour)
 			turns(t, a, 20)
 			if loads() == before {
 				t.Error("it was not tried again")
 			}
 			a.RefuseChains(func([]string) error { return nil })
-			now.forward(2 * time.Hour)
-			until(t, "the change to be made", time.Minute, func() bool {
+			now.Forward(2 * time.Hour)
+			world.Until(t, "the change to be made", time.Minute, func() bool {
 				a.Reconcile(t.Context())
 				return !slices.ContainsFunc(a.Status(), func(s agent.ApplicationStatus) bool { return s.Error != "" })
 			})
@@ -117,44 +118,44 @@ func TestAChainThatCannotBeLoadedIsNotTriedAgainAtEachTurn(t *testing.T) {
 // long, which is then to be unloaded.
 func TestWhatIsToBeUnloadedWaitsForNoBackOff(t *testing.T) {
 	need.Kernel(t)
-	w := newWorld(t)
-	veth(t, "cn0", "cn1")
-	now := newClock()
-	o := w.options()
+	w := world.New(t)
+	world.Veth(t, "cn0", "cn1")
+	now := world.NewClock()
+	o := w.Options()
 	o.Clock, o.BackOff = now.Now, agent.BackOff{First: time.Second, Most: time.Hour}
-	a := w.idle(o)
-	loads := w.refuseThree(a, func(members []string) bool { return !slices.Contains(members, "ca") })
-	elsewhere := w.intent("ca", "xdp_count", v1alpha1.Program{Name: "count_packets", Attach: on("xdp", "cn1")})
-	w.give(a, elsewhere)
+	a := w.Idle(o)
+	loads := refuseThree(w, a, func(members []string) bool { return !slices.Contains(members, "ca") })
+	elsewhere := w.Intent("ca", "xdp_count", v1alpha1.Program{Name: "count_packets", Attach: world.On("xdp", "cn1")})
+	w.Give(a, elsewhere)
 	for range 15 {
 		turns(t, a, 3)
-		now.forward(2 * time.Hour)
+		now.Forward(2 * time.Hour)
 	}
 	turns(t, a, 3)
-	w.give(a, w.tombstone(elsewhere))
+	w.Give(a, w.Tombstone(elsewhere))
 	turns(t, a, 3)
 	for range 9 {
 		before := loads()
-		now.forward(3 * time.Second)
+		now.Forward(3 * time.Second)
 		if turns(t, a, 3); loads() == before {
 			t.Error("it was not tried again after three seconds")
 		}
 	}
-	if got := membersOf(t, a); got != "ca cb cc" {
+	if got := world.MembersOf(t, a); got != "ca cb cc" {
 		t.Errorf("the chain is %q, and what hinders it may pass", got)
 	}
 	a.RefuseChains(func([]string) error { return nil })
-	now.forward(3 * time.Second)
-	until(t, "it to be gone", time.Minute, func() bool { a.Reconcile(t.Context()); return membersOf(t, a) == "cb cc" })
+	now.Forward(3 * time.Second)
+	world.Until(t, "it to be gone", time.Minute, func() bool { a.Reconcile(t.Context()); return world.MembersOf(t, a) == "cb cc" })
 }
 
 // refuseThree runs ca, cb and cc in a chain, has the kernel reject every other chain that
 // is rejected, and counts the attempts.
-func (w *world) refuseThree(a *agent.Agent, refused func(members []string) bool) (loads func() int) {
-	w.t.Helper()
-	all := []intent.Payload{w.member("ca", "xdp_count", "count_packets", 1), w.member("cb", "xdp_pass", "xdp_pass", 2), w.member("cc", "xdp_gpl", "xdp_gpl", 3)}
-	w.give(a, all...)
-	until(w.t, "three to share an interface", time.Minute, func() bool { a.Reconcile(w.t.Context()); return membersOf(w.t, a) == "ca cb cc" })
+func refuseThree(w *world.World, a *agent.Agent, refused func(members []string) bool) (loads func() int) {
+	w.T.Helper()
+	all := []intent.Payload{world.Member(w, "ca", "xdp_count", "count_packets", 1), world.Member(w, "cb", "xdp_pass", "xdp_pass", 2), world.Member(w, "cc", "xdp_gpl", "xdp_gpl", 3)}
+	w.Give(a, all...)
+	world.Until(w.T, "three to share an interface", time.Minute, func() bool { a.Reconcile(w.T.Context()); return world.MembersOf(w.T, a) == "ca cb cc" })
 	var n atomic.Int64
 	a.RefuseChains(func(members []string) error {
 		if !refused(members) {
@@ -171,6 +172,6 @@ func turns(t *testing.T, a *agent.Agent, n int) {
 	t.Helper()
 	for range n {
 		a.Reconcile(t.Context())
-		until(t, "the loads to end", time.Minute, func() bool { return !a.IsLoading() })
+		world.Until(t, "the loads to end", time.Minute, func() bool { return !a.IsLoading() })
 	}
 }

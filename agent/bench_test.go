@@ -18,6 +18,7 @@ import (
 	"github.com/skep-dev/skep/agent"
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/intent"
+	"github.com/skep-dev/skep/test/fixture/world"
 )
 
 // BenchmarkLoadAndAttach takes one program from its bytes to its hook, by a reconcile
@@ -30,9 +31,9 @@ func BenchmarkLoadAndAttach(b *testing.B) {
 	}
 	for _, hook := range []string{"xdp", "tracepoint"} {
 		b.Run(hook, func(b *testing.B) {
-			w := newWorld(b)
-			veth(b, "bn0", "bn1")
-			o := w.options()
+			w := world.New(b)
+			world.Veth(b, "bn0", "bn1")
+			o := w.Options()
 			o.Log, o.SweepInterval = slog.New(slog.NewTextHandler(io.Discard, nil)), time.Hour
 			a, err := agent.New(o)
 			if err != nil {
@@ -41,7 +42,7 @@ func BenchmarkLoadAndAttach(b *testing.B) {
 			b.Cleanup(func() { _ = a.Close() })
 			var agent, bare, accept time.Duration
 			byAgent := func() {
-				x, y := w.loadByAgent(b, a, hook)
+				x, y := loadByAgent(w, b, a, hook)
 				accept, agent = accept+x, agent+y
 			}
 			// In turns of both orders: what was detached last slows the next.
@@ -72,7 +73,7 @@ func objectFor(hook string) (object, program string) {
 func loadBare(b *testing.B, hook string) time.Duration {
 	object, program := objectFor(hook)
 	began := time.Now()
-	spec, err := ebpf.LoadCollectionSpecFromReader(bytes.NewReader(programsObject(object)))
+	spec, err := ebpf.LoadCollectionSpecFromReader(bytes.NewReader(world.ProgramsObject(object)))
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -82,7 +83,7 @@ func loadBare(b *testing.B, hook string) time.Duration {
 	}
 	var l link.Link
 	if hook == "xdp" {
-		l, err = link.AttachXDP(link.XDPOptions{Interface: index(b, "bn0"), Program: coll.Programs[program]})
+		l, err = link.AttachXDP(link.XDPOptions{Interface: world.Index(b, "bn0"), Program: coll.Programs[program]})
 	} else {
 		l, err = link.Tracepoint("syscalls", "sys_enter_getpgid", coll.Programs[program], nil)
 	}
@@ -97,22 +98,22 @@ func loadBare(b *testing.B, hook string) time.Duration {
 	return took
 }
 
-func (w *world) loadByAgent(b *testing.B, a *agent.Agent, hook string) (accept, load time.Duration) {
+func loadByAgent(w *world.World, b *testing.B, a *agent.Agent, hook string) (accept, load time.Duration) {
 	object, program := objectFor(hook)
-	at := on("xdp", "bn0")
+	at := world.On("xdp", "bn0")
 	if hook != "xdp" {
 		at = []v1alpha1.Attachment{{Hook: hook, Tracepoint: "syscalls/sys_enter_getpgid"}}
 	}
-	p := w.intent("bench", object, v1alpha1.Program{Name: program, Attach: at})
+	p := w.Intent("bench", object, v1alpha1.Program{Name: program, Attach: at})
 	began := time.Now()
-	if err := a.Accept(w.seal(p)); err != nil {
+	if err := a.Accept(w.Seal(p)); err != nil {
 		b.Fatal(err)
 	}
 	accepted := time.Now()
 	reconcileUntilSettled(b, a)
 	took := time.Since(accepted)
-	w.serial++
-	if err := a.Accept(w.seal(intent.Payload{Application: p.Application, UID: p.UID, Serial: w.serial, Tombstone: true})); err != nil {
+	w.Serial++
+	if err := a.Accept(w.Seal(intent.Payload{Application: p.Application, UID: p.UID, Serial: w.Serial, Tombstone: true})); err != nil {
 		b.Fatal(err)
 	}
 	a.Reconcile(b.Context())
@@ -151,8 +152,8 @@ func BenchmarkManyLinks(b *testing.B) {
 	}
 	var byAgent, bare time.Duration
 	for b.Loop() {
-		w := newWorld(b)
-		o := w.options()
+		w := world.New(b)
+		o := w.Options()
 		o.Log, o.SweepInterval = slog.New(slog.NewTextHandler(io.Discard, nil)), time.Hour
 		a, err := agent.New(o)
 		if err != nil {
@@ -160,11 +161,11 @@ func BenchmarkManyLinks(b *testing.B) {
 		}
 		var all []intent.Payload
 		for i := range objects {
-			all = append(all, w.intent(fmt.Sprint("bench-", i), "tracepoint_count", v1alpha1.Program{Name: "tracepoint_count", Attach: at}))
+			all = append(all, w.Intent(fmt.Sprint("bench-", i), "tracepoint_count", v1alpha1.Program{Name: "tracepoint_count", Attach: at}))
 		}
-		w.give(a, all...)
+		w.Give(a, all...)
 		began := time.Now()
-		for w.linkPins(all[0].UID)+w.linkPins(all[1].UID) < objects*each {
+		for world.LinkPins(w, all[0].UID)+world.LinkPins(w, all[1].UID) < objects*each {
 			a.Reconcile(b.Context())
 		}
 		byAgent += time.Since(began)
@@ -187,7 +188,7 @@ func attachBare(b *testing.B, objects int, at []v1alpha1.Attachment) (closes fun
 	b.Helper()
 	var all []io.Closer
 	for range objects {
-		spec, err := ebpf.LoadCollectionSpecFromReader(bytes.NewReader(programsObject("tracepoint_count")))
+		spec, err := ebpf.LoadCollectionSpecFromReader(bytes.NewReader(world.ProgramsObject("tracepoint_count")))
 		if err != nil {
 			b.Fatal(err)
 		}
@@ -218,18 +219,18 @@ func attachBare(b *testing.B, objects int, at []v1alpha1.Attachment) (closes fun
 func BenchmarkSweep(b *testing.B) {
 	for _, apps := range []int{1, 10, 100} {
 		b.Run(fmt.Sprintf("%d applications", apps), func(b *testing.B) {
-			w := newWorld(b)
-			o := w.options()
+			w := world.New(b)
+			o := w.Options()
 			o.Log, o.SweepInterval = slog.New(slog.NewTextHandler(io.Discard, nil)), time.Hour
-			a := w.startWith(o)
+			a := w.StartWith(o)
 			for i := range apps {
-				p := w.intent(fmt.Sprint("app", i), "raw_tp_count", v1alpha1.Program{Name: "raw_tp_count",
+				p := w.Intent(fmt.Sprint("app", i), "raw_tp_count", v1alpha1.Program{Name: "raw_tp_count",
 					Attach: []v1alpha1.Attachment{{Hook: "raw_tp", Tracepoint: "xdp_exception"}}})
-				if err := a.Accept(w.seal(p)); err != nil {
+				if err := a.Accept(w.Seal(p)); err != nil {
 					b.Fatal(err)
 				}
 			}
-			if err := w.accept(a); err != nil {
+			if err := w.Accept(a); err != nil {
 				b.Fatal(err)
 			}
 			for b.Loop() {

@@ -8,6 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/skep-dev/skep/api/v1alpha1"
+	"github.com/skep-dev/skep/test/fixture/world"
 	"github.com/skep-dev/skep/test/harness/need"
 )
 
@@ -23,9 +24,9 @@ func TestAPipeForATargetStopsNobodyElse(t *testing.T) {
 		"a network namespace": {Hook: "sk_lookup", NetworkNamespace: pipe},
 	} {
 		t.Run(sentence, func(t *testing.T) {
-			w := newWorld(t)
-			a, _ := w.start()
-			err := w.accept(a, w.version("1", at), w.intent("other", "raw_tp_count", rawProgram()))
+			w := world.New(t)
+			a, _ := w.Start()
+			err := w.Accept(a, world.Version(w, "1", at), w.Intent("other", "raw_tp_count", world.RawProgram()))
 			if err == nil || !strings.Contains(err.Error(), pipe) || !strings.Contains(err.Error(), "named pipe") || strings.Contains(err.Error(), "other:") {
 				t.Errorf("Settled = %v", err)
 			}

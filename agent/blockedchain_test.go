@@ -12,6 +12,7 @@ import (
 
 	"github.com/skep-dev/skep/agent"
 	"github.com/skep-dev/skep/intent"
+	"github.com/skep-dev/skep/test/fixture/world"
 	"github.com/skep-dev/skep/test/harness/need"
 )
 
@@ -31,27 +32,27 @@ func TestWhatIsToGoGoesWhereTheChainOfTheOthersCannotBeLoaded(t *testing.T) {
 		"it runs still, and no chain at all can be": {1, true, "oldest"},
 	} {
 		t.Run(sentence, func(t *testing.T) {
-			w := newWorld(t)
-			veth(t, "cn0", "cn1")
+			w := world.New(t)
+			world.Veth(t, "cn0", "cn1")
 			var ahead atomic.Int64
-			o := w.options()
+			o := w.Options()
 			o.Clock = func() time.Time { return time.Now().Add(time.Duration(ahead.Load())) }
 			o.BackOff = agent.BackOff{First: 100 * time.Millisecond, Most: 200 * time.Millisecond}
-			a := w.startWith(o)
+			a := w.StartWith(o)
 			if c.unswitched {
 				a.LoadsUnswitched()
 			}
-			gone := w.member("gone", "xdp_count", "count_packets", 4)
+			gone := world.Member(w, "gone", "xdp_count", "count_packets", 4)
 			for i, p := range []intent.Payload{
-				w.member("oldest", "xdp_pass", "xdp_pass", 1), w.member("older", "xdp_gpl", "xdp_gpl", 3), w.member("young", "xdp_count_v2", "count_packets", 2), gone,
+				world.Member(w, "oldest", "xdp_pass", "xdp_pass", 1), world.Member(w, "older", "xdp_gpl", "xdp_gpl", 3), world.Member(w, "young", "xdp_count_v2", "count_packets", 2), gone,
 			} {
 				p.Created = int64(i + 1)
-				if err := w.accept(a, p); err != nil {
+				if err := w.Accept(a, p); err != nil {
 					t.Fatal(err)
 				}
 			}
 			const all = "oldest young older gone"
-			if got := membersOf(t, a); got != all {
+			if got := world.MembersOf(t, a); got != all {
 				t.Fatalf("the chain is %q", got)
 			}
 			var refused atomic.Int64
@@ -63,17 +64,17 @@ func TestWhatIsToGoGoesWhereTheChainOfTheOthersCannotBeLoaded(t *testing.T) {
 				return nil
 			})
 			state := map[bool]string{false: "it is switched off, and is there still", true: "it runs there still"}[c.unswitched]
-			if err := w.accept(a, w.tombstone(gone)); err == nil || !strings.Contains(err.Error(), state) {
+			if err := w.Accept(a, w.Tombstone(gone)); err == nil || !strings.Contains(err.Error(), state) {
 				t.Errorf("Settled = %v", err)
 			}
-			if got := membersOf(t, a); got != all {
+			if got := world.MembersOf(t, a); got != all {
 				t.Errorf("the chain is %q, and what hinders it may pass", got)
 			}
 			passesTheOthers := func() {
 				t.Helper()
 				before := runsOf(t, a)
-				send(t, "cn1", 5)
-				until(t, "the packets to pass the others", time.Minute, func() bool { return runsOf(t, a)["young"] >= before["young"]+5 })
+				world.Send(t, "cn1", 5)
+				world.Until(t, "the packets to pass the others", time.Minute, func() bool { return runsOf(t, a)["young"] >= before["young"]+5 })
 				if now := runsOf(t, a); now["gone"] != before["gone"] || now["older"] == before["older"] {
 					t.Errorf("packets passed %v, and %v before", now, before)
 				}
@@ -83,24 +84,24 @@ func TestWhatIsToGoGoesWhereTheChainOfTheOthersCannotBeLoaded(t *testing.T) {
 			}
 			ahead.Store(int64(31 * time.Second))
 			if c.unswitched {
-				until(t, "the tombstone to act", time.Minute, func() bool { return statusOf(a, "gone") == nil })
-				until(t, "who was taken out to be told", time.Minute, func() bool { return strings.Contains(statusOf(a, "young").Error, "cannot allocate memory") })
+				world.Until(t, "the tombstone to act", time.Minute, func() bool { return world.StatusOf(a, "gone") == nil })
+				world.Until(t, "who was taken out to be told", time.Minute, func() bool { return strings.Contains(world.StatusOf(a, "young").Error, "cannot allocate memory") })
 			} else {
 				more := refused.Load() + 5
-				until(t, "more attempts", time.Minute, func() bool { return refused.Load() >= more })
+				world.Until(t, "more attempts", time.Minute, func() bool { return refused.Load() >= more })
 				passesTheOthers()
 				for _, name := range []string{"oldest", "young", "older"} {
-					if s := statusOf(a, name); s.Conditions[0].Status != "True" {
+					if s := world.StatusOf(a, name); s.Conditions[0].Status != "True" {
 						t.Errorf("%s: %+v", name, s)
 					}
 				}
 			}
-			if got := membersOf(t, a); got != c.stays {
+			if got := world.MembersOf(t, a); got != c.stays {
 				t.Errorf("the chain is %q, want %q", got, c.stays)
 			}
 			a.RefuseChains(func([]string) error { return nil })
 			ahead.Store(int64(time.Hour))
-			until(t, "them to be back", time.Minute, func() bool { return membersOf(t, a) == "oldest young older" })
+			world.Until(t, "them to be back", time.Minute, func() bool { return world.MembersOf(t, a) == "oldest young older" })
 		})
 	}
 }
@@ -109,22 +110,22 @@ func TestWhatIsToGoGoesWhereTheChainOfTheOthersCannotBeLoaded(t *testing.T) {
 // without, and the node has lost the tombstone: nothing that is not known is unloaded, and nothing of it runs again.
 func TestWhatIsSwitchedOffStaysSoWhereItsIntentIsLost(t *testing.T) {
 	need.Kernel(t)
-	w := newWorld(t)
-	veth(t, "cn0", "cn1")
-	a, stop := w.start()
-	gone := w.member("gone", "xdp_count", "count_packets", 4)
-	must(t, w.accept(a, w.member("older", "xdp_pass", "xdp_pass", 1), w.member("young", "xdp_count_v2", "count_packets", 2), gone))
+	w := world.New(t)
+	world.Veth(t, "cn0", "cn1")
+	a, stop := w.Start()
+	gone := world.Member(w, "gone", "xdp_count", "count_packets", 4)
+	world.Must(t, w.Accept(a, world.Member(w, "older", "xdp_pass", "xdp_pass", 1), world.Member(w, "young", "xdp_count_v2", "count_packets", 2), gone))
 	a.RefuseChains(func([]string) error { return fmt.Errorf("load chain: %w", unix.ENOMEM) })
-	if err := w.accept(a, w.tombstone(gone)); err == nil {
+	if err := w.Accept(a, w.Tombstone(gone)); err == nil {
 		t.Fatal("the chain was loaded without it")
 	}
 	before := runsOf(t, a)
 	stop()
-	w.forget(gone)
-	a, _ = w.start()
-	must(t, w.accept(a))
-	send(t, "cn1", 5)
-	until(t, "the packets to pass the others", time.Minute, func() bool { return runsOf(t, a)["young"] >= before["young"]+5 })
+	forget(w, gone)
+	a, _ = w.Start()
+	world.Must(t, w.Accept(a))
+	world.Send(t, "cn1", 5)
+	world.Until(t, "the packets to pass the others", time.Minute, func() bool { return runsOf(t, a)["young"] >= before["young"]+5 })
 	// The next chain does not take it along.
 	if now := runsOf(t, a); now["gone"] != 0 && now["gone"] != before["gone"] {
 		t.Errorf("packets passed %v, and %v before", now, before)
@@ -146,4 +147,46 @@ func runsOf(t *testing.T, a *agent.Agent) map[string]uint64 {
 		}
 	}
 	return runs
+}
+
+// TestWhatIsToGoGoesWhereAnotherMemberCannotBeLinkedAgain has a chain whose members cannot be switched off.
+func TestWhatIsToGoGoesWhereAnotherMemberCannotBeLinkedAgain(t *testing.T) {
+	need.Kernel(t)
+	w := world.New(t)
+	world.Veth(t, "cn0", "cn1")
+	o := w.Options()
+	o.BackOff = agent.BackOff{First: 100 * time.Millisecond, Most: 100 * time.Millisecond}
+	a := w.StartWith(o)
+	a.LoadsUnswitched()
+	ca, cb, _ := world.Three(w, a)
+	if err := w.Accept(a, world.Member(w, "cd", "xdp_count_v2", "count_packets", 4)); err != nil {
+		t.Fatal(err)
+	}
+	restore := world.Lose(w, cb)
+	err := w.Accept(a, w.Tombstone(ca))
+	if got := world.MembersOf(t, a); got != "cc cd" {
+		t.Fatalf("the chain is %q", got)
+	}
+	if err == nil || !strings.Contains(err.Error(), "cb: run in the chain of cn0: it is left out") || !strings.Contains(err.Error(), "fetch object of cb") ||
+		strings.Contains(err.Error(), "\n") {
+		t.Errorf("Settled = %v", err)
+	}
+	if s := world.StatusOf(a, "ca"); s != nil {
+		t.Errorf("what is gone is listed: %+v", s)
+	}
+	for _, pin := range world.Pins(w) {
+		if strings.Contains(pin, "uid-ca") {
+			t.Errorf("pin %s is left", pin)
+		}
+	}
+	for name, want := range map[string]string{"cb": "False", "cc": "True", "cd": "True"} {
+		if s := world.StatusOf(a, name); s == nil || string(s.Conditions[0].Status) != want {
+			t.Errorf("%s: %+v", name, s)
+		}
+	}
+	if s := world.StatusOf(a, "cb"); len(s.Programs) != 1 || len(s.Programs[0].Links) != 1 || s.Programs[0].Links[0].State != agent.Failed {
+		t.Errorf("cb: %+v", s)
+	}
+	restore()
+	world.Until(t, "cb to be back", time.Minute, func() bool { return world.MembersOf(t, a) == "cb cc cd" && world.StatusOf(a, "cb").Error == "" })
 }

@@ -16,63 +16,37 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"github.com/skep-dev/skep/agent"
-	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/intent"
+	"github.com/skep-dev/skep/test/fixture/world"
 	"github.com/skep-dev/skep/test/harness/need"
 )
 
-// member is an application with one XDP program on cn0.
-func (w *world) member(name, object, program string, priority int32, proceedOn ...string) intent.Payload {
-	return w.intent(name, object, v1alpha1.Program{Name: program, Attach: []v1alpha1.Attachment{{
-		Hook: "xdp", Interfaces: &v1alpha1.Interfaces{Names: []string{"cn0"}}, Priority: &priority, ProceedOn: proceedOn,
-	}}})
-}
-
-// chainOf is the only chain, as "app:program app:program".
-func chainOf(t testing.TB, a *agent.Agent) string {
-	t.Helper()
-	chains, err := a.Chains()
-	if err != nil {
-		t.Fatal(err)
-	}
-	var members []string
-	for _, c := range chains {
-		if c.Error != "" {
-			t.Errorf("chain of %s: %s", c.Interface, c.Error)
-		}
-		for _, m := range c.Members {
-			members = append(members, m.Application+":"+m.Program)
-		}
-	}
-	return strings.Join(members, " ")
-}
-
 func TestManyProgramsShareAnInterfaceInOrder(t *testing.T) {
 	need.Kernel(t)
-	quiet(t)
-	w := newWorld(t)
-	veth(t, "cn0", "cn1")
-	a, stop := w.start()
+	world.Quiet(t)
+	w := world.New(t)
+	world.Veth(t, "cn0", "cn1")
+	a, stop := w.Start()
 	step := func(want string, payloads ...intent.Payload) {
 		t.Helper()
-		if err := w.accept(a, payloads...); err != nil {
+		if err := w.Accept(a, payloads...); err != nil {
 			t.Fatal(err)
 		}
-		if got := chainOf(t, a); got != want {
+		if got := world.ChainOf(t, a); got != want {
 			t.Fatalf("chain is %q, not %q", got, want)
 		}
 	}
-	step("b:count_packets", w.member("b", "xdp_count", "count_packets", 500))
-	step("b:count_packets c:xdp_pass", w.member("c", "xdp_pass", "xdp_pass", 600))
-	step("a:count_packets b:count_packets c:xdp_pass", w.member("a", "xdp_count", "count_packets", 500))
+	step("b:count_packets", world.Member(w, "b", "xdp_count", "count_packets", 500))
+	step("b:count_packets c:xdp_pass", world.Member(w, "c", "xdp_pass", "xdp_pass", 600))
+	step("a:count_packets b:count_packets c:xdp_pass", world.Member(w, "a", "xdp_count", "count_packets", 500))
 	chains, err := a.Chains()
 	if err != nil {
 		t.Fatal(err)
 	}
 	link := chains[0].LinkID
 
-	send(t, "cn1", 10)
-	until(t, "ten packets to run through", time.Minute, func() bool {
+	world.Send(t, "cn1", 10)
+	world.Until(t, "ten packets to run through", time.Minute, func() bool {
 		chains, err := a.Chains()
 		return err == nil && *chains[0].Members[0].Runs == 10 && *chains[0].Members[2].Runs == 10
 	})
@@ -85,7 +59,7 @@ func TestManyProgramsShareAnInterfaceInOrder(t *testing.T) {
 	}
 
 	// A new priority moves a member, under the same link, and runs go on.
-	step("c:xdp_pass a:count_packets b:count_packets", w.member("c", "xdp_pass", "xdp_pass", 1))
+	step("c:xdp_pass a:count_packets b:count_packets", world.Member(w, "c", "xdp_pass", "xdp_pass", 1))
 	chains, err = a.Chains()
 	if err != nil {
 		t.Fatal(err)
@@ -95,28 +69,24 @@ func TestManyProgramsShareAnInterfaceInOrder(t *testing.T) {
 	}
 
 	// Verdicts that are not to be gone on from end the chain.
-	step("c:xdp_pass a:count_packets b:count_packets", w.member("c", "xdp_pass", "xdp_pass", 1, "Drop"))
-	before := count(t, w.counts(a, "a"))
-	send(t, "cn1", 10)
-	until(t, "ten packets to reach the first", time.Minute, func() bool {
+	step("c:xdp_pass a:count_packets b:count_packets", world.Member(w, "c", "xdp_pass", "xdp_pass", 1, "Drop"))
+	before := world.Count(t, world.Counts(w, a, "a"))
+	world.Send(t, "cn1", 10)
+	world.Until(t, "ten packets to reach the first", time.Minute, func() bool {
 		chains, err := a.Chains()
 		return err == nil && *chains[0].Members[0].Runs == 20
 	})
-	if got := count(t, w.counts(a, "a")) - before; got != 0 {
+	if got := world.Count(t, world.Counts(w, a, "a")) - before; got != 0 {
 		t.Errorf("%d packets went on after Pass, and only Drop lets them", got)
 	}
 	stop()
 
-	a, _ = w.start()
+	a, _ = w.Start()
 	step("c:xdp_pass a:count_packets b:count_packets")
-	w.serial++
-	step("a:count_packets b:count_packets", intent.Payload{Application: w.identity("c"), UID: "uid-c", Serial: w.serial, Tombstone: true})
-	w.serial++
-	step("b:count_packets", intent.Payload{Application: w.identity("a"), UID: "uid-a", Serial: w.serial, Tombstone: true})
-}
-
-func (w *world) identity(name string) v1alpha1.Identity {
-	return v1alpha1.Identity{Kind: v1alpha1.KindClusterBpfApplication, Name: name}
+	w.Serial++
+	step("a:count_packets b:count_packets", intent.Payload{Application: world.Identity(w, "c"), UID: "uid-c", Serial: w.Serial, Tombstone: true})
+	w.Serial++
+	step("b:count_packets", intent.Payload{Application: world.Identity(w, "a"), UID: "uid-a", Serial: w.Serial, Tombstone: true})
 }
 
 func TestANewcomerThatDoesNotFitIsRefusedAlone(t *testing.T) {
@@ -131,18 +101,18 @@ func TestANewcomerThatDoesNotFitIsRefusedAlone(t *testing.T) {
 		"it calls GPL helpers without the licence":    {"xdp_proprietary_gpl", "xdp_proprietary_gpl", []string{"GPL"}, true},
 	} {
 		t.Run(sentence, func(t *testing.T) {
-			w := newWorld(t)
-			veth(t, "cn0", "cn1")
-			a, _ := w.start()
-			if err := w.accept(a, w.member("old", "xdp_gpl", "xdp_gpl", 500), w.member("older", "xdp_count", "count_packets", 1)); err != nil {
+			w := world.New(t)
+			world.Veth(t, "cn0", "cn1")
+			a, _ := w.Start()
+			if err := w.Accept(a, world.Member(w, "old", "xdp_gpl", "xdp_gpl", 500), world.Member(w, "older", "xdp_count", "count_packets", 1)); err != nil {
 				t.Fatal(err)
 			}
-			before := chainOf(t, a)
+			before := world.ChainOf(t, a)
 			chains, err := a.Chains()
 			if err != nil {
 				t.Fatal(err)
 			}
-			err = w.accept(a, w.member("new", c.object, c.program, 100), w.member("good", "xdp_pass", "xdp_pass", 50))
+			err = w.Accept(a, world.Member(w, "new", c.object, c.program, 100), world.Member(w, "good", "xdp_pass", "xdp_pass", 50))
 			if err == nil {
 				t.Fatal("it was let in")
 			}
@@ -154,7 +124,7 @@ func TestANewcomerThatDoesNotFitIsRefusedAlone(t *testing.T) {
 			if strings.Count(err.Error(), "\n") > 0 {
 				t.Errorf("others failed, too: %v", err)
 			}
-			if got, want := chainOf(t, a), strings.Replace(before, "count_packets", "count_packets good:xdp_pass", 1); got != want {
+			if got, want := world.ChainOf(t, a), strings.Replace(before, "count_packets", "count_packets good:xdp_pass", 1); got != want {
 				t.Errorf("chain is %q, not %q", got, want)
 			}
 			now, err := a.Chains()
@@ -175,16 +145,16 @@ func TestANewcomerThatDoesNotFitIsRefusedAlone(t *testing.T) {
 
 func TestAChainSaysWhoseItIs(t *testing.T) {
 	need.Kernel(t)
-	w := newWorld(t)
-	veth(t, "cn0", "cn1")
-	a, _ := w.start()
+	w := world.New(t)
+	world.Veth(t, "cn0", "cn1")
+	a, _ := w.Start()
 	var members []intent.Payload
 	for i := range 30 {
 		object, program := "xdp_pass", "xdp_pass"
 		if i < 2 {
 			object, program = "xdp_count", "count_packets"
 		}
-		members = append(members, w.member(fmt.Sprintf("%02d-%s", i, strings.Repeat("long", 10)), object, program, 500))
+		members = append(members, world.Member(w, fmt.Sprintf("%02d-%s", i, strings.Repeat("long", 10)), object, program, 500))
 	}
 	name := func(i int) string { return members[i].Application.Name }
 	for _, tc := range []struct {
@@ -196,7 +166,7 @@ func TestAChainSaysWhoseItIs(t *testing.T) {
 		{"both of two", 2, name(0) + "," + name(1) + `"`, name(2)},
 		{"of many the first, and how many more", 30, ` and 7 more"`, name(29)},
 	} {
-		if err := w.accept(a, members[:tc.members]...); err != nil {
+		if err := w.Accept(a, members[:tc.members]...); err != nil {
 			t.Fatal(err)
 		}
 		chains, err := a.Chains()
@@ -253,29 +223,29 @@ func constants(t testing.TB, id ebpf.MapID) (name, value string) {
 
 func TestAVersionThatAKillLeftPinnedIsDropped(t *testing.T) {
 	need.Kernel(t)
-	w := newWorld(t)
-	veth(t, "cn0", "cn1")
-	a, stop := w.start()
-	if err := w.accept(a, w.member("a", "xdp_count", "count_packets", 500), w.member("b", "xdp_pass", "xdp_pass", 600)); err != nil {
+	w := world.New(t)
+	world.Veth(t, "cn0", "cn1")
+	a, stop := w.Start()
+	if err := w.Accept(a, world.Member(w, "a", "xdp_count", "count_packets", 500), world.Member(w, "b", "xdp_pass", "xdp_pass", 600)); err != nil {
 		t.Fatal(err)
 	}
 	stop()
-	dir := filepath.Join(w.bpffs, "+xdp", fmt.Sprint(index(t, "cn0")))
+	dir := filepath.Join(w.BPFFS, "+xdp", fmt.Sprint(world.Index(t, "cn0")))
 	stale := filepath.Join(dir, strings.Repeat("0f", 16))
 	if err := os.Mkdir(stale, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	if err := foreignProgram(t, ebpf.XDP).Pin(filepath.Join(stale, "prog")); err != nil {
+	if err := world.ForeignProgram(t, ebpf.XDP).Pin(filepath.Join(stale, "prog")); err != nil {
 		t.Fatal(err)
 	}
-	a, _ = w.start()
-	if err := w.accept(a); err != nil {
+	a, _ = w.Start()
+	if err := w.Accept(a); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := os.Stat(stale); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("the stale version is still there: %v", err)
 	}
-	if got := chainOf(t, a); got != "a:count_packets b:xdp_pass" {
+	if got := world.ChainOf(t, a); got != "a:count_packets b:xdp_pass" {
 		t.Errorf("chain is %q", got)
 	}
 }
@@ -283,24 +253,24 @@ func TestAVersionThatAKillLeftPinnedIsDropped(t *testing.T) {
 // TestAChainWhosePinsAreGoneIsTakenAway: its link is left, and nobody wants what runs.
 func TestAChainWhosePinsAreGoneIsTakenAway(t *testing.T) {
 	need.Kernel(t)
-	w := newWorld(t)
-	veth(t, "cn0", "cn1")
-	a, stop := w.start()
-	one, two := w.member("a", "xdp_count", "count_packets", 500), w.member("b", "xdp_pass", "xdp_pass", 600)
-	if err := w.accept(a, one, two); err != nil {
+	w := world.New(t)
+	world.Veth(t, "cn0", "cn1")
+	a, stop := w.Start()
+	one, two := world.Member(w, "a", "xdp_count", "count_packets", 500), world.Member(w, "b", "xdp_pass", "xdp_pass", 600)
+	if err := w.Accept(a, one, two); err != nil {
 		t.Fatal(err)
 	}
 	stop()
-	versions, err := filepath.Glob(filepath.Join(w.bpffs, "+xdp", fmt.Sprint(index(t, "cn0")), strings.Repeat("[0-9a-f]", 32)))
+	versions, err := filepath.Glob(filepath.Join(w.BPFFS, "+xdp", fmt.Sprint(world.Index(t, "cn0")), strings.Repeat("[0-9a-f]", 32)))
 	if err != nil || len(versions) != 1 {
 		t.Fatalf("versions %v, %v", versions, err)
 	}
 	if err := os.RemoveAll(versions[0]); err != nil {
 		t.Fatal(err)
 	}
-	a = w.idle(w.options())
+	a = w.Idle(w.Options())
 	for _, p := range []intent.Payload{one, two} {
-		if err := a.Accept(w.seal(w.tombstone(p))); err != nil {
+		if err := a.Accept(w.Seal(w.Tombstone(p))); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -315,20 +285,20 @@ func TestAChainWhosePinsAreGoneIsTakenAway(t *testing.T) {
 	if x := l.Attrs().Xdp; x != nil && x.Attached {
 		t.Errorf("program %d runs on", x.ProgId)
 	}
-	w.leavesNothing()
+	w.LeavesNothing()
 }
 
 func TestAForeignXDPProgramIsNotDisplaced(t *testing.T) {
 	need.Kernel(t)
-	w := newWorld(t)
-	veth(t, "cn0", "cn1")
-	foreign := foreignProgram(t, ebpf.XDP)
-	l, err := link.AttachXDP(link.XDPOptions{Program: foreign, Interface: index(t, "cn0")})
+	w := world.New(t)
+	world.Veth(t, "cn0", "cn1")
+	foreign := world.ForeignProgram(t, ebpf.XDP)
+	l, err := link.AttachXDP(link.XDPOptions{Program: foreign, Interface: world.Index(t, "cn0")})
 	if err != nil {
 		t.Fatal(err)
 	}
-	a, _ := w.start()
-	err = w.accept(a, w.member("a", "xdp_count", "count_packets", 500))
+	a, _ := w.Start()
+	err = w.Accept(a, world.Member(w, "a", "xdp_count", "count_packets", 500))
 	if err == nil || !strings.Contains(err.Error(), "not Skep's") || !strings.Contains(err.Error(), "cn0") {
 		t.Errorf("Settled = %v", err)
 	}
@@ -338,8 +308,8 @@ func TestAForeignXDPProgramIsNotDisplaced(t *testing.T) {
 	if err := l.Close(); err != nil {
 		t.Fatal(err)
 	}
-	until(t, "the program to get in", time.Minute, func() bool { return a.Status()[0].Error == "" })
-	if got := chainOf(t, a); got != "a:count_packets" {
+	world.Until(t, "the program to get in", time.Minute, func() bool { return a.Status()[0].Error == "" })
+	if got := world.ChainOf(t, a); got != "a:count_packets" {
 		t.Errorf("chain is %q", got)
 	}
 }

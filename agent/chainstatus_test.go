@@ -5,19 +5,20 @@ import (
 	"testing"
 
 	"github.com/skep-dev/skep/api/v1alpha1"
+	"github.com/skep-dev/skep/test/fixture/world"
 	"github.com/skep-dev/skep/test/harness/need"
 )
 
 // TestAChainThatCannotBeReadHidesNoOther: it has its members, and says what is not known of it.
 func TestAChainThatCannotBeReadHidesNoOther(t *testing.T) {
 	need.Kernel(t)
-	quiet(t)
-	w := newWorld(t)
-	veth(t, "cn0", "cn1")
-	veth(t, "mo0", "mo1")
-	a, _ := w.start()
-	w.must(a, w.member("a", "xdp_count", "count_packets", 500), w.member("b", "xdp_pass", "xdp_pass", 600), w.inMode("c", "mo0", v1alpha1.XDPGeneric, 1))
-	must(t, a.LoseCounters(index(t, "cn0")))
+	world.Quiet(t)
+	w := world.New(t)
+	world.Veth(t, "cn0", "cn1")
+	world.Veth(t, "mo0", "mo1")
+	a, _ := w.Start()
+	w.Must(a, world.Member(w, "a", "xdp_count", "count_packets", 500), world.Member(w, "b", "xdp_pass", "xdp_pass", 600), world.InMode(w, "c", "mo0", v1alpha1.XDPGeneric, 1))
+	world.Must(t, a.LoseCounters(world.Index(t, "cn0")))
 	chains, err := a.Chains()
 	if err != nil || len(chains) != 2 {
 		t.Fatalf("chains = %+v, %v", chains, err)

@@ -14,20 +14,21 @@ import (
 	"github.com/skep-dev/skep/agent"
 	"github.com/skep-dev/skep/agent/pods/containers"
 	"github.com/skep-dev/skep/api/v1alpha1"
+	"github.com/skep-dev/skep/test/fixture/world"
 	"github.com/skep-dev/skep/test/harness/need"
 )
 
 // onTurns makes an agent on a runtime that works by the test's calls alone.
-func (w *world) onTurns(r *runtimeOf, change func(*agent.Options)) *agent.Agent {
-	w.t.Helper()
-	o := w.options()
-	o.Containers = r.source
+func onTurns(w *world.World, r *world.Runtime, change func(*agent.Options)) *agent.Agent {
+	w.T.Helper()
+	o := w.Options()
+	o.Containers = r.Source
 	change(&o)
 	a, err := agent.New(o)
 	if err != nil {
-		w.t.Fatal(err)
+		w.T.Fatal(err)
 	}
-	w.t.Cleanup(func() { _ = a.Close() })
+	w.T.Cleanup(func() { _ = a.Close() })
 	return a
 }
 
@@ -63,20 +64,20 @@ func inCgroups(pods v1alpha1.Pods) v1alpha1.Attachment {
 // namespace and one of the cluster.
 func TestAPodThatNobodyChoosesCausesNoReconcile(t *testing.T) {
 	need.Kernel(t)
-	w, r := newWorld(t), newRuntime(t)
+	w, r := world.New(t), world.NewRuntime(t)
 	var tier atomic.Value
 	tier.Store("free")
-	a := w.onTurns(r, func(o *agent.Options) {
+	a := onTurns(w, r, func(o *agent.Options) {
 		o.NamespaceLabels = func(name string) (map[string]string, bool, bool) {
 			return map[string]string{"tier": tier.Load().(string)}, name != "unknown", true
 		}
 	})
 	front := metav1.LabelSelector{MatchLabels: map[string]string{"app": "front"}}
-	team := w.ofTeam("team-a", "cgroup_skb", "cgroup_egress", inCgroups(v1alpha1.Pods{Selector: &front}))
+	team := world.OfTeam(w, "team-a", "cgroup_skb", "cgroup_egress", inCgroups(v1alpha1.Pods{Selector: &front}))
 	paid := metav1.LabelSelector{MatchLabels: map[string]string{"tier": "paid"}}
-	cluster := w.ofTeam("", "cgroup_skb", "cgroup_egress", inCgroups(v1alpha1.Pods{Selector: &front, NamespaceSelector: &paid}))
+	cluster := world.OfTeam(w, "", "cgroup_skb", "cgroup_egress", inCgroups(v1alpha1.Pods{Selector: &front, NamespaceSelector: &paid}))
 	cluster.UID, cluster.Application.Kind = "uid-cluster", v1alpha1.KindClusterBpfApplication
-	w.give(a, team, cluster)
+	w.Give(a, team, cluster)
 	rests(t, a)
 
 	for _, c := range []struct {
@@ -91,33 +92,33 @@ func TestAPodThatNobodyChoosesCausesNoReconcile(t *testing.T) {
 		{"team-b", nil, false},
 		{"unknown", map[string]string{"app": "back"}, false},
 	} {
-		pod := r.start(c.namespace, "web", "app", c.labels)
+		pod := r.Start(c.namespace, "web", "app", c.labels)
 		if woken := a.ReconcileIfWoken(t.Context()); woken != c.chosen {
 			t.Errorf("a pod of %s with labels %v causes a reconcile: %v, want %v", c.namespace, c.labels, woken, c.chosen)
 		}
-		if got := w.linkPins(team.UID); (got == 1) != c.chosen {
+		if got := world.LinkPins(w, team.UID); (got == 1) != c.chosen {
 			t.Errorf("after the start of a pod of %s with labels %v: %d links, want one: %v", c.namespace, c.labels, got, c.chosen)
 		}
 		rests(t, a)
-		pod.ends()
+		pod.Ends()
 		if woken := a.ReconcileIfWoken(t.Context()); woken != c.chosen {
 			t.Errorf("the end of a pod of %s with labels %v causes a reconcile: %v, want %v", c.namespace, c.labels, woken, c.chosen)
 		}
-		if got := w.linkPins(team.UID); got != 0 {
+		if got := world.LinkPins(w, team.UID); got != 0 {
 			t.Errorf("after the end of a pod of %s with labels %v: %d links, want none", c.namespace, c.labels, got)
 		}
 		rests(t, a)
 	}
 
 	// A namespace gets a label that an application chooses.
-	r.start("team-b", "web", "app", map[string]string{"app": "front"})
-	if a.ReconcileIfWoken(t.Context()); w.linkPins(cluster.UID) != 0 {
+	r.Start("team-b", "web", "app", map[string]string{"app": "front"})
+	if a.ReconcileIfWoken(t.Context()); world.LinkPins(w, cluster.UID) != 0 {
 		t.Error("a pod is chosen whose namespace has another label")
 	}
 	tier.Store("paid")
 	a.Wake()
 	rests(t, a)
-	if got := w.linkPins(cluster.UID); got != 1 {
+	if got := world.LinkPins(w, cluster.UID); got != 1 {
 		t.Errorf("after the label of the namespace changed: %d links, want 1", got)
 	}
 
@@ -125,11 +126,11 @@ func TestAPodThatNobodyChoosesCausesNoReconcile(t *testing.T) {
 	changed := team
 	changed.Serial++
 	changed.Programs = []v1alpha1.Program{{Name: "cgroup_egress", Attach: []v1alpha1.Attachment{inCgroups(v1alpha1.Pods{})}}}
-	w.give(a, changed)
+	w.Give(a, changed)
 	rests(t, a)
-	r.start("team-a", "back", "app", map[string]string{"app": "back"})
-	if !a.ReconcileIfWoken(t.Context()) || w.linkPins(team.UID) != 1 {
-		t.Errorf("a pod that the changed application chooses: %d links, want 1", w.linkPins(team.UID))
+	r.Start("team-a", "back", "app", map[string]string{"app": "back"})
+	if !a.ReconcileIfWoken(t.Context()) || world.LinkPins(w, team.UID) != 1 {
+		t.Errorf("a pod that the changed application chooses: %d links, want 1", world.LinkPins(w, team.UID))
 	}
 	if a.Unload() != nil {
 		t.Error("unload")
@@ -140,29 +141,29 @@ func TestAPodThatNobodyChoosesCausesNoReconcile(t *testing.T) {
 // told, are found after 30 seconds, whatever else happens and however often the agent sweeps.
 func TestChangesOfPodsPutOffNoFullReconcile(t *testing.T) {
 	need.Kernel(t)
-	w, r, now := newWorld(t), newRuntime(t), newClock()
-	a := w.onTurns(r, func(o *agent.Options) { o.Clock = now.Now })
-	chosen := r.start("team-a", "web", "app", nil)
-	p := w.ofTeam("team-a", "cgroup_skb", "cgroup_egress", inCgroups(v1alpha1.Pods{}))
-	w.give(a, p)
+	w, r, now := world.New(t), world.NewRuntime(t), world.NewClock()
+	a := onTurns(w, r, func(o *agent.Options) { o.Clock = now.Now })
+	chosen := r.Start("team-a", "web", "app", nil)
+	p := world.OfTeam(w, "team-a", "cgroup_skb", "cgroup_egress", inCgroups(v1alpha1.Pods{}))
+	w.Give(a, p)
 	rests(t, a)
 	a.Reconcile(t.Context())
 
-	pins, err := filepath.Glob(filepath.Join(w.bpffs, p.UID, "+links", "*"))
+	pins, err := filepath.Glob(filepath.Join(w.BPFFS, p.UID, "+links", "*"))
 	pins = slices.DeleteFunc(pins, func(pin string) bool { return strings.Contains(filepath.Base(pin), "+") })
 	if err != nil || len(pins) != 1 {
 		t.Fatalf("pins %v, %v", pins, err)
 	}
-	must(t, os.Remove(pins[0]))
+	world.Must(t, os.Remove(pins[0]))
 	unheard := chosen.Container
-	r.mu.Lock()
-	r.all["unheard"] = unheard
-	r.mu.Unlock()
+	r.Mu.Lock()
+	r.All["unheard"] = unheard
+	r.Mu.Unlock()
 	isThere := func() bool { _, err := os.Lstat(pins[0]); return err == nil }
 	live := func(passed time.Duration) {
 		t.Helper()
-		now.forward(passed)
-		r.wake(chosen.Pod)
+		now.Forward(passed)
+		r.Wake(chosen.Pod)
 		if !a.ReconcileIfWoken(t.Context()) {
 			t.Fatal("the change of a chosen pod causes no reconcile")
 		}
@@ -183,49 +184,49 @@ func TestChangesOfPodsPutOffNoFullReconcile(t *testing.T) {
 // container that came late, and takes that of others as it was.
 func TestAPodWhoseFilesChangeIsLookedAtAgain(t *testing.T) {
 	need.Kernel(t)
-	amd64(t)
-	w, r := newWorld(t), newRuntime(t)
-	a := w.onTurns(r, func(*agent.Options) {})
-	p := w.ofTeam("team-a", "uprobe_count", "uprobe_count", inPods(v1alpha1.Pods{}))
-	first := r.start("team-a", "web", "app", nil)
-	w.give(a, p)
+	world.NeedAMD64(t)
+	w, r := world.New(t), world.NewRuntime(t)
+	a := onTurns(w, r, func(*agent.Options) {})
+	p := world.OfTeam(w, "team-a", "uprobe_count", "uprobe_count", world.InPods(v1alpha1.Pods{}))
+	first := r.Start("team-a", "web", "app", nil)
+	w.Give(a, p)
 	rests(t, a)
-	first.runs("app")
-	if got := w.counted(p.UID); got != worked || w.linkPins(p.UID) != 1 {
-		t.Fatalf("counted %d by %d links, want %d by one", got, w.linkPins(p.UID), worked)
+	first.Runs("app")
+	if got := world.Counted(w, p.UID); got != world.Worked || world.LinkPins(w, p.UID) != 1 {
+		t.Fatalf("counted %d by %d links, want %d by one", got, world.LinkPins(w, p.UID), world.Worked)
 	}
 	// Another file in the place of the image's: of this container alone.
-	late := r.start("team-a", "late", "app", nil)
-	path := filepath.Join(late.files, "app")
+	late := r.Start("team-a", "late", "app", nil)
+	path := filepath.Join(late.Files, "app")
 	body, err := os.ReadFile(path)
-	must(t, err)
-	must(t, os.Remove(path))
+	world.Must(t, err)
+	world.Must(t, os.Remove(path))
 	for a.ReconcileIfWoken(t.Context()) {
 		continue
 	}
-	if got := w.linkPins(p.UID); got != 1 {
+	if got := world.LinkPins(w, p.UID); got != 1 {
 		t.Errorf("%d links while a container has no such file, want 1", got)
 	}
-	must(t, os.WriteFile(path, body, 0o755))
-	r.wake(late.Pod)
+	world.Must(t, os.WriteFile(path, body, 0o755))
+	r.Wake(late.Pod)
 	rests(t, a)
-	if got := w.linkPins(p.UID); got != 2 {
+	if got := world.LinkPins(w, p.UID); got != 2 {
 		t.Errorf("%d links with a container that has a file of its own, want 2", got)
 	}
-	before := w.counted(p.UID)
-	late.runs("app")
-	first.runs("app")
-	if got := w.counted(p.UID) - before; got != 2*worked {
-		t.Errorf("counted %d of both containers, want %d", got, 2*worked)
+	before := world.Counted(w, p.UID)
+	late.Runs("app")
+	first.Runs("app")
+	if got := world.Counted(w, p.UID) - before; got != 2*world.Worked {
+		t.Errorf("counted %d of both containers, want %d", got, 2*world.Worked)
 	}
 	// The same container again, of another process.
-	r.tell(func() {
-		one := r.all[late.ID]
-		one.Process = r.see(os.Getpid())
-		r.all[late.ID] = one
+	r.Tell(func() {
+		one := r.All[late.ID]
+		one.Process = r.See(os.Getpid())
+		r.All[late.ID] = one
 	}, containers.Pod{Namespace: "team-a", SandboxID: late.ID})
 	rests(t, a)
-	if got := w.linkPins(p.UID); got != 1 {
+	if got := world.LinkPins(w, p.UID); got != 1 {
 		t.Errorf("%d links where a container has a process without such a file, want 1", got)
 	}
 }
@@ -234,15 +235,15 @@ func TestAPodWhoseFilesChangeIsLookedAtAgain(t *testing.T) {
 // made, and was to be made next. The link goes on for the others, which miss no call.
 func TestAProbeStaysInAFileThatContainersShare(t *testing.T) {
 	need.Kernel(t)
-	amd64(t)
-	w, r := newWorld(t), newRuntime(t)
-	a := w.onTurns(r, func(*agent.Options) {})
-	p := w.ofTeam("team-a", "uprobe_count", "uprobe_count", inPods(v1alpha1.Pods{}))
-	pods := map[string]*podOf{}
+	world.NeedAMD64(t)
+	w, r := world.New(t), world.NewRuntime(t)
+	a := onTurns(w, r, func(*agent.Options) {})
+	p := world.OfTeam(w, "team-a", "uprobe_count", "uprobe_count", world.InPods(v1alpha1.Pods{}))
+	pods := map[string]*world.Pod{}
 	for _, name := range []string{"a", "b", "c", "d"} {
-		pods[name] = r.start("team-a", name, "app", nil)
+		pods[name] = r.Start("team-a", name, "app", nil)
 	}
-	w.give(a, p)
+	w.Give(a, p)
 	rests(t, a)
 	first := idsOf(a, p)
 	is := func(sentence, in string, id []uint32) {
@@ -250,23 +251,23 @@ func TestAProbeStaysInAFileThatContainersShare(t *testing.T) {
 		if links, _ := placesOf(a, p.UID); !slices.Equal(links, []string{"/app:work in pod team-a/" + in + " container app"}) || !slices.Equal(idsOf(a, p), id) {
 			t.Errorf("%s: the links %v are told in %v, want %v in that of %s", sentence, idsOf(a, p), links, id, in)
 		}
-		before := w.counted(p.UID)
-		if pods["d"].runs("app"); w.counted(p.UID) != before+worked {
-			t.Errorf("%s: %d calls of %d are counted", sentence, w.counted(p.UID)-before, worked)
+		before := world.Counted(w, p.UID)
+		if pods["d"].Runs("app"); world.Counted(w, p.UID) != before+world.Worked {
+			t.Errorf("%s: %d calls of %d are counted", sentence, world.Counted(w, p.UID)-before, world.Worked)
 		}
 	}
 	is("at first", "a", first)
-	pods["a"].dies()
+	pods["a"].Dies()
 	for a.ReconcileIfWoken(t.Context()) {
 		is("without the first container", "b", first)
 	}
 	// The runtime has not told yet that c ended.
-	pods["c"].task.Ends()
-	pods["b"].dies()
+	pods["c"].Task.Ends()
+	pods["b"].Dies()
 	for a.ReconcileIfWoken(t.Context()) {
 		is("without the second, and with a third that has ended", "c", first)
 	}
-	pods["c"].ends()
+	pods["c"].Ends()
 	rests(t, a)
 	is("with the last container", "d", first)
 }

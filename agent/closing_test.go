@@ -15,6 +15,7 @@ import (
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/intent"
 	"github.com/skep-dev/skep/test/fixture/userbinary"
+	"github.com/skep-dev/skep/test/fixture/world"
 	"github.com/skep-dev/skep/test/harness/need"
 )
 
@@ -23,20 +24,20 @@ import (
 func BenchmarkEndingProbes(b *testing.B) {
 	var longest, other, both time.Duration
 	for b.Loop() {
-		w := newWorld(b)
-		o := w.options()
+		w := world.New(b)
+		o := w.Options()
 		o.Log, o.SweepInterval = slog.New(slog.NewTextHandler(io.Discard, nil)), time.Hour
 		a, err := agent.New(o)
 		if err != nil {
 			b.Fatal(err)
 		}
-		revoked := w.version("1", v1alpha1.Attachment{Hook: "raw_tp", Tracepoint: "sys_enter"})
+		revoked := world.Version(w, "1", v1alpha1.Attachment{Hook: "raw_tp", Tracepoint: "sys_enter"})
 		revoked.UID, revoked.Application.Name = "uid-other", "other"
-		many := w.manyPlaces(200)
-		w.give(a, many, revoked)
-		until(b, "both to be attached", time.Minute, func() bool {
+		many := world.ManyPlaces(w, 200)
+		w.Give(a, many, revoked)
+		world.Until(b, "both to be attached", time.Minute, func() bool {
 			a.Reconcile(b.Context())
-			return w.linkPins(many.UID) == 200 && w.linkPins(revoked.UID) == 1
+			return world.LinkPins(w, many.UID) == 200 && world.LinkPins(w, revoked.UID) == 1
 		})
 		began := time.Now()
 		reconcile := func() {
@@ -44,13 +45,13 @@ func BenchmarkEndingProbes(b *testing.B) {
 			a.Reconcile(b.Context())
 			longest = max(longest, time.Since(at))
 		}
-		w.give(a, w.tombstone(many))
+		w.Give(a, w.Tombstone(many))
 		reconcile()
-		w.give(a, w.tombstone(revoked))
+		w.Give(a, w.Tombstone(revoked))
 		gave := time.Now()
-		until(b, "the other to be unloaded", time.Minute, func() bool { reconcile(); return isUnloaded(a, revoked) })
+		world.Until(b, "the other to be unloaded", time.Minute, func() bool { reconcile(); return isUnloaded(a, revoked) })
 		other += time.Since(gave)
-		until(b, "all to be unloaded", 5*time.Minute, func() bool { reconcile(); return isUnloaded(a, many) })
+		world.Until(b, "all to be unloaded", 5*time.Minute, func() bool { reconcile(); return isUnloaded(a, many) })
 		both += time.Since(began)
 		if err := a.Close(); err != nil {
 			b.Fatal(err)
@@ -66,109 +67,109 @@ func BenchmarkEndingProbes(b *testing.B) {
 // happens, and others are unloaded meanwhile.
 func TestLinksThatEndSlowlyAreClosedBesideTheLoop(t *testing.T) {
 	need.Kernel(t)
-	w := newWorld(t)
-	a, stop := w.start()
-	many := w.manyPlaces(places)
-	if err := w.accept(a, many); err != nil {
+	w := world.New(t)
+	a, stop := w.Start()
+	many := world.ManyPlaces(w, world.Places)
+	if err := w.Accept(a, many); err != nil {
 		t.Fatal(err)
 	}
 	ids := idsOf(a, many)
-	if len(ids) != places {
-		t.Fatalf("%d links are told, want %d", len(ids), places)
+	if len(ids) != world.Places {
+		t.Fatalf("%d links are told, want %d", len(ids), world.Places)
 	}
 	ran := func() (n int) {
 		for _, id := range ids {
-			if runs(t, id) != 0 {
+			if world.Runs(t, id) != 0 {
 				n++
 			}
 		}
 		return n
 	}
-	w.give(a, w.tombstone(many))
-	until(t, "some of the links to end", time.Minute, func() bool {
-		s := statusOf(a, many.Application.Name)
-		return ran() < places && s.Conditions[0].Reason != "Deployed"
+	w.Give(a, w.Tombstone(many))
+	world.Until(t, "some of the links to end", time.Minute, func() bool {
+		s := world.StatusOf(a, many.Application.Name)
+		return ran() < world.Places && s.Conditions[0].Reason != "Deployed"
 	})
-	if s := statusOf(a, many.Application.Name); s.Conditions[0].Reason != "Unloading" || !strings.Contains(s.Conditions[0].Message, "are being closed") {
+	if s := world.StatusOf(a, many.Application.Name); s.Conditions[0].Reason != "Unloading" || !strings.Contains(s.Conditions[0].Message, "are being closed") {
 		t.Errorf("while links are being closed: %+v", s.Conditions[0])
 	}
 	stop()
 	if ran() == 0 {
 		t.Fatal("all links ended before the agent was stopped")
 	}
-	a, _ = w.start()
-	if err := w.accept(a); err != nil {
+	a, _ = w.Start()
+	if err := w.Accept(a); err != nil {
 		t.Fatal(err)
 	}
 	if n := ran(); n != 0 {
 		t.Errorf("%d links run after the agent said that they do not", n)
 	}
-	w.leavesNothing()
+	w.LeavesNothing()
 }
 
 // TestTheLastLinksOfWhatStaysAreReportedAsClosing has the only pod go that an application is attached in, which it is to be
 // in still: until the kernel ended its links there, it is not called deployed.
 func TestTheLastLinksOfWhatStaysAreReportedAsClosing(t *testing.T) {
 	need.Kernel(t)
-	amd64(t)
+	world.NeedAMD64(t)
 	const few = 10
-	w, r := newWorld(t), newRuntime(t)
+	w, r := world.New(t), world.NewRuntime(t)
 	functions := []userbinary.Function{{Name: "f", Code: bytes.Repeat([]byte{0x90}, few)}}
-	must(t, os.WriteFile(filepath.Join(r.image, "many"), userbinary.Make(functions, userbinary.Options{}), 0o755))
-	pod := r.start("team-a", "web", "app", nil)
-	a, _ := w.startOn(r)
-	p := w.ofTeam("team-a", "uprobe_count", "uprobe_count", inPods(v1alpha1.Pods{}))
+	world.Must(t, os.WriteFile(filepath.Join(r.Image, "many"), userbinary.Make(functions, userbinary.Options{}), 0o755))
+	pod := r.Start("team-a", "web", "app", nil)
+	a, _ := world.StartOn(w, r)
+	p := world.OfTeam(w, "team-a", "uprobe_count", "uprobe_count", world.InPods(v1alpha1.Pods{}))
 	p.Programs[0].Attach = nil
 	for i := range uint64(few) {
-		at := inPods(v1alpha1.Pods{})
+		at := world.InPods(v1alpha1.Pods{})
 		at.Binary = &v1alpha1.UserBinary{Path: "/many", Offset: userbinary.Offset(functions, 0) + i}
 		p.Programs[0].Attach = append(p.Programs[0].Attach, at)
 	}
-	must(t, w.accept(a, p))
-	w.hasLinks(a, p.UID, few)
+	world.Must(t, w.Accept(a, p))
+	world.HasLinks(w, a, p.UID, few)
 	ids := idsOf(a, p)
 	let := a.HoldClosings(p.UID)
 	t.Cleanup(let)
-	pod.ends()
+	pod.Ends()
 	says := func(reason string) func() bool {
 		return func() bool {
 			// The status comes first: what ended while the test looks is no contradiction.
-			s := statusOf(a, p.Application.Name)
+			s := world.StatusOf(a, p.Application.Name)
 			if s.IsAttached() {
 				return false
 			}
-			c, runs := s.Conditions[0], slices.ContainsFunc(ids, func(id uint32) bool { return runs(t, id) != 0 })
+			c, runs := s.Conditions[0], slices.ContainsFunc(ids, func(id uint32) bool { return world.Runs(t, id) != 0 })
 			if c.Reason == "Deployed" && runs {
 				t.Fatalf("links are being closed: %+v", c)
 			}
 			return c.Reason == reason && (reason == "Deployed" || c.Status == "False" && strings.Contains(c.Message, "are being closed"))
 		}
 	}
-	until(t, "links to be reported as closing", time.Minute, says("Unloading"))
+	world.Until(t, "links to be reported as closing", time.Minute, says("Unloading"))
 	let()
-	until(t, "it to be deployed nowhere", time.Minute, says("Deployed"))
+	world.Until(t, "it to be deployed nowhere", time.Minute, says("Deployed"))
 }
 
 // TestReplacedProbesEndOneByOne updates an application with many uprobes: at no time does more
 // than one of its places have two programs that wait for their end.
 func TestReplacedProbesEndOneByOne(t *testing.T) {
 	need.Kernel(t)
-	w := newWorld(t)
-	a, _ := w.start()
-	few := w.manyPlaces(10)
-	if err := w.accept(a, few); err != nil {
+	w := world.New(t)
+	a, _ := w.Start()
+	few := world.ManyPlaces(w, 10)
+	if err := w.Accept(a, few); err != nil {
 		t.Fatal(err)
 	}
 	old := idsOf(a, few)
 	newer := few
-	w.serial++
-	newer.Serial, newer.Variables = w.serial, versioned("2")
-	w.give(a, newer)
+	w.Serial++
+	newer.Serial, newer.Variables = w.Serial, world.Versioned("2")
+	w.Give(a, newer)
 	most := 0
-	until(t, "all places to have another link", time.Minute, func() bool {
+	world.Until(t, "all places to have another link", time.Minute, func() bool {
 		now, ran := idsOf(a, newer), 0
 		for _, id := range old {
-			if runs(t, id) != 0 {
+			if world.Runs(t, id) != 0 {
 				ran++
 			}
 		}

@@ -13,6 +13,7 @@ import (
 
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/intent"
+	"github.com/skep-dev/skep/test/fixture/world"
 	"github.com/skep-dev/skep/test/harness/need"
 )
 
@@ -26,8 +27,8 @@ func contents(keysAndValues ...string) []v1alpha1.MapEntry {
 }
 
 // filled is an intent of xdp_contents with maps.
-func (w *world) filled(maps map[string]v1alpha1.Map) intent.Payload {
-	p := w.intent("app", "xdp_contents", v1alpha1.Program{Name: "xdp_contents", Attach: on("xdp", "mc0")})
+func filled(w *world.World, maps map[string]v1alpha1.Map) intent.Payload {
+	p := w.Intent("app", "xdp_contents", v1alpha1.Program{Name: "xdp_contents", Attach: world.On("xdp", "mc0")})
 	p.Maps = maps
 	return p
 }
@@ -50,11 +51,11 @@ func each(t *testing.T, value ...byte) []byte {
 
 func TestMapsHaveTheirContentsBeforeAProgramRuns(t *testing.T) {
 	need.Kernel(t)
-	quiet(t)
-	w := newWorld(t)
-	veth(t, "mc0", "mc1")
-	a, _ := w.start()
-	if err := w.accept(a, w.filled(map[string]v1alpha1.Map{
+	world.Quiet(t)
+	w := world.New(t)
+	world.Veth(t, "mc0", "mc1")
+	a, _ := w.Start()
+	if err := w.Accept(a, filled(w, map[string]v1alpha1.Map{
 		"which":        {Contents: contents("0", "2")},
 		"limits":       {Contents: contents(`{"proto":"UDP","port":53}`, `{"rate":7,"name":"dns","on":true}`)},
 		"recent":       {Contents: contents("1", "1", "2", "2", "3", "3", "4", "4")},
@@ -80,28 +81,28 @@ func TestMapsHaveTheirContentsBeforeAProgramRuns(t *testing.T) {
 		{"per_cpu_hash", []byte{9, 0, 0, 0}, each(t, 6)},
 		{"plain", []byte{1, 255}, []byte{10, 11, 12}},
 	} {
-		if got := valueOf(t, w.pinned(a, c.name), c.key...); !bytes.Equal(got, c.want) {
+		if got := valueOf(t, world.Pinned(w, a, c.name), c.key...); !bytes.Equal(got, c.want) {
 			t.Errorf("%s: %v, want %v", c.name, got, c.want)
 		}
 	}
 	for name, inner := range map[string]map[uint32]string{"sets": {0: "set_a", 1: "set_b"}, "sets_by_id": {77: "set_a"}} {
 		for key, of := range inner {
 			var held *ebpf.Map
-			if err := w.pinned(a, name).Lookup(key, &held); err != nil {
+			if err := world.Pinned(w, a, name).Lookup(key, &held); err != nil {
 				t.Fatal(err)
 			}
-			if got, want := idOf(t, held), idOf(t, w.pinned(a, of)); got != want {
+			if got, want := idOf(t, held), idOf(t, world.Pinned(w, a, of)); got != want {
 				t.Errorf("%s[%d] is map %d, and %s is %d", name, key, got, of, want)
 			}
 			_ = held.Close()
 		}
 	}
 	// which[0] is 2, where the definition put xdp_second: it hits set_a[1].
-	send(t, "mc1", 5)
-	until(t, "the program that the definition put into the prog array", time.Minute, func() bool {
-		return word(valueOf(t, w.pinned(a, "set_a"), 1, 0, 0, 0)) == 5
+	world.Send(t, "mc1", 5)
+	world.Until(t, "the program that the definition put into the prog array", time.Minute, func() bool {
+		return world.Word(valueOf(t, world.Pinned(w, a, "set_a"), 1, 0, 0, 0)) == 5
 	})
-	if n := word(valueOf(t, w.pinned(a, "set_a"), 0, 0, 0, 0)); n != 0 {
+	if n := world.Word(valueOf(t, world.Pinned(w, a, "set_a"), 0, 0, 0, 0)); n != 0 {
 		t.Errorf("xdp_first ran %d times", n)
 	}
 }
@@ -119,16 +120,16 @@ func idOf(t *testing.T, m *ebpf.Map) ebpf.MapID {
 // TestWhatTheObjectPutsIntoAProgArrayRuns: libbpf's .values, which the object has for index 0.
 func TestWhatTheObjectPutsIntoAProgArrayRuns(t *testing.T) {
 	need.Kernel(t)
-	quiet(t)
-	w := newWorld(t)
-	veth(t, "mc0", "mc1")
-	a, _ := w.start()
-	if err := w.accept(a, w.filled(nil)); err != nil {
+	world.Quiet(t)
+	w := world.New(t)
+	world.Veth(t, "mc0", "mc1")
+	a, _ := w.Start()
+	if err := w.Accept(a, filled(w, nil)); err != nil {
 		t.Fatal(err)
 	}
-	send(t, "mc1", 5)
-	until(t, "the program that the object put there", time.Minute, func() bool {
-		return word(valueOf(t, w.pinned(a, "set_a"), 0, 0, 0, 0)) == 5
+	world.Send(t, "mc1", 5)
+	world.Until(t, "the program that the object put there", time.Minute, func() bool {
+		return world.Word(valueOf(t, world.Pinned(w, a, "set_a"), 0, 0, 0, 0)) == 5
 	})
 }
 
@@ -136,23 +137,23 @@ func TestWhatTheObjectPutsIntoAProgArrayRuns(t *testing.T) {
 // where a version resets the map.
 func TestAnUpdateKeepsOrResetsAMap(t *testing.T) {
 	need.Kernel(t)
-	quiet(t)
-	w := newWorld(t)
-	veth(t, "mc0", "mc1")
-	a, stop := w.start()
+	world.Quiet(t)
+	w := world.New(t)
+	world.Veth(t, "mc0", "mc1")
+	a, stop := w.Start()
 	version := func(value string, update v1alpha1.MapUpdate) intent.Payload {
-		return w.filled(map[string]v1alpha1.Map{"limits": {Contents: contents(`{"proto":"UDP"}`, `{"rate":`+value+`}`), OnUpdate: update}})
+		return filled(w, map[string]v1alpha1.Map{"limits": {Contents: contents(`{"proto":"UDP"}`, `{"rate":`+value+`}`), OnUpdate: update}})
 	}
 	key := []byte{17, 0, 0, 0, 0, 0, 0, 0}
 	write := func(value byte) {
 		t.Helper()
-		if err := w.pinned(a, "limits").Put(key, append([]byte{value}, make([]byte, 23)...)); err != nil {
+		if err := world.Pinned(w, a, "limits").Put(key, append([]byte{value}, make([]byte, 23)...)); err != nil {
 			t.Fatal(err)
 		}
 	}
 	rate := func(want uint64, kept bool, reason string) {
 		t.Helper()
-		if got := word(valueOf(t, w.pinned(a, "limits"), key...)); got != want {
+		if got := world.Word(valueOf(t, world.Pinned(w, a, "limits"), key...)); got != want {
 			t.Errorf("the rate is %d, want %d", got, want)
 		}
 		if r := report(a, "limits"); r.Map != "" && (r.Kept != kept || reason == "" && r.Reason != "" || !strings.Contains(r.Reason, reason)) {
@@ -161,7 +162,7 @@ func TestAnUpdateKeepsOrResetsAMap(t *testing.T) {
 	}
 	accept := func(p intent.Payload) {
 		t.Helper()
-		if err := w.accept(a, p); err != nil {
+		if err := w.Accept(a, p); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -174,7 +175,7 @@ func TestAnUpdateKeepsOrResetsAMap(t *testing.T) {
 	accept(version("2", v1alpha1.MapKeep))
 	rate(100, true, "set maps.limits.onUpdate to Reset")
 	stop()
-	a, stop = w.start()
+	a, stop = w.Start()
 	accept(version("3", ""))
 	rate(100, true, "set maps.limits.onUpdate to Reset")
 	// The contents that it was made with are its own again.
@@ -192,7 +193,7 @@ func TestAnUpdateKeepsOrResetsAMap(t *testing.T) {
 	accept(version("5", v1alpha1.MapReset))
 	rate(102, false, "made anew for every version")
 	stop()
-	found, err := filepath.Glob(filepath.Join(w.bpffs, "uid-app", a.Status()[0].Revision, "p-*"))
+	found, err := filepath.Glob(filepath.Join(w.BPFFS, "uid-app", a.Status()[0].Revision, "p-*"))
 	if err != nil || len(found) == 0 {
 		t.Fatal(found, err)
 	}
@@ -201,7 +202,7 @@ func TestAnUpdateKeepsOrResetsAMap(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	a, _ = w.start()
+	a, _ = w.Start()
 	accept(version("5", v1alpha1.MapReset))
 	rate(102, true, "")
 
@@ -213,18 +214,18 @@ func TestAnUpdateKeepsOrResetsAMap(t *testing.T) {
 // TestContentsThatDoNotFitAreRejected: the agent checks what the gate checked, by the same code.
 func TestContentsThatDoNotFitAreRejected(t *testing.T) {
 	need.Kernel(t)
-	w := newWorld(t)
-	veth(t, "mc0", "mc1")
-	a, _ := w.start()
-	good := w.filled(map[string]v1alpha1.Map{"which": {Contents: contents("0", "1")}})
-	if err := w.accept(a, good); err != nil {
+	w := world.New(t)
+	world.Veth(t, "mc0", "mc1")
+	a, _ := w.Start()
+	good := filled(w, map[string]v1alpha1.Map{"which": {Contents: contents("0", "1")}})
+	if err := w.Accept(a, good); err != nil {
 		t.Fatal(err)
 	}
-	err := w.accept(a, w.filled(map[string]v1alpha1.Map{"which": {Contents: contents("0", "-1")}}))
+	err := w.Accept(a, filled(w, map[string]v1alpha1.Map{"which": {Contents: contents("0", "-1")}}))
 	if err == nil || !strings.Contains(err.Error(), "maps.which.contents[0].value") {
 		t.Errorf("accepted: %v", err)
 	}
-	if got := valueOf(t, w.pinned(a, "which"), 0, 0, 0, 0); got[0] != 1 {
+	if got := valueOf(t, world.Pinned(w, a, "which"), 0, 0, 0, 0); got[0] != 1 {
 		t.Errorf("which[0] = %v after a rejected update", got)
 	}
 }
@@ -233,21 +234,21 @@ func TestContentsThatDoNotFitAreRejected(t *testing.T) {
 // code that reads them.
 func TestNestedValuesAreWhereTheCompilerLooks(t *testing.T) {
 	need.Kernel(t)
-	quiet(t)
-	w := newWorld(t)
-	veth(t, "mc0", "mc1")
-	a, _ := w.start()
-	p := w.intent("app", "xdp_nested", v1alpha1.Program{Name: "xdp_nested", Attach: on("xdp", "mc0")})
+	world.Quiet(t)
+	w := world.New(t)
+	world.Veth(t, "mc0", "mc1")
+	a, _ := w.Start()
+	p := w.Intent("app", "xdp_nested", v1alpha1.Program{Name: "xdp_nested", Attach: world.On("xdp", "mc0")})
 	p.Variables = map[string]apiextensionsv1.JSON{
 		"an_address": {Raw: []byte(`{"bytes":[10,0,0,1]}`)},
 		"some_flags": {Raw: []byte(`{"low":7,"wide":"0xffffffffff","on":true}`)},
 		"targets":    {Raw: []byte(`[{},{"port":1}]`)},
 	}
 	p.Maps = map[string]v1alpha1.Map{"by_address": {Contents: contents(`{"v4":16777226}`, `{"flags":{"low":7,"level":-1,"mode":"OFF"}}`)}}
-	if err := w.accept(a, p); err != nil {
+	if err := w.Accept(a, p); err != nil {
 		t.Fatal(err)
 	}
-	send(t, "mc1", 5)
+	world.Send(t, "mc1", 5)
 	// It counts once for the variables, and once for the entry of the map.
-	until(t, "both counts of each packet", time.Minute, func() bool { return count(t, w.counts(a, "app")) == 10 })
+	world.Until(t, "both counts of each packet", time.Minute, func() bool { return world.Count(t, world.Counts(w, a, "app")) == 10 })
 }

@@ -24,6 +24,7 @@ import (
 	"github.com/skep-dev/skep/agent/reconcile/plan"
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/intent"
+	"github.com/skep-dev/skep/test/fixture/world"
 	"github.com/skep-dev/skep/test/harness/events"
 	"github.com/skep-dev/skep/test/harness/need"
 )
@@ -56,44 +57,17 @@ func newPods(t testing.TB) *pods {
 // add makes a pod.
 func (p *pods) add(name string) pod {
 	p.t.Helper()
-	one := pod{path: namespace(p.t), peer: "pod-" + name}
+	one := pod{path: world.Namespace(p.t), peer: "pod-" + name}
 	var st unix.Stat_t
 	if err := unix.Stat(one.path, &st); err != nil {
 		p.t.Fatal(err)
 	}
 	one.id = st.Ino
-	eth0(p.t, one.path, one.peer)
+	world.Eth0(p.t, one.path, one.peer)
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.all[name] = one
 	return one
-}
-
-// eth0 makes a device eth0 in the network namespace at the path, and its peer in that of the test.
-func eth0(t testing.TB, path, name string) {
-	t.Helper()
-	// The first thread may be in a pod's for a moment, by the agent.
-	own, err := os.Open("/proc/thread-self/ns/net")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = own.Close() }()
-	within(t, path, func() error {
-		quiet(t)
-		l := &netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "eth0"}, PeerName: name, PeerNamespace: netlink.NsFd(int(own.Fd()))}
-		if err := netlink.LinkAdd(l); err != nil {
-			return err
-		}
-		return netlink.LinkSetUp(l)
-	})
-	peer, err := netlink.LinkByName(name)
-	t.Cleanup(func() { _ = netlink.LinkDel(peer) })
-	if err == nil {
-		err = netlink.LinkSetUp(peer)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
 }
 
 // end ends a pod as a container runtime does: its name goes, and what knows the pods tells so
@@ -153,35 +127,20 @@ func (p *pods) namespaces() agent.Namespaces {
 }
 
 // startIn runs an agent that knows the pods.
-func (w *world) startIn(p *pods) (*agent.Agent, func()) {
-	w.t.Helper()
-	a, err := agent.New(w.options())
+func startIn(w *world.World, p *pods) (*agent.Agent, func()) {
+	w.T.Helper()
+	a, err := agent.New(w.Options())
 	if err != nil {
-		w.t.Fatal(err)
+		w.T.Fatal(err)
 	}
-	return a.InNamespaces(p.namespaces), w.serve(a)
+	return a.InNamespaces(p.namespaces), w.Serve(a)
 }
 
 // counter is an application that counts packets on eth0.
-func (w *world) counter(name, hook, object string, priority int32) intent.Payload {
-	at := on(hook, "eth0")
+func counter(w *world.World, name, hook, object string, priority int32) intent.Payload {
+	at := world.On(hook, "eth0")
 	at[0].Priority = &priority
-	return w.intent(name, object, v1alpha1.Program{Name: functionOf(hook), Attach: at})
-}
-
-// linksOf are the links of all applications by application and target.
-func linksOf(a *agent.Agent) map[string]uint32 {
-	all := map[string]uint32{}
-	for _, s := range a.Status() {
-		for _, program := range s.Programs {
-			for _, l := range program.Links {
-				if l.State == agent.Attached {
-					all[s.Application.Name+" "+l.Hook+" "+l.Target] = l.ID
-				}
-			}
-		}
-	}
-	return all
+	return w.Intent(name, object, v1alpha1.Program{Name: world.FunctionOf(hook), Attach: at})
 }
 
 // chainsByLabel are the chains, each as "label: application application".
@@ -212,26 +171,7 @@ func (p *pods) held() int {
 	for _, one := range p.all {
 		ids = append(ids, one.id)
 	}
-	return heldNamespaces(p.t, ids...)
-}
-
-// heldNamespaces counts the descriptors of this process that are of network namespaces.
-func heldNamespaces(t testing.TB, ids ...uint64) int {
-	t.Helper()
-	files, err := os.ReadDir("/proc/self/fd")
-	if err != nil {
-		t.Fatal(err)
-	}
-	n := 0
-	for _, f := range files {
-		var st unix.Stat_t
-		var is unix.Statfs_t
-		path := "/proc/self/fd/" + f.Name()
-		if unix.Stat(path, &st) == nil && slices.Contains(ids, st.Ino) && unix.Statfs(path, &is) == nil && is.Type == unix.NSFS_MAGIC {
-			n++
-		}
-	}
-	return n
+	return world.HeldNamespaces(p.t, ids...)
 }
 
 // hasNo reports whether no interface of the test's namespace has the name.
@@ -243,8 +183,8 @@ func hasNo(name string) bool {
 func sameEth0(t *testing.T, pods ...pod) {
 	t.Helper()
 	for _, p := range pods {
-		within(t, p.path, func() error {
-			if i := index(t, "eth0"); i != 2 {
+		world.Within(t, p.path, func() error {
+			if i := world.Index(t, "eth0"); i != 2 {
 				t.Errorf("eth0 of %s has index %d", p.peer, i)
 			}
 			return nil
@@ -254,13 +194,13 @@ func sameEth0(t *testing.T, pods ...pod) {
 
 // onDevices runs a test for each kind of hook on devices, in a world of its own with the pods p
 // and q that nobody chose yet.
-func onDevices(t *testing.T, test func(t *testing.T, w *world, known *pods, p, q pod, hook, object string)) {
+func onDevices(t *testing.T, test func(t *testing.T, w *world.World, known *pods, p, q pod, hook, object string)) {
 	need.Kernel(t)
-	quiet(t)
+	world.Quiet(t)
 	for hook, object := range map[string]string{"xdp": "xdp_count", "tcx/ingress": "tcx_count", "tc/ingress": "tcx_count"} {
 		t.Run(hook, func(t *testing.T) {
-			needHook(t, hook)
-			w, known := newWorld(t), newPods(t)
+			world.NeedHook(t, hook)
+			w, known := world.New(t), newPods(t)
 			test(t, w, known, known.add("p"), known.add("q"), hook, object)
 		})
 	}
@@ -269,25 +209,25 @@ func onDevices(t *testing.T, test func(t *testing.T, w *world, known *pods, p, q
 // TestProgramsRunInThePodsThatTheyAreFor: eth0 of both pods has one index. Application a is for
 // both, b for one, and other for the agent's own interface.
 func TestProgramsRunInThePodsThatTheyAreFor(t *testing.T) {
-	onDevices(t, func(t *testing.T, w *world, known *pods, p, q pod, hook, object string) {
+	onDevices(t, func(t *testing.T, w *world.World, known *pods, p, q pod, hook, object string) {
 		sameEth0(t, p, q)
 		known.choose("a", "p", "q")
 		known.choose("b", "q")
-		veth(t, "eth0", "eth1")
-		a, stop := w.startIn(known)
-		w.must(a, w.counter("a", hook, object, 500), w.counter("b", hook, object, 400), w.counter("other", hook, object, 1))
+		world.Veth(t, "eth0", "eth1")
+		a, stop := startIn(w, known)
+		w.Must(a, counter(w, "a", hook, object, 500), counter(w, "b", hook, object, 400), counter(w, "other", hook, object, 1))
 		counts := func(toP, toQ, toOwn uint64) {
 			t.Helper()
-			send(t, p.peer, int(toP))
-			send(t, q.peer, int(toQ))
-			send(t, "eth1", int(toOwn))
+			world.Send(t, p.peer, int(toP))
+			world.Send(t, q.peer, int(toQ))
+			world.Send(t, "eth1", int(toOwn))
 		}
 		sums := func(want map[string]uint64) {
 			t.Helper()
 			got := map[string]uint64{}
-			until(t, fmt.Sprint("the packets to be counted: ", want), 20*time.Second, func() bool {
+			world.Until(t, fmt.Sprint("the packets to be counted: ", want), 20*time.Second, func() bool {
 				for name := range want {
-					got[name] = count(t, w.counts(a, name))
+					got[name] = world.Count(t, world.Counts(w, a, name))
 				}
 				return gocmp.Equal(want, got)
 			})
@@ -298,78 +238,78 @@ func TestProgramsRunInThePodsThatTheyAreFor(t *testing.T) {
 			if diff := gocmp.Diff([]string{"eth0 in pod p: a", "eth0 in pod q: b a", "eth0: other"}, chainsByLabel(t, a)); diff != "" {
 				t.Errorf("chains (-want +got):\n%s", diff)
 			}
-			pin := filepath.Join(w.bpffs, "+xdp", plan.Device{NetnsID: q.id, Index: 2}.String(), "link")
+			pin := filepath.Join(w.BPFFS, "+xdp", plan.Device{NetnsID: q.id, Index: 2}.String(), "link")
 			if _, err := os.Stat(pin); err != nil {
 				t.Error(err)
 			}
 		}
-		w.isListed(hook, "eth0 in pod p", "eth0 in pod q", "eth0")
-		until(t, "the namespaces to be closed", 3*time.Second, func() bool { return known.held() == 0 })
-		before := linksOf(a)
+		isListed(w, hook, "eth0 in pod p", "eth0 in pod q", "eth0")
+		world.Until(t, "the namespaces to be closed", 3*time.Second, func() bool { return known.held() == 0 })
+		before := world.LinksOf(a)
 		stop()
-		a, _ = w.startIn(known)
-		w.must(a)
-		if diff := gocmp.Diff(before, linksOf(a)); diff != "" || len(before) != 4 {
+		a, _ = startIn(w, known)
+		w.Must(a)
+		if diff := gocmp.Diff(before, world.LinksOf(a)); diff != "" || len(before) != 4 {
 			t.Errorf("after a restart (-want +got):\n%s", diff)
 		}
 		counts(1, 1, 1)
 		sums(map[string]uint64{"a": 15, "b": 4, "other": 2})
-		w.must(a, w.gone("a"), w.gone("b"), w.gone("other"))
-		w.leavesNothing()
-		until(t, "the namespaces to be closed", 3*time.Second, func() bool { return known.held() == 0 })
+		w.Must(a, w.Gone("a"), w.Gone("b"), w.Gone("other"))
+		w.LeavesNothing()
+		world.Until(t, "the namespaces to be closed", 3*time.Second, func() bool { return known.held() == 0 })
 	})
 }
 
 // isListed holds that the inventory names the targets of Skep's programs on a hook.
-func (w *world) isListed(hook string, targets ...string) {
-	w.t.Helper()
-	inv, err := inventory.List(w.t.Context(), inventory.Options{Managed: w.bpffs})
+func isListed(w *world.World, hook string, targets ...string) {
+	w.T.Helper()
+	inv, err := inventory.List(w.T.Context(), inventory.Options{Managed: w.BPFFS})
 	if err != nil {
-		w.t.Fatal(err)
+		w.T.Fatal(err)
 	}
 	found := map[string]bool{}
 	for _, p := range inv.Programs {
 		for _, place := range p.Attached {
-			if p.Managed && (place.Hook == hook || place.Hook == "tc/ingress" && !hasTCX()) {
+			if p.Managed && (place.Hook == hook || place.Hook == "tc/ingress" && !world.HasTCX()) {
 				found[place.Target] = true
 			}
 		}
 	}
 	got, want := slices.Sorted(maps.Keys(found)), slices.Sorted(slices.Values(targets))
 	if diff := gocmp.Diff(want, got); diff != "" {
-		w.t.Errorf("places (-want +got):\n%s", diff)
+		w.T.Errorf("places (-want +got):\n%s", diff)
 	}
 }
 
 // TestProgramsInAPodRunInOrder: the program of b lets none run behind it.
 func TestProgramsInAPodRunInOrder(t *testing.T) {
 	need.Kernel(t)
-	quiet(t)
+	world.Quiet(t)
 	for _, hook := range []string{"tcx/ingress", "tc/ingress"} {
 		t.Run(hook, func(t *testing.T) {
-			needHook(t, hook)
-			w, known := newWorld(t), newPods(t)
+			world.NeedHook(t, hook)
+			w, known := world.New(t), newPods(t)
 			p := known.add("p")
 			known.add("q")
 			app := func(name string, priority int32, verdict int) intent.Payload {
 				known.choose(name, "p", "q")
-				one := w.ordered(hook, name, priority, verdict)
+				one := world.Ordered(w, hook, name, priority, verdict)
 				one.Programs[0].Attach[0].Interfaces.Names = []string{"eth0"}
 				return one
 			}
-			a, _ := w.startIn(known)
-			w.must(a, app("c", 300, -1), app("a", 100, -1), app("b", 200, 0))
-			if diff := gocmp.Diff([]string{"a", "b"}, ranFor(t, a, p.peer)); diff != "" {
+			a, _ := startIn(w, known)
+			w.Must(a, app("c", 300, -1), app("a", 100, -1), app("b", 200, 0))
+			if diff := gocmp.Diff([]string{"a", "b"}, world.RanFor(t, a, p.peer)); diff != "" {
 				t.Errorf("ran (-want +got):\n%s", diff)
 			}
-			w.must(a, app("c", 50, -1))
-			if diff := gocmp.Diff([]string{"a", "b", "c"}, ranFor(t, a, p.peer)); diff != "" {
+			w.Must(a, app("c", 50, -1))
+			if diff := gocmp.Diff([]string{"a", "b", "c"}, world.RanFor(t, a, p.peer)); diff != "" {
 				t.Errorf("after c moved, ran (-want +got):\n%s", diff)
 			}
-			w.must(a, w.gone("a"), w.gone("b"), w.gone("c"))
-			w.leavesNothing()
-			within(t, p.path, func() error {
-				hasNoQdisc(t, "eth0")
+			w.Must(a, w.Gone("a"), w.Gone("b"), w.Gone("c"))
+			w.LeavesNothing()
+			world.Within(t, p.path, func() error {
+				world.HasNoQdisc(t, "eth0")
 				return nil
 			})
 		})
@@ -379,28 +319,28 @@ func TestProgramsInAPodRunInOrder(t *testing.T) {
 // TestAnUpdateInAPodMissesNoPacket sends packets to both pods through ten updates.
 func TestAnUpdateInAPodMissesNoPacket(t *testing.T) {
 	need.Kernel(t)
-	quiet(t)
+	world.Quiet(t)
 	for hook, object := range map[string][2]string{
 		"xdp":         {"xdp_count", "xdp_count_v2"},
 		"tcx/ingress": {"tcx_count", "tcx_count_v2"},
 		"tc/ingress":  {"tcx_count", "tcx_count_v2"},
 	} {
 		t.Run(hook, func(t *testing.T) {
-			needHook(t, hook)
-			w, known := newWorld(t), newPods(t)
+			world.NeedHook(t, hook)
+			w, known := world.New(t), newPods(t)
 			p, q := known.add("p"), known.add("q")
 			known.choose("counter", "p", "q")
 			known.choose("neighbour", "q")
-			a, _ := w.startIn(known)
-			w.must(a, w.counter("counter", hook, object[0], 500), w.counter("neighbour", hook, object[0], 1))
-			before := count(t, w.counts(a, "counter"))
-			stopP, stopQ := traffic(t, p.peer, 10000), traffic(t, q.peer, 10000)
+			a, _ := startIn(w, known)
+			w.Must(a, counter(w, "counter", hook, object[0], 500), counter(w, "neighbour", hook, object[0], 1))
+			before := world.Count(t, world.Counts(w, a, "counter"))
+			stopP, stopQ := world.Traffic(t, p.peer, 10000), world.Traffic(t, q.peer, 10000)
 			for version := range 10 {
-				w.must(a, w.counter("counter", hook, object[(version+1)%2], 500))
+				w.Must(a, counter(w, "counter", hook, object[(version+1)%2], 500))
 			}
 			sent := stopP() + stopQ()
-			until(t, "the last packet", time.Minute, func() bool { return count(t, w.counts(a, "counter"))-before >= sent })
-			if got := count(t, w.counts(a, "counter")) - before; got != sent {
+			world.Until(t, "the last packet", time.Minute, func() bool { return world.Count(t, world.Counts(w, a, "counter"))-before >= sent })
+			if got := world.Count(t, world.Counts(w, a, "counter")) - before; got != sent {
 				t.Errorf("%d packets sent, %d counted", sent, got)
 			}
 			t.Logf("%d packets through 10 updates, none lost", sent)
@@ -413,19 +353,19 @@ func TestAnUpdateInAPodMissesNoPacket(t *testing.T) {
 func TestAPodThatEndsIsForgotten(t *testing.T) {
 	for _, forget := range []bool{true, false} {
 		t.Run(fmt.Sprintf("told %v", forget), func(t *testing.T) {
-			onDevices(t, func(t *testing.T, w *world, known *pods, p, q pod, hook, object string) {
+			onDevices(t, func(t *testing.T, w *world.World, known *pods, p, q pod, hook, object string) {
 				known.choose("a", "p", "q")
 				known.choose("b", "p")
-				a, _ := w.startIn(known)
-				w.must(a, w.counter("a", hook, object, 500), w.counter("b", hook, object, 400))
-				stays := linksOf(a)["a "+hook+" eth0 in pod q"]
+				a, _ := startIn(w, known)
+				w.Must(a, counter(w, "a", hook, object, 500), counter(w, "b", hook, object, 400))
+				stays := world.LinksOf(a)["a "+hook+" eth0 in pod q"]
 				known.end("p", forget)
-				until(t, "the kernel to free the namespace", 20*time.Second, func() bool { return hasNo(p.peer) })
+				world.Until(t, "the kernel to free the namespace", 20*time.Second, func() bool { return hasNo(p.peer) })
 				a.NamespacesChanged()
 				want := map[string]uint32{"a " + hook + " eth0 in pod q": stays}
-				until(t, "the pod to be forgotten", 20*time.Second, func() bool { return gocmp.Equal(want, linksOf(a)) })
+				world.Until(t, "the pod to be forgotten", 20*time.Second, func() bool { return gocmp.Equal(want, world.LinksOf(a)) })
 				a.Reconcile(t.Context())
-				if pins := w.pinsOf(p); len(pins) > 0 {
+				if pins := pinsOf(w, p); len(pins) > 0 {
 					t.Errorf("pins: %v", pins)
 				}
 				for _, s := range a.Status() {
@@ -433,18 +373,18 @@ func TestAPodThatEndsIsForgotten(t *testing.T) {
 						t.Errorf("%s: %s", s.Application, s.Error)
 					}
 				}
-				send(t, q.peer, 5)
-				until(t, "the packets", 20*time.Second, func() bool { return count(t, w.counts(a, "a")) == 5 })
+				world.Send(t, q.peer, 5)
+				world.Until(t, "the packets", 20*time.Second, func() bool { return world.Count(t, world.Counts(w, a, "a")) == 5 })
 			})
 		})
 	}
 }
 
 // pinsOf are the pins and texts that name the network namespace of a pod.
-func (w *world) pinsOf(p pod) []string {
-	w.t.Helper()
+func pinsOf(w *world.World, p pod) []string {
+	w.T.Helper()
 	var all []string
-	err := filepath.Walk(w.bpffs, func(path string, _ os.FileInfo, err error) error {
+	err := filepath.Walk(w.BPFFS, func(path string, _ os.FileInfo, err error) error {
 		text, _ := os.Readlink(path)
 		if id := fmt.Sprint(p.id); strings.Contains(path, id) || strings.Contains(text, id) {
 			all = append(all, path)
@@ -452,24 +392,24 @@ func (w *world) pinsOf(p pod) []string {
 		return err
 	})
 	if err != nil {
-		w.t.Error(err)
+		w.T.Error(err)
 	}
 	return all
 }
 
 // TestWhatIsDetachedInAPodIsPutBack has somebody detach it.
 func TestWhatIsDetachedInAPodIsPutBack(t *testing.T) {
-	onDevices(t, func(t *testing.T, w *world, known *pods, p, q pod, hook, object string) {
+	onDevices(t, func(t *testing.T, w *world.World, known *pods, p, q pod, hook, object string) {
 		known.choose("a", "p", "q")
-		a, _ := w.startIn(known)
-		w.must(a, w.counter("a", hook, object, 500))
-		links := linksOf(a)
+		a, _ := startIn(w, known)
+		w.Must(a, counter(w, "a", hook, object, 500))
+		links := world.LinksOf(a)
 		detach(t, p, links["a "+hook+" eth0 in pod p"])
-		until(t, "the program to be put back", time.Minute, func() bool {
-			send(t, p.peer, 1)
-			return count(t, w.counts(a, "a")) > 0
+		world.Until(t, "the program to be put back", time.Minute, func() bool {
+			world.Send(t, p.peer, 1)
+			return world.Count(t, world.Counts(w, a, "a")) > 0
 		})
-		if got, was := linksOf(a)["a "+hook+" eth0 in pod q"], links["a "+hook+" eth0 in pod q"]; got != was {
+		if got, was := world.LinksOf(a)["a "+hook+" eth0 in pod q"], links["a "+hook+" eth0 in pod q"]; got != was {
 			t.Errorf("the link of the other pod was %d and is %d", was, got)
 		}
 	})
@@ -479,8 +419,8 @@ func TestWhatIsDetachedInAPodIsPutBack(t *testing.T) {
 func detach(t *testing.T, p pod, id uint32) {
 	t.Helper()
 	if id == 0 {
-		within(t, p.path, func() error {
-			for _, f := range filtersOf(t, "eth0", false) {
+		world.Within(t, p.path, func() error {
+			for _, f := range world.FiltersOf(t, "eth0", false) {
 				if err := netlink.FilterDel(f); err != nil {
 					return err
 				}
@@ -490,35 +430,37 @@ func detach(t *testing.T, p pod, id uint32) {
 		return
 	}
 	l, err := link.NewFromID(link.ID(id))
-	must(t, err)
-	must(t, errors.Join(l.Detach(), l.Close()))
+	world.Must(t, err)
+	world.Must(t, errors.Join(l.Detach(), l.Close()))
 }
 
 // TestPodsThatAreNotKnownLoseNothing: as when the agent starts before the container runtime
 // answers.
 func TestPodsThatAreNotKnownLoseNothing(t *testing.T) {
-	onDevices(t, func(t *testing.T, w *world, known *pods, p, q pod, hook, object string) {
+	onDevices(t, func(t *testing.T, w *world.World, known *pods, p, q pod, hook, object string) {
 		known.choose("a", "p")
 		known.choose("b", "p")
-		a, stop := w.startIn(known)
-		w.must(a, w.counter("a", hook, object, 500), w.counter("b", hook, object, 400))
-		before := linksOf(a)
+		a, stop := startIn(w, known)
+		w.Must(a, counter(w, "a", hook, object, 500), counter(w, "b", hook, object, 400))
+		before := world.LinksOf(a)
 		stop()
 		known.know(errors.New("no answer"))
 		hidden := known.all
 		known.all = map[string]pod{}
-		a, _ = w.startIn(known)
-		w.must(a, w.counter("a", hook, object, 500))
+		a, _ = startIn(w, known)
+		w.Must(a, counter(w, "a", hook, object, 500))
 		for range 3 {
 			a.Reconcile(t.Context())
 		}
-		send(t, p.peer, 4)
-		until(t, "the packets", 20*time.Second, func() bool { return count(t, w.counts(a, "a")) == 4 && count(t, w.counts(a, "b")) == 4 })
+		world.Send(t, p.peer, 4)
+		world.Until(t, "the packets", 20*time.Second, func() bool {
+			return world.Count(t, world.Counts(w, a, "a")) == 4 && world.Count(t, world.Counts(w, a, "b")) == 4
+		})
 		known.mu.Lock()
 		known.all, known.err = hidden, nil
 		known.mu.Unlock()
 		a.NamespacesChanged()
-		until(t, "the pods to be known", 20*time.Second, func() bool { return gocmp.Equal(before, linksOf(a)) })
+		world.Until(t, "the pods to be known", 20*time.Second, func() bool { return gocmp.Equal(before, world.LinksOf(a)) })
 	})
 }
 
@@ -526,15 +468,15 @@ func TestPodsThatAreNotKnownLoseNothing(t *testing.T) {
 // interfaces of the node.
 func TestTheOwnNamespaceIsNoPods(t *testing.T) {
 	need.Kernel(t)
-	w, known := newWorld(t), newPods(t)
+	w, known := world.New(t), newPods(t)
 	var st unix.Stat_t
-	must(t, unix.Stat("/proc/self/ns/net", &st))
+	world.Must(t, unix.Stat("/proc/self/ns/net", &st))
 	known.all["host"] = pod{id: st.Ino, path: "/proc/self/ns/net"}
 	known.choose("a", "host")
-	veth(t, "eth0", "eth1")
-	a, _ := w.startIn(known)
-	w.must(a, w.counter("a", "xdp", "xdp_count", 500))
-	if links := linksOf(a); len(links) > 0 {
+	world.Veth(t, "eth0", "eth1")
+	a, _ := startIn(w, known)
+	w.Must(a, counter(w, "a", "xdp", "xdp_count", 500))
+	if links := world.LinksOf(a); len(links) > 0 {
 		t.Errorf("links: %v", links)
 	}
 }
@@ -542,11 +484,11 @@ func TestTheOwnNamespaceIsNoPods(t *testing.T) {
 // TestAPodWithoutTheInterfaceIsWaitedFor, and others are not.
 func TestAPodWithoutTheInterfaceIsWaitedFor(t *testing.T) {
 	need.Kernel(t)
-	quiet(t)
-	w, known := newWorld(t), newPods(t)
+	world.Quiet(t)
+	w, known := world.New(t), newPods(t)
 	p := known.add("p")
 	known.add("q")
-	within(t, p.path, func() error {
+	world.Within(t, p.path, func() error {
 		l, err := netlink.LinkByName("eth0")
 		if err != nil {
 			return err
@@ -554,16 +496,16 @@ func TestAPodWithoutTheInterfaceIsWaitedFor(t *testing.T) {
 		return errors.Join(netlink.LinkSetDown(l), netlink.LinkSetName(l, "net1"))
 	})
 	known.choose("a", "p", "q")
-	a, _ := w.startIn(known)
-	w.must(a, w.counter("a", "xdp", "xdp_count", 500))
-	if links := linksOf(a); len(links) != 1 || links["a xdp eth0 in pod q"] == 0 {
+	a, _ := startIn(w, known)
+	w.Must(a, counter(w, "a", "xdp", "xdp_count", 500))
+	if links := world.LinksOf(a); len(links) != 1 || links["a xdp eth0 in pod q"] == 0 {
 		t.Errorf("links: %v", links)
 	}
 	c := a.Status()[0].Conditions[0]
 	if c.Reason != "Waiting" || !strings.Contains(c.Message, "no interface of pod p is chosen by names eth0") {
 		t.Errorf("condition: %+v", c)
 	}
-	within(t, p.path, func() error {
+	world.Within(t, p.path, func() error {
 		l, err := netlink.LinkByName("net1")
 		if err != nil {
 			return err
@@ -571,35 +513,35 @@ func TestAPodWithoutTheInterfaceIsWaitedFor(t *testing.T) {
 		return errors.Join(netlink.LinkSetName(l, "eth0"), netlink.LinkSetUp(l))
 	})
 	a.NamespacesChanged()
-	until(t, "the interface to be seen", 20*time.Second, func() bool { return len(linksOf(a)) == 2 })
+	world.Until(t, "the interface to be seen", 20*time.Second, func() bool { return len(world.LinksOf(a)) == 2 })
 }
 
 // TestPodsThatComeAndGoLeaveNothing has fifty pods come and go.
 func TestPodsThatComeAndGoLeaveNothing(t *testing.T) {
 	need.Kernel(t)
-	quiet(t)
-	w, known := newWorld(t), newPods(t)
-	a, _ := w.startIn(known)
+	world.Quiet(t)
+	w, known := world.New(t), newPods(t)
+	a, _ := startIn(w, known)
 	known.choose("x", "p")
 	known.choose("t", "p")
-	w.must(a, w.counter("x", "xdp", "xdp_count", 500), w.counter("t", "tc/ingress", "tcx_count", 500))
+	w.Must(a, counter(w, "x", "xdp", "xdp_count", 500), counter(w, "t", "tc/ingress", "tcx_count", 500))
 	cycle := func() {
 		p := known.add("p")
 		a.NamespacesChanged()
-		until(t, "the pod to be attached to", 20*time.Second, func() bool { return len(linksOf(a)) == 2 })
+		world.Until(t, "the pod to be attached to", 20*time.Second, func() bool { return len(world.LinksOf(a)) == 2 })
 		known.end("p", true)
 		a.NamespacesChanged()
-		until(t, "the namespace to be freed", 20*time.Second, func() bool { return hasNo(p.peer) && len(linksOf(a)) == 0 })
-		until(t, "the pins to go", 20*time.Second, func() bool { a.Reconcile(t.Context()); return len(w.pinsOf(p)) == 0 })
+		world.Until(t, "the namespace to be freed", 20*time.Second, func() bool { return hasNo(p.peer) && len(world.LinksOf(a)) == 0 })
+		world.Until(t, "the pins to go", 20*time.Second, func() bool { a.Reconcile(t.Context()); return len(pinsOf(w, p)) == 0 })
 	}
 	cycle()
 	files := descriptors(t)
 	links, err := netlink.LinkList()
-	must(t, err)
+	world.Must(t, err)
 	for range 50 {
 		cycle()
 	}
-	until(t, "descriptors to be closed", 20*time.Second, func() bool { return descriptors(t) <= files })
+	world.Until(t, "descriptors to be closed", 20*time.Second, func() bool { return descriptors(t) <= files })
 	if now, err := netlink.LinkList(); err != nil || len(now) != len(links) {
 		t.Errorf("%d interfaces, and %d before (%v)", len(now), len(links), err)
 	}
@@ -617,30 +559,30 @@ func descriptors(t testing.TB) int {
 // TestWhatAKilledAgentLeftInAPod: a filter without a link is found when the pod is seen again.
 func TestWhatAKilledAgentLeftInAPod(t *testing.T) {
 	need.Kernel(t)
-	quiet(t)
-	needHook(t, "tc/ingress")
-	w, known := newWorld(t), newPods(t)
+	world.Quiet(t)
+	world.NeedHook(t, "tc/ingress")
+	w, known := world.New(t), newPods(t)
 	p := known.add("p")
 	known.choose("a", "p")
-	a, stop := w.startIn(known)
-	w.must(a, w.counter("a", "tc/ingress", "tcx_count", 500))
-	_, l := one(t, a)
+	a, stop := startIn(w, known)
+	w.Must(a, counter(w, "a", "tc/ingress", "tcx_count", 500))
+	_, l := world.One(t, a)
 	stop()
-	must(t, os.Remove(l.Pin))
-	must(t, os.Remove(l.Pin+"+at"))
+	world.Must(t, os.Remove(l.Pin))
+	world.Must(t, os.Remove(l.Pin+"+at"))
 	known.choose("a")
-	a, _ = w.startIn(known)
-	w.must(a)
-	until(t, "the filter to be taken away", 20*time.Second, func() bool {
+	a, _ = startIn(w, known)
+	w.Must(a)
+	world.Until(t, "the filter to be taken away", 20*time.Second, func() bool {
 		left := 1
-		within(t, p.path, func() error {
-			left = len(filtersOf(t, "eth0", false))
+		world.Within(t, p.path, func() error {
+			left = len(world.FiltersOf(t, "eth0", false))
 			return nil
 		})
 		return left == 0
 	})
-	within(t, p.path, func() error {
-		hasNoQdisc(t, "eth0")
+	world.Within(t, p.path, func() error {
+		world.HasNoQdisc(t, "eth0")
 		return nil
 	})
 }
@@ -648,22 +590,22 @@ func TestWhatAKilledAgentLeftInAPod(t *testing.T) {
 // TestUnloadingANodeLeavesNothingInPods, whether or not an agent runs.
 func TestUnloadingANodeLeavesNothingInPods(t *testing.T) {
 	need.Kernel(t)
-	quiet(t)
-	needHook(t, "tc/ingress")
-	w, known := newWorld(t), newPods(t)
+	world.Quiet(t)
+	world.NeedHook(t, "tc/ingress")
+	w, known := world.New(t), newPods(t)
 	p := known.add("p")
 	known.choose("x", "p")
 	known.choose("t", "p")
-	a, err := agent.New(w.options())
-	must(t, err)
+	a, err := agent.New(w.Options())
+	world.Must(t, err)
 	a.InNamespaces(known.namespaces)
-	defer func() { must(t, a.Close()) }()
-	w.give(a, w.counter("x", "xdp", "xdp_count", 500), w.counter("t", "tc/ingress", "tcx_count", 500))
-	until(t, "the programs to run", 20*time.Second, func() bool { a.Reconcile(t.Context()); return len(linksOf(a)) == 2 })
-	must(t, a.Unload())
-	w.leavesNothing()
-	within(t, p.path, func() error {
-		if left := filtersOf(t, "eth0", false); len(left) > 0 {
+	defer func() { world.Must(t, a.Close()) }()
+	w.Give(a, counter(w, "x", "xdp", "xdp_count", 500), counter(w, "t", "tc/ingress", "tcx_count", 500))
+	world.Until(t, "the programs to run", 20*time.Second, func() bool { a.Reconcile(t.Context()); return len(world.LinksOf(a)) == 2 })
+	world.Must(t, a.Unload())
+	w.LeavesNothing()
+	world.Within(t, p.path, func() error {
+		if left := world.FiltersOf(t, "eth0", false); len(left) > 0 {
 			t.Errorf("filters: %v", left)
 		}
 		return nil
@@ -673,8 +615,8 @@ func TestUnloadingANodeLeavesNothingInPods(t *testing.T) {
 // TestTheOrderInANamespaceIsRead reads it for one that is there and one that is not.
 func TestTheOrderInANamespaceIsRead(t *testing.T) {
 	need.Kernel(t)
-	needHook(t, "tcx/ingress")
-	if !hasTCX() {
+	world.NeedHook(t, "tcx/ingress")
+	if !world.HasTCX() {
 		t.Skip("SKIPPED: the kernel has no TCX")
 	}
 	known, table := newPods(t), netns.NewTable()
@@ -697,24 +639,24 @@ func TestTheOrderInANamespaceIsRead(t *testing.T) {
 // it does not take of another's.
 func TestANamespaceHasItsShareOfEachPodsInterface(t *testing.T) {
 	need.Kernel(t)
-	needHook(t, "tcx/ingress")
-	if !hasTCX() {
+	world.NeedHook(t, "tcx/ingress")
+	if !world.HasTCX() {
 		t.Skip("SKIPPED: the kernel has no TCX")
 	}
-	w, known := newWorld(t), newPods(t)
+	w, known := world.New(t), newPods(t)
 	known.add("p")
 	known.add("q")
 	known.choose("one", "p")
 	known.choose("two", "q")
 	known.choose("more", "p")
-	a, _ := w.startIn(known)
-	one := tenant(w.tcx63("eth0", 31), "zone", "one", 1, 500)
-	two := tenant(w.tcx63("eth0", 31), "zone", "two", 2, 500)
-	w.must(a, one, two)
-	if links := linksOf(a); len(links) != 2 {
+	a, _ := startIn(w, known)
+	one := world.Tenant(world.TCX63(w, "eth0", 31), "zone", "one", 1, 500)
+	two := world.Tenant(world.TCX63(w, "eth0", 31), "zone", "two", 2, 500)
+	w.Must(a, one, two)
+	if links := world.LinksOf(a); len(links) != 2 {
 		t.Errorf("links: %v", links)
 	}
-	err := w.accept(a, tenant(w.tcx63("eth0", 1), "zone", "more", 3, 500))
+	err := w.Accept(a, world.Tenant(world.TCX63(w, "eth0", 1), "zone", "more", 3, 500))
 	if err == nil || !strings.Contains(err.Error(), "place programs on tcx/ingress of eth0 in pod p: programs: it takes 1, namespace zone holds 31") {
 		t.Errorf("the third one is told %v", err)
 	}
@@ -724,20 +666,20 @@ func TestANamespaceHasItsShareOfEachPodsInterface(t *testing.T) {
 // adopted.
 func TestPinsOfBeforeHaveNoText(t *testing.T) {
 	need.Kernel(t)
-	w := newWorld(t)
-	veth(t, "sk0", "sk1")
-	a, stop := w.start()
-	w.must(a, w.intent("counter", "xdp_count", v1alpha1.Program{Name: "count_packets", Attach: on("xdp", "sk0")}))
-	before := linksOf(a)
+	w := world.New(t)
+	world.Veth(t, "sk0", "sk1")
+	a, stop := w.Start()
+	w.Must(a, w.Intent("counter", "xdp_count", v1alpha1.Program{Name: "count_packets", Attach: world.On("xdp", "sk0")}))
+	before := world.LinksOf(a)
 	stop()
-	pin := filepath.Join(w.bpffs, "+xdp", fmt.Sprint(index(t, "sk0")), "link")
+	pin := filepath.Join(w.BPFFS, "+xdp", fmt.Sprint(world.Index(t, "sk0")), "link")
 	if _, err := os.Stat(pin); err != nil {
 		t.Fatal(err)
 	}
-	must(t, os.Remove(pin+"+at"))
-	a, _ = w.start()
-	w.must(a)
-	if diff := gocmp.Diff(before, linksOf(a)); diff != "" {
+	world.Must(t, os.Remove(pin+"+at"))
+	a, _ = w.Start()
+	w.Must(a)
+	if diff := gocmp.Diff(before, world.LinksOf(a)); diff != "" {
 		t.Errorf("links (-want +got):\n%s", diff)
 	}
 }

@@ -17,48 +17,33 @@ import (
 	"github.com/skep-dev/skep/agent"
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/intent"
+	"github.com/skep-dev/skep/test/fixture/world"
 	"github.com/skep-dev/skep/test/harness/need"
 	"github.com/skep-dev/skep/test/harness/recommended"
 )
-
-// targets lists the interfaces the only program is attached to.
-func targets(a *agent.Agent) []string {
-	var all []string
-	for _, s := range a.Status() {
-		for _, p := range s.Programs {
-			for _, l := range p.Links {
-				if l.State == agent.Attached {
-					all = append(all, l.Target)
-				}
-			}
-		}
-	}
-	slices.Sort(all)
-	return all
-}
 
 func TestInterfacesComeGoAndAreRenamed(t *testing.T) {
 	need.Kernel(t)
 	for _, hook := range []string{"xdp", "tcx/ingress", "tc/egress"} {
 		t.Run(hook, func(t *testing.T) {
-			needHook(t, hook)
-			w := newWorld(t)
-			veth(t, "wan0", "peer0")
-			a, _ := w.start()
+			world.NeedHook(t, hook)
+			w := world.New(t)
+			world.Veth(t, "wan0", "peer0")
+			a, _ := w.Start()
 			has := func(want ...string) {
 				t.Helper()
-				until(t, "attachment to "+strings.Join(want, ", "), time.Minute, func() bool { return slices.Equal(targets(a), want) })
+				world.Until(t, "attachment to "+strings.Join(want, ", "), time.Minute, func() bool { return slices.Equal(world.Targets(a), want) })
 			}
 			at := v1alpha1.Attachment{Hook: hook, Interfaces: &v1alpha1.Interfaces{Names: []string{"wan*", "late0"}, Exclude: []string{"*9"}}}
-			p := w.version("1", at)
-			if err := w.accept(a, p); err != nil {
+			p := world.Version(w, "1", at)
+			if err := w.Accept(a, p); err != nil {
 				t.Fatal(err)
 			}
 			has("wan0")
-			veth(t, "wan1", "peer1")
-			veth(t, "wan9", "peer9")
+			world.Veth(t, "wan1", "peer1")
+			world.Veth(t, "wan9", "peer9")
 			has("wan0", "wan1")
-			veth(t, "late0", "peer2")
+			world.Veth(t, "late0", "peer2")
 			has("late0", "wan0", "wan1")
 
 			gone, err := netlink.LinkByName("wan1")
@@ -81,7 +66,7 @@ func TestInterfacesComeGoAndAreRenamed(t *testing.T) {
 			if s := a.Status()[0]; s.Error != "" {
 				t.Errorf("Error = %q", s.Error)
 			}
-			w.pinsAreTidy(map[string]agent.ApplicationStatus{"hooks": a.Status()[0]})
+			world.PinsAreTidy(w, map[string]agent.ApplicationStatus{"hooks": a.Status()[0]})
 		})
 	}
 }
@@ -114,12 +99,12 @@ func rename(t testing.TB, from, to string) {
 
 func TestThePrimaryInterfaceIsThatOfTheDefaultRoute(t *testing.T) {
 	need.Kernel(t)
-	w := newWorld(t)
-	veth(t, "pr0", "pr1")
-	veth(t, "pr2", "pr3")
-	a, _ := w.start()
+	w := world.New(t)
+	world.Veth(t, "pr0", "pr1")
+	world.Veth(t, "pr2", "pr3")
+	a, _ := w.Start()
 	at := v1alpha1.Attachment{Hook: "xdp", Interfaces: &v1alpha1.Interfaces{Primary: true}}
-	if err := w.accept(a, w.version("1", at)); err != nil {
+	if err := w.Accept(a, world.Version(w, "1", at)); err != nil {
 		t.Fatal(err)
 	}
 	if c := a.Status()[0].Conditions[0]; c.Status != "False" || c.Reason != "Waiting" || !strings.Contains(c.Message, "primary") {
@@ -143,28 +128,28 @@ func TestThePrimaryInterfaceIsThatOfTheDefaultRoute(t *testing.T) {
 		}
 	}
 	route("pr0")
-	until(t, "the primary interface", time.Minute, func() bool { return slices.Equal(targets(a), []string{"pr0"}) })
-	until(t, "the condition", time.Minute, func() bool { return a.Status()[0].Conditions[0].Status == "True" })
+	world.Until(t, "the primary interface", time.Minute, func() bool { return slices.Equal(world.Targets(a), []string{"pr0"}) })
+	world.Until(t, "the condition", time.Minute, func() bool { return a.Status()[0].Conditions[0].Status == "True" })
 }
 
 func TestWhatOthersPutUnderALinkIsPutRight(t *testing.T) {
 	need.Kernel(t)
 	for _, hook := range []string{"xdp", "tcx/ingress"} {
 		t.Run(hook, func(t *testing.T) {
-			needLink(t, hook)
-			w := newWorld(t)
-			veth(t, "dr0", "dr1")
-			a, _ := w.start()
+			world.NeedLink(t, hook)
+			w := world.New(t)
+			world.Veth(t, "dr0", "dr1")
+			a, _ := w.Start()
 			at := v1alpha1.Attachment{Hook: hook, Interfaces: &v1alpha1.Interfaces{Names: []string{"dr0"}}}
-			if err := w.accept(a, w.version("1", at)); err != nil {
+			if err := w.Accept(a, world.Version(w, "1", at)); err != nil {
 				t.Fatal(err)
 			}
-			program, l := one(t, a)
+			program, l := world.One(t, a)
 			kind := ebpf.XDP
 			if hook != "xdp" {
 				kind = ebpf.SchedCLS
 			}
-			theirs := foreignProgram(t, kind)
+			theirs := world.ForeignProgram(t, kind)
 			held, err := link.NewFromID(link.ID(l.ID))
 			if err != nil {
 				t.Fatal(err)
@@ -173,24 +158,24 @@ func TestWhatOthersPutUnderALinkIsPutRight(t *testing.T) {
 			if err := held.Update(theirs); err != nil {
 				t.Fatal(err)
 			}
-			until(t, "our program to be back", time.Minute, func() bool { return uint32(runs(t, l.ID)) == program.ID })
+			world.Until(t, "our program to be back", time.Minute, func() bool { return uint32(world.Runs(t, l.ID)) == program.ID })
 		})
 	}
 }
 
 func TestEveryPinThatIsRemovedComesBack(t *testing.T) {
 	need.Kernel(t)
-	w := newWorld(t)
-	veth(t, "dr0", "dr1")
-	a, _ := w.start()
-	if err := w.accept(a,
-		w.version("1", v1alpha1.Attachment{Hook: "xdp", Interfaces: &v1alpha1.Interfaces{Names: []string{"dr0"}}}),
-		w.intent("other", "xdp_count", v1alpha1.Program{Name: "count_packets", Attach: on("xdp", "dr0")}),
-		w.intent("raw", "raw_tp_count", rawProgram()),
+	w := world.New(t)
+	world.Veth(t, "dr0", "dr1")
+	a, _ := w.Start()
+	if err := w.Accept(a,
+		world.Version(w, "1", v1alpha1.Attachment{Hook: "xdp", Interfaces: &v1alpha1.Interfaces{Names: []string{"dr0"}}}),
+		w.Intent("other", "xdp_count", v1alpha1.Program{Name: "count_packets", Attach: world.On("xdp", "dr0")}),
+		w.Intent("raw", "raw_tp_count", world.RawProgram()),
 	); err != nil {
 		t.Fatal(err)
 	}
-	pins := w.pins()
+	pins := world.Pins(w)
 	if len(pins) < 10 {
 		t.Fatalf("pins = %v", pins)
 	}
@@ -199,34 +184,19 @@ func TestEveryPinThatIsRemovedComesBack(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	until(t, "all pins to be back", time.Minute, func() bool { return slices.Equal(w.pins(), pins) })
-	if err := os.Rename(filepath.Join(w.bpffs, "uid-raw"), w.bpffs+"-gone"); err != nil {
+	world.Until(t, "all pins to be back", time.Minute, func() bool { return slices.Equal(world.Pins(w), pins) })
+	if err := os.Rename(filepath.Join(w.BPFFS, "uid-raw"), w.BPFFS+"-gone"); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = os.RemoveAll(w.bpffs + "-gone") })
-	until(t, "the directory to be back", time.Minute, func() bool { return slices.Equal(w.pins(), pins) })
-}
-
-// pins lists every pin and symlink, but for the notes of a chain's members,
-// which come back with its program.
-func (w *world) pins() []string {
-	w.t.Helper()
-	var all []string
-	for _, pattern := range []string{"*/*/p-*", "*/*/m-*", "*/+links/*", "+xdp/*/link", "+xdp/*/link+at", "+xdp/*/*/prog", "+xdp/*/*/runs"} {
-		found, err := filepath.Glob(filepath.Join(w.bpffs, pattern))
-		if err != nil {
-			w.t.Fatal(err)
-		}
-		all = append(all, found...)
-	}
-	return all
+	t.Cleanup(func() { _ = os.RemoveAll(w.BPFFS + "-gone") })
+	world.Until(t, "the directory to be back", time.Minute, func() bool { return slices.Equal(world.Pins(w), pins) })
 }
 
 // takeAway detaches a link or deletes a filter, and reports whether it was there.
 func takeAway(t *testing.T, l agent.LinkStatus) bool {
 	t.Helper()
 	if l.Filter != "" {
-		found := filtersOf(t, l.Target, strings.HasSuffix(l.Hook, "egress"))
+		found := world.FiltersOf(t, l.Target, strings.HasSuffix(l.Hook, "egress"))
 		return len(found) > 0 && netlink.FilterDel(found[0]) == nil
 	}
 	held, err := link.NewFromID(link.ID(l.ID))
@@ -246,17 +216,17 @@ func TestALinkThatOthersKeepTakingAwayIsContested(t *testing.T) {
 }
 
 func isContested(t *testing.T, hook string) {
-	needHook(t, hook)
-	w := newWorld(t)
-	veth(t, "dr0", "dr1")
-	a, _ := w.start()
+	world.NeedHook(t, hook)
+	w := world.New(t)
+	world.Veth(t, "dr0", "dr1")
+	a, _ := w.Start()
 	at := v1alpha1.Attachment{Hook: hook, Interfaces: &v1alpha1.Interfaces{Names: []string{"dr0"}}}
-	if err := w.accept(a, w.version("1", at)); err != nil {
+	if err := w.Accept(a, world.Version(w, "1", at)); err != nil {
 		t.Fatal(err)
 	}
 	detached := 0
-	until(t, "the link to be called contested", time.Minute, func() bool {
-		_, l := one(t, a)
+	world.Until(t, "the link to be called contested", time.Minute, func() bool {
+		_, l := world.One(t, a)
 		if l.State == agent.DriftConflict {
 			return true
 		}
@@ -272,9 +242,9 @@ func isContested(t *testing.T, hook string) {
 	if !strings.Contains(s.Error, "took it away") || s.Conditions[0].Status != "False" {
 		t.Errorf("status = %+v", s)
 	}
-	until(t, "it to be put back once more", time.Minute, func() bool {
-		_, l := one(t, a)
-		return l.State == agent.Attached && runsUnder(t, l) != 0
+	world.Until(t, "it to be put back once more", time.Minute, func() bool {
+		_, l := world.One(t, a)
+		return l.State == agent.Attached && world.RunsUnder(t, l) != 0
 	})
 	recommended.Run(t, s.Error, "bpftool link", "bpftool net", "skep inventory")
 }
@@ -282,20 +252,20 @@ func isContested(t *testing.T, hook string) {
 // TestTheLastApplicationGoesQuietly has the watched directories go with it.
 func TestTheLastApplicationGoesQuietly(t *testing.T) {
 	need.Kernel(t)
-	w := newWorld(t)
+	w := world.New(t)
 	var said strings.Builder
-	o := w.options()
+	o := w.Options()
 	o.Log = slog.New(slog.NewTextHandler(&said, &slog.HandlerOptions{Level: slog.LevelDebug}))
-	a, stop := w.run(o)
+	a, stop := w.Run(o)
 	for range 5 {
-		p := w.intent("app", "raw_tp_count", rawProgram())
-		w.serial++
-		tomb := intent.Payload{Application: p.Application, UID: p.UID, Serial: w.serial, Tombstone: true}
-		if err := errors.Join(w.accept(a, p), w.accept(a, tomb)); err != nil {
+		p := w.Intent("app", "raw_tp_count", world.RawProgram())
+		w.Serial++
+		tomb := intent.Payload{Application: p.Application, UID: p.UID, Serial: w.Serial, Tombstone: true}
+		if err := errors.Join(w.Accept(a, p), w.Accept(a, tomb)); err != nil {
 			t.Fatal(err)
 		}
 	}
-	w.leavesNothing()
+	w.LeavesNothing()
 	stop()
 	if strings.Contains(said.String(), "watch pins") {
 		t.Errorf("the log says:\n%s", said.String())
@@ -305,19 +275,19 @@ func TestTheLastApplicationGoesQuietly(t *testing.T) {
 // TestAJoinerLeavesAContestedChainContested: nobody is left out of a chain that waits, so nothing goes on at once.
 func TestAJoinerLeavesAContestedChainContested(t *testing.T) {
 	need.Kernel(t)
-	needLink(t, "xdp")
-	w := newWorld(t)
-	veth(t, "cn0", "cn1")
+	world.NeedLink(t, "xdp")
+	w := world.New(t)
+	world.Veth(t, "cn0", "cn1")
 	var log strings.Builder
-	o := w.options()
+	o := w.Options()
 	o.Log = slog.New(slog.NewTextHandler(&log, nil))
-	a, stop := w.run(o)
-	runs := w.member("runs", "xdp_count", "count_packets", 1)
-	if err := w.accept(a, runs); err != nil {
+	a, stop := w.Run(o)
+	runs := world.Member(w, "runs", "xdp_count", "count_packets", 1)
+	if err := w.Accept(a, runs); err != nil {
 		t.Fatal(err)
 	}
 	joined := false
-	until(t, "both to be called contested", time.Minute, func() bool {
+	world.Until(t, "both to be called contested", time.Minute, func() bool {
 		states := map[agent.LinkState]int{}
 		for _, s := range a.Status() {
 			for _, p := range s.Programs {
@@ -332,7 +302,7 @@ func TestAJoinerLeavesAContestedChainContested(t *testing.T) {
 		}
 		if states[agent.DriftConflict] == 1 && !joined {
 			joined = true
-			w.give(a, w.member("joins", "xdp_pass", "xdp_pass", 2))
+			w.Give(a, world.Member(w, "joins", "xdp_pass", "xdp_pass", 2))
 		}
 		return states[agent.DriftConflict] == 2
 	})

@@ -13,6 +13,7 @@ import (
 	"github.com/skep-dev/skep/agent"
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/hook"
+	"github.com/skep-dev/skep/test/fixture/world"
 	"github.com/skep-dev/skep/test/harness/events"
 	"github.com/skep-dev/skep/test/harness/need"
 )
@@ -25,7 +26,7 @@ const isChild = "SKEP_TEST_CHILD"
 func runsOn(t *testing.T, a *agent.Agent, at v1alpha1.Attachment, version uint32) {
 	t.Helper()
 	h, _ := hook.Lookup(at.Hook)
-	until(t, "the program to run on "+h.Name, 20*time.Second, func() bool {
+	world.Until(t, "the program to run on "+h.Name, 20*time.Second, func() bool {
 		cause(t, a, h, at)
 		return lastRun(t, a) == version
 	})
@@ -46,8 +47,8 @@ func cause(t *testing.T, a *agent.Agent, h hook.Hook, at v1alpha1.Attachment) {
 		cmd.Env = append(os.Environ(), isChild+"=1")
 		_ = cmd.Run()
 	case at.NetworkNamespace != "":
-		within(t, at.NetworkNamespace, func() error {
-			err := errors.Join(events.LoopbackUp(), sendFrame(1))
+		world.Within(t, at.NetworkNamespace, func() error {
+			err := errors.Join(events.LoopbackUp(), world.SendFrame(1))
 			events.Dial(t.Context(), "udp4", "127.0.0.1:9")
 			return err
 		})
@@ -61,7 +62,7 @@ func cause(t *testing.T, a *agent.Agent, h hook.Hook, at v1alpha1.Attachment) {
 			t.Fatal(err)
 		}
 	case h.Name == "iter":
-		_, l := one(t, a)
+		_, l := world.One(t, a)
 		if _, err := os.ReadFile(l.Pin); err != nil {
 			t.Fatal(err)
 		}
@@ -77,12 +78,5 @@ func TestWhatIsProbed(t *testing.T) {
 	if os.Getenv(isChild) == "" {
 		t.Skip("it is run by other tests")
 	}
-	probedFunction()
+	world.ProbedFunction()
 }
-
-// probedFunction calls nothing, so that its stack stays where it is while it runs.
-//
-//go:noinline
-func probedFunction() { probedTimes++ }
-
-var probedTimes int

@@ -19,6 +19,7 @@ import (
 	"github.com/skep-dev/skep/agent"
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/intent"
+	"github.com/skep-dev/skep/test/fixture/world"
 	"github.com/skep-dev/skep/test/harness/events"
 	"github.com/skep-dev/skep/test/harness/need"
 )
@@ -61,43 +62,43 @@ func TestAnAttachmentChangesInItsExclusivePlace(t *testing.T) {
 			},
 		} {
 			t.Run(name+": "+sentence, func(t *testing.T) {
-				needHook(t, name)
-				path := namespace(t)
-				within(t, path, events.LoopbackUp)
-				w := newWorld(t)
-				a, stop := w.start()
-				if err := w.accept(a, w.version("1", exclusively(name, path))); err != nil {
+				world.NeedHook(t, name)
+				path := world.Namespace(t)
+				world.Within(t, path, events.LoopbackUp)
+				w := world.New(t)
+				a, stop := w.Start()
+				if err := w.Accept(a, world.Version(w, "1", exclusively(name, path))); err != nil {
 					t.Fatal(err)
 				}
-				_, before := one(t, a)
-				p := w.version("2", exclusively(name, path))
+				_, before := world.One(t, a)
+				p := world.Version(w, "2", exclusively(name, path))
 				change(t, &p.Programs[0])
-				if err := w.accept(a, p); err != nil {
+				if err := w.Accept(a, p); err != nil {
 					t.Fatal(err)
 				}
-				program, after := one(t, a)
-				if after.Pin == before.Pin || uint32(runs(t, after.ID)) != program.ID {
-					t.Errorf("link %+v became %+v, which runs %d and not %d", before, after, runs(t, after.ID), program.ID)
+				program, after := world.One(t, a)
+				if after.Pin == before.Pin || uint32(world.Runs(t, after.ID)) != program.ID {
+					t.Errorf("link %+v became %+v, which runs %d and not %d", before, after, world.Runs(t, after.ID), program.ID)
 				}
 				if kept := after.ID == before.ID; kept != (name == "flow_dissector") {
 					t.Errorf("link %d became %d", before.ID, after.ID)
 				}
-				until(t, "the new version to run", 10*time.Second, func() bool {
-					within(t, path, func() error {
-						return errors.Join(sendFrame(1), sendLocally(unix.AF_INET6, &unix.SockaddrInet6{Port: 9, Addr: [16]byte{15: 1}}))
+				world.Until(t, "the new version to run", 10*time.Second, func() bool {
+					world.Within(t, path, func() error {
+						return errors.Join(world.SendFrame(1), sendLocally(unix.AF_INET6, &unix.SockaddrInet6{Port: 9, Addr: [16]byte{15: 1}}))
 					})
 					return lastRun(t, a) == 2
 				})
-				w.pinsAreTidy(map[string]agent.ApplicationStatus{"hooks": a.Status()[0]})
+				world.PinsAreTidy(w, map[string]agent.ApplicationStatus{"hooks": a.Status()[0]})
 				stop()
-				a, _ = w.start()
-				if err := w.accept(a); err != nil {
+				a, _ = w.Start()
+				if err := w.Accept(a); err != nil {
 					t.Fatal(err)
 				}
-				if _, again := one(t, a); again.ID != after.ID {
+				if _, again := world.One(t, a); again.ID != after.ID {
 					t.Errorf("the restarted agent has link %d and not %d", again.ID, after.ID)
 				}
-				unloads(t, w, a, after.ID)
+				world.Unloads(t, w, a, after.ID)
 			})
 		}
 	}
@@ -109,39 +110,39 @@ func TestAnExclusivePlaceOfAnotherApplicationIsSaid(t *testing.T) {
 	need.Kernel(t)
 	for _, name := range []string{"netfilter", "flow_dissector"} {
 		t.Run(name, func(t *testing.T) {
-			needHook(t, name)
-			path := namespace(t)
-			w := newWorld(t)
-			a, _ := w.start()
-			if err := w.accept(a, w.version("1", exclusively(name, path))); err != nil {
+			world.NeedHook(t, name)
+			path := world.Namespace(t)
+			w := world.New(t)
+			a, _ := w.Start()
+			if err := w.Accept(a, world.Version(w, "1", exclusively(name, path))); err != nil {
 				t.Fatal(err)
 			}
-			p := w.version("1", exclusively(name, path))
+			p := world.Version(w, "1", exclusively(name, path))
 			p.UID, p.Application.Name = "uid-late", "late"
-			if err := w.accept(a, p); err == nil || !strings.Contains(err.Error(), fmt.Sprintf("program on_%s of application hooks has ", name)) {
+			if err := w.Accept(a, p); err == nil || !strings.Contains(err.Error(), fmt.Sprintf("program on_%s of application hooks has ", name)) {
 				t.Errorf("the agent says %v", err)
 			}
-			w.serial++
-			p = intent.Payload{Application: p.Application, UID: p.UID, Serial: w.serial, Tombstone: true, Reason: "test"}
-			if err := w.accept(a, p); err != nil {
+			w.Serial++
+			p = intent.Payload{Application: p.Application, UID: p.UID, Serial: w.Serial, Tombstone: true, Reason: "test"}
+			if err := w.Accept(a, p); err != nil {
 				t.Fatal(err)
 			}
-			both := w.version("1", exclusively(name, path))
+			both := world.Version(w, "1", exclusively(name, path))
 			both.Programs = append(both.Programs, v1alpha1.Program{Name: "other_" + name, Attach: []v1alpha1.Attachment{exclusively(name, secondPath(t, path))}})
-			if err := w.accept(a, both); err == nil || !strings.Contains(err.Error(), fmt.Sprintf("program on_%s of application hooks has ", name)) {
+			if err := w.Accept(a, both); err == nil || !strings.Contains(err.Error(), fmt.Sprintf("program on_%s of application hooks has ", name)) {
 				t.Errorf("the agent says %v of two programs of one application", err)
 			}
 			turns(t, a, 3)
-			if l := a.Status()[0].Programs[0].Links; len(l) != 1 || l[0].State != agent.Attached || runs(t, l[0].ID) == 0 {
+			if l := a.Status()[0].Programs[0].Links; len(l) != 1 || l[0].State != agent.Attached || world.Runs(t, l[0].ID) == 0 {
 				t.Errorf("the first program has the links %+v", l)
 			}
 		})
 	}
 }
 
-// dropping is a version of a program that drops what comes in.
-func (w *world) dropping(n int, path string) intent.Payload {
-	p := w.version(fmt.Sprint(n), v1alpha1.Attachment{Hook: "netfilter", NetworkNamespace: path, Netfilter: &v1alpha1.Netfilter{Family: "IPv4", Hook: "LocalIn"}})
+// dropper is a version of a program that drops what comes in.
+func dropper(w *world.World, n int, path string) intent.Payload {
+	p := world.Version(w, fmt.Sprint(n), v1alpha1.Attachment{Hook: "netfilter", NetworkNamespace: path, Netfilter: &v1alpha1.Netfilter{Family: "IPv4", Hook: "LocalIn"}})
 	p.Variables["netfilter_verdict"] = apiextensionsv1.JSON{Raw: []byte("0")}
 	return p
 }
@@ -157,10 +158,10 @@ type stream struct {
 // sends sends packets in a network namespace, after one that comes in.
 func sends(t *testing.T, path string) *stream {
 	t.Helper()
-	within(t, path, events.LoopbackUp)
+	world.Within(t, path, events.LoopbackUp)
 	to := &unix.SockaddrInet4{Port: 999, Addr: [4]byte{127, 0, 0, 1}}
 	var receiver int
-	within(t, path, func() (err error) {
+	world.Within(t, path, func() (err error) {
 		receiver, err = unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
 		return errors.Join(err, unix.Bind(receiver, to))
 	})
@@ -169,7 +170,7 @@ func sends(t *testing.T, path string) *stream {
 		n, _, err := unix.Recvfrom(receiver, make([]byte, 8), 0)
 		return err == nil && n > 0
 	}}
-	if within(t, path, func() error { return sendLocally(unix.AF_INET, to) }); !s.received() {
+	if world.Within(t, path, func() error { return sendLocally(unix.AF_INET, to) }); !s.received() {
 		t.Fatal("no packet comes in before there is a program")
 	}
 	s.stop = func() {}
@@ -181,7 +182,7 @@ func (s *stream) begin(t *testing.T, path string) {
 	stop, done := make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(done)
-		within(t, path, func() error {
+		world.Within(t, path, func() error {
 			for {
 				select {
 				case <-stop:
@@ -203,14 +204,14 @@ func (s *stream) begin(t *testing.T, path string) {
 
 // dropping is a world whose agent drops by netfilter, in version 1, what comes into the network
 // namespace at path, and the packets to send there.
-func dropping(t *testing.T) (w *world, a *agent.Agent, stop func(), path string, packets *stream) {
+func dropping(t *testing.T) (w *world.World, a *agent.Agent, stop func(), path string, packets *stream) {
 	t.Helper()
 	need.Kernel(t)
-	needHook(t, "netfilter")
-	path = namespace(t)
-	packets, w = sends(t, path), newWorld(t)
-	a, stop = w.start()
-	w.must(a, w.dropping(1, path))
+	world.NeedHook(t, "netfilter")
+	path = world.Namespace(t)
+	packets, w = sends(t, path), world.New(t)
+	a, stop = w.Start()
+	w.Must(a, dropper(w, 1, path))
 	return w, a, stop, path, packets
 }
 
@@ -219,9 +220,9 @@ func TestAnUpdateOfNetfilterMissesNoPacket(t *testing.T) {
 	w, a, _, path, packets := dropping(t)
 	packets.begin(t, path)
 	for n := range 10 {
-		p := w.dropping(n+2, path)
+		p := dropper(w, n+2, path)
 		p.Programs[0].Name = []string{"on_netfilter", "other_netfilter"}[n/2%2]
-		if err := w.accept(a, p); err != nil {
+		if err := w.Accept(a, p); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -235,33 +236,33 @@ func TestAnUpdateOfNetfilterMissesNoPacket(t *testing.T) {
 // something in it where the new pin is made.
 func TestTheOldVersionOfNetfilterRunsOnWhereItsPinCannotBeReplaced(t *testing.T) {
 	w, a, _, path, packets := dropping(t)
-	program, before := one(t, a)
+	program, before := world.One(t, a)
 	obstacle := filepath.Join(filepath.Dir(before.Pin), "+new-"+filepath.Base(before.Pin))
 	if err := os.MkdirAll(filepath.Join(obstacle, "x"), 0o700); err != nil {
 		t.Fatal(err)
 	}
 	packets.begin(t, path)
-	if err := w.accept(a, w.dropping(2, path)); err == nil || !strings.Contains(err.Error(), "pin") {
+	if err := w.Accept(a, dropper(w, 2, path)); err == nil || !strings.Contains(err.Error(), "pin") {
 		t.Errorf("the agent says %v", err)
 	}
 	turns(t, a, 3)
 	if packets.stop(); packets.received() || packets.sent < 100 {
 		t.Errorf("of %d packets that were sent, one came in while the program could not be updated", packets.sent)
 	}
-	if got := runs(t, before.ID); uint32(got) != program.ID {
+	if got := world.Runs(t, before.ID); uint32(got) != program.ID {
 		t.Errorf("link %d runs %d, and no more the old program %d", before.ID, got, program.ID)
 	}
 	if err := errors.Join(os.Remove(filepath.Join(obstacle, "x")), os.Remove(obstacle)); err != nil {
 		t.Fatal(err)
 	}
-	until(t, "the new version to run", time.Minute, func() bool { return a.Status()[0].Error == "" && lastRun(t, a) == 2 || sendOne(t, path) })
-	w.pinsAreTidy(map[string]agent.ApplicationStatus{"hooks": a.Status()[0]})
+	world.Until(t, "the new version to run", time.Minute, func() bool { return a.Status()[0].Error == "" && lastRun(t, a) == 2 || sendOne(t, path) })
+	world.PinsAreTidy(w, map[string]agent.ApplicationStatus{"hooks": a.Status()[0]})
 }
 
 // sendOne sends a packet, and returns false.
 func sendOne(t *testing.T, path string) bool {
 	t.Helper()
-	within(t, path, func() error {
+	world.Within(t, path, func() error {
 		if err := sendLocally(unix.AF_INET, &unix.SockaddrInet4{Port: 999, Addr: [4]byte{127, 0, 0, 1}}); !errors.Is(err, unix.EPERM) {
 			return err
 		}
@@ -288,7 +289,7 @@ func steals(t *testing.T, path string) *thief {
 	go func() {
 		defer close(th.closed)
 		defer func() { _ = other.Close() }()
-		within(t, path, func() error {
+		world.Within(t, path, func() error {
 			for {
 				l, err := link.AttachNetfilter(link.NetfilterOptions{Program: other, ProtocolFamily: link.NetfilterProtoIPv4, Hook: link.NetfilterInetLocalIn})
 				if err == nil {
@@ -312,7 +313,7 @@ func TestTheOldVersionOfNetfilterRunsOnWhereItsPlaceIsTaken(t *testing.T) {
 	w, a, stop, path, packets := dropping(t)
 	packets.begin(t, path)
 	other, n := steals(t, path), 2
-	for deadline := time.Now().Add(time.Minute); w.accept(a, w.dropping(n, path)) == nil; n++ {
+	for deadline := time.Now().Add(time.Minute); w.Accept(a, dropper(w, n, path)) == nil; n++ {
 		if time.Now().After(deadline) {
 			t.Skip("SKIPPED: the other program never was the first")
 		}
@@ -322,8 +323,8 @@ func TestTheOldVersionOfNetfilterRunsOnWhereItsPlaceIsTaken(t *testing.T) {
 	}
 	// What stands in runs on without the agent, too.
 	stop()
-	a, _ = w.start()
-	if err := w.accept(a); err == nil || !strings.Contains(err.Error(), "another program or rule has priority 0") {
+	a, _ = w.Start()
+	if err := w.Accept(a); err == nil || !strings.Contains(err.Error(), "another program or rule has priority 0") {
 		t.Errorf("the restarted agent says %v", err)
 	}
 	if packets.received() {
@@ -331,14 +332,14 @@ func TestTheOldVersionOfNetfilterRunsOnWhereItsPlaceIsTaken(t *testing.T) {
 	}
 	close(other.stop)
 	<-other.closed
-	until(t, "the new version to run", time.Minute, func() bool {
+	world.Until(t, "the new version to run", time.Minute, func() bool {
 		s := a.Status()[0]
 		return s.Error == "" && len(s.Programs) == 1 && lastRun(t, a) == uint32(n)
 	})
 	if packets.stop(); packets.received() || packets.sent < 100 {
 		t.Errorf("of %d packets that were sent, one came in", packets.sent)
 	}
-	_, l := one(t, a)
+	_, l := world.One(t, a)
 	held, err := link.NewFromID(link.ID(l.ID))
 	if errors.Is(err, fs.ErrNotExist) {
 		t.Fatalf("link = %+v", l)
@@ -350,5 +351,5 @@ func TestTheOldVersionOfNetfilterRunsOnWhereItsPlaceIsTaken(t *testing.T) {
 	if got := info.Netfilter().Priority; got != 0 {
 		t.Errorf("the link has priority %d", got)
 	}
-	w.pinsAreTidy(map[string]agent.ApplicationStatus{"hooks": a.Status()[0]})
+	world.PinsAreTidy(w, map[string]agent.ApplicationStatus{"hooks": a.Status()[0]})
 }

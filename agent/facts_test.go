@@ -6,6 +6,7 @@ import (
 
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/intent"
+	"github.com/skep-dev/skep/test/fixture/world"
 	"github.com/skep-dev/skep/test/harness/need"
 )
 
@@ -13,10 +14,10 @@ import (
 // was relocated: its intent has no such fact, then has it, and then has it no more.
 func TestAProgramThatDoesMoreThanItsIntentSaysIsNotLoaded(t *testing.T) {
 	need.Kernel(t)
-	w := newWorld(t)
-	a, _ := w.start()
+	w := world.New(t)
+	a, _ := w.Start()
 	hidden := func(reads ...string) intent.Payload {
-		p := w.intent("hidden", "tp_btf_core_hidden", v1alpha1.Program{
+		p := w.Intent("hidden", "tp_btf_core_hidden", v1alpha1.Program{
 			Name: "tp_btf_core_hidden", Attach: []v1alpha1.Attachment{{Hook: "tp_btf", Tracepoint: "sched_process_exec"}},
 		})
 		p.Facts = &intent.Facts{Calls: []string{"bpf_get_current_pid_tgid", "bpf_map_lookup_elem"}}
@@ -26,20 +27,20 @@ func TestAProgramThatDoesMoreThanItsIntentSaysIsNotLoaded(t *testing.T) {
 		return p
 	}
 	const want = "program tp_btf_core_hidden denied by load/facts: relocated for the kernel of this node it reads memory of the kernel by a load"
-	if err := w.accept(a, hidden()); err == nil || !strings.Contains(err.Error(), want) {
+	if err := w.Accept(a, hidden()); err == nil || !strings.Contains(err.Error(), want) {
 		t.Errorf("Settled = %v, want %q", err, want)
 	}
 	if s := a.Status(); len(s) != 1 || s[0].Revision != "" {
 		t.Errorf("Status = %+v", s)
 	}
-	if err := w.accept(a, hidden("a load")); err != nil {
+	if err := w.Accept(a, hidden("a load")); err != nil {
 		t.Fatal(err)
 	}
-	loaded, _ := one(t, a)
-	if err := w.accept(a, hidden()); err != nil {
+	loaded, _ := world.One(t, a)
+	if err := w.Accept(a, hidden()); err != nil {
 		t.Errorf("what runs does not keep running: %v", err)
 	}
-	if still, _ := one(t, a); still.ID != loaded.ID {
+	if still, _ := world.One(t, a); still.ID != loaded.ID {
 		t.Errorf("program %d runs in the place of %d", still.ID, loaded.ID)
 	}
 }
@@ -47,11 +48,11 @@ func TestAProgramThatDoesMoreThanItsIntentSaysIsNotLoaded(t *testing.T) {
 // TestAChainIsRelocated has a chain of two programs, of which one has relocations.
 func TestAChainIsRelocated(t *testing.T) {
 	need.Kernel(t)
-	w := newWorld(t)
-	a, _ := w.start()
-	veth(t, "fx0", "fx1")
+	w := world.New(t)
+	a, _ := w.Start()
+	world.Veth(t, "fx0", "fx1")
 	for _, name := range []string{"xdp_core", "xdp_pass"} {
-		if err := w.accept(a, w.intent(name, name, v1alpha1.Program{Name: name, Attach: on("xdp", "fx0")})); err != nil {
+		if err := w.Accept(a, w.Intent(name, name, v1alpha1.Program{Name: name, Attach: world.On("xdp", "fx0")})); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -17,41 +17,14 @@ import (
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/hook"
 	"github.com/skep-dev/skep/intent"
+	"github.com/skep-dev/skep/test/fixture/world"
 	"github.com/skep-dev/skep/test/harness/need"
 	"github.com/skep-dev/skep/test/harness/series"
 )
 
 // onFallback is a version of an application, which attaches to fb0.
-func (w *world) onFallback(object, function string) intent.Payload {
-	return w.intent("app", object, v1alpha1.Program{Name: function, Attach: on("xdp", "fb0")})
-}
-
-// reached makes a version one that has come to this node, over the version
-// before.
-func reached(p intent.Payload, before *intent.Payload) intent.Payload {
-	p = over(p, before)
-	p.Rollout.Through = intent.NodeHash(p.UID, thisNode)
-	return p
-}
-
-// idle makes an agent whose turns the test makes.
-func (w *world) idle(o agent.Options) *agent.Agent {
-	w.t.Helper()
-	a, err := agent.New(o)
-	if err != nil {
-		w.t.Fatal(err)
-	}
-	w.t.Cleanup(func() {
-		if err := a.Close(); err != nil {
-			w.t.Error(err)
-		}
-	})
-	return a
-}
-
-// role selects the nodes of a role.
-func role(name string) *metav1.LabelSelector {
-	return &metav1.LabelSelector{MatchLabels: map[string]string{"role": name}}
+func onFallback(w *world.World, object, function string) intent.Payload {
+	return w.Intent("app", object, v1alpha1.Program{Name: function, Attach: world.On("xdp", "fb0")})
 }
 
 // TestANodeGoesBackToNoVersionThatIsNotForIt has a version that selects every
@@ -66,26 +39,26 @@ func TestANodeGoesBackToNoVersionThatIsNotForIt(t *testing.T) {
 		"it is for nodes as this": {"edge", 1},
 	} {
 		t.Run(sentence, func(t *testing.T) {
-			w := newWorld(t)
-			veth(t, "fb0", "fb1")
-			o := w.named()
+			w := world.New(t)
+			world.Veth(t, "fb0", "fb1")
+			o := world.Named(w)
 			o.Labels = map[string]string{"role": c.role}
-			a := w.startWith(o)
-			first := w.onFallback("xdp_count", "count_packets")
-			first.NodeSelector = role("edge")
-			if err := w.accept(a, first); err != nil {
+			a := w.StartWith(o)
+			first := onFallback(w, "xdp_count", "count_packets")
+			first.NodeSelector = world.Role("edge")
+			if err := w.Accept(a, first); err != nil {
 				t.Fatal(err)
 			}
-			if err := w.accept(a, reached(w.onFallback("xdp_rejected", "xdp_rejected"), &first)); err == nil {
+			if err := w.Accept(a, world.Reached(onFallback(w, "xdp_rejected", "xdp_rejected"), &first)); err == nil {
 				t.Fatal("the kernel took it")
 			}
-			if got := targets(a); len(got) != c.links {
+			if got := world.Targets(a); len(got) != c.links {
 				t.Errorf("runs at %v, want %d", got, c.links)
 			}
 			// What ran where it was for the node goes once it is not.
 			a.Relabel(map[string]string{"role": "core"})
-			_ = w.accept(a)
-			if got := targets(a); len(got) != 0 {
+			_ = w.Accept(a)
+			if got := world.Targets(a); len(got) != 0 {
 				t.Errorf("with other labels it runs at %v", got)
 			}
 		})
@@ -100,18 +73,18 @@ func TestWhatRunsStaysWhereItsBytesAreThoseOfAVersionForOthers(t *testing.T) {
 		return v1alpha1.Attachment{Hook: "tracepoint", Tracepoint: tracepoint}
 	}
 	for sentence, c := range map[string]struct {
-		next func(*world) intent.Payload
+		next func(*world.World) intent.Payload
 		want []string
 	}{
 		"the kernel refuses the newest": {
-			func(w *world) intent.Payload {
-				return w.intent("hooks", "xdp_rejected", v1alpha1.Program{Name: "xdp_rejected", Attach: on("xdp", "fb0")})
+			func(w *world.World) intent.Payload {
+				return w.Intent("hooks", "xdp_rejected", v1alpha1.Program{Name: "xdp_rejected", Attach: world.On("xdp", "fb0")})
 			},
 			[]string{"syscalls/sys_enter_getpgid"},
 		},
 		"the newest is attached in part": {
-			func(w *world) intent.Payload {
-				next := w.version("2", at("syscalls/sys_enter_getsid"))
+			func(w *world.World) intent.Payload {
+				next := world.Version(w, "2", at("syscalls/sys_enter_getsid"))
 				next.Programs[0].Attach = append(next.Programs[0].Attach, at("nope/nope"))
 				return next
 			},
@@ -119,25 +92,25 @@ func TestWhatRunsStaysWhereItsBytesAreThoseOfAVersionForOthers(t *testing.T) {
 		},
 	} {
 		t.Run(sentence, func(t *testing.T) {
-			w := newWorld(t)
-			veth(t, "fb0", "fb1")
-			o := w.named()
+			w := world.New(t)
+			world.Veth(t, "fb0", "fb1")
+			o := world.Named(w)
 			o.Labels = map[string]string{"role": "edge"}
-			a := w.startWith(o)
-			first := w.version("1", at("syscalls/sys_enter_getpgid"))
-			first.NodeSelector = role("edge")
-			if err := w.accept(a, first); err != nil {
+			a := w.StartWith(o)
+			first := world.Version(w, "1", at("syscalls/sys_enter_getpgid"))
+			first.NodeSelector = world.Role("edge")
+			if err := w.Accept(a, first); err != nil {
 				t.Fatal(err)
 			}
 			others := first
-			w.serial++
-			others.Serial, others.NodeSelector = w.serial, role("core")
-			next := reached(c.next(w), &others)
+			w.Serial++
+			others.Serial, others.NodeSelector = w.Serial, world.Role("core")
+			next := world.Reached(c.next(w), &others)
 			next.Withdrawn = []intent.Payload{first}
-			if err := w.accept(a, next); err == nil {
+			if err := w.Accept(a, next); err == nil {
 				t.Fatal("it is attached in whole")
 			}
-			if diff := cmp.Diff(c.want, targets(a)); diff != "" {
+			if diff := cmp.Diff(c.want, world.Targets(a)); diff != "" {
 				t.Errorf("what runs (-want +got):\n%s", diff)
 			}
 		})
@@ -150,26 +123,26 @@ func TestANodeSelectorThatCannotBeReadChangesNothingHere(t *testing.T) {
 	need.Kernel(t)
 	for sentence, ran := range map[string]bool{"an older one runs": true, "nothing runs": false} {
 		t.Run(sentence, func(t *testing.T) {
-			w := newWorld(t)
-			veth(t, "fb0", "fb1")
-			o := w.named()
+			w := world.New(t)
+			world.Veth(t, "fb0", "fb1")
+			o := world.Named(w)
 			o.Labels = map[string]string{"role": "edge"}
-			a := w.idle(o)
-			first := w.onFallback("xdp_count", "count_packets")
+			a := w.Idle(o)
+			first := onFallback(w, "xdp_count", "count_packets")
 			if ran {
-				w.turns(a, first)
+				afterATurn(w, a, first)
 			}
-			before := targets(a)
-			next := reached(w.onFallback("xdp_count_v2", "count_packets"), &first)
-			next.NodeSelector = role("core")
-			if err := a.Accept(w.seal(next)); err != nil {
+			before := world.Targets(a)
+			next := world.Reached(onFallback(w, "xdp_count_v2", "count_packets"), &first)
+			next.NodeSelector = world.Role("core")
+			if err := a.Accept(w.Seal(next)); err != nil {
 				t.Fatal(err)
 			}
 			a.Intents()[0].Payload().NodeSelector.MatchLabels[strings.Repeat("a", 300)+"/x"] = "y"
 			for range 2 {
 				a.Reconcile(t.Context())
 				s, c := deployed(t, a)
-				if diff := cmp.Diff(before, targets(a)); diff != "" {
+				if diff := cmp.Diff(before, world.Targets(a)); diff != "" {
 					t.Errorf("what runs (-before +now):\n%s", diff)
 				}
 				if c.Status != metav1.ConditionFalse || !strings.Contains(s.Error, "choose nodes for app") || (s.Revision != "") != ran {
@@ -184,14 +157,14 @@ func TestANodeSelectorThatCannotBeReadChangesNothingHere(t *testing.T) {
 // what runs, as by a tombstone. One that names it is rejected, and all stays.
 func TestWhatMayRunNoMoreGoesWhereNothingCanBeKept(t *testing.T) {
 	need.Kernel(t)
-	held := func(w *world, first *intent.Payload) intent.Payload {
-		return over(w.onFallback("xdp_count_v2", "count_packets"), first)
+	held := func(w *world.World, first *intent.Payload) intent.Payload {
+		return world.Over(onFallback(w, "xdp_count_v2", "count_packets"), first)
 	}
-	unable := func(w *world, first *intent.Payload) intent.Payload {
-		return reached(w.onFallback("xdp_rejected", "xdp_rejected"), first)
+	unable := func(w *world.World, first *intent.Payload) intent.Payload {
+		return world.Reached(onFallback(w, "xdp_rejected", "xdp_rejected"), first)
 	}
 	for sentence, c := range map[string]struct {
-		next   func(*world, *intent.Payload) intent.Payload
+		next   func(*world.World, *intent.Payload) intent.Payload
 		named  bool
 		rdonly bool
 	}{
@@ -203,20 +176,20 @@ func TestWhatMayRunNoMoreGoesWhereNothingCanBeKept(t *testing.T) {
 		"held at it, and the disk is read only": {held, true, true},
 	} {
 		t.Run(sentence, func(t *testing.T) {
-			w := newWorld(t)
-			dir := smallDisk(t, w)
-			veth(t, "fb0", "fb1")
-			a, stop := w.run(w.named())
-			first := w.onFallback("xdp_count", "count_packets")
-			if err := w.accept(a, first); err != nil {
+			w := world.New(t)
+			dir := world.SmallDisk(t, w)
+			world.Veth(t, "fb0", "fb1")
+			a, stop := w.Run(world.Named(w))
+			first := onFallback(w, "xdp_count", "count_packets")
+			if err := w.Accept(a, first); err != nil {
 				t.Fatal(err)
 			}
 			next := c.next(w, &first)
-			_ = w.accept(a, next)
-			w.serial++
+			_ = w.Accept(a, next)
+			w.Serial++
 			last := next
-			last.Version, last.Serial = next.Serial, w.serial
-			if links := targets(a); len(links) != 1 {
+			last.Version, last.Serial = next.Serial, w.Serial
+			if links := world.Targets(a); len(links) != 1 {
 				t.Fatalf("the first runs at %v", links)
 			}
 			want := 1
@@ -224,32 +197,32 @@ func TestWhatMayRunNoMoreGoesWhereNothingCanBeKept(t *testing.T) {
 				last.Previous, want = nil, 0
 			}
 			if c.rdonly {
-				remount(t, dir, unix.MS_RDONLY)
+				world.Remount(t, dir, unix.MS_RDONLY)
 			} else {
-				fill(t, dir)
+				world.Fill(t, dir)
 			}
-			if err := a.Accept(w.seal(last)); (err == nil) != (!c.named && !c.rdonly) {
+			if err := a.Accept(w.Seal(last)); (err == nil) != (!c.named && !c.rdonly) {
 				t.Errorf("Accept = %v", err)
 			}
-			_ = w.accept(a)
-			if got := targets(a); len(got) != want {
+			_ = w.Accept(a)
+			if got := world.Targets(a); len(got) != want {
 				t.Errorf("runs at %v, want %d", got, want)
 			}
 			if c.named {
 				return
 			}
 			// Sent again, it is kept as soon as it can be.
-			remount(t, dir, 0)
-			if err := a.Accept(w.seal(last)); err != nil {
+			world.Remount(t, dir, 0)
+			if err := a.Accept(w.Seal(last)); err != nil {
 				t.Errorf("Accept of the same again = %v", err)
 			}
 			stop()
-			a, _ = w.run(w.named())
+			a, _ = w.Run(world.Named(w))
 			if all := a.Intents(); len(all) != 1 || all[0].Payload().Serial != last.Serial {
 				t.Errorf("after a restart: %+v", all)
 			}
-			_ = w.accept(a)
-			if got := targets(a); len(got) != 0 {
+			_ = w.Accept(a)
+			if got := world.Targets(a); len(got) != 0 {
 				t.Errorf("after a restart it runs at %v", got)
 			}
 		})
@@ -261,25 +234,25 @@ func TestWhatMayRunNoMoreGoesWhereNothingCanBeKept(t *testing.T) {
 func TestWhatStandsInGoesWhereItIsNotForTheNodeAnyMore(t *testing.T) {
 	need.Kernel(t)
 	bind4, _ := hook.Lookup("cgroup/bind4")
-	cgroup := target(t, bind4)
-	w := newWorld(t)
-	o := w.named()
+	cgroup := world.Target(t, bind4)
+	w := world.New(t)
+	o := world.Named(w)
 	o.Labels = map[string]string{"role": "edge"}
 	o.BackOff = agent.BackOff{First: time.Millisecond, Most: time.Millisecond}
-	a := w.startWith(o)
-	first := w.version("1", cgroup)
-	first.NodeSelector = role("edge")
-	if err := w.accept(a, first); err != nil {
+	a := w.StartWith(o)
+	first := world.Version(w, "1", cgroup)
+	first.NodeSelector = world.Role("edge")
+	if err := w.Accept(a, first); err != nil {
 		t.Fatal(err)
 	}
-	next := w.version("1", v1alpha1.Attachment{Hook: "cgroup/bind4", Cgroup: "/skep-test-nowhere"})
-	_ = w.accept(a, reached(next, &first))
-	if diff := cmp.Diff([]string{cgroup.Cgroup}, targets(a)); diff != "" {
+	next := world.Version(w, "1", v1alpha1.Attachment{Hook: "cgroup/bind4", Cgroup: "/skep-test-nowhere"})
+	_ = w.Accept(a, world.Reached(next, &first))
+	if diff := cmp.Diff([]string{cgroup.Cgroup}, world.Targets(a)); diff != "" {
 		t.Fatalf("what runs (-want +got):\n%s", diff)
 	}
 	a.Relabel(map[string]string{"role": "core"})
-	_ = w.accept(a)
-	if got := targets(a); len(got) != 0 {
+	_ = w.Accept(a)
+	if got := world.Targets(a); len(got) != 0 {
 		t.Errorf("with other labels it runs at %v", got)
 	}
 }
@@ -290,28 +263,28 @@ func TestWhatStandsInGoesWhereItIsNotForTheNodeAnyMore(t *testing.T) {
 func TestBytesAtPlacesThatMayBeNoMoreGoWhereNothingCanBeKept(t *testing.T) {
 	need.Kernel(t)
 	bind4, _ := hook.Lookup("cgroup/bind4")
-	cgroup := target(t, bind4)
-	w := newWorld(t)
-	dir := smallDisk(t, w)
-	a := w.startWith(w.named())
-	first := w.version("1", cgroup)
-	if err := w.accept(a, first); err != nil {
+	cgroup := world.Target(t, bind4)
+	w := world.New(t)
+	dir := world.SmallDisk(t, w)
+	a := w.StartWith(world.Named(w))
+	first := world.Version(w, "1", cgroup)
+	if err := w.Accept(a, first); err != nil {
 		t.Fatal(err)
 	}
-	next := reached(w.version("1", v1alpha1.Attachment{Hook: "cgroup/bind4", Cgroup: "/skep-test-nowhere"}), &first)
-	_ = w.accept(a, next)
-	if diff := cmp.Diff([]string{cgroup.Cgroup}, targets(a)); diff != "" {
+	next := world.Reached(world.Version(w, "1", v1alpha1.Attachment{Hook: "cgroup/bind4", Cgroup: "/skep-test-nowhere"}), &first)
+	_ = w.Accept(a, next)
+	if diff := cmp.Diff([]string{cgroup.Cgroup}, world.Targets(a)); diff != "" {
 		t.Fatalf("what runs (-want +got):\n%s", diff)
 	}
-	w.serial++
+	w.Serial++
 	last := next
-	last.Version, last.Serial, last.Previous = next.Serial, w.serial, nil
-	fill(t, dir)
-	if err := a.Accept(w.seal(last)); err != nil {
+	last.Version, last.Serial, last.Previous = next.Serial, w.Serial, nil
+	world.Fill(t, dir)
+	if err := a.Accept(w.Seal(last)); err != nil {
 		t.Errorf("Accept = %v", err)
 	}
-	_ = w.accept(a)
-	if got := targets(a); len(got) != 0 {
+	_ = w.Accept(a)
+	if got := world.Targets(a); len(got) != 0 {
 		t.Errorf("runs at %v", got)
 	}
 }
@@ -320,15 +293,15 @@ func TestBytesAtPlacesThatMayBeNoMoreGoWhereNothingCanBeKept(t *testing.T) {
 // version nor the one before, and the status says why of both, turn after turn.
 func TestWhatCannotTakeTheNewestVersionsPlaceIsToldAndBacksOff(t *testing.T) {
 	need.Kernel(t)
-	unfit := func(w *world) intent.Payload { return w.intent("app", "raw_tp_count", rawProgram()) }
-	rejected := func(w *world) intent.Payload { return w.onFallback("xdp_rejected", "xdp_rejected") }
-	lost := func(w *world) intent.Payload {
-		p := w.onFallback("xdp_count", "count_packets")
+	unfit := func(w *world.World) intent.Payload { return w.Intent("app", "raw_tp_count", world.RawProgram()) }
+	rejected := func(w *world.World) intent.Payload { return onFallback(w, "xdp_rejected", "xdp_rejected") }
+	lost := func(w *world.World) intent.Payload {
+		p := onFallback(w, "xdp_count", "count_packets")
 		p.ObjectDigest = "sha256:0000"
 		return p
 	}
 	for sentence, c := range map[string]struct {
-		next, before func(*world) intent.Payload
+		next, before func(*world.World) intent.Payload
 		unsupported  bool
 		says         []string
 		// fetches and loads are tried.
@@ -346,19 +319,19 @@ func TestWhatCannotTakeTheNewestVersionsPlaceIsToldAndBacksOff(t *testing.T) {
 		},
 	} {
 		t.Run(sentence, func(t *testing.T) {
-			w := newWorld(t)
-			veth(t, "fb0", "fb1")
+			w := world.New(t)
+			world.Veth(t, "fb0", "fb1")
 			var fetches atomic.Int32
-			registry, o := prometheus.NewRegistry(), w.named()
+			registry, o := prometheus.NewRegistry(), world.Named(w)
 			o.Observer, o.BackOff = metrics.New(registry), agent.BackOff{First: time.Hour, Most: time.Hour}
 			o.Profile = &v1alpha1.KernelProfile{Release: "6.1.0", Hooks: []string{"xdp"}, ProgramTypes: []string{"XDP"}}
 			o.Fetch = func(ctx context.Context, digest string) ([]byte, error) {
 				fetches.Add(1)
-				return w.fetch(ctx, digest)
+				return w.Fetch(ctx, digest)
 			}
-			a := w.idle(o)
+			a := w.Idle(o)
 			before := c.before(w)
-			if err := a.Accept(w.seal(reached(c.next(w), &before))); err != nil {
+			if err := a.Accept(w.Seal(world.Reached(c.next(w), &before))); err != nil {
 				t.Fatal(err)
 			}
 			for range 20 {
@@ -388,33 +361,33 @@ func TestWhatCannotTakeTheNewestVersionsPlaceIsToldAndBacksOff(t *testing.T) {
 func TestNothingUnnamedRunsOnWhereNeitherVersionFitsAChain(t *testing.T) {
 	need.Kernel(t)
 	for sentence, c := range map[string]struct {
-		before func(w *world, first intent.Payload) intent.Payload
+		before func(w *world.World, first intent.Payload) intent.Payload
 		links  int
 	}{
-		"what runs is named nowhere": {func(w *world, _ intent.Payload) intent.Payload {
-			return w.onFallback("xdp_proprietary", "xdp_proprietary")
+		"what runs is named nowhere": {func(w *world.World, _ intent.Payload) intent.Payload {
+			return onFallback(w, "xdp_proprietary", "xdp_proprietary")
 		}, 0},
-		"what runs is the version before": {func(_ *world, first intent.Payload) intent.Payload { return first }, 1},
+		"what runs is the version before": {func(_ *world.World, first intent.Payload) intent.Payload { return first }, 1},
 	} {
 		t.Run(sentence, func(t *testing.T) {
-			w := newWorld(t)
-			veth(t, "fb0", "fb1")
-			a := w.startWith(w.named())
-			first := w.onFallback("xdp_count", "count_packets")
-			neighbour := w.intent("neighbour", "xdp_gpl", v1alpha1.Program{Name: "xdp_gpl", Attach: on("xdp", "fb0")})
-			if err := w.accept(a, first, neighbour); err != nil {
+			w := world.New(t)
+			world.Veth(t, "fb0", "fb1")
+			a := w.StartWith(world.Named(w))
+			first := onFallback(w, "xdp_count", "count_packets")
+			neighbour := w.Intent("neighbour", "xdp_gpl", v1alpha1.Program{Name: "xdp_gpl", Attach: world.On("xdp", "fb0")})
+			if err := w.Accept(a, first, neighbour); err != nil {
 				t.Fatal(err)
 			}
 			before := c.before(w, first)
-			if err := w.accept(a, reached(w.onFallback("xdp_rejected", "xdp_rejected"), &before)); err == nil {
+			if err := w.Accept(a, world.Reached(onFallback(w, "xdp_rejected", "xdp_rejected"), &before)); err == nil {
 				t.Fatal("the kernel took it")
 			}
 			for name, want := range map[string]int{"app": c.links, "neighbour": 1} {
-				if s := statusOf(a, name); len(s.Programs) != want {
+				if s := world.StatusOf(a, name); len(s.Programs) != want {
 					t.Errorf("%s is told as %+v", name, s)
 				}
 			}
-			if s := statusOf(a, "app"); c.links == 0 && !strings.Contains(s.Error, "licence") {
+			if s := world.StatusOf(a, "app"); c.links == 0 && !strings.Contains(s.Error, "licence") {
 				t.Errorf("it says %q", s.Error)
 			}
 		})
@@ -434,25 +407,25 @@ func TestNothingUnnamedRunsOnByTheNewestVersionsBytes(t *testing.T) {
 		"what ran is the version before": {true, 1},
 	} {
 		t.Run(sentence, func(t *testing.T) {
-			w := newWorld(t)
-			veth(t, "fb0", "fb1")
-			veth(t, "fb2", "fb3")
-			a := w.startWith(w.named())
-			neighbour := w.intent("neighbour", "xdp_gpl", v1alpha1.Program{Name: "xdp_gpl", Attach: on("xdp", "fb2")})
-			first := w.onFallback("xdp_proprietary", "xdp_proprietary")
-			if err := w.accept(a, first, neighbour); err != nil {
+			w := world.New(t)
+			world.Veth(t, "fb0", "fb1")
+			world.Veth(t, "fb2", "fb3")
+			a := w.StartWith(world.Named(w))
+			neighbour := w.Intent("neighbour", "xdp_gpl", v1alpha1.Program{Name: "xdp_gpl", Attach: world.On("xdp", "fb2")})
+			first := onFallback(w, "xdp_proprietary", "xdp_proprietary")
+			if err := w.Accept(a, first, neighbour); err != nil {
 				t.Fatal(err)
 			}
-			next := reached(w.onFallback("xdp_proprietary", "xdp_proprietary"), &first)
-			next.Programs[0].Attach = on("xdp", "fb2")
+			next := world.Reached(onFallback(w, "xdp_proprietary", "xdp_proprietary"), &first)
+			next.Programs[0].Attach = world.On("xdp", "fb2")
 			if !c.named {
 				next.Previous = nil
 			}
-			if err := w.accept(a, next); err == nil {
+			if err := w.Accept(a, next); err == nil {
 				t.Fatal("the chain took it")
 			}
 			var links []agent.LinkStatus
-			for _, p := range statusOf(a, "app").Programs {
+			for _, p := range world.StatusOf(a, "app").Programs {
 				links = append(links, p.Links...)
 			}
 			if len(links) != c.links || c.links > 0 && links[0].Target != "fb0" {
@@ -475,23 +448,23 @@ func TestWhatStandsInStaysOnANodeThatIsHeldAtWhatItCannotHave(t *testing.T) {
 		"what stood in may run no more": {false, []string{"syscalls/sys_enter_getsid"}},
 	} {
 		t.Run(sentence, func(t *testing.T) {
-			w := newWorld(t)
-			o := w.named()
+			w := world.New(t)
+			o := world.Named(w)
 			o.BackOff = agent.BackOff{First: time.Millisecond, Most: time.Millisecond}
-			a, stop := w.run(o)
+			a, stop := w.Run(o)
 			at := func(tracepoint string) v1alpha1.Attachment {
 				return v1alpha1.Attachment{Hook: "tracepoint", Tracepoint: tracepoint}
 			}
-			first := w.version("1", at("syscalls/sys_enter_getpgid"))
-			if err := w.accept(a, first); err != nil {
+			first := world.Version(w, "1", at("syscalls/sys_enter_getpgid"))
+			if err := w.Accept(a, first); err != nil {
 				t.Fatal(err)
 			}
-			second := w.version("2", at("syscalls/sys_enter_getsid"))
+			second := world.Version(w, "2", at("syscalls/sys_enter_getsid"))
 			second.Programs[0].Attach = append(second.Programs[0].Attach, at("nope/nope"))
-			if err := w.accept(a, reached(second, &first)); err == nil {
+			if err := w.Accept(a, world.Reached(second, &first)); err == nil {
 				t.Fatal("it is attached in whole")
 			}
-			third := over(w.version("3", at("syscalls/sys_enter_getsid")), &second)
+			third := world.Over(world.Version(w, "3", at("syscalls/sys_enter_getsid")), &second)
 			if c.named {
 				third.Withdrawn = []intent.Payload{first}
 			}
@@ -500,18 +473,18 @@ func TestWhatStandsInStaysOnANodeThatIsHeldAtWhatItCannotHave(t *testing.T) {
 				for range 3 {
 					<-a.Reconciled()
 				}
-				if diff := cmp.Diff(c.want, targets(a)); diff != "" {
+				if diff := cmp.Diff(c.want, world.Targets(a)); diff != "" {
 					t.Errorf("%s (-want +got):\n%s", when, diff)
 				}
 				if s, is := deployed(t, a); !s.Held || s.Version != second.Serial || is.Reason != "Failed" {
 					t.Errorf("%s: it is told as %+v", when, s)
 				}
 			}
-			_ = w.accept(a, third)
+			_ = w.Accept(a, third)
 			check("at once", a)
 			stop()
-			a, _ = w.run(o)
-			_ = w.accept(a)
+			a, _ = w.Run(o)
+			_ = w.Accept(a)
 			check("after a restart", a)
 		})
 	}
@@ -524,7 +497,7 @@ func TestWhatRanStaysUntilTheNewVersionIsAttachedInWhole(t *testing.T) {
 	const late = "/skep-test-fallback"
 	tracepoint := v1alpha1.Attachment{Hook: "tracepoint", Tracepoint: "syscalls/sys_enter_getpgid"}
 	bind4, _ := hook.Lookup("cgroup/bind4")
-	cgroup := target(t, bind4)
+	cgroup := world.Target(t, bind4)
 	for sentence, c := range map[string]struct {
 		first  v1alpha1.Attachment
 		next   []v1alpha1.Attachment
@@ -549,21 +522,21 @@ func TestWhatRanStaysUntilTheNewVersionIsAttachedInWhole(t *testing.T) {
 		},
 	} {
 		t.Run(sentence, func(t *testing.T) {
-			w := newWorld(t)
-			o := w.named()
+			w := world.New(t)
+			o := world.Named(w)
 			o.BackOff = agent.BackOff{First: time.Millisecond, Most: time.Millisecond}
-			a := w.startWith(o)
-			first := w.version("1", c.first)
-			if err := w.accept(a, first); err != nil {
+			a := w.StartWith(o)
+			first := world.Version(w, "1", c.first)
+			if err := w.Accept(a, first); err != nil {
 				t.Fatal(err)
 			}
-			next := w.version(c.number, c.next[0])
+			next := world.Version(w, c.number, c.next[0])
 			next.Programs[0].Attach = c.next
-			next = reached(next, &first)
+			next = world.Reached(next, &first)
 			if !c.named {
 				next.Previous = nil
 			}
-			if err := w.accept(a, next); err == nil {
+			if err := w.Accept(a, next); err == nil {
 				t.Fatal("it is attached in whole")
 			}
 			for range 3 {
@@ -572,17 +545,17 @@ func TestWhatRanStaysUntilTheNewVersionIsAttachedInWhole(t *testing.T) {
 			if s, is := deployed(t, a); c.kept != (is.Reason == "KeptPrevious") || !c.kept && s.Revision != s.Wanted {
 				t.Errorf("it is told as %+v", s)
 			}
-			if diff := cmp.Diff(c.want, targets(a)); diff != "" {
+			if diff := cmp.Diff(c.want, world.Targets(a)); diff != "" {
 				t.Errorf("what runs (-want +got):\n%s", diff)
 			}
 			// It goes once the new version is whole.
-			w.serial++
+			w.Serial++
 			whole := next.Alone()
-			whole.Serial, whole.Programs = w.serial, w.version("2", v1alpha1.Attachment{Hook: "tracepoint", Tracepoint: "syscalls/sys_enter_getsid"}).Programs
-			if err := w.accept(a, whole); err != nil {
+			whole.Serial, whole.Programs = w.Serial, world.Version(w, "2", v1alpha1.Attachment{Hook: "tracepoint", Tracepoint: "syscalls/sys_enter_getsid"}).Programs
+			if err := w.Accept(a, whole); err != nil {
 				t.Fatal(err)
 			}
-			if diff := cmp.Diff([]string{"syscalls/sys_enter_getsid"}, targets(a)); diff != "" {
+			if diff := cmp.Diff([]string{"syscalls/sys_enter_getsid"}, world.Targets(a)); diff != "" {
 				t.Errorf("in the end (-want +got):\n%s", diff)
 			}
 		})

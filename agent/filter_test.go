@@ -14,13 +14,10 @@ import (
 	gocmp "github.com/google/go-cmp/cmp"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
-	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 
 	"github.com/skep-dev/skep/agent"
-	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/hook"
-	"github.com/skep-dev/skep/intent"
-	"github.com/skep-dev/skep/test/harness/events"
+	"github.com/skep-dev/skep/test/fixture/world"
 	"github.com/skep-dev/skep/test/harness/need"
 	"github.com/skep-dev/skep/test/harness/recommended"
 )
@@ -29,39 +26,16 @@ import (
 // kernel: where it has no TCX, those of TCX as well.
 func withFilters(t *testing.T, test func(t *testing.T, hook string)) {
 	need.Kernel(t)
-	quiet(t)
+	world.Quiet(t)
 	for _, name := range []string{"tc/ingress", "tcx/ingress"} {
 		t.Run(name, func(t *testing.T) {
-			needHook(t, name)
-			if name == "tcx/ingress" && hasTCX() {
+			world.NeedHook(t, name)
+			if name == "tcx/ingress" && world.HasTCX() {
 				t.Skip("SKIPPED: the kernel has TCX")
 			}
-			veth(t, "hk0", "hk1")
+			world.Veth(t, "hk0", "hk1")
 			test(t, name)
 		})
-	}
-}
-
-// ordered is an application with a program for the hook on hk0.
-func (w *world) ordered(hook, name string, priority int32, verdict int) intent.Payload {
-	at := on(hook, "hk0")[0]
-	at.Priority = &priority
-	p := w.version("7", at)
-	p.UID, p.Application.Name = "uid-"+name, name
-	p.Variables["tc_verdict"] = apiextensionsv1.JSON{Raw: fmt.Append(nil, verdict)}
-	return p
-}
-
-// gone is the tombstone of such an application.
-func (w *world) gone(name string) intent.Payload {
-	return w.tombstone(intent.Payload{Application: v1alpha1.Identity{Kind: v1alpha1.KindClusterBpfApplication, Name: name}, UID: "uid-" + name})
-}
-
-// must hands intents over, and fails the test where they fail.
-func (w *world) must(a *agent.Agent, payloads ...intent.Payload) {
-	w.t.Helper()
-	if err := w.accept(a, payloads...); err != nil {
-		w.t.Fatal(err)
 	}
 }
 
@@ -76,7 +50,7 @@ func filterOrder(t *testing.T, a *agent.Agent) string {
 		}
 	}
 	var all []string
-	for _, f := range filtersOf(t, "hk0", false) {
+	for _, f := range world.FiltersOf(t, "hk0", false) {
 		all = append(all, fmt.Sprintf("%s@%d", cmp.Or(names[uint32(f.Id)], "other"), f.Priority))
 	}
 	return strings.Join(all, " ")
@@ -85,45 +59,7 @@ func filterOrder(t *testing.T, a *agent.Agent) string {
 // ran are the applications whose program runs for a packet that comes in on hk0.
 func ran(t *testing.T, a *agent.Agent) []string {
 	t.Helper()
-	return ranFor(t, a, "hk1")
-}
-
-// ranFor are the applications whose program runs for a packet that is sent on an interface.
-func ranFor(t *testing.T, a *agent.Agent, iface string) []string {
-	t.Helper()
-	last := map[string]*ebpf.Map{}
-	defer func() {
-		for _, m := range last {
-			_ = m.Close()
-		}
-	}()
-	for _, s := range a.Status() {
-		m := globals(t, s.Programs[0].ID)
-		last[s.Application.Name] = m
-		if err := m.Put(uint32(0), make([]byte, m.ValueSize())); err != nil {
-			t.Fatal(err)
-		}
-	}
-	events.Frame(t, iface)
-	has := func(name string) bool {
-		value, err := last[name].LookupBytes(uint32(0))
-		if err != nil {
-			t.Fatal(err)
-		}
-		return slices.ContainsFunc(value, func(b byte) bool { return b != 0 })
-	}
-	var all []string
-	until(t, "the packet to come in", 10*time.Second, func() bool {
-		all = nil
-		for name := range last {
-			if has(name) {
-				all = append(all, name)
-			}
-		}
-		return len(all) > 0
-	})
-	slices.Sort(all)
-	return all
+	return world.RanFor(t, a, "hk1")
 }
 
 // prefs writes an order with the prefs of a hook.
@@ -144,43 +80,43 @@ func prefs(hook, format string, priorities ...int) string {
 // the figures, thousands are the priority, and the rest what follows from neighbours.
 func TestFiltersOfApplicationsRunByPriority(t *testing.T) {
 	withFilters(t, func(t *testing.T, hook string) {
-		w := newWorld(t)
-		a, _ := w.start()
+		w := world.New(t)
+		a, _ := w.Start()
 		is := func(ran1 []string, format string, priorities ...int) {
 			t.Helper()
-			until(t, "the order", 10*time.Second, func() bool { return filterOrder(t, a) == prefs(hook, format, priorities...) })
+			world.Until(t, "the order", 10*time.Second, func() bool { return filterOrder(t, a) == prefs(hook, format, priorities...) })
 			if diff := gocmp.Diff(ran1, ran(t, a)); diff != "" {
 				t.Errorf("ran (-want +got):\n%s", diff)
 			}
 		}
-		w.must(a, w.ordered(hook, "c", 300, -1), w.ordered(hook, "a", 100, -1), w.ordered(hook, "b", 200, 0))
+		w.Must(a, world.Ordered(w, hook, "c", 300, -1), world.Ordered(w, hook, "a", 100, -1), world.Ordered(w, hook, "b", 200, 0))
 		is([]string{"a", "b"}, "a@%d b@%d c@%d", 100_000, 200_000, 300_000)
-		w.must(a, w.ordered(hook, "c", 50, -1))
+		w.Must(a, world.Ordered(w, hook, "c", 50, -1))
 		is([]string{"a", "b", "c"}, "c@%d a@%d b@%d", 50_000, 100_000, 200_000)
-		w.must(a, w.ordered(hook, "a", 200, -1), w.ordered(hook, "c", 200, -1))
+		w.Must(a, world.Ordered(w, hook, "a", 200, -1), world.Ordered(w, hook, "c", 200, -1))
 		if got := filterOrder(t, a); !strings.HasPrefix(got, "a@") || !strings.Contains(got, " b@") || !strings.Contains(got, " c@") {
 			t.Errorf("applications of one priority run by name, and not as %s", got)
 		}
 		if diff := gocmp.Diff([]string{"a", "b"}, ran(t, a)); diff != "" {
 			t.Errorf("ran (-want +got):\n%s", diff)
 		}
-		w.must(a, w.gone("b"))
+		w.Must(a, w.Gone("b"))
 		if diff := gocmp.Diff([]string{"a", "c"}, ran(t, a)); diff != "" {
 			t.Errorf("ran (-want +got):\n%s", diff)
 		}
-		w.must(a, w.gone("a"), w.gone("c"))
-		w.leavesNothing()
-		hasNoQdisc(t, "hk0")
+		w.Must(a, w.Gone("a"), w.Gone("c"))
+		w.LeavesNothing()
+		world.HasNoQdisc(t, "hk0")
 	})
 }
 
 // TestFiltersMakeRoomForOneAnother has applications of one priority come in the worst order.
 func TestFiltersMakeRoomForOneAnother(t *testing.T) {
 	withFilters(t, func(t *testing.T, hook string) {
-		w := newWorld(t)
-		a, _ := w.start()
+		w := world.New(t)
+		a, _ := w.Start()
 		for _, name := range []string{"a", "i", "b", "h", "c", "g", "d", "f", "e"} {
-			w.must(a, w.ordered(hook, name, 500, -1))
+			w.Must(a, world.Ordered(w, hook, name, 500, -1))
 		}
 		if got, want := filterOrder(t, a), prefs(hook, "a@%d b@%d c@%d d@%d e@%d f@%d g@%d h@%d i@%d", 500_000, 500_001, 500_002, 500_003, 500_004, 500_005, 500_006,
 			500_007, 500_008); got != want {
@@ -217,7 +153,7 @@ func foreign(t *testing.T, name string) []string {
 // addFilter adds a filter of somebody else to hk0.
 func addFilter(t *testing.T, parent uint32, pref uint16, handle uint32, p *ebpf.Program) *netlink.BpfFilter {
 	t.Helper()
-	f := &netlink.BpfFilter{FilterAttrs: netlink.FilterAttrs{LinkIndex: index(t, "hk0"), Parent: parent, Priority: pref, Handle: handle, Protocol: unix.ETH_P_ALL},
+	f := &netlink.BpfFilter{FilterAttrs: netlink.FilterAttrs{LinkIndex: world.Index(t, "hk0"), Parent: parent, Priority: pref, Handle: handle, Protocol: unix.ETH_P_ALL},
 		Fd: p.FD(), Name: "other", DirectAction: true}
 	if err := netlink.FilterReplace(f); err != nil {
 		t.Fatal(err)
@@ -229,7 +165,7 @@ func addFilter(t *testing.T, parent uint32, pref uint16, handle uint32, p *ebpf.
 func clsactOf(t *testing.T) netlink.Qdisc {
 	t.Helper()
 	return &netlink.GenericQdisc{QdiscType: "clsact", QdiscAttrs: netlink.QdiscAttrs{
-		LinkIndex: index(t, "hk0"), Parent: netlink.HANDLE_CLSACT, Handle: netlink.MakeHandle(0xffff, 0),
+		LinkIndex: world.Index(t, "hk0"), Parent: netlink.HANDLE_CLSACT, Handle: netlink.MakeHandle(0xffff, 0),
 	}}
 }
 
@@ -238,14 +174,14 @@ func TestFiltersOfOthersKeepTheirPlaces(t *testing.T) {
 		if err := netlink.QdiscAdd(clsactOf(t)); err != nil {
 			t.Fatal(err)
 		}
-		next := foreignProgram(t, ebpf.SchedCLS)
+		next := world.ForeignProgram(t, ebpf.SchedCLS)
 		addFilter(t, netlink.HANDLE_MIN_INGRESS, 1, 1, next)
 		addFilter(t, netlink.HANDLE_MIN_INGRESS, 501, 1, next)
 		addFilter(t, netlink.HANDLE_MIN_INGRESS, 17000, 1, next)
 		addFilter(t, netlink.HANDLE_MIN_INGRESS, 17001, 9, next)
 		addFilter(t, netlink.HANDLE_MIN_EGRESS, 17000, 1, next)
 		if err := netlink.FilterAdd(&netlink.MatchAll{FilterAttrs: netlink.FilterAttrs{
-			LinkIndex: index(t, "hk0"), Parent: netlink.HANDLE_MIN_INGRESS, Priority: 17002, Protocol: unix.ETH_P_IP,
+			LinkIndex: world.Index(t, "hk0"), Parent: netlink.HANDLE_MIN_INGRESS, Priority: 17002, Protocol: unix.ETH_P_IP,
 		},
 			Actions: []netlink.Action{&netlink.GenericAction{ActionAttrs: netlink.ActionAttrs{Action: netlink.TC_ACT_OK}}}}); err != nil {
 			t.Log("no filter matchall:", err)
@@ -257,23 +193,23 @@ func TestFiltersOfOthersKeepTheirPlaces(t *testing.T) {
 				t.Errorf("%s, the filters of others (-want +got):\n%s", when, diff)
 			}
 		}
-		w := newWorld(t)
-		a, stop := w.start()
-		w.must(a, w.ordered(hook, "a", 500, -1), w.ordered(hook, "b", 500, -1))
+		w := world.New(t)
+		a, stop := w.Start()
+		w.Must(a, world.Ordered(w, hook, "a", 500, -1), world.Ordered(w, hook, "b", 500, -1))
 		same("after an attachment")
-		w.must(a, w.ordered(hook, "b", 400, -1), w.version("8", on(hook, "hk0")[0]))
+		w.Must(a, world.Ordered(w, hook, "b", 400, -1), world.Version(w, "8", world.On(hook, "hk0")[0]))
 		same("after updates")
 		if got := ran(t, a); !slices.Equal(got, []string{"a", "b", "hooks"}) {
 			t.Errorf("ran: %v", got)
 		}
 		stop()
-		a, _ = w.start()
-		w.must(a)
+		a, _ = w.Start()
+		w.Must(a)
 		same("after a restart")
-		w.must(a, w.gone("a"), w.gone("b"), w.gone("hooks"))
+		w.Must(a, w.Gone("a"), w.Gone("b"), w.Gone("hooks"))
 		same("after all was unloaded")
-		w.leavesNothing()
-		if got := qdiscOf(t, "hk0"); got != "clsact" {
+		w.LeavesNothing()
+		if got := world.QdiscOf(t, "hk0"); got != "clsact" {
 			t.Errorf("the qdisc is %q", got)
 		}
 	})
@@ -287,31 +223,33 @@ func TestAQdiscThatOthersUseStays(t *testing.T) {
 	}{
 		"one that Skep made goes": {want: ""},
 		"one that Skep made and others use": {
-			during: func(t *testing.T) { addFilter(t, netlink.HANDLE_MIN_EGRESS, 7, 1, foreignProgram(t, ebpf.SchedCLS)) }, want: "clsact",
+			during: func(t *testing.T) {
+				addFilter(t, netlink.HANDLE_MIN_EGRESS, 7, 1, world.ForeignProgram(t, ebpf.SchedCLS))
+			}, want: "clsact",
 		},
-		"an empty one that was there before": {before: func(t *testing.T) { must(t, netlink.QdiscAdd(clsactOf(t))) }, want: "clsact"},
+		"an empty one that was there before": {before: func(t *testing.T) { world.Must(t, netlink.QdiscAdd(clsactOf(t))) }, want: "clsact"},
 		"one of the kind ingress of others": {before: func(t *testing.T) {
-			must(t, netlink.QdiscAdd(&netlink.Ingress{
-				QdiscAttrs: netlink.QdiscAttrs{LinkIndex: index(t, "hk0"), Parent: netlink.HANDLE_INGRESS, Handle: netlink.MakeHandle(0xffff, 0)},
+			world.Must(t, netlink.QdiscAdd(&netlink.Ingress{
+				QdiscAttrs: netlink.QdiscAttrs{LinkIndex: world.Index(t, "hk0"), Parent: netlink.HANDLE_INGRESS, Handle: netlink.MakeHandle(0xffff, 0)},
 			}))
 		}, want: "ingress"},
-		"one that somebody deleted and that was": {during: func(t *testing.T) { must(t, netlink.QdiscDel(clsactOf(t))) }, want: ""},
+		"one that somebody deleted and that was": {during: func(t *testing.T) { world.Must(t, netlink.QdiscDel(clsactOf(t))) }, want: ""},
 	} {
 		t.Run(sentence, func(t *testing.T) {
 			withFilters(t, func(t *testing.T, hook string) {
 				if c.before != nil {
 					c.before(t)
 				}
-				w := newWorld(t)
-				a, _ := w.start()
-				w.must(a, w.ordered(hook, "a", 500, -1))
+				w := world.New(t)
+				a, _ := w.Start()
+				w.Must(a, world.Ordered(w, hook, "a", 500, -1))
 				if c.during != nil {
 					c.during(t)
 				}
-				until(t, "the filter", 10*time.Second, func() bool { return strings.Contains(filterOrder(t, a), "a@") })
-				w.must(a, w.gone("a"))
-				w.leavesNothing()
-				if got := qdiscOf(t, "hk0"); got != c.want {
+				world.Until(t, "the filter", 10*time.Second, func() bool { return strings.Contains(filterOrder(t, a), "a@") })
+				w.Must(a, w.Gone("a"))
+				w.LeavesNothing()
+				if got := world.QdiscOf(t, "hk0"); got != c.want {
 					t.Errorf("the qdisc is %q, not %q", got, c.want)
 				}
 			})
@@ -319,16 +257,9 @@ func TestAQdiscThatOthersUseStays(t *testing.T) {
 	}
 }
 
-func must(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
-
 func TestAQdiscThatTakesNoFilterIsSaid(t *testing.T) {
 	need.Kernel(t)
-	needHook(t, "tc/egress")
+	world.NeedHook(t, "tc/egress")
 	block := uint32(7)
 	for hook, c := range map[string]struct {
 		kind  string
@@ -341,23 +272,23 @@ func TestAQdiscThatTakesNoFilterIsSaid(t *testing.T) {
 		"tc/ingress": {"clsact", &block, "the ingress filters of the interface are a block that it shares with others", "tc qdisc show"},
 	} {
 		t.Run(hook, func(t *testing.T) {
-			veth(t, "hk0", "hk1")
-			must(t, netlink.QdiscAdd(&netlink.GenericQdisc{QdiscType: c.kind, QdiscAttrs: netlink.QdiscAttrs{LinkIndex: index(t, "hk0"), Parent: netlink.HANDLE_CLSACT,
+			world.Veth(t, "hk0", "hk1")
+			world.Must(t, netlink.QdiscAdd(&netlink.GenericQdisc{QdiscType: c.kind, QdiscAttrs: netlink.QdiscAttrs{LinkIndex: world.Index(t, "hk0"), Parent: netlink.HANDLE_CLSACT,
 				Handle: netlink.MakeHandle(0xffff, 0), IngressBlock: c.block}}))
-			w := newWorld(t)
-			a, _ := w.start()
-			refused := w.accept(a, w.version("1", on(hook, "hk0")[0]))
+			w := world.New(t)
+			a, _ := w.Start()
+			refused := w.Accept(a, world.Version(w, "1", world.On(hook, "hk0")[0]))
 			if refused == nil || !strings.Contains(refused.Error(), c.want) {
 				t.Fatalf("the agent says %v, not %q", refused, c.want)
 			}
-			if got := len(filtersOf(t, "hk0", false)); got > 0 {
+			if got := len(world.FiltersOf(t, "hk0", false)); got > 0 {
 				t.Errorf("the interface has %d filters", got)
 			}
-			if got := qdiscOf(t, "hk0"); got != c.kind {
+			if got := world.QdiscOf(t, "hk0"); got != c.kind {
 				t.Errorf("the qdisc is %q", got)
 			}
 			recommended.Run(t, refused.Error(), c.command)
-			if err := w.accept(a, w.version("1", on(hook, "hk0")[0])); (err == nil) != (c.block == nil) {
+			if err := w.Accept(a, world.Version(w, "1", world.On(hook, "hk0")[0])); (err == nil) != (c.block == nil) {
 				t.Errorf("after that, the agent says %v", err)
 			}
 		})
@@ -367,61 +298,61 @@ func TestAQdiscThatTakesNoFilterIsSaid(t *testing.T) {
 // TestAFilterThatSomebodyElsePutInOursPlaceStays: the pref and handle of a filter prove nothing.
 func TestAFilterThatSomebodyElsePutInOursPlaceStays(t *testing.T) {
 	withFilters(t, func(t *testing.T, hook string) {
-		w := newWorld(t)
-		a, _ := w.start()
-		w.must(a, w.ordered(hook, "a", 500, -1))
-		ours := filtersOf(t, "hk0", false)[0]
-		addFilter(t, ours.Parent, ours.Priority, ours.Handle, foreignProgram(t, ebpf.SchedCLS))
+		w := world.New(t)
+		a, _ := w.Start()
+		w.Must(a, world.Ordered(w, hook, "a", 500, -1))
+		ours := world.FiltersOf(t, "hk0", false)[0]
+		addFilter(t, ours.Parent, ours.Priority, ours.Handle, world.ForeignProgram(t, ebpf.SchedCLS))
 		want := prefs(hook, "other@%d a@%d", 500_000, 500_001)
-		until(t, "a place beside it", 10*time.Second, func() bool { return filterOrder(t, a) == want })
-		w.must(a, w.gone("a"))
+		world.Until(t, "a place beside it", 10*time.Second, func() bool { return filterOrder(t, a) == want })
+		w.Must(a, w.Gone("a"))
 		if got := filterOrder(t, a); got != prefs(hook, "other@%d", 500_000) {
 			t.Errorf("filters: %s", got)
 		}
-		w.leavesNothing()
+		w.LeavesNothing()
 	})
 }
 
 // TestWhatAKilledAgentLeftOfFilters begins where a kill left a filter twice, or without a link.
 func TestWhatAKilledAgentLeftOfFilters(t *testing.T) {
-	for sentence, left := range map[string]func(t *testing.T, w *world, l agent.LinkStatus){
-		"a filter that was being moved": func(t *testing.T, _ *world, _ agent.LinkStatus) {
-			f := *filtersOf(t, "hk0", false)[0]
+	for sentence, left := range map[string]func(t *testing.T, w *world.World, l agent.LinkStatus){
+		"a filter that was being moved": func(t *testing.T, _ *world.World, _ agent.LinkStatus) {
+			f := *world.FiltersOf(t, "hk0", false)[0]
 			p, err := ebpf.NewProgramFromID(ebpf.ProgramID(f.Id))
-			must(t, err)
+			world.Must(t, err)
 			defer func() { _ = p.Close() }()
 			f.Priority, f.Fd = f.Priority+3, p.FD()
-			must(t, netlink.FilterAdd(&f))
+			world.Must(t, netlink.FilterAdd(&f))
 		},
-		"a filter that has no link yet": func(t *testing.T, _ *world, l agent.LinkStatus) {
-			must(t, os.Remove(l.Pin))
-			must(t, os.Remove(l.Pin+"+at"))
+		"a filter that has no link yet": func(t *testing.T, _ *world.World, l agent.LinkStatus) {
+			world.Must(t, os.Remove(l.Pin))
+			world.Must(t, os.Remove(l.Pin+"+at"))
 		},
-		"a qdisc without a filter": func(t *testing.T, _ *world, _ agent.LinkStatus) {
-			must(t, netlink.FilterDel(filtersOf(t, "hk0", false)[0]))
+		"a qdisc without a filter": func(t *testing.T, _ *world.World, _ agent.LinkStatus) {
+			world.Must(t, netlink.FilterDel(world.FiltersOf(t, "hk0", false)[0]))
 		},
-		"a note without a qdisc": func(t *testing.T, w *world, _ agent.LinkStatus) {
-			must(t, netlink.QdiscDel(clsactOf(t)))
-			must(t, os.Symlink("made", filepath.Join(w.bpffs, "+clsact", "1")))
+		"a note without a qdisc": func(t *testing.T, w *world.World, _ agent.LinkStatus) {
+			world.Must(t, netlink.QdiscDel(clsactOf(t)))
+			world.Must(t, os.Symlink("made", filepath.Join(w.BPFFS, "+clsact", "1")))
 		},
 	} {
 		for _, wanted := range []bool{true, false} {
 			t.Run(fmt.Sprintf("%s, wanted %v", sentence, wanted), func(t *testing.T) {
 				withFilters(t, func(t *testing.T, hook string) {
-					w := newWorld(t)
-					a, stop := w.start()
-					w.must(a, w.ordered(hook, "a", 500, -1))
-					_, l := one(t, a)
+					w := world.New(t)
+					a, stop := w.Start()
+					w.Must(a, world.Ordered(w, hook, "a", 500, -1))
+					_, l := world.One(t, a)
 					stop()
 					left(t, w, l)
-					a, err := agent.New(w.options())
-					must(t, err)
+					a, err := agent.New(w.Options())
+					world.Must(t, err)
 					if !wanted {
-						w.give(a, w.gone("a"))
+						w.Give(a, w.Gone("a"))
 					}
-					must(t, a.Close())
-					a, _ = w.start()
-					w.must(a)
+					world.Must(t, a.Close())
+					a, _ = w.Start()
+					w.Must(a)
 					if wanted {
 						if got := filterOrder(t, a); !strings.HasPrefix(got, "a@") || strings.Contains(got, " ") {
 							t.Errorf("filters: %s", got)
@@ -429,10 +360,10 @@ func TestWhatAKilledAgentLeftOfFilters(t *testing.T) {
 						if got := ran(t, a); !slices.Equal(got, []string{"a"}) {
 							t.Errorf("ran: %v", got)
 						}
-						w.must(a, w.gone("a"))
+						w.Must(a, w.Gone("a"))
 					}
-					w.leavesNothing()
-					hasNoQdisc(t, "hk0")
+					w.LeavesNothing()
+					world.HasNoQdisc(t, "hk0")
 				})
 			})
 		}
@@ -440,34 +371,34 @@ func TestWhatAKilledAgentLeftOfFilters(t *testing.T) {
 }
 
 func TestUnloadingANodeLeavesNoFilter(t *testing.T) {
-	for sentence, unload := range map[string]func(t *testing.T, w *world, a *agent.Agent, stop func()){
-		"by the agent": func(t *testing.T, _ *world, a *agent.Agent, _ func()) { must(t, a.Unload()) },
-		"without an agent": func(t *testing.T, w *world, _ *agent.Agent, stop func()) {
+	for sentence, unload := range map[string]func(t *testing.T, w *world.World, a *agent.Agent, stop func()){
+		"by the agent": func(t *testing.T, _ *world.World, a *agent.Agent, _ func()) { world.Must(t, a.Unload()) },
+		"without an agent": func(t *testing.T, w *world.World, _ *agent.Agent, stop func()) {
 			stop()
-			must(t, agent.Cleanup(w.bpffs, filepath.Join(w.dir, "state")))
+			world.Must(t, agent.Cleanup(w.BPFFS, filepath.Join(w.Dir, "state")))
 		},
 	} {
 		t.Run(sentence, func(t *testing.T) {
 			withFilters(t, func(t *testing.T, hook string) {
-				w := newWorld(t)
-				a, err := agent.New(w.options())
-				must(t, err)
+				w := world.New(t)
+				a, err := agent.New(w.Options())
+				world.Must(t, err)
 				closed := false
 				stop := func() {
 					if !closed {
 						closed = true
-						must(t, a.Close())
+						world.Must(t, a.Close())
 					}
 				}
 				defer stop()
-				w.give(a, w.ordered(hook, "a", 500, -1))
-				until(t, "the filter", 10*time.Second, func() bool { a.Reconcile(t.Context()); return len(filtersOf(t, "hk0", false)) == 1 })
-				addFilter(t, netlink.HANDLE_MIN_EGRESS, 7, 1, foreignProgram(t, ebpf.SchedCLS))
+				w.Give(a, world.Ordered(w, hook, "a", 500, -1))
+				world.Until(t, "the filter", 10*time.Second, func() bool { a.Reconcile(t.Context()); return len(world.FiltersOf(t, "hk0", false)) == 1 })
+				addFilter(t, netlink.HANDLE_MIN_EGRESS, 7, 1, world.ForeignProgram(t, ebpf.SchedCLS))
 				unload(t, w, a, stop)
-				if got := filtersOf(t, "hk0", false); len(got) > 0 || len(foreign(t, "hk0")) != 1 {
+				if got := world.FiltersOf(t, "hk0", false); len(got) > 0 || len(foreign(t, "hk0")) != 1 {
 					t.Errorf("filters: %v, %v", got, foreign(t, "hk0"))
 				}
-				w.leavesNothing()
+				w.LeavesNothing()
 			})
 		})
 	}
@@ -476,10 +407,10 @@ func TestUnloadingANodeLeavesNoFilter(t *testing.T) {
 // TestStatusNamesTheFilter: in the words of tc filter show.
 func TestStatusNamesTheFilter(t *testing.T) {
 	withFilters(t, func(t *testing.T, name string) {
-		w := newWorld(t)
-		a, _ := w.start()
-		w.must(a, w.ordered(name, "a", 500, -1))
-		_, l := one(t, a)
+		w := world.New(t)
+		a, _ := w.Start()
+		w.Must(a, world.Ordered(w, name, "a", 500, -1))
+		_, l := world.One(t, a)
 		if want := prefs(name, "clsact pref %d handle 0x1", 500_000); l.Filter != want || l.ID != 0 || l.State != agent.Attached {
 			t.Errorf("link = %+v, not filter %q", l, want)
 		}
@@ -492,30 +423,30 @@ func TestStatusNamesTheFilter(t *testing.T) {
 // TestAFilterWhoseUpdateWasNotPinnedIsFollowed: a kill may come between the two.
 func TestAFilterWhoseUpdateWasNotPinnedIsFollowed(t *testing.T) {
 	withFilters(t, func(t *testing.T, hook string) {
-		w := newWorld(t)
-		a, stop := w.start()
-		w.must(a, w.version("1", on(hook, "hk0")[0]))
-		_, l := one(t, a)
+		w := world.New(t)
+		a, stop := w.Start()
+		w.Must(a, world.Version(w, "1", world.On(hook, "hk0")[0]))
+		_, l := world.One(t, a)
 		former, err := ebpf.LoadPinnedProgram(l.Pin, nil)
-		must(t, err)
-		w.must(a, w.version("2", on(hook, "hk0")[0]))
-		program, _ := one(t, a)
+		world.Must(t, err)
+		w.Must(a, world.Version(w, "2", world.On(hook, "hk0")[0]))
+		program, _ := world.One(t, a)
 		stop()
 		// The library takes the one for pinned that it loaded from there.
-		must(t, former.Unpin())
-		must(t, former.Pin(l.Pin))
-		must(t, former.Close())
-		a, _ = w.start()
-		w.must(a)
+		world.Must(t, former.Unpin())
+		world.Must(t, former.Pin(l.Pin))
+		world.Must(t, former.Close())
+		a, _ = w.Start()
+		w.Must(a)
 		pinned, err := ebpf.LoadPinnedProgram(l.Pin, nil)
-		must(t, err)
+		world.Must(t, err)
 		defer func() { _ = pinned.Close() }()
 		info, err := pinned.Info()
-		must(t, err)
+		world.Must(t, err)
 		if id, _ := info.ID(); uint32(id) != program.ID {
 			t.Errorf("program %d is pinned, and the filter runs %d", id, program.ID)
 		}
-		if now, l := one(t, a); now.ID != program.ID || uint32(runsUnder(t, l)) != program.ID {
+		if now, l := world.One(t, a); now.ID != program.ID || uint32(world.RunsUnder(t, l)) != program.ID {
 			t.Errorf("program %+v, link %+v", now, l)
 		}
 	})

@@ -14,7 +14,6 @@ import (
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/asm"
 	"github.com/cilium/ebpf/link"
-	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 
@@ -24,6 +23,7 @@ import (
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/hook"
 	"github.com/skep-dev/skep/intent"
+	"github.com/skep-dev/skep/test/fixture/world"
 	"github.com/skep-dev/skep/test/harness/events"
 	"github.com/skep-dev/skep/test/harness/need"
 )
@@ -31,7 +31,7 @@ import (
 // lastRun returns the version of hooks.o whose program ran last; 0 before any did.
 func lastRun(t *testing.T, a *agent.Agent) uint32 {
 	t.Helper()
-	bss := globals(t, a.Status()[0].Programs[0].ID)
+	bss := world.Globals(t, a.Status()[0].Programs[0].ID)
 	defer func() { _ = bss.Close() }()
 	value, err := bss.LookupBytes(uint32(0))
 	if err != nil {
@@ -40,50 +40,19 @@ func lastRun(t *testing.T, a *agent.Agent) uint32 {
 	return binary.NativeEndian.Uint32(value)
 }
 
-// globals is the map of a program's global variables that begin as zero.
-func globals(t *testing.T, id uint32) *ebpf.Map {
-	t.Helper()
-	program, err := ebpf.NewProgramFromID(ebpf.ProgramID(id))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = program.Close() }()
-	info, err := program.Info()
-	if err != nil {
-		t.Fatal(err)
-	}
-	ids, _ := info.MapIDs()
-	for _, id := range ids {
-		m, err := ebpf.NewMapFromID(id)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if shown, err := m.Info(); err != nil {
-			t.Fatal(err)
-		} else if shown.Name == ".bss" {
-			return m
-		}
-		if err := m.Close(); err != nil {
-			t.Fatal(err)
-		}
-	}
-	t.Fatalf("program %d has no global variables", id)
-	return nil
-}
-
 // fires has an agent attach one version of the hook's program and then the next, and
 // causes an event until each of them ran.
 func fires(t *testing.T, at v1alpha1.Attachment, cause func()) *agent.Agent {
 	t.Helper()
 	need.Kernel(t)
-	needHook(t, at.Hook)
-	w := newWorld(t)
-	a, _ := w.start()
+	world.NeedHook(t, at.Hook)
+	w := world.New(t)
+	a, _ := w.Start()
 	for _, version := range []uint32{1, 2} {
-		if err := w.accept(a, w.version(fmt.Sprint(version), at)); err != nil {
+		if err := w.Accept(a, world.Version(w, fmt.Sprint(version), at)); err != nil {
 			t.Fatal(err)
 		}
-		until(t, fmt.Sprintf("version %d to run", version), 10*time.Second, func() bool {
+		world.Until(t, fmt.Sprintf("version %d to run", version), 10*time.Second, func() bool {
 			cause()
 			return lastRun(t, a) == version
 		})
@@ -103,44 +72,11 @@ func testRun(t *testing.T) error {
 	return err
 }
 
-// within calls do on a thread in the network namespace.
-func within(t testing.TB, path string, do func() error) {
-	t.Helper()
-	err := onThread(func() error {
-		ns, err := os.Open(path)
-		if err != nil {
-			return err
-		}
-		defer func() { _ = ns.Close() }()
-		if err := unix.Setns(int(ns.Fd()), unix.CLONE_NEWNET); err != nil {
-			return err
-		}
-		return do()
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-}
-
-// sendFrame sends a packet with its link header on a device: the kernel dissects it to
-// find its transport header (packet_parse_headers of net/packet/af_packet.c).
-func sendFrame(ifindex int) error {
-	protocol := uint16(unix.ETH_P_IP<<8&0xff00 | unix.ETH_P_IP>>8)
-	fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, int(protocol))
-	if err != nil {
-		return err
-	}
-	defer func() { _ = unix.Close(fd) }()
-	frame := make([]byte, 64)
-	frame[12], frame[14], frame[17], frame[23] = unix.ETH_P_IP>>8, 0x45, 50, unix.IPPROTO_UDP
-	return unix.Sendto(fd, frame, 0, &unix.SockaddrLinklayer{Protocol: protocol, Ifindex: ifindex})
-}
-
 func TestAFlowDissectorFires(t *testing.T) {
 	need.Kernel(t)
-	path := namespace(t)
-	within(t, path, events.LoopbackUp)
-	fires(t, v1alpha1.Attachment{Hook: "flow_dissector", NetworkNamespace: path}, func() { within(t, path, func() error { return sendFrame(1) }) })
+	path := world.Namespace(t)
+	world.Within(t, path, events.LoopbackUp)
+	fires(t, v1alpha1.Attachment{Hook: "flow_dissector", NetworkNamespace: path}, func() { world.Within(t, path, func() error { return world.SendFrame(1) }) })
 }
 
 // TestAFlowDissectorDisplacesNone has another program at the place before the agent.
@@ -167,9 +103,9 @@ func TestAFlowDissectorDisplacesNone(t *testing.T) {
 		}, "attached without a link"},
 	} {
 		t.Run(sentence, func(t *testing.T) {
-			path := namespace(t)
+			path := world.Namespace(t)
 			var placed io.Closer
-			within(t, path, func() (err error) {
+			world.Within(t, path, func() (err error) {
 				ns, err := os.Open(path)
 				if err != nil {
 					return err
@@ -177,9 +113,9 @@ func TestAFlowDissectorDisplacesNone(t *testing.T) {
 				placed, err = c.attach(int(ns.Fd()))
 				return errors.Join(err, ns.Close())
 			})
-			w := newWorld(t)
-			a, _ := w.start()
-			err := w.accept(a, w.version("1", v1alpha1.Attachment{Hook: "flow_dissector", NetworkNamespace: path}))
+			w := world.New(t)
+			a, _ := w.Start()
+			err := w.Accept(a, world.Version(w, "1", v1alpha1.Attachment{Hook: "flow_dissector", NetworkNamespace: path}))
 			if err == nil || !strings.Contains(err.Error(), c.want) {
 				t.Errorf("the agent says %v, not %q", err, c.want)
 			}
@@ -192,40 +128,15 @@ func TestAFlowDissectorDisplacesNone(t *testing.T) {
 	}
 }
 
-// pair makes the two devices that a hook is tried on: the hook is the first one's. A
-// kernel without netkit gets others.
-func pair(t *testing.T, h hook.Hook, name, peer string) {
-	t.Helper()
-	if !strings.HasPrefix(h.Name, "netkit/") || lacking(t, h) != nil {
-		veth(t, name, peer)
-		return
-	}
-	l := &netlink.Netkit{LinkAttrs: netlink.LinkAttrs{Name: name}, Mode: netlink.NETKIT_MODE_L2}
-	l.SetPeerAttrs(&netlink.LinkAttrs{Name: peer})
-	if err := netlink.LinkAdd(l); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = netlink.LinkDel(l) })
-	for _, n := range []string{name, peer} {
-		one, err := netlink.LinkByName(n)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := netlink.LinkSetUp(one); err != nil {
-			t.Fatal(err)
-		}
-	}
-}
-
 func TestNetkitFires(t *testing.T) {
 	need.Kernel(t)
 	for name, sender := range map[string]string{"netkit/primary": "nk0", "netkit/peer": "nk1"} {
 		t.Run(name, func(t *testing.T) {
-			needHook(t, name)
+			world.NeedHook(t, name)
 			h, _ := hook.Lookup(name)
-			pair(t, h, "nk0", "nk1")
-			fires(t, on(name, "nk0")[0], func() {
-				if err := sendFrame(index(t, sender)); err != nil {
+			world.Pair(t, h, "nk0", "nk1")
+			fires(t, world.On(name, "nk0")[0], func() {
+				if err := world.SendFrame(world.Index(t, sender)); err != nil {
 					t.Error(err)
 				}
 			})
@@ -235,14 +146,14 @@ func TestNetkitFires(t *testing.T) {
 
 func TestNetkitIsRefusedWhereTheDeviceIsNoPrimaryOne(t *testing.T) {
 	need.Kernel(t)
-	needHook(t, "netkit/primary")
+	world.NeedHook(t, "netkit/primary")
 	h, _ := hook.Lookup("netkit/primary")
-	pair(t, h, "nk0", "nk1")
-	veth(t, "nv0", "nv1")
+	world.Pair(t, h, "nk0", "nk1")
+	world.Veth(t, "nv0", "nv1")
 	for name, want := range map[string]string{"nk1": "interface nk1 is the peer of a netkit pair", "nv0": "interface nv0 is no netkit device"} {
-		w := newWorld(t)
-		a, _ := w.start()
-		if err := w.accept(a, w.version("1", on("netkit/primary", name)[0])); err == nil || !strings.Contains(err.Error(), want) {
+		w := world.New(t)
+		a, _ := w.Start()
+		if err := w.Accept(a, world.Version(w, "1", world.On("netkit/primary", name)[0])); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("the agent says %v, not %q", err, want)
 		}
 	}
@@ -251,25 +162,25 @@ func TestNetkitIsRefusedWhereTheDeviceIsNoPrimaryOne(t *testing.T) {
 // TestProgramsOfNetkitRunByPriority has the later of two applications run first.
 func TestProgramsOfNetkitRunByPriority(t *testing.T) {
 	need.Kernel(t)
-	needHook(t, "netkit/primary")
+	world.NeedHook(t, "netkit/primary")
 	h, _ := hook.Lookup("netkit/primary")
-	pair(t, h, "nk0", "nk1")
-	w := newWorld(t)
-	a, _ := w.start()
+	world.Pair(t, h, "nk0", "nk1")
+	w := world.New(t)
+	a, _ := w.Start()
 	var links []link.ID
 	for i, priority := range []int32{500, 5} {
-		at := on("netkit/primary", "nk0")[0]
+		at := world.On("netkit/primary", "nk0")[0]
 		at.Priority = &priority
-		p := w.version("1", at)
+		p := world.Version(w, "1", at)
 		p.UID, p.Application.Name = fmt.Sprint("uid-", i), fmt.Sprint("nk-", i)
-		if err := w.accept(a, p); err != nil {
+		if err := w.Accept(a, p); err != nil {
 			t.Fatal(err)
 		}
 	}
 	for _, s := range a.Status() {
 		links = append(links, link.ID(s.Programs[0].Links[0].ID))
 	}
-	got, err := attach.Order("netkit/primary", plan.Device{Index: index(t, "nk0")}, nil)
+	got, err := attach.Order("netkit/primary", plan.Device{Index: world.Index(t, "nk0")}, nil)
 	if want := []link.ID{links[1], links[0]}; err != nil || !slices.Equal(got, want) {
 		t.Errorf("links %v run, %v; want %v", got, err, want)
 	}
@@ -306,12 +217,12 @@ func TestNetfilterFires(t *testing.T) {
 		},
 	} {
 		t.Run(sentence, func(t *testing.T) {
-			path := namespace(t)
-			within(t, path, events.LoopbackUp)
+			path := world.Namespace(t)
+			world.Within(t, path, events.LoopbackUp)
 			a := fires(t, v1alpha1.Attachment{Hook: "netfilter", NetworkNamespace: path, Netfilter: &c.n}, func() {
-				within(t, path, func() error { return sendLocally(c.family, c.to) })
+				world.Within(t, path, func() error { return sendLocally(c.family, c.to) })
 			})
-			if _, l := one(t, a); !strings.HasPrefix(l.Target, fmt.Sprintf("%s %s priority %d in /", c.n.Family, c.n.Hook, c.n.Priority)) {
+			if _, l := world.One(t, a); !strings.HasPrefix(l.Target, fmt.Sprintf("%s %s priority %d in /", c.n.Family, c.n.Hook, c.n.Priority)) {
 				t.Errorf("link = %+v", l)
 			}
 		})
@@ -320,25 +231,25 @@ func TestNetfilterFires(t *testing.T) {
 
 func TestAPriorityThatAnotherProgramHasIsSaid(t *testing.T) {
 	need.Kernel(t)
-	needHook(t, "netfilter")
+	world.NeedHook(t, "netfilter")
 	other, err := ebpf.NewProgram(&ebpf.ProgramSpec{Type: ebpf.Netfilter, AttachType: ebpf.AttachNetfilter, License: "GPL",
 		Instructions: asm.Instructions{asm.Mov.Imm(asm.R0, 1), asm.Return()}})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer func() { _ = other.Close() }()
-	path := namespace(t)
+	path := world.Namespace(t)
 	var taken link.Link
-	within(t, path, func() (err error) {
+	world.Within(t, path, func() (err error) {
 		taken, err = link.AttachNetfilter(link.NetfilterOptions{
 			Program: other, ProtocolFamily: link.NetfilterProtoIPv4, Hook: link.NetfilterInetLocalIn, Priority: 7,
 		})
 		return err
 	})
 	defer func() { _ = taken.Close() }()
-	w := newWorld(t)
-	a, _ := w.start()
-	err = w.accept(a, w.version("1", v1alpha1.Attachment{
+	w := world.New(t)
+	a, _ := w.Start()
+	err = w.Accept(a, world.Version(w, "1", v1alpha1.Attachment{
 		Hook: "netfilter", NetworkNamespace: path, Netfilter: &v1alpha1.Netfilter{Family: "IPv4", Hook: "LocalIn", Priority: 7},
 	}))
 	if want := "another program or rule has priority 7 at LocalIn of IPv4; choose another priority"; err == nil || !strings.Contains(err.Error(), want) {
@@ -354,18 +265,18 @@ func TestAWritableTracepointFires(t *testing.T) {
 	})
 }
 
-// writing is an intent for a program that changes the result of test runs of this process.
-func (w *world) writing(tracepoint string) intent.Payload {
-	p := w.version("1", v1alpha1.Attachment{Hook: "raw_tp.w", Tracepoint: tracepoint})
+// writer is an intent for a program that changes the result of test runs of this process.
+func writer(w *world.World, tracepoint string) intent.Payload {
+	p := world.Version(w, "1", v1alpha1.Attachment{Hook: "raw_tp.w", Tracepoint: tracepoint})
 	p.Variables["changes_for"] = apiextensionsv1.JSON{Raw: fmt.Append(nil, os.Getpid())}
 	return p
 }
 
 func TestAProgramWritesToAWritableTracepoint(t *testing.T) {
 	need.Kernel(t)
-	w := newWorld(t)
-	a, _ := w.start()
-	if err := w.accept(a, w.writing("bpf_test_finish")); err != nil {
+	w := world.New(t)
+	a, _ := w.Start()
+	if err := w.Accept(a, writer(w, "bpf_test_finish")); err != nil {
 		t.Fatal(err)
 	}
 	if err := testRun(t); !errors.Is(err, unix.ENODATA) {
@@ -375,9 +286,9 @@ func TestAProgramWritesToAWritableTracepoint(t *testing.T) {
 
 func TestATracepointThatIsNotWritableIsUnsupported(t *testing.T) {
 	need.Kernel(t)
-	w := newWorld(t)
-	a, _ := w.start()
-	err := w.accept(a, w.writing("sys_enter"))
+	w := world.New(t)
+	a, _ := w.Start()
+	err := w.Accept(a, writer(w, "sys_enter"))
 	want := "this node's kernel lets no program write to tracepoint sys_enter, or fewer bytes than this one accesses; name a writable tracepoint"
 	if err == nil || !strings.Contains(err.Error(), want) {
 		t.Errorf("the agent says %v, not %q", err, want)

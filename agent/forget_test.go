@@ -11,16 +11,17 @@ import (
 
 	"github.com/skep-dev/skep/agent"
 	"github.com/skep-dev/skep/intent"
+	"github.com/skep-dev/skep/test/fixture/world"
 	"github.com/skep-dev/skep/test/harness/need"
 )
 
 // remembered lists the UIDs that the agent knows, and the files it keeps.
-func remembered(t *testing.T, w *world, a *agent.Agent) (uids, files []string) {
+func remembered(t *testing.T, w *world.World, a *agent.Agent) (uids, files []string) {
 	t.Helper()
 	for _, o := range a.Intents() {
 		uids = append(uids, o.Payload().UID)
 	}
-	entries, err := os.ReadDir(filepath.Join(w.dir, "state", "intents"))
+	entries, err := os.ReadDir(filepath.Join(w.Dir, "state", "intents"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -32,15 +33,15 @@ func remembered(t *testing.T, w *world, a *agent.Agent) (uids, files []string) {
 
 func TestATombstoneIsForgottenOnceNothingIsLeftAndNobodyHasIt(t *testing.T) {
 	need.Kernel(t)
-	w := newWorld(t)
-	a, stop := w.start()
-	stays, goes, litters := w.intent("stays", "raw_tp_count", rawProgram()), w.intent("goes", "raw_tp_count", rawProgram()), w.intent("litters", "raw_tp_count",
-		rawProgram())
-	if err := w.accept(a, stays, goes, litters); err != nil {
+	w := world.New(t)
+	a, stop := w.Start()
+	stays, goes, litters := w.Intent("stays", "raw_tp_count", world.RawProgram()), w.Intent("goes", "raw_tp_count", world.RawProgram()), w.Intent("litters", "raw_tp_count",
+		world.RawProgram())
+	if err := w.Accept(a, stays, goes, litters); err != nil {
 		t.Fatal(err)
 	}
 	// Something of somebody else's keeps the last one's folder.
-	stray := filepath.Join(w.bpffs, litters.UID, "stray")
+	stray := filepath.Join(w.BPFFS, litters.UID, "stray")
 	if err := os.Mkdir(stray, 0o700); err != nil {
 		t.Fatal(err)
 	}
@@ -48,7 +49,7 @@ func TestATombstoneIsForgottenOnceNothingIsLeftAndNobodyHasIt(t *testing.T) {
 	tomb := func(p intent.Payload) intent.Payload {
 		return intent.Payload{Application: p.Application, UID: p.UID, Serial: p.Serial + 10, Tombstone: true, Reason: "gone"}
 	}
-	if err := w.accept(a, tomb(goes), tomb(litters)); err != nil {
+	if err := w.Accept(a, tomb(goes), tomb(litters)); err != nil {
 		t.Fatal(err)
 	}
 	check := func(when string, uids, files []string) {
@@ -72,8 +73,8 @@ func TestATombstoneIsForgottenOnceNothingIsLeftAndNobodyHasIt(t *testing.T) {
 		t.Fatal(err)
 	}
 	stop()
-	a, _ = w.start()
-	if err := w.accept(a); err != nil {
+	a, _ = w.Start()
+	if err := w.Accept(a); err != nil {
 		t.Fatal(err)
 	}
 	a.Forget(func(string) bool { return false })
@@ -84,22 +85,22 @@ func TestATombstoneIsForgottenOnceNothingIsLeftAndNobodyHasIt(t *testing.T) {
 // which applications there are.
 func TestWhatIsForgottenDuringAPassStaysSo(t *testing.T) {
 	need.Kernel(t)
-	w := newWorld(t)
+	w := world.New(t)
 	var (
 		a     *agent.Agent
 		armed atomic.Bool
 	)
-	o := w.options()
+	o := w.Options()
 	o.Clock = func() time.Time {
 		if armed.Load() {
 			a.Forget(func(string) bool { return false })
 		}
 		return time.Now()
 	}
-	a, _ = w.run(o)
-	app := w.intent("app", "raw_tp_count", rawProgram())
+	a, _ = w.Run(o)
+	app := w.Intent("app", "raw_tp_count", world.RawProgram())
 	gone := intent.Payload{Application: app.Application, UID: app.UID, Serial: app.Serial + 1, Tombstone: true, Reason: "gone"}
-	if err := w.accept(a, gone); err != nil {
+	if err := w.Accept(a, gone); err != nil {
 		t.Fatal(err)
 	}
 	armed.Store(true)

@@ -11,62 +11,65 @@ import (
 	"github.com/skep-dev/skep/agent"
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/intent"
+	"github.com/skep-dev/skep/test/fixture/world"
 	"github.com/skep-dev/skep/test/harness/need"
 )
 
 // jumbo makes a pair of interfaces whose driver takes, at their MTU, only programs for packets of several buffers.
 func jumbo(t *testing.T, name, peer string) {
 	t.Helper()
-	veth(t, name, peer)
+	world.Veth(t, name, peer)
 	for _, one := range []string{name, peer} {
 		l, err := netlink.LinkByName(one)
-		must(t, err)
-		must(t, netlink.LinkSetMTU(l, 9000))
+		world.Must(t, err)
+		world.Must(t, netlink.LinkSetMTU(l, 9000))
 	}
 }
 
 // xdpAs is an application with one program on fr0, in a mode.
-func (w *world) xdpAs(name, object, program string, priority int32, mode v1alpha1.XDPMode) intent.Payload {
-	at := on("xdp", "fr0")
+func xdpAs(w *world.World, name, object, program string, priority int32, mode v1alpha1.XDPMode) intent.Payload {
+	at := world.On("xdp", "fr0")
 	at[0].Priority, at[0].XDPMode = &priority, mode
-	return w.intent(name, object, v1alpha1.Program{Name: program, Attach: at})
+	return w.Intent(name, object, v1alpha1.Program{Name: program, Attach: at})
 }
 
 // TestWhoTakesNoFragsSharesAJumboInterface: a chain that asks for no mode runs generically with it, whoever comes first.
 func TestWhoTakesNoFragsSharesAJumboInterface(t *testing.T) {
 	need.Kernel(t)
-	quiet(t)
+	world.Quiet(t)
 	for _, order := range []string{"the one with frags first", "the one without first", "together"} {
 		for _, priority := range []int32{100, 900} {
 			t.Run(order, func(t *testing.T) {
-				w := newWorld(t)
+				w := world.New(t)
 				jumbo(t, "fr0", "fr1")
-				a, _ := w.start()
-				frags := w.xdpAs("frags", "xdp_frags", "xdp_frags", 500, "")
-				plain := w.xdpAs("plain", "xdp_count", "count_packets", priority, "")
+				a, _ := w.Start()
+				frags := xdpAs(w, "frags", "xdp_frags", "xdp_frags", 500, "")
+				plain := xdpAs(w, "plain", "xdp_count", "count_packets", priority, "")
 				switch order {
 				case "together":
-					must(t, w.accept(a, frags, plain))
+					world.Must(t, w.Accept(a, frags, plain))
 				case "the one without first":
-					must(t, w.accept(a, plain))
-					must(t, w.accept(a, frags))
+					world.Must(t, w.Accept(a, plain))
+					world.Must(t, w.Accept(a, frags))
 				default:
-					must(t, w.accept(a, frags))
-					if l := linkOf(t, a, "frags"); l.XDPMode != v1alpha1.XDPNative {
+					world.Must(t, w.Accept(a, frags))
+					if l := world.LinkOf(t, a, "frags"); l.XDPMode != v1alpha1.XDPNative {
 						t.Fatalf("alone: %+v", l)
 					}
-					must(t, w.accept(a, plain))
+					world.Must(t, w.Accept(a, plain))
 				}
 				for _, name := range []string{"frags", "plain"} {
-					if l := linkOf(t, a, name); l.XDPMode != v1alpha1.XDPGeneric || l.State != agent.Attached || !strings.Contains(l.XDPReason, "MTU 9000") {
+					if l := world.LinkOf(t, a, name); l.XDPMode != v1alpha1.XDPGeneric || l.State != agent.Attached || !strings.Contains(l.XDPReason, "MTU 9000") {
 						t.Errorf("%s: %+v", name, l)
 					}
 				}
-				send(t, "fr1", 5)
-				until(t, "the packets", time.Minute, func() bool { return count(t, w.counts(a, "plain")) == 5 && count(t, w.counts(a, "frags")) == 5 })
+				world.Send(t, "fr1", 5)
+				world.Until(t, "the packets", time.Minute, func() bool {
+					return world.Count(t, world.Counts(w, a, "plain")) == 5 && world.Count(t, world.Counts(w, a, "frags")) == 5
+				})
 				// Every later plan of the interface goes well.
-				must(t, w.accept(a, w.xdpAs("frags", "xdp_frags", "xdp_frags", 50, "")))
-				w.mustGo(a, "frags", "plain")
+				world.Must(t, w.Accept(a, xdpAs(w, "frags", "xdp_frags", "xdp_frags", 50, "")))
+				mustGo(w, a, "frags", "plain")
 			})
 		}
 	}
@@ -75,26 +78,26 @@ func TestWhoTakesNoFragsSharesAJumboInterface(t *testing.T) {
 // TestWhoTakesNoFragsIsLeftOutWhereTheDriverIsAskedFor: the message names it, and the other one runs natively and is updated.
 func TestWhoTakesNoFragsIsLeftOutWhereTheDriverIsAskedFor(t *testing.T) {
 	need.Kernel(t)
-	quiet(t)
+	world.Quiet(t)
 	for _, order := range []string{"it comes second", "together", "two come second"} {
 		t.Run(order, func(t *testing.T) {
-			w := newWorld(t)
+			w := world.New(t)
 			jumbo(t, "fr0", "fr1")
-			a, _ := w.start()
-			frags := w.xdpAs("frags", "xdp_frags", "xdp_frags", 500, v1alpha1.XDPNative)
-			all := []intent.Payload{w.xdpAs("plain", "xdp_count", "count_packets", 100, "")}
+			a, _ := w.Start()
+			frags := xdpAs(w, "frags", "xdp_frags", "xdp_frags", 500, v1alpha1.XDPNative)
+			all := []intent.Payload{xdpAs(w, "plain", "xdp_count", "count_packets", 100, "")}
 			want := []string{"frags:xdp_frags"}
 			switch order {
 			case "together":
 				all = append(all, frags)
 			case "two come second":
-				all = append(all, w.xdpAs("more", "xdp_frags", "xdp_frags", 900, ""))
+				all = append(all, xdpAs(w, "more", "xdp_frags", "xdp_frags", 900, ""))
 				want = append(want, "more:xdp_frags")
 				fallthrough
 			default:
-				must(t, w.accept(a, frags))
+				world.Must(t, w.Accept(a, frags))
 			}
-			err := w.accept(a, all...)
+			err := w.Accept(a, all...)
 			for _, says := range []string{`plain: link "plain count_packets" into chain: frags: the driver of fr0 runs a chain at MTU 9000 only if each program`,
 				`build it as SEC("xdp.frags"), lower the MTU`} {
 				if err == nil || !strings.Contains(err.Error(), says) || strings.Contains(err.Error(), "\n") {
@@ -103,28 +106,28 @@ func TestWhoTakesNoFragsIsLeftOutWhereTheDriverIsAskedFor(t *testing.T) {
 			}
 			isWhole := func() {
 				t.Helper()
-				if got := chainOf(t, a); got != strings.Join(want, " ") {
+				if got := world.ChainOf(t, a); got != strings.Join(want, " ") {
 					t.Errorf("the chain is %q, want %q", got, want)
 				}
-				if l := linkOf(t, a, "frags"); l.XDPMode != v1alpha1.XDPNative || statusOf(a, "frags").Conditions[0].Status != "True" {
-					t.Errorf("frags: %+v", statusOf(a, "frags"))
+				if l := world.LinkOf(t, a, "frags"); l.XDPMode != v1alpha1.XDPNative || world.StatusOf(a, "frags").Conditions[0].Status != "True" {
+					t.Errorf("frags: %+v", world.StatusOf(a, "frags"))
 				}
 			}
 			isWhole()
 			before := runsOfMember(t, a, "frags")
-			send(t, "fr1", 5)
-			until(t, "the packets", time.Minute, func() bool { return count(t, w.counts(a, "frags")) >= 5 })
+			world.Send(t, "fr1", 5)
+			world.Until(t, "the packets", time.Minute, func() bool { return world.Count(t, world.Counts(w, a, "frags")) >= 5 })
 			if now := runsOfMember(t, a, "frags"); now != 0 && now != before+5 {
 				t.Errorf("it ran %d times, and %d before", now, before)
 			}
 			// An update waits for nobody who cannot join.
 			for _, priority := range []int32{50, 800} {
-				_ = w.accept(a, w.xdpAs("frags", "xdp_frags", "xdp_frags", priority, v1alpha1.XDPNative))
-				until(t, "the update", time.Minute, func() bool { return priorityOf(t, a, "frags") == priority })
+				_ = w.Accept(a, xdpAs(w, "frags", "xdp_frags", "xdp_frags", priority, v1alpha1.XDPNative))
+				world.Until(t, "the update", time.Minute, func() bool { return priorityOf(t, a, "frags") == priority })
 				isWhole()
 			}
-			_ = w.accept(a, w.gone("frags"))
-			until(t, "the other one to join", time.Minute, func() bool { return statusOf(a, "plain").Error == "" && linksOf(a)["plain xdp fr0"] != 0 })
+			_ = w.Accept(a, w.Gone("frags"))
+			world.Until(t, "the other one to join", time.Minute, func() bool { return world.StatusOf(a, "plain").Error == "" && world.LinksOf(a)["plain xdp fr0"] != 0 })
 		})
 	}
 }
@@ -133,17 +136,17 @@ func TestWhoTakesNoFragsIsLeftOutWhereTheDriverIsAskedFor(t *testing.T) {
 // driver may take it. The chain says so.
 func TestAGenericChainReturnsToTheDriverWhenThatIsAskedFor(t *testing.T) {
 	need.Kernel(t)
-	quiet(t)
+	world.Quiet(t)
 	for _, cause := range []string{"the program without frags leaves", "the MTU is lowered", "who asks comes first"} {
 		t.Run(cause, func(t *testing.T) {
-			w := newWorld(t)
+			w := world.New(t)
 			jumbo(t, "fr0", "fr1")
-			a, _ := w.start()
-			frags, plain := w.xdpAs("frags", "xdp_frags", "xdp_frags", 500, ""), w.xdpAs("plain", "xdp_count", "count_packets", 100, "")
-			w.must(a, frags, plain)
-			native := func() error { return w.accept(a, w.xdpAs("frags", "xdp_frags", "xdp_frags", 500, v1alpha1.XDPNative)) }
-			generic := linkOf(t, a, "frags")
-			if c := chainsOf(t, a); generic.XDPMode != v1alpha1.XDPGeneric || len(c) != 1 || c[0].XDPReason != generic.XDPReason ||
+			a, _ := w.Start()
+			frags, plain := xdpAs(w, "frags", "xdp_frags", "xdp_frags", 500, ""), xdpAs(w, "plain", "xdp_count", "count_packets", 100, "")
+			w.Must(a, frags, plain)
+			native := func() error { return w.Accept(a, xdpAs(w, "frags", "xdp_frags", "xdp_frags", 500, v1alpha1.XDPNative)) }
+			generic := world.LinkOf(t, a, "frags")
+			if c := world.ChainsOf(t, a); generic.XDPMode != v1alpha1.XDPGeneric || len(c) != 1 || c[0].XDPReason != generic.XDPReason ||
 				!strings.Contains(generic.XDPReason, "set xdpMode: Native for one of its programs") || !strings.Contains(generic.XDPReason, "MTU 9000") {
 				t.Fatalf("%+v", c)
 			}
@@ -157,25 +160,25 @@ func TestAGenericChainReturnsToTheDriverWhenThatIsAskedFor(t *testing.T) {
 				// A veth compares that of its peer.
 				for _, one := range []string{"fr0", "fr1"} {
 					l, err := netlink.LinkByName(one)
-					must(t, err)
-					must(t, netlink.LinkSetMTU(l, 1500))
+					world.Must(t, err)
+					world.Must(t, netlink.LinkSetMTU(l, 1500))
 				}
 			} else {
-				_ = w.accept(a, w.gone("plain"))
+				_ = w.Accept(a, w.Gone("plain"))
 			}
 			if cause != "who asks comes first" {
 				again(t, a)
-				if l := linkOf(t, a, "frags"); l.ID != generic.ID || l.XDPMode != v1alpha1.XDPGeneric {
+				if l := world.LinkOf(t, a, "frags"); l.ID != generic.ID || l.XDPMode != v1alpha1.XDPGeneric {
 					t.Errorf("nobody asked for another mode: %+v", l)
 				}
 				_ = native()
 			}
-			until(t, "the driver", time.Minute, func() bool { return linkOf(t, a, "frags").XDPMode == v1alpha1.XDPNative })
-			if c := chainsOf(t, a); c[0].XDPReason != "" || c[0].XDPMode != v1alpha1.XDPNative {
+			world.Until(t, "the driver", time.Minute, func() bool { return world.LinkOf(t, a, "frags").XDPMode == v1alpha1.XDPNative })
+			if c := world.ChainsOf(t, a); c[0].XDPReason != "" || c[0].XDPMode != v1alpha1.XDPNative {
 				t.Errorf("%+v", c[0])
 			}
-			send(t, "fr1", 5)
-			until(t, "the packets", time.Minute, func() bool { return count(t, w.counts(a, "frags")) >= 5 })
+			world.Send(t, "fr1", 5)
+			world.Until(t, "the packets", time.Minute, func() bool { return world.Count(t, world.Counts(w, a, "frags")) >= 5 })
 		})
 	}
 }
@@ -183,23 +186,23 @@ func TestAGenericChainReturnsToTheDriverWhenThatIsAskedFor(t *testing.T) {
 // TestUpdatesOfOneMemberHaveTheDriverAskedOnce: packets pass meanwhile, and a tenant can update as often as it likes.
 func TestUpdatesOfOneMemberHaveTheDriverAskedOnce(t *testing.T) {
 	need.Kernel(t)
-	quiet(t)
-	w := newWorld(t)
+	world.Quiet(t)
+	w := world.New(t)
 	jumbo(t, "fr0", "fr1")
-	a, _ := w.start()
-	w.must(a, w.xdpAs("frags", "xdp_frags", "xdp_frags", 500, ""), w.xdpAs("plain", "xdp_count", "count_packets", 100, ""))
-	if err := w.accept(a, w.xdpAs("frags", "xdp_frags", "xdp_frags", 500, v1alpha1.XDPNative)); err == nil {
+	a, _ := w.Start()
+	w.Must(a, xdpAs(w, "frags", "xdp_frags", "xdp_frags", 500, ""), xdpAs(w, "plain", "xdp_count", "count_packets", 100, ""))
+	if err := w.Accept(a, xdpAs(w, "frags", "xdp_frags", "xdp_frags", 500, v1alpha1.XDPNative)); err == nil {
 		t.Fatal("the driver takes it")
 	}
-	was, asked := linkOf(t, a, "frags").ID, 0
+	was, asked := world.LinkOf(t, a, "frags").ID, 0
 	for i, version := range []string{"xdp_count_v2", "xdp_count", "xdp_count_v2", "xdp_count"} {
-		_ = w.accept(a, w.xdpAs("plain", version, "count_packets", 100, ""))
+		_ = w.Accept(a, xdpAs(w, "plain", version, "count_packets", 100, ""))
 		// What asks is another version each time, too, which waits for nothing that failed before.
-		_ = w.accept(a, w.xdpAs("frags", "xdp_frags", "xdp_frags", int32(501+i), v1alpha1.XDPNative))
+		_ = w.Accept(a, xdpAs(w, "frags", "xdp_frags", "xdp_frags", int32(501+i), v1alpha1.XDPNative))
 		for range 3 {
 			again(t, a)
 		}
-		if is := linkOf(t, a, "frags").ID; is != was {
+		if is := world.LinkOf(t, a, "frags").ID; is != was {
 			was, asked = is, asked+1
 		}
 	}
@@ -211,18 +214,18 @@ func TestUpdatesOfOneMemberHaveTheDriverAskedOnce(t *testing.T) {
 // TestAnUpdateWithoutFragsLeavesTheFormerVersion of the application that asks for the driver, and of its neighbour.
 func TestAnUpdateWithoutFragsLeavesTheFormerVersion(t *testing.T) {
 	need.Kernel(t)
-	quiet(t)
-	w := newWorld(t)
+	world.Quiet(t)
+	w := world.New(t)
 	jumbo(t, "fr0", "fr1")
-	a, _ := w.start()
-	must(t, w.accept(a, w.xdpAs("frags", "xdp_frags", "xdp_frags", 500, v1alpha1.XDPNative), w.xdpAs("other", "xdp_frags", "xdp_frags", 100, "")))
-	err := w.accept(a, w.xdpAs("other", "xdp_count", "count_packets", 100, ""), w.xdpAs("frags", "xdp_frags", "xdp_frags", 600, v1alpha1.XDPNative))
+	a, _ := w.Start()
+	world.Must(t, w.Accept(a, xdpAs(w, "frags", "xdp_frags", "xdp_frags", 500, v1alpha1.XDPNative), xdpAs(w, "other", "xdp_frags", "xdp_frags", 100, "")))
+	err := w.Accept(a, xdpAs(w, "other", "xdp_count", "count_packets", 100, ""), xdpAs(w, "frags", "xdp_frags", "xdp_frags", 600, v1alpha1.XDPNative))
 	if err == nil || !strings.Contains(err.Error(), "other: ") || !strings.Contains(err.Error(), `build it as SEC("xdp.frags")`) ||
 		strings.Contains(err.Error(), "\n") {
 		t.Errorf("Settled = %v", err)
 	}
-	if got := chainOf(t, a); got != "other:xdp_frags frags:xdp_frags" || priorityOf(t, a, "frags") != 600 || linkOf(t, a, "frags").XDPMode != v1alpha1.XDPNative {
-		t.Errorf("the chain is %q, and frags %+v", got, statusOf(a, "frags"))
+	if got := world.ChainOf(t, a); got != "other:xdp_frags frags:xdp_frags" || priorityOf(t, a, "frags") != 600 || world.LinkOf(t, a, "frags").XDPMode != v1alpha1.XDPNative {
+		t.Errorf("the chain is %q, and frags %+v", got, world.StatusOf(a, "frags"))
 	}
 }
 

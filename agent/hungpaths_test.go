@@ -10,10 +10,13 @@ import (
 	"time"
 
 	"github.com/cilium/ebpf/link"
+	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
 
 	"github.com/skep-dev/skep/agent"
 	"github.com/skep-dev/skep/api/v1alpha1"
+	"github.com/skep-dev/skep/test/fixture/userbinary"
+	"github.com/skep-dev/skep/test/fixture/world"
 	"github.com/skep-dev/skep/test/harness/need"
 	"github.com/skep-dev/skep/test/harness/recommended"
 )
@@ -53,59 +56,59 @@ func TestAPathThatDoesNotAnswerDelaysNobodyElse(t *testing.T) {
 		},
 	} {
 		t.Run(sentence, func(t *testing.T) {
-			w := newWorld(t)
-			veth(t, "cn0", "cn1")
-			a, _ := w.start()
+			w := world.New(t)
+			world.Veth(t, "cn0", "cn1")
+			a, _ := w.Start()
 			dir := t.TempDir()
-			body, symbol, offset := probed(t, false)
+			body, symbol, offset := world.Probed(t, false)
 			shell := filepath.Join(t.TempDir(), "shell")
 			if err := os.WriteFile(shell, body, 0o755); err != nil {
 				t.Fatal(err)
 			}
 			silent(t, dir)
-			gone := w.intent("gone", "raw_tp_count", rawProgram())
-			if err := w.accept(a, gone, w.member("heals", "xdp_count", "count_packets", 1)); err != nil {
+			gone := w.Intent("gone", "raw_tp_count", world.RawProgram())
+			if err := w.Accept(a, gone, world.Member(w, "heals", "xdp_count", "count_packets", 1)); err != nil {
 				t.Fatal(err)
 			}
 			var hung []v1alpha1.Attachment
 			for i := range 9 {
 				hung = append(hung, at(filepath.Join(dir, fmt.Sprint(i))))
 			}
-			p := w.version("1", hung[0])
+			p := world.Version(w, "1", hung[0])
 			p.Application.Name, p.UID = "hung", "uid-hung"
 			p.Programs[0].Attach = hung
-			waits := w.accept(a, p)
+			waits := w.Accept(a, p)
 			if waits == nil || !strings.Contains(waits.Error(), filepath.Join(dir, "0")+": its file system does not answer") {
 				t.Fatalf("Settled = %v", waits)
 			}
 			if n := a.Lookups(); n != 4 {
 				t.Errorf("%d look-ups wait", n)
 			}
-			l, err := link.NewFromID(link.ID(chainsOf(t, a)[0].LinkID))
+			l, err := link.NewFromID(link.ID(world.ChainsOf(t, a)[0].LinkID))
 			if err != nil {
 				t.Fatal(err)
 			}
 			defer func() { _ = l.Close() }()
 			if err := errors.Join(l.Detach(),
-				a.Accept(w.seal(w.tombstone(gone)),
-					w.seal(w.version("2", v1alpha1.Attachment{Hook: "uprobe", Binary: &v1alpha1.UserBinary{Path: shell, Symbol: symbol, Offset: offset}})))); err != nil {
+				a.Accept(w.Seal(w.Tombstone(gone)),
+					w.Seal(world.Version(w, "2", v1alpha1.Attachment{Hook: "uprobe", Binary: &v1alpha1.UserBinary{Path: shell, Symbol: symbol, Offset: offset}})))); err != nil {
 				t.Fatal(err)
 			}
 			for what, done := range map[string]func() bool{
-				"a link to be healed":                      func() bool { return !chainsOf(t, a)[0].Severed },
-				"a tombstone to act":                       func() bool { return statusOf(a, "gone") == nil },
-				"another application with a path to be in": func() bool { s := statusOf(a, "hooks"); return s != nil && s.Conditions[0].Status == "True" },
+				"a link to be healed":                      func() bool { return !world.ChainsOf(t, a)[0].Severed },
+				"a tombstone to act":                       func() bool { return world.StatusOf(a, "gone") == nil },
+				"another application with a path to be in": func() bool { s := world.StatusOf(a, "hooks"); return s != nil && s.Conditions[0].Status == "True" },
 			} {
-				until(t, what, time.Minute, done)
+				world.Until(t, what, time.Minute, done)
 			}
-			for _, l := range statusOf(a, "hung").Programs[0].Links {
+			for _, l := range world.StatusOf(a, "hung").Programs[0].Links {
 				if l.State != agent.Waiting || l.Error == "" {
 					t.Errorf("the link is told as %+v", l)
 				}
 			}
 			recommended.Run(t, waits.Error(), "umount -f -l %s")
-			until(t, "all to be answered", time.Minute, func() bool {
-				return a.Lookups() == 0 && !strings.Contains(statusOf(a, "hung").Error, "does not answer")
+			world.Until(t, "all to be answered", time.Minute, func() bool {
+				return a.Lookups() == 0 && !strings.Contains(world.StatusOf(a, "hung").Error, "does not answer")
 			})
 		})
 	}
@@ -117,23 +120,44 @@ func TestALinkStaysWhereItsPathDoesNotAnswerAnyMore(t *testing.T) {
 	need.Kernel(t)
 	dir := t.TempDir()
 	path := filepath.Join(dir, "shell")
-	body, symbol, offset := probed(t, false)
+	body, symbol, offset := world.Probed(t, false)
 	if err := os.WriteFile(path, body, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	w := newWorld(t)
-	a, stop := w.start()
-	if err := w.accept(a,
-		w.version("1", v1alpha1.Attachment{Hook: "uprobe", Binary: &v1alpha1.UserBinary{Path: path, Symbol: symbol, Offset: offset}})); err != nil {
+	w := world.New(t)
+	a, stop := w.Start()
+	if err := w.Accept(a,
+		world.Version(w, "1", v1alpha1.Attachment{Hook: "uprobe", Binary: &v1alpha1.UserBinary{Path: path, Symbol: symbol, Offset: offset}})); err != nil {
 		t.Fatal(err)
 	}
-	first := attached(t, a)
+	first := world.Attached(t, a)
 	stop()
 	silent(t, dir)
-	a, _ = w.start()
-	until(t, "the look-up to wait", time.Minute, func() bool { return a.Lookups() == 1 })
+	a, _ = w.Start()
+	world.Until(t, "the look-up to wait", time.Minute, func() bool { return a.Lookups() == 1 })
 	turns(t, a, 3)
-	if now := attached(t, a); now != first {
+	if now := world.Attached(t, a); now != first {
 		t.Errorf("the link is %d, and was %d", now, first)
+	}
+}
+
+// TestThePlacesOfAProbeStayWhereTheirPathDoesNotAnswer mounts a file system that hangs over
+// the folder of the binary, and starts the agent anew.
+func TestThePlacesOfAProbeStayWhereTheirPathDoesNotAnswer(t *testing.T) {
+	need.Kernel(t)
+	w := world.New(t)
+	a, stop := w.Start()
+	path := world.Install(t, userbinary.Make(world.Declaring(), userbinary.Options{}))
+	if err := w.Accept(a, world.Probing(w, "1", path, "two")); err != nil {
+		t.Fatal(err)
+	}
+	first := world.LinkIDs(a)
+	stop()
+	silent(t, filepath.Dir(path))
+	a, _ = w.Start()
+	world.Until(t, "the look-up to wait", time.Minute, func() bool { return a.Lookups() == 1 })
+	turns(t, a, 3)
+	if diff := cmp.Diff(first, world.LinkIDs(a)); diff != "" || len(first) != 2 {
+		t.Errorf("links (-before +after):\n%s", diff)
 	}
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/skep-dev/skep/agent"
 	"github.com/skep-dev/skep/api/v1alpha1"
+	"github.com/skep-dev/skep/test/fixture/world"
 	"github.com/skep-dev/skep/test/harness/need"
 )
 
@@ -27,26 +28,26 @@ func reconciled(t *testing.T, a *agent.Agent) {
 // but for one in 30 seconds, and one at once where a link changed.
 func TestASweepSparesATurnWhereEveryLinkIsUnchanged(t *testing.T) {
 	need.Kernel(t)
-	needLink(t, "tcx/ingress")
-	w := newWorld(t)
-	veth(t, "id0", "id1")
-	now, o := newClock(), w.options()
+	world.NeedLink(t, "tcx/ingress")
+	w := world.New(t)
+	world.Veth(t, "id0", "id1")
+	now, o := world.NewClock(), w.Options()
 	o.Clock = now.Now
 	a, err := agent.New(o)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = a.Close() })
-	w.give(a, w.version("1", v1alpha1.Attachment{Hook: "tcx/ingress", Interfaces: &v1alpha1.Interfaces{Names: []string{"id0"}}}))
-	w.give(a, w.intent("member", "xdp_count", v1alpha1.Program{Name: "count_packets", Attach: on("xdp", "id0")}))
+	w.Give(a, world.Version(w, "1", v1alpha1.Attachment{Hook: "tcx/ingress", Interfaces: &v1alpha1.Interfaces{Names: []string{"id0"}}}))
+	w.Give(a, w.Intent("member", "xdp_count", v1alpha1.Program{Name: "count_packets", Attach: world.On("xdp", "id0")}))
 	reconciled(t, a)
-	now.forward(29 * time.Second)
+	now.Forward(29 * time.Second)
 	for range 40 {
 		if !a.IsIdle() {
 			t.Fatal("a sweep within 30 seconds is spared no turn")
 		}
 	}
-	if now.forward(time.Second); a.IsIdle() {
+	if now.Forward(time.Second); a.IsIdle() {
 		t.Error("a sweep after 30 seconds is spared a turn")
 	}
 	for _, s := range a.Status() {
@@ -60,7 +61,7 @@ func TestASweepSparesATurnWhereEveryLinkIsUnchanged(t *testing.T) {
 			t.Fatal(err)
 		}
 		// In this order: a detached link takes no program.
-		for _, disturb := range []func() error{func() error { return held.Update(foreignProgram(t, kind)) }, held.Detach} {
+		for _, disturb := range []func() error{func() error { return held.Update(world.ForeignProgram(t, kind)) }, held.Detach} {
 			reconciled(t, a)
 			if err := disturb(); err != nil {
 				t.Fatal(err)
@@ -76,13 +77,13 @@ func TestASweepSparesATurnWhereEveryLinkIsUnchanged(t *testing.T) {
 // TestASweepTakesATurnWhileSomethingIsLeftToDo has failures tried again by sweeps.
 func TestASweepTakesATurnWhileSomethingIsLeftToDo(t *testing.T) {
 	need.Kernel(t)
-	w := newWorld(t)
-	a, err := agent.New(w.options())
+	w := world.New(t)
+	a, err := agent.New(w.Options())
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = a.Close() })
-	w.give(a, w.intent("raw", "raw_tp_count", v1alpha1.Program{Name: "raw_tp_count",
+	w.Give(a, w.Intent("raw", "raw_tp_count", v1alpha1.Program{Name: "raw_tp_count",
 		Attach: []v1alpha1.Attachment{{Hook: "raw_tp", Tracepoint: "no_such_tracepoint"}}}))
 	for range 5 {
 		if a.Reconcile(t.Context()); a.IsIdle() {
@@ -95,12 +96,12 @@ func TestASweepTakesATurnWhileSomethingIsLeftToDo(t *testing.T) {
 // interface when it comes.
 func TestAnApplicationThatWaitsForAnInterfaceCostsNoTurns(t *testing.T) {
 	need.Kernel(t)
-	w := newWorld(t)
-	a, err := agent.New(w.options())
+	w := world.New(t)
+	a, err := agent.New(w.Options())
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = a.Close() })
-	w.give(a, w.intent("later", "xdp_count", v1alpha1.Program{Name: "count_packets", Attach: on("xdp", "nosuch0")}))
+	w.Give(a, w.Intent("later", "xdp_count", v1alpha1.Program{Name: "count_packets", Attach: world.On("xdp", "nosuch0")}))
 	reconciled(t, a)
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/skep-dev/skep/agent"
 	"github.com/skep-dev/skep/agent/pods/containers"
 	"github.com/skep-dev/skep/api/v1alpha1"
+	"github.com/skep-dev/skep/test/fixture/world"
 	"github.com/skep-dev/skep/test/harness/need"
 )
 
@@ -26,12 +27,12 @@ func (k keeper) Keep(keys map[string]bool) { k.keys.Store(&keys) }
 // TestTheSourceIsToldWhichLabelsSelectorsName, those of any application and any kind of selector.
 func TestTheSourceIsToldWhichLabelsSelectorsName(t *testing.T) {
 	need.Kernel(t)
-	amd64(t)
-	w, r := newWorld(t), newRuntime(t)
+	world.NeedAMD64(t)
+	w, r := world.New(t), world.NewRuntime(t)
 	var keys atomic.Pointer[map[string]bool]
-	a := w.onTurns(r, func(o *agent.Options) {
+	a := onTurns(w, r, func(o *agent.Options) {
 		o.Containers = func(wake func(...containers.Pod)) (containers.Source, error) {
-			s, err := r.source(wake)
+			s, err := r.Source(wake)
 			return keeper{s, &keys}, err
 		}
 	})
@@ -39,8 +40,8 @@ func TestTheSourceIsToldWhichLabelsSelectorsName(t *testing.T) {
 		return v1alpha1.Pods{Selector: &metav1.LabelSelector{MatchLabels: map[string]string{key: "on"},
 			MatchExpressions: []metav1.LabelSelectorRequirement{{Key: key + "-" + namespace, Operator: operator}}}}
 	}
-	w.give(a, w.ofTeam("team-a", "uprobe_count", "uprobe_count", inPods(chosen("team-a", "firewall", metav1.LabelSelectorOpExists))),
-		w.ofTeam("team-b", "uprobe_count", "uprobe_count", inPods(chosen("team-b", "trace", metav1.LabelSelectorOpDoesNotExist))))
+	w.Give(a, world.OfTeam(w, "team-a", "uprobe_count", "uprobe_count", world.InPods(chosen("team-a", "firewall", metav1.LabelSelectorOpExists))),
+		world.OfTeam(w, "team-b", "uprobe_count", "uprobe_count", world.InPods(chosen("team-b", "trace", metav1.LabelSelectorOpDoesNotExist))))
 	rests(t, a)
 	want := []string{"firewall", "firewall-team-a", "trace", "trace-team-b"}
 	if got := slices.Sorted(maps.Keys(*keys.Load())); !slices.Equal(got, want) {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/skep-dev/skep/agent"
 	"github.com/skep-dev/skep/api/v1alpha1"
+	"github.com/skep-dev/skep/test/fixture/world"
 	"github.com/skep-dev/skep/test/harness/need"
 )
 
@@ -18,15 +19,15 @@ import (
 // the API server answers.
 func TestOlderLabelsOfANamespaceEndNothing(t *testing.T) {
 	need.Kernel(t)
-	amd64(t)
-	w, r := newWorld(t), newRuntime(t)
+	world.NeedAMD64(t)
+	w, r := world.New(t), world.NewRuntime(t)
 	type labels struct {
 		of      map[string]string
 		current bool
 	}
 	var now atomic.Pointer[labels]
 	start := func() *agent.Agent {
-		return w.onTurns(r, func(o *agent.Options) {
+		return onTurns(w, r, func(o *agent.Options) {
 			o.NamespaceLabels = func(name string) (map[string]string, bool, bool) {
 				l := now.Load()
 				return map[string]string{"firewall": l.of[name]}, true, l.current
@@ -35,16 +36,16 @@ func TestOlderLabelsOfANamespaceEndNothing(t *testing.T) {
 	}
 	on := v1alpha1.Pods{NamespaceSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"firewall": "on"}}}
 	eth0 := v1alpha1.Attachment{Hook: "xdp", Interfaces: &v1alpha1.Interfaces{Names: []string{"eth0"}}, Pods: &on}
-	cgroups, devices, probes := w.ofTeam("", "cgroup_skb", "cgroup_egress", inCgroups(on)), w.ofTeam("", "xdp_count", "count_packets", eth0), w.ofTeam("",
-		"uprobe_count", "uprobe_count", inPods(on))
+	cgroups, devices, probes := world.OfTeam(w, "", "cgroup_skb", "cgroup_egress", inCgroups(on)), world.OfTeam(w, "", "xdp_count", "count_packets", eth0), world.OfTeam(w, "",
+		"uprobe_count", "uprobe_count", world.InPods(on))
 	uids := []string{cgroups.UID, devices.UID, probes.UID}
 	cgroups.Application.Kind, devices.Application.Kind, probes.Application.Kind = v1alpha1.KindClusterBpfApplication, v1alpha1.KindClusterBpfApplication,
 		v1alpha1.KindClusterBpfApplication
-	a, b := r.start("team-a", "a", "app", nil).connected("cn-a"), r.start("team-b", "b", "app", nil).connected("cn-b")
+	a, b := r.Start("team-a", "a", "app", nil).Connected("cn-a"), r.Start("team-b", "b", "app", nil).Connected("cn-b")
 
 	now.Store(&labels{map[string]string{"team-b": "on"}, true})
 	first := start()
-	w.give(first, cgroups, devices, probes)
+	w.Give(first, cgroups, devices, probes)
 	rests(t, first)
 	is := func(when string, of *agent.Agent, want []string, waits bool, inA, inB bool) {
 		t.Helper()
@@ -62,16 +63,16 @@ func TestOlderLabelsOfANamespaceEndNothing(t *testing.T) {
 				t.Errorf("%s: others are %q, want that they wait: %v", when, others, waits)
 			}
 		}
-		for pod, want := range map[*podOf]bool{a: inA, b: inB} {
-			before := w.counted(probes.UID)
-			pod.runs("app")
-			if got := w.counted(probes.UID) > before; got != want {
+		for pod, want := range map[*world.Pod]bool{a: inA, b: inB} {
+			before := world.Counted(w, probes.UID)
+			pod.Runs("app")
+			if got := world.Counted(w, probes.UID) > before; got != want {
 				t.Errorf("%s: the guard lets calls of pod %s through: %v, want %v", when, pod.Pod.Name, got, want)
 			}
 		}
 	}
 	is("by the new labels", first, []string{"pod team-b/b"}, false, false, true)
-	must(t, first.Close())
+	world.Must(t, first.Close())
 
 	now.Store(&labels{map[string]string{"team-a": "on", "team-b": "off"}, false})
 	second := start()

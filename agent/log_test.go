@@ -11,6 +11,7 @@ import (
 
 	"github.com/skep-dev/skep/agent"
 	"github.com/skep-dev/skep/intent"
+	"github.com/skep-dev/skep/test/fixture/world"
 	"github.com/skep-dev/skep/test/harness/need"
 )
 
@@ -18,28 +19,28 @@ import (
 // them.
 func TestTheLogNamesApplications(t *testing.T) {
 	need.Kernel(t)
-	w := newWorld(t)
-	lock, unlock := w.ownBPFFS()
-	veth(t, "cn0", "cn1")
+	w := world.New(t)
+	lock, unlock := ownBPFFS(w)
+	world.Veth(t, "cn0", "cn1")
 	var log strings.Builder
-	o := w.options()
+	o := w.Options()
 	o.Log, o.BackOff = slog.New(slog.NewTextHandler(&log, nil)), agent.BackOff{First: time.Hour, Most: time.Hour}
-	a, stop := w.run(o)
+	a, stop := w.Run(o)
 	ofTeam := func(p intent.Payload) intent.Payload {
 		p.Application.Kind, p.Application.Namespace = "BpfApplication", "team"
 		return p
 	}
-	first, second := ofTeam(w.member("first", "xdp_count", "count_packets", 1)), ofTeam(w.member("second", "xdp_pass", "xdp_pass", 2))
+	first, second := ofTeam(world.Member(w, "first", "xdp_count", "count_packets", 1)), ofTeam(world.Member(w, "second", "xdp_pass", "xdp_pass", 2))
 	// The second time that it is linked anew, its bytecode is needed.
-	if err := errors.Join(w.accept(a, first, second), w.accept(a, w.member("third", "xdp_gpl", "xdp_gpl", 3))); err != nil {
+	if err := errors.Join(w.Accept(a, first, second), w.Accept(a, world.Member(w, "third", "xdp_gpl", "xdp_gpl", 3))); err != nil {
 		t.Fatal(err)
 	}
-	w.lose(second)
-	if err := w.accept(a, w.tombstone(first)); err == nil {
+	world.Lose(w, second)
+	if err := w.Accept(a, w.Tombstone(first)); err == nil {
 		t.Error("the chain is changed without the bytecode")
 	}
 	stop()
-	intents := filepath.Join(w.dir, "state", "intents")
+	intents := filepath.Join(w.Dir, "state", "intents")
 	if err := os.Link(filepath.Join(intents, second.UID+".newest"), filepath.Join(intents, "uid-other.newest")); err != nil {
 		t.Fatal(err)
 	}

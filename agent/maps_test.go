@@ -1,7 +1,6 @@
 package agent_test
 
 import (
-	"path/filepath"
 	"slices"
 	"testing"
 	"time"
@@ -14,29 +13,9 @@ import (
 	"github.com/skep-dev/skep/agent/program/loader"
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/intent"
+	"github.com/skep-dev/skep/test/fixture/world"
 	"github.com/skep-dev/skep/test/harness/need"
 )
-
-// pinned opens a map of the application's live revision.
-func (w *world) pinned(a *agent.Agent, escaped string) *ebpf.Map {
-	w.t.Helper()
-	s := a.Status()[0]
-	m, err := ebpf.LoadPinnedMap(filepath.Join(s.Pins, "m-"+escaped), nil)
-	if err != nil {
-		w.t.Fatal(err)
-	}
-	w.t.Cleanup(func() { _ = m.Close() })
-	return m
-}
-
-func (w *world) section(a *agent.Agent, escaped string) []byte {
-	w.t.Helper()
-	body, err := w.pinned(a, escaped).LookupBytes(uint32(0))
-	if err != nil {
-		w.t.Fatal(err)
-	}
-	return body
-}
 
 func report(a *agent.Agent, name string) loader.MapReport {
 	maps := a.Status()[0].Maps
@@ -48,28 +27,28 @@ func report(a *agent.Agent, name string) loader.MapReport {
 
 func TestMapsAreKeptWhereTheirBTFAgrees(t *testing.T) {
 	need.Kernel(t)
-	quiet(t)
-	w := newWorld(t)
-	veth(t, "mp0", "mp1")
-	a, _ := w.start()
+	world.Quiet(t)
+	w := world.New(t)
+	world.Veth(t, "mp0", "mp1")
+	a, _ := w.Start()
 	app := func(object string) intent.Payload {
-		return w.intent("app", object, v1alpha1.Program{Name: "count_packets", Attach: on("xdp", "mp0")})
+		return w.Intent("app", object, v1alpha1.Program{Name: "count_packets", Attach: world.On("xdp", "mp0")})
 	}
 	counted := func(want uint64) {
 		t.Helper()
-		until(t, "the packets", time.Minute, func() bool { return count(t, w.counts(a, "app")) == want })
+		world.Until(t, "the packets", time.Minute, func() bool { return world.Count(t, world.Counts(w, a, "app")) == want })
 	}
-	if err := w.accept(a, app("xdp_count")); err != nil {
+	if err := w.Accept(a, app("xdp_count")); err != nil {
 		t.Fatal(err)
 	}
 	if maps := a.Status()[0].Maps; len(maps) != 0 {
 		t.Errorf("the first revision reports %+v", maps)
 	}
-	send(t, "mp1", 7)
+	world.Send(t, "mp1", 7)
 	counted(7)
 
 	// The map is shared; "seen" has moved to another place of .bss and goes on.
-	if err := w.accept(a, app("xdp_count_v2")); err != nil {
+	if err := w.Accept(a, app("xdp_count_v2")); err != nil {
 		t.Fatal(err)
 	}
 	counted(7)
@@ -79,12 +58,12 @@ func TestMapsAreKeptWhereTheirBTFAgrees(t *testing.T) {
 	if bss := report(a, ".bss"); bss.Kept || bss.Reason == "" || !slices.Equal(bss.Carried, []string{"seen"}) {
 		t.Errorf(".bss: %+v", bss)
 	}
-	if !contains8(w.section(a, "%2ebss"), 7) {
-		t.Errorf(".bss = %v, and seen was 7", w.section(a, "%2ebss"))
+	if !contains8(world.Section(w, a, "%2ebss"), 7) {
+		t.Errorf(".bss = %v, and seen was 7", world.Section(w, a, "%2ebss"))
 	}
 
 	// The same size with another meaning starts anew.
-	if err := w.accept(a, app("xdp_count_v3")); err != nil {
+	if err := w.Accept(a, app("xdp_count_v3")); err != nil {
 		t.Fatal(err)
 	}
 	counted(0)
@@ -108,43 +87,43 @@ func contains8(section []byte, n byte) bool {
 
 func TestAVariableThatIsSetWinsOverTheOneThatIsCarried(t *testing.T) {
 	need.Kernel(t)
-	w := newWorld(t)
-	veth(t, "mp0", "mp1")
-	a, _ := w.start()
+	w := world.New(t)
+	world.Veth(t, "mp0", "mp1")
+	a, _ := w.Start()
 	app := func(variables map[string]string) intent.Payload {
-		p := w.intent("app", "xdp_variables", v1alpha1.Program{Name: "xdp_variables", Attach: on("xdp", "mp0")})
+		p := w.Intent("app", "xdp_variables", v1alpha1.Program{Name: "xdp_variables", Attach: world.On("xdp", "mp0")})
 		p.Variables = map[string]apiextensionsv1.JSON{}
 		for n, v := range variables {
 			p.Variables[n] = apiextensionsv1.JSON{Raw: []byte(v)}
 		}
 		return p
 	}
-	if err := w.accept(a, app(map[string]string{"a_u32": "1000"})); err != nil {
+	if err := w.Accept(a, app(map[string]string{"a_u32": "1000"})); err != nil {
 		t.Fatal(err)
 	}
-	send(t, "mp1", 1)
+	world.Send(t, "mp1", 1)
 	// The sum the program writes to in_bss holds a_u32.
-	until(t, "the packet", time.Minute, func() bool { return word(w.section(a, "%2ebss")) > 1000 })
-	was := word(w.section(a, "%2ebss"))
+	world.Until(t, "the packet", time.Minute, func() bool { return world.Word(world.Section(w, a, "%2ebss")) > 1000 })
+	was := world.Word(world.Section(w, a, "%2ebss"))
 
 	// .bss is carried whole, .rodata never: it has the new value.
-	if err := w.accept(a, app(map[string]string{"a_u32": "5000"})); err != nil {
+	if err := w.Accept(a, app(map[string]string{"a_u32": "5000"})); err != nil {
 		t.Fatal(err)
 	}
-	if got := word(w.section(a, "%2ebss")); got != was {
+	if got := world.Word(world.Section(w, a, "%2ebss")); got != was {
 		t.Errorf("in_bss = %d, and was %d", got, was)
 	}
 	if r := report(a, ".rodata"); r.Map != "" {
 		t.Errorf(".rodata is reported: %+v", r)
 	}
-	send(t, "mp1", 1)
-	until(t, "the new constant", time.Minute, func() bool { return word(w.section(a, "%2ebss")) == was+4000 })
+	world.Send(t, "mp1", 1)
+	world.Until(t, "the new constant", time.Minute, func() bool { return world.Word(world.Section(w, a, "%2ebss")) == was+4000 })
 
 	// A variable of .bss that is set wins, and the rest goes on.
-	if err := w.accept(a, app(map[string]string{"a_u32": "5000", "in_bss": "3"})); err != nil {
+	if err := w.Accept(a, app(map[string]string{"a_u32": "5000", "in_bss": "3"})); err != nil {
 		t.Fatal(err)
 	}
-	if got := word(w.section(a, "%2ebss")); got != 3 {
+	if got := world.Word(world.Section(w, a, "%2ebss")); got != 3 {
 		t.Errorf("in_bss = %d, and the definition says 3", got)
 	}
 	if r := report(a, ".data"); !r.Kept {
@@ -155,58 +134,48 @@ func TestAVariableThatIsSetWinsOverTheOneThatIsCarried(t *testing.T) {
 	}
 }
 
-func word(section []byte) uint64 {
-	var n uint64
-	for i := 7; i >= 0 && i < len(section); i-- {
-		n = n<<8 | uint64(section[i])
-	}
-	return n
-}
-
 func TestTailCallsWorkAfterTheAgentIsGone(t *testing.T) {
 	need.Kernel(t)
-	quiet(t)
-	w := newWorld(t)
-	veth(t, "mp0", "mp1")
-	a, stop := w.start()
+	world.Quiet(t)
+	w := world.New(t)
+	world.Veth(t, "mp0", "mp1")
+	a, stop := w.Start()
 	app := func() intent.Payload {
-		return w.intent("app", "xdp_tailcall", v1alpha1.Program{Name: "xdp_tailcall", Attach: on("xdp", "mp0")})
+		return w.Intent("app", "xdp_tailcall", v1alpha1.Program{Name: "xdp_tailcall", Attach: world.On("xdp", "mp0")})
 	}
-	if err := w.accept(a, app()); err != nil {
+	if err := w.Accept(a, app()); err != nil {
 		t.Fatal(err)
 	}
-	path := w.counts(a, "app")
+	path := world.Counts(w, a, "app")
 	stop()
-	send(t, "mp1", 5)
-	until(t, "the tail called program to count", time.Minute, func() bool { return count(t, path) == 5 })
+	world.Send(t, "mp1", 5)
+	world.Until(t, "the tail called program to count", time.Minute, func() bool { return world.Count(t, path) == 5 })
 
-	a, _ = w.start()
+	a, _ = w.Start()
 	next := app()
-	next.Maps = map[string]v1alpha1.Map{"jumps": {MaxEntries: ptr(uint32(2))}}
-	if err := w.accept(a, next); err != nil {
+	next.Maps = map[string]v1alpha1.Map{"jumps": {MaxEntries: world.Ptr(uint32(2))}}
+	if err := w.Accept(a, next); err != nil {
 		t.Fatal(err)
 	}
-	send(t, "mp1", 5)
-	until(t, "the new revision to count on", time.Minute, func() bool { return count(t, w.counts(a, "app")) == 10 })
+	world.Send(t, "mp1", 5)
+	world.Until(t, "the new revision to count on", time.Minute, func() bool { return world.Count(t, world.Counts(w, a, "app")) == 10 })
 	if r := report(a, "jumps"); r.Kept || r.Reason == "" {
 		t.Errorf("jumps: %+v", r)
 	}
-	if got := w.pinned(a, "jumps").MaxEntries(); got != 2 {
+	if got := world.Pinned(w, a, "jumps").MaxEntries(); got != 2 {
 		t.Errorf("jumps has %d entries, and the definition says 2", got)
 	}
 }
 
-func ptr[T any](v T) *T { return &v }
-
 func TestAMapThatAsksToBePinnedIsPinnedByItsApplication(t *testing.T) {
 	need.Kernel(t)
-	w := newWorld(t)
-	veth(t, "mp0", "mp1")
-	a, _ := w.start()
-	if err := w.accept(a, w.intent("app", "xdp_pinned", v1alpha1.Program{Name: "xdp_pinned", Attach: on("xdp", "mp0")})); err != nil {
+	w := world.New(t)
+	world.Veth(t, "mp0", "mp1")
+	a, _ := w.Start()
+	if err := w.Accept(a, w.Intent("app", "xdp_pinned", v1alpha1.Program{Name: "xdp_pinned", Attach: world.On("xdp", "mp0")})); err != nil {
 		t.Fatal(err)
 	}
-	if m := w.pinned(a, "pinned"); m.Type() != ebpf.Array {
+	if m := world.Pinned(w, a, "pinned"); m.Type() != ebpf.Array {
 		t.Errorf("pinned is %v", m)
 	}
 }

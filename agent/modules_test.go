@@ -16,6 +16,7 @@ import (
 
 	"github.com/skep-dev/skep/agent"
 	"github.com/skep-dev/skep/api/v1alpha1"
+	"github.com/skep-dev/skep/test/fixture/world"
 	"github.com/skep-dev/skep/test/harness/await"
 	"github.com/skep-dev/skep/test/harness/need"
 )
@@ -34,7 +35,7 @@ func reload(t *testing.T, module string) func() {
 	}
 	return func() {
 		t.Helper()
-		until(t, "the module to be unloaded", time.Minute, func() bool {
+		world.Until(t, "the module to be unloaded", time.Minute, func() bool {
 			err := unix.DeleteModule(module, unix.O_NONBLOCK)
 			if err != nil && !errors.Is(err, unix.EAGAIN) && !errors.Is(err, unix.EBUSY) {
 				t.Fatal(err)
@@ -52,12 +53,12 @@ func reload(t *testing.T, module string) func() {
 func TestAProbeOfAModuleThatIsLoadedAgainRuns(t *testing.T) {
 	need.Kernel(t)
 	again := reload(t, "veth")
-	w := newWorld(t)
-	a, stop := w.start()
+	w := world.New(t)
+	a, stop := w.Start()
 	at := v1alpha1.Attachment{Hook: "kprobe", Functions: &v1alpha1.Functions{Names: []string{"veth_newlink"}}}
 	runs := func(version uint32) {
 		t.Helper()
-		until(t, fmt.Sprintf("version %d to run", version), 30*time.Second, func() bool {
+		world.Until(t, fmt.Sprintf("version %d to run", version), 30*time.Second, func() bool {
 			l := &netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "ag0"}, PeerName: "ag1"}
 			if err := errors.Join(netlink.LinkAdd(l), netlink.LinkDel(l)); err != nil {
 				t.Fatal(err)
@@ -68,38 +69,38 @@ func TestAProbeOfAModuleThatIsLoadedAgainRuns(t *testing.T) {
 	}
 	update := func(version uint32) {
 		t.Helper()
-		if err := w.accept(a, w.version(fmt.Sprint(version), at)); err != nil {
+		if err := w.Accept(a, world.Version(w, fmt.Sprint(version), at)); err != nil {
 			t.Fatal(err)
 		}
 	}
 	replaced := func(before uint32) {
 		t.Helper()
-		until(t, "the dead link to be replaced", time.Minute, func() bool {
+		world.Until(t, "the dead link to be replaced", time.Minute, func() bool {
 			s := a.Status()
 			if len(s) != 1 || s[0].Error != "" || len(s[0].Programs) != 1 {
 				return false
 			}
-			_, l := one(t, a)
+			_, l := world.One(t, a)
 			return l.ID != before && l.State == agent.Attached
 		})
 	}
 	update(1)
 	runs(1)
-	_, before := one(t, a)
+	_, before := world.One(t, a)
 	again()
 	a.Reconcile(t.Context())
 	replaced(before.ID)
 	update(2)
 	runs(2)
-	_, before = one(t, a)
+	_, before = world.One(t, a)
 	stop()
 	again()
-	a, _ = w.start()
-	if err := w.accept(a); err != nil {
+	a, _ = w.Start()
+	if err := w.Accept(a); err != nil {
 		t.Fatal(err)
 	}
 	replaced(before.ID)
-	w.pinsAreTidy(map[string]agent.ApplicationStatus{"hooks": a.Status()[0]})
+	world.PinsAreTidy(w, map[string]agent.ApplicationStatus{"hooks": a.Status()[0]})
 	update(3)
 	runs(3)
 }
@@ -110,9 +111,9 @@ func TestAnEventOfACPUThatComesBackIsOpenedAnew(t *testing.T) {
 	if _, err := os.Stat("/modules"); err != nil {
 		t.Skip("SKIPPED: this machine's CPUs are not to be taken away; see test/kernel")
 	}
-	w := newWorld(t)
-	a, stop := w.start()
-	if err := w.accept(a, w.version("1", sampled(v1alpha1.PerfEvent{Event: "cpu-clock", Frequency: 99}))); err != nil {
+	w := world.New(t)
+	a, stop := w.Start()
+	if err := w.Accept(a, world.Version(w, "1", sampled(v1alpha1.PerfEvent{Event: "cpu-clock", Frequency: 99}))); err != nil {
 		t.Fatal(err)
 	}
 	before := a.Status()[0].Programs[0].Links
@@ -122,15 +123,15 @@ func TestAnEventOfACPUThatComesBackIsOpenedAnew(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	a, _ = w.start()
-	if err := w.accept(a); err != nil {
+	a, _ = w.Start()
+	if err := w.Accept(a); err != nil {
 		t.Fatal(err)
 	}
 	after := a.Status()[0].Programs[0].Links
 	if len(before) != 2 || len(after) != 2 || after[0].ID != before[0].ID || after[1].ID == before[1].ID {
 		t.Errorf("links before: %+v; after: %+v", before, after)
 	}
-	w.pinsAreTidy(map[string]agent.ApplicationStatus{"hooks": a.Status()[0]})
+	world.PinsAreTidy(w, map[string]agent.ApplicationStatus{"hooks": a.Status()[0]})
 }
 
 // TestAKprobeIsOnTheFunctionThatIsNamedOrNone names the function of a system call as the
@@ -138,10 +139,10 @@ func TestAnEventOfACPUThatComesBackIsOpenedAnew(t *testing.T) {
 func TestAKprobeIsOnTheFunctionThatIsNamedOrNone(t *testing.T) {
 	need.Kernel(t)
 	for _, name := range []string{"kprobe", "kretprobe"} {
-		needHook(t, name)
-		w := newWorld(t)
-		a, _ := w.start()
-		err := w.accept(a, w.version("1", v1alpha1.Attachment{Hook: name, Functions: &v1alpha1.Functions{Names: []string{"sys_getpgid"}}}))
+		world.NeedHook(t, name)
+		w := world.New(t)
+		a, _ := w.Start()
+		err := w.Accept(a, world.Version(w, "1", v1alpha1.Attachment{Hook: name, Functions: &v1alpha1.Functions{Names: []string{"sys_getpgid"}}}))
 		if err == nil || !strings.Contains(err.Error(), "the kernel has no function sys_getpgid") || !strings.Contains(err.Error(), "near it") ||
 			!strings.Contains(err.Error(), "hook ksyscall") {
 			t.Errorf("the agent says %v", err)
@@ -153,7 +154,7 @@ func TestAKprobeIsOnTheFunctionThatIsNamedOrNone(t *testing.T) {
 // says that it is busy.
 func TestWhatIsNotTracedFiresNothing(t *testing.T) {
 	need.Kernel(t)
-	needHook(t, "fentry")
+	world.NeedHook(t, "fentry")
 	const untraced = "blk_account_io_done"
 	types, err := btf.LoadKernelSpec()
 	if err != nil {
@@ -164,9 +165,9 @@ func TestWhatIsNotTracedFiresNothing(t *testing.T) {
 	if err != nil || types.TypeByName(untraced, &function) != nil || strings.Contains(string(traced), "\n"+untraced+"\n") {
 		t.Skipf("SKIPPED: this kernel has no function %s that cannot be traced: %v", untraced, err)
 	}
-	w := newWorld(t)
-	a, _ := w.start()
-	w.give(a, w.version("1", v1alpha1.Attachment{Hook: "fentry", Functions: &v1alpha1.Functions{Names: []string{untraced}}}))
+	w := world.New(t)
+	a, _ := w.Start()
+	w.Give(a, world.Version(w, "1", v1alpha1.Attachment{Hook: "fentry", Functions: &v1alpha1.Functions{Names: []string{untraced}}}))
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	// The first reconcile may have looked at the functions of the kernel for long enough.
@@ -184,14 +185,14 @@ func TestWhatIsNotTracedFiresNothing(t *testing.T) {
 // TestAFunctionOfAModuleIsFoundThere names the module of a function, and one that it is not of.
 func TestAFunctionOfAModuleIsFoundThere(t *testing.T) {
 	need.Kernel(t)
-	needHook(t, "fentry")
+	world.NeedHook(t, "fentry")
 	if _, err := os.Stat("/sys/module/veth"); err != nil {
 		t.Skip("SKIPPED: this kernel has no module veth")
 	}
 	for module, want := range map[string]string{"veth": "", "nf_defrag_ipv4": "the kernel has no function veth_newlink"} {
-		w := newWorld(t)
-		a, _ := w.start()
-		err := w.accept(a, w.version("1", v1alpha1.Attachment{Hook: "fentry", Functions: &v1alpha1.Functions{Names: []string{"veth_newlink"}, Module: module}}))
+		w := world.New(t)
+		a, _ := w.Start()
+		err := w.Accept(a, world.Version(w, "1", v1alpha1.Attachment{Hook: "fentry", Functions: &v1alpha1.Functions{Names: []string{"veth_newlink"}, Module: module}}))
 		if want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
 			t.Errorf("of module %s the agent says %v", module, err)
 		}

@@ -12,32 +12,33 @@ import (
 	"github.com/skep-dev/skep/agent"
 	"github.com/skep-dev/skep/agent/metrics"
 	"github.com/skep-dev/skep/api/v1alpha1"
+	"github.com/skep-dev/skep/test/fixture/world"
 	"github.com/skep-dev/skep/test/harness/need"
 	"github.com/skep-dev/skep/test/harness/series"
 )
 
 // observed runs an agent, and returns it with what it counts by now.
-func (w *world) observed(t *testing.T) (*agent.Agent, func() map[string]float64) {
+func observed(w *world.World, t *testing.T) (*agent.Agent, func() map[string]float64) {
 	t.Helper()
-	registry, o := prometheus.NewRegistry(), w.options()
+	registry, o := prometheus.NewRegistry(), w.Options()
 	o.Observer = metrics.New(registry)
-	return w.startWith(o), func() map[string]float64 { return series.Of(t, registry) }
+	return w.StartWith(o), func() map[string]float64 { return series.Of(t, registry) }
 }
 
 func TestLoadsAndAttachesAreTimed(t *testing.T) {
 	need.Kernel(t)
-	w := newWorld(t)
-	veth(t, "ob0", "ob1")
-	a, counts := w.observed(t)
+	w := world.New(t)
+	world.Veth(t, "ob0", "ob1")
+	a, counts := observed(w, t)
 	xdp := v1alpha1.Attachment{Hook: "xdp", Interfaces: &v1alpha1.Interfaces{Names: []string{"ob0"}}}
-	if err := w.accept(a,
-		w.version("1", xdp),
-		w.intent("other", "xdp_count", v1alpha1.Program{Name: "count_packets", Attach: on("xdp", "ob0")}),
-		w.intent("raw", "raw_tp_count", rawProgram()),
+	if err := w.Accept(a,
+		world.Version(w, "1", xdp),
+		w.Intent("other", "xdp_count", v1alpha1.Program{Name: "count_packets", Attach: world.On("xdp", "ob0")}),
+		w.Intent("raw", "raw_tp_count", world.RawProgram()),
 	); err != nil {
 		t.Fatal(err)
 	}
-	if err := w.accept(a, w.intent("bad", "xdp_rejected", v1alpha1.Program{Name: "xdp_rejected", Attach: on("xdp", "ob0")})); err == nil {
+	if err := w.Accept(a, w.Intent("bad", "xdp_rejected", v1alpha1.Program{Name: "xdp_rejected", Attach: world.On("xdp", "ob0")})); err == nil {
 		t.Fatal("the verifier takes what it is to refuse")
 	}
 	got := counts()
@@ -65,21 +66,21 @@ func TestDriftThatIsHealedIsCountedByKind(t *testing.T) {
 	need.Kernel(t)
 	for _, hook := range []string{"xdp", "tcx/ingress"} {
 		t.Run(hook, func(t *testing.T) {
-			needLink(t, hook)
-			w := newWorld(t)
-			veth(t, "ob0", "ob1")
-			a, counts := w.observed(t)
+			world.NeedLink(t, hook)
+			w := world.New(t)
+			world.Veth(t, "ob0", "ob1")
+			a, counts := observed(w, t)
 			at := v1alpha1.Attachment{Hook: hook, Interfaces: &v1alpha1.Interfaces{Names: []string{"ob0"}}}
-			if err := w.accept(a, w.version("1", at)); err != nil {
+			if err := w.Accept(a, world.Version(w, "1", at)); err != nil {
 				t.Fatal(err)
 			}
 			healed := func(kind agent.Drift) {
 				t.Helper()
-				until(t, "it to be counted as "+string(kind), time.Minute, func() bool {
+				world.Until(t, "it to be counted as "+string(kind), time.Minute, func() bool {
 					return counts()[`skep_agent_drift_healed_total{kind="`+string(kind)+`"}`] == 1
 				})
 			}
-			_, l := one(t, a)
+			_, l := world.One(t, a)
 			if err := os.Remove(l.Pin); err != nil {
 				t.Fatal(err)
 			}
@@ -93,7 +94,7 @@ func TestDriftThatIsHealedIsCountedByKind(t *testing.T) {
 			if hook != "xdp" {
 				kind = ebpf.SchedCLS
 			}
-			if err := held.Update(foreignProgram(t, kind)); err != nil {
+			if err := held.Update(world.ForeignProgram(t, kind)); err != nil {
 				t.Fatal(err)
 			}
 			healed(agent.Replaced)

@@ -18,6 +18,7 @@ import (
 	"github.com/skep-dev/skep/agent"
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/intent"
+	"github.com/skep-dev/skep/test/fixture/world"
 	"github.com/skep-dev/skep/test/harness/need"
 )
 
@@ -52,7 +53,7 @@ func (a *admin) mapAt(name string) {
 // linkAt pins a link of a program that is not Skep's, and returns its id.
 func (a *admin) linkAt(name string) link.ID {
 	a.t.Helper()
-	l, err := link.AttachRawTracepoint(link.RawTracepointOptions{Name: "sys_exit", Program: foreignProgram(a.t, ebpf.RawTracepoint)})
+	l, err := link.AttachRawTracepoint(link.RawTracepointOptions{Name: "sys_exit", Program: world.ForeignProgram(a.t, ebpf.RawTracepoint)})
 	if err != nil {
 		a.t.Fatal(err)
 	}
@@ -80,20 +81,20 @@ func (a *admin) stillHas(when string) {
 
 func TestWhatIsNotSkepsAmongThePinsStopsNothing(t *testing.T) {
 	need.Kernel(t)
-	w := newWorld(t)
-	veth(t, "st0", "st1")
-	a, stop := w.start()
-	raw := w.intent("traced", "raw_tp_count", rawProgram())
-	counter := w.intent("counted", "xdp_count", v1alpha1.Program{Name: "count_packets", Attach: on("xdp", "st0")})
-	if err := w.accept(a, raw, counter); err != nil {
+	w := world.New(t)
+	world.Veth(t, "st0", "st1")
+	a, stop := w.Start()
+	raw := w.Intent("traced", "raw_tp_count", world.RawProgram())
+	counter := w.Intent("counted", "xdp_count", v1alpha1.Program{Name: "count_packets", Attach: world.On("xdp", "st0")})
+	if err := w.Accept(a, raw, counter); err != nil {
 		t.Fatal(err)
 	}
 	before := a.Status()
 	stop()
 
-	them := &admin{t: t, bpffs: w.bpffs}
+	them := &admin{t: t, bpffs: w.BPFFS}
 	revision := "uid-traced/" + before[1].Revision + "/"
-	chains, err := filepath.Glob(filepath.Join(w.bpffs, "+xdp", "*"))
+	chains, err := filepath.Glob(filepath.Join(w.BPFFS, "+xdp", "*"))
 	if err != nil || len(chains) != 1 {
 		t.Fatalf("chains: %v, %v", chains, err)
 	}
@@ -116,10 +117,10 @@ func TestWhatIsNotSkepsAmongThePinsStopsNothing(t *testing.T) {
 	them.mapAt(chain + "garbage/prog")
 
 	var log bytes.Buffer
-	o := w.options()
+	o := w.Options()
 	o.Log = slog.New(slog.NewTextHandler(&log, nil))
-	a, stop = w.run(o)
-	if err := w.accept(a); err != nil {
+	a, stop = w.Run(o)
+	if err := w.Accept(a); err != nil {
 		t.Fatal(err)
 	}
 	after := a.Status()
@@ -140,13 +141,13 @@ func TestWhatIsNotSkepsAmongThePinsStopsNothing(t *testing.T) {
 
 	// A new revision takes the old one's place, and both go at last.
 	raw.Serial, raw.Variables = raw.Serial+1000, nil
-	raw.ObjectDigest = w.object(append(slices.Clone(programsObject("raw_tp_count")), 0))
-	if err := w.accept(a, raw); err != nil {
+	raw.ObjectDigest = w.Object(append(slices.Clone(world.ProgramsObject("raw_tp_count")), 0))
+	if err := w.Accept(a, raw); err != nil {
 		t.Fatal(err)
 	}
 	them.stillHas("after an update")
 	for _, p := range []intent.Payload{raw, counter} {
-		if err := w.accept(a, intent.Payload{Application: p.Application, UID: p.UID, Serial: p.Serial + 1000, Tombstone: true}); err != nil {
+		if err := w.Accept(a, intent.Payload{Application: p.Application, UID: p.UID, Serial: p.Serial + 1000, Tombstone: true}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -211,22 +212,22 @@ func TestAPinThatCannotBeReadIsMadeAnewAndTheRestRuns(t *testing.T) {
 		"an application's folder is one": {spoil: "uid-counted", lost: "counted"},
 	} {
 		t.Run(sentence, func(t *testing.T) {
-			w := newWorld(t)
-			veth(t, "st0", "st1")
-			a, stop := w.start()
-			raw := w.intent("traced", "raw_tp_count", rawProgram())
-			counter := w.intent("counted", "xdp_count", v1alpha1.Program{Name: "count_packets", Attach: on("xdp", "st0")})
-			if err := w.accept(a, raw, counter); err != nil {
+			w := world.New(t)
+			world.Veth(t, "st0", "st1")
+			a, stop := w.Start()
+			raw := w.Intent("traced", "raw_tp_count", world.RawProgram())
+			counter := w.Intent("counted", "xdp_count", v1alpha1.Program{Name: "count_packets", Attach: world.On("xdp", "st0")})
+			if err := w.Accept(a, raw, counter); err != nil {
 				t.Fatal(err)
 			}
 			stop()
-			them := &admin{t: t, bpffs: w.bpffs}
+			them := &admin{t: t, bpffs: w.BPFFS}
 			them.replace(tc.spoil, tc.link)
 
-			a, _ = w.start()
+			a, _ = w.Start()
 			// The kernel lets go of a link that lost its pin in its own time, and of the
 			// interface with it: then the second try succeeds.
-			if err := w.accept(a); tc.lost != "" && (err == nil || !strings.Contains(err.Error(), "not a directory")) {
+			if err := w.Accept(a); tc.lost != "" && (err == nil || !strings.Contains(err.Error(), "not a directory")) {
 				t.Errorf("Settled = %v", err)
 			}
 			for _, s := range a.Status() {
@@ -234,10 +235,10 @@ func TestAPinThatCannotBeReadIsMadeAnewAndTheRestRuns(t *testing.T) {
 					them.stillHas("for a folder")
 					continue
 				}
-				until(t, s.Application.String()+" attached", time.Minute, func() bool {
-					now := statusOf(a, s.Application.Name)
+				world.Until(t, s.Application.String()+" attached", time.Minute, func() bool {
+					now := world.StatusOf(a, s.Application.Name)
 					is := now.Programs[0]
-					return now.Error == "" && is.Links[0].State == agent.Attached && runs(t, is.Links[0].ID) == ebpf.ProgramID(is.ID)
+					return now.Error == "" && is.Links[0].State == agent.Attached && world.Runs(t, is.Links[0].ID) == ebpf.ProgramID(is.ID)
 				})
 			}
 		})
@@ -267,18 +268,18 @@ func (a *admin) replace(pattern string, byLink bool) {
 // was killed when the last pin was removed, and the directories were not yet.
 func TestWhatAKillLeftOfAnApplicationThatWentIsSweptAway(t *testing.T) {
 	need.Kernel(t)
-	w := newWorld(t)
-	if err := os.MkdirAll(filepath.Join(w.bpffs, "uid-gone", "+links"), 0o700); err != nil {
+	w := world.New(t)
+	if err := os.MkdirAll(filepath.Join(w.BPFFS, "uid-gone", "+links"), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.Symlink("{}", filepath.Join(w.bpffs, "uid-gone", "+links", strings.Repeat("ab", 16)+"+at")); err != nil {
+	if err := os.Symlink("{}", filepath.Join(w.BPFFS, "uid-gone", "+links", strings.Repeat("ab", 16)+"+at")); err != nil {
 		t.Fatal(err)
 	}
-	a, _ := w.start()
-	if err := w.accept(a); err != nil {
+	a, _ := w.Start()
+	if err := w.Accept(a); err != nil {
 		t.Fatal(err)
 	}
-	w.leavesNothing()
+	w.LeavesNothing()
 	if all := a.Status(); len(all) > 0 {
 		t.Errorf("status lists %+v", all)
 	}
@@ -289,27 +290,27 @@ func TestARevisionThatLostAMapIsLoadedAgain(t *testing.T) {
 	need.Kernel(t)
 	for sentence, pin := range map[string]string{"a map": "m-counts", "a program": "p-*"} {
 		t.Run(sentence, func(t *testing.T) {
-			w := newWorld(t)
-			veth(t, "wh0", "wh1")
-			a, stop := w.start()
-			p := w.xdp("xdp_count", "count_packets", "wh0")
-			if err := w.accept(a, p); err != nil {
+			w := world.New(t)
+			world.Veth(t, "wh0", "wh1")
+			a, stop := w.Start()
+			p := world.XDP(w, "xdp_count", "count_packets", "wh0")
+			if err := w.Accept(a, p); err != nil {
 				t.Fatal(err)
 			}
 			stop()
-			found, err := filepath.Glob(filepath.Join(w.bpffs, "uid-*", "*", pin))
+			found, err := filepath.Glob(filepath.Join(w.BPFFS, "uid-*", "*", pin))
 			if err != nil || len(found) != 1 {
 				t.Fatalf("pins %v, %v", found, err)
 			}
 			if err := os.Remove(found[0]); err != nil {
 				t.Fatal(err)
 			}
-			a, _ = w.start()
-			if err := w.accept(a); err != nil {
+			a, _ = w.Start()
+			if err := w.Accept(a); err != nil {
 				t.Error(err)
 			}
-			if again, _ := filepath.Glob(filepath.Join(w.bpffs, "uid-*", "*", pin)); len(again) != 1 || !isIn(a, p) {
-				t.Errorf("pins %v, status %+v", again, statusOf(a, p.Application.Name))
+			if again, _ := filepath.Glob(filepath.Join(w.BPFFS, "uid-*", "*", pin)); len(again) != 1 || !world.IsIn(a, p) {
+				t.Errorf("pins %v, status %+v", again, world.StatusOf(a, p.Application.Name))
 			}
 		})
 	}

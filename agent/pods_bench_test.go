@@ -12,6 +12,7 @@ import (
 	"github.com/skep-dev/skep/agent"
 	"github.com/skep-dev/skep/agent/pods/containers"
 	"github.com/skep-dev/skep/api/v1alpha1"
+	"github.com/skep-dev/skep/test/fixture/world"
 	"github.com/skep-dev/skep/test/harness/tasks"
 )
 
@@ -22,31 +23,31 @@ func BenchmarkPods(b *testing.B) {
 	for _, hook := range []string{"cgroup_skb/egress", "uprobe"} {
 		for _, n := range []int{10, 100, 1000} {
 			b.Run(fmt.Sprintf("%s/pods=%d", hook, n), func(b *testing.B) {
-				w, r := newWorld(b), newRuntime(b)
-				first := r.start("team-a", "web", "app", nil)
+				w, r := world.New(b), world.NewRuntime(b)
+				first := r.Start("team-a", "web", "app", nil)
 				for i := range n - 1 {
 					pod := first.Container
-					cgroup := tasks.Cgroup(b, filepath.Join(r.root, fmt.Sprintf("bench-%d-%d", time.Now().UnixNano(), i)))
+					cgroup := tasks.Cgroup(b, filepath.Join(r.Root, fmt.Sprintf("bench-%d-%d", time.Now().UnixNano(), i)))
 					pod.ID, pod.Pod.UID, pod.Pod.SandboxID, pod.Pod.Name = fmt.Sprint(i), fmt.Sprint(i), fmt.Sprint(i), fmt.Sprint("web-", i)
-					pod.Pod.CgroupPath, pod.Pod.CgroupID = r.below(cgroup), inode(b, cgroup)
-					r.all[pod.ID] = pod
+					pod.Pod.CgroupPath, pod.Pod.CgroupID = r.Below(cgroup), world.Inode(b, cgroup)
+					r.All[pod.ID] = pod
 				}
-				o := w.options()
-				o.Log, o.Containers, o.SweepInterval = slog.New(slog.NewTextHandler(io.Discard, nil)), r.source, time.Hour
+				o := w.Options()
+				o.Log, o.Containers, o.SweepInterval = slog.New(slog.NewTextHandler(io.Discard, nil)), r.Source, time.Hour
 				a, err := agent.New(o)
 				if err != nil {
 					b.Fatal(err)
 				}
 				b.Cleanup(func() { _ = a.Close() })
 				before := heap()
-				p := w.ofTeam("team-a", "uprobe_count", "uprobe_count", inPods(v1alpha1.Pods{}))
+				p := world.OfTeam(w, "team-a", "uprobe_count", "uprobe_count", world.InPods(v1alpha1.Pods{}))
 				places := 1
 				if hook != "uprobe" {
-					p, places = w.ofTeam("team-a", "cgroup_skb", "cgroup_egress", v1alpha1.Attachment{Hook: hook, Pods: &v1alpha1.Pods{}}), n
+					p, places = world.OfTeam(w, "team-a", "cgroup_skb", "cgroup_egress", v1alpha1.Attachment{Hook: hook, Pods: &v1alpha1.Pods{}}), n
 				}
-				w.give(a, p)
+				w.Give(a, p)
 				began := time.Now()
-				for w.linkPins(p.UID) < places {
+				for world.LinkPins(w, p.UID) < places {
 					a.Reconcile(b.Context())
 				}
 				attached, used := time.Since(began), heap()-before
@@ -63,7 +64,7 @@ func BenchmarkPods(b *testing.B) {
 							continue
 						}
 						for b.Loop() {
-							r.wake(changed)
+							r.Wake(changed)
 							a.ReconcileIfWoken(b.Context())
 						}
 					})

@@ -11,7 +11,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -21,69 +20,70 @@ import (
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/intent"
 	"github.com/skep-dev/skep/test/fixture/seals"
+	"github.com/skep-dev/skep/test/fixture/world"
 	"github.com/skep-dev/skep/test/harness/need"
 )
 
 func TestWhatCannotRunIsToldAndWhatRunsGoesOn(t *testing.T) {
 	need.Kernel(t)
-	xdp := on("xdp", "rf0")
+	xdp := world.On("xdp", "rf0")
 	for sentence, c := range map[string]struct {
-		change func(w *world, p *intent.Payload)
+		change func(w *world.World, p *intent.Payload)
 		want   []string
 		log    string
 	}{
-		"the verifier refuses the new version": {func(w *world, p *intent.Payload) {
-			p.ObjectDigest, p.Programs[0].Name = w.object(programsObject("xdp_rejected")), "xdp_rejected"
+		"the verifier refuses the new version": {func(w *world.World, p *intent.Payload) {
+			p.ObjectDigest, p.Programs[0].Name = w.Object(world.ProgramsObject("xdp_rejected")), "xdp_rejected"
 		}, []string{"load app", "program xdp_rejected"}, "R"},
-		"the object lacks the function": {func(w *world, p *intent.Payload) { p.Programs[0].Name = "nope" },
+		"the object lacks the function": {func(w *world.World, p *intent.Payload) { p.Programs[0].Name = "nope" },
 			[]string{`no function "nope"`, "it has count_packets"}, ""},
-		"the function is for another hook": {func(w *world, p *intent.Payload) {
-			p.ObjectDigest, p.Programs[0].Name = w.object(programsObject("tcx_count")), "count_ingress"
+		"the function is for another hook": {func(w *world.World, p *intent.Payload) {
+			p.ObjectDigest, p.Programs[0].Name = w.Object(world.ProgramsObject("tcx_count")), "count_ingress"
 		}, []string{"SchedCLS", "hook xdp takes XDP"}, ""},
-		"the agent attaches no such hook": {func(w *world, p *intent.Payload) { p.Programs[0].Attach[0].Hook = "struct_ops" },
+		"the agent attaches no such hook": {func(w *world.World, p *intent.Payload) { p.Programs[0].Attach[0].Hook = "struct_ops" },
 			[]string{`hook "struct_ops"`}, ""},
-		"the object is no ELF file": {func(w *world, p *intent.Payload) { p.ObjectDigest = w.object([]byte("nonsense")) },
+		"the object is no ELF file": {func(w *world.World, p *intent.Payload) { p.ObjectDigest = w.Object([]byte("nonsense")) },
 			[]string{"read object of app"}, ""},
-		"nobody has the object": {func(w *world, p *intent.Payload) { p.ObjectDigest = "sha256:0000" },
+		"nobody has the object": {func(w *world.World, p *intent.Payload) { p.ObjectDigest = "sha256:0000" },
 			[]string{"fetch object of app", "no object"}, ""},
-		"what is fetched is another object": {func(w *world, p *intent.Payload) {
+		"what is fetched is another object": {func(w *world.World, p *intent.Payload) {
 			p.ObjectDigest = "sha256:1111"
-			w.mu.Lock()
-			defer w.mu.Unlock()
-			w.objects[p.ObjectDigest] = []byte("other")
+			w.Mu.Lock()
+			defer w.Mu.Unlock()
+			w.Objects[p.ObjectDigest] = []byte("other")
 		}, []string{"hashes to", "sha256:1111"}, ""},
-		"a variable cannot be set": {func(w *world, p *intent.Payload) {
+		"a variable cannot be set": {func(w *world.World, p *intent.Payload) {
 			p.Variables = map[string]apiextensionsv1.JSON{"sampling": {Raw: []byte(`-1`)}}
 		}, []string{"variables.sampling", "out of range"}, ""},
-		"a map is not the object's": {func(w *world, p *intent.Payload) {
+		"a map is not the object's": {func(w *world.World, p *intent.Payload) {
 			n := uint32(5)
 			p.Maps = map[string]v1alpha1.Map{"nope": {MaxEntries: &n}}
 		}, []string{"maps.nope", "counts"}, ""},
-		"the interface pattern is broken": {func(w *world, p *intent.Payload) { p.Programs[0].Attach = on("xdp", "rf[") },
+		"the interface pattern is broken": {func(w *world.World, p *intent.Payload) { p.Programs[0].Attach = world.On("xdp", "rf[") },
 			[]string{"rf[", "not a pattern"}, ""},
-		"one target is named twice": {func(w *world, p *intent.Payload) {
-			p.Programs[0].Attach = append(on("xdp", "rf0"), on("xdp", "rf*")...)
+		"one target is named twice": {func(w *world.World, p *intent.Payload) {
+			p.Programs[0].Attach = append(world.On("xdp", "rf0"), world.On("xdp", "rf*")...)
 		},
 			[]string{"twice"}, ""},
-		"the cgroup does not exist": {func(w *world, p *intent.Payload) {
-			p.ObjectDigest = w.object(hooksObject)
+		"the cgroup does not exist": {func(w *world.World, p *intent.Payload) {
+			p.ObjectDigest = w.Object(world.HooksObject)
 			p.Programs = []v1alpha1.Program{{Name: "on_xdp", Attach: xdp}, {
 				Name: "on_cgroup_bind4", Attach: []v1alpha1.Attachment{{Hook: "cgroup/bind4", Cgroup: "/no/such"}},
 			}}
 		}, []string{"no/such", "no such file"}, ""},
 	} {
 		t.Run(sentence, func(t *testing.T) {
-			w := newWorld(t)
-			veth(t, "rf0", "rf1")
-			a, _ := w.start()
-			app := w.intent("app", "xdp_count", v1alpha1.Program{Name: "count_packets", Attach: on("xdp", "rf0")})
-			if err := w.accept(a, app); err != nil {
+			w := world.New(t)
+			world.Veth(t, "rf0", "rf1")
+			a, _ := w.Start()
+			app := w.Intent("app", "xdp_count", v1alpha1.Program{Name: "count_packets", Attach: world.On("xdp", "rf0")})
+			if err := w.Accept(a, app); err != nil {
 				t.Fatal(err)
 			}
-			_, before := one(t, a)
-			bad := w.intent("app", "xdp_count", v1alpha1.Program{Name: "count_packets", Attach: on("xdp", "rf0")})
+			_, before := world.One(t, a)
+			bad := w.Intent("app", "xdp_count", v1alpha1.Program{Name: "count_packets", Attach: world.On("xdp", "rf0")})
 			c.change(w, &bad)
-			err := w.accept(a, bad)
+			err := w.Accept(a, bad)
 			if err == nil {
 				t.Fatal("Settled reports nothing")
 			}
@@ -93,14 +93,14 @@ func TestWhatCannotRunIsToldAndWhatRunsGoesOn(t *testing.T) {
 				}
 			}
 			s := a.Status()[0]
-			if s.Conditions[0].Status != metav1.ConditionFalse || runs(t, before.ID) == 0 {
-				t.Errorf("condition %+v, and link %d runs %d", s.Conditions[0], before.ID, runs(t, before.ID))
+			if s.Conditions[0].Status != metav1.ConditionFalse || world.Runs(t, before.ID) == 0 {
+				t.Errorf("condition %+v, and link %d runs %d", s.Conditions[0], before.ID, world.Runs(t, before.ID))
 			}
 			if (s.VerifierLog != "") != (c.log != "") || !strings.Contains(s.VerifierLog, c.log) {
 				t.Errorf("verifier log = %q", s.VerifierLog)
 			}
 			// A good one fixes it.
-			if err := w.accept(a, w.intent("app", "xdp_count", app.Programs[0])); err != nil {
+			if err := w.Accept(a, w.Intent("app", "xdp_count", app.Programs[0])); err != nil {
 				t.Errorf("after a good intent: %v", err)
 			}
 			if now := a.Status()[0]; now.Conditions[0].Status != metav1.ConditionTrue || now.VerifierLog != "" || now.Error != "" {
@@ -112,19 +112,19 @@ func TestWhatCannotRunIsToldAndWhatRunsGoesOn(t *testing.T) {
 
 func TestARefusedVersionLeavesThePreviousAfterARebootToo(t *testing.T) {
 	need.Kernel(t)
-	w := newWorld(t)
-	veth(t, "rf0", "rf1")
-	a, stop := w.start()
-	if err := w.accept(a, w.intent("app", "xdp_count", v1alpha1.Program{Name: "count_packets", Attach: on("xdp", "rf0")})); err != nil {
+	w := world.New(t)
+	world.Veth(t, "rf0", "rf1")
+	a, stop := w.Start()
+	if err := w.Accept(a, w.Intent("app", "xdp_count", v1alpha1.Program{Name: "count_packets", Attach: world.On("xdp", "rf0")})); err != nil {
 		t.Fatal(err)
 	}
-	if err := w.accept(a, w.intent("app", "xdp_rejected", v1alpha1.Program{Name: "xdp_rejected", Attach: on("xdp", "rf0")})); err == nil {
+	if err := w.Accept(a, w.Intent("app", "xdp_rejected", v1alpha1.Program{Name: "xdp_rejected", Attach: world.On("xdp", "rf0")})); err == nil {
 		t.Fatal("the verifier took it")
 	}
 	stop()
-	w.reboot("rf0")
-	a, _ = w.start()
-	if err := w.accept(a); err == nil || !strings.Contains(err.Error(), "xdp_rejected") {
+	w.Reboot("rf0")
+	a, _ = w.Start()
+	if err := w.Accept(a); err == nil || !strings.Contains(err.Error(), "xdp_rejected") {
 		t.Errorf("Settled = %v", err)
 	}
 	s := a.Status()[0]
@@ -133,83 +133,68 @@ func TestARefusedVersionLeavesThePreviousAfterARebootToo(t *testing.T) {
 	}
 }
 
-// reboot takes pins and links away, and whoever serves objects.
-func (w *world) reboot(iface string) {
-	w.t.Helper()
-	if err := os.RemoveAll(w.bpffs); err != nil {
-		w.t.Fatal(err)
-	}
-	w.mu.Lock()
-	w.objects = map[string][]byte{}
-	w.mu.Unlock()
-	until(w.t, "the interface to be free", time.Minute, func() bool {
-		l, err := netlink.LinkByName(iface)
-		return err == nil && (l.Attrs().Xdp == nil || !l.Attrs().Xdp.Attached)
-	})
-}
-
 func TestANodeComesBackWithEverythingElseAway(t *testing.T) {
 	need.Kernel(t)
-	w := newWorld(t)
-	veth(t, "rf0", "rf1")
-	a, stop := w.start()
-	app := w.intent("app", "xdp_count", v1alpha1.Program{Name: "count_packets", Attach: on("xdp", "rf0")})
-	gone := w.intent("gone", "raw_tp_count", rawProgram())
-	if err := w.accept(a, app, gone); err != nil {
+	w := world.New(t)
+	world.Veth(t, "rf0", "rf1")
+	a, stop := w.Start()
+	app := w.Intent("app", "xdp_count", v1alpha1.Program{Name: "count_packets", Attach: world.On("xdp", "rf0")})
+	gone := w.Intent("gone", "raw_tp_count", world.RawProgram())
+	if err := w.Accept(a, app, gone); err != nil {
 		t.Fatal(err)
 	}
-	w.serial++
-	if err := w.accept(a, intent.Payload{Application: gone.Application, UID: gone.UID, Serial: w.serial, Tombstone: true}); err != nil {
+	w.Serial++
+	if err := w.Accept(a, intent.Payload{Application: gone.Application, UID: gone.UID, Serial: w.Serial, Tombstone: true}); err != nil {
 		t.Fatal(err)
 	}
 	stop()
-	w.reboot("rf0")
-	a, _ = w.start()
-	if err := w.accept(a); err != nil {
+	w.Reboot("rf0")
+	a, _ = w.Start()
+	if err := w.Accept(a); err != nil {
 		t.Fatal(err)
 	}
 	if s := a.Status(); len(s) != 1 || len(s[0].Programs[0].Links) != 1 {
 		t.Errorf("Status = %+v", s)
 	}
 	// The tombstone is remembered: what it unloaded does not come back.
-	if err := a.Accept(w.seal(gone)); !errors.Is(err, intent.ErrOlder) {
+	if err := a.Accept(w.Seal(gone)); !errors.Is(err, intent.ErrOlder) {
 		t.Errorf("Accept of an unloaded intent = %v", err)
 	}
 }
 
 func TestAcceptRefusesWhatIsNotSealedOrOlder(t *testing.T) {
 	need.Kernel(t)
-	w := newWorld(t)
-	veth(t, "rf0", "rf1")
-	a, _ := w.start()
-	first := w.intent("app", "xdp_count", v1alpha1.Program{Name: "count_packets", Attach: on("xdp", "rf0")})
-	second := w.intent("app", "xdp_count", v1alpha1.Program{Name: "count_packets", Attach: on("xdp", "rf0")})
-	if err := w.accept(a, second); err != nil {
+	w := world.New(t)
+	world.Veth(t, "rf0", "rf1")
+	a, _ := w.Start()
+	first := w.Intent("app", "xdp_count", v1alpha1.Program{Name: "count_packets", Attach: world.On("xdp", "rf0")})
+	second := w.Intent("app", "xdp_count", v1alpha1.Program{Name: "count_packets", Attach: world.On("xdp", "rf0")})
+	if err := w.Accept(a, second); err != nil {
 		t.Fatal(err)
 	}
-	_, before := one(t, a)
-	w.serial++
+	_, before := world.One(t, a)
+	w.Serial++
 	forged := second
-	forged.Serial, forged.Tombstone = w.serial, true
+	forged.Serial, forged.Tombstone = w.Serial, true
 	envelope := seals.New(t).Seal(t, forged)
 	for sentence, c := range map[string]struct {
 		envelope intent.Envelope
 		want     error
 	}{
-		"an older one":       {w.seal(first), intent.ErrOlder},
+		"an older one":       {w.Seal(first), intent.ErrOlder},
 		"a stranger's":       {envelope, intent.ErrSeal},
 		"one that is no one": {intent.Envelope("{}"), intent.ErrSeal},
-		"a later format's":   {w.key.Later(t, forged), intent.ErrFormat},
-		"the same again":     {w.seal(second), nil},
+		"a later format's":   {w.Key.Later(t, forged), intent.ErrFormat},
+		"the same again":     {w.Seal(second), nil},
 	} {
 		if err := a.Accept(c.envelope); !errors.Is(err, c.want) {
 			t.Errorf("%s: Accept = %v, want %v", sentence, err, c.want)
 		}
 	}
-	if err := w.accept(a); err != nil {
+	if err := w.Accept(a); err != nil {
 		t.Error(err)
 	}
-	if _, l := one(t, a); l.ID != before.ID || runs(t, l.ID) == 0 {
+	if _, l := world.One(t, a); l.ID != before.ID || world.Runs(t, l.ID) == 0 {
 		t.Errorf("what ran as link %d does not: %+v", before.ID, l)
 	}
 }
@@ -218,32 +203,34 @@ func TestAcceptRefusesWhatIsNotSealedOrOlder(t *testing.T) {
 // twice under one serial, as two controllers with one key and one clock would.
 func TestAnotherIntentUnderTheSameSerialIsToldAndChangesNothing(t *testing.T) {
 	need.Kernel(t)
-	at := v1alpha1.Program{Name: "count_packets", Attach: on("xdp", "rf0")}
-	for sentence, change := range map[string]func(w *world, p *intent.Payload){
-		"another object": func(w *world, p *intent.Payload) { p.ObjectDigest = w.object(programsObject("xdp_count_v2")) },
-		"another place": func(_ *world, p *intent.Payload) {
-			p.Programs = []v1alpha1.Program{{Name: at.Name, Attach: on("xdp", "rf1")}}
+	at := v1alpha1.Program{Name: "count_packets", Attach: world.On("xdp", "rf0")}
+	for sentence, change := range map[string]func(w *world.World, p *intent.Payload){
+		"another object": func(w *world.World, p *intent.Payload) {
+			p.ObjectDigest = w.Object(world.ProgramsObject("xdp_count_v2"))
 		},
-		"a tombstone": func(_ *world, p *intent.Payload) {
+		"another place": func(_ *world.World, p *intent.Payload) {
+			p.Programs = []v1alpha1.Program{{Name: at.Name, Attach: world.On("xdp", "rf1")}}
+		},
+		"a tombstone": func(_ *world.World, p *intent.Payload) {
 			*p = intent.Payload{Application: p.Application, UID: p.UID, Serial: p.Serial, Tombstone: true}
 		},
-		"for no node at all": func(_ *world, p *intent.Payload) { p.NodeSelector = role("nobody") },
+		"for no node at all": func(_ *world.World, p *intent.Payload) { p.NodeSelector = world.Role("nobody") },
 	} {
 		t.Run(sentence, func(t *testing.T) {
-			w := newWorld(t)
-			veth(t, "rf0", "rf1")
-			a, stop := w.start()
-			first := w.intent("app", "xdp_count", at)
-			if err := w.accept(a, first); err != nil {
+			w := world.New(t)
+			world.Veth(t, "rf0", "rf1")
+			a, stop := w.Start()
+			first := w.Intent("app", "xdp_count", at)
+			if err := w.Accept(a, first); err != nil {
 				t.Fatal(err)
 			}
-			_, before := one(t, a)
+			_, before := world.One(t, a)
 			second := first
 			change(w, &second)
 			told := func() {
 				t.Helper()
 				for range 2 {
-					if err := a.Accept(w.seal(second)); !errors.Is(err, intent.ErrConflict) || !strings.Contains(err.Error(), "app") {
+					if err := a.Accept(w.Seal(second)); !errors.Is(err, intent.ErrConflict) || !strings.Contains(err.Error(), "app") {
 						t.Errorf("Accept = %v", err)
 					}
 				}
@@ -258,22 +245,22 @@ func TestAnotherIntentUnderTheSameSerialIsToldAndChangesNothing(t *testing.T) {
 						l += int(one.ID)
 					}
 				}
-				if s.Conditions[0].Status != metav1.ConditionFalse || l != int(before.ID) || runs(t, before.ID) == 0 {
+				if s.Conditions[0].Status != metav1.ConditionFalse || l != int(before.ID) || world.Runs(t, before.ID) == 0 {
 					t.Errorf("it is told as %+v", s)
 				}
 			}
 			told()
 			// The one that was accepted settles it, and so does a newer one.
-			if err := w.accept(a, first); err != nil {
+			if err := w.Accept(a, first); err != nil {
 				t.Errorf("the first again: %v", err)
 			}
 			stop()
-			a, _ = w.start()
-			if err := w.accept(a); err != nil {
+			a, _ = w.Start()
+			if err := w.Accept(a); err != nil {
 				t.Errorf("after a restart: %v", err)
 			}
 			told()
-			if err := w.accept(a, w.intent("app", "xdp_count", at)); err != nil {
+			if err := w.Accept(a, w.Intent("app", "xdp_count", at)); err != nil {
 				t.Errorf("a newer one: %v", err)
 			}
 		})
@@ -282,15 +269,15 @@ func TestAnotherIntentUnderTheSameSerialIsToldAndChangesNothing(t *testing.T) {
 
 func TestACacheThatWasTamperedWithUnloadsNothing(t *testing.T) {
 	need.Kernel(t)
-	w := newWorld(t)
-	veth(t, "rf0", "rf1")
-	a, stop := w.start()
-	if err := w.accept(a, w.intent("app", "xdp_count", v1alpha1.Program{Name: "count_packets", Attach: on("xdp", "rf0")})); err != nil {
+	w := world.New(t)
+	world.Veth(t, "rf0", "rf1")
+	a, stop := w.Start()
+	if err := w.Accept(a, w.Intent("app", "xdp_count", v1alpha1.Program{Name: "count_packets", Attach: world.On("xdp", "rf0")})); err != nil {
 		t.Fatal(err)
 	}
-	_, before := one(t, a)
+	_, before := world.One(t, a)
 	stop()
-	kept, err := filepath.Glob(filepath.Join(w.dir, "state", "*", "*"))
+	kept, err := filepath.Glob(filepath.Join(w.Dir, "state", "*", "*"))
 	if err != nil || len(kept) != 3 {
 		t.Fatalf("kept = %v, %v", kept, err)
 	}
@@ -299,30 +286,30 @@ func TestACacheThatWasTamperedWithUnloadsNothing(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	a, _ = w.start()
-	if err := w.accept(a); err != nil {
+	a, _ = w.Start()
+	if err := w.Accept(a); err != nil {
 		t.Error(err)
 	}
-	if runs(t, before.ID) == 0 {
+	if world.Runs(t, before.ID) == 0 {
 		t.Error("what ran was unloaded")
 	}
-	if _, l := one(t, a); l.ID != before.ID || a.Status()[0].Application.Name != "app" || a.Status()[0].Conditions[0].Reason != "IntentLost" {
+	if _, l := world.One(t, a); l.ID != before.ID || a.Status()[0].Application.Name != "app" || a.Status()[0].Conditions[0].Reason != "IntentLost" {
 		t.Errorf("Status = %+v", a.Status())
 	}
 	// Sent again, it is taken over as it runs.
-	if err := w.accept(a, w.intent("app", "xdp_count", v1alpha1.Program{Name: "count_packets", Attach: on("xdp", "rf0")})); err != nil {
+	if err := w.Accept(a, w.Intent("app", "xdp_count", v1alpha1.Program{Name: "count_packets", Attach: world.On("xdp", "rf0")})); err != nil {
 		t.Fatal(err)
 	}
-	if _, now := one(t, a); now.ID != before.ID {
+	if _, now := world.One(t, a); now.ID != before.ID {
 		t.Errorf("link %d became %d", before.ID, now.ID)
 	}
 }
 
 func TestOneAgentHoldsTheDirectory(t *testing.T) {
 	need.Kernel(t)
-	w := newWorld(t)
-	_, stop := w.start()
-	other := w.options()
+	w := world.New(t)
+	_, stop := w.Start()
+	other := w.Options()
 	other.StateDir = t.TempDir()
 	if _, err := agent.New(other); !errors.Is(err, pins.ErrHeld) {
 		t.Errorf("New = %v", err)
@@ -343,11 +330,11 @@ func TestOneAgentHoldsTheDirectory(t *testing.T) {
 
 func TestASecondBPFFileSystemIsNoticed(t *testing.T) {
 	need.Kernel(t)
-	w := newWorld(t)
+	w := world.New(t)
 	var log strings.Builder
 	open := func(bpffs string) {
 		t.Helper()
-		o := w.options()
+		o := w.Options()
 		o.BPFFS, o.Log = bpffs, slog.New(slog.NewTextHandler(&log, nil))
 		a, err := agent.New(o)
 		if err != nil {
@@ -357,8 +344,8 @@ func TestASecondBPFFileSystemIsNoticed(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	open(w.bpffs)
-	open(w.bpffs)
+	open(w.BPFFS)
+	open(w.BPFFS)
 	if log.Len() > 0 {
 		t.Errorf("the same file system is told: %s", log.String())
 	}
@@ -375,21 +362,21 @@ func TestASecondBPFFileSystemIsNoticed(t *testing.T) {
 
 func TestFailuresBackOff(t *testing.T) {
 	need.Kernel(t)
-	w := newWorld(t)
+	w := world.New(t)
 	var asked atomic.Int32
-	o := w.options()
+	o := w.Options()
 	o.Fetch = func(context.Context, string) ([]byte, error) {
 		asked.Add(1)
 		return nil, errors.New("the registry hangs up")
 	}
 	o.SweepInterval, o.BackOff = time.Millisecond, agent.BackOff{First: 50 * time.Millisecond, Most: time.Hour}
-	a := w.startWith(o)
-	if err := w.accept(a, w.intent("app", "xdp_count", v1alpha1.Program{Name: "count_packets", Attach: on("xdp", "rf0")})); err == nil {
+	a := w.StartWith(o)
+	if err := w.Accept(a, w.Intent("app", "xdp_count", v1alpha1.Program{Name: "count_packets", Attach: world.On("xdp", "rf0")})); err == nil {
 		t.Error("Settled reports nothing")
 	}
-	until(t, "four tries", time.Minute, func() bool { return asked.Load() >= 4 })
+	world.Until(t, "four tries", time.Minute, func() bool { return asked.Load() >= 4 })
 	began := time.Now()
-	until(t, "the fifth try", time.Minute, func() bool { return asked.Load() >= 5 })
+	world.Until(t, "the fifth try", time.Minute, func() bool { return asked.Load() >= 5 })
 	// After 50, 100 and 200 ms the fourth wait is 400 ms and its jitter; one
 	// that did not grow would be 50.
 	if waited := time.Since(began); waited < 200*time.Millisecond {
@@ -402,11 +389,11 @@ func TestFailuresBackOff(t *testing.T) {
 
 func TestARegistryThatHangsKeepsNothingFromHealing(t *testing.T) {
 	need.Kernel(t)
-	w := newWorld(t)
-	veth(t, "rf0", "rf1")
-	o := w.options()
+	w := world.New(t)
+	world.Veth(t, "rf0", "rf1")
+	o := w.Options()
 	release := make(chan struct{})
-	slow := w.object(programsObject("raw_tp_count"))
+	slow := w.Object(world.ProgramsObject("raw_tp_count"))
 	o.Fetch = func(ctx context.Context, digest string) ([]byte, error) {
 		if digest == slow {
 			select {
@@ -415,52 +402,52 @@ func TestARegistryThatHangsKeepsNothingFromHealing(t *testing.T) {
 				return nil, ctx.Err()
 			}
 		}
-		return w.fetch(ctx, digest)
+		return w.Fetch(ctx, digest)
 	}
-	a := w.startWith(o)
-	if err := w.accept(a, w.intent("app", "xdp_count", v1alpha1.Program{Name: "count_packets", Attach: on("xdp", "rf0")})); err != nil {
+	a := w.StartWith(o)
+	if err := w.Accept(a, w.Intent("app", "xdp_count", v1alpha1.Program{Name: "count_packets", Attach: world.On("xdp", "rf0")})); err != nil {
 		t.Fatal(err)
 	}
-	_, l := one(t, a)
-	if err := a.Accept(w.seal(w.intent("slow", "raw_tp_count", rawProgram()))); err != nil {
+	_, l := world.One(t, a)
+	if err := a.Accept(w.Seal(w.Intent("slow", "raw_tp_count", world.RawProgram()))); err != nil {
 		t.Fatal(err)
 	}
-	until(t, "the fetch to be told", time.Minute, func() bool {
+	world.Until(t, "the fetch to be told", time.Minute, func() bool {
 		s := a.Status()
 		return len(s) == 2 && s[1].Conditions[0].Reason == "Fetching" && s[1].Error == ""
 	})
 	if err := os.Remove(l.Pin); err != nil {
 		t.Fatal(err)
 	}
-	until(t, "the pin to be healed", time.Minute, func() bool { _, err := os.Stat(l.Pin); return err == nil })
+	world.Until(t, "the pin to be healed", time.Minute, func() bool { _, err := os.Stat(l.Pin); return err == nil })
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
 	if err := a.Settled(ctx); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("Settled = %v while an object is on its way", err)
 	}
 	close(release)
-	if err := w.accept(a); err != nil {
+	if err := w.Accept(a); err != nil {
 		t.Fatal(err)
 	}
-	if got := targets(a); len(got) != 2 {
+	if got := world.Targets(a); len(got) != 2 {
 		t.Errorf("targets = %v", got)
 	}
 }
 
 func TestANodeThatIsNotSelectedRunsNothing(t *testing.T) {
 	need.Kernel(t)
-	w := newWorld(t)
-	veth(t, "rf0", "rf1")
-	o := w.options()
+	w := world.New(t)
+	world.Veth(t, "rf0", "rf1")
+	o := w.Options()
 	o.Labels = map[string]string{"role": "edge"}
-	a := w.startWith(o)
+	a := w.StartWith(o)
 	for role, want := range map[string]int{"edge": 1, "core": 0} {
-		p := w.intent("app", "xdp_count", v1alpha1.Program{Name: "count_packets", Attach: on("xdp", "rf0")})
+		p := w.Intent("app", "xdp_count", v1alpha1.Program{Name: "count_packets", Attach: world.On("xdp", "rf0")})
 		p.NodeSelector = &metav1.LabelSelector{MatchLabels: map[string]string{"role": role}}
-		if err := w.accept(a, p); err != nil {
+		if err := w.Accept(a, p); err != nil {
 			t.Fatal(err)
 		}
-		if got := len(targets(a)); got != want {
+		if got := len(world.Targets(a)); got != want {
 			t.Errorf("role %s: %d links, want %d: %+v", role, got, want, a.Status())
 		}
 	}

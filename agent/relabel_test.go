@@ -9,20 +9,21 @@ import (
 
 	"github.com/skep-dev/skep/agent"
 	"github.com/skep-dev/skep/intent"
+	"github.com/skep-dev/skep/test/fixture/world"
 	"github.com/skep-dev/skep/test/harness/need"
 )
 
 func TestSelectionIsDecidedAnewWhenTheLabelsOfTheNodeChange(t *testing.T) {
 	need.Kernel(t)
-	w := newWorld(t)
-	o := w.options()
+	w := world.New(t)
+	o := w.Options()
 	o.Labels = map[string]string{"role": "edge"}
 	o.SweepInterval = time.Hour
-	a := w.startWith(o)
-	app := w.intent("app", "raw_tp_count", rawProgram())
+	a := w.StartWith(o)
+	app := w.Intent("app", "raw_tp_count", world.RawProgram())
 	app.NodeSelector = &metav1.LabelSelector{MatchLabels: map[string]string{"role": "edge"}}
-	everywhere := w.intent("everywhere", "raw_tp_count", rawProgram())
-	if err := w.accept(a, app, everywhere); err != nil {
+	everywhere := w.Intent("everywhere", "raw_tp_count", world.RawProgram())
+	if err := w.Accept(a, app, everywhere); err != nil {
 		t.Fatal(err)
 	}
 	for _, c := range []struct {
@@ -35,7 +36,7 @@ func TestSelectionIsDecidedAnewWhenTheLabelsOfTheNodeChange(t *testing.T) {
 		{nil, "Deployed"},
 	} {
 		a.Relabel(c.labels)
-		if err := w.accept(a); err != nil {
+		if err := w.Accept(a); err != nil {
 			t.Fatal(err)
 		}
 		s := a.Status()
@@ -47,23 +48,23 @@ func TestSelectionIsDecidedAnewWhenTheLabelsOfTheNodeChange(t *testing.T) {
 
 func TestKeysOfSealsAreReplacedWhileItRuns(t *testing.T) {
 	need.Kernel(t)
-	w, other := newWorld(t), newWorld(t)
-	a, _ := w.start()
-	if err := w.accept(a, w.intent("old", "raw_tp_count", rawProgram())); err != nil {
+	w, other := world.New(t), world.New(t)
+	a, _ := w.Start()
+	if err := w.Accept(a, w.Intent("old", "raw_tp_count", world.RawProgram())); err != nil {
 		t.Fatal(err)
 	}
-	fresh := other.seal(w.intent("new", "raw_tp_count", rawProgram()))
+	fresh := other.Seal(w.Intent("new", "raw_tp_count", world.RawProgram()))
 	if err := a.Accept(fresh); !errors.Is(err, intent.ErrSeal) {
 		t.Fatalf("Accept before = %v", err)
 	}
-	a.Retrust(other.key.Trust)
+	a.Retrust(other.Key.Trust)
 	if err := a.Accept(fresh); err != nil {
 		t.Fatalf("Accept after = %v", err)
 	}
-	if err := a.Accept(w.seal(w.intent("late", "raw_tp_count", rawProgram()))); !errors.Is(err, intent.ErrSeal) {
+	if err := a.Accept(w.Seal(w.Intent("late", "raw_tp_count", world.RawProgram()))); !errors.Is(err, intent.ErrSeal) {
 		t.Errorf("Accept by the old key = %v", err)
 	}
-	if err := w.accept(a); err != nil {
+	if err := w.Accept(a); err != nil {
 		t.Fatal(err)
 	}
 	for _, s := range a.Status() {
@@ -75,34 +76,34 @@ func TestKeysOfSealsAreReplacedWhileItRuns(t *testing.T) {
 
 func TestASealThatIsRenewedIsKept(t *testing.T) {
 	need.Kernel(t)
-	w, other := newWorld(t), newWorld(t)
-	both, err := intent.NewTrust(w.key.Public(), other.key.Public())
+	w, other := world.New(t), world.New(t)
+	both, err := intent.NewTrust(w.Key.Public(), other.Key.Public())
 	if err != nil {
 		t.Fatal(err)
 	}
-	o := w.options()
+	o := w.Options()
 	o.Trust = both
-	a, stop := w.run(o)
-	app, gone := w.intent("app", "raw_tp_count", rawProgram()), w.intent("gone", "raw_tp_count", rawProgram())
+	a, stop := w.Run(o)
+	app, gone := w.Intent("app", "raw_tp_count", world.RawProgram()), w.Intent("gone", "raw_tp_count", world.RawProgram())
 	gone.Tombstone = true
-	if err := w.accept(a, app, gone); err != nil {
+	if err := w.Accept(a, app, gone); err != nil {
 		t.Fatal(err)
 	}
 	before := a.Status()[0]
 	// Under the same serial nothing else is taken, whoever sealed it.
 	forged := app
 	forged.Signers = []string{"nobody"}
-	if err := a.Accept(other.seal(app), other.seal(gone)); err != nil {
+	if err := a.Accept(other.Seal(app), other.Seal(gone)); err != nil {
 		t.Fatal(err)
 	}
-	if err := a.Accept(other.seal(forged)); !errors.Is(err, intent.ErrConflict) {
+	if err := a.Accept(other.Seal(forged)); !errors.Is(err, intent.ErrConflict) {
 		t.Fatalf("Accept of another intent under the same serial = %v, want %v", err, intent.ErrConflict)
 	}
 	// The intent that is kept is sent again, which settles which of them holds.
-	if err := a.Accept(other.seal(app)); err != nil {
+	if err := a.Accept(other.Seal(app)); err != nil {
 		t.Fatal(err)
 	}
-	if err := w.accept(a); err != nil {
+	if err := w.Accept(a); err != nil {
 		t.Fatal(err)
 	}
 	if now := a.Status(); len(now) != 1 || now[0].Revision != before.Revision || now[0].Serial != before.Serial {
@@ -110,9 +111,9 @@ func TestASealThatIsRenewedIsKept(t *testing.T) {
 	}
 	stop()
 	// The former key is gone by the next start.
-	o.Trust = other.key.Trust
-	a, _ = w.run(o)
-	if err := w.accept(a); err != nil {
+	o.Trust = other.Key.Trust
+	a, _ = w.Run(o)
+	if err := w.Accept(a); err != nil {
 		t.Fatal(err)
 	}
 	all := a.Intents()
@@ -128,14 +129,14 @@ func TestASealThatIsRenewedIsKept(t *testing.T) {
 
 func TestATombstoneThatWasWorkedOffIsReportedThoughItIsNoStatusAnyMore(t *testing.T) {
 	need.Kernel(t)
-	w := newWorld(t)
-	a, stop := w.start()
-	app := w.intent("app", "raw_tp_count", rawProgram())
+	w := world.New(t)
+	a, stop := w.Start()
+	app := w.Intent("app", "raw_tp_count", world.RawProgram())
 	tomb := intent.Payload{Application: app.Application, UID: app.UID, Serial: app.Serial + 1, Tombstone: true, Reason: "gone"}
-	if err := w.accept(a, app); err != nil {
+	if err := w.Accept(a, app); err != nil {
 		t.Fatal(err)
 	}
-	if err := w.accept(a, tomb); err != nil {
+	if err := w.Accept(a, tomb); err != nil {
 		t.Fatal(err)
 	}
 	check := func(a *agent.Agent) {
@@ -149,7 +150,7 @@ func TestATombstoneThatWasWorkedOffIsReportedThoughItIsNoStatusAnyMore(t *testin
 	}
 	check(a)
 	stop()
-	a, _ = w.start()
+	a, _ = w.Start()
 	select {
 	case <-a.Reconciled():
 	case <-time.After(time.Minute):

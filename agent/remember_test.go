@@ -18,38 +18,9 @@ import (
 
 	"github.com/skep-dev/skep/agent"
 	"github.com/skep-dev/skep/intent"
+	"github.com/skep-dev/skep/test/fixture/world"
 	"github.com/skep-dev/skep/test/harness/need"
 )
-
-// hand hands intents over one by one, and looks after each.
-func (w *world) hand(a *agent.Agent, payloads ...intent.Payload) {
-	w.t.Helper()
-	for _, p := range payloads {
-		if err := a.Accept(w.seal(p)); err != nil {
-			w.t.Fatal(err)
-		}
-		looks(w.t, a)
-	}
-}
-
-// at are the interfaces that an application is attached to.
-func at(a *agent.Agent, p intent.Payload) string {
-	var all []string
-	for _, s := range a.Status() {
-		if s.UID != p.UID {
-			continue
-		}
-		for _, program := range s.Programs {
-			for _, l := range program.Links {
-				if l.State == agent.Attached {
-					all = append(all, l.Target)
-				}
-			}
-		}
-	}
-	slices.Sort(all)
-	return strings.Join(slices.Compact(all), " ")
-}
 
 // TestWhoFillsAnInterfaceTakesNobodyFromAnother has an application run on one
 // interface, and lose a second one, before and after a reboot.
@@ -57,35 +28,35 @@ func TestWhoFillsAnInterfaceTakesNobodyFromAnother(t *testing.T) {
 	need.Kernel(t)
 	for sentence, c := range attacks() {
 		t.Run(sentence, func(t *testing.T) {
-			w := newWorld(t)
-			veth(t, "fr0", "fr1")
-			a, end := w.newAgent(100)
-			victim := tenant(c.victim(w, "fr*"), "home", "victim", 2, 500)
+			w := world.New(t)
+			world.Veth(t, "fr0", "fr1")
+			a, end := newAgent(w, 100)
+			victim := world.Tenant(c.victim(w, "fr*"), "home", "victim", 2, 500)
 			victim.Programs[0].Attach[0].Interfaces.Exclude = []string{"fr1", "fr3"}
-			attacker := tenant(c.attacker(w, "fr2"), "zone", "attacker", 1, 1)
-			w.hand(a, victim, attacker)
+			attacker := world.Tenant(c.attacker(w, "fr2"), "zone", "attacker", 1, 1)
+			world.Hand(w, a, victim, attacker)
 			// The attacker is older, and has the second one.
-			veth(t, "fr2", "fr3")
+			world.Veth(t, "fr2", "fr3")
 			for range 2 {
-				looks(t, a)
-				if got := at(a, victim); got != "fr0" || errorOf(a, victim) == "" {
-					t.Errorf("the victim runs at %q: %q", got, errorOf(a, victim))
+				world.Looks(t, a)
+				if got := world.At(a, victim); got != "fr0" || world.ErrorOf(a, victim) == "" {
+					t.Errorf("the victim runs at %q: %q", got, world.ErrorOf(a, victim))
 				}
-				if got := at(a, attacker); got != "fr2" {
-					t.Errorf("the attacker runs at %q: %s", got, errorOf(a, attacker))
+				if got := world.At(a, attacker); got != "fr2" {
+					t.Errorf("the attacker runs at %q: %s", got, world.ErrorOf(a, attacker))
 				}
 				end()
-				if err := os.RemoveAll(w.bpffs); err != nil {
+				if err := os.RemoveAll(w.BPFFS); err != nil {
 					t.Fatal(err)
 				}
 				recreate(t, "fr0", "fr1")
 				recreate(t, "fr2", "fr3")
-				a, end = w.newAgent(100)
+				a, end = newAgent(w, 100)
 			}
 			// Room that is free again is taken.
-			w.hand(a, w.tombstone(attacker))
-			if got := at(a, victim); got != "fr0 fr2" || !isIn(a, victim) {
-				t.Errorf("without the attacker the victim runs at %q: %q", got, errorOf(a, victim))
+			world.Hand(w, a, w.Tombstone(attacker))
+			if got := world.At(a, victim); got != "fr0 fr2" || !world.IsIn(a, victim) {
+				t.Errorf("without the attacker the victim runs at %q: %q", got, world.ErrorOf(a, victim))
 			}
 		})
 	}
@@ -97,14 +68,14 @@ func TestAnOlderOneIsWaitedForWhileItIsFetched(t *testing.T) {
 	need.Kernel(t)
 	for sentence, fails := range map[string]bool{"it comes": false, "it does not come": true} {
 		t.Run(sentence, func(t *testing.T) {
-			w := newWorld(t)
-			veth(t, "fr0", "fr1")
-			old := tenant(w.xdp("xdp_gpl", "xdp_gpl", "fr0"), "home", "old", 1, 500)
-			young := tenant(w.xdp("xdp_proprietary", "xdp_proprietary", "fr0"), "area", "young", 2, 1)
-			elsewhere := tenant(w.intent("raw", "raw_tp_count", rawProgram()), "", "raw", 3, 0)
-			elsewhere.Application = w.identity("raw")
+			w := world.New(t)
+			world.Veth(t, "fr0", "fr1")
+			old := world.Tenant(world.XDP(w, "xdp_gpl", "xdp_gpl", "fr0"), "home", "old", 1, 500)
+			young := world.Tenant(world.XDP(w, "xdp_proprietary", "xdp_proprietary", "fr0"), "area", "young", 2, 1)
+			elsewhere := world.Tenant(w.Intent("raw", "raw_tp_count", world.RawProgram()), "", "raw", 3, 0)
+			elsewhere.Application = world.Identity(w, "raw")
 			come := make(chan struct{})
-			o := w.options()
+			o := w.Options()
 			o.NamespaceShare, o.BackOff = 100, agent.BackOff{First: time.Hour, Most: time.Hour}
 			o.Fetch = func(ctx context.Context, digest string) ([]byte, error) {
 				if digest == old.ObjectDigest {
@@ -117,17 +88,17 @@ func TestAnOlderOneIsWaitedForWhileItIsFetched(t *testing.T) {
 						return nil, errors.New("gone")
 					}
 				}
-				return w.fetch(ctx, digest)
+				return w.Fetch(ctx, digest)
 			}
-			a := w.idle(o)
-			w.give(a, old, young, elsewhere)
-			until(t, "the younger one to wait, and the third to be in", time.Minute, func() bool {
+			a := w.Idle(o)
+			w.Give(a, old, young, elsewhere)
+			world.Until(t, "the younger one to wait, and the third to be in", time.Minute, func() bool {
 				a.Reconcile(t.Context())
-				s := statusOf(a, "young")
-				return isIn(a, elsewhere) && s != nil && s.Conditions[0].Reason == "Queued"
+				s := world.StatusOf(a, "young")
+				return world.IsIn(a, elsewhere) && s != nil && s.Conditions[0].Reason == "Queued"
 			})
-			if at(a, young) != "" {
-				t.Errorf("the younger one runs at %q", at(a, young))
+			if world.At(a, young) != "" {
+				t.Errorf("the younger one runs at %q", world.At(a, young))
 			}
 			for _, s := range a.Status() {
 				if s.UID == young.UID && (s.Conditions[0].Reason != "Queued" ||
@@ -140,9 +111,9 @@ func TestAnOlderOneIsWaitedForWhileItIsFetched(t *testing.T) {
 			if fails {
 				first, second = young, old
 			}
-			until(t, "the fetch to end", time.Minute, func() bool { a.Reconcile(t.Context()); return isIn(a, first) })
-			looks(t, a)
-			if isIn(a, second) || at(a, second) != "" {
+			world.Until(t, "the fetch to end", time.Minute, func() bool { a.Reconcile(t.Context()); return world.IsIn(a, first) })
+			world.Looks(t, a)
+			if world.IsIn(a, second) || world.At(a, second) != "" {
 				t.Errorf("both are in")
 			}
 		})
@@ -153,66 +124,66 @@ func TestAnOlderOneIsWaitedForWhileItIsFetched(t *testing.T) {
 // reboots.
 func TestRoomIsKeptForWhoRanAndIsFetchedAgain(t *testing.T) {
 	need.Kernel(t)
-	w := newWorld(t)
-	veth(t, "fr0", "fr1")
-	a, end := w.newAgent(100)
-	victim := tenant(w.xdp("xdp_maps", "xdp_maps", "fr0"), "home", "victim", 2, 500)
-	attacker := tenant(w.maps62("fr0"), "area", "attacker", 1, 1)
-	w.hand(a, victim, attacker)
+	w := world.New(t)
+	world.Veth(t, "fr0", "fr1")
+	a, end := newAgent(w, 100)
+	victim := world.Tenant(world.XDP(w, "xdp_maps", "xdp_maps", "fr0"), "home", "victim", 2, 500)
+	attacker := world.Tenant(maps62(w, "fr0"), "area", "attacker", 1, 1)
+	world.Hand(w, a, victim, attacker)
 	end()
-	if err := os.RemoveAll(w.bpffs); err != nil {
+	if err := os.RemoveAll(w.BPFFS); err != nil {
 		t.Fatal(err)
 	}
 	recreate(t, "fr0", "fr1")
-	restore := w.lose(victim)
-	a, _ = w.newAgent(100)
-	until(t, "the attacker to be refused", time.Minute, func() bool { a.Reconcile(t.Context()); return errorOf(a, attacker) != "" })
-	if at(a, attacker) != "" || !strings.Contains(errorOf(a, attacker), "5 by others") {
-		t.Errorf("the attacker runs at %q: %q", at(a, attacker), errorOf(a, attacker))
+	restore := world.Lose(w, victim)
+	a, _ = newAgent(w, 100)
+	world.Until(t, "the attacker to be refused", time.Minute, func() bool { a.Reconcile(t.Context()); return world.ErrorOf(a, attacker) != "" })
+	if world.At(a, attacker) != "" || !strings.Contains(world.ErrorOf(a, attacker), "5 by others") {
+		t.Errorf("the attacker runs at %q: %q", world.At(a, attacker), world.ErrorOf(a, attacker))
 	}
 	restore()
-	until(t, "the victim to be back", time.Minute, func() bool { a.Reconcile(t.Context()); return isIn(a, victim) })
+	world.Until(t, "the victim to be back", time.Minute, func() bool { a.Reconcile(t.Context()); return world.IsIn(a, victim) })
 }
 
 // TestOnlyWhatIsAskedForIsRemembered has an application leave a place, or change,
 // or go, and another come: it has no claim to the place any more.
 func TestOnlyWhatIsAskedForIsRemembered(t *testing.T) {
 	need.Kernel(t)
-	for sentence, leave := range map[string]func(w *world, p intent.Payload) intent.Payload{
-		"it went elsewhere": func(w *world, p intent.Payload) intent.Payload {
-			w.serial++
-			p.Serial, p.Programs = w.serial, slices.Clone(p.Programs)
-			p.Programs[0].Attach = on("xdp", "fr1")
+	for sentence, leave := range map[string]func(w *world.World, p intent.Payload) intent.Payload{
+		"it went elsewhere": func(w *world.World, p intent.Payload) intent.Payload {
+			w.Serial++
+			p.Serial, p.Programs = w.Serial, slices.Clone(p.Programs)
+			p.Programs[0].Attach = world.On("xdp", "fr1")
 			return p
 		},
-		"it was unloaded": func(w *world, p intent.Payload) intent.Payload { return w.tombstone(p) },
-		"it runs less": func(w *world, p intent.Payload) intent.Payload {
-			less := tenant(w.xdp("xdp_pass", "xdp_pass", "fr0"), "area", "attacker", 1, 1)
+		"it was unloaded": func(w *world.World, p intent.Payload) intent.Payload { return w.Tombstone(p) },
+		"it runs less": func(w *world.World, p intent.Payload) intent.Payload {
+			less := world.Tenant(world.XDP(w, "xdp_pass", "xdp_pass", "fr0"), "area", "attacker", 1, 1)
 			return less
 		},
 	} {
 		t.Run(sentence, func(t *testing.T) {
-			w := newWorld(t)
-			veth(t, "fr0", "fr1")
-			a, end := w.newAgent(100)
-			attacker := tenant(w.maps62("fr0"), "area", "attacker", 1, 1)
-			victim := tenant(w.xdp("xdp_maps", "xdp_maps", "fr0"), "home", "victim", 2, 500)
-			w.hand(a, attacker, leave(w, attacker), victim)
-			if !isIn(a, victim) {
-				t.Fatalf("the victim is told %q", errorOf(a, victim))
+			w := world.New(t)
+			world.Veth(t, "fr0", "fr1")
+			a, end := newAgent(w, 100)
+			attacker := world.Tenant(maps62(w, "fr0"), "area", "attacker", 1, 1)
+			victim := world.Tenant(world.XDP(w, "xdp_maps", "xdp_maps", "fr0"), "home", "victim", 2, 500)
+			world.Hand(w, a, attacker, leave(w, attacker), victim)
+			if !world.IsIn(a, victim) {
+				t.Fatalf("the victim is told %q", world.ErrorOf(a, victim))
 			}
-			w.serial++
-			attacker.Serial = w.serial
-			w.hand(a, attacker)
+			w.Serial++
+			attacker.Serial = w.Serial
+			world.Hand(w, a, attacker)
 			end()
-			if err := os.RemoveAll(w.bpffs); err != nil {
+			if err := os.RemoveAll(w.BPFFS); err != nil {
 				t.Fatal(err)
 			}
 			recreate(t, "fr0", "fr1")
-			a, _ = w.newAgent(100)
-			looks(t, a)
-			if !isIn(a, victim) || isIn(a, attacker) {
-				t.Errorf("the victim is told %q, the attacker %q", errorOf(a, victim), errorOf(a, attacker))
+			a, _ = newAgent(w, 100)
+			world.Looks(t, a)
+			if !world.IsIn(a, victim) || world.IsIn(a, attacker) {
+				t.Errorf("the victim is told %q, the attacker %q", world.ErrorOf(a, victim), world.ErrorOf(a, attacker))
 			}
 		})
 	}
@@ -221,22 +192,22 @@ func TestOnlyWhatIsAskedForIsRemembered(t *testing.T) {
 // TestForeignProgramsOnTCXAreCounted fills a hook by hand.
 func TestForeignProgramsOnTCXAreCounted(t *testing.T) {
 	need.Kernel(t)
-	w := newWorld(t)
-	veth(t, "fr0", "fr1")
+	w := world.New(t)
+	world.Veth(t, "fr0", "fr1")
 	for range 60 {
-		clone := foreignProgram(t, ebpf.SchedCLS)
-		l, err := link.AttachTCX(link.TCXOptions{Interface: index(t, "fr0"), Program: clone, Attach: ebpf.AttachTCXIngress})
+		clone := world.ForeignProgram(t, ebpf.SchedCLS)
+		l, err := link.AttachTCX(link.TCXOptions{Interface: world.Index(t, "fr0"), Program: clone, Attach: ebpf.AttachTCXIngress})
 		if err != nil {
 			t.Skip("SKIPPED: no TCX here: ", err)
 		}
 		t.Cleanup(func() { _ = l.Close() })
 	}
-	a, _ := w.newAgent(100)
-	big := tenant(w.tcx63("fr0", 4), "area", "big", 1, 1)
-	small := tenant(w.tcx63("fr0", 3), "home", "small", 2, 1)
-	w.hand(a, big, small)
-	if !strings.Contains(errorOf(a, big), "programs: it takes 4, and of the 3 that the kernel allows") || at(a, big) != "" || !isIn(a, small) {
-		t.Errorf("the large one is told %q, the small one %q", errorOf(a, big), errorOf(a, small))
+	a, _ := newAgent(w, 100)
+	big := world.Tenant(world.TCX63(w, "fr0", 4), "area", "big", 1, 1)
+	small := world.Tenant(world.TCX63(w, "fr0", 3), "home", "small", 2, 1)
+	world.Hand(w, a, big, small)
+	if !strings.Contains(world.ErrorOf(a, big), "programs: it takes 4, and of the 3 that the kernel allows") || world.At(a, big) != "" || !world.IsIn(a, small) {
+		t.Errorf("the large one is told %q, the small one %q", world.ErrorOf(a, big), world.ErrorOf(a, small))
 	}
 }
 
@@ -244,14 +215,14 @@ func TestForeignProgramsOnTCXAreCounted(t *testing.T) {
 // what none can read.
 func TestWhatIsRememberedIsBounded(t *testing.T) {
 	need.Kernel(t)
-	w := newWorld(t)
-	veth(t, "fr0", "fr1")
-	a, end := w.newAgent(50)
-	p := tenant(w.xdp("xdp_count", "count_packets", "fr0"), "home", "app", 1, 500)
-	other := tenant(w.xdp("xdp_pass", "xdp_pass", "fr0"), "home", "other", 1, 500)
-	w.hand(a, p, other)
+	w := world.New(t)
+	world.Veth(t, "fr0", "fr1")
+	a, end := newAgent(w, 50)
+	p := world.Tenant(world.XDP(w, "xdp_count", "count_packets", "fr0"), "home", "app", 1, 500)
+	other := world.Tenant(world.XDP(w, "xdp_pass", "xdp_pass", "fr0"), "home", "other", 1, 500)
+	world.Hand(w, a, p, other)
 	end()
-	file := filepath.Join(w.dir, "state", "ran.json")
+	file := filepath.Join(w.Dir, "state", "ran.json")
 	read := func() (all []map[string]any) {
 		t.Helper()
 		body, err := os.ReadFile(file)
@@ -281,8 +252,8 @@ func TestWhatIsRememberedIsBounded(t *testing.T) {
 	if err := os.WriteFile(file, body, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	a, end = w.newAgent(50)
-	looks(t, a)
+	a, end = newAgent(w, 50)
+	world.Looks(t, a)
 	end()
 	mine, unknown, newest := 0, 0, false
 	for _, one := range read() {
@@ -302,10 +273,10 @@ func TestWhatIsRememberedIsBounded(t *testing.T) {
 	if err := os.WriteFile(file, []byte("{"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	a, _ = w.newAgent(50)
-	looks(t, a)
-	if !isIn(a, p) || len(read()) != 2 {
-		t.Errorf("%q; it holds %d", errorOf(a, p), len(read()))
+	a, _ = newAgent(w, 50)
+	world.Looks(t, a)
+	if !world.IsIn(a, p) || len(read()) != 2 {
+		t.Errorf("%q; it holds %d", world.ErrorOf(a, p), len(read()))
 	}
 }
 
@@ -313,13 +284,13 @@ func TestWhatIsRememberedIsBounded(t *testing.T) {
 // without what it takes, as where its object could not be read.
 func TestWhatCouldNotBeMeasuredIsMeasuredLater(t *testing.T) {
 	need.Kernel(t)
-	w := newWorld(t)
-	veth(t, "fr0", "fr1")
-	a, end := w.newAgent(100)
-	p := tenant(w.xdp("xdp_maps", "xdp_maps", "fr0"), "home", "app", 1, 500)
-	w.hand(a, p)
+	w := world.New(t)
+	world.Veth(t, "fr0", "fr1")
+	a, end := newAgent(w, 100)
+	p := world.Tenant(world.XDP(w, "xdp_maps", "xdp_maps", "fr0"), "home", "app", 1, 500)
+	world.Hand(w, a, p)
 	end()
-	file := filepath.Join(w.dir, "state", "ran.json")
+	file := filepath.Join(w.Dir, "state", "ran.json")
 	measured, err := os.ReadFile(file)
 	if err != nil {
 		t.Fatal(err)
@@ -336,8 +307,8 @@ func TestWhatCouldNotBeMeasuredIsMeasuredLater(t *testing.T) {
 	if err := os.WriteFile(file, body, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	a, _ = w.newAgent(100)
-	until(t, "it to be measured", time.Minute, func() bool {
+	a, _ = newAgent(w, 100)
+	world.Until(t, "it to be measured", time.Minute, func() bool {
 		a.Reconcile(t.Context())
 		now, err := os.ReadFile(file)
 		return err == nil && bytes.Equal(now, measured)

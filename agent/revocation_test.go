@@ -15,6 +15,7 @@ import (
 	"github.com/skep-dev/skep/agent"
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/intent"
+	"github.com/skep-dev/skep/test/fixture/world"
 	"github.com/skep-dev/skep/test/harness/need"
 )
 
@@ -49,12 +50,12 @@ func TestARevocationComesBeforeWhatIsLeftToDetach(t *testing.T) {
 
 func revokeAmid(t *testing.T, applications int) {
 	need.Kernel(t)
-	needLink(t, "tcx/ingress")
-	quiet(t)
-	w, now := newWorld(t), newClock()
+	world.NeedLink(t, "tcx/ingress")
+	world.Quiet(t)
+	w, now := world.New(t), world.NewClock()
 	const pairs = 40
 	for i := range pairs {
-		veth(t, fmt.Sprint("many", i), fmt.Sprint("more", i))
+		world.Veth(t, fmt.Sprint("many", i), fmt.Sprint("more", i))
 	}
 	var order []string
 	var many []intent.Payload
@@ -63,18 +64,18 @@ func revokeAmid(t *testing.T, applications int) {
 		if applications == 1 {
 			names = []string{"many*", "more*"}
 		}
-		p := w.version("1", v1alpha1.Attachment{Hook: "tcx/ingress", Interfaces: &v1alpha1.Interfaces{Names: names}})
+		p := world.Version(w, "1", v1alpha1.Attachment{Hook: "tcx/ingress", Interfaces: &v1alpha1.Interfaces{Names: names}})
 		p.UID, p.Application = fmt.Sprintf("uid-many-%02d", i), v1alpha1.Identity{Kind: v1alpha1.KindBpfApplication, Namespace: "many", Name: fmt.Sprint("many-", i)}
 		many = append(many, p)
 	}
-	revoked := w.version("1", v1alpha1.Attachment{Hook: "raw_tp", Tracepoint: "sys_enter"})
+	revoked := world.Version(w, "1", v1alpha1.Attachment{Hook: "raw_tp", Tracepoint: "sys_enter"})
 	revoked.UID, revoked.Application.Name = "uid-revoked", "revoked"
 	var a *agent.Agent
-	o := w.options()
-	o.Clock = func() time.Time { now.forward(10 * time.Millisecond); return now.Now() }
+	o := w.Options()
+	o.Clock = func() time.Time { now.Forward(10 * time.Millisecond); return now.Now() }
 	o.Log = slog.New(onDetach(func(uid string) {
 		if order = append(order, uid); len(order) == 3 {
-			w.give(a, w.tombstone(revoked))
+			w.Give(a, w.Tombstone(revoked))
 		}
 	}))
 	a, err := agent.New(o)
@@ -82,15 +83,15 @@ func revokeAmid(t *testing.T, applications int) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = a.Close() })
-	w.give(a, append(many, revoked)...)
-	until(t, "all to be attached", time.Minute, func() bool {
+	w.Give(a, append(many, revoked)...)
+	world.Until(t, "all to be attached", time.Minute, func() bool {
 		a.Reconcile(t.Context())
 		for _, p := range many {
-			if w.linkPins(p.UID) < 2 {
+			if world.LinkPins(w, p.UID) < 2 {
 				return false
 			}
 		}
-		return (applications > 1 || w.linkPins(many[0].UID) == 2*pairs) && w.linkPins(revoked.UID) == 1
+		return (applications > 1 || world.LinkPins(w, many[0].UID) == 2*pairs) && world.LinkPins(w, revoked.UID) == 1
 	})
 	var ids []uint32
 	for _, p := range many {
@@ -103,39 +104,39 @@ func revokeAmid(t *testing.T, applications int) {
 		}
 	}
 	for _, p := range many {
-		w.give(a, w.tombstone(p))
+		w.Give(a, w.Tombstone(p))
 	}
-	until(t, "the other to be unloaded", time.Minute, func() bool { reconcile(); return isUnloaded(a, revoked) })
-	if runs(t, last) != 0 {
+	world.Until(t, "the other to be unloaded", time.Minute, func() bool { reconcile(); return isUnloaded(a, revoked) })
+	if world.Runs(t, last) != 0 {
 		t.Error("it is called unloaded, and runs")
 	}
 	if at := slices.Index(order, revoked.UID); at < 3 || at > 10 {
 		t.Errorf("it was detached after %d links, want it soon after the 3 before which it was revoked", at)
 	}
-	until(t, "all to be unloaded", time.Minute, func() bool {
+	world.Until(t, "all to be unloaded", time.Minute, func() bool {
 		reconcile()
 		return !slices.ContainsFunc(many, func(p intent.Payload) bool { return !isUnloaded(a, p) })
 	})
 	for _, id := range ids {
-		if runs(t, id) != 0 {
+		if world.Runs(t, id) != 0 {
 			t.Errorf("link %d runs, and is called unloaded", id)
 		}
 	}
-	w.leavesNothing()
+	w.LeavesNothing()
 }
 
 // TestARevocationTakesASecondWhateverElseFails: nothing can be fetched, no chain can be loaded, and a load of another one takes seconds,
 // all the while. The machine may have other work for a second, but not each time.
 func TestARevocationTakesASecondWhateverElseFails(t *testing.T) {
 	need.Kernel(t)
-	quiet(t)
+	world.Quiet(t)
 	const times, most = 3, time.Second
-	w := newWorld(t)
+	w := world.New(t)
 	counts := func(namespace, name string) intent.Payload {
-		return tenant(w.intent("counts", "xdp_count", v1alpha1.Program{Name: "count_packets", Attach: on("xdp", "cn0")}), namespace, name, 1, 1)
+		return world.Tenant(w.Intent("counts", "xdp_count", v1alpha1.Program{Name: "count_packets", Attach: world.On("xdp", "cn0")}), namespace, name, 1, 1)
 	}
-	veth(t, "cn0", "cn1")
-	o, hangs := w.options(), make(chan struct{})
+	world.Veth(t, "cn0", "cn1")
+	o, hangs := w.Options(), make(chan struct{})
 	t.Cleanup(func() { close(hangs) })
 	fetch, lost := o.Fetch, "sha256:"+strings.Repeat("0", 64)
 	o.Fetch = func(ctx context.Context, digest string) ([]byte, error) {
@@ -148,31 +149,31 @@ func TestARevocationTakesASecondWhateverElseFails(t *testing.T) {
 		}
 		return nil, errors.New("the registry does not answer")
 	}
-	a := w.startWith(o)
+	a := w.StartWith(o)
 	var revoked, fail []intent.Payload
 	for i := range times {
 		namespace := fmt.Sprint("team-", i)
 		revoked = append(revoked, counts(namespace, fmt.Sprint("revoked-", i)))
-		p := tenant(w.intent("fails", "raw_tp_count", rawProgram()), namespace, "fetched", 1, 1)
+		p := world.Tenant(w.Intent("fails", "raw_tp_count", world.RawProgram()), namespace, "fetched", 1, 1)
 		p.ObjectDigest = lost
 		fail = append(fail, p, counts(namespace, "joins"))
 	}
-	w.must(a, revoked...)
+	w.Must(a, revoked...)
 	a.RefuseChains(func([]string) error { return unix.EPERM })
-	w.give(a, fail...)
-	w.startSlow(a)
+	w.Give(a, fail...)
+	startSlow(w, a)
 	var took []time.Duration
 	for _, p := range revoked {
 		if !runsInChain(t, a, p) {
 			t.Fatalf("%s does not run", p.Application)
 		}
 		began := time.Now()
-		w.give(a, w.tombstone(p))
-		until(t, "it to run no more", time.Minute, func() bool { return !runsInChain(t, a, p) })
+		w.Give(a, w.Tombstone(p))
+		world.Until(t, "it to run no more", time.Minute, func() bool { return !runsInChain(t, a, p) })
 		took = append(took, time.Since(began))
 	}
 	t.Logf("%v", took)
-	if !w.loads(a, "slow") || statusOf(a, "fetched").Conditions[0].Reason != "Fetching" {
+	if !loads(w, a, "slow") || world.StatusOf(a, "fetched").Conditions[0].Reason != "Fetching" {
 		t.Errorf("nothing was in its way any more: %+v", a.Status())
 	}
 	slices.Sort(took)
@@ -185,7 +186,7 @@ func TestARevocationTakesASecondWhateverElseFails(t *testing.T) {
 func runsInChain(t *testing.T, a *agent.Agent, p intent.Payload) bool {
 	t.Helper()
 	chains, err := a.Chains()
-	must(t, err)
+	world.Must(t, err)
 	return slices.ContainsFunc(chains, func(c agent.ChainStatus) bool {
 		return slices.ContainsFunc(c.Members, func(m agent.MemberStatus) bool { return m.Application == p.Application.String() && !m.SwitchedOff })
 	})

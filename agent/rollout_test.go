@@ -16,37 +16,22 @@ import (
 	"github.com/skep-dev/skep/agent"
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/intent"
+	"github.com/skep-dev/skep/test/fixture/world"
 	"github.com/skep-dev/skep/test/harness/need"
 )
 
-// thisNode is the node of these tests.
-const thisNode = "this"
-
-// named is a node that rollouts come to.
-func (w *world) named() agent.Options {
-	o := w.options()
-	o.Node = thisNode
-	return o
-}
-
 // counting is a version of an application, which attaches to ro0.
-func (w *world) counting(object, function string) intent.Payload {
-	return w.intent("app", object, v1alpha1.Program{Name: function, Attach: on("xdp", "ro0")})
-}
-
-// over makes a version one that comes to nodes in steps, over the version before.
-func over(p intent.Payload, before *intent.Payload) intent.Payload {
-	p.Rollout, p.Previous = &intent.Rollout{Step: 1}, before
-	return p
+func counting(w *world.World, object, function string) intent.Payload {
+	return w.Intent("app", object, v1alpha1.Program{Name: function, Attach: world.On("xdp", "ro0")})
 }
 
 // step moves a rollout on, to this node or not.
-func (w *world) step(p intent.Payload, reached bool) intent.Payload {
+func step(w *world.World, p intent.Payload, reached bool) intent.Payload {
 	p.Version = p.VersionSerial()
-	w.serial++
-	p.Serial, p.Rollout = w.serial, &intent.Rollout{Step: p.Rollout.Step + 1}
+	w.Serial++
+	p.Serial, p.Rollout = w.Serial, &intent.Rollout{Step: p.Rollout.Step + 1}
 	if reached {
-		p.Rollout.Through = intent.NodeHash(p.UID, thisNode)
+		p.Rollout.Through = intent.NodeHash(p.UID, world.ThisNode)
 	}
 	return p
 }
@@ -65,25 +50,25 @@ func deployed(t *testing.T, a *agent.Agent) (agent.ApplicationStatus, metav1.Con
 // keeps.
 func ids(t *testing.T, a *agent.Agent) [2]uint32 {
 	t.Helper()
-	p, l := one(t, a)
+	p, l := world.One(t, a)
 	return [2]uint32{p.ID, l.ID}
 }
 
 func TestANodeThatARolloutHasNotComeToKeepsTheVersionBefore(t *testing.T) {
 	need.Kernel(t)
-	w := newWorld(t)
-	veth(t, "ro0", "ro1")
-	a, stop := w.run(w.named())
-	first := w.counting("xdp_count", "count_packets")
-	if err := w.accept(a, first); err != nil {
+	w := world.New(t)
+	world.Veth(t, "ro0", "ro1")
+	a, stop := w.Run(world.Named(w))
+	first := counting(w, "xdp_count", "count_packets")
+	if err := w.Accept(a, first); err != nil {
 		t.Fatal(err)
 	}
 	before, runs := ids(t, a), a.Report()[0].Revision
-	next := over(w.counting("xdp_count_v2", "count_packets"), &first)
+	next := world.Over(counting(w, "xdp_count_v2", "count_packets"), &first)
 	// Its object is not for this node yet.
-	w.mu.Lock()
-	delete(w.objects, next.ObjectDigest)
-	w.mu.Unlock()
+	w.Mu.Lock()
+	delete(w.Objects, next.ObjectDigest)
+	w.Mu.Unlock()
 	check := func(when string, same bool) {
 		t.Helper()
 		s, c := deployed(t, a)
@@ -94,24 +79,24 @@ func TestANodeThatARolloutHasNotComeToKeepsTheVersionBefore(t *testing.T) {
 			t.Errorf("%s: it was loaded again: %v, before %v", when, ids(t, a), before)
 		}
 	}
-	if err := w.accept(a, next); err != nil {
+	if err := w.Accept(a, next); err != nil {
 		t.Fatal(err)
 	}
 	check("at the first step", true)
 	stop()
-	a, stop = w.run(w.named())
-	if err := w.accept(a); err != nil {
+	a, stop = w.Run(world.Named(w))
+	if err := w.Accept(a); err != nil {
 		t.Fatal(err)
 	}
 	check("after a restart", true)
 	stop()
 	// The intent itself says what was before.
-	w.reboot("ro0")
-	if err := os.Remove(filepath.Join(w.dir, "state", "intents", first.UID+".deployed")); err != nil {
+	w.Reboot("ro0")
+	if err := os.Remove(filepath.Join(w.Dir, "state", "intents", first.UID+".deployed")); err != nil {
 		t.Fatal(err)
 	}
-	a, _ = w.run(w.named())
-	if err := w.accept(a); err != nil {
+	a, _ = w.Run(world.Named(w))
+	if err := w.Accept(a); err != nil {
 		t.Fatal(err)
 	}
 	check("after a reboot, without the intent that ran", false)
@@ -119,24 +104,24 @@ func TestANodeThatARolloutHasNotComeToKeepsTheVersionBefore(t *testing.T) {
 
 func TestANodeThatARolloutHasNotComeToLoadsNothingWhereNothingWasBefore(t *testing.T) {
 	need.Kernel(t)
-	w := newWorld(t)
-	veth(t, "ro0", "ro1")
-	a, stop := w.run(w.named())
-	app := over(w.counting("xdp_count", "count_packets"), nil)
+	w := world.New(t)
+	world.Veth(t, "ro0", "ro1")
+	a, stop := w.Run(world.Named(w))
+	app := world.Over(counting(w, "xdp_count", "count_packets"), nil)
 	for range 2 {
-		if err := w.accept(a, app); err != nil {
+		if err := w.Accept(a, app); err != nil {
 			t.Fatal(err)
 		}
-		if s, c := deployed(t, a); !s.Held || s.Revision != "" || len(targets(a)) != 0 || c.Reason != "Retained" {
+		if s, c := deployed(t, a); !s.Held || s.Revision != "" || len(world.Targets(a)) != 0 || c.Reason != "Retained" {
 			t.Errorf("held with nothing before: %+v", s)
 		}
 		stop()
-		a, stop = w.run(w.named())
+		a, stop = w.Run(world.Named(w))
 	}
-	if err := w.accept(a, w.step(app, true)); err != nil {
+	if err := w.Accept(a, step(w, app, true)); err != nil {
 		t.Fatal(err)
 	}
-	if s, c := deployed(t, a); s.Held || c.Reason != "Deployed" || s.Version != app.Serial || len(targets(a)) != 1 {
+	if s, c := deployed(t, a); s.Held || c.Reason != "Deployed" || s.Version != app.Serial || len(world.Targets(a)) != 1 {
 		t.Errorf("once it has come: %+v", s)
 	}
 }
@@ -154,59 +139,59 @@ func TestANodeThatFailsAVersionGoesBackAsItsIntentSays(t *testing.T) {
 		"nothing that ran before may": {false, "Failed", 0},
 	} {
 		t.Run(sentence, func(t *testing.T) {
-			w := newWorld(t)
-			veth(t, "ro0", "ro1")
-			a, stop := w.run(w.named())
-			first := w.counting("xdp_count", "count_packets")
-			if err := w.accept(a, first); err != nil {
+			w := world.New(t)
+			world.Veth(t, "ro0", "ro1")
+			a, stop := w.Run(world.Named(w))
+			first := counting(w, "xdp_count", "count_packets")
+			if err := w.Accept(a, first); err != nil {
 				t.Fatal(err)
 			}
 			runs := a.Report()[0].Revision
-			next := over(w.counting("xdp_rejected", "xdp_rejected"), nil)
+			next := world.Over(counting(w, "xdp_rejected", "xdp_rejected"), nil)
 			if c.named {
 				next.Previous = &first
 			}
-			next.Rollout.Through = intent.NodeHash(next.UID, thisNode)
+			next.Rollout.Through = intent.NodeHash(next.UID, world.ThisNode)
 			check := func(when string, err error) {
 				t.Helper()
 				s, is := deployed(t, a)
-				if err == nil || !strings.Contains(s.Error, "xdp_rejected") || is.Reason != c.reason || len(targets(a)) != c.links || s.Version != next.Serial {
+				if err == nil || !strings.Contains(s.Error, "xdp_rejected") || is.Reason != c.reason || len(world.Targets(a)) != c.links || s.Version != next.Serial {
 					t.Errorf("%s: %v, %+v", when, err, s)
 				}
 				if (s.Revision == runs) != c.named || !c.named && s.Revision != "" {
 					t.Errorf("%s: runs %q, before %q", when, s.Revision, runs)
 				}
 			}
-			check("at once", w.accept(a, next))
+			check("at once", w.Accept(a, next))
 			stop()
-			a, _ = w.run(w.named())
-			check("after a restart", w.accept(a))
+			a, _ = w.Run(world.Named(w))
+			check("after a restart", w.Accept(a))
 		})
 	}
 }
 
 func TestAStepThatMovesOnWithTheSameVersionChangesNothingHere(t *testing.T) {
 	need.Kernel(t)
-	w := newWorld(t)
-	veth(t, "ro0", "ro1")
-	a := w.startWith(w.named())
-	first := w.counting("xdp_count", "count_packets")
-	if err := w.accept(a, first); err != nil {
+	w := world.New(t)
+	world.Veth(t, "ro0", "ro1")
+	a := w.StartWith(world.Named(w))
+	first := counting(w, "xdp_count", "count_packets")
+	if err := w.Accept(a, first); err != nil {
 		t.Fatal(err)
 	}
-	next := over(w.counting("xdp_count_v2", "count_packets"), &first)
-	next.Rollout.Through = intent.NodeHash(next.UID, thisNode)
-	if err := w.accept(a, next); err != nil {
+	next := world.Over(counting(w, "xdp_count_v2", "count_packets"), &first)
+	next.Rollout.Through = intent.NodeHash(next.UID, world.ThisNode)
+	if err := w.Accept(a, next); err != nil {
 		t.Fatal(err)
 	}
 	before, _ := deployed(t, a)
 	loaded := ids(t, a)
-	last := w.step(w.step(next, true), true)
+	last := step(w, step(w, next, true), true)
 	last.Rollout, last.Previous = nil, nil
-	for _, p := range []intent.Payload{w.step(next, true), last} {
-		w.serial++
-		p.Serial = w.serial
-		if err := w.accept(a, p); err != nil {
+	for _, p := range []intent.Payload{step(w, next, true), last} {
+		w.Serial++
+		p.Serial = w.Serial
+		if err := w.Accept(a, p); err != nil {
 			t.Fatal(err)
 		}
 		now, _ := deployed(t, a)
@@ -227,33 +212,33 @@ func TestANodeThatMissedAVersionGoesBackToTheOneItsIntentNames(t *testing.T) {
 	need.Kernel(t)
 	for sentence, ranBefore := range map[string]bool{"an older one ran": true, "it is new": false} {
 		t.Run(sentence, func(t *testing.T) {
-			w := newWorld(t)
-			veth(t, "ro0", "ro1")
-			a, stop := w.run(w.named())
-			if oldest := w.counting("xdp_count", "count_packets"); ranBefore {
-				if err := w.accept(a, oldest); err != nil {
+			w := world.New(t)
+			world.Veth(t, "ro0", "ro1")
+			a, stop := w.Run(world.Named(w))
+			if oldest := counting(w, "xdp_count", "count_packets"); ranBefore {
+				if err := w.Accept(a, oldest); err != nil {
 					t.Fatal(err)
 				}
 			}
-			missed := w.counting("xdp_count_v2", "count_packets")
-			next := over(w.counting("xdp_rejected", "xdp_rejected"), &missed)
-			next.Rollout.Through = intent.NodeHash(next.UID, thisNode)
-			o, err := w.named().Trust.Open(w.seal(next))
+			missed := counting(w, "xdp_count_v2", "count_packets")
+			next := world.Over(counting(w, "xdp_rejected", "xdp_rejected"), &missed)
+			next.Rollout.Through = intent.NodeHash(next.UID, world.ThisNode)
+			o, err := world.Named(w).Trust.Open(w.Seal(next))
 			if err != nil {
 				t.Fatal(err)
 			}
 			before, _ := o.Before()
 			check := func(when string) {
 				t.Helper()
-				if s, _ := deployed(t, a); s.Revision != before.Revision() || len(targets(a)) != 1 || s.Version != next.Serial {
+				if s, _ := deployed(t, a); s.Revision != before.Revision() || len(world.Targets(a)) != 1 || s.Version != next.Serial {
 					t.Errorf("%s: runs %s, want %s: %+v", when, s.Revision, before.Revision(), s)
 				}
 			}
-			_ = w.accept(a, next)
+			_ = w.Accept(a, next)
 			check("at once")
 			stop()
-			a, _ = w.run(w.named())
-			_ = w.accept(a)
+			a, _ = w.Run(world.Named(w))
+			_ = w.Accept(a)
 			check("after a restart")
 		})
 	}
@@ -261,38 +246,38 @@ func TestANodeThatMissedAVersionGoesBackToTheOneItsIntentNames(t *testing.T) {
 
 func TestWhatIsBeingFetchedTakesNothingAway(t *testing.T) {
 	need.Kernel(t)
-	w := newWorld(t)
-	veth(t, "ro0", "ro1")
-	next, asked, release := w.counting("xdp_count_v2", "count_packets"), make(chan struct{}), make(chan struct{})
-	o := w.named()
+	w := world.New(t)
+	world.Veth(t, "ro0", "ro1")
+	next, asked, release := counting(w, "xdp_count_v2", "count_packets"), make(chan struct{}), make(chan struct{})
+	o := world.Named(w)
 	o.Fetch = func(ctx context.Context, digest string) ([]byte, error) {
 		if digest == next.ObjectDigest {
 			close(asked)
 			<-release
 		}
-		return w.fetch(ctx, digest)
+		return w.Fetch(ctx, digest)
 	}
-	a := w.startWith(o)
-	first := w.counting("xdp_count", "count_packets")
-	if err := w.accept(a, first); err != nil {
+	a := w.StartWith(o)
+	first := counting(w, "xdp_count", "count_packets")
+	if err := w.Accept(a, first); err != nil {
 		t.Fatal(err)
 	}
 	runs := a.Report()[0].Revision
-	w.serial++
-	next.Serial = w.serial
-	if err := a.Accept(w.seal(next)); err != nil {
+	w.Serial++
+	next.Serial = w.Serial
+	if err := a.Accept(w.Seal(next)); err != nil {
 		t.Fatal(err)
 	}
 	<-asked
 	a.Reconcile(t.Context())
-	if s, _ := deployed(t, a); s.Revision != runs || len(targets(a)) != 1 {
+	if s, _ := deployed(t, a); s.Revision != runs || len(world.Targets(a)) != 1 {
 		t.Errorf("while its object is on its way: %+v", s)
 	}
 	close(release)
-	if err := w.accept(a); err != nil {
+	if err := w.Accept(a); err != nil {
 		t.Fatal(err)
 	}
-	if s, _ := deployed(t, a); s.Revision == runs || len(targets(a)) != 1 {
+	if s, _ := deployed(t, a); s.Revision == runs || len(world.Targets(a)) != 1 {
 		t.Errorf("once it is there: %+v", s)
 	}
 }
@@ -302,38 +287,38 @@ func TestWhatIsBeingFetchedTakesNothingAway(t *testing.T) {
 func TestWhatAnIntentDoesNotNameRunsNoMore(t *testing.T) {
 	need.Kernel(t)
 	for sentence, c := range map[string]struct {
-		first func(*world) intent.Payload
+		first func(*world.World) intent.Payload
 		// next cannot be had.
-		next func(*world) intent.Payload
+		next func(*world.World) intent.Payload
 	}{
 		"a node that is held at what it cannot have": {
-			func(w *world) intent.Payload { return w.counting("xdp_count_v2", "count_packets") },
-			func(w *world) intent.Payload {
-				before := w.counting("xdp_rejected", "xdp_rejected")
-				return over(w.counting("xdp_count", "count_packets"), &before)
+			func(w *world.World) intent.Payload { return counting(w, "xdp_count_v2", "count_packets") },
+			func(w *world.World) intent.Payload {
+				before := counting(w, "xdp_rejected", "xdp_rejected")
+				return world.Over(counting(w, "xdp_count", "count_packets"), &before)
 			},
 		},
 		"a version that was never whole there": {
-			func(w *world) intent.Payload {
-				return w.intent("app", "tracepoint_count", v1alpha1.Program{Name: "tracepoint_count", Attach: []v1alpha1.Attachment{
+			func(w *world.World) intent.Payload {
+				return w.Intent("app", "tracepoint_count", v1alpha1.Program{Name: "tracepoint_count", Attach: []v1alpha1.Attachment{
 					{Hook: "tracepoint", Tracepoint: "syscalls/sys_enter_getpgid"}, {Hook: "tracepoint", Tracepoint: "nope/nope"},
 				}})
 			},
-			func(w *world) intent.Payload { return w.counting("xdp_rejected", "xdp_rejected") },
+			func(w *world.World) intent.Payload { return counting(w, "xdp_rejected", "xdp_rejected") },
 		},
 	} {
 		t.Run(sentence, func(t *testing.T) {
-			w := newWorld(t)
-			veth(t, "ro0", "ro1")
-			a := w.startWith(w.named())
-			_ = w.accept(a, c.first(w))
+			w := world.New(t)
+			world.Veth(t, "ro0", "ro1")
+			a := w.StartWith(world.Named(w))
+			_ = w.Accept(a, c.first(w))
 			runs := a.Report()[0].Revision
-			if len(targets(a)) != 1 {
-				t.Fatalf("the first runs at %v", targets(a))
+			if len(world.Targets(a)) != 1 {
+				t.Fatalf("the first runs at %v", world.Targets(a))
 			}
-			_ = w.accept(a, c.next(w))
-			if s, _ := deployed(t, a); s.Revision == runs && runs != "" || len(targets(a)) != 0 {
-				t.Errorf("it runs on at %v: %+v", targets(a), s)
+			_ = w.Accept(a, c.next(w))
+			if s, _ := deployed(t, a); s.Revision == runs && runs != "" || len(world.Targets(a)) != 0 {
+				t.Errorf("it runs on at %v: %+v", world.Targets(a), s)
 			}
 		})
 	}
@@ -343,25 +328,25 @@ func TestWhatAnIntentDoesNotNameRunsNoMore(t *testing.T) {
 // withdrawn version, since it cannot have the one that it is held at.
 func TestWhereTheVersionBeforeIsRevokedAHeldNodeRunsNothing(t *testing.T) {
 	need.Kernel(t)
-	w := newWorld(t)
-	veth(t, "ro0", "ro1")
-	a := w.startWith(w.named())
-	withdrawn, before := w.counting("xdp_count", "count_packets"), w.counting("xdp_rejected", "xdp_rejected")
-	if err := w.accept(a, withdrawn); err != nil {
+	w := world.New(t)
+	world.Veth(t, "ro0", "ro1")
+	a := w.StartWith(world.Named(w))
+	withdrawn, before := counting(w, "xdp_count", "count_packets"), counting(w, "xdp_rejected", "xdp_rejected")
+	if err := w.Accept(a, withdrawn); err != nil {
 		t.Fatal(err)
 	}
-	next := over(w.counting("xdp_count_v2", "count_packets"), &before)
+	next := world.Over(counting(w, "xdp_count_v2", "count_packets"), &before)
 	next.Withdrawn = []intent.Payload{withdrawn}
-	if err := w.accept(a, next); err == nil || len(targets(a)) != 1 {
-		t.Fatalf("held at what it cannot have: %v, runs at %v", err, targets(a))
+	if err := w.Accept(a, next); err == nil || len(world.Targets(a)) != 1 {
+		t.Fatalf("held at what it cannot have: %v, runs at %v", err, world.Targets(a))
 	}
-	last := w.step(next, false)
+	last := step(w, next, false)
 	last.Previous = nil
-	if err := w.accept(a, last); err != nil || len(targets(a)) != 0 {
-		t.Errorf("held at nothing: %v, runs at %v", err, targets(a))
+	if err := w.Accept(a, last); err != nil || len(world.Targets(a)) != 0 {
+		t.Errorf("held at nothing: %v, runs at %v", err, world.Targets(a))
 	}
-	if err := w.accept(a, w.step(last, true)); err != nil || len(targets(a)) != 1 {
-		t.Errorf("once the newest has come to it: %v, runs at %v", err, targets(a))
+	if err := w.Accept(a, step(w, last, true)); err != nil || len(world.Targets(a)) != 1 {
+		t.Errorf("once the newest has come to it: %v, runs at %v", err, world.Targets(a))
 	}
 }
 
@@ -371,29 +356,29 @@ func TestAWithdrawnVersionIsLoadedNowhereAnew(t *testing.T) {
 	need.Kernel(t)
 	for sentence, ran := range map[string]bool{"it runs": true, "nothing runs": false} {
 		t.Run(sentence, func(t *testing.T) {
-			w := newWorld(t)
-			veth(t, "ro0", "ro1")
-			withdrawn, good := w.counting("xdp_count_v2", "count_packets"), w.counting("xdp_rejected", "xdp_rejected")
-			a, stop := w.run(w.named())
+			w := world.New(t)
+			world.Veth(t, "ro0", "ro1")
+			withdrawn, good := counting(w, "xdp_count_v2", "count_packets"), counting(w, "xdp_rejected", "xdp_rejected")
+			a, stop := w.Run(world.Named(w))
 			if ran {
-				if err := w.accept(a, withdrawn); err != nil {
+				if err := w.Accept(a, withdrawn); err != nil {
 					t.Fatal(err)
 				}
 			}
-			before := targets(a)
-			w.serial++
-			good.Serial, good.Withdrawn = w.serial, []intent.Payload{withdrawn}
+			before := world.Targets(a)
+			w.Serial++
+			good.Serial, good.Withdrawn = w.Serial, []intent.Payload{withdrawn}
 			check := func(when string) {
 				t.Helper()
-				if diff := cmp.Diff(before, targets(a)); diff != "" {
+				if diff := cmp.Diff(before, world.Targets(a)); diff != "" {
 					t.Errorf("%s (-before +now):\n%s", when, diff)
 				}
 			}
-			_ = w.accept(a, good)
+			_ = w.Accept(a, good)
 			check("at once")
 			stop()
-			a, _ = w.run(w.named())
-			_ = w.accept(a)
+			a, _ = w.Run(world.Named(w))
+			_ = w.Accept(a)
 			check("after a restart")
 		})
 	}
@@ -402,28 +387,28 @@ func TestAWithdrawnVersionIsLoadedNowhereAnew(t *testing.T) {
 // TestWhatIsOnItsWayHasNothingElseLoaded has a fetch hang, time after time.
 func TestWhatIsOnItsWayHasNothingElseLoaded(t *testing.T) {
 	need.Kernel(t)
-	w := newWorld(t)
-	veth(t, "ro0", "ro1")
+	w := world.New(t)
+	world.Veth(t, "ro0", "ro1")
 	asked := make(chan struct{}, 100)
-	before, next := w.counting("xdp_count", "count_packets"), w.counting("xdp_count_v2", "count_packets")
-	o := w.named()
+	before, next := counting(w, "xdp_count", "count_packets"), counting(w, "xdp_count_v2", "count_packets")
+	o := world.Named(w)
 	o.FetchTimeout = 300 * time.Millisecond
 	o.BackOff = agent.BackOff{First: 10 * time.Millisecond, Most: 10 * time.Millisecond}
 	o.Fetch = func(ctx context.Context, digest string) ([]byte, error) {
 		if digest != next.ObjectDigest {
-			return w.fetch(ctx, digest)
+			return w.Fetch(ctx, digest)
 		}
 		asked <- struct{}{}
 		<-ctx.Done()
 		return nil, ctx.Err()
 	}
-	a := w.startWith(o)
-	if err := w.accept(a, before); err != nil {
+	a := w.StartWith(o)
+	if err := w.Accept(a, before); err != nil {
 		t.Fatal(err)
 	}
-	w.serial++
-	next.Serial = w.serial
-	if err := a.Accept(w.seal(next)); err != nil {
+	w.Serial++
+	next.Serial = w.Serial
+	if err := a.Accept(w.Seal(next)); err != nil {
 		t.Fatal(err)
 	}
 	was, changes := true, 0
@@ -433,7 +418,7 @@ func TestWhatIsOnItsWayHasNothingElseLoaded(t *testing.T) {
 			tries++
 		default:
 			a.Reconcile(t.Context())
-			if now := len(targets(a)) > 0; now != was {
+			if now := len(world.Targets(a)) > 0; now != was {
 				was, changes = now, changes+1
 			}
 		}
@@ -447,12 +432,12 @@ func TestWhatIsOnItsWayHasNothingElseLoaded(t *testing.T) {
 // version nor the one before: both back off.
 func TestAVersionBeforeThatCannotBeHadIsNotTriedAllTheTime(t *testing.T) {
 	need.Kernel(t)
-	w := newWorld(t)
-	veth(t, "ro0", "ro1")
-	missed := w.counting("xdp_count_v2", "count_packets")
-	next := over(w.counting("xdp_rejected", "xdp_rejected"), &missed)
-	next.Rollout.Through = intent.NodeHash(next.UID, thisNode)
-	o := w.named()
+	w := world.New(t)
+	world.Veth(t, "ro0", "ro1")
+	missed := counting(w, "xdp_count_v2", "count_packets")
+	next := world.Over(counting(w, "xdp_rejected", "xdp_rejected"), &missed)
+	next.Rollout.Through = intent.NodeHash(next.UID, world.ThisNode)
+	o := world.Named(w)
 	o.SweepInterval, o.BackOff = 10*time.Millisecond, agent.BackOff{First: time.Hour, Most: time.Hour}
 	var asked atomic.Int32
 	o.Fetch = func(ctx context.Context, digest string) ([]byte, error) {
@@ -460,10 +445,10 @@ func TestAVersionBeforeThatCannotBeHadIsNotTriedAllTheTime(t *testing.T) {
 			asked.Add(1)
 			return nil, errors.New("connection refused")
 		}
-		return w.fetch(ctx, digest)
+		return w.Fetch(ctx, digest)
 	}
-	a := w.startWith(o)
-	_ = w.accept(a, next)
+	a := w.StartWith(o)
+	_ = w.Accept(a, next)
 	for range 50 {
 		<-a.Reconciled()
 	}
@@ -474,14 +459,14 @@ func TestAVersionBeforeThatCannotBeHadIsNotTriedAllTheTime(t *testing.T) {
 
 func TestAVersionBeforeThatANodeNeverHadJoinsAChain(t *testing.T) {
 	need.Kernel(t)
-	w := newWorld(t)
-	veth(t, "ro0", "ro1")
-	a := w.startWith(w.named())
-	other := w.intent("other", "xdp_count", v1alpha1.Program{Name: "count_packets", Attach: on("xdp", "ro0")})
-	missed := w.counting("xdp_count_v2", "count_packets")
-	next := over(w.counting("xdp_rejected", "xdp_rejected"), &missed)
-	next.Rollout.Through = intent.NodeHash(next.UID, thisNode)
-	_ = w.accept(a, other, next)
+	w := world.New(t)
+	world.Veth(t, "ro0", "ro1")
+	a := w.StartWith(world.Named(w))
+	other := w.Intent("other", "xdp_count", v1alpha1.Program{Name: "count_packets", Attach: world.On("xdp", "ro0")})
+	missed := counting(w, "xdp_count_v2", "count_packets")
+	next := world.Over(counting(w, "xdp_rejected", "xdp_rejected"), &missed)
+	next.Rollout.Through = intent.NodeHash(next.UID, world.ThisNode)
+	_ = w.Accept(a, other, next)
 	for _, s := range a.Report() {
 		if len(s.Programs) != 1 || len(s.Programs[0].Links) != 1 || s.Programs[0].Links[0].State != agent.Attached {
 			t.Errorf("%s: %q, %+v", s.Application, s.Error, s.Programs)

@@ -13,6 +13,7 @@ import (
 	"github.com/skep-dev/skep/hook"
 	"github.com/skep-dev/skep/hook/conformance"
 	"github.com/skep-dev/skep/intent"
+	"github.com/skep-dev/skep/test/fixture/world"
 	"github.com/skep-dev/skep/test/harness/need"
 )
 
@@ -20,15 +21,15 @@ import (
 func onceAtLoad() v1alpha1.Attachment { return v1alpha1.Attachment{Hook: "syscall"} }
 
 // returning is an intent for a version whose program returns a number.
-func (w *world) returning(version, n int) intent.Payload {
-	p := w.version(fmt.Sprint(version), onceAtLoad())
+func returning(w *world.World, version, n int) intent.Payload {
+	p := world.Version(w, fmt.Sprint(version), onceAtLoad())
 	p.Variables["ran_with"] = apiextensionsv1.JSON{Raw: fmt.Append(nil, n)}
 	return p
 }
 
-// once is an intent for another program of hooks.o that runs once.
-func (w *world) once(program string) intent.Payload {
-	p := w.version("1", onceAtLoad())
+// runningOnce is an intent for another program of hooks.o that runs once.
+func runningOnce(w *world.World, program string) intent.Payload {
+	p := world.Version(w, "1", onceAtLoad())
 	p.Application.Name, p.UID, p.Programs[0].Name = program, "uid-"+program, program
 	return p
 }
@@ -36,7 +37,7 @@ func (w *world) once(program string) intent.Payload {
 // forgetRun sets what the program noted when it ran to 0.
 func forgetRun(t *testing.T, a *agent.Agent) {
 	t.Helper()
-	bss := globals(t, a.Status()[0].Programs[0].ID)
+	bss := world.Globals(t, a.Status()[0].Programs[0].ID)
 	defer func() { _ = bss.Close() }()
 	if err := bss.Put(uint32(0), make([]byte, bss.ValueSize())); err != nil {
 		t.Fatal(err)
@@ -47,15 +48,15 @@ func forgetRun(t *testing.T, a *agent.Agent) {
 // life, as TestEveryHookConforms does with the others.
 func TestAProgramThatRunsOnceFiresForEachVersion(t *testing.T) {
 	need.Kernel(t)
-	needHook(t, "syscall")
-	w := newWorld(t)
-	a, stop := w.start()
+	world.NeedHook(t, "syscall")
+	w := world.New(t)
+	a, stop := w.Start()
 	ran := func(sentence string, version uint32) {
 		t.Helper()
-		if err := w.accept(a); err != nil {
+		if err := w.Accept(a); err != nil {
 			t.Fatal(err)
 		}
-		program, l := one(t, a)
+		program, l := world.One(t, a)
 		if l.State != agent.Ran || l.ID != 0 || program.ID == 0 {
 			t.Errorf("%s: the status is %+v", sentence, program)
 		}
@@ -63,20 +64,20 @@ func TestAProgramThatRunsOnceFiresForEachVersion(t *testing.T) {
 			t.Errorf("%s: version %d ran last, want %d", sentence, got, version)
 		}
 	}
-	if err := w.accept(a, w.returning(1, 0)); err != nil {
+	if err := w.Accept(a, returning(w, 1, 0)); err != nil {
 		t.Fatal(err)
 	}
 	ran("the first version", 1)
 	forgetRun(t, a)
 	ran("another reconcile", 0)
 	stop()
-	a, _ = w.start()
+	a, _ = w.Start()
 	ran("a restart", 0)
-	if err := w.accept(a, w.returning(2, 7)); err != nil {
+	if err := w.Accept(a, returning(w, 2, 7)); err != nil {
 		t.Fatal(err)
 	}
 	ran("the next version, which returns more than 0", 2)
-	unloadsAll(t, w, a, agent.LinkStatus{})
+	world.UnloadsAll(t, w, a, agent.LinkStatus{})
 	if !t.Failed() {
 		h, _ := hook.Lookup("syscall")
 		conforms(t, h, conformance.Fires)
@@ -85,21 +86,21 @@ func TestAProgramThatRunsOnceFiresForEachVersion(t *testing.T) {
 
 func TestAVersionWhoseProgramFailsIsNotLoaded(t *testing.T) {
 	need.Kernel(t)
-	needHook(t, "syscall")
-	w := newWorld(t)
-	a, stop := w.start()
-	if err := w.accept(a, w.returning(1, 0)); err != nil {
+	world.NeedHook(t, "syscall")
+	w := world.New(t)
+	a, stop := w.Start()
+	if err := w.Accept(a, returning(w, 1, 0)); err != nil {
 		t.Fatal(err)
 	}
-	runs, _ := one(t, a)
+	runs, _ := world.One(t, a)
 	const meaning = "; a program of hook syscall returns 0 or more if it did what it is for"
 	for want, fails := range map[string]func() intent.Payload{
-		"run on_syscall once: it returned -2 (no such file or directory), and so failed" + meaning: func() intent.Payload { return w.returning(2, -2) },
+		"run on_syscall once: it returned -2 (no such file or directory), and so failed" + meaning: func() intent.Payload { return returning(w, 2, -2) },
 		// What a program says is not what the kernel denies this process.
-		"run on_syscall once: it returned -1 (operation not permitted), and so failed" + meaning:  func() intent.Payload { return w.returning(2, -1) },
-		"invalid argument; it may read arguments, which Skep gives none: put them into variables": func() intent.Payload { return w.once("on_syscall_with") },
+		"run on_syscall once: it returned -1 (operation not permitted), and so failed" + meaning:  func() intent.Payload { return returning(w, 2, -1) },
+		"invalid argument; it may read arguments, which Skep gives none: put them into variables": func() intent.Payload { return runningOnce(w, "on_syscall_with") },
 	} {
-		if err := w.accept(a, fails()); err == nil || !strings.Contains(err.Error()+"\n", want+"\n") {
+		if err := w.Accept(a, fails()); err == nil || !strings.Contains(err.Error()+"\n", want+"\n") {
 			t.Errorf("the agent says %v, not %q", err, want)
 		}
 	}
@@ -112,8 +113,8 @@ func TestAVersionWhoseProgramFailsIsNotLoaded(t *testing.T) {
 		t.Errorf("the version before is gone: %v", err)
 	}
 	stop()
-	a, _ = w.start()
-	if err := w.accept(a); err == nil {
+	a, _ = w.Start()
+	if err := w.Accept(a); err == nil {
 		t.Error("the version that fails is loaded after a restart")
 	}
 	if _, err := info(runs.ID); err != nil {
@@ -138,10 +139,10 @@ func info(id uint32) (*ebpf.ProgramInfo, error) {
 
 func TestAProgramWhoseSectionSaysOfNoTypeRunsOnce(t *testing.T) {
 	need.Kernel(t)
-	needHook(t, "syscall")
-	w := newWorld(t)
-	a, _ := w.start()
-	if err := w.accept(a, w.once("on_syscall_unnamed")); err != nil {
+	world.NeedHook(t, "syscall")
+	w := world.New(t)
+	a, _ := w.Start()
+	if err := w.Accept(a, runningOnce(w, "on_syscall_unnamed")); err != nil {
 		t.Fatal(err)
 	}
 	if got := lastRun(t, a); got != 1 {
@@ -153,10 +154,10 @@ func TestAProgramWhoseSectionSaysOfNoTypeRunsOnce(t *testing.T) {
 // within the other: the verifier would look at each apart, and see 60 rounds of 900.
 func TestTheVerifierWalksWhatRunsOnce(t *testing.T) {
 	need.Kernel(t)
-	needHook(t, "syscall")
-	w := newWorld(t)
-	a, _ := w.start()
-	if err := w.accept(a, w.once("on_syscall_nested")); err != nil {
+	world.NeedHook(t, "syscall")
+	w := world.New(t)
+	a, _ := w.Start()
+	if err := w.Accept(a, runningOnce(w, "on_syscall_nested")); err != nil {
 		t.Fatal(err)
 	}
 	shown, err := info(a.Status()[0].Programs[0].ID)

@@ -18,6 +18,7 @@ import (
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/hook"
 	"github.com/skep-dev/skep/intent"
+	"github.com/skep-dev/skep/test/fixture/world"
 	"github.com/skep-dev/skep/test/harness/need"
 	"github.com/skep-dev/skep/test/harness/series"
 )
@@ -75,7 +76,7 @@ func TestWhatMustEndEndsWhateverTheKernelSays(t *testing.T) {
 	}
 	var hooks []hook.Hook
 	for _, h := range hook.All() {
-		if h.Attachable && !h.RunsOnce() && h.Sharing != hook.Exclusive && lacking(t, h) == nil {
+		if h.Attachable && !h.RunsOnce() && h.Sharing != hook.Exclusive && world.Lacking(t, h) == nil {
 			hooks = append(hooks, h)
 		}
 	}
@@ -109,14 +110,14 @@ var few = []string{"stays", "revoked", "disowned", "updated"}
 // runShut changes applications that share a hook while calls fail.
 func runShut(t *testing.T, d *door, h hook.Hook, s shutting, errno unix.Errno, all bool) {
 	t.Run(fmt.Sprintf("%s/nothing %s, %s", h.Name, s.name, unix.ErrnoName(errno)), func(t *testing.T) {
-		w, registry := newWorld(t), prometheus.NewRegistry()
+		w, registry := world.New(t), prometheus.NewRegistry()
 		if h.Shape == hook.NetworkDevice {
-			pair(t, h, "hk0", "hk1")
+			world.Pair(t, h, "hk0", "hk1")
 		}
-		o := w.named()
+		o := world.Named(w)
 		o.Labels, o.Observer, o.SweepInterval = map[string]string{}, metrics.New(registry), 50*time.Millisecond
 		o.BackOff = agent.BackOff{First: 100 * time.Millisecond, Most: 500 * time.Millisecond}
-		n := &shared{t: t, w: w, a: w.startWith(o), at: target(t, h), hook: h, shutting: s, acts: map[string]act{}, before: map[string]agent.LinkStatus{},
+		n := &shared{t: t, w: w, a: w.StartWith(o), at: world.Target(t, h), hook: h, shutting: s, acts: map[string]act{}, before: map[string]agent.LinkStatus{},
 			counts: func() map[string]float64 { return series.Of(t, registry) }, says: errno.Error()}
 		for name, act := range acts {
 			if n.acts[name] = act; !all && !slices.Contains(few, name) {
@@ -130,7 +131,7 @@ func runShut(t *testing.T, d *door, h hook.Hook, s shutting, errno unix.Errno, a
 			// A filter stays until it is deleted, whatever becomes of its pin.
 			shut[i].removing = shut[i].removing && !h.IsFilter()
 		}
-		d.shuts(errno, w.bpffs, shut...)
+		d.shuts(errno, w.BPFFS, shut...)
 		n.change()
 		n.meanwhile()
 		if d.opens() == 0 {
@@ -150,11 +151,11 @@ type act struct {
 var acts = map[string]act{
 	"stays": {next: func(_ *shared, was intent.Payload) intent.Payload { return was }},
 	// Revoked, deleted, or gone from the source: each is a tombstone.
-	"revoked": {func(n *shared, was intent.Payload) intent.Payload { return n.w.tombstone(was) }, true},
+	"revoked": {func(n *shared, was intent.Payload) intent.Payload { return n.w.Tombstone(was) }, true},
 	"leaves":  {func(n *shared, was intent.Payload) intent.Payload { return n.app(was.Application.Name, "1") }, true},
 	"unselected": {func(n *shared, was intent.Payload) intent.Payload {
 		next := n.app(was.Application.Name, "1", n.at)
-		next.NodeSelector = role("elsewhere")
+		next.NodeSelector = world.Role("elsewhere")
 		return next
 	}, true},
 	// The version that ran may run no more, and the newest one is to take its place, or the one before that.
@@ -171,7 +172,7 @@ var acts = map[string]act{
 // shared is a hook that applications share.
 type shared struct {
 	t    *testing.T
-	w    *world
+	w    *world.World
 	a    *agent.Agent
 	at   v1alpha1.Attachment
 	hook hook.Hook
@@ -190,7 +191,7 @@ type shared struct {
 
 // app is a version of an application. Each has a place of its own where the hook has places.
 func (n *shared) app(name, version string, at ...v1alpha1.Attachment) intent.Payload {
-	p := n.w.version(version, n.at)
+	p := world.Version(n.w, version, n.at)
 	p.UID, p.Application.Name = "uid-"+name, name
 	p.Programs[0].Attach = nil
 	for _, one := range at {
@@ -210,42 +211,42 @@ func (n *shared) app(name, version string, at ...v1alpha1.Attachment) intent.Pay
 // newer is a version that came to this node, before which another one was.
 func (n *shared) newer(name, version, before string) intent.Payload {
 	former := n.app(name, before, n.at)
-	return reached(n.app(name, version, n.at), &former)
+	return world.Reached(n.app(name, version, n.at), &former)
 }
 
 // TestWhatMustEndInPodsEnds revokes a program for the pods of a team while neither its scope can be emptied, nor its link be closed,
 // and then while only the scope cannot be emptied.
 func TestWhatMustEndInPodsEnds(t *testing.T) {
 	need.Kernel(t)
-	amd64(t)
+	world.NeedAMD64(t)
 	if !inOwnProcess(t) {
 		return
 	}
-	w, r := newWorld(t), newRuntime(t)
-	pod := r.start("team-a", "web", "app", nil)
+	w, r := world.New(t), world.NewRuntime(t)
+	pod := r.Start("team-a", "web", "app", nil)
 	d := newDoor(t)
-	o := w.options()
-	o.Containers = r.source
+	o := w.Options()
+	o.Containers = r.Source
 	o.BackOff = agent.BackOff{First: 100 * time.Millisecond, Most: 500 * time.Millisecond}
-	a := w.startWith(o)
-	p := w.ofTeam("team-a", "uprobe_count", "uprobe_count", inPods(v1alpha1.Pods{}))
-	must(t, w.accept(a, p))
-	w.hasLinks(a, p.UID, 1)
+	a := w.StartWith(o)
+	p := world.OfTeam(w, "team-a", "uprobe_count", "uprobe_count", world.InPods(v1alpha1.Pods{}))
+	world.Must(t, w.Accept(a, p))
+	world.HasLinks(w, a, p.UID, 1)
 	link := idsOf(a, p)[0]
-	d.shuts(unix.ENOMEM, w.bpffs, writing, ending)
+	d.shuts(unix.ENOMEM, w.BPFFS, writing, ending)
 	defer d.opens()
-	w.give(a, w.tombstone(p))
-	until(t, "it to be reported", time.Minute, func() bool { return strings.Contains(a.Report()[0].Error, "switch off its programs") })
-	counted := w.counted(p.UID)
-	pod.runs("app")
+	w.Give(a, w.Tombstone(p))
+	world.Until(t, "it to be reported", time.Minute, func() bool { return strings.Contains(a.Report()[0].Error, "switch off its programs") })
+	counted := world.Counted(w, p.UID)
+	pod.Runs("app")
 	s := a.Report()[0]
-	if state, _ := s.NodeState(); w.counted(p.UID) == counted || state != v1alpha1.NodeFailed || !s.IsAttached() {
-		t.Errorf("it counts %d calls, and %d before; %s", w.counted(p.UID), counted, describeShort(s))
+	if state, _ := s.NodeState(); world.Counted(w, p.UID) == counted || state != v1alpha1.NodeFailed || !s.IsAttached() {
+		t.Errorf("it counts %d calls, and %d before; %s", world.Counted(w, p.UID), counted, describeShort(s))
 	}
-	d.shuts(unix.ENOMEM, w.bpffs, writing)
-	until(t, "it to be gone", time.Minute, func() bool {
+	d.shuts(unix.ENOMEM, w.BPFFS, writing)
+	world.Until(t, "it to be gone", time.Minute, func() bool {
 		state, _ := a.Report()[0].NodeState()
-		if state == v1alpha1.NodeRemoved && runs(t, link) != 0 {
+		if state == v1alpha1.NodeRemoved && world.Runs(t, link) != 0 {
 			t.Errorf("link %d runs", link)
 		}
 		return state == v1alpha1.NodeRemoved
@@ -261,9 +262,9 @@ func (n *shared) begin() {
 		n.was[name] = n.app(name, "1", n.at)
 		all = append(all, n.was[name])
 	}
-	must(n.t, n.w.accept(n.a, all...))
+	world.Must(n.t, n.w.Accept(n.a, all...))
 	for name := range n.acts {
-		n.before[name] = linkOf(n.t, n.a, name)
+		n.before[name] = world.LinkOf(n.t, n.a, name)
 	}
 	n.counted = n.counts()
 }
@@ -278,7 +279,7 @@ func (n *shared) change() {
 			all = append(all, next)
 		}
 	}
-	n.w.give(n.a, all...)
+	n.w.Give(n.a, all...)
 }
 
 // meanwhile waits until every intent was worked on while calls fail. Whenever it looks, no application that the kernel runs
@@ -291,7 +292,7 @@ func (n *shared) meanwhile() {
 			n.t.Logf("waited for %v", late)
 		}
 	}()
-	until(n.t, "all to be worked on", time.Minute, func() bool {
+	world.Until(n.t, "all to be worked on", time.Minute, func() bool {
 		clear(late)
 		// What is reported comes first: what ended while the test looks is no contradiction.
 		reports := n.reports()
@@ -375,13 +376,13 @@ func (n *shared) running() map[string]bool {
 	n.t.Helper()
 	all := map[string]bool{}
 	for name := range n.acts {
-		all[name] = n.hook.Name != "xdp" && runsUnder(n.t, n.before[name]) != 0
+		all[name] = n.hook.Name != "xdp" && world.RunsUnder(n.t, n.before[name]) != 0
 	}
 	if n.hook.Name != "xdp" {
 		return all
 	}
 	chains, err := n.a.Chains()
-	must(n.t, err)
+	world.Must(n.t, err)
 	for _, c := range chains {
 		for _, m := range c.Members {
 			all[m.Application] = !m.SwitchedOff
@@ -398,7 +399,7 @@ func (n *shared) afterwards() {
 		want[name] = v1alpha1.NodeLoaded
 	}
 	want["revoked"], want["unselected"] = v1alpha1.NodeRemoved, v1alpha1.NodeNotSelected
-	until(n.t, "all to be as they should", time.Minute, func() bool {
+	world.Until(n.t, "all to be as they should", time.Minute, func() bool {
 		for name, s := range n.reports() {
 			if state, _ := s.NodeState(); state != want[name] {
 				return false
@@ -419,25 +420,25 @@ func describeShort(s agent.ApplicationStatus) string {
 // runs now is the newest version, which is not ended in the place of the one before.
 func TestAnUpdateWhosePinStaysRuns(t *testing.T) {
 	need.Kernel(t)
-	needLink(t, "tcx/ingress")
+	world.NeedLink(t, "tcx/ingress")
 	if !inOwnProcess(t) {
 		return
 	}
 	h, _ := hook.Lookup("tcx/ingress")
-	d, w := newDoor(t), newWorld(t)
-	pair(t, h, "hk0", "hk1")
-	o := w.named()
+	d, w := newDoor(t), world.New(t)
+	world.Pair(t, h, "hk0", "hk1")
+	o := world.Named(w)
 	o.SweepInterval, o.BackOff = 50*time.Millisecond, agent.BackOff{First: 100 * time.Millisecond, Most: 500 * time.Millisecond}
-	n := &shared{t: t, w: w, a: w.startWith(o), at: target(t, h), hook: h, acts: map[string]act{"disowned": acts["disowned"]},
+	n := &shared{t: t, w: w, a: w.StartWith(o), at: world.Target(t, h), hook: h, acts: map[string]act{"disowned": acts["disowned"]},
 		before: map[string]agent.LinkStatus{}, counts: func() map[string]float64 { return nil }}
 	n.begin()
 	link := n.before["disowned"]
-	before := runsUnder(t, link)
-	d.shuts(unix.ENOMEM, filepath.Join(w.bpffs, "uid-disowned", "+links"), calls{making: true})
+	before := world.RunsUnder(t, link)
+	d.shuts(unix.ENOMEM, filepath.Join(w.BPFFS, "uid-disowned", "+links"), calls{making: true})
 	defer d.opens()
 	n.change()
-	until(t, "the newest version to run", time.Minute, func() bool {
-		runs, report := runsUnder(t, link), n.reports()["disowned"]
+	world.Until(t, "the newest version to run", time.Minute, func() bool {
+		runs, report := world.RunsUnder(t, link), n.reports()["disowned"]
 		if runs == 0 {
 			t.Fatalf("nothing runs: %s", describeShort(report))
 		}

@@ -17,6 +17,7 @@ import (
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/intent"
 	"github.com/skep-dev/skep/test/fixture/userbinary"
+	"github.com/skep-dev/skep/test/fixture/world"
 	"github.com/skep-dev/skep/test/harness/need"
 )
 
@@ -92,10 +93,10 @@ func busy(t testing.TB, path string, gib int) {
 }
 
 // inFile is an application with a uprobe in a file of its own.
-func (w *world) inFile(name string) (p intent.Payload, path string) {
+func inFile(w *world.World, name string) (p intent.Payload, path string) {
 	functions := []userbinary.Function{{Name: "f", Code: []byte{0x90}}}
-	path = install(w.t, userbinary.Make(functions, userbinary.Options{}))
-	p = w.version("1", v1alpha1.Attachment{Hook: "uprobe", Binary: &v1alpha1.UserBinary{Path: path, Offset: userbinary.Offset(functions, 0)}})
+	path = world.Install(w.T, userbinary.Make(functions, userbinary.Options{}))
+	p = world.Version(w, "1", v1alpha1.Attachment{Hook: "uprobe", Binary: &v1alpha1.UserBinary{Path: path, Offset: userbinary.Offset(functions, 0)}})
 	p.UID, p.Application.Name = "uid-"+name, name
 	return p, path
 }
@@ -104,33 +105,33 @@ func (w *world) inFile(name string) (p intent.Payload, path string) {
 // maps, and unloads a program of another application meanwhile. It reports how long each takes,
 // and how long the probe's end.
 func BenchmarkAProbeInABusyProcess(b *testing.B) {
-	w := newWorld(b)
-	probe, path := w.inFile("probe")
+	w := world.New(b)
+	probe, path := inFile(w, "probe")
 	busy(b, path, 64)
-	other := w.version("1", v1alpha1.Attachment{Hook: "raw_tp", Tracepoint: "sys_enter"})
+	other := world.Version(w, "1", v1alpha1.Attachment{Hook: "raw_tp", Tracepoint: "sys_enter"})
 	other.UID, other.Application.Name = "uid-other", "other"
 	var attached, unloaded, ended time.Duration
-	a, _ := w.start()
+	a, _ := w.Start()
 	for b.Loop() {
 		for _, p := range []*intent.Payload{&probe, &other} {
-			w.serial++
-			p.Serial = w.serial
+			w.Serial++
+			p.Serial = w.Serial
 		}
-		if err := w.accept(a, other); err != nil {
+		if err := w.Accept(a, other); err != nil {
 			b.Fatal(err)
 		}
 		since := time.Now()
-		w.give(a, probe)
+		w.Give(a, probe)
 		<-time.After(100 * time.Millisecond)
 		gave := time.Now()
-		w.give(a, w.tombstone(other))
-		until(b, "the other to be unloaded", 5*time.Minute, func() bool { return isUnloaded(a, other) })
+		w.Give(a, w.Tombstone(other))
+		world.Until(b, "the other to be unloaded", 5*time.Minute, func() bool { return isUnloaded(a, other) })
 		unloaded += time.Since(gave)
-		until(b, "the probe to be attached", 5*time.Minute, func() bool { return w.linkPins(probe.UID) == 1 })
+		world.Until(b, "the probe to be attached", 5*time.Minute, func() bool { return world.LinkPins(w, probe.UID) == 1 })
 		attached += time.Since(since)
 		since = time.Now()
-		w.give(a, w.tombstone(probe))
-		until(b, "the probe to be unloaded", 5*time.Minute, func() bool { return isUnloaded(a, probe) })
+		w.Give(a, w.Tombstone(probe))
+		world.Until(b, "the probe to be unloaded", 5*time.Minute, func() bool { return isUnloaded(a, probe) })
 		ended += time.Since(since)
 	}
 	for unit, took := range map[string]time.Duration{"attach-ms": attached, "other-ms": unloaded, "end-ms": ended} {
@@ -142,41 +143,41 @@ func BenchmarkAProbeInABusyProcess(b *testing.B) {
 // one's programs are revoked, unloaded, healed and attached meanwhile, also as probes.
 func TestALinkThatTakesLongDelaysNobodyElse(t *testing.T) {
 	need.Kernel(t)
-	needLink(t, "tcx/ingress")
-	w := newWorld(t)
-	veth(t, "lb0", "lb1")
-	a, _ := w.start()
-	gone := w.version("1", v1alpha1.Attachment{Hook: "raw_tp", Tracepoint: "sys_enter"})
+	world.NeedLink(t, "tcx/ingress")
+	w := world.New(t)
+	world.Veth(t, "lb0", "lb1")
+	a, _ := w.Start()
+	gone := world.Version(w, "1", v1alpha1.Attachment{Hook: "raw_tp", Tracepoint: "sys_enter"})
 	gone.UID, gone.Application.Name = "uid-gone", "gone"
-	probe, _ := w.inFile("ending")
-	healed := w.version("1", v1alpha1.Attachment{Hook: "tcx/ingress", Interfaces: &v1alpha1.Interfaces{Names: []string{"lb0"}}})
-	must(t, w.accept(a, gone, probe, healed))
-	hangs, _ := w.inFile("hangs")
+	probe, _ := inFile(w, "ending")
+	healed := world.Version(w, "1", v1alpha1.Attachment{Hook: "tcx/ingress", Interfaces: &v1alpha1.Interfaces{Names: []string{"lb0"}}})
+	world.Must(t, w.Accept(a, gone, probe, healed))
+	hangs, _ := inFile(w, "hangs")
 	let, _ := a.HoldLinks(hangs.UID)
 	t.Cleanup(let)
-	w.give(a, hangs)
-	until(t, "the kernel to be asked for the probe", time.Minute, func() bool { return isMaking(a, hangs) })
-	comes, _ := w.inFile("comes")
+	w.Give(a, hangs)
+	world.Until(t, "the kernel to be asked for the probe", time.Minute, func() bool { return isMaking(a, hangs) })
+	comes, _ := inFile(w, "comes")
 	severed := firstLink(a, healed).ID
 	l, err := link.NewFromID(link.ID(severed))
-	must(t, err)
-	must(t, l.Detach())
-	must(t, l.Close())
-	w.give(a, w.tombstone(gone), w.tombstone(probe), comes)
+	world.Must(t, err)
+	world.Must(t, l.Detach())
+	world.Must(t, l.Close())
+	w.Give(a, w.Tombstone(gone), w.Tombstone(probe), comes)
 	for what, done := range map[string]func() bool{
 		"the program to be unloaded":             func() bool { return isUnloaded(a, gone) },
 		"the probe of another to be unloaded":    func() bool { return isUnloaded(a, probe) },
 		"the link that was severed to come back": func() bool { return firstLink(a, healed).ID != severed && firstLink(a, healed).State == agent.Attached },
 		"the probe of another to be attached":    func() bool { return firstLink(a, comes).State == agent.Attached },
 	} {
-		until(t, what, 10*time.Second, done)
+		world.Until(t, what, 10*time.Second, done)
 	}
 	if !isMaking(a, hangs) {
-		t.Errorf("they waited for the probe of another tenant: %+v", statusOf(a, "hangs"))
+		t.Errorf("they waited for the probe of another tenant: %+v", world.StatusOf(a, "hangs"))
 	}
 	let()
-	must(t, w.accept(a))
-	if l := firstLink(a, hangs); l.State != agent.Attached || runs(t, l.ID) == 0 {
+	world.Must(t, w.Accept(a))
+	if l := firstLink(a, hangs); l.State != agent.Attached || world.Runs(t, l.ID) == 0 {
 		t.Errorf("in the end the probe is %+v", l)
 	}
 }
@@ -186,24 +187,24 @@ func TestALinkThatTakesLongDelaysNobodyElse(t *testing.T) {
 // answered, and nothing of it runs then.
 func TestALinkThatNobodyWantsAnyMoreIsClosed(t *testing.T) {
 	need.Kernel(t)
-	w := newWorld(t)
-	a, counts := w.observed(t)
-	many := w.manyPlaces(5)
+	w := world.New(t)
+	a, counts := observed(w, t)
+	many := world.ManyPlaces(w, 5)
 	let, asked := a.HoldLinks(many.UID)
 	t.Cleanup(let)
-	w.give(a, many)
-	until(t, "the kernel to be asked for a probe", time.Minute, func() bool { return isMaking(a, many) })
-	w.give(a, w.tombstone(many))
-	until(t, "it to be withdrawn", time.Minute, func() bool { return statusOf(a, "many").Conditions[0].Reason == "Unloading" })
-	if c := statusOf(a, "many").Conditions[0]; !strings.Contains(c.Message, "as soon as the kernel has made it") {
+	w.Give(a, many)
+	world.Until(t, "the kernel to be asked for a probe", time.Minute, func() bool { return isMaking(a, many) })
+	w.Give(a, w.Tombstone(many))
+	world.Until(t, "it to be withdrawn", time.Minute, func() bool { return world.StatusOf(a, "many").Conditions[0].Reason == "Unloading" })
+	if c := world.StatusOf(a, "many").Conditions[0]; !strings.Contains(c.Message, "as soon as the kernel has made it") {
 		t.Errorf("while the kernel makes a probe: %+v", c)
 	}
 	let()
-	must(t, w.accept(a))
+	world.Must(t, w.Accept(a))
 	if !isUnloaded(a, many) {
-		t.Errorf("in the end: %+v", statusOf(a, "many"))
+		t.Errorf("in the end: %+v", world.StatusOf(a, "many"))
 	}
-	w.leavesNothing()
+	w.LeavesNothing()
 	if n := counts()[`skep_agent_attach_duration_seconds{hook="uprobe",result="ok"}`]; n != 0 {
 		t.Errorf("%v links count as attached", n)
 	}
@@ -216,41 +217,41 @@ func TestALinkThatNobodyWantsAnyMoreIsClosed(t *testing.T) {
 // the older one.
 func TestALinkOfAnOlderVersionIsNotTaken(t *testing.T) {
 	need.Kernel(t)
-	w := newWorld(t)
-	a, _ := w.start()
-	p, _ := w.inFile("changes")
+	w := world.New(t)
+	a, _ := w.Start()
+	p, _ := inFile(w, "changes")
 	let, _ := a.HoldLinks(p.UID)
 	t.Cleanup(let)
-	w.give(a, p)
-	until(t, "the kernel to be asked for the probe", time.Minute, func() bool { return isMaking(a, p) })
+	w.Give(a, p)
+	world.Until(t, "the kernel to be asked for the probe", time.Minute, func() bool { return isMaking(a, p) })
 	newer := p
-	w.serial++
-	newer.Serial, newer.Variables = w.serial, versioned("2")
-	w.give(a, newer)
-	until(t, "the newer version to be loaded", time.Minute, func() bool { return statusOf(a, "changes").Serial == newer.Serial && isMaking(a, newer) })
+	w.Serial++
+	newer.Serial, newer.Variables = w.Serial, world.Versioned("2")
+	w.Give(a, newer)
+	world.Until(t, "the newer version to be loaded", time.Minute, func() bool { return world.StatusOf(a, "changes").Serial == newer.Serial && isMaking(a, newer) })
 	let()
-	must(t, w.accept(a))
-	program, l := one(t, a)
-	if l.State != agent.Attached || uint32(runs(t, l.ID)) != program.ID {
+	world.Must(t, w.Accept(a))
+	program, l := world.One(t, a)
+	if l.State != agent.Attached || uint32(world.Runs(t, l.ID)) != program.ID {
 		t.Errorf("link %+v, want one of program %d", l, program.ID)
 	}
-	unloads(t, w, a, l.ID)
+	world.Unloads(t, w, a, l.ID)
 }
 
 // TestALinkThatIsNotMadeInTimeIsAnError has a minute go by.
 func TestALinkThatIsNotMadeInTimeIsAnError(t *testing.T) {
 	need.Kernel(t)
-	w, now := newWorld(t), newClock()
-	o := w.options()
+	w, now := world.New(t), world.NewClock()
+	o := w.Options()
 	o.Clock = now.Now
-	a := w.startWith(o)
-	p, path := w.inFile("hangs")
+	a := w.StartWith(o)
+	p, path := inFile(w, "hangs")
 	let, _ := a.HoldLinks(p.UID)
 	t.Cleanup(let)
-	w.give(a, p)
-	until(t, "the kernel to be asked for the probe", time.Minute, func() bool { return isMaking(a, p) })
-	now.forward(2 * time.Minute)
-	err := w.accept(a)
+	w.Give(a, p)
+	world.Until(t, "the kernel to be asked for the probe", time.Minute, func() bool { return isMaking(a, p) })
+	now.Forward(2 * time.Minute)
+	err := w.Accept(a)
 	for _, part := range []string{"attach on_uprobe to uprobe", path, "memory lock of each process", "for a minute", "name another file"} {
 		if err == nil || !strings.Contains(err.Error(), part) {
 			t.Errorf("error is %v, want %q in it", err, part)
@@ -260,68 +261,68 @@ func TestALinkThatIsNotMadeInTimeIsAnError(t *testing.T) {
 		t.Errorf("its link is %+v", l)
 	}
 	let()
-	until(t, "the probe to be attached", time.Minute, func() bool { return firstLink(a, p).State == agent.Attached })
-	must(t, w.accept(a))
+	world.Until(t, "the probe to be attached", time.Minute, func() bool { return firstLink(a, p).State == agent.Attached })
+	world.Must(t, w.Accept(a))
 }
 
 // TestALinkThatFailedIsReportedSoWhileItIsTriedAgain has the kernel take long for the second try.
 func TestALinkThatFailedIsReportedSoWhileItIsTriedAgain(t *testing.T) {
 	need.Kernel(t)
-	w, now := newWorld(t), newClock()
-	o := w.options()
+	w, now := world.New(t), world.NewClock()
+	o := w.Options()
 	o.Clock = now.Now
-	a := w.idle(o)
-	p := w.version("1", v1alpha1.Attachment{Hook: "tracepoint", Tracepoint: "nope/nope"})
-	w.give(a, p)
+	a := w.Idle(o)
+	p := world.Version(w, "1", v1alpha1.Attachment{Hook: "tracepoint", Tracepoint: "nope/nope"})
+	w.Give(a, p)
 	failed := func() bool {
 		a.Reconcile(t.Context())
-		return statusOf(a, "hooks").Conditions[0].Reason == "Failed"
+		return world.StatusOf(a, "hooks").Conditions[0].Reason == "Failed"
 	}
-	until(t, "the link to fail", time.Minute, failed)
+	world.Until(t, "the link to fail", time.Minute, failed)
 	let, asked := a.HoldLinks(p.UID)
 	t.Cleanup(let)
-	now.forward(5 * time.Second)
+	now.Forward(5 * time.Second)
 	for asked.Load() == 0 {
 		if !failed() {
-			t.Errorf("while it is tried again: %+v", statusOf(a, "hooks").Conditions[0])
+			t.Errorf("while it is tried again: %+v", world.StatusOf(a, "hooks").Conditions[0])
 		}
 	}
 	if !failed() {
-		t.Errorf("while the kernel is asked again: %+v", statusOf(a, "hooks").Conditions[0])
+		t.Errorf("while the kernel is asked again: %+v", world.StatusOf(a, "hooks").Conditions[0])
 	}
 }
 
 // TestAnAgentThatStopsLeavesNoLinkThatIsBeingMade stops an agent while the kernel makes a probe.
 func TestAnAgentThatStopsLeavesNoLinkThatIsBeingMade(t *testing.T) {
 	need.Kernel(t)
-	w := newWorld(t)
-	a, err := agent.New(w.options())
-	must(t, err)
-	many := w.manyPlaces(5)
+	w := world.New(t)
+	a, err := agent.New(w.Options())
+	world.Must(t, err)
+	many := world.ManyPlaces(w, 5)
 	let, _ := a.HoldLinks(many.UID)
 	t.Cleanup(let)
-	w.give(a, many)
-	until(t, "the kernel to be asked for a probe", time.Minute, func() bool {
+	w.Give(a, many)
+	world.Until(t, "the kernel to be asked for a probe", time.Minute, func() bool {
 		a.Reconcile(t.Context())
 		return isMaking(a, many)
 	})
 	stopped := make(chan error)
 	go func() { stopped <- a.Close() }()
 	let()
-	must(t, <-stopped)
-	if pins, running := w.linkPins(many.UID), openLinks(t); pins+running != 0 {
+	world.Must(t, <-stopped)
+	if pins, running := world.LinkPins(w, many.UID), openLinks(t); pins+running != 0 {
 		t.Errorf("%d links are pinned, and %d run", pins, running)
 	}
-	again, _ := w.start()
-	must(t, w.accept(again))
-	if n, running := links(again, "many"), openLinks(t); n != 5 || running != 5 {
+	again, _ := w.Start()
+	world.Must(t, w.Accept(again))
+	if n, running := world.Links(again, "many"), openLinks(t); n != 5 || running != 5 {
 		t.Errorf("%d links are attached after the next start, and %d run", n, running)
 	}
 }
 
 // isMaking reports whether an application waits for a link that the kernel makes.
 func isMaking(a *agent.Agent, p intent.Payload) bool {
-	s := statusOf(a, p.Application.Name)
+	s := world.StatusOf(a, p.Application.Name)
 	return s != nil && s.Conditions[0].Reason == "Queued" && strings.Contains(s.Conditions[0].Message, "the kernel makes")
 }
 
@@ -339,7 +340,7 @@ func firstLink(a *agent.Agent, p intent.Payload) agent.LinkStatus {
 func openLinks(t *testing.T) (n int) {
 	t.Helper()
 	infos, err := filepath.Glob("/proc/self/fdinfo/*")
-	must(t, err)
+	world.Must(t, err)
 	for _, info := range infos {
 		if text, err := os.ReadFile(info); err == nil && strings.Contains(string(text), "link_id:") {
 			n++

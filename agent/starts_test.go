@@ -11,12 +11,13 @@ import (
 	"github.com/skep-dev/skep/agent"
 	"github.com/skep-dev/skep/agent/pods/containers"
 	"github.com/skep-dev/skep/api/v1alpha1"
+	"github.com/skep-dev/skep/test/fixture/world"
 	"github.com/skep-dev/skep/test/harness/need"
 )
 
 // announcing is a runtimeOf that announces its containers before they start.
 type announcing struct {
-	*runtimeOf
+	*world.Runtime
 	containers.Starts
 }
 
@@ -24,27 +25,27 @@ type announcing struct {
 func (r *announcing) AnnounceTo(s containers.Starts) { r.Starts = s }
 
 // announceTo starts an agent that looks at nothing by itself: it is told when containers start.
-func (w *world) announceTo(r *announcing, change func(*agent.Options)) *agent.Agent {
-	w.t.Helper()
-	o := w.options()
+func announceTo(w *world.World, r *announcing, change func(*agent.Options)) *agent.Agent {
+	w.T.Helper()
+	o := w.Options()
 	o.SweepInterval = time.Hour
 	o.Containers = func(func(...containers.Pod)) (containers.Source, error) { return r, nil }
 	if change != nil {
 		change(&o)
 	}
-	return w.startWith(o)
+	return w.StartWith(o)
 }
 
 // starting has the agent attach in a container before it starts, within the time, and reports
 // whether the container waited for it.
-func (r *announcing) starting(p *podOf, within time.Duration) bool {
-	r.t.Helper()
+func (r *announcing) starting(p *world.Pod, within time.Duration) bool {
+	r.T.Helper()
 	if !r.Chooses(containers.Container{
 		ID: p.ID, Name: p.Name, Pod: containers.Pod{Namespace: p.Pod.Namespace, Name: p.Pod.Name, Labels: p.Pod.Labels, SandboxID: p.Pod.SandboxID},
 	}) {
 		return false
 	}
-	ctx, stop := context.WithTimeout(r.t.Context(), within)
+	ctx, stop := context.WithTimeout(r.T.Context(), within)
 	defer stop()
 	r.Attach(ctx, p.Container)
 	return true
@@ -71,35 +72,35 @@ func attachedTo(a *agent.Agent, uid string) (places int) {
 // the moment it is let: everything it does is counted, and containers of others do not wait.
 func TestAContainerStartsWithItsProgramsAttached(t *testing.T) {
 	need.Kernel(t)
-	amd64(t)
-	w, r := newWorld(t), &announcing{runtimeOf: newRuntime(t)}
-	a := w.announceTo(r, nil)
+	world.NeedAMD64(t)
+	w, r := world.New(t), &announcing{Runtime: world.NewRuntime(t)}
+	a := announceTo(w, r, nil)
 	web := v1alpha1.Pods{Containers: []string{"web"}}
-	calls := w.ofTeam("team-a", "uprobe_count", "uprobe_count", inPods(web))
-	syscalls := w.ofTeam("team-a", "tracepoint_count", "tracepoint_count", v1alpha1.Attachment{
+	calls := world.OfTeam(w, "team-a", "uprobe_count", "uprobe_count", world.InPods(web))
+	syscalls := world.OfTeam(w, "team-a", "tracepoint_count", "tracepoint_count", v1alpha1.Attachment{
 		Hook: "tracepoint", Tracepoint: "syscalls/sys_enter_exit", Pods: &web,
 	})
-	packets := w.ofTeam("team-a", "xdp_count", "count_packets", v1alpha1.Attachment{Hook: "xdp", Interfaces: eth0s, Pods: &web})
-	must(t, w.accept(a, calls, syscalls, packets))
+	packets := world.OfTeam(w, "team-a", "xdp_count", "count_packets", v1alpha1.Attachment{Hook: "xdp", Interfaces: eth0s, Pods: &web})
+	world.Must(t, w.Accept(a, calls, syscalls, packets))
 	for i := range 5 {
-		p := r.start("team-a", "web", "web", nil).connected(fmt.Sprint("cn", i))
+		p := r.Start("team-a", "web", "web", nil).Connected(fmt.Sprint("cn", i))
 		if !r.starting(p, time.Minute) {
 			t.Fatal("a container does not wait for the programs that choose it")
 		}
-		before, system := w.counted(calls.UID), w.counted(syscalls.UID)
-		p.runs("app")
-		if got := w.counted(calls.UID) - before; got != worked {
-			t.Errorf("%d calls of %d are counted", got, worked)
+		before, system := world.Counted(w, calls.UID), world.Counted(w, syscalls.UID)
+		p.Runs("app")
+		if got := world.Counted(w, calls.UID) - before; got != world.Worked {
+			t.Errorf("%d calls of %d are counted", got, world.Worked)
 		}
-		if w.counted(syscalls.UID) == system {
+		if world.Counted(w, syscalls.UID) == system {
 			t.Error("no system call is counted")
 		}
 		if n := attachedTo(a, packets.UID); n != i+1 {
 			t.Errorf("the program for packets is attached in %d places", n)
 		}
 	}
-	for what, p := range map[string]*podOf{
-		"another team's": r.start("team-b", "web", "web", nil), "one that is not chosen": r.start("team-a", "web", "sidecar", nil),
+	for what, p := range map[string]*world.Pod{
+		"another team's": r.Start("team-b", "web", "web", nil), "one that is not chosen": r.Start("team-a", "web", "sidecar", nil),
 	} {
 		if r.starting(p, time.Minute) {
 			t.Errorf("%s waits", what)
@@ -110,18 +111,18 @@ func TestAContainerStartsWithItsProgramsAttached(t *testing.T) {
 // TestNoContainerWaitsForALoad has a version be with the verifier.
 func TestNoContainerWaitsForALoad(t *testing.T) {
 	need.Kernel(t)
-	w, r := newWorld(t), &announcing{runtimeOf: newRuntime(t)}
-	a := w.announceTo(r, nil)
-	p := w.slow()
+	w, r := world.New(t), &announcing{Runtime: world.NewRuntime(t)}
+	a := announceTo(w, r, nil)
+	p := slow(w)
 	for i := range p.Programs {
 		p.Programs[i].Attach[0].Pods = &v1alpha1.Pods{}
 	}
-	w.give(a, p)
-	until(t, "the slow load to begin", time.Minute, func() bool { return w.loads(a, "slow") })
-	if r.starting(r.start("team-a", "web", "web", nil), time.Minute) {
+	w.Give(a, p)
+	world.Until(t, "the slow load to begin", time.Minute, func() bool { return loads(w, a, "slow") })
+	if r.starting(r.Start("team-a", "web", "web", nil), time.Minute) {
 		t.Error("a container waited for the verifier")
 	}
-	if !w.loads(a, "slow") {
+	if !loads(w, a, "slow") {
 		t.Skip("SKIPPED: the load was over before a container could start")
 	}
 }
@@ -129,9 +130,9 @@ func TestNoContainerWaitsForALoad(t *testing.T) {
 // TestATenantThatIsLateIsNotWaitedFor has the chain of one team take long.
 func TestATenantThatIsLateIsNotWaitedFor(t *testing.T) {
 	need.Kernel(t)
-	w, r := newWorld(t), &announcing{runtimeOf: newRuntime(t)}
-	now := newClock()
-	a := w.announceTo(r, func(o *agent.Options) { o.Clock = now.Now })
+	w, r := world.New(t), &announcing{Runtime: world.NewRuntime(t)}
+	now := world.NewClock()
+	a := announceTo(w, r, func(o *agent.Options) { o.Clock = now.Now })
 	hold := make(chan struct{})
 	let := sync.OnceFunc(func() { close(hold) })
 	t.Cleanup(let)
@@ -141,14 +142,14 @@ func TestATenantThatIsLateIsNotWaitedFor(t *testing.T) {
 		}
 		return nil
 	})
-	slow := w.ofTeam("team-a", "xdp_count", "count_packets", v1alpha1.Attachment{Hook: "xdp", Interfaces: eth0s, Pods: &v1alpha1.Pods{}})
-	quick := w.ofTeam("team-b", "tcx_count", "count_ingress", v1alpha1.Attachment{Hook: "tcx/ingress", Interfaces: eth0s, Pods: &v1alpha1.Pods{}})
+	slow := world.OfTeam(w, "team-a", "xdp_count", "count_packets", v1alpha1.Attachment{Hook: "xdp", Interfaces: eth0s, Pods: &v1alpha1.Pods{}})
+	quick := world.OfTeam(w, "team-b", "tcx_count", "count_ingress", v1alpha1.Attachment{Hook: "tcx/ingress", Interfaces: eth0s, Pods: &v1alpha1.Pods{}})
 	// The chain of one program needs no load.
-	member := w.ofTeam("team-a", "xdp_pass", "xdp_pass", v1alpha1.Attachment{Hook: "xdp", Interfaces: eth0s, Pods: &v1alpha1.Pods{}})
-	must(t, w.accept(a, slow, member, quick))
-	pods := map[string]*podOf{}
+	member := world.OfTeam(w, "team-a", "xdp_pass", "xdp_pass", v1alpha1.Attachment{Hook: "xdp", Interfaces: eth0s, Pods: &v1alpha1.Pods{}})
+	world.Must(t, w.Accept(a, slow, member, quick))
+	pods := map[string]*world.Pod{}
 	for _, name := range []string{"first", "second"} {
-		pods[name] = r.start("team-a", name, "web", nil).connected("cn-" + name)
+		pods[name] = r.Start("team-a", name, "web", nil).Connected("cn-" + name)
 	}
 	if !r.starting(pods["first"], 300*time.Millisecond) {
 		t.Error("the first container does not wait")
@@ -157,29 +158,29 @@ func TestATenantThatIsLateIsNotWaitedFor(t *testing.T) {
 		t.Error("a container waits for a tenant that was late")
 	}
 	// One namespace after the other would hold the node up all the time.
-	other := r.start("team-b", "web", "web", nil).connected("cn-other")
+	other := r.Start("team-b", "web", "web", nil).Connected("cn-other")
 	if r.starting(other, time.Minute) {
 		t.Error("another team's container waits right after one that waited in vain")
 	}
-	now.forward(time.Second)
+	now.Forward(time.Second)
 	if !r.starting(other, time.Minute) || attachedTo(a, quick.UID) != 1 {
 		t.Errorf("another team's container has %d programs as it starts", attachedTo(a, quick.UID))
 	}
 	for pause := 5 * time.Second; pause < 2*time.Minute; pause *= 2 {
-		now.forward(min(pause, time.Minute) - 2*time.Second)
+		now.Forward(min(pause, time.Minute) - 2*time.Second)
 		if r.starting(pods["second"], time.Minute) {
 			t.Errorf("a container waits for a tenant that was late less than %v ago", pause)
 		}
-		if now.forward(2 * time.Second); !r.starting(pods["second"], 300*time.Millisecond) {
+		if now.Forward(2 * time.Second); !r.starting(pods["second"], 300*time.Millisecond) {
 			t.Errorf("a container does not wait for a tenant that was late %v ago", pause)
 		}
 	}
-	now.forward(time.Minute)
+	now.Forward(time.Minute)
 	let()
 	if !r.starting(pods["second"], time.Minute) || attachedTo(a, slow.UID) == 0 {
 		t.Error("a container does not wait for a tenant that was late long ago")
 	}
-	if !r.starting(r.start("team-a", "third", "web", nil).connected("cn-third"), time.Minute) {
+	if !r.starting(r.Start("team-a", "third", "web", nil).Connected("cn-third"), time.Minute) {
 		t.Error("a container does not wait for a tenant that was in time")
 	}
 }
@@ -188,33 +189,33 @@ func TestATenantThatIsLateIsNotWaitedFor(t *testing.T) {
 // which waits for it within its time.
 func TestAContainerStartsWhenItsProbeIsMade(t *testing.T) {
 	need.Kernel(t)
-	amd64(t)
+	world.NeedAMD64(t)
 	for what, within := range map[string]time.Duration{"in time": time.Minute, "too late": 300 * time.Millisecond} {
 		t.Run(what, func(t *testing.T) {
-			w, r := newWorld(t), &announcing{runtimeOf: newRuntime(t)}
-			a := w.announceTo(r, nil)
-			p := w.ofTeam("team-a", "uprobe_count", "uprobe_count", inPods(v1alpha1.Pods{}))
-			must(t, w.accept(a, p))
+			w, r := world.New(t), &announcing{Runtime: world.NewRuntime(t)}
+			a := announceTo(w, r, nil)
+			p := world.OfTeam(w, "team-a", "uprobe_count", "uprobe_count", world.InPods(v1alpha1.Pods{}))
+			world.Must(t, w.Accept(a, p))
 			let, _ := a.HoldLinks(p.UID)
 			t.Cleanup(let)
-			web, waited := r.start("team-a", "web", "web", nil), make(chan bool)
+			web, waited := r.Start("team-a", "web", "web", nil), make(chan bool)
 			go func() {
 				is := r.starting(web, within)
-				web.runs("app")
+				web.Runs("app")
 				waited <- is
 			}()
-			until(t, "the kernel to be asked for the probe", time.Minute, func() bool { return isMaking(a, p) })
-			want := uint64(worked)
+			world.Until(t, "the kernel to be asked for the probe", time.Minute, func() bool { return isMaking(a, p) })
+			want := uint64(world.Worked)
 			if within < time.Second {
 				want = 0
 			} else {
 				let()
 			}
-			if is, got := <-waited, w.counted(p.UID); !is || got != want {
+			if is, got := <-waited, world.Counted(w, p.UID); !is || got != want {
 				t.Errorf("it waited: %v, and %d calls are counted, want %d", is, got, want)
 			}
 			let()
-			until(t, "the probe to be attached", time.Minute, func() bool { return attachedTo(a, p.UID) == 1 })
+			world.Until(t, "the probe to be attached", time.Minute, func() bool { return attachedTo(a, p.UID) == 1 })
 		})
 	}
 }
@@ -222,20 +223,20 @@ func TestAContainerStartsWhenItsProbeIsMade(t *testing.T) {
 // TestABusyAgentHoldsContainersUpOnce announces a container that no reconcile sees.
 func TestABusyAgentHoldsContainersUpOnce(t *testing.T) {
 	need.Kernel(t)
-	w, r := newWorld(t), &announcing{runtimeOf: newRuntime(t)}
-	now := newClock()
-	a := w.announceTo(r, func(o *agent.Options) { o.Clock = now.Now })
-	must(t,
-		w.accept(a, w.ofTeam("team-a", "tracepoint_count", "tracepoint_count", v1alpha1.Attachment{
+	w, r := world.New(t), &announcing{Runtime: world.NewRuntime(t)}
+	now := world.NewClock()
+	a := announceTo(w, r, func(o *agent.Options) { o.Clock = now.Now })
+	world.Must(t,
+		w.Accept(a, world.OfTeam(w, "team-a", "tracepoint_count", "tracepoint_count", v1alpha1.Attachment{
 			Hook: "tracepoint", Tracepoint: "syscalls/sys_enter_exit", Pods: &v1alpha1.Pods{},
 		})))
-	p := r.start("team-a", "web", "web", nil)
+	p := r.Start("team-a", "web", "web", nil)
 	unseen := *p
 	unseen.Container.ID = "unseen"
 	if !r.starting(&unseen, 50*time.Millisecond) || r.starting(p, time.Minute) {
 		t.Error("a container waited for an agent that was late, or none did before")
 	}
-	now.forward(time.Second)
+	now.Forward(time.Second)
 	if !r.starting(p, time.Minute) {
 		t.Error("a container does not wait for an agent that was late some time ago")
 	}
@@ -245,29 +246,29 @@ func TestABusyAgentHoldsContainersUpOnce(t *testing.T) {
 // made, which another one shares that waits to start.
 func TestAProbeIsMadeThroughAContainerThatRuns(t *testing.T) {
 	need.Kernel(t)
-	amd64(t)
-	w, r := newWorld(t), &announcing{runtimeOf: newRuntime(t)}
-	a := w.announceTo(r, nil)
-	p := w.ofTeam("team-a", "uprobe_count", "uprobe_count", inPods(v1alpha1.Pods{}))
-	must(t, w.accept(a, p))
-	ended, starts := r.start("team-a", "a", "web", nil), r.start("team-a", "b", "web", nil)
-	ended.task.Ends()
+	world.NeedAMD64(t)
+	w, r := world.New(t), &announcing{Runtime: world.NewRuntime(t)}
+	a := announceTo(w, r, nil)
+	p := world.OfTeam(w, "team-a", "uprobe_count", "uprobe_count", world.InPods(v1alpha1.Pods{}))
+	world.Must(t, w.Accept(a, p))
+	ended, starts := r.Start("team-a", "a", "web", nil), r.Start("team-a", "b", "web", nil)
+	ended.Task.Ends()
 	for len(a.Reconciled()) > 0 {
 		<-a.Reconciled()
 	}
 	waited := make(chan bool)
 	go func() {
 		is := r.starting(starts, time.Minute)
-		starts.runs("app")
+		starts.Runs("app")
 		waited <- is
 	}()
 	<-a.Reconciled()
-	ended.ends()
+	ended.Ends()
 	a.Wake()
 	if !<-waited {
 		t.Fatal("the container does not wait")
 	}
-	if got := w.counted(p.UID); got != worked {
-		t.Errorf("%d calls of %d are counted", got, worked)
+	if got := world.Counted(w, p.UID); got != world.Worked {
+		t.Errorf("%d calls of %d are counted", got, world.Worked)
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/skep-dev/skep/api/v1alpha1"
+	"github.com/skep-dev/skep/test/fixture/world"
 	"github.com/skep-dev/skep/test/harness/need"
 )
 
@@ -17,7 +18,7 @@ var tenantsObject []byte
 // program for a hook of tasks. What the one does a million times, the other's counts never.
 func TestTenantsSeeTheirOwnTasks(t *testing.T) {
 	need.Kernel(t)
-	amd64(t)
+	world.NeedAMD64(t)
 	lots := 1_000_000
 	if testing.Short() {
 		// An emulated machine is slower by a hundred times.
@@ -34,25 +35,25 @@ func TestTenantsSeeTheirOwnTasks(t *testing.T) {
 		"usdt":     {Binary: &v1alpha1.UserBinary{Path: "/busy", USDT: &v1alpha1.USDT{Provider: "skep", Name: "work"}}},
 	} {
 		t.Run(hook, func(t *testing.T) {
-			needHook(t, hook)
-			w, r := newWorld(t), newRuntime(t)
+			world.NeedHook(t, hook)
+			w, r := world.New(t), world.NewRuntime(t)
 			at.Hook, at.Pods = hook, &v1alpha1.Pods{}
-			a, _ := w.startOn(r)
-			pods, uids := map[string]*podOf{}, map[string]string{}
+			a, _ := world.StartOn(w, r)
+			pods, uids := map[string]*world.Pod{}, map[string]string{}
 			for _, team := range []string{"team-a", "team-b"} {
-				pods[team] = r.start(team, "web", "app", nil)
-				p := w.ofTeam(team, "uprobe_count", "on_"+hook, at)
-				p.ObjectDigest, uids[team] = w.object(tenantsObject), p.UID
-				must(t, w.accept(a, p))
-				w.hasLinks(a, p.UID, 1)
+				pods[team] = r.Start(team, "web", "app", nil)
+				p := world.OfTeam(w, team, "uprobe_count", "on_"+hook, at)
+				p.ObjectDigest, uids[team] = w.Object(tenantsObject), p.UID
+				world.Must(t, w.Accept(a, p))
+				world.HasLinks(w, a, p.UID, 1)
 			}
-			cause := func(p *podOf, times int) {
+			cause := func(p *world.Pod, times int) {
 				if hook != "usdt" {
-					p.task.Does("getpgid", times)
+					p.Task.Does("getpgid", times)
 					return
 				}
-				for range times / (10 * worked) {
-					p.runs("busy")
+				for range times / (10 * world.Worked) {
+					p.Runs("busy")
 				}
 			}
 			for _, c := range []struct {
@@ -64,7 +65,7 @@ func TestTenantsSeeTheirOwnTasks(t *testing.T) {
 				{"team-a", lots / 5, uint64(lots / 5), uint64(lots)},
 			} {
 				cause(pods[c.team], c.times)
-				if ofA, ofB := w.counted(uids["team-a"]), w.counted(uids["team-b"]); ofA != c.ofA || ofB != c.ofB {
+				if ofA, ofB := world.Counted(w, uids["team-a"]), world.Counted(w, uids["team-b"]); ofA != c.ofA || ofB != c.ofB {
 					t.Errorf("after %d events of %s: team-a counted %d, want %d; team-b %d, want %d", c.times, c.team, ofA, c.ofA, ofB, c.ofB)
 				}
 			}

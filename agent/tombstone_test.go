@@ -14,13 +14,14 @@ import (
 
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/intent"
+	"github.com/skep-dev/skep/test/fixture/world"
 	"github.com/skep-dev/skep/test/harness/need"
 )
 
 // swollen is xdp_count with a .bss of so many bytes, which the file does not hold.
 func swollen(t *testing.T, size uint64) []byte {
 	t.Helper()
-	object := bytes.Clone(programsObject("xdp_count"))
+	object := bytes.Clone(world.ProgramsObject("xdp_count"))
 	f, err := elf.NewFile(bytes.NewReader(object))
 	if err != nil {
 		t.Fatal(err)
@@ -53,20 +54,20 @@ func (h *heapAt) Write(line []byte) (int, error) {
 // large sections: what they declare is allocated when they are parsed.
 func TestATombstoneActsBeforeAnyObjectIsRead(t *testing.T) {
 	need.Kernel(t)
-	w := newWorld(t)
-	veth(t, "wh0", "wh1")
+	w := world.New(t)
+	world.Veth(t, "wh0", "wh1")
 	const section, applications = 8 << 20, 6
-	object := w.object(swollen(t, section))
-	o := w.options()
-	a, stop := w.run(o)
+	object := w.Object(swollen(t, section))
+	o := w.Options()
+	a, stop := w.Run(o)
 	var all []intent.Payload
 	for i := range applications {
-		p := w.intent(fmt.Sprint("large", i), "xdp_count", v1alpha1.Program{Name: "count_packets", Attach: on("xdp", []string{"wh0", "wh1"}[i%2])})
+		p := w.Intent(fmt.Sprint("large", i), "xdp_count", v1alpha1.Program{Name: "count_packets", Attach: world.On("xdp", []string{"wh0", "wh1"}[i%2])})
 		p.ObjectDigest = object
 		all = append(all, p)
 	}
-	gone := w.intent("gone", "raw_tp_count", rawProgram())
-	if err := w.accept(a, append(all, gone)...); err != nil {
+	gone := w.Intent("gone", "raw_tp_count", world.RawProgram())
+	if err := w.Accept(a, append(all, gone)...); err != nil {
 		t.Fatal(err)
 	}
 	stop()
@@ -76,21 +77,21 @@ func TestATombstoneActsBeforeAnyObjectIsRead(t *testing.T) {
 	var before runtime.MemStats
 	runtime.ReadMemStats(&before)
 	o.Log = slog.New(slog.NewTextHandler(heap, nil))
-	a = w.idle(o)
-	if err := a.Accept(w.seal(w.tombstone(gone))); err != nil {
+	a = w.Idle(o)
+	if err := a.Accept(w.Seal(w.Tombstone(gone))); err != nil {
 		t.Fatal(err)
 	}
 	a.Reconcile(t.Context())
-	if statusOf(a, "gone") != nil || heap.times == 0 {
-		t.Errorf("the tombstone did not act: %+v", statusOf(a, "gone"))
+	if world.StatusOf(a, "gone") != nil || heap.times == 0 {
+		t.Errorf("the tombstone did not act: %+v", world.StatusOf(a, "gone"))
 	}
 	if grown := int64(heap.most) - int64(before.HeapAlloc); grown > section {
 		t.Errorf("the heap grew by %d MiB before the tombstone acted", grown>>20)
 	}
-	until(t, "all to be checked", time.Minute, func() bool { a.Reconcile(t.Context()); return a.IsIdle() })
+	world.Until(t, "all to be checked", time.Minute, func() bool { a.Reconcile(t.Context()); return a.IsIdle() })
 	for _, p := range all {
-		if !isIn(a, p) {
-			t.Errorf("%s: %+v", p.UID, statusOf(a, p.Application.Name))
+		if !world.IsIn(a, p) {
+			t.Errorf("%s: %+v", p.UID, world.StatusOf(a, p.Application.Name))
 		}
 	}
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/skep-dev/skep/agent"
 	"github.com/skep-dev/skep/api/v1alpha1"
+	"github.com/skep-dev/skep/test/fixture/world"
 	"github.com/skep-dev/skep/test/harness/need"
 )
 
@@ -62,50 +63,50 @@ func isCrowded(others, pod string) bool {
 // others; one that names eth0 skips none.
 func TestAFloodOfDevicesHidesNoNamedOne(t *testing.T) {
 	need.Kernel(t)
-	quiet(t)
-	w, known := newWorld(t), newPods(t)
+	world.Quiet(t)
+	w, known := world.New(t), newPods(t)
 	known.add("well")
 	crowded, later := known.add("crowded"), known.add("later")
 	known.choose("pattern", "well", "crowded", "later")
 	known.choose("named", "well", "crowded", "later")
-	pattern, named := w.counter("pattern", "xdp", "xdp_count", 500), w.counter("named", "xdp", "xdp_count", 501)
+	pattern, named := counter(w, "pattern", "xdp", "xdp_count", 500), counter(w, "named", "xdp", "xdp_count", 501)
 	pattern.Programs[0].Attach[0].Interfaces = &v1alpha1.Interfaces{Names: []string{"eth*"}, Kinds: []string{"veth"}}
 	named.Programs[0].Attach[0].Interfaces = &v1alpha1.Interfaces{Names: []string{"eth0"}}
-	within(t, crowded.path, crowd)
-	a, stop := w.startIn(known)
-	must(t, w.accept(a, pattern, named))
+	world.Within(t, crowded.path, crowd)
+	a, stop := startIn(w, known)
+	world.Must(t, w.Accept(a, pattern, named))
 	all := []string{"eth0 in pod crowded", "eth0 in pod later", "eth0 in pod well"}
 	runIn := func(pod string) bool {
 		byPattern, skipped := placesOf(a, pattern.UID)
 		byName, others := placesOf(a, named.UID)
 		return slices.Equal(byPattern, all) && isCrowded(skipped, pod) && slices.Equal(byName, all) && others == ""
 	}
-	until(t, "the programs to run in all pods, and other interfaces of one to be skipped", time.Minute, func() bool { return runIn("pod crowded") })
+	world.Until(t, "the programs to run in all pods, and other interfaces of one to be skipped", time.Minute, func() bool { return runIn("pod crowded") })
 	for _, s := range a.Status() {
 		if s.Error != "" {
 			t.Errorf("%s fails: %s", s.Application, s.Error)
 		}
 	}
-	within(t, crowded.path, uncrowd)
-	within(t, later.path, crowd)
+	world.Within(t, crowded.path, uncrowd)
+	world.Within(t, later.path, crowd)
 	stop()
-	a, _ = w.startIn(known)
-	must(t, w.accept(a))
-	until(t, "the other pod to be told as skipped", time.Minute, func() bool { return runIn("pod later") })
+	a, _ = startIn(w, known)
+	world.Must(t, w.Accept(a))
+	world.Until(t, "the other pod to be told as skipped", time.Minute, func() bool { return runIn("pod later") })
 }
 
 // TestAPodWithTooManyDevicesIsReadAgain: a reconcile that follows changes takes no such pod for one
 // that was read, and a sweep reads it again after a while.
 func TestAPodWithTooManyDevicesIsReadAgain(t *testing.T) {
 	need.Kernel(t)
-	quiet(t)
-	w, r, now := newWorld(t), newRuntime(t), newClock()
-	a := w.onTurns(r, func(o *agent.Options) { o.Clock = now.Now })
-	pod := r.start("team-a", "web", "app", nil).connected("cn-web")
-	p := w.ofTeam("team-a", "xdp_count", "count_packets", v1alpha1.Attachment{
+	world.Quiet(t)
+	w, r, now := world.New(t), world.NewRuntime(t), world.NewClock()
+	a := onTurns(w, r, func(o *agent.Options) { o.Clock = now.Now })
+	pod := r.Start("team-a", "web", "app", nil).Connected("cn-web")
+	p := world.OfTeam(w, "team-a", "xdp_count", "count_packets", v1alpha1.Attachment{
 		Hook: "xdp", Interfaces: &v1alpha1.Interfaces{Names: []string{"eth*"}}, Pods: &v1alpha1.Pods{},
 	})
-	w.give(a, p)
+	w.Give(a, p)
 	rests(t, a)
 	isSkipped := func() bool {
 		attached, others := placesOf(a, p.UID)
@@ -114,25 +115,25 @@ func TestAPodWithTooManyDevicesIsReadAgain(t *testing.T) {
 	// A busy machine may not read the pod in time, and does so later.
 	later := func(sentence string, want bool) {
 		t.Helper()
-		until(t, sentence, time.Minute, func() bool {
-			now.forward(3 * time.Second)
+		world.Until(t, sentence, time.Minute, func() bool {
+			now.Forward(3 * time.Second)
 			a.Sweep(t.Context())
 			return isSkipped() == want
 		})
 	}
 	later("the pod to be read", false)
-	within(t, pod.network(), crowd)
+	world.Within(t, pod.Network(), crowd)
 	a.Reconcile(t.Context())
 	later("the pod to be skipped", true)
 	a.Reconcile(t.Context())
 	// Another pod comes, and this one is as it was.
-	r.start("team-a", "other", "app", nil).connected("cn-other").ends()
+	r.Start("team-a", "other", "app", nil).Connected("cn-other").Ends()
 	for a.ReconcileIfWoken(t.Context()) {
 		if !isSkipped() {
 			t.Error("the pod is taken for one that was read, when another pod came")
 		}
 	}
-	within(t, pod.network(), uncrowd)
+	world.Within(t, pod.Network(), uncrowd)
 	if a.Sweep(t.Context()) {
 		t.Error("a sweep reads the pod again at once")
 	}

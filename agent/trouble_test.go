@@ -14,33 +14,34 @@ import (
 
 	"github.com/skep-dev/skep/agent"
 	"github.com/skep-dev/skep/intent"
+	"github.com/skep-dev/skep/test/fixture/world"
 	"github.com/skep-dev/skep/test/harness/need"
 )
 
 // troubled is an agent on a node where all that may fail does, and two applications that run there: the first is a member of
 // an XDP chain that cannot be loaded without it, and the second has a program of its own. The verifier does not
 // answer, twenty applications have no object, and the node cannot be looked at.
-func (w *world) troubled(o agent.Options) (a *agent.Agent, member, alone intent.Payload) {
-	w.t.Helper()
-	veth(w.t, "cn0", "cn1")
-	a = w.idle(o)
-	member = w.member("gone", "xdp_count", "count_packets", 2)
-	alone = w.intent("alone", "raw_tp_count", rawProgram())
-	w.give(a, member, alone, w.member("stays", "xdp_pass", "xdp_pass", 1))
-	until(w.t, "both to run", time.Minute, func() bool { a.Reconcile(w.t.Context()); return isIn(a, member) && isIn(a, alone) })
+func troubled(w *world.World, o agent.Options) (a *agent.Agent, member, alone intent.Payload) {
+	w.T.Helper()
+	world.Veth(w.T, "cn0", "cn1")
+	a = w.Idle(o)
+	member = world.Member(w, "gone", "xdp_count", "count_packets", 2)
+	alone = w.Intent("alone", "raw_tp_count", world.RawProgram())
+	w.Give(a, member, alone, world.Member(w, "stays", "xdp_pass", "xdp_pass", 1))
+	world.Until(w.T, "both to run", time.Minute, func() bool { a.Reconcile(w.T.Context()); return world.IsIn(a, member) && world.IsIn(a, alone) })
 	for i := range 20 {
-		p := tenant(w.intent(fmt.Sprint("lost-", i), "raw_tp_count", rawProgram()), "lost", fmt.Sprint("lost-", i), 1, 1)
+		p := world.Tenant(w.Intent(fmt.Sprint("lost-", i), "raw_tp_count", world.RawProgram()), "lost", fmt.Sprint("lost-", i), 1, 1)
 		p.ObjectDigest = fmt.Sprintf("sha256:%064d", i)
-		w.give(a, p)
+		w.Give(a, p)
 	}
-	busy := tenant(w.slow(), "busy", "slow", 1, 1)
+	busy := world.Tenant(slow(w), "busy", "slow", 1, 1)
 	let := a.HoldLoads(busy.UID)
-	w.t.Cleanup(let)
-	w.give(a, busy)
-	until(w.t, "the verifier to be busy", time.Minute, func() bool { a.Reconcile(w.t.Context()); return a.IsLoading() })
+	w.T.Cleanup(let)
+	w.Give(a, busy)
+	world.Until(w.T, "the verifier to be busy", time.Minute, func() bool { a.Reconcile(w.T.Context()); return a.IsLoading() })
 	a.RefuseChains(func([]string) error { return os.ErrPermission })
 	a.FailLooks(errors.New("dump interfaces: no buffer space available"))
-	a.Reconcile(w.t.Context())
+	a.Reconcile(w.T.Context())
 	return a, member, alone
 }
 
@@ -56,15 +57,15 @@ func once(a *agent.Agent) time.Duration {
 // TestARevocationNeedsOneReconcileWhateverFails: none of the two runs after the first reconcile that knows of it.
 func TestARevocationNeedsOneReconcileWhateverFails(t *testing.T) {
 	need.Kernel(t)
-	w := newWorld(t)
-	a, member, alone := w.troubled(w.options())
-	link := linkOf(t, a, "alone").ID
-	w.give(a, w.tombstone(member), w.tombstone(alone))
+	w := world.New(t)
+	a, member, alone := troubled(w, w.Options())
+	link := world.LinkOf(t, a, "alone").ID
+	w.Give(a, w.Tombstone(member), w.Tombstone(alone))
 	t.Logf("it took %s", once(a))
 	if got := stateOf(t, a, "gone"); got != agent.SwitchedOff {
 		t.Errorf("the member of the chain is %s", got)
 	}
-	if runs(t, link) != 0 {
+	if world.Runs(t, link) != 0 {
 		t.Error("the other one runs still")
 	}
 	if !a.IsLoading() {
@@ -77,12 +78,12 @@ func TestARevocationNeedsOneReconcileWhateverFails(t *testing.T) {
 func BenchmarkRevocation(b *testing.B) {
 	var ends, idle time.Duration
 	for b.Loop() {
-		w := newWorld(b)
-		o := w.options()
+		w := world.New(b)
+		o := w.Options()
 		o.Log = slog.New(slog.NewTextHandler(io.Discard, nil))
-		a, member, alone := w.troubled(o)
+		a, member, alone := troubled(w, o)
 		idle += once(a)
-		w.give(a, w.tombstone(member), w.tombstone(alone))
+		w.Give(a, w.Tombstone(member), w.Tombstone(alone))
 		ends += once(a)
 		cn0, err := netlink.LinkByName("cn0")
 		if err = errors.Join(err, netlink.LinkDel(cn0)); err != nil {

@@ -16,24 +16,25 @@ import (
 	"github.com/skep-dev/skep/agent"
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/intent"
+	"github.com/skep-dev/skep/test/fixture/world"
 	"github.com/skep-dev/skep/test/harness/need"
 )
 
 // ownBPFFS gives the world a BPF file system of its own, and returns how to make
 // it read-only and writable.
-func (w *world) ownBPFFS() (lock, unlock func()) {
-	w.t.Helper()
-	dir := w.t.TempDir()
+func ownBPFFS(w *world.World) (lock, unlock func()) {
+	w.T.Helper()
+	dir := w.T.TempDir()
 	if err := unix.Mount("bpf", dir, "bpf", 0, "mode=0700"); err != nil {
-		w.t.Fatal(err)
+		w.T.Fatal(err)
 	}
-	w.t.Cleanup(func() { _ = unix.Unmount(dir, unix.MNT_DETACH) })
-	w.bpffs = filepath.Join(dir, "skep")
+	w.T.Cleanup(func() { _ = unix.Unmount(dir, unix.MNT_DETACH) })
+	w.BPFFS = filepath.Join(dir, "skep")
 	remount := func(flags uintptr) func() {
 		return func() {
-			w.t.Helper()
+			w.T.Helper()
 			if err := unix.Mount("", dir, "", unix.MS_REMOUNT|unix.MS_BIND|flags, ""); err != nil {
-				w.t.Fatal(err)
+				w.T.Fatal(err)
 			}
 		}
 	}
@@ -54,49 +55,49 @@ func reportOf(a *agent.Agent, name string) *agent.ApplicationStatus {
 // while a tombstone acts.
 func TestAnUnloadThatFailsIsReportedAndTriedAgain(t *testing.T) {
 	need.Kernel(t)
-	tcx := func(w *world) []intent.Payload {
-		return []intent.Payload{w.intent("app", "tcx_count", v1alpha1.Program{Name: "count_ingress", Attach: on("tcx/ingress", "cn0")})}
+	tcx := func(w *world.World) []intent.Payload {
+		return []intent.Payload{w.Intent("app", "tcx_count", v1alpha1.Program{Name: "count_ingress", Attach: world.On("tcx/ingress", "cn0")})}
 	}
 	for sentence, c := range map[string]struct {
-		apps func(w *world) []intent.Payload
+		apps func(w *world.World) []intent.Payload
 		// runs: the kernel runs it until the file system can be written.
 		runs bool
 	}{
-		"a raw tracepoint": {func(w *world) []intent.Payload {
-			return []intent.Payload{w.intent("app", "raw_tp_count", rawProgram())}
+		"a raw tracepoint": {func(w *world.World) []intent.Payload {
+			return []intent.Payload{w.Intent("app", "raw_tp_count", world.RawProgram())}
 		}, true},
-		"a tracepoint": {func(w *world) []intent.Payload {
-			return []intent.Payload{w.intent("app", "tracepoint_count", v1alpha1.Program{Name: "tracepoint_count",
+		"a tracepoint": {func(w *world.World) []intent.Payload {
+			return []intent.Payload{w.Intent("app", "tracepoint_count", v1alpha1.Program{Name: "tracepoint_count",
 				Attach: []v1alpha1.Attachment{{Hook: "tracepoint", Tracepoint: "syscalls/sys_enter_getpgid"}}})}
 		}, true},
 		"a TCX link": {tcx, false},
-		"a revision without a link": {func(w *world) []intent.Payload {
-			return []intent.Payload{w.intent("app", "raw_tp_count", v1alpha1.Program{Name: "raw_tp_count"})}
+		"a revision without a link": {func(w *world.World) []intent.Payload {
+			return []intent.Payload{w.Intent("app", "raw_tp_count", v1alpha1.Program{Name: "raw_tp_count"})}
 		}, false},
-		"a chain of one": {func(w *world) []intent.Payload {
-			return []intent.Payload{w.member("app", "xdp_count", "count_packets", 1)}
+		"a chain of one": {func(w *world.World) []intent.Payload {
+			return []intent.Payload{world.Member(w, "app", "xdp_count", "count_packets", 1)}
 		}, false},
-		"a chain of two": {func(w *world) []intent.Payload {
-			return []intent.Payload{w.member("app", "xdp_count", "count_packets", 1), w.member("b", "xdp_pass", "xdp_pass", 2)}
+		"a chain of two": {func(w *world.World) []intent.Payload {
+			return []intent.Payload{world.Member(w, "app", "xdp_count", "count_packets", 1), world.Member(w, "b", "xdp_pass", "xdp_pass", 2)}
 		}, true},
 	} {
 		t.Run(sentence, func(t *testing.T) {
-			w := newWorld(t)
-			veth(t, "cn0", "cn1")
-			lock, unlock := w.ownBPFFS()
-			o := w.options()
+			w := world.New(t)
+			world.Veth(t, "cn0", "cn1")
+			lock, unlock := ownBPFFS(w)
+			o := w.Options()
 			o.BackOff = agent.BackOff{First: 300 * time.Millisecond, Most: time.Second}
-			a := w.startWith(o)
+			a := w.StartWith(o)
 			apps := c.apps(w)
-			if err := w.accept(a, apps...); err != nil {
+			if err := w.Accept(a, apps...); err != nil {
 				t.Fatal(err)
 			}
 			var links []agent.LinkStatus
-			if s := statusOf(a, "app"); len(s.Programs) > 0 {
+			if s := world.StatusOf(a, "app"); len(s.Programs) > 0 {
 				links = s.Programs[0].Links
 			}
 			lock()
-			if err := w.accept(a, w.tombstone(apps[0])); err == nil || !strings.Contains(err.Error(), "read-only") {
+			if err := w.Accept(a, w.Tombstone(apps[0])); err == nil || !strings.Contains(err.Error(), "read-only") {
 				t.Errorf("Settled = %v", err)
 			}
 			for range 3 {
@@ -116,11 +117,11 @@ func TestAnUnloadThatFailsIsReportedAndTriedAgain(t *testing.T) {
 				}
 			}
 			unlock()
-			until(t, "it to be gone", time.Minute, func() bool {
+			world.Until(t, "it to be gone", time.Minute, func() bool {
 				s := reportOf(a, "app")
 				return !s.Unloading && s.Error == "" && s.Conditions[0].Reason == "Unloaded"
 			})
-			for _, name := range left(t, w.bpffs) {
+			for _, name := range left(t, w.BPFFS) {
 				if len(apps) == 1 || strings.Contains(name, "uid-app") {
 					t.Errorf("left behind: %s", name)
 				}
@@ -133,10 +134,10 @@ func TestAnUnloadThatFailsIsReportedAndTriedAgain(t *testing.T) {
 // all programs to free together.
 func TestProgramsAreFreedOverTime(t *testing.T) {
 	need.Kernel(t)
-	w := newWorld(t)
+	w := world.New(t)
 	var ahead atomic.Int64
 	began := time.Now()
-	o := w.options()
+	o := w.Options()
 	o.Clock = func() time.Time { return began.Add(time.Duration(ahead.Load())) }
 	a, err := agent.New(o)
 	if err != nil {
@@ -145,19 +146,19 @@ func TestProgramsAreFreedOverTime(t *testing.T) {
 	t.Cleanup(func() { _ = a.Close() })
 	var gone []intent.Payload
 	for _, name := range []string{"a", "b", "c"} {
-		p := w.version("1", v1alpha1.Attachment{Hook: "raw_tp", Tracepoint: "sys_enter"})
+		p := world.Version(w, "1", v1alpha1.Attachment{Hook: "raw_tp", Tracepoint: "sys_enter"})
 		p.UID, p.Application.Name = "uid-"+name, name
-		w.give(a, p)
-		until(t, "it to run", time.Minute, func() bool { a.Reconcile(t.Context()); return w.linkPins(p.UID) == 1 })
-		gone = append(gone, w.tombstone(p))
+		w.Give(a, p)
+		world.Until(t, "it to run", time.Minute, func() bool { a.Reconcile(t.Context()); return world.LinkPins(w, p.UID) == 1 })
+		gone = append(gone, w.Tombstone(p))
 	}
 	a.FreeOneRevisionASecond()
-	w.give(a, gone...)
+	w.Give(a, gone...)
 	for left := 2; left >= 0; left-- {
 		a.Reconcile(t.Context())
 		loaded := 0
 		for _, p := range gone {
-			if w.linkPins(p.UID) != 0 {
+			if world.LinkPins(w, p.UID) != 0 {
 				t.Errorf("%s has a link", p.UID)
 			}
 			if !isUnloaded(a, p) {
@@ -175,52 +176,52 @@ func TestProgramsAreFreedOverTime(t *testing.T) {
 // program waits to be freed.
 func TestAnUnloadDetachesAtOnceAndFreesOverTime(t *testing.T) {
 	need.Kernel(t)
-	w := newWorld(t)
-	veth(t, "cn0", "cn1")
-	a := w.idle(w.options())
-	w.give(a, w.member("a", "xdp_count", "count_packets", 1), w.member("b", "xdp_pass", "xdp_pass", 2), w.intent("c", "raw_tp_count", rawProgram()))
-	until(t, "them to run", time.Minute, func() bool { a.Reconcile(t.Context()); return len(linksOf(a)) == 3 })
-	links, waits := linksOf(a), 0
+	w := world.New(t)
+	world.Veth(t, "cn0", "cn1")
+	a := w.Idle(w.Options())
+	w.Give(a, world.Member(w, "a", "xdp_count", "count_packets", 1), world.Member(w, "b", "xdp_pass", "xdp_pass", 2), w.Intent("c", "raw_tp_count", world.RawProgram()))
+	world.Until(t, "them to run", time.Minute, func() bool { a.Reconcile(t.Context()); return len(world.LinksOf(a)) == 3 })
+	links, waits := world.LinksOf(a), 0
 	a.FreeOneRevisionASecond()
 	a.OnAwaitFree(func() {
 		waits++
 		for name, id := range links {
-			if runs(t, id) != 0 {
+			if world.Runs(t, id) != 0 {
 				t.Errorf("%s runs still", name)
 			}
 		}
 	})
-	must(t, a.Unload())
+	world.Must(t, a.Unload())
 	// Three revisions and a chain.
 	if waits < 3 {
 		t.Errorf("%d waited to be freed", waits)
 	}
-	w.leavesNothing()
+	w.LeavesNothing()
 }
 
 // TestReplacedChainsAreFreedOverTime changes the order of a chain within a second: the next one runs at once, and
 // only one of those before is freed.
 func TestReplacedChainsAreFreedOverTime(t *testing.T) {
 	need.Kernel(t)
-	w := newWorld(t)
-	veth(t, "cn0", "cn1")
+	w := world.New(t)
+	world.Veth(t, "cn0", "cn1")
 	var ahead atomic.Int64
 	began := time.Now()
-	o := w.options()
+	o := w.Options()
 	o.Clock = func() time.Time { return began.Add(time.Duration(ahead.Load())) }
-	a := w.idle(o)
+	a := w.Idle(o)
 	a.FreeOneRevisionASecond()
-	w.give(a, w.member("a", "xdp_count", "count_packets", 10), w.member("b", "xdp_pass", "xdp_pass", 20))
+	w.Give(a, world.Member(w, "a", "xdp_count", "count_packets", 10), world.Member(w, "b", "xdp_pass", "xdp_pass", 20))
 	chain := func(want string) (program uint32) {
 		t.Helper()
-		until(t, "chain "+want, time.Minute, func() bool { a.Reconcile(t.Context()); return membersOf(t, a) == want })
+		world.Until(t, "chain "+want, time.Minute, func() bool { a.Reconcile(t.Context()); return world.MembersOf(t, a) == want })
 		chains, err := a.Chains()
-		must(t, err)
+		world.Must(t, err)
 		return chains[0].ProgramID
 	}
 	former := []uint32{chain("a b")}
 	for i, want := range []string{"b a", "a b", "b a"} {
-		w.give(a, w.member("a", "xdp_count", "count_packets", []int32{30, 10, 30}[i]))
+		w.Give(a, world.Member(w, "a", "xdp_count", "count_packets", []int32{30, 10, 30}[i]))
 		former = append(former, chain(want))
 	}
 	former = former[:3]
@@ -237,7 +238,7 @@ func TestReplacedChainsAreFreedOverTime(t *testing.T) {
 	if n := loaded(); n < 2 {
 		t.Errorf("%d of the three former chains are loaded, and one is freed in a second", n)
 	}
-	until(t, "all to be freed", time.Minute, func() bool {
+	world.Until(t, "all to be freed", time.Minute, func() bool {
 		ahead.Add(int64(time.Second))
 		a.Reconcile(t.Context())
 		return loaded() == 0
@@ -248,29 +249,29 @@ func TestReplacedChainsAreFreedOverTime(t *testing.T) {
 // program for the pods of a team.
 func TestWhatIsRevokedRunsNoMoreWhereNoLinkCanBeTakenAway(t *testing.T) {
 	need.Kernel(t)
-	amd64(t)
-	w, r := newWorld(t), newRuntime(t)
-	lock, unlock := w.ownBPFFS()
-	o := w.options()
-	o.Containers = r.source
-	a := w.startWith(o)
-	pod := r.start("team-a", "web", "app", nil)
-	p := w.ofTeam("team-a", "uprobe_count", "uprobe_count", inPods(v1alpha1.Pods{}))
-	must(t, w.accept(a, p))
-	pod.runs("app")
-	until(t, "the program to run", time.Minute, func() bool { return w.counted(p.UID) == worked })
+	world.NeedAMD64(t)
+	w, r := world.New(t), world.NewRuntime(t)
+	lock, unlock := ownBPFFS(w)
+	o := w.Options()
+	o.Containers = r.Source
+	a := w.StartWith(o)
+	pod := r.Start("team-a", "web", "app", nil)
+	p := world.OfTeam(w, "team-a", "uprobe_count", "uprobe_count", world.InPods(v1alpha1.Pods{}))
+	world.Must(t, w.Accept(a, p))
+	pod.Runs("app")
+	world.Until(t, "the program to run", time.Minute, func() bool { return world.Counted(w, p.UID) == world.Worked })
 	ids := idsOf(a, p)
 	lock()
 	defer unlock()
-	if err := w.accept(a, w.tombstone(p)); err == nil || !strings.Contains(err.Error(), "read-only") {
+	if err := w.Accept(a, w.Tombstone(p)); err == nil || !strings.Contains(err.Error(), "read-only") {
 		t.Errorf("Settled = %v", err)
 	}
-	if len(ids) != 1 || runs(t, ids[0]) == 0 {
+	if len(ids) != 1 || world.Runs(t, ids[0]) == 0 {
 		t.Fatalf("the links %v are gone, and nothing was tried", ids)
 	}
-	pod.runs("app")
-	if n := w.counted(p.UID); n != worked {
-		t.Errorf("it counted %d calls, and %d before it was revoked", n, worked)
+	pod.Runs("app")
+	if n := world.Counted(w, p.UID); n != world.Worked {
+		t.Errorf("it counted %d calls, and %d before it was revoked", n, world.Worked)
 	}
 }
 
@@ -278,23 +279,23 @@ func TestWhatIsRevokedRunsNoMoreWhereNoLinkCanBeTakenAway(t *testing.T) {
 // file system is read-only.
 func TestAnUnloadThatFailedIsTriedAgainByTheNextAgent(t *testing.T) {
 	need.Kernel(t)
-	w := newWorld(t)
-	veth(t, "cn0", "cn1")
-	lock, unlock := w.ownBPFFS()
-	o := w.options()
+	w := world.New(t)
+	world.Veth(t, "cn0", "cn1")
+	lock, unlock := ownBPFFS(w)
+	o := w.Options()
 	o.BackOff = agent.BackOff{First: 100 * time.Millisecond, Most: time.Second}
-	a, stop := w.run(o)
-	raw, chained := w.intent("app", "raw_tp_count", rawProgram()), w.member("ca", "xdp_count", "count_packets", 1)
-	if err := w.accept(a, raw, chained, w.member("cb", "xdp_pass", "xdp_pass", 2)); err != nil {
+	a, stop := w.Run(o)
+	raw, chained := w.Intent("app", "raw_tp_count", world.RawProgram()), world.Member(w, "ca", "xdp_count", "count_packets", 1)
+	if err := w.Accept(a, raw, chained, world.Member(w, "cb", "xdp_pass", "xdp_pass", 2)); err != nil {
 		t.Fatal(err)
 	}
 	lock()
-	if err := w.accept(a, w.tombstone(raw), w.tombstone(chained)); err == nil {
+	if err := w.Accept(a, w.Tombstone(raw), w.Tombstone(chained)); err == nil {
 		t.Fatal("what is read-only was removed")
 	}
 	stop()
-	a, _ = w.run(o)
-	until(t, "both to be reported", time.Minute, func() bool {
+	a, _ = w.Run(o)
+	world.Until(t, "both to be reported", time.Minute, func() bool {
 		for _, name := range []string{"app", "ca"} {
 			if s := reportOf(a, name); s == nil || !s.Unloading || !strings.Contains(s.Error, "read-only file system") {
 				return false
@@ -303,7 +304,7 @@ func TestAnUnloadThatFailedIsTriedAgainByTheNextAgent(t *testing.T) {
 		return true
 	})
 	unlock()
-	until(t, "both to be gone", time.Minute, func() bool {
+	world.Until(t, "both to be gone", time.Minute, func() bool {
 		one, other := reportOf(a, "app"), reportOf(a, "ca")
 		return !one.Unloading && one.Error == "" && !other.Unloading && other.Error == ""
 	})
@@ -329,19 +330,19 @@ func left(t *testing.T, dir string) []string {
 // with its last descriptor and pin.
 func TestALinkThatSomebodyElseHoldsIsReportedUntilItEnds(t *testing.T) {
 	need.Kernel(t)
-	w := newWorld(t)
-	a, stop := w.start()
-	p := w.intent("app", "raw_tp_count", rawProgram())
-	if err := w.accept(a, p); err != nil {
+	w := world.New(t)
+	a, stop := w.Start()
+	p := w.Intent("app", "raw_tp_count", world.RawProgram())
+	if err := w.Accept(a, p); err != nil {
 		t.Fatal(err)
 	}
-	_, l := one(t, a)
+	_, l := world.One(t, a)
 	held, err := link.NewFromID(link.ID(l.ID))
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer func() { _ = held.Close() }()
-	if err := w.accept(a, w.tombstone(p)); err == nil || !strings.Contains(err.Error(), "another pin or process holds it") {
+	if err := w.Accept(a, w.Tombstone(p)); err == nil || !strings.Contains(err.Error(), "another pin or process holds it") {
 		t.Errorf("Settled = %v", err)
 	}
 	if s := reportOf(a, "app"); !s.Unloading {
@@ -351,46 +352,46 @@ func TestALinkThatSomebodyElseHoldsIsReportedUntilItEnds(t *testing.T) {
 		t.Errorf("the pin: %v", err)
 	}
 	stop()
-	a, _ = w.start()
-	until(t, "the next agent to report it", time.Minute, func() bool {
+	a, _ = w.Start()
+	world.Until(t, "the next agent to report it", time.Minute, func() bool {
 		s := reportOf(a, "app")
 		return s != nil && s.Unloading && strings.Contains(s.Error, "another pin or process holds it")
 	})
 	if err := held.Close(); err != nil {
 		t.Fatal(err)
 	}
-	until(t, "it to be gone", time.Minute, func() bool { s := reportOf(a, "app"); return !s.Unloading && s.Error == "" })
-	w.leavesNothing()
+	world.Until(t, "it to be gone", time.Minute, func() bool { s := reportOf(a, "app"); return !s.Unloading && s.Error == "" })
+	w.LeavesNothing()
 }
 
 // TestALinkThatWasReplacedIsReportedUntilItEnds has somebody else hold the link of a version when
 // another version takes its place: both run until then.
 func TestALinkThatWasReplacedIsReportedUntilItEnds(t *testing.T) {
 	need.Kernel(t)
-	w := newWorld(t)
-	a, _ := w.start()
+	w := world.New(t)
+	a, _ := w.Start()
 	at := v1alpha1.Attachment{Hook: "raw_tp", Tracepoint: "sys_enter"}
-	if err := w.accept(a, w.version("1", at)); err != nil {
+	if err := w.Accept(a, world.Version(w, "1", at)); err != nil {
 		t.Fatal(err)
 	}
-	_, l := one(t, a)
+	_, l := world.One(t, a)
 	held, err := link.NewFromID(link.ID(l.ID))
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer func() { _ = held.Close() }()
-	p := w.version("2", at)
-	if err := w.accept(a, p); err == nil || !strings.Contains(err.Error(), "another pin or process holds it") {
+	p := world.Version(w, "2", at)
+	if err := w.Accept(a, p); err == nil || !strings.Contains(err.Error(), "another pin or process holds it") {
 		t.Errorf("Settled = %v", err)
 	}
-	if _, now := one(t, a); now.ID == l.ID || now.State != agent.Attached {
+	if _, now := world.One(t, a); now.ID == l.ID || now.State != agent.Attached {
 		t.Errorf("the new version is told as %+v", now)
 	}
 	if err := held.Close(); err != nil {
 		t.Fatal(err)
 	}
-	until(t, "the former version to be gone", time.Minute, func() bool { return reportOf(a, "hooks").Error == "" })
-	if runs(t, l.ID) != 0 {
+	world.Until(t, "the former version to be gone", time.Minute, func() bool { return reportOf(a, "hooks").Error == "" })
+	if world.Runs(t, l.ID) != 0 {
 		t.Error("the former version runs, and is not reported")
 	}
 }

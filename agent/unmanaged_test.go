@@ -2,71 +2,27 @@ package agent_test
 
 import (
 	"maps"
-	"net"
 	"slices"
 	"strings"
 	"testing"
 
 	"github.com/cilium/ebpf"
-	"github.com/cilium/ebpf/asm"
 	"github.com/cilium/ebpf/link"
-	"golang.org/x/sys/unix"
 
 	"github.com/skep-dev/skep/agent"
 	"github.com/skep-dev/skep/agent/attach"
 	"github.com/skep-dev/skep/agent/reconcile/plan"
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/intent"
+	"github.com/skep-dev/skep/test/fixture/world"
 	"github.com/skep-dev/skep/test/harness/need"
 )
-
-// foreignProgram is one that is not Skep's; it lets the next one run.
-func foreignProgram(t testing.TB, kind ebpf.ProgramType) *ebpf.Program {
-	t.Helper()
-	verdict, at := int32(-1), ebpf.AttachNone
-	if kind == ebpf.XDP {
-		verdict, at = 2, ebpf.AttachXDP
-	}
-	p, err := ebpf.NewProgram(&ebpf.ProgramSpec{Name: "foreign", Type: kind, AttachType: at, License: "GPL",
-		Instructions: asm.Instructions{asm.Mov.Imm(asm.R0, verdict), asm.Return()}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = p.Close() })
-	return p
-}
-
-func index(t testing.TB, name string) int {
-	t.Helper()
-	i, err := net.InterfaceByName(name)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return i.Index
-}
-
-// send sends so many frames on an interface.
-func send(t testing.TB, iface string, frames int) {
-	t.Helper()
-	fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_RAW, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = unix.Close(fd) }()
-	frame := make([]byte, 64)
-	copy(frame, "\xff\xff\xff\xff\xff\xff\x02\x00\x00\x00\x00\x01\x88\xb5")
-	for range frames {
-		if err := unix.Sendto(fd, frame, 0, &unix.SockaddrLinklayer{Ifindex: index(t, iface), Halen: 6}); err != nil {
-			t.Fatal(err)
-		}
-	}
-}
 
 // order is what runs on fo0's TCX ingress: the names of applications, and F and
 // G for the foreign programs.
 func order(t testing.TB, a *agent.Agent, foreign map[link.ID]string) string {
 	t.Helper()
-	ids, err := attach.Order("tcx/ingress", plan.Device{Index: index(t, "fo0")}, nil)
+	ids, err := attach.Order("tcx/ingress", plan.Device{Index: world.Index(t, "fo0")}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -87,13 +43,13 @@ func order(t testing.TB, a *agent.Agent, foreign map[link.ID]string) string {
 
 func TestTCXKeepsPriorityAndLeavesForeignProgramsInTheirPlaces(t *testing.T) {
 	need.Kernel(t)
-	needLink(t, "tcx/ingress")
-	w := newWorld(t)
-	veth(t, "fo0", "fo1")
+	world.NeedLink(t, "tcx/ingress")
+	w := world.New(t)
+	world.Veth(t, "fo0", "fo1")
 	foreign := map[link.ID]string{}
 	attachForeign := func(name string, anchor link.Anchor) {
 		l, err := link.AttachTCX(link.TCXOptions{
-			Interface: index(t, "fo0"), Program: foreignProgram(t, ebpf.SchedCLS), Attach: ebpf.AttachTCXIngress, Anchor: anchor,
+			Interface: world.Index(t, "fo0"), Program: world.ForeignProgram(t, ebpf.SchedCLS), Attach: ebpf.AttachTCXIngress, Anchor: anchor,
 		})
 		if err != nil {
 			t.Fatal(err)
@@ -105,10 +61,10 @@ func TestTCXKeepsPriorityAndLeavesForeignProgramsInTheirPlaces(t *testing.T) {
 		}
 		foreign[info.ID] = name
 	}
-	a, stop := w.start()
+	a, stop := w.Start()
 	step := func(want string, payloads ...intent.Payload) {
 		t.Helper()
-		if err := w.accept(a, payloads...); err != nil {
+		if err := w.Accept(a, payloads...); err != nil {
 			t.Fatal(err)
 		}
 		if got := order(t, a, foreign); got != want {
@@ -120,7 +76,7 @@ func TestTCXKeepsPriorityAndLeavesForeignProgramsInTheirPlaces(t *testing.T) {
 		}
 	}
 	app := func(name string, priority int32) intent.Payload {
-		return w.intent(name, "tcx_count", v1alpha1.Program{Name: "count_ingress", Attach: []v1alpha1.Attachment{{
+		return w.Intent(name, "tcx_count", v1alpha1.Program{Name: "count_ingress", Attach: []v1alpha1.Attachment{{
 			Hook: "tcx/ingress", Interfaces: &v1alpha1.Interfaces{Names: []string{"fo0"}}, Priority: &priority}}})
 	}
 	attachForeign("F", link.Tail())
@@ -135,10 +91,10 @@ func TestTCXKeepsPriorityAndLeavesForeignProgramsInTheirPlaces(t *testing.T) {
 	// A new priority that changes no order moves nothing.
 	step("F z b m a G", app("z", 2))
 	stop()
-	a, _ = w.start()
+	a, _ = w.Start()
 	step("F z b m a G")
 	step("F b z m a G", app("b", 0))
 	step("F z b m a G", app("b", 3))
-	w.serial++
-	step("F z b a G", intent.Payload{Application: w.identity("m"), UID: "uid-m", Serial: w.serial, Tombstone: true})
+	w.Serial++
+	step("F z b a G", intent.Payload{Application: world.Identity(w, "m"), UID: "uid-m", Serial: w.Serial, Tombstone: true})
 }

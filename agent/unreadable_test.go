@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/skep-dev/skep/api/v1alpha1"
+	"github.com/skep-dev/skep/test/fixture/world"
 	"github.com/skep-dev/skep/test/harness/need"
 )
 
@@ -51,38 +52,38 @@ func TestALinkThatCannotBeReadHoldsUpNoOther(t *testing.T) {
 	need.Kernel(t)
 	for _, hook := range []string{"xdp", "tcx/ingress"} {
 		t.Run(hook, func(t *testing.T) {
-			needLink(t, hook)
-			w := newWorld(t)
-			veth(t, "un0", "un1")
-			a, _ := w.start()
+			world.NeedLink(t, hook)
+			w := world.New(t)
+			world.Veth(t, "un0", "un1")
+			a, _ := w.Start()
 			object, program := "tcx_count", "count_ingress"
 			if hook == "xdp" {
 				object, program = "xdp_count", "count_packets"
 			}
-			app := w.intent("app", object, v1alpha1.Program{Name: program, Attach: on(hook, "un0")})
-			old := w.intent("old", "raw_tp_count", rawProgram())
-			if err := w.accept(a, app, old); err != nil {
+			app := w.Intent("app", object, v1alpha1.Program{Name: program, Attach: world.On(hook, "un0")})
+			old := w.Intent("old", "raw_tp_count", world.RawProgram())
+			if err := w.Accept(a, app, old); err != nil {
 				t.Fatal(err)
 			}
-			blind(t, statusOf(a, "app").Programs[0].Links[0].ID)
-			fresh := w.intent("new", "raw_tp_count", rawProgram())
+			blind(t, world.StatusOf(a, "app").Programs[0].Links[0].ID)
+			fresh := w.Intent("new", "raw_tp_count", world.RawProgram())
 			// What cannot be read is reported, and nothing else.
-			if err := w.accept(a, w.tombstone(old), fresh); err != nil && !strings.HasPrefix(err.Error(), "app: ") {
+			if err := w.Accept(a, w.Tombstone(old), fresh); err != nil && !strings.HasPrefix(err.Error(), "app: ") {
 				t.Error(err)
 			}
-			if statusOf(a, "old") != nil {
+			if world.StatusOf(a, "old") != nil {
 				t.Error("what is to go is there")
 			}
-			if s := statusOf(a, "new"); s == nil || s.Conditions[0].Status != "True" {
+			if s := world.StatusOf(a, "new"); s == nil || s.Conditions[0].Status != "True" {
 				t.Errorf("what is new: %+v", s)
 			}
-			if err := w.accept(a, w.tombstone(app), w.tombstone(fresh)); err != nil {
+			if err := w.Accept(a, w.Tombstone(app), w.Tombstone(fresh)); err != nil {
 				t.Error(err)
 			}
-			if s := statusOf(a, "app"); s != nil {
+			if s := world.StatusOf(a, "app"); s != nil {
 				t.Errorf("what cannot be read is not unloaded: %+v", s)
 			}
-			w.leavesNothing()
+			w.LeavesNothing()
 		})
 	}
 }
