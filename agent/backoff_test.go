@@ -78,7 +78,8 @@ func TestAChainThatCannotBeLoadedIsNotTriedAgainAtEachTurn(t *testing.T) {
 			return []intent.Payload{world.Member(w, "cc", "xdp_gpl", "xdp_gpl", 0), world.Member(w, "cd", "xdp_pass", "xdp_pass", 4)}
 		},
 		"more are to come": func(w *world.World) []intent.Payload {
-			return []intent.Payload{world.Member(w, "cd", "xdp_pass", "xdp_pass", 4), world.Member(w, "ce", "xdp_pass", "xdp_pass", 5), world.Member(w, "cf", "xdp_pass", "xdp_pass", 6)}
+			return []intent.Payload{world.Member(w, "cd", "xdp_pass", "xdp_pass", 4), world.Member(w, "ce", "xdp_pass", "xdp_pass", 5), world.Member(w, "cf",
+				"xdp_pass", "xdp_pass", 6)}
 		},
 	} {
 		t.Run(sentence, func(t *testing.T) {
@@ -153,7 +154,8 @@ func TestWhatIsToBeUnloadedWaitsForNoBackOff(t *testing.T) {
 // is rejected, and counts the attempts.
 func refuseThree(w *world.World, a *agent.Agent, refused func(members []string) bool) (loads func() int) {
 	w.T.Helper()
-	all := []intent.Payload{world.Member(w, "ca", "xdp_count", "count_packets", 1), world.Member(w, "cb", "xdp_pass", "xdp_pass", 2), world.Member(w, "cc", "xdp_gpl", "xdp_gpl", 3)}
+	all := []intent.Payload{world.Member(w, "ca", "xdp_count", "count_packets", 1), world.Member(w, "cb", "xdp_pass", "xdp_pass", 2), world.Member(w, "cc",
+		"xdp_gpl", "xdp_gpl", 3)}
 	w.Give(a, all...)
 	world.Until(w.T, "three to share an interface", time.Minute, func() bool { a.Reconcile(w.T.Context()); return world.MembersOf(w.T, a) == "ca cb cc" })
 	var n atomic.Int64

@@ -44,7 +44,8 @@ func TestWhatIsToGoGoesWhereTheChainOfTheOthersCannotBeLoaded(t *testing.T) {
 			}
 			gone := world.Member(w, "gone", "xdp_count", "count_packets", 4)
 			for i, p := range []intent.Payload{
-				world.Member(w, "oldest", "xdp_pass", "xdp_pass", 1), world.Member(w, "older", "xdp_gpl", "xdp_gpl", 3), world.Member(w, "young", "xdp_count_v2", "count_packets", 2), gone,
+				world.Member(w, "oldest", "xdp_pass", "xdp_pass", 1), world.Member(w, "older", "xdp_gpl", "xdp_gpl", 3), world.Member(w, "young", "xdp_count_v2",
+					"count_packets", 2), gone,
 			} {
 				p.Created = int64(i + 1)
 				if err := w.Accept(a, p); err != nil {
@@ -85,7 +86,10 @@ func TestWhatIsToGoGoesWhereTheChainOfTheOthersCannotBeLoaded(t *testing.T) {
 			ahead.Store(int64(31 * time.Second))
 			if c.unswitched {
 				world.Until(t, "the tombstone to act", time.Minute, func() bool { return world.StatusOf(a, "gone") == nil })
-				world.Until(t, "who was taken out to be told", time.Minute, func() bool { return strings.Contains(world.StatusOf(a, "young").Error, "cannot allocate memory") })
+				world.Until(t, "who was taken out to be told", time.Minute, func() bool {
+					return strings.Contains(world.StatusOf(a, "young").Error,
+						"cannot allocate memory")
+				})
 			} else {
 				more := refused.Load() + 5
 				world.Until(t, "more attempts", time.Minute, func() bool { return refused.Load() >= more })

@@ -17,7 +17,8 @@ func TestAChainThatCannotBeReadHidesNoOther(t *testing.T) {
 	world.Veth(t, "cn0", "cn1")
 	world.Veth(t, "mo0", "mo1")
 	a, _ := w.Start()
-	w.Must(a, world.Member(w, "a", "xdp_count", "count_packets", 500), world.Member(w, "b", "xdp_pass", "xdp_pass", 600), world.InMode(w, "c", "mo0", v1alpha1.XDPGeneric, 1))
+	w.Must(a, world.Member(w, "a", "xdp_count", "count_packets", 500), world.Member(w, "b", "xdp_pass", "xdp_pass", 600), world.InMode(w, "c", "mo0",
+		v1alpha1.XDPGeneric, 1))
 	world.Must(t, a.LoseCounters(world.Index(t, "cn0")))
 	chains, err := a.Chains()
 	if err != nil || len(chains) != 2 {

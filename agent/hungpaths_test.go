@@ -91,7 +91,8 @@ func TestAPathThatDoesNotAnswerDelaysNobodyElse(t *testing.T) {
 			defer func() { _ = l.Close() }()
 			if err := errors.Join(l.Detach(),
 				a.Accept(w.Seal(w.Tombstone(gone)),
-					w.Seal(world.Version(w, "2", v1alpha1.Attachment{Hook: "uprobe", Binary: &v1alpha1.UserBinary{Path: shell, Symbol: symbol, Offset: offset}})))); err != nil {
+					w.Seal(world.Version(w, "2", v1alpha1.Attachment{Hook: "uprobe", Binary: &v1alpha1.UserBinary{Path: shell, Symbol: symbol,
+						Offset: offset}})))); err != nil {
 				t.Fatal(err)
 			}
 			for what, done := range map[string]func() bool{

@@ -36,8 +36,8 @@ func TestOlderLabelsOfANamespaceEndNothing(t *testing.T) {
 	}
 	on := v1alpha1.Pods{NamespaceSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"firewall": "on"}}}
 	eth0 := v1alpha1.Attachment{Hook: "xdp", Interfaces: &v1alpha1.Interfaces{Names: []string{"eth0"}}, Pods: &on}
-	cgroups, devices, probes := world.OfTeam(w, "", "cgroup_skb", "cgroup_egress", inCgroups(on)), world.OfTeam(w, "", "xdp_count", "count_packets", eth0), world.OfTeam(w, "",
-		"uprobe_count", "uprobe_count", world.InPods(on))
+	cgroups, devices, probes := world.OfTeam(w, "", "cgroup_skb", "cgroup_egress", inCgroups(on)), world.OfTeam(w, "", "xdp_count", "count_packets", eth0),
+		world.OfTeam(w, "", "uprobe_count", "uprobe_count", world.InPods(on))
 	uids := []string{cgroups.UID, devices.UID, probes.UID}
 	cgroups.Application.Kind, devices.Application.Kind, probes.Application.Kind = v1alpha1.KindClusterBpfApplication, v1alpha1.KindClusterBpfApplication,
 		v1alpha1.KindClusterBpfApplication

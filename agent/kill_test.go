@@ -1,6 +1,7 @@
 package agent_test
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -8,7 +9,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 	"testing"
 	"time"
 
@@ -88,11 +88,11 @@ func TestKillingTheAgentAtAnyPointConverges(t *testing.T) {
 	if err := os.MkdirAll(inbox, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	// What other tests, or one that was killed, have in this kernel.
-	others := loaded(t, "on_")
+	// What a test that was killed has in this kernel.
+	others := loadedOf(t, "chaos")
 	last := map[string]intent.Payload{}
 	for round := range rounds {
-		name := fmt.Sprintf("app%d", mathrand.IntN(4))
+		name := fmt.Sprintf("chaos%d", mathrand.IntN(4))
 		p := c.intent(name)
 		last[name] = p
 		if err := os.WriteFile(filepath.Join(inbox, name), w.Seal(p), 0o600); err != nil {
@@ -131,7 +131,7 @@ func TestKillingTheAgentAtAnyPointConverges(t *testing.T) {
 	world.HasNoQdisc(t, "kl0")
 	world.HasNoQdisc(t, "kl1")
 	world.Until(t, "the programs to go", time.Minute, func() bool {
-		return !slices.ContainsFunc(loaded(t, "on_"), func(id ebpf.ProgramID) bool { return !slices.Contains(others, id) })
+		return !slices.ContainsFunc(loadedOf(t, "chaos"), func(id ebpf.ProgramID) bool { return !slices.Contains(others, id) })
 	})
 }
 
@@ -171,8 +171,8 @@ func isAsWanted(w *world.World, a *agent.Agent, wanted map[string]intent.Payload
 	world.PinsAreTidy(w, status)
 }
 
-// loaded lists the programs of the kernel whose name begins so.
-func loaded(t testing.TB, prefix string) []ebpf.ProgramID {
+// loadedOf lists the programs of the kernel that bear applications of such a name: tests of other packages load others meanwhile.
+func loadedOf(t testing.TB, name string) []ebpf.ProgramID {
 	t.Helper()
 	var ids []ebpf.ProgramID
 	for id := ebpf.ProgramID(0); ; {
@@ -188,9 +188,27 @@ func loaded(t testing.TB, prefix string) []ebpf.ProgramID {
 		if err != nil {
 			continue
 		}
-		if info, err := p.Info(); err == nil && strings.HasPrefix(info.Name, prefix) {
+		if bears(p, name) {
 			ids = append(ids, id)
 		}
 		_ = p.Close()
 	}
+}
+
+// bears reports whether the owner that is written beside a program has the name in it.
+func bears(p *ebpf.Program, name string) bool {
+	info, err := p.Info()
+	if err != nil {
+		return false
+	}
+	ids, _ := info.MapIDs()
+	return slices.ContainsFunc(ids, func(id ebpf.MapID) bool {
+		m, err := ebpf.NewMapFromID(id)
+		if err != nil {
+			return false
+		}
+		defer func() { _ = m.Close() }()
+		value, err := m.LookupBytes(uint32(0))
+		return err == nil && bytes.Contains(value, []byte(`"app":"`)) && bytes.Contains(value, []byte(name))
+	})
 }

@@ -99,7 +99,8 @@ func TestWhoChangesInALoopKeepsNobodyFromAnInterface(t *testing.T) {
 			loop := w.Intent("branches", "xdp_pass", world.XDP(w, "xdp_pass", "branches", "cn0").Programs...)
 			loop.ObjectDigest = w.Object(object)
 			loop = world.Tenant(loop, "area", "loop", 1, 100)
-			runs, comes := world.Tenant(world.XDP(w, "xdp_count", "count_packets", "cn0"), "home", "runs", 2, 1), world.Tenant(world.XDP(w, "xdp_pass", "xdp_pass", "cn0"), "home", "comes", 3, 1)
+			runs, comes := world.Tenant(world.XDP(w, "xdp_count", "count_packets", "cn0"), "home", "runs", 2, 1), world.Tenant(world.XDP(w, "xdp_pass", "xdp_pass",
+				"cn0"), "home", "comes", 3, 1)
 			give(loop, runs)
 			world.Until(t, "both to be in", time.Minute, func() bool { a.Reconcile(t.Context()); return world.IsIn(a, loop) && world.IsIn(a, runs) })
 			give(comes)

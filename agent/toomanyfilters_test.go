@@ -80,7 +80,8 @@ func TestAFloodOfFiltersHoldsUpNobody(t *testing.T) {
 	delFilter := func(in pod, pref uint16) {
 		world.Within(t, in.path, func() error {
 			return netlink.FilterDel(&netlink.BpfFilter{
-				FilterAttrs: netlink.FilterAttrs{LinkIndex: world.Index(t, "eth0"), Parent: netlink.HANDLE_MIN_INGRESS, Priority: pref, Handle: 1, Protocol: unix.ETH_P_ALL},
+				FilterAttrs: netlink.FilterAttrs{LinkIndex: world.Index(t, "eth0"), Parent: netlink.HANDLE_MIN_INGRESS, Priority: pref, Handle: 1,
+					Protocol: unix.ETH_P_ALL},
 			})
 		})
 	}

@@ -179,7 +179,8 @@ func TestAnUnloadDetachesAtOnceAndFreesOverTime(t *testing.T) {
 	w := world.New(t)
 	world.Veth(t, "cn0", "cn1")
 	a := w.Idle(w.Options())
-	w.Give(a, world.Member(w, "a", "xdp_count", "count_packets", 1), world.Member(w, "b", "xdp_pass", "xdp_pass", 2), w.Intent("c", "raw_tp_count", world.RawProgram()))
+	w.Give(a, world.Member(w, "a", "xdp_count", "count_packets", 1), world.Member(w, "b", "xdp_pass", "xdp_pass", 2),
+		w.Intent("c", "raw_tp_count", world.RawProgram()))
 	world.Until(t, "them to run", time.Minute, func() bool { a.Reconcile(t.Context()); return len(world.LinksOf(a)) == 3 })
 	links, waits := world.LinksOf(a), 0
 	a.FreeOneRevisionASecond()

@@ -91,7 +91,7 @@ func checkProof(t *testing.T, tests, proof string) {
 func testsOf(t *testing.T) string {
 	t.Helper()
 	var all strings.Builder
-	for _, pattern := range []string{"*_test.go", "../*_test.go", "../../gate/*_test.go", "../../agent/program/*/*_test.go", "../../agent/*_test.go"} {
+	for _, pattern := range []string{"*_test.go", "../*_test.go", "../../gate/*_test.go", "../../agent/*_test.go", "../../agent/*/*/*_test.go"} {
 		files, err := filepath.Glob(pattern)
 		if err != nil {
 			t.Fatal(err)

@@ -16,7 +16,7 @@ import (
 
 // doors are the ways of a test file into the kernel.
 var doors = regexp.MustCompile(`\b(ebpf\.New(Program|Map|Collection)\w*|link\.(Attach|Kprobe|Tracepoint|OpenExecutable)\w*|` +
-	`netlink\.(Link|Addr|Route|Qdisc|Filter)(Add|Del|Set)\w*|(unix|syscall)\.(Mount|Unshare|Setns)|leaks\.NetworkNamespace|need\.Kernel|agent\.New)\(`)
+	`netlink\.(Link|Addr|Route|Qdisc|Filter)(Add|Del|Set)\w*|(unix|syscall)\.(Mount|Unshare|Setns)|leaks\.NetworkNamespace|need\.Kernel|agent\.New|world\.New)\(`)
 
 // mains are the ways of TestMain into namespaces of its own.
 var mains = regexp.MustCompile(`\b(leaks\.(Main|Run|Apart|M\{)|tasks\.Main)`)
@@ -62,6 +62,9 @@ var starts = regexp.MustCompile(`(?m)^\s*go \S|\.Go\(`)
 // shares is how it shares memory between goroutines, its own or those of others.
 var shares = regexp.MustCompile(`(?m)^\s*go \S|\.Go\(|\bsync\.|\batomic\.|\bchan\b`)
 
+// runs is how a test runs a whole agent, which is concurrent.
+var runs = regexp.MustCompile(`\bworld\.New\(`)
+
 // notRaced are folders whose packages start goroutines that the race detector need not see each
 // time, and why.
 func notRaced() map[string]string {
@@ -85,21 +88,21 @@ func TestConcurrentPackagesAreRaced(t *testing.T) {
 		}
 	}
 	for _, dir := range folders(t) {
-		files, _ := filepath.Glob(filepath.Join(root(t), dir, "*.go"))
-		files = slices.DeleteFunc(files, func(file string) bool { return strings.HasSuffix(file, "_test.go") })
-		says := func(what *regexp.Regexp) bool {
+		says := func(what *regexp.Regexp, inTests bool) bool {
+			files, _ := filepath.Glob(filepath.Join(root(t), dir, "*.go"))
 			return slices.ContainsFunc(files, func(file string) bool {
 				body, err := os.ReadFile(file)
-				return err == nil && what.Match(body)
+				return err == nil && strings.HasSuffix(file, "_test.go") == inTests && what.Match(body)
 			})
 		}
+		runsAnAgent := says(runs, true)
 		top, _, _ := strings.Cut(dir, "/")
 		_, isExempt := notRaced()[top]
 		switch isRaced := slices.Contains(lists.Concurrent(), dir); {
-		case isRaced && !says(shares):
-			t.Errorf("%s starts no goroutine and shares nothing: take it out of lists.Concurrent", dir)
-		case !isRaced && !isExempt && tested(dir) && says(starts):
-			t.Errorf("%s starts goroutines: name the package in lists.Concurrent, for the race detector", dir)
+		case isRaced && !runsAnAgent && !says(shares, false):
+			t.Errorf("%s starts no goroutine, shares nothing and runs no agent: take it out of lists.Concurrent", dir)
+		case !isRaced && !isExempt && tested(dir) && (runsAnAgent || says(starts, false)):
+			t.Errorf("%s starts goroutines, or its tests run an agent: name the package in lists.Concurrent, for the race detector", dir)
 		}
 	}
 }

@@ -3,7 +3,7 @@ package targets
 import (
 	"testing"
 
-	"github.com/skep-dev/skep/test/harness/leaks"
+	"github.com/skep-dev/skep/test/harness/tasks"
 )
 
-func TestMain(m *testing.M) { leaks.Main(m) }
+func TestMain(m *testing.M) { tasks.Main(m) }

@@ -8,15 +8,17 @@ func Longest() []string {
 	return []string{"test/e2e", "test/kernel", "test/integration", "agent", "test/integration/admission", "test/chart", "gate", "cmd/skep"}
 }
 
-// Concurrent are the packages that start goroutines, or share memory between those of others. The race detector
+// Concurrent are the packages that start goroutines, share memory between those of others, or have tests that run a whole agent. The race detector
 // would find nothing in the others and triple their time; what they have in common with
 // these, it sees in the tests of these. RACE=all runs it over all. test/arch checks both sides of the list.
 func Concurrent() []string {
 	return []string{
-		"agent", "agent/attach", "agent/attach/clsact", "agent/kube", "agent/pods/containers", "agent/pods/netns",
-		"agent/pods/process", "agent/program/deadline", "agent/program/functions", "agent/program/guard",
-		"agent/queue", "agent/reconcile/build", "agent/reconcile/changes", "agent/reconcile/live", "agent/reconcile/starts",
-		"agent/state/objects", "confined", "controller", "controller/admission", "controller/agents", "controller/application",
+		"agent", "agent/attach", "agent/attach/clsact", "agent/attach/hooks", "agent/attach/targets", "agent/kube", "agent/pods/containers",
+		"agent/pods/netns", "agent/pods/process", "agent/program/deadline", "agent/program/functions", "agent/program/guard",
+		"agent/queue", "agent/reconcile/accepted", "agent/reconcile/admission", "agent/reconcile/build", "agent/reconcile/chainfit",
+		"agent/reconcile/changes", "agent/reconcile/decide", "agent/reconcile/live", "agent/reconcile/prepare", "agent/reconcile/sharing",
+		"agent/reconcile/starts", "agent/state/objects", "agent/state/pins",
+		"confined", "controller", "controller/admission", "controller/agents", "controller/application",
 		"controller/cueartifact", "controller/cueartifact/archives", "controller/imagestore", "controller/leader", "controller/mirror", "controller/policy",
 		"controller/sealing", "gate", "gate/evaluations", "image/access", "image/disk", "image/registry", "image/transport", "limit", "listen",
 		"nodemode", "policies", "recent", "signing/collect",
@@ -35,7 +37,7 @@ func ControlPlanes() []string {
 // every machine: their results may come from go test's cache. test/arch checks what they import.
 func Pure() []string {
 	return []string{
-		"agent/program/relocate", "agent/reconcile/sharing", "agent/reconcile/version", "agent/state/retry", "api/v1alpha1", "api/v1alpha1/gencrds",
+		"agent/program/relocate", "agent/reconcile/version", "agent/state/retry", "api/v1alpha1", "api/v1alpha1/gencrds",
 		"api/v1alpha1/genpage", "atomicfile", "bytecode/layout", "bytecode/objectfile", "bytecode/pointers", "bytecode/reach", "bytecode/values",
 		"controller/nodereports", "controller/rollout", "controller/status", "demo/story", "hook",
 		"hook/conformance", "intent", "placement", "release/attest", "schemas/genhooks", "test/argocd", "text",
