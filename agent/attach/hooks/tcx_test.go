@@ -96,5 +96,5 @@ func TestTCXKeepsPriorityAndLeavesForeignProgramsInTheirPlaces(t *testing.T) {
 	step("F b z m a G", app("b", 0))
 	step("F z b m a G", app("b", 3))
 	w.Serial++
-	step("F z b a G", intent.Payload{Application: world.Identity(w, "m"), UID: "uid-m", Serial: w.Serial, Tombstone: true})
+	step("F z b a G", intent.Payload{Application: world.Identity("m"), UID: "uid-m", Serial: w.Serial, Tombstone: true})
 }

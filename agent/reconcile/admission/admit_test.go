@@ -63,7 +63,7 @@ func attacks() map[string]attack {
 	return map[string]attack{
 		"62 maps": {
 			victim:   func(w *world.World, iface string) intent.Payload { return world.XDP(w, "xdp_maps", "xdp_maps", iface) },
-			attacker: func(w *world.World, iface string) intent.Payload { return maps62(w, iface) },
+			attacker: maps62,
 			says:     "maps: it takes 62",
 		},
 		"a proprietary licence": {
@@ -77,7 +77,7 @@ func attacks() map[string]attack {
 			victim: func(w *world.World, iface string) intent.Payload {
 				return world.XDP(w, "xdp_count", "count_packets", iface)
 			},
-			attacker: func(w *world.World, iface string) intent.Payload { return stack512(w, iface) },
+			attacker: stack512,
 			says:     "stack: with the dispatcher its deepest path of calls takes more",
 		},
 		"63 TCX programs": {

@@ -73,7 +73,7 @@ func TestAnOlderOneIsWaitedForWhileItIsFetched(t *testing.T) {
 			old := world.Tenant(world.XDP(w, "xdp_gpl", "xdp_gpl", "fr0"), "home", "old", 1, 500)
 			young := world.Tenant(world.XDP(w, "xdp_proprietary", "xdp_proprietary", "fr0"), "area", "young", 2, 1)
 			elsewhere := world.Tenant(w.Intent("raw", "raw_tp_count", world.RawProgram()), "", "raw", 3, 0)
-			elsewhere.Application = world.Identity(w, "raw")
+			elsewhere.Application = world.Identity("raw")
 			come := make(chan struct{})
 			o := w.Options()
 			o.NamespaceShare, o.BackOff = 100, agent.BackOff{First: time.Hour, Most: time.Hour}

@@ -84,9 +84,9 @@ func TestManyProgramsShareAnInterfaceInOrder(t *testing.T) {
 	a, _ = w.Start()
 	step("c:xdp_pass a:count_packets b:count_packets")
 	w.Serial++
-	step("a:count_packets b:count_packets", intent.Payload{Application: world.Identity(w, "c"), UID: "uid-c", Serial: w.Serial, Tombstone: true})
+	step("a:count_packets b:count_packets", intent.Payload{Application: world.Identity("c"), UID: "uid-c", Serial: w.Serial, Tombstone: true})
 	w.Serial++
-	step("b:count_packets", intent.Payload{Application: world.Identity(w, "a"), UID: "uid-a", Serial: w.Serial, Tombstone: true})
+	step("b:count_packets", intent.Payload{Application: world.Identity("a"), UID: "uid-a", Serial: w.Serial, Tombstone: true})
 }
 
 func TestANewcomerThatDoesNotFitIsRefusedAlone(t *testing.T) {

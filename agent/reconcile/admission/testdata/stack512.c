@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only
 // Uses all of the 512 bytes of stack, of which a chain needs some.
-#include "../../test/fixture/programs/src/counter.h"
+#include "../../../../test/fixture/programs/src/counter.h"
 
 __u64 sum;
 
