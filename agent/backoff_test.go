@@ -1,8 +1,11 @@
 package agent_test
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -175,5 +178,32 @@ func turns(t *testing.T, a *agent.Agent, n int) {
 	for range n {
 		a.Reconcile(t.Context())
 		world.Until(t, "the loads to end", time.Minute, func() bool { return !a.IsLoading() })
+	}
+}
+
+func TestFailuresBackOff(t *testing.T) {
+	need.Kernel(t)
+	w := world.New(t)
+	var asked atomic.Int32
+	o := w.Options()
+	o.Fetch = func(context.Context, string) ([]byte, error) {
+		asked.Add(1)
+		return nil, errors.New("the registry hangs up")
+	}
+	o.SweepInterval, o.BackOff = time.Millisecond, agent.BackOff{First: 50 * time.Millisecond, Most: time.Hour}
+	a := w.StartWith(o)
+	if err := w.Accept(a, w.Intent("app", "xdp_count", v1alpha1.Program{Name: "count_packets", Attach: world.On("xdp", "rf0")})); err == nil {
+		t.Error("Settled reports nothing")
+	}
+	world.Until(t, "four tries", time.Minute, func() bool { return asked.Load() >= 4 })
+	began := time.Now()
+	world.Until(t, "the fifth try", time.Minute, func() bool { return asked.Load() >= 5 })
+	// After 50, 100 and 200 ms the fourth wait is 400 ms and its jitter; one
+	// that did not grow would be 50.
+	if waited := time.Since(began); waited < 200*time.Millisecond {
+		t.Errorf("the fifth try came after %v", waited)
+	}
+	if s := a.Status()[0]; !strings.Contains(s.Error, "hangs up") {
+		t.Errorf("Error = %q", s.Error)
 	}
 }

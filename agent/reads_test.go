@@ -2,6 +2,8 @@ package agent_test
 
 import (
 	"bytes"
+	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -158,4 +160,51 @@ func TestTwoProgramsOfOneObjectShareAnInterface(t *testing.T) {
 		t.Fatal(err)
 	}
 	world.Until(t, "both to be in", time.Minute, func() bool { a.Reconcile(t.Context()); return world.IsIn(a, p) })
+}
+
+func TestARegistryThatHangsKeepsNothingFromHealing(t *testing.T) {
+	need.Kernel(t)
+	w := world.New(t)
+	world.Veth(t, "rf0", "rf1")
+	o := w.Options()
+	release := make(chan struct{})
+	slow := w.Object(world.ProgramsObject("raw_tp_count"))
+	o.Fetch = func(ctx context.Context, digest string) ([]byte, error) {
+		if digest == slow {
+			select {
+			case <-release:
+			case <-ctx.Done():
+				return nil, ctx.Err()
+			}
+		}
+		return w.Fetch(ctx, digest)
+	}
+	a := w.StartWith(o)
+	if err := w.Accept(a, w.Intent("app", "xdp_count", v1alpha1.Program{Name: "count_packets", Attach: world.On("xdp", "rf0")})); err != nil {
+		t.Fatal(err)
+	}
+	_, l := world.One(t, a)
+	if err := a.Accept(w.Seal(w.Intent("slow", "raw_tp_count", world.RawProgram()))); err != nil {
+		t.Fatal(err)
+	}
+	world.Until(t, "the fetch to be told", time.Minute, func() bool {
+		s := a.Status()
+		return len(s) == 2 && s[1].Conditions[0].Reason == "Fetching" && s[1].Error == ""
+	})
+	if err := os.Remove(l.Pin); err != nil {
+		t.Fatal(err)
+	}
+	world.Until(t, "the pin to be healed", time.Minute, func() bool { _, err := os.Stat(l.Pin); return err == nil })
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	if err := a.Settled(ctx); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("Settled = %v while an object is on its way", err)
+	}
+	close(release)
+	if err := w.Accept(a); err != nil {
+		t.Fatal(err)
+	}
+	if got := world.Targets(a); len(got) != 2 {
+		t.Errorf("targets = %v", got)
+	}
 }
