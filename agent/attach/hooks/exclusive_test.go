@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -355,10 +356,15 @@ func TestTheOldVersionOfNetfilterRunsOnWhereItsPlaceIsTaken(t *testing.T) {
 	world.PinsAreTidy(w, map[string]agent.ApplicationStatus{"hooks": a.Status()[0]})
 }
 
-// turns has the agent go round. Nothing is being loaded.
+// turns has the agent go round, each time until nothing is on its way.
 func turns(t *testing.T, a *agent.Agent, n int) {
 	t.Helper()
 	for range n {
 		a.Reconcile(t.Context())
+		world.Until(t, "what is on its way", time.Minute, func() bool {
+			return !slices.ContainsFunc(a.Status(), func(s agent.ApplicationStatus) bool {
+				return slices.Contains([]string{"Loading", "Fetching", "Queued"}, s.Conditions[0].Reason)
+			})
+		})
 	}
 }
