@@ -184,10 +184,13 @@ func turns(t *testing.T, a *agent.Agent, n int) {
 func TestFailuresBackOff(t *testing.T) {
 	need.Kernel(t)
 	w := world.New(t)
-	var asked atomic.Int32
+	tries := make(chan time.Time, 64)
 	o := w.Options()
 	o.Fetch = func(context.Context, string) ([]byte, error) {
-		asked.Add(1)
+		select {
+		case tries <- time.Now():
+		default:
+		}
 		return nil, errors.New("the registry hangs up")
 	}
 	o.SweepInterval, o.BackOff = time.Millisecond, agent.BackOff{First: 50 * time.Millisecond, Most: time.Hour}
@@ -195,12 +198,18 @@ func TestFailuresBackOff(t *testing.T) {
 	if err := w.Accept(a, w.Intent("app", "xdp_count", v1alpha1.Program{Name: "count_packets", Attach: world.On("xdp", "rf0")})); err == nil {
 		t.Error("Settled reports nothing")
 	}
-	world.Until(t, "four tries", time.Minute, func() bool { return asked.Load() >= 4 })
-	began := time.Now()
-	world.Until(t, "the fifth try", time.Minute, func() bool { return asked.Load() >= 5 })
+	var at []time.Time
+	for range 5 {
+		select {
+		case one := <-tries:
+			at = append(at, one)
+		case <-time.After(time.Minute):
+			t.Fatalf("it was tried %d times", len(at))
+		}
+	}
 	// After 50, 100 and 200 ms the fourth wait is 400 ms and its jitter; one
 	// that did not grow would be 50.
-	if waited := time.Since(began); waited < 200*time.Millisecond {
+	if waited := at[4].Sub(at[3]); waited < 200*time.Millisecond {
 		t.Errorf("the fifth try came after %v", waited)
 	}
 	if s := a.Status()[0]; !strings.Contains(s.Error, "hangs up") {
