@@ -111,7 +111,7 @@ func (act *Actor) switchOn() {
 // the kernel did not confirm: first what a write of maps ends, at once, then by the actions. Act does none
 // of these again.
 func (act *Actor) End(actions []plan.Action) {
-	act.SwitchOff(slices.DeleteFunc(slices.Clone(act.Decisions.Want.Gone), act.Decisions.IsFrozen))
+	act.SwitchOff(act.Decisions.Want.Gone)
 	ends := slices.DeleteFunc(slices.Clone(actions), act.wasEnded)
 	for _, a := range ends {
 		act.ended[placeOf(a)] = true

@@ -28,14 +28,14 @@ func Make(want Want, have State) []Action {
 
 // Endings returns those actions of Make that need no claim, no load and no look at anybody else:
 // they take away the links of who is to leave nothing behind, and the chains of which all
-// members are theirs. Of want, only Gone and Frozen count, so that it need not be complete.
+// members are theirs. Of want, only Gone counts, so that it need not be complete.
 func Endings(want Want, have State) []Action {
 	p := newPlanner(want, have)
 	p.detachGone()
 	exists := labelsOf(have.Interfaces)
 	for _, c := range have.Chains {
 		given := c.given()
-		if len(given) > 0 && !slices.ContainsFunc(given, func(m Member) bool { return !p.leaves(m.UID) }) {
+		if len(given) > 0 && !slices.ContainsFunc(given, func(m Member) bool { return !p.gone[m.UID] }) {
 			p.add(Action{Verb: SetChain, Device: c.Device, Interface: cmp.Or(exists[c.Device], Interface{Device: c.Device}.Label())})
 		}
 	}
@@ -101,13 +101,10 @@ func (p *planner) endings() {
 	p.setChains(true)
 }
 
-// leaves reports whether an application is to leave nothing behind.
-func (p *planner) leaves(uid string) bool { return p.gone[uid] && !p.frozen[uid] }
-
 // detachGone takes away the links of who is to leave nothing behind.
 func (p *planner) detachGone() {
 	for _, l := range p.have.Links {
-		if p.leaves(l.UID) {
+		if p.gone[l.UID] {
 			p.add(Action{Verb: Detach, UID: l.UID, Revision: l.Revision, Attachment: l.Attachment})
 		}
 	}

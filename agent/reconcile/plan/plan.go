@@ -339,7 +339,7 @@ type Want struct {
 	// Gone are the uids that are to leave nothing behind.
 	Gone []string
 	// Frozen are the uids whose links and revisions are left as they are: their
-	// intent is not known here, or cannot be had at present.
+	// intent is not known here, or cannot be had at present. None of them is Gone.
 	Frozen []string
 	// Out are the uids, by device, that are left out of the chain there, which cannot be
 	// made with them.
