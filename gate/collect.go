@@ -144,12 +144,14 @@ func (c *collector) collectFirst(ctx context.Context, trust *signing.Trust, r Re
 	at := c.opts.Now()
 	collecting, cancel := context.WithTimeout(ctx, c.opts.CollectTimeout)
 	defer cancel()
-	found, err := collect.Until(collecting, c.images(r.req), r.image, func(part collect.Collected) (bool, error) {
+	sought := r.sealedEvidence()
+	found, err := collect.Until(collecting, c.images(r.req), r.image, sought, func(part collect.Collected) (bool, error) {
 		ev, err := c.evidence(ctx, trust, collectedAt{Collected: part})
 		return len(ev.Signatures) > 0, err
 	}, trust.Repositories()...)
 	c.noteUnread(trust.Repositories(), found, err)
-	return c.keepCollected(r, collectedAt{Collected: found, At: at}, ignoreSignerRepositories(c.tooSlow(collecting, r, err)))
+	now := collectedAt{Collected: found, At: at}.havingSought(sought)
+	return c.keepCollected(r, now, ignoreSignerRepositories(c.tooSlow(collecting, r, err)))
 }
 
 // collectRest asks for all there is: the rest, where a part was collected lately.
@@ -161,9 +163,11 @@ func (c *collector) collectRest(ctx context.Context, trust *signing.Trust, r Res
 	if err != nil {
 		return now, err
 	}
+	sought := have.seeks(r)
+	before = slices.Concat(sought, before)
 	// A repository of a signer that hangs is not waited for by every application.
 	asked := slices.DeleteFunc(slices.Clone(trust.Repositories()), c.isDown)
-	if age := now.At.Sub(have.At); have.Collected.Partial && age > -clockSkew && age < c.opts.FreshFor {
+	if age := now.At.Sub(have.At); have.Collected.Partial && age > -clockSkew && age < c.opts.FreshFor && len(have.unsought(r, collect.Bundle)) == 0 {
 		now.At = have.At
 		now.Collected, err = collect.Complete(collecting, c.images(r.req), r.image, have.Collected, before, asked...)
 	} else {
@@ -171,6 +175,7 @@ func (c *collector) collectRest(ctx context.Context, trust *signing.Trust, r Res
 	}
 	c.noteUnread(asked, now.Collected, err)
 	now.Collected = now.Collected.For(trust.Repositories())
+	now = now.havingSought(sought)
 	if lacks := now.Collected.Lacks(trust.Repositories()); err == nil && len(lacks) > 0 {
 		err = &collect.RepositoryError{Repository: lacks[0], Err: errors.New("it could not be read a moment ago")}
 	}
@@ -190,8 +195,8 @@ func (c *collector) countedBefore(ctx context.Context, trust *signing.Trust, hav
 	if !known {
 		ev, err = trust.Verify(ctx, have.Collected, c.opts.Now())
 	}
-	for _, i := range ev.Counted {
-		before = append(before, have.Collected.Artifacts[i])
+	for _, counted := range ev.Counted {
+		before = append(before, have.Collected.Artifacts[counted.Artifact])
 	}
 	return before, err
 }

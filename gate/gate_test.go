@@ -291,7 +291,7 @@ func sealed(t *testing.T, v gate.Verdict, stamp gate.Stamp) intent.Payload {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return opened.Payload()
+	return opened.WithEvidence()
 }
 
 func TestASignedProgramIsAllowedAndSealed(t *testing.T) {

@@ -35,6 +35,8 @@ type collectedAt struct {
 	stored time.Time
 	// since is when the registry first offered this, as far as this process knows.
 	since time.Time
+	// sought are the sealed artifacts that were looked for, as far as this process knows.
+	sought []collect.Artifact
 }
 
 // unchanged is how long the registry is known to have offered nothing else.
@@ -75,7 +77,7 @@ func (c collectedAt) key(trust string) (string, error) {
 }
 
 // bytes is how much of the memory c takes.
-func (c collectedAt) bytes() int { return c.Collected.Bytes() }
+func (c collectedAt) bytes() int { return c.Collected.Bytes() + len(c.sought)*len(c.Collected.Digest) }
 
 // remembered is what an Evaluator learned in this process.
 type remembered struct {

@@ -162,7 +162,7 @@ func asSealed(request Request, version intent.Payload) Request {
 		today.SetLabels(request.Application.GetLabels())
 		today.SetAnnotations(request.Application.GetAnnotations())
 	}
-	request.Application, request.Digest = today, version.ImageDigest
+	request.Application, request.Digest, request.Sealed = today, version.ImageDigest, &version
 	if request.Reader != nil {
 		request.Reader = request.Reader.Sealed()
 	}

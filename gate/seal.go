@@ -55,7 +55,7 @@ func (v Verdict) Same(p intent.Payload) bool {
 	mine.Format, mine.PolicyRevision = p.Format, p.PolicyRevision
 	a, errA := json.Marshal(mine)
 	b, errB := json.Marshal(p.Alone())
-	return errA == nil && errB == nil && bytes.Equal(a, b)
+	return errA == nil && errB == nil && bytes.Equal(a, b) && !v.outlived(p.Evidence)
 }
 
 // Version is what the verdict asks of a node, if it allows; its application has
@@ -94,6 +94,7 @@ func (v Verdict) payload(stamp Stamp) intent.Payload {
 		Signers:        v.evidence.Signers(),
 		SignedAt:       signedAt(v.evidence),
 		PolicyRevision: v.revision,
+		Evidence:       v.counted.needed,
 		Version:        stamp.Version,
 		Rollout:        stamp.Rollout,
 		Previous:       stamp.Previous,
@@ -131,7 +132,7 @@ func Reseal(s *intent.Sealer, o intent.Opened) (intent.Envelope, error) {
 	if o.Held() {
 		return nil, errors.New("seal intent anew: it is one node's view of it")
 	}
-	return s.Seal(o.Payload())
+	return s.Seal(o.WithEvidence())
 }
 
 // WithdrawVersions seals a live intent under a new serial without some of the versions

@@ -34,6 +34,9 @@ type Request struct {
 	// Digest is what the image's tag stood for when this generation was first
 	// evaluated, as sha256:…. Empty means to ask the registry now.
 	Digest string
+	// Sealed is the version that runs, if there is one. What it was allowed by is looked for by
+	// its digest, if the request is about the same image.
+	Sealed *intent.Payload
 	// Passing has nothing stored of what is learned: whether the application comes to
 	// be is not known yet. What is learned is known in this process alone, and stored
 	// once a request that is not passing needs it. With a Digest nobody is asked about

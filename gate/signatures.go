@@ -73,18 +73,23 @@ func (e *Evaluator) complete(ctx context.Context, i Inspected) (Inspected, error
 	return i, nil
 }
 
+// hangsOnEvidence reports whether a signature or attestation more may change a decision.
+func hangsOnEvidence(d policies.Decision, i Inspected) bool {
+	return d.AllEvidence || len(i.evidence.Signatures) == 0
+}
+
 // outdated reports whether a denial rests on signatures or attestations that the registry
 // is to be asked about again, since one may have been added. That is so where the
 // definition, a signer or a policy changed since they were collected, else after half a
 // minute; where there is nothing new it is asked half as often each time, every two
 // minutes at least.
 func (e *Evaluator) outdated(d policies.Decision, i Inspected) bool {
-	if d.Allowed() || !d.AllEvidence && len(i.evidence.Signatures) > 0 ||
+	if d.Allowed() || !hangsOnEvidence(d, i) ||
 		i.stale || i.req.Passing && i.req.Digest != "" || e.collector.unreachable(i.Resolved) {
 		return false
 	}
 	age := e.opts.Now().Sub(i.collected.At)
-	return age < 0 || age >= min(max(i.collected.unchanged(), incompleteFor), deniedFor) ||
+	return age < 0 || len(i.collected.unsought(i.Resolved)) > 0 || age >= min(max(i.collected.unchanged(), incompleteFor), deniedFor) ||
 		i.collected.At.Before(i.req.Changed) || i.collected.At.Before(e.settingsChanged(i))
 }
 

@@ -198,41 +198,12 @@ func unsignedUnloads() policies.Policy {
 // TestWhoMayPushUnloadsNothing has whoever may push, and not delete, do their worst to
 // the signature of what runs, under a policy that unloads what nobody signed.
 func TestWhoMayPushUnloadsNothing(t *testing.T) {
-	attacks := map[string]func(w *world, ref string){
-		"many junk bundles": func(w *world, ref string) { w.junk(ref, 100) },
-		"another manifest under the tag": func(w *world, ref string) {
-			w.attach(ref, w.tag(ref, ".sig"), "", w.signatures(ref, 1)...)
-		},
-		"many signatures under the tag": func(w *world, ref string) {
-			w.attach(ref, w.tag(ref, ".sig"), "", w.signatures(ref, 100)...)
-		},
-		"the same payload under the tag, with other signatures": func(w *world, ref string) {
-			found, err := collect.All(w.t.Context(), w.client, w.resolve(ref))
-			if err != nil || len(found.Artifacts) != 1 {
-				w.t.Fatalf("found %+v, %v", found, err)
-			}
-			layers := w.signatures(ref, 300)
-			for i := range layers {
-				layers[i].Digest, layers[i].Size = describe(found.Artifacts[0].Content, "").Digest, int64(len(found.Artifacts[0].Content))
-			}
-			w.attach(ref, w.tag(ref, ".sig"), "", layers...)
-		},
-		"an empty list of referrers, and nothing under the tag": func(w *world, ref string) {
-			w.index(ref, w.tag(ref, ""))
-			w.attach(ref, w.tag(ref, ".sig"), "")
-		},
-	}
 	for name, attack := range attacks {
 		for _, signature := range []string{"bundle", "tag"} {
 			for _, referrers := range []bool{true, false} {
 				t.Run(fmt.Sprintf("%s, signed by a %s, referrers API %v", name, signature, referrers), func(t *testing.T) {
 					w := newWorldOf(t, referrers)
-					ref := w.push("xdp_count", "v1")
-					if signature == "tag" {
-						w.sign(ref, "team-a")
-					} else {
-						w.bundle(ref, "team-a")
-					}
+					ref := w.signedBy(signature)
 					evaluator := w.evaluator()
 					runs := sealed(t, mustEvaluate(t, evaluator, app(ref, "count_packets", onEth0())), gate.Stamp{UID: "u", Serial: 7})
 					evaluator.SetPolicies(w.policy(unsignedUnloads()))
@@ -249,6 +220,44 @@ func TestWhoMayPushUnloadsNothing(t *testing.T) {
 			}
 		}
 	}
+}
+
+// signedBy pushes an image that team-a signed by a bundle, or by cosign's tag.
+func (w *world) signedBy(signature string) (ref string) {
+	w.t.Helper()
+	ref = w.push("xdp_count", "v1")
+	if signature == "tag" {
+		w.sign(ref, "team-a")
+	} else {
+		w.bundle(ref, "team-a")
+	}
+	return ref
+}
+
+// attacks are what a person does to the signature of an image who may push beside it, and not delete.
+var attacks = map[string]func(w *world, ref string){
+	"many junk bundles": func(w *world, ref string) { w.junk(ref, 100) },
+	"another manifest under the tag": func(w *world, ref string) {
+		w.attach(ref, w.tag(ref, ".sig"), "", w.signatures(ref, 1)...)
+	},
+	"many signatures under the tag": func(w *world, ref string) {
+		w.attach(ref, w.tag(ref, ".sig"), "", w.signatures(ref, 100)...)
+	},
+	"the same payload under the tag, with other signatures": func(w *world, ref string) {
+		found, err := collect.All(w.t.Context(), w.client, w.resolve(ref))
+		if err != nil || len(found.Artifacts) != 1 {
+			w.t.Fatalf("found %+v, %v", found, err)
+		}
+		layers := w.signatures(ref, 300)
+		for i := range layers {
+			layers[i].Digest, layers[i].Size = describe(found.Artifacts[0].Content, "").Digest, int64(len(found.Artifacts[0].Content))
+		}
+		w.attach(ref, w.tag(ref, ".sig"), "", layers...)
+	},
+	"an empty list of referrers, and nothing under the tag": func(w *world, ref string) {
+		w.index(ref, w.tag(ref, ""))
+		w.attach(ref, w.tag(ref, ".sig"), "")
+	},
 }
 
 // index puts an empty index under a tag, as whoever may push can where the registry has no
@@ -276,23 +285,35 @@ func TestASignatureThatIsDeletedIsGone(t *testing.T) {
 	if !mustEvaluate(t, evaluator, a).Allowed() {
 		t.Fatal("denied at first")
 	}
-	found, err := collect.All(t.Context(), w.client, w.resolve(ref))
-	if err != nil || len(found.Artifacts) != 1 {
-		t.Fatalf("found %+v, %v", found, err)
-	}
-	req, err := http.NewRequestWithContext(t.Context(), http.MethodDelete, w.server.URL+"/v2/bpf/xdp-count/manifests/"+found.Artifacts[0].Manifest, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	resp, err := http.DefaultClient.Do(req)
-	if err != nil || resp.StatusCode >= 300 {
-		t.Fatalf("delete the bundle: %v, %v", resp, err)
-	}
-	_ = resp.Body.Close()
+	w.deleteSignature(ref)
 	w.now = w.now.Add(11 * time.Minute)
 	if v := mustEvaluate(t, evaluator, a); v.Allowed() {
 		t.Error("what was deleted still counts")
 	}
+}
+
+// deleteSignature deletes the manifest of the one signature of an image.
+func (w *world) deleteSignature(ref string) {
+	w.t.Helper()
+	found, err := collect.All(w.t.Context(), w.client, w.resolve(ref))
+	if err != nil || len(found.Artifacts) != 1 {
+		w.t.Fatalf("found %+v, %v", found, err)
+	}
+	w.deleteManifest(ref, found.Artifacts[0].Manifest)
+}
+
+func (w *world) deleteManifest(ref, digest string) {
+	w.t.Helper()
+	at := w.server.URL + "/v2/" + w.resolve(ref).Repository + "/manifests/" + digest
+	req, err := http.NewRequestWithContext(w.t.Context(), http.MethodDelete, at, nil)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil || resp.StatusCode >= 300 {
+		w.t.Fatalf("delete the signature: %v, %v", resp, err)
+	}
+	_ = resp.Body.Close()
 }
 
 // TestATruncatedListIsAskedForAgain has the junk removed: the answer ends the wait, half a

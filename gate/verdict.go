@@ -40,6 +40,8 @@ type Verdict struct {
 	unevaluated error
 	// missing says that the registry has no such image; nil where it has.
 	missing error
+	// counted is where the evidence is.
+	counted whereabouts
 	// outdated is Outdated.
 	outdated bool
 }
@@ -63,7 +65,7 @@ func (e *Evaluator) Decide(ctx context.Context, i Inspected) (Verdict, error) {
 	if outdated {
 		var news bool
 		switch i, news, err = e.renewed(ctx, i); {
-		case errors.Is(err, image.ErrNotAsked) && i.evidence.Truncated == "":
+		case errors.Is(err, image.ErrNotAsked) && unread(decision, i) == nil:
 			err = nil
 		case err == nil:
 			outdated = false
@@ -73,7 +75,7 @@ func (e *Evaluator) Decide(ctx context.Context, i Inspected) (Verdict, error) {
 		}
 	}
 	if err == nil {
-		err = truncated(decision, i)
+		err = unread(decision, i)
 	}
 	if err == nil && !decision.Known() {
 		// What denies nothing but for want of time is no answer.
@@ -91,6 +93,7 @@ func (e *Evaluator) Decide(ctx context.Context, i Inspected) (Verdict, error) {
 		generation: generation, activeRevision: RevisionIn(id.Namespace, i.trust, i.policies),
 		req: i.req, resolved: i.image, object: i.object, evidence: i.evidence, facts: i.facts,
 		programs: i.programs, decision: decision, revision: i.policies.RevisionIn(id.Namespace), allowed: decision.Allowed(), outdated: outdated,
+		counted: i.counted(),
 	}
 	if i.stale {
 		v.stale = i.collected.At
@@ -105,10 +108,17 @@ func needsAllEvidence(d policies.Decision, part signing.Evidence) bool {
 	return !d.Allowed() || d.AllEvidence || len(part.Signatures) == 0
 }
 
-// truncated is why a decision on evidence of which not all was read is none: what was not
-// read may be what would allow. Whoever may push can add to what there is.
-func truncated(d policies.Decision, i Inspected) error {
-	if d.Allowed() || i.evidence.Truncated == "" {
+// unread is why a decision on evidence of which not all was read is none: what was not
+// read may be what would allow. Anyone who may push can add to what there is, and move a tag.
+func unread(d policies.Decision, i Inspected) error {
+	if d.Allowed() {
+		return nil
+	}
+	if missing := i.collected.unsought(i.Resolved); len(missing) > 0 && hangsOnEvidence(d, i) {
+		return fmt.Errorf("verify signatures of %s: the running version was allowed by manifest %s, for which the registry was not asked yet: %w",
+			i.image.Reference, missing[0].Manifest, ErrTruncated)
+	}
+	if i.evidence.Truncated == "" {
 		return nil
 	}
 	return fmt.Errorf("verify signatures of %s: not all of them are read, and those that are do not allow it: %s: "+

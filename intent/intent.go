@@ -72,6 +72,10 @@ type Payload struct {
 	// seconds: a revocation from a time on acts by it.
 	SignedAt       map[string]int64 `json:"signedAt,omitempty"`
 	PolicyRevision string           `json:"policyRevision,omitempty"`
+	// Evidence is where the signatures and attestations are by which the version was allowed.
+	// It is sealed next to the payload, is no part of a format, and agents have none of it; see
+	// Opened.WithEvidence.
+	Evidence []Artifact `json:"-"`
 	// Version is the serial under which this version was first sealed, by which
 	// nodes answer; 0 where it is Serial. See VersionSerial.
 	Version int64 `json:"version,omitempty"`

@@ -57,6 +57,8 @@ type Opened struct {
 	// version before.
 	beside []string
 	held   bool
+	// evidence is sealed next to the payload.
+	evidence evidence
 }
 
 // Payload returns what was sealed. It is shared and must not be changed.
@@ -96,6 +98,9 @@ func (s *Sealer) Seal(p Payload) (Envelope, error) {
 			p.Application, len(body), p.sizeBeside(len(body)), MaxPayloadBytes)
 	}
 	e, err := s.Sign(PayloadType, body)
+	if err == nil {
+		e, err = s.addEvidence(e, p)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("seal intent of %s: %w", p.Application, err)
 	}
@@ -169,7 +174,11 @@ func (t *Trust) Open(e Envelope) (Opened, error) {
 	if err != nil {
 		return Opened{}, fmt.Errorf("open intent: %w", err)
 	}
-	return decode(body)
+	o, err := decode(body)
+	if err == nil {
+		o.evidence = t.evidence(e)
+	}
+	return o, err
 }
 
 // Verify returns what Sign sealed as that type. It fails with ErrSeal, and reads

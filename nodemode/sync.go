@@ -316,7 +316,7 @@ func (h *Host) live() map[string]*intent.Payload {
 		}
 	}
 	for _, o := range h.agent.Intents() {
-		p := o.Payload()
+		p := o.WithEvidence()
 		all[p.UID] = &p
 	}
 	return all
@@ -325,7 +325,7 @@ func (h *Host) live() map[string]*intent.Payload {
 // request asks the gate about a definition, by the digest its tag stood for
 // when this generation was first evaluated.
 func (h *Host) request(d definition, live *intent.Payload) gate.Request {
-	req := gate.Request{Application: d.app, Requester: policies.Requester{Username: h.catalog.tree.Author}, Changed: h.changed(d)}
+	req := gate.Request{Application: d.app, Requester: policies.Requester{Username: h.catalog.tree.Author}, Changed: h.changed(d), Sealed: live}
 	known := h.tags[uidOf(d.app.Identity())]
 	switch {
 	case known != nil && known.generation == d.generation:

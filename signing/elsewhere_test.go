@@ -96,7 +96,7 @@ func TestARepositoryOfASignerIsAway(t *testing.T) {
 		t.Errorf("got %+v", c)
 	}
 	enough := func(collect.Collected) (bool, error) { return false, nil }
-	if c, err := collect.Until(t.Context(), newClient(t), r, enough, trust.Repositories()...); !errors.As(err, &away) || len(c.Artifacts) != 1 || !c.Partial {
+	if c, err := collect.Until(t.Context(), newClient(t), r, nil, enough, trust.Repositories()...); !errors.As(err, &away) || len(c.Artifacts) != 1 || !c.Partial {
 		t.Errorf("got %v, %+v", err, c)
 	}
 	elsewhere.answer(nil)

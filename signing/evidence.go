@@ -35,12 +35,21 @@ type Evidence struct {
 	// Truncated says why there may be more than was read: what is missing here says nothing.
 	// Empty where all was read.
 	Truncated string `json:"truncated,omitempty"`
-	// Counted are the indexes of the collected artifacts that count.
-	Counted []int `json:"-"`
+	// Counted are the collected artifacts that count.
+	Counted []Counted `json:"-"`
 	// Until is the end of the first certificate that something here counts by because it
 	// is valid now (insecureIgnoreTlog, and no trusted time). After it, the signatures
 	// have to be verified again. Zero where nothing hangs on the clock.
 	Until time.Time `json:"until,omitzero"`
+}
+
+// Counted is a collected artifact that counts.
+type Counted struct {
+	// Artifact is its index.
+	Artifact int
+	// Repeats says that others vouch for the same, at no later trusted time: anyone who may push
+	// can copy a signature, and none of its copies is needed.
+	Repeats bool
 }
 
 // Holds reports whether the evidence may still be used at a time.

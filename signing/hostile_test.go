@@ -528,10 +528,10 @@ func TestABlobThatIsNotHandedOut(t *testing.T) {
 	if _, err := collect.All(t.Context(), newClient(t), r); !errors.As(err, &blob) || !errors.Is(err, image.ErrUnavailable) {
 		t.Errorf("Collect: %v", err)
 	}
-	if _, err := collect.Until(t.Context(), newClient(t), r, counts(t, trustOf(t, bob.signer))); !errors.As(err, &blob) {
+	if _, err := collect.Until(t.Context(), newClient(t), r, nil, counts(t, trustOf(t, bob.signer))); !errors.As(err, &blob) {
 		t.Errorf("CollectUntil where nobody counts: %v", err)
 	}
-	part, err := collect.Until(t.Context(), newClient(t), r, counts(t, trustOf(t, alice.signer)))
+	part, err := collect.Until(t.Context(), newClient(t), r, nil, counts(t, trustOf(t, alice.signer)))
 	if err != nil || !part.Partial || !part.Unread {
 		t.Fatalf("CollectUntil: %+v, %v", part, err)
 	}

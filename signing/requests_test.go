@@ -127,7 +127,7 @@ func (c requestsCase) run(t *testing.T, referrers bool) {
 	for _, signers := range [][]v1alpha1.BpfSigner{one, fifteen} {
 		client, trust := newClient(t), trustOf(t, signers...)
 		srv.asked()
-		got, err := collect.Until(t.Context(), client, r, counts(t, trust))
+		got, err := collect.Until(t.Context(), client, r, nil, counts(t, trust))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -166,7 +166,7 @@ func isWhole(t *testing.T, srv *counting, client *registry.Client, r image.Resol
 func TestWhatStopsCollectingIsNotHidden(t *testing.T) {
 	r := pushed(t, newRegistry(t, true))
 	stumble := errors.New("stumbled")
-	_, err := collect.Until(t.Context(), newClient(t), r, func(collect.Collected) (bool, error) { return true, stumble })
+	_, err := collect.Until(t.Context(), newClient(t), r, nil, func(collect.Collected) (bool, error) { return true, stumble })
 	if !errors.Is(err, stumble) {
 		t.Errorf("got error %v, want %v", err, stumble)
 	}

@@ -122,13 +122,19 @@ func (t *Trust) Verify(ctx context.Context, c collect.Collected, now time.Time) 
 	for _, s := range c.Skipped {
 		e.Rejected = append(e.Rejected, Rejection{Reason: oneLine(s)})
 	}
+	needed := vouchers{}
 	for i := range c.Artifacts {
 		if err := ctx.Err(); err != nil {
 			return Evidence{}, fmt.Errorf("verify signatures of %s: %w", c.Digest, err)
 		}
+		signatures, attestations := len(e.Signatures), len(e.Attestations)
 		if t.evaluator(ctx, &e, &c.Artifacts[i], digest, now) {
-			e.Counted = append(e.Counted, i)
+			needed.note(i, e.Signatures[signatures:], e.Attestations[attestations:])
+			e.Counted = append(e.Counted, Counted{Artifact: i})
 		}
+	}
+	for i := range e.Counted {
+		e.Counted[i].Repeats = !needed.have(e.Counted[i].Artifact)
 	}
 	e.tidy()
 	return e, nil

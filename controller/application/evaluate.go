@@ -83,7 +83,7 @@ func (r *Reconciler) request(ctx context.Context, app application, live *intent.
 		return gate.Request{}, err
 	}
 	id := app.Identity()
-	request := gate.Request{Application: app, Requester: Requester(app), Digest: r.tags.digest(id, generation), Changed: r.requests.at(id)}
+	request := gate.Request{Application: app, Requester: Requester(app), Digest: r.tags.digest(id, generation), Changed: r.requests.at(id), Sealed: live}
 	if r.Images != nil {
 		request.Reader = r.Images(ctx, app)
 	}

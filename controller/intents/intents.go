@@ -71,7 +71,7 @@ func (s *Store) Open(o *v1alpha1.BpfIntent) (Intent, bool) {
 	if err != nil || opened.Payload().UID != o.Name {
 		return Intent{}, false
 	}
-	payload := opened.Payload()
+	payload := opened.WithEvidence()
 	return Intent{Object: o, Payload: &payload}, true
 }
 
@@ -194,7 +194,7 @@ func (s *Store) write(ctx context.Context, before Intent, envelope intent.Envelo
 	if err != nil {
 		return before, fmt.Errorf("read back what was sealed: %w", err)
 	}
-	p := opened.Payload()
+	p := opened.WithEvidence()
 	o, err := s.objectFor(ctx, before, p.UID)
 	if err != nil {
 		return before, err

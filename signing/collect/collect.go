@@ -84,8 +84,9 @@ func All(ctx context.Context, source Source, r image.Resolved, repositories ...s
 }
 
 // Again is All where something counted before. That is read first, and by the digests of
-// its manifests even where no list or tag names them any more: whoever may only push
-// takes none of it away. Where a registry has it no more, it is gone.
+// its manifests even where no list or tag names them any more: a person who may only push
+// takes none of it away. Where a registry has it no more, it is gone. Of an artifact of before
+// the kind and the manifest suffice.
 func Again(ctx context.Context, source Source, r image.Resolved, before []Artifact, repositories ...string) (Collected, error) {
 	return together(ctx, func(ctx context.Context) (Collected, error) {
 		return gather(ctx, source, r, before, (*collector).readReferrers)
@@ -117,7 +118,7 @@ func together(ctx context.Context, reads ...func(context.Context) (Collected, er
 	return all, errors.Join(failed...)
 }
 
-// Until is All that reads the referrers first, and leaves cosign's
+// Until is Again that reads the referrers first, and leaves cosign's
 // tags and the repositories of signers alone where enough says so of what they hold. An image with one bundle
 // then takes 4 requests, 5 where the referrers API is missing, and one with a
 // legacy signature what it takes anyway, one round trip later.
@@ -126,8 +127,9 @@ func together(ctx context.Context, reads ...func(context.Context) (Collected, er
 // did. Whoever would reject because of what is missing completes it first. A blob
 // that the registry does not hand out is an error only where enough says no of the
 // others.
-func Until(ctx context.Context, source Source, r image.Resolved, enough func(Collected) (bool, error), repositories ...string) (Collected, error) {
-	part, unread := gather(ctx, source, r, nil, (*collector).readReferrers)
+func Until(ctx context.Context, source Source, r image.Resolved, before []Artifact, enough func(Collected) (bool, error),
+	repositories ...string) (Collected, error) {
+	part, unread := gather(ctx, source, r, before, (*collector).readReferrers)
 	var blob *BlobError
 	if unread != nil && !errors.As(unread, &blob) {
 		return Collected{}, unread
@@ -142,7 +144,7 @@ func Until(ctx context.Context, source Source, r image.Resolved, enough func(Col
 	case unread != nil:
 		return Collected{}, unread
 	}
-	return Complete(ctx, source, r, part, nil, repositories...)
+	return Complete(ctx, source, r, part, before, repositories...)
 }
 
 // Complete adds what Until left out: 2 requests, and one for every

@@ -86,6 +86,9 @@ func newCollector(from *registry.Attachments, digest v1.Hash, repository string,
 	for _, a := range before {
 		if a.Repository == repository {
 			c.before = append(c.before, a)
+			if a.Content == nil {
+				continue
+			}
 			digest := c.know(a.Content)
 			c.counted[layer{kind: a.Kind, digest: digest, size: int64(len(a.Content)), annotations: a.Annotations}.key()] = true
 		}
@@ -144,11 +147,17 @@ func (c *collector) readTags(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	for i, tag := range tags {
-		c.read(c.origin("tag "+tag), manifests[i], false)
+	for _, manifest := range manifests {
+		if manifest != nil {
+			c.manifests[image.Sum(manifest)] = true
+		}
 	}
+	// A tag that was moved gives a layer which counted before no other manifest.
 	if err := c.readBefore(ctx, LegacySignature, LegacyAttestation); err != nil {
 		return err
+	}
+	for i, tag := range tags {
+		c.read(c.origin("tag "+tag), manifests[i], false)
 	}
 	return c.fetch(ctx)
 }

@@ -1,0 +1,264 @@
+package gate_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/skep-dev/skep/api/v1alpha1"
+	"github.com/skep-dev/skep/gate"
+	"github.com/skep-dev/skep/image"
+	"github.com/skep-dev/skep/image/access"
+	"github.com/skep-dev/skep/image/registry"
+	"github.com/skep-dev/skep/intent"
+	"github.com/skep-dev/skep/lifecycle"
+	"github.com/skep-dev/skep/policies"
+	"github.com/skep-dev/skep/signing"
+	"github.com/skep-dev/skep/signing/collect"
+	"github.com/skep-dev/skep/test/fixture/supply"
+)
+
+// forgotten is an evaluator that remembers nothing, under some policies.
+func (w *world) forgotten(all ...policies.Policy) *gate.Evaluator {
+	w.t.Helper()
+	clear(w.memory)
+	evaluator := w.evaluator()
+	evaluator.SetPolicies(w.policy(all...))
+	return evaluator
+}
+
+// decided is what becomes of a running version whose definition is as it was, by its own verdict alone
+// (hidden) and by the definition's.
+func decided(ctx context.Context, e *gate.Evaluator, req gate.Request, runs *intent.Payload, revoked signing.Revocations) (byItself, byDefinition lifecycle.Action) {
+	hidden := lifecycle.Observation{Live: runs, Hidden: true}
+	hidden.Request.Reader = req.Reader
+	hidden.Running = e.EvaluateRunning(ctx, hidden.Request, hidden.RunningToEvaluate())
+	byItself, _ = hidden.Decide(revoked, false)
+	req.Digest, req.Sealed = runs.ImageDigest, runs
+	defined := lifecycle.Observation{Request: req, Live: runs}
+	defined.Verdict, defined.Err = e.Evaluate(ctx, req)
+	defined.Running = e.EvaluateRunning(ctx, defined.Request, defined.RunningToEvaluate())
+	byDefinition, _ = defined.Decide(revoked, false)
+	return byItself, byDefinition
+}
+
+func mustKeep(t *testing.T, e *gate.Evaluator, req gate.Request, runs *intent.Payload) {
+	t.Helper()
+	if byItself, byDefinition := decided(t.Context(), e, req, runs, nil); byItself != lifecycle.Keep || byDefinition != lifecycle.Keep {
+		t.Fatalf("by itself %q, by its definition %q; want it kept", byItself, byDefinition)
+	}
+}
+
+// TestWhoMayPushUnloadsNothingAfterARestart has nothing remembered of an image that a pull Secret opens, where signatures
+// were last seen: a tag was moved, or a list crowded. The sealed evidence says where they are. One of the requests that
+// know no sealed evidence, such as of admission, may come first.
+func TestWhoMayPushUnloadsNothingAfterARestart(t *testing.T) {
+	for name, attack := range attacks {
+		for _, signature := range []string{"bundle", "tag"} {
+			for _, referrers := range []bool{true, false} {
+				t.Run(fmt.Sprintf("%s, signed by a %s, referrers API %v", name, signature, referrers), func(t *testing.T) {
+					w := newWorldOf(t, referrers)
+					ref := w.signedBy(signature)
+					w.client = supply.Client(t, registry.Options{CacheDir: t.TempDir(), Transport: &locked{world: w, repository: "bpf/xdp-count"}})
+					req := gate.Request{Application: app(ref, "count_packets", onEth0())}
+					req.Reader = access.NewShared(w.client, access.SharedOptions{}).Reader("team-a", nil, access.Credential{Name: "Secret team-a/pull", Keychain: password{}})
+					v, err := w.evaluator().Evaluate(t.Context(), req)
+					if err != nil {
+						t.Fatal(err)
+					}
+					runs := sealed(t, v, gate.Stamp{UID: "u", Serial: 7})
+					if len(runs.Evidence) != 1 || len(w.memory) > 0 {
+						t.Fatalf("sealed %v, stored %d", runs.Evidence, len(w.memory))
+					}
+					attackOpenly(w, ref, attack)
+					mustKeep(t, w.forgotten(unsignedUnloads()), req, &runs)
+					evaluator := w.forgotten(unsignedUnloads())
+					passing := req
+					passing.Passing, passing.Digest = true, runs.ImageDigest
+					_, _ = evaluator.Evaluate(t.Context(), passing)
+					for range 3 {
+						mustKeep(t, evaluator, req, &runs)
+						w.now = w.now.Add(11 * time.Minute)
+					}
+					if v, err := evaluator.Reevaluate(t.Context(), req, runs); err != nil || !v.Allowed() {
+						t.Errorf("denied for %v, %v", rules(v), err)
+					}
+				})
+			}
+		}
+	}
+}
+
+// attackOpenly attacks by a client that needs no password.
+func attackOpenly(w *world, ref string, attack func(*world, string)) {
+	client := w.client
+	w.renew()
+	attack(w, ref)
+	w.client = client
+}
+
+// moved has the tags of cosign point to something else.
+func moved(w *world, ref string) {
+	w.t.Helper()
+	for _, tag := range []string{".sig", ".att"} {
+		w.attach(ref, w.tag(ref, tag), "")
+	}
+}
+
+// copied has cosign's tag of signatures point to another manifest that has the same signature.
+func copied(w *world, ref string) {
+	w.t.Helper()
+	found, err := collect.All(w.t.Context(), w.client, w.resolve(ref))
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	for _, a := range found.Artifacts {
+		if a.Kind == collect.LegacySignature {
+			layer := describe(a.Content, signingType)
+			layer.Annotations = a.Annotations
+			w.attach(ref, w.tag(ref, ".sig"), "", append(w.signatures(ref, 1), layer)...)
+		}
+	}
+}
+
+// TestSealedEvidenceSaysOnlyWhereToLook has what is sealed count no longer than it is good, and than it is there.
+func TestSealedEvidenceSaysOnlyWhereToLook(t *testing.T) {
+	for sentence, c := range map[string]struct {
+		change func(w *world, ref string)
+		want   lifecycle.Action
+	}{
+		"nothing else changed":      {change: func(*world, string) {}, want: lifecycle.Keep},
+		"the signature was deleted": {change: func(w *world, ref string) { w.deleteSignature(ref) }, want: lifecycle.Unload},
+		"the key was replaced":      {change: func(w *world, _ string) { w.signers[0].Spec.Key = w.signers[1].Spec.Key }, want: lifecycle.Unload},
+		"the signer is revoked":     {change: func(w *world, _ string) { w.signers[0].Spec.Revoked = true }, want: lifecycle.Unload},
+		"the signer is gone":        {change: func(w *world, _ string) { w.signers = w.signers[1:] }, want: lifecycle.Unload},
+	} {
+		t.Run(sentence, func(t *testing.T) {
+			w := newWorld(t)
+			ref := w.signed("xdp_count")
+			req := gate.Request{Application: app(ref, "count_packets", onEth0())}
+			runs := sealed(t, mustEvaluate(t, w.evaluator(), req.Application), gate.Stamp{UID: "u", Serial: 7})
+			c.change(w, ref)
+			moved(w, ref)
+			byItself, byDefinition := decided(t.Context(), w.forgotten(unsignedUnloads()), req, &runs, w.trust(w.signers...).Revoked())
+			if byItself != c.want || byDefinition != c.want {
+				t.Errorf("by itself %q, by its definition %q; want %q", byItself, byDefinition, c.want)
+			}
+		})
+	}
+}
+
+// TestWhatWasNotLookedForIsUnknown has somebody else's request find no signature, and then no registry be asked for the
+// sealed evidence: nothing is unloaded for what was found so.
+func TestWhatWasNotLookedForIsUnknown(t *testing.T) {
+	w := newWorld(t)
+	ref := w.signed("xdp_count")
+	req := gate.Request{Application: app(ref, "count_packets", onEth0())}
+	runs := sealed(t, mustEvaluate(t, w.evaluator(), req.Application), gate.Stamp{UID: "u", Serial: 7})
+	moved(w, ref)
+	evaluator := w.forgotten(unsignedUnloads())
+	req.Digest = runs.ImageDigest
+	if v, err := evaluator.Evaluate(t.Context(), req); err != nil || v.Allowed() {
+		t.Fatalf("allowed %v, %v", v.Allowed(), err)
+	}
+	asked := req
+	asked.Sealed = &runs
+	if v, err := evaluator.Evaluate(registry.CacheOnly(t.Context()), asked); !errors.Is(err, image.ErrNotAsked) {
+		t.Errorf("denied for %v, %v; want ErrNotAsked", rules(v), err)
+	}
+	w.down.Store(true)
+	for range 2 {
+		mustKeep(t, evaluator, req, &runs)
+		w.now = w.now.Add(time.Minute)
+	}
+	w.comeUp()
+	w.now = w.now.Add(time.Minute)
+	if v, err := evaluator.Evaluate(t.Context(), asked); err != nil || !v.Allowed() {
+		t.Errorf("denied for %v, %v", rules(v), err)
+	}
+}
+
+// TestAttestationsAreSealedToo has a policy ask for what is under cosign's tag of attestations.
+func TestAttestationsAreSealedToo(t *testing.T) {
+	w := newWorld(t)
+	ref := w.signed("xdp_count")
+	w.attest(ref, "team-b")
+	wants := rego(fmt.Sprintf("deny contains \"not scanned\" if not %q in {a.predicateType | some a in input.attestations}", scanned))
+	wants.Name, wants.Spec.Running = "scanned", v1alpha1.RunningUnload
+	evaluator := w.evaluator()
+	evaluator.SetPolicies(w.policy(unsignedUnloads(), wants))
+	req := gate.Request{Application: app(ref, "count_packets", onEth0())}
+	runs := sealed(t, mustEvaluate(t, evaluator, req.Application), gate.Stamp{UID: "u", Serial: 7})
+	if len(runs.Evidence) != 2 {
+		t.Fatalf("sealed %v", runs.Evidence)
+	}
+	moved(w, ref)
+	mustKeep(t, w.forgotten(unsignedUnloads(), wants), req, &runs)
+}
+
+// TestSealedEvidenceIsBounded asks for more than is looked for, and for what is no digest.
+func TestSealedEvidenceIsBounded(t *testing.T) {
+	w := newWorld(t)
+	ref := w.signed("xdp_count")
+	req := gate.Request{Application: app(ref, "count_packets", onEth0())}
+	runs := sealed(t, mustEvaluate(t, w.evaluator(), req.Application), gate.Stamp{UID: "u", Serial: 7})
+	evaluator := w.forgotten(unsignedUnloads())
+	none, _ := w.taken(t, evaluator, req)
+	runs.Evidence = []intent.Artifact{{Kind: "signature", Manifest: "sha512:00"}, {Kind: "none", Manifest: "latest"}, {Kind: "signature"}}
+	for i := range 200 {
+		runs.Evidence = append(runs.Evidence, intent.Artifact{Kind: "signature", Manifest: describe(fmt.Append(nil, i), "").Digest.String()})
+	}
+	req.Digest, req.Sealed = runs.ImageDigest, &runs
+	evaluator = w.forgotten(unsignedUnloads())
+	some, v := w.taken(t, evaluator, req)
+	if more := some - none; !v.Allowed() || more < 1 || more > intent.MaxEvidence {
+		t.Errorf("allowed %v by %d more requests, want 1 to %d", v.Allowed(), more, intent.MaxEvidence)
+	}
+	if again, _ := w.taken(t, evaluator, req); again != 0 {
+		t.Errorf("another %d requests at once", again)
+	}
+	moved(w, ref)
+	evaluator = w.forgotten(unsignedUnloads())
+	if _, v = w.taken(t, evaluator, req); v.Allowed() {
+		t.Error("allowed without a signature")
+	}
+	if again, _ := w.taken(t, evaluator, req); again != 0 {
+		t.Errorf("another %d requests at once for what is not there", again)
+	}
+}
+
+// TestOneSealIsEnough has sealed evidence, and its lack, be no reason to seal anew, but where what is sealed is gone.
+func TestOneSealIsEnough(t *testing.T) {
+	w := newWorld(t)
+	ref := w.signed("xdp_count")
+	evaluator, a := w.evaluator(), app(ref, "count_packets", onEth0())
+	v := mustEvaluate(t, evaluator, a)
+	runs := sealed(t, v, gate.Stamp{UID: "u", Serial: 7})
+	before := runs
+	before.Evidence = nil
+	if !v.Same(runs) || !v.Same(before) || !v.SameVersion(before) || runs.Revision() != before.Revision() {
+		t.Error("an intent from before there was evidence is sealed anew, or is another version")
+	}
+	w.bundle(ref, "team-a")
+	w.now = w.now.Add(11 * time.Minute)
+	if v = mustEvaluate(t, evaluator, a); !v.Same(runs) {
+		t.Error("another signature of the same signer is a reason to seal anew")
+	}
+	for sentence, move := range map[string]func(*world, string){"and has the same": copied, "and has nothing": moved} {
+		move(w, ref)
+		w.now = w.now.Add(11 * time.Minute)
+		if v = mustEvaluate(t, evaluator, a); !v.Same(runs) {
+			t.Errorf("a tag that was moved %s is a reason to seal anew", sentence)
+		}
+	}
+	w.deleteManifest(ref, runs.Evidence[0].Manifest)
+	w.now = w.now.Add(11 * time.Minute)
+	if v = mustEvaluate(t, evaluator, a); v.Same(runs) || !v.SameVersion(runs) || !v.Same(before) {
+		t.Error("evidence that was deleted is not sealed anew, or another version is")
+	}
+	if runs = sealed(t, v, gate.Stamp{UID: "u", Serial: 8}); !v.Same(runs) || len(runs.Evidence) != 1 || runs.Evidence[0].Kind != "bundle" {
+		t.Errorf("sealed %v", runs.Evidence)
+	}
+}
