@@ -2,49 +2,16 @@ package application
 
 import (
 	"encoding/json"
-	"errors"
 	"testing"
 
-	v1 "github.com/google/go-containerregistry/pkg/v1"
-	"github.com/google/go-containerregistry/pkg/v1/types"
+	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/gate"
-	"github.com/skep-dev/skep/image"
-	"github.com/skep-dev/skep/image/registry"
 	"github.com/skep-dev/skep/intent"
-	"github.com/skep-dev/skep/signing/collect"
 	"github.com/skep-dev/skep/test/fixture/programs"
 	"github.com/skep-dev/skep/test/fixture/supply"
 )
-
-// hideSignature has cosign's tag of an image's signatures point to a manifest without one, as a person can who may push.
-func (b *bench) hideSignature(ref string) {
-	b.t.Helper()
-	pusher := supply.Client(b.t, registry.Options{CacheDir: b.t.TempDir()})
-	r, err := pusher.Resolve(b.t.Context(), ref)
-	if err != nil {
-		b.t.Fatal(err)
-	}
-	config := []byte("{}")
-	of := v1.Descriptor{MediaType: types.OCIConfigJSON, Digest: image.Sum(config), Size: int64(len(config))}
-	manifest, err := json.Marshal(v1.Manifest{SchemaVersion: 2, MediaType: types.OCIManifestSchema1, Config: of, Layers: []v1.Descriptor{}})
-	if err != nil {
-		b.t.Fatal(err)
-	}
-	digest, err := v1.NewHash(r.Digest)
-	if err != nil {
-		b.t.Fatal(err)
-	}
-	to, err := pusher.Attachments(r)
-	if err == nil {
-		is := v1.Descriptor{MediaType: types.OCIManifestSchema1, Digest: image.Sum(manifest), Size: int64(len(manifest))}
-		err = errors.Join(to.PutBlob(b.t.Context(), of, config), to.PutManifest(b.t.Context(), is, manifest, collect.SignatureTag(digest)))
-	}
-	if err != nil {
-		b.t.Fatal(err)
-	}
-}
 
 // unsignedUnloads is a policy that unloads what nobody signed.
 func unsignedUnloads() *v1alpha1.ClusterBpfPolicy {
@@ -73,13 +40,39 @@ func TestASignatureThatIsHiddenUnloadsNothingAfterARestart(t *testing.T) {
 			b.reconcile(app.Identity())
 			before := b.intent(app)
 			change(b, app)
-			b.hideSignature(app.Spec.Bytecode.Image)
+			supply.HideSignature(t, app.Spec.Bytecode.Image)
 			b.forgets(gate.Options{})
 			b.reconcile(app.Identity())
 			if p := b.intent(app); p.Tombstone || p.Serial != before.Serial {
 				t.Errorf("sealed %+v, before %+v", p, before)
 			}
 		})
+	}
+}
+
+// TestAHiddenSignatureOfTheVersionBesideUnloadsNothing has the signature of the version before hidden, which nodes hold that a
+// rollout did not reach.
+func TestAHiddenSignatureOfTheVersionBesideUnloadsNothing(t *testing.T) {
+	b := newBench(t)
+	b.node("one")
+	b.node("two")
+	app := b.application("app")
+	b.create(unsignedUnloads())
+	b.refresh()
+	b.reconcile(app.Identity())
+	before := app.Spec.Bytecode.Image
+	next, _ := b.Push("app:v2", append(programs.Object("tracepoint_count"), 0), "team-a")
+	b.change(app, func() {
+		app.Spec.Bytecode.Image, app.Spec.Rollout.Steps = next, []intstr.IntOrString{intstr.FromInt32(1), intstr.FromString("100%")}
+		app.Generation++
+	})
+	b.reconcile(app.Identity())
+	if p := b.intent(app); p.Previous == nil || len(p.Evidence) != 1 || len(p.Previous.Evidence) != 1 {
+		t.Fatalf("sealed %+v", p)
+	}
+	supply.HideSignature(t, before)
+	if p := b.reconcileAnew(app); p.Previous == nil || p.Tombstone {
+		t.Errorf("sealed %+v", p)
 	}
 }
 
