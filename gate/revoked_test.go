@@ -205,8 +205,8 @@ func TestStrangersHideNoRevocation(t *testing.T) {
 	}
 	collected.Artifacts = append(collected.Artifacts, mine...)
 	evidence, err := w.revoke("team-a").Verify(t.Context(), collected, w.now)
-	if err != nil || !slices.Equal(evidence.RevokedSigners(), []string{"team-a"}) {
-		t.Errorf("revoked %v, %v; want team-a", evidence.RevokedSigners(), err)
+	if err != nil || !slices.Equal(evidence.Revoked, []string{"team-a"}) {
+		t.Errorf("revoked %v, %v; want team-a", evidence.Revoked, err)
 	}
 	if len(evidence.Rejected) == 0 || evidence.Rejected[0].Signer != "team-a" {
 		t.Errorf("the revocation is not said first: %+v", evidence.Rejected[:1])

@@ -31,7 +31,8 @@ func (w *world) forgotten(all ...policies.Policy) *gate.Evaluator {
 
 // decided is what becomes of a running version whose definition is as it was, by its own verdict alone
 // (hidden) and by the definition's.
-func decided(ctx context.Context, e *gate.Evaluator, req gate.Request, runs *intent.Payload, revoked signing.Revocations) (byItself, byDefinition lifecycle.Action) {
+func decided(ctx context.Context, e *gate.Evaluator, req gate.Request, runs *intent.Payload,
+	revoked signing.Revocations) (byItself, byDefinition lifecycle.Action) {
 	hidden := lifecycle.Observation{Live: runs, Hidden: true}
 	hidden.Request.Reader = req.Reader
 	hidden.Running = e.EvaluateRunning(ctx, hidden.Request, hidden.RunningToEvaluate())

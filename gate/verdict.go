@@ -137,7 +137,7 @@ func revokedWarnings(d policies.Decision, i Inspected) []policies.Reason {
 	}
 	var r denials
 	revoked := i.trust.Revoked()
-	for _, name := range i.evidence.RevokedSigners() {
+	for _, name := range i.evidence.Revoked {
 		r.add("verify/revoked", "spec.bytecode.image", "have a signer who is not revoked sign the image; a new signature of the revoked key does not count",
 			"signer %s signed it and is %s: that signature does not count", name, revoked[name])
 	}

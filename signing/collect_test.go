@@ -302,7 +302,7 @@ func TestCollectedIsKeptAndVerifiedAgain(t *testing.T) {
 			}
 			alice.Spec.Revoked = true
 			e := verify(t, trustOf(t, alice), back)
-			if len(e.Signatures) != 0 || !slices.Equal(e.RevokedSigners(), []string{"alice"}) {
+			if len(e.Signatures) != 0 || !slices.Equal(e.Revoked, []string{"alice"}) {
 				t.Errorf("revoked, got %+v", e)
 			}
 		})

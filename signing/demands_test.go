@@ -75,7 +75,7 @@ func TestAttestationsThatCount(t *testing.T) {
 				t.Errorf("%s, countAttestations %v (-want +got):\n%s", form, counts, diff)
 			}
 			signer.Spec.Revoked = true
-			if e := one(t, signer, artifact); len(e.Signatures)+len(e.Attestations) != 0 || !slices.Equal(e.RevokedSigners(), []string{"ci"}) {
+			if e := one(t, signer, artifact); len(e.Signatures)+len(e.Attestations) != 0 || !slices.Equal(e.Revoked, []string{"ci"}) {
 				t.Errorf("%s of a revoked signer: %+v", form, e)
 			}
 		}
@@ -274,14 +274,14 @@ func TestRevokedAfter(t *testing.T) {
 				artifact := a.keyed(t, raw, form, thisImage, c.w)
 				e := verify(t, trustOf(t, c.signer, twin), collect.Collected{Digest: thisImage, Artifacts: []collect.Artifact{artifact}})
 				if c.counts {
-					if len(e.Signatures)+len(e.Attestations) != 2 || len(e.RevokedSigners()) != 0 {
+					if len(e.Signatures)+len(e.Attestations) != 2 || len(e.Revoked) != 0 {
 						t.Errorf("it does not count for both: %+v", e)
 					}
 					return
 				}
 				mustReject(t, e, "revoked")
-				if !slices.Equal(e.RevokedSigners(), []string{"alice"}) {
-					t.Errorf("revoked signers: %v", e.RevokedSigners())
+				if !slices.Equal(e.Revoked, []string{"alice"}) {
+					t.Errorf("revoked signers: %v", e.Revoked)
 				}
 			})
 		}

@@ -133,7 +133,3 @@ func (e *Evidence) SignedAt() map[string]time.Time {
 	}
 	return all
 }
-
-// RevokedSigners returns the names of the signers that made a signature of the
-// digest and were revoked since, sorted and each once.
-func (e *Evidence) RevokedSigners() []string { return e.Revoked }

@@ -354,7 +354,7 @@ func TestKeySignatures(t *testing.T) {
 			if len(c.counts) == 0 {
 				mustReject(t, e, c.because)
 			}
-			if got := e.RevokedSigners(); !slices.Equal(got, c.revoked) {
+			if got := e.Revoked; !slices.Equal(got, c.revoked) {
 				t.Errorf("revoked signers %v, want %v", got, c.revoked)
 			}
 		})
@@ -379,7 +379,7 @@ func TestGoodAndBadSignaturesTogether(t *testing.T) {
 	if len(e.Signatures) != 2 || !slices.Equal(e.Signers(), []string{"alice"}) {
 		t.Errorf("counts %+v, want two of alice", e.Signatures)
 	}
-	if len(e.Rejected) != 3 || !slices.Equal(e.RevokedSigners(), []string{"bob"}) {
+	if len(e.Rejected) != 3 || !slices.Equal(e.Revoked, []string{"bob"}) {
 		t.Errorf("rejected %+v, want three, one of them bob's", e.Rejected)
 	}
 }

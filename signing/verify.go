@@ -129,12 +129,17 @@ func (t *Trust) Verify(ctx context.Context, c collect.Collected, now time.Time) 
 		}
 		signatures, attestations := len(e.Signatures), len(e.Attestations)
 		if t.evaluator(ctx, &e, &c.Artifacts[i], digest, now) {
-			needed.note(i, e.Signatures[signatures:], e.Attestations[attestations:])
-			e.Counted = append(e.Counted, Counted{Artifact: i})
+			for _, s := range e.Signatures[signatures:] {
+				needed.note(len(e.Counted), &s.Time, &s)
+			}
+			for _, a := range e.Attestations[attestations:] {
+				needed.note(len(e.Counted), &a.Time, &a)
+			}
+			e.Counted = append(e.Counted, Counted{Artifact: i, Repeats: true})
 		}
 	}
-	for i := range e.Counted {
-		e.Counted[i].Repeats = !needed.have(e.Counted[i].Artifact)
+	for _, by := range needed {
+		e.Counted[by.counted].Repeats = false
 	}
 	e.tidy()
 	return e, nil
@@ -339,15 +344,8 @@ func (e *Evidence) tidy() {
 	slices.Sort(e.Revoked)
 	e.Revoked = slices.Compact(e.Revoked)
 	// A revocation is said first: strangers' signatures, however many, hide none.
-	slices.SortStableFunc(e.Rejected, func(a, b Rejection) int {
-		switch {
-		case a.Revoked == b.Revoked:
-			return 0
-		case a.Revoked:
-			return -1
-		}
-		return 1
-	})
+	turn := map[bool]int{true: -1}
+	slices.SortStableFunc(e.Rejected, func(a, b Rejection) int { return turn[a.Revoked] - turn[b.Revoked] })
 	if more := len(e.Rejected) - maxRejected; more > 0 {
 		e.Rejected = append(e.Rejected[:maxRejected], Rejection{Reason: fmt.Sprintf("and %d more", more)})
 	}
