@@ -207,11 +207,14 @@ func TestSealedEvidenceIsBounded(t *testing.T) {
 	runs := sealed(t, mustEvaluate(t, w.evaluator(), req.Application), gate.Stamp{UID: "u", Serial: 7})
 	evaluator := w.forgotten(unsignedUnloads())
 	none, _ := w.taken(t, evaluator, req)
+	req.Digest, req.Sealed = runs.ImageDigest, &runs
+	if same, _ := w.taken(t, w.forgotten(unsignedUnloads()), req); same > none {
+		t.Errorf("%d requests where the tag has what is sealed, %d without", same, none)
+	}
 	runs.Evidence = []intent.Artifact{{Kind: "signature", Manifest: "sha512:00"}, {Kind: "none", Manifest: "latest"}, {Kind: "signature"}}
 	for i := range 200 {
 		runs.Evidence = append(runs.Evidence, intent.Artifact{Kind: "signature", Manifest: describe(fmt.Append(nil, i), "").Digest.String()})
 	}
-	req.Digest, req.Sealed = runs.ImageDigest, &runs
 	evaluator = w.forgotten(unsignedUnloads())
 	some, v := w.taken(t, evaluator, req)
 	if more := some - none; !v.Allowed() || more < 1 || more > intent.MaxEvidence {

@@ -115,8 +115,8 @@ func unread(d policies.Decision, i Inspected) error {
 		return nil
 	}
 	if missing := i.collected.unsought(i.Resolved); len(missing) > 0 && hangsOnEvidence(d, i) {
-		return fmt.Errorf("verify signatures of %s: the running version was allowed by manifest %s, for which the registry was not asked yet: %w",
-			i.image.Reference, missing[0].Manifest, ErrTruncated)
+		return fmt.Errorf("verify signatures of %s: manifest %s, by which the running version was allowed, was not looked for yet; Skep asks again: %w",
+			i.image.Reference, missing[0].Manifest, image.ErrUnavailable)
 	}
 	if i.evidence.Truncated == "" {
 		return nil

@@ -25,6 +25,8 @@ func payloads() []intent.Payload {
 		}
 	}
 	rolling, before := whole("rolling", 9), whole("rolling", 8)
+	before.Evidence = []intent.Artifact{{Kind: "bundle", Manifest: "sha256:1"}}
+	rolling.Evidence = before.Evidence
 	rolling.Rollout, rolling.Previous, rolling.Undone = &intent.Rollout{Step: 2, Through: "8000000000000000"}, &before, 3
 	gone := intent.Payload{Application: rolling.Application, UID: "gone", Serial: 5, Tombstone: true, Reason: "it was deleted"}
 	return []intent.Payload{rolling, gone, whole("one", 1), whole("two", 2), whole("three", 3)}
@@ -124,7 +126,7 @@ func TestAFormerKeyGoesOnceNothingIsSealedWithIt(t *testing.T) {
 				t.Fatal(err)
 			}
 			want.Format = intent.FormatVersion
-			if d := cmp.Diff(want, got.Payload()); d != "" {
+			if d := cmp.Diff(want, got.WithEvidence()); d != "" {
 				t.Errorf("%s says something else (-want +got):\n%s", o.Name, d)
 			}
 		}

@@ -42,9 +42,10 @@ func (n *node) open() {
 }
 
 // accept accepts an intent of a serial and an object.
-func (n *node) accept(serial int64, object string) error {
+func (n *node) accept(serial int64, object string, evidence ...intent.Artifact) error {
 	n.t.Helper()
 	return n.Accept(n.key.Seal(n.t, intent.Payload{
+		Evidence:    evidence,
 		Application: v1alpha1.Identity{Kind: v1alpha1.KindClusterBpfApplication, Name: "app"}, UID: "app", Serial: serial, ImageDigest: "sha256:image",
 		ObjectDigest: "sha256:" + object, Programs: []v1alpha1.Program{{Name: "f", Attach: []v1alpha1.Attachment{{Hook: "raw_tp", Tracepoint: "sys_enter"}}}},
 	}))
@@ -60,6 +61,17 @@ func (n *node) isSettled() bool {
 		}
 	}
 	return false
+}
+
+// TestEvidenceIsNoOtherIntent has one intent come with evidence and without it, under one serial.
+func TestEvidenceIsNoOtherIntent(t *testing.T) {
+	n := newNode(t)
+	for range 2 {
+		if err := errors.Join(n.accept(1, "a"), n.accept(1, "a", intent.Artifact{Kind: "bundle", Manifest: "sha256:1"})); err != nil {
+			t.Error(err)
+		}
+		n.open()
+	}
 }
 
 // TestAReconcileHandsOverWhatItFound, unless something comes meanwhile: then the next one has that, with what was found.
