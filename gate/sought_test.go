@@ -7,6 +7,8 @@ import (
 	"testing"
 	"time"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/gate"
 	"github.com/skep-dev/skep/image"
@@ -134,7 +136,10 @@ func TestSealedEvidenceSaysOnlyWhereToLook(t *testing.T) {
 		"the signature was deleted": {change: func(w *world, ref string) { w.deleteSignature(ref) }, want: lifecycle.Unload},
 		"the key was replaced":      {change: func(w *world, _ string) { w.signers[0].Spec.Key = w.signers[1].Spec.Key }, want: lifecycle.Unload},
 		"the signer is revoked":     {change: func(w *world, _ string) { w.signers[0].Spec.Revoked = true }, want: lifecycle.Unload},
-		"the signer is gone":        {change: func(w *world, _ string) { w.signers = w.signers[1:] }, want: lifecycle.Unload},
+		"it counts no more by its time": {
+			change: func(w *world, _ string) { w.signers[0].Spec.NotAfter = &metav1.Time{Time: w.now.Add(-time.Hour)} }, want: lifecycle.Unload,
+		},
+		"the signer is gone": {change: func(w *world, _ string) { w.signers = w.signers[1:] }, want: lifecycle.Unload},
 	} {
 		t.Run(sentence, func(t *testing.T) {
 			w := newWorld(t)
