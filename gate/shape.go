@@ -17,6 +17,7 @@ import (
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/hook"
 	"github.com/skep-dev/skep/image/access"
+	"github.com/skep-dev/skep/intent"
 	"github.com/skep-dev/skep/policies"
 )
 
