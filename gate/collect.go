@@ -1,9 +1,11 @@
 package gate
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
@@ -79,12 +81,19 @@ func (c *collector) collectAgain(ctx context.Context, trust *signing.Trust, r Re
 	noting, answered := transport.Answers(ctx)
 	now, err := c.collectRest(noting, trust, r, have)
 	err = ignoreSignerRepositories(err)
+	var blob *collect.BlobError
+	if errors.As(err, &blob) && answered() && !c.loses(ctx, trust, r, have, now, excused) {
+		err = nil
+	}
 	if err != nil && excused && !errors.Is(err, image.ErrMalformed) && !errors.Is(err, image.ErrNotAsked) {
-		// What one application may not read says nothing about the registry, and one
-		// blob that it does not hand out does not either. Nor does a request that was
+		// One blob that the registry does not hand out says nothing about the registry, and
+		// what one application may not read does not either. Nor does a request that was
 		// given up.
-		var blob *collect.BlobError
-		if !errors.Is(err, image.ErrUnauthorized) && !errors.As(err, &blob) && !errors.Is(ctx.Err(), context.Canceled) {
+		switch {
+		case errors.Is(ctx.Err(), context.Canceled):
+		case errors.As(err, &blob) && answered():
+			c.known.down.Put(memoryName(r.image), c.opts.Now())
+		case !errors.Is(err, image.ErrUnauthorized):
 			c.known.down.Put(outOfReach(r.image, answered()), c.opts.Now())
 		}
 		return have, FromStale, nil
@@ -116,7 +125,7 @@ func (c *collector) waits(trust *signing.Trust, have collectedAt) bool {
 // moment ago, and the request did not change since. One that hangs would else hold up a
 // revocation for as long as every image in it is waited for.
 func (c *collector) unreachable(r Resolved) bool {
-	return slices.ContainsFunc([]string{outOfReach(r.image, true), outOfReach(r.image, false)}, func(name string) bool {
+	return slices.ContainsFunc(reaches(r.image), func(name string) bool {
 		since, _ := c.known.down.Get(name)
 		return c.isDown(name) && !since.Before(r.req.Changed)
 	})
@@ -129,9 +138,14 @@ func (c *collector) isDown(name string) bool {
 	return ok && c.opts.Now().Sub(since) < incompleteFor
 }
 
+// reaches names what may be out of reach where the signatures of an image are collected.
+func reaches(r image.Resolved) []string {
+	return []string{outOfReach(r, true), outOfReach(r, false), memoryName(r)}
+}
+
 // noteAnswer ends the wait for a registry, and a repository in it, that answers again.
 func (c *collector) noteAnswer(r image.Resolved) {
-	for _, name := range []string{outOfReach(r, true), outOfReach(r, false)} {
+	for _, name := range reaches(r) {
 		if _, known := c.known.down.Get(name); known {
 			c.known.down.Put(name, time.Time{})
 		}
@@ -144,14 +158,14 @@ func (c *collector) collectFirst(ctx context.Context, trust *signing.Trust, r Re
 	at := c.opts.Now()
 	collecting, cancel := context.WithTimeout(ctx, c.opts.CollectTimeout)
 	defer cancel()
-	sought := r.sealedEvidence()
+	sought := r.sealed()
 	found, err := collect.Until(collecting, c.images(r.req), r.image, sought, func(part collect.Collected) (bool, error) {
 		ev, err := c.evidence(ctx, trust, collectedAt{Collected: part})
 		return len(ev.Signatures) > 0, err
 	}, trust.Repositories()...)
 	c.noteUnread(trust.Repositories(), found, err)
-	now := collectedAt{Collected: found, At: at}.havingSought(sought)
-	return c.keepCollected(r, now, ignoreSignerRepositories(c.tooSlow(collecting, r, err)))
+	now := collectedAt{Collected: found, At: at}.havingSought(sought, at)
+	return c.keepCollected(r, now, ignoreUnread(c.tooSlow(collecting, r, err)))
 }
 
 // collectRest asks for all there is: the rest, where a part was collected lately.
@@ -163,19 +177,21 @@ func (c *collector) collectRest(ctx context.Context, trust *signing.Trust, r Res
 	if err != nil {
 		return now, err
 	}
-	sought := have.seeks(r)
+	sought, at := r.sealed(), now.At
 	before = slices.Concat(sought, before)
+	now.sought = have.sought
 	// A repository of a signer that hangs is not waited for by every application.
 	asked := slices.DeleteFunc(slices.Clone(trust.Repositories()), c.isDown)
 	if age := now.At.Sub(have.At); have.Collected.Partial && age > -clockSkew && age < c.opts.FreshFor && len(have.unsought(r, collect.Bundle)) == 0 {
 		now.At = have.At
+		sought = slices.DeleteFunc(sought, func(a collect.Artifact) bool { return a.Kind == collect.Bundle })
 		now.Collected, err = collect.Complete(collecting, c.images(r.req), r.image, have.Collected, before, asked...)
 	} else {
 		now.Collected, err = collect.Again(collecting, c.images(r.req), r.image, before, asked...)
 	}
 	c.noteUnread(asked, now.Collected, err)
 	now.Collected = now.Collected.For(trust.Repositories())
-	now = now.havingSought(sought)
+	now = now.havingSought(sought, at)
 	if lacks := now.Collected.Lacks(trust.Repositories()); err == nil && len(lacks) > 0 {
 		err = &collect.RepositoryError{Repository: lacks[0], Err: errors.New("it could not be read a moment ago")}
 	}
@@ -201,11 +217,22 @@ func (c *collector) countedBefore(ctx context.Context, trust *signing.Trust, hav
 	return before, err
 }
 
+// loses reports whether something that counted would be forgotten with what was collected
+// before: it is not in what the registry hands out now. Sealed artifacts are looked for again, so
+// that once the registry is not excused, they hold up no other.
+func (c *collector) loses(ctx context.Context, trust *signing.Trust, r Resolved, have, now collectedAt, excused bool) bool {
+	before, err := c.countedBefore(ctx, trust, have)
+	return err != nil || slices.ContainsFunc(before, func(a collect.Artifact) bool {
+		return (excused || !slices.Contains(r.sealedEvidence(), whereIs(a))) && !slices.ContainsFunc(now.Collected.Artifacts, func(b collect.Artifact) bool {
+			return a.Kind == b.Kind && bytes.Equal(a.Content, b.Content) && maps.Equal(a.Annotations, b.Annotations)
+		})
+	})
+}
+
 // tooSlow names the registry and the deadline in an error of collecting signatures
 // that took too long.
 func (c *collector) tooSlow(collecting context.Context, r Resolved, err error) error {
-	var elsewhere *collect.RepositoryError
-	if err == nil || errors.As(err, &elsewhere) || !errors.Is(collecting.Err(), context.DeadlineExceeded) {
+	if err == nil || ignoreUnread(err) == nil || !errors.Is(collecting.Err(), context.DeadlineExceeded) {
 		return err
 	}
 	return fmt.Errorf("registry %s did not send all signatures within %s: %w", r.image.Registry, c.opts.CollectTimeout, err)
@@ -270,6 +297,16 @@ func ignoreSignerRepositories(err error) error {
 		return nil
 	}
 	return err
+}
+
+// ignoreUnread excuses also what the registry does not hand out: what was collected of the rest
+// says that not all is read.
+func ignoreUnread(err error) error {
+	var blob *collect.BlobError
+	if errors.As(err, &blob) {
+		return nil
+	}
+	return ignoreSignerRepositories(err)
 }
 
 // outOfReach names what is out of reach where signatures could not be collected: the

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/skep-dev/skep/image"
+	"github.com/skep-dev/skep/intent"
 	"github.com/skep-dev/skep/policies"
 	"github.com/skep-dev/skep/recent"
 	"github.com/skep-dev/skep/signing"
@@ -36,7 +37,7 @@ type collectedAt struct {
 	// since is when the registry first offered this, as far as this process knows.
 	since time.Time
 	// sought are the sealed artifacts that were looked for, as far as this process knows.
-	sought []collect.Artifact
+	sought map[intent.Artifact]lookedFor
 }
 
 // unchanged is how long the registry is known to have offered nothing else.
@@ -77,7 +78,7 @@ func (c collectedAt) key(trust string) (string, error) {
 }
 
 // bytes is how much of the memory c takes.
-func (c collectedAt) bytes() int { return c.Collected.Bytes() + len(c.sought)*len(c.Collected.Digest) }
+func (c collectedAt) bytes() int { return c.Collected.Bytes() + len(c.sought)*bytesSought }
 
 // remembered is what an Evaluator learned in this process.
 type remembered struct {

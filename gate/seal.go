@@ -42,7 +42,9 @@ func (v Verdict) Seal(s *intent.Sealer, stamp Stamp) (intent.Envelope, error) {
 	if !v.allowed {
 		return nil, errors.New("seal verdict: it does not allow")
 	}
-	return s.Seal(v.payload(stamp))
+	p := v.payload(stamp)
+	p.Evidence = v.evidenceToSeal(v.sealedBefore)
+	return s.Seal(p)
 }
 
 // Same reports whether sealing the verdict would say what the payload already
@@ -55,7 +57,7 @@ func (v Verdict) Same(p intent.Payload) bool {
 	mine.Format, mine.PolicyRevision = p.Format, p.PolicyRevision
 	a, errA := json.Marshal(mine)
 	b, errB := json.Marshal(p.Alone())
-	return errA == nil && errB == nil && bytes.Equal(a, b) && !v.outlived(p.Evidence)
+	return errA == nil && errB == nil && bytes.Equal(a, b) && !v.lacksEvidence(p.Evidence)
 }
 
 // Version is what the verdict asks of a node, if it allows; its application has
@@ -94,7 +96,6 @@ func (v Verdict) payload(stamp Stamp) intent.Payload {
 		Signers:        v.evidence.Signers(),
 		SignedAt:       signedAt(v.evidence),
 		PolicyRevision: v.revision,
-		Evidence:       v.counted.needed,
 		Version:        stamp.Version,
 		Rollout:        stamp.Rollout,
 		Previous:       stamp.Previous,

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/skep-dev/skep/image"
+	"github.com/skep-dev/skep/image/transport"
 	"github.com/skep-dev/skep/policies"
 	"github.com/skep-dev/skep/signing"
 	"github.com/skep-dev/skep/signing/collect"
@@ -56,13 +57,18 @@ func (e *Evaluator) complete(ctx context.Context, i Inspected) (Inspected, error
 	if !i.evidence.Partial {
 		return i, nil
 	}
-	now, err := e.collector.collectRest(ctx, i.trust, i.Resolved, i.collected)
+	noting, answered := transport.Answers(ctx)
+	now, err := e.collector.collectRest(noting, i.trust, i.Resolved, i.collected)
 	if !errors.Is(err, image.ErrNotAsked) {
 		e.opts.Observer.Signatures(asked(err))
 	}
 	var elsewhere *collect.RepositoryError
 	if errors.As(err, &elsewhere) {
 		_, _ = e.collector.keepCollected(i.Resolved, now, ignoreSignerRepositories(err))
+	}
+	var blob *collect.BlobError
+	if elsewhere == nil && errors.As(err, &blob) && answered() && !e.collector.loses(ctx, i.trust, i.Resolved, i.collected, now, true) {
+		err = nil
 	}
 	if i.collected, err = e.collector.keepCollected(i.Resolved, now, err); err == nil {
 		i.evidence, err = e.collector.evidence(ctx, i.trust, i.collected)
@@ -88,9 +94,10 @@ func (e *Evaluator) outdated(d policies.Decision, i Inspected) bool {
 		i.stale || i.req.Passing && i.req.Digest != "" || e.collector.unreachable(i.Resolved) {
 		return false
 	}
-	age := e.opts.Now().Sub(i.collected.At)
-	return age < 0 || len(i.collected.unsought(i.Resolved)) > 0 || age >= min(max(i.collected.unchanged(), incompleteFor), deniedFor) ||
-		i.collected.At.Before(i.req.Changed) || i.collected.At.Before(e.settingsChanged(i))
+	at := i.collected.askedAt(i.Resolved)
+	age := e.opts.Now().Sub(at)
+	return age < 0 || age >= min(max(i.collected.unchanged(), incompleteFor), deniedFor) ||
+		at.Before(i.req.Changed) || at.Before(e.settingsChanged(i))
 }
 
 // settled is a revision of signers and policies, and when it came in the place of another.

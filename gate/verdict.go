@@ -14,6 +14,7 @@ import (
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/bytecode"
 	"github.com/skep-dev/skep/image"
+	"github.com/skep-dev/skep/intent"
 	"github.com/skep-dev/skep/policies"
 	"github.com/skep-dev/skep/signing"
 )
@@ -40,8 +41,11 @@ type Verdict struct {
 	unevaluated error
 	// missing says that the registry has no such image; nil where it has.
 	missing error
-	// counted is where the evidence is.
-	counted whereabouts
+	// counted is where the evidence is, and sealedBefore where it was sealed with the running
+	// version. unsought says that this was not looked for.
+	counted      []whereabouts
+	sealedBefore []intent.Artifact
+	unsought     bool
 	// outdated is Outdated.
 	outdated bool
 }
@@ -93,7 +97,7 @@ func (e *Evaluator) Decide(ctx context.Context, i Inspected) (Verdict, error) {
 		generation: generation, activeRevision: RevisionIn(id.Namespace, i.trust, i.policies),
 		req: i.req, resolved: i.image, object: i.object, evidence: i.evidence, facts: i.facts,
 		programs: i.programs, decision: decision, revision: i.policies.RevisionIn(id.Namespace), allowed: decision.Allowed(), outdated: outdated,
-		counted: i.counted(),
+		counted: i.counted(), sealedBefore: i.sealedEvidence(), unsought: len(i.collected.unsought(i.Resolved)) > 0,
 	}
 	if i.stale {
 		v.stale = i.collected.At
@@ -114,12 +118,13 @@ func unread(d policies.Decision, i Inspected) error {
 	if d.Allowed() {
 		return nil
 	}
-	if missing := i.collected.unsought(i.Resolved); len(missing) > 0 && hangsOnEvidence(d, i) {
-		return fmt.Errorf("verify signatures of %s: manifest %s, by which the running version was allowed, was not looked for yet; Skep asks again: %w",
-			i.image.Reference, missing[0].Manifest, image.ErrUnavailable)
-	}
 	if i.evidence.Truncated == "" {
-		return nil
+		missing := i.collected.unsettled(i.Resolved)
+		if len(missing) == 0 || !hangsOnEvidence(d, i) {
+			return nil
+		}
+		return fmt.Errorf("verify signatures of %s: manifest %s, by which the running version was allowed, was not read yet; Skep asks again: %w",
+			i.image.Reference, missing[0].Manifest, image.ErrUnavailable)
 	}
 	return fmt.Errorf("verify signatures of %s: not all of them are read, and those that are do not allow it: %s: "+
 		"remove what is not needed beside the image, or have it signed in a repository that only the signer may push to (spec.repository of the BpfSigner): %w",

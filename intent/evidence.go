@@ -37,7 +37,7 @@ type withEvidence struct {
 func (s *Sealer) addEvidence(e Envelope, p Payload) (Envelope, error) {
 	all := evidence{}
 	for _, v := range p.Versions() {
-		if len(v.Evidence) > 0 && all[v.ImageDigest] == nil {
+		if v.Evidence != nil && len(all[v.ImageDigest]) == 0 {
 			all[v.ImageDigest] = v.Evidence[:min(len(v.Evidence), MaxEvidence)]
 		}
 	}
@@ -63,36 +63,32 @@ func (s *Sealer) addEvidence(e Envelope, p Payload) (Envelope, error) {
 	return whole, nil
 }
 
-// evidence is what was sealed with an envelope; nil if there is none, or its seal does not hold.
-func (t *Trust) evidence(e Envelope) evidence {
-	var both struct{ Evidence json.RawMessage }
-	if json.Unmarshal(e, &both) != nil || len(both.Evidence) == 0 {
+// sealedEvidence is the evidence next to the payload; nil if there is none, or its seal does not
+// hold.
+func (o Opened) sealedEvidence() (all evidence) {
+	if len(o.evidence) == 0 {
 		return nil
 	}
-	body, err := t.Verify(EvidenceType, Envelope(both.Evidence))
-	if err != nil {
-		return nil
-	}
-	var all evidence
-	if json.Unmarshal(body, &all) != nil {
+	body, err := o.trust.Verify(EvidenceType, Envelope(o.evidence))
+	if err != nil || json.Unmarshal(body, &all) != nil {
 		return nil
 	}
 	return all
 }
 
 // WithEvidence is Payload with the evidence of its versions, for evaluating and sealing them
-// again.
+// again. A version has nil if no evidence was sealed, and none if there was none to seal.
 func (o Opened) WithEvidence() Payload {
-	p := o.payload
-	p.Evidence = o.evidence[p.ImageDigest]
+	p, all := o.payload, o.sealedEvidence()
+	p.Evidence = all[p.ImageDigest]
 	if p.Previous != nil {
 		previous := *p.Previous
-		previous.Evidence = o.evidence[previous.ImageDigest]
+		previous.Evidence = all[previous.ImageDigest]
 		p.Previous = &previous
 	}
 	p.Withdrawn = slices.Clone(p.Withdrawn)
 	for i := range p.Withdrawn {
-		p.Withdrawn[i].Evidence = o.evidence[p.Withdrawn[i].ImageDigest]
+		p.Withdrawn[i].Evidence = all[p.Withdrawn[i].ImageDigest]
 	}
 	return p
 }

@@ -57,8 +57,10 @@ type Opened struct {
 	// version before.
 	beside []string
 	held   bool
-	// evidence is sealed next to the payload.
-	evidence evidence
+	// evidence is next to the payload, and trust is in who may have sealed it. It is verified
+	// where it is read: agents do not.
+	evidence json.RawMessage
+	trust    *Trust
 }
 
 // Payload returns what was sealed. It is shared and must not be changed.
@@ -170,42 +172,45 @@ func NewTrust(keys ...ed25519.PublicKey) (*Trust, error) {
 // Open checks the seal and returns the intent. It fails with ErrSeal or
 // ErrFormat, and reads at most MaxEnvelopeBytes.
 func (t *Trust) Open(e Envelope) (Opened, error) {
-	body, err := t.Verify(PayloadType, e)
+	body, evidence, err := t.verify(PayloadType, e)
 	if err != nil {
 		return Opened{}, fmt.Errorf("open intent: %w", err)
 	}
 	o, err := decode(body)
-	if err == nil {
-		o.evidence = t.evidence(e)
-	}
+	o.evidence, o.trust = evidence, t
 	return o, err
 }
 
 // Verify returns what Sign sealed as that type. It fails with ErrSeal, and reads
 // at most MaxEnvelopeBytes.
 func (t *Trust) Verify(payloadType string, e Envelope) ([]byte, error) {
+	body, _, err := t.verify(payloadType, e)
+	return body, err
+}
+
+// verify is Verify with the evidence next to the payload, which is not verified.
+func (t *Trust) verify(payloadType string, e Envelope) (body, evidence []byte, err error) {
 	if len(e) > MaxEnvelopeBytes {
-		return nil, fmt.Errorf("%d bytes, at most %d are read: %w", len(e), MaxEnvelopeBytes, ErrSeal)
+		return nil, nil, fmt.Errorf("%d bytes, at most %d are read: %w", len(e), MaxEnvelopeBytes, ErrSeal)
 	}
-	var env dsse.Envelope
+	var env withEvidence
 	if err := json.Unmarshal(e, &env); err != nil {
-		return nil, fmt.Errorf("%w: %w", ErrSeal, err)
+		return nil, nil, fmt.Errorf("%w: %w", ErrSeal, err)
 	}
 	if env.PayloadType != payloadType {
-		return nil, fmt.Errorf("payload type %q: %w", env.PayloadType, ErrSeal)
+		return nil, nil, fmt.Errorf("payload type %q: %w", env.PayloadType, ErrSeal)
 	}
-	body, err := base64.StdEncoding.DecodeString(env.Payload)
-	if err != nil {
-		return nil, fmt.Errorf("%w: %w", ErrSeal, err)
+	if body, err = base64.StdEncoding.DecodeString(env.Payload); err != nil {
+		return nil, nil, fmt.Errorf("%w: %w", ErrSeal, err)
 	}
 	ev, err := dsse.NewEnvelopeVerifier(t.verifiers...)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	if _, err := ev.Verify(context.Background(), &env); err != nil {
-		return nil, fmt.Errorf("%w: %w", ErrSeal, err)
+	if _, err := ev.Verify(context.Background(), &env.Envelope); err != nil {
+		return nil, nil, fmt.Errorf("%w: %w", ErrSeal, err)
 	}
-	return body, nil
+	return body, env.Evidence, nil
 }
 
 // decode reads a payload whose seal held.

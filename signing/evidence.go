@@ -47,9 +47,10 @@ type Evidence struct {
 type Counted struct {
 	// Artifact is its index.
 	Artifact int
-	// Repeats says that others vouch for the same, at no later trusted time: anyone who may push
-	// can copy a signature, and none of its copies is needed.
-	Repeats bool
+	// Signatures and Attestations name those that it vouches for, at no later trusted time than
+	// any other: anyone who may push can copy a signature, and only one of its copies is needed.
+	// The names are valid within one Evidence.
+	Signatures, Attestations []int
 }
 
 // Holds reports whether the evidence may still be used at a time.

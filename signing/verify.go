@@ -122,7 +122,7 @@ func (t *Trust) Verify(ctx context.Context, c collect.Collected, now time.Time) 
 	for _, s := range c.Skipped {
 		e.Rejected = append(e.Rejected, Rejection{Reason: oneLine(s)})
 	}
-	needed := vouchers{}
+	signed, attested := vouchers{}, vouchers{}
 	for i := range c.Artifacts {
 		if err := ctx.Err(); err != nil {
 			return Evidence{}, fmt.Errorf("verify signatures of %s: %w", c.Digest, err)
@@ -130,17 +130,16 @@ func (t *Trust) Verify(ctx context.Context, c collect.Collected, now time.Time) 
 		signatures, attestations := len(e.Signatures), len(e.Attestations)
 		if t.evaluator(ctx, &e, &c.Artifacts[i], digest, now) {
 			for _, s := range e.Signatures[signatures:] {
-				needed.note(len(e.Counted), &s.Time, &s)
+				signed.note(len(e.Counted), &s.Time, &s)
 			}
 			for _, a := range e.Attestations[attestations:] {
-				needed.note(len(e.Counted), &a.Time, &a)
+				attested.note(len(e.Counted), &a.Time, &a)
 			}
-			e.Counted = append(e.Counted, Counted{Artifact: i, Repeats: true})
+			e.Counted = append(e.Counted, Counted{Artifact: i})
 		}
 	}
-	for _, by := range needed {
-		e.Counted[by.counted].Repeats = false
-	}
+	signed.tell(e.Counted, func(c *Counted) *[]int { return &c.Signatures })
+	attested.tell(e.Counted, func(c *Counted) *[]int { return &c.Attestations })
 	e.tidy()
 	return e, nil
 }
@@ -344,8 +343,15 @@ func (e *Evidence) tidy() {
 	slices.Sort(e.Revoked)
 	e.Revoked = slices.Compact(e.Revoked)
 	// A revocation is said first: strangers' signatures, however many, hide none.
-	turn := map[bool]int{true: -1}
-	slices.SortStableFunc(e.Rejected, func(a, b Rejection) int { return turn[a.Revoked] - turn[b.Revoked] })
+	slices.SortStableFunc(e.Rejected, func(a, b Rejection) int {
+		switch {
+		case a.Revoked == b.Revoked:
+			return 0
+		case a.Revoked:
+			return -1
+		}
+		return 1
+	})
 	if more := len(e.Rejected) - maxRejected; more > 0 {
 		e.Rejected = append(e.Rejected[:maxRejected], Rejection{Reason: fmt.Sprintf("and %d more", more)})
 	}

@@ -332,5 +332,10 @@ func (l *hurried) weigh(o lifecycle.Observation) gate.RunningVerdict {
 	ctx, cancel := context.WithTimeout(registry.CacheOnly(l.ctx), localWithin)
 	defer cancel()
 	o.Request.Passing = true
-	return l.Evaluator.WeighRunning(ctx, o.Request, o.Live)
+	live := *o.Live
+	if lifecycle.LostAllSigners(&live, l.revoked) {
+		// The manifests by which it was allowed say nothing more, also if they were not looked for.
+		live.Evidence = nil
+	}
+	return l.Evaluator.WeighRunning(ctx, o.Request, &live)
 }

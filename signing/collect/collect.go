@@ -77,7 +77,8 @@ const emptyType = "application/vnd.oci.empty.v1+json"
 //
 // The error means that it could not be determined what there is (the registry did not
 // answer, or answered garbage), and is of a kind of package image. With a
-// *RepositoryError comes what else there is, as a part. What is missing is no error,
+// *RepositoryError comes what else there is, as a part, and with a *BlobError what else
+// there is, as truncated. What is missing is no error,
 // and what is malformed or too big is in Skipped. The time limit is ctx's.
 func All(ctx context.Context, source Source, r image.Resolved, repositories ...string) (Collected, error) {
 	return Again(ctx, source, r, nil, repositories...)
@@ -95,15 +96,14 @@ func Again(ctx context.Context, source Source, r image.Resolved, before []Artifa
 	})
 }
 
-// together joins what is read at once. A *RepositoryError comes with what else was
-// read.
+// together joins what is read at once. A *RepositoryError and a *BlobError come with what
+// else was read.
 func together(ctx context.Context, reads ...func(context.Context) (Collected, error)) (all Collected, err error) {
 	found, failed := make([]Collected, len(reads)), make([]error, len(reads))
 	group, ctx := errgroup.WithContext(ctx)
 	for i, read := range reads {
 		group.Go(func() error {
-			var elsewhere *RepositoryError
-			if found[i], failed[i] = read(ctx); errors.As(failed[i], &elsewhere) {
+			if found[i], failed[i] = read(ctx); readsRest(failed[i]) {
 				return nil
 			}
 			return failed[i]
@@ -118,33 +118,37 @@ func together(ctx context.Context, reads ...func(context.Context) (Collected, er
 	return all, errors.Join(failed...)
 }
 
+// readsRest reports whether what else there is comes with an error.
+func readsRest(err error) bool {
+	return errors.As(err, new(*RepositoryError)) || errors.As(err, new(*BlobError))
+}
+
 // Until is Again that reads the referrers first, and leaves cosign's
 // tags and the repositories of signers alone where enough says so of what they hold. An image with one bundle
 // then takes 4 requests, 5 where the referrers API is missing, and one with a
 // legacy signature what it takes anyway, one round trip later.
 //
 // What comes back may be Partial: it shows who signed, and not that nobody else
-// did. Whoever would reject because of what is missing completes it first. A blob
+// did. A caller that would reject because of what is missing completes it first. A blob
 // that the registry does not hand out is an error only where enough says no of the
 // others.
 func Until(ctx context.Context, source Source, r image.Resolved, before []Artifact, enough func(Collected) (bool, error),
 	repositories ...string) (Collected, error) {
 	part, unread := gather(ctx, source, r, before, (*collector).readReferrers)
-	var blob *BlobError
-	if unread != nil && !errors.As(unread, &blob) {
+	if unread != nil && !readsRest(unread) {
 		return Collected{}, unread
 	}
-	part.Partial, part.Unread = true, unread != nil
+	part.Partial = true
 	stop, err := enough(part)
 	switch {
 	case err != nil:
 		return Collected{}, fmt.Errorf("collect signatures of %s: %w", r.Reference, err)
 	case stop:
+		part.Unread = unread != nil
 		return part, nil
-	case unread != nil:
-		return Collected{}, unread
 	}
-	return Complete(ctx, source, r, part, before, repositories...)
+	all, err := Complete(ctx, source, r, part, before, repositories...)
+	return all, errors.Join(unread, err)
 }
 
 // Complete adds what Until left out: 2 requests, and one for every

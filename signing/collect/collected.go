@@ -159,8 +159,9 @@ func (known contentHashes) of(content []byte) []byte {
 	return sum[:]
 }
 
-// BlobError says that a registry did not hand out a signature that it lists,
-// though it answered: it says nothing about whether the registry can be reached.
+// BlobError says that a registry did not hand out a signature that it lists, or the manifest
+// of one, though it answered: it says nothing about whether the registry can be reached. With it
+// comes what else was collected, as truncated.
 type BlobError struct{ err error }
 
 // Error is the registry's answer.

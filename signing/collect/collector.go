@@ -32,7 +32,8 @@ type layer struct {
 	// size is what its descriptor says.
 	size        int64
 	annotations map[string]string
-	// behind is how many layers of its manifest come before it; -1 if it counted before.
+	// behind is how many layers of its manifest come before it. It is below 0 in a manifest
+	// that held what counted before, and -MaxLayers-1 at most if the layer itself counted.
 	behind int
 }
 
@@ -73,7 +74,7 @@ type collector struct {
 	// Collected.Truncated.
 	overfull  bool
 	truncated string
-	// failed is why the registry did not hand out one of the blobs.
+	// failed is why the registry did not hand out one of the manifests or blobs.
 	mu     sync.Mutex
 	failed error
 }
@@ -142,7 +143,7 @@ func (c *collector) readTags(ctx context.Context) error {
 			defer c.mu.Unlock()
 			c.truncated = cmp.Or(c.truncated, fmt.Sprintf("%s: it holds more than is read", c.origin("tag "+tag)))
 		}
-		return raw, err
+		return c.answer(ctx, raw, err)
 	})
 	if err != nil {
 		return err
@@ -199,13 +200,41 @@ func (c *collector) readBefore(ctx context.Context, kinds ...Kind) error {
 	if err != nil {
 		return err
 	}
+	if slices.ContainsFunc(manifests, func(m []byte) bool { return m == nil }) {
+		if err := c.askForImage(ctx); err != nil {
+			return err
+		}
+	}
 	for i, manifest := range manifests {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
+		// It is not asked for again by a list.
+		c.manifests[digests[i]] = true
+		known := len(c.layers)
 		c.read(c.origin("manifest "+digests[i].String()), manifest, false)
+		for l := range c.layers[known:] {
+			c.layers[known+l].behind -= MaxLayers
+		}
 	}
 	return nil
+}
+
+// askForImage has a manifest that is not there say nothing where the image is not there either:
+// then the registry does not show what it has, or lost it all.
+func (c *collector) askForImage(ctx context.Context) error {
+	if c.repository != "" {
+		return nil
+	}
+	_, err := c.manifest(ctx, c.digest)
+	switch {
+	case errors.Is(err, image.ErrNotFound):
+		c.withhold(err)
+		return nil
+	case errors.Is(err, image.ErrMalformed):
+		return nil
+	}
+	return err
 }
 
 // readListed reads what a list of referrers names, up to maxReferrers manifests with a
@@ -243,13 +272,14 @@ func (c *collector) readListed(ctx context.Context, listed []referrer) error {
 	return nil
 }
 
-// manifest reads one manifest; what is too large for one is empty.
+// manifest reads one manifest; what is too large for one is empty, and so is what the
+// registry does not hand out.
 func (c *collector) manifest(ctx context.Context, digest v1.Hash) ([]byte, error) {
 	raw, err := c.from.Manifest(ctx, digest)
 	if errors.Is(err, image.ErrTooLong) {
 		return []byte{}, nil
 	}
-	return raw, err
+	return c.answer(ctx, raw, err)
 }
 
 // rank says how likely a referrer is a signature by its descriptor.
@@ -317,7 +347,7 @@ func (c *collector) read(origin string, raw []byte, refers bool) (found bool) {
 		l.manifest, l.behind = digest, behind
 		switch {
 		case c.counted[l.key()]:
-			l.behind = -1
+			l.behind = -MaxLayers - 1
 		case behind == MaxLayers:
 			left++
 			continue
@@ -470,20 +500,31 @@ func (c *collector) take(l layer, content []byte) {
 	}
 }
 
-// blob reads one blob. Where the registry answers, and not with it, the others are
-// read all the same; where it is silent, or time is up, nothing is.
+// blob reads one blob.
 func (c *collector) blob(ctx context.Context, d v1.Descriptor) ([]byte, error) {
 	content, err := c.from.Blob(ctx, d)
+	return c.answer(ctx, content, err)
+}
+
+// answer is what a registry sent of one thing. Where it answers, and not with it, the others are
+// read all the same, and what is missing says nothing; where it is silent, or time is up, nothing is read.
+func (c *collector) answer(ctx context.Context, content []byte, err error) ([]byte, error) {
 	passing := []error{image.ErrNotFound, image.ErrMalformed, image.ErrSize, image.ErrSilent, image.ErrNotAsked, context.Canceled, context.DeadlineExceeded}
 	if err == nil || ctx.Err() != nil || slices.ContainsFunc(passing, func(known error) bool { return errors.Is(err, known) }) {
 		return content, err
 	}
+	c.withhold(err)
+	return []byte{}, nil
+}
+
+// withhold notes that the registry does not hand out something.
+func (c *collector) withhold(err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.failed == nil {
 		c.failed = err
+		c.truncated = cmp.Or(c.truncated, fmt.Sprintf("the registry does not hand out one of them: %v", err))
 	}
-	return []byte{}, nil
 }
 
 // readAll reads some things at a time. What is not there is nil, what is malformed

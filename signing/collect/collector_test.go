@@ -31,7 +31,7 @@ func TestWhatCountedIsHashedOnce(t *testing.T) {
 	c.read("tag", raw, false)
 	for _, l := range c.layers {
 		isCounted := l.kind == LegacySignature && l.digest == descriptor.Digest && l.size == descriptor.Size && l.annotations != nil
-		if (l.behind == -1) != isCounted {
+		if (l.behind < 0) != isCounted {
 			t.Errorf("layer %+v", l)
 		}
 	}
