@@ -49,7 +49,9 @@ type world struct {
 	requests atomic.Int64
 	down     atomic.Bool
 	// lost is a blob that the registry does not hand out.
-	lost     atomic.Value
+	lost atomic.Value
+	// refuses is the status that a path is answered with; 0 means as usual.
+	refuses  atomic.Pointer[func(path string) int]
 	underWay atomic.Int64
 	client   *registry.Client
 	now      time.Time
@@ -107,6 +109,12 @@ func newWorldOf(t testing.TB, referrers bool) *world {
 		if w.down.Load() || lost != "" && strings.HasSuffix(r.URL.Path, lost) {
 			rw.WriteHeader(http.StatusServiceUnavailable)
 			return
+		}
+		if refuses := w.refuses.Load(); refuses != nil {
+			if status := (*refuses)(r.URL.Path); status != 0 {
+				rw.WriteHeader(status)
+				return
+			}
 		}
 		real.ServeHTTP(rw, r)
 	}))

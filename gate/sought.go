@@ -170,7 +170,7 @@ func (v Verdict) evidenceToSeal(sealed []intent.Artifact) []intent.Artifact {
 // covering is base and what else it takes for everything that counts to be in one of them, the
 // most needed first, and of equals what was sealed before. It is not nil.
 func (v Verdict) covering(base, sealed []intent.Artifact) []intent.Artifact {
-	all, covered := slices.Concat([]intent.Artifact{}, base), vouched{}
+	all, covered := append([]intent.Artifact{}, base...), vouched{}
 	for _, w := range v.counted {
 		if slices.Contains(base, w.Artifact) {
 			covered = covered.and(w.vouches)

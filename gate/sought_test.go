@@ -4,6 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -19,6 +22,7 @@ import (
 	"github.com/skep-dev/skep/policies"
 	"github.com/skep-dev/skep/signing"
 	"github.com/skep-dev/skep/signing/collect"
+	"github.com/skep-dev/skep/signing/sign"
 	"github.com/skep-dev/skep/test/fixture/supply"
 )
 
@@ -269,5 +273,322 @@ func TestOneSealIsEnough(t *testing.T) {
 	}
 	if runs = sealed(t, v, gate.Stamp{UID: "u", Serial: 8}); !v.Same(runs) || len(runs.Evidence) != 1 || runs.Evidence[0].Kind != "bundle" {
 		t.Errorf("sealed %v", runs.Evidence)
+	}
+}
+
+// refuse has the registry answer with a status for paths that end in something; "" ends it.
+func (w *world) refuse(status int, ends ...string) {
+	refuses := func(path string) int {
+		if slices.ContainsFunc(ends, func(end string) bool { return strings.HasSuffix(path, end) }) {
+			return status
+		}
+		return 0
+	}
+	w.refuses.Store(&refuses)
+}
+
+// byTwo has an image signed by team-a under cosign's tag and by team-b in a bundle, sealed by an evaluator that saw both.
+func byTwo(t *testing.T, w *world, all ...policies.Policy) (ref string, evaluator *gate.Evaluator, req gate.Request, runs intent.Payload) {
+	t.Helper()
+	ref = w.signed("xdp_count")
+	w.bundle(ref, "team-b")
+	evaluator = w.evaluator()
+	evaluator.SetPolicies(w.policy(all...))
+	req = gate.Request{Application: app(ref, "count_packets", onEth0())}
+	mustEvaluate(t, evaluator, req.Application)
+	w.now = w.now.Add(11 * time.Minute)
+	runs = sealed(t, mustEvaluate(t, evaluator, req.Application), gate.Stamp{UID: "u", Serial: 7})
+	if len(runs.Evidence) != 2 {
+		t.Fatalf("sealed %v", runs.Evidence)
+	}
+	req.Digest, req.Sealed = runs.ImageDigest, &runs
+	return ref, evaluator, req, runs
+}
+
+// manifestOf is the sealed manifest of a kind.
+func manifestOf(t *testing.T, runs intent.Payload, kind collect.Kind) string {
+	t.Helper()
+	for _, a := range runs.Evidence {
+		if a.Kind == string(kind) {
+			return a.Manifest
+		}
+	}
+	t.Fatalf("no %s is sealed: %v", kind, runs.Evidence)
+	return ""
+}
+
+// TestASealedManifestThatIsNotHandedOutHidesNoOther has the registry refuse one of two sealed manifests for good, by its digest,
+// in the list and by its tag: what the other shows counts, by a process that remembers both and by one that remembers none.
+func TestASealedManifestThatIsNotHandedOutHidesNoOther(t *testing.T) {
+	wantsAll := rego("deny contains \"not scanned\" if count({a | some a in input.attestations}) > 7")
+	wantsAll.Name = "all"
+	for _, kind := range []collect.Kind{collect.LegacySignature, collect.Bundle} {
+		for _, status := range []int{401, 403, 412, 451, 500, 503} {
+			t.Run(fmt.Sprint(kind, " answered by ", status), func(t *testing.T) {
+				w := newWorld(t)
+				_, remembers, req, runs := byTwo(t, w, unsignedUnloads(), wantsAll)
+				gone := manifestOf(t, runs, kind)
+				w.refuse(status, gone, ".sig")
+				if kind == collect.Bundle {
+					w.refuse(status, gone)
+				}
+				for _, evaluator := range []*gate.Evaluator{remembers, w.forgotten(unsignedUnloads(), wantsAll)} {
+					for range 4 {
+						w.now = w.now.Add(11 * time.Hour)
+						byItself, byDefinition := decided(t.Context(), evaluator, req, &runs, nil)
+						if byItself != lifecycle.Keep || byDefinition == lifecycle.Unload {
+							t.Fatalf("by itself %q, by its definition %q", byItself, byDefinition)
+						}
+						again, v := w.taken(t, evaluator, req)
+						if !v.Allowed() || again != 0 {
+							t.Fatalf("denied for %v, another %d requests at once", rules(v), again)
+						}
+						if next := sealed(t, v, gate.Stamp{UID: "u", Serial: 8}); len(next.Evidence) != 2 {
+							t.Fatalf("sealed %v", next.Evidence)
+						}
+					}
+				}
+			})
+		}
+	}
+}
+
+// TestASealedManifestThatIsNotHandedOutUnloadsNothing has the only signature refused, or not be found in a registry that does not
+// even show the image: it could not be determined, and is not asked about over and over.
+func TestASealedManifestThatIsNotHandedOutUnloadsNothing(t *testing.T) {
+	var content string
+	for sentence, refuse := range map[string]func(w *world, runs intent.Payload){
+		"the manifest is refused": func(w *world, runs intent.Payload) { w.refuse(http.StatusForbidden, runs.Evidence[0].Manifest) },
+		"its content is refused": func(w *world, runs intent.Payload) {
+			w.refuse(http.StatusUnavailableForLegalReasons, content)
+		},
+		"nothing is shown": func(w *world, runs intent.Payload) {
+			w.refuse(http.StatusNotFound, runs.Evidence[0].Manifest, runs.ImageDigest)
+		},
+		"the image is shown to no more": func(w *world, runs intent.Payload) {
+			w.refuse(http.StatusNotFound, runs.Evidence[0].Manifest)
+			w.also(http.StatusForbidden, "/manifests/"+runs.ImageDigest)
+		},
+	} {
+		t.Run(sentence, func(t *testing.T) {
+			w := newWorldOf(t, false)
+			ref := w.signedBy("bundle")
+			content = w.bundleOf(ref)
+			req := gate.Request{Application: app(ref, "count_packets", onEth0())}
+			runs := sealed(t, mustEvaluate(t, w.evaluator(), req.Application), gate.Stamp{UID: "u", Serial: 7})
+			w.index(ref, w.tag(ref, ""))
+			evaluator := w.forgotten(unsignedUnloads())
+			// Admission knows the object of the image, and no sealed evidence.
+			if v := mustEvaluate(t, evaluator, req.Application); v.Allowed() {
+				t.Fatal("allowed without a signature")
+			}
+			refuse(w, runs)
+			req.Digest, req.Sealed = runs.ImageDigest, &runs
+			for range 3 {
+				mustKeep(t, evaluator, req, &runs)
+				before := w.requests.Load()
+				for range 3 {
+					if v, err := evaluator.Evaluate(t.Context(), req); err == nil {
+						t.Fatalf("denied for %v", rules(v))
+					}
+				}
+				if again := w.requests.Load() - before; again != 0 {
+					t.Errorf("another %d requests at once", again)
+				}
+				w.now = w.now.Add(11 * time.Hour)
+			}
+			// Another application of the image asks, and is answered by what there is.
+			other := req
+			other.Sealed = nil
+			if v, err := evaluator.Evaluate(t.Context(), other); err == nil && v.Allowed() {
+				t.Error("another application is allowed")
+			}
+			mustKeep(t, evaluator, req, &runs)
+			w.refuses.Store(nil)
+			w.now = w.now.Add(3 * time.Minute)
+			if v, err := evaluator.Evaluate(t.Context(), req); err != nil || !v.Allowed() {
+				t.Errorf("denied for %v, %v, though it is handed out again", rules(v), err)
+			}
+		})
+	}
+}
+
+// also is refuse of something more.
+func (w *world) also(status int, end string) {
+	before := *w.refuses.Load()
+	refuses := func(path string) int {
+		if strings.HasSuffix(path, end) {
+			return status
+		}
+		return before(path)
+	}
+	w.refuses.Store(&refuses)
+}
+
+// TestEvidenceThatCountsLaterIsSealed has an attestation, and a signature of another signer, come after the first seal: each is
+// sealed once, no copy is, and a restart finds both where they were hidden.
+func TestEvidenceThatCountsLaterIsSealed(t *testing.T) {
+	wants := rego(fmt.Sprintf("deny contains \"not scanned\" if not %q in {a.predicateType | some a in input.attestations}", scanned))
+	wants.Spec.Running = v1alpha1.RunningUnload
+	for sentence, beside := range map[string]bool{"signed beside the image": true, "signed in a repository of the signer": false} {
+		t.Run(sentence, func(t *testing.T) {
+			w := newWorld(t)
+			ref := w.push("xdp_count", "v1")
+			if beside {
+				w.sign(ref, "team-a")
+			} else {
+				w.signElsewhere(ref, "team-a")
+			}
+			evaluator, req := w.evaluator(), gate.Request{Application: app(ref, "count_packets", onEth0())}
+			runs := sealed(t, mustEvaluate(t, evaluator, req.Application), gate.Stamp{UID: "u", Serial: 7})
+			if runs.Evidence == nil {
+				t.Fatal("that there is no evidence is not sealed")
+			}
+			w.attest(ref, "team-b")
+			evaluator.SetPolicies(w.policy(wants))
+			req.Digest, req.Sealed = runs.ImageDigest, &runs
+			first := len(runs.Evidence)
+			for round := range 4 {
+				w.now = w.now.Add(11 * time.Minute)
+				v, err := evaluator.Evaluate(t.Context(), req)
+				if err != nil || !v.Allowed() || v.Same(runs) != (round > 0) || !v.SameVersion(runs) {
+					t.Fatalf("round %d: allowed %v, same %v, %v", round, v.Allowed(), v.Same(runs), err)
+				}
+				runs = sealed(t, v, gate.Stamp{UID: "u", Serial: runs.Serial + 1})
+				if beside {
+					copied(w, ref)
+				}
+			}
+			if len(runs.Evidence) != first+1 {
+				t.Errorf("sealed %v", runs.Evidence)
+			}
+			moved(w, ref)
+			mustKeep(t, w.forgotten(wants), req, &runs)
+		})
+	}
+}
+
+// TestWhatWasNotLookedForStaysSealed has a new definition sealed on a part of the evidence, after a restart: what was sealed
+// of the rest stays.
+func TestWhatWasNotLookedForStaysSealed(t *testing.T) {
+	w := newWorld(t)
+	ref, _, req, runs := byTwo(t, w)
+	w.bundle(ref, "team-a")
+	again := w.forgotten()
+	changed := app(ref, "count_packets", onEth0())
+	changed.Spec.NodeSelector = &metav1.LabelSelector{MatchLabels: map[string]string{"tier": "edge"}}
+	req.Application = changed
+	v, err := again.Evaluate(t.Context(), req)
+	if err != nil || !v.Evidence().Partial {
+		t.Fatalf("evidence %+v, %v", v.Evidence(), err)
+	}
+	if v.Same(runs) {
+		t.Error("the definition did not change")
+	}
+	if next := sealed(t, v, gate.Stamp{UID: "u", Serial: 8}); len(next.Evidence) < 2 || !slices.Contains(next.Evidence, runs.Evidence[0]) ||
+		!slices.Contains(next.Evidence, runs.Evidence[1]) {
+		t.Errorf("sealed %v, before %v", next.Evidence, runs.Evidence)
+	}
+}
+
+// TestAPartIsNoReasonToSealAnew has a copy come to the list of referrers, which is read first: the sealed manifest was not
+// looked for, and is not replaced.
+func TestAPartIsNoReasonToSealAnew(t *testing.T) {
+	w := newWorld(t)
+	ref := w.signed("xdp_count")
+	req := gate.Request{Application: app(ref, "count_packets", onEth0())}
+	runs := sealed(t, mustEvaluate(t, w.evaluator(), req.Application), gate.Stamp{UID: "u", Serial: 7})
+	req.Digest, req.Sealed = runs.ImageDigest, &runs
+	w.bundle(ref, "team-a")
+	again := w.forgotten()
+	for range 3 {
+		v, err := again.Evaluate(t.Context(), req)
+		if err != nil || !v.Allowed() || !v.Same(runs) {
+			t.Errorf("allowed %v, same %v, partial %v, %v", v.Allowed(), v.Same(runs), v.Evidence().Partial, err)
+		}
+		w.now = w.now.Add(time.Minute)
+	}
+}
+
+// TestAnAdminMayReplaceAKey has an image signed anew, with the key that takes the place of a signer's: that is sealed in the place
+// of what counts no more, the old signature does not count, and the new one is found though it is hidden.
+func TestAnAdminMayReplaceAKey(t *testing.T) {
+	w := newWorld(t)
+	ref := w.signed("xdp_count")
+	evaluator, req := w.evaluator(), gate.Request{Application: app(ref, "count_packets", onEth0())}
+	runs := sealed(t, mustEvaluate(t, evaluator, req.Application), gate.Stamp{UID: "u", Serial: 7})
+	before := runs.Evidence[0]
+	w.signers[0].Spec.Key = w.signers[1].Spec.Key
+	w.signers = w.signers[:1]
+	evaluator.SetTrust(w.trust(w.signers...))
+	w.signAs(ref, "team-b", sign.Options{})
+	w.now = w.now.Add(11 * time.Minute)
+	req.Digest, req.Sealed = runs.ImageDigest, &runs
+	v, err := evaluator.Evaluate(t.Context(), req)
+	if err != nil || !v.Allowed() || v.Same(runs) {
+		t.Fatalf("allowed %v, same %v, %v", v.Allowed(), v.Same(runs), err)
+	}
+	if runs = sealed(t, v, gate.Stamp{UID: "u", Serial: 8}); len(runs.Evidence) != 1 || runs.Evidence[0] == before {
+		t.Errorf("sealed %v, before %v", runs.Evidence, before)
+	}
+	moved(w, ref)
+	mustKeep(t, w.forgotten(unsignedUnloads()), req, &runs)
+	w.signers[0].Spec.Revoked = true
+	revoked := w.trust(w.signers...).Revoked()
+	if byItself, byDefinition := decided(t.Context(), w.forgotten(unsignedUnloads()), req, &runs, revoked); byItself != lifecycle.Unload || byDefinition != lifecycle.Unload {
+		t.Errorf("by itself %q, by its definition %q, though its signer is revoked", byItself, byDefinition)
+	}
+}
+
+// TestARevocationNeedsNoManifest has the registry refuse the sealed manifest of a signer who is revoked.
+func TestARevocationNeedsNoManifest(t *testing.T) {
+	w := newWorld(t)
+	ref := w.signed("xdp_count")
+	req := gate.Request{Application: app(ref, "count_packets", onEth0())}
+	runs := sealed(t, mustEvaluate(t, w.evaluator(), req.Application), gate.Stamp{UID: "u", Serial: 7})
+	w.refuse(http.StatusForbidden, runs.Evidence[0].Manifest, ".sig")
+	w.signers[0].Spec.Revoked = true
+	revoked := w.trust(w.signers...).Revoked()
+	if byItself, byDefinition := decided(t.Context(), w.forgotten(unsignedUnloads()), req, &runs, revoked); byItself != lifecycle.Unload || byDefinition != lifecycle.Unload {
+		t.Errorf("by itself %q, by its definition %q", byItself, byDefinition)
+	}
+}
+
+// TestSealedEvidenceOfManyIsLookedForOnce has forty applications of one image that were allowed by manifests of their own, none
+// of which is there any more.
+func TestSealedEvidenceOfManyIsLookedForOnce(t *testing.T) {
+	w := newWorld(t)
+	ref := w.signed("xdp_count")
+	runs := sealed(t, mustEvaluate(t, w.evaluator(), app(ref, "count_packets", onEth0())), gate.Stamp{UID: "u", Serial: 7})
+	moved(w, ref)
+	evaluator := w.forgotten(unsignedUnloads())
+	for round := range 2 {
+		for i := range 40 {
+			one := runs
+			one.Evidence = []intent.Artifact{{Kind: "signature", Manifest: describe(fmt.Append(nil, i), "").Digest.String()}}
+			req := gate.Request{Application: app(ref, "count_packets", onEth0()), Digest: runs.ImageDigest, Sealed: &one}
+			requests, v := w.taken(t, evaluator, req)
+			if v.Allowed() || round > 0 && requests != 0 {
+				t.Fatalf("application %d: allowed %v, %d requests in round %d", i, v.Allowed(), requests, round)
+			}
+		}
+	}
+}
+
+// signElsewhere signs an image in a repository that only the signer may push to.
+func (w *world) signElsewhere(ref, signer string) {
+	w.t.Helper()
+	repository := strings.TrimPrefix(w.server.URL, "http://") + "/signatures/" + signer
+	at, err := w.client.Pin(repository, w.resolve(ref).Digest)
+	if err == nil {
+		err = sign.Image(w.t.Context(), w.client, at, w.keys[signer], sign.Options{})
+	}
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	for i := range w.signers {
+		if w.signers[i].Name == signer {
+			w.signers[i].Spec.Repository = repository
+		}
 	}
 }

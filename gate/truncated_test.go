@@ -254,6 +254,11 @@ var attacks = map[string]func(w *world, ref string){
 		}
 		w.attach(ref, w.tag(ref, ".sig"), "", layers...)
 	},
+	"a manifest under the tag that is longer than is read": func(w *world, ref string) {
+		layers := w.signatures(ref, 1)
+		layers[0].Annotations["padding"] = strings.Repeat("x", 5<<20)
+		w.attach(ref, w.tag(ref, ".sig"), "", layers...)
+	},
 	"an empty list of referrers, and nothing under the tag": func(w *world, ref string) {
 		w.index(ref, w.tag(ref, ""))
 		w.attach(ref, w.tag(ref, ".sig"), "")
