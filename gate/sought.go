@@ -142,23 +142,23 @@ func (i Inspected) counted() (all []whereabouts) {
 }
 
 // lacksEvidence reports whether something that counts is in no sealed artifact: a signature that
-// was made later, or one whose manifest is gone while there is a copy. What was not looked for
-// counts as there. Without sealed evidence, as before there was any, nothing is sealed anew.
+// was made later, or one whose manifest is gone while there is a copy. Without sealed evidence, as
+// before there was any, nothing is sealed anew.
 func (v Verdict) lacksEvidence(sealed []intent.Artifact) bool {
-	if sealed == nil || v.evidence.Partial || v.unsought {
-		return false
-	}
-	return slices.ContainsFunc(v.evidenceToSeal(sealed), func(a intent.Artifact) bool { return !slices.Contains(sealed, a) })
+	return sealed != nil && slices.ContainsFunc(v.evidenceToSeal(sealed), func(a intent.Artifact) bool { return !slices.Contains(sealed, a) })
 }
 
-// evidenceToSeal is where the evidence is that is sealed: what was sealed before, unless it is known to count no more,
-// and what else it takes for each signature and attestation to be in one of them. So nothing
-// that is pushed later takes the place of what is sealed and suffices. If that is more than is sealed, those
-// with the most are, signatures first.
+// evidenceToSeal is where the evidence is that is sealed: what was sealed before, unless it is
+// known to count no more, and what else it takes for each signature and attestation to be in one
+// of them. So nothing that is pushed later takes the place of what is sealed and suffices. If that
+// is more than is sealed, those with the most are, signatures first. A part of the evidence, and
+// what was not looked for, adds nothing and takes nothing away.
 func (v Verdict) evidenceToSeal(sealed []intent.Artifact) []intent.Artifact {
-	unread := v.evidence.Partial || v.unsought || v.evidence.Truncated != ""
+	if len(sealed) > 0 && (v.evidence.Partial || v.unsought) {
+		return sealed
+	}
 	kept := slices.DeleteFunc(slices.Clone(sealed), func(a intent.Artifact) bool {
-		return !unread && !slices.ContainsFunc(v.counted, func(w whereabouts) bool { return w.Artifact == a })
+		return v.evidence.Truncated == "" && !slices.ContainsFunc(v.counted, func(w whereabouts) bool { return w.Artifact == a })
 	})
 	all := v.covering(kept, sealed)
 	if len(all) > intent.MaxEvidence {

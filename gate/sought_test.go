@@ -332,8 +332,8 @@ func TestASealedManifestThatIsNotHandedOutHidesNoOther(t *testing.T) {
 				if kind == collect.Bundle {
 					w.refuse(status, gone)
 				}
-				for _, evaluator := range []*gate.Evaluator{remembers, w.forgotten(unsignedUnloads(), wantsAll)} {
-					for range 4 {
+				for i, evaluator := range []*gate.Evaluator{remembers, w.forgotten(unsignedUnloads(), wantsAll)} {
+					for round := range 4 {
 						w.now = w.now.Add(11 * time.Hour)
 						byItself, byDefinition := decided(t.Context(), evaluator, req, &runs, nil)
 						if byItself != lifecycle.Keep || byDefinition == lifecycle.Unload {
@@ -342,6 +342,11 @@ func TestASealedManifestThatIsNotHandedOutHidesNoOther(t *testing.T) {
 						again, v := w.taken(t, evaluator, req)
 						if !v.Allowed() || again != 0 {
 							t.Fatalf("denied for %v, another %d requests at once", rules(v), again)
+						}
+						// What is remembered counts for a day.
+						evidence := v.Evidence()
+						if by := evidence.Signers(); (len(by) == 2) != (i == 0 && round < 2) {
+							t.Fatalf("signed by %v in round %d", by, round)
 						}
 						if next := sealed(t, v, gate.Stamp{UID: "u", Serial: 8}); len(next.Evidence) != 2 {
 							t.Fatalf("sealed %v", next.Evidence)
@@ -397,9 +402,11 @@ func TestASealedManifestThatIsNotHandedOutUnloadsNothing(t *testing.T) {
 				}
 				w.now = w.now.Add(11 * time.Hour)
 			}
-			// Another application of the image asks, and is answered by what there is.
+			mustKeep(t, evaluator, req, &runs)
+			// Another application of the image asks a moment later, and is answered by what there is.
+			w.now = w.now.Add(time.Second)
 			other := req
-			other.Sealed = nil
+			other.Sealed, other.Changed = nil, w.now
 			if v, err := evaluator.Evaluate(t.Context(), other); err == nil && v.Allowed() {
 				t.Error("another application is allowed")
 			}
@@ -589,6 +596,40 @@ func (w *world) signElsewhere(ref, signer string) {
 	for i := range w.signers {
 		if w.signers[i].Name == signer {
 			w.signers[i].Spec.Repository = repository
+		}
+	}
+}
+
+// TestMoreEvidenceThanIsSealedIsSealedOnce has an image be signed by more than is sealed, and attested: signatures come first, and
+// what has no place is no reason to seal anew.
+func TestMoreEvidenceThanIsSealedIsSealedOnce(t *testing.T) {
+	w := newWorld(t)
+	ref := w.push("xdp_count", "v1")
+	w.attest(ref, "team-b")
+	for i := range intent.MaxEvidence + 2 {
+		_, key := plainKey(t)
+		public, err := key.Public()
+		if err != nil {
+			t.Fatal(err)
+		}
+		s := w.signers[0]
+		s.Name, s.Spec.Key = fmt.Sprint("s", i), &v1alpha1.KeySigner{PublicKey: string(public)}
+		w.signers, w.keys[s.Name] = append(w.signers, s), key
+		w.bundle(ref, s.Name)
+	}
+	evaluator, req := w.evaluator(), gate.Request{Application: app(ref, "count_packets", onEth0())}
+	mustEvaluate(t, evaluator, req.Application)
+	w.now = w.now.Add(11 * time.Minute)
+	runs := sealed(t, mustEvaluate(t, evaluator, req.Application), gate.Stamp{UID: "u", Serial: 7})
+	if len(runs.Evidence) != intent.MaxEvidence || slices.ContainsFunc(runs.Evidence, func(a intent.Artifact) bool { return a.Kind != "bundle" }) {
+		t.Errorf("sealed %v", runs.Evidence)
+	}
+	req.Digest, req.Sealed = runs.ImageDigest, &runs
+	for range 2 {
+		w.now = w.now.Add(11 * time.Minute)
+		v, err := evaluator.Evaluate(t.Context(), req)
+		if err != nil || !v.Same(runs) {
+			t.Errorf("same %v, %v", v.Same(runs), err)
 		}
 	}
 }

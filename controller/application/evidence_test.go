@@ -2,7 +2,9 @@ package application
 
 import (
 	"encoding/json"
+	"slices"
 	"testing"
+	"time"
 
 	"k8s.io/apimachinery/pkg/util/intstr"
 
@@ -98,6 +100,65 @@ func TestAnUpgradeSealsNothingForEvidence(t *testing.T) {
 	next := b.reconcileAnew(app)
 	if next.Serial == before.Serial || len(next.Evidence) != 1 || next.VersionSerial() != before.Serial || next.Revision() != before.Revision() {
 		t.Errorf("sealed %+v, before %+v", next, before)
+	}
+}
+
+// TestARevocationWaitsForNoHiddenSignature has the one signer of what runs be revoked, the signature hidden, and the registry hang,
+// before the controller looked where the evidence was sealed: it is ended at once all the same.
+func TestARevocationWaitsForNoHiddenSignature(t *testing.T) {
+	b := newRevocations(t)
+	app := b.application("app")
+	b.reconcile(app.Identity())
+	supply.HideSignature(t, app.Spec.Bytecode.Image)
+	b.forgets(gate.Options{})
+	// Admission has it collected, and knows no sealed evidence.
+	if v, err := b.Evaluator.Evaluate(t.Context(), gate.Request{Application: app}); err != nil || v.Allowed() {
+		t.Fatalf("allowed %v, %v", v.Allowed(), err)
+	}
+	b.clock = b.clock.Add(time.Second)
+	b.revoke("team-a")
+	b.hang(supply.Hang)
+	if !b.ends(app) {
+		t.Error("it runs on")
+	}
+}
+
+// TestEvidenceThatCountsLaterIsSealedOnce has an image signed again by its signer, and by another one: where the signature of the
+// other one is is sealed, of the same version, no copy is, nothing is sealed again while nothing changes, and a restart finds both.
+func TestEvidenceThatCountsLaterIsSealedOnce(t *testing.T) {
+	b := newBench(t)
+	app := b.application("app")
+	b.create(unsignedUnloads())
+	b.refresh()
+	b.reconcile(app.Identity())
+	before := b.intent(app)
+	b.Bundles = true
+	b.Push("app:v1", programs.Object("tracepoint_count"), "team-a")
+	b.Bundles = false
+	b.create(b.Signer("team-b"))
+	b.Push("app:v1", programs.Object("tracepoint_count"), "team-b")
+	b.refresh()
+	b.reconcileAnew(app)
+	b.clock = b.clock.Add(soon)
+	b.reconcile(app.Identity())
+	next := b.intent(app)
+	if next.Serial == before.Serial || next.VersionSerial() != before.VersionSerial() || len(next.Signers) != 2 || len(next.Evidence) != 2 {
+		t.Fatalf("sealed %d of %d by %v, %v, before %d, %v", next.Serial, next.VersionSerial(), next.Signers, next.Evidence, before.Serial, before.Evidence)
+	}
+	for range 3 {
+		b.clock = b.clock.Add(11 * time.Minute)
+		b.reconcile(app.Identity())
+		if p := b.intent(app); p.Serial != next.Serial {
+			t.Fatalf("sealed again: %+v, before %+v", p, next)
+		}
+	}
+	supply.HideSignature(t, app.Spec.Bytecode.Image)
+	b.reconcileAnew(app)
+	// The bundle is read first, and is enough at first.
+	b.clock = b.clock.Add(soon)
+	b.reconcile(app.Identity())
+	if p := b.intent(app); p.Tombstone || !slices.Contains(p.Signers, "team-b") || !slices.Equal(p.Evidence, next.Evidence) {
+		t.Errorf("sealed by %v, %v", p.Signers, p.Evidence)
 	}
 }
 
