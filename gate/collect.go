@@ -80,10 +80,9 @@ func (c *collector) find(ctx context.Context, trust *signing.Trust, r Resolved) 
 func (c *collector) collectAgain(ctx context.Context, trust *signing.Trust, r Resolved, have collectedAt, excused bool) (collectedAt, Origin, error) {
 	noting, answered := transport.Answers(ctx)
 	now, err := c.collectRest(noting, trust, r, have)
-	err = ignoreSignerRepositories(err)
 	var blob *collect.BlobError
-	if errors.As(err, &blob) && answered() && !c.loses(ctx, trust, r, have, now, excused) {
-		err = nil
+	if !errors.As(err, &blob) || answered() && !c.loses(ctx, trust, r, have, now, excused) {
+		err = ignoreUnread(err)
 	}
 	if err != nil && excused && !errors.Is(err, image.ErrMalformed) && !errors.Is(err, image.ErrNotAsked) {
 		// One blob that the registry does not hand out says nothing about the registry, and
@@ -92,7 +91,7 @@ func (c *collector) collectAgain(ctx context.Context, trust *signing.Trust, r Re
 		switch {
 		case errors.Is(ctx.Err(), context.Canceled):
 		case errors.As(err, &blob) && answered():
-			c.known.down.Put(memoryName(r.image), c.opts.Now())
+			c.known.down.Put(withheldFrom(r), c.opts.Now())
 		case !errors.Is(err, image.ErrUnauthorized):
 			c.known.down.Put(outOfReach(r.image, answered()), c.opts.Now())
 		}
@@ -125,7 +124,7 @@ func (c *collector) waits(trust *signing.Trust, have collectedAt) bool {
 // moment ago, and the request did not change since. One that hangs would else hold up a
 // revocation for as long as every image in it is waited for.
 func (c *collector) unreachable(r Resolved) bool {
-	return slices.ContainsFunc(reaches(r.image), func(name string) bool {
+	return slices.ContainsFunc(reaches(r), func(name string) bool {
 		since, _ := c.known.down.Get(name)
 		return c.isDown(name) && !since.Before(r.req.Changed)
 	})
@@ -139,12 +138,17 @@ func (c *collector) isDown(name string) bool {
 }
 
 // reaches names what may be out of reach where the signatures of an image are collected.
-func reaches(r image.Resolved) []string {
-	return []string{outOfReach(r, true), outOfReach(r, false), memoryName(r)}
+func reaches(r Resolved) []string {
+	return []string{outOfReach(r.image, true), outOfReach(r.image, false), withheldFrom(r)}
+}
+
+// withheldFrom names what a registry does not hand out of an image to one application: others may have other credentials.
+func withheldFrom(r Resolved) string {
+	return memoryName(r.image) + " " + r.req.Application.Identity().String()
 }
 
 // noteAnswer ends the wait for a registry, and a repository in it, that answers again.
-func (c *collector) noteAnswer(r image.Resolved) {
+func (c *collector) noteAnswer(r Resolved) {
 	for _, name := range reaches(r) {
 		if _, known := c.known.down.Get(name); known {
 			c.known.down.Put(name, time.Time{})
@@ -243,7 +247,7 @@ func (c *collector) tooSlow(collecting context.Context, r Resolved, err error) e
 // Memory.
 func (c *collector) keepCollected(r Resolved, now collectedAt, err error) (collectedAt, error) {
 	if err == nil {
-		c.noteAnswer(r.image)
+		c.noteAnswer(r)
 		now, err = now.hashed()
 	}
 	if err == nil {

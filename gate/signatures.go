@@ -63,11 +63,12 @@ func (e *Evaluator) complete(ctx context.Context, i Inspected) (Inspected, error
 		e.opts.Observer.Signatures(asked(err))
 	}
 	var elsewhere *collect.RepositoryError
-	if errors.As(err, &elsewhere) {
-		_, _ = e.collector.keepCollected(i.Resolved, now, ignoreSignerRepositories(err))
-	}
 	var blob *collect.BlobError
-	if elsewhere == nil && errors.As(err, &blob) && answered() && !e.collector.loses(ctx, i.trust, i.Resolved, i.collected, now, true) {
+	switch withheld := errors.As(err, &blob); {
+	case withheld && (!answered() || e.collector.loses(ctx, i.trust, i.Resolved, i.collected, now, true)):
+	case errors.As(err, &elsewhere):
+		_, _ = e.collector.keepCollected(i.Resolved, now, ignoreUnread(err))
+	case withheld:
 		err = nil
 	}
 	if i.collected, err = e.collector.keepCollected(i.Resolved, now, err); err == nil {

@@ -148,7 +148,10 @@ func Until(ctx context.Context, source Source, r image.Resolved, before []Artifa
 		return part, nil
 	}
 	all, err := Complete(ctx, source, r, part, before, repositories...)
-	return all, errors.Join(unread, err)
+	if err == nil || readsRest(err) {
+		err = errors.Join(unread, err)
+	}
+	return all, err
 }
 
 // Complete adds what Until left out: 2 requests, and one for every
@@ -253,7 +256,7 @@ func gatherFrom(ctx context.Context, source Source, repository, digest string, b
 		}
 	}
 	if c.failed != nil {
-		return Collected{}, &BlobError{c.failed}
+		return Collected{}, c.failed
 	}
 	found := c.collected()
 	if c.overfull {
