@@ -3,6 +3,9 @@
 //
 // It and the packages below it are the only ones that import sigstore. It decides nothing:
 // an image that nobody signed yields empty Evidence, and package policies denies it.
+//
+// Size: what counts, what is rejected and why, and which copy of it is needed is decided in one
+// pass over what was collected, for each form of a signature and each kind of signer.
 package signing
 
 import (

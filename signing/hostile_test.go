@@ -1,6 +1,7 @@
 package signing_test
 
 import (
+	"context"
 	"bytes"
 	"cmp"
 	"crypto/rand"
@@ -543,5 +544,33 @@ func TestABlobThatIsNotHandedOut(t *testing.T) {
 	whole, err := collect.Complete(t.Context(), newClient(t), r, part, nil)
 	if err != nil || whole.Partial || whole.Unread || len(whole.Artifacts) != 2 {
 		t.Errorf("Complete afterwards: %+v, %v", whole, err)
+	}
+}
+
+// TestABlobThatIsNotHandedOutIsNoExcuse has the tags not be read at all after a blob was not handed out: what was read is not all
+// there is.
+func TestABlobThatIsNotHandedOutIsNoExcuse(t *testing.T) {
+	srv := newRegistry(t, true)
+	r := pushed(t, srv)
+	lost := blobOf(t, r, noise(t, 100), bundleType)
+	refer(t, r, nil, lost)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	srv.answer(func(w http.ResponseWriter, req *http.Request) bool {
+		switch {
+		case strings.HasSuffix(req.URL.Path, lost.Digest.String()):
+			w.WriteHeader(http.StatusForbidden)
+		case strings.HasSuffix(req.URL.Path, ".sig"):
+			cancel()
+			<-req.Context().Done()
+		default:
+			return false
+		}
+		return true
+	})
+	found, err := collect.Until(ctx, newClient(t), r, nil, counts(t, trustOf(t, newHand(t, "bob").signer)))
+	var blob *collect.BlobError
+	if err == nil || errors.As(err, &blob) || found.Digest != "" {
+		t.Errorf("found %+v, %v", found, err)
 	}
 }
