@@ -1,9 +1,9 @@
 package signing_test
 
 import (
-	"context"
 	"bytes"
 	"cmp"
+	"context"
 	"crypto/rand"
 	"crypto/sha256"
 	"encoding/hex"
