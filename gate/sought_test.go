@@ -542,7 +542,8 @@ func TestAnAdminMayReplaceAKey(t *testing.T) {
 	mustKeep(t, w.forgotten(unsignedUnloads()), req, &runs)
 	w.signers[0].Spec.Revoked = true
 	revoked := w.trust(w.signers...).Revoked()
-	if byItself, byDefinition := decided(t.Context(), w.forgotten(unsignedUnloads()), req, &runs, revoked); byItself != lifecycle.Unload || byDefinition != lifecycle.Unload {
+	byItself, byDefinition := decided(t.Context(), w.forgotten(unsignedUnloads()), req, &runs, revoked)
+	if byItself != lifecycle.Unload || byDefinition != lifecycle.Unload {
 		t.Errorf("by itself %q, by its definition %q, though its signer is revoked", byItself, byDefinition)
 	}
 }
@@ -556,7 +557,8 @@ func TestARevocationNeedsNoManifest(t *testing.T) {
 	w.refuse(http.StatusForbidden, runs.Evidence[0].Manifest, ".sig")
 	w.signers[0].Spec.Revoked = true
 	revoked := w.trust(w.signers...).Revoked()
-	if byItself, byDefinition := decided(t.Context(), w.forgotten(unsignedUnloads()), req, &runs, revoked); byItself != lifecycle.Unload || byDefinition != lifecycle.Unload {
+	byItself, byDefinition := decided(t.Context(), w.forgotten(unsignedUnloads()), req, &runs, revoked)
+	if byItself != lifecycle.Unload || byDefinition != lifecycle.Unload {
 		t.Errorf("by itself %q, by its definition %q", byItself, byDefinition)
 	}
 }
