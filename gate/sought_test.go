@@ -5,8 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"net/http/httptest"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -634,4 +636,67 @@ func TestMoreEvidenceThanIsSealedIsSealedOnce(t *testing.T) {
 			t.Errorf("same %v, %v", v.Same(runs), err)
 		}
 	}
+}
+
+// TestWhatDidNotChangeIsStoredOnce has an application whose intent says where the evidence is, and one without an intent, denied
+// by turns for one image, and a registry that never refuses by the same words: what is collected is the same, and stored once.
+func TestWhatDidNotChangeIsStoredOnce(t *testing.T) {
+	for sentence, refused := range map[string]string{"a signature that counts no more": "", "a tag that is refused": ".sig"} {
+		t.Run(sentence, func(t *testing.T) {
+			w := newWorld(t)
+			ref := w.signedBy("bundle")
+			w.bundle(ref, "team-b")
+			req := gate.Request{Application: app(ref, "count_packets", onEth0())}
+			runs := sealed(t, mustEvaluate(t, w.evaluator(), req.Application), gate.Stamp{UID: "u", Serial: 7})
+			w.signers[0].Spec.Key = &v1alpha1.KeySigner{PublicKey: w.other()}
+			w.signers = w.signers[:1]
+			w.client = supply.Client(t, registry.Options{CacheDir: t.TempDir(), Transport: &wordy{world: w, end: refused}})
+			evaluator := w.forgotten(unsignedUnloads())
+			req.Digest = runs.ImageDigest
+			for round := range 4 {
+				for _, of := range []*intent.Payload{&runs, nil} {
+					req.Sealed = of
+					before := w.requests.Load()
+					if v, err := evaluator.Evaluate(t.Context(), req); err == nil && v.Allowed() || w.requests.Load() == before {
+						t.Fatalf("round %d: allowed, or not asked about; %v", round, err)
+					}
+					if stored := len(w.memory) > 0; stored != (round == 0 && of != nil) {
+						t.Errorf("round %d, sealed %v: stored %v", round, of != nil, stored)
+					}
+					clear(w.memory)
+					w.now = w.now.Add(125 * time.Second)
+				}
+			}
+		})
+	}
+}
+
+// other is a public key that signed nothing.
+func (w *world) other() string {
+	w.t.Helper()
+	_, key := plainKey(w.t)
+	public, err := key.Public()
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return string(public)
+}
+
+// wordy refuses what ends in something, each time by other words.
+type wordy struct {
+	*world
+	end     string
+	refused atomic.Int64
+}
+
+func (r *wordy) RoundTrip(req *http.Request) (*http.Response, error) {
+	if r.end == "" || !strings.HasSuffix(req.URL.Path, r.end) {
+		return r.world.RoundTrip(req)
+	}
+	answer := httptest.NewRecorder()
+	answer.WriteHeader(http.StatusForbidden)
+	_, _ = fmt.Fprintf(answer, `{"errors":[{"code":"DENIED","message":"correlation %d"}]}`, r.refused.Add(1))
+	result := answer.Result()
+	result.Request = req
+	return result, nil
 }

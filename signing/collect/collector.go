@@ -74,9 +74,11 @@ type collector struct {
 	// Collected.Truncated.
 	overfull  bool
 	truncated string
-	// failed is why the registry did not hand out one of the manifests or blobs.
-	mu     sync.Mutex
-	failed error
+	// failed is why the registry did not hand out one of the manifests or blobs, and withheld
+	// says so.
+	mu       sync.Mutex
+	failed   error
+	withheld string
 }
 
 func newCollector(from *registry.Attachments, digest v1.Hash, repository string, before []Artifact) *collector {
@@ -143,7 +145,7 @@ func (c *collector) readTags(ctx context.Context) error {
 			defer c.mu.Unlock()
 			c.truncated = cmp.Or(c.truncated, fmt.Sprintf("%s: it holds more than is read", c.origin("tag "+tag)))
 		}
-		return c.answer(ctx, raw, err)
+		return c.answer(ctx, "tag "+tag, raw, err)
 	})
 	if err != nil {
 		return err
@@ -154,7 +156,7 @@ func (c *collector) readTags(ctx context.Context) error {
 		}
 	}
 	// A tag that was moved gives a layer which counted before no other manifest.
-	if err := c.readBefore(ctx, LegacySignature, LegacyAttestation); err != nil {
+	if err := c.readBefore(ctx, "manifest", LegacySignature, LegacyAttestation); err != nil {
 		return err
 	}
 	for i, tag := range tags {
@@ -172,7 +174,7 @@ func (c *collector) readReferrers(ctx context.Context) error {
 	if more {
 		c.truncate("the list of referrers: it is longer than is read, and its first %d are", len(all))
 	}
-	if err := c.readBefore(ctx, Bundle); err != nil {
+	if err := c.readBefore(ctx, "referrer", Bundle); err != nil {
 		return err
 	}
 	if err := c.readListed(ctx, inTurn(all)); err != nil {
@@ -183,8 +185,9 @@ func (c *collector) readReferrers(ctx context.Context) error {
 
 // readBefore reads the manifests that held what counted before, unless they were read
 // already: by their digests, since whoever may push can take them out of a list, and can
-// move a tag.
-func (c *collector) readBefore(ctx context.Context, kinds ...Kind) error {
+// move a tag. A list that names one calls it what it is called here: what is collected is the
+// same, whichever application knew of it.
+func (c *collector) readBefore(ctx context.Context, called string, kinds ...Kind) error {
 	var digests []v1.Hash
 	for _, a := range c.before {
 		digest, err := v1.NewHash(a.Manifest)
@@ -212,7 +215,7 @@ func (c *collector) readBefore(ctx context.Context, kinds ...Kind) error {
 		// It is not asked for again by a list.
 		c.manifests[digests[i]] = true
 		known := len(c.layers)
-		c.read(c.origin("manifest "+digests[i].String()), manifest, false)
+		c.read(c.origin(called+" "+digests[i].String()), manifest, false)
 		for l := range c.layers[known:] {
 			c.layers[known+l].behind -= MaxLayers
 		}
@@ -229,7 +232,7 @@ func (c *collector) askForImage(ctx context.Context) error {
 	_, err := c.manifest(ctx, c.digest)
 	switch {
 	case errors.Is(err, image.ErrNotFound):
-		c.withhold(err)
+		c.withhold("the image", err)
 		return nil
 	case errors.Is(err, image.ErrMalformed):
 		return nil
@@ -279,7 +282,7 @@ func (c *collector) manifest(ctx context.Context, digest v1.Hash) ([]byte, error
 	if errors.Is(err, image.ErrTooLong) {
 		return []byte{}, nil
 	}
-	return c.answer(ctx, raw, err)
+	return c.answer(ctx, "manifest "+digest.String(), raw, err)
 }
 
 // rank says how likely a referrer is a signature by its descriptor.
@@ -503,27 +506,35 @@ func (c *collector) take(l layer, content []byte) {
 // blob reads one blob.
 func (c *collector) blob(ctx context.Context, d v1.Descriptor) ([]byte, error) {
 	content, err := c.from.Blob(ctx, d)
-	return c.answer(ctx, content, err)
+	return c.answer(ctx, "blob "+d.Digest.String(), content, err)
 }
 
 // answer is what a registry sent of one thing. Where it answers, and not with it, the others are
 // read all the same, and what is missing says nothing; where it is silent, or time is up, nothing is read.
-func (c *collector) answer(ctx context.Context, content []byte, err error) ([]byte, error) {
+func (c *collector) answer(ctx context.Context, what string, content []byte, err error) ([]byte, error) {
 	passing := []error{image.ErrNotFound, image.ErrMalformed, image.ErrSize, image.ErrSilent, image.ErrNotAsked, context.Canceled, context.DeadlineExceeded}
 	if err == nil || ctx.Err() != nil || slices.ContainsFunc(passing, func(known error) bool { return errors.Is(err, known) }) {
 		return content, err
 	}
-	c.withhold(err)
+	c.withhold(what, err)
 	return []byte{}, nil
 }
 
-// withhold notes that the registry does not hand out something.
-func (c *collector) withhold(err error) {
+// withhold notes that the registry does not hand out something. The words are not the registry's,
+// which may differ each time, and it is the same of several, whichever is answered first: what is
+// collected is stored anew if it differs.
+func (c *collector) withhold(what string, err error) {
+	because := image.ErrUnavailable
+	for _, kind := range []error{image.ErrUnauthorized, image.ErrTooLong, image.ErrNotFound} {
+		if errors.Is(err, kind) {
+			because = kind
+		}
+	}
+	text := fmt.Sprintf("the registry does not hand out %s: %v", c.origin(what), because)
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.failed == nil {
-		c.failed = err
-		c.truncated = cmp.Or(c.truncated, fmt.Sprintf("the registry does not hand out one of them: %v", err))
+	if c.failed == nil || text < c.withheld {
+		c.failed, c.withheld = err, text
 	}
 }
 
@@ -556,7 +567,7 @@ func readAll[T any](ctx context.Context, all []T, read func(context.Context, T) 
 // collected is all that was gathered.
 func (c *collector) collected() Collected {
 	artifacts := c.artifacts()
-	return Collected{Digest: c.digest.String(), Artifacts: artifacts, Skipped: c.skipped, Truncated: c.truncated}
+	return Collected{Digest: c.digest.String(), Artifacts: artifacts, Skipped: c.skipped, Truncated: cmp.Or(c.truncated, c.withheld)}
 }
 
 // artifacts joins layers and contents. Each takes its bytes of one place's, since it is
