@@ -85,13 +85,14 @@ func hangsOnEvidence(d policies.Decision, i Inspected) bool {
 	return d.AllEvidence || len(i.evidence.Signatures) == 0
 }
 
-// outdated reports whether a denial rests on signatures or attestations that the registry
+// outdated reports whether a decision rests on signatures or attestations that the registry
 // is to be asked about again, since one may have been added. That is so where the
 // definition, a signer or a policy changed since they were collected, else after half a
 // minute; where there is nothing new it is asked half as often each time, every two
-// minutes at least.
+// minutes at least. What is allowed without sealed evidence that was not looked for is outdated
+// too: others collected what there is, and a person who may push removes no signer by hiding it.
 func (e *Evaluator) outdated(d policies.Decision, i Inspected) bool {
-	if d.Allowed() || !hangsOnEvidence(d, i) ||
+	if d.Allowed() && !seeksMore(i) || !d.Allowed() && !hangsOnEvidence(d, i) ||
 		i.stale || i.req.Passing && i.req.Digest != "" || e.collector.unreachable(i.Resolved) {
 		return false
 	}
@@ -99,6 +100,11 @@ func (e *Evaluator) outdated(d policies.Decision, i Inspected) bool {
 	age := e.opts.Now().Sub(at)
 	return age < 0 || age >= min(max(i.collected.unchanged(), incompleteFor), deniedFor) ||
 		at.Before(i.req.Changed) || at.Before(e.settingsChanged(i))
+}
+
+// seeksMore reports whether sealed evidence was not looked for though all else was.
+func seeksMore(i Inspected) bool {
+	return !i.evidence.Partial && len(i.collected.unsought(i.Resolved)) > 0
 }
 
 // settled is a revision of signers and policies, and when it came in the place of another.

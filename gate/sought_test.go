@@ -500,6 +500,38 @@ func TestWhatWasNotLookedForStaysSealed(t *testing.T) {
 	}
 }
 
+// TestWhoMayPushRemovesNoSealedSigner has the signature hidden of one of two signers, and another application of the image
+// evaluated first after a restart: the running version is allowed without that signer, and is looked for by where it was sealed.
+func TestWhoMayPushRemovesNoSealedSigner(t *testing.T) {
+	w := newWorld(t)
+	ref, _, req, runs := byTwo(t, w)
+	moved(w, ref)
+	evaluator := w.forgotten(wantsSigner("team-b"))
+	if v := mustEvaluate(t, evaluator, req.Application); !v.Allowed() || v.Same(runs) {
+		t.Fatal("another application knows of the hidden signature")
+	}
+	kept := registry.CacheOnly(t.Context())
+	if v, err := evaluator.Evaluate(kept, req); err != nil || !v.Allowed() || !v.Outdated() {
+		t.Errorf("allowed %v, outdated %v, %v, while no registry is asked", v.Allowed(), v.Outdated(), err)
+	}
+	for round := range 3 {
+		requests, v := w.taken(t, evaluator, req)
+		if !v.Allowed() || !v.Same(runs) || requests > 0 != (round == 0) {
+			evidence := v.Evidence()
+			t.Errorf("round %d: allowed %v by %v, %d requests", round, v.Allowed(), evidence.Signers(), requests)
+		}
+	}
+	// What is gone is asked for once.
+	w.deleteManifest(ref, manifestOf(t, runs, collect.LegacySignature))
+	evaluator = w.forgotten(wantsSigner("team-b"))
+	mustEvaluate(t, evaluator, req.Application)
+	for round := range 3 {
+		if requests, v := w.taken(t, evaluator, req); !v.Allowed() || v.Same(runs) || requests > 0 != (round == 0) {
+			t.Errorf("round %d: allowed %v, %d requests for what is gone", round, v.Allowed(), requests)
+		}
+	}
+}
+
 // TestAPartIsNoReasonToSealAnew has a copy come to the list of referrers, which is read first: the sealed manifest was not
 // looked for, and is not replaced.
 func TestAPartIsNoReasonToSealAnew(t *testing.T) {

@@ -236,8 +236,8 @@ func (v Verdict) Unevaluated() error { return v.unevaluated }
 // Missing says that the registry has no such image; nil if it has, or was not asked.
 func (v Verdict) Missing() error { return v.missing }
 
-// Outdated reports whether it denies for signatures or attestations that the registry is
-// to be asked about again, and was not: the context was one of registry.CacheOnly.
+// Outdated reports whether it rests on signatures or attestations that the registry is to be
+// asked about again, and was not: the context was one of registry.CacheOnly.
 func (v Verdict) Outdated() bool { return v.outdated }
 
 // Facts is what the bytecode does; empty where the verdict fell before that.
