@@ -19,6 +19,7 @@ var flags = []struct {
 }{
 	{"writesRegisters", "writes registers of a task", func(p Program) bool { return p.WritesRegisters }},
 	{"readsPacketSocket", "reads the socket of a packet", func(p Program) bool { return p.ReadsPacketSocket }},
+	{"liftsRights", "gives tasks what they have no capability for", func(p Program) bool { return len(p.LiftsRightsBy) > 0 }},
 }
 
 // sealsFlag is how intents name a flag: of a program that has it, and among the sealed calls, which say so that

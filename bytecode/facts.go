@@ -151,6 +151,9 @@ type Program struct {
 	// ReadsPacketSocket reports whether the program may load the socket of a packet from its context, by which it
 	// sees who sent it.
 	ReadsPacketSocket bool `json:"readsPacketSocket,omitempty"`
+	// LiftsRightsBy says how the program may give a task what it has no capability for, on a hook of the task's
+	// cgroup: a store to a field of its context, an option of a socket, or a value that it returns.
+	LiftsRightsBy []string `json:"liftsRightsBy,omitempty"`
 	// PoisonedCalls counts calls that CO-RE replaced by 0xbad2310; the verifier
 	// rejects them where they are reachable.
 	PoisonedCalls int `json:"poisonedCalls,omitempty"`

@@ -62,7 +62,7 @@ func summary(name string, object []byte) string {
 		}{
 			{"reaches", p.Subprograms}, {"helpers", p.Helpers}, {"kfuncs", p.Kfuncs},
 			{"ksyms", p.Ksyms}, {"unresolved", p.Unresolved}, {"GPL only", p.GPLOnly},
-			{"later", p.AsyncCallbacks}, {"reads the kernel by", p.ReadsKernelMemoryBy},
+			{"later", p.AsyncCallbacks}, {"reads the kernel by", p.ReadsKernelMemoryBy}, {"lifts rights by", p.LiftsRightsBy},
 		} {
 			if len(list.names) > 0 {
 				fmt.Fprintf(&b, "    %s: %s\n", list.what, strings.Join(list.names, " "))

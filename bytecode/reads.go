@@ -82,12 +82,18 @@ func kfuncReads(name string) bool {
 // finishReads says by what the program reads memory of the kernel.
 func (p *inspected) finishReads(t ebpf.ProgramType, insns asm.Instructions) {
 	f := &p.facts
-	harmless, registers := harmlessCalls{}, registerReads{}
+	harmless, registers, rights := harmlessCalls{}, registerReads{}, lifts{}
 	called := func(id int64, arguments [5]pointers.Passed) {
 		harmless.called(id, arguments)
 		registers.called(id, arguments)
+		rights.called(id, arguments)
 	}
-	load := pointers.ForeignLoad(insns, pointers.Rules{Fields: fieldsOf(t), Helper: helperReturns, Kfunc: kfuncReturns, Copied: helperCopies, Called: called})
+	rules := pointers.Rules{Fields: fieldsOf(t), Helper: helperReturns, Kfunc: kfuncReturns, Copied: helperCopies, Called: called}
+	if t == ebpf.CGroupSockAddr {
+		rules.Returned = rights.returned
+	}
+	load := pointers.ForeignLoad(insns, rules)
+	rights.finish(p, t, insns)
 	var by []string
 	for _, name := range f.Helpers {
 		if helperReads(p.helpers[name]) && !harmless[name] {

@@ -141,6 +141,7 @@ func decisions() map[string]decision {
 		"ReadsRegistersBy":    {example: &Program{ReadsRegistersBy: []hook.Registers{hook.InContext}}},
 		"WritesRegisters":     {example: &Program{WritesRegisters: true}},
 		"ReadsPacketSocket":   {example: &Program{ReadsPacketSocket: true}},
+		"LiftsRightsBy":       {example: &Program{LiftsRightsBy: []string{"returning 3"}}},
 		// A node may find more: the kernel does not load the program there.
 		"Obstacles": {holds: func(_, _ reflect.Value) bool { return true }},
 	}
@@ -203,7 +204,7 @@ func TestAnIntentOfAnotherBuildStillCounts(t *testing.T) {
 	}
 	calls, has := Seal([]Program{p})
 	has["p"] = slices.Clip(has["p"])
-	if want := []string{"calls 0", "a load", "fact writesRegisters", "fact readsPacketSocket"}; !slices.Equal(has["p"], want) || len(calls) != 4 {
+	if want := []string{"calls 0", "a load", "fact writesRegisters", "fact readsPacketSocket"}; !slices.Equal(has["p"], want) || len(calls) != 5 {
 		t.Fatalf("%v is sealed, and of the program %v", calls, has)
 	}
 	for sentence, c := range map[string]struct {
@@ -218,7 +219,7 @@ func TestAnIntentOfAnotherBuildStillCounts(t *testing.T) {
 			"reads the socket of a packet"},
 		"one that lacks a call":                     {[]string{"fact writesRegisters"}, has["p"], "uses bpf_loop"},
 		"one in which another program has the call": {calls, has["p"][1:], "uses bpf_loop"},
-		"one with places beyond its calls":          {calls, append(has["p"], "calls 4"), "uses bpf_loop"},
+		"one with places beyond its calls":          {calls, append(has["p"], "calls 5"), "uses bpf_loop"},
 		"one with a place of no number":             {calls, append(has["p"], "calls 0 -1"), "uses bpf_loop"},
 		"one with a number of no computer":          {calls, append(has["p"], "calls 99999999999999999999999"), "uses bpf_loop"},
 		"one with places of nothing":                {calls, append(has["p"], "calls "), "uses bpf_loop"},

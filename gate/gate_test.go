@@ -338,7 +338,7 @@ func TestAnIntentSaysWhatItsProgramsDo(t *testing.T) {
 	v := mustEvaluate(t, w.evaluator(), app(w.signed("tp_btf_core_hidden"), "tp_btf_core_hidden"))
 	p := sealed(t, v, gate.Stamp{UID: "u", Serial: 7})
 	if diff := cmp.Diff(&intent.Facts{
-		Calls: []string{"bpf_get_current_pid_tgid", "bpf_map_lookup_elem", "fact ownCalls", "fact readsPacketSocket", "fact writesRegisters"},
+		Calls: []string{"bpf_get_current_pid_tgid", "bpf_map_lookup_elem", "fact liftsRights", "fact ownCalls", "fact readsPacketSocket", "fact writesRegisters"},
 		Reads: map[string][]string{"tp_btf_core_hidden": {"calls 0 1", "a load"}},
 	}, p.Facts); diff != "" {
 		t.Errorf("facts (-want +sealed):\n%s", diff)

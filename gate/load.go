@@ -97,7 +97,7 @@ func loadsOf(p v1alpha1.Program) int {
 	for _, a := range p.Attach {
 		h, _ := hook.Lookup(a.Hook)
 		name := fmt.Sprint(h.ProgramType, h.AttachType)
-		if h.Guardable() {
+		if h.IsGuarded(true) {
 			pods, err := json.Marshal([]any{a.Pods})
 			if err != nil {
 				pods = fmt.Append(nil, len(distinct))

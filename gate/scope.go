@@ -158,6 +158,9 @@ func fitContext(r *denials, id v1alpha1.Identity, at string, p bytecode.Program,
 	if p.WritesRegisters {
 		denyProgram(r, id, at, p, "writes registers of the task, which goes on with them, also where it is the container runtime", []string{"a store to its context"})
 	}
+	if len(p.LiftsRightsBy) > 0 {
+		denyProgram(r, id, at, p, calls.LiftsRights, p.LiftsRightsBy)
+	}
 	if p.ReadsPacketSocket && in.SentPacket {
 		denyProgram(r, id, at, p, calls.SeesSocket, []string{"skb->sk"})
 	}

@@ -68,6 +68,37 @@ func TestANamespaceSeesItsOwnPodsAlone(t *testing.T) {
 	}
 }
 
+// TestATaskGetsNoRightsOfATeam has programs of a namespace do to sockets what tasks may not. The cluster's may.
+func TestATaskGetsNoRightsOfATeam(t *testing.T) {
+	w := newWorld(t)
+	image, evaluator := w.signed("lifts"), w.evaluator()
+	for program, says := range map[string]string{
+		"low_port":             "may not: returning 3",
+		"mark":                 "may not: a store to bpf_sock.mark",
+		"device":               "may not: a store to bpf_sock.bound_dev_if",
+		"packet_mark":          "may not: a store to __sk_buff.mark",
+		"option_mark":          "may not: bpf_setsockopt of SO_MARK",
+		"option_by_variable":   "may not: bpf_setsockopt of an option that is not a constant",
+		"low_port_by_variable": "", // The agent bounds it.
+		"option_buffer":        "",
+		"packet_cb":            "",
+	} {
+		wide := app(image, program, v1alpha1.Attachment{Pods: &v1alpha1.Pods{}})
+		denied := mustEvaluate(t, evaluator, namespaced(wide)).Decision().Denied
+		if (len(denied) > 0) != (says != "") || len(denied) > 1 {
+			t.Errorf("%s: denied by %v, want %q", program, denied, says)
+		}
+		for _, r := range denied {
+			if r.Rule != "inspect/scope" || !strings.Contains(r.Message, says) || r.Fix == "" {
+				t.Errorf("%s: denied by %s: %s, want %q", program, r.Rule, r.Message, says)
+			}
+		}
+		for _, r := range mustEvaluate(t, evaluator, wide).Decision().Denied {
+			t.Errorf("%s: a cluster is denied it by %s: %s", program, r.Rule, r.Message)
+		}
+	}
+}
+
 // TestANamespaceReadsRegistersWhereItFindsThem attaches programs of the object registers, which read
 // the kernel by one helper. What the gate lets pass the agent bounds (agent/program/loader).
 func TestANamespaceReadsRegistersWhereItFindsThem(t *testing.T) {

@@ -248,6 +248,27 @@ func (h Hook) Guardable() bool {
 	return false
 }
 
+// IsGuarded reports whether a scope guard is put before programs of an application in pods: of any
+// application where the kernel runs them for tasks of the whole node, and of one of a namespace also
+// where it runs them for the task that uses a socket of a pod, which may have accepted the socket, or
+// been handed it. Those of the cluster decide about such a socket whose hands it is in.
+func (h Hook) IsGuarded(namespaced bool) bool {
+	return h.Guardable() || namespaced && h.IsOfSockets()
+}
+
+// IsOfSockets reports whether the kernel runs programs of the hook for the task that uses a socket,
+// which is not always of the cgroup that has the program: a socket stays in the cgroup of the task that
+// made it (net/core/sock.c, sk_alloc), and one that accept(2) returns for AF_UNIX was made by the task
+// that connected (net/unix/af_unix.c, unix_stream_connect). A socket that ends may do so in any task,
+// where a program decides nothing any more.
+func (h Hook) IsOfSockets() bool {
+	switch h.ProgramType {
+	case ebpf.CGroupSock, ebpf.CGroupSockAddr, ebpf.CGroupSockopt:
+		return h.AttachType != ebpf.AttachCgroupInetSockRelease
+	}
+	return false
+}
+
 // Lookup finds a row by name.
 func Lookup(name string) (Hook, bool) {
 	for _, h := range table {

@@ -898,6 +898,9 @@ func (i Identity) Compare(o Identity) int {
 	return cmp.Or(cmp.Compare(i.Namespace, o.Namespace), cmp.Compare(i.Name, o.Name), cmp.Compare(i.Kind, o.Kind))
 }
 
+// IsNamespaced reports whether it is a namespace's application, which reaches the pods of that namespace alone.
+func (i Identity) IsNamespaced() bool { return i.Kind == KindBpfApplication }
+
 // Identity implements Application.
 func (a *BpfApplication) Identity() Identity {
 	return Identity{Kind: KindBpfApplication, Namespace: a.Namespace, Name: a.Name}

@@ -92,6 +92,9 @@ func Lookup(name string) (Row, bool) {
 // SeesSocket is why a program may not look at the socket of a packet that comes in, by a call or by its context.
 const SeesSocket = "looks at the socket of a packet that comes in, which may be the sender's in another namespace"
 
+// LiftsRights is why a program may not do what the task of a Pod has no capability for.
+const LiftsRights = "gives tasks of its Pods what they have no capability for"
+
 // Denied returns why a program of a namespace may not call a function at a place; empty where it
 // may. It completes "the program …".
 func Denied(name string, at Place) string {

@@ -64,6 +64,9 @@ func denialsOf(facts bytecode.Facts, p bytecode.Program) (all []denial) {
 		for _, name := range slices.Concat(p.Helpers, p.Kfuncs) {
 			add(h.Name, "`"+name+"`", calls.Denied(name, calls.Place{}.And(h)))
 		}
+		for _, by := range p.LiftsRightsBy {
+			add(h.Name, by, calls.LiftsRights)
+		}
 		for _, m := range facts.Maps {
 			if slices.Contains(p.Maps, m.Name) {
 				add(h.Name, "map `"+m.Name+"` of type `"+m.Type+"`", calls.DeniedMap(m.Type))

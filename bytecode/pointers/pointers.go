@@ -57,6 +57,8 @@ type Rules struct {
 	// Called is told of each call of a helper that the program can reach. It is told of none
 	// where the program could not be followed.
 	Called func(id int64, arguments [5]Passed)
+	// Returned is told of each number that the program may return, and that is positive, known and small.
+	Returned func(number int)
 }
 
 // Passed is an argument of a call: what it points to, and the number that it is, if that is
@@ -400,6 +402,9 @@ func (w *walk) follow(from int) {
 // leave joins what a function returns.
 func (w *walk) leave(from int, v value) {
 	f := &w.functions[w.places[from].function]
+	if w.finding && f == &w.functions[0] && v.memory == Number && v.n > 0 && w.Returned != nil {
+		w.Returned(int(v.n))
+	}
 	returns := outside(v)
 	if f.returned {
 		returns = join(f.returns, returns)

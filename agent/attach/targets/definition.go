@@ -20,8 +20,8 @@ import (
 // Expand turns one attachment of an application's definition into those on this node, but for
 // what Resolve fills in. Where it fails with ErrWaiting, those that it found stand beside the error.
 func (r *Round) Expand(application v1alpha1.Identity, program string, at v1alpha1.Attachment) ([]plan.Attachment, error) {
-	base := plan.Attachment{Application: application, Program: program, Instance: plan.InstanceOf(program, at, at.Tracepoint),
-		Hook: at.Hook, Scope: plan.Scope(at), Priority: v1alpha1.DefaultPriority, Optional: at.Optional}
+	base := plan.Attachment{Application: application, Program: program, Instance: plan.InstanceOf(application, program, at, at.Tracepoint),
+		Hook: at.Hook, Scope: plan.Scope(application, at), Priority: v1alpha1.DefaultPriority, Optional: at.Optional}
 	if at.Priority != nil {
 		base.Priority = *at.Priority
 	}
@@ -96,7 +96,7 @@ func (r *Round) onFunctions(base plan.Attachment, h hook.Hook, at v1alpha1.Attac
 			one.Module = chosen.Module(name)
 		}
 		if h.LoadsForTarget() {
-			one.Instance = plan.InstanceOf(base.Program, at, name)
+			one.Instance = plan.InstanceOf(base.Application, base.Program, at, name)
 		}
 		all = append(all, one)
 	}

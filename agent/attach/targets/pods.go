@@ -108,7 +108,7 @@ func (p Pods) choose(application v1alpha1.Identity, at v1alpha1.Attachment) (cho
 			continue
 		}
 		is, err := pod.Namespace == application.Namespace, error(nil)
-		if application.Kind != v1alpha1.KindBpfApplication {
+		if !application.IsNamespaced() {
 			is, err = p.inNamespaces(pod.Namespace, namespaces)
 		}
 		switch {
@@ -250,9 +250,9 @@ func (r *Round) inPods(base plan.Attachment, h hook.Hook, at v1alpha1.Attachment
 	return all, notKnown
 }
 
-// placesIn returns an attachment for each place that a hook has in pods: of cgroups, network
-// namespaces and files those of each pod or container, and of all others one, whose programs
-// are guarded.
+// placesIn returns an attachment for each place that a hook has in pods: of cgroups, network namespaces and files those of
+// each pod or container, and of all others one, whose programs are guarded. A namespace's are at cgroups of containers, which
+// the kernel runs before those of pods, so that the cluster's decide what becomes of a call; and none on the node's network.
 func (r *Round) placesIn(pods []containers.Pod, base plan.Attachment, h hook.Hook, at v1alpha1.Attachment) []plan.Attachment {
 	var all []plan.Attachment
 	add := func(change func(*plan.Target)) {
@@ -264,8 +264,8 @@ func (r *Round) placesIn(pods []containers.Pod, base plan.Attachment, h hook.Hoo
 		switch {
 		case h.Shape == hook.NetworkNamespace && hasNetwork(pod):
 			add(func(t *plan.Target) { t.NetnsID, t.In = pod.NetnsID, describePod(pod) })
-		case h.Shape == hook.NetworkNamespace:
-		case h.Shape == hook.Cgroup && len(at.Pods.Containers) == 0 && pod.CgroupID != 0:
+		case h.Shape == hook.NetworkNamespace, h.Shape == hook.Cgroup && base.Application.IsNamespaced() && pod.HostNetwork:
+		case h.Shape == hook.Cgroup && !base.Application.IsNamespaced() && len(at.Pods.Containers) == 0 && pod.CgroupID != 0:
 			add(func(t *plan.Target) { t.Cgroup, t.CgroupID, t.In = "/"+pod.CgroupPath, pod.CgroupID, describePod(pod) })
 		case h.Shape == hook.Cgroup:
 			for _, c := range r.pods.containersOf(pod, at) {

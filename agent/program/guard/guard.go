@@ -4,7 +4,7 @@
 //
 // It owns the instructions, the maps and how they are written. It does not know pods or
 // containers: who calls it says which cgroups belong to a scope. It guards nothing whose
-// subject is not the current task, such as a packet: see hook.Hook.Guardable.
+// subject is not the current task, such as a packet: see hook.Hook.IsGuarded.
 //
 // A tail call starts a program without its guard: it runs for the task that the caller's
 // guard let in. A timer, a work queue and task work run their callbacks later, for any
@@ -14,6 +14,7 @@ package guard
 import (
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/asm"
@@ -44,8 +45,8 @@ func (e *UnsupportedError) Error() string {
 //
 // A task matches where one of its ancestor cgroups, or its own, is in the scope. For any
 // other the program returns what changes nothing: 0, which to LSM and fmod_ret means that
-// other programs and the kernel's own function decide, and 1 on kprobe.session, which is
-// not called then when the function returns.
+// other programs and the kernel's own function decide, 1 on kprobe.session, which is
+// not called then when the function returns, and 1 on cgroups, which lets the call through.
 //
 // Put uses 16 bytes of the stack and leaves the id of a cgroup there: see ClearFrames, which comes
 // first, so that the program clears its stack after the guard let a task in. The program gets its
@@ -65,16 +66,21 @@ func Put(spec *ebpf.ProgramSpec, scope string) error {
 // supports reports whether a hook that programs of the kind attach to can be guarded.
 func supports(spec *ebpf.ProgramSpec) bool {
 	for _, h := range hook.All() {
-		if h.ProgramType == spec.Type && h.Guardable() && (h.AttachType == spec.AttachType || spec.Type != ebpf.Tracing && spec.Type != ebpf.LSM) {
+		if h.ProgramType == spec.Type && h.IsGuarded(true) && (h.AttachType == spec.AttachType || !toldByAttachType(spec.Type)) {
 			return true
 		}
 	}
 	return false
 }
 
+// toldByAttachType reports whether only the attach type says on which hook programs of a type run.
+func toldByAttachType(t ebpf.ProgramType) bool {
+	return slices.Contains([]ebpf.ProgramType{ebpf.Tracing, ebpf.LSM, ebpf.CGroupSock}, t)
+}
+
 // neutral is what the program returns for a task outside of the scope.
 func neutral(spec *ebpf.ProgramSpec) int32 {
-	if spec.AttachType == ebpf.AttachTraceKprobeSession {
+	if spec.AttachType == ebpf.AttachTraceKprobeSession || slices.Contains([]ebpf.ProgramType{ebpf.CGroupSock, ebpf.CGroupSockAddr, ebpf.CGroupSockopt}, spec.Type) {
 		return 1
 	}
 	return 0

@@ -87,6 +87,16 @@ func tracing(p *ebpf.Program) (io.Closer, error) {
 	return link.AttachTracing(link.TracingOptions{Program: p})
 }
 
+// ofSockets is a hook of the sockets of all cgroups below the root.
+func ofSockets(root string, kind ebpf.ProgramType, attach ebpf.AttachType, call string) on {
+	spec := counted(kind, attach, "", 0)
+	// The call is let through.
+	spec.Instructions[len(spec.Instructions)-2].Constant = 1
+	return on{spec, func(p *ebpf.Program) (io.Closer, error) {
+		return link.AttachCgroup(link.CgroupOptions{Path: root, Attach: attach, Program: p})
+	}, call, true}
+}
+
 func lsm(p *ebpf.Program) (io.Closer, error) { return link.AttachLSM(link.LSMOptions{Program: p}) }
 
 // on is a hook as the tests attach to it, and the system call that it sees. A hook that sees
@@ -98,7 +108,7 @@ type on struct {
 	exact  bool
 }
 
-func hooks() map[string]on {
+func hooks(root string) map[string]on {
 	return map[string]on{
 		"kprobe":                       {counted(ebpf.Kprobe, ebpf.AttachNone, "", 0), kprobe, "getpgid", true},
 		"kprobe under another licence": {licensed(ebpf.Kprobe, "Apache-2.0"), kprobe, "getpgid", true},
@@ -126,6 +136,9 @@ func hooks() map[string]on {
 		"fmod_ret":               {counted(ebpf.Tracing, ebpf.AttachModifyReturn, "security_file_open", 0), tracing, "open", false},
 		"lsm":                    {counted(ebpf.LSM, ebpf.AttachLSMMac, "file_open", 0), lsm, "open", false},
 		"lsm, sleepable":         {counted(ebpf.LSM, ebpf.AttachLSMMac, "file_open", sleepable), lsm, "open", false},
+		"cgroup/connect4":        ofSockets(root, ebpf.CGroupSockAddr, ebpf.AttachCGroupInet4Connect, "connect"),
+		"cgroup/sock_create":     ofSockets(root, ebpf.CGroupSock, ebpf.AttachCGroupInetSockCreate, "connect"),
+		"cgroup/getsockopt":      ofSockets(root, ebpf.CGroupSockopt, ebpf.AttachCGroupGetsockopt, "getsockopt"),
 		"lsm of a void function": {counted(ebpf.LSM, ebpf.AttachLSMMac, "file_free_security", 0), lsm, "open", false},
 	}
 }
@@ -152,7 +165,7 @@ func lacks(t *testing.T, spec *ebpf.ProgramSpec, attach func(*ebpf.Program) (io.
 
 func TestAGuardedProgramRunsForTheTasksOfItsScopeAlone(t *testing.T) {
 	const times = 1000
-	for name, h := range hooks() {
+	for name, h := range hooks(tasks.Root(t)) {
 		t.Run(name, func(t *testing.T) {
 			tasks.Root(t)
 			lacks(t, h.spec, h.attach)
@@ -198,7 +211,7 @@ func TestAGuardedProgramRunsForTheTasksOfItsScopeAlone(t *testing.T) {
 
 func TestWhatIsNoTaskIsNotGuarded(t *testing.T) {
 	for _, spec := range []*ebpf.ProgramSpec{
-		{Type: ebpf.XDP}, {Type: ebpf.SchedCLS}, {Type: ebpf.CGroupSKB}, {Type: ebpf.CGroupSockAddr, AttachType: ebpf.AttachCGroupInet4Connect},
+		{Type: ebpf.XDP}, {Type: ebpf.SchedCLS}, {Type: ebpf.CGroupSKB}, {Type: ebpf.CGroupSock, AttachType: ebpf.AttachCgroupInetSockRelease},
 		{Type: ebpf.PerfEvent}, {Type: ebpf.Extension}, {Type: ebpf.SkLookup}, {Type: ebpf.Tracing, AttachType: ebpf.AttachTraceIter},
 		{Type: ebpf.LSM, AttachType: ebpf.AttachLSMCgroup}, {Type: ebpf.Netfilter}, {Type: ebpf.StructOps}, {Type: ebpf.UnspecifiedProgram},
 	} {

@@ -28,8 +28,8 @@ import (
 
 // inScopes has every program guarded that has a scope by its name.
 func inScopes(scopes map[string]string) lister {
-	return func(program string, at v1alpha1.Attachment) []plan.Load {
-		all := plan.Loads(program, at)
+	return func(of v1alpha1.Identity, program string, at v1alpha1.Attachment) []plan.Load {
+		all := plan.Loads(of, program, at)
 		for i := range all {
 			all[i].Scope = scopes[program]
 			all[i].Instance = plan.InScope(all[i].Instance, all[i].Scope)
@@ -198,7 +198,7 @@ func TestGuardedObjectsRunForTheTasksOfTheirScope(t *testing.T) {
 				t.Skipf("SKIPPED: this kernel does not load it: %v", err)
 			}
 			defer func() { _ = r.Close() }()
-			for _, load := range inScopes(map[string]string{c.program: "s"})(c.program, payload.Programs[0].Attach[0]) {
+			for _, load := range inScopes(map[string]string{c.program: "s"})(v1alpha1.Identity{}, c.program, payload.Programs[0].Attach[0]) {
 				l, err := c.attach(r.Programs[load.Instance])
 				if err != nil {
 					t.Skipf("SKIPPED: this kernel does not attach it: %v", err)

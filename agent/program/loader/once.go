@@ -11,9 +11,9 @@ import (
 	"github.com/cilium/ebpf/btf"
 	"golang.org/x/sys/unix"
 
-	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/bytecode/plain"
 	"github.com/skep-dev/skep/hook"
+	"github.com/skep-dev/skep/intent"
 )
 
 // RunError says that a program which runs once did not do so, or said that it failed.
@@ -42,15 +42,15 @@ func (e *RunError) Error() string {
 // process's rights or of what the kernel has.
 func (e *RunError) Unwrap() error { return e.err }
 
-// once lists what of the programs runs once.
-func once(programs []v1alpha1.Program, loads lister) []string {
+// once lists what of an intent's programs runs once.
+func once(payload *intent.Payload, loads lister) []string {
 	var all []string
-	for _, p := range programs {
+	for _, p := range payload.Programs {
 		for _, a := range p.Attach {
 			if h, _ := hook.Lookup(a.Hook); !h.RunsOnce() {
 				continue
 			}
-			for _, load := range loads(p.Name, a) {
+			for _, load := range loads(payload.Application, p.Name, a) {
 				if !slices.Contains(all, load.Instance) {
 					all = append(all, load.Instance)
 				}

@@ -89,7 +89,7 @@ func afterOneCall(t *testing.T, kind, name, path string) readByProgram {
 	if err != nil {
 		t.Fatal(err)
 	}
-	l, err := x.Uprobe("work", r.Programs[plan.InScope(plan.Loads(name, at)[0].Instance, "s")], nil)
+	l, err := x.Uprobe("work", r.Programs[plan.InScope(plan.Loads(v1alpha1.Identity{}, name, at)[0].Instance, "s")], nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -161,7 +161,7 @@ func TestANamespaceReadsTheArgumentsOfSystemCallsAlone(t *testing.T) {
 			cgroup := tasks.Cgroup(t, "skep-registers")
 			task := tasks.Start(t, cgroup)
 			r := registersOf(t, c.kind, c.program, cgroup, c.at)
-			l, err := c.attach(r.Programs[plan.InScope(plan.Loads(c.program, c.at)[0].Instance, "s")])
+			l, err := c.attach(r.Programs[plan.InScope(plan.Loads(v1alpha1.Identity{}, c.program, c.at)[0].Instance, "s")])
 			if err != nil {
 				t.Skipf("SKIPPED: this kernel does not attach it: %v", err)
 			}

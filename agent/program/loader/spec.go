@@ -85,8 +85,8 @@ func PrepareAgain(o intent.Opened, object []byte, types *btf.Cache) (*Prepared, 
 // instructions of Skep are added to them.
 type step func(read *objectfile.Object, programs []string) error
 
-// lister lists what must be loaded of a program for an attachment, as plan.Loads does.
-type lister func(program string, at v1alpha1.Attachment) []plan.Load
+// lister lists what must be loaded of an application's program for an attachment, as plan.Loads does.
+type lister func(of v1alpha1.Identity, program string, at v1alpha1.Attachment) []plan.Load
 
 func prepare(o intent.Opened, object []byte, loads lister, relocated step) (*Prepared, error) {
 	p := o.Payload()
@@ -131,12 +131,12 @@ func prepare(o intent.Opened, object []byte, loads lister, relocated step) (*Pre
 			return nil, fmt.Errorf("prepare program %s of %s: %w", name, p.Application, err)
 		}
 	}
-	programs, err := instances(spec, p.Programs, loads)
+	programs, err := instances(spec, &p, loads)
 	if err != nil {
 		return nil, fmt.Errorf("prepare programs of %s: %w", p.Application, err)
 	}
 	spec.Programs = programs
-	prepared.Spec, prepared.Once = spec, once(p.Programs, loads)
+	prepared.Spec, prepared.Once = spec, once(&p, loads)
 	return prepared, nil
 }
 
@@ -224,9 +224,9 @@ func ownMaps(spec *ebpf.CollectionSpec) error {
 // instances returns the programs to load, by the name they are pinned under, and adds the
 // maps of their scopes to the spec. What a guarded program tail calls has no guard: it runs
 // for the task that the caller's guard let in.
-func instances(spec *ebpf.CollectionSpec, programs []v1alpha1.Program, loads lister) (map[string]*ebpf.ProgramSpec, error) {
+func instances(spec *ebpf.CollectionSpec, payload *intent.Payload, loads lister) (map[string]*ebpf.ProgramSpec, error) {
 	out := map[string]*ebpf.ProgramSpec{}
-	for _, p := range programs {
+	for _, p := range payload.Programs {
 		ps, ok := spec.Programs[p.Name]
 		if !ok {
 			return nil, fmt.Errorf("the object has no function %q; it has %s", p.Name, names(spec.Programs))
@@ -235,7 +235,7 @@ func instances(spec *ebpf.CollectionSpec, programs []v1alpha1.Program, loads lis
 			out[p.Name] = ps
 		}
 		for _, a := range withAtOnce(p.Attach, ps) {
-			if err := addInstances(out, spec, p.Name, a, loads); err != nil {
+			if err := addInstances(out, spec, p.Name, a, loads(payload.Application, p.Name, a)); err != nil {
 				return nil, err
 			}
 		}
@@ -262,13 +262,13 @@ func withAtOnce(attach []v1alpha1.Attachment, ps *ebpf.ProgramSpec) []v1alpha1.A
 
 // addInstances adds what an attachment of a program loads to out, and the maps of its scopes to
 // the spec.
-func addInstances(out map[string]*ebpf.ProgramSpec, spec *ebpf.CollectionSpec, program string, a v1alpha1.Attachment, loads lister) error {
+func addInstances(out map[string]*ebpf.ProgramSpec, spec *ebpf.CollectionSpec, program string, a v1alpha1.Attachment, loads []plan.Load) error {
 	ps := spec.Programs[program]
 	one, err := instance(ps, a)
 	if err != nil {
 		return fmt.Errorf("program %s: %w", program, err)
 	}
-	for _, load := range loads(program, a) {
+	for _, load := range loads {
 		if before := out[load.Instance]; before != nil && before.Type != one.Type {
 			return fmt.Errorf("program %s: its section %q says of no type, and its hooks make it %s and %s; name hooks for one type",
 				program, ps.SectionName, before.Type, one.Type)
@@ -347,7 +347,7 @@ func loaded(spec *ebpf.CollectionSpec, programs []v1alpha1.Program) []string {
 
 // bound makes programs what a namespace may have: none reads more of the kernel by
 // bpf_probe_read_kernel than the registers of the task that it runs for, or what the
-// kernel left on its stack. It does so before they get guards, so that a guard lets the task in first.
+// kernel left on its stack, and none answers more about an address of a socket than yes or no. It does so before they get guards, so that a guard lets the task in first.
 func bound(spec *ebpf.CollectionSpec, programs []string) error {
 	for _, name := range programs {
 		ps := spec.Programs[name].Copy()
@@ -355,6 +355,9 @@ func bound(spec *ebpf.CollectionSpec, programs []string) error {
 			return err
 		}
 		if err := guard.ClearFrames(ps); err != nil {
+			return err
+		}
+		if err := guard.BoundAnswers(ps); err != nil {
 			return err
 		}
 		spec.Programs[name] = ps

@@ -22,7 +22,7 @@ import (
 func stackOf(t *testing.T, kind, name, scope string, at v1alpha1.Attachment) (*Revision, *ebpf.Program, error) {
 	t.Helper()
 	p := intent.Payload{Application: v1alpha1.Identity{Kind: kind, Name: "app"}, Programs: []v1alpha1.Program{{Name: name, Attach: []v1alpha1.Attachment{at}}}}
-	loads, instance := plan.Loads, plan.Loads(name, at)[0].Instance
+	loads, instance := plan.Loads, plan.Loads(p.Application, name, at)[0].Instance
 	if scope != "" {
 		loads, instance = inScopes(map[string]string{name: scope}), plan.InScope(instance, scope)
 	}

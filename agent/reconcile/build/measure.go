@@ -108,7 +108,7 @@ func LacksProgram(r *loader.Revision, payload intent.Payload) bool {
 	var instances []string
 	for _, program := range payload.Programs {
 		for _, at := range program.Attach {
-			for _, load := range plan.Loads(program.Name, at) {
+			for _, load := range plan.Loads(payload.Application, program.Name, at) {
 				instances = append(instances, load.Instance)
 			}
 		}

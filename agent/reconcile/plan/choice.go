@@ -25,8 +25,9 @@ type Set struct {
 	Programs    []string
 	Instances   []string
 	Attachments []v1alpha1.Attachment
-	// of are the programs of Attachments.
-	of []string
+	// of are the programs of Attachments, and application is whose they are.
+	of          []string
+	application v1alpha1.Identity
 }
 
 // String names the programs.
@@ -39,7 +40,7 @@ func (c Choice) Must() bool { return c.Name == "" && len(c.Sets[len(c.Sets)-1].I
 // add adds an attachment of a program.
 func (s *Set) add(program string, at v1alpha1.Attachment) {
 	s.Attachments, s.of = append(s.Attachments, at), append(s.of, program)
-	for _, load := range Loads(program, at) {
+	for _, load := range Loads(s.application, program, at) {
 		if !slices.Contains(s.Instances, load.Instance) {
 			s.Instances = append(s.Instances, load.Instance)
 		}
@@ -63,7 +64,7 @@ func AtOnce(at v1alpha1.Attachment) (v1alpha1.Attachment, bool) {
 
 // ways are the set with one link for many functions where that may be, and the set as it is.
 func (s Set) ways() []Set {
-	faster, differs := Set{Programs: s.Programs}, false
+	faster, differs := Set{Programs: s.Programs, application: s.application}, false
 	for i, at := range s.Attachments {
 		at, isFaster := AtOnce(at)
 		differs = differs || isFaster
@@ -94,14 +95,14 @@ func Choices(p intent.Payload) []Choice {
 	sets, inSet := map[string]*Set{}, namedInSets(p)
 	var must, optional []Choice
 	for _, program := range p.Programs {
-		whole := required(program)
+		whole := required(p.Application, program)
 		sets[program.Name] = whole
 		ways := whole.ways()
 		for _, at := range program.Attach {
 			if !at.Optional {
 				continue
 			}
-			one := Set{Programs: whole.Programs}
+			one := Set{Programs: whole.Programs, application: p.Application}
 			one.add(program.Name, at)
 			if sets := without(one.ways(), whole.Instances); len(sets) > 0 {
 				optional = append(optional, Choice{Sets: append(sets, Set{})})
@@ -133,8 +134,8 @@ func namedInSets(p intent.Payload) map[string]bool {
 }
 
 // required is the set of a program with those of its attachments that are not optional.
-func required(program v1alpha1.Program) *Set {
-	whole := &Set{Programs: []string{program.Name}}
+func required(application v1alpha1.Identity, program v1alpha1.Program) *Set {
+	whole := &Set{Programs: []string{program.Name}, application: application}
 	if len(program.Attach) == 0 {
 		whole.Instances = []string{program.Name}
 	}
@@ -162,7 +163,7 @@ func alternativesOf(p intent.Payload, sets map[string]*Set) []Choice {
 	for _, alternative := range p.Alternatives {
 		choice := Choice{Name: alternative.Name}
 		for _, set := range alternative.AnyOf {
-			all := Set{Programs: set.Programs}
+			all := Set{Programs: set.Programs, application: p.Application}
 			for _, name := range set.Programs {
 				if one := sets[name]; one != nil {
 					all.Instances = append(all.Instances, one.Instances...)

@@ -21,12 +21,12 @@ type Load struct {
 	Scope string
 }
 
-// Scope names the scope of an attachment in pods, where all tasks of the node reach its hook.
-// Those that choose the same pods have the same scope, and share its maps within a revision. It
+// Scope names the scope of an attachment of an application in pods, where tasks of others reach its
+// hook. Those that choose the same pods have the same scope, and share its maps within a revision. It
 // is empty where no guard is needed.
-func Scope(at v1alpha1.Attachment) string {
+func Scope(of v1alpha1.Identity, at v1alpha1.Attachment) string {
 	h, ok := hook.Lookup(at.Hook)
-	if !ok || at.Pods == nil || !h.Guardable() {
+	if !ok || at.Pods == nil || !h.IsGuarded(of.IsNamespaced()) {
 		return ""
 	}
 	body, err := json.Marshal(at.Pods)
@@ -37,11 +37,11 @@ func Scope(at v1alpha1.Attachment) string {
 	return hex.EncodeToString(sum[:8])
 }
 
-// Loads lists what must be loaded of a program for an attachment of its definition.
-func Loads(program string, at v1alpha1.Attachment) []Load {
+// Loads lists what must be loaded of an application's program for an attachment of its definition.
+func Loads(of v1alpha1.Identity, program string, at v1alpha1.Attachment) []Load {
 	h, ok := hook.Lookup(at.Hook)
 	if !ok || !h.LoadsForTarget() {
-		return []Load{{Instance: InstanceOf(program, at, ""), Scope: Scope(at)}}
+		return []Load{{Instance: InstanceOf(of, program, at, ""), Scope: Scope(of, at)}}
 	}
 	names := []string{at.Tracepoint}
 	if at.Functions != nil {
@@ -49,14 +49,14 @@ func Loads(program string, at v1alpha1.Attachment) []Load {
 	}
 	var all []Load
 	for _, name := range names {
-		all = append(all, Load{Instance: InstanceOf(program, at, name), Target: name, Scope: Scope(at)})
+		all = append(all, Load{Instance: InstanceOf(of, program, at, name), Target: name, Scope: Scope(of, at)})
 	}
 	return all
 }
 
-// InstanceOf names what must be loaded of a program for an attachment to a target.
-func InstanceOf(program string, at v1alpha1.Attachment, target string) string {
-	return InScope(Instance(program, at.Hook, target), Scope(at))
+// InstanceOf names what must be loaded of an application's program for an attachment to a target.
+func InstanceOf(of v1alpha1.Identity, program string, at v1alpha1.Attachment, target string) string {
+	return InScope(Instance(program, at.Hook, target), Scope(of, at))
 }
 
 // InScope names an instance with the guard of a scope before it. That without a guard, and

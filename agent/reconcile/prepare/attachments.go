@@ -95,7 +95,7 @@ func (v *Versions) resolveAttachments(o intent.Opened, out *report.Outcome) (pla
 	for _, program := range payload.Programs {
 		for _, at := range program.Attach {
 			at.Optional = at.Optional || program.Optional
-			if err := r.add(program.Name, v.atOnce(revision, program.Name, at)); err != nil {
+			if err := r.add(program.Name, v.atOnce(r.app.Identity, revision, program.Name, at)); err != nil {
 				return r.app, err
 			}
 		}
@@ -121,7 +121,7 @@ type resolving struct {
 
 // add resolves an attachment of a program. It fails where the definition is wrong.
 func (r *resolving) add(program string, at v1alpha1.Attachment) error {
-	if why := skipped(r.revision, program, at); why != "" {
+	if why := skipped(r.app.Identity, r.revision, program, at); why != "" {
 		r.absent = append(r.absent, report.Skip(program, at, why))
 		return nil
 	}
@@ -261,23 +261,23 @@ func (r *resolving) placing(program string, err error) error {
 
 // atOnce is the attachment by one link for all functions, where the program was loaded for
 // that. Where it was loaded for both, another attachment may be why.
-func (v *Versions) atOnce(r *loader.Revision, program string, at v1alpha1.Attachment) v1alpha1.Attachment {
+func (v *Versions) atOnce(of v1alpha1.Identity, r *loader.Revision, program string, at v1alpha1.Attachment) v1alpha1.Attachment {
 	many, ok := plan.AtOnce(at)
-	if !ok || r == nil || r.Programs[plan.InstanceOf(program, many, "")] == nil {
+	if !ok || r == nil || r.Programs[plan.InstanceOf(of, program, many, "")] == nil {
 		return at
 	}
-	if r.Programs[plan.InstanceOf(program, at, "")] != nil && report.IsAbsent(v.LookupRound.Supports(many)) {
+	if r.Programs[plan.InstanceOf(of, program, at, "")] != nil && report.IsAbsent(v.LookupRound.Supports(many)) {
 		return at
 	}
 	return many
 }
 
 // skipped says why nothing is loaded for an attachment; empty where something is.
-func skipped(r *loader.Revision, program string, at v1alpha1.Attachment) string {
+func skipped(of v1alpha1.Identity, r *loader.Revision, program string, at v1alpha1.Attachment) string {
 	if r == nil {
 		return ""
 	}
-	for _, load := range plan.Loads(program, at) {
+	for _, load := range plan.Loads(of, program, at) {
 		if why := r.Skipped[load.Instance]; why != "" && r.Programs[load.Instance] == nil {
 			return why
 		}

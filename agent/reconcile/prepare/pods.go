@@ -20,7 +20,7 @@ import (
 func (v *Versions) resolveInPods(app plan.Application, program string, at v1alpha1.Attachment, places []plan.Attachment, err error) ([]plan.Attachment, error) {
 	var resolved []plan.Attachment
 	if errors.Is(err, targets.ErrNotKnown) && (at.Interfaces == nil || len(places) == 0) {
-		resolved = v.madeInPods(app.UID, program, at)
+		resolved = v.madeInPods(app, program, at)
 	}
 	var missing error
 	errs := []error{err}
@@ -48,11 +48,11 @@ func (v *Versions) resolveInPods(app plan.Application, program string, at v1alph
 }
 
 // madeInPods returns the attachments in pods that the application has.
-func (v *Versions) madeInPods(uid, program string, at v1alpha1.Attachment) []plan.Attachment {
+func (v *Versions) madeInPods(app plan.Application, program string, at v1alpha1.Attachment) []plan.Attachment {
 	var made []plan.Attachment
-	for _, l := range v.Look.SeenLinks(uid) {
+	for _, l := range v.Look.SeenLinks(app.UID) {
 		is := l.Attachment
-		if is.Program == program && is.Hook == at.Hook && is.Scope == plan.Scope(at) && (is.In != "" || is.Scope != "") {
+		if is.Program == program && is.Hook == at.Hook && is.Scope == plan.Scope(app.Identity, at) && (is.In != "" || is.Scope != "") {
 			made = append(made, is)
 		}
 	}
@@ -93,7 +93,7 @@ func (v *Versions) setScopes(o intent.Opened, out *report.Outcome) error {
 	scopes := revision.Scopes()
 	for _, program := range payload.Programs {
 		for _, at := range program.Attach {
-			name := plan.Scope(at)
+			name := plan.Scope(payload.Application, at)
 			scope, left := scopes[name]
 			if !left {
 				continue

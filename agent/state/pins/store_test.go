@@ -436,7 +436,7 @@ func TestTheMembersOfAScopeAreFoundAgain(t *testing.T) {
 		t.Fatal(err)
 	}
 	r := load(t, s, p, nil)
-	if err := r.Scopes()[plan.Scope(at)].Set([]guard.Member{{CgroupID: 77, Level: 2}}); err != nil {
+	if err := r.Scopes()[plan.Scope(v1alpha1.Identity{}, at)].Set([]guard.Member{{CgroupID: 77, Level: 2}}); err != nil {
 		t.Fatal(err)
 	}
 	reopen(t, s)
@@ -445,7 +445,7 @@ func TestTheMembersOfAScopeAreFoundAgain(t *testing.T) {
 		t.Fatal(err, strays)
 	}
 	defer func() { _ = found.Close() }()
-	if ids, err := found.Scopes()[plan.Scope(at)].Cgroups(); err != nil || !slices.Equal(ids, []uint64{77}) || !found.Whole(p) {
+	if ids, err := found.Scopes()[plan.Scope(v1alpha1.Identity{}, at)].Cgroups(); err != nil || !slices.Equal(ids, []uint64{77}) || !found.Whole(p) {
 		t.Errorf("the scope holds %v (%v), want 77; whole: %v", ids, err, found.Whole(p))
 	}
 }

@@ -13,6 +13,8 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -60,11 +62,32 @@ func do(call string) error {
 		return unix.Chroot(root)
 	}
 	if call == "connect" {
+		return connect(9)
+	}
+	if port, is := strings.CutPrefix(call, "connect:"); is {
+		n, err := strconv.Atoi(port)
+		if err != nil {
+			return err
+		}
+		return connect(n)
+	}
+	if port, is := strings.CutPrefix(call, "bind:"); is {
+		n, err := strconv.Atoi(port)
+		if err != nil {
+			return err
+		}
+		return bind(n)
+	}
+	if path, is := strings.CutPrefix(call, "hand:"); is {
+		return hand(path)
+	}
+	if call == "getsockopt" {
 		fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 		if err != nil {
 			return err
 		}
-		return errors.Join(unix.Connect(fd, &unix.SockaddrInet4{Port: 9, Addr: [4]byte{127, 0, 0, 1}}), unix.Close(fd))
+		_, err = unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_TYPE)
+		return errors.Join(err, unix.Close(fd))
 	}
 	if call == "getpgid" {
 		_, err := unix.Getpgid(os.Getpid())
@@ -85,6 +108,51 @@ type Task struct {
 	out *bufio.Reader
 	// wait waits for its end.
 	wait func() error
+}
+
+// connect connects a socket to a port of this machine.
+func connect(port int) error {
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return err
+	}
+	return errors.Join(unix.Connect(fd, &unix.SockaddrInet4{Port: port, Addr: [4]byte{127, 0, 0, 1}}), unix.Close(fd))
+}
+
+// bind binds a socket to a port as a user without capabilities.
+func bind(port int) error {
+	done := make(chan error)
+	go func() {
+		// The thread ends with the function.
+		runtime.LockOSThread()
+		if _, _, errno := unix.RawSyscall(unix.SYS_SETRESUID, 12345, 12345, 12345); errno != 0 {
+			done <- errno
+			return
+		}
+		fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+		if err == nil {
+			err = errors.Join(unix.Bind(fd, &unix.SockaddrInet4{Port: port, Addr: [4]byte{127, 0, 0, 1}}), unix.Close(fd))
+		}
+		done <- err
+	}()
+	return <-done
+}
+
+// hand connects to the server at a path, and hands it a socket that this process made.
+func hand(path string) error {
+	server, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return err
+	}
+	made, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return errors.Join(err, unix.Close(server))
+	}
+	err = unix.Connect(server, &unix.SockaddrUnix{Name: path})
+	if err == nil {
+		err = unix.Sendmsg(server, []byte{0}, unix.UnixRights(made), nil, 0)
+	}
+	return errors.Join(err, unix.Close(made), unix.Close(server))
 }
 
 // Ends ends the process, and waits until it is gone.
@@ -141,7 +209,8 @@ func Into(t testing.TB, cmd *exec.Cmd, cgroup string, start func(*exec.Cmd) erro
 	}
 }
 
-// Does has the process make a system call many times: getpgid, open, or connect.
+// Does has the process make a system call many times: getpgid, open, getsockopt, connect or
+// connect:PORT, bind:PORT, or hand:PATH.
 func (p *Task) Does(call string, times int) {
 	p.t.Helper()
 	if answer := p.ask(call, times); answer != "done" {
