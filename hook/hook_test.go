@@ -1,12 +1,15 @@
 package hook_test
 
 import (
+	"path"
 	"regexp"
+	"strings"
 	"testing"
 
 	"github.com/cilium/ebpf"
 
 	"github.com/skep-dev/skep/hook"
+	"github.com/skep-dev/skep/test/harness/page"
 )
 
 func TestFromSection(t *testing.T) {
@@ -132,6 +135,46 @@ func TestTableIsWhole(t *testing.T) {
 	} {
 		if h, ok := hook.Lookup(must); !ok || !h.Attachable {
 			t.Errorf("%s must be attachable", must)
+		}
+	}
+}
+
+// TestEachHookOfANamespaceHasARow looks for every hook that a namespace may have in the table of the threat model that
+// says whose task runs it, and for no other hook.
+func TestEachHookOfANamespaceHasARow(t *testing.T) {
+	_, table, _ := strings.Cut(page.Read(t, "threat-model.md"), "### Each hook of a namespace\n")
+	table, _, _ = strings.Cut(table, "\n## ")
+	rows := map[string]int{}
+	for line := range strings.Lines(table) {
+		cells := strings.Split(line, "|")
+		if len(cells) < 3 || !strings.HasPrefix(line, "| `") {
+			continue
+		}
+		if len(cells) != 8 || strings.TrimSpace(cells[6]) == "" {
+			t.Errorf("a row without a test: %s", line)
+		}
+		for _, pattern := range strings.Split(cells[1], ",") {
+			pattern = strings.Trim(pattern, " `")
+			found := false
+			for _, h := range hook.All() {
+				is, err := path.Match(pattern, h.Name)
+				if err != nil {
+					t.Fatal(err)
+				}
+				// What the glob of a family has beside hooks of a namespace is none of the table's.
+				if is && h.Namespaceable {
+					found = true
+					rows[h.Name]++
+				}
+			}
+			if !found {
+				t.Errorf("%s is no hook of a namespace", pattern)
+			}
+		}
+	}
+	for _, h := range hook.All() {
+		if h.Namespaceable && rows[h.Name] != 1 {
+			t.Errorf("%s has %d rows: say whose task runs it, what it can do and what that costs others", h.Name, rows[h.Name])
 		}
 	}
 }
