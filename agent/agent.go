@@ -108,6 +108,9 @@ func New(o Options) (*Agent, error) {
 	if o.NamespaceShare < 0 || o.NamespaceShare > 100 {
 		return nil, fmt.Errorf("make agent: a namespace's share is %d percent; give 1 to 100", o.NamespaceShare)
 	}
+	if err := o.SharedTargets.OrDefault().Validate(); err != nil {
+		return nil, fmt.Errorf("make agent: %w", err)
+	}
 	if o.MapMemory < 0 || o.MapMemory > loader.MostMapMemory {
 		return nil, fmt.Errorf("make agent: the memory for maps is %d bytes; give 1 to %d, or 0 for no limit", o.MapMemory, int64(loader.MostMapMemory))
 	}

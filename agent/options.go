@@ -12,6 +12,7 @@ import (
 	"github.com/skep-dev/skep/agent/pods/containers"
 	"github.com/skep-dev/skep/agent/reconcile/act"
 	"github.com/skep-dev/skep/agent/reconcile/build"
+	"github.com/skep-dev/skep/agent/reconcile/quota"
 	"github.com/skep-dev/skep/agent/state/retry"
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/clock"
@@ -70,6 +71,9 @@ type Options struct {
 	// full, in bytes; 0 sets no limit. The kernel charges them to the agent. What is
 	// in the kernel is never taken away by it, and NamespaceShare holds for it.
 	MapMemory int64
+	// SharedTargets bounds what namespaces have at tracepoints, functions and files whose tasks are also
+	// others'; a bound of 0 is that of quota.Default. What runs is never taken away by it.
+	SharedTargets quota.Limits
 	// Containers makes the source of the node's containers, in which programs are attached that
 	// choose pods; nil means that there is no source of them. The agent asks it while an intent chooses
 	// pods, and closes it. wake has the agent look again where it matters to an intent that the
@@ -108,6 +112,7 @@ func fillDefaults(o *Options) {
 	if o.NamespaceShare == 0 {
 		o.NamespaceShare = DefaultNamespaceShare
 	}
+	o.SharedTargets = o.SharedTargets.OrDefault()
 	if o.SweepInterval == 0 {
 		o.SweepInterval = time.Second
 	}

@@ -79,6 +79,9 @@ func (host Host) findFunctions(h hook.Hook, a plan.Attachment) (*Found, error) {
 // isResolved reports whether Resolve found the target.
 func isResolved(t plan.Target) bool { return t.CgroupID != 0 || t.BinaryID != "" || t.NetnsID != 0 }
 
+// Places are where the functions of a probe are in its file, in bytes.
+func (f *Found) Places() []uint64 { return f.addresses }
+
 // Close lets the target go.
 func (f *Found) Close() {
 	if f.target != nil {

@@ -113,6 +113,9 @@ func prefixOf(h hook.Hook) string {
 	return ""
 }
 
+// Symbol is what the kernel calls a function that a definition names, as far as that is known here.
+func Symbol(h hook.Hook, name string) string { return prefixOf(h) + name }
+
 // symbolOf is what the kernel calls the function.
 func symbolOf(h hook.Hook, name string) (string, error) {
 	prefix := prefixOf(h)

@@ -117,7 +117,9 @@ type answer struct {
 	// targets are those that Resolve found. found is the target of Find, opened.
 	targets []plan.Target
 	found   *attach.Found
-	err     error
+	// places are those that Places returned.
+	places []uint64
+	err    error
 	// registered and known are what Registered returned.
 	registered map[int32]ebpf.ProgramID
 	known      bool
@@ -125,7 +127,7 @@ type answer struct {
 
 // same reports whether two answers say the same.
 func (a *answer) same(b *answer) bool {
-	return slices.Equal(a.targets, b.targets) && (a.err == nil) == (b.err == nil) && (a.err == nil || a.err.Error() == b.err.Error())
+	return slices.Equal(a.targets, b.targets) && slices.Equal(a.places, b.places) && (a.err == nil) == (b.err == nil) && (a.err == nil || a.err.Error() == b.err.Error())
 }
 
 // lookup is one look-up.
@@ -288,6 +290,29 @@ func (r *Round) Resolve(a plan.Attachment) ([]plan.Target, error) {
 		return nil, err
 	}
 	return one.targets, one.err
+}
+
+// Places returns where in its file the functions of an attachment are, in bytes, whose target Resolve found. The file is read
+// for it once, and again where that failed. It fails with an *UnansweredError while the answer is not known.
+func (r *Round) Places(a plan.Attachment) ([]uint64, error) {
+	if a.Symbol == "" && a.Symbols == "" {
+		return []uint64{a.Offset}, nil
+	}
+	key := fmt.Sprintf("places %s %s %#v", a.Application, a.Hook, a.Target)
+	last := r.byKey[key]
+	copied, host := a, r.host
+	one, err := r.lookUp(key, !r.sought[key] && last != nil && last.ticket.IsDone() && last.answer.err != nil, a, func() (got answer) {
+		var found *attach.Found
+		if found, got.err = attach.Find(copied, host); got.err == nil {
+			got.places = found.Places()
+			found.Close()
+		}
+		return got
+	})
+	if err != nil {
+		return nil, err
+	}
+	return one.places, one.err
 }
 
 // stands reports whether the last answer of a look-up counts in this reconcile: the pod is as it

@@ -96,8 +96,9 @@ type Kernel struct {
 	modules string
 	inodes  map[string]uint64
 	// chosen is by what was asked, and sought is what was asked in this round. explained
-	// is by prefix and name, nil where there is nothing to explain.
+	// is by prefix and name, nil where there is nothing to explain. names are those of chosen, by ID.
 	chosen    map[string]answer
+	names     map[string][]string
 	sought    map[string]bool
 	explained map[string]*MissingError
 	// lists are what was read in this round, and spent is how long that took.
@@ -117,7 +118,7 @@ type lists struct {
 
 // New returns a Kernel that knows nothing yet.
 func New() *Kernel {
-	return &Kernel{chosen: map[string]answer{}, sought: map[string]bool{}, explained: map[string]*MissingError{}}
+	return &Kernel{chosen: map[string]answer{}, names: map[string][]string{}, sought: map[string]bool{}, explained: map[string]*MissingError{}}
 }
 
 // Sweep begins a round. It forgets what was not chosen in the last one that chose any.
@@ -125,7 +126,12 @@ func (k *Kernel) Sweep() {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if len(k.sought) > 0 {
-		maps.DeleteFunc(k.chosen, func(id string, _ answer) bool { return !k.sought[id] })
+		maps.DeleteFunc(k.chosen, func(key string, one answer) bool {
+			if !k.sought[key] {
+				delete(k.names, one.ID)
+			}
+			return !k.sought[key]
+		})
 		clear(k.sought)
 	}
 	k.lists, k.checked, k.spent = nil, false, 0
@@ -135,12 +141,7 @@ func (k *Kernel) Sweep() {
 func (k *Kernel) Names(id string) []string {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	for _, one := range k.chosen {
-		if one.ID == id {
-			return one.Names
-		}
-	}
-	return nil
+	return k.names[id]
 }
 
 // Choose returns the functions that a definition chooses. Where it names them all, they
@@ -173,6 +174,9 @@ func (k *Kernel) Choose(f *v1alpha1.Functions) (Choice, error) {
 		}
 		known = k.newAnswer(f, key, names, err)
 		k.chosen[string(key)] = known
+		if known.err == nil {
+			k.names[known.ID] = known.Names
+		}
 	}
 	return known.Choice, known.err
 }
@@ -238,6 +242,7 @@ func (k *Kernel) checkModules() error {
 	if k.modules != modules.String() {
 		k.modules, k.inodes = modules.String(), inodes
 		clear(k.chosen)
+		clear(k.names)
 		clear(k.explained)
 	}
 	k.checked = true

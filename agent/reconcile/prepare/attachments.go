@@ -67,6 +67,7 @@ func (v *Versions) countRunning() {
 	for l := range v.Look.Links() {
 		if !v.Look.Seen(l.Path).Severed {
 			v.placed.count(l.Attachment.Application, l.UID)
+			v.countRunningAt(l.UID, l.Attachment)
 		}
 	}
 	for device := range v.Look.Chains() {
@@ -101,6 +102,7 @@ func (v *Versions) resolveAttachments(o intent.Opened, out *report.Outcome) (pla
 		}
 	}
 	r.fill()
+	r.takeShared()
 	r.tellAbsent()
 	v.placed.note(payload.Application, payload.UID, len(r.app.Attachments))
 	return r.app, nil

@@ -18,6 +18,7 @@ import (
 	"github.com/skep-dev/skep/agent/reconcile/decide"
 	"github.com/skep-dev/skep/agent/reconcile/live"
 	"github.com/skep-dev/skep/agent/reconcile/plan"
+	"github.com/skep-dev/skep/agent/reconcile/quota"
 	"github.com/skep-dev/skep/agent/reconcile/report"
 	"github.com/skep-dev/skep/agent/reconcile/sharing"
 	"github.com/skep-dev/skep/agent/reconcile/version"
@@ -48,15 +49,20 @@ type Versions struct {
 	LoadRound   *build.Round
 	LookupRound *targets.Round
 
-	// placed are the places that applications have, and hasCounted tells that what runs was counted.
+	// SharedTargets bounds what namespaces have at targets that they share.
+	SharedTargets quota.Limits
+
+	// placed are the places that applications have, ledger what they have at shared targets, and hasCounted tells that
+	// what runs was counted.
 	placed     placed
+	ledger     *quota.Ledger
 	hasCounted bool
 }
 
 // New returns what prepares the versions of one reconcile, whose applications come in one order
 // each time: who comes first has the places that are left.
 func New(v Versions) *Versions {
-	v.placed = placed{}
+	v.placed, v.ledger = placed{}, quota.New(v.SharedTargets)
 	return &v
 }
 

@@ -81,6 +81,15 @@ func Taken(p intent.Payload) []string {
 	return names
 }
 
+// Newest returns the newest intent of an application.
+func (a *Applications) Newest(of v1alpha1.Identity) (intent.Payload, bool) {
+	one, known := a.all[of]
+	if !known {
+		return intent.Payload{}, false
+	}
+	return one.Newest.Payload(), true
+}
+
 // ownerOf is the application that a map is taken from.
 func ownerOf(taker v1alpha1.Identity, from v1alpha1.MapSource) v1alpha1.Identity {
 	return v1alpha1.Identity{Kind: taker.Kind, Namespace: taker.Namespace, Name: from.Application}

@@ -1,0 +1,140 @@
+package prepare
+
+import (
+	"errors"
+	"path"
+
+	"github.com/skep-dev/skep/agent/attach"
+	"github.com/skep-dev/skep/agent/attach/targets"
+	"github.com/skep-dev/skep/agent/reconcile/plan"
+	"github.com/skep-dev/skep/agent/reconcile/quota"
+	"github.com/skep-dev/skep/agent/reconcile/report"
+	"github.com/skep-dev/skep/hook"
+)
+
+// isCounted reports whether the ledger counts an attachment: one of a namespace, at a target that tasks of others run, too.
+func isCounted(a plan.Attachment) bool {
+	h, ok := hook.Lookup(a.Hook)
+	return ok && a.Application.Namespace != "" && (h.Shape == hook.Tracepoint || h.Shape == hook.KernelFunction || h.Shape == hook.UserBinary)
+}
+
+// countRunningAt counts what runs at such a target. Until its places in a file, or its functions, are known, it counts by
+// the definition's name for them.
+func (v *Versions) countRunningAt(uid string, a plan.Attachment) {
+	if !isCounted(a) {
+		return
+	}
+	use, _ := v.useOf(a)
+	v.ledger.Add(a.Application, uid, use)
+}
+
+// useOf is what an attachment takes. Where that cannot be found out, an error says why, and the use has the
+// definition's name for it.
+func (v *Versions) useOf(a plan.Attachment) (quota.Use, error) {
+	h, _ := hook.Lookup(a.Hook)
+	switch {
+	case h.Shape == hook.Tracepoint:
+		// Programs of raw_tp, tp_btf and tracepoint run one after the other at one place.
+		return quota.Use{Targets: []quota.Target{{Name: "tracepoint " + path.Base(a.Tracepoint)}}}, nil
+	case h.AttachesAtOnce():
+		return quota.Use{Targets: v.functionsOf(h, a)}, nil
+	case h.Shape == hook.KernelFunction:
+		return quota.Use{Targets: []quota.Target{{Name: "function " + attach.Symbol(h, a.Function)}}}, nil
+	}
+	use, file := quota.Use{Binary: a.Binary}, a.File()
+	places, err := v.LookupRound.Places(a)
+	for _, place := range places {
+		use.Targets = append(use.Targets, quota.Target{File: file, Offset: place})
+	}
+	if len(use.Targets) == 0 {
+		use.Targets = []quota.Target{{File: file, Name: a.Symbol + string(a.Symbols), Offset: a.Offset}}
+	}
+	return use, err
+}
+
+// functionsOf are the functions of an attachment that has one link for many.
+func (v *Versions) functionsOf(h hook.Hook, a plan.Attachment) []quota.Target {
+	kernel := v.LookupRound.Host().Functions
+	names := kernel.Names(a.FunctionsID)
+	if len(names) == 0 {
+		// After a start of the agent, what runs is counted before its definition is looked at.
+		v.chooseFunctions(a)
+		names = kernel.Names(a.FunctionsID)
+	}
+	if len(names) == 0 {
+		return []quota.Target{{Name: "functions " + a.Function + " " + a.FunctionsID}}
+	}
+	all := make([]quota.Target, 0, len(names))
+	for _, name := range names {
+		all = append(all, quota.Target{Name: "function " + attach.Symbol(h, name)})
+	}
+	return all
+}
+
+// chooseFunctions finds the functions that the definition of an attachment chooses.
+func (v *Versions) chooseFunctions(a plan.Attachment) {
+	p, _ := v.Sharing.Newest(a.Application)
+	for _, program := range p.Programs {
+		for _, at := range program.Attach {
+			if program.Name == a.Program && at.Functions != nil {
+				// It remembers what it finds.
+				_ = v.LookupRound.Supports(at)
+			}
+		}
+	}
+}
+
+// takeShared leaves out what has no room at targets that all namespaces share. What runs has its room
+// before anything that does not, and keeps it.
+func (r *resolving) takeShared() {
+	var runs, others []int
+	for i, a := range r.app.Attachments {
+		switch {
+		case !isCounted(a):
+		case r.Look.IsAttached(r.app.UID, a):
+			runs = append(runs, i)
+		default:
+			others = append(others, i)
+		}
+	}
+	r.ledger.Release(r.app.UID)
+	for _, i := range runs {
+		r.countRunningAt(r.app.UID, r.app.Attachments[i])
+	}
+	out := map[int]bool{}
+	for _, i := range others {
+		a := r.app.Attachments[i]
+		use, err := r.useOf(a)
+		if unanswered := new(targets.UnansweredError); errors.As(err, &unanswered) {
+			r.out.Unsettled = r.out.Unsettled || !unanswered.Late
+		} else if err = r.ledger.Take(r.app.Identity, r.app.UID, use); err == nil {
+			// An error of Places is the one that the attachment fails with.
+			continue
+		}
+		out[i] = true
+		r.leaveOut(a, err)
+	}
+	if len(out) == 0 {
+		return
+	}
+	kept := r.app.Attachments[:0]
+	for i, a := range r.app.Attachments {
+		if !out[i] {
+			kept = append(kept, a)
+		}
+	}
+	r.app.Attachments = kept
+}
+
+// leaveOut notes that an attachment is left out.
+func (r *resolving) leaveOut(a plan.Attachment, err error) {
+	state := report.Failed
+	switch {
+	case errors.Is(err, targets.ErrWaiting):
+		state = report.Waiting
+	case a.Optional:
+		state = report.Skipped
+	}
+	r.absent = append(r.absent, report.Unmade{Program: a.Program,
+		Status: report.LinkStatus{Hook: a.Hook, Target: a.Place(), State: state, Error: err.Error()}})
+}

@@ -1,0 +1,302 @@
+// Package quota bounds what namespaces have at targets that tasks of all namespaces run: programs on
+// a tracepoint, a function or a place in a file, and pages of a file's text with probes. It decides
+// from values; it finds no target, and ends nothing.
+package quota
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/skep-dev/skep/api/v1alpha1"
+)
+
+// Limits are the bounds. Applications of the cluster count for none of them.
+type Limits struct {
+	// NamespacePrograms is how many programs the applications of one namespace have at one target together, and
+	// Programs how many those of all namespaces have there.
+	NamespacePrograms, Programs int
+	// NamespacePages is in how many pages of one file the applications of one namespace have probes together.
+	NamespacePages int
+}
+
+// Default returns the bounds that hold where none are given. The kernel runs at most 64 programs at a tracepoint by perf and 38 at a
+// function by a trampoline: those of namespaces leave most of them to the cluster.
+func Default() Limits { return Limits{NamespacePrograms: 4, Programs: 16, NamespacePages: 64} }
+
+// OrDefault returns the bounds with those of Default where they are zero.
+func (l Limits) OrDefault() Limits {
+	d := Default()
+	return Limits{cmp.Or(l.NamespacePrograms, d.NamespacePrograms), cmp.Or(l.Programs, d.Programs), cmp.Or(l.NamespacePages, d.NamespacePages)}
+}
+
+// Validate fails for bounds that let no program run.
+func (l Limits) Validate() error {
+	for _, one := range []struct {
+		flag string
+		is   int
+	}{{namespaceProgramsFlag, l.NamespacePrograms}, {programsFlag, l.Programs}, {namespacePagesFlag, l.NamespacePages}} {
+		if one.is < 1 {
+			return fmt.Errorf("bound programs of namespaces: %s is %d; give 1 or more", one.flag, one.is)
+		}
+	}
+	return nil
+}
+
+// The settings that the messages name.
+const (
+	namespaceProgramsFlag = "--namespace-target-programs"
+	programsFlag          = "--target-programs"
+	namespacePagesFlag    = "--namespace-text-pages"
+)
+
+// Target is what a program of the kernel is attached to: a place in a File, of which the offset is in bytes, or
+// what Name says, as "tracepoint sys_enter". Of a place in a file that is not known, Name says the function.
+type Target struct {
+	File, Name string
+	Offset     uint64
+}
+
+// page is the number of the page of text that a probe at the target changes, for every process that maps the file.
+func (t Target) page() uint64 { return t.Offset / pageSize }
+
+// pageSize is that of text, in bytes.
+const pageSize = 4096
+
+// hasPage reports whether the page of the target is known.
+func (t Target) hasPage() bool { return t.File != "" && t.Name == "" }
+
+// Use is what one attachment takes.
+type Use struct {
+	// Targets are where its program runs, each once.
+	Targets []Target
+	// Binary is how the definition names the file, for messages.
+	Binary string
+}
+
+// text says a target of the use in words.
+func (u Use) text(t Target) string {
+	switch {
+	case t.File == "":
+		return t.Name
+	case t.Name != "":
+		return t.Name + " of " + u.Binary
+	}
+	return fmt.Sprintf("offset %#x of %s", t.Offset, u.Binary)
+}
+
+// Ledger counts what applications use, each under its UID.
+type Ledger struct {
+	limits Limits
+	uses   map[string]*uses
+	at     map[Target]*programs
+	pages  map[text]*pages
+}
+
+// uses are those of one application.
+type uses struct {
+	of  v1alpha1.Identity
+	all []Use
+}
+
+// programs are those at one target, by namespace.
+type programs struct {
+	all int
+	by  []share
+}
+
+// share are the programs of a namespace, each by the name of its application.
+type share struct {
+	namespace string
+	names     []string
+}
+
+// text is a file, as one namespace has probes in it.
+type text struct{ namespace, file string }
+
+// pages are how many probes each page has, and how many each application has in all of them.
+type pages struct {
+	probes map[uint64]int
+	names  map[string]int
+}
+
+// New returns a Ledger of nothing.
+func New(limits Limits) *Ledger {
+	return &Ledger{limits: limits, uses: map[string]*uses{}, at: map[Target]*programs{}, pages: map[text]*pages{}}
+}
+
+// Add counts a use, whether or not there is room: that of something that runs. Those of the cluster count for nothing.
+func (l *Ledger) Add(of v1alpha1.Identity, uid string, use Use) {
+	if of.Namespace == "" || len(use.Targets) == 0 {
+		return
+	}
+	u := l.uses[uid]
+	if u == nil {
+		u = &uses{of: of}
+		l.uses[uid] = u
+	}
+	u.all = append(u.all, use)
+	l.change(of, use, 1)
+}
+
+// Release takes back all that an application uses.
+func (l *Ledger) Release(uid string) {
+	u := l.uses[uid]
+	if u == nil {
+		return
+	}
+	delete(l.uses, uid)
+	for _, use := range u.all {
+		l.change(u.of, use, -1)
+	}
+}
+
+// Take adds a use if there is room for it, and fails with the bound and its holders else.
+func (l *Ledger) Take(of v1alpha1.Identity, uid string, use Use) error {
+	if of.Namespace == "" {
+		return nil
+	}
+	for _, t := range use.Targets {
+		if err := l.fits(of, use, t); err != nil {
+			return err
+		}
+	}
+	if err := l.fitsPages(of, use); err != nil {
+		return err
+	}
+	l.Add(of, uid, use)
+	return nil
+}
+
+// fits reports whether a target has room for one more program.
+func (l *Ledger) fits(of v1alpha1.Identity, use Use, t Target) error {
+	p := l.at[t]
+	if p == nil {
+		return nil
+	}
+	i := p.indexOf(of.Namespace)
+	if i >= 0 && len(p.by[i].names) >= l.limits.NamespacePrograms {
+		return fmt.Errorf("%s: programs of namespace %s there: %d of %d (%s); detach one of them, do their work in one program, or have an administrator raise %s",
+			use.text(t), of.Namespace, len(p.by[i].names), l.limits.NamespacePrograms, list(p.by[i].names), namespaceProgramsFlag)
+	}
+	if p.all >= l.limits.Programs {
+		// The others are of other tenants, who are not named.
+		return fmt.Errorf("%s: programs of all namespaces there: %d of %d, by namespaces: %d; choose another target, have an administrator raise %s, "+
+			"or use a %s", use.text(t), p.all, l.limits.Programs, len(p.by), programsFlag, v1alpha1.KindClusterBpfApplication)
+	}
+	return nil
+}
+
+// fitsPages reports whether a file may have probes in the pages of a use, too.
+func (l *Ledger) fitsPages(of v1alpha1.Identity, use Use) error {
+	fresh, file := map[uint64]bool{}, ""
+	for _, t := range use.Targets {
+		if t.hasPage() && l.pages[text{of.Namespace, t.File}].at(t.page()) == 0 {
+			fresh[t.page()], file = true, t.File
+		}
+	}
+	has := l.pages[text{of.Namespace, file}]
+	if len(fresh) == 0 || has.n()+len(fresh) <= l.limits.NamespacePages {
+		return nil
+	}
+	held := ""
+	if has.n() > 0 {
+		held = " (" + list(slices.Collect(maps.Keys(has.names))) + ")"
+	}
+	return fmt.Errorf("%s: pages of its text with probes of namespace %s: %d of %d%s, and %d more are asked for; each costs every process that runs the file "+
+		"%d bytes of memory; choose functions that lie nearer to each other, or fewer, or have an administrator raise %s",
+		use.Binary, of.Namespace, has.n(), l.limits.NamespacePages, held, len(fresh), pageSize, namespacePagesFlag)
+}
+
+// at returns how many probes a page has.
+func (p *pages) at(page uint64) int {
+	if p == nil {
+		return 0
+	}
+	return p.probes[page]
+}
+
+// n is how many pages have probes.
+func (p *pages) n() int {
+	if p == nil {
+		return 0
+	}
+	return len(p.probes)
+}
+
+// change adds a use, or takes it back.
+func (l *Ledger) change(of v1alpha1.Identity, use Use, by int) {
+	for _, t := range use.Targets {
+		l.changeAt(of, t, by > 0)
+		if t.hasPage() {
+			l.changePage(of, t, by)
+		}
+	}
+}
+
+func (l *Ledger) changeAt(of v1alpha1.Identity, t Target, more bool) {
+	p := l.at[t]
+	if p == nil {
+		p = &programs{}
+		l.at[t] = p
+	}
+	i := p.indexOf(of.Namespace)
+	if i < 0 {
+		i = len(p.by)
+		p.by = append(p.by, share{namespace: of.Namespace})
+	}
+	s := &p.by[i]
+	if more {
+		p.all++
+		s.names = append(s.names, of.Name)
+		return
+	}
+	p.all--
+	at := slices.Index(s.names, of.Name)
+	if s.names = slices.Delete(s.names, at, at+1); len(s.names) == 0 {
+		p.by = slices.Delete(p.by, i, i+1)
+	}
+	if p.all == 0 {
+		delete(l.at, t)
+	}
+}
+
+// indexOf returns where the share of a namespace is; less than 0 where it has none.
+func (p *programs) indexOf(namespace string) int {
+	return slices.IndexFunc(p.by, func(s share) bool { return s.namespace == namespace })
+}
+
+func (l *Ledger) changePage(of v1alpha1.Identity, t Target, by int) {
+	key := text{of.Namespace, t.File}
+	p := l.pages[key]
+	if p == nil {
+		p = &pages{map[uint64]int{}, map[string]int{}}
+		l.pages[key] = p
+	}
+	add(p.probes, t.page(), by)
+	add(p.names, of.Name, by)
+	if len(p.probes) == 0 {
+		delete(l.pages, key)
+	}
+}
+
+// add changes a number, and forgets one that is zero.
+func add[K comparable](to map[K]int, key K, by int) {
+	if to[key] += by; to[key] == 0 {
+		delete(to, key)
+	}
+}
+
+// maxListed is how many applications a message names.
+const maxListed = 4
+
+// list names applications, each once.
+func list(names []string) string {
+	all := slices.Compact(slices.Sorted(slices.Values(names)))
+	if more := len(all) - maxListed; more > 0 {
+		all = append(all[:maxListed], fmt.Sprintf("%d more", more))
+	}
+	return strings.Join(all, ", ")
+}

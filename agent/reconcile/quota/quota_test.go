@@ -1,0 +1,122 @@
+package quota_test
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+	"testing"
+
+	"golang.org/x/tools/txtar"
+
+	"github.com/skep-dev/skep/agent/reconcile/quota"
+	"github.com/skep-dev/skep/api/v1alpha1"
+	"github.com/skep-dev/skep/test/harness/golden"
+)
+
+// TestCases runs the cases of testdata. The first line has the limits: programs of a namespace, of all, pages of a namespace. Each other
+// one is `runs`, `takes` or `ends`, an application, and its targets: a name, or file@offset.
+func TestCases(t *testing.T) {
+	golden.Cases(t, "testdata/*.txtar", func(t *testing.T, a *txtar.Archive) []txtar.File {
+		var limits quota.Limits
+		first, rest, _ := strings.Cut(string(a.Files[0].Data), "\n")
+		if _, err := fmt.Sscan(first, &limits.NamespacePrograms, &limits.Programs, &limits.NamespacePages); err != nil {
+			t.Fatal(err)
+		}
+		l, out := quota.New(limits), ""
+		for line := range strings.Lines(rest) {
+			f := strings.Fields(line)
+			namespace, name, _ := strings.Cut(f[1], "/")
+			of := v1alpha1.Identity{Kind: v1alpha1.KindBpfApplication, Namespace: namespace, Name: name}
+			switch f[0] {
+			case "runs":
+				l.Add(of, f[1], useOf(t, f[2:]))
+			case "ends":
+				l.Release(f[1])
+			case "takes":
+				answer := "has room"
+				if err := l.Take(of, f[1], useOf(t, f[2:])); err != nil {
+					answer = err.Error()
+				}
+				out += fmt.Sprintf("%s: %s\n", strings.TrimSpace(line), answer)
+			default:
+				t.Fatalf("line %q", line)
+			}
+		}
+		return []txtar.File{{Name: "answers", Data: []byte(out)}}
+	})
+}
+
+// useOf reads targets. A range of so many pages is file@first*pages.
+func useOf(t *testing.T, words []string) quota.Use {
+	t.Helper()
+	var u quota.Use
+	for _, word := range words {
+		file, at, isFile := strings.Cut(word, "@")
+		if !isFile {
+			u.Targets = append(u.Targets, quota.Target{Name: strings.ReplaceAll(word, "_", " ")})
+			continue
+		}
+		u.Binary = "/lib/" + file
+		first, pages, isRange := strings.Cut(at, "*")
+		offset, err := strconv.ParseUint(first, 0, 64)
+		if err != nil {
+			// The place of a symbol is not known.
+			u.Targets = append(u.Targets, quota.Target{File: file, Name: at})
+			continue
+		}
+		n := 1
+		if isRange {
+			if n, err = strconv.Atoi(pages); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for i := range n {
+			u.Targets = append(u.Targets, quota.Target{File: file, Offset: offset + uint64(i)*4096})
+		}
+	}
+	return u
+}
+
+// TestWhatIsReleasedLeavesNothing: a ledger that everything was taken from has room as a new one has.
+func TestWhatIsReleasedLeavesNothing(t *testing.T) {
+	l := quota.New(quota.Limits{NamespacePrograms: 1, Programs: 1, NamespacePages: 1})
+	of := v1alpha1.Identity{Kind: v1alpha1.KindBpfApplication, Namespace: "team-a", Name: "a"}
+	for range 3 {
+		l.Add(of, "a", useOf(t, []string{"libc@0x1000*9"}))
+		l.Add(of, "a", useOf(t, []string{"libc@0x1000*9", "tracepoint_sys"}))
+		l.Release("a")
+		if err := l.Take(of, "b", useOf(t, []string{"libc@0x5000", "tracepoint_sys"})); err != nil {
+			t.Error(err)
+		}
+		l.Release("b")
+	}
+}
+
+func TestLimitsThatLetNothingRunAreRejected(t *testing.T) {
+	if err := (quota.Limits{}).OrDefault().Validate(); err != nil {
+		t.Error(err)
+	}
+	for _, l := range []quota.Limits{{NamespacePrograms: -1}, {Programs: -1}, {NamespacePages: -1}} {
+		if err := l.OrDefault().Validate(); err == nil {
+			t.Errorf("%+v is taken", l)
+		}
+	}
+}
+
+// BenchmarkLedger takes and releases what a namespace has at most: one target for each of its places.
+func BenchmarkLedger(b *testing.B) {
+	of := v1alpha1.Identity{Kind: v1alpha1.KindBpfApplication, Namespace: "team-a", Name: "a"}
+	for _, places := range []int{2000, 8000, 32000} {
+		b.Run(fmt.Sprint(places), func(b *testing.B) {
+			for b.Loop() {
+				l := quota.New(quota.Default())
+				for i := range places {
+					use := quota.Use{Targets: []quota.Target{{Name: "function f" + strconv.Itoa(i/8)}}}
+					if err := l.Take(of, "a", use); err != nil && i%8 < 4 {
+						b.Fatal(err)
+					}
+				}
+			}
+		})
+	}
+}
