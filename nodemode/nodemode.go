@@ -23,6 +23,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/skep-dev/skep/agent"
+	"github.com/skep-dev/skep/agent/reconcile/quota"
 	"github.com/skep-dev/skep/agent/state/pins"
 	"github.com/skep-dev/skep/atomicfile"
 	"github.com/skep-dev/skep/clock"
@@ -70,6 +71,8 @@ type Options struct {
 	// NamespaceShare is how much of what programs share on a hook of an interface, and
 	// of MapMemory, one namespace may have, in percent; zero means DefaultNamespaceShare, 100 all of it.
 	NamespaceShare int
+	// SharedTargets bounds what namespaces have at targets that tasks of others run, too; a bound of zero is the agent's default.
+	SharedTargets quota.Limits
 	// MapMemory is what the maps of all applications may take together, in bytes; zero
 	// sets no limit.
 	MapMemory int64
@@ -277,10 +280,11 @@ func (h *Host) openAgent() error {
 		Trust:      trust,
 		Fetch:      h.object,
 		CgroupRoot: h.opts.CgroupRoot, NamespaceShare: h.opts.NamespaceShare, MapMemory: h.opts.MapMemory,
-		Labels:   hostLabels(h.opts.Labels),
-		Log:      h.opts.Log,
-		Clock:    h.opts.Now,
-		Observer: h.metrics.agent,
+		SharedTargets: h.opts.SharedTargets,
+		Labels:        hostLabels(h.opts.Labels),
+		Log:           h.opts.Log,
+		Clock:         h.opts.Now,
+		Observer:      h.metrics.agent,
 	}
 	if o.Containers = o.HostContainers(); h.opts.RuntimeEndpoint != "" {
 		o.Containers = o.RuntimeContainers(h.opts.RuntimeEndpoint, h.opts.NRISocket)

@@ -93,6 +93,7 @@ func addFlags(cmd *cobra.Command, o *kube.Options, f *flags, maps *resource.Quan
 	s.IntVar(&o.Node.NamespaceShare, "namespace-share", agent.DefaultNamespaceShare,
 		"percent of an interface's maps, functions and TCX programs, and of the memory for maps, that the applications of one namespace may have together; "+
 			"100 sets no bound")
+	o.Node.SharedTargets.Flags(s.IntVar)
 	s.StringVar(&o.Node.HostRoot, "host-root", "", "folder below which a container has the node's files: binaries of uprobes, network namespaces (default: "+
 		"its own root)")
 	s.StringVar(&o.RuntimeEndpoint, "container-runtime-endpoint", "",

@@ -79,6 +79,7 @@ func newRun() *cobra.Command {
 	flags.IntVar(&o.NamespaceShare, "namespace-share", nodemode.DefaultNamespaceShare,
 		"percent of an interface's maps, functions and TCX programs, and of the memory for maps, that the applications of one namespace may have together; "+
 			"100 sets no bound")
+	o.SharedTargets.Flags(flags.IntVar)
 	flags.Var(&f.maps, "map-memory", "memory that the maps of all applications may take together, such as 3Gi; 0 sets no bound")
 	flags.StringToStringVar(&o.Labels, "label", nil, "label of this node, for node selectors: key=value")
 	flags.StringSliceVar(&o.InsecureRegistries, "insecure-registry", nil, "registry host:port to reach over plain http; loopback needs no mention")

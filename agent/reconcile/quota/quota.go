@@ -45,6 +45,19 @@ func (l Limits) Validate() error {
 	return nil
 }
 
+// Flags adds the flags of the limits, with the defaults. intVar is as the one of a flag set.
+func (l *Limits) Flags(intVar func(p *int, name string, value int, usage string)) {
+	d := Default()
+	add := func(p *int, flag string, value int, usage string) {
+		intVar(p, strings.TrimPrefix(flag, "--"), value, usage)
+	}
+	add(&l.NamespacePrograms, namespaceProgramsFlag, d.NamespacePrograms,
+		"programs that the applications of one namespace may have together at one tracepoint, function or place in a file, which tasks of others run, too")
+	add(&l.Programs, programsFlag, d.Programs, "programs that the applications of all namespaces may have together there; those of the cluster do not count")
+	add(&l.NamespacePages, namespacePagesFlag, d.NamespacePages,
+		"pages of one file's text in which the applications of one namespace may have probes together; each costs every process that runs the file 4 KiB")
+}
+
 // The settings that the messages name.
 const (
 	namespaceProgramsFlag = "--namespace-target-programs"
