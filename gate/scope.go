@@ -26,6 +26,7 @@ func fitScope(r *denials, id v1alpha1.Identity, programs []v1alpha1.Program, fac
 	n := scopeOf(programs, callsTails(facts))
 	for i, p := range programs {
 		fact, _ := facts.Program(p.Name)
+		fitEqual(r, fmt.Sprintf("spec.programs[%d]", i), p)
 		for k, a := range p.Attach {
 			at := fmt.Sprintf("spec.programs[%d].attach[%d]", i, k)
 			h, _ := hook.Lookup(a.Hook)
