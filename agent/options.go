@@ -179,6 +179,12 @@ type Observer interface {
 	Healed(what Drift)
 }
 
+// TargetObserver is an Observer that counts what namespaces have at targets that tasks of others run, too, as of
+// each reconcile.
+type TargetObserver interface {
+	Shared(quota.Counts)
+}
+
 // Loadable is what is loaded into the kernel at once.
 type Loadable = build.Loadable
 

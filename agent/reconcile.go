@@ -34,6 +34,7 @@ type reconcile struct {
 	loadRound   *build.Round
 	lookupRound *targets.Round
 	// The parts have their own state. They share the decisions, which they change by its verbs.
+	versions  *prepare.Versions
 	decisions *decide.Decisions
 	admission *admission.Round
 	chains    *chainfit.Round
@@ -77,6 +78,9 @@ func (a *Agent) reconcileOnce() *reconcile {
 	rec.decisions.Choose()
 	rec.end()
 	rec.admission.Admit()
+	if o, counts := a.opts.Observer.(TargetObserver); counts {
+		o.Shared(rec.versions.Shared())
+	}
 	rec.chains.Fit()
 	actions := plan.Make(rec.decisions.Want, rec.look.State())
 	rec.acted = rec.acted || len(actions) > 0
@@ -116,6 +120,7 @@ func (a *Agent) newReconcile(full bool) *reconcile {
 		Sharing: sharing.Of(node, known),
 		Memory:  l.admission.Memory, Measured: l.admission.Profiles,
 		ObjectRound: rec.objectRound, LoadRound: rec.loadRound, LookupRound: rec.lookupRound, SharedTargets: o.SharedTargets})
+	rec.versions = versions
 	rec.decisions = decide.New(decide.Options{Log: o.Log, Now: now, Node: node, Look: rec.look, Prepare: versions.Prepare, Applications: intents.States()})
 	rec.admission = l.admission.Begin(rec.decisions, rec.loadRound, rec.lookupRound)
 	rec.chains = l.chains.Begin(rec.decisions, rec.admission, rec.objectRound, rec.loadRound)

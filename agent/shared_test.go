@@ -9,11 +9,15 @@ import (
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+
 	"github.com/skep-dev/skep/agent"
+	"github.com/skep-dev/skep/agent/metrics"
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/intent"
 	"github.com/skep-dev/skep/test/fixture/userbinary"
 	"github.com/skep-dev/skep/test/harness/need"
+	"github.com/skep-dev/skep/test/harness/series"
 )
 
 // ofTeamNamed is an application of a namespace of its own name.
@@ -60,7 +64,9 @@ func TestANamespaceHasAShareOfATracepoint(t *testing.T) {
 	w, r := newWorld(t), newRuntime(t)
 	r.start("team-a", "web", "app", nil)
 	r.start("team-b", "web", "app", nil)
-	a, stop := w.startOn(r)
+	o, registry := w.options(), prometheus.NewRegistry()
+	o.Containers, o.Observer = r.source, metrics.New(registry)
+	a, stop := w.run(o)
 	at := v1alpha1.Attachment{Hook: "raw_tp", Tracepoint: "sys_enter", Pods: &v1alpha1.Pods{}}
 	var all []intent.Payload
 	for i := range 5 {
@@ -80,6 +86,10 @@ func TestANamespaceHasAShareOfATracepoint(t *testing.T) {
 		}
 	}
 	keeps()
+	counted := series.Of(t, registry)
+	if programs, leftOut := counted["skep_agent_shared_target_programs"], counted["skep_agent_shared_left_out"]; programs != 5 || leftOut != 1 {
+		t.Errorf("%v programs are counted at one target, and %v left out; want 5 and 1", programs, leftOut)
+	}
 	stop()
 	a, _ = w.startOn(r)
 	keeps()

@@ -9,6 +9,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/skep-dev/skep/agent"
+	"github.com/skep-dev/skep/agent/reconcile/quota"
 )
 
 // Metrics is a agent.Observer.
@@ -16,6 +17,8 @@ type Metrics struct {
 	loads    *prometheus.HistogramVec
 	attaches *prometheus.HistogramVec
 	healed   *prometheus.CounterVec
+	// programs, pages and leftOut are as in quota.Counts.
+	programs, pages, leftOut prometheus.Gauge
 }
 
 // New registers the metrics. Those that count nothing yet are 0 and not
@@ -32,6 +35,15 @@ func New(registry prometheus.Registerer) *Metrics {
 		healed: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "skep_agent_drift_healed_total", Help: "What somebody else changed in the kernel and was put back, by kind: unpinned, detached or replaced."},
 			[]string{"kind"}),
+		programs: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "skep_agent_shared_target_programs", Help: "Programs of all namespaces at the tracepoint, function or place in a file that has the most of them.",
+		}),
+		pages: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "skep_agent_shared_text_pages", Help: "Pages of text with probes of one namespace, in the file that has the most of them.",
+		}),
+		leftOut: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "skep_agent_shared_left_out", Help: "Attachments of namespaces that are left out, since a tracepoint, a function or a file has no room for them.",
+		}),
 	}
 	for _, what := range agent.Loadables() {
 		m.loads.WithLabelValues(string(what), ok)
@@ -40,7 +52,7 @@ func New(registry prometheus.Registerer) *Metrics {
 	for _, d := range agent.Drifts() {
 		m.healed.WithLabelValues(string(d))
 	}
-	registry.MustRegister(m.loads, m.attaches, m.healed)
+	registry.MustRegister(m.loads, m.attaches, m.healed, m.programs, m.pages, m.leftOut)
 	return m
 }
 
@@ -62,6 +74,13 @@ func (m *Metrics) Loaded(what agent.Loadable, took time.Duration, err error) {
 // Attached implements agent.Observer.
 func (m *Metrics) Attached(hook string, took time.Duration, err error) {
 	m.attaches.WithLabelValues(hook, result(err)).Observe(took.Seconds())
+}
+
+// Shared implements agent.TargetObserver.
+func (m *Metrics) Shared(c quota.Counts) {
+	m.programs.Set(float64(c.Programs))
+	m.pages.Set(float64(c.Pages))
+	m.leftOut.Set(float64(c.LeftOut))
 }
 
 // Healed implements agent.Observer.

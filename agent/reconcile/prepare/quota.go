@@ -52,6 +52,9 @@ func (v *Versions) useOf(a plan.Attachment) (quota.Use, error) {
 	return use, err
 }
 
+// Shared counts what namespaces have at targets that tasks of others run, too.
+func (v *Versions) Shared() quota.Counts { return v.ledger.Counts() }
+
 // functionsOf are the functions of an attachment that has one link for many.
 func (v *Versions) functionsOf(h hook.Hook, a plan.Attachment) []quota.Target {
 	kernel := v.LookupRound.Host().Functions

@@ -106,6 +106,32 @@ type Ledger struct {
 	uses   map[string]*uses
 	at     map[Target]*programs
 	pages  map[text]*pages
+	// leftOut is how many uses of an application had no room, by UID.
+	leftOut map[string]int
+}
+
+// Counts are what a ledger has in figures.
+type Counts struct {
+	// Programs is how many those at the fullest target are, and Pages in how many pages of one file one namespace has
+	// probes at most.
+	Programs, Pages int
+	// LeftOut is how many uses had no room.
+	LeftOut int
+}
+
+// Counts returns them, in time that grows with all that is used.
+func (l *Ledger) Counts() Counts {
+	var c Counts
+	for _, p := range l.at {
+		c.Programs = max(c.Programs, p.all)
+	}
+	for _, p := range l.pages {
+		c.Pages = max(c.Pages, p.n())
+	}
+	for _, n := range l.leftOut {
+		c.LeftOut += n
+	}
+	return c
 }
 
 // uses are those of one application.
@@ -137,7 +163,7 @@ type pages struct {
 
 // New returns a Ledger of nothing.
 func New(limits Limits) *Ledger {
-	return &Ledger{limits: limits, uses: map[string]*uses{}, at: map[Target]*programs{}, pages: map[text]*pages{}}
+	return &Ledger{limits: limits, uses: map[string]*uses{}, at: map[Target]*programs{}, pages: map[text]*pages{}, leftOut: map[string]int{}}
 }
 
 // Add counts a use, whether or not there is room: that of something that runs. Those of the cluster count for nothing.
@@ -156,6 +182,7 @@ func (l *Ledger) Add(of v1alpha1.Identity, uid string, use Use) {
 
 // Release takes back all that an application uses.
 func (l *Ledger) Release(uid string) {
+	delete(l.leftOut, uid)
 	u := l.uses[uid]
 	if u == nil {
 		return
@@ -171,16 +198,22 @@ func (l *Ledger) Take(of v1alpha1.Identity, uid string, use Use) error {
 	if of.Namespace == "" {
 		return nil
 	}
+	if err := l.room(of, use); err != nil {
+		l.leftOut[uid]++
+		return err
+	}
+	l.Add(of, uid, use)
+	return nil
+}
+
+// room fails where a use does not fit.
+func (l *Ledger) room(of v1alpha1.Identity, use Use) error {
 	for _, t := range use.Targets {
 		if err := l.fits(of, use, t); err != nil {
 			return err
 		}
 	}
-	if err := l.fitsPages(of, use); err != nil {
-		return err
-	}
-	l.Add(of, uid, use)
-	return nil
+	return l.fitsPages(of, use)
 }
 
 // fits reports whether a target has room for one more program.

@@ -88,7 +88,17 @@ func TestWhatIsReleasedLeavesNothing(t *testing.T) {
 		if err := l.Take(of, "b", useOf(t, []string{"libc@0x5000", "tracepoint_sys"})); err != nil {
 			t.Error(err)
 		}
+		if err := l.Take(of, "c", useOf(t, []string{"tracepoint_sys"})); err == nil {
+			t.Error("two run where one may")
+		}
+		if is, want := l.Counts(), (quota.Counts{Programs: 1, Pages: 1, LeftOut: 1}); is != want {
+			t.Errorf("it counts %+v, want %+v", is, want)
+		}
 		l.Release("b")
+		l.Release("c")
+		if is := l.Counts(); is != (quota.Counts{}) {
+			t.Errorf("it counts %+v of nothing", is)
+		}
 	}
 }
 

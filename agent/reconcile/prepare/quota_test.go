@@ -1,0 +1,111 @@
+package prepare
+
+import (
+	"log/slog"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/skep-dev/skep/agent/attach"
+	"github.com/skep-dev/skep/agent/attach/targets"
+	"github.com/skep-dev/skep/agent/reconcile/live"
+	"github.com/skep-dev/skep/agent/reconcile/plan"
+	"github.com/skep-dev/skep/agent/reconcile/quota"
+	"github.com/skep-dev/skep/agent/reconcile/report"
+	"github.com/skep-dev/skep/agent/reconcile/sharing"
+	"github.com/skep-dev/skep/agent/reconcile/version"
+	"github.com/skep-dev/skep/agent/state/pins"
+	"github.com/skep-dev/skep/api/v1alpha1"
+)
+
+// versions are those of a reconcile on this machine, with a bound of one program at a target.
+func versions(set *live.Set) *Versions {
+	lookups := targets.NewLookups(attach.Host{}, slog.New(slog.DiscardHandler), func() {})
+	return New(Versions{Look: set.Look(), LookupRound: lookups.Begin(time.Now(), targets.Pods{}), Sharing: sharing.Of(version.Node{}, nil),
+		SharedTargets: quota.Limits{NamespacePrograms: 1, Programs: 2, NamespacePages: 1}})
+}
+
+// TestWhatAnAttachmentTakes: hooks that the kernel runs at one place count together.
+func TestWhatAnAttachmentTakes(t *testing.T) {
+	for sentence, c := range map[string]struct {
+		hook   string
+		target plan.Target
+		want   string
+	}{
+		"a tracepoint by its category": {"tracepoint", plan.Target{Tracepoint: "raw_syscalls/sys_enter"}, "tracepoint sys_enter"},
+		"a tracepoint by its name":     {"raw_tp", plan.Target{Tracepoint: "sys_enter"}, "tracepoint sys_enter"},
+		"a function":                   {"kprobe", plan.Target{Function: "do_exit"}, "function do_exit"},
+		"a function's end":             {"fexit", plan.Target{Function: "do_exit"}, "function do_exit"},
+		"the middle of a function":     {"kprobe", plan.Target{Function: "do_exit", Offset: 4}, "function do_exit"},
+		"a check of security":          {"lsm", plan.Target{Function: "file_open"}, "function bpf_lsm_file_open"},
+		"a place in a file":            {"usdt", plan.Target{Binary: "/b", BinaryID: "1:2", USDT: "a:b", Offset: 0x10}, "1:2+0x10"},
+		"functions that are not known": {"kprobe.multi", plan.Target{Function: "do_*", FunctionsID: "x"}, "functions do_* x"},
+		"a file that is not there": {
+			"uprobe.multi", plan.Target{Binary: "/not/there", BinaryID: "overlay:1:2:3:4:5:6", Symbols: "f*"}, "overlay:1:2:3:4 f*",
+		},
+	} {
+		t.Run(sentence, func(t *testing.T) {
+			use, _ := versions(&live.Set{}).useOf(plan.Attachment{Hook: c.hook, Target: c.target})
+			if len(use.Targets) != 1 {
+				t.Fatalf("it takes %+v", use)
+			}
+			got := use.Targets[0]
+			is := strings.TrimSpace(got.File + " " + got.Name)
+			if got.Name == "" {
+				is = got.File + "+0x10"
+			}
+			if is != c.want || c.want == "1:2+0x10" && got.Offset != 0x10 {
+				t.Errorf("it takes %+v, want %s", got, c.want)
+			}
+		})
+	}
+}
+
+// TestFunctionsOfOneLinkAreKnown: a link for many functions has a place at each.
+func TestFunctionsOfOneLinkAreKnown(t *testing.T) {
+	v := versions(&live.Set{})
+	chosen, err := v.LookupRound.Host().Functions.Choose(&v1alpha1.Functions{Names: []string{"do_exit", "do_group_exit"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	use, err := v.useOf(plan.Attachment{Hook: "kretprobe.multi", Target: plan.Target{Function: "do_exit, …", FunctionsID: chosen.ID}})
+	want := []quota.Target{{Name: "function do_exit"}, {Name: "function do_group_exit"}}
+	if err != nil || !slices.Equal(use.Targets, want) {
+		t.Errorf("it takes %+v, %v; want %+v", use.Targets, err, want)
+	}
+}
+
+// TestWhatIsLeftOutIsReported has an application whose second program runs, and one of another namespace and one of the cluster.
+func TestWhatIsLeftOutIsReported(t *testing.T) {
+	team := v1alpha1.Identity{Kind: v1alpha1.KindBpfApplication, Namespace: "team-a", Name: "a"}
+	at := func(of v1alpha1.Identity, program string) plan.Attachment {
+		return plan.Attachment{Application: of, Program: program, Hook: "raw_tp", Target: plan.Target{Tracepoint: "sys_enter"}}
+	}
+	set := &live.Set{Links: map[string]map[string]*pins.Link{}}
+	set.PutLink(&pins.Link{UID: "a", Attachment: at(team, "second")})
+	v := versions(set)
+	v.countRunning()
+	optional := at(team, "optional")
+	optional.Optional = true
+	r := resolving{Versions: v, out: &report.Outcome{}, app: plan.Application{
+		UID: "a", Identity: team, Attachments: []plan.Attachment{at(team, "first"), at(team, "second"), optional},
+	}}
+	r.takeShared()
+	if len(r.app.Attachments) != 1 || r.app.Attachments[0].Program != "second" || len(r.absent) != 2 {
+		t.Fatalf("it keeps %+v, and is without %+v", r.app.Attachments, r.absent)
+	}
+	for i, want := range []report.LinkState{report.Failed, report.Skipped} {
+		if is := r.absent[i].Status; is.State != want || !strings.Contains(is.Error, "tracepoint sys_enter") {
+			t.Errorf("%s is %+v", r.absent[i].Program, is)
+		}
+	}
+	other, cluster := v1alpha1.Identity{Namespace: "team-b", Name: "b"}, v1alpha1.Identity{Name: "c"}
+	for _, of := range []v1alpha1.Identity{other, cluster, cluster} {
+		r := resolving{Versions: v, out: &report.Outcome{}, app: plan.Application{UID: of.Name, Identity: of, Attachments: []plan.Attachment{at(of, "p"), at(of, "q")}}}
+		r.takeShared()
+		if want := map[string]int{"b": 1, "c": 2}[of.Name]; len(r.app.Attachments) != want {
+			t.Errorf("%s keeps %d of 2 attachments, want %d", of.Name, len(r.app.Attachments), want)
+		}
+	}
+}
