@@ -155,6 +155,8 @@ type Lookups struct {
 	members map[uint64]guard.Member
 	// lastRead is the last of them that was read.
 	lastRead uint64
+	// places are those of functions in files that Places found.
+	places map[functionsIn][]uint64
 	// hierarchy is where the mount of cgroup2 lies; nil until somebody asks.
 	hierarchy *guard.Hierarchy
 }
@@ -174,7 +176,8 @@ func (l *Lookups) Begin(now time.Time, pods Pods) *Round {
 	l.host.Containers = pods.Snapshot
 	sandboxes, netns := pods.unchanged()
 	return &Round{
-		Lookups: l, now: now, pods: pods, unchanged: sandboxes, unchangedNetns: netns, soughtMembers: map[uint64]guard.Member{}, sought: map[string]bool{},
+		Lookups: l, now: now, pods: pods, unchanged: sandboxes, unchangedNetns: netns, soughtMembers: map[uint64]guard.Member{},
+		soughtPlaces: map[functionsIn][]uint64{}, sought: map[string]bool{},
 		started: map[*lookup]bool{}, waited: map[v1alpha1.Identity]time.Duration{},
 	}
 }
@@ -213,6 +216,7 @@ type Round struct {
 	unchanged      map[string]bool
 	unchangedNetns map[uint64]bool
 	soughtMembers  map[uint64]guard.Member
+	soughtPlaces   map[functionsIn][]uint64
 	// What Look was told, and what it read: the devices, the other network namespaces that are
 	// there, and of those that could not be read, why.
 	namespaces Namespaces
@@ -233,7 +237,7 @@ func (r *Round) Host() attach.Host { return r.host }
 // End frees the answers that the reconcile did not seek.
 func (r *Round) End() {
 	r.keep(r.sought)
-	r.members = r.soughtMembers
+	r.members, r.places = r.soughtMembers, r.soughtPlaces
 	r.host.Functions.Sweep()
 }
 
@@ -292,18 +296,28 @@ func (r *Round) Resolve(a plan.Attachment) ([]plan.Target, error) {
 	return one.targets, one.err
 }
 
-// Places returns where in its file the functions of an attachment are, in bytes, whose target Resolve found. The file is read
-// for it once, and again where that failed. It fails with an *UnansweredError while the answer is not known.
+// functionsIn is a function, or a choice of functions, in a file.
+type functionsIn struct {
+	binaryID, symbol string
+	symbols          plan.Symbols
+	offset           uint64
+}
+
+// Places returns where in its file the functions of an attachment are, in bytes, whose target Resolve found. A file is read for
+// them once, in whichever container. It fails with an *UnansweredError while the answer is not known.
 func (r *Round) Places(a plan.Attachment) ([]uint64, error) {
 	if a.Symbol == "" && a.Symbols == "" {
 		return []uint64{a.Offset}, nil
 	}
-	key := fmt.Sprintf("places %s %s %#v", a.Application, a.Hook, a.Target)
-	last := r.byKey[key]
-	copied, host := a, r.host
-	one, err := r.lookUp(key, !r.sought[key] && last != nil && last.ticket.IsDone() && last.answer.err != nil, a, func() (got answer) {
+	in := functionsIn{a.BinaryID, a.Symbol, a.Symbols, a.Offset}
+	if places := r.places[in]; places != nil {
+		r.soughtPlaces[in] = places
+		return places, nil
+	}
+	key, host := fmt.Sprintf("places %s %s %#v", a.Application, a.Hook, a.Target), r.host
+	one, err := r.lookUp(key, !r.sought[key], a, func() (got answer) {
 		var found *attach.Found
-		if found, got.err = attach.Find(copied, host); got.err == nil {
+		if found, got.err = attach.Find(a, host); got.err == nil {
 			got.places = found.Places()
 			found.Close()
 		}
@@ -311,6 +325,9 @@ func (r *Round) Places(a plan.Attachment) ([]uint64, error) {
 	})
 	if err != nil {
 		return nil, err
+	}
+	if len(one.places) > 0 {
+		r.soughtPlaces[in] = one.places
 	}
 	return one.places, one.err
 }

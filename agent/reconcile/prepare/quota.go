@@ -90,19 +90,18 @@ func (v *Versions) chooseFunctions(a plan.Attachment) {
 // takeShared leaves out what has no room at targets that all namespaces share. What runs has its room
 // before anything that does not, and keeps it.
 func (r *resolving) takeShared() {
-	var runs, others []int
+	if r.takeAll() {
+		return
+	}
+	var others []int
 	for i, a := range r.app.Attachments {
 		switch {
 		case !isCounted(a):
 		case r.Look.IsAttached(r.app.UID, a):
-			runs = append(runs, i)
+			r.countRunningAt(r.app.UID, a)
 		default:
 			others = append(others, i)
 		}
-	}
-	r.ledger.Release(r.app.UID)
-	for _, i := range runs {
-		r.countRunningAt(r.app.UID, r.app.Attachments[i])
 	}
 	out := map[int]bool{}
 	for _, i := range others {
@@ -127,6 +126,23 @@ func (r *resolving) takeShared() {
 		}
 	}
 	r.app.Attachments = kept
+}
+
+// takeAll takes what the application uses if there is room for all of it, and nothing else. What it has run until now counts
+// no more.
+func (r *resolving) takeAll() bool {
+	r.ledger.Release(r.app.UID)
+	for _, a := range r.app.Attachments {
+		if !isCounted(a) {
+			continue
+		}
+		use, err := r.useOf(a)
+		if unanswered := new(targets.UnansweredError); errors.As(err, &unanswered) || r.ledger.Take(r.app.Identity, r.app.UID, use) != nil {
+			r.ledger.Release(r.app.UID)
+			return false
+		}
+	}
+	return true
 }
 
 // leaveOut notes that an attachment is left out.

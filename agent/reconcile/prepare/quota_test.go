@@ -1,6 +1,7 @@
 package prepare
 
 import (
+	"fmt"
 	"log/slog"
 	"slices"
 	"strings"
@@ -17,6 +18,7 @@ import (
 	"github.com/skep-dev/skep/agent/reconcile/version"
 	"github.com/skep-dev/skep/agent/state/pins"
 	"github.com/skep-dev/skep/api/v1alpha1"
+	"github.com/skep-dev/skep/test/fixture/node"
 )
 
 // versions are those of a reconcile on this machine, with a bound of one program at a target.
@@ -107,5 +109,32 @@ func TestWhatIsLeftOutIsReported(t *testing.T) {
 		if want := map[string]int{"b": 1, "c": 2}[of.Name]; len(r.app.Attachments) != want {
 			t.Errorf("%s keeps %d of 2 attachments, want %d", of.Name, len(r.app.Attachments), want)
 		}
+	}
+}
+
+// BenchmarkSharedTargets has the bound of places of a namespace, each of which runs at a target of its own.
+func BenchmarkSharedTargets(b *testing.B) {
+	team := v1alpha1.Identity{Kind: v1alpha1.KindBpfApplication, Namespace: "team-a", Name: "a"}
+	for _, places := range []int{maxPlaces, maxOfNamespace} {
+		b.Run(fmt.Sprint(places), func(b *testing.B) {
+			set, all := &live.Set{Links: map[string]map[string]*pins.Link{}}, make([]plan.Attachment, 0, places)
+			for i := range places {
+				target := plan.Target{Binary: "/b", BinaryID: "1:2", USDT: "a:b", Offset: uint64(i), Container: fmt.Sprint(i)}
+				all = append(all, plan.Attachment{Application: team, Program: "p", Hook: "usdt", Target: target})
+				set.PutLink(&pins.Link{UID: "a", Attachment: all[i]})
+			}
+			began := node.Busy(b)
+			for b.Loop() {
+				v := versions(set)
+				v.ledger = quota.New(quota.Default())
+				v.countRunning()
+				r := resolving{Versions: v, out: &report.Outcome{}, app: plan.Application{UID: "a", Identity: team, Attachments: slices.Clone(all)}}
+				r.takeShared()
+				if len(r.app.Attachments) != places {
+					b.Fatalf("%d of %d places are kept", len(r.app.Attachments), places)
+				}
+			}
+			b.ReportMetric(float64((node.Busy(b)-began).Microseconds())/1000/float64(b.N), "CPU-ms/op")
+		})
 	}
 }

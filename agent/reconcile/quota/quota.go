@@ -104,7 +104,7 @@ func (u Use) text(t Target) string {
 type Ledger struct {
 	limits Limits
 	uses   map[string]*uses
-	at     map[Target]*programs
+	at     map[Target][]holder
 	pages  map[text]*pages
 	// leftOut is how many uses of an application had no room, by UID.
 	leftOut map[string]int
@@ -122,8 +122,8 @@ type Counts struct {
 // Counts returns them, in time that grows with all that is used.
 func (l *Ledger) Counts() Counts {
 	var c Counts
-	for _, p := range l.at {
-		c.Programs = max(c.Programs, p.all)
+	for _, holders := range l.at {
+		c.Programs = max(c.Programs, len(holders))
 	}
 	for _, p := range l.pages {
 		c.Pages = max(c.Pages, p.n())
@@ -140,17 +140,8 @@ type uses struct {
 	all []Use
 }
 
-// programs are those at one target, by namespace.
-type programs struct {
-	all int
-	by  []share
-}
-
-// share are the programs of a namespace, each by the name of its application.
-type share struct {
-	namespace string
-	names     []string
-}
+// holder is the application of one program at a target.
+type holder struct{ namespace, name string }
 
 // text is a file, as one namespace has probes in it.
 type text struct{ namespace, file string }
@@ -163,7 +154,7 @@ type pages struct {
 
 // New returns a Ledger of nothing.
 func New(limits Limits) *Ledger {
-	return &Ledger{limits: limits, uses: map[string]*uses{}, at: map[Target]*programs{}, pages: map[text]*pages{}, leftOut: map[string]int{}}
+	return &Ledger{limits: limits, uses: map[string]*uses{}, at: map[Target][]holder{}, pages: map[text]*pages{}, leftOut: map[string]int{}}
 }
 
 // Add counts a use, whether or not there is room: that of something that runs. Those of the cluster count for nothing.
@@ -218,21 +209,30 @@ func (l *Ledger) room(of v1alpha1.Identity, use Use) error {
 
 // fits reports whether a target has room for one more program.
 func (l *Ledger) fits(of v1alpha1.Identity, use Use, t Target) error {
-	p := l.at[t]
-	if p == nil {
+	all := l.at[t]
+	own := 0
+	for _, h := range all {
+		if h.namespace == of.Namespace {
+			own++
+		}
+	}
+	if own < l.limits.NamespacePrograms && len(all) < l.limits.Programs {
 		return nil
 	}
-	i := p.indexOf(of.Namespace)
-	if i >= 0 && len(p.by[i].names) >= l.limits.NamespacePrograms {
+	var names, namespaces []string
+	for _, h := range all {
+		namespaces = append(namespaces, h.namespace)
+		if h.namespace == of.Namespace {
+			names = append(names, h.name)
+		}
+	}
+	if own >= l.limits.NamespacePrograms {
 		return fmt.Errorf("%s: programs of namespace %s there: %d of %d (%s); detach one of them, do their work in one program, or have an administrator raise %s",
-			use.text(t), of.Namespace, len(p.by[i].names), l.limits.NamespacePrograms, list(p.by[i].names), namespaceProgramsFlag)
+			use.text(t), of.Namespace, own, l.limits.NamespacePrograms, list(names), namespaceProgramsFlag)
 	}
-	if p.all >= l.limits.Programs {
-		// The others are of other tenants, who are not named.
-		return fmt.Errorf("%s: programs of all namespaces there: %d of %d, by namespaces: %d; choose another target, have an administrator raise %s, "+
-			"or use a %s", use.text(t), p.all, l.limits.Programs, len(p.by), programsFlag, v1alpha1.KindClusterBpfApplication)
-	}
-	return nil
+	// The others are of other tenants, who are not named.
+	return fmt.Errorf("%s: programs of all namespaces there: %d of %d, by namespaces: %d; choose another target, have an administrator raise %s, or use a %s",
+		use.text(t), len(all), l.limits.Programs, len(once(namespaces)), programsFlag, v1alpha1.KindClusterBpfApplication)
 }
 
 // fitsPages reports whether a file may have probes in the pages of a use, too.
@@ -274,44 +274,29 @@ func (p *pages) n() int {
 
 // change adds a use, or takes it back.
 func (l *Ledger) change(of v1alpha1.Identity, use Use, by int) {
+	h := holder{of.Namespace, of.Name}
 	for _, t := range use.Targets {
-		l.changeAt(of, t, by > 0)
+		if by > 0 {
+			l.at[t] = append(l.at[t], h)
+		} else {
+			l.remove(t, h)
+		}
 		if t.hasPage() {
 			l.changePage(of, t, by)
 		}
 	}
 }
 
-func (l *Ledger) changeAt(of v1alpha1.Identity, t Target, more bool) {
-	p := l.at[t]
-	if p == nil {
-		p = &programs{}
-		l.at[t] = p
-	}
-	i := p.indexOf(of.Namespace)
-	if i < 0 {
-		i = len(p.by)
-		p.by = append(p.by, share{namespace: of.Namespace})
-	}
-	s := &p.by[i]
-	if more {
-		p.all++
-		s.names = append(s.names, of.Name)
+// remove takes one program of an application from a target.
+func (l *Ledger) remove(t Target, h holder) {
+	all := l.at[t]
+	i, last := slices.Index(all, h), len(all)-1
+	if last == 0 {
+		delete(l.at, t)
 		return
 	}
-	p.all--
-	at := slices.Index(s.names, of.Name)
-	if s.names = slices.Delete(s.names, at, at+1); len(s.names) == 0 {
-		p.by = slices.Delete(p.by, i, i+1)
-	}
-	if p.all == 0 {
-		delete(l.at, t)
-	}
-}
-
-// indexOf returns where the share of a namespace is; less than 0 where it has none.
-func (p *programs) indexOf(namespace string) int {
-	return slices.IndexFunc(p.by, func(s share) bool { return s.namespace == namespace })
+	all[i] = all[last]
+	l.at[t] = all[:last]
 }
 
 func (l *Ledger) changePage(of v1alpha1.Identity, t Target, by int) {
@@ -338,9 +323,12 @@ func add[K comparable](to map[K]int, key K, by int) {
 // maxListed is how many applications a message names.
 const maxListed = 4
 
-// list names applications, each once.
+// once returns words in order, each once.
+func once(words []string) []string { return slices.Compact(slices.Sorted(slices.Values(words))) }
+
+// list names applications.
 func list(names []string) string {
-	all := slices.Compact(slices.Sorted(slices.Values(names)))
+	all := once(names)
 	if more := len(all) - maxListed; more > 0 {
 		all = append(all[:maxListed], fmt.Sprintf("%d more", more))
 	}
