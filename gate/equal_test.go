@@ -20,7 +20,8 @@ func TestANamespaceAttachesAProgramOnceToATarget(t *testing.T) {
 		return v1alpha1.Attachment{Hook: hook, Functions: &v1alpha1.Functions{Names: names, Exclude: exclude}, Pods: pods}
 	}
 	symbols := func(exclude []string, names ...string) v1alpha1.Attachment {
-		return v1alpha1.Attachment{Hook: "uprobe.multi", Binary: &v1alpha1.UserBinary{Path: "/app", Symbols: &v1alpha1.Symbols{Names: names, Exclude: exclude}}, Pods: pods}
+		chosen := &v1alpha1.Symbols{Names: names, Exclude: exclude}
+		return v1alpha1.Attachment{Hook: "uprobe.multi", Binary: &v1alpha1.UserBinary{Path: "/app", Symbols: chosen}, Pods: pods}
 	}
 	symbol := v1alpha1.Attachment{Hook: "uprobe", Binary: &v1alpha1.UserBinary{Path: "/app", Symbol: "work"}, Pods: pods}
 	some := symbol
@@ -43,7 +44,10 @@ func TestANamespaceAttachesAProgramOnceToATarget(t *testing.T) {
 		"other functions":         {"kprobe_count", functions("kprobe", nil, "__x64_sys_unlinkat"), functions("kprobe", nil, "__x64_sys_getpgid"), ""},
 		"a function of a binary":  {"uprobe_count", symbol, symbol, "is attached to uprobe /app:work by attach[0] already"},
 		"a function of some Pods": {"uprobe_count", symbol, some, ""},
-		"a glob":                  {"uprobe_count", symbols([]string{"a", "b"}, "w*"), symbols([]string{"b", "a"}, "w*"), "uprobe.multi /app:w* without a, b by attach[0]"},
+		"a glob": {
+			"uprobe_count", symbols([]string{"a", "b"}, "w*"), symbols([]string{"b", "a"}, "w*"),
+			"uprobe.multi /app:w* without a, b by attach[0]",
+		},
 		// Only a node knows that they choose the same.
 		"globs that exclude others": {"uprobe_count", symbols([]string{"a"}, "w*"), symbols([]string{"b"}, "w*"), ""},
 		"one link and one for many": {"uprobe_count", symbols(nil, "work", "other"), symbols([]string{"x*"}, "work"), "/app:work by attach[0]"},

@@ -4,6 +4,8 @@
 //
 // A path may lie on a file system that never answers. The package therefore looks beside
 // the agent's loop, with bounds on the goroutines that wait. It attaches nothing.
+//
+// Size: every kind of target is found within one round, whose look-ups share one queue and one bound of time.
 package targets
 
 import (
@@ -127,7 +129,8 @@ type answer struct {
 
 // same reports whether two answers say the same.
 func (a *answer) same(b *answer) bool {
-	return slices.Equal(a.targets, b.targets) && slices.Equal(a.places, b.places) && (a.err == nil) == (b.err == nil) && (a.err == nil || a.err.Error() == b.err.Error())
+	return slices.Equal(a.targets, b.targets) && slices.Equal(a.places, b.places) &&
+		(a.err == nil) == (b.err == nil) && (a.err == nil || a.err.Error() == b.err.Error())
 }
 
 // lookup is one look-up.

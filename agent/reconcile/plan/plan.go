@@ -90,17 +90,6 @@ func (t Target) Asked() Target {
 	return t
 }
 
-// File identifies the file of a binary, without its time and size where BinaryID has them for a choice of symbols.
-func (t Target) File() string {
-	file := t.BinaryID
-	for range 2 {
-		if i := strings.LastIndexByte(file, ':'); t.Symbols != "" && i >= 0 {
-			file = file[:i]
-		}
-	}
-	return file
-}
-
 // Device returns the network device that the target is.
 func (t Target) Device() Device { return Device{NetnsID: t.NetnsID, Index: t.Ifindex} }
 

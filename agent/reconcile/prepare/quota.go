@@ -3,6 +3,7 @@ package prepare
 import (
 	"errors"
 	"path"
+	"strings"
 
 	"github.com/skep-dev/skep/agent/attach"
 	"github.com/skep-dev/skep/agent/attach/targets"
@@ -41,7 +42,7 @@ func (v *Versions) useOf(a plan.Attachment) (quota.Use, error) {
 	case h.Shape == hook.KernelFunction:
 		return quota.Use{Targets: []quota.Target{{Name: "function " + attach.Symbol(h, a.Function)}}}, nil
 	}
-	use, file := quota.Use{Binary: a.Binary}, a.File()
+	use, file := quota.Use{Binary: a.Binary}, fileOf(a.Target)
 	places, err := v.LookupRound.Places(a)
 	for _, place := range places {
 		use.Targets = append(use.Targets, quota.Target{File: file, Offset: place})
@@ -54,6 +55,17 @@ func (v *Versions) useOf(a plan.Attachment) (quota.Use, error) {
 
 // Shared counts what namespaces have at targets that tasks of others run, too.
 func (v *Versions) Shared() quota.Counts { return v.ledger.Counts() }
+
+// fileOf identifies the file of a binary, without its time and size where BinaryID has them for a choice of symbols.
+func fileOf(t plan.Target) string {
+	file := t.BinaryID
+	for range 2 {
+		if i := strings.LastIndexByte(file, ':'); t.Symbols != "" && i >= 0 {
+			file = file[:i]
+		}
+	}
+	return file
+}
 
 // functionsOf are the functions of an attachment that has one link for many.
 func (v *Versions) functionsOf(h hook.Hook, a plan.Attachment) []quota.Target {

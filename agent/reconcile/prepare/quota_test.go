@@ -104,7 +104,9 @@ func TestWhatIsLeftOutIsReported(t *testing.T) {
 	}
 	other, cluster := v1alpha1.Identity{Namespace: "team-b", Name: "b"}, v1alpha1.Identity{Name: "c"}
 	for _, of := range []v1alpha1.Identity{other, cluster, cluster} {
-		r := resolving{Versions: v, out: &report.Outcome{}, app: plan.Application{UID: of.Name, Identity: of, Attachments: []plan.Attachment{at(of, "p"), at(of, "q")}}}
+		r := resolving{Versions: v, out: &report.Outcome{}, app: plan.Application{
+			UID: of.Name, Identity: of, Attachments: []plan.Attachment{at(of, "p"), at(of, "q")},
+		}}
 		r.takeShared()
 		if want := map[string]int{"b": 1, "c": 2}[of.Name]; len(r.app.Attachments) != want {
 			t.Errorf("%s keeps %d of 2 attachments, want %d", of.Name, len(r.app.Attachments), want)
