@@ -115,7 +115,7 @@ func (r *resolving) takeShared() {
 			others = append(others, i)
 		}
 	}
-	out := map[int]bool{}
+	out, leftOut := map[int]bool{}, map[string]int{}
 	for _, i := range others {
 		a := r.app.Attachments[i]
 		use, err := r.useOf(a)
@@ -126,7 +126,11 @@ func (r *resolving) takeShared() {
 			continue
 		}
 		out[i] = true
-		r.leaveOut(a, err)
+		if leftOut[a.Program]++; leftOut[a.Program] <= maxTold {
+			r.leaveOut(a, a.Place(), err)
+		} else if leftOut[a.Program] == maxTold+1 {
+			r.leaveOut(a, "others", errors.New("more targets of the program have no room"))
+		}
 	}
 	if len(out) == 0 {
 		return
@@ -157,8 +161,11 @@ func (r *resolving) takeAll() bool {
 	return true
 }
 
-// leaveOut notes that an attachment is left out.
-func (r *resolving) leaveOut(a plan.Attachment, err error) {
+// maxTold is of how many targets of a program it is told that they have no room.
+const maxTold = 3
+
+// leaveOut notes that an attachment to a target is left out.
+func (r *resolving) leaveOut(a plan.Attachment, target string, err error) {
 	state := report.Failed
 	switch {
 	case errors.Is(err, targets.ErrWaiting):
@@ -167,5 +174,5 @@ func (r *resolving) leaveOut(a plan.Attachment, err error) {
 		state = report.Skipped
 	}
 	r.absent = append(r.absent, report.Unmade{Program: a.Program,
-		Status: report.LinkStatus{Hook: a.Hook, Target: a.Place(), State: state, Error: err.Error()}})
+		Status: report.LinkStatus{Hook: a.Hook, Target: target, State: state, Error: err.Error()}})
 }

@@ -3,6 +3,7 @@ package prepare
 import (
 	"fmt"
 	"log/slog"
+	"maps"
 	"slices"
 	"strings"
 	"testing"
@@ -111,6 +112,30 @@ func TestWhatIsLeftOutIsReported(t *testing.T) {
 		if want := map[string]int{"b": 1, "c": 2}[of.Name]; len(r.app.Attachments) != want {
 			t.Errorf("%s keeps %d of 2 attachments, want %d", of.Name, len(r.app.Attachments), want)
 		}
+	}
+}
+
+// TestFewOfManyThatAreLeftOutAreTold: a status has room for some.
+func TestFewOfManyThatAreLeftOutAreTold(t *testing.T) {
+	team := v1alpha1.Identity{Kind: v1alpha1.KindBpfApplication, Namespace: "team-a", Name: "a"}
+	v := versions(&live.Set{})
+	r := resolving{Versions: v, out: &report.Outcome{}, app: plan.Application{UID: "a", Identity: team}}
+	for i := range 20 {
+		r.app.Attachments = append(r.app.Attachments, plan.Attachment{
+			Application: team, Program: fmt.Sprint("p", i%2), Hook: "usdt", Target: plan.Target{Binary: "/b", BinaryID: "1:2", USDT: "a:b", Offset: 4096 * uint64(i)},
+		})
+	}
+	r.takeShared()
+	told := map[string]string{}
+	for _, one := range r.absent {
+		told[one.Program] += one.Status.Target + "; "
+	}
+	want := map[string]string{"p0": "/b:a:b+0x2000; /b:a:b+0x4000; /b:a:b+0x6000; others; ", "p1": "/b:a:b+0x1000; /b:a:b+0x3000; /b:a:b+0x5000; others; "}
+	if len(r.app.Attachments) != 1 || !maps.Equal(told, want) {
+		t.Errorf("%d are kept, and it tells of %q; want one, and %q", len(r.app.Attachments), told, want)
+	}
+	if counts := v.Shared(); counts.LeftOut != 19 {
+		t.Errorf("it counts %+v", counts)
 	}
 }
 
