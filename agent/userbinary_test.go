@@ -1,7 +1,6 @@
 package agent_test
 
 import (
-	_ "embed"
 	"os"
 	"testing"
 	"time"
@@ -14,17 +13,10 @@ import (
 	"github.com/skep-dev/skep/test/harness/need"
 )
 
-//go:generate go run ../test/fixture/programs/compile testdata testdata
-
-// functionsObject has programs that count calls of functions of binaries.
-//
-//go:embed testdata/functions.o
-var functionsObject []byte
-
 // inBinary is an intent for one program of functions.o on a binary.
 func inBinary(w *world.World, version, program, hook string, b v1alpha1.UserBinary) intent.Payload {
 	p := world.Version(w, version, v1alpha1.Attachment{Hook: hook, Binary: &b})
-	p.ObjectDigest, p.Programs[0].Name = w.Object(functionsObject), program
+	p.ObjectDigest, p.Programs[0].Name = w.Object(world.FunctionsObject), program
 	return p
 }
 

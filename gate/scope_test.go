@@ -80,10 +80,14 @@ func TestATaskGetsNoRightsOfATeam(t *testing.T) {
 		"option_mark":          "may not: bpf_setsockopt of SO_MARK",
 		"option_by_variable":   "may not: bpf_setsockopt of an option that is not a constant",
 		"low_port_by_variable": "", // The agent bounds it.
+		"low_port_of_no_type":  "",
+		"mark_of_no_type":      "may not: a store to its context",
+		"bound":                "may not: bpf_bind",
 		"option_buffer":        "",
 		"packet_cb":            "",
 	} {
-		wide := app(image, program, v1alpha1.Attachment{Pods: &v1alpha1.Pods{}})
+		ofNoType := map[string]string{"low_port_of_no_type": "cgroup/bind4", "mark_of_no_type": "cgroup/sock_create"}
+		wide := app(image, program, v1alpha1.Attachment{Hook: ofNoType[program], Pods: &v1alpha1.Pods{}})
 		denied := mustEvaluate(t, evaluator, namespaced(wide)).Decision().Denied
 		if (len(denied) > 0) != (says != "") || len(denied) > 1 {
 			t.Errorf("%s: denied by %v, want %q", program, denied, says)

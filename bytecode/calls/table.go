@@ -80,8 +80,13 @@ var helpers = []Row{
 		"skb_do_redirect, net/core/filter.c: BPF_F_PEER",
 	},
 	{
-		"bpf_setsockopt bpf_getsockopt bpf_bind bpf_sock_ops_cb_flags_set bpf_load_hdr_opt bpf_store_hdr_opt bpf_reserve_hdr_opt bpf_sk_release",
+		"bpf_setsockopt bpf_getsockopt bpf_sock_ops_cb_flags_set bpf_load_hdr_opt bpf_store_hdr_opt bpf_reserve_hdr_opt bpf_sk_release",
 		"options of the socket", "options of the socket", "the socket of the hook", Everywhere, "", "net/core/filter.c: of ctx->sk alone",
+	},
+	{
+		"bpf_bind",
+		"nothing", "the socket's own address", "the socket of the hook", Nowhere, "binds a socket without asking the cluster's programs on bind",
+		"net/ipv4/af_inet.c: BIND_FROM_BPF; TestABindOfAProgramAsksNoOther",
 	},
 	{
 		"bpf_get_retval",

@@ -226,7 +226,7 @@ func describeContainer(c containers.Container) string {
 	if c.Name == c.Pod.Name {
 		return describePod(c.Pod)
 	}
-	return describePod(c.Pod) + " container " + c.Name
+	return describePod(c.Pod) + plan.InContainer + c.Name
 }
 
 // inPods returns the attachments of a definition in the pods that it chooses. Where it chooses
@@ -268,7 +268,8 @@ func (r *Round) placesIn(pods []containers.Pod, base plan.Attachment, h hook.Hoo
 		case h.Shape == hook.Cgroup && !base.Application.IsNamespaced() && len(at.Pods.Containers) == 0 && pod.CgroupID != 0:
 			add(func(t *plan.Target) { t.Cgroup, t.CgroupID, t.In = "/"+pod.CgroupPath, pod.CgroupID, describePod(pod) })
 		case h.Shape == hook.Cgroup:
-			for _, c := range r.pods.containersOf(pod, at) {
+			// The runtime may tell of one twice.
+			for _, c := range slices.CompactFunc(r.pods.containersOf(pod, at), func(a, b containers.Container) bool { return a.CgroupID == b.CgroupID }) {
 				add(func(t *plan.Target) { t.Cgroup, t.CgroupID, t.In = "/"+c.CgroupPath, c.CgroupID, describeContainer(c) })
 			}
 		case h.Shape == hook.UserBinary:

@@ -121,7 +121,7 @@ func prepare(o intent.Opened, object []byte, loads lister, relocated step) (*Pre
 	if err := relocated(read, all); err != nil {
 		return nil, fmt.Errorf("prepare programs of %s: %w", p.Application, err)
 	}
-	if p.Application.Kind == v1alpha1.KindBpfApplication {
+	if p.Application.IsNamespaced() {
 		if err := bound(spec, all); err != nil {
 			return nil, fmt.Errorf("prepare programs of %s: %w", p.Application, err)
 		}
@@ -132,6 +132,9 @@ func prepare(o intent.Opened, object []byte, loads lister, relocated step) (*Pre
 		}
 	}
 	programs, err := instances(spec, &p, loads)
+	if err == nil && p.Application.IsNamespaced() {
+		err = boundAnswers(programs)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("prepare programs of %s: %w", p.Application, err)
 	}
@@ -347,7 +350,7 @@ func loaded(spec *ebpf.CollectionSpec, programs []v1alpha1.Program) []string {
 
 // bound makes programs what a namespace may have: none reads more of the kernel by
 // bpf_probe_read_kernel than the registers of the task that it runs for, or what the
-// kernel left on its stack, and none answers more about an address of a socket than yes or no. It does so before they get guards, so that a guard lets the task in first.
+// kernel left on its stack. It does so before they get guards, so that a guard lets the task in first.
 func bound(spec *ebpf.CollectionSpec, programs []string) error {
 	for _, name := range programs {
 		ps := spec.Programs[name].Copy()
@@ -357,10 +360,18 @@ func bound(spec *ebpf.CollectionSpec, programs []string) error {
 		if err := guard.ClearFrames(ps); err != nil {
 			return err
 		}
-		if err := guard.BoundAnswers(ps); err != nil {
+		spec.Programs[name] = ps
+	}
+	return nil
+}
+
+// boundAnswers has none of a namespace's programs answer more about an address of a socket than yes or no. It is given
+// what is loaded: a section may say of no type, so that a program has that of its hook.
+func boundAnswers(programs map[string]*ebpf.ProgramSpec) error {
+	for _, name := range slices.Sorted(maps.Keys(programs)) {
+		if err := guard.BoundAnswers(programs[name]); err != nil {
 			return err
 		}
-		spec.Programs[name] = ps
 	}
 	return nil
 }

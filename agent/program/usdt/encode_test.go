@@ -40,7 +40,7 @@ func TestASpecIsWrittenAsItsObjectReadsIt(t *testing.T) {
 	want := make([]byte, 208)
 	copy(want, unhex(t, "f0ffffffffffffff 02000000 2000 01 20"+"0500000000000000 00000000 0000 00 00"+"feffffffffffffff 03000000 6000 00 38"))
 	binary.LittleEndian.PutUint16(want[200:], 3)
-	body, err := os.ReadFile("../../testdata/usdt.o")
+	body, err := os.ReadFile("../../../test/fixture/world/testdata/usdt.o")
 	if err != nil {
 		t.Fatal(err)
 	}

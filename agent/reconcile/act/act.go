@@ -236,21 +236,27 @@ func (act *Actor) owners(a plan.Action) []string {
 	return []string{a.UID}
 }
 
-// asked is what a definition asks for, wherever that is found.
+// asked is what a definition asks for, wherever that is found. Of cgroups in a pod it is the pod: what was attached
+// to that one may be attached to those of its containers now.
 type asked struct {
 	uid, program, hook string
 	target             plan.Target
 }
 
 func askedBy(a plan.Action) asked {
-	return asked{a.UID, a.Attachment.Program, a.Attachment.Hook, a.Attachment.Target.Asked()}
+	t := a.Attachment.Target.Asked()
+	if t.Cgroup != "" && t.In != "" {
+		t.Cgroup, t.CgroupID = "", 0
+		t.In, _, _ = strings.Cut(t.In, plan.InContainer)
+	}
+	return asked{a.UID, a.Attachment.Program, a.Attachment.Hook, t}
 }
 
-// replacementFailed reports whether a link that is to go is of the version that is wanted,
-// and could not be attached to what is found now in the place of the link's target.
+// replacementFailed reports whether a link that is to go is of the version that is wanted, or of what was loaded of it
+// before, and could not be attached to what is found now in the place of the link's target.
 func (act *Actor) replacementFailed(a plan.Action) bool {
 	revision, failed := act.failed[askedBy(a)]
-	return failed && revision == a.Revision
+	return failed && (revision == a.Revision || a.Revision == "")
 }
 
 // ends reports whether an action starts nothing.

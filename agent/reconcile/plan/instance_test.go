@@ -19,7 +19,8 @@ func TestInstancesOfScopesAreLoadedApart(t *testing.T) {
 	}
 	at := v1alpha1.Attachment{Hook: "tp_btf", Tracepoint: "sys_enter"}
 	loads := plan.Loads(v1alpha1.Identity{}, "f", at)
-	if len(loads) != 1 || loads[0].Instance != plan.InstanceOf(v1alpha1.Identity{}, "f", at, "sys_enter") || loads[0].Scope != plan.Scope(v1alpha1.Identity{}, at) || loads[0].Scope != "" {
+	if len(loads) != 1 || loads[0].Instance != plan.InstanceOf(v1alpha1.Identity{}, "f", at, "sys_enter") || loads[0].Scope != "" ||
+		plan.Scope(v1alpha1.Identity{}, at) != "" {
 		t.Errorf("loads are %+v", loads)
 	}
 }

@@ -77,6 +77,9 @@ type Target struct {
 	Began     uint64 `json:"began,omitempty"`
 }
 
+// InContainer is between the pod and the container where Target.In names both.
+const InContainer = " container "
+
 // Asked is the target as the definition asks for it, without what was found on the node of
 // a file, a namespace or functions.
 func (t Target) Asked() Target {

@@ -4,9 +4,11 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/skep-dev/skep/agent/attach"
 	"github.com/skep-dev/skep/agent/attach/targets"
+	"github.com/skep-dev/skep/agent/reconcile/decide"
 	"github.com/skep-dev/skep/agent/reconcile/plan"
 	"github.com/skep-dev/skep/agent/reconcile/report"
 	"github.com/skep-dev/skep/api/v1alpha1"
@@ -20,6 +22,9 @@ import (
 func (v *Versions) resolveInPods(app plan.Application, program string, at v1alpha1.Attachment, places []plan.Attachment, err error) ([]plan.Attachment, error) {
 	var resolved []plan.Attachment
 	if errors.Is(err, targets.ErrNotKnown) && (at.Interfaces == nil || len(places) == 0) {
+		if v.isUnguarded(app, program, at) {
+			return nil, &decide.QueuedError{Why: fmt.Sprintf("what runs in pods stays without a guard until they are known: %v", err)}
+		}
 		resolved = v.madeInPods(app, program, at)
 	}
 	var missing error
@@ -45,6 +50,15 @@ func (v *Versions) resolveInPods(app plan.Application, program string, at v1alph
 		errs = append(errs, fmt.Errorf("%w: %w", attach.ErrTarget, missing))
 	}
 	return v.oncePerFile(app.UID, resolved), errors.Join(errs...)
+}
+
+// isUnguarded reports whether a link of the program is of an agent that gave it no guard there. Its program is loaded
+// no more, or will not be, and nothing else may stand in for it where the pods are not known.
+func (v *Versions) isUnguarded(app plan.Application, program string, at v1alpha1.Attachment) bool {
+	return plan.Scope(app.Identity, at) != "" && slices.ContainsFunc(v.Look.SeenLinks(app.UID), func(l *plan.Link) bool {
+		is := l.Attachment
+		return is.Program == program && is.Hook == at.Hook && is.Scope == "" && is.In != ""
+	})
 }
 
 // madeInPods returns the attachments in pods that the application has.

@@ -120,7 +120,9 @@ func (r *resolving) takeShared() {
 		a := r.app.Attachments[i]
 		use, err := r.useOf(a)
 		if unanswered := new(targets.UnansweredError); errors.As(err, &unanswered) {
-			r.out.Unsettled = r.out.Unsettled || !unanswered.Late
+			if !unanswered.Late {
+				r.out.Leave(report.Answer{})
+			}
 		} else if err = r.ledger.Take(r.app.Identity, r.app.UID, use); err == nil {
 			// An error of Places is the one that the attachment fails with.
 			continue

@@ -85,7 +85,7 @@ func TestWhatIsLeftOutIsReported(t *testing.T) {
 	at := func(of v1alpha1.Identity, program string) plan.Attachment {
 		return plan.Attachment{Application: of, Program: program, Hook: "raw_tp", Target: plan.Target{Tracepoint: "sys_enter"}}
 	}
-	set := &live.Set{Links: map[string]map[string]*pins.Link{}}
+	set := &live.Set{}
 	set.PutLink(&pins.Link{UID: "a", Attachment: at(team, "second")})
 	v := versions(set)
 	v.countRunning()
@@ -144,7 +144,7 @@ func BenchmarkSharedTargets(b *testing.B) {
 	team := v1alpha1.Identity{Kind: v1alpha1.KindBpfApplication, Namespace: "team-a", Name: "a"}
 	for _, places := range []int{maxPlaces, maxOfNamespace} {
 		b.Run(fmt.Sprint(places), func(b *testing.B) {
-			set, all := &live.Set{Links: map[string]map[string]*pins.Link{}}, make([]plan.Attachment, 0, places)
+			set, all := &live.Set{}, make([]plan.Attachment, 0, places)
 			for i := range places {
 				target := plan.Target{Binary: "/b", BinaryID: "1:2", USDT: "a:b", Offset: uint64(i), Container: fmt.Sprint(i)}
 				all = append(all, plan.Attachment{Application: team, Program: "p", Hook: "usdt", Target: target})

@@ -64,6 +64,9 @@ func do(call string) error {
 	if call == "connect" {
 		return connect(9)
 	}
+	if port, is := strings.CutPrefix(call, "connect:from:"); is {
+		return connectsFrom(port)
+	}
 	if port, is := strings.CutPrefix(call, "connect:"); is {
 		n, err := strconv.Atoi(port)
 		if err != nil {
@@ -117,6 +120,26 @@ func connect(port int) error {
 		return err
 	}
 	return errors.Join(unix.Connect(fd, &unix.SockaddrInet4{Port: port, Addr: [4]byte{127, 0, 0, 1}}), unix.Close(fd))
+}
+
+// connectsFrom connects a socket, and fails unless it has a port of its own then.
+func connectsFrom(port string) error {
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = unix.Close(fd) }()
+	if err := unix.Connect(fd, &unix.SockaddrInet4{Port: 9, Addr: [4]byte{127, 0, 0, 1}}); err != nil {
+		return err
+	}
+	own, err := unix.Getsockname(fd)
+	if err != nil {
+		return err
+	}
+	if is, ok := own.(*unix.SockaddrInet4); !ok || strconv.Itoa(is.Port) != port {
+		return fmt.Errorf("it is connected from %+v", own)
+	}
+	return nil
 }
 
 // bind binds a socket to a port as a user without capabilities.
@@ -210,7 +233,7 @@ func Into(t testing.TB, cmd *exec.Cmd, cgroup string, start func(*exec.Cmd) erro
 }
 
 // Does has the process make a system call many times: getpgid, open, getsockopt, connect or
-// connect:PORT, bind:PORT, or hand:PATH.
+// connect:PORT, connect:from:PORT, bind:PORT, or hand:PATH.
 func (p *Task) Does(call string, times int) {
 	p.t.Helper()
 	if answer := p.ask(call, times); answer != "done" {

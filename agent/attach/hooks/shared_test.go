@@ -1,4 +1,4 @@
-package agent_test
+package hooks_test
 
 import (
 	"bytes"
@@ -16,13 +16,14 @@ import (
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/intent"
 	"github.com/skep-dev/skep/test/fixture/userbinary"
+	"github.com/skep-dev/skep/test/fixture/world"
 	"github.com/skep-dev/skep/test/harness/need"
 	"github.com/skep-dev/skep/test/harness/series"
 )
 
 // ofTeamNamed is an application of a namespace of its own name.
-func (w *world) ofTeamNamed(namespace, name, object, program string, at v1alpha1.Attachment) intent.Payload {
-	p := w.ofTeam(namespace, object, program, at)
+func ofTeamNamed(w *world.World, namespace, name, object, program string, at v1alpha1.Attachment) intent.Payload {
+	p := world.OfTeam(w, namespace, object, program, at)
 	p.UID, p.Application.Name = "uid-"+namespace+"-"+name, name
 	return p
 }
@@ -31,7 +32,7 @@ func (w *world) ofTeamNamed(namespace, name, object, program string, at v1alpha1
 func isLeftOut(t *testing.T, a *agent.Agent, p intent.Payload, attached int, says ...string) {
 	t.Helper()
 	var all string
-	until(t, fmt.Sprintf("%s to have %d links and to say %q", p.Application.Name, attached, says), 30*time.Second, func() bool {
+	world.Until(t, fmt.Sprintf("%s to have %d links and to say %q", p.Application.Name, attached, says), 30*time.Second, func() bool {
 		all = ""
 		runs := 0
 		for _, s := range a.Status() {
@@ -61,28 +62,28 @@ func isLeftOut(t *testing.T, a *agent.Agent, p intent.Payload, attached int, say
 // TestANamespaceHasAShareOfATracepoint: of five applications, four run at the tracepoint. The last one runs when another ends.
 func TestANamespaceHasAShareOfATracepoint(t *testing.T) {
 	need.Kernel(t)
-	w, r := newWorld(t), newRuntime(t)
-	r.start("team-a", "web", "app", nil)
-	r.start("team-b", "web", "app", nil)
-	o, registry := w.options(), prometheus.NewRegistry()
-	o.Containers, o.Observer = r.source, metrics.New(registry)
-	a, stop := w.run(o)
+	w, r := world.New(t), world.NewRuntime(t)
+	r.Start("team-a", "web", "app", nil)
+	r.Start("team-b", "web", "app", nil)
+	o, registry := w.Options(), prometheus.NewRegistry()
+	o.Containers, o.Observer = r.Source, metrics.New(registry)
+	a, stop := w.Run(o)
 	at := v1alpha1.Attachment{Hook: "raw_tp", Tracepoint: "sys_enter", Pods: &v1alpha1.Pods{}}
 	var all []intent.Payload
 	for i := range 5 {
-		all = append(all, w.ofTeamNamed("team-a", fmt.Sprint("app-", i), "raw_tp_count", "raw_tp_count", at))
+		all = append(all, ofTeamNamed(w, "team-a", fmt.Sprint("app-", i), "raw_tp_count", "raw_tp_count", at))
 	}
-	must(t, w.accept(a, all[1:]...))
+	world.Must(t, w.Accept(a, all[1:]...))
 	// What comes later has no room, also if it is older.
-	w.give(a, all[0])
-	other := w.ofTeamNamed("team-b", "other", "raw_tp_count", "raw_tp_count", at)
-	w.give(a, other)
+	w.Give(a, all[0])
+	other := ofTeamNamed(w, "team-b", "other", "raw_tp_count", "raw_tp_count", at)
+	w.Give(a, other)
 	keeps := func() {
 		t.Helper()
 		isLeftOut(t, a, all[0], 0, "raw_tp_count", "tracepoint sys_enter", "programs of namespace team-a there: 4 of 4 (app-1, app-2, app-3, app-4)",
 			"--namespace-target-programs")
 		for _, p := range append(all[1:], other) {
-			w.hasLinks(a, p.UID, 1)
+			world.HasLinks(w, a, p.UID, 1)
 		}
 	}
 	keeps()
@@ -91,20 +92,20 @@ func TestANamespaceHasAShareOfATracepoint(t *testing.T) {
 		t.Errorf("%v programs are counted at one target, and %v left out; want 5 and 1", programs, leftOut)
 	}
 	stop()
-	a, _ = w.startOn(r)
+	a, _ = world.StartOn(w, r)
 	keeps()
-	w.give(a, w.tombstone(all[2]))
-	w.hasLinks(a, all[0].UID, 1)
+	w.Give(a, w.Tombstone(all[2]))
+	world.HasLinks(w, a, all[0].UID, 1)
 }
 
 // pagesInPods writes a binary into the image of all pods, whose functions lie in a page each.
-func pagesInPods(t *testing.T, r *runtimeOf, pages int) {
+func pagesInPods(t *testing.T, r *world.Runtime, pages int) {
 	t.Helper()
 	var functions []userbinary.Function
 	for i := range pages {
 		functions = append(functions, userbinary.Function{Name: fmt.Sprintf("page_%03d", i), Code: bytes.Repeat([]byte{0x90}, 4095)})
 	}
-	if err := os.WriteFile(filepath.Join(r.image, "pages"), userbinary.Make(functions, userbinary.Options{}), 0o755); err != nil {
+	if err := os.WriteFile(filepath.Join(r.Image, "pages"), userbinary.Make(functions, userbinary.Options{}), 0o755); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -112,50 +113,50 @@ func pagesInPods(t *testing.T, r *runtimeOf, pages int) {
 // TestANamespaceProbesFewPagesOfAFile: a probe copies its page of text for each process that maps the file.
 func TestANamespaceProbesFewPagesOfAFile(t *testing.T) {
 	need.Kernel(t)
-	amd64(t)
-	needHook(t, "uprobe.multi")
-	w, r := newWorld(t), newRuntime(t)
+	world.NeedAMD64(t)
+	world.NeedHook(t, "uprobe.multi")
+	w, r := world.New(t), world.NewRuntime(t)
 	pagesInPods(t, r, 70)
-	r.start("team-a", "web", "app", nil)
-	r.start("team-b", "web", "app", nil)
-	a, stop := w.startOn(r)
+	r.Start("team-a", "web", "app", nil)
+	r.Start("team-b", "web", "app", nil)
+	a, stop := world.StartOn(w, r)
 	in := func(team, name string, symbols ...string) intent.Payload {
-		p := w.ofTeamNamed(team, name, "uprobe_count", "on_entry", v1alpha1.Attachment{Hook: "uprobe.multi",
+		p := ofTeamNamed(w, team, name, "uprobe_count", "on_entry", v1alpha1.Attachment{Hook: "uprobe.multi",
 			Binary: &v1alpha1.UserBinary{Path: "/pages", Symbols: &v1alpha1.Symbols{Names: symbols}}, Pods: &v1alpha1.Pods{}})
-		p.ObjectDigest = w.object(functionsObject)
+		p.ObjectDigest = w.Object(world.FunctionsObject)
 		return p
 	}
 	whole, most := in("team-a", "whole", "page_*"), in("team-a", "most", "page_00*", "page_01*", "page_02*", "page_03*", "page_04*")
 	// The last page is one that the others have: the functions are a header away from the beginning of a page.
 	rest, beyond, same := in("team-a", "rest", "page_051", "page_052"), in("team-a", "beyond", "page_05*", "page_06*"), in("team-a", "same", "page_00*")
-	one := w.ofTeamNamed("team-a", "one", "uprobe_count", "uprobe_count", v1alpha1.Attachment{Hook: "uprobe",
+	one := ofTeamNamed(w, "team-a", "one", "uprobe_count", "uprobe_count", v1alpha1.Attachment{Hook: "uprobe",
 		Binary: &v1alpha1.UserBinary{Path: "/pages", Symbol: "page_069"}, Pods: &v1alpha1.Pods{}})
 	theirs := in("team-b", "theirs", "page_05*", "page_06*")
-	w.give(a, whole)
+	w.Give(a, whole)
 	isLeftOut(t, a, whole, 0, "/pages: pages of its text with probes of namespace team-a: 0 of 64, and 70 more are asked for", "--namespace-text-pages")
-	w.give(a, most)
-	w.hasLinks(a, most.UID, 1)
-	w.give(a, rest, beyond, same, one, theirs)
+	w.Give(a, most)
+	world.HasLinks(w, a, most.UID, 1)
+	w.Give(a, rest, beyond, same, one, theirs)
 	keeps := func() {
 		t.Helper()
 		isLeftOut(t, a, beyond, 0, "/pages: pages of its text with probes of namespace team-a: 53 of 64 (most, one, rest, same), and 17 more are asked for")
 		for _, p := range []intent.Payload{most, rest, same, one, theirs} {
-			w.hasLinks(a, p.UID, 1)
+			world.HasLinks(w, a, p.UID, 1)
 		}
 	}
 	keeps()
 	stop()
-	a, _ = w.startOn(r)
+	a, _ = world.StartOn(w, r)
 	keeps()
-	w.give(a, w.tombstone(most))
-	w.hasLinks(a, beyond.UID, 1)
+	w.Give(a, w.Tombstone(most))
+	world.HasLinks(w, a, beyond.UID, 1)
 }
 
 // TestANamespaceHasAShareOfAFunction: links for many functions that differ by what they exclude run at the same functions, and so do
 // those of the kernel.
 func TestANamespaceHasAShareOfAFunction(t *testing.T) {
 	need.Kernel(t)
-	amd64(t)
+	world.NeedAMD64(t)
 	inFile := func(names, exclude string) v1alpha1.Attachment {
 		return v1alpha1.Attachment{Hook: "uprobe.multi", Pods: &v1alpha1.Pods{},
 			Binary: &v1alpha1.UserBinary{Path: "/app", Symbols: &v1alpha1.Symbols{Names: []string{names}, Exclude: []string{exclude}}}}
@@ -170,7 +171,7 @@ func TestANamespaceHasAShareOfAFunction(t *testing.T) {
 		holders              string
 	}{
 		"uprobe.multi": {
-			"on_entry", functionsObject, []v1alpha1.Attachment{inFile("wor*", "nothing"), inFile("wor*", "none"), inFile("wor*", "no")},
+			"on_entry", world.FunctionsObject, []v1alpha1.Attachment{inFile("wor*", "nothing"), inFile("wor*", "none"), inFile("wor*", "no")},
 			nil, []v1alpha1.Attachment{inFile("wor?", "nothing")},
 			[3]int{2, 0, 0}, "(first)",
 		},
@@ -180,20 +181,20 @@ func TestANamespaceHasAShareOfAFunction(t *testing.T) {
 		},
 	} {
 		t.Run(hook, func(t *testing.T) {
-			needHook(t, hook)
-			w, r := newWorld(t), newRuntime(t)
-			r.start("team-a", "web", "app", nil)
-			o := w.options()
-			o.Containers, o.SharedTargets.NamespacePrograms = r.source, 2
-			a, stop := w.run(o)
+			world.NeedHook(t, hook)
+			w, r := world.New(t), world.NewRuntime(t)
+			r.Start("team-a", "web", "app", nil)
+			o := w.Options()
+			o.Containers, o.SharedTargets.NamespacePrograms = r.Source, 2
+			a, stop := w.Run(o)
 			var all []intent.Payload
 			for i, at := range [][]v1alpha1.Attachment{c.first, c.second, c.other} {
-				p := w.ofTeamNamed("team-a", []string{"first", "second", "other"}[i], "uprobe_count", c.program, v1alpha1.Attachment{})
-				p.ObjectDigest, p.Programs[0].Attach = w.object(c.object), at
+				p := ofTeamNamed(w, "team-a", []string{"first", "second", "other"}[i], "uprobe_count", c.program, v1alpha1.Attachment{})
+				p.ObjectDigest, p.Programs[0].Attach = w.Object(c.object), at
 				if all = append(all, p); at == nil {
 					continue
 				}
-				w.give(a, p)
+				w.Give(a, p)
 				isLeftOut(t, a, p, c.runs[i])
 			}
 			keeps := func() {
@@ -204,7 +205,7 @@ func TestANamespaceHasAShareOfAFunction(t *testing.T) {
 			}
 			keeps()
 			stop()
-			a, _ = w.run(o)
+			a, _ = w.Run(o)
 			keeps()
 		})
 	}
