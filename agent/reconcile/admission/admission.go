@@ -341,7 +341,7 @@ func crowded(err error) bool {
 func (adm *Round) postponeYounger(place plan.Place, claims []*Claim) bool {
 	oldest, waits := plan.Claim{}, false
 	for _, c := range adm.newcomersOnTheirWay()[place] {
-		if !waits || c.Precedes(oldest) < 0 {
+		if !waits || c.Precedes(&oldest) < 0 {
 			oldest, waits = c, true
 		}
 	}
@@ -350,7 +350,7 @@ func (adm *Round) postponeYounger(place plan.Place, claims []*Claim) bool {
 	}
 	found := false
 	for _, c := range claims {
-		if c.Seniority > plan.Remembered && oldest.Precedes(c.Claim) < 0 && !adm.waits.isOver(atOf(c.UID, place), adm.now) {
+		if c.Seniority > plan.Remembered && oldest.Precedes(&c.Claim) < 0 && !adm.waits.isOver(atOf(c.UID, place), adm.now) {
 			adm.claims.change(c.UID, func() { adm.decisions.Postpone(c.UID, waitsFor(place)) })
 			found = true
 		}
@@ -443,9 +443,9 @@ func (adm *Round) Precedence(want plan.Chain, newcomers []string) []Claim {
 			all = append(all, adm.frozenClaim(history.At{UID: uid}, history.Record{}))
 			continue
 		}
-		all = append(all, adm.claims.claim(adm.decisions.Want.Applications[i], place))
+		all = append(all, adm.claims.claim(&adm.decisions.Want.Applications[i], place))
 	}
-	slices.SortFunc(all, func(x, y Claim) int { return x.Precedes(y.Claim) })
+	slices.SortFunc(all, func(x, y Claim) int { return x.Precedes(&y.Claim) })
 	return all
 }
 

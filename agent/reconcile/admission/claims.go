@@ -82,11 +82,11 @@ func (c *claims) on(place plan.Place) []*Claim {
 }
 
 // claim returns the claim of an application that is to run to a place of XDP.
-func (c *claims) claim(app plan.Application, place plan.Place) Claim {
+func (c *claims) claim(app *plan.Application, place plan.Place) Claim {
 	one := c.of[app.UID][place]
 	if one == nil || one.revision != app.Revision {
 		// Another version is to run since.
-		c.add(app.UID, c.adm.claimsOf(app))
+		c.add(app.UID, c.adm.claimsOf(*app))
 		one = c.of[app.UID][place]
 	}
 	if one != nil {

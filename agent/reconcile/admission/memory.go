@@ -167,7 +167,7 @@ func (adm *Round) unweighed() []plan.Claim {
 // waitFor returns a *decide.QueuedError where an application waits for an older one, whose need is
 // not known yet: for no longer than it waits at any other place.
 func (adm *Round) waitFor(unweighed []plan.Claim, c *plan.Claim) error {
-	precedes := func(older plan.Claim) bool { return older.Precedes(*c) < 0 }
+	precedes := func(older plan.Claim) bool { return older.Precedes(c) < 0 }
 	if c.Seniority <= plan.Remembered || !slices.ContainsFunc(unweighed, precedes) || adm.waits.isOver(history.InMemory(c.UID), adm.now) {
 		return nil
 	}

@@ -149,7 +149,7 @@ func (r *Round) fitOne(want plan.Chain, running []plan.Member) unfitChain {
 		r.abandonChain(want)
 		return r.unlessOvertaken(overtaken, func() { r.keepOrDetach(want, running, &decide.BackingOffError{Err: err}) })
 	}
-	key, v, err := r.load(want.Device, want.Members, running, suspect)
+	key, v, err := r.load(attempted, want.Device, want.Members, running, suspect)
 	if err == nil {
 		r.attempts.Forget(attempted)
 		return r.useLoaded(want, key, v)
@@ -190,7 +190,8 @@ func (r *Round) exclude(want plan.Chain, running []plan.Member, newcomers []admi
 	fits, refused, err, failures := 0, len(newcomers), failure, []string{all}
 	for fits+1 < refused {
 		middle := (fits + refused) / 2
-		key, _, failed := r.load(want.Device, plan.Without(want.Members, uidsOfClaims(newcomers[middle:])), running, newcomers[middle-1].UID)
+		members, suspect := plan.Without(want.Members, uidsOfClaims(newcomers[middle:])), newcomers[middle-1].UID
+		key, _, failed := r.load(r.chainKey(want.Device, members, suspect), want.Device, members, running, suspect)
 		if errors.Is(failed, build.ErrLoading) {
 			return r.awaitChain(want, running)
 		}

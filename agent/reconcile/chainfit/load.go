@@ -21,20 +21,19 @@ import (
 
 // load makes one program of the members. One alone is attached as it is, has no key, and is opened when it is handed
 // over; others are loaded beside the loop, and belong to it until they are taken. It fails with build.ErrLoading until
-// the verifier is done.
+// the verifier is done. named is their chainKey.
 //
 // What does not fit is blamed on the suspect, else on the last member.
-func (r *Round) load(d plan.Device, members, running []plan.Member, suspect string) (string, *pins.ChainVersion, error) {
+func (r *Round) load(named string, d plan.Device, members, running []plan.Member, suspect string) (string, *pins.ChainVersion, error) {
 	if len(members) == 1 {
 		_, err := r.loaded(members[0])
 		return "", &pins.ChainVersion{Members: members}, err
 	}
-	key := r.chainKey(d, members, suspect)
-	v, err := build.Get[*pins.ChainVersion](r.loadRound, key, func() (build.Request, error) { return r.askChain(d, members, running, suspect) })
+	v, err := build.Get[*pins.ChainVersion](r.loadRound, named, func() (build.Request, error) { return r.askChain(d, members, running, suspect) })
 	if err != nil {
-		return key, nil, err
+		return named, nil, err
 	}
-	return key, v, nil
+	return named, v, nil
 }
 
 // loaded returns the program of a member as its revision has it in the kernel.
@@ -63,7 +62,7 @@ func (r *Round) chainKey(d plan.Device, members []plan.Member, suspect string) s
 	for i := range members {
 		m := &members[i]
 		for _, part := range []string{m.UID, m.Revision, m.Program, m.Taken, string(m.Mode), r.revisionKeys.of(m, r.look.Open)} {
-			key = append(append(key, ' '), strconv.Quote(part)...)
+			key = strconv.AppendQuote(append(key, ' '), part)
 		}
 		key = strconv.AppendInt(append(key, ' '), int64(m.Priority), 10)
 		key = strconv.AppendUint(append(key, ' '), uint64(m.ProceedOn), 10)
@@ -103,7 +102,7 @@ func (r *Round) Load(d plan.Device, members []plan.Member) (*pins.ChainVersion, 
 	if len(members) == 1 {
 		return r.loneMember(members[0])
 	}
-	key, v, err := r.load(d, members, nil, "")
+	key, v, err := r.load(r.chainKey(d, members, ""), d, members, nil, "")
 	if err == nil {
 		r.loadRound.Take(key)
 	}
@@ -196,13 +195,15 @@ func (r *Round) askChain(d plan.Device, members, running []plan.Member, suspect 
 // their objects are at hand.
 func (r *Round) parts(members []plan.Member, suspect string) ([]build.Part, error) {
 	var parts []build.Part
-	keys := build.MemberKeys(members)
-	for i, m := range members {
+	for _, m := range members {
 		o, err := r.intentOf(m)
 		if err != nil {
 			return nil, err
 		}
-		parts = append(parts, build.Part{Key: keys[i], Member: m, Intent: *o, IsNew: m.UID == suspect})
+		parts = append(parts, build.Part{Member: m, Intent: *o, IsNew: m.UID == suspect})
+	}
+	for i, key := range build.MemberKeys(members) {
+		parts[i].Key = key
 	}
 	return parts, nil
 }

@@ -28,7 +28,7 @@ func (r *Round) goOnWithout(want plan.Chain, running []plan.Member, lost *build.
 	leaves := slices.ContainsFunc(running, func(m plan.Member) bool { return r.runsGone(want.Device, m) })
 	if leaves || !runs(lost.UID) {
 		return func() {
-			left := slices.Clone(want.Members)
+			left := plan.ByUID(want.Members)
 			for _, one := range r.allLost(want.Members, lost) {
 				if needsNoLoad(left, r.look.Open) {
 					return
@@ -37,8 +37,8 @@ func (r *Round) goOnWithout(want plan.Chain, running []plan.Member, lost *build.
 				case !isRunning && r.decisions.CanFallBack(one.UID):
 					r.decisions.Reject(one.UID, one)
 				case !isRunning || leaves:
-					r.decisions.TakeOut(want, one)
-					left = slices.DeleteFunc(left, func(m plan.Member) bool { return m.UID == one.UID })
+					r.decisions.TakeOut(plan.Chain{Device: want.Device, Interface: want.Interface, Members: left[one.UID]}, one)
+					delete(left, one.UID)
 				}
 			}
 		}
@@ -55,8 +55,11 @@ func (r *Round) goOnWithout(want plan.Chain, running []plan.Member, lost *build.
 }
 
 // needsNoLoad reports whether one member is left that runs alone as it is in the kernel: its object may be lost.
-func needsNoLoad(left []plan.Member, s *live.Open) bool {
-	return len(left) == 1 && programOf(left[0], s) != nil
+func needsNoLoad(left map[string][]plan.Member, s *live.Open) bool {
+	for _, members := range left {
+		return len(left) == 1 && len(members) == 1 && programOf(members[0], s) != nil
+	}
+	return false
 }
 
 // allLost returns the errors of the members that cannot be had and are not on their way, one for each

@@ -278,7 +278,7 @@ func unnamed(p plan.Place) plan.Place {
 	return p
 }
 
-// TakeOut leaves a member out of a chain that cannot be made with it.
+// TakeOut leaves a member out of a chain that cannot be made with it. Of the chain's members only its own are read.
 func (d *Decisions) TakeOut(c plan.Chain, lost *build.MemberError) {
 	d.Want.Out[c.Device] = append(d.Want.Out[c.Device], lost.UID)
 	d.blame(lost.UID, c, lost,
@@ -378,8 +378,11 @@ func (d *Decisions) blame(uid string, c plan.Chain, cause, err error) {
 
 // isLate reports whether what a chain cannot be made for was found a short while ago.
 func (d *Decisions) isLate(cause error) bool {
-	late, lost := new(BackingOffError), new(build.MemberError)
-	return errors.As(cause, &late) || errors.As(cause, &lost) && d.LostLately(lost.UID) != nil
+	if _, isLate := errors.AsType[*BackingOffError](cause); isLate {
+		return true
+	}
+	lost, is := errors.AsType[*build.MemberError](cause)
+	return is && d.LostLately(lost.UID) != nil
 }
 
 // lostMember is what failed where a member cannot be had.
@@ -388,7 +391,7 @@ const lostMember = "link"
 // LostLately returns the error of an object that could not be had a short while
 // ago.
 func (d *Decisions) LostLately(uid string) error {
-	if lost := new(build.MemberError); errors.As(d.FailedLately(uid, lostMember), &lost) && lost.UID == uid {
+	if lost, is := errors.AsType[*build.MemberError](d.FailedLately(uid, lostMember)); is && lost.UID == uid {
 		return lost.Err
 	}
 	return nil

@@ -103,7 +103,7 @@ type Claim struct {
 
 // Precedes orders claims: by standing, then the oldest first, then by namespace,
 // name and UID. It returns what cmp.Compare does. Priority has no part in it.
-func (c Claim) Precedes(other Claim) int {
+func (c *Claim) Precedes(other *Claim) int {
 	return cmp.Or(
 		cmp.Compare(c.Seniority, other.Seniority),
 		cmp.Compare(c.Created, other.Created),
@@ -156,7 +156,7 @@ func Admit(place Place, claims []Claim, limits Limits) map[string]error {
 	for i := range claims {
 		inOrder[i] = &claims[i]
 	}
-	slices.SortStableFunc(inOrder, func(x, y *Claim) int { return x.Precedes(*y) })
+	slices.SortStableFunc(inOrder, func(x, y *Claim) int { return x.Precedes(y) })
 	refused, granted := map[string]error{}, newGrants(limits)
 	for _, c := range inOrder {
 		if c.Seniority != Running {

@@ -30,7 +30,7 @@ func TestClaimsAreOrderedByStandingAgeAndName(t *testing.T) {
 	}
 	got := slices.Clone(want)
 	slices.Reverse(got)
-	slices.SortFunc(got, plan.Claim.Precedes)
+	slices.SortFunc(got, func(x, y plan.Claim) int { return x.Precedes(&y) })
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("order (-want +got):\n%s", diff)
 	}

@@ -8,14 +8,28 @@ import (
 
 // UIDsOf lists the applications of members.
 func UIDsOf(members []Member) []string {
+	return uidsOf(members, func(*Member) bool { return true })
+}
+
+// uidsOf lists the applications of those members that count.
+func uidsOf(members []Member, counts func(*Member) bool) []string {
 	var uids []string
 	seen := make(map[string]bool, len(members))
 	for i := range members {
-		if uid := members[i].UID; !seen[uid] {
+		if uid := members[i].UID; !seen[uid] && counts(&members[i]) {
 			uids, seen[uid] = append(uids, uid), true
 		}
 	}
 	return uids
+}
+
+// ByUID returns the members of each application.
+func ByUID(members []Member) map[string][]Member {
+	byUID := make(map[string][]Member, len(members))
+	for i := range members {
+		byUID[members[i].UID] = append(byUID[members[i].UID], members[i])
+	}
+	return byUID
 }
 
 // Changed lists the applications with a member that does not run exactly so.
@@ -24,7 +38,7 @@ func Changed(members, running []Member) []string {
 	for _, m := range running {
 		runs[m] = true
 	}
-	return UIDsOf(slices.DeleteFunc(slices.Clone(members), func(m Member) bool { return runs[m] }))
+	return uidsOf(members, func(m *Member) bool { return !runs[*m] })
 }
 
 // NamespacesOf are the namespaces of the members of some applications, or of all
@@ -42,7 +56,8 @@ func NamespacesOf(members []Member, uids []string) []string {
 
 // Newcomers lists the applications with a member that does not run now.
 func Newcomers(members, running []Member) []string {
-	return UIDsOf(New(members, running))
+	runs := programsOf(running)
+	return uidsOf(members, func(m *Member) bool { return !runs[m.program()] })
 }
 
 // program is a program of a revision.
@@ -50,11 +65,16 @@ type program struct{ uid, revision, name string }
 
 // New returns the members of which no program runs, of their revision.
 func New(members, running []Member) []Member {
-	runs := make(map[program]bool, len(running))
-	for i := range running {
-		runs[running[i].program()] = true
-	}
+	runs := programsOf(running)
 	return slices.DeleteFunc(slices.Clone(members), func(m Member) bool { return runs[m.program()] })
+}
+
+func programsOf(members []Member) map[program]bool {
+	all := make(map[program]bool, len(members))
+	for i := range members {
+		all[members[i].program()] = true
+	}
+	return all
 }
 
 func (m *Member) program() program { return program{m.UID, m.Revision, m.Program} }
@@ -94,5 +114,6 @@ func Leaving(members, running []Member) []Member {
 
 // Leavers are the applications that run and are to run no more.
 func Leavers(members, running []Member) []string {
-	return UIDsOf(Without(running, UIDsOf(members)))
+	stay := set(UIDsOf(members))
+	return uidsOf(running, func(m *Member) bool { return !stay[m.UID] })
 }

@@ -12,6 +12,7 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
+	"strconv"
 	"strings"
 
 	"github.com/skep-dev/skep/api/v1alpha1"
@@ -396,13 +397,12 @@ type Action struct {
 func (a Action) String() string {
 	switch a.Verb {
 	case SetChain:
-		var names []string
-		for _, m := range a.Members {
-			name := fmt.Sprintf("%s@%s/%s:%d", m.UID, m.Revision, m.Program, m.Priority)
+		names := make([]string, len(a.Members))
+		for i, m := range a.Members {
+			names[i] = m.UID + "@" + m.Revision + "/" + m.Program + ":" + strconv.Itoa(int(m.Priority))
 			if m.Mode != "" {
-				name += "," + string(m.Mode)
+				names[i] += "," + string(m.Mode)
 			}
-			names = append(names, name)
 		}
 		return fmt.Sprintf("chain %s [%s]", a.Interface, strings.Join(names, " "))
 	case Drop:
