@@ -281,8 +281,7 @@ func unnamed(p plan.Place) plan.Place {
 // TakeOut leaves a member out of a chain that cannot be made with it. Of the chain's members only its own are read.
 func (d *Decisions) TakeOut(c plan.Chain, lost *build.MemberError) {
 	d.Want.Out[c.Device] = append(d.Want.Out[c.Device], lost.UID)
-	d.blame(lost.UID, c, lost,
-		fmt.Errorf("run in the chain of %s: it is left out, since the chain is to change and cannot be made with it: %w", c.Interface, lost.Err))
+	d.blame(lost.UID, c, lost, &takenOutError{on: c.Interface, err: lost.Err})
 }
 
 // Leave keeps a chain as it is, and says so to the member that cannot be had, to those that should change

@@ -67,6 +67,20 @@ func (n *NoMemoryError) Error() string { return n.Err.Error() }
 // Unwrap returns the cause.
 func (n *NoMemoryError) Unwrap() error { return n.Err }
 
+// takenOutError is the error of an application that is left out of a chain: there may be thousands in one reconcile.
+type takenOutError struct {
+	on  string
+	err error
+}
+
+// Error implements error.
+func (t *takenOutError) Error() string {
+	return "run in the chain of " + t.on + ": it is left out, since the chain is to change and cannot be made with it: " + t.err.Error()
+}
+
+// Unwrap returns the cause.
+func (t *takenOutError) Unwrap() error { return t.err }
+
 // leaveError is the error of an application that could not leave a chain. It says whether it runs there when it is read: what
 // leaves is switched off after that was decided.
 type leaveError struct {

@@ -33,7 +33,7 @@ func (b BackOff) After(failures int) time.Duration {
 type Attempts struct {
 	backOff BackOff
 	byKey   map[string]*attempt
-	// planned are the keys that were asked for since the last Sweep.
+	// planned are those of byKey that were asked for since the last Sweep.
 	planned map[string]bool
 }
 
@@ -54,8 +54,12 @@ func NewAttempts(b BackOff) *Attempts {
 // Last returns the error of an attempt that is not to be repeated yet: before its
 // back-off is over, and at most for a while. The error is nil where it may be repeated.
 func (a *Attempts) Last(key string, now time.Time, most time.Duration) error {
+	last := a.byKey[key]
+	if last == nil {
+		return nil
+	}
 	a.planned[key] = true
-	if last := a.byKey[key]; last != nil && now.Before(last.at.Add(min(last.wait, most))) {
+	if now.Before(last.at.Add(min(last.wait, most))) {
 		return last.err
 	}
 	return nil
