@@ -25,13 +25,7 @@ func BenchmarkPods(b *testing.B) {
 			b.Run(fmt.Sprintf("%s/pods=%d", hook, n), func(b *testing.B) {
 				w, r := world.New(b), world.NewRuntime(b)
 				first := r.Start("team-a", "web", "app", nil)
-				for i := range n - 1 {
-					pod := first.Container
-					cgroup := tasks.Cgroup(b, filepath.Join(r.Root, fmt.Sprintf("bench-%d-%d", time.Now().UnixNano(), i)))
-					pod.ID, pod.Pod.UID, pod.Pod.SandboxID, pod.Pod.Name = fmt.Sprint(i), fmt.Sprint(i), fmt.Sprint(i), fmt.Sprint("web-", i)
-					pod.Pod.CgroupPath, pod.Pod.CgroupID = r.Below(cgroup), world.Inode(b, cgroup)
-					r.All[pod.ID] = pod
-				}
+				andOthers(first, n-1)
 				o := w.Options()
 				o.Log, o.Containers, o.SweepInterval = slog.New(slog.NewTextHandler(io.Discard, nil)), r.Source, time.Hour
 				a, err := agent.New(o)
@@ -71,6 +65,19 @@ func BenchmarkPods(b *testing.B) {
 				}
 			})
 		}
+	}
+}
+
+// andOthers has the pod run n times more, each in a cgroup of its own with no process.
+func andOthers(p *world.Pod, n int) {
+	p.R.T.Helper()
+	for i := range n {
+		pod := p.Container
+		cgroup := tasks.Cgroup(p.R.T, filepath.Join(p.R.Root, fmt.Sprintf("bench-%d-%d", time.Now().UnixNano(), i)))
+		pod.ID, pod.Pod.UID, pod.Pod.SandboxID, pod.Pod.Name = fmt.Sprint(i), fmt.Sprint(i), fmt.Sprint(i), fmt.Sprint("web-", i)
+		pod.CgroupPath, pod.CgroupID = p.R.Below(cgroup), world.Inode(p.R.T, cgroup)
+		pod.Pod.CgroupPath, pod.Pod.CgroupID = pod.CgroupPath, pod.CgroupID
+		p.R.All[pod.ID] = pod
 	}
 }
 

@@ -61,20 +61,18 @@ func (a *Agent) reconcileOnce() *reconcile {
 	rec := a.newReconcile(full)
 	defer rec.finish()
 	rec.actor.SwitchOff(rec.decisions.GoneByIntent())
-	if !rec.seen.IsIncremental() {
-		rec.loop.unmanagedFiles = rec.loop.live.UnmanagedFiles()
-	}
-	rec.unmanagedFiles = rec.loop.unmanagedFiles
 	if err := rec.observe(); err != nil {
 		a.opts.Log.Error("look at the kernel; what must end ends nevertheless", "error", err)
 		a.changes.AskFull()
 		rec.endUnseen(err)
+		rec.lookAtPins()
 		return rec
 	}
 	rec.observed = true
 	rec.seen.Keep()
 	rec.decisions.ChooseGone()
 	rec.end()
+	rec.lookAtPins()
 	rec.decisions.Choose()
 	rec.end()
 	rec.admission.Admit()
@@ -133,11 +131,8 @@ func (a *Agent) newReconcile(full bool) *reconcile {
 	return rec
 }
 
-// observe repairs pins and reads what is in the kernel.
+// observe reads what is in the kernel.
 func (rec *reconcile) observe() error {
-	if !rec.seen.IsIncremental() {
-		rec.loop.live.Repin(rec.repinned)
-	}
 	interfaces, err := rec.env.devices(rec.seen, rec.lookupRound)
 	if err != nil {
 		return err
@@ -149,6 +144,15 @@ func (rec *reconcile) observe() error {
 		return l.Attachment.Netfilter.Hook == "" || rec.lookupRound.Runs(l.Attachment, facts.Priority, facts.Program)
 	})
 	return nil
+}
+
+// lookAtPins makes pins again that were removed, and finds files that are not Skep's. With thousands of links that takes long.
+func (rec *reconcile) lookAtPins() {
+	if !rec.seen.IsIncremental() {
+		rec.loop.live.Repin(rec.repinned)
+		rec.loop.unmanagedFiles = rec.loop.live.UnmanagedFiles()
+	}
+	rec.unmanagedFiles = rec.loop.unmanagedFiles
 }
 
 // repinned notes that a pin was made again, or could not be.

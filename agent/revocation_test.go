@@ -13,31 +13,32 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/skep-dev/skep/agent"
+	"github.com/skep-dev/skep/agent/reconcile/plan"
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/intent"
 	"github.com/skep-dev/skep/test/fixture/world"
 	"github.com/skep-dev/skep/test/harness/need"
 )
 
-// onDetach is a log that is called for each link that was detached, with the application's UID.
-type onDetach func(uid string)
+// onAct is a log that is called for each link that was attached or detached, with the application's UID.
+type onAct func(verb plan.Verb, uid string)
 
-func (onDetach) Enabled(context.Context, slog.Level) bool { return true }
+func (onAct) Enabled(context.Context, slog.Level) bool { return true }
 
-func (h onDetach) Handle(_ context.Context, r slog.Record) error {
+func (h onAct) Handle(_ context.Context, r slog.Record) error {
 	r.Attrs(func(a slog.Attr) bool {
-		if action, is := strings.CutPrefix(a.Value.String(), "detach "); is && r.Message == "act" {
+		if verb, action, _ := strings.Cut(a.Value.String(), " "); r.Message == "act" && a.Key == "action" {
 			uid, _, _ := strings.Cut(action, "@")
-			h(uid)
+			h(plan.Verb(verb), uid)
 		}
 		return true
 	})
 	return nil
 }
 
-func (h onDetach) WithAttrs([]slog.Attr) slog.Handler { return h }
+func (h onAct) WithAttrs([]slog.Attr) slog.Handler { return h }
 
-func (h onDetach) WithGroup(string) slog.Handler { return h }
+func (h onAct) WithGroup(string) slog.Handler { return h }
 
 // TestARevocationComesBeforeWhatIsLeftToDetach has a tenant unload links that are detached in the
 // loop, of which the kernel ends one after the other, and another application be revoked amid that.
@@ -73,7 +74,10 @@ func revokeAmid(t *testing.T, applications int) {
 	var a *agent.Agent
 	o := w.Options()
 	o.Clock = func() time.Time { now.Forward(10 * time.Millisecond); return now.Now() }
-	o.Log = slog.New(onDetach(func(uid string) {
+	o.Log = slog.New(onAct(func(verb plan.Verb, uid string) {
+		if verb != plan.Detach {
+			return
+		}
 		if order = append(order, uid); len(order) == 3 {
 			w.Give(a, w.Tombstone(revoked))
 		}
