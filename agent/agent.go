@@ -3,15 +3,15 @@
 //
 // The parts are packages below it, and none knows the loop. Package changes wakes it; then one reconcile, see reconcileOnce, is:
 //
-//   - accepted gives copies of the applications and their intents;
-//   - act switches off what intents revoke, before anything is looked at;
-//   - observe reads the pods and network devices that intents choose, and live what is open in the kernel;
-//   - decide and plan say what only ends something, and act ends it;
-//   - decide chooses versions, which prepare brings into the kernel by build, beside the loop; act ends what that withdrew;
-//   - admission grants limits, and rejects, leaves out and postpones by the verbs of decide;
-//   - chainfit loads the chains of interfaces, of what was admitted;
-//   - plan makes the actions, and act does them;
-//   - finish works out status (report) and back-off, which accepted takes back, and starts has containers begin that waited.
+//  1. accepted gives copies of the applications and their intents;
+//  2. act switches off what intents revoke, before anything is looked at;
+//  3. observe reads the pods and network devices that intents choose, and live what is open in the kernel;
+//  4. decide and plan say what only ends something, and act ends it; then live makes pins again that someone removed;
+//  5. decide chooses versions, which prepare brings into the kernel by build, beside the loop; act ends what that withdrew;
+//  6. admission grants limits, and rejects, leaves out and postpones by the verbs of decide;
+//  7. chainfit loads the chains of interfaces, of what was admitted;
+//  8. plan makes the actions, and act does them; admission admits the loads that are queued, and remembers what runs;
+//  9. finish works out status (report) and back-off, which accepted takes back, and starts has containers begin that waited.
 //
 // What is kept here is what lasts (env, loop), and what one reconcile has (reconcile).
 package agent

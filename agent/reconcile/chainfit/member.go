@@ -28,7 +28,7 @@ func (r *Round) goOnWithout(want plan.Chain, running []plan.Member, lost *build.
 	leaves := slices.ContainsFunc(running, func(m plan.Member) bool { return r.runsGone(want.Device, m) })
 	if leaves || !runs(lost.UID) {
 		return func() {
-			left := plan.ByUID(want.Members)
+			left := byUID(want.Members)
 			for _, one := range r.allLost(want.Members, lost) {
 				if needsNoLoad(left, r.look.Open) {
 					return
@@ -52,6 +52,15 @@ func (r *Round) goOnWithout(want plan.Chain, running []plan.Member, lost *build.
 		return func() { r.decisions.Reject(newcomers[0], lost) }
 	}
 	return func() { r.decisions.Leave(want, running, lost) }
+}
+
+// byUID are the members of each application.
+func byUID(members []plan.Member) map[string][]plan.Member {
+	all := make(map[string][]plan.Member, len(members))
+	for i := range members {
+		all[members[i].UID] = append(all[members[i].UID], members[i])
+	}
+	return all
 }
 
 // needsNoLoad reports whether one member is left that runs alone as it is in the kernel: its object may be lost.

@@ -23,15 +23,6 @@ func uidsOf(members []Member, counts func(*Member) bool) []string {
 	return uids
 }
 
-// ByUID returns the members of each application.
-func ByUID(members []Member) map[string][]Member {
-	byUID := make(map[string][]Member, len(members))
-	for i := range members {
-		byUID[members[i].UID] = append(byUID[members[i].UID], members[i])
-	}
-	return byUID
-}
-
 // Changed lists the applications with a member that does not run exactly so.
 func Changed(members, running []Member) []string {
 	runs := make(map[Member]bool, len(running))
@@ -63,12 +54,7 @@ func Newcomers(members, running []Member) []string {
 // program is a program of a revision.
 type program struct{ uid, revision, name string }
 
-// New returns the members of which no program runs, of their revision.
-func New(members, running []Member) []Member {
-	runs := programsOf(running)
-	return slices.DeleteFunc(slices.Clone(members), func(m Member) bool { return runs[m.program()] })
-}
-
+// programsOf are the programs of members.
 func programsOf(members []Member) map[program]bool {
 	all := make(map[program]bool, len(members))
 	for i := range members {
