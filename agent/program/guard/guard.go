@@ -80,7 +80,8 @@ func toldByAttachType(t ebpf.ProgramType) bool {
 
 // neutral is what the program returns for a task outside of the scope.
 func neutral(spec *ebpf.ProgramSpec) int32 {
-	if spec.AttachType == ebpf.AttachTraceKprobeSession || slices.Contains([]ebpf.ProgramType{ebpf.CGroupSock, ebpf.CGroupSockAddr, ebpf.CGroupSockopt}, spec.Type) {
+	ofSockets := slices.Contains([]ebpf.ProgramType{ebpf.CGroupSock, ebpf.CGroupSockAddr, ebpf.CGroupSockopt}, spec.Type)
+	if ofSockets || spec.AttachType == ebpf.AttachTraceKprobeSession {
 		return 1
 	}
 	return 0

@@ -2,8 +2,8 @@ package plan
 
 import (
 	"crypto/sha256"
-	"encoding/hex"
 	"encoding/json"
+	"fmt"
 
 	"github.com/cilium/ebpf"
 
@@ -33,8 +33,7 @@ func Scope(of v1alpha1.Identity, at v1alpha1.Attachment) string {
 	if err != nil {
 		return "pods"
 	}
-	sum := sha256.Sum256(body)
-	return hex.EncodeToString(sum[:8])
+	return fmt.Sprintf("%x", sha256.Sum256(body))[:16]
 }
 
 // Loads lists what must be loaded of an application's program for an attachment of its definition.
