@@ -1,19 +1,21 @@
 // Package agent is the loop that keeps the kernel of one node as sealed intents say: it joins the parts of a reconcile and calls
-// them in their order. It must not decide what a part decides, and links neither policies nor signatures.
+// them in their order. It must not decide what a part decides, and links neither policies nor the code that verifies images.
 //
-// The parts are packages below it, and none knows the loop. Package changes wakes it; then one reconcile, see reconcileOnce, is:
+// The parts are the packages in reconcile/, and none knows the loop. Package changes wakes it; then one reconcile, see reconcileOnce, is:
 //
 //  1. accepted gives copies of the applications and their intents;
 //  2. act switches off what intents revoke, before anything is looked at;
 //  3. observe reads the pods and network devices that intents choose, and live what is open in the kernel;
 //  4. decide and plan say what only ends something, and act ends it; then live makes pins again that someone removed;
-//  5. decide chooses versions, which prepare brings into the kernel by build, beside the loop; act ends what that withdrew;
-//  6. admission grants limits, and rejects, leaves out and postpones by the verbs of decide;
-//  7. chainfit loads the chains of interfaces, of what was admitted;
-//  8. plan makes the actions, and act does them; admission admits the loads that are queued, and remembers what runs;
+//  5. decide chooses versions or falls back to one, which prepare asks build to load, beside the loop: a later reconcile finds it loaded;
+//     act ends what the choice withdrew;
+//  6. admission grants limits, and has decide reject, leave out and postpone;
+//  7. chainfit loads the programs of XDP interfaces, which run in one chain by priority;
+//  8. plan makes the actions, and act does them by attach/; admission lets the loads begin that build was asked for, and remembers what runs;
 //  9. finish works out status (report) and back-off, which accepted takes back, and starts has containers begin that waited.
 //
-// What is kept here is what lasts (env, loop), and what one reconcile has (reconcile).
+// All of it happens in a full reconcile; in one after changes of pods, those that changed alone are read anew. What lasts over a restart is
+// below state/. The folder kube reports to a cluster, queue bounds what waits beside the loop, and inventory lists what others run.
 package agent
 
 import (
