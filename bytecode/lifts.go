@@ -62,7 +62,7 @@ func (l *lifts) called(id int64, arguments [5]pointers.Passed) {
 	case optionNames[[2]int{level, option}] != "":
 		l.by = append(l.by, setsockopt+" of "+optionNames[[2]int{level, option}])
 	case level == 0 || option == 0:
-		l.by = append(l.by, setsockopt+" of an option that is not a constant, or of IPv4")
+		l.by = append(l.by, setsockopt+" of an option that is no constant, or of level 0 (IPPROTO_IP)")
 	default:
 		l.by = append(l.by, fmt.Sprintf("%s of option %d of level %d", setsockopt, option, level))
 	}
@@ -72,7 +72,7 @@ func (l *lifts) called(id int64, arguments [5]pointers.Passed) {
 // (BPF_RET_BIND_NO_CAP_NET_BIND_SERVICE). One that is no constant is bounded where the program is loaded.
 func (l *lifts) returned(number int) {
 	if number > 1 {
-		l.by = append(l.by, fmt.Sprintf("returning %d", number))
+		l.by = append(l.by, fmt.Sprintf("returning %d, which on bind lets a port below 1024 be used (return 0 or 1)", number))
 	}
 }
 
@@ -92,18 +92,20 @@ func (l *lifts) finish(p *inspected, t ebpf.ProgramType, insns asm.Instructions)
 }
 
 // fieldThatLifts names the field of a context that an instruction stores to, where a task may set no such value
-// by itself; empty where it may. Of a packet it may set cb, which ends with the program, and of a socket none
+// by itself; empty where it may. Of a packet it may set cb, tc_index and tc_classid, which nothing but its own qdiscs reads: what
+// else it sets leaves the pod where its device is a macvlan or ipvlan, which scrubs nothing. Of a socket it may set nothing
 // (include/uapi/linux/bpf.h, struct __sk_buff and struct bpf_sock).
 func fieldThatLifts(t ebpf.ProgramType, ins *asm.Instruction) string {
-	const cb, endOfCB = 48, 68
+	const tcIndex, endOfCB, tcClassID = 44, 68, 72
 	relocated := btf.CORERelocationMetadata(ins) != nil
+	own := !relocated && (ins.Offset >= tcIndex && ins.Offset < endOfCB || ins.Offset == tcClassID)
 	var of string
 	var names map[int16]string
 	switch {
 	case t == ebpf.CGroupSock:
 		of, names = "bpf_sock", map[int16]string{0: "bound_dev_if", 16: "mark", 20: "priority"}
-	case t == ebpf.CGroupSKB && (relocated || ins.Offset < cb || ins.Offset >= endOfCB):
-		of, names = "__sk_buff", map[int16]string{8: "mark", 32: "priority", 152: "tstamp"}
+	case (t == ebpf.CGroupSKB || t == ebpf.SchedCLS) && !own:
+		of, names = "__sk_buff", map[int16]string{8: "mark", 12: "queue_mapping", 32: "priority", 152: "tstamp"}
 	default:
 		return ""
 	}

@@ -73,12 +73,14 @@ func TestATaskGetsNoRightsOfATeam(t *testing.T) {
 	w := newWorld(t)
 	image, evaluator := w.signed("lifts"), w.evaluator()
 	for program, says := range map[string]string{
-		"low_port":             "may not: returning 3",
+		"low_port":             "may not: returning 3, which on bind lets a port below 1024 be used",
 		"mark":                 "may not: a store to bpf_sock.mark",
 		"device":               "may not: a store to bpf_sock.bound_dev_if",
 		"packet_mark":          "may not: a store to __sk_buff.mark",
+		"leaving_mark":         "may not: a store to __sk_buff.mark",
+		"leaving_class":        "",
 		"option_mark":          "may not: bpf_setsockopt of SO_MARK",
-		"option_by_variable":   "may not: bpf_setsockopt of an option that is not a constant",
+		"option_by_variable":   "may not: bpf_setsockopt of an option that is no constant",
 		"low_port_by_variable": "", // The agent bounds it.
 		"low_port_of_no_type":  "",
 		"mark_of_no_type":      "may not: a store to its context",

@@ -80,8 +80,13 @@ var helpers = []Row{
 		"skb_do_redirect, net/core/filter.c: BPF_F_PEER",
 	},
 	{
-		"bpf_setsockopt bpf_getsockopt bpf_sock_ops_cb_flags_set bpf_load_hdr_opt bpf_store_hdr_opt bpf_reserve_hdr_opt bpf_sk_release",
-		"options of the socket", "options of the socket", "the socket of the hook", Everywhere, "", "net/core/filter.c: of ctx->sk alone",
+		"bpf_setsockopt",
+		"whether it worked", "options that every task may set, named by constants: no mark, device, priority or congestion control, and none of level 0 (IPPROTO_IP)",
+		"the socket of the hook", Everywhere, "", "net/core/sock.c: sockopt_ns_capable asks for nothing; TestATaskGetsNoRightsOfATeam",
+	},
+	{
+		"bpf_getsockopt bpf_sock_ops_cb_flags_set bpf_load_hdr_opt bpf_store_hdr_opt bpf_reserve_hdr_opt bpf_sk_release",
+		"options of the socket", "which callbacks and options of a header it has", "the socket of the hook", Everywhere, "", "net/core/filter.c: of ctx->sk alone",
 	},
 	{
 		"bpf_bind",
