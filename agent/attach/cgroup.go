@@ -22,7 +22,7 @@ func cgroup(h hook.Hook, r Request) (pins.Held, error) {
 		if !errors.Is(err, unix.EINVAL) {
 			return l, missing(err)
 		}
-		// Before Linux 6.17 those at one cgroup run in the order in which they came.
+		// Linux 6.1 runs those at one cgroup in the order in which they came.
 	}
 	l, err := plain.Of(link.AttachCgroup(link.CgroupOptions{
 		Path: r.Found.target.path(), Attach: h.AttachType, Program: r.Program,

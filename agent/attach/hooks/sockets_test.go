@@ -113,6 +113,29 @@ func TestATeamAnswersNoProcessOutsideOfItsPods(t *testing.T) {
 	}
 }
 
+// orders reports whether the kernel attaches a program before others of a cgroup.
+func orders(t *testing.T, cgroup string) bool {
+	t.Helper()
+	folder, err := os.Open(cgroup)
+	world.Must(t, err)
+	defer func() { _ = folder.Close() }()
+	l, err := link.AttachRawLink(link.RawLinkOptions{Target: int(folder.Fd()), Program: lets(t), Attach: ebpf.AttachCGroupInet4Connect, Flags: unix.BPF_F_BEFORE})
+	if err == nil {
+		world.Must(t, l.Close())
+	}
+	return !errors.Is(err, unix.EINVAL)
+}
+
+// lets is a program on connect4 that lets all through.
+func lets(t *testing.T) *ebpf.Program {
+	t.Helper()
+	program, err := ebpf.NewProgram(&ebpf.ProgramSpec{Type: ebpf.CGroupSockAddr, AttachType: ebpf.AttachCGroupInet4Connect,
+		Instructions: asm.Instructions{asm.Mov.Imm(asm.R0, 1), asm.Return()}})
+	world.Must(t, err)
+	t.Cleanup(func() { _ = program.Close() })
+	return program
+}
+
 // TestTheClusterDecidesAboutWhatATeamMadeOfACall has a team send connections to another port, which a program of
 // the cluster denies, in both orders.
 func TestTheClusterDecidesAboutWhatATeamMadeOfACall(t *testing.T) {
@@ -125,6 +148,9 @@ func TestTheClusterDecidesAboutWhatATeamMadeOfACall(t *testing.T) {
 		t.Run(fmt.Sprintf("%s first of %d containers", c.first, len(c.chosen)), func(t *testing.T) {
 			w, r := world.New(t), world.NewRuntime(t)
 			pod := onLoopback(t, r.Start("team-a", "web", "app", nil))
+			if c.first == "deny_4343" && c.chosen != nil && !orders(t, pod.Cgroup) {
+				t.Skip("SKIPPED: this kernel orders no programs of one cgroup (BPF_F_BEFORE)")
+			}
 			a, _ := world.StartOn(w, r)
 			team := world.OfTeam(w, "team-a", "sockets", "rewrite_4242", v1alpha1.Attachment{Hook: "cgroup/connect4", Pods: &v1alpha1.Pods{}})
 			cluster := world.OfTeam(w, "", "sockets", "deny_4343", v1alpha1.Attachment{Hook: "cgroup/connect4", Pods: &v1alpha1.Pods{Containers: c.chosen}})
@@ -309,10 +335,7 @@ func lacksRoom(t *testing.T, _ *world.World, pod *world.Pod) (back func()) {
 // fills attaches as many programs to a cgroup as it takes.
 func fills(t *testing.T, cgroup string) (empties func()) {
 	t.Helper()
-	program, err := ebpf.NewProgram(&ebpf.ProgramSpec{Type: ebpf.CGroupSockAddr, AttachType: ebpf.AttachCGroupInet4Connect,
-		Instructions: asm.Instructions{asm.Mov.Imm(asm.R0, 1), asm.Return()}})
-	world.Must(t, err)
-	t.Cleanup(func() { _ = program.Close() })
+	program := lets(t)
 	var links []link.Link
 	empties = func() {
 		for _, l := range links {
