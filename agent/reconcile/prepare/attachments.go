@@ -20,28 +20,31 @@ import (
 // looks at before it does anything for others.
 const maxPlaces, maxOfNamespace = 2000, 4 * 2000
 
-// placed is how many attachments applications have, by namespace and UID: those that were prepared, and
-// those of the others that run. So what runs keeps its places, whatever comes before it.
+// placed is how many attachments applications have, by namespace and UID: those that were prepared, or, where more
+// run, those. So what runs keeps its places, whatever comes before it, and counts until it has ended.
 type placed map[string]*ofNamespace
 
-// ofNamespace is how many attachments the applications of a namespace have, by UID, and all together.
+// ofNamespace is how many attachments the applications of a namespace have, by UID, and all together; runs is how many run.
 type ofNamespace struct {
-	byUID map[string]int
-	all   int
+	byUID, runs map[string]int
+	all         int
 }
 
-// note notes what an application has; nothing of the cluster's, which are an admin's.
+// of returns what a namespace has; nil of the cluster, whose applications are an admin's.
+func (p placed) of(namespace string) *ofNamespace {
+	if namespace != "" && p[namespace] == nil {
+		p[namespace] = &ofNamespace{byUID: map[string]int{}, runs: map[string]int{}}
+	}
+	return p[namespace]
+}
+
+// note notes what an application is to have.
 func (p placed) note(of v1alpha1.Identity, uid string, places int) {
-	if of.Namespace == "" {
-		return
+	if n := p.of(of.Namespace); n != nil {
+		places = max(places, n.runs[uid])
+		n.all += places - n.byUID[uid]
+		n.byUID[uid] = places
 	}
-	n := p[of.Namespace]
-	if n == nil {
-		n = &ofNamespace{byUID: map[string]int{}}
-		p[of.Namespace] = n
-	}
-	n.all += places - n.byUID[uid]
-	n.byUID[uid] = places
 }
 
 // has returns what an application has, and what all of its namespace have.
@@ -52,10 +55,12 @@ func (p placed) has(of v1alpha1.Identity, uid string) (its, all int) {
 	return 0, 0
 }
 
-// count counts one more that an application has.
+// count counts one more that runs.
 func (p placed) count(of v1alpha1.Identity, uid string) {
-	its, _ := p.has(of, uid)
-	p.note(of, uid, its+1)
+	if n := p.of(of.Namespace); n != nil {
+		n.runs[uid]++
+		p.note(of, uid, 0)
+	}
 }
 
 // countRunning counts what runs, once in a reconcile.

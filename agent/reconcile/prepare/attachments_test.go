@@ -94,6 +94,11 @@ func TestWhatRunsKeepsItsPlaces(t *testing.T) {
 	if left := v.placed.left(team, "a"); left != 1 {
 		t.Errorf("the application that comes first has %d places, want 1: the other one runs at 3", left)
 	}
+	// A version of it that has no places may be rejected later, or leave what runs until it is whole.
+	v.placed.note(team, "b", 0)
+	if left := v.placed.left(team, "a"); left != 1 {
+		t.Errorf("the application that comes first has %d places, want 1: what runs has not ended", left)
+	}
 	own := in("f", "cgroup/connect4", 0)
 	r := resolving{Versions: v, out: &report.Outcome{}, app: plan.Application{UID: "b", Identity: team, Attachments: []plan.Attachment{own}}}
 	for _, program := range []string{"f", "g"} {
