@@ -98,6 +98,43 @@ func TestANamespaceHasAShareOfATracepoint(t *testing.T) {
 	world.HasLinks(w, a, all[0].UID, 1)
 }
 
+// TestWhatStaysOfAVersionBeforeCounts: an update that lacks a target leaves what runs, which has its place as long.
+func TestWhatStaysOfAVersionBeforeCounts(t *testing.T) {
+	need.Kernel(t)
+	w, r := world.New(t), world.NewRuntime(t)
+	r.Start("team-a", "web", "app", nil)
+	o := w.Options()
+	o.Containers, o.SharedTargets.NamespacePrograms = r.Source, 1
+	a, stop := w.Run(o)
+	on := func(tracepoint string) v1alpha1.Attachment {
+		return v1alpha1.Attachment{Hook: "raw_tp", Tracepoint: tracepoint, Pods: &v1alpha1.Pods{}}
+	}
+	first, second := ofTeamNamed(w, "team-a", "first", "raw_tp_count", "raw_tp_count", on("sys_enter")),
+		ofTeamNamed(w, "team-a", "second", "raw_tp_count", "raw_tp_count", on("sys_enter"))
+	first.Created, second.Created = 1, 2
+	world.Must(t, w.Accept(a, first))
+	update := func(at ...v1alpha1.Attachment) {
+		first = ofTeamNamed(w, "team-a", "first", "raw_tp_count", "raw_tp_count", v1alpha1.Attachment{})
+		first.Programs[0].Attach, first.Created = at, 1
+		w.Give(a, first)
+	}
+	update(on("sys_exit"), on("sys_of_no_kernel"))
+	isLeftOut(t, a, first, 2, "sys_of_no_kernel")
+	w.Give(a, second)
+	keeps := func() {
+		t.Helper()
+		isLeftOut(t, a, second, 0, "programs of namespace team-a there: 1 of 1 (first)")
+		isLeftOut(t, a, first, 2, "sys_of_no_kernel")
+	}
+	keeps()
+	stop()
+	a, _ = w.Run(o)
+	keeps()
+	update(on("sys_exit"))
+	world.HasLinks(w, a, first.UID, 1)
+	world.HasLinks(w, a, second.UID, 1)
+}
+
 // pagesInPods writes a binary into the image of all pods, whose functions lie in a page each.
 func pagesInPods(t *testing.T, r *world.Runtime, pages int) {
 	t.Helper()

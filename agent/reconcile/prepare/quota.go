@@ -26,7 +26,7 @@ func (v *Versions) countRunningAt(uid string, a plan.Attachment) {
 		return
 	}
 	use, _ := v.useOf(a)
-	v.ledger.Add(a.Application, uid, use)
+	v.ledger.Run(a.Application, uid, use)
 }
 
 // useOf is what an attachment takes. Where that cannot be found out, an error says why, and the use has the
@@ -42,13 +42,10 @@ func (v *Versions) useOf(a plan.Attachment) (quota.Use, error) {
 	case h.Shape == hook.KernelFunction:
 		return quota.Use{Targets: []quota.Target{{Name: "function " + attach.Symbol(h, a.Function)}}}, nil
 	}
-	use, file := quota.Use{Binary: a.Binary}, fileOf(a.Target)
 	places, err := v.LookupRound.Places(a)
-	for _, place := range places {
-		use.Targets = append(use.Targets, quota.Target{File: file, Offset: place})
-	}
-	if len(use.Targets) == 0 {
-		use.Targets = []quota.Target{{File: file, Name: a.Symbol + string(a.Symbols), Offset: a.Offset}}
+	use := quota.Use{Binary: a.Binary, File: fileOf(a.Target), Places: places}
+	if len(places) == 0 {
+		use.Targets = []quota.Target{{File: use.File, Name: a.Symbol + string(a.Symbols), Offset: a.Offset}}
 	}
 	return use, err
 }
@@ -100,8 +97,9 @@ func (v *Versions) chooseFunctions(a plan.Attachment) {
 }
 
 // takeShared leaves out what has no room at targets that all namespaces share. What runs has its room
-// before anything that does not, and keeps it.
+// before anything that does not, and keeps it. What runs of another version, and may stay until this one is whole, counts, too.
 func (r *resolving) takeShared() {
+	defer r.ledger.Settle(r.app.UID)
 	if r.takeAll() {
 		return
 	}
@@ -110,7 +108,8 @@ func (r *resolving) takeShared() {
 		switch {
 		case !isCounted(a):
 		case r.Look.IsAttached(r.app.UID, a):
-			r.countRunningAt(r.app.UID, a)
+			use, _ := r.useOf(a)
+			r.ledger.Add(r.app.Identity, r.app.UID, use)
 		default:
 			others = append(others, i)
 		}

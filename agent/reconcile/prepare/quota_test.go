@@ -50,10 +50,11 @@ func TestWhatAnAttachmentTakes(t *testing.T) {
 	} {
 		t.Run(sentence, func(t *testing.T) {
 			use, _ := versions(&live.Set{}).useOf(plan.Attachment{Hook: c.hook, Target: c.target})
-			if len(use.Targets) != 1 {
+			all := slices.Collect(use.All())
+			if len(all) != 1 {
 				t.Fatalf("it takes %+v", use)
 			}
-			got := use.Targets[0]
+			got := all[0]
 			is := strings.TrimSpace(got.File + " " + got.Name)
 			if got.Name == "" {
 				is = got.File + "+0x10"

@@ -6,6 +6,7 @@ package quota
 import (
 	"cmp"
 	"fmt"
+	"iter"
 	"maps"
 	"slices"
 	"strings"
@@ -83,11 +84,32 @@ func (t Target) hasPage() bool { return t.File != "" && t.Name == "" }
 
 // Use is what one attachment takes.
 type Use struct {
-	// Targets are where its program runs, each once.
+	// Targets are where its program runs, each once, and so are the Places in a File, in bytes and in order.
 	Targets []Target
+	File    string
+	Places  []uint64
 	// Binary is how the definition names the file, for messages.
 	Binary string
 }
+
+// All returns the targets, those at Places included.
+func (u Use) All() iter.Seq[Target] {
+	return func(yield func(Target) bool) {
+		for _, t := range u.Targets {
+			if !yield(t) {
+				return
+			}
+		}
+		for _, at := range u.Places {
+			if !yield(Target{File: u.File, Offset: at}) {
+				return
+			}
+		}
+	}
+}
+
+// n is how many targets the use has.
+func (u Use) n() int { return len(u.Targets) + len(u.Places) }
 
 // text says a target of the use in words.
 func (u Use) text(t Target) string {
@@ -100,12 +122,19 @@ func (u Use) text(t Target) string {
 	return fmt.Sprintf("offset %#x of %s", t.Offset, u.Binary)
 }
 
-// Ledger counts what applications use, each under its UID.
+// MaxTargets is at how many targets the programs of one namespace are together, where each counts at each. A link for many
+// functions has a probe at each of them, which the kernel keeps and the ledger counts. It is no setting: no link has more than half.
+const MaxTargets = 2 * v1alpha1.MaxFunctions
+
+// Ledger counts what applications use, each under its UID: what they are to have, and what runs of them beside that. A version
+// that is to run may wait, or be rejected later, and that before it may stay until it is whole.
 type Ledger struct {
 	limits Limits
 	uses   map[string]*uses
 	at     map[Target][]holder
 	pages  map[text]*pages
+	// targets is how many those in at are, by namespace.
+	targets map[string]int
 	// leftOut is how many uses of an application had no room, by UID.
 	leftOut map[string]int
 }
@@ -134,10 +163,22 @@ func (l *Ledger) Counts() Counts {
 	return c
 }
 
-// uses are those of one application.
+// uses are those of one application: all that count, and those that run. runsAt is how many run at a target; nil until it is asked for.
 type uses struct {
-	of  v1alpha1.Identity
-	all []Use
+	of        v1alpha1.Identity
+	all, runs []Use
+	runsAt    map[Target]int
+}
+
+// atEach counts the targets of uses.
+func atEach(all []Use) map[Target]int {
+	n := map[Target]int{}
+	for _, use := range all {
+		for t := range use.All() {
+			n[t]++
+		}
+	}
+	return n
 }
 
 // holder is the application of one program at a target.
@@ -154,13 +195,24 @@ type pages struct {
 
 // New returns a Ledger of nothing.
 func New(limits Limits) *Ledger {
-	return &Ledger{limits: limits, uses: map[string]*uses{}, at: map[Target][]holder{}, pages: map[text]*pages{}, leftOut: map[string]int{}}
+	return &Ledger{limits: limits, uses: map[string]*uses{}, at: map[Target][]holder{}, pages: map[text]*pages{}, targets: map[string]int{},
+		leftOut: map[string]int{}}
 }
 
-// Add counts a use, whether or not there is room: that of something that runs. Those of the cluster count for nothing.
-func (l *Ledger) Add(of v1alpha1.Identity, uid string, use Use) {
-	if of.Namespace == "" || len(use.Targets) == 0 {
-		return
+// Run counts a use of something that runs, whether or not there is room. Those of the cluster count for nothing.
+func (l *Ledger) Run(of v1alpha1.Identity, uid string, use Use) {
+	if u := l.add(of, uid, use); u != nil {
+		u.runs = append(u.runs, use)
+	}
+}
+
+// Add counts a use that an application is to have, whether or not there is room.
+func (l *Ledger) Add(of v1alpha1.Identity, uid string, use Use) { l.add(of, uid, use) }
+
+// add counts a use, and returns those of its application; nil of the cluster's.
+func (l *Ledger) add(of v1alpha1.Identity, uid string, use Use) *uses {
+	if of.Namespace == "" || use.n() == 0 {
+		return nil
 	}
 	u := l.uses[uid]
 	if u == nil {
@@ -169,18 +221,37 @@ func (l *Ledger) Add(of v1alpha1.Identity, uid string, use Use) {
 	}
 	u.all = append(u.all, use)
 	l.change(of, use, 1)
+	return u
 }
 
-// Release takes back all that an application uses.
+// Release takes back all that an application uses, for another choice of what it is to have. Settle ends that.
 func (l *Ledger) Release(uid string) {
 	delete(l.leftOut, uid)
 	u := l.uses[uid]
 	if u == nil {
 		return
 	}
-	delete(l.uses, uid)
 	for _, use := range u.all {
 		l.change(u.of, use, -1)
+	}
+	u.all = nil
+}
+
+// Settle counts what runs of an application, and is not what it is to have: until it has ended, others have no room in its place.
+func (l *Ledger) Settle(uid string) {
+	u := l.uses[uid]
+	if u == nil || len(u.runs) == 0 {
+		return
+	}
+	has := atEach(u.all)
+	for _, use := range u.runs {
+		var left []Target
+		for t := range use.All() {
+			if has[t]--; has[t] < 0 {
+				left = append(left, t)
+			}
+		}
+		l.add(u.of, uid, Use{Targets: left, Binary: use.Binary})
 	}
 }
 
@@ -189,7 +260,7 @@ func (l *Ledger) Take(of v1alpha1.Identity, uid string, use Use) error {
 	if of.Namespace == "" {
 		return nil
 	}
-	if err := l.room(of, use); err != nil {
+	if err := l.room(of, uid, use); err != nil {
 		l.leftOut[uid]++
 		return err
 	}
@@ -197,18 +268,44 @@ func (l *Ledger) Take(of v1alpha1.Identity, uid string, use Use) error {
 	return nil
 }
 
-// room fails where a use does not fit.
-func (l *Ledger) room(of v1alpha1.Identity, use Use) error {
-	for _, t := range use.Targets {
-		if err := l.fits(of, use, t); err != nil {
+// room fails where a use does not fit. What is large and does not fit is not looked at in whole.
+func (l *Ledger) room(of v1alpha1.Identity, uid string, use Use) error {
+	if has := l.targets[of.Namespace]; has+use.n() > MaxTargets {
+		return fmt.Errorf("%s: programs of namespace %s at functions and places: %d of %d, and %d more are asked for; choose fewer functions, or use a %s",
+			cmp.Or(use.Binary, "functions"), of.Namespace, has, MaxTargets, use.n(), v1alpha1.KindClusterBpfApplication)
+	}
+	if err := l.fitsPages(of, use); err != nil {
+		return err
+	}
+	for t := range use.All() {
+		if err := l.fits(of, uid, use, t); err != nil {
 			return err
 		}
 	}
-	return l.fitsPages(of, use)
+	return nil
+}
+
+// replaces reports whether an application runs more at a target than counts of it by now: others, who may have taken all
+// places there, cannot have its next version left out.
+func (l *Ledger) replaces(of v1alpha1.Identity, uid string, t Target) bool {
+	u := l.uses[uid]
+	if u == nil || len(u.runs) == 0 {
+		return false
+	}
+	if u.runsAt == nil {
+		u.runsAt = atEach(u.runs)
+	}
+	counted := 0
+	for _, h := range l.at[t] {
+		if h == (holder{of.Namespace, of.Name}) {
+			counted++
+		}
+	}
+	return counted < u.runsAt[t]
 }
 
 // fits reports whether a target has room for one more program.
-func (l *Ledger) fits(of v1alpha1.Identity, use Use, t Target) error {
+func (l *Ledger) fits(of v1alpha1.Identity, uid string, use Use, t Target) error {
 	all := l.at[t]
 	own := 0
 	for _, h := range all {
@@ -216,7 +313,7 @@ func (l *Ledger) fits(of v1alpha1.Identity, use Use, t Target) error {
 			own++
 		}
 	}
-	if own < l.limits.NamespacePrograms && len(all) < l.limits.Programs {
+	if own < l.limits.NamespacePrograms && (len(all) < l.limits.Programs || l.replaces(of, uid, t)) {
 		return nil
 	}
 	var names, namespaces []string
@@ -237,9 +334,12 @@ func (l *Ledger) fits(of v1alpha1.Identity, use Use, t Target) error {
 
 // fitsPages reports whether a file may have probes in the pages of a use, too.
 func (l *Ledger) fitsPages(of v1alpha1.Identity, use Use) error {
-	fresh, file := map[uint64]bool{}, ""
-	for _, t := range use.Targets {
-		if t.hasPage() && l.pages[text{of.Namespace, t.File}].at(t.page()) == 0 {
+	fresh, file, last := map[uint64]bool{}, "", uint64(0)
+	for t := range use.All() {
+		if page := t.page(); file == t.File && page == last && fresh[page] {
+			continue
+		}
+		if last = t.page(); t.hasPage() && l.pages[text{of.Namespace, t.File}].at(t.page()) == 0 {
 			fresh[t.page()], file = true, t.File
 		}
 	}
@@ -275,7 +375,10 @@ func (p *pages) n() int {
 // change adds a use, or takes it back.
 func (l *Ledger) change(of v1alpha1.Identity, use Use, by int) {
 	h := holder{of.Namespace, of.Name}
-	for _, t := range use.Targets {
+	if l.targets[of.Namespace] += by * use.n(); l.targets[of.Namespace] == 0 {
+		delete(l.targets, of.Namespace)
+	}
+	for t := range use.All() {
 		if by > 0 {
 			l.at[t] = append(l.at[t], h)
 		} else {

@@ -29,9 +29,13 @@ func TestCases(t *testing.T) {
 			of := v1alpha1.Identity{Kind: v1alpha1.KindBpfApplication, Namespace: namespace, Name: name}
 			switch f[0] {
 			case "runs":
+				l.Run(of, f[1], useOf(t, f[2:]))
+			case "keeps":
 				l.Add(of, f[1], useOf(t, f[2:]))
-			case "ends":
+			case "ends", "chooses":
 				l.Release(f[1])
+			case "chose":
+				l.Settle(f[1])
 			case "takes":
 				answer := "has room"
 				if err := l.Take(of, f[1], useOf(t, f[2:])); err != nil {
@@ -99,6 +103,41 @@ func TestWhatIsReleasedLeavesNothing(t *testing.T) {
 		if is := l.Counts(); is != (quota.Counts{}) {
 			t.Errorf("it counts %+v of nothing", is)
 		}
+	}
+}
+
+// TestANamespaceHasSoManyTargets: links for thousands of functions of files of its own, in few pages each, are few as places of a node.
+func TestANamespaceHasSoManyTargets(t *testing.T) {
+	l := quota.New(quota.Limits{NamespacePrograms: 9, Programs: 9, NamespacePages: 64})
+	places := make([]uint64, v1alpha1.MaxFunctions)
+	for i := range places {
+		places[i] = uint64(i)
+	}
+	team, other := v1alpha1.Identity{Namespace: "team-a", Name: "a"}, v1alpha1.Identity{Namespace: "team-b", Name: "b"}
+	take := func(of v1alpha1.Identity, uid, file string) error {
+		return l.Take(of, uid, quota.Use{File: file, Places: places, Binary: "/" + file})
+	}
+	l.Run(team, "a", quota.Use{File: "a", Places: places})
+	if err := take(team, "b", "b"); err != nil {
+		t.Error(err)
+	}
+	want := "/c: programs of namespace team-a at functions and places: 20000 of 20000, and 10000 more are asked for; " +
+		"choose fewer functions, or use a ClusterBpfApplication"
+	if err := take(team, "b", "c"); err == nil || err.Error() != want {
+		t.Errorf("Take = %v, want %s", err, want)
+	}
+	if err := take(other, "c", "c"); err != nil {
+		t.Error(err)
+	}
+	l.Release("a")
+	if err := take(team, "a", "c"); err != nil {
+		t.Error(err)
+	}
+	// What runs counts beside it.
+	l.Settle("a")
+	l.Release("b")
+	if err := take(team, "b", "b"); err == nil {
+		t.Error("what runs counts for nothing")
 	}
 }
 
