@@ -171,6 +171,8 @@ func (r *resolving) leaveOut(a plan.Attachment, target string, err error) {
 	switch {
 	case errors.Is(err, targets.ErrWaiting):
 		state = report.Waiting
+		// It is missing, however long that takes.
+		r.out.Errs = append(r.out.Errs, r.placing(a.Program, err))
 	case a.Optional:
 		state = report.Skipped
 	}

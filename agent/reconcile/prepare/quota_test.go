@@ -1,6 +1,7 @@
 package prepare
 
 import (
+	"errors"
 	"fmt"
 	"log/slog"
 	"maps"
@@ -8,6 +9,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/skep-dev/skep/agent/attach"
 	"github.com/skep-dev/skep/agent/attach/targets"
@@ -20,6 +23,7 @@ import (
 	"github.com/skep-dev/skep/agent/state/pins"
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/test/fixture/node"
+	"github.com/skep-dev/skep/test/harness/need"
 )
 
 // versions are those of a reconcile on this machine, with a bound of one program at a target.
@@ -112,6 +116,39 @@ func TestWhatIsLeftOutIsReported(t *testing.T) {
 		r.takeShared()
 		if want := map[string]int{"b": 1, "c": 2}[of.Name]; len(r.app.Attachments) != want {
 			t.Errorf("%s keeps %d of 2 attachments, want %d", of.Name, len(r.app.Attachments), want)
+		}
+	}
+}
+
+// TestAProbeWhosePlaceIsNotKnownIsMissing: what waits for a file system is told as an error, also when it is late, so that a version that
+// lacks the probe takes the place of no other.
+func TestAProbeWhosePlaceIsNotKnownIsMissing(t *testing.T) {
+	need.Kernel(t)
+	dir := t.TempDir()
+	server, err := unix.Open("/dev/fuse", unix.O_RDWR|unix.O_CLOEXEC, 0)
+	if err != nil {
+		t.Skip("SKIPPED: needs FUSE:", err)
+	}
+	if err := unix.Mount("skep-test", dir, "fuse", 0, fmt.Sprintf("fd=%d,rootmode=40000,user_id=0,group_id=0", server)); err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := errors.Join(unix.Unmount(dir, unix.MNT_DETACH), unix.Close(server)); err != nil {
+			t.Error(err)
+		}
+	}()
+	team := v1alpha1.Identity{Kind: v1alpha1.KindBpfApplication, Namespace: "team-a", Name: "a"}
+	lookups := targets.NewLookups(attach.Host{}, slog.New(slog.DiscardHandler), func() {})
+	for i, sentence := range []string{"at first", "late"} {
+		v := versions(&live.Set{})
+		v.LookupRound = lookups.Begin(time.Now().Add(time.Duration(i)*time.Minute), targets.Pods{})
+		r := resolving{Versions: v, out: &report.Outcome{State: report.Running{}}, app: plan.Application{UID: "a", Identity: team, Attachments: []plan.Attachment{{
+			Application: team, Program: "p", Hook: "uprobe", Target: plan.Target{Binary: dir + "/b", BinaryID: "1:2", Symbol: "f"},
+		}}}}
+		r.takeShared()
+		r.tellAbsent()
+		if r.out.IsWhole() || len(r.out.Links) != 1 || r.out.Links[0].Status.State != report.Waiting || len(r.app.Attachments) != 0 {
+			t.Errorf("%s the outcome is %+v", sentence, r.out)
 		}
 	}
 }
