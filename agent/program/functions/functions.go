@@ -96,9 +96,9 @@ type Kernel struct {
 	modules string
 	inodes  map[string]uint64
 	// chosen is by what was asked, and sought is what was asked in this round. explained
-	// is by prefix and name, nil where there is nothing to explain. names are those of chosen, by ID.
+	// is by prefix and name, nil where there is nothing to explain. keys are those of chosen, by ID.
 	chosen    map[string]answer
-	names     map[string][]string
+	keys      map[string]string
 	sought    map[string]bool
 	explained map[string]*MissingError
 	// lists are what was read in this round, and spent is how long that took.
@@ -118,7 +118,7 @@ type lists struct {
 
 // New returns a Kernel that knows nothing yet.
 func New() *Kernel {
-	return &Kernel{chosen: map[string]answer{}, names: map[string][]string{}, sought: map[string]bool{}, explained: map[string]*MissingError{}}
+	return &Kernel{chosen: map[string]answer{}, keys: map[string]string{}, sought: map[string]bool{}, explained: map[string]*MissingError{}}
 }
 
 // Sweep begins a round. It forgets what was not chosen in the last one that chose any.
@@ -128,7 +128,7 @@ func (k *Kernel) Sweep() {
 	if len(k.sought) > 0 {
 		maps.DeleteFunc(k.chosen, func(key string, one answer) bool {
 			if !k.sought[key] {
-				delete(k.names, one.ID)
+				delete(k.keys, one.ID)
 			}
 			return !k.sought[key]
 		})
@@ -137,11 +137,16 @@ func (k *Kernel) Sweep() {
 	k.lists, k.checked, k.spent = nil, false, 0
 }
 
-// Names returns the functions of a choice that is remembered.
+// Names returns the functions of a choice that is remembered, and remembers it further.
 func (k *Kernel) Names(id string) []string {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	return k.names[id]
+	key, known := k.keys[id]
+	if !known {
+		return nil
+	}
+	k.sought[key] = true
+	return k.chosen[key].Names
 }
 
 // Choose returns the functions that a definition chooses. Where it names them all, they
@@ -175,7 +180,7 @@ func (k *Kernel) Choose(f *v1alpha1.Functions) (Choice, error) {
 		known = k.newAnswer(f, key, names, err)
 		k.chosen[string(key)] = known
 		if known.err == nil {
-			k.names[known.ID] = known.Names
+			k.keys[known.ID] = string(key)
 		}
 	}
 	return known.Choice, known.err
@@ -242,7 +247,7 @@ func (k *Kernel) checkModules() error {
 	if k.modules != modules.String() {
 		k.modules, k.inodes = modules.String(), inodes
 		clear(k.chosen)
-		clear(k.names)
+		clear(k.keys)
 		clear(k.explained)
 	}
 	k.checked = true

@@ -69,7 +69,7 @@ func (v *Versions) functionsOf(h hook.Hook, a plan.Attachment) []quota.Target {
 	kernel := v.LookupRound.Host().Functions
 	names := kernel.Names(a.FunctionsID)
 	if len(names) == 0 {
-		// After a start of the agent, what runs is counted before its definition is looked at.
+		// After a start of the agent, what runs is counted before its definition is looked at. That of a version before is not.
 		v.chooseFunctions(a)
 		names = kernel.Names(a.FunctionsID)
 	}
@@ -83,14 +83,15 @@ func (v *Versions) functionsOf(h hook.Hook, a plan.Attachment) []quota.Target {
 	return all
 }
 
-// chooseFunctions finds the functions that the definition of an attachment chooses.
+// chooseFunctions finds the functions that the definitions of an attachment choose, in all versions.
 func (v *Versions) chooseFunctions(a plan.Attachment) {
-	p, _ := v.Sharing.Newest(a.Application)
-	for _, program := range p.Programs {
-		for _, at := range program.Attach {
-			if program.Name == a.Program && at.Functions != nil {
-				// It remembers what it finds.
-				_ = v.LookupRound.Supports(at)
+	for _, p := range v.Sharing.Versions(a.Application) {
+		for _, program := range p.Programs {
+			for _, at := range program.Attach {
+				if program.Name == a.Program && at.Functions != nil {
+					// It remembers what it finds.
+					_ = v.LookupRound.Supports(at)
+				}
 			}
 		}
 	}

@@ -14,6 +14,7 @@ import (
 
 	"github.com/skep-dev/skep/agent/attach"
 	"github.com/skep-dev/skep/agent/attach/targets"
+	"github.com/skep-dev/skep/agent/program/functions"
 	"github.com/skep-dev/skep/agent/reconcile/live"
 	"github.com/skep-dev/skep/agent/reconcile/plan"
 	"github.com/skep-dev/skep/agent/reconcile/quota"
@@ -22,7 +23,9 @@ import (
 	"github.com/skep-dev/skep/agent/reconcile/version"
 	"github.com/skep-dev/skep/agent/state/pins"
 	"github.com/skep-dev/skep/api/v1alpha1"
+	"github.com/skep-dev/skep/intent"
 	"github.com/skep-dev/skep/test/fixture/node"
+	"github.com/skep-dev/skep/test/fixture/seals"
 	"github.com/skep-dev/skep/test/harness/need"
 )
 
@@ -81,6 +84,36 @@ func TestFunctionsOfOneLinkAreKnown(t *testing.T) {
 	want := []quota.Target{{Name: "function do_exit"}, {Name: "function do_group_exit"}}
 	if err != nil || !slices.Equal(use.Targets, want) {
 		t.Errorf("it takes %+v, %v; want %+v", use.Targets, err, want)
+	}
+}
+
+// TestFunctionsOfAVersionBeforeAreKnown: its links may stay, also after a start of the agent, and while others are chosen.
+func TestFunctionsOfAVersionBeforeAreKnown(t *testing.T) {
+	chosen, err := functions.New().Choose(&v1alpha1.Functions{Names: []string{"do_exit", "do_group_exit"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	key := seals.New(t)
+	of := func(serial int64, names ...string) intent.Opened {
+		at := v1alpha1.Attachment{Hook: "kprobe.multi", Functions: &v1alpha1.Functions{Names: names}}
+		return key.Open(t, intent.Payload{Application: v1alpha1.Identity{Kind: v1alpha1.KindBpfApplication, Namespace: "team-a", Name: "a"}, UID: "a", Serial: serial,
+			ObjectDigest: "sha256:object", Programs: []v1alpha1.Program{{Name: "p", Attach: []v1alpha1.Attachment{at}}}})
+	}
+	deployed := of(1, "do_exit", "do_group_exit")
+	v := versions(&live.Set{})
+	v.Sharing = sharing.Of(version.Node{}, []version.Known{{Newest: of(2, "do_exit"), Deployed: &deployed}})
+	runs := plan.Attachment{Application: deployed.Payload().Application, Program: "p", Hook: "kprobe.multi", Target: plan.Target{FunctionsID: chosen.ID}}
+	for range 3 {
+		want := []quota.Target{{Name: "function do_exit"}, {Name: "function do_group_exit"}}
+		if use, err := v.useOf(runs); err != nil || !slices.Equal(use.Targets, want) {
+			t.Errorf("it takes %+v, %v; want %+v", use.Targets, err, want)
+		}
+		if _, err := v.LookupRound.Host().Functions.Choose(&v1alpha1.Functions{Names: []string{"do_exit"}}); err != nil {
+			t.Error(err)
+		}
+		v.LookupRound.End()
+		// What is remembered is found without a look at the definitions.
+		v.Sharing = sharing.Of(version.Node{}, nil)
 	}
 }
 

@@ -81,13 +81,18 @@ func Taken(p intent.Payload) []string {
 	return names
 }
 
-// Newest returns the newest intent of an application.
-func (a *Applications) Newest(of v1alpha1.Identity) (intent.Payload, bool) {
+// Versions returns those of an application that may have something that runs, the newest first.
+func (a *Applications) Versions(of v1alpha1.Identity) []intent.Payload {
 	one, known := a.all[of]
 	if !known {
-		return intent.Payload{}, false
+		return nil
 	}
-	return one.Newest.Payload(), true
+	newest := one.Newest.Payload()
+	all := newest.Versions()
+	if one.Deployed != nil {
+		all = append(all, one.Deployed.Payload())
+	}
+	return all
 }
 
 // ownerOf is the application that a map is taken from.
