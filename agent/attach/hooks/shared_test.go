@@ -135,6 +135,40 @@ func TestWhatStaysOfAVersionBeforeCounts(t *testing.T) {
 	world.HasLinks(w, a, second.UID, 1)
 }
 
+// TestWhatRunsBeyondABoundOutlivesItsContainer: a probe in a file that containers share goes on for the others, whichever it was made through.
+func TestWhatRunsBeyondABoundOutlivesItsContainer(t *testing.T) {
+	need.Kernel(t)
+	world.NeedAMD64(t)
+	w, r := world.New(t), world.NewRuntime(t)
+	first := r.Start("team-a", "web-1", "app", nil)
+	o := w.Options()
+	o.Containers = r.Source
+	a, stop := w.Run(o)
+	both := []intent.Payload{
+		ofTeamNamed(w, "team-a", "one", "uprobe_count", "uprobe_count", world.InPods(v1alpha1.Pods{})),
+		ofTeamNamed(w, "team-a", "two", "uprobe_count", "uprobe_count", world.InPods(v1alpha1.Pods{})),
+	}
+	world.Must(t, w.Accept(a, both...))
+	run := func() {
+		t.Helper()
+		for _, p := range both {
+			world.HasLinks(w, a, p.UID, 1)
+		}
+	}
+	run()
+	stop()
+	o.SharedTargets.NamespacePrograms = 1
+	a, _ = w.Run(o)
+	run()
+	second := r.Start("team-a", "web-2", "app", nil)
+	for _, gone := range []*world.Pod{first, second} {
+		r.Start("team-a", "web-"+gone.ID, "app", nil)
+		gone.Dies()
+		world.Must(t, w.Accept(a))
+		run()
+	}
+}
+
 // pagesInPods writes a binary into the image of all pods, whose functions lie in a page each.
 func pagesInPods(t *testing.T, r *world.Runtime, pages int) {
 	t.Helper()

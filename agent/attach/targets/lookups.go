@@ -313,9 +313,11 @@ func (r *Round) Places(a plan.Attachment) ([]uint64, error) {
 		return []uint64{a.Offset}, nil
 	}
 	in := functionsIn{a.BinaryID, a.Symbol, a.Symbols, a.Offset}
-	if places := r.places[in]; places != nil {
-		r.soughtPlaces[in] = places
-		return places, nil
+	for _, known := range []map[functionsIn][]uint64{r.soughtPlaces, r.places} {
+		if places := known[in]; places != nil {
+			r.soughtPlaces[in] = places
+			return places, nil
+		}
 	}
 	key, host := fmt.Sprintf("places %s %s %#v", a.Application, a.Hook, a.Target), r.host
 	one, err := r.lookUp(key, !r.sought[key], a, func() (got answer) {

@@ -179,7 +179,7 @@ type holder struct {
 
 func holderOf(uid string, a *Attachment) (holder, bool) {
 	place, exclusive := a.Exclusive()
-	inFile, shared := a.inSharedFile()
+	inFile, shared := a.InSharedFile()
 	switch {
 	case exclusive:
 		return holder{uid: uid, place: place}, true

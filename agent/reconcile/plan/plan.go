@@ -236,10 +236,10 @@ func (a Attachment) Exclusive() (ExclusivePlace, bool) {
 	return ExclusivePlace{a.Hook, a.NetnsID, n}, ok && h.TakesOne()
 }
 
-// inSharedFile returns the attachment without the container in whose files it was found; not ok
+// InSharedFile returns the attachment without the container in whose files it was found; not ok
 // where that is none. The kernel runs a probe in a file for all containers that share it, whether or
 // not the one runs that it was made through.
-func (a Attachment) inSharedFile() (Attachment, bool) {
+func (a Attachment) InSharedFile() (Attachment, bool) {
 	t := a.Target
 	t.Container, t.In = "", ""
 	return Attachment{Program: a.Program, Hook: a.Hook, Target: t, Scope: a.Scope}, a.Container != ""
@@ -247,8 +247,8 @@ func (a Attachment) inSharedFile() (Attachment, bool) {
 
 // runsAs reports whether a link of one attachment does what one of the other would.
 func (a Attachment) runsAs(b Attachment) bool {
-	inFile, shared := a.inSharedFile()
-	other, _ := b.inSharedFile()
+	inFile, shared := a.InSharedFile()
+	other, _ := b.InSharedFile()
 	return a.Unnamed() == b.Unnamed() || shared && inFile == other
 }
 

@@ -105,10 +105,11 @@ func (r *resolving) takeShared() {
 		return
 	}
 	var others []int
+	runs := r.running()
 	for i, a := range r.app.Attachments {
 		switch {
 		case !isCounted(a):
-		case r.Look.IsAttached(r.app.UID, a):
+		case runs(a):
 			use, _ := r.useOf(a)
 			r.ledger.Add(r.app.Identity, r.app.UID, use)
 		default:
@@ -144,6 +145,21 @@ func (r *resolving) takeShared() {
 		}
 	}
 	r.app.Attachments = kept
+}
+
+// running returns what reports whether an attachment runs: a link through a container that ended goes on for the others
+// that have the file.
+func (r *resolving) running() func(plan.Attachment) bool {
+	inFiles := map[plan.Attachment]bool{}
+	for _, l := range r.Look.SeenLinks(r.app.UID) {
+		if inFile, shared := l.Attachment.InSharedFile(); shared && !l.Severed {
+			inFiles[inFile] = true
+		}
+	}
+	return func(a plan.Attachment) bool {
+		inFile, shared := a.InSharedFile()
+		return shared && inFiles[inFile] || r.Look.IsAttached(r.app.UID, a)
+	}
 }
 
 // takeAll takes what the application uses if there is room for all of it, and nothing else. What it has run until now counts
