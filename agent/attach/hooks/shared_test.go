@@ -13,6 +13,7 @@ import (
 
 	"github.com/skep-dev/skep/agent"
 	"github.com/skep-dev/skep/agent/metrics"
+	"github.com/skep-dev/skep/agent/reconcile/quota"
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/intent"
 	"github.com/skep-dev/skep/test/fixture/userbinary"
@@ -167,6 +168,30 @@ func TestWhatRunsBeyondABoundOutlivesItsContainer(t *testing.T) {
 		world.Must(t, w.Accept(a))
 		run()
 	}
+}
+
+// TestATeamLeavesTheClusterPlacesAtItsContainers: the kernel runs 64 programs of a hook at a cgroup, and the team asks for all.
+func TestATeamLeavesTheClusterPlacesAtItsContainers(t *testing.T) {
+	need.Kernel(t)
+	w, r := world.New(t), world.NewRuntime(t)
+	onLoopback(t, r.Start("team-a", "web", "app", nil))
+	a, _ := world.StartOn(w, r)
+	var all []intent.Payload
+	for i := range 64 {
+		all = append(all, ofTeamNamed(w, "team-a", fmt.Sprintf("app-%02d", i), "sockets", "rewrite_4242",
+			v1alpha1.Attachment{Hook: "cgroup/connect4", Pods: &v1alpha1.Pods{}}))
+	}
+	w.Give(a, all...)
+	for _, p := range all[:quota.MaxAtOwn] {
+		world.HasLinks(w, a, p.UID, 1)
+	}
+	for _, p := range all[quota.MaxAtOwn:] {
+		isLeftOut(t, a, p, 0, "cgroup/connect4 at /", "programs of namespace team-a there: 48 of 48 (app-00, app-01, app-02, app-03, 44 more)")
+	}
+	cluster := world.OfTeam(w, "", "sockets", "deny_4343", v1alpha1.Attachment{Hook: "cgroup/connect4", Pods: &v1alpha1.Pods{Containers: []string{"app"}}})
+	cluster.Application = world.Identity("deny")
+	w.Give(a, cluster)
+	world.HasLinks(w, a, cluster.UID, 1)
 }
 
 // pagesInPods writes a binary into the image of all pods, whose functions lie in a page each.

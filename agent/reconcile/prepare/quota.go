@@ -1,6 +1,7 @@
 package prepare
 
 import (
+	"cmp"
 	"errors"
 	"path"
 	"strings"
@@ -13,10 +14,22 @@ import (
 	"github.com/skep-dev/skep/hook"
 )
 
-// isCounted reports whether the ledger counts an attachment: one of a namespace, at a target that tasks of others run, too.
+// isCounted reports whether the ledger counts an attachment: one of a namespace, at a target that tasks of others run, too, or one
+// of its pods at which the kernel runs so many that none would be left to the cluster.
 func isCounted(a plan.Attachment) bool {
-	h, ok := hook.Lookup(a.Hook)
-	return ok && a.Application.Namespace != "" && (h.Shape == hook.Tracepoint || h.Shape == hook.KernelFunction || h.Shape == hook.UserBinary)
+	h, _ := hook.Lookup(a.Hook)
+	switch h.Shape {
+	case hook.Tracepoint, hook.KernelFunction, hook.UserBinary, hook.Cgroup, hook.NetworkNamespace:
+		return a.Application.Namespace != ""
+	case hook.NetworkDevice, hook.PerfEvent, hook.None:
+	}
+	return false
+}
+
+// isOwn reports whether the target of an attachment is one that pods have.
+func isOwn(a plan.Attachment) bool {
+	h, _ := hook.Lookup(a.Hook)
+	return h.Shape == hook.Cgroup || h.Shape == hook.NetworkNamespace
 }
 
 // countRunningAt counts what runs at such a target. Until its places in a file, or its functions, are known, it counts by
@@ -34,6 +47,8 @@ func (v *Versions) countRunningAt(uid string, a plan.Attachment) {
 func (v *Versions) useOf(a plan.Attachment) (quota.Use, error) {
 	h, _ := hook.Lookup(a.Hook)
 	switch {
+	case isOwn(a):
+		return quota.Use{Binary: a.Target.String(), Targets: []quota.Target{{Name: a.Hook, Own: cmp.Or(a.CgroupID, a.NetnsID)}}}, nil
 	case h.Shape == hook.Tracepoint:
 		// Programs of raw_tp, tp_btf and tracepoint run one after the other at one place.
 		return quota.Use{Targets: []quota.Target{{Name: "tracepoint " + path.Base(a.Tracepoint)}}}, nil
@@ -101,11 +116,11 @@ func (v *Versions) chooseFunctions(a plan.Attachment) {
 // before anything that does not, and keeps it. What runs of another version, and may stay until this one is whole, counts, too.
 func (r *resolving) takeShared() {
 	defer r.ledger.Settle(r.app.UID)
-	if r.takeAll() {
+	runs := r.running()
+	if r.takeAll(runs) {
 		return
 	}
 	var others []int
-	runs := r.running()
 	for i, a := range r.app.Attachments {
 		switch {
 		case !isCounted(a):
@@ -150,27 +165,34 @@ func (r *resolving) takeShared() {
 // running returns what reports whether an attachment runs: a link through a container that ended goes on for the others
 // that have the file.
 func (r *resolving) running() func(plan.Attachment) bool {
-	inFiles := map[plan.Attachment]bool{}
-	for _, l := range r.Look.SeenLinks(r.app.UID) {
-		if inFile, shared := l.Attachment.InSharedFile(); shared && !l.Severed {
-			inFiles[inFile] = true
-		}
-	}
+	var all map[plan.Attachment]bool
 	return func(a plan.Attachment) bool {
+		if all == nil {
+			all = map[plan.Attachment]bool{}
+			for _, l := range r.Look.SeenLinks(r.app.UID) {
+				inFile, shared := l.Attachment.InSharedFile()
+				all[l.Attachment.Unnamed()] = !l.Severed
+				all[inFile] = all[inFile] || shared && !l.Severed
+			}
+		}
 		inFile, shared := a.InSharedFile()
-		return shared && inFiles[inFile] || r.Look.IsAttached(r.app.UID, a)
+		return all[a.Unnamed()] || shared && all[inFile] || r.Look.IsAttached(r.app.UID, a)
 	}
 }
 
 // takeAll takes what the application uses if there is room for all of it, and nothing else. What it has run until now counts
 // no more.
-func (r *resolving) takeAll() bool {
+func (r *resolving) takeAll(runs func(plan.Attachment) bool) bool {
 	r.ledger.Release(r.app.UID)
 	for _, a := range r.app.Attachments {
 		if !isCounted(a) {
 			continue
 		}
 		use, err := r.useOf(a)
+		if isOwn(a) && runs(a) {
+			r.ledger.Add(r.app.Identity, r.app.UID, use)
+			continue
+		}
 		if unanswered := new(targets.UnansweredError); errors.As(err, &unanswered) || r.ledger.Take(r.app.Identity, r.app.UID, use) != nil {
 			r.ledger.Release(r.app.UID)
 			return false

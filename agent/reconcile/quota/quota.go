@@ -67,11 +67,16 @@ const (
 )
 
 // Target is what a program of the kernel is attached to: a place in a File, of which the offset is in bytes, or
-// what Name says, as "tracepoint sys_enter". Of a place in a file that is not known, Name says the function.
+// what Name says, as "tracepoint sys_enter". Of a place in a file that is not known, Name says the function. Of a
+// cgroup or network namespace of pods, of which Own is the inode, Name is the hook.
 type Target struct {
-	File, Name string
-	Offset     uint64
+	File, Name  string
+	Offset, Own uint64
 }
+
+// MaxAtOwn is how many programs of one hook a namespace has at a cgroup, or in a network namespace, of its own pods. The kernel
+// runs 64 of them: the others are left to the cluster, whose programs may be at the same one.
+const MaxAtOwn = 48
 
 // page is the number of the page of text that a probe at the target changes, for every process that maps the file.
 func (t Target) page() uint64 { return t.Offset / pageSize }
@@ -88,7 +93,7 @@ type Use struct {
 	Targets []Target
 	File    string
 	Places  []uint64
-	// Binary is how the definition names the file, for messages.
+	// Binary is how messages name the file, or the target that pods have.
 	Binary string
 }
 
@@ -114,6 +119,8 @@ func (u Use) n() int { return len(u.Targets) + len(u.Places) }
 // text says a target of the use in words.
 func (u Use) text(t Target) string {
 	switch {
+	case t.Own != 0:
+		return t.Name + " at " + u.Binary
 	case t.File == "":
 		return t.Name
 	case t.Name != "":
@@ -151,8 +158,10 @@ type Counts struct {
 // Counts returns them, in time that grows with all that is used.
 func (l *Ledger) Counts() Counts {
 	var c Counts
-	for _, holders := range l.at {
-		c.Programs = max(c.Programs, len(holders))
+	for t, holders := range l.at {
+		if t.Own == 0 {
+			c.Programs = max(c.Programs, len(holders))
+		}
 	}
 	for _, p := range l.pages {
 		c.Pages = max(c.Pages, p.n())
@@ -164,10 +173,19 @@ func (l *Ledger) Counts() Counts {
 }
 
 // uses are those of one application: all that count, and those that run. runsAt is how many run at a target; nil until it is asked for.
+// taken is how many more are to run at a target of its pods.
 type uses struct {
-	of        v1alpha1.Identity
-	all, runs []Use
-	runsAt    map[Target]int
+	of            v1alpha1.Identity
+	all, runs     []Use
+	runsAt, taken map[Target]int
+}
+
+// running is how many run at a target.
+func (u *uses) running(t Target) int {
+	if u.runsAt == nil {
+		u.runsAt = atEach(u.runs)
+	}
+	return u.runsAt[t]
 }
 
 // atEach counts the targets of uses.
@@ -234,7 +252,7 @@ func (l *Ledger) Release(uid string) {
 	for _, use := range u.all {
 		l.change(u.of, use, -1)
 	}
-	u.all = nil
+	u.all, u.taken = nil, nil
 }
 
 // Settle counts what runs of an application, and is not what it is to have: until it has ended, others have no room in its place.
@@ -244,6 +262,9 @@ func (l *Ledger) Settle(uid string) {
 		return
 	}
 	has := atEach(u.all)
+	for t, n := range u.taken {
+		has[t] -= n
+	}
 	for _, use := range u.runs {
 		var left []Target
 		for t := range use.All() {
@@ -255,7 +276,7 @@ func (l *Ledger) Settle(uid string) {
 	}
 }
 
-// Take adds a use if there is room for it, and fails with the bound and its holders else.
+// Take adds a use if there is room for it, and fails with the bound and its holders else. What runs at a target of the pods is Added.
 func (l *Ledger) Take(of v1alpha1.Identity, uid string, use Use) error {
 	if of.Namespace == "" {
 		return nil
@@ -264,7 +285,15 @@ func (l *Ledger) Take(of v1alpha1.Identity, uid string, use Use) error {
 		l.leftOut[uid]++
 		return err
 	}
-	l.Add(of, uid, use)
+	u := l.add(of, uid, use)
+	for _, t := range use.Targets {
+		if t.Own != 0 && u.taken == nil {
+			u.taken = map[Target]int{}
+		}
+		if t.Own != 0 {
+			u.taken[t]++
+		}
+	}
 	return nil
 }
 
@@ -289,19 +318,21 @@ func (l *Ledger) room(of v1alpha1.Identity, uid string, use Use) error {
 // places there, cannot have its next version left out.
 func (l *Ledger) replaces(of v1alpha1.Identity, uid string, t Target) bool {
 	u := l.uses[uid]
-	if u == nil || len(u.runs) == 0 {
+	if u == nil {
 		return false
 	}
-	if u.runsAt == nil {
-		u.runsAt = atEach(u.runs)
-	}
-	counted := 0
-	for _, h := range l.at[t] {
+	return atOf(l.at[t], of) < u.running(t)
+}
+
+// atOf counts what an application has among holders.
+func atOf(all []holder, of v1alpha1.Identity) int {
+	n := 0
+	for _, h := range all {
 		if h == (holder{of.Namespace, of.Name}) {
-			counted++
+			n++
 		}
 	}
-	return counted < u.runsAt[t]
+	return n
 }
 
 // fits reports whether a target has room for one more program.
@@ -313,7 +344,15 @@ func (l *Ledger) fits(of v1alpha1.Identity, uid string, use Use, t Target) error
 			own++
 		}
 	}
-	if own < l.limits.NamespacePrograms && (len(all) < l.limits.Programs || l.replaces(of, uid, t)) {
+	limit, most, raise := l.limits.NamespacePrograms, l.limits.Programs, ", do their work in one program, or have an administrator raise "+namespaceProgramsFlag
+	if t.Own != 0 {
+		limit, most, raise = MaxAtOwn, MaxAtOwn, ", or do their work in one program"
+		// A version beside the one before would take what is left to the cluster.
+		if u := l.uses[uid]; u != nil {
+			own += max(0, u.running(t)+u.taken[t]-atOf(all, of))
+		}
+	}
+	if own < limit && (len(all) < most || l.replaces(of, uid, t)) {
 		return nil
 	}
 	var names, namespaces []string
@@ -323,9 +362,8 @@ func (l *Ledger) fits(of v1alpha1.Identity, uid string, use Use, t Target) error
 			names = append(names, h.name)
 		}
 	}
-	if own >= l.limits.NamespacePrograms {
-		return fmt.Errorf("%s: programs of namespace %s there: %d of %d (%s); detach one of them, do their work in one program, or have an administrator raise %s",
-			use.text(t), of.Namespace, own, l.limits.NamespacePrograms, list(names), namespaceProgramsFlag)
+	if own >= limit {
+		return fmt.Errorf("%s: programs of namespace %s there: %d of %d (%s); detach one of them%s", use.text(t), of.Namespace, own, limit, list(names), raise)
 	}
 	// The others are of other tenants, who are not named.
 	return fmt.Errorf("%s: programs of all namespaces there: %d of %d, by namespaces: %d; choose another target, have an administrator raise %s, or use a %s",

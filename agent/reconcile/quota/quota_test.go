@@ -56,6 +56,11 @@ func useOf(t *testing.T, words []string) quota.Use {
 	var u quota.Use
 	for _, word := range words {
 		file, at, isFile := strings.Cut(word, "@")
+		if in, isOwn := strings.CutPrefix(word, "own:"); isOwn {
+			u.Binary = "/" + in
+			u.Targets = append(u.Targets, quota.Target{Name: "cgroup/bind4", Own: uint64(len(in))})
+			continue
+		}
 		if !isFile {
 			u.Targets = append(u.Targets, quota.Target{Name: strings.ReplaceAll(word, "_", " ")})
 			continue
