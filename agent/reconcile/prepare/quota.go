@@ -48,7 +48,11 @@ func (v *Versions) useOf(a plan.Attachment) (quota.Use, error) {
 	h, _ := hook.Lookup(a.Hook)
 	switch {
 	case isOwn(a):
-		return quota.Use{Binary: a.Target.String(), Targets: []quota.Target{{Name: a.Hook, Own: cmp.Or(a.CgroupID, a.NetnsID)}}}, nil
+		use := quota.Use{Binary: a.Target.String()}
+		if own := cmp.Or(a.CgroupID, a.NetnsID); own != 0 {
+			use.Targets = []quota.Target{{Name: a.Hook, Own: own}}
+		}
+		return use, nil
 	case h.Shape == hook.Tracepoint:
 		// Programs of raw_tp, tp_btf and tracepoint run one after the other at one place.
 		return quota.Use{Targets: []quota.Target{{Name: "tracepoint " + path.Base(a.Tracepoint)}}}, nil

@@ -1,6 +1,6 @@
 // Package quota bounds what namespaces have at targets that tasks of all namespaces run: programs on
-// a tracepoint, a function or a place in a file, and pages of a file's text with probes. It decides
-// from values; it finds no target, and ends nothing.
+// a tracepoint, a function or a place in a file, and pages of a file's text with probes; and at those of their own pods,
+// which programs of the cluster share. It decides from values; it finds no target, and ends nothing.
 package quota
 
 import (
