@@ -180,7 +180,7 @@ func (l *Lookups) Begin(now time.Time, pods Pods) *Round {
 	sandboxes, netns := pods.unchanged()
 	return &Round{
 		Lookups: l, now: now, pods: pods, unchanged: sandboxes, unchangedNetns: netns, soughtMembers: map[uint64]guard.Member{},
-		soughtPlaces: map[functionsIn][]uint64{}, sought: map[string]bool{},
+		soughtPlaces: map[functionsIn][]uint64{}, keptPlaces: map[string]int{}, sought: map[string]bool{},
 		started: map[*lookup]bool{}, waited: map[v1alpha1.Identity]time.Duration{},
 	}
 }
@@ -220,6 +220,8 @@ type Round struct {
 	unchangedNetns map[uint64]bool
 	soughtMembers  map[uint64]guard.Member
 	soughtPlaces   map[functionsIn][]uint64
+	// keptPlaces is how many soughtPlaces are, by namespace.
+	keptPlaces map[string]int
 	// What Look was told, and what it read: the devices, the other network namespaces that are
 	// there, and of those that could not be read, why.
 	namespaces Namespaces
@@ -306,6 +308,29 @@ type functionsIn struct {
 	offset           uint64
 }
 
+// maxPlaces is how many places of functions in files are kept of the applications of a namespace together, beside those that run.
+const maxPlaces = 8 * v1alpha1.MaxFunctions
+
+// ErrManyPlaces is the error of an attachment whose places are not looked for: others of its namespace have that many.
+var ErrManyPlaces = fmt.Errorf("applications of its namespace choose %d functions in files, and no more are looked at; choose fewer functions", maxPlaces)
+
+// CheckPlaces fails with ErrManyPlaces where Places would keep more than a namespace may have.
+func (r *Round) CheckPlaces(a plan.Attachment) error {
+	in := functionsIn{a.BinaryID, a.Symbol, a.Symbols, a.Offset}
+	if a.Symbol == "" && a.Symbols == "" || r.soughtPlaces[in] != nil || r.keptPlaces[a.Application.Namespace] < maxPlaces {
+		return nil
+	}
+	return ErrManyPlaces
+}
+
+// keepPlaces remembers places for the next round.
+func (r *Round) keepPlaces(of v1alpha1.Identity, in functionsIn, places []uint64) {
+	if r.soughtPlaces[in] == nil && len(places) > 0 {
+		r.soughtPlaces[in] = places
+		r.keptPlaces[of.Namespace] += len(places)
+	}
+}
+
 // Places returns where in its file the functions of an attachment are, in bytes, whose target Resolve found. A file is read for
 // them once, in whichever container. It fails with an *UnansweredError while the answer is not known.
 func (r *Round) Places(a plan.Attachment) ([]uint64, error) {
@@ -315,7 +340,7 @@ func (r *Round) Places(a plan.Attachment) ([]uint64, error) {
 	in := functionsIn{a.BinaryID, a.Symbol, a.Symbols, a.Offset}
 	for _, known := range []map[functionsIn][]uint64{r.soughtPlaces, r.places} {
 		if places := known[in]; places != nil {
-			r.soughtPlaces[in] = places
+			r.keepPlaces(a.Application, in, places)
 			return places, nil
 		}
 	}
@@ -331,9 +356,7 @@ func (r *Round) Places(a plan.Attachment) ([]uint64, error) {
 	if err != nil {
 		return nil, err
 	}
-	if len(one.places) > 0 {
-		r.soughtPlaces[in] = one.places
-	}
+	r.keepPlaces(a.Application, in, one.places)
 	return one.places, one.err
 }
 

@@ -130,6 +130,39 @@ func TestASlowPathIsAnswered(t *testing.T) {
 	}
 }
 
+// TestPlacesThatAreKeptAreBounded: choices of very many functions, of which none is attached, are not kept without end.
+func TestPlacesThatAreKeptAreBounded(t *testing.T) {
+	l := newLooking(t)
+	team := func(namespace string, i int) plan.Attachment {
+		return plan.Attachment{Application: v1alpha1.Identity{Kind: v1alpha1.KindBpfApplication, Namespace: namespace, Name: "a"}, Hook: "uprobe.multi",
+			Target: plan.Target{Binary: "/b", BinaryID: fmt.Sprint(namespace, i), Symbols: "f*"}}
+	}
+	kept := func(p *Round, of plan.Attachment) bool {
+		if p.CheckPlaces(of) != nil {
+			return false
+		}
+		p.keepPlaces(of.Application, functionsIn{of.BinaryID, of.Symbol, of.Symbols, of.Offset}, make([]uint64, v1alpha1.MaxFunctions))
+		return true
+	}
+	p := l.next(nil, 0)
+	for range 2 {
+		for i := range 12 {
+			for range 2 {
+				if is := kept(p, team("team-a", i)); is != (i < 8) {
+					t.Errorf("places of file %d are kept: %v", i, is)
+				}
+			}
+		}
+		if !kept(p, team("team-b", 0)) || p.CheckPlaces(plan.Attachment{Application: team("team-a", 0).Application, Target: plan.Target{Offset: 9}}) != nil {
+			t.Error("it keeps others from what they look for, or what needs no look")
+		}
+		p = l.next(p, 0)
+		if len(p.places) != 9 {
+			t.Errorf("%d choices are kept", len(p.places))
+		}
+	}
+}
+
 // TestAnApplicationWhosePathsHangTakesNoOthersLookUps has one name more paths than there is
 // room for.
 func TestAnApplicationWhosePathsHangTakesNoOthersLookUps(t *testing.T) {

@@ -138,13 +138,8 @@ func (r *resolving) takeShared() {
 	out, leftOut := map[int]bool{}, map[string]int{}
 	for _, i := range others {
 		a := r.app.Attachments[i]
-		use, err := r.useOf(a)
-		if unanswered := new(targets.UnansweredError); errors.As(err, &unanswered) {
-			if !unanswered.Late {
-				r.out.Leave(report.Answer{})
-			}
-		} else if err = r.ledger.Take(r.app.Identity, r.app.UID, use); err == nil {
-			// An error of Places is the one that the attachment fails with.
+		err := r.take(a)
+		if err == nil {
 			continue
 		}
 		out[i] = true
@@ -164,6 +159,22 @@ func (r *resolving) takeShared() {
 		}
 	}
 	r.app.Attachments = kept
+}
+
+// take takes what an attachment uses, or says why that cannot be.
+func (r *resolving) take(a plan.Attachment) error {
+	if err := r.LookupRound.CheckPlaces(a); err != nil {
+		return err
+	}
+	use, err := r.useOf(a)
+	if unanswered := new(targets.UnansweredError); errors.As(err, &unanswered) {
+		if !unanswered.Late {
+			r.out.Leave(report.Answer{})
+		}
+		return err
+	}
+	// Another error of Places is the one that the attachment fails with.
+	return r.ledger.Take(r.app.Identity, r.app.UID, use)
 }
 
 // running returns what reports whether an attachment runs: a link through a container that ended goes on for the others
@@ -192,12 +203,10 @@ func (r *resolving) takeAll(runs func(plan.Attachment) bool) bool {
 		if !isCounted(a) {
 			continue
 		}
-		use, err := r.useOf(a)
 		if isOwn(a) && runs(a) {
+			use, _ := r.useOf(a)
 			r.ledger.Add(r.app.Identity, r.app.UID, use)
-			continue
-		}
-		if unanswered := new(targets.UnansweredError); errors.As(err, &unanswered) || r.ledger.Take(r.app.Identity, r.app.UID, use) != nil {
+		} else if r.take(a) != nil {
 			r.ledger.Release(r.app.UID)
 			return false
 		}
