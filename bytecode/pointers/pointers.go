@@ -57,7 +57,7 @@ type Rules struct {
 	// Called is told of each call of a helper that the program can reach. It is told of none
 	// where the program could not be followed.
 	Called func(id int64, arguments [5]Passed)
-	// Returned is told of each number that the program may return, and that is positive, known and small.
+	// Returned is called with each number that the program may return, and that is positive, known and small.
 	Returned func(number int)
 }
 

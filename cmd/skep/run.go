@@ -76,11 +76,7 @@ func newRun() *cobra.Command {
 	flags.StringVar(&o.NRISocket, "nri-socket", "", "socket of the container runtime for NRI plug-ins, such as /var/run/nri/nri.sock, by which programs are "+
 		"attached in a container before its first instruction; one that is not there is looked for again (default: none, and they are soon after)")
 	flags.DurationVar(&o.Interval, "interval", 30*time.Second, "how often to fetch and evaluate again")
-	flags.IntVar(&o.NamespaceShare, "namespace-share", nodemode.DefaultNamespaceShare,
-		"percent of an interface's maps, functions and TCX programs, and of the memory for maps, that the applications of one namespace may have together; "+
-			"100 sets no bound")
-	o.SharedTargets.Flags(flags.IntVar)
-	flags.Var(&f.maps, "map-memory", "memory that the maps of all applications may take together, such as 3Gi; 0 sets no bound")
+	boundFlags(cmd, &o, &f)
 	flags.StringToStringVar(&o.Labels, "label", nil, "label of this node, for node selectors: key=value")
 	flags.StringSliceVar(&o.InsecureRegistries, "insecure-registry", nil, "registry host:port to reach over plain http; loopback needs no mention")
 	flags.StringSliceVar(&o.AllowedRegistries, "allowed-registry", nil,
@@ -94,6 +90,16 @@ func newRun() *cobra.Command {
 	_ = cmd.MarkFlagRequired("source")
 	display.OutputFlag(cmd, &f.output, "text", "json")
 	return cmd
+}
+
+// boundFlags are the flags of what applications may take of the host.
+func boundFlags(cmd *cobra.Command, o *nodemode.Options, f *runFlags) {
+	flags := cmd.Flags()
+	flags.IntVar(&o.NamespaceShare, "namespace-share", nodemode.DefaultNamespaceShare,
+		"percent of an interface's maps, functions and TCX programs, and of the memory for maps, that the applications of one namespace may have together; "+
+			"100 sets no bound")
+	o.SharedTargets.Flags(flags.IntVar)
+	flags.Var(&f.maps, "map-memory", "memory that the maps of all applications may take together, such as 3Gi; 0 sets no bound")
 }
 
 // gitFlags are the flags of how to reach a git repository.

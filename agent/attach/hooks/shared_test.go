@@ -136,7 +136,7 @@ func TestWhatStaysOfAVersionBeforeCounts(t *testing.T) {
 	world.HasLinks(w, a, second.UID, 1)
 }
 
-// TestWhatRunsBeyondABoundOutlivesItsContainer: a probe in a file that containers share goes on for the others, whichever it was made through.
+// TestWhatRunsBeyondABoundOutlivesItsContainer: a probe in a file that containers share stays for the others, whichever it was made through.
 func TestWhatRunsBeyondABoundOutlivesItsContainer(t *testing.T) {
 	need.Kernel(t)
 	world.NeedAMD64(t)

@@ -9,7 +9,7 @@ import (
 	"github.com/cilium/ebpf/asm"
 )
 
-// BoundAnswers has a program on addresses of sockets return nothing but 0 or 1: whether the kernel goes on with the
+// BoundAnswers has a program on addresses of sockets return nothing but 0 or 1: whether the kernel continues the
 // call. By more, one on bind lets a task without the capability have a port below 1024
 // (BPF_RET_BIND_NO_CAP_NET_BIND_SERVICE, include/uapi/linux/bpf.h). Programs of other types stay as they are.
 func BoundAnswers(spec *ebpf.ProgramSpec) error {

@@ -177,7 +177,7 @@ func (r *resolving) take(a plan.Attachment) error {
 	return r.ledger.Take(r.app.Identity, r.app.UID, use)
 }
 
-// running returns what reports whether an attachment runs: a link through a container that ended goes on for the others
+// running returns what reports whether an attachment runs: a link through a container that ended stays for the others
 // that have the file.
 func (r *resolving) running() func(plan.Attachment) bool {
 	var all map[plan.Attachment]bool
@@ -214,7 +214,7 @@ func (r *resolving) takeAll(runs func(plan.Attachment) bool) bool {
 	return true
 }
 
-// maxTold is of how many targets of a program it is told that they have no room.
+// maxTold is how many targets of a program a status lists that have no room.
 const maxTold = 3
 
 // leaveOut notes that an attachment to a target is left out.

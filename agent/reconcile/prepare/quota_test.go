@@ -153,7 +153,7 @@ func TestWhatIsLeftOutIsReported(t *testing.T) {
 	}
 }
 
-// TestAProbeWhosePlaceIsNotKnownIsMissing: what waits for a file system is told as an error, also when it is late, so that a version that
+// TestAProbeWhosePlaceIsNotKnownIsMissing: what waits for a file system is reported as an error, also when it is late, so that a version that
 // lacks the probe takes the place of no other.
 func TestAProbeWhosePlaceIsNotKnownIsMissing(t *testing.T) {
 	need.Kernel(t)
