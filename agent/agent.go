@@ -97,6 +97,8 @@ type loop struct {
 	// was none, and that only its own actions are left to look at.
 	fullAt time.Time
 	acted  bool
+	// wholeAt is when the last reconcile ended that was not left.
+	wholeAt time.Time
 	// unmanagedFiles, by uid, are those of the last full reconcile.
 	unmanagedFiles map[string][]string
 }

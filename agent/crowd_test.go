@@ -1,11 +1,13 @@
 package agent_test
 
 import (
+	"context"
 	"fmt"
 	"io"
 	"log/slog"
 	"os"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -17,10 +19,11 @@ import (
 	"github.com/skep-dev/skep/test/harness/need"
 )
 
-// crowdOf are applications of one namespace that have a program in each of its pods, and some of another one with a pod.
-func crowdOf(w *world.World, r *world.Runtime, applications, pods, others int) (many, other []intent.Payload) {
+// crowdOf are applications of one namespace that have a program in each of its pods, of which there is one, and some of another
+// namespace with a pod.
+func crowdOf(w *world.World, r *world.Runtime, applications, others int) (first *world.Pod, many, other []intent.Payload) {
 	w.T.Helper()
-	andOthers(r.Start("crowd", "web", "app", nil), pods-1)
+	first = r.Start("crowd", "web", "app", nil)
 	r.Start("team", "web", "app", nil)
 	of := func(namespace string, i int) intent.Payload {
 		p := world.OfTeam(w, namespace, "cgroup_skb", "cgroup_egress", v1alpha1.Attachment{Hook: "cgroup_skb/egress", Pods: &v1alpha1.Pods{}})
@@ -33,7 +36,7 @@ func crowdOf(w *world.World, r *world.Runtime, applications, pods, others int) (
 	for i := range others {
 		other = append(other, of("team", i))
 	}
-	return many, other
+	return first, many, other
 }
 
 // linksOf counts the links of applications in the file system.
@@ -44,36 +47,67 @@ func linksOf(w *world.World, all []intent.Payload) (n int) {
 	return n
 }
 
-// TestARevocationComesBeforePlacesOfOthers has a namespace ask for a program in each of many pods, and an application of another
-// one be revoked: before all of that is planned, and amid the attaching. Each look at the test's clock takes some time.
+// onPinned is a log that is called, too, when a pin was made again: amid the decisions of a reconcile.
+type onPinned struct {
+	onAct
+	pinned func()
+}
+
+func (h onPinned) Handle(ctx context.Context, r slog.Record) error {
+	if r.Message == "pinned again what was removed" {
+		h.pinned()
+	}
+	return h.onAct.Handle(ctx, r)
+}
+
+// TestARevocationComesBeforePlacesOfOthers has a namespace start many pods with a program in each, and an application of another
+// one be revoked: before all of that is planned, amid the decisions, and amid the attaching. Each look at the test's clock takes
+// some time.
 func TestARevocationComesBeforePlacesOfOthers(t *testing.T) {
 	need.Kernel(t)
 	const applications, pods = 4, 50
-	for sentence, c := range map[string]struct{ after, most int }{
-		"before it is planned": {0, 0}, "amid the attaching": {3, 10},
+	for sentence, c := range map[string]struct {
+		after, most int
+		decided     bool
+	}{
+		"before it is planned": {0, 0, false}, "amid the decisions": {0, 0, true}, "amid the attaching": {3, 10, false},
 	} {
 		t.Run(sentence, func(t *testing.T) {
 			w, r, now := world.New(t), world.NewRuntime(t), world.NewClock()
-			many, other := crowdOf(w, r, applications, pods, 1)
-			revoked := other[0]
+			first, many, other := crowdOf(w, r, applications, 2)
+			revoked, unpinned := other[0], other[1]
 			var a *agent.Agent
 			var order []string
+			var id uint32
+			revoke := func() { w.Give(a, w.Tombstone(revoked)) }
 			o := w.Options()
 			o.Containers = r.Source
 			o.Clock = func() time.Time { now.Forward(10 * time.Millisecond); return now.Now() }
-			o.Log = slog.New(onAct(func(_ plan.Verb, uid string) {
-				if order = append(order, uid); len(order) == c.after {
-					w.Give(a, w.Tombstone(revoked))
+			o.Log = slog.New(onPinned{func(_ plan.Verb, uid string) {
+				if order = append(order, uid); len(order) == c.after && id != 0 {
+					revoke()
 				}
-			}))
+			}, func() {
+				if c.decided {
+					revoke()
+				}
+			}})
 			a = w.Idle(o)
-			w.Give(a, revoked)
-			world.Until(t, "it to run", time.Minute, func() bool { a.Reconcile(t.Context()); return linksOf(w, other) == 1 })
-			id := idsOf(a, revoked)[0]
+			w.Give(a, slices.Concat(many, other)...)
+			world.Until(t, "all to run", time.Minute, func() bool {
+				a.Reconcile(t.Context())
+				return linksOf(w, many) == applications && linksOf(w, other) == len(other)
+			})
+			id = idsOf(a, revoked)[0]
+			for _, pin := range world.Pins(w) {
+				if strings.Contains(pin, unpinned.UID) {
+					world.Must(t, os.Remove(pin))
+				}
+			}
 			order = nil
-			w.Give(a, many...)
-			if c.after == 0 {
-				w.Give(a, w.Tombstone(revoked))
+			andOthers(first, pods-1)
+			if c.after == 0 && !c.decided {
+				revoke()
 			}
 			world.Until(t, "all to be attached", time.Minute, func() bool { a.Reconcile(t.Context()); return linksOf(w, many) == applications*pods })
 			if at := slices.Index(order, revoked.UID); at < c.after || at > c.most || world.Runs(t, id) != 0 {
@@ -112,7 +146,8 @@ func BenchmarkRevocationAmidPlaces(b *testing.B) {
 	spent := map[string]time.Duration{}
 	for b.Loop() {
 		w, r := world.New(b), world.NewRuntime(b)
-		many, other := crowdOf(w, r, applications, pods, 3)
+		first, many, other := crowdOf(w, r, applications, 3)
+		andOthers(first, pods-1)
 		o := w.Options()
 		o.Log, o.Containers, o.SweepInterval = slog.New(slog.NewTextHandler(io.Discard, nil)), r.Source, time.Second
 		a, stop := w.Run(o)

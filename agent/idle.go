@@ -19,7 +19,7 @@ func (a *Agent) noteRest(rec *reconcile) {
 // something changes, such as that links which are being closed end. Its own actions count as
 // nothing where it may have acted.
 func (rec *reconcile) isDone(mayHaveActed bool) bool {
-	if !rec.observed || rec.acted && !mayHaveActed || rec.decisions.Again || rec.actor.IsEnding() || rec.actor.IsFreeing() ||
+	if !rec.observed || rec.left || rec.acted && !mayHaveActed || rec.decisions.Again || rec.actor.IsEnding() || rec.actor.IsFreeing() ||
 		rec.objectRound.Fetching || rec.loadRound.HasAsked() || rec.look.HasUnreadable() ||
 		!rec.loop.admission.History.IsKept() || rec.intents.HasUnkept() || rec.loop.live.Remnants.HasClosed() {
 		return false

@@ -1,6 +1,8 @@
 package agent
 
 import (
+	"time"
+
 	"github.com/skep-dev/skep/agent/attach/targets"
 	"github.com/skep-dev/skep/agent/reconcile/accepted"
 	"github.com/skep-dev/skep/agent/reconcile/act"
@@ -41,8 +43,9 @@ type reconcile struct {
 	actor     *act.Actor
 	// unmanagedFiles by the uid they lie under.
 	unmanagedFiles map[string][]string
-	// observed reports that the kernel could be read, and acted that there were actions to do.
-	observed, acted bool
+	// observed reports that the kernel could be read, and acted that there were actions to do. left reports that it was left
+	// before anything but what ends was done.
+	observed, acted, left bool
 }
 
 // reconcileOnce looks once, and does what can be done without waiting for anything.
@@ -60,7 +63,7 @@ func (a *Agent) reconcileOnce() *reconcile {
 	}
 	rec := a.newReconcile(full)
 	defer rec.finish()
-	rec.actor.SwitchOff(rec.decisions.GoneByIntent())
+	rec.actor.EndAtOnce(rec.decisions.GoneByIntent())
 	if err := rec.observe(); err != nil {
 		a.opts.Log.Error("look at the kernel; what must end ends nevertheless", "error", err)
 		a.changes.AskFull()
@@ -72,9 +75,18 @@ func (a *Agent) reconcileOnce() *reconcile {
 	rec.seen.Keep()
 	rec.decisions.ChooseGone()
 	rec.end()
+	if rec.leaves() {
+		return rec
+	}
 	rec.lookAtPins()
+	if rec.leaves() {
+		return rec
+	}
 	rec.decisions.Choose()
 	rec.end()
+	if rec.leaves() {
+		return rec
+	}
 	rec.admission.Admit()
 	if o, counts := a.opts.Observer.(TargetObserver); counts {
 		o.Shared(rec.versions.Shared())
@@ -87,6 +99,15 @@ func (a *Agent) reconcileOnce() *reconcile {
 	rec.admission.AdmitLoads()
 	rec.admission.Remember()
 	return rec
+}
+
+// mayBeLeft is how long after one that was not left a reconcile may be: whatever arrives, all is decided each second.
+const mayBeLeft = time.Second
+
+// leaves reports whether the reconcile ends here, for an intent that arrived: it may be a revocation. The next one begins at once.
+func (rec *reconcile) leaves() bool {
+	rec.left = rec.intents.HasArrived() && rec.env.opts.Clock().Sub(rec.loop.wholeAt) < mayBeLeft
+	return rec.left
 }
 
 // endUnseen ends what can be ended without the interfaces of the node, which could not be read, and reports
@@ -168,6 +189,12 @@ func (rec *reconcile) repinned(what string, made bool, err error) {
 
 // finish writes what the reconcile found out back, and wakes who waits for it.
 func (rec *reconcile) finish() {
+	if rec.left {
+		rec.loop.namespaces.Close()
+		rec.env.changes.AskFull()
+		return
+	}
+	rec.loop.wholeAt = rec.env.opts.Clock()
 	// Last of all, when the status says what is attached.
 	defer rec.env.starts.Finish(starts.Round{Decisions: rec.decisions, Open: rec.look.Open, Containers: rec.seen.Pods.Snapshot, Loads: rec.loadRound})
 	ended := finish.New(finish.Options{Log: rec.env.opts.Log, BackOff: rec.env.opts.BackOff, Intents: rec.intents, Decisions: rec.decisions, Look: rec.look,

@@ -69,7 +69,7 @@ func (act *Actor) FinishUnloads() {
 		// What waits for these can begin.
 		act.Decisions.Again = true
 	}
-	act.Look.Set.Remnants.Follow(act.ender.reportRemnant)
+	act.Look.Set.Remnants.Follow(act.IsHurried, act.ender.reportRemnant)
 }
 
 // reportUnswitched reports what could be neither switched off nor taken away.

@@ -206,8 +206,8 @@ func (rs *Remnants) HasClosed() bool {
 func (rs *Remnants) UIDs() []string { return slices.Sorted(maps.Keys(rs.byUID)) }
 
 // Follow forgets the links that the kernel ended, and reports each other one to
-// runs.
-func (rs *Remnants) Follow(runs func(uid string, r Remnant, isClosing bool, err error)) {
+// runs. While isHurried, it takes those that it has not asked about for ones that run.
+func (rs *Remnants) Follow(isHurried func() bool, runs func(uid string, r Remnant, isClosing bool, err error)) {
 	for _, uid := range rs.UIDs() {
 		var left []Remnant
 		for _, r := range rs.byUID[uid] {
@@ -215,6 +215,9 @@ func (rs *Remnants) Follow(runs func(uid string, r Remnant, isClosing bool, err 
 				// To ask the kernel would hold the link, and has no answer while it ends.
 				left = append(left, r)
 				runs(uid, r, true, nil)
+			} else if isHurried() {
+				left = append(left, r)
+				runs(uid, r, false, nil)
 			} else if is, err := r.Runs(); is || err != nil {
 				left = append(left, r)
 				runs(uid, r, false, err)

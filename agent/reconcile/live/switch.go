@@ -1,13 +1,16 @@
 package live
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"maps"
 	"slices"
 
+	"github.com/skep-dev/skep/agent/attach/clsact"
 	"github.com/skep-dev/skep/agent/program/chain"
 	"github.com/skep-dev/skep/agent/reconcile/plan"
+	"github.com/skep-dev/skep/agent/state/pins"
 )
 
 // SwitchOff has nothing run of the applications that are gone, where that takes no more than writes
@@ -22,6 +25,22 @@ func (s *Set) SwitchOff(gone []string) map[string]error {
 		}
 	}
 	return failed
+}
+
+// Sever has the kernel run nothing more of the applications that are gone, where one call ends a link: of those with
+// the fewest links first, until isOver. The pins are left to Detach, and so are links that end with their last descriptor.
+func (s *Set) Sever(gone []string, isOver func() bool) {
+	fewest := slices.SortedStableFunc(slices.Values(gone), func(a, b string) int { return cmp.Compare(len(s.links[a]), len(s.links[b])) })
+	for _, uid := range fewest {
+		for l := range s.LinksOf(uid) {
+			if isOver() {
+				return
+			}
+			if _, isFilter := l.Link.(*clsact.Filter); !isFilter {
+				pins.Sever(l.Link)
+			}
+		}
+	}
 }
 
 // SwitchOffMembers has the chains of devices run without some of their members. It returns the errors by UID.
