@@ -132,9 +132,6 @@ func TestAPodThatNobodyChoosesCausesNoReconcile(t *testing.T) {
 	if !a.ReconcileIfWoken(t.Context()) || world.LinkPins(w, team.UID) != 1 {
 		t.Errorf("a pod that the changed application chooses: %d links, want 1", world.LinkPins(w, team.UID))
 	}
-	if a.Unload() != nil {
-		t.Error("unload")
-	}
 }
 
 // TestChangesOfPodsPutOffNoFullReconcile: what is wrong with a pin, and a container of which nobody

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -587,8 +588,8 @@ func TestWhatAKilledAgentLeftInAPod(t *testing.T) {
 	})
 }
 
-// TestUnloadingANodeLeavesNothingInPods, whether or not an agent runs.
-func TestUnloadingANodeLeavesNothingInPods(t *testing.T) {
+// TestACleanupLeavesNothingInPods whose processes run.
+func TestACleanupLeavesNothingInPods(t *testing.T) {
 	need.Kernel(t)
 	world.Quiet(t)
 	world.NeedHook(t, "tc/ingress")
@@ -596,13 +597,16 @@ func TestUnloadingANodeLeavesNothingInPods(t *testing.T) {
 	p := known.add("p")
 	known.choose("x", "p")
 	known.choose("t", "p")
+	process := exec.CommandContext(t.Context(), "sleep", "infinity")
+	world.Within(t, p.path, process.Start)
+	defer func() { _ = errors.Join(process.Process.Kill(), process.Wait()) }()
 	a, err := agent.New(w.Options())
 	world.Must(t, err)
 	a.InNamespaces(known.namespaces)
-	defer func() { world.Must(t, a.Close()) }()
 	w.Give(a, counter(w, "x", "xdp", "xdp_count", 500), counter(w, "t", "tc/ingress", "tcx_count", 500))
 	world.Until(t, "the programs to run", 20*time.Second, func() bool { a.Reconcile(t.Context()); return len(world.LinksOf(a)) == 2 })
-	world.Must(t, a.Unload())
+	world.Must(t, a.Close())
+	world.Must(t, agent.Cleanup(w.BPFFS, filepath.Join(w.Dir, "state")))
 	w.LeavesNothing()
 	world.Within(t, p.path, func() error {
 		if left := world.FiltersOf(t, "eth0", false); len(left) > 0 {

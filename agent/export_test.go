@@ -5,7 +5,6 @@ import (
 	"errors"
 	"sync"
 	"sync/atomic"
-	"time"
 
 	"github.com/cilium/ebpf"
 
@@ -67,16 +66,6 @@ func (a *Agent) FreeOneRevisionASecond() {
 	a.work.Lock()
 	defer a.work.Unlock()
 	a.loop.live.Unused.Pace.Most = 1
-}
-
-// OnAwaitFree calls a function whenever programs that are to be freed wait.
-func (a *Agent) OnAwaitFree(do func()) {
-	a.work.Lock()
-	defer a.work.Unlock()
-	a.loop.live.Unused.Pace.Sleep = func(d time.Duration) {
-		do()
-		<-time.After(d)
-	}
 }
 
 // RefuseChains has chains fail to load as reject says of the names of their members'

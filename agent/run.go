@@ -2,7 +2,6 @@ package agent
 
 import (
 	"context"
-	"errors"
 	"time"
 )
 
@@ -75,22 +74,6 @@ func (a *Agent) Reconciled() <-chan struct{} { return a.reconciled }
 
 // Wake has Run look again, as after labels of namespaces changed (Options.NamespaceLabels).
 func (a *Agent) Wake() { a.changes.Wake() }
-
-// Unload takes every program of Skep's away from this node, with its pins. The
-// cached intents stay, and bring them back at the next start. All are detached at once, and freed at the
-// pace of the agent: 10,000 take 40 seconds.
-func (a *Agent) Unload() error {
-	a.work.Lock()
-	defer a.work.Unlock()
-	intents := a.accepted.Begin()
-	known := a.loop.node.NetworkNamespaces(intents.Known(), &a.loop.live.Open)
-	a.loop.namespaces.Renew(known.All, known.Err)
-	defer a.loop.namespaces.Close()
-	a.loop.live.Remnants.AwaitClosings()
-	err := errors.Join(a.loop.loads.Clear(), a.loop.live.Close(), a.pins.Clear(a.loop.live.Unused.Pace.Await))
-	a.loop.live.Unused.AwaitFreed()
-	return errors.Join(err, a.loop.live.Adopt(intents.NameOf))
-}
 
 // The bounds of a reconcile. A load cannot be cancelled while the verifier works, so
 // every load runs beside the loop, and a reconcile waits only a little for it.

@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/skep-dev/skep/agent"
+	"github.com/skep-dev/skep/agent/state/pins"
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/intent"
 	"github.com/skep-dev/skep/test/fixture/world"
@@ -172,27 +173,30 @@ func TestProgramsAreFreedOverTime(t *testing.T) {
 	}
 }
 
-// TestAnUnloadDetachesAtOnceAndFreesOverTime unloads the node: nothing is attached any more when the second
+// TestACleanupDetachesAtOnceAndFreesOverTime cleans a node up: nothing is attached any more when the first
 // program waits to be freed.
-func TestAnUnloadDetachesAtOnceAndFreesOverTime(t *testing.T) {
+func TestACleanupDetachesAtOnceAndFreesOverTime(t *testing.T) {
 	need.Kernel(t)
 	w := world.New(t)
 	world.Veth(t, "cn0", "cn1")
-	a := w.Idle(w.Options())
+	a, err := agent.New(w.Options())
+	world.Must(t, err)
 	w.Give(a, world.Member(w, "a", "xdp_count", "count_packets", 1), world.Member(w, "b", "xdp_pass", "xdp_pass", 2),
 		w.Intent("c", "raw_tp_count", world.RawProgram()))
 	world.Until(t, "them to run", time.Minute, func() bool { a.Reconcile(t.Context()); return len(world.LinksOf(a)) == 3 })
 	links, waits := world.LinksOf(a), 0
-	a.FreeOneRevisionASecond()
-	a.OnAwaitFree(func() {
+	world.Must(t, a.Close())
+	store, err := pins.OpenStore(w.BPFFS)
+	world.Must(t, err)
+	world.Must(t, store.Clear(func(int) {
 		waits++
 		for name, id := range links {
 			if world.Runs(t, id) != 0 {
 				t.Errorf("%s runs still", name)
 			}
 		}
-	})
-	world.Must(t, a.Unload())
+	}))
+	world.Must(t, store.Close())
 	// Three revisions and a chain.
 	if waits < 3 {
 		t.Errorf("%d waited to be freed", waits)

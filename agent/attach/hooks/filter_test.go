@@ -372,38 +372,22 @@ func TestWhatAKilledAgentLeftOfFilters(t *testing.T) {
 	}
 }
 
-func TestUnloadingANodeLeavesNoFilter(t *testing.T) {
-	for sentence, unload := range map[string]func(t *testing.T, w *world.World, a *agent.Agent, stop func()){
-		"by the agent": func(t *testing.T, _ *world.World, a *agent.Agent, _ func()) { world.Must(t, a.Unload()) },
-		"without an agent": func(t *testing.T, w *world.World, _ *agent.Agent, stop func()) {
-			stop()
-			world.Must(t, agent.Cleanup(w.BPFFS, filepath.Join(w.Dir, "state")))
-		},
-	} {
-		t.Run(sentence, func(t *testing.T) {
-			withFilters(t, func(t *testing.T, hook string) {
-				w := world.New(t)
-				a, err := agent.New(w.Options())
-				world.Must(t, err)
-				closed := false
-				stop := func() {
-					if !closed {
-						closed = true
-						world.Must(t, a.Close())
-					}
-				}
-				defer stop()
-				w.Give(a, world.Ordered(w, hook, "a", 500, -1))
-				world.Until(t, "the filter", 10*time.Second, func() bool { a.Reconcile(t.Context()); return len(world.FiltersOf(t, "hk0", false)) == 1 })
-				addFilter(t, netlink.HANDLE_MIN_EGRESS, 7, 1, world.ForeignProgram(t, ebpf.SchedCLS))
-				unload(t, w, a, stop)
-				if got := world.FiltersOf(t, "hk0", false); len(got) > 0 || len(foreign(t, "hk0")) != 1 {
-					t.Errorf("filters: %v, %v", got, foreign(t, "hk0"))
-				}
-				w.LeavesNothing()
-			})
-		})
-	}
+// TestACleanupLeavesNoFilter of Skep's, and every other one.
+func TestACleanupLeavesNoFilter(t *testing.T) {
+	withFilters(t, func(t *testing.T, hook string) {
+		w := world.New(t)
+		a, err := agent.New(w.Options())
+		world.Must(t, err)
+		w.Give(a, world.Ordered(w, hook, "a", 500, -1))
+		world.Until(t, "the filter", 10*time.Second, func() bool { a.Reconcile(t.Context()); return len(world.FiltersOf(t, "hk0", false)) == 1 })
+		addFilter(t, netlink.HANDLE_MIN_EGRESS, 7, 1, world.ForeignProgram(t, ebpf.SchedCLS))
+		world.Must(t, a.Close())
+		world.Must(t, agent.Cleanup(w.BPFFS, filepath.Join(w.Dir, "state")))
+		if got := world.FiltersOf(t, "hk0", false); len(got) > 0 || len(foreign(t, "hk0")) != 1 {
+			t.Errorf("filters: %v, %v", got, foreign(t, "hk0"))
+		}
+		w.LeavesNothing()
+	})
 }
 
 // TestStatusNamesTheFilter: in the words of tc filter show.

@@ -240,12 +240,6 @@ func (l *Loads) Collect() (found bool) {
 	return found
 }
 
-// Clear frees all results, and drops what waits.
-func (l *Loads) Clear() error {
-	l.Enqueue(nil)
-	return l.Keep(l.Begin())
-}
-
 // Close waits for the loads in progress, which cannot be cancelled, and frees all results.
 func (l *Loads) Close() error {
 	l.Enqueue(nil)
@@ -253,7 +247,7 @@ func (l *Loads) Close() error {
 		q.Wait()
 	}
 	l.Collect()
-	return l.Clear()
+	return l.Keep(l.Begin())
 }
 
 // Keep drops the results that the reconcile did not ask for.

@@ -80,11 +80,6 @@ func (r *Round) IsIncremental() bool { return r.Pods.Before != nil }
 // Keep has the next reconcile follow changes of these pods, which was right where the node could be read.
 func (r *Round) Keep() { r.node.pods = r.Pods.Snapshot }
 
-// NetworkNamespaces are those that intents choose pods of, or that something of Skep's runs in.
-func (n *Node) NetworkNamespaces(known []version.Known, open *live.Open) targets.Namespaces {
-	return n.opts.Namespaces(n.podsNow(known, open))
-}
-
 // podsNow are the pods of the node, if an intent chooses some, or something of Skep's is in one.
 func (n *Node) podsNow(known []version.Known, open *live.Open) targets.Pods {
 	pods := targets.Pods{NamespaceLabels: n.opts.NamespaceLabels}

@@ -155,16 +155,16 @@ func TestWhatIsNotSkepsAmongThePinsStopsNothing(t *testing.T) {
 		t.Errorf("Status = %+v", left)
 	}
 	them.stillHas("after all was unloaded")
-	if err := a.Unload(); err != nil {
-		t.Errorf("Unload = %v", err)
-	}
-	them.stillHas("after Unload")
 	if l, err := link.NewFromID(foreign); err != nil {
 		t.Errorf("the foreign link: %v", err)
 	} else if err := l.Close(); err != nil {
 		t.Error(err)
 	}
 	stop()
+	if err := agent.Cleanup(w.BPFFS, filepath.Join(w.Dir, "state")); err != nil {
+		t.Errorf("Cleanup = %v", err)
+	}
+	them.stillHas("after the node was cleaned up")
 	// Each is told once; what is below one of them is not looked into.
 	var logged, want []string
 	for line := range strings.Lines(log.String()) {
