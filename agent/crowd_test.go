@@ -117,6 +117,30 @@ func TestARevocationComesBeforePlacesOfOthers(t *testing.T) {
 	}
 }
 
+// TestARevocationWaitsForNoLook at the node where the kernel ends a link by one call.
+func TestARevocationWaitsForNoLook(t *testing.T) {
+	need.Kernel(t)
+	w, r := world.New(t), world.NewRuntime(t)
+	_, _, other := crowdOf(w, r, 0, 2)
+	o := w.Options()
+	o.Containers = r.Source
+	a := w.Idle(o)
+	w.Give(a, other...)
+	world.Until(t, "them to run", time.Minute, func() bool { a.Reconcile(t.Context()); return linksOf(w, other) == len(other) })
+	gone, stays := idsOf(a, other[0])[0], idsOf(a, other[1])[0]
+	w.Give(a, w.Tombstone(other[0]))
+	looked := false
+	a.OnLook(func() {
+		looked = true
+		if world.Runs(t, gone) != 0 || world.Runs(t, stays) == 0 {
+			t.Errorf("at the look, what was revoked has program %d, and the other %d", world.Runs(t, gone), world.Runs(t, stays))
+		}
+	})
+	if a.Reconcile(t.Context()); !looked {
+		t.Error("it did not look")
+	}
+}
+
 // TestARevocationEndsWhatLostItsPins: what someone removed is not made again before it ends.
 func TestARevocationEndsWhatLostItsPins(t *testing.T) {
 	need.Kernel(t)

@@ -31,6 +31,13 @@ func (a *Agent) InNamespaces(known func() Namespaces) *Agent {
 	return a
 }
 
+// OnLook calls a function before each look at the interfaces of the node.
+func (a *Agent) OnLook(do func()) {
+	a.work.Lock()
+	defer a.work.Unlock()
+	a.devices = func(r *observe.Round, l *targets.Round) ([]plan.Interface, error) { do(); return r.Interfaces(l) }
+}
+
 // FailLooks has every look at the interfaces of the node fail; nil ends that.
 func (a *Agent) FailLooks(err error) {
 	a.work.Lock()
