@@ -204,6 +204,9 @@ func TestATeamDecidesNothingOnTheNodesNetwork(t *testing.T) {
 		p := world.OfTeam(w, "team-a", "sockets", program, v1alpha1.Attachment{Hook: hook, Pods: &v1alpha1.Pods{}})
 		world.Must(t, w.Accept(a, p))
 		world.HasLinks(w, a, p.UID, 0)
+		if s := fmt.Sprintf("%+v", world.StatusOf(a, p.Application.Name)); !strings.Contains(s, "pod team-a/web is on the node's network") {
+			t.Errorf("%s: it does not say why it runs nowhere: %s", hook, s)
+		}
 	}
 	if !pod.Task.Can("connect") {
 		t.Error("a team decides about the node's network")
@@ -275,6 +278,7 @@ func TestAnUpgradeGuardsWhatRuns(t *testing.T) {
 		"the kernel denies it":                          {"deny_deep", lacksNothing, "stack size"},
 		"the object is not to be had":                   {"deny_all", lacksObjects, "no object"},
 		"the runtime does not answer":                   {"deny_all", lacksPods, "without a guard until they are known"},
+		"the runtime does not answer for the container": {"deny_all", lacksAnswer, "without a guard until they are known"},
 		"the container's cgroup takes no more programs": {"deny_all", lacksRoom, "argument list too long"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -325,6 +329,11 @@ func lacksObjects(t *testing.T, w *world.World, _ *world.Pod) (back func()) {
 func lacksPods(_ *testing.T, _ *world.World, pod *world.Pod) (back func()) {
 	pod.R.Tell(func() { pod.R.Err = errors.New("it hangs") })
 	return func() { pod.R.Tell(func() { pod.R.Err = nil }, pod.Pod) }
+}
+
+// lacksAnswer has the runtime not answer for the container, of a pod that is known.
+func lacksAnswer(_ *testing.T, _ *world.World, pod *world.Pod) (back func()) {
+	return pod.Unanswered()
 }
 
 // lacksRoom attaches as many programs to the container's cgroup as it takes.

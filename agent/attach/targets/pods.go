@@ -47,12 +47,13 @@ const labelNamespace = "kubernetes.io/metadata.name"
 // ErrNoPods is the error of an attachment in pods on a node whose agent is not told its pods.
 var ErrNoPods = errors.New("this agent does not know the node's pods: set agent.pods.enabled of the chart, or --container-runtime-endpoint")
 
-// check fails with ErrNoPods, or with ErrNotKnown.
-func (p Pods) check() error {
+// check fails with ErrNoPods, or with ErrNotKnown. A host without a container runtime has units and cgroups in place of pods,
+// which are in no namespace.
+func (p Pods) check(application v1alpha1.Identity) error {
 	switch {
 	case p.Err != nil:
 		return fmt.Errorf("%w: %w", ErrNotKnown, p.Err)
-	case p.Snapshot == nil:
+	case p.Snapshot == nil, application.IsNamespaced() && p.Snapshot.IsOfUnits():
 		return ErrNoPods
 	}
 	return nil
@@ -91,7 +92,7 @@ func hasLabelsOf(was, is containers.Pod) bool {
 // namespace is for pods of its own namespace alone, whatever its definition says. Where it fails
 // with ErrNotKnown it may be for the unsure ones too, which are none where no pod is known.
 func (p Pods) choose(application v1alpha1.Identity, at v1alpha1.Attachment) (chosen, unsure []containers.Pod, err error) {
-	if err := p.check(); err != nil {
+	if err := p.check(application); err != nil {
 		return nil, nil, err
 	}
 	selector, err := selectorOf(at.Pods.Selector)
@@ -119,6 +120,29 @@ func (p Pods) choose(application v1alpha1.Identity, at v1alpha1.Attachment) (cho
 		}
 	}
 	return chosen, unsure, why
+}
+
+// Unanswered are the pods that the container runtime has not answered for, or for a container of them, as Target.In says them.
+func (r *Round) Unanswered() map[string]bool {
+	if r.pods.Snapshot == nil {
+		return nil
+	}
+	all := map[string]bool{}
+	for _, one := range r.pods.Snapshot.Skipped() {
+		if one.Reason == containers.NoAnswer {
+			all[describePod(one.Pod)] = true
+		}
+	}
+	return all
+}
+
+// OnNodesNetwork describes a pod that an attachment chooses and that has no network of its own; empty where there is none.
+func (r *Round) OnNodesNetwork(application v1alpha1.Identity, at v1alpha1.Attachment) string {
+	pods, _, _ := r.pods.choose(application, at)
+	if i := slices.IndexFunc(pods, func(pod containers.Pod) bool { return pod.HostNetwork }); i >= 0 {
+		return describePod(pods[i])
+	}
+	return ""
 }
 
 // Chooses reports whether an attachment is for a container of the pods, which have one.
@@ -232,7 +256,7 @@ func describeContainer(c containers.Container) string {
 // inPods returns the attachments of a definition in the pods that it chooses. Where it chooses
 // none there are none, which is no error. Where it fails with ErrNotKnown there may be others.
 func (r *Round) inPods(base plan.Attachment, h hook.Hook, at v1alpha1.Attachment) ([]plan.Attachment, error) {
-	if err := r.pods.check(); err != nil && !errors.Is(err, ErrNotKnown) {
+	if err := r.pods.check(base.Application); err != nil && !errors.Is(err, ErrNotKnown) {
 		return nil, err
 	}
 	if h.Shape == hook.NetworkDevice {

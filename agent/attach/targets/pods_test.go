@@ -207,43 +207,71 @@ func TestPodsAreChosen(t *testing.T) {
 	}
 }
 
-// TestWhatRunsStaysWhilePodsAreNotKnown has the runtime say nothing, as before its first answer.
+// TestWhatRunsStaysWhilePodsAreNotKnown has the runtime say nothing at an agent's start, as before its first answer, or nothing
+// of a container alone.
 func TestWhatRunsStaysWhilePodsAreNotKnown(t *testing.T) {
 	need.Kernel(t)
 	world.NeedAMD64(t)
-	w, r := world.New(t), world.NewRuntime(t)
-	ours := r.Start("team-a", "web", "app", nil)
-	a, stop := world.StartOn(w, r)
-	probe := world.OfTeam(w, "team-a", "uprobe_count", "uprobe_count", world.InPods(v1alpha1.Pods{}))
-	traced := world.OfTeam(w, "team-a", "tracepoint_count", "tracepoint_count", v1alpha1.Attachment{
-		Hook: "tracepoint", Tracepoint: "syscalls/sys_enter_getpgid", Pods: &v1alpha1.Pods{},
-	})
-	world.Must(t, w.Accept(a, probe, traced))
-	world.HasLinks(w, a, probe.UID, 1)
-	world.HasLinks(w, a, traced.UID, 1)
-	stop()
+	for sentence, lacks := range map[string]func(*world.Pod) (back func()){
+		"the runtime does not answer": func(p *world.Pod) (back func()) {
+			left := p.R.All
+			p.R.Tell(func() { p.R.All, p.R.Err = map[string]containers.Container{}, containers.ErrNotRead })
+			return func() { p.R.Tell(func() { p.R.All, p.R.Err = left, nil }) }
+		},
+		"it does not answer for the container": (*world.Pod).Unanswered,
+	} {
+		t.Run(sentence, func(t *testing.T) {
+			w, r := world.New(t), world.NewRuntime(t)
+			ours := r.Start("team-a", "web", "app", nil)
+			a, stop := world.StartOn(w, r)
+			probe := world.OfTeam(w, "team-a", "uprobe_count", "uprobe_count", world.InPods(v1alpha1.Pods{}))
+			traced := world.OfTeam(w, "team-a", "tracepoint_count", "tracepoint_count", v1alpha1.Attachment{
+				Hook: "tracepoint", Tracepoint: "syscalls/sys_enter_getpgid", Pods: &v1alpha1.Pods{},
+			})
+			world.Must(t, w.Accept(a, probe, traced))
+			world.HasLinks(w, a, probe.UID, 1)
+			world.HasLinks(w, a, traced.UID, 1)
+			stop()
 
-	left := r.All
-	r.Tell(func() { r.All, r.Err = map[string]containers.Container{}, containers.ErrNotRead })
-	a, _ = world.StartOn(w, r)
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
-	defer cancel()
-	if err := a.Settled(ctx); err != nil {
-		t.Log(err)
+			back := lacks(ours)
+			a, _ = world.StartOn(w, r)
+			ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+			defer cancel()
+			if err := a.Settled(ctx); err != nil {
+				t.Log(err)
+			}
+			for range 3 {
+				a.Reconcile(ctx)
+			}
+			ours.Runs("app")
+			if got := world.Counted(w, probe.UID); got != world.Worked {
+				t.Errorf("counted %d while the pods are not known, want %d", got, world.Worked)
+			}
+			back()
+			world.HasLinks(w, a, probe.UID, 1)
+			world.HasLinks(w, a, traced.UID, 1)
+			ours.Runs("app")
+			if got := world.Counted(w, probe.UID); got != 2*world.Worked {
+				t.Errorf("counted %d afterwards, want %d", got, 2*world.Worked)
+			}
+		})
 	}
-	for range 3 {
-		a.Reconcile(ctx)
-	}
-	ours.Runs("app")
-	if got := world.Counted(w, probe.UID); got != world.Worked {
-		t.Errorf("counted %d while the pods are not known, want %d", got, world.Worked)
-	}
-	r.Tell(func() { r.All, r.Err = left, nil })
-	world.HasLinks(w, a, probe.UID, 1)
-	world.HasLinks(w, a, traced.UID, 1)
-	ours.Runs("app")
-	if got := world.Counted(w, probe.UID); got != 2*world.Worked {
-		t.Errorf("counted %d afterwards, want %d", got, 2*world.Worked)
+}
+
+// TestANamespaceHasNoPodsOnAHostWithoutARuntime, where units of systemd take their place, and says so.
+func TestANamespaceHasNoPodsOnAHostWithoutARuntime(t *testing.T) {
+	need.Kernel(t)
+	world.NeedAMD64(t)
+	w, r := world.New(t), world.NewRuntime(t)
+	unit := r.Start("", "shop.service", "shop.service", map[string]string{"systemd.unit": "shop.service"})
+	a, _ := world.StartOn(w, r)
+	p := world.OfTeam(w, "team-a", "uprobe_count", "uprobe_count", world.InPods(v1alpha1.Pods{}))
+	_ = w.Accept(a, p)
+	world.Until(t, "the status to say so", 30*time.Second, func() bool {
+		return strings.Contains(world.StatusOf(a, p.Application.Name).Error, "--container-runtime-endpoint")
+	})
+	if unit.Runs("app"); world.LinkPins(w, p.UID) > 0 {
+		t.Error("the program of a namespace is in a unit of the host")
 	}
 }
 

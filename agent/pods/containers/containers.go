@@ -182,6 +182,13 @@ func NewSnapshot(containers []Container, pods ...Pod) *Snapshot {
 	return s
 }
 
+// LeavingOut returns the Snapshot with these left out. It is for Sources of other packages, and for tests.
+func (s *Snapshot) LeavingOut(skipped ...Skipped) *Snapshot {
+	changed := *s
+	changed.skipped = skipped
+	return &changed
+}
+
 func comparePods(a, b Pod) int {
 	return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name), cmp.Compare(a.SandboxID, b.SandboxID))
 }
@@ -189,6 +196,9 @@ func comparePods(a, b Pod) int {
 // IsWhole reports whether the whole list was read once, since when the Snapshot has followed
 // it. What is absent from one that is not whole may run all the same.
 func (s *Snapshot) IsWhole() bool { return !s.partial }
+
+// IsOfUnits reports whether the pods are units and cgroups of a host, which are in no namespace.
+func (s *Snapshot) IsOfUnits() bool { return len(s.pods) > 0 && s.pods[len(s.pods)-1].Namespace == "" }
 
 // Pods are all, by namespace and name; those without a container too. The slice is shared:
 // not to be changed.

@@ -102,8 +102,9 @@ type reader struct {
 type retry struct {
 	at   time.Time
 	wait time.Duration
-	// sandbox is that of a container, and namespace that of its pod.
-	sandbox, namespace string
+	// sandbox is that of a container, and of its pod, as far as lists and events say.
+	sandbox string
+	of      Pod
 }
 
 // read reads until the context ends, over any number of connections.
@@ -292,15 +293,15 @@ func (r *reader) list(ctx context.Context) error {
 	if n := max(len(sandboxes.GetItems()), len(running.GetContainers())); n > maxContainers {
 		return fmt.Errorf("list containers: the runtime has %d, and at most %d are read", n, maxContainers)
 	}
-	ids, namespaces := map[string]bool{}, map[string]string{}
+	ids, pods := map[string]bool{}, map[string]Pod{}
 	for _, one := range sandboxes.GetItems() {
-		ids[one.GetId()], namespaces[one.GetId()] = true, one.GetMetadata().GetNamespace()
+		ids[one.GetId()], pods[one.GetId()] = true, listedPod(one.GetMetadata())
 		r.state.relabel(one.GetId(), one.GetLabels(), r.kept)
-		r.look(one.GetId(), "", namespaces[one.GetId()])
+		r.look(one.GetId(), "", pods[one.GetId()])
 	}
 	for _, one := range running.GetContainers() {
 		ids[one.GetId()] = true
-		r.look(one.GetId(), one.GetPodSandboxId(), namespaces[one.GetPodSandboxId()])
+		r.look(one.GetId(), one.GetPodSandboxId(), pods[one.GetPodSandboxId()])
 	}
 	if !r.listed {
 		// The first list is whole: it names each one that it does not know.
@@ -333,7 +334,7 @@ func (r *reader) happened(ctx context.Context, e *cri.ContainerEventResponse) er
 		case id:
 			sandbox = ""
 		}
-		r.look(id, sandbox, e.GetPodSandboxStatus().GetMetadata().GetNamespace())
+		r.look(id, sandbox, listedPod(e.GetPodSandboxStatus().GetMetadata()))
 	case cri.ContainerEventType_CONTAINER_STOPPED_EVENT, cri.ContainerEventType_CONTAINER_DELETED_EVENT:
 		// What runs leaves with its process.
 		if one := r.looks[id]; one != nil {
@@ -350,7 +351,7 @@ func (r *reader) happened(ctx context.Context, e *cri.ContainerEventResponse) er
 // again looks at what was left out, where it is time.
 func (r *reader) again() {
 	for id, one := range maps.Clone(r.retries) {
-		r.look(id, one.sandbox, one.namespace)
+		r.look(id, one.sandbox, one.of)
 	}
 }
 

@@ -428,8 +428,8 @@ func TestAContainerThatHangsTheRuntimeDelaysNoOther(t *testing.T) {
 	f.serve(t)
 	s := f.source(t, func(o *Options) { o.Timeout = 100 * time.Millisecond })
 	got := snapshotOf(t, s, "the other container", has("good"))
-	if left := got.Skipped(); len(left) != 1 || left[0].ID != "hangs" || left[0].Reason != NoAnswer {
-		t.Errorf("skipped: %v", left)
+	if left := got.Skipped(); len(left) != 1 || left[0].ID != "hangs" || left[0].Reason != NoAnswer || left[0].Pod.Name == "" {
+		t.Errorf("skipped: %+v", left)
 	}
 }
 
@@ -450,8 +450,8 @@ func TestANamespaceWhosePodsHangDelaysNoOther(t *testing.T) {
 	if took := time.Since(began); took > 5*time.Second {
 		t.Errorf("the other container is seen after %s", took)
 	}
-	if left := got.Skipped(); len(left) < 100 {
-		t.Errorf("%d are left out, want all that hang", len(left))
+	if left := got.Skipped(); len(left) < 100 || left[0].Pod.Namespace != "red" {
+		t.Errorf("%d are left out, want all that hang with the namespaces that the list says: %+v", len(left), left[0])
 	}
 }
 

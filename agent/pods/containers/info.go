@@ -82,6 +82,11 @@ func podOf(status *cri.PodSandboxStatus, labels *kept) (Pod, error) {
 	return p, checkID(p.SandboxID)
 }
 
+// listedPod is a pod of which no more than its metadata is known.
+func listedPod(m *cri.PodSandboxMetadata) Pod {
+	return Pod{UID: m.GetUid(), Namespace: m.GetNamespace(), Name: m.GetName()}
+}
+
 // containerOf reads a container of its status. Its pod, process and cgroup are not in it.
 func containerOf(status *cri.ContainerStatus) (Container, error) {
 	c := Container{ID: status.GetId(), Name: status.GetMetadata().GetName(),

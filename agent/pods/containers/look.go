@@ -27,9 +27,9 @@ type look struct {
 	err error
 }
 
-// look has a sandbox or a container read that is not known, unless it was left out a moment ago. One that is not
+// look has a sandbox or a container of a pod read that is not known, unless it was left out a moment ago. One that is not
 // answered delays others of its namespace alone: a runtime may ask what the pod itself runs.
-func (r *reader) look(id, sandbox, namespace string) {
+func (r *reader) look(id, sandbox string, of Pod) {
 	if r.state.has(id) {
 		delete(r.retries, id)
 		return
@@ -41,13 +41,13 @@ func (r *reader) look(id, sandbox, namespace string) {
 	do := func(ctx context.Context) (Pod, error) { return r.lookAtSandbox(ctx, id) }
 	if sandbox != "" {
 		if _, ok := r.state.pod(sandbox); !ok {
-			r.look(sandbox, "", namespace)
+			r.look(sandbox, "", of)
 		}
 		do = func(ctx context.Context) (Pod, error) { return r.lookAtContainer(ctx, id, sandbox, 0) }
 	}
 	delete(r.retries, id)
-	one := &look{asked: r.opts.Clock(), next: retry{wait: before.wait, sandbox: sandbox, namespace: namespace}}
-	one.ticket = r.queue.Add(queue.Job{What: id, Owners: []string{namespace}, Urgent: true, Run: func(ctx context.Context) bool {
+	one := &look{asked: r.opts.Clock(), next: retry{wait: before.wait, sandbox: sandbox, of: of}}
+	one.ticket = r.queue.Add(queue.Job{What: id, Owners: []string{of.Namespace}, Urgent: true, Run: func(ctx context.Context) bool {
 		one.pod, one.err = do(ctx)
 		return true
 	}})
@@ -80,7 +80,7 @@ func (r *reader) reportSlow() {
 		isSlow := !r.listed || r.opts.Clock().Sub(one.asked) > slowLook
 		if isSlow && !one.reported && !one.ticket.IsDone() {
 			one.reported = true
-			r.state.skip(Skipped{ID: id, Reason: NoAnswer, Err: errSlow})
+			r.state.skip(Skipped{ID: id, Pod: one.next.of, Reason: NoAnswer, Err: errSlow})
 		}
 	}
 }
@@ -96,6 +96,9 @@ func (r *reader) leaveOut(id string, one *look) {
 		first, longest = longestWait, hungWait
 	}
 	next := one.next
+	if one.pod.Name == "" {
+		one.pod = next.of
+	}
 	next.wait = max(first, min(2*next.wait, longest))
 	next.at = r.opts.Clock().Add(next.wait)
 	r.retries[id] = next

@@ -142,7 +142,7 @@ func (r *resolving) add(program string, at v1alpha1.Attachment) error {
 		r.absent = append(r.absent, report.Skip(program, at, one.Error()))
 	}
 	if err == nil && at.Pods != nil && len(found) == 0 && len(tooMany) == 0 {
-		r.absent = append(r.absent, report.InNoPods(program, at))
+		r.absent = append(r.absent, r.nowhere(program, at))
 	}
 	if err := r.noteMissing(program, at, err); err != nil {
 		return err
@@ -155,6 +155,14 @@ func (r *resolving) add(program string, at v1alpha1.Attachment) error {
 		r.inPods = append(r.inPods, i)
 	}
 	return r.bound()
+}
+
+// nowhere is an attachment that has no place in any pod.
+func (r *resolving) nowhere(program string, at v1alpha1.Attachment) report.Unmade {
+	if pod := r.LookupRound.OnNodesNetwork(r.app.Identity, at); pod != "" {
+		return report.Skip(program, at, pod+" is on the node's network (hostNetwork), where "+at.Hook+" is left out: choose pods with a network of their own")
+	}
+	return report.InNoPods(program, at)
 }
 
 // noteMissing notes why an attachment has no target, or not all, and returns what is no such

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/skep-dev/skep/agent/attach"
 	"github.com/skep-dev/skep/agent/attach/targets"
@@ -18,22 +19,20 @@ import (
 // resolveInPods resolves an attachment in pods, of which Expand found the places, or an error. A
 // container without the file or the function is no failure where another one has it, and an
 // error of all is a missing target. Where not all pods are known, what runs stays, and some of it
-// is returned twice.
+// is returned twice. So does what runs in a pod that the runtime does not answer for.
 func (v *Versions) resolveInPods(app plan.Application, program string, at v1alpha1.Attachment, places []plan.Attachment, err error) ([]plan.Attachment, error) {
-	var resolved []plan.Attachment
-	if errors.Is(err, targets.ErrNotKnown) && (at.Interfaces == nil || len(places) == 0) {
-		if v.isUnguarded(app, program, at) {
-			return nil, &decide.QueuedError{Why: fmt.Sprintf("what runs in pods stays without a guard until they are known: %v", err)}
-		}
-		resolved = v.madeInPods(app, program, at)
+	resolved, err := v.stayInPods(app, program, at, places, err)
+	if queued := new(decide.QueuedError); errors.As(err, &queued) {
+		return nil, err
 	}
+	made := keysOf(resolved)
 	var missing error
 	errs := []error{err}
 	for _, one := range places {
 		found, err := v.resolveOne(app.UID, one)
 		switch {
 		case err == nil:
-			resolved = append(resolved, found...)
+			resolved = append(resolved, slices.DeleteFunc(found, func(a plan.Attachment) bool { return made[a.Key()] })...)
 		case errors.Is(err, targets.ErrWaiting):
 			errs = append(errs, err)
 		default:
@@ -52,21 +51,49 @@ func (v *Versions) resolveInPods(app plan.Application, program string, at v1alph
 	return v.oncePerFile(app.UID, resolved), errors.Join(errs...)
 }
 
+// stayInPods returns the attachments in pods that the application has and that stay: all of them where the pods are not
+// known, and otherwise those in pods that the container runtime has not answered for.
+func (v *Versions) stayInPods(app plan.Application, program string, at v1alpha1.Attachment, places []plan.Attachment, err error) ([]plan.Attachment, error) {
+	notKnown := errors.Is(err, targets.ErrNotKnown) && (at.Interfaces == nil || len(places) == 0)
+	unanswered := v.LookupRound.Unanswered()
+	if !notKnown && len(unanswered) == 0 {
+		return nil, err
+	}
+	stays := func(l *plan.Link) bool {
+		pod, _, _ := strings.Cut(l.Attachment.In, plan.InContainer)
+		return notKnown || !l.Severed && unanswered[pod]
+	}
+	if v.isUnguarded(app, program, at, stays) {
+		why := cmp.Or(err, errors.New("the container runtime has not answered for a container of theirs"))
+		return nil, &decide.QueuedError{Why: fmt.Sprintf("what runs in pods stays without a guard until they are known: %v", why)}
+	}
+	return v.madeInPods(app, program, at, stays), err
+}
+
+// keysOf are the keys of attachments.
+func keysOf(all []plan.Attachment) map[string]bool {
+	keys := make(map[string]bool, len(all))
+	for _, a := range all {
+		keys[a.Key()] = true
+	}
+	return keys
+}
+
 // isUnguarded reports whether a link of the program is of an agent that gave it no guard there. Its program is loaded
 // no more, or will not be, and nothing else may stand in for it where the pods are not known.
-func (v *Versions) isUnguarded(app plan.Application, program string, at v1alpha1.Attachment) bool {
+func (v *Versions) isUnguarded(app plan.Application, program string, at v1alpha1.Attachment, stays func(*plan.Link) bool) bool {
 	return plan.Scope(app.Identity, at) != "" && slices.ContainsFunc(v.Look.SeenLinks(app.UID), func(l *plan.Link) bool {
 		is := l.Attachment
-		return is.Program == program && is.Hook == at.Hook && is.Scope == "" && is.In != ""
+		return is.Program == program && is.Hook == at.Hook && is.Scope == "" && is.In != "" && stays(l)
 	})
 }
 
-// madeInPods returns the attachments in pods that the application has.
-func (v *Versions) madeInPods(app plan.Application, program string, at v1alpha1.Attachment) []plan.Attachment {
+// madeInPods returns the attachments in pods that the application has and that stay.
+func (v *Versions) madeInPods(app plan.Application, program string, at v1alpha1.Attachment, stays func(*plan.Link) bool) []plan.Attachment {
 	var made []plan.Attachment
 	for _, l := range v.Look.SeenLinks(app.UID) {
 		is := l.Attachment
-		if is.Program == program && is.Hook == at.Hook && is.Scope == plan.Scope(app.Identity, at) && (is.In != "" || is.Scope != "") {
+		if is.Program == program && is.Hook == at.Hook && is.Scope == plan.Scope(app.Identity, at) && (is.In != "" || is.Scope != "") && stays(l) {
 			made = append(made, is)
 		}
 	}
