@@ -45,6 +45,7 @@ func TestAUserInstallsSkep(t *testing.T) {
 		{"a registry is known by an authority the chart is told of", (*node).elsewhere},
 		{"programs of every kind attach from the agent's container", (*node).attaching},
 		{"teams trace their own pods", (*node).teams},
+		{"programs reach their own pods in each situation", (*node).situations},
 		{"the chart goes and takes all programs with it", (*node).uninstalling},
 		{"a release is verified and installed, and the next one takes its place", (*node).releasing},
 	} {

@@ -82,6 +82,7 @@ imageGCHighThresholdPercent: 100
 localStorageCapacityIsolation: false
 # A minute otherwise, before a Pod sees a ConfigMap that changed.
 syncFrequency: 5s
+staticPodPath: %STATE%/manifests
 nodeStatusUpdateFrequency: 2s
 `
 

@@ -229,12 +229,19 @@ func (n *node) boot() {
 			n.t.Fatal(err)
 		}
 	}
+	n.runtime()
+	n.folder("manifests")
+	n.start("kubelet", "--config="+n.path("kubelet.yaml"), "--kubeconfig="+n.path("pki/kubelet.kubeconfig"),
+		"--hostname-override=node1", "--node-ip="+address)
+}
+
+// runtime starts the container runtime, which answers then.
+func (n *node) runtime() {
+	n.t.Helper()
 	n.start("containerd", "--config="+n.path("containerd.toml"))
 	n.until("containerd", func() error {
 		return exec.CommandContext(n.t.Context(), n.binary("ctr"), "version").Run()
 	})
-	n.start("kubelet", "--config="+n.path("kubelet.yaml"), "--kubeconfig="+n.path("pki/kubelet.kubeconfig"),
-		"--hostname-override=node1", "--node-ip="+address)
 }
 
 // makeCgroup makes the node's cgroup in a hierarchy. One of cpusets is of no use

@@ -4,9 +4,11 @@ import (
 	"bufio"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -86,7 +88,7 @@ func (n *node) teams() {
 	a.countsOwn(b)
 	b.countsOwn(a)
 	a.undisturbedBy(b)
-	b.follows("team")
+	b.follows("b-packets", "team")
 	for range 3 {
 		a.returns()
 	}
@@ -133,11 +135,16 @@ type team struct {
 // team makes one, and starts its pod.
 func (n *node) team(name string) *team {
 	n.t.Helper()
-	c := &team{node: n, name: name, applications: map[string][]string{}, counts: map[string]*ebpf.Map{}}
+	c := n.newTeam(name)
 	n.must("create", "namespace", c.namespace())
 	n.must("label", "namespace", c.namespace(), "team="+name)
 	c.starts()
 	return c
+}
+
+// newTeam has neither a pod nor an application.
+func (n *node) newTeam(name string) *team {
+	return &team{node: n, name: name, applications: map[string][]string{}, counts: map[string]*ebpf.Map{}}
 }
 
 func (c *team) namespace() string { return "team-" + c.name }
@@ -145,15 +152,26 @@ func (c *team) namespace() string { return "team-" + c.name }
 // starts starts the team's pod.
 func (c *team) starts() {
 	c.t.Helper()
-	file := "pods/" + c.namespace() + ".yaml"
-	c.file(file, fmt.Sprintf("apiVersion: v1\nkind: Pod\nmetadata: {name: worker, namespace: %s, labels: {app: worker}}\nspec:\n"+
-		"  terminationGracePeriodSeconds: 1\n  automountServiceAccountToken: false\n"+
-		"  containers: [{name: worker, image: 'registry.example.com/worker:1', env: [{name: TEAM, value: %s}]}]\n", c.namespace(), c.name))
-	c.until("the namespace's account", func() error {
-		_, err := c.kubectl("apply", "--filename", c.path(file))
+	c.runs(c.name, podOf(c.namespace(), "worker", c.name, "labels: {app: worker}", ""))
+}
+
+// podOf is a pod in YAML that runs the worker, with more in its metadata and in its spec. Its tag is known to its process alone.
+func podOf(namespace, name, tag, metadata, spec string) string {
+	return fmt.Sprintf("apiVersion: v1\nkind: Pod\nmetadata: {name: %s, namespace: %s, %s}\nspec:\n"+
+		"  terminationGracePeriodSeconds: 1\n  automountServiceAccountToken: false\n  %s\n"+
+		"  containers: [{name: worker, image: 'registry.example.com/worker:1', env: [{name: TEAM, value: %s}]}]\n", name, namespace, metadata, spec, tag)
+}
+
+// runs applies a pod, and waits until its container runs.
+func (n *node) runs(tag, pod string) {
+	n.t.Helper()
+	file := "pods/" + tag + ".yaml"
+	n.file(file, pod)
+	n.until("the namespace's account", func() error {
+		_, err := n.kubectl("apply", "--filename", n.path(file))
 		return err
 	})
-	c.pid()
+	n.worker(tag)
 }
 
 // ends deletes the team's pod.
@@ -164,14 +182,20 @@ func (c *team) ends() {
 // pid is the process of the team's container, once it runs.
 func (c *team) pid() int {
 	c.t.Helper()
+	return c.worker(c.name)
+}
+
+// worker is the process of the container with a tag, once it runs.
+func (n *node) worker(tag string) int {
+	n.t.Helper()
 	var found []int
 	if err := untilEach(5*time.Millisecond, patience, func() error {
-		if found = c.processes("worker", "TEAM="+c.name+"\x00"); len(found) != 1 {
+		if found = n.processes("worker", "TEAM="+tag+"\x00"); len(found) != 1 {
 			return fmt.Errorf("%d processes", len(found))
 		}
 		return nil
 	}); err != nil {
-		c.t.Fatalf("wait for the container of %s: %v", c.namespace(), err)
+		n.t.Fatalf("wait for the container %s: %v", tag, err)
 	}
 	return found[0]
 }
@@ -234,7 +258,7 @@ func (c *team) attached() time.Duration {
 	started := startOf(c.t, pid)
 	address := c.addressOf(pid)
 	if err := untilEach(5*time.Millisecond, patience, func() error {
-		c.send(address, 1)
+		c.sendTo(address, 1)
 		for name, now := range c.seen() {
 			if now == before[name] {
 				return fmt.Errorf("%s of %s counts nothing", name, c.namespace())
@@ -250,22 +274,22 @@ func (c *team) attached() time.Duration {
 }
 
 // addressOf is the address of the network namespace of a process.
-func (c *team) addressOf(pid int) string {
-	c.t.Helper()
-	out := c.run("nsenter", "--net=/proc/"+strconv.Itoa(pid)+"/ns/net", "ip", "-4", "-oneline", "addr", "show", "eth0")
+func (n *node) addressOf(pid int) string {
+	n.t.Helper()
+	out := n.run("nsenter", "--net=/proc/"+strconv.Itoa(pid)+"/ns/net", "ip", "-4", "-oneline", "addr", "show", "eth0")
 	address, _, found := strings.Cut(strings.Fields(out)[3], "/")
 	if !found {
-		c.t.Fatalf("%s has no address: %s", c.namespace(), out)
+		n.t.Fatalf("process %d has no address: %s", pid, out)
 	}
 	return address
 }
 
 // send sends packets to the discard port of an address.
-func (c *team) send(address string, packets int) {
-	c.t.Helper()
+func (n *node) sendTo(address string, packets int) {
+	n.t.Helper()
 	conn, err := net.Dial("udp", address+":9")
 	if err != nil {
-		c.t.Fatal(err)
+		n.t.Fatal(err)
 	}
 	defer conn.Close()
 	for range packets {
@@ -277,18 +301,27 @@ func (c *team) send(address string, packets int) {
 // does has the team's container do so much of everything.
 func (c *team) does(times int) {
 	c.t.Helper()
-	conn, err := net.Dial("tcp", c.addressOf(c.pid())+":7000")
-	if err != nil {
+	if err := c.ask(c.name, times); err != nil {
 		c.t.Fatal(err)
+	}
+}
+
+// ask has the container with a tag do so much of everything. From then on it rests.
+func (n *node) ask(tag string, times int) error {
+	n.t.Helper()
+	conn, err := net.Dial("tcp", n.addressOf(n.worker(tag))+":7000")
+	if err != nil {
+		return err
 	}
 	defer conn.Close()
 	if err := conn.SetDeadline(time.Now().Add(patience)); err != nil {
-		c.t.Fatal(err)
+		return err
 	}
 	_, _ = fmt.Fprintln(conn, times)
 	if answer, err := bufio.NewReader(conn).ReadString('\n'); err != nil || answer != "done\n" {
-		c.t.Fatalf("the container of %s answers %q, %v", c.namespace(), answer, err)
+		return fmt.Errorf("the container %s answers %q, %w", tag, answer, err)
 	}
+	return nil
 }
 
 // countsOwn has the team's container do much, and receive as many packets: its own programs
@@ -300,7 +333,7 @@ func (c *team) countsOwn(other *team) {
 	address := c.addressOf(c.pid())
 	c.until("packets of "+c.namespace(), func() error {
 		for range 100 {
-			c.send(address, 100)
+			c.sendTo(address, 100)
 		}
 		for name, now := range c.seen() {
 			if strings.HasSuffix(name, "packets") && now-own[name] < asked {
@@ -344,8 +377,8 @@ func (c *team) undisturbedBy(other *team) {
 func (c *team) links() string {
 	c.t.Helper()
 	var all strings.Builder
-	for _, one := range ofTeamA() {
-		pinned, err := filepath.Glob(filepath.Join(pins, c.uid(one.name), "+links", "*"))
+	for _, name := range slices.Sorted(maps.Keys(c.applications)) {
+		pinned, err := filepath.Glob(filepath.Join(pins, c.uid(name), "+links", "*"))
 		if err != nil {
 			c.t.Fatal(err)
 		}
@@ -354,7 +387,7 @@ func (c *team) links() string {
 			if err := unix.Lstat(path, &is); err != nil {
 				c.t.Fatal(err)
 			}
-			fmt.Fprintf(&all, "%s %s %d\n", one.name, filepath.Base(path), is.Ino)
+			fmt.Fprintf(&all, "%s %s %d\n", name, filepath.Base(path), is.Ino)
 		}
 	}
 	return all.String()
@@ -365,11 +398,10 @@ func (c *team) uid(application string) string {
 	return c.field("{.metadata.uid}", c.applications[application]...)
 }
 
-// follows takes a label off the team's namespace and puts it back: its cluster's programs go and
-// come.
-func (c *team) follows(label string) {
+// follows takes a label off the team's namespace and puts it back: its cluster's program goes and
+// comes.
+func (c *team) follows(program, label string) {
 	c.t.Helper()
-	const program = "b-packets"
 	linked := func(want bool) func() error {
 		return func() error {
 			found, err := filepath.Glob(filepath.Join(pins, c.uid(program), "+links", "*"))
@@ -397,16 +429,7 @@ func (c *team) returns() {
 // linked are how many links of the kernel run the programs that trace the team.
 func (c *team) linked() int {
 	c.t.Helper()
-	ours, count := map[ebpf.ProgramID]bool{}, 0
-	for name := range c.applications {
-		found, err := filepath.Glob(filepath.Join(pins, c.uid(name), "[0-9a-f]*", "p-*"))
-		if err != nil || len(found) == 0 {
-			c.t.Fatalf("programs of %s: %v, %v", name, found, err)
-		}
-		for _, path := range found {
-			ours[programAt(c.t, path)] = true
-		}
-	}
+	ours, count := c.programs(), 0
 	links := new(link.Iterator)
 	defer links.Close()
 	for links.Next() {
@@ -418,6 +441,22 @@ func (c *team) linked() int {
 		c.t.Fatal(err)
 	}
 	return count
+}
+
+// programs are the kernel's ids of the programs that trace the team.
+func (c *team) programs() map[ebpf.ProgramID]bool {
+	c.t.Helper()
+	all := map[ebpf.ProgramID]bool{}
+	for name := range c.applications {
+		found, err := filepath.Glob(filepath.Join(pins, c.uid(name), "[0-9a-f]*", "p-*"))
+		if err != nil || len(found) == 0 {
+			c.t.Fatalf("programs of %s: %v, %v", name, found, err)
+		}
+		for _, path := range found {
+			all[programAt(c.t, path)] = true
+		}
+	}
+	return all
 }
 
 // programAt is the kernel's id of a pinned program.
