@@ -333,7 +333,7 @@ func lacksPods(_ *testing.T, _ *world.World, pod *world.Pod) (back func()) {
 
 // lacksAnswer has the runtime not answer for the container, of a pod that is known.
 func lacksAnswer(_ *testing.T, _ *world.World, pod *world.Pod) (back func()) {
-	return pod.Unanswered()
+	return pod.Unanswered(pod.Pod)
 }
 
 // lacksRoom attaches as many programs to the container's cgroup as it takes.

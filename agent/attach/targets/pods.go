@@ -136,6 +136,28 @@ func (r *Round) Unanswered() map[string]bool {
 	return all
 }
 
+// Stays tells which members of a scope stay, by their cgroups: where the container runtime has not answered for a pod that an
+// application may be for, those of no pod that is known. Nil is none.
+func (r *Round) Stays(application v1alpha1.Identity) func(cgroup uint64) bool {
+	if r.pods.Snapshot == nil || !slices.ContainsFunc(r.pods.Snapshot.Skipped(), func(s containers.Skipped) bool {
+		return s.Reason == containers.NoAnswer && (s.Pod.Namespace == application.Namespace || !application.IsNamespaced())
+	}) {
+		return nil
+	}
+	known := map[uint64]bool{}
+	for _, pod := range r.pods.Snapshot.Pods() {
+		known[pod.CgroupID] = true
+		for _, c := range r.pods.Snapshot.Of(pod) {
+			known[c.CgroupID] = true
+		}
+	}
+	return func(cgroup uint64) bool {
+		// Of what this agent made a member itself, the runtime has told once.
+		_, told := r.members[cgroup]
+		return !told && !known[cgroup]
+	}
+}
+
 // OnNodesNetwork describes a pod that an attachment chooses and that has no network of its own; empty where there is none.
 func (r *Round) OnNodesNetwork(application v1alpha1.Identity, at v1alpha1.Attachment) string {
 	pods, _, _ := r.pods.choose(application, at)

@@ -218,7 +218,8 @@ func TestWhatRunsStaysWhilePodsAreNotKnown(t *testing.T) {
 			p.R.Tell(func() { p.R.All, p.R.Err = map[string]containers.Container{}, containers.ErrNotRead })
 			return func() { p.R.Tell(func() { p.R.All, p.R.Err = left, nil }) }
 		},
-		"it does not answer for the container": (*world.Pod).Unanswered,
+		"it does not answer for the container": func(p *world.Pod) (back func()) { return p.Unanswered(p.Pod) },
+		"it does not answer for the pod":       func(p *world.Pod) (back func()) { return p.Unanswered() },
 	} {
 		t.Run(sentence, func(t *testing.T) {
 			w, r := world.New(t), world.NewRuntime(t)

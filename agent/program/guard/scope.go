@@ -117,7 +117,10 @@ func (e *LevelsError) Error() string {
 //
 // Cgroups that left are removed first, even where the rest is an error: of members that are
 // too many or not valid none is added.
-func (s Scope) Set(members []Member) error {
+func (s Scope) Set(members []Member) error { return s.SetBeside(members, nil) }
+
+// SetBeside is Set, and has those that are members stay beside the others of which stays says so; nil says so of none.
+func (s Scope) SetBeside(members []Member, stays func(cgroup uint64) bool) error {
 	wanted, levels := map[uint64]bool{}, map[int]bool{}
 	for _, m := range members {
 		wanted[m.CgroupID], levels[m.Level] = true, true
@@ -126,19 +129,47 @@ func (s Scope) Set(members []Member) error {
 	if err != nil {
 		return err
 	}
+	var stay []uint64
 	for _, id := range has {
 		if wanted[id] {
 			delete(wanted, id)
+			continue
+		}
+		if stays != nil && stays(id) {
+			stay = append(stay, id)
 			continue
 		}
 		if err := plain.Error(s.cgroups.Delete(id)); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
 			return fmt.Errorf("remove cgroup %d from scope: %w", id, err)
 		}
 	}
+	if len(stay) > 0 {
+		// The map does not say at which levels they lie: all stay.
+		if err := s.addLevels(levels); err != nil {
+			return err
+		}
+	}
 	if err := check(members, levels); err != nil {
 		return err
 	}
+	for _, id := range stay {
+		members = append(slices.Clip(members), Member{CgroupID: id})
+	}
 	return s.add(slices.Sorted(maps.Keys(wanted)), slices.Sorted(maps.Keys(levels)), members)
+}
+
+// addLevels adds the levels at which guards look now.
+func (s Scope) addLevels(levels map[int]bool) error {
+	has, err := plain.Of(s.levels.LookupBytes(uint32(0)))
+	if err != nil {
+		return fmt.Errorf("read levels of scope: %w", err)
+	}
+	for i := range MaxLevels {
+		if level := int(binary.NativeEndian.Uint32(has[levelBytes*i:])); level > 0 {
+			levels[level] = true
+		}
+	}
+	return nil
 }
 
 // add adds the ids of cgroups and has the levels those of all members. What guards know of

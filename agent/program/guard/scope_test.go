@@ -26,14 +26,17 @@ func TestAScopeHoldsTheMembersThatWereSetLast(t *testing.T) {
 		members  []Member
 		ids      []uint64
 		levels   [MaxLevels]uint32
+		stays    []uint64
 	}{
-		{"two at one level", []Member{{7, 3}, {5, 3}}, []uint64{5, 7}, [MaxLevels]uint32{3}},
-		{"again", []Member{{5, 3}, {7, 3}}, []uint64{5, 7}, [MaxLevels]uint32{3}},
-		{"one leaves, and one comes at another level", []Member{{7, 3}, {9, 2}}, []uint64{7, 9}, [MaxLevels]uint32{3, 2}},
-		{"as many levels as there can be", []Member{{7, 9}, {9, 2}, {10, 4}, {11, 3}}, []uint64{7, 9, 10, 11}, [MaxLevels]uint32{3, 2, 4, 9}},
-		{"none", nil, nil, [MaxLevels]uint32{}},
+		{"two at one level", []Member{{7, 3}, {5, 3}}, []uint64{5, 7}, [MaxLevels]uint32{3}, nil},
+		{"again", []Member{{5, 3}, {7, 3}}, []uint64{5, 7}, [MaxLevels]uint32{3}, nil},
+		{"one leaves, and one comes at another level", []Member{{7, 3}, {9, 2}}, []uint64{7, 9}, [MaxLevels]uint32{3, 2}, nil},
+		{"as many levels as there can be", []Member{{7, 9}, {9, 2}, {10, 4}, {11, 3}}, []uint64{7, 9, 10, 11}, [MaxLevels]uint32{3, 2, 4, 9}, nil},
+		{"some stay beside others, with the levels", []Member{{12, 4}}, []uint64{7, 9, 12}, [MaxLevels]uint32{3, 2, 4, 9}, []uint64{7, 9, 13}},
+		{"what stayed leaves", []Member{{12, 4}}, []uint64{12}, [MaxLevels]uint32{0, 0, 4}, nil},
+		{"none", nil, nil, [MaxLevels]uint32{}, nil},
 	} {
-		if err := s.Set(step.members); err != nil {
+		if err := s.SetBeside(step.members, func(id uint64) bool { return slices.Contains(step.stays, id) }); err != nil {
 			t.Fatalf("%s: %v", step.sentence, err)
 		}
 		ids, err := s.Cgroups()

@@ -148,7 +148,7 @@ func (v *Versions) setScopes(o intent.Opened, out *report.Outcome) error {
 			if err != nil {
 				return fmt.Errorf("find pods of %s: %w", payload.Application, err)
 			}
-			if err := scope.Set(found); err != nil {
+			if err := scope.SetBeside(found, v.LookupRound.Stays(payload.Application)); err != nil {
 				out.Errs = append(out.Errs, fmt.Errorf("guard programs of %s: %w", payload.Application, err))
 			}
 		}
