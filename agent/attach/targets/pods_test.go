@@ -19,6 +19,7 @@ import (
 	"golang.org/x/sys/unix"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/skep-dev/skep/agent"
 	"github.com/skep-dev/skep/agent/pods/containers"
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/intent"
@@ -236,14 +237,7 @@ func TestWhatRunsStaysWhilePodsAreNotKnown(t *testing.T) {
 
 			back := lacks(ours)
 			a, _ = world.StartOn(w, r)
-			ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
-			defer cancel()
-			if err := a.Settled(ctx); err != nil {
-				t.Log(err)
-			}
-			for range 3 {
-				a.Reconcile(ctx)
-			}
+			settles(t, a)
 			ours.Runs("app")
 			if got := world.Counted(w, probe.UID); got != world.Worked {
 				t.Errorf("counted %d while the pods are not known, want %d", got, world.Worked)
@@ -256,6 +250,19 @@ func TestWhatRunsStaysWhilePodsAreNotKnown(t *testing.T) {
 				t.Errorf("counted %d afterwards, want %d", got, 2*world.Worked)
 			}
 		})
+	}
+}
+
+// settles has an agent that was started do all that it does of itself.
+func settles(t *testing.T, a *agent.Agent) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	if err := a.Settled(ctx); err != nil {
+		t.Log(err)
+	}
+	for range 3 {
+		a.Reconcile(ctx)
 	}
 }
 
@@ -340,9 +347,23 @@ func TestProgramsInPodsSeeTheirOwn(t *testing.T) {
 			sees("its own pod", ours, true)
 			sees("the other team's", others, false)
 			stop()
-			a, _ = world.StartOn(w, r)
+			a, stop = world.StartOn(w, r)
 			world.HasLinks(w, a, p.UID, 1)
 			sees("its own pod after a restart", ours, true)
+			for name, but := range map[string][]containers.Pod{"container": {ours.Pod}, "pod": nil} {
+				if hook == "xdp" && name == "pod" {
+					// What runs there has no link of its own, and ends with the chain.
+					continue
+				}
+				stop()
+				back := ours.Unanswered(but...)
+				a, stop = world.StartOn(w, r)
+				settles(t, a)
+				sees("its own pod while the runtime does not answer for the "+name, ours, true)
+				back()
+				world.HasLinks(w, a, p.UID, 1)
+				sees("its own pod when it has answered for the "+name, ours, true)
+			}
 
 			id := ours.Pod.NetnsID
 			ours.Dies()
