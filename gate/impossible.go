@@ -63,7 +63,7 @@ func fitTargets(r *denials, spec *v1alpha1.BpfApplicationSpec, programs []v1alph
 				continue
 			}
 			// The place in the order is no part of the target, and hooks that count together are one.
-			a.Hook, a.Priority, a.ProceedOn = h.CountedWith(), nil, nil
+			a.Hook, a.Priority, a.AfterNamespaces, a.ProceedOn = h.CountedWith(), nil, false, nil
 			target, err := json.Marshal(a)
 			if err != nil {
 				continue

@@ -257,6 +257,10 @@ func checkScope(r *denials, id v1alpha1.Identity, at string, h hook.Hook, a v1al
 		r.add("shape/scope", at+".pods.namespaceSelector", "remove namespaceSelector, or use a "+v1alpha1.KindClusterBpfApplication,
 			"a %s reaches the Pods of its own namespace alone", id.Kind)
 	}
+	if a.AfterNamespaces {
+		r.add("shape/scope", at+".afterNamespaces", "remove afterNamespaces, or use a "+v1alpha1.KindClusterBpfApplication,
+			"programs of a %s run between those of the cluster", id.Kind)
+	}
 }
 
 // field is one field of an attachment that only some hooks take.
@@ -308,6 +312,7 @@ var fields = []field{
 		true,
 	},
 	{"priority", func(a v1alpha1.Attachment) bool { return a.Priority != nil }, hook.Hook.TakesPriority, never, legalPriority, false},
+	{"afterNamespaces", func(a v1alpha1.Attachment) bool { return a.AfterNamespaces }, hook.Hook.TakesPriority, never, nil, false},
 	{"proceedOn", func(a v1alpha1.Attachment) bool { return a.ProceedOn != nil }, func(h hook.Hook) bool { return h.Name == "xdp" }, never, legalProceedOn, false},
 	{"xdpMode", func(a v1alpha1.Attachment) bool { return a.XDPMode != "" }, func(h hook.Hook) bool { return h.Name == "xdp" }, never, legalXDPMode, false},
 	{"functions", func(a v1alpha1.Attachment) bool { return a.Functions != nil }, hook.Hook.TakesFunctions, hook.Hook.TakesFunctions, legalFunctions, false},

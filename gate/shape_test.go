@@ -17,10 +17,11 @@ import (
 
 // given sets one field of an attachment to something legal.
 var given = map[string]func(*v1alpha1.Attachment, hook.Hook){
-	"interfaces": func(a *v1alpha1.Attachment, _ hook.Hook) { a.Interfaces = &v1alpha1.Interfaces{Primary: true} },
-	"priority":   func(a *v1alpha1.Attachment, _ hook.Hook) { p := int32(0); a.Priority = &p },
-	"proceedOn":  func(a *v1alpha1.Attachment, _ hook.Hook) { a.ProceedOn = []string{"Drop", "Tx"} },
-	"xdpMode":    func(a *v1alpha1.Attachment, _ hook.Hook) { a.XDPMode = v1alpha1.XDPGeneric },
+	"interfaces":      func(a *v1alpha1.Attachment, _ hook.Hook) { a.Interfaces = &v1alpha1.Interfaces{Primary: true} },
+	"priority":        func(a *v1alpha1.Attachment, _ hook.Hook) { p := int32(0); a.Priority = &p },
+	"afterNamespaces": func(a *v1alpha1.Attachment, _ hook.Hook) { a.AfterNamespaces = true },
+	"proceedOn":       func(a *v1alpha1.Attachment, _ hook.Hook) { a.ProceedOn = []string{"Drop", "Tx"} },
+	"xdpMode":         func(a *v1alpha1.Attachment, _ hook.Hook) { a.XDPMode = v1alpha1.XDPGeneric },
 	"functions": func(a *v1alpha1.Attachment, _ hook.Hook) {
 		a.Functions = &v1alpha1.Functions{Names: []string{"tcp_connect"}}
 	},
@@ -57,7 +58,7 @@ func takes(h hook.Hook) []string {
 		hook.Cgroup: {"cgroup"}, hook.UserBinary: {"binary"}, hook.NetworkNamespace: {"networkNamespace"}, hook.PerfEvent: {"perfEvent"},
 	}[h.Shape]
 	if h.Sharing == hook.Ordered && h.Name != "netfilter" {
-		fields = append(fields, "priority")
+		fields = append(fields, "priority", "afterNamespaces")
 	}
 	if h.Name == "netfilter" {
 		fields = append(fields, "netfilter")
@@ -149,6 +150,10 @@ func TestPodsAreTheNamespacesOwn(t *testing.T) {
 		"a namespace chooses none of others": {
 			connect(v1alpha1.Pods{NamespaceSelector: &metav1.LabelSelector{}}), true, "shape/scope at spec.programs[0].attach[0].pods.namespaceSelector",
 		},
+		"a namespace chooses no place behind the cluster's programs": {
+			v1alpha1.Attachment{Hook: "xdp", AfterNamespaces: true, Pods: &v1alpha1.Pods{}}, true, "shape/scope at spec.programs[0].attach[0].afterNamespaces",
+		},
+		"a cluster does":                        {v1alpha1.Attachment{Hook: "xdp", AfterNamespaces: true, Pods: &v1alpha1.Pods{}}, false, ""},
 		"a cluster chooses those of namespaces": {connect(v1alpha1.Pods{NamespaceSelector: labels(1)}), false, ""},
 		"a selector that is none": {
 			connect(v1alpha1.Pods{Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "a b"}}}), true, "no Pod can be chosen by it",

@@ -371,11 +371,18 @@ type Attachment struct {
 	Interfaces *Interfaces `json:"interfaces,omitempty"`
 
 	// Priority orders programs on an ordered hook: lower runs first. Range 0
-	// to 1000, default 500.
+	// to 1000, default 500. Those of a ClusterBpfApplication run before those of
+	// namespaces, whatever their priorities are.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=1000
 	Priority *int32 `json:"priority,omitempty"`
+
+	// AfterNamespaces has the program of a ClusterBpfApplication run after those
+	// of namespaces on an ordered hook: it sees what they made of a packet, unless
+	// they drop it.
+	// +optional
+	AfterNamespaces bool `json:"afterNamespaces,omitempty"`
 
 	// ProceedOn lists the verdicts after which the next program of an XDP chain
 	// runs: Aborted, Drop, Pass, Tx, Redirect. Default Pass.

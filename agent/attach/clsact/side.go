@@ -150,10 +150,11 @@ func (t *Table) list(s Side) ([]entry, error) {
 	return all, err
 }
 
-// nearby is how many prefs are asked for behind one where a filter is likely.
+// nearby is how many prefs are asked for on either side of one where a filter is likely: neighbours in the order
+// are next to each other, whatever prefs follow from their priorities.
 const nearby = 64
 
-// search asks for filters of Skep's at the prefs behind those where one is likely and, where the pod has its
+// search asks for filters of Skep's at the prefs around those where one is likely and, where the pod has its
 // turn, at those of all bands, from where it ended before. It leaves a quarter of the time to others.
 func (t *Table) search(s Side) error {
 	left := t.timeLeft(s.Device)
@@ -188,12 +189,15 @@ func (t *Table) search(s Side) error {
 	})
 }
 
-// tryLikely tries the prefs behind those where a filter is likely.
+// tryLikely tries the prefs around those where a filter is likely, at first that and those behind it.
 func (is *side) tryLikely(until time.Time, try func(pref uint16) error) error {
-	for first := range is.likely {
-		for pref := first; pref < min(first+nearby, forTC.last) && time.Now().Before(until); pref++ {
-			if err := try(pref); err != nil {
-				return err
+	for at := range is.likely {
+		first := max(at, nearby+1)
+		for _, from := range []uint16{at, first - nearby} {
+			for pref := from; pref < min(from+nearby, forTC.last) && time.Now().Before(until); pref++ {
+				if err := try(pref); err != nil {
+					return err
+				}
 			}
 		}
 	}

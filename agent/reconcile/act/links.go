@@ -121,12 +121,13 @@ func (mk *linkMaker) neighbours(a plan.Action) attach.Neighbours {
 	if h, ok := hook.Lookup(a.Attachment.Hook); !ok || !h.TakesPriority() {
 		return n
 	}
+	own := (&plan.Link{UID: a.UID, Attachment: a.Attachment}).Turn()
 	for l := range mk.Look.Links() {
 		at := l.Attachment
 		if at.Hook != a.Attachment.Hook || at.Target.Device() != a.Attachment.Target.Device() || l.UID == a.UID && at.Key() == a.Attachment.Key() {
 			continue
 		}
-		isBefore := cmp.Or(plan.Compare(at, a.Attachment), cmp.Compare(l.UID, a.UID)) < 0
+		isBefore := (&plan.Link{UID: l.UID, Attachment: at}).Turn().Compare(own) < 0
 		if f, ok := l.Link.(*clsact.Filter); ok && isBefore {
 			n.FiltersBefore = append(n.FiltersBefore, f)
 		} else if ok {

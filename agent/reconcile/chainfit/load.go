@@ -65,6 +65,7 @@ func (r *Round) chainKey(d plan.Device, members []plan.Member, suspect string) s
 			key = strconv.AppendQuote(append(key, ' '), part)
 		}
 		key = strconv.AppendInt(append(key, ' '), int64(m.Priority), 10)
+		key = strconv.AppendBool(append(key, ' '), m.AfterNamespaces)
 		key = strconv.AppendUint(append(key, ' '), uint64(m.ProceedOn), 10)
 	}
 	return string(key)

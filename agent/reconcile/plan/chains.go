@@ -1,9 +1,6 @@
 package plan
 
-import (
-	"cmp"
-	"slices"
-)
+import "slices"
 
 // Chains are the XDP chains that are wanted. They follow changes of what is wanted: a change of an
 // application costs what it has in chains, and not what all have.
@@ -65,7 +62,7 @@ func (c *Chains) ask(app *Application) {
 		if a := &app.Attachments[i]; a.Hook == XDP {
 			c.add(a.Target.Device(), Member{
 				UID: app.UID, Identity: app.Identity, Revision: app.Revision,
-				Program: a.Program, Priority: a.Priority, ProceedOn: a.ProceedOn, Taken: app.Taken, Mode: a.XDPMode,
+				Program: a.Program, Priority: a.Priority, AfterNamespaces: a.AfterNamespaces, ProceedOn: a.ProceedOn, Taken: app.Taken, Mode: a.XDPMode,
 			})
 		}
 	}
@@ -138,7 +135,9 @@ func (c *Chains) Of(d Device) Chain {
 		out := set(c.want.Out[d])
 		members = slices.DeleteFunc(members, func(m Member) bool { return out[m.UID] })
 	}
-	slices.SortFunc(members, compareMembers)
+	if !isLeft {
+		slices.SortFunc(members, func(a, b Member) int { return a.turn().Compare(b.turn()) })
+	}
 	return Chain{Device: d, Interface: label, Members: members}
 }
 
@@ -157,16 +156,4 @@ func WantedChains(want Want, have State) []Chain {
 // Asked returns the members of chains that applications ask for, by device.
 func Asked(want Want) map[Device][]Member {
 	return NewChains(&Want{Applications: want.Applications}, State{}).members
-}
-
-// compareMembers orders by priority, namespace, name, program, and at last by
-// what makes any two differ.
-func compareMembers(a, b Member) int {
-	return cmp.Or(
-		cmp.Compare(a.Priority, b.Priority),
-		cmp.Compare(a.Identity.Namespace, b.Identity.Namespace),
-		cmp.Compare(a.Identity.Name, b.Identity.Name),
-		cmp.Compare(a.Program, b.Program),
-		cmp.Compare(a.UID, b.UID),
-	)
 }

@@ -119,6 +119,10 @@ func (p *planner) links() {
 	}
 	p.noteWanted()
 	misplaced, holders := p.misplaced(found), p.holders()
+	moves := make(map[id]Action, len(misplaced))
+	for _, id := range misplaced {
+		moves[id] = Action{}
+	}
 	for _, app := range sorted(p.want.Applications) {
 		for i := range app.Attachments {
 			a := &app.Attachments[i]
@@ -128,8 +132,9 @@ func (p *planner) links() {
 			id := p.id(app.UID, a)
 			old := found[id]
 			verb, replaces := linkVerb(old, app.Revision, a), ""
-			if old != nil && !old.Severed && misplaced[id] {
-				verb = Move
+			if _, moved := moves[id]; moved {
+				moves[id] = Action{Verb: Move, UID: app.UID, Revision: app.Revision, Attachment: *a}
+				continue
 			}
 			if verb == Attach {
 				verb, replaces = p.attach(app, a, holders)
@@ -138,6 +143,9 @@ func (p *planner) links() {
 				p.add(Action{Verb: verb, UID: app.UID, Revision: app.Revision, Attachment: *a, Replaces: replaces})
 			}
 		}
+	}
+	for _, id := range misplaced {
+		p.add(moves[id])
 	}
 }
 
@@ -213,7 +221,7 @@ func linkVerb(old *Link, revision string, a *Attachment) Verb {
 		return ""
 	}
 	h, ok := hook.Lookup(a.Hook)
-	if ok && h.IsFilter() && old.Attachment.Priority != a.Priority {
+	if ok && h.IsFilter() && (old.Attachment.Priority != a.Priority || old.Attachment.Rank() != a.Rank()) {
 		return Move
 	}
 	if ok && h.Replace == hook.ByLinkUpdate {

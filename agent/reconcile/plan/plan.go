@@ -180,6 +180,8 @@ type Attachment struct {
 	Scope string `json:"scope,omitempty"`
 	// Priority orders programs of ordered hooks, low first.
 	Priority int32 `json:"priority,omitempty"`
+	// AfterNamespaces has a program of the cluster run behind those of namespaces.
+	AfterNamespaces bool `json:"afterNamespaces,omitempty"`
 	// ProceedOn has bit v set where XDP verdict v lets the next program run.
 	ProceedOn uint32 `json:"proceedOn,omitempty"`
 	// XDPMode is how an XDP program is to run on its interface; empty is Auto.
@@ -291,6 +293,8 @@ type Member struct {
 	Revision string            `json:"revision"`
 	Program  string            `json:"program"`
 	Priority int32             `json:"priority"`
+	// AfterNamespaces is as in Attachment.
+	AfterNamespaces bool `json:"afterNamespaces,omitempty"`
 	// ProceedOn has bit v set where verdict v lets the next member run.
 	ProceedOn uint32 `json:"proceedOn"`
 	// Taken names the maps of other applications that it was loaded with.

@@ -57,6 +57,8 @@ func lines(actions []plan.Action) string {
 //	interface NAME            an interface that exists: DEVICE@POD, with index 2, is that of a pod
 //	app UID REVISION          a wanted application
 //	gone|frozen UID
+//	UID                       is team/NAME for an application of the namespace team
+//	PRIORITY                  is after:PRIORITY for a program of the cluster that runs after namespaces
 //	at UID HOOK TARGET PRIORITY [PROGRAM]    a wanted attachment of UID
 //	revision UID REVISION     a pinned revision
 //	link UID REVISION HOOK TARGET PRIORITY POSITION [severed]
@@ -108,15 +110,23 @@ func (p *parser) target(hook, name string) plan.Target {
 }
 
 func (p *parser) attachment(uid, hook, target, priority string) plan.Attachment {
-	return plan.Attachment{Application: v1alpha1.Identity{Name: uid}, Program: "f", Instance: plan.Instance("f", hook, target),
-		Hook: hook, Target: p.target(hook, target), Priority: int32(p.number(priority))}
+	priority, after := strings.CutPrefix(priority, "after:")
+	return plan.Attachment{Application: identity(uid), Program: "f", Instance: plan.Instance("f", hook, target),
+		Hook: hook, Target: p.target(hook, target), Priority: int32(p.number(priority)), AfterNamespaces: after}
+}
+
+func identity(uid string) v1alpha1.Identity {
+	if namespace, name, found := strings.Cut(uid, "/"); found {
+		return v1alpha1.Identity{Kind: v1alpha1.KindBpfApplication, Namespace: namespace, Name: name}
+	}
+	return v1alpha1.Identity{Name: uid}
 }
 
 func (p *parser) want(text string) {
 	p.lines(text, func(f []string) {
 		switch f[0] {
 		case "app":
-			p.w.Applications = append(p.w.Applications, plan.Application{UID: f[1], Identity: v1alpha1.Identity{Name: f[1]}, Revision: f[2]})
+			p.w.Applications = append(p.w.Applications, plan.Application{UID: f[1], Identity: identity(f[1]), Revision: f[2]})
 		case "gone":
 			p.w.Gone = append(p.w.Gone, f[1])
 		case "frozen":
@@ -165,8 +175,9 @@ func (p *parser) have(text string) {
 				m, isOff := strings.CutPrefix(m, "off:")
 				uid, rest, _ := strings.Cut(m, "@")
 				revision, priority, _ := strings.Cut(rest, ":")
+				priority, after := strings.CutPrefix(priority, "after:")
 				c.Members = append(c.Members, plan.Member{
-					UID: uid, Identity: v1alpha1.Identity{Name: uid}, Revision: revision, Program: "f", Priority: int32(p.number(priority)),
+					UID: uid, Identity: identity(uid), Revision: revision, Program: "f", Priority: int32(p.number(priority)), AfterNamespaces: after,
 				})
 				if isOff {
 					c.Off = append(c.Off, c.Members[len(c.Members)-1])

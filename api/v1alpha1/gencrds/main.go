@@ -282,8 +282,8 @@ func completeAttachment(schema *apiextensionsv1.JSONSchemaProps, namespaced bool
 	return set(schema, *attach, "spec", "programs", "[]", "attach", "[]")
 }
 
-// boundToNamespace limits the attachments of a namespace to the hooks that it can hold, and to
-// its own Pods. As a rule, and not as a shorter list of hooks, it tells the fix. Each rule reads
+// boundToNamespace limits the attachments of a namespace to the hooks that it can hold, to
+// its own Pods, and to places between those of the cluster. As a rule, and not as a shorter list of hooks, it tells the fix. Each rule reads
 // one field alone, which costs next to nothing.
 func boundToNamespace(attach *apiextensionsv1.JSONSchemaProps) error {
 	forbidden := apiextensionsv1.FieldValueForbidden
@@ -296,6 +296,11 @@ func boundToNamespace(attach *apiextensionsv1.JSONSchemaProps) error {
 		"pods": {
 			Rule:    "!has(self.namespaceSelector)",
 			Message: "a BpfApplication reaches the Pods of its own namespace alone: remove namespaceSelector, or use a ClusterBpfApplication",
+			Reason:  &forbidden,
+		},
+		"afterNamespaces": {
+			Rule:    "!self",
+			Message: "programs of a BpfApplication run between those of the cluster: remove afterNamespaces, or use a ClusterBpfApplication",
 			Reason:  &forbidden,
 		},
 	} {
@@ -348,6 +353,7 @@ func takenFields() []taken {
 		{"netfilter", func(h hook.Hook) bool { return h.ProgramType == ebpf.Netfilter }, required},
 		{"perfEvent", shaped(hook.PerfEvent), required},
 		{"priority", hook.Hook.TakesPriority, optional},
+		{"afterNamespaces", hook.Hook.TakesPriority, optional},
 		{"proceedOn", func(h hook.Hook) bool { return h.Name == "xdp" }, optional},
 		{"xdpMode", func(h hook.Hook) bool { return h.Name == "xdp" }, optional},
 		{"pods", func(h hook.Hook) bool { return h.Namespaceable }, optional},
