@@ -27,7 +27,7 @@ func filter(h hook.Hook, r Request) (pins.Held, error) {
 	if r.Filters == nil {
 		return nil, fmt.Errorf("hook %s needs the filters of the node", h.Name)
 	}
-	f, err := r.Filters.Attach(clsact.Request{Hook: h.Name, Device: a.Target.Device(), Priority: a.Priority, Owner: clsact.Owner{UID: r.UID, Instance: a.Instance},
+	f, err := r.Filters.Attach(clsact.Request{Hook: h.Name, Device: a.Target.Device(), Priority: a.Priority, Owner: clsact.OwnerOf(r.UID, a.Instance),
 		Name: a.Program, Program: r.Program, Before: r.Neighbours.FiltersBefore, After: r.Neighbours.FiltersAfter})
 	switch {
 	case err == nil:

@@ -47,8 +47,11 @@ func (s Side) String() string {
 	return "ingress"
 }
 
-// Owner is what a filter runs: an instance of a program of an application.
-type Owner struct{ UID, Instance string }
+// Owner is what a filter runs: a program of an application, whatever version or instance of it.
+type Owner struct{ UID, Program string }
+
+// OwnerOf is the owner of an instance of an application's program.
+func OwnerOf(uid, instance string) Owner { return Owner{uid, plan.FunctionOf(instance)} }
 
 // Notes remember the interfaces whose clsact qdisc Skep made: the kernel does not tell.
 type Notes interface {

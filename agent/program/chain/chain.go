@@ -70,6 +70,8 @@ type Member struct {
 	// ProceedOn has bit v set when the next member runs after verdict v of enum
 	// xdp_action. It has no meaning for the last member.
 	ProceedOn uint32
+	// Final members, which are none of tenants and stand behind theirs, see each packet that those let through.
+	Final bool
 	// Tenant is whose member it is: a rejection names no member of another tenant.
 	// Empty is the cluster's own, whose rejections may name any.
 	Tenant string

@@ -2,6 +2,7 @@ package chain
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/cilium/ebpf/asm"
 	"github.com/cilium/ebpf/btf"
@@ -14,7 +15,9 @@ const exit = "exit"
 // Verdicts of enum xdp_action.
 const (
 	xdpAborted = 0
+	xdpDrop    = 1
 	xdpPass    = 2
+	xdpTx      = 3
 )
 
 // dispatcher generates the chain's main function. R6 keeps the context, R7 the words of the
@@ -52,7 +55,7 @@ func dispatcher(members []Member, calls []string, owned bool) asm.Instructions {
 		}
 		insns = append(insns, call(i, m.Key, calls[i], next)...)
 		if i < len(members)-1 {
-			insns = append(insns, proceed(m.ProceedOn, next)...)
+			insns = append(insns, proceed(m.ProceedOn, next, final(members, i))...)
 		}
 	}
 	return append(insns, asm.Mov.Reg(asm.R0, asm.R8).WithSymbol(exit), asm.Return())
@@ -81,16 +84,29 @@ func call(i int, key, entry, next string) asm.Instructions {
 	}
 }
 
+// final is the label of the first member that sees what member i of a tenant lets through; empty where none does.
+func final(members []Member, i int) string {
+	at := slices.IndexFunc(members, func(m Member) bool { return m.Final })
+	if members[i].Tenant == "" || at <= i {
+		return ""
+	}
+	return before(at)
+}
+
 // proceed leaves the chain unless the verdict in R0 is one of the mask. A
-// verdict that enum xdp_action does not have never proceeds.
-func proceed(mask uint32, next string) asm.Instructions {
+// verdict that enum xdp_action does not have never proceeds. Where there is a final member, it
+// runs after Pass, and what would send the packet elsewhere drops it.
+func proceed(mask uint32, next, final string) asm.Instructions {
 	var insns asm.Instructions
 	for code := range int32(32) {
 		if mask&(1<<code) != 0 {
 			insns = append(insns, asm.JEq.Imm32(asm.R0, code, next))
 		}
 	}
-	return append(insns, asm.Ja.Label(exit))
+	if final == "" {
+		return append(insns, asm.Ja.Label(exit))
+	}
+	return append(insns, asm.JEq.Imm32(asm.R0, xdpPass, final), asm.JLT.Imm32(asm.R0, xdpTx, exit), asm.Mov.Imm(asm.R8, xdpDrop), asm.Ja.Label(exit))
 }
 
 // before is the label of the place where member i is called.

@@ -239,6 +239,45 @@ func TestNextMemberRunsOnlyAfterAVerdictToProceedOn(t *testing.T) {
 	}
 }
 
+// TestATenantHidesNoPacketThatItLetsThrough has a tenant return any verdict before a member that is to see what it lets through, with
+// one of another tenant between them.
+func TestATenantHidesNoPacketThatItLetsThrough(t *testing.T) {
+	of := func(tenant string) edit { return func(_ testing.TB, m *chain.Member) { m.Tenant = tenant } }
+	final := func(_ testing.TB, m *chain.Member) { m.Final = true }
+	for _, mask := range []uint32{0, 1 << pass, 1 << tx} {
+		for _, verdict := range []uint32{aborted, drop, pass, tx, redirect, unknown, ^uint32(0)} {
+			t.Run(fmt.Sprintf("verdict %d, proceeding on %v", verdict, chain.Verdicts(mask)), func(t *testing.T) {
+				l := load(t,
+					member(t, "admin", "xdp_verdict", returning(pass)),
+					member(t, "first", "xdp_verdict", returning(verdict), proceedingOn(mask), of("a")),
+					member(t, "second", "xdp_verdict", returning(pass), proceedingOn(0), of("b")),
+					member(t, "last", "xdp_verdict", returning(redirect), final))
+				goesOn := verdict < 32 && mask&(1<<verdict) != 0
+				want, runs := uint32(drop), []uint64{3, 3, 0, 0}
+				switch {
+				case goesOn:
+					want, runs = redirect, []uint64{3, 3, 3, 3}
+				case verdict == pass:
+					want, runs = redirect, []uint64{3, 3, 0, 3}
+				case verdict == aborted:
+					want = aborted
+				}
+				if got := l.run(t, 3); got != want {
+					t.Errorf("verdict is %d, want %d", got, want)
+				}
+				if diff := cmp.Diff(runs, l.runs(t)); diff != "" {
+					t.Errorf("runs (-want +got):\n%s", diff)
+				}
+			})
+		}
+	}
+	// The cluster's own members hide from one another what they want.
+	l := load(t, member(t, "admin", "xdp_verdict", returning(tx)), member(t, "last", "xdp_verdict", returning(drop), final))
+	if got := l.run(t, 1); got != tx {
+		t.Errorf("the verdict of the cluster's is %d, want %d", got, tx)
+	}
+}
+
 // TestAChainWithMembersOffIsAChainWithoutThem tries each choice of members that are off.
 func TestAChainWithMembersOffIsAChainWithoutThem(t *testing.T) {
 	const packets, mask = 2, 1<<pass | 1<<tx

@@ -9,11 +9,42 @@ import (
 	"github.com/cilium/ebpf/asm"
 )
 
-// BoundAnswers has a program on addresses of sockets return nothing but 0 or 1: whether the kernel continues the
-// call. By more, one on bind lets a task without the capability have a port below 1024
-// (BPF_RET_BIND_NO_CAP_NET_BIND_SERVICE, include/uapi/linux/bpf.h). Programs of other types stay as they are.
+// Answers of programs on traffic, of include/uapi/linux/pkt_cls.h and, for TCX, of include/uapi/linux/bpf.h.
+const (
+	tcNext     = -1
+	tcShot     = 2
+	tcStolen   = 4
+	tcRedirect = 7
+	tcTrap     = 8
+)
+
+// BoundAnswers has a program of a namespace return no more than it may decide. Programs of other types stay as they are.
+//
+// On addresses of sockets, that is 0 or 1: whether the kernel continues the call. By more, one on bind lets a task without the
+// capability have a port below 1024 (BPF_RET_BIND_NO_CAP_NET_BIND_SERVICE, include/uapi/linux/bpf.h).
+//
+// On traffic, that is whether the packet is dropped. The next program or filter sees every other one: to clsact, most answers end
+// the filters of an interface, and to TCX all but one do (cls_bpf_exec_opcode of net/sched/cls_bpf.c, tcx_run of net/core/dev.c).
+// A packet that the program would redirect is dropped, as are those that clsact would consume.
 func BoundAnswers(spec *ebpf.ProgramSpec) error {
-	if spec.Type != ebpf.CGroupSockAddr || len(spec.Instructions) == 0 {
+	switch spec.Type {
+	case ebpf.CGroupSockAddr:
+		return leaveBy(spec, asm.Instructions{asm.And.Imm(asm.R0, 1), asm.Return()})
+	case ebpf.SchedCLS:
+		var tail asm.Instructions
+		drops := []int64{tcShot, tcStolen, tcRedirect, tcTrap}
+		for i, answer := range drops {
+			tail = append(tail, asm.Instruction{OpCode: asm.OpCode(asm.Jump32Class).SetJumpOp(asm.JEq).SetSource(asm.ImmSource),
+				Dst: asm.R0, Constant: answer, Offset: int16(len(drops) - i + 1)})
+		}
+		return leaveBy(spec, append(tail, asm.Mov.Imm(asm.R0, tcNext), asm.Return(), asm.Mov.Imm(asm.R0, tcShot), asm.Return()))
+	}
+	return nil
+}
+
+// leaveBy has each way out of a program lead to the instructions of tail.
+func leaveBy(spec *ebpf.ProgramSpec, tail asm.Instructions) error {
+	if len(spec.Instructions) == 0 {
 		return nil
 	}
 	functions := functionsOf(spec.Instructions)
@@ -35,7 +66,7 @@ func BoundAnswers(spec *ebpf.ProgramSpec) error {
 		to.Metadata = ins.Metadata
 		main[i] = to
 	}
-	functions[0] = append(main, asm.And.Imm(asm.R0, 1), asm.Return())
+	functions[0] = append(main, tail...)
 	spec.Instructions = slices.Concat(functions...)
 	return nil
 }

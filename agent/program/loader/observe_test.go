@@ -5,6 +5,7 @@ import (
 
 	"github.com/cilium/ebpf"
 
+	"github.com/skep-dev/skep/agent/reconcile/plan"
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/intent"
 	"github.com/skep-dev/skep/test/corpus"
@@ -32,7 +33,7 @@ func TestASocketFilterDecidesNothing(t *testing.T) {
 			need.Kernel(t)
 			loaded := load(t, prepared, nil)
 			for _, name := range names {
-				got, err := loaded.Programs[name].Run(&ebpf.RunOptions{Data: make([]byte, 64)})
+				got, err := loaded.Programs[plan.InstanceOf(p.Application, name, v1alpha1.Attachment{Hook: "tcx/ingress"}, "")].Run(&ebpf.RunOptions{Data: make([]byte, 64)})
 				if err != nil {
 					t.Fatal(err)
 				}

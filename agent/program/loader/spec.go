@@ -1,6 +1,7 @@
 package loader
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"maps"
@@ -272,7 +273,8 @@ func addInstances(out map[string]*ebpf.ProgramSpec, spec *ebpf.CollectionSpec, p
 		return fmt.Errorf("program %s: %w", program, err)
 	}
 	for _, load := range loads {
-		if before := out[load.Instance]; before != nil && before.Type != one.Type {
+		bare := strings.TrimSuffix(load.Instance, plan.Bounded)
+		if before := cmp.Or(out[bare], out[bare+plan.Bounded]); before != nil && before.Type != one.Type {
 			return fmt.Errorf("program %s: its section %q says of no type, and its hooks make it %s and %s; name hooks for one type",
 				program, ps.SectionName, before.Type, one.Type)
 		}
@@ -365,7 +367,7 @@ func bound(spec *ebpf.CollectionSpec, programs []string) error {
 	return nil
 }
 
-// boundAnswers has none of a namespace's programs answer more about an address of a socket than yes or no. It is given
+// boundAnswers has none of a namespace's programs answer more than guard.BoundAnswers lets it. It is given
 // what is loaded: a section may say of no type, so that a program has that of its hook.
 func boundAnswers(programs map[string]*ebpf.ProgramSpec) error {
 	for _, name := range slices.Sorted(maps.Keys(programs)) {

@@ -8,10 +8,12 @@ import (
 	"github.com/google/go-cmp/cmp"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 
+	"github.com/skep-dev/skep/agent/reconcile/plan"
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/intent"
 	"github.com/skep-dev/skep/test/fixture/programs"
 	"github.com/skep-dev/skep/test/fixture/seals"
+	"github.com/skep-dev/skep/test/harness/need"
 )
 
 func opened(t testing.TB, p intent.Payload) intent.Opened {
@@ -58,7 +60,7 @@ func TestPrepareMakesTheProgramsTheHooksWant(t *testing.T) {
 		to       string
 	}{
 		"one program":                       {"xdp_count", program("count_packets", "xdp", ""), []string{"count_packets"}, ebpf.AttachXDP, ""},
-		"others of the object are left out": {"tcx_count", program("count_egress", "tcx/egress", ""), []string{"count_egress"}, ebpf.AttachTCXEgress, ""},
+		"others of the object are left out": {"tcx_count", program("count_egress", "tcx/egress", ""), []string{"count_egress@bounded"}, ebpf.AttachTCXEgress, ""},
 		"a target that is not the section's": {
 			"tp_btf_count", program("tp_btf_count", "tp_btf", "sched_switch"), []string{"tp_btf_count@tp_btf/sched_switch"}, ebpf.AttachTraceRawTp, "sched_switch",
 		},
@@ -73,7 +75,7 @@ func TestPrepareMakesTheProgramsTheHooksWant(t *testing.T) {
 		},
 		"a pinned map is not the library's":  {"xdp_pinned", program("xdp_pinned", "xdp", ""), []string{"xdp_pinned"}, ebpf.AttachXDP, ""},
 		"a section that says of no hook":     {"plain_sections", program("unspecified", "xdp", ""), []string{"unspecified"}, ebpf.AttachXDP, ""},
-		"a section of libbpf before hooks":   {"plain_sections", program("classifies", "tcx/egress", ""), []string{"classifies"}, ebpf.AttachNone, ""},
+		"a section of libbpf before hooks":   {"plain_sections", program("classifies", "tcx/egress", ""), []string{"classifies@bounded"}, ebpf.AttachNone, ""},
 		"an object without type information": {"xdp_nobtf", program("xdp_nobtf", "xdp", ""), []string{"xdp_nobtf"}, ebpf.AttachXDP, ""},
 		"two hooks the kernel does not tell": {
 			"uprobe_count", append(program("uprobe_count", "uprobe", ""), program("uprobe_count", "uretprobe", "")...), []string{"uprobe_count"}, ebpf.AttachNone, "",
@@ -156,5 +158,33 @@ func TestPrepareRefusesInTheDefinitionsWords(t *testing.T) {
 				t.Errorf("Prepare = %v, want %q", err, c.want)
 			}
 		})
+	}
+}
+
+// TestProgramsOfANamespaceOnTrafficAreBounded looks at what each of its programs answers to a packet: one that another tail calls, and one
+// whose section says of no type, too.
+func TestProgramsOfANamespaceOnTrafficAreBounded(t *testing.T) {
+	need.Kernel(t)
+	for kind, want := range map[string]int32{v1alpha1.KindBpfApplication: -1, v1alpha1.KindClusterBpfApplication: 0} {
+		id := v1alpha1.Identity{Kind: kind, Name: "app"}
+		p := intent.Payload{Application: id, Variables: map[string]apiextensionsv1.JSON{"verdict": {Raw: []byte("0")}}}
+		names := []string{"by_itself", "by_tail_call", "of_no_type"}
+		for _, name := range names {
+			p.Programs = append(p.Programs, program(name, "tc/ingress", "")...)
+		}
+		prepared, err := Prepare(opened(t, p), programs.Object("tcx_verdict"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		loaded := load(t, prepared, nil)
+		instances := []string{"answers"}
+		for _, name := range names {
+			instances = append(instances, plan.InstanceOf(id, name, v1alpha1.Attachment{Hook: "tc/ingress"}, ""))
+		}
+		for _, name := range instances {
+			if got, err := loaded.Programs[name].Run(&ebpf.RunOptions{Data: make([]byte, 64)}); err != nil || int32(got) != want {
+				t.Errorf("%s of a %s answers %d, want %d: %v", name, kind, int32(got), want, err)
+			}
+		}
 	}
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/skep-dev/skep/agent/program/relocate"
 	"github.com/skep-dev/skep/agent/program/rights"
 	"github.com/skep-dev/skep/agent/reconcile/plan"
+	"github.com/skep-dev/skep/agent/reconcile/plan/order"
 	"github.com/skep-dev/skep/agent/state/objects"
 	"github.com/skep-dev/skep/agent/state/pins"
 	"github.com/skep-dev/skep/bytecode"
@@ -150,7 +151,7 @@ func (o *memberObject) member(m plan.Member) (chain.Member, error) {
 	}
 	return chain.Member{
 		Application: Key(m.UID, m.Revision), Object: o.spec, Program: plan.Instance(m.Program, plan.XDP, ""), Facts: program,
-		ProceedOn: m.ProceedOn, Tenant: m.Identity.Namespace,
+		ProceedOn: m.ProceedOn, Tenant: m.Identity.Namespace, Final: m.Rank() == order.AfterNamespaces,
 	}, nil
 }
 

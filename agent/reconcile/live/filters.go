@@ -31,14 +31,14 @@ func (f *Filters) ownerOf(id ebpf.ProgramID) (clsact.Owner, bool) {
 	for uid, revisions := range f.set.revisions {
 		for _, r := range revisions {
 			if instance, ok := r.Instance(id); ok {
-				return clsact.Owner{UID: uid, Instance: instance}, true
+				return clsact.OwnerOf(uid, instance), true
 			}
 		}
 	}
 	// Its revision was loaded once more, and the filter's turn has not come.
 	for l := range f.set.Links() {
 		if filter, ok := l.Link.(*clsact.Filter); ok && filter.Holds(id) {
-			return clsact.Owner{UID: l.UID, Instance: l.Attachment.Instance}, true
+			return clsact.OwnerOf(l.UID, l.Attachment.Instance), true
 		}
 	}
 	return clsact.Owner{}, false
@@ -109,7 +109,7 @@ func (f *Filters) sweepNamespace(id uint64) error {
 		if known[side] == nil {
 			known[side] = map[clsact.Owner]bool{}
 		}
-		known[side][clsact.Owner{UID: l.UID, Instance: l.Attachment.Instance}] = true
+		known[side][clsact.OwnerOf(l.UID, l.Attachment.Instance)] = true
 	}
 	if len(f.set.revisions) == 0 {
 		return f.set.pins.Filters.SweepQdiscs(id)

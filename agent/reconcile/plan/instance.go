@@ -4,6 +4,7 @@ import (
 	"crypto/sha256"
 	"encoding/json"
 	"fmt"
+	"strings"
 
 	"github.com/cilium/ebpf"
 
@@ -53,9 +54,23 @@ func Loads(of v1alpha1.Identity, program string, at v1alpha1.Attachment) []Load 
 	return all
 }
 
+// Bounded ends the names of instances on traffic of a namespace, whose answers are bounded. Former agents did not do that, and
+// gave them bare names: after an upgrade, they are loaded once more.
+const Bounded = "@bounded"
+
 // InstanceOf names what must be loaded of an application's program for an attachment to a target.
 func InstanceOf(of v1alpha1.Identity, program string, at v1alpha1.Attachment, target string) string {
-	return InScope(Instance(program, at.Hook, target), Scope(of, at))
+	instance := Instance(program, at.Hook, target)
+	if h, _ := hook.Lookup(at.Hook); of.IsNamespaced() && h.ProgramType == ebpf.SchedCLS {
+		instance += Bounded
+	}
+	return InScope(instance, Scope(of, at))
+}
+
+// FunctionOf is the function that an instance is loaded of.
+func FunctionOf(instance string) string {
+	function, _, _ := strings.Cut(instance, "@")
+	return function
 }
 
 // InScope names an instance with the guard of a scope before it. That without a guard, and

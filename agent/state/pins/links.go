@@ -191,7 +191,7 @@ func (s *Store) openFilter(l *Link) *clsact.Filter {
 	}
 	a := l.Attachment
 	f, ok := s.Filters.Restore(clsact.Request{
-		Hook: a.Hook, Device: a.Target.Device(), Priority: a.Priority, Owner: clsact.Owner{UID: l.UID, Instance: a.Instance}, Name: a.Program, Program: program,
+		Hook: a.Hook, Device: a.Target.Device(), Priority: a.Priority, Owner: clsact.OwnerOf(l.UID, a.Instance), Name: a.Program, Program: program,
 	})
 	if !ok {
 		_ = program.Close()
