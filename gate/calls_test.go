@@ -38,7 +38,8 @@ func TestACallLeadsANamespaceNowhereElse(t *testing.T) {
 		{"bpf_redirect_peer", false, false, false},
 		{"bpf_redirect", true, false, true},
 		{"bpf_redirect_neigh", true, false, true},
-		{"bpf_clone_redirect", true, true, true},
+		{"bpf_clone_redirect", true, false, true},
+		{"kfunc bpf_throw", false, false, false},
 		{"bpf_perf_event_read", false, false, false},
 		{"bpf_timer_init", false, false, false},
 		{"kfunc bpf_dynptr_from_file", false, false, false},
@@ -90,8 +91,8 @@ func TestACallLeadsANamespaceNowhereElse(t *testing.T) {
 			t.Errorf("on %s: %v, want %d", hook, r.reasons, want)
 		}
 	}
-	// A packet that is sent out again at the ingress has the sender's socket at the egress. XDP has no sockets.
-	for hook, want := range map[string]int{"tcx/ingress": 1, "tcx/egress": 0, "xdp": 0} {
+	// A packet that is sent elsewhere passes the cluster's programs by. What XDP would send is dropped where one of these follows.
+	for hook, want := range map[string]int{"tcx/ingress": 1, "tcx/egress": 1, "tc/egress": 1, "xdp": 0} {
 		r := &denials{}
 		fitScope(r, v1alpha1.Identity{Kind: v1alpha1.KindBpfApplication}, []v1alpha1.Program{
 			{Name: "p", Attach: []v1alpha1.Attachment{{Hook: hook, Pods: &v1alpha1.Pods{}}}},

@@ -17,10 +17,12 @@ import (
 // Where says where a program of a namespace may call a function.
 type Where string
 
-// The places, each narrower than the one before.
+// The places.
 const (
 	// Everywhere is on every hook that a namespace may use.
 	Everywhere Where = "everywhere"
+	// OffTraffic is on every hook but those of traffic, where programs of the cluster see the packet next.
+	OffTraffic Where = "not on tcx and tc"
 	// OnOwnSockets is where the socket of a packet is one of the Pod's.
 	OnOwnSockets Where = "not on packets that come in"
 	// InTasks is where the current task is one of the Pod's, or was handed a socket of the Pod.
@@ -58,6 +60,8 @@ type Place struct {
 	// HandedSocket: the current task may use a socket of a Pod which it was handed (SCM_RIGHTS of
 	// unix(7)). A socket stays in the cgroup of the task that made it.
 	HandedSocket bool
+	// Traffic: programs of the cluster on the same hook see the packet next, however the program ends.
+	Traffic bool
 	// SentPacket: a packet that comes in may have the socket that sent it, in another Pod. The kernel keeps
 	// it with the packet between network namespaces until it routes the packet (skb_scrub_packet).
 	SentPacket bool
@@ -67,13 +71,14 @@ type Place struct {
 func (p Place) And(h hook.Hook) Place {
 	p.AnyTask = p.AnyTask || !h.Guardable() && hook.SubjectOf(h.Name, "") != hook.Current
 	p.HandedSocket = p.HandedSocket || slices.Contains([]ebpf.ProgramType{ebpf.CGroupSock, ebpf.CGroupSockAddr, ebpf.CGroupSockopt}, h.ProgramType)
+	p.Traffic = p.Traffic || h.ProgramType == ebpf.SchedCLS
 	p.SentPacket = p.SentPacket || h.ProgramType == ebpf.SchedCLS && strings.HasSuffix(h.Name, "/ingress")
 	return p
 }
 
 // Or is a place that is one or the other.
 func (p Place) Or(q Place) Place {
-	return Place{p.AnyTask || q.AnyTask, p.HandedSocket || q.HandedSocket, p.SentPacket || q.SentPacket}
+	return Place{p.AnyTask || q.AnyTask, p.HandedSocket || q.HandedSocket, p.Traffic || q.Traffic, p.SentPacket || q.SentPacket}
 }
 
 // Rows returns the table, in the order of its page.
@@ -102,14 +107,12 @@ func Denied(name string, at Place) string {
 	switch {
 	case !ok:
 		return "calls functions of the kernel that are not known to stay in its Pods"
-	case row.Where == Nowhere:
+	case row.Where == Nowhere, at.Traffic && row.Where == OffTraffic:
 		return row.Why
 	case at.AnyTask && (row.Where == InTasks || row.Where == InOwnTasks):
 		return "sees the task that happens to run, which may be of any namespace"
 	case at.HandedSocket && row.Where == InOwnTasks:
 		return "reads memory of the task that uses a socket, which may be of another namespace and was handed it"
-	case at.SentPacket && row.Where == OnOwnSockets && row.Why != "":
-		return row.Why
 	case at.SentPacket && row.Where == OnOwnSockets:
 		return SeesSocket
 	}

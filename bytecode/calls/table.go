@@ -63,13 +63,13 @@ var helpers = []Row{
 		"TestWhatReadsKernelMemory: readsKernelMemory decides",
 	},
 	{
-		"bpf_redirect bpf_redirect_neigh",
-		"nothing", "where the packet goes, with the socket that sent it", "the Pod's network namespace", OnOwnSockets,
-		"sends a packet that comes in out again with its socket, which may be the sender's in another namespace",
-		"net/core/filter.c: __bpf_tx_skb keeps skb->sk, which programs at the egress see",
+		"bpf_redirect bpf_redirect_neigh bpf_clone_redirect",
+		"whether there is such a device", "where the packet goes, with the socket that sent it", "the Pod's network namespace", OffTraffic,
+		"sends a packet past programs of the cluster that are to see it",
+		"net/core/filter.c: skb_do_redirect, __bpf_redirect; TestATeamHidesNoPacketFromTheCluster; in a chain of XDP, the verdict is bounded",
 	},
 	{
-		"bpf_redirect_map bpf_clone_redirect bpf_fib_lookup bpf_check_mtu",
+		"bpf_redirect_map bpf_fib_lookup bpf_check_mtu",
 		"routes, neighbours and devices", "where the packet goes", "the Pod's network namespace", Everywhere, "",
 		"net/core/filter.c: dev_get_by_index_rcu(dev_net(dev)); maps of devices are denied (Maps)",
 	},

@@ -237,14 +237,14 @@ func TestATeamGivesItsPodsNoPort(t *testing.T) {
 	}
 }
 
-// ranUnguarded leaves the state of an agent that ran a team's program on a pod's cgroup without a guard, as agents
-// run one of the cluster.
-func ranUnguarded(t *testing.T, w *world.World, r *world.Runtime, p intent.Payload) {
+// ranUnguarded leaves the state of an agent that ran a team's program in a pod without a guard, as agents
+// run one of the cluster, beside others.
+func ranUnguarded(t *testing.T, w *world.World, r *world.Runtime, p intent.Payload, others ...intent.Payload) {
 	t.Helper()
 	a, stop := world.StartOn(w, r)
 	cluster := p
 	cluster.Application = v1alpha1.Identity{Kind: v1alpha1.KindClusterBpfApplication, Name: p.Application.Name}
-	world.Must(t, w.Accept(a, cluster))
+	world.Must(t, w.Accept(a, append(others, cluster)...))
 	world.HasLinks(w, a, p.UID, 1)
 	stop()
 	dir, err := statedir.Open(filepath.Join(w.Dir, "state"))

@@ -1,0 +1,235 @@
+package hooks_test
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"slices"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+
+	"github.com/skep-dev/skep/agent"
+	"github.com/skep-dev/skep/api/v1alpha1"
+	"github.com/skep-dev/skep/intent"
+	"github.com/skep-dev/skep/test/fixture/world"
+	"github.com/skep-dev/skep/test/harness/need"
+)
+
+// traffic is a hook of packets, a program there that returns what it is told to, and its answers.
+type traffic struct {
+	hook, object, program string
+	// next lets the next program run, drop ends the packet, and passes ends the hook.
+	next, drop, passes int
+}
+
+// onTraffic runs a test for each hook of packets that a namespace may have.
+func onTraffic(t *testing.T, test func(*testing.T, traffic)) {
+	need.Kernel(t)
+	world.Quiet(t)
+	for _, c := range []traffic{
+		{"xdp", "xdp_verdict", "xdp_verdict", 2, 1, 2},
+		{"tcx/ingress", "tcx_verdict", "by_itself", -1, 2, 0},
+		{"tcx/egress", "tcx_verdict", "by_itself", -1, 2, 0},
+		{"tc/ingress", "tcx_verdict", "by_itself", -1, 2, 0},
+		{"tc/egress", "tcx_verdict", "by_itself", -1, 2, 0},
+	} {
+		t.Run(c.hook, func(t *testing.T) {
+			world.NeedHook(t, c.hook)
+			test(t, c)
+		})
+	}
+}
+
+// answering is a program that answers so, of an application of the cluster where no namespace is given.
+func (c traffic) answering(w *world.World, namespace, name string, priority int32, answer int) intent.Payload {
+	p := w.Intent(name, c.object, v1alpha1.Program{Name: c.program, Attach: []v1alpha1.Attachment{{
+		Hook: c.hook, Pods: &v1alpha1.Pods{}, Interfaces: &v1alpha1.Interfaces{Names: []string{"eth0"}}, Priority: &priority}}})
+	raw := fmt.Append(nil, answer)
+	if c.hook == "xdp" {
+		raw = fmt.Append(nil, uint32(answer))
+	}
+	p.Variables = map[string]apiextensionsv1.JSON{"verdict": {Raw: raw}}
+	if namespace != "" {
+		p.Application = v1alpha1.Identity{Kind: v1alpha1.KindBpfApplication, Namespace: namespace, Name: name}
+	}
+	return p
+}
+
+// after has the program run after those of namespaces.
+func after(p intent.Payload) intent.Payload {
+	p.Programs[0].Attach[0].AfterNamespaces = true
+	return p
+}
+
+// sent sends a frame through the hook of a pod and returns how many each of the applications counts of it, once one counts
+// any: the first of them sees all packets.
+func (c traffic) sent(w *world.World, pod *world.Pod, uids ...string) []uint64 {
+	w.T.Helper()
+	before := counts(w, uids)
+	c.send(w.T, pod)
+	var all []uint64
+	world.Until(w.T, "a packet to come", 10*time.Second, func() bool {
+		all = counts(w, uids)
+		return all[0] > before[0]
+	})
+	for i := range all {
+		all[i] -= before[i]
+	}
+	return all
+}
+
+func counts(w *world.World, uids []string) (all []uint64) {
+	w.T.Helper()
+	for _, uid := range uids {
+		all = append(all, world.Counted(w, uid))
+	}
+	return all
+}
+
+// send sends a frame through the hook of a pod. Programs have run when it returns.
+func (c traffic) send(t testing.TB, pod *world.Pod) {
+	t.Helper()
+	if c.hook == "tcx/egress" || c.hook == "tc/egress" {
+		world.Within(t, pod.Network(), func() error {
+			eth0, err := net.InterfaceByName("eth0")
+			if err != nil {
+				return err
+			}
+			if err := world.SendFrame(eth0.Index); !errors.Is(err, unix.ENOBUFS) {
+				return err
+			}
+			// A program dropped it.
+			return nil
+		})
+		return
+	}
+	peer, err := net.InterfaceByName(pod.Peer)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := world.SendFrame(peer.Index); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestTheClusterDecidesFirstAboutAPacket has a program of the cluster drop each packet, which a team's would see before it by its priority: in
+// both orders of arrival, and after a restart. What the cluster lets through, the team sees.
+func TestTheClusterDecidesFirstAboutAPacket(t *testing.T) {
+	onTraffic(t, func(t *testing.T, c traffic) {
+		for _, first := range []string{"team", "cluster"} {
+			t.Run(first+" first", func(t *testing.T) {
+				w, r := world.New(t), world.NewRuntime(t)
+				pod := r.Start("team-a", "web", "app", nil).Connected("peer-a")
+				a, stop := world.StartOn(w, r)
+				team, cluster := c.answering(w, "team-a", "team", 0, c.next), c.answering(w, "", "cluster", 1000, c.drop)
+				apps := []intent.Payload{team, cluster}
+				if first == "cluster" {
+					slices.Reverse(apps)
+				}
+				for _, p := range apps {
+					w.Must(a, p)
+					world.HasLinks(w, a, p.UID, 1)
+				}
+				if got := c.sent(w, pod, cluster.UID, team.UID); got[1] != 0 {
+					t.Errorf("the cluster drops a packet, and the team sees it: %v", got)
+				}
+				stop()
+				a, _ = world.StartOn(w, r)
+				world.HasLinks(w, a, team.UID, 1)
+				if got := c.sent(w, pod, cluster.UID, team.UID); got[1] != 0 {
+					t.Errorf("after a restart, the team sees a packet that the cluster drops: %v", got)
+				}
+				w.Must(a, c.answering(w, "", "cluster", 1000, c.next))
+				if got := c.sent(w, pod, cluster.UID, team.UID); !slices.Equal(got, []uint64{1, 1}) {
+					t.Errorf("of a packet that the cluster lets through, the two count %v", got)
+				}
+			})
+		}
+	})
+}
+
+// TestATeamHidesNoPacketFromTheCluster has a program of a team return anything between two of the cluster. What the last one does not see is
+// dropped.
+func TestATeamHidesNoPacketFromTheCluster(t *testing.T) {
+	onTraffic(t, func(t *testing.T, c traffic) {
+		w, r := world.New(t), world.NewRuntime(t)
+		pod := r.Start("team-a", "web", "app", nil).Connected("peer-a")
+		a, _ := world.StartOn(w, r)
+		first, last := c.answering(w, "", "z-first", 1000, c.next), after(c.answering(w, "", "a-last", 0, c.next))
+		w.Must(a, last, first)
+		world.HasLinks(w, a, last.UID, 1)
+		programs, drops := []string{c.program, "by_tail_call", "of_no_type"}, []int{2, 4, 7, 8}
+		if c.hook == "xdp" {
+			programs, drops = []string{c.program}, []int{0, 1, 3, 4, 5, 6, 7, 8, 9, -1, -2}
+		}
+		for _, program := range programs {
+			for answer := -2; answer < 10; answer++ {
+				team := c.answering(w, "team-a", fmt.Sprintf("%s%d", program, answer+2), 0, answer)
+				team.Programs[0].Name = program
+				if c.hook == "xdp" {
+					// Its Pass ends the chain, if it may.
+					team.Programs[0].Attach[0].ProceedOn = []string{"Aborted"}
+				}
+				w.Must(a, team)
+				world.HasLinks(w, a, team.UID, 1)
+				want := []uint64{1, 1, 1}
+				if slices.Contains(drops, answer) && (c.hook != "xdp" || answer != 0) {
+					want[2] = 0
+				}
+				if got := c.sent(w, pod, first.UID, team.UID, last.UID); !slices.Equal(got, want) {
+					t.Errorf("%s answers %d, and the three count %v, want %v", program, answer, got, want)
+				}
+				w.Must(a, w.Tombstone(team))
+			}
+		}
+	})
+}
+
+// TestAnUpgradeMovesTheClusterToTheFront has an agent find programs in the order of one that knew priorities alone. The team's ends the hook, so
+// that the cluster sees nothing; it sees every packet as soon as the agent says that it is done, and the team misses none meanwhile.
+func TestAnUpgradeMovesTheClusterToTheFront(t *testing.T) {
+	onTraffic(t, func(t *testing.T, c traffic) {
+		w, r := world.New(t), world.NewRuntime(t)
+		pod := r.Start("team-a", "web", "app", nil).Connected("peer-a")
+		team, cluster := c.answering(w, "team-a", "team", 0, c.passes), c.answering(w, "", "cluster", 500, c.next)
+		if c.hook == "xdp" {
+			team.Programs[0].Attach[0].ProceedOn = []string{"Drop"}
+		}
+		ranUnguarded(t, w, r, team, cluster)
+		sent := uint64(1)
+		if got := c.sent(w, pod, team.UID, cluster.UID); !slices.Equal(got, []uint64{1, 0}) {
+			t.Fatalf("of a packet, the former agent has the team's and the cluster's program count %v", got)
+		}
+		a, _ := world.StartOn(w, r)
+		sees := func() bool {
+			before := world.Counted(w, cluster.UID)
+			c.send(t, pod)
+			sent++
+			return world.Counted(w, cluster.UID) > before
+		}
+		world.Until(t, "the cluster to see a packet", 30*time.Second, sees)
+		settled(t, a)
+		for range 20 {
+			if !sees() {
+				t.Fatal("the cluster does not see each packet")
+			}
+		}
+		if got := world.Counted(w, team.UID); got < sent {
+			t.Errorf("the team's program missed packets: it counted %d of %d", got, sent)
+		}
+		w.Must(a, c.answering(w, "", "cluster", 500, c.drop))
+		if got := c.sent(w, pod, cluster.UID, team.UID); got[1] != 0 {
+			t.Errorf("the team sees a packet that the cluster drops: %v", got)
+		}
+	})
+}
+
+func settled(t *testing.T, a *agent.Agent) {
+	t.Helper()
+	if err := a.Settled(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+}
