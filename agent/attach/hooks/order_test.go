@@ -97,7 +97,7 @@ func counts(w *world.World, uids []string) (all []uint64) {
 // send sends a frame through the hook of a pod. Programs have run when it returns.
 func (c traffic) send(t testing.TB, pod *world.Pod) {
 	t.Helper()
-	if c.hook == "tcx/egress" || c.hook == "tc/egress" {
+	if strings.HasSuffix(c.hook, "/egress") {
 		world.Within(t, pod.Network(), func() error {
 			eth0, err := net.InterfaceByName("eth0")
 			if err != nil {
@@ -249,6 +249,12 @@ func movesToTheFront(t *testing.T, c traffic, isLost bool) {
 	if isLost {
 		return
 	}
+	world.Within(t, pod.Network(), func() error {
+		if n := len(world.FiltersOf(t, "eth0", strings.HasSuffix(c.hook, "/egress"))); n != 2 && n != 0 {
+			t.Errorf("two programs have %d filters", n)
+		}
+		return nil
+	})
 	w.Must(a, c.answering(w, "", "cluster", 500, c.drop))
 	if got := c.sent(w, pod, cluster.UID, team.UID); got[1] != 0 {
 		t.Errorf("the team sees a packet that the cluster drops: %v", got)
