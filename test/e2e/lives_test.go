@@ -18,6 +18,9 @@ import (
 	"github.com/cilium/ebpf/link"
 )
 
+// nriSocket is there where the runtime has NRI.
+const nriSocket = "/run/nri/nri.sock"
+
 // livesOf names how many pods come and go; livesBefore of them do before the first count.
 const (
 	livesOf     = "SKEP_E2E_LIVES"
@@ -37,7 +40,7 @@ func (c *team) lives(other *team) {
 			c.t.Fatalf("%s is %q: give a number from %d on", livesOf, given, livesBefore)
 		}
 	}
-	if exists("/run/nri/nri.sock") {
+	if exists(nriSocket) {
 		c.seesTheFirst()
 	}
 	own, others, began := c.seen(), other.seen(), time.Now()

@@ -235,7 +235,7 @@ func (s situation) agentHangs() {
 	if len(agents) != 1 {
 		s.own.t.Fatalf("%d processes are the agent", len(agents))
 	}
-	links := s.own.links()
+	links, announced := s.own.links(), s.own.announced()
 	signals(s.own.t, agents[0], unix.SIGSTOP)
 	began := time.Now()
 	s.own.starting("team-c", "hung", "labels: {app: hung}", "")
@@ -250,7 +250,12 @@ func (s situation) agentHangs() {
 	s.own.isReached("d-hung", "")
 	s.own.deletes("team-c", "hung")
 	s.other.deletes("team-d", "d-hung")
-	s.own.seesFirstAgain()
+	s.own.until("the runtime to ask the agent again", func() error {
+		if now := s.own.announced(); exists(nriSocket) && now <= announced {
+			return fmt.Errorf("it registered %d times, as before", now)
+		}
+		return nil
+	})
 
 	if n := s.own.kill("skep-agent", ""); n != 1 {
 		s.own.t.Fatalf("%d processes are the agent", n)
@@ -269,10 +274,16 @@ func (s situation) agentHangs() {
 	s.own.seesFirstAgain()
 }
 
+// announced is how often the agent has registered with the runtime to be asked before containers start.
+func (c *team) announced() int {
+	c.t.Helper()
+	return strings.Count(c.must(namespaced("logs", "daemonset/skep-agent")...), "the container runtime announces containers")
+}
+
 // seesFirstAgain waits until all is counted again that a pod does first, by a runtime that asks the agent before.
 func (c *team) seesFirstAgain() {
 	c.t.Helper()
-	if !exists("/run/nri/nri.sock") {
+	if !exists(nriSocket) {
 		return
 	}
 	c.until("the first instruction of a pod to be counted again", func() error {
