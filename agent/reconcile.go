@@ -138,7 +138,7 @@ func (a *Agent) newReconcile(full bool) *reconcile {
 	versions := prepare.New(prepare.Versions{Log: o.Log, Now: now, Node: node, Profile: o.Profile, Pin: a.pins.PinRevision, Look: rec.look,
 		Sharing: sharing.Of(node, known),
 		Memory:  l.admission.Memory, Measured: l.admission.Profiles,
-		ObjectRound: rec.objectRound, LoadRound: rec.loadRound, LookupRound: rec.lookupRound, SharedTargets: o.SharedTargets})
+		ObjectRound: rec.objectRound, LoadRound: rec.loadRound, LookupRound: rec.lookupRound, SharedTargets: o.SharedTargets, Granted: version.Granted(known)})
 	rec.versions = versions
 	rec.decisions = decide.New(decide.Options{Log: o.Log, Now: now, Node: node, Look: rec.look, Prepare: versions.Prepare, Applications: intents.States()})
 	rec.admission = l.admission.Begin(rec.decisions, rec.loadRound, rec.lookupRound)

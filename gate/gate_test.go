@@ -348,6 +348,35 @@ func TestAnIntentSaysWhatItsProgramsDo(t *testing.T) {
 	}
 }
 
+// TestWhatAnAdminGrantsIsSealed: what is granted is no part of a version. What is taken back is sealed anew, and nothing is loaded for it.
+func TestWhatAnAdminGrantsIsSealed(t *testing.T) {
+	w := newWorld(t)
+	j, a := w.evaluator(), namespaced(app(w.signed("xdp_count"), "count_packets", inPods()))
+	grants := func(programs int) {
+		j.SetPolicies(w.policy(policies.Policy{Name: "baseline", Spec: v1alpha1.BpfPolicySpec{Profile: "baseline", Parameters: map[string]apiextensionsv1.JSON{
+			"sharedTargets": {Raw: fmt.Appendf(nil, `{"shop": {"programs": %d}}`, programs)}}}}))
+	}
+	grants(8)
+	p := sealed(t, mustEvaluate(t, j, a), gate.Stamp{UID: "u", Serial: 7})
+	if diff := cmp.Diff(&intent.Grant{TargetPrograms: 8}, p.Grant); diff != "" {
+		t.Errorf("granted (-want +sealed):\n%s", diff)
+	}
+	if again := mustEvaluate(t, j, a); !again.Same(p) {
+		t.Error("it is sealed anew for nothing")
+	}
+	for what, change := range map[string]func(){"a smaller grant": func() { grants(6) }, "none": func() { j.SetPolicies(w.policy()) }} {
+		change()
+		now := mustEvaluate(t, j, a)
+		if now.Same(p) || !now.SameVersion(p) {
+			t.Errorf("%s: the former grant stays sealed, or the version is another", what)
+		}
+		o := lifecycle.Observation{Request: gate.Request{Application: a}, Verdict: now, Live: &p}
+		if action, why := o.Decide(signing.Revocations{}, false); action != lifecycle.Seal {
+			t.Errorf("%s: the action is %s: %s", what, action, why)
+		}
+	}
+}
+
 func TestARefusedVerdictCannotBeSealed(t *testing.T) {
 	w := newWorld(t)
 	sealer, err := intent.NewSealer(ed25519.NewKeyFromSeed(make([]byte, ed25519.SeedSize)))

@@ -8,6 +8,7 @@ import (
 
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/intent"
+	"github.com/skep-dev/skep/policies"
 	"github.com/skep-dev/skep/signing"
 )
 
@@ -93,6 +94,7 @@ func (v Verdict) payload(stamp Stamp) intent.Payload {
 		Programs:       v.programs,
 		Alternatives:   spec.Alternatives,
 		Facts:          sealedFacts(v.programs, v.facts),
+		Grant:          sealedGrant(v.granted),
 		Signers:        v.evidence.Signers(),
 		SignedAt:       signedAt(v.evidence),
 		PolicyRevision: v.revision,
@@ -102,6 +104,14 @@ func (v Verdict) payload(stamp Stamp) intent.Payload {
 		Withdrawn:      stamp.Withdrawn,
 		Undone:         stamp.Undone,
 	}
+}
+
+// sealedGrant is what is granted; nil where that is nothing.
+func sealedGrant(g policies.SharedTargets) *intent.Grant {
+	if g == (policies.SharedTargets{}) {
+		return nil
+	}
+	return &intent.Grant{TargetPrograms: g.Programs, TextPages: g.TextPages}
 }
 
 // signedAt are the trusted times of who signed, in unix seconds; nil where there are

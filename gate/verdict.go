@@ -29,6 +29,7 @@ type Verdict struct {
 	facts    bytecode.Facts
 	programs []v1alpha1.Program
 	decision policies.Decision
+	granted  policies.SharedTargets
 	revision string
 	allowed  bool
 	// generation is that of the definition; see Generation.
@@ -97,6 +98,7 @@ func (e *Evaluator) Decide(ctx context.Context, i Inspected) (Verdict, error) {
 		generation: generation, activeRevision: RevisionIn(id.Namespace, i.trust, i.policies),
 		req: i.req, resolved: i.image, object: i.object, evidence: i.evidence, facts: i.facts,
 		programs: i.programs, decision: decision, revision: i.policies.RevisionIn(id.Namespace), allowed: decision.Allowed(), outdated: outdated,
+		granted: i.policies.Granted(id.Namespace),
 		counted: i.counted(), sealedBefore: i.sealedEvidence(), unsought: len(i.collected.unsought(i.Resolved)) > 0,
 	}
 	if i.stale {

@@ -66,6 +66,8 @@ type Payload struct {
 	// Facts are those of the programs by which the version was allowed. Nil in intents that were
 	// sealed before there was this field.
 	Facts *Facts `json:"facts,omitempty"`
+	// Grant is what admins grant the applications of the namespace, at the time of sealing. Nil where they grant nothing.
+	Grant *Grant `json:"grant,omitempty"`
 	// Signers, SignedAt and PolicyRevision record what the verdict rested on.
 	Signers []string `json:"signers,omitempty"`
 	// SignedAt has the trusted times of those of Signers that have one, in unix
@@ -107,6 +109,15 @@ type Facts struct {
 	// Reads are the ways in which each program reads memory of the kernel, its own calls, and further facts
 	// that it has, by its name. Agents ignore a name that they do not know.
 	Reads map[string][]string `json:"reads,omitempty"`
+}
+
+// Grant is what applications of a namespace may have together beyond the settings of a node. It is no part of a version, and holds
+// for all versions of an intent.
+type Grant struct {
+	// TargetPrograms is how many programs they may have at one target that tasks of others run, too, and TextPages in how many
+	// pages of one file's text they may have probes; 0 grants nothing.
+	TargetPrograms int `json:"targetPrograms,omitempty"`
+	TextPages      int `json:"textPages,omitempty"`
 }
 
 // Signed has the trusted time of each of Signers, zero where it has none.

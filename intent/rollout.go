@@ -124,7 +124,7 @@ func (o Opened) For(node string) Opened {
 		held.payload, held.revision, held.beside = *before, o.beside[0], o.beside[1:]
 		held.payload.Version, held.payload.Withdrawn = before.VersionSerial(), o.payload.Withdrawn
 	}
-	held.payload.Serial = o.payload.Serial
+	held.payload.Serial, held.payload.Grant = o.payload.Serial, o.payload.Grant
 	return held
 }
 

@@ -17,6 +17,7 @@ func rolling() intent.Payload {
 	before, now := payload(), payload()
 	now.Serial, now.ObjectDigest = 9, "sha256:"+strings.Repeat("c", 64)
 	now.Rollout = &intent.Rollout{Step: 1, Through: intent.NodeHash(now.UID, "first")}
+	before.Grant, now.Grant = &intent.Grant{TargetPrograms: 9}, &intent.Grant{TargetPrograms: 6}
 	now.Previous = &before
 	return now
 }
@@ -52,6 +53,9 @@ func TestANodeIsToldTheVersionThatHasComeToIt(t *testing.T) {
 	p := held.Payload()
 	if !held.Held() || held.Revision() != before.Revision() || p.ObjectDigest != now.Previous.ObjectDigest {
 		t.Errorf("a later node is told %+v, revision %s", p, held.Revision())
+	}
+	if p.Grant == nil || *p.Grant != *now.Grant {
+		t.Errorf("a later node is told of the grant %+v, want the newest", p.Grant)
 	}
 	if p.Serial != now.Serial || p.VersionSerial() != now.Previous.Serial {
 		t.Errorf("it is held at serial %d, version %d; want %d and %d", p.Serial, p.VersionSerial(), now.Serial, now.Previous.Serial)

@@ -89,6 +89,10 @@ func (p Policy) Cautions() []string {
 			"in mode Enforce and without match.selector; "+
 			"this one is evaluated beside it")
 	}
+	if _, has := p.Spec.Parameters[paramSharedTargets]; has && !p.configures() {
+		all = append(all, fmt.Sprintf("policy %s grants nothing by its parameter %s: only the ClusterBpfPolicy called baseline, which sets the parameters of "+
+			"the built-in policy, does", p, paramSharedTargets))
+	}
 	return all
 }
 

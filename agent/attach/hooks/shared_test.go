@@ -99,6 +99,38 @@ func TestANamespaceHasAShareOfATracepoint(t *testing.T) {
 	world.HasLinks(w, a, all[0].UID, 1)
 }
 
+// TestAnAdminGrantsANamespaceMore: an application has the room that its intent grants, and keeps what runs when that is taken back,
+// also by the intent of another one. Other namespaces have no more.
+func TestAnAdminGrantsANamespaceMore(t *testing.T) {
+	need.Kernel(t)
+	w, r := world.New(t), world.NewRuntime(t)
+	r.Start("team-a", "web", "app", nil)
+	r.Start("team-b", "web", "app", nil)
+	o := w.Options()
+	o.Containers, o.SharedTargets.NamespacePrograms = r.Source, 1
+	a, _ := w.Run(o)
+	on := func(namespace, name string, granted *intent.Grant) intent.Payload {
+		p := ofTeamNamed(w, namespace, name, "raw_tp_count", "raw_tp_count", v1alpha1.Attachment{Hook: "raw_tp", Tracepoint: "sys_enter", Pods: &v1alpha1.Pods{}})
+		p.Grant = granted
+		return p
+	}
+	two := &intent.Grant{TargetPrograms: 2}
+	world.Must(t, w.Accept(a, on("team-a", "first", two), on("team-a", "second", two), on("team-b", "first", nil)))
+	third, other := on("team-a", "third", two), on("team-b", "second", nil)
+	w.Give(a, third, other)
+	isLeftOut(t, a, third, 0, "programs of namespace team-a there: 2 of 2 (first, second)", "sharedTargets of the policy baseline")
+	isLeftOut(t, a, other, 0, "programs of namespace team-b there: 1 of 1 (first)")
+	// The grant is taken back: what runs stays, and the place of what ends is not filled.
+	fourth := on("team-a", "fourth", nil)
+	w.Give(a, fourth)
+	isLeftOut(t, a, third, 0, "programs of namespace team-a there: 2 of 1")
+	for _, name := range []string{"first", "second"} {
+		world.HasLinks(w, a, "uid-team-a-"+name, 1)
+	}
+	w.Give(a, w.Tombstone(on("team-a", "second", nil)))
+	isLeftOut(t, a, third, 0, "programs of namespace team-a there: 1 of 1 (first)")
+}
+
 // TestWhatStaysOfAVersionBeforeCounts: an update that lacks a target leaves what runs, which has its place as long.
 func TestWhatStaysOfAVersionBeforeCounts(t *testing.T) {
 	need.Kernel(t)

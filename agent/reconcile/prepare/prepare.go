@@ -49,8 +49,9 @@ type Versions struct {
 	LoadRound   *build.Round
 	LookupRound *targets.Round
 
-	// SharedTargets bounds what namespaces have at targets that they share.
+	// SharedTargets bounds what namespaces have at targets that they share, and Granted is what applications have beyond.
 	SharedTargets quota.Limits
+	Granted       map[string]intent.Grant
 
 	// placed are the places that applications have, ledger what they have at shared targets, and hasCounted tells that
 	// what runs was counted.
@@ -62,7 +63,7 @@ type Versions struct {
 // New returns what prepares the versions of one reconcile, whose applications come in one order
 // each time: who comes first has the places that are left.
 func New(v Versions) *Versions {
-	v.placed, v.ledger = placed{}, quota.New(v.SharedTargets)
+	v.placed, v.ledger = placed{}, quota.New(v.SharedTargets, v.Granted)
 	return &v
 }
 

@@ -224,7 +224,7 @@ func BenchmarkSharedTargets(b *testing.B) {
 			began := node.Busy(b)
 			for b.Loop() {
 				v := versions(set)
-				v.ledger = quota.New(quota.Default())
+				v.ledger = quota.New(quota.Default(), nil)
 				v.countRunning()
 				r := resolving{Versions: v, out: &report.Outcome{}, app: plan.Application{UID: "a", Identity: team, Attachments: slices.Clone(all)}}
 				r.takeShared()

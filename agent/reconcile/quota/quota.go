@@ -12,6 +12,7 @@ import (
 	"strings"
 
 	"github.com/skep-dev/skep/api/v1alpha1"
+	"github.com/skep-dev/skep/intent"
 )
 
 // Limits are the bounds. Applications of the cluster count for none of them.
@@ -64,6 +65,7 @@ const (
 	namespaceProgramsFlag = "--namespace-target-programs"
 	programsFlag          = "--target-programs"
 	namespacePagesFlag    = "--namespace-text-pages"
+	sharedTargets         = "sharedTargets of the policy baseline"
 )
 
 // Target is what a program of the kernel is attached to: a place in a File, of which the offset is in bytes, or
@@ -137,6 +139,7 @@ const MaxTargets = 2 * v1alpha1.MaxFunctions
 // that is to run may wait, or be rejected later, and that before it may stay until it is whole.
 type Ledger struct {
 	limits Limits
+	grants map[string]intent.Grant
 	uses   map[string]*uses
 	at     map[Target][]holder
 	pages  map[text]*pages
@@ -211,9 +214,17 @@ type pages struct {
 	names  map[string]int
 }
 
-// New returns a Ledger of nothing.
-func New(limits Limits) *Ledger {
-	return &Ledger{limits: limits, uses: map[string]*uses{}, at: map[Target][]holder{}, pages: map[text]*pages{}, targets: map[string]int{},
+// limitsOf are the limits of an application with what it is granted: a grant lowers nothing, and does not raise what all namespaces have.
+func (l *Ledger) limitsOf(uid string) Limits {
+	limits, granted := l.limits, l.grants[uid]
+	limits.NamespacePrograms = max(limits.NamespacePrograms, granted.TargetPrograms)
+	limits.NamespacePages = max(limits.NamespacePages, granted.TextPages)
+	return limits
+}
+
+// New returns a Ledger of nothing. grants are what applications have beyond the limits, by UID; see version.Granted.
+func New(limits Limits, grants map[string]intent.Grant) *Ledger {
+	return &Ledger{limits: limits, grants: grants, uses: map[string]*uses{}, at: map[Target][]holder{}, pages: map[text]*pages{}, targets: map[string]int{},
 		leftOut: map[string]int{}}
 }
 
@@ -303,7 +314,7 @@ func (l *Ledger) room(of v1alpha1.Identity, uid string, use Use) error {
 		return fmt.Errorf("%s: programs of namespace %s at functions and places: %d of %d, and %d more are asked for; choose fewer functions, or use a %s",
 			cmp.Or(use.Binary, "functions"), of.Namespace, has, MaxTargets, use.n(), v1alpha1.KindClusterBpfApplication)
 	}
-	if err := l.fitsPages(of, use); err != nil {
+	if err := l.fitsPages(of, uid, use); err != nil {
 		return err
 	}
 	for t := range use.All() {
@@ -344,7 +355,9 @@ func (l *Ledger) fits(of v1alpha1.Identity, uid string, use Use, t Target) error
 			own++
 		}
 	}
-	limit, most, raise := l.limits.NamespacePrograms, l.limits.Programs, ", do their work in one program, or have an administrator raise "+namespaceProgramsFlag
+	limits := l.limitsOf(uid)
+	limit, most, raise := limits.NamespacePrograms, limits.Programs,
+		", do their work in one program, or have an administrator grant more ("+sharedTargets+") or raise "+namespaceProgramsFlag
 	if t.Own != 0 {
 		limit, most, raise = MaxAtOwn, MaxAtOwn, ", or do their work in one program"
 		// A version beside the one before would take what is left to the cluster.
@@ -371,7 +384,7 @@ func (l *Ledger) fits(of v1alpha1.Identity, uid string, use Use, t Target) error
 }
 
 // fitsPages reports whether a file may have probes in the pages of a use, too.
-func (l *Ledger) fitsPages(of v1alpha1.Identity, use Use) error {
+func (l *Ledger) fitsPages(of v1alpha1.Identity, uid string, use Use) error {
 	fresh, file, last := map[uint64]bool{}, "", uint64(0)
 	for t := range use.All() {
 		if page := t.page(); file == t.File && page == last && fresh[page] {
@@ -381,8 +394,8 @@ func (l *Ledger) fitsPages(of v1alpha1.Identity, use Use) error {
 			fresh[t.page()], file = true, t.File
 		}
 	}
-	has := l.pages[text{of.Namespace, file}]
-	if len(fresh) == 0 || has.n()+len(fresh) <= l.limits.NamespacePages {
+	has, most := l.pages[text{of.Namespace, file}], l.limitsOf(uid).NamespacePages
+	if len(fresh) == 0 || has.n()+len(fresh) <= most {
 		return nil
 	}
 	held := ""
@@ -390,8 +403,8 @@ func (l *Ledger) fitsPages(of v1alpha1.Identity, use Use) error {
 		held = " (" + list(slices.Collect(maps.Keys(has.names))) + ")"
 	}
 	return fmt.Errorf("%s: pages of its text with probes of namespace %s: %d of %d%s, and %d more are asked for; each costs every process that runs the file "+
-		"%d bytes of memory; choose functions that lie nearer to each other, or fewer, or have an administrator raise %s",
-		use.Binary, of.Namespace, has.n(), l.limits.NamespacePages, held, len(fresh), pageSize, namespacePagesFlag)
+		"%d bytes of memory; choose functions that lie nearer to each other, or fewer, or have an administrator grant more ("+sharedTargets+") or raise %s",
+		use.Binary, of.Namespace, has.n(), most, held, len(fresh), pageSize, namespacePagesFlag)
 }
 
 // at returns how many probes a page has.

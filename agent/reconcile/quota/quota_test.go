@@ -10,11 +10,12 @@ import (
 
 	"github.com/skep-dev/skep/agent/reconcile/quota"
 	"github.com/skep-dev/skep/api/v1alpha1"
+	"github.com/skep-dev/skep/intent"
 	"github.com/skep-dev/skep/test/harness/golden"
 )
 
-// TestCases runs the cases of testdata. The first line has the limits: programs of a namespace, of all, pages of a namespace. Each other
-// one is `runs`, `takes` or `ends`, an application, and its targets: a name, or file@offset.
+// TestCases runs the cases of testdata. The first line has the limits: programs of a namespace, of all, pages of a namespace. Then each
+// `grant` has an application, and its programs and pages. Each other one is `runs`, `takes` or `ends`, an application, and its targets: a name, or file@offset.
 func TestCases(t *testing.T) {
 	golden.Cases(t, "testdata/*.txtar", func(t *testing.T, a *txtar.Archive) []txtar.File {
 		var limits quota.Limits
@@ -22,12 +23,15 @@ func TestCases(t *testing.T) {
 		if _, err := fmt.Sscan(first, &limits.NamespacePrograms, &limits.Programs, &limits.NamespacePages); err != nil {
 			t.Fatal(err)
 		}
-		l, out := quota.New(limits), ""
+		grants := map[string]intent.Grant{}
+		l, out := quota.New(limits, grants), ""
 		for line := range strings.Lines(rest) {
 			f := strings.Fields(line)
 			namespace, name, _ := strings.Cut(f[1], "/")
 			of := v1alpha1.Identity{Kind: v1alpha1.KindBpfApplication, Namespace: namespace, Name: name}
 			switch f[0] {
+			case "grant":
+				grants[f[1]] = intent.Grant{TargetPrograms: number(t, f[2]), TextPages: number(t, f[3])}
 			case "runs":
 				l.Run(of, f[1], useOf(t, f[2:]))
 			case "keeps":
@@ -48,6 +52,15 @@ func TestCases(t *testing.T) {
 		}
 		return []txtar.File{{Name: "answers", Data: []byte(out)}}
 	})
+}
+
+func number(t *testing.T, word string) int {
+	t.Helper()
+	n, err := strconv.Atoi(word)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
 }
 
 // useOf reads targets. A range of so many pages is file@first*pages.
@@ -75,9 +88,7 @@ func useOf(t *testing.T, words []string) quota.Use {
 		}
 		n := 1
 		if isRange {
-			if n, err = strconv.Atoi(pages); err != nil {
-				t.Fatal(err)
-			}
+			n = number(t, pages)
 		}
 		for i := range n {
 			u.Targets = append(u.Targets, quota.Target{File: file, Offset: offset + uint64(i)*4096})
@@ -88,7 +99,7 @@ func useOf(t *testing.T, words []string) quota.Use {
 
 // TestWhatIsReleasedLeavesNothing: a ledger that everything was taken from has room as a new one has.
 func TestWhatIsReleasedLeavesNothing(t *testing.T) {
-	l := quota.New(quota.Limits{NamespacePrograms: 1, Programs: 1, NamespacePages: 1})
+	l := quota.New(quota.Limits{NamespacePrograms: 1, Programs: 1, NamespacePages: 1}, nil)
 	of := v1alpha1.Identity{Kind: v1alpha1.KindBpfApplication, Namespace: "team-a", Name: "a"}
 	for range 3 {
 		l.Add(of, "a", useOf(t, []string{"libc@0x1000*9"}))
@@ -113,7 +124,7 @@ func TestWhatIsReleasedLeavesNothing(t *testing.T) {
 
 // TestANamespaceHasSoManyTargets: links for thousands of functions of files of its own, in few pages each, are few as places of a node.
 func TestANamespaceHasSoManyTargets(t *testing.T) {
-	l := quota.New(quota.Limits{NamespacePrograms: 9, Programs: 9, NamespacePages: 64})
+	l := quota.New(quota.Limits{NamespacePrograms: 9, Programs: 9, NamespacePages: 64}, nil)
 	places := make([]uint64, v1alpha1.MaxFunctions)
 	for i := range places {
 		places[i] = uint64(i)
@@ -163,7 +174,7 @@ func BenchmarkLedger(b *testing.B) {
 	for _, places := range []int{2000, 8000, 32000} {
 		b.Run(fmt.Sprint(places), func(b *testing.B) {
 			for b.Loop() {
-				l := quota.New(quota.Default())
+				l := quota.New(quota.Default(), nil)
 				for i := range places {
 					use := quota.Use{Targets: []quota.Target{{Name: "function f" + strconv.Itoa(i/8)}}}
 					if err := l.Take(of, "a", use); err != nil && i%8 < 4 {

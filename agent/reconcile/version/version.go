@@ -30,6 +30,27 @@ type Known struct {
 	Deployed *intent.Opened
 }
 
+// Granted returns what applications are granted beyond the settings of the node, by UID. One has what its newest intent grants, as far
+// as that which was sealed last for its namespace does: no application keeps what was taken back from its namespace, because its
+// own definition cannot be sealed any more.
+func Granted(known []Known) map[string]intent.Grant {
+	last := map[string]intent.Payload{}
+	for _, k := range known {
+		p := k.Newest.Payload()
+		if in := p.Application.Namespace; !p.Tombstone && p.Serial > last[in].Serial {
+			last[in] = p
+		}
+	}
+	all := map[string]intent.Grant{}
+	for _, k := range known {
+		p := k.Newest.Payload()
+		if own, now := p.Grant, last[p.Application.Namespace].Grant; own != nil && now != nil {
+			all[p.UID] = intent.Grant{TargetPrograms: min(own.TargetPrograms, now.TargetPrograms), TextPages: min(own.TextPages, now.TextPages)}
+		}
+	}
+	return all
+}
+
 // SameLabels reports whether nodes with the labels are chosen alike.
 func SameLabels(x, y map[string]string) bool {
 	return (x == nil) == (y == nil) && maps.Equal(x, y)

@@ -13,11 +13,17 @@
 #   nodeInterfaces    network devices of the node that namespaces may attach to:
 #                     an object of lists of names and globs, by globs of
 #                     namespaces. Default none.
+#   sharedTargets     how many programs at one target that tasks of others run, too,
+#                     and pages of text of one file, the applications of a namespace
+#                     may have together, beyond the settings of the nodes: an object
+#                     of {programs, textPages} by globs of namespaces. It denies
+#                     nothing, and grants in the policy called baseline alone.
+#                     Default none.
 package skep.policy
 
 import data.skep.lib
 
-known_parameters contains name if some name in ["maxMapMemory", "exemptNamespaces", "allowedHelpers", "nodeInterfaces"]
+known_parameters contains name if some name in ["maxMapMemory", "exemptNamespaces", "allowedHelpers", "nodeInterfaces", "sharedTargets"]
 
 # parameters: a misspelt parameter would silently be a default.
 deny contains lib.reason("parameters", "", msg, fix) if {
@@ -44,6 +50,27 @@ deny contains lib.reason("parameters", "", msg, fix) if {
 	not grants_are_lists
 	msg := "the policy's parameter nodeInterfaces is not an object of lists of names"
 	fix := "in the policy's spec.parameters, write nodeInterfaces as {namespace: [interface, …]}"
+}
+
+deny contains lib.reason("parameters", "", msg, fix) if {
+	not grants_are_numbers
+	msg := "the policy's parameter sharedTargets is not an object of numbers of programs and textPages"
+	fix := "in the policy's spec.parameters, write sharedTargets as {namespace: {programs: 8, textPages: 128}}, with whole numbers from 1 to 20000"
+}
+
+grants_are_numbers if {
+	grants := object.get(input.parameters, "sharedTargets", {})
+	is_object(grants)
+	every grant in grants {
+		is_object(grant)
+		every name, n in grant {
+			name in ["programs", "textPages"]
+			is_number(n)
+			n == floor(n)
+			n >= 1
+			n <= 20000
+		}
+	}
 }
 
 grants_are_lists if {

@@ -51,6 +51,15 @@ test_grants_of_another_type_allow_nothing if {
 	}
 }
 
+test_more_at_shared_targets_is_granted_in_whole_numbers if {
+	every grants in [{}, {"team-a": {"programs": 8}}, {"team-*": {"programs": 8, "textPages": 20000}, "x": {}}] {
+		count(policy.deny) == 0 with input as with_part(good, "/parameters/sharedTargets", grants)
+	}
+	every grants in [8, [], {"team-a": 8}, {"team-a": {"programs": "8"}}, {"team-a": {"programs": 0}}, {"team-a": {"programs": 1.5}}, {"team-a": {"textPages": 20001}}, {"team-a": {"pages": 8}}] {
+		rules(policy.deny) == {"parameters"} with input as with_part(good, "/parameters/sharedTargets", grants)
+	}
+}
+
 test_kfuncs_that_do_the_same_are_refused if {
 	every kfunc in ["bpf_send_signal_task", "crash_kexec", "bpf_set_dentry_xattr"] {
 		rules(policy.deny) == {"helpers"} with input as with_program(good, {"kfuncs": [kfunc]})
