@@ -213,5 +213,6 @@ func (rec *reconcile) finish() {
 	if rec.decisions.Again {
 		rec.env.changes.Wake()
 	}
-	rec.intents.Finish(accepted.Findings{Outcomes: rec.decisions.Outcomes, Orphans: orphans, Observed: rec.observed})
+	rec.intents.Finish(accepted.Findings{Outcomes: rec.decisions.Outcomes, Orphans: orphans, Observed: rec.observed,
+		Shares: rec.versions.Shares()})
 }

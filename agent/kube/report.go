@@ -3,6 +3,7 @@ package kube
 import (
 	"cmp"
 	"encoding/json"
+	"maps"
 	"reflect"
 	"slices"
 	"sort"
@@ -44,6 +45,7 @@ func (f facts) status() v1alpha1.BpfNodeStatus {
 	}
 	f.addApplications(&s)
 	f.addPrograms(&s)
+	s.SharedTargets = f.shares()
 	f.fit(&s, v1alpha1.MaxBpfNodeBytes-max(reserve, f.beside))
 	// As it comes back: a list of nothing is none.
 	if len(s.Unmanaged) == 0 {
@@ -81,6 +83,22 @@ func (f facts) addApplications(s *v1alpha1.BpfNodeStatus) {
 		}
 		s.Applications = append(s.Applications, one)
 	}
+}
+
+// shares are those of namespaces, in the order of their names; of too many, those that have most of what they may have.
+func (f facts) shares() []v1alpha1.NamespaceShare {
+	of := map[string]v1alpha1.NamespaceShare{}
+	for _, a := range f.applications {
+		if a.SharedTargets != nil {
+			of[a.SharedTargets.Namespace] = *a.SharedTargets
+		}
+	}
+	byName := func(x, y v1alpha1.NamespaceShare) int { return cmp.Compare(x.Namespace, y.Namespace) }
+	all := slices.SortedFunc(maps.Values(of), byName)
+	slices.SortStableFunc(all, func(x, y v1alpha1.NamespaceShare) int { return cmp.Compare(y.Fullness(), x.Fullness()) })
+	all = all[:min(len(all), v1alpha1.MaxNamespaceShares)]
+	slices.SortFunc(all, byName)
+	return all
 }
 
 // addPrograms counts the programs, and reports as many of the unmanaged ones as a status may name.
@@ -139,13 +157,16 @@ func unmanaged(p inventory.Program) v1alpha1.UnmanagedProgram {
 	return f
 }
 
-// fit makes the status fit: what runs is told in short, then foreign programs
+// fit makes the status fit: what runs is told in short, then shares and foreign programs
 // go, then words, then applications, those that run first. The counts stay.
 func (f facts) fit(s *v1alpha1.BpfNodeStatus, most int) {
 	if size(s) <= most {
 		return
 	}
 	f.abridge(s)
+	if size(s) > most {
+		s.SharedTargets = nil
+	}
 	foreign, applications := s.Unmanaged, s.Applications
 	s.Unmanaged = foreign[:fewer(len(foreign), func(n int) bool {
 		s.Unmanaged = foreign[:n]

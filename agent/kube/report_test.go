@@ -3,6 +3,7 @@ package kube
 import (
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
@@ -146,6 +147,44 @@ func TestAReportFitsAndItsCountsStayRight(t *testing.T) {
 				t.Errorf("%d of %d that failed are listed", failed, len(s.Applications))
 			}
 		})
+	}
+}
+
+// TestSharesAreThoseOfNamespaces: each once, in the order of names, and of too many the fullest.
+func TestSharesAreThoseOfNamespaces(t *testing.T) {
+	var all []agent.ApplicationStatus
+	for i := range 2 * 70 {
+		a := deployed("True", "Deployed", "")
+		a.UID = fmt.Sprint(i)
+		a.Application = v1alpha1.Identity{Kind: v1alpha1.KindBpfApplication, Namespace: fmt.Sprintf("team-%02d", i/2), Name: fmt.Sprint(i)}
+		a.SharedTargets = &v1alpha1.NamespaceShare{Namespace: a.Application.Namespace, Programs: 1, ProgramsLimit: 4, TextPages: 2, TextPagesLimit: 64}
+		switch i / 2 {
+		case 67:
+			a.SharedTargets.Programs = 2
+		case 68:
+			a.SharedTargets.TextPages = 40
+		case 69:
+			a.SharedTargets.LeftOut = 1
+		}
+		all = append(all, a)
+	}
+	listed := func(all []agent.ApplicationStatus) (names []string) {
+		s := facts{applications: all, fare: func(string) string { return accepted }}.status()
+		for _, share := range s.SharedTargets {
+			names = append(names, share.Namespace)
+		}
+		return names
+	}
+	names := listed(all)
+	want := []string{"team-60", "team-67", "team-68", "team-69"}
+	if n := len(names); n != v1alpha1.MaxNamespaceShares || !slices.Equal(names[n-4:], want) || !slices.IsSorted(names) {
+		t.Errorf("it lists %d: %v; want %d, %v last", n, names, v1alpha1.MaxNamespaceShares, want)
+	}
+	if names = listed(all[:4]); !slices.Equal(names, []string{"team-00", "team-01"}) {
+		t.Errorf("it lists %v", names)
+	}
+	if names = listed(append(many(500, 1024), all...)); names != nil {
+		t.Errorf("of more than fits, it lists %v", names)
 	}
 }
 

@@ -47,6 +47,9 @@ const MaxBpfNodeBytes = 32 << 10
 // MaxUnmanagedPrograms bounds the unmanaged programs a BpfNode lists.
 const MaxUnmanagedPrograms = 100
 
+// MaxNamespaceShares bounds the namespaces a BpfNode lists.
+const MaxNamespaceShares = 64
+
 // BpfNodeStatus is all one agent reports.
 type BpfNodeStatus struct {
 	// Agent is who reports.
@@ -82,6 +85,43 @@ type BpfNodeStatus struct {
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=100
 	Unmanaged []UnmanagedProgram `json:"unmanaged,omitempty"`
+
+	// SharedTargets tells of each namespace what its applications have together at
+	// targets that tasks of others run, too. Of more than 64 it lists those that
+	// have most of what they may have.
+	// +optional
+	// +listType=map
+	// +listMapKey=namespace
+	// +kubebuilder:validation:MaxItems=64
+	SharedTargets []NamespaceShare `json:"sharedTargets,omitempty"`
+}
+
+// NamespaceShare is what the applications of a namespace have together on a node
+// at tracepoints, functions and places in files, and what they may have.
+type NamespaceShare struct {
+	// Namespace is theirs.
+	// +kubebuilder:validation:MaxLength=63
+	Namespace string `json:"namespace"`
+	// Programs counts those at the target that has the most of them, of at most
+	// ProgramsLimit.
+	Programs      int32 `json:"programs"`
+	ProgramsLimit int32 `json:"programsLimit"`
+	// TextPages counts the pages with probes of the file that has the most of
+	// them, of at most TextPagesLimit.
+	TextPages      int32 `json:"textPages"`
+	TextPagesLimit int32 `json:"textPagesLimit"`
+	// LeftOut counts the attachments that have no room.
+	// +optional
+	LeftOut int32 `json:"leftOut,omitempty"`
+}
+
+// Fullness is how much of what it may have a namespace has, in thousandths: of the
+// programs or of the pages, whichever is more, and more where something is left out.
+func (s NamespaceShare) Fullness() int32 {
+	if s.LeftOut > 0 {
+		return 1000 + s.LeftOut
+	}
+	return max(1000*s.Programs/max(1, s.ProgramsLimit), 1000*s.TextPages/max(1, s.TextPagesLimit))
 }
 
 // LoadedAs is the short form of an application that is Loaded.

@@ -120,6 +120,19 @@ func TestAnAdminGrantsANamespaceMore(t *testing.T) {
 	w.Give(a, third, other)
 	isLeftOut(t, a, third, 0, "programs of namespace team-a there: 2 of 2 (first, second)", "sharedTargets of the policy baseline")
 	isLeftOut(t, a, other, 0, "programs of namespace team-b there: 1 of 1 (first)")
+	shares := map[string]v1alpha1.NamespaceShare{}
+	for _, s := range a.Status() {
+		if s.SharedTargets != nil {
+			shares[s.UID] = *s.SharedTargets
+		}
+	}
+	want := v1alpha1.NamespaceShare{Namespace: "team-a", Programs: 2, ProgramsLimit: 2, TextPagesLimit: 64, LeftOut: 1}
+	if shares[third.UID] != want || shares["uid-team-a-first"] != want {
+		t.Errorf("its namespace has %+v, want %+v", shares[third.UID], want)
+	}
+	if want = (v1alpha1.NamespaceShare{Namespace: "team-b", Programs: 1, ProgramsLimit: 1, TextPagesLimit: 64, LeftOut: 1}); shares[other.UID] != want {
+		t.Errorf("the other namespace has %+v, want %+v", shares[other.UID], want)
+	}
 	// The grant is taken back: what runs stays, and the place of what ends is not filled.
 	fourth := on("team-a", "fourth", nil)
 	w.Give(a, fourth)

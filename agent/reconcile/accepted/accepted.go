@@ -13,6 +13,7 @@ import (
 	"github.com/skep-dev/skep/agent/reconcile/report"
 	"github.com/skep-dev/skep/agent/reconcile/version"
 	"github.com/skep-dev/skep/agent/state/statedir"
+	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/intent"
 )
 
@@ -63,6 +64,7 @@ type Store struct {
 	mu      sync.Mutex
 	apps    map[string]*Application
 	orphans []report.ApplicationStatus
+	shares  map[string]v1alpha1.NamespaceShare
 	// settled is closed while every intent was worked on once.
 	settled chan struct{}
 	labels  map[string]string

@@ -10,6 +10,7 @@ import (
 	"github.com/skep-dev/skep/agent/reconcile/version"
 	"github.com/skep-dev/skep/agent/state/objects"
 	"github.com/skep-dev/skep/agent/state/statedir"
+	"github.com/skep-dev/skep/api/v1alpha1"
 )
 
 // Round is what one reconcile has of a Store. Nothing is written back before Finish.
@@ -91,8 +92,10 @@ func (r *Round) NameOf(uid string) string {
 type Findings struct {
 	// Outcomes by UID.
 	Outcomes map[string]*report.Outcome
-	// Orphans are the applications whose intent this node does not have. They count where the kernel was Observed.
+	// Orphans are the applications whose intent this node does not have, and Shares what namespaces have at targets that tasks of
+	// others run, too. They count where the kernel was Observed.
 	Orphans  []report.ApplicationStatus
+	Shares   map[string]v1alpha1.NamespaceShare
 	Observed bool
 }
 
@@ -102,7 +105,7 @@ func (r *Round) Finish(found Findings) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if found.Observed {
-		s.orphans = found.Orphans
+		s.orphans, s.shares = found.Orphans, found.Shares
 	}
 	all := version.SameLabels(r.Labels, s.labels)
 	for _, app := range r.Applications {

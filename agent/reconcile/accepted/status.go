@@ -29,6 +29,11 @@ func (s *Store) Report() []report.ApplicationStatus {
 			all = append(all, app.Status)
 		}
 	}
+	for i := range all {
+		if share, has := s.shares[all[i].Application.Namespace]; has {
+			all[i].SharedTargets = &share
+		}
+	}
 	slices.SortFunc(all, func(x, y report.ApplicationStatus) int {
 		return strings.Compare(x.Application.String()+"\x00"+x.UID, y.Application.String()+"\x00"+y.UID)
 	})

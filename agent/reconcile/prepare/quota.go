@@ -11,6 +11,7 @@ import (
 	"github.com/skep-dev/skep/agent/reconcile/plan"
 	"github.com/skep-dev/skep/agent/reconcile/quota"
 	"github.com/skep-dev/skep/agent/reconcile/report"
+	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/hook"
 )
 
@@ -71,6 +72,9 @@ func (v *Versions) useOf(a plan.Attachment) (quota.Use, error) {
 
 // Shared counts what namespaces have at targets that tasks of others run, too.
 func (v *Versions) Shared() quota.Counts { return v.ledger.Counts() }
+
+// Shares returns what each namespace has there, and may have.
+func (v *Versions) Shares() map[string]v1alpha1.NamespaceShare { return v.ledger.Shares() }
 
 // fileOf identifies the file of a binary, without its time and size where BinaryID has them for a choice of symbols.
 func fileOf(t plan.Target) string {

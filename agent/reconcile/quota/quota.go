@@ -146,7 +146,13 @@ type Ledger struct {
 	// targets is how many those in at are, by namespace.
 	targets map[string]int
 	// leftOut is how many uses of an application had no room, by UID.
-	leftOut map[string]int
+	leftOut map[string]leftOut
+}
+
+// leftOut is how many uses of an application of a namespace had no room.
+type leftOut struct {
+	namespace string
+	n         int
 }
 
 // Counts are what a ledger has in figures.
@@ -169,10 +175,54 @@ func (l *Ledger) Counts() Counts {
 	for _, p := range l.pages {
 		c.Pages = max(c.Pages, p.n())
 	}
-	for _, n := range l.leftOut {
-		c.LeftOut += n
+	for _, left := range l.leftOut {
+		c.LeftOut += left.n
 	}
 	return c
+}
+
+// Shares returns what each namespace has, and may have, that has anything or was left without. It takes as long as Counts.
+func (l *Ledger) Shares() map[string]v1alpha1.NamespaceShare {
+	all := map[string]v1alpha1.NamespaceShare{}
+	at := map[string]int32{}
+	for t, holders := range l.at {
+		if t.Own != 0 {
+			continue
+		}
+		clear(at)
+		for _, h := range holders {
+			at[h.namespace]++
+		}
+		for namespace, n := range at {
+			if share := all[namespace]; n > share.Programs {
+				share.Programs = n
+				all[namespace] = share
+			}
+		}
+	}
+	for of, p := range l.pages {
+		share := all[of.namespace]
+		share.TextPages = max(share.TextPages, int32(p.n()))
+		all[of.namespace] = share
+	}
+	bound := func(namespace, uid string, left int) {
+		share, has := all[namespace]
+		if !has && left == 0 {
+			return
+		}
+		limits := l.limitsOf(uid)
+		share.Namespace, share.LeftOut = namespace, share.LeftOut+int32(left)
+		share.ProgramsLimit = max(share.ProgramsLimit, int32(limits.NamespacePrograms))
+		share.TextPagesLimit = max(share.TextPagesLimit, int32(limits.NamespacePages))
+		all[namespace] = share
+	}
+	for uid, left := range l.leftOut {
+		bound(left.namespace, uid, left.n)
+	}
+	for uid, u := range l.uses {
+		bound(u.of.Namespace, uid, 0)
+	}
+	return all
 }
 
 // uses are those of one application: all that count, and those that run. runsAt is how many run at a target; nil until it is asked for.
@@ -225,7 +275,7 @@ func (l *Ledger) limitsOf(uid string) Limits {
 // New returns a Ledger of nothing. grants are what applications have beyond the limits, by UID; see version.Granted.
 func New(limits Limits, grants map[string]intent.Grant) *Ledger {
 	return &Ledger{limits: limits, grants: grants, uses: map[string]*uses{}, at: map[Target][]holder{}, pages: map[text]*pages{}, targets: map[string]int{},
-		leftOut: map[string]int{}}
+		leftOut: map[string]leftOut{}}
 }
 
 // Run counts a use of something that runs, whether or not there is room. Those of the cluster count for nothing.
@@ -293,7 +343,7 @@ func (l *Ledger) Take(of v1alpha1.Identity, uid string, use Use) error {
 		return nil
 	}
 	if err := l.room(of, uid, use); err != nil {
-		l.leftOut[uid]++
+		l.leftOut[uid] = leftOut{of.Namespace, l.leftOut[uid].n + 1}
 		return err
 	}
 	u := l.add(of, uid, use)

@@ -1,7 +1,10 @@
 package quota_test
 
 import (
+	"cmp"
 	"fmt"
+	"maps"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -15,7 +18,7 @@ import (
 )
 
 // TestCases runs the cases of testdata. The first line has the limits: programs of a namespace, of all, pages of a namespace. Then each
-// `grant` has an application, and its programs and pages. Each other one is `runs`, `takes` or `ends`, an application, and its targets: a name, or file@offset.
+// `grant` has an application, and its programs and pages, and `shares` is what namespaces have. Each other one is `runs`, `takes` or `ends`, an application, and its targets: a name, or file@offset.
 func TestCases(t *testing.T) {
 	golden.Cases(t, "testdata/*.txtar", func(t *testing.T, a *txtar.Archive) []txtar.File {
 		var limits quota.Limits
@@ -27,6 +30,12 @@ func TestCases(t *testing.T) {
 		l, out := quota.New(limits, grants), ""
 		for line := range strings.Lines(rest) {
 			f := strings.Fields(line)
+			if f[0] == "shares" {
+				for _, s := range slices.SortedFunc(maps.Values(l.Shares()), func(x, y v1alpha1.NamespaceShare) int { return cmp.Compare(x.Namespace, y.Namespace) }) {
+					out += fmt.Sprintf("%s: %d of %d programs, %d of %d pages, %d left out\n", s.Namespace, s.Programs, s.ProgramsLimit, s.TextPages, s.TextPagesLimit, s.LeftOut)
+				}
+				continue
+			}
 			namespace, name, _ := strings.Cut(f[1], "/")
 			of := v1alpha1.Identity{Kind: v1alpha1.KindBpfApplication, Namespace: namespace, Name: name}
 			switch f[0] {

@@ -61,6 +61,9 @@ type ApplicationStatus struct {
 	Maps []loader.MapReport `json:"maps,omitempty"`
 	// TakenMaps are those that it has from other applications.
 	TakenMaps []TakenMap `json:"takenMaps,omitempty"`
+	// SharedTargets is what the applications of its namespace have together at targets that tasks of others run, too; nil
+	// where they have nothing.
+	SharedTargets *v1alpha1.NamespaceShare `json:"sharedTargets,omitempty"`
 	// Conditions hold Deployed.
 	Conditions []metav1.Condition `json:"conditions"`
 	// Skipped says what the definition leaves to the node and the node is without; empty

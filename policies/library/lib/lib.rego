@@ -85,6 +85,29 @@ implied_attachments(spec, bytecode) := unnamed | unlisted if {
 	}
 }
 
+# Every target that a definition names and that tasks of others run, too: tracepoints, functions of the kernel and places in
+# files, as objects of program, path, hook and target. A glob is one, whatever it chooses on a node.
+shared_targets(spec, bytecode) := {t |
+	some at in attachments(spec, bytecode)
+	data.hooks[at.hook].shape in {"Tracepoint", "KernelFunction", "UserBinary"}
+	some target in named_targets(at.attach)
+	t := {"program": at.program, "path": at.path, "hook": at.hook, "target": target}
+}
+
+named_targets(attach) := union({
+	{name | name := attach.tracepoint},
+	{name | some name in attach.functions.names},
+	{place(attach.binary, name) | name := attach.binary.symbol},
+	{place(attach.binary, name) | some name in attach.binary.symbols.names},
+	{place(attach.binary, sprintf("%s:%s", [usdt.provider, usdt.name])) | usdt := attach.binary.usdt},
+	{place(attach.binary, "") | attach.binary.path; not attach.binary.symbol; not attach.binary.symbols; not attach.binary.usdt},
+})
+
+# A place in a file: a name in it, and an offset from there.
+place(binary, name) := sprintf("%s:%s", [binary.path, name]) if object.get(binary, "offset", 0) == 0
+
+place(binary, name) := sprintf("%s:%s+%d", [binary.path, name, binary.offset]) if object.get(binary, "offset", 0) != 0
+
 attachment_path(i, j) := sprintf("spec.programs[%d].attach[%d]", [i, j])
 
 section_hook(bytecode, name) := program.hook if {

@@ -105,6 +105,37 @@ test_mebibytes if {
 	lib.mebibytes(0) == "0 bytes"
 }
 
+test_shared_targets_are_those_that_the_definition_names if {
+	spec := {"programs": [
+		{"name": "enter", "attach": [
+			{"hook": "raw_tp", "tracepoint": "sys_enter", "pods": {}},
+			{"hook": "kprobe.multi", "functions": {"names": ["vfs_*", "do_exit"], "exclude": ["vfs_read"]}},
+		]},
+		{"name": "probe", "attach": [
+			{"hook": "uprobe", "binary": {"path": "/lib/c", "symbol": "malloc"}},
+			{"hook": "uprobe", "binary": {"path": "/lib/c", "symbol": "malloc", "offset": 16}},
+			{"hook": "uprobe", "binary": {"path": "/lib/c", "offset": 4096}},
+			{"hook": "uprobe.multi", "binary": {"path": "/lib/c", "symbols": {"names": ["str*"]}}},
+			{"hook": "usdt", "binary": {"path": "/lib/c", "usdt": {"provider": "libc", "name": "setjmp"}}},
+		]},
+		{"name": "net", "attach": [{"hook": "xdp", "interfaces": {"names": ["eth0"]}}, {"hook": "cgroup/bind4", "pods": {}}]},
+		{"name": "implied"},
+	]}
+	bytecode := {"programs": [{"name": "implied", "hook": "tracepoint"}]}
+	all := lib.shared_targets(spec, bytecode)
+	{[t.program, t.target] | some t in all} == {
+		["enter", "sys_enter"],
+		["enter", "vfs_*"],
+		["enter", "do_exit"],
+		["probe", "/lib/c:malloc"],
+		["probe", "/lib/c:malloc+16"],
+		["probe", "/lib/c:+4096"],
+		["probe", "/lib/c:str*"],
+		["probe", "/lib/c:libc:setjmp"],
+	}
+	{"program": "enter", "path": "spec.programs[0].attach[0]", "hook": "raw_tp", "target": "sys_enter"} in all
+}
+
 test_reasons if {
 	lib.reason("r", "p", "m", "x") == {"rule": "r", "path": "p", "msg": "m", "fix": "x"}
 }

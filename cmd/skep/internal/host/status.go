@@ -284,7 +284,27 @@ func PrintStatus(w io.Writer, format, confirm string, s nodemode.Status) error {
 	for _, a := range s.Applications {
 		printWhy(w, a)
 	}
-	return nil
+	return printShares(w, s.Applications)
+}
+
+// printShares is a table with a line for each namespace that has anything at targets that tasks of others run, too.
+func printShares(w io.Writer, all []nodemode.Application) error {
+	var rows [][]string
+	listed := map[string]bool{}
+	for _, a := range all {
+		if a.Agent == nil || a.Agent.SharedTargets == nil || listed[a.Namespace] {
+			continue
+		}
+		listed[a.Namespace] = true
+		share := a.Agent.SharedTargets
+		rows = append(rows, []string{share.Namespace, fmt.Sprintf("%d of %d", share.Programs, share.ProgramsLimit),
+			fmt.Sprintf("%d of %d", share.TextPages, share.TextPagesLimit), fmt.Sprint(share.LeftOut)})
+	}
+	if len(rows) == 0 {
+		return nil
+	}
+	fmt.Fprintln(w)
+	return display.Table(w, []string{"NAMESPACE", "PROGRAMS AT ONE TARGET", "PAGES OF ONE FILE", "LEFT OUT"}, rows)
 }
 
 // printFailure says why what the line before names could not be read, where it could not.

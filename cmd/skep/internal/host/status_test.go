@@ -60,6 +60,23 @@ func TestStatusAndExplainTellWhatRunsFromWhatIsWanted(t *testing.T) {
 	}
 }
 
+// TestStatusSaysWhatNamespacesHave: each once, of those that have anything at targets that tasks of others run, too.
+func TestStatusSaysWhatNamespacesHave(t *testing.T) {
+	of := func(namespace, name string, share *v1alpha1.NamespaceShare) nodemode.Application {
+		return nodemode.Application{Kind: v1alpha1.KindBpfApplication, Namespace: namespace, Name: name, Agent: &agent.ApplicationStatus{SharedTargets: share}}
+	}
+	share := &v1alpha1.NamespaceShare{Namespace: "team-a", Programs: 3, ProgramsLimit: 4, TextPages: 5, TextPagesLimit: 64, LeftOut: 1}
+	var said bytes.Buffer
+	s := nodemode.Status{Applications: []nodemode.Application{of("team-a", "a", share), of("team-a", "b", share), of("team-b", "c", nil), notReady(func(*nodemode.Application) {})}}
+	if err := PrintStatus(&said, "text", "skep confirm", s); err != nil {
+		t.Fatal(err)
+	}
+	want := "\nNAMESPACE  PROGRAMS AT ONE TARGET  PAGES OF ONE FILE  LEFT OUT\nteam-a     3 of 4                  5 of 64            1\n"
+	if _, after, found := strings.Cut(said.String(), want); !found || after != "" {
+		t.Errorf("it says %q, want %q at its end", &said, want)
+	}
+}
+
 func TestStatusSaysThatANodeSelectorDoesNotMatch(t *testing.T) {
 	elsewhere := notReady(func(a *nodemode.Application) {
 		a.Conditions[0].Status, a.Conditions[0].Reason, a.Conditions[0].Message = metav1.ConditionTrue, "NotSelected", "the node selector does not match this node"
