@@ -11,8 +11,6 @@ import (
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/asm"
 	"github.com/cilium/ebpf/btf"
-	"github.com/cilium/ebpf/link"
-	"golang.org/x/sys/unix"
 
 	"github.com/skep-dev/skep/test/harness/tasks"
 )
@@ -138,56 +136,4 @@ func enter(b *testing.B, cgroup string) {
 			b.Error(err)
 		}
 	})
-}
-
-// BenchmarkManyOnOneTracepoint has 64 programs on the tracepoint of every system call, that are empty, or guarded
-// and of a scope that the caller is not in: what each adds to a call of this task.
-func BenchmarkManyOnOneTracepoint(b *testing.B) {
-	const programs, calls = 64, 20_000
-	maps := newMaps(b, "s")
-	a := tasks.Cgroup(b, "skep-a")
-	m := member(b, a)
-	if err := Scopes(maps)["s"].Set([]Member{m}); err != nil {
-		b.Fatal(err)
-	}
-	attach := func(b *testing.B, guarded bool) {
-		for i := range programs {
-			spec := &ebpf.ProgramSpec{Name: "p", Type: ebpf.RawTracepoint, License: "GPL",
-				Instructions: asm.Instructions{asm.Mov.Imm(asm.R0, 0).WithSymbol("p"), asm.Return()}}
-			collection := &ebpf.CollectionSpec{Maps: map[string]*ebpf.MapSpec{}, Programs: map[string]*ebpf.ProgramSpec{"p": spec}}
-			replace := map[string]*ebpf.Map{}
-			if guarded {
-				if err := Put(spec, "s"); err != nil {
-					b.Fatal(err)
-				}
-				collection.Maps, replace = Maps("s"), maps
-			}
-			loaded, err := ebpf.NewCollectionWithOptions(collection, ebpf.CollectionOptions{MapReplacements: replace})
-			if err != nil {
-				b.Fatal(err)
-			}
-			l, err := link.AttachRawTracepoint(link.RawTracepointOptions{Name: "sys_enter", Program: loaded.Programs["p"]})
-			if err != nil {
-				b.Fatal(i, err)
-			}
-			loaded.Close()
-			b.Cleanup(func() { _ = l.Close() })
-		}
-	}
-	least := func(b *testing.B) float64 {
-		least := math.Inf(1)
-		for b.Loop() {
-			start := time.Now()
-			for range calls {
-				_, _, _ = unix.RawSyscall(unix.SYS_GETPGID, 0, 0, 0)
-			}
-			least = min(least, float64(time.Since(start).Nanoseconds())/calls)
-		}
-		b.ReportMetric(least, "ns/call")
-		b.ReportMetric(0, "ns/op")
-		return least
-	}
-	b.Run("none", func(b *testing.B) { least(b) })
-	b.Run("empty", func(b *testing.B) { attach(b, false); least(b) })
-	b.Run("guarded", func(b *testing.B) { attach(b, true); least(b) })
 }
