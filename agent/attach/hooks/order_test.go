@@ -69,6 +69,23 @@ func after(p intent.Payload) intent.Payload {
 	return p
 }
 
+// has gives intents to the agent until each application has a link, or is gone: a machine may be too busy to look at a pod at once.
+func has(w *world.World, a *agent.Agent, payloads ...intent.Payload) {
+	w.T.Helper()
+	if err := w.Accept(a, payloads...); err != nil {
+		w.T.Log(err)
+	}
+	for _, p := range payloads {
+		if p.Tombstone {
+			world.Until(w.T, p.UID+" to go", 30*time.Second, func() bool {
+				return !slices.ContainsFunc(a.Status(), func(s agent.ApplicationStatus) bool { return s.UID == p.UID })
+			})
+			continue
+		}
+		world.HasLinks(w, a, p.UID, 1)
+	}
+}
+
 // sent sends a frame through the hook of a pod and returns how many each of the applications counts of it, once one counts
 // any: the first of them sees all packets.
 func (c traffic) sent(w *world.World, pod *world.Pod, uids ...string) []uint64 {
@@ -134,10 +151,8 @@ func TestTheClusterDecidesFirstAboutAPacket(t *testing.T) {
 				if first == "cluster" {
 					slices.Reverse(apps)
 				}
-				for _, p := range apps {
-					w.Must(a, p)
-					world.HasLinks(w, a, p.UID, 1)
-				}
+				has(w, a, apps[0])
+				has(w, a, apps[1])
 				if got := c.sent(w, pod, cluster.UID, team.UID); got[1] != 0 {
 					t.Errorf("the cluster drops a packet, and the team sees it: %v", got)
 				}
@@ -147,7 +162,7 @@ func TestTheClusterDecidesFirstAboutAPacket(t *testing.T) {
 				if got := c.sent(w, pod, cluster.UID, team.UID); got[1] != 0 {
 					t.Errorf("after a restart, the team sees a packet that the cluster drops: %v", got)
 				}
-				w.Must(a, c.answering(w, "", "cluster", 1000, c.next))
+				has(w, a, c.answering(w, "", "cluster", 1000, c.next))
 				if got := c.sent(w, pod, cluster.UID, team.UID); !slices.Equal(got, []uint64{1, 1}) {
 					t.Errorf("of a packet that the cluster lets through, the two count %v", got)
 				}
@@ -164,22 +179,23 @@ func TestATeamHidesNoPacketFromTheCluster(t *testing.T) {
 		pod := r.Start("team-a", "web", "app", nil).Connected("peer-a")
 		a, _ := world.StartOn(w, r)
 		first, last := c.answering(w, "", "z-first", 1000, c.next), after(c.answering(w, "", "a-last", 0, c.next))
-		w.Must(a, last, first)
-		world.HasLinks(w, a, last.UID, 1)
+		has(w, a, last, first)
 		programs, drops := []string{c.program, "by_tail_call", "of_no_type"}, []int{2, 4, 7, 8}
 		if c.hook == "xdp" {
 			programs, drops = []string{c.program}, []int{0, 1, 3, 4, 5, 6, 7, 8, 9, -1, -2}
 		}
 		for _, program := range programs {
 			for answer := -2; answer < 10; answer++ {
+				if program != c.program && answer != 0 && answer != 2 && answer != 7 {
+					continue
+				}
 				team := c.answering(w, "team-a", fmt.Sprintf("%s%d", program, answer+2), 0, answer)
 				team.Programs[0].Name = program
 				if c.hook == "xdp" {
 					// Its Pass ends the chain, if it may.
 					team.Programs[0].Attach[0].ProceedOn = []string{"Aborted"}
 				}
-				w.Must(a, team)
-				world.HasLinks(w, a, team.UID, 1)
+				has(w, a, team)
 				want := []uint64{1, 1, 1}
 				if slices.Contains(drops, answer) && (c.hook != "xdp" || answer != 0) {
 					want[2] = 0
@@ -187,7 +203,7 @@ func TestATeamHidesNoPacketFromTheCluster(t *testing.T) {
 				if got := c.sent(w, pod, first.UID, team.UID, last.UID); !slices.Equal(got, want) {
 					t.Errorf("%s answers %d, and the three count %v, want %v", program, answer, got, want)
 				}
-				w.Must(a, w.Tombstone(team))
+				has(w, a, w.Tombstone(team))
 			}
 		}
 	})
@@ -255,7 +271,7 @@ func movesToTheFront(t *testing.T, c traffic, isLost bool) {
 		}
 		return nil
 	})
-	w.Must(a, c.answering(w, "", "cluster", 500, c.drop))
+	has(w, a, c.answering(w, "", "cluster", 500, c.drop))
 	if got := c.sent(w, pod, cluster.UID, team.UID); got[1] != 0 {
 		t.Errorf("the team sees a packet that the cluster drops: %v", got)
 	}
