@@ -18,7 +18,8 @@ import (
 )
 
 // TestCases runs the cases of testdata. The first line has the limits: programs of a namespace, of all, pages of a namespace. Then each
-// `grant` has an application, and its programs and pages, and `shares` is what namespaces have. Each other one is `runs`, `takes` or `ends`, an application, and its targets: a name, or file@offset.
+// `grant` has an application, and its programs and pages, and `shares` is what namespaces have. Each
+// other one is `runs`, `takes` or `ends`, an application, and its targets: a name, or file@offset.
 func TestCases(t *testing.T) {
 	golden.Cases(t, "testdata/*.txtar", func(t *testing.T, a *txtar.Archive) []txtar.File {
 		var limits quota.Limits
@@ -32,7 +33,8 @@ func TestCases(t *testing.T) {
 			f := strings.Fields(line)
 			if f[0] == "shares" {
 				for _, s := range slices.SortedFunc(maps.Values(l.Shares()), func(x, y v1alpha1.NamespaceShare) int { return cmp.Compare(x.Namespace, y.Namespace) }) {
-					out += fmt.Sprintf("%s: %d of %d programs, %d of %d pages, %d left out\n", s.Namespace, s.Programs, s.ProgramsLimit, s.TextPages, s.TextPagesLimit, s.LeftOut)
+					out += fmt.Sprintf("%s: %d of %d programs, %d of %d pages, %d left out\n",
+						s.Namespace, s.Programs, s.ProgramsLimit, s.TextPages, s.TextPagesLimit, s.LeftOut)
 				}
 				continue
 			}

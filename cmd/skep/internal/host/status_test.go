@@ -67,7 +67,8 @@ func TestStatusSaysWhatNamespacesHave(t *testing.T) {
 	}
 	share := &v1alpha1.NamespaceShare{Namespace: "team-a", Programs: 3, ProgramsLimit: 4, TextPages: 5, TextPagesLimit: 64, LeftOut: 1}
 	var said bytes.Buffer
-	s := nodemode.Status{Applications: []nodemode.Application{of("team-a", "a", share), of("team-a", "b", share), of("team-b", "c", nil), notReady(func(*nodemode.Application) {})}}
+	s := nodemode.Status{Applications: []nodemode.Application{of("team-a", "a", share), of("team-a", "b", share), of("team-b", "c", nil),
+		notReady(func(*nodemode.Application) {})}}
 	if err := PrintStatus(&said, "text", "skep confirm", s); err != nil {
 		t.Fatal(err)
 	}
