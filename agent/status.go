@@ -1,7 +1,6 @@
 package agent
 
 import (
-	"cmp"
 	"slices"
 
 	"github.com/skep-dev/skep/agent/reconcile/accepted"
@@ -49,8 +48,8 @@ type (
 	MemberStatus = chainfit.MemberStatus
 )
 
-// Chains tells what runs on each interface with XDP programs of Skep's, by
-// index.
+// Chains tells what runs on each interface with programs of Skep's that run in an order, by index and in the
+// order in which a packet meets the hooks.
 func (a *Agent) Chains() ([]ChainStatus, error) {
 	a.work.Lock()
 	defer a.work.Unlock()
@@ -60,7 +59,7 @@ func (a *Agent) Chains() ([]ChainStatus, error) {
 	if err != nil {
 		return nil, err
 	}
-	rec.look.Saw(plan.State{Interfaces: interfaces})
+	rec.look.Saw(plan.State{Interfaces: interfaces}, a.loop.namespaces)
 	all := []ChainStatus{}
 	for _, c := range a.loop.live.Chains() {
 		if c.Version == nil {
@@ -68,8 +67,7 @@ func (a *Agent) Chains() ([]ChainStatus, error) {
 		}
 		all = append(all, rec.chains.Status(c))
 	}
-	slices.SortFunc(all, func(x, y ChainStatus) int {
-		return cmp.Or(cmp.Compare(x.NetnsID, y.NetnsID), cmp.Compare(x.Ifindex, y.Ifindex))
-	})
+	all = append(all, chainfit.Sequences(rec.look)...)
+	slices.SortFunc(all, ChainStatus.Compare)
 	return all, nil
 }

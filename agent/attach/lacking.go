@@ -106,7 +106,7 @@ func try(h hook.Hook) error {
 		return clsact.Probe()
 	case isNetkit(h):
 		return tryOrdered(h)
-	case isOrdered(h.Name):
+	case IsOrdered(h.Name):
 		return tryTCX(h)
 	case h.TakesFunctions():
 		return tryFunction(h)

@@ -135,19 +135,30 @@ func queryWithin(hookName string, d plan.Device, in *netns.Table) (seen *link.Qu
 	return seen, err
 }
 
-// Order returns the ids of all links on a hook whose order the kernel keeps, ours and
-// others', in the order in which they run.
-func Order(hookName string, d plan.Device, in *netns.Table) ([]link.ID, error) {
+// Placed is a program on a hook whose order the kernel keeps. Link is 0 where none attaches it.
+type Placed struct {
+	Program ebpf.ProgramID
+	Link    link.ID
+}
+
+// Order returns all programs on a hook whose order the kernel keeps, ours and others', in the
+// order in which they run.
+func Order(hookName string, d plan.Device, in *netns.Table) ([]Placed, error) {
 	seen, err := queryWithin(hookName, d, in)
 	if err != nil {
 		return nil, fmt.Errorf("read order of %s: %w", hookName, err)
 	}
-	return linkIDs(seen), nil
+	all := make([]Placed, 0, len(seen.Programs))
+	for _, p := range seen.Programs {
+		id, _ := p.LinkID()
+		all = append(all, Placed{p.ID, id})
+	}
+	return all, nil
 }
 
-// isOrdered reports whether the kernel keeps the order of a hook's programs: whether it is
+// IsOrdered reports whether the kernel keeps the order of a hook's programs: whether it is
 // one of TCX or netkit.
-func isOrdered(hookName string) bool {
+func IsOrdered(hookName string) bool {
 	h, _ := hook.Lookup(hookName)
 	return h.AttachType == ebpf.AttachTCXIngress || h.AttachType == ebpf.AttachTCXEgress || isNetkit(h)
 }

@@ -6,6 +6,7 @@ import (
 	"net"
 	"slices"
 
+	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/link"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -119,6 +120,21 @@ func XDPMode(l netlink.Link) v1alpha1.XDPMode {
 		return v1alpha1.XDPGeneric
 	}
 	return ""
+}
+
+// XDPProgramOf returns the XDP program of a device, whosever; 0 where it has none, or several.
+func XDPProgramOf(d plan.Device, in *netns.Table) (id ebpf.ProgramID, err error) {
+	err = withDevice(d, in, func() error {
+		l, err := netlink.LinkByIndex(d.Index)
+		if err == nil && hasXDP(l) {
+			id = ebpf.ProgramID(l.Attrs().Xdp.ProgId)
+		}
+		return err
+	})
+	if err != nil {
+		return 0, fmt.Errorf("look at interface %s: %w", d, err)
+	}
+	return id, nil
 }
 
 // XDPModeOf asks the kernel how a device runs an XDP program.

@@ -141,9 +141,9 @@ func (t *Table) dump(s Side, limits rtnl.Limits) (all []entry, err error) {
 	request := nl.NewNetlinkRequest(unix.RTM_GETTFILTER, unix.NLM_F_DUMP)
 	request.AddData(&nl.TcMsg{Family: nl.FAMILY_ALL, Ifindex: int32(s.Device.Index), Parent: s.parent()})
 	type kind struct {
-		pref    uint16
-		isFirst bool
-		program ebpf.ProgramID
+		pref              uint16
+		isFirst, isFilter bool
+		program           ebpf.ProgramID
 	}
 	seen := map[kind]bool{}
 	err = rtnl.List(request, unix.RTM_NEWTFILTER, limits, func(message []byte) error {
@@ -153,7 +153,8 @@ func (t *Table) dump(s Side, limits rtnl.Limits) (all []entry, err error) {
 		if err != nil || s.Egress && parent != s.parent() {
 			return err
 		}
-		is := kind{e.pref, e.chain == 0, e.program}
+		// The kernel lists each pref that has filters, too, by the handle 0 (tcf_chain_dump of net/sched/cls_api.c).
+		is := kind{e.pref, e.chain == 0, e.handle != 0, e.program}
 		if _, ours := t.Owner(e.program); ours || !seen[is] {
 			seen[is] = true
 			all = append(all, e)

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/cilium/ebpf"
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
@@ -42,6 +43,9 @@ type side struct {
 	// cut is why its list was not read whole; nil where it was. listedIn is the look of that list.
 	cut      *PartialError
 	listedIn int
+	// others are the filters of others as of othersAt.
+	others   []Other
+	othersAt time.Time
 	// usedAt is when it was asked for last.
 	usedAt time.Time
 }
@@ -148,6 +152,35 @@ func (t *Table) list(s Side) ([]entry, error) {
 		}
 	}
 	return all, err
+}
+
+// Other is a filter that is not Skep's. Of those of one pref that are alike, the first stands for all.
+type Other struct {
+	// Program is 0 of a filter of another kind.
+	Program ebpf.ProgramID
+	Pref    uint16
+}
+
+// othersFor is how long a list of the filters of others counts.
+const othersFor = 10 * time.Second
+
+// Others returns the filters of others on a side that every packet meets, in the order in which they run, as far as
+// they could be read in the last ten seconds.
+func (t *Table) Others(s Side) []Other {
+	if is := t.side(s); !is.othersAt.IsZero() && t.Clock().Sub(is.othersAt) < othersFor {
+		return is.others
+	}
+	all, _ := t.list(s)
+	var others []Other
+	for _, e := range all {
+		if _, ours := t.Owner(e.program); !ours && e.chain == 0 && e.handle != 0 {
+			others = append(others, Other{e.program, e.pref})
+		}
+	}
+	slices.SortStableFunc(others, func(a, b Other) int { return cmp.Compare(a.Pref, b.Pref) })
+	is := t.side(s)
+	is.others, is.othersAt = slices.Compact(others), t.Clock()
+	return is.others
 }
 
 // nearby is how many prefs are asked for on either side of one where a filter is likely: neighbours in the order

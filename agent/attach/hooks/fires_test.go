@@ -180,7 +180,11 @@ func TestProgramsOfNetkitRunByPriority(t *testing.T) {
 	for _, s := range a.Status() {
 		links = append(links, link.ID(s.Programs[0].Links[0].ID))
 	}
-	got, err := attach.Order("netkit/primary", plan.Device{Index: world.Index(t, "nk0")}, nil)
+	order, err := attach.Order("netkit/primary", plan.Device{Index: world.Index(t, "nk0")}, nil)
+	var got []link.ID
+	for _, p := range order {
+		got = append(got, p.Link)
+	}
 	if want := []link.ID{links[1], links[0]}; err != nil || !slices.Equal(got, want) {
 		t.Errorf("links %v run, %v; want %v", got, err, want)
 	}

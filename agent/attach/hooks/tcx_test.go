@@ -35,8 +35,8 @@ func order(t testing.TB, a *agent.Agent, foreign map[link.ID]string) string {
 		}
 	}
 	var out []string
-	for _, id := range ids {
-		out = append(out, names[id])
+	for _, p := range ids {
+		out = append(out, names[p.Link])
 	}
 	return strings.Join(out, " ")
 }

@@ -98,6 +98,7 @@ func (mk *linkMaker) putLink(uid string, at plan.Attachment, spec uint32, l pins
 	}
 	mk.Look.Set.PutLink(pinned)
 	mk.Look.Changed(pinned.Path)
+	mk.Look.Others.Forget(at)
 	if _, isFilter := l.(*clsact.Filter); old != nil && isFilter {
 		// The old one was taken away when the new one was made.
 		mk.Look.Set.Release("replaced filter", old)

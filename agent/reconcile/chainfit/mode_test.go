@@ -1,6 +1,7 @@
 package chainfit_test
 
 import (
+	"reflect"
 	"strings"
 	"testing"
 	"time"
@@ -125,7 +126,7 @@ func TestWhoRunsChangesNoModeOfAnOlderOne(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), "it asks for Generic, and application z-old, which has precedence on the interface, for Native") {
 		t.Errorf("it is told %v", err)
 	}
-	if l := world.LinkOf(t, a, "z-old"); l != before {
+	if l := world.LinkOf(t, a, "z-old"); !reflect.DeepEqual(l, before) {
 		t.Errorf("link was %+v and is %+v", before, l)
 	}
 	if got := world.ChainOf(t, a); got != "a-young:count_packets z-old:count_packets" {

@@ -12,10 +12,12 @@ import (
 	"github.com/skep-dev/skep/api/v1alpha1"
 )
 
-// Status is the XDP chain of one interface, as skep chain prints it.
+// Status is the XDP chain of one interface, or what runs on another hook of one, as skep chain prints it.
 type Status struct {
 	Interface string `json:"interface"`
-	Ifindex   int    `json:"ifindex"`
+	// Hook is xdp, or one whose order the kernel keeps: tcx/*, netkit/*, or tc/* for filters of clsact.
+	Hook    string `json:"hook"`
+	Ifindex int    `json:"ifindex"`
 	// NetnsID is the inode of the interface's network namespace, where it is not the agent's
 	// own, and In says whose it is.
 	NetnsID uint64 `json:"netnsId,omitempty"`
@@ -24,16 +26,16 @@ type Status struct {
 	XDPMode v1alpha1.XDPMode `json:"xdpMode,omitempty"`
 	// XDPReason says why that is not the driver, where no program asks for a mode, and what brings the chain back.
 	XDPReason string `json:"xdpReason,omitempty"`
-	// LinkID and ProgramID are the kernel's.
-	LinkID    uint32 `json:"linkId"`
-	ProgramID uint32 `json:"programId"`
+	// LinkID and ProgramID are the kernel's; on other hooks than xdp, each member has its own.
+	LinkID    uint32 `json:"linkId,omitempty"`
+	ProgramID uint32 `json:"programId,omitempty"`
 	// Severed chains run nothing until they are healed.
 	Severed bool `json:"severed,omitempty"`
 	// Members in the order in which they run.
 	Members []MemberStatus `json:"members"`
-	// Usage is what the chain takes of the kernel's limits, Room what is left.
-	Usage chain.Usage `json:"usage"`
-	Room  chain.Room  `json:"room"`
+	// Usage is what the chain takes of the kernel's limits, Room what is left; absent on other hooks.
+	Usage chain.Usage `json:"usage,omitzero"`
+	Room  chain.Room  `json:"room,omitzero"`
 	// Error says why usage and room, or more of the chain, are not known.
 	Error string `json:"error,omitempty"`
 }
@@ -43,10 +45,19 @@ func (s Status) Label() string { return plan.Label(s.Interface, s.NetnsID, s.In)
 
 // MemberStatus is one program of a chain.
 type MemberStatus struct {
-	Application string   `json:"application"`
-	Program     string   `json:"program"`
-	Priority    int32    `json:"priority"`
-	ProceedOn   []string `json:"proceedOn"`
+	Application string `json:"application,omitempty"`
+	// Program is the function, or what others call theirs.
+	Program  string `json:"program"`
+	Priority int32  `json:"priority"`
+	// ProceedOn are the verdicts after which the next one runs; absent on other hooks than xdp.
+	ProceedOn []string `json:"proceedOn,omitempty"`
+	// Unmanaged programs are not Skep's, which did not attach them. Each can end the chain.
+	Unmanaged bool `json:"unmanaged,omitempty"`
+	// ID is the kernel's id of the program, on other hooks than xdp or where it is unmanaged, and Pref that of a filter.
+	ID   uint32 `json:"id,omitempty"`
+	Pref uint16 `json:"pref,omitempty"`
+	// Notes say what the user has to know of it, such as which programs of others run before it.
+	Notes []string `json:"notes,omitempty"`
 	// Runs counts since the chain was first made; absent where the program is
 	// alone, since it is then attached as it is and nothing counts.
 	Runs *uint64 `json:"runs,omitempty"`
@@ -60,7 +71,7 @@ type MemberStatus struct {
 // Status tells what a chain runs and what it takes.
 func (r *Round) Status(c *pins.Chain) Status {
 	on := r.look.Interface(c.Device)
-	s := Status{Interface: on.Name, Ifindex: c.Device.Index, NetnsID: c.Device.NetnsID, In: on.In, XDPMode: c.Mode, XDPReason: c.Fallback}
+	s := Status{Interface: on.Name, Hook: plan.XDP, Ifindex: c.Device.Index, NetnsID: c.Device.NetnsID, In: on.In, XDPMode: c.Mode, XDPReason: c.Fallback}
 	facts, err := pins.Inspect(c.Link)
 	if err != nil {
 		s.Error = fmt.Sprintf("read the chain's link: %v", err)

@@ -110,7 +110,7 @@ func (p *parser) line(f []string) {
 		p.set.PutRevision(&loader.Revision{UID: uid, Name: o.Revision()})
 		p.seen.Revisions[uid] = append(p.seen.Revisions[uid], o.Revision())
 		p.seen.Links = append(p.seen.Links, plan.Link{UID: uid, Revision: o.Revision()})
-		p.look.Saw(p.seen)
+		p.look.Saw(p.seen, nil)
 	case "ran":
 		o := p.version(uid, serial)
 		p.byID[uid].Deployed = &o

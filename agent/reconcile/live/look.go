@@ -7,11 +7,11 @@ import (
 	"slices"
 
 	"github.com/cilium/ebpf"
-	"github.com/cilium/ebpf/link"
 
 	"github.com/skep-dev/skep/agent/attach"
 	"github.com/skep-dev/skep/agent/pods/netns"
 	"github.com/skep-dev/skep/agent/program/loader"
+	"github.com/skep-dev/skep/agent/reconcile/others"
 	"github.com/skep-dev/skep/agent/reconcile/plan"
 	"github.com/skep-dev/skep/agent/state/pins"
 	"github.com/skep-dev/skep/hook"
@@ -32,19 +32,22 @@ type Look struct {
 	facts map[string]pins.Facts
 	// unreadable are the pins whose links could not be read.
 	unreadable map[string]bool
+	// Others reads which programs of others run next to Skep's.
+	Others *others.Round
 	// found finds what is in state; nil until it is asked for, and once that has other links or chains.
 	found *index
 }
 
 // Look begins to look. The State is empty until Observe, or Saw.
 func (s *Set) Look() *Look {
-	return &Look{Open: &s.Open, Set: s, facts: map[string]pins.Facts{}, unreadable: map[string]bool{}}
+	return &Look{Open: &s.Open, Set: s, Others: s.readOthers(nil), facts: map[string]pins.Facts{}, unreadable: map[string]bool{}}
 }
 
 // Observe asks the kernel about every link and chain. interfaces are those of the node, and
 // namespaces those that they are in.
 func (l *Look) Observe(interfaces []plan.Interface, namespaces *netns.Table) {
 	l.seen, l.found = nil, nil
+	l.Others = l.Set.readOthers(namespaces)
 	l.state = plan.State{Interfaces: interfaces, Revisions: map[string][]string{}}
 	for uid := range l.revisions {
 		// Without a revision, the application's directory is left.
@@ -63,13 +66,15 @@ func (l *Look) Observe(interfaces []plan.Interface, namespaces *netns.Table) {
 				Revision: l.RevisionOf(one, facts), Severed: facts.Severed, Elsewhere: one.IsElsewhere(facts)})
 		}
 	}
-	l.observeOrder(namespaces)
+	l.observeOrder()
 	l.observeChains()
 	l.found = nil
 }
 
-// Saw has a State that was observed, which may be a part of one.
-func (l *Look) Saw(s plan.State) { l.state, l.found = s, nil }
+// Saw has a State that was observed, which may be a part of one, in the namespaces.
+func (l *Look) Saw(s plan.State, namespaces *netns.Table) {
+	l.state, l.found, l.Others = s, nil, l.Set.readOthers(namespaces)
+}
 
 // State is what Observe read. The caller changes nothing of it.
 func (l *Look) State() plan.State { return l.state }
@@ -90,8 +95,8 @@ func (l *Look) inspect(pin string, one pins.Held) pins.Facts {
 }
 
 // observeOrder reads the place of each link on an ordered hook.
-func (l *Look) observeOrder(namespaces *netns.Table) {
-	orders := map[string][]link.ID{}
+func (l *Look) observeOrder() {
+	failed := map[others.Place]bool{}
 	for i := range l.state.Links {
 		one := &l.state.Links[i]
 		if h, ok := hook.Lookup(one.Attachment.Hook); !ok || !h.TakesPriority() || one.Severed {
@@ -107,22 +112,16 @@ func (l *Look) observeOrder(namespaces *netns.Table) {
 			one.Position, one.Unplaced = int(facts.Filter.Pref), facts.Filter.Pref == 0
 			continue
 		}
-		device := one.Attachment.Target.Device()
-		at := one.Attachment.Hook + " " + device.String()
-		if orders[at] == nil {
-			order, err := attach.Order(one.Attachment.Hook, device, namespaces)
-			if errors.Is(err, netns.ErrUnknown) {
-				one.Unplaced = true
-				continue
-			}
-			if err != nil && !errors.Is(err, attach.ErrTarget) {
+		at := others.Of(one.Attachment)
+		order, err := l.Others.Order(at)
+		if err != nil && !errors.Is(err, attach.ErrTarget) {
+			if !failed[at] && !errors.Is(err, netns.ErrUnknown) {
 				l.Set.log.Error("read the order of programs; they stay as they are", "hook", one.Attachment.Hook, "interface", one.Attachment.Target.String(), "error", err)
-				one.Unplaced = true
-				continue
 			}
-			orders[at] = order
+			failed[at], one.Unplaced = true, true
+			continue
 		}
-		one.Position = slices.Index(orders[at], facts.ID)
+		one.Position = slices.IndexFunc(order, func(p attach.Placed) bool { return p.Link == facts.ID })
 		one.Unplaced = facts.ID == 0
 	}
 }
@@ -308,6 +307,7 @@ func (l *Look) SeenLinks(uid string) []*plan.Link { return l.find().links[uid] }
 func (l *Look) PutRevision(r *loader.Revision) {
 	again := l.Revision(r.UID, r.Name) != nil
 	l.Set.PutRevision(r)
+	l.Others.ForgetOurs()
 	if !slices.Contains(l.state.Revisions[r.UID], r.Name) {
 		l.state.Revisions[r.UID] = append(l.state.Revisions[r.UID], r.Name)
 	}

@@ -15,8 +15,11 @@ import (
 
 	"github.com/cilium/ebpf"
 
+	"github.com/skep-dev/skep/agent/attach/clsact"
+	"github.com/skep-dev/skep/agent/pods/netns"
 	"github.com/skep-dev/skep/agent/program/loader"
 	"github.com/skep-dev/skep/agent/queue"
+	"github.com/skep-dev/skep/agent/reconcile/others"
 	"github.com/skep-dev/skep/agent/reconcile/plan"
 	"github.com/skep-dev/skep/agent/state/pins"
 )
@@ -46,6 +49,8 @@ type Set struct {
 	former map[string][]ebpf.ProgramID
 	// unread are pins that could not be opened.
 	unread []pins.Stray
+	// names are those of programs of others.
+	names others.Names
 	// logged are the paths of the unmanaged files that were logged.
 	logged map[string]bool
 }
@@ -64,6 +69,40 @@ func New(pins *pins.Store, wake func(), remnantsFile string, log *slog.Logger) *
 	s.Makings = Makings{Hold: unheld, queue: attaching, log: log, end: s.Remnants.add}
 	s.Filters.set, pins.Filters.Owner = s, s.Filters.ownerOf
 	return s
+}
+
+// readOthers begins to read which programs of others run next to those of the Set.
+func (s *Set) readOthers(namespaces *netns.Table) *others.Round {
+	return others.New(others.Options{Ours: s.programIDs, Namespaces: namespaces, Names: &s.names,
+		Filters: func(side clsact.Side) []clsact.Other { return s.pins.Filters.Others(side) }})
+}
+
+// programIDs are the programs of revisions, and of chains and links that run or are being closed.
+func (s *Set) programIDs() map[ebpf.ProgramID]bool {
+	all := map[ebpf.ProgramID]bool{}
+	for uid, revisions := range s.revisions {
+		for _, r := range revisions {
+			for _, id := range r.ProgramIDs() {
+				all[id] = true
+			}
+		}
+		for _, id := range s.former[uid] {
+			all[id] = true
+		}
+	}
+	for _, remnants := range s.Remnants.byUID {
+		for _, r := range remnants {
+			all[r.Facts.Program] = true
+		}
+	}
+	for d, c := range s.chains {
+		if facts, err := pins.Inspect(c.Link); err == nil {
+			all[facts.Program] = true
+		} else {
+			s.log.Debug("look whose the program of a chain is", "pin", s.pins.ChainPath(d), "error", err)
+		}
+	}
+	return all
 }
 
 // Close closes everything. What is pinned runs on.

@@ -18,6 +18,7 @@ import (
 	"github.com/skep-dev/skep/agent/program/loader"
 	"github.com/skep-dev/skep/agent/reconcile/build"
 	"github.com/skep-dev/skep/agent/reconcile/live"
+	"github.com/skep-dev/skep/agent/reconcile/others"
 	"github.com/skep-dev/skep/agent/reconcile/plan"
 	"github.com/skep-dev/skep/agent/reconcile/version"
 	"github.com/skep-dev/skep/agent/state/objects"
@@ -131,6 +132,8 @@ type LinkStatus struct {
 	Pin   string    `json:"pin,omitempty"`
 	State LinkState `json:"state"`
 	Error string    `json:"error,omitempty"`
+	// Behind are the programs of others that the kernel runs before it on the same hook: each can end the run.
+	Behind []others.Program `json:"behind,omitempty"`
 }
 
 // Application is what a status is made of, besides the outcome.
@@ -300,7 +303,10 @@ func (v View) linksOf(uid, program string) []LinkStatus {
 	var all []LinkStatus
 	for l := range v.Look.LinksOf(uid) {
 		if l.Attachment.Program == program {
-			all = append(all, linkStatus(l.Attachment.Hook, l.Attachment.Place(), l.Path, v.Look.Facts(l)))
+			facts := v.Look.Facts(l)
+			one := linkStatus(l.Attachment.Hook, l.Attachment.Place(), l.Path, facts)
+			one.Behind = v.Look.Others.Ahead(l.Attachment, facts)
+			all = append(all, one)
 		}
 	}
 	for device, c := range v.Look.Chains() {
@@ -376,7 +382,7 @@ func (s ApplicationStatus) NodeState() (v1alpha1.NodeState, string) {
 		return v1alpha1.NodeFailed, message
 	case s.Tombstone && s.Revision == "" && !s.Unloading:
 		return v1alpha1.NodeRemoved, ""
-	case c.Status == metav1.ConditionTrue && len(s.UnmanagedFiles) == 0 && !s.KeepsMap():
+	case c.Status == metav1.ConditionTrue && len(s.UnmanagedFiles) == 0 && !s.KeepsMap() && s.notes() == "":
 		return v1alpha1.NodeLoaded, ""
 	case c.Status == metav1.ConditionTrue:
 		return v1alpha1.NodeLoaded, message
@@ -476,6 +482,9 @@ func (v View) deployedCondition(app Application, out *Outcome, s ApplicationStat
 	}
 	if n := len(s.UnmanagedFiles); n > 0 {
 		c.Message += fmt.Sprintf("; %d among its pins are left alone: %s", n, strings.Join(s.UnmanagedFiles[:min(n, maxUnmanagedFiles)], "; "))
+	}
+	if notes := s.notes(); notes != "" && c.Status == metav1.ConditionTrue {
+		c.Message += "; " + notes
 	}
 	for _, old := range app.Before.Conditions {
 		if old.Type == c.Type && old.Status == c.Status {

@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -126,7 +127,7 @@ func TestWhatIsNotSkepsAmongThePinsStopsNothing(t *testing.T) {
 	after := a.Status()
 	for i := range before {
 		was, is := before[i].Programs[0], after[i].Programs[0]
-		if was.ID != is.ID || was.Links[0] != is.Links[0] {
+		if was.ID != is.ID || !reflect.DeepEqual(was.Links[0], is.Links[0]) {
 			t.Errorf("what ran was not adopted: %+v then %+v", was, is)
 		}
 	}

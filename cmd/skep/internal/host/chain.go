@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -14,6 +15,7 @@ import (
 	"github.com/skep-dev/skep/cmd/internal/exit"
 	"github.com/skep-dev/skep/cmd/skep/internal/display"
 	"github.com/skep-dev/skep/hook"
+	"github.com/skep-dev/skep/text"
 )
 
 // NewChain returns skep chain.
@@ -24,7 +26,7 @@ func NewChain() *cobra.Command {
 	)
 	cmd := &cobra.Command{
 		Use:   "chain [IFACE [in NETNS]]",
-		Short: "Show the XDP programs of an interface in the order they run, how often each returned which verdict, and the room left",
+		Short: "Show the programs of an interface in the order they run, Skep's and others', and how often each XDP program returned which verdict",
 		Long: "IFACE is a name, of this and of every other network namespace, or a name and its namespace as\n" +
 			"skep prints them, such as eth0 in net:[4026532281]. Without it all interfaces are shown.",
 		Args: cobra.ArbitraryArgs,
@@ -42,7 +44,7 @@ func NewChain() *cobra.Command {
 				}
 			}
 			if name != "" && len(chosen) == 0 {
-				return exit.Absent("show chain of %s: no XDP program of Skep's runs there; see skep inventory for others", name)
+				return exit.Absent("show chain of %s: no program of Skep's runs there in an order, at xdp, tcx, tc or netkit; see skep inventory for others", name)
 			}
 			if output == "json" {
 				return display.JSON(cmd.OutOrStdout(), chosen)
@@ -64,9 +66,59 @@ func NewChain() *cobra.Command {
 }
 
 // noChains answers where no interface has a chain, as kubectl get does.
-const noChains = "No chains found: no XDP program of Skep's is attached on this host. A program at the hook xdp makes one; see skep status"
+const noChains = "No chains found: no program of Skep's is attached to an interface of this host, at xdp, tcx, tc or netkit; see skep status"
+
+// printSequence prints what runs on a hook other than xdp, or what others run there.
+func printSequence(w io.Writer, c agent.ChainStatus) error {
+	fmt.Fprintf(w, "%s  %s\n", c.Label(), c.Hook)
+	header := []string{"#", "PRIORITY", "APPLICATION", "PROGRAM", "ID"}
+	filters := slices.ContainsFunc(c.Members, func(m agent.MemberStatus) bool { return m.Pref != 0 })
+	if filters {
+		header = append(header, "PREF")
+	}
+	var rows [][]string
+	for i, m := range c.Members {
+		row := []string{strconv.Itoa(i + 1), strconv.Itoa(int(m.Priority)), m.Application, m.Program, strconv.Itoa(int(m.ID))}
+		if m.Unmanaged {
+			row = []string{strconv.Itoa(i + 1), "-", "unmanaged", cmp.Or(m.Program, "-"), row[4]}
+		}
+		if filters {
+			row = append(row, strconv.Itoa(int(m.Pref)))
+		}
+		rows = append(rows, row)
+	}
+	if err := display.Table(w, header, rows); err != nil {
+		return err
+	}
+	return printNotes(w, c)
+}
+
+// printNotes says what has to be known of members, and what is not known of all.
+func printNotes(w io.Writer, c agent.ChainStatus) error {
+	for _, m := range c.Members {
+		for _, note := range m.Notes {
+			fmt.Fprintf(w, "%s %s: %s\n", m.Application, text.Printable(m.Program), text.Printable(note))
+		}
+	}
+	if c.Error == "" {
+		return nil
+	}
+	_, err := fmt.Fprintf(w, "not all is known: %s\n", c.Error)
+	return err
+}
+
+// isSequence reports whether each member has a program of its own: on other hooks than xdp, and where others have that.
+func isSequence(c agent.ChainStatus) bool {
+	return c.Hook != "" && c.Hook != xdp || slices.ContainsFunc(c.Members, func(m agent.MemberStatus) bool { return m.Unmanaged })
+}
+
+// xdp is the hook whose programs are joined into one.
+const xdp = "xdp"
 
 func printChain(w io.Writer, c agent.ChainStatus) error {
+	if isSequence(c) {
+		return printSequence(w, c)
+	}
 	fmt.Fprintf(w, "%s  program %d, link %d", c.Label(), c.ProgramID, c.LinkID)
 	if c.XDPMode != "" {
 		fmt.Fprintf(w, ", mode %s", c.XDPMode)
@@ -91,8 +143,7 @@ func printChain(w io.Writer, c agent.ChainStatus) error {
 	if err := display.Table(w, []string{"#", "PRIORITY", "APPLICATION", "PROGRAM", "PROCEED ON", "RUNS", "VERDICTS"}, rows); err != nil {
 		return err
 	}
-	if c.Error != "" {
-		_, err := fmt.Fprintf(w, "not all is known: %s\n", c.Error)
+	if err := printNotes(w, c); err != nil || c.Error != "" {
 		return err
 	}
 	_, err := fmt.Fprintf(w, "room left: %d maps, %d subprograms\n", c.Room.Maps, c.Room.Subprograms)

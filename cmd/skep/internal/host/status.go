@@ -319,8 +319,8 @@ func printFailure(w io.Writer, failure string) {
 // is only warned of follows.
 func printWhy(w io.Writer, a nodemode.Application) {
 	ready := a.Condition(v1alpha1.ConditionReady)
-	skipped, unreached := a.Skipped(), reachesNothing(a)
-	if len(a.Reasons)+len(a.Warnings)+len(a.Audited)+len(skipped) == 0 && unreached == "" && runs(ready) {
+	skipped, unreached, notes := a.Skipped(), reachesNothing(a), notesOf(a)
+	if len(a.Reasons)+len(a.Warnings)+len(a.Audited)+len(skipped)+len(notes) == 0 && unreached == "" && runs(ready) {
 		return
 	}
 	fmt.Fprintf(w, "\n%s\n", a.Identity())
@@ -336,6 +336,9 @@ func printWhy(w io.Writer, a nodemode.Application) {
 	for _, p := range skipped {
 		fmt.Fprintf(w, "  skipped   %s: %s\n", text.Printable(p.Name), text.Printable(p.Links[0].Error))
 	}
+	for _, note := range notes {
+		fmt.Fprintf(w, "  order     %s\n", note)
+	}
 	printUnloaded(w, a)
 	for _, r := range a.Reasons {
 		display.Reason(w, display.Paint(w, display.Red, "denied"), r, "")
@@ -344,6 +347,18 @@ func printWhy(w io.Writer, a nodemode.Application) {
 		fmt.Fprintf(w, "  verified  %s\n", text.Printable(v.Message))
 	}
 	printAside(w, a.Warnings, a.Audited)
+}
+
+// notesOf says what has to be known of the attachments of an application that run.
+func notesOf(a nodemode.Application) (all []string) {
+	for _, p := range a.Programs {
+		for _, l := range p.Links {
+			for _, note := range l.Notes() {
+				all = append(all, text.Line(fmt.Sprintf("%s on %s: %s", l.Hook, l.Target, note)))
+			}
+		}
+	}
+	return all
 }
 
 // printUnloaded says why an application that is defined does not run any more.
@@ -538,6 +553,9 @@ func printProgram(w io.Writer, p agent.ProgramStatus) {
 		}
 		line := fmt.Sprintf("    %-10s %s %s", l.State, where, text.Printable(cmp.Or(l.Error, l.Filter, describeOff(l), describeMode(l), describeIterator(l))))
 		fmt.Fprintln(w, strings.TrimRight(line, " "))
+		for _, note := range l.Notes() {
+			fmt.Fprintf(w, "               %s\n", text.Line(note))
+		}
 	}
 }
 
