@@ -65,9 +65,9 @@ func (a *Agent) Chains() ([]ChainStatus, error) {
 		if c.Version == nil {
 			continue
 		}
-		all = append(all, rec.chains.Status(c))
+		all = append(all, rec.chains.Status(c, rec.decisions.Now))
 	}
-	all = append(all, chainfit.Sequences(rec.look)...)
+	all = append(all, chainfit.Sequences(rec.look, rec.decisions.Now)...)
 	slices.SortFunc(all, ChainStatus.Compare)
 	return all, nil
 }

@@ -137,6 +137,21 @@ func XDPProgramOf(d plan.Device, in *netns.Table) (id ebpf.ProgramID, err error)
 	return id, nil
 }
 
+// PacketsOf returns how many packets a device received and sent.
+func PacketsOf(d plan.Device, in *netns.Table) (received, sent uint64, err error) {
+	err = withDevice(d, in, func() error {
+		l, err := netlink.LinkByIndex(d.Index)
+		if err == nil && l.Attrs().Statistics != nil {
+			received, sent = l.Attrs().Statistics.RxPackets, l.Attrs().Statistics.TxPackets
+		}
+		return err
+	})
+	if err != nil {
+		return 0, 0, fmt.Errorf("look at interface %s: %w", d, err)
+	}
+	return received, sent, nil
+}
+
 // XDPModeOf asks the kernel how a device runs an XDP program.
 func XDPModeOf(d plan.Device, in *netns.Table) (mode v1alpha1.XDPMode, err error) {
 	err = withDevice(d, in, func() error {

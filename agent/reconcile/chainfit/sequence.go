@@ -3,6 +3,7 @@ package chainfit
 import (
 	"cmp"
 	"slices"
+	"time"
 
 	"github.com/skep-dev/skep/agent/reconcile/live"
 	"github.com/skep-dev/skep/agent/reconcile/others"
@@ -19,7 +20,7 @@ func (s Status) Compare(other Status) int {
 
 // Sequences tells what runs on the hooks of interfaces whose order the kernel keeps, or that have filters, with the
 // programs of others.
-func Sequences(look *live.Look) []Status {
+func Sequences(look *live.Look, now time.Time) []Status {
 	var ours []others.Step
 	for l := range look.Links() {
 		ours = append(ours, others.Step{Link: l, Facts: look.Facts(l)})
@@ -32,7 +33,7 @@ func Sequences(look *live.Look) []Status {
 			s.Error = is.Err.Error()
 		}
 		for _, step := range is.Steps {
-			s.Members = append(s.Members, member(look, step))
+			s.Members = append(s.Members, member(look, step, now))
 		}
 		all = append(all, s)
 	}
@@ -40,11 +41,12 @@ func Sequences(look *live.Look) []Status {
 }
 
 // member is one program of a sequence.
-func member(look *live.Look, step others.Step) MemberStatus {
+func member(look *live.Look, step others.Step, now time.Time) MemberStatus {
 	if step.Link == nil {
 		return MemberStatus{Program: step.Other.Name, Unmanaged: true, ID: step.Other.ID, Pref: step.Other.Pref}
 	}
 	at := step.Link.Attachment
+	notes := report.LinkStatus{Hook: at.Hook, Behind: look.Others.Ahead(at, step.Facts), NeverRan: report.LinkNeverRan(look, step.Link, step.Facts, now)}.Notes()
 	return MemberStatus{Application: at.Application.String(), Program: at.Program, Priority: at.Priority, ID: uint32(step.Facts.Program),
-		Pref: step.Facts.Filter.Pref, Notes: report.LinkStatus{Behind: look.Others.Ahead(at, step.Facts)}.Notes()}
+		Pref: step.Facts.Filter.Pref, Notes: notes}
 }

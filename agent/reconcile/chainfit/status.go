@@ -2,12 +2,14 @@ package chainfit
 
 import (
 	"fmt"
+	"time"
 
 	"github.com/cilium/ebpf"
 
 	"github.com/skep-dev/skep/agent/program/chain"
 	"github.com/skep-dev/skep/agent/reconcile/build"
 	"github.com/skep-dev/skep/agent/reconcile/plan"
+	"github.com/skep-dev/skep/agent/reconcile/report"
 	"github.com/skep-dev/skep/agent/state/pins"
 	"github.com/skep-dev/skep/api/v1alpha1"
 )
@@ -69,7 +71,7 @@ type MemberStatus struct {
 }
 
 // Status tells what a chain runs and what it takes.
-func (r *Round) Status(c *pins.Chain) Status {
+func (r *Round) Status(c *pins.Chain, now time.Time) Status {
 	on := r.look.Interface(c.Device)
 	s := Status{Interface: on.Name, Hook: plan.XDP, Ifindex: c.Device.Index, NetnsID: c.Device.NetnsID, In: on.In, XDPMode: c.Mode, XDPReason: c.Fallback}
 	facts, err := pins.Inspect(c.Link)
@@ -85,7 +87,7 @@ func (r *Round) Status(c *pins.Chain) Status {
 	}
 	for i, m := range c.Version.Members {
 		one := MemberStatus{Application: m.Identity.String(), Program: m.Program, Priority: m.Priority, ProceedOn: chain.Verdicts(m.ProceedOn),
-			SwitchedOff: c.Version.IsOff(m)}
+			SwitchedOff: c.Version.IsOff(m), Notes: report.LinkStatus{Hook: plan.XDP, NeverRan: report.MemberNeverRan(r.look, c, m, now)}.Notes()}
 		if i < len(counts) {
 			runs := counts[i].Runs()
 			one.Runs, one.Verdicts = &runs, counts[i].Verdicts()

@@ -13,6 +13,7 @@ import (
 	"github.com/skep-dev/skep/agent/program/loader"
 	"github.com/skep-dev/skep/agent/reconcile/others"
 	"github.com/skep-dev/skep/agent/reconcile/plan"
+	"github.com/skep-dev/skep/agent/reconcile/unrun"
 	"github.com/skep-dev/skep/agent/state/pins"
 	"github.com/skep-dev/skep/hook"
 )
@@ -32,22 +33,23 @@ type Look struct {
 	facts map[string]pins.Facts
 	// unreadable are the pins whose links could not be read.
 	unreadable map[string]bool
-	// Others reads which programs of others run next to Skep's.
+	// Others reads which programs of others run next to Skep's, and Unrun which of Skep's have never run.
 	Others *others.Round
+	Unrun  *unrun.Round
 	// found finds what is in state; nil until it is asked for, and once that has other links or chains.
 	found *index
 }
 
 // Look begins to look. The State is empty until Observe, or Saw.
 func (s *Set) Look() *Look {
-	return &Look{Open: &s.Open, Set: s, Others: s.readOthers(nil), facts: map[string]pins.Facts{}, unreadable: map[string]bool{}}
+	return &Look{Open: &s.Open, Set: s, Others: s.readOthers(nil), Unrun: s.unrun.Begin(nil), facts: map[string]pins.Facts{}, unreadable: map[string]bool{}}
 }
 
 // Observe asks the kernel about every link and chain. interfaces are those of the node, and
 // namespaces those that they are in.
 func (l *Look) Observe(interfaces []plan.Interface, namespaces *netns.Table) {
 	l.seen, l.found = nil, nil
-	l.Others = l.Set.readOthers(namespaces)
+	l.Others, l.Unrun = l.Set.readOthers(namespaces), l.Set.unrun.Begin(namespaces)
 	l.state = plan.State{Interfaces: interfaces, Revisions: map[string][]string{}}
 	for uid := range l.revisions {
 		// Without a revision, the application's directory is left.
@@ -73,7 +75,7 @@ func (l *Look) Observe(interfaces []plan.Interface, namespaces *netns.Table) {
 
 // Saw has a State that was observed, which may be a part of one, in the namespaces.
 func (l *Look) Saw(s plan.State, namespaces *netns.Table) {
-	l.state, l.found, l.Others = s, nil, l.Set.readOthers(namespaces)
+	l.state, l.found, l.Others, l.Unrun = s, nil, l.Set.readOthers(namespaces), l.Set.unrun.Begin(namespaces)
 }
 
 // State is what Observe read. The caller changes nothing of it.

@@ -21,6 +21,7 @@ import (
 	"github.com/skep-dev/skep/agent/queue"
 	"github.com/skep-dev/skep/agent/reconcile/others"
 	"github.com/skep-dev/skep/agent/reconcile/plan"
+	"github.com/skep-dev/skep/agent/reconcile/unrun"
 	"github.com/skep-dev/skep/agent/state/pins"
 )
 
@@ -49,8 +50,9 @@ type Set struct {
 	former map[string][]ebpf.ProgramID
 	// unread are pins that could not be opened.
 	unread []pins.Stray
-	// names are those of programs of others.
+	// names are those of programs of others, and unrun is which of Skep's did not run.
 	names others.Names
+	unrun unrun.Watch
 	// logged are the paths of the unmanaged files that were logged.
 	logged map[string]bool
 }

@@ -2,9 +2,17 @@ package report
 
 import (
 	"fmt"
+	"slices"
+	"strconv"
 	"strings"
+	"time"
 
+	"github.com/skep-dev/skep/agent/program/chain"
+	"github.com/skep-dev/skep/agent/reconcile/live"
 	"github.com/skep-dev/skep/agent/reconcile/others"
+	"github.com/skep-dev/skep/agent/reconcile/plan"
+	"github.com/skep-dev/skep/agent/reconcile/unrun"
+	"github.com/skep-dev/skep/agent/state/pins"
 	"github.com/skep-dev/skep/text"
 )
 
@@ -16,13 +24,62 @@ const (
 	maxBehind = 3
 )
 
-// Notes say, one each, what the user has to know of an attachment that runs: which programs of others run before it. The
+// Notes say, one each, what the user has to know of an attachment that is made: which programs of others run before it, and that it never ran. The
 // names are those that others gave to their programs.
 func (l LinkStatus) Notes() (all []string) {
 	if len(l.Behind) > 0 {
 		all = append(all, describeBehind(l.Behind, others.Program.String))
 	}
+	if l.NeverRan > 0 {
+		all = append(all, l.Warning())
+	}
 	return all
+}
+
+// Warning says that the program has never run, although it could have; empty where it has, or that is not known.
+func (l LinkStatus) Warning() string {
+	if l.NeverRan == 0 {
+		return ""
+	}
+	return fmt.Sprintf("has never run, while the interface %s packets (%d)", l.counted(), l.NeverRan)
+}
+
+// counted says what an interface did with the packets that a hook is on.
+func (l LinkStatus) counted() string {
+	if strings.HasSuffix(l.Hook, "/egress") || l.Hook == "netkit/primary" {
+		return "sent"
+	}
+	return "received"
+}
+
+// LinkNeverRan returns LinkStatus.NeverRan of a link.
+func LinkNeverRan(look *live.Look, l *pins.Link, facts pins.Facts, now time.Time) uint64 {
+	if facts.Severed {
+		return 0
+	}
+	at := l.Attachment
+	key := unrun.Key{UID: l.UID, Program: at.Program, Hook: at.Hook, On: at.Target.Device(), ID: strconv.Itoa(int(facts.Program))}
+	return look.Unrun.Of(key, now, func() (uint64, bool) { return look.Unrun.Counted(facts.Program) })
+}
+
+// MemberNeverRan returns LinkStatus.NeverRan of a member of a chain: by the counts of the chain or, where it is alone, of the kernel.
+func MemberNeverRan(look *live.Look, c *pins.Chain, m plan.Member, now time.Time) uint64 {
+	facts := look.ChainFacts(c)
+	if facts.Severed || c.Version == nil || c.Version.IsOff(m) {
+		return 0
+	}
+	key := unrun.Key{UID: m.UID, Program: m.Program, Hook: plan.XDP, On: c.Device, ID: m.Revision}
+	return look.Unrun.Of(key, now, func() (uint64, bool) {
+		i := slices.Index(c.Version.Members, m)
+		if c.Version.Counters == nil || i < 0 {
+			return look.Unrun.Counted(facts.Program)
+		}
+		counts, err := chain.ReadCounts(c.Version.Counters, len(c.Version.Members))
+		if err != nil {
+			return 0, false
+		}
+		return counts[i].Runs(), true
+	})
 }
 
 // withoutNames are Notes for a status that a team reads, or that is written whenever it changes: without names of programs of
@@ -41,6 +98,9 @@ func (l LinkStatus) withoutNames(isTeams bool) (all []string) {
 			}
 			return o.Name
 		}))
+	}
+	if l.NeverRan > 0 {
+		all = append(all, fmt.Sprintf("has never run, while the interface %s packets", l.counted()))
 	}
 	return all
 }

@@ -134,6 +134,9 @@ type LinkStatus struct {
 	Error string    `json:"error,omitempty"`
 	// Behind are the programs of others that the kernel runs before it on the same hook: each can end the run.
 	Behind []others.Program `json:"behind,omitempty"`
+	// NeverRan is how many packets the interface received, or sent on egress, while the program was attached and did not run
+	// once; 0 where it ran, or that is not known.
+	NeverRan uint64 `json:"neverRan,omitempty"`
 }
 
 // Application is what a status is made of, besides the outcome.
@@ -305,7 +308,7 @@ func (v View) linksOf(uid, program string) []LinkStatus {
 		if l.Attachment.Program == program {
 			facts := v.Look.Facts(l)
 			one := linkStatus(l.Attachment.Hook, l.Attachment.Place(), l.Path, facts)
-			one.Behind = v.Look.Others.Ahead(l.Attachment, facts)
+			one.Behind, one.NeverRan = v.Look.Others.Ahead(l.Attachment, facts), LinkNeverRan(v.Look, l, facts, v.Now)
 			all = append(all, one)
 		}
 	}
@@ -317,6 +320,7 @@ func (v View) linksOf(uid, program string) []LinkStatus {
 				if one.State == Attached && c.Version.IsOff(m) {
 					one.State = SwitchedOff
 				}
+				one.NeverRan = MemberNeverRan(v.Look, c, m, v.Now)
 				all = append(all, one)
 			}
 		}

@@ -337,7 +337,7 @@ func printWhy(w io.Writer, a nodemode.Application) {
 		fmt.Fprintf(w, "  skipped   %s: %s\n", text.Printable(p.Name), text.Printable(p.Links[0].Error))
 	}
 	for _, note := range notes {
-		fmt.Fprintf(w, "  order     %s\n", note)
+		fmt.Fprintf(w, "  %s\n", note)
 	}
 	printUnloaded(w, a)
 	for _, r := range a.Reasons {
@@ -354,7 +354,11 @@ func notesOf(a nodemode.Application) (all []string) {
 	for _, p := range a.Programs {
 		for _, l := range p.Links {
 			for _, note := range l.Notes() {
-				all = append(all, text.Line(fmt.Sprintf("%s on %s: %s", l.Hook, l.Target, note)))
+				label := "order"
+				if note == l.Warning() {
+					label = "warning"
+				}
+				all = append(all, text.Line(fmt.Sprintf("%-9s %s on %s: %s", label, l.Hook, l.Target, note)))
 			}
 		}
 	}
