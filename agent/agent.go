@@ -21,6 +21,7 @@ package agent
 import (
 	"errors"
 	"fmt"
+	"github.com/skep-dev/skep/agent/reconcile/position"
 	"os"
 	"sync"
 	"time"
@@ -99,6 +100,8 @@ type loop struct {
 	acted  bool
 	// wholeAt is when the last reconcile ended that was not left.
 	wholeAt time.Time
+	// positions are where programs moved among those of others.
+	positions position.Memory
 	// unmanagedFiles, by uid, are those of the last full reconcile.
 	unmanagedFiles map[string][]string
 }

@@ -13,7 +13,9 @@ import (
 	"github.com/skep-dev/skep/agent/reconcile/finish"
 	"github.com/skep-dev/skep/agent/reconcile/live"
 	"github.com/skep-dev/skep/agent/reconcile/observe"
+	"github.com/skep-dev/skep/agent/reconcile/others"
 	"github.com/skep-dev/skep/agent/reconcile/plan"
+	"github.com/skep-dev/skep/agent/reconcile/position"
 	"github.com/skep-dev/skep/agent/reconcile/prepare"
 	"github.com/skep-dev/skep/agent/reconcile/sharing"
 	"github.com/skep-dev/skep/agent/reconcile/starts"
@@ -40,6 +42,7 @@ type reconcile struct {
 	decisions *decide.Decisions
 	admission *admission.Round
 	chains    *chainfit.Round
+	positions *position.Round
 	actor     *act.Actor
 	// unmanagedFiles by the uid they lie under.
 	unmanagedFiles map[string][]string
@@ -92,7 +95,8 @@ func (a *Agent) reconcileOnce() *reconcile {
 		o.Shared(rec.versions.Shared())
 	}
 	rec.chains.Fit()
-	actions := plan.Make(rec.decisions.Want, rec.look.State())
+	rec.positions.Choose(rec.decisions.Want, rec.look.State())
+	actions := plan.Make(rec.decisions.Want, rec.positions.Mark(rec.look.State()))
 	rec.acted = rec.acted || len(actions) > 0
 	rec.actor.Act(actions)
 	rec.actor.FinishUnloads()
@@ -143,8 +147,9 @@ func (a *Agent) newReconcile(full bool) *reconcile {
 	rec.decisions = decide.New(decide.Options{Log: o.Log, Now: now, Node: node, Look: rec.look, Prepare: versions.Prepare, Applications: intents.States()})
 	rec.admission = l.admission.Begin(rec.decisions, rec.loadRound, rec.lookupRound)
 	rec.chains = l.chains.Begin(rec.decisions, rec.admission, rec.objectRound, rec.loadRound)
+	rec.positions = l.positions.Begin(now, position.AroundLinks(rec.look.Link, rec.look.Facts, func() *others.Round { return rec.look.Others }))
 	rec.actor = act.New(act.Options{Log: o.Log, Clock: o.Clock, Now: now, Observer: o.Observer, Pins: a.pins, Decisions: rec.decisions, Look: rec.look,
-		Chains: rec.chains, Attempts: l.attempts, Longest: o.BackOff.Longest(), Conflicts: l.conflicts, Measured: l.admission.Profiles,
+		Chains: rec.chains, Positions: rec.positions, Attempts: l.attempts, Longest: o.BackOff.Longest(), Conflicts: l.conflicts, Measured: l.admission.Profiles,
 		NoDriver:    rec.admission.NoteNoDriver,
 		ObjectRound: rec.objectRound, LoadRound: rec.loadRound, LookupRound: rec.lookupRound,
 		// A container, or an intent such as that of a revocation, waits for the next reconcile.
@@ -198,7 +203,7 @@ func (rec *reconcile) finish() {
 	// Last of all, when the status says what is attached.
 	defer rec.env.starts.Finish(starts.Round{Decisions: rec.decisions, Open: rec.look.Open, Containers: rec.seen.Pods.Snapshot, Loads: rec.loadRound})
 	ended := finish.New(finish.Options{Log: rec.env.opts.Log, BackOff: rec.env.opts.BackOff, Intents: rec.intents, Decisions: rec.decisions, Look: rec.look,
-		UnmanagedFiles: rec.unmanagedFiles})
+		Positions: rec.positions, UnmanagedFiles: rec.unmanagedFiles})
 	ended.Applications()
 	rec.loop.conflicts.Sweep(rec.decisions.Now)
 	rec.lookupRound.End()

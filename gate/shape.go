@@ -261,6 +261,10 @@ func checkScope(r *denials, id v1alpha1.Identity, at string, h hook.Hook, a v1al
 		r.add("shape/scope", at+".afterNamespaces", "remove afterNamespaces, or use a "+v1alpha1.KindClusterBpfApplication,
 			"programs of a %s run between those of the cluster", id.Kind)
 	}
+	if a.Position != "" {
+		r.add("shape/scope", at+".position", "remove position, or use a "+v1alpha1.KindClusterBpfApplication,
+			"a %s places no program among those of others", id.Kind)
+	}
 }
 
 // field is one field of an attachment that only some hooks take.
@@ -302,6 +306,10 @@ func attachesIn(field string) func(hook.Hook) bool {
 
 func never(hook.Hook) bool { return false }
 
+func isTCX(h hook.Hook) bool {
+	return h.AttachType == ebpf.AttachTCXIngress || h.AttachType == ebpf.AttachTCXEgress
+}
+
 func isNetfilter(h hook.Hook) bool { return h.ProgramType == ebpf.Netfilter }
 
 // fields is the table of the fields that depend on the hook. All rules about
@@ -313,6 +321,7 @@ var fields = []field{
 	},
 	{"priority", func(a v1alpha1.Attachment) bool { return a.Priority != nil }, hook.Hook.TakesPriority, never, legalPriority, false},
 	{"afterNamespaces", func(a v1alpha1.Attachment) bool { return a.AfterNamespaces }, hook.Hook.TakesPriority, never, nil, false},
+	{"position", func(a v1alpha1.Attachment) bool { return a.Position != "" }, isTCX, never, legalPosition, false},
 	{"proceedOn", func(a v1alpha1.Attachment) bool { return a.ProceedOn != nil }, func(h hook.Hook) bool { return h.Name == "xdp" }, never, legalProceedOn, false},
 	{"xdpMode", func(a v1alpha1.Attachment) bool { return a.XDPMode != "" }, func(h hook.Hook) bool { return h.Name == "xdp" }, never, legalXDPMode, false},
 	{"functions", func(a v1alpha1.Attachment) bool { return a.Functions != nil }, hook.Hook.TakesFunctions, hook.Hook.TakesFunctions, legalFunctions, false},
@@ -433,6 +442,13 @@ func wrongSelector(s *metav1.LabelSelector) string {
 
 // linkKind is a link type of ip-link(8).
 var linkKind = regexp.MustCompile(`^[a-z0-9_]{1,16}$`)
+
+func legalPosition(a v1alpha1.Attachment) (string, string) {
+	if slices.Contains([]v1alpha1.Position{v1alpha1.PositionFirst, v1alpha1.PositionLast}, a.Position) {
+		return "", ""
+	}
+	return fmt.Sprintf("position %q is not known", a.Position), "use First or Last, or leave it out"
+}
 
 func legalXDPMode(a v1alpha1.Attachment) (string, string) {
 	if slices.Contains([]v1alpha1.XDPMode{v1alpha1.XDPAuto, v1alpha1.XDPNative, v1alpha1.XDPGeneric}, a.XDPMode) {

@@ -20,6 +20,7 @@ var given = map[string]func(*v1alpha1.Attachment, hook.Hook){
 	"interfaces":      func(a *v1alpha1.Attachment, _ hook.Hook) { a.Interfaces = &v1alpha1.Interfaces{Primary: true} },
 	"priority":        func(a *v1alpha1.Attachment, _ hook.Hook) { p := int32(0); a.Priority = &p },
 	"afterNamespaces": func(a *v1alpha1.Attachment, _ hook.Hook) { a.AfterNamespaces = true },
+	"position":        func(a *v1alpha1.Attachment, _ hook.Hook) { a.Position = v1alpha1.PositionLast },
 	"proceedOn":       func(a *v1alpha1.Attachment, _ hook.Hook) { a.ProceedOn = []string{"Drop", "Tx"} },
 	"xdpMode":         func(a *v1alpha1.Attachment, _ hook.Hook) { a.XDPMode = v1alpha1.XDPGeneric },
 	"functions": func(a *v1alpha1.Attachment, _ hook.Hook) {
@@ -65,6 +66,9 @@ func takes(h hook.Hook) []string {
 	}
 	if h.Name == "xdp" {
 		fields = append(fields, "proceedOn", "xdpMode")
+	}
+	if strings.HasPrefix(h.Name, "tcx/") {
+		fields = append(fields, "position")
 	}
 	if h.Name == "lsm_cgroup" {
 		fields = append(fields, "functions")
@@ -153,7 +157,14 @@ func TestPodsAreTheNamespacesOwn(t *testing.T) {
 		"a namespace chooses no place behind the cluster's programs": {
 			v1alpha1.Attachment{Hook: "xdp", AfterNamespaces: true, Pods: &v1alpha1.Pods{}}, true, "shape/scope at spec.programs[0].attach[0].afterNamespaces",
 		},
-		"a cluster does":                        {v1alpha1.Attachment{Hook: "xdp", AfterNamespaces: true, Pods: &v1alpha1.Pods{}}, false, ""},
+		"a cluster does": {v1alpha1.Attachment{Hook: "xdp", AfterNamespaces: true, Pods: &v1alpha1.Pods{}}, false, ""},
+		"a namespace has no place among programs of others": {
+			v1alpha1.Attachment{Hook: "tcx/egress", Pods: &v1alpha1.Pods{}, Position: v1alpha1.PositionFirst}, true,
+			"shape/scope at spec.programs[0].attach[0].position: a BpfApplication places no program among those of others",
+		},
+		"a place that there is not": {
+			v1alpha1.Attachment{Hook: "tcx/egress", Pods: &v1alpha1.Pods{}, Position: "Middle"}, false, `position "Middle" is not known`,
+		},
 		"a cluster chooses those of namespaces": {connect(v1alpha1.Pods{NamespaceSelector: labels(1)}), false, ""},
 		"a selector that is none": {
 			connect(v1alpha1.Pods{Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "a b"}}}), true, "no Pod can be chosen by it",

@@ -85,7 +85,7 @@ func TestEveryHookTakesTheFieldsOfItsRowAndNoOthers(t *testing.T) {
 	values := map[string]string{
 		"interfaces": "{primary: true}", "functions": "{names: [f]}", "tracepoint": "a", "cgroup": "/", "binary": "{path: /b, symbol: s}",
 		"networkNamespace": "/run/netns/x", "netfilter": "{family: IPv4, hook: LocalIn}", "perfEvent": "{event: cpu-clock, frequency: 99}", "priority": "1",
-		"proceedOn": "[Pass]", "afterNamespaces": "true", "xdpMode": "Native", "pods": "{}",
+		"proceedOn": "[Pass]", "afterNamespaces": "true", "position": "First", "xdpMode": "Native", "pods": "{}",
 	}
 	type combination struct {
 		hook, field, kind string
@@ -97,7 +97,8 @@ func TestEveryHookTakesTheFieldsOfItsRowAndNoOthers(t *testing.T) {
 		for field, value := range values {
 			takes := shapeField[h.Shape] == field || field == "functions" && h.Name == "lsm_cgroup" ||
 				(field == "priority" || field == "afterNamespaces") && h.Sharing == hook.Ordered && h.Name != "netfilter" || field == "netfilter" && h.Name == field ||
-				(field == "proceedOn" || field == "xdpMode") && h.Name == "xdp" || field == "pods" && h.Namespaceable
+				field == "position" && strings.HasPrefix(h.Name, "tcx/") || (field == "proceedOn" || field == "xdpMode") && h.Name == "xdp" ||
+				field == "pods" && h.Namespaceable
 			if field == "binary" && strings.HasSuffix(h.Name, ".multi") {
 				value = "{path: /b, symbols: {names: [s]}}"
 			} else if field == "binary" && h.Name == "usdt" {
@@ -117,7 +118,8 @@ func TestEveryHookTakesTheFieldsOfItsRowAndNoOthers(t *testing.T) {
 				fmt.Fprintf(&docs, "---\napiVersion: skep.dev/v1alpha1\nkind: %s\nmetadata: {name: %s}\nspec: {bytecode: {image: x}, programs: [{name: f, attach: "+
 					"[{%s}]}]}\n",
 					kind, escape(h.Name+" "+field), attach)
-				want[combination{escape(h.Name), escape(field), kind}] = takes && (field == "pods" || h.ReachesNode() && field != "afterNamespaces" || kind == v1alpha1.KindClusterBpfApplication)
+				want[combination{escape(h.Name), escape(field), kind}] = takes &&
+					(field == "pods" || h.ReachesNode() && field != "position" && field != "afterNamespaces" || kind == v1alpha1.KindClusterBpfApplication)
 			}
 		}
 		name := escape(h.Name) + ".yaml"

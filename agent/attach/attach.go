@@ -27,6 +27,7 @@ import (
 	"github.com/skep-dev/skep/agent/program/rights"
 	"github.com/skep-dev/skep/agent/reconcile/plan"
 	"github.com/skep-dev/skep/agent/state/pins"
+	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/bytecode/plain"
 	"github.com/skep-dev/skep/hook"
 )
@@ -85,8 +86,11 @@ type Host struct {
 
 // Neighbours are links on one ordered hook.
 type Neighbours struct {
-	// Before run ahead of the new link, After behind it.
+	// Before run ahead of the new link, After behind it, and Own is the one that it replaces.
 	Before, After []link.ID
+	Own           link.ID
+	// Position is on which side of programs of others all of them are to run.
+	Position v1alpha1.Position
 	// FiltersBefore and FiltersAfter are those that are filters.
 	FiltersBefore, FiltersAfter []*clsact.Filter
 }

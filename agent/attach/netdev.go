@@ -12,6 +12,7 @@ import (
 	"github.com/skep-dev/skep/agent/pods/netns"
 	"github.com/skep-dev/skep/agent/reconcile/plan"
 	"github.com/skep-dev/skep/agent/state/pins"
+	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/bytecode/plain"
 	"github.com/skep-dev/skep/hook"
 )
@@ -108,21 +109,56 @@ func query(ifindex int, at ebpf.AttachType) (*link.QueryResult, error) {
 }
 
 // place chooses the anchor: in front of the first of ours that is to run later,
-// else behind the last that is to run earlier, else at the end. Programs of
-// others keep their order whichever it is.
+// else behind the last that is to run earlier, else at the end, or before all with
+// that position. Programs of others keep their order whichever it is.
 func place(n Neighbours, seen *link.QueryResult) link.Anchor {
-	order := linkIDs(seen)
+	order := n.side(linkIDs(seen))
 	for _, id := range order {
-		if slices.Contains(n.After, id) {
+		if id != 0 && slices.Contains(n.After, id) {
 			return link.BeforeLinkByID(id)
 		}
 	}
 	for _, id := range slices.Backward(order) {
-		if slices.Contains(n.Before, id) {
+		if id != 0 && slices.Contains(n.Before, id) {
 			return link.AfterLinkByID(id)
 		}
 	}
+	if n.Position == v1alpha1.PositionFirst {
+		return link.Head()
+	}
 	return link.Tail()
+}
+
+// side returns those of ours that are on the side of the position already: the others are about to move there. Without a position
+// it returns all.
+func (n Neighbours) side(order []link.ID) []link.ID {
+	isForeign := func(id link.ID) bool {
+		return (id == 0 || id != n.Own) && !slices.Contains(n.Before, id) && !slices.Contains(n.After, id)
+	}
+	switch n.Position {
+	case v1alpha1.PositionFirst:
+		if i := slices.IndexFunc(order, isForeign); i >= 0 {
+			return order[:i]
+		}
+	case v1alpha1.PositionLast:
+		for i, id := range slices.Backward(order) {
+			if isForeign(id) {
+				return order[i+1:]
+			}
+		}
+	}
+	return order
+}
+
+// CheckPosition fails with a *LackingError where the kernel has no TCX, so that a program has no position among those of others.
+func CheckPosition(h hook.Hook, p v1alpha1.Position) error {
+	// The device of the index 1 is lo.
+	_, err := plain.Of(link.QueryPrograms(link.QueryOptions{Target: 1, Attach: h.AttachType}))
+	if err == nil || errors.Is(err, unix.ENODEV) {
+		return nil
+	}
+	return lackingPart(h, fmt.Sprintf("has no TCX, which came with Linux 6.6, and runs filters of clsact by prefs that each tool chooses for itself, "+
+		"so that position %s cannot be kept; leave position out", p), err)
 }
 
 // queryWithin reads what is attached to an interface, in order.
@@ -183,12 +219,12 @@ func OthersOn(hookName string, d plan.Device, in *netns.Table, ours map[link.ID]
 	return others, nil
 }
 
+// linkIDs are the links in their order, with 0 for a program that has none.
 func linkIDs(seen *link.QueryResult) []link.ID {
-	var ids []link.ID
+	ids := make([]link.ID, 0, len(seen.Programs))
 	for _, p := range seen.Programs {
-		if id, ok := p.LinkID(); ok {
-			ids = append(ids, id)
-		}
+		id, _ := p.LinkID()
+		ids = append(ids, id)
 	}
 	return ids
 }

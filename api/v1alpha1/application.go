@@ -384,6 +384,13 @@ type Attachment struct {
 	// +optional
 	AfterNamespaces bool `json:"afterNamespaces,omitempty"`
 
+	// Position is First or Last: all programs of Skep's on the hook of the
+	// interface run before those of others, or behind them. For tcx/ingress and
+	// tcx/egress of a ClusterBpfApplication, on a kernel with TCX. Absent, a program
+	// comes behind what is there when it is attached.
+	// +optional
+	Position Position `json:"position,omitempty"`
+
 	// ProceedOn lists the verdicts after which the next program of an XDP chain
 	// runs: Aborted, Drop, Pass, Tx, Redirect. Default Pass.
 	// +optional
@@ -519,6 +526,19 @@ type Interfaces struct {
 
 // KindPhysical is the kind of network devices on a bus.
 const KindPhysical = "physical"
+
+// Position is where the programs of Skep's run among those of others.
+//
+// +kubebuilder:validation:Enum=First;Last
+type Position string
+
+// The positions.
+const (
+	// PositionFirst is before all programs of others.
+	PositionFirst Position = "First"
+	// PositionLast is behind all programs of others.
+	PositionLast Position = "Last"
+)
 
 // XDPMode is how an XDP program runs on an interface.
 // +kubebuilder:validation:Enum=Auto;Native;Generic

@@ -21,7 +21,7 @@ import (
 // what Resolve fills in. Where it fails with ErrWaiting, those that it found stand beside the error.
 func (r *Round) Expand(application v1alpha1.Identity, program string, at v1alpha1.Attachment) ([]plan.Attachment, error) {
 	base := plan.Attachment{Application: application, Program: program, Instance: plan.InstanceOf(application, program, at, at.Tracepoint),
-		Hook: at.Hook, Scope: plan.Scope(application, at), Priority: v1alpha1.DefaultPriority, AfterNamespaces: at.AfterNamespaces,
+		Hook: at.Hook, Scope: plan.Scope(application, at), Priority: v1alpha1.DefaultPriority, AfterNamespaces: at.AfterNamespaces, Position: at.Position,
 		Optional: at.Optional}
 	if at.Priority != nil {
 		base.Priority = *at.Priority

@@ -21,6 +21,7 @@ import (
 	"github.com/skep-dev/skep/agent/reconcile/decide"
 	"github.com/skep-dev/skep/agent/reconcile/live"
 	"github.com/skep-dev/skep/agent/reconcile/plan"
+	"github.com/skep-dev/skep/agent/reconcile/position"
 	"github.com/skep-dev/skep/agent/reconcile/report"
 	"github.com/skep-dev/skep/agent/state/objects"
 	"github.com/skep-dev/skep/agent/state/pins"
@@ -37,6 +38,8 @@ type Options struct {
 	// Decisions say what was planned for, and are told how it went.
 	Decisions *decide.Decisions
 	Look      *live.Look
+	// Positions are where programs are to run among those of others.
+	Positions *position.Round
 	// Chains has those that were loaded. Attempts are the actions on chains that failed, and
 	// Longest is how long they are at most not tried again.
 	Chains   *chainfit.Round

@@ -118,14 +118,18 @@ func (mk *linkMaker) programOf(a plan.Action) (*ebpf.Program, error) {
 
 // neighbours are our links on the same ordered hook and interface.
 func (mk *linkMaker) neighbours(a plan.Action) attach.Neighbours {
-	var n attach.Neighbours
+	n := attach.Neighbours{Position: mk.Positions.At(a.Attachment)}
 	if h, ok := hook.Lookup(a.Attachment.Hook); !ok || !h.TakesPriority() {
 		return n
 	}
 	own := (&plan.Link{UID: a.UID, Attachment: a.Attachment}).Turn()
 	for l := range mk.Look.Links() {
 		at := l.Attachment
-		if at.Hook != a.Attachment.Hook || at.Target.Device() != a.Attachment.Target.Device() || l.UID == a.UID && at.Key() == a.Attachment.Key() {
+		if at.Hook != a.Attachment.Hook || at.Target.Device() != a.Attachment.Target.Device() {
+			continue
+		}
+		if l.UID == a.UID && at.Key() == a.Attachment.Key() {
+			n.Own = mk.Look.Facts(l).ID
 			continue
 		}
 		isBefore := (&plan.Link{UID: l.UID, Attachment: at}).Turn().Compare(own) < 0
@@ -145,6 +149,14 @@ func (mk *linkMaker) neighbours(a plan.Action) attach.Neighbours {
 // move gives a link another place on its hook: a second copy runs there before
 // the first one goes, since the kernel moves none.
 func (mk *linkMaker) move(a plan.Action) error {
+	err := mk.moveCopy(a)
+	if err == nil {
+		mk.Positions.Moved(a.UID, a.Attachment)
+	}
+	return err
+}
+
+func (mk *linkMaker) moveCopy(a plan.Action) error {
 	if _, err := mk.programOf(a); err != nil {
 		return err
 	}

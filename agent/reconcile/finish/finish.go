@@ -14,6 +14,7 @@ import (
 	"github.com/skep-dev/skep/agent/reconcile/decide"
 	"github.com/skep-dev/skep/agent/reconcile/live"
 	"github.com/skep-dev/skep/agent/reconcile/plan"
+	"github.com/skep-dev/skep/agent/reconcile/position"
 	"github.com/skep-dev/skep/agent/reconcile/report"
 	"github.com/skep-dev/skep/agent/state/retry"
 )
@@ -27,6 +28,8 @@ type Options struct {
 	Intents   *accepted.Round
 	Decisions *decide.Decisions
 	Look      *live.Look
+	// Positions are where programs are to run among those of others.
+	Positions *position.Round
 	// UnmanagedFiles by the UID they lie under.
 	UnmanagedFiles map[string][]string
 }
@@ -39,7 +42,7 @@ type Round struct {
 
 // New begins to finish a reconcile.
 func New(o Options) *Round {
-	return &Round{o, report.View{Look: o.Look, UnmanagedFiles: o.UnmanagedFiles, Now: o.Decisions.Now}}
+	return &Round{o, report.View{Look: o.Look, Positions: o.Positions, UnmanagedFiles: o.UnmanagedFiles, Now: o.Decisions.Now}}
 }
 
 // Applications works out back-off and status of all applications.

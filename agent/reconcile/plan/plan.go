@@ -182,6 +182,8 @@ type Attachment struct {
 	Priority int32 `json:"priority,omitempty"`
 	// AfterNamespaces has a program of the cluster run behind those of namespaces.
 	AfterNamespaces bool `json:"afterNamespaces,omitempty"`
+	// Position is where all programs of Skep's are to be on the hook; empty where nothing is asked for.
+	Position v1alpha1.Position `json:"position,omitempty"`
 	// ProceedOn has bit v set where XDP verdict v lets the next program run.
 	ProceedOn uint32 `json:"proceedOn,omitempty"`
 	// XDPMode is how an XDP program is to run on its interface; empty is Auto.
@@ -284,6 +286,8 @@ type Link struct {
 	// there; of no meaning elsewhere, and where Unplaced says that it is not known.
 	Position int
 	Unplaced bool
+	// Strayed links are on the wrong side of programs of others, and are to move.
+	Strayed bool
 }
 
 // Member is one program of an XDP chain.

@@ -308,6 +308,11 @@ func (v *Versions) resolve(app plan.Application, program string, at v1alpha1.Att
 			return nil, err
 		}
 	}
+	if h, _ := hook.Lookup(at.Hook); at.Position != "" {
+		if err := attach.CheckPosition(h, at.Position); err != nil {
+			return nil, err
+		}
+	}
 	all, err := v.LookupRound.Expand(app.Identity, program, at)
 	if at.Pods != nil {
 		return v.resolveInPods(app, program, at, all, err)

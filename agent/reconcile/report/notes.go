@@ -30,6 +30,9 @@ func (l LinkStatus) Notes() (all []string) {
 	if len(l.Behind) > 0 {
 		all = append(all, describeBehind(l.Behind, others.Program.String))
 	}
+	if l.PositionLost != "" {
+		all = append(all, l.PositionLost)
+	}
 	if l.NeverRan > 0 {
 		all = append(all, l.Warning())
 	}
@@ -98,6 +101,9 @@ func (l LinkStatus) withoutNames(isTeams bool) (all []string) {
 			}
 			return o.Name
 		}))
+	}
+	if l.PositionLost != "" && !isTeams {
+		all = append(all, l.PositionLost)
 	}
 	if l.NeverRan > 0 {
 		all = append(all, fmt.Sprintf("has never run, while the interface %s packets", l.counted()))

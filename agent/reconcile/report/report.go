@@ -20,6 +20,7 @@ import (
 	"github.com/skep-dev/skep/agent/reconcile/live"
 	"github.com/skep-dev/skep/agent/reconcile/others"
 	"github.com/skep-dev/skep/agent/reconcile/plan"
+	"github.com/skep-dev/skep/agent/reconcile/position"
 	"github.com/skep-dev/skep/agent/reconcile/version"
 	"github.com/skep-dev/skep/agent/state/objects"
 	"github.com/skep-dev/skep/agent/state/pins"
@@ -137,6 +138,8 @@ type LinkStatus struct {
 	// NeverRan is how many packets the interface received, or sent on egress, while the program was attached and did not run
 	// once; 0 where it ran, or that is not known.
 	NeverRan uint64 `json:"neverRan,omitempty"`
+	// PositionLost says why the program is not on the side of those of others that its definition asks for.
+	PositionLost string `json:"positionLost,omitempty"`
 }
 
 // Application is what a status is made of, besides the outcome.
@@ -155,6 +158,8 @@ type Application struct {
 // View is what one reconcile saw.
 type View struct {
 	Look *live.Look
+	// Positions are where programs are to run among those of others; nil asks for none.
+	Positions *position.Round
 	// UnmanagedFiles by the UID they lie under.
 	UnmanagedFiles map[string][]string
 	Now            time.Time
@@ -309,6 +314,9 @@ func (v View) linksOf(uid, program string) []LinkStatus {
 			facts := v.Look.Facts(l)
 			one := linkStatus(l.Attachment.Hook, l.Attachment.Place(), l.Path, facts)
 			one.Behind, one.NeverRan = v.Look.Others.Ahead(l.Attachment, facts), LinkNeverRan(v.Look, l, facts, v.Now)
+			if v.Positions != nil {
+				one.PositionLost = v.Positions.Describe(l.UID, l.Attachment)
+			}
 			all = append(all, one)
 		}
 	}

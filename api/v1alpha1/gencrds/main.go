@@ -303,6 +303,11 @@ func boundToNamespace(attach *apiextensionsv1.JSONSchemaProps) error {
 			Message: "programs of a BpfApplication run between those of the cluster: remove afterNamespaces, or use a ClusterBpfApplication",
 			Reason:  &forbidden,
 		},
+		"position": {
+			Rule:    "self == ''",
+			Message: "a BpfApplication places no program among those of others: remove position, or use a ClusterBpfApplication",
+			Reason:  &forbidden,
+		},
 	} {
 		schema, err := at(attach, field)
 		if err != nil {
@@ -354,6 +359,9 @@ func takenFields() []taken {
 		{"perfEvent", shaped(hook.PerfEvent), required},
 		{"priority", hook.Hook.TakesPriority, optional},
 		{"afterNamespaces", hook.Hook.TakesPriority, optional},
+		{"position", func(h hook.Hook) bool {
+			return h.AttachType == ebpf.AttachTCXIngress || h.AttachType == ebpf.AttachTCXEgress
+		}, optional},
 		{"proceedOn", func(h hook.Hook) bool { return h.Name == "xdp" }, optional},
 		{"xdpMode", func(h hook.Hook) bool { return h.Name == "xdp" }, optional},
 		{"pods", func(h hook.Hook) bool { return h.Namespaceable }, optional},

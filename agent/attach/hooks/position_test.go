@@ -1,0 +1,114 @@
+package hooks_test
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/link"
+
+	"github.com/skep-dev/skep/agent"
+	"github.com/skep-dev/skep/api/v1alpha1"
+	"github.com/skep-dev/skep/intent"
+	"github.com/skep-dev/skep/test/fixture/world"
+	"github.com/skep-dev/skep/test/harness/need"
+)
+
+// placed is an application with a program on fo0 that asks for a position.
+func placed(w *world.World, name string, priority int32, position v1alpha1.Position) intent.Payload {
+	p := counting(w, name, "tcx/ingress", "fo0")
+	p.Programs[0].Attach[0].Priority, p.Programs[0].Attach[0].Position = &priority, position
+	return p
+}
+
+// positions has an agent whose looks the test makes, and programs of others.
+type positions struct {
+	*testing.T
+	w       *world.World
+	a       *agent.Agent
+	clock   *world.Clock
+	foreign map[link.ID]string
+}
+
+func newPositions(t *testing.T) *positions {
+	t.Helper()
+	need.Kernel(t)
+	world.NeedLink(t, "tcx/ingress")
+	p := &positions{T: t, w: world.New(t), clock: world.NewClock(), foreign: map[link.ID]string{}}
+	world.Veth(t, "fo0", "fo1")
+	o := p.w.Options()
+	o.Clock = p.clock.Now
+	p.a = p.w.Idle(o)
+	return p
+}
+
+// attach attaches a program of another tool.
+func (p *positions) attach(name string, anchor link.Anchor) link.Link {
+	p.Helper()
+	_, l := attachAnother(p.T, name, "fo0", ebpf.AttachTCXIngress, anchor)
+	info, err := l.Info()
+	world.Must(p.T, err)
+	p.foreign[info.ID] = name
+	return l
+}
+
+// step hands intents over or, without any, looks, and compares what runs, and what one application says of its position.
+func (p *positions) step(want, of, says string, payloads ...intent.Payload) {
+	p.Helper()
+	world.Hand(p.w, p.a, payloads...)
+	if len(payloads) == 0 {
+		world.Looks(p.T, p.a)
+	}
+	if got := order(p.T, p.a, p.foreign); got != want {
+		p.Fatalf("the order is %q, not %q", got, want)
+	}
+	if got := world.LinkOf(p.T, p.a, of).PositionLost; !strings.Contains(got, says) || (got == "") != (says == "") {
+		p.Errorf("in %q, %s says %q, want %q in it", want, of, got, says)
+	}
+}
+
+func TestAllProgramsOfAHookTakeThePositionThatOneAsksFor(t *testing.T) {
+	p := newPositions(t)
+	p.attach("F", link.Tail())
+	p.step("F m", "m", "", placed(p.w, "m", 400, ""))
+	p.step("m a F", "a", "", placed(p.w, "a", 500, v1alpha1.PositionFirst))
+	p.step("m a c F", "c", "", placed(p.w, "c", 500, ""))
+	p.step("b m a c F", "a", "", placed(p.w, "b", 1, ""))
+	// A new priority moves one among Skep's own.
+	p.step("m a c b F", "b", "", placed(p.w, "b", 900, ""))
+	const lost = "position Last is not kept: a asks for First on the same hook, which has precedence"
+	p.step("m a c z b F", "z", lost, placed(p.w, "z", 600, v1alpha1.PositionLast))
+	if got := conditionOf(p.a, "z"); !strings.Contains(got, lost) {
+		t.Errorf("the condition says %q", got)
+	}
+	// Once nothing asks for First, Last holds; all moved within the last minute, so they wait.
+	p.step("m a c z b F", "z", "Skep moves its programs at most once a minute", placed(p.w, "a", 500, ""))
+	p.clock.Forward(time.Minute)
+	p.step("F m a c z b", "z", "")
+	p.clock.Forward(time.Minute)
+	p.attach("G", link.Tail())
+	p.step("F G m a c z b", "z", "")
+	// Without a position, everything stays where it is.
+	p.clock.Forward(time.Minute)
+	p.attach("H", link.Tail())
+	p.step("F G m a c z b H", "z", "", placed(p.w, "z", 600, ""))
+	p.clock.Forward(time.Minute)
+	p.step("F G m a c z b H", "z", "")
+}
+
+func TestAToolThatMovesBackIsAnsweredOnceAMinute(t *testing.T) {
+	p := newPositions(t)
+	p.step("a", "a", "", placed(p.w, "a", 500, v1alpha1.PositionFirst))
+	p.attach("first_tool", link.Head())
+	p.step("a first_tool", "a", "")
+	for range 2 {
+		back := p.attach("moves_back", link.Head())
+		p.step("moves_back a first_tool", "a", "position First is not kept: moves_back came before it; Skep moves its programs at most once a minute")
+		p.clock.Forward(59 * time.Second)
+		p.step("moves_back a first_tool", "a", "is not kept")
+		p.clock.Forward(time.Second)
+		p.step("a moves_back first_tool", "a", "")
+		world.Must(t, back.Close())
+	}
+}

@@ -1,0 +1,172 @@
+// Package position decides on which side of the programs of others those of Skep's are to run on a hook of TCX, and when they
+// move there. It moves nothing.
+package position
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/skep-dev/skep/agent/reconcile/others"
+	"github.com/skep-dev/skep/agent/reconcile/plan"
+	"github.com/skep-dev/skep/agent/state/pins"
+	"github.com/skep-dev/skep/api/v1alpha1"
+)
+
+// between is how long Skep's programs stay where they are on a hook of a device after they moved, whatever others do there: a
+// tool that moves itself back would have both move without end.
+const between = time.Minute
+
+// Memory is what is kept from one reconcile to the next. The zero value is ready; the caller serializes all calls.
+type Memory struct{ moves map[others.Place]*move }
+
+// move is one of all programs at a place. They are loaded once more for it, so it takes several reconciles.
+type move struct {
+	// since is when the first one moved, and due are the links that have yet to.
+	since time.Time
+	due   map[string]bool
+}
+
+// Around returns the programs of others before and after a link of an application.
+type Around func(uid string, a plan.Attachment) (before, after []others.Program)
+
+// Round is what one reconcile decides. Before Choose, no position is asked for.
+type Round struct {
+	memory *Memory
+	now    time.Time
+	around Around
+	asked  map[others.Place]asked
+}
+
+// asked is where all programs of Skep's are to be at a place, and which application asks for that.
+type asked struct {
+	position v1alpha1.Position
+	by       v1alpha1.Identity
+}
+
+// Begin begins a reconcile.
+func (m *Memory) Begin(now time.Time, around Around) *Round {
+	maps.DeleteFunc(m.moves, func(_ others.Place, is *move) bool { return is.since.IsZero() || now.Sub(is.since) >= between })
+	return &Round{memory: m, now: now, around: around}
+}
+
+// AroundLinks is the Around of links, by their keys.
+func AroundLinks(link func(uid, key string) *pins.Link, facts func(*pins.Link) pins.Facts, read func() *others.Round) Around {
+	return func(uid string, a plan.Attachment) (before, after []others.Program) {
+		l := link(uid, a.Key())
+		if l == nil {
+			return nil, nil
+		}
+		return read().Around(others.Of(l.Attachment), facts(l).ID)
+	}
+}
+
+// Choose decides for each place by what applications want there, and what is frozen: First where any asks for that, else Last
+// where any does.
+func (r *Round) Choose(want plan.Want, have plan.State) {
+	r.asked = map[others.Place]asked{}
+	for _, app := range want.Applications {
+		for i := range app.Attachments {
+			r.ask(&app.Attachments[i])
+		}
+	}
+	for i := range have.Links {
+		if l := &have.Links[i]; slices.Contains(want.Frozen, l.UID) {
+			r.ask(&l.Attachment)
+		}
+	}
+}
+
+func (r *Round) ask(a *plan.Attachment) {
+	if a.Position == "" {
+		return
+	}
+	at, is := others.Of(*a), asked{a.Position, a.Application}
+	has, ok := r.asked[at]
+	if !ok || cmp.Or(cmp.Compare(is.position, has.position), is.by.Compare(has.by)) < 0 {
+		r.asked[at] = is
+	}
+}
+
+// At is the position of all programs of Skep's at the place of an attachment; empty where none is asked for.
+func (r *Round) At(a plan.Attachment) v1alpha1.Position { return r.asked[others.Of(a)].position }
+
+// Mark returns the state with the links marked that are to move to the other side of programs of others, which those of one
+// place do once a minute at most.
+func (r *Round) Mark(have plan.State) plan.State {
+	if len(r.asked) == 0 {
+		return have
+	}
+	have.Links = slices.Clone(have.Links)
+	for i := range have.Links {
+		l := &have.Links[i]
+		if !l.Severed && !l.Unplaced && len(r.wrong(l.UID, l.Attachment)) > 0 {
+			l.Strayed = r.memory.allows(l.UID, l.Attachment)
+		}
+	}
+	return have
+}
+
+// allows reports whether a link may move: with the others of its place, or since none moved within the last minute.
+func (m *Memory) allows(uid string, a plan.Attachment) bool {
+	is := m.moves[others.Of(a)]
+	if is == nil {
+		is = &move{due: map[string]bool{}}
+		if m.moves == nil {
+			m.moves = map[others.Place]*move{}
+		}
+		m.moves[others.Of(a)] = is
+	}
+	if is.since.IsZero() {
+		is.due[uid+a.Key()] = true
+	}
+	return is.due[uid+a.Key()]
+}
+
+// Moved notes that a link moved.
+func (r *Round) Moved(uid string, a plan.Attachment) {
+	is := r.memory.moves[others.Of(a)]
+	if is == nil || !is.due[uid+a.Key()] {
+		return
+	}
+	delete(is.due, uid+a.Key())
+	if is.since.IsZero() {
+		is.since = r.now
+	}
+}
+
+// wrong returns the programs of others on whose other side a link is to be.
+func (r *Round) wrong(uid string, a plan.Attachment) []others.Program {
+	position := r.At(a)
+	if position == "" {
+		return nil
+	}
+	before, after := r.around(uid, a)
+	if position == v1alpha1.PositionFirst {
+		return before
+	}
+	return after
+}
+
+// Describe says why an attachment is not where it asks to be; empty where it is, or asks for nothing.
+func (r *Round) Describe(uid string, a plan.Attachment) string {
+	is, known := r.asked[others.Of(a)]
+	if a.Position == "" || !known {
+		return ""
+	}
+	if is.position != a.Position {
+		return fmt.Sprintf("position %s is not kept: %s asks for %s on the same hook, which has precedence; have both ask for one", a.Position, is.by.Name, is.position)
+	}
+	others := r.wrong(uid, a)
+	if len(others) == 0 {
+		return ""
+	}
+	side := "before"
+	if is.position == v1alpha1.PositionLast {
+		side = "behind"
+	}
+	return fmt.Sprintf("position %s is not kept: %s came %s it; Skep moves its programs at most once a minute, so see which tool moves back",
+		a.Position, cmp.Or(others[0].Name, "a program of another tool"), side)
+}
