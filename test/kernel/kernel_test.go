@@ -37,7 +37,8 @@ func packages() []string {
 		return strings.Split(wanted, ",")
 	}
 	return []string{"agent/attach", "agent/program/cgrouplsm", "agent/program/chain", "agent/program/deadline", "agent/inventory",
-		"agent/program/loader", "agent/state/pins", "agent/attach/hooks=EveryHookConforms|Fires|Tenants|AndTheBond|ModuleThat|CPUThat|TestATeam|TheClusterDecides|AnUpgradeMoves"}
+		"agent/program/loader", "agent/state/pins",
+		"agent/attach/hooks=EveryHookConforms|Fires|Tenants|AndTheBond|ModuleThat|CPUThat|TestATeam|TheClusterDecides|AnUpgradeMoves|OfOthers|Position"}
 }
 
 // modules are what the tests need and Debian builds as modules, in the order

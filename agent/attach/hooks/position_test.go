@@ -97,6 +97,31 @@ func TestAllProgramsOfAHookTakeThePositionThatOneAsksFor(t *testing.T) {
 	p.step("F G m a c z b H", "z", "")
 }
 
+// TestAPositionNeedsTCX: filters of clsact run by numbers that each tool chooses.
+func TestAPositionNeedsTCX(t *testing.T) {
+	need.Kernel(t)
+	w := world.New(t)
+	world.Veth(t, "fo0", "fo1")
+	a, _ := w.Start()
+	w.Must(a, placed(w, "a", 500, ""))
+	err := w.Accept(a, placed(w, "a", 500, v1alpha1.PositionLast))
+	if world.HasTCX() {
+		if err != nil {
+			t.Errorf("with TCX: %v", err)
+		}
+		return
+	}
+	const want = "place program count_ingress of a: this node's kernel has no TCX, which came with Linux 6.6, and runs filters of clsact by prefs that each " +
+		"tool chooses for itself, so that position Last cannot be kept; leave position out, or keep the application away with nodeSelector"
+	s := world.StatusOf(a, "a")
+	if err == nil || s.Error != want || !s.Unsupported {
+		t.Errorf("without TCX: %v, and the status says %q, want %q", err, s.Error, want)
+	}
+	if l := world.LinkOf(t, a, "a"); l.State != agent.Attached {
+		t.Errorf("what ran is %+v", l)
+	}
+}
+
 func TestAToolThatMovesBackIsAnsweredOnceAMinute(t *testing.T) {
 	p := newPositions(t)
 	p.step("a", "a", "", placed(p.w, "a", 500, v1alpha1.PositionFirst))

@@ -1,6 +1,7 @@
 package plan
 
 import (
+	"cmp"
 	"fmt"
 
 	"github.com/skep-dev/skep/bytecode"
@@ -20,12 +21,7 @@ type work struct{ translated, moves int }
 func workOf(n Need) work { return work{n.Translated, n.Moves} }
 
 // percent is the share of a namespace.
-func (l Limits) percent() int {
-	if l.SharePercent == 0 {
-		return 100
-	}
-	return l.SharePercent
-}
+func (l Limits) percent() int { return cmp.Or(l.SharePercent, 100) }
 
 // beyondShare is what a namespace with a need has beyond its share.
 func (l Limits) beyondShare(n Need) work {
