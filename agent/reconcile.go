@@ -66,7 +66,9 @@ func (a *Agent) reconcileOnce() *reconcile {
 	}
 	rec := a.newReconcile(full)
 	defer rec.finish()
-	rec.actor.EndAtOnce(rec.decisions.GoneByIntent())
+	gone := rec.decisions.GoneByIntent()
+	rec.actor.SwitchOff(gone)
+	rec.look.Set.Sever(gone)
 	if err := rec.observe(); err != nil {
 		a.opts.Log.Error("look at the kernel; what must end ends nevertheless", "error", err)
 		a.changes.AskFull()

@@ -101,14 +101,6 @@ func (act *Actor) SwitchOff(gone []string) {
 	}
 }
 
-// EndAtOnce ends what writes of maps and single calls of the kernel end of applications that are gone, in a bounded time. It needs
-// no look at the node. End ends the rest, and what it leaves of these.
-func (act *Actor) EndAtOnce(gone []string) {
-	act.SwitchOff(gone)
-	began := act.Clock()
-	act.Look.Set.Sever(gone, func() bool { return act.Clock().Sub(began) >= hurriedSlice })
-}
-
 // switchOn has members of chains run again that are asked for.
 func (act *Actor) switchOn() {
 	for uid, err := range act.Look.Set.SwitchOn(plan.Asked(act.Decisions.Want)) {

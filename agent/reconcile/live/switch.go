@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"time"
 
 	"github.com/skep-dev/skep/agent/attach/clsact"
 	"github.com/skep-dev/skep/agent/program/chain"
@@ -27,13 +28,17 @@ func (s *Set) SwitchOff(gone []string) map[string]error {
 	return failed
 }
 
-// Sever has the kernel run nothing more of the applications that are gone, where one call ends a link: of those with
-// the fewest links first, until isOver. The pins are left to Detach, and so are links that end with their last descriptor.
-func (s *Set) Sever(gone []string, isOver func() bool) {
+// severFor is how long Sever takes at most. To detach a program from TCX takes the kernel 10 ms.
+const severFor = 50 * time.Millisecond
+
+// Sever has the kernel run nothing more of the applications that are gone, where one call ends a link: in a bounded time, of those
+// with the fewest links first. The pins are left to Detach, and so are links that end with their last descriptor.
+func (s *Set) Sever(gone []string) {
+	began := time.Now()
 	fewest := slices.SortedStableFunc(slices.Values(gone), func(a, b string) int { return cmp.Compare(len(s.links[a]), len(s.links[b])) })
 	for _, uid := range fewest {
 		for l := range s.LinksOf(uid) {
-			if isOver() {
+			if time.Since(began) >= severFor {
 				return
 			}
 			if _, isFilter := l.Link.(*clsact.Filter); !isFilter {
