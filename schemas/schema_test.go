@@ -118,8 +118,8 @@ func TestEveryHookTakesTheFieldsOfItsRowAndNoOthers(t *testing.T) {
 				fmt.Fprintf(&docs, "---\napiVersion: skep.dev/v1alpha1\nkind: %s\nmetadata: {name: %s}\nspec: {bytecode: {image: x}, programs: [{name: f, attach: "+
 					"[{%s}]}]}\n",
 					kind, escape(h.Name+" "+field), attach)
-				want[combination{escape(h.Name), escape(field), kind}] = takes &&
-					(field == "pods" || h.ReachesNode() && field != "position" && field != "afterNamespaces" || kind == v1alpha1.KindClusterBpfApplication)
+				isHeld := field == "pods" || h.ReachesNode() && field != "position" && field != "afterNamespaces"
+				want[combination{escape(h.Name), escape(field), kind}] = takes && (isHeld || kind == v1alpha1.KindClusterBpfApplication)
 			}
 		}
 		name := escape(h.Name) + ".yaml"

@@ -253,7 +253,7 @@ func TestATenantHidesNoPacketThatItLetsThrough(t *testing.T) {
 					member(t, "second", "xdp_verdict", returning(pass), proceedingOn(0), of("b")),
 					member(t, "last", "xdp_verdict", returning(redirect), final))
 				goesOn := verdict < 32 && mask&(1<<verdict) != 0
-				want, runs := uint32(drop), []uint64{3, 3, 0, 0}
+				want, runs := drop, []uint64{3, 3, 0, 0}
 				switch {
 				case goesOn:
 					want, runs = redirect, []uint64{3, 3, 3, 3}

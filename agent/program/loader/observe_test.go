@@ -33,7 +33,8 @@ func TestASocketFilterDecidesNothing(t *testing.T) {
 			need.Kernel(t)
 			loaded := load(t, prepared, nil)
 			for _, name := range names {
-				got, err := loaded.Programs[plan.InstanceOf(p.Application, name, v1alpha1.Attachment{Hook: "tcx/ingress"}, "")].Run(&ebpf.RunOptions{Data: make([]byte, 64)})
+				instance := plan.InstanceOf(p.Application, name, v1alpha1.Attachment{Hook: "tcx/ingress"}, "")
+				got, err := loaded.Programs[instance].Run(&ebpf.RunOptions{Data: make([]byte, 64)})
 				if err != nil {
 					t.Fatal(err)
 				}

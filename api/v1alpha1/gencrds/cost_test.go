@@ -258,7 +258,8 @@ func TestTheLargestApplicationsAreCheapToValidate(t *testing.T) {
 		mostPrograms   = v1alpha1.MaxProgramsOfMany
 		mib            = 1 << 20
 	)
-	everything := fields{"hook": "xdp", "xdpMode": "Native", "priority": int64(1), "afterNamespaces": false, "proceedOn": []any{"Aborted", "Drop", "Pass", "Tx", "Redirect"},
+	everything := fields{"hook": "xdp", "xdpMode": "Native", "priority": int64(1), "afterNamespaces": false,
+		"proceedOn":  []any{"Aborted", "Drop", "Pass", "Tx", "Redirect"},
 		"interfaces": fields{"names": repeat(16, "eth*"), "exclude": repeat(16, "eth0")}}
 	binary := fields{"hook": "uprobe", "binary": fields{"path": "/bin/sh", "offset": int64(1)}}
 	misfit := fields{"hook": "cgroup/getpeername_unix", "cgroup": "/a", "proceedOn": []any{"Drop"}}

@@ -49,7 +49,8 @@ func TestMoversLeadToOrder(t *testing.T) {
 		// Those that are fixed are in order among themselves.
 		for i := range now {
 			now[i].Position = i * 10
-			now[i].Fixed = hasFixed && random.IntN(3) == 0 && !slices.ContainsFunc(now[:i], func(p order.Place) bool { return p.Fixed && p.Turn.Compare(now[i].Turn) > 0 })
+			isBehind := func(p order.Place) bool { return p.Fixed && p.Turn.Compare(now[i].Turn) > 0 }
+			now[i].Fixed = hasFixed && random.IntN(3) == 0 && !slices.ContainsFunc(now[:i], isBehind)
 		}
 		before := slices.Clone(now)
 		movers := order.Movers(now)
