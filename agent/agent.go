@@ -21,7 +21,6 @@ package agent
 import (
 	"errors"
 	"fmt"
-	"github.com/skep-dev/skep/agent/reconcile/position"
 	"os"
 	"sync"
 	"time"
@@ -38,6 +37,7 @@ import (
 	"github.com/skep-dev/skep/agent/reconcile/live"
 	"github.com/skep-dev/skep/agent/reconcile/observe"
 	"github.com/skep-dev/skep/agent/reconcile/plan"
+	"github.com/skep-dev/skep/agent/reconcile/position"
 	"github.com/skep-dev/skep/agent/reconcile/starts"
 	"github.com/skep-dev/skep/agent/state/history"
 	"github.com/skep-dev/skep/agent/state/objects"

@@ -157,7 +157,8 @@ func (r *Round) Describe(uid string, a plan.Attachment) string {
 		return ""
 	}
 	if is.position != a.Position {
-		return fmt.Sprintf("position %s is not kept: %s asks for %s on the same hook, which has precedence; have both ask for one", a.Position, is.by.Name, is.position)
+		return fmt.Sprintf("position %s is not kept: %s asks for %s on the same hook, which has precedence; have both ask for one",
+			a.Position, is.by.Name, is.position)
 	}
 	others := r.wrong(uid, a)
 	if len(others) == 0 {

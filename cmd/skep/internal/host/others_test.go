@@ -71,7 +71,8 @@ func TestStatusAndExplainSayWhichProgramsOfOthersRunBefore(t *testing.T) {
 	if diff := cmp.Diff(want, status.String()); diff != "" {
 		t.Errorf("status (-want +got):\n%s", diff)
 	}
-	if want := "    Attached   tcx/ingress on eth0\n               behind cil�[2Jevil  (id 41), which can end the chain\n"; !strings.Contains(explained.String(), want) {
+	if want := "    Attached   tcx/ingress on eth0\n" +
+		"               behind cil�[2Jevil  (id 41), which can end the chain\n"; !strings.Contains(explained.String(), want) {
 		t.Errorf("explain says %q, want %q in it", &explained, want)
 	}
 }
