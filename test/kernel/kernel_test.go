@@ -37,8 +37,9 @@ func packages() []string {
 		return strings.Split(wanted, ",")
 	}
 	return []string{"agent/attach", "agent/program/cgrouplsm", "agent/program/chain", "agent/program/deadline", "agent/inventory",
-		"agent/program/loader", "agent/state/pins",
-		"agent/attach/hooks=EveryHookConforms|Fires|Tenants|AndTheBond|ModuleThat|CPUThat|TestATeam|TheClusterDecides|AnUpgradeMoves|OfOthers|Position"}
+		"agent/program/guard", "agent/program/loader", "agent/state/pins", "agent/attach/targets=TestProgramsInPodsSeeTheirOwn",
+		"agent/attach/hooks=EveryHookConforms|Fires|Tenants|AndTheBond|ModuleThat|CPUThat|TestATeam|TheClusterDecides|" +
+			"AnUpgradeMoves|OfOthers|Position|ANamespaceHasAShare"}
 }
 
 // modules are what the tests need and Debian builds as modules, in the order
