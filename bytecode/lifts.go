@@ -93,15 +93,20 @@ func (l *lifts) finish(p *inspected, t ebpf.ProgramType, insns asm.Instructions)
 
 // fieldThatLifts names the field of a context that an instruction stores to, where a task may set no such value
 // by itself; empty where it may. Of a packet it may set cb, tc_index and tc_classid, which nothing but its own qdiscs reads: what
-// else it sets leaves the pod where its device is a macvlan or ipvlan, which scrubs nothing. Of a socket it may set nothing
-// (include/uapi/linux/bpf.h, struct __sk_buff and struct bpf_sock).
+// else it sets leaves the pod where its device is a macvlan or ipvlan, which scrubs nothing. Of a socket it may set nothing.
+// Of an address it may set the one that it gave the kernel, and where a datagram comes from only by IPv4, of which the kernel asks whether the
+// address is one of the network's (ip_route_output_key_hash_rcu, net/ipv4/route.c); of IPv6 it asks a task alone (ip6_datagram_send_ctl,
+// net/ipv6/datagram.c). The structures are those of include/uapi/linux/bpf.h: __sk_buff, bpf_sock and bpf_sock_addr.
 func fieldThatLifts(t ebpf.ProgramType, ins *asm.Instruction) string {
 	const tcIndex, endOfCB, tcClassID = 44, 68, 72
+	const userIP4, endOfUserPort, srcIP4, srcIP6 = 4, 28, 40, "msg_src_ip6"
 	relocated := btf.CORERelocationMetadata(ins) != nil
 	own := !relocated && (ins.Offset >= tcIndex && ins.Offset < endOfCB || ins.Offset == tcClassID)
 	var of string
 	var names map[int16]string
 	switch {
+	case t == ebpf.CGroupSockAddr && (relocated || ins.Offset != srcIP4 && (ins.Offset < userIP4 || ins.Offset >= endOfUserPort)):
+		of, names = "bpf_sock_addr", map[int16]string{44: srcIP6, 48: srcIP6, 52: srcIP6, 56: srcIP6}
 	case t == ebpf.CGroupSock:
 		of, names = "bpf_sock", map[int16]string{0: "bound_dev_if", 16: "mark", 20: "priority"}
 	case (t == ebpf.CGroupSKB || t == ebpf.SchedCLS) && !own:

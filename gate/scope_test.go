@@ -85,6 +85,8 @@ func TestATaskGetsNoRightsOfATeam(t *testing.T) {
 		"low_port_of_no_type":  "",
 		"mark_of_no_type":      "may not: a store to its context",
 		"bound":                "may not: bpf_bind",
+		"source":               "may not: a store to bpf_sock_addr.msg_src_ip6",
+		"sent_elsewhere":       "",
 		"option_buffer":        "",
 		"packet_cb":            "",
 	} {
