@@ -76,15 +76,18 @@ func (v *Versions) Shared() quota.Counts { return v.ledger.Counts() }
 // Shares returns what each namespace has there, and may have.
 func (v *Versions) Shares() map[string]v1alpha1.NamespaceShare { return v.ledger.Shares() }
 
-// fileOf identifies the file of a binary, without its time and size where BinaryID has them for a choice of symbols.
+// fileOf identifies the file of a binary, without its times, and without its size where BinaryID has it for a choice of symbols. A container
+// that changes the mode or times of a file on overlayfs is given a copy of these alone (metacopy), and the kernel puts probes into the one
+// file below. Two files that are alike by the rest count as one.
 func fileOf(t plan.Target) string {
-	file := t.BinaryID
-	for range 2 {
-		if i := strings.LastIndexByte(file, ':'); t.Symbols != "" && i >= 0 {
-			file = file[:i]
-		}
+	parts := strings.Split(t.BinaryID, ":")
+	if parts[0] == "overlay" && len(parts) > 4 {
+		return strings.Join([]string{parts[0], parts[1], parts[4]}, ":")
 	}
-	return file
+	if t.Symbols != "" && len(parts) > 2 {
+		parts = parts[:len(parts)-2]
+	}
+	return strings.Join(parts, ":")
 }
 
 // functionsOf are the functions of an attachment that has one link for many.
