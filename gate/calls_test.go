@@ -80,8 +80,8 @@ func TestACallLeadsANamespaceNowhereElse(t *testing.T) {
 			}
 		}
 	}
-	// What goes out is its own Pod's.
-	for hook, want := range map[string]int{"tcx/egress": 0, "tc/egress": 0, "tc/ingress": 1, "cgroup_skb/ingress": 0} {
+	// A bridge of the Pod sends out what came in, with the socket of who sent it.
+	for hook, want := range map[string]int{"tcx/egress": 1, "tc/egress": 1, "tc/ingress": 1, "cgroup_skb/ingress": 0} {
 		r := &denials{}
 		fitScope(r, v1alpha1.Identity{Kind: v1alpha1.KindBpfApplication}, []v1alpha1.Program{
 			{Name: "p", Attach: []v1alpha1.Attachment{{Hook: hook, Pods: &v1alpha1.Pods{}}}},
@@ -124,18 +124,17 @@ func TestACallCountsWhereItMayBeTailCalled(t *testing.T) {
 		other, maps string
 		denied      bool
 	}{
-		"at the egress alone":                        {"tcx/egress", "ProgramArray", false},
-		"beside a program that makes no tail calls":  {"tcx/ingress", "Array", false},
-		"called by one where packets come in":        {"tcx/ingress", "ProgramArray", true},
-		"beside tail calls of another type":          {"xdp", "ProgramArray", false},
-		"called by one where packets come in, by tc": {"tc/ingress", "ProgramArray", true},
+		"where its own task makes a socket":          {"cgroup/sock_create", "ProgramArray", false},
+		"beside a program that makes no tail calls":  {"cgroup/sock_release", "Array", false},
+		"called by one where any task ends a socket": {"cgroup/sock_release", "ProgramArray", true},
+		"beside tail calls of another type":          {"cgroup_skb/egress", "ProgramArray", false},
 	} {
 		facts := bytecode.Facts{
-			Programs: []bytecode.Program{{Name: "asks", Helpers: []string{"bpf_get_socket_uid"}}, {Name: "other"}},
+			Programs: []bytecode.Program{{Name: "asks", Helpers: []string{"bpf_get_current_comm"}}, {Name: "other"}},
 			Maps:     []bytecode.Map{{Name: "m", Type: c.maps}},
 		}
 		r := &denials{}
-		fitScope(r, v1alpha1.Identity{Kind: v1alpha1.KindBpfApplication}, []v1alpha1.Program{attached("asks", "tcx/egress"), attached("other", c.other)}, facts)
+		fitScope(r, v1alpha1.Identity{Kind: v1alpha1.KindBpfApplication}, []v1alpha1.Program{attached("asks", "cgroup/sock_create"), attached("other", c.other)}, facts)
 		if (len(r.reasons) > 0) != c.denied {
 			t.Errorf("%s: %v, want it denied: %v", sentence, r.reasons, c.denied)
 		}
@@ -161,11 +160,11 @@ func TestAContextLeadsANamespaceNowhereElse(t *testing.T) {
 		does   bytecode.Program
 		denied bool
 	}{
-		"registers that a probe writes":        {"uprobe", bytecode.Program{WritesRegisters: true}, true},
-		"the sender's socket":                  {"tcx/ingress", bytecode.Program{ReadsPacketSocket: true}, true},
-		"the sender's socket, by clsact":       {"tc/ingress", bytecode.Program{ReadsPacketSocket: true}, true},
-		"the socket of a packet that goes out": {"tcx/egress", bytecode.Program{ReadsPacketSocket: true}, false},
-		"nothing of it":                        {"tcx/ingress", bytecode.Program{}, false},
+		"registers that a probe writes":  {"uprobe", bytecode.Program{WritesRegisters: true}, true},
+		"the sender's socket":            {"tcx/ingress", bytecode.Program{ReadsPacketSocket: true}, true},
+		"the sender's socket, by clsact": {"tc/ingress", bytecode.Program{ReadsPacketSocket: true}, true},
+		"the same where packets go out":  {"tcx/egress", bytecode.Program{ReadsPacketSocket: true}, true},
+		"nothing of it":                  {"tcx/ingress", bytecode.Program{}, false},
 	} {
 		c.does.Name = "p"
 		for kind, want := range map[string]bool{v1alpha1.KindBpfApplication: c.denied, v1alpha1.KindClusterBpfApplication: false} {

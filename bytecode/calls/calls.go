@@ -24,7 +24,7 @@ const (
 	// OffTraffic is on every hook but those of traffic, where programs of the cluster see the packet next.
 	OffTraffic Where = "not on tcx and tc"
 	// OnOwnSockets is where the socket of a packet is one of the Pod's.
-	OnOwnSockets Where = "not on packets that come in"
+	OnOwnSockets Where = "on the Pod's own sockets"
 	// InTasks is where the current task is one of the Pod's, or was handed a socket of the Pod.
 	InTasks Where = "in tasks of the Pod"
 	// InOwnTasks is where the current task is one of the Pod's.
@@ -62,8 +62,8 @@ type Place struct {
 	HandedSocket bool
 	// Traffic: programs of the cluster on the same hook see the packet next, however the program ends.
 	Traffic bool
-	// SentPacket: a packet that comes in may have the socket that sent it, in another Pod. The kernel keeps
-	// it with the packet between network namespaces until it routes the packet (skb_scrub_packet).
+	// SentPacket: a packet may have the socket that sent it, in another Pod. The kernel keeps it with the packet between network
+	// namespaces until it routes the packet (skb_scrub_packet), so also where a bridge of the Pod sends it out again.
 	SentPacket bool
 }
 
@@ -72,7 +72,7 @@ func (p Place) And(h hook.Hook) Place {
 	p.AnyTask = p.AnyTask || !h.Guardable() && hook.SubjectOf(h.Name, "") != hook.Current
 	p.HandedSocket = p.HandedSocket || slices.Contains([]ebpf.ProgramType{ebpf.CGroupSock, ebpf.CGroupSockAddr, ebpf.CGroupSockopt}, h.ProgramType)
 	p.Traffic = p.Traffic || h.ProgramType == ebpf.SchedCLS
-	p.SentPacket = p.SentPacket || h.ProgramType == ebpf.SchedCLS && strings.HasSuffix(h.Name, "/ingress")
+	p.SentPacket = p.SentPacket || h.ProgramType == ebpf.SchedCLS
 	return p
 }
 
@@ -94,8 +94,8 @@ func Lookup(name string) (Row, bool) {
 	return Row{}, false
 }
 
-// SeesSocket is why a program may not look at the socket of a packet that comes in, by a call or by its context.
-const SeesSocket = "looks at the socket of a packet that comes in, which may be the sender's in another namespace"
+// SeesSocket is why a program may not look at the socket of a packet at a device, by a call or by its context.
+const SeesSocket = "looks at the socket of a packet at a device, which may be the sender's in another namespace"
 
 // LiftsRights is why a program may not do what the task of a Pod has no capability for.
 const LiftsRights = "gives tasks of its Pods what they have no capability for"

@@ -202,7 +202,7 @@ A row says what the *result* of a call tells the program: a length or an error i
 |---|---|
 | everywhere | on every hook that a namespace may use |
 | not on tcx and tc | not on ` + "`tcx/*` and `tc/*`" + `, where programs of the cluster are to see each packet that a program does not drop |
-| not on packets that come in | not on ` + "`tcx/ingress` and `tc/ingress`" + `, where the socket of a packet may be the sender's |
+| on the Pod's own sockets | not on ` + "`tcx/*` and `tc/*`" + `, where the socket of a packet may be the sender's in another Pod |
 | in tasks of the Pod | on hooks of tasks, not of packets, where any task may be the current one |
 | in tasks of the Pod alone | not on hooks of sockets either, which a task of another namespace may use that was handed one |
 | nowhere | on no hook |
