@@ -85,8 +85,19 @@ var helpers = []Row{
 		"the socket of the hook", Everywhere, "", "net/core/sock.c: sockopt_ns_capable asks for nothing; TestATaskGetsNoRightsOfATeam",
 	},
 	{
-		"bpf_getsockopt bpf_sock_ops_cb_flags_set bpf_load_hdr_opt bpf_store_hdr_opt bpf_reserve_hdr_opt bpf_sk_release",
-		"options of the socket", "which callbacks and options of a header it has", "the socket of the hook", Everywhere, "", "net/core/filter.c: of ctx->sk alone",
+		"bpf_getsockopt bpf_load_hdr_opt bpf_sk_release",
+		"options of the socket", "", "the socket of the hook", Everywhere, "", "net/core/filter.c: of ctx->sk alone",
+	},
+	{
+		"bpf_sock_ops_cb_flags_set",
+		"whether it worked", "which callbacks the socket has: it adds some, and takes none from others", "the socket of the hook", Everywhere, "",
+		"guard.KeepCallbacks; TestATeamTakesNoCallbackFromTheCluster",
+	},
+	{
+		"bpf_store_hdr_opt bpf_reserve_hdr_opt",
+		"whether there is room", "options of a packet's TCP header", "the socket of the hook", Nowhere,
+		"writes options of TCP headers before programs of the cluster, which find one of their kind, or no room",
+		"bpf_sock_ops_store_hdr_opt, net/core/filter.c: EEXIST, ENOSPC",
 	},
 	{
 		"bpf_bind",

@@ -2,7 +2,6 @@ package guard
 
 import (
 	"errors"
-	"fmt"
 	"runtime"
 	"slices"
 
@@ -31,36 +30,12 @@ func BoundReads(spec *ebpf.ProgramSpec) error {
 
 // boundReads has the program read that many bytes of the registers, from the first one on.
 func boundReads(spec *ebpf.ProgramSpec, size int32) error {
-	reads := 0
-	insns := slices.Clone(spec.Instructions)
-	for i := range insns {
-		if insns[i].Symbol() == boundedRead {
-			return fmt.Errorf("bound what %s reads of the kernel: it has a function %s; rename it in the object", spec.Name, boundedRead)
-		}
-		if !insns[i].IsBuiltinCall() || asm.BuiltinFunc(insns[i].Constant) != asm.FnProbeReadKernel {
-			continue
-		}
-		reads++
-		insns[i].Src, insns[i].Constant = asm.PseudoCall, -1
-		insns[i] = insns[i].WithReference(boundedRead)
-	}
-	switch {
-	case reads == 0:
-		return nil
-	case size == 0:
+	if size == 0 && slices.ContainsFunc(spec.Instructions, func(ins asm.Instruction) bool {
+		return ins.IsBuiltinCall() && asm.BuiltinFunc(ins.Constant) == asm.FnProbeReadKernel
+	}) {
 		return errors.New("bound what " + spec.Name + " reads of the kernel: where the registers of tasks lie is not known for " + runtime.GOARCH)
 	}
-	added := reader(size)
-	// The kernel wants a type and a line of each function, or of none.
-	added[0] = added[0].WithSymbol(boundedRead)
-	if insns[0].Source() != nil {
-		added[0] = added[0].WithSource(asm.Comment(boundedReadType))
-	}
-	if btf.FuncMetadata(&insns[0]) != nil {
-		added[0] = btf.WithFuncMetadata(added[0], readerType())
-	}
-	spec.Instructions = slices.Concat(insns, added)
-	return nil
+	return substitute(spec, asm.FnProbeReadKernel, added{boundedRead, readerType(), reader(size)})
 }
 
 // reader is a function with the arguments and the result of bpf_probe_read_kernel. Its address is

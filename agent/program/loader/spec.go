@@ -359,6 +359,9 @@ func bound(spec *ebpf.CollectionSpec, programs []string) error {
 		if err := guard.BoundReads(ps); err != nil {
 			return err
 		}
+		if err := guard.KeepCallbacks(ps); err != nil {
+			return err
+		}
 		if err := guard.ClearFrames(ps); err != nil {
 			return err
 		}

@@ -54,14 +54,14 @@ func Loads(of v1alpha1.Identity, program string, at v1alpha1.Attachment) []Load 
 	return all
 }
 
-// Bounded ends the names of instances on traffic of a namespace, whose answers are bounded. Former agents did not do that, and
-// gave them bare names: after an upgrade, they are loaded once more.
+// Bounded ends the names of instances on traffic of a namespace, whose answers are bounded, and on sockops, which keep the callbacks of
+// others. Former agents did not do that, and gave them bare names: after an upgrade, they are loaded once more.
 const Bounded = "@bounded"
 
 // InstanceOf names what must be loaded of an application's program for an attachment to a target.
 func InstanceOf(of v1alpha1.Identity, program string, at v1alpha1.Attachment, target string) string {
 	instance := Instance(program, at.Hook, target)
-	if h, _ := hook.Lookup(at.Hook); of.IsNamespaced() && h.ProgramType == ebpf.SchedCLS {
+	if h, _ := hook.Lookup(at.Hook); of.IsNamespaced() && (h.ProgramType == ebpf.SchedCLS || h.ProgramType == ebpf.SockOps) {
 		instance += Bounded
 	}
 	return InScope(instance, Scope(of, at))

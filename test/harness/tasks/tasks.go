@@ -67,6 +67,9 @@ func do(call string) error {
 	if port, is := strings.CutPrefix(call, "connect:from:"); is {
 		return connectsFrom(port)
 	}
+	if call == "connect:tcp" {
+		return connects(unix.SOCK_STREAM, 9)
+	}
 	if port, is := strings.CutPrefix(call, "connect:"); is {
 		n, err := strconv.Atoi(port)
 		if err != nil {
@@ -114,8 +117,11 @@ type Task struct {
 }
 
 // connect connects a socket to a port of this machine.
-func connect(port int) error {
-	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+func connect(port int) error { return connects(unix.SOCK_DGRAM, port) }
+
+// connects does so with a socket of a type.
+func connects(kind, port int) error {
+	fd, err := unix.Socket(unix.AF_INET, kind|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return err
 	}
