@@ -110,10 +110,6 @@ func readsRegisters(attached []v1alpha1.Attachment, p bytecode.Program) bool {
 		return false
 	}
 	for _, a := range attached {
-		// Behind its beginning a function has other values in the registers of its arguments.
-		if a.Functions != nil && a.Functions.Offset != 0 {
-			return false
-		}
 		for _, target := range targetsOf(a) {
 			if hook.RegistersAt(a.Hook, target) != p.ReadsRegistersBy[0] {
 				return false
@@ -187,12 +183,16 @@ func fitDecision(r *denials, id v1alpha1.Identity, at string, a v1alpha1.Attachm
 	}
 }
 
-// fitOffset denies a probe in the middle of a function. It is written into a file that Pods of other
-// namespaces share, and their processes run what it makes of an instruction.
+// fitOffset denies a probe in the middle of a function. That of a file is shared by Pods of other namespaces, and their processes run
+// what it makes of an instruction. That of the kernel may be another function: the kernel looks for no end of the one that is named.
 func fitOffset(r *denials, id v1alpha1.Identity, at string, a v1alpha1.Attachment) {
 	if a.Binary != nil && a.Binary.Offset != 0 {
 		r.add("inspect/scope", at+".binary.offset", "give binary.symbol alone, or use a "+v1alpha1.KindClusterBpfApplication,
 			"an offset may lie inside of an instruction, and a %s attaches to the beginning of functions alone: other namespaces run the same file", id.Kind)
+	}
+	if a.Functions != nil && a.Functions.Offset != 0 {
+		r.add("inspect/scope", at+".functions.offset", "name the function alone, or use a "+v1alpha1.KindClusterBpfApplication,
+			"an offset may lead into another function of the kernel, which others run, and a %s attaches to the beginning of those that are named", id.Kind)
 	}
 }
 

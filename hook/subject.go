@@ -112,6 +112,17 @@ func syscallPrefixes() []string {
 	return append(syscallWrappers(), "__se_sys_", "__do_sys_", "__se_compat_sys_", "__do_compat_sys_")
 }
 
+// SameFunction is the name by which functions of the kernel count as one: those of a system call by its own, since the kernel has several
+// names for one of these without arguments, such as __x64_sys_getpid and __do_sys_getpid.
+func SameFunction(name string) string {
+	for _, prefix := range syscallPrefixes() {
+		if call, is := strings.CutPrefix(name, prefix); is {
+			return "of system call " + call
+		}
+	}
+	return name
+}
+
 // syscallWrappers begin the names of those whose argument is the registers of the task.
 func syscallWrappers() []string {
 	return []string{"__x64_sys_", "__ia32_sys_", "__ia32_compat_sys_", "__x64_compat_sys_", "__arm64_sys_", "__arm64_compat_sys_"}

@@ -60,7 +60,7 @@ func (v *Versions) useOf(a plan.Attachment) (quota.Use, error) {
 	case h.AttachesAtOnce():
 		return quota.Use{Targets: v.functionsOf(h, a)}, nil
 	case h.Shape == hook.KernelFunction:
-		return quota.Use{Targets: []quota.Target{{Name: "function " + attach.Symbol(h, a.Function)}}}, nil
+		return quota.Use{Targets: []quota.Target{{Name: "function " + hook.SameFunction(attach.Symbol(h, a.Function))}}}, nil
 	}
 	places, err := v.LookupRound.Places(a)
 	use := quota.Use{Binary: a.Binary, File: fileOf(a.Target), Places: places}
@@ -104,7 +104,7 @@ func (v *Versions) functionsOf(h hook.Hook, a plan.Attachment) []quota.Target {
 	}
 	all := make([]quota.Target, 0, len(names))
 	for _, name := range names {
-		all = append(all, quota.Target{Name: "function " + attach.Symbol(h, name)})
+		all = append(all, quota.Target{Name: "function " + hook.SameFunction(attach.Symbol(h, name))})
 	}
 	return all
 }

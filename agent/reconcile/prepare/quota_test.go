@@ -43,14 +43,16 @@ func TestWhatAnAttachmentTakes(t *testing.T) {
 		target plan.Target
 		want   string
 	}{
-		"a tracepoint by its category":    {"tracepoint", plan.Target{Tracepoint: "raw_syscalls/sys_enter"}, "tracepoint sys_enter"},
-		"a tracepoint by its name":        {"raw_tp", plan.Target{Tracepoint: "sys_enter"}, "tracepoint sys_enter"},
-		"a function":                      {"kprobe", plan.Target{Function: "do_exit"}, "function do_exit"},
-		"a function's end":                {"fexit", plan.Target{Function: "do_exit"}, "function do_exit"},
-		"the middle of a function":        {"kprobe", plan.Target{Function: "do_exit", Offset: 4}, "function do_exit"},
-		"a check of security":             {"lsm", plan.Target{Function: "file_open"}, "function bpf_lsm_file_open"},
-		"a place in a file":               {"usdt", plan.Target{Binary: "/b", BinaryID: "1:2", USDT: "a:b", Offset: 0x10}, "1:2+0x10"},
-		"a place in a file of an overlay": {"uprobe", plan.Target{Binary: "/b", BinaryID: "overlay:1:2:3:4", Offset: 0x10}, "overlay:1:4+0x10"},
+		"a tracepoint by its category":     {"tracepoint", plan.Target{Tracepoint: "raw_syscalls/sys_enter"}, "tracepoint sys_enter"},
+		"a tracepoint by its name":         {"raw_tp", plan.Target{Tracepoint: "sys_enter"}, "tracepoint sys_enter"},
+		"a function":                       {"kprobe", plan.Target{Function: "do_exit"}, "function do_exit"},
+		"a function's end":                 {"fexit", plan.Target{Function: "do_exit"}, "function do_exit"},
+		"the middle of a function":         {"kprobe", plan.Target{Function: "do_exit", Offset: 4}, "function do_exit"},
+		"a function of a system call":      {"fentry", plan.Target{Function: "__do_sys_getpid"}, "function of system call getpid"},
+		"the same by another of its names": {"ksyscall", plan.Target{Function: "getpid"}, "function of system call getpid"},
+		"a check of security":              {"lsm", plan.Target{Function: "file_open"}, "function bpf_lsm_file_open"},
+		"a place in a file":                {"usdt", plan.Target{Binary: "/b", BinaryID: "1:2", USDT: "a:b", Offset: 0x10}, "1:2+0x10"},
+		"a place in a file of an overlay":  {"uprobe", plan.Target{Binary: "/b", BinaryID: "overlay:1:2:3:4", Offset: 0x10}, "overlay:1:4+0x10"},
 		"of which a container changed the mode and time": {
 			"uprobe", plan.Target{Binary: "/b", BinaryID: "overlay:1:7:8:4", Offset: 0x10}, "overlay:1:4+0x10",
 		},
