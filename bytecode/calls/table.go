@@ -47,10 +47,16 @@ var helpers = []Row{
 	{
 		"bpf_skb_load_bytes bpf_skb_load_bytes_relative bpf_skb_store_bytes bpf_l3_csum_replace bpf_l4_csum_replace bpf_csum_update bpf_csum_level " +
 			"bpf_skb_vlan_push bpf_skb_vlan_pop bpf_skb_change_proto bpf_skb_change_type bpf_skb_change_tail bpf_skb_change_head bpf_skb_pull_data " +
-			"bpf_skb_adjust_room bpf_set_hash_invalid bpf_set_hash bpf_get_hash_recalc bpf_skb_ecn_set_ce bpf_skb_set_tstamp bpf_skb_get_tunnel_key " +
-			"bpf_skb_set_tunnel_key bpf_skb_get_tunnel_opt bpf_skb_set_tunnel_opt bpf_skb_get_xfrm_state bpf_get_route_realm",
+			"bpf_skb_adjust_room bpf_set_hash_invalid bpf_set_hash bpf_get_hash_recalc bpf_skb_ecn_set_ce bpf_skb_get_tunnel_key " +
+			"bpf_skb_get_tunnel_opt bpf_skb_get_xfrm_state bpf_get_route_realm",
 		"bytes and fields of the packet", "the packet", "the packet", Everywhere, "",
 		"net/core/filter.c: of the skb alone; skb_scrub_packet drops what another network namespace noted",
+	},
+	{
+		"bpf_skb_set_tstamp bpf_skb_set_tunnel_key bpf_skb_set_tunnel_opt",
+		"whether the call worked", "when and where a device sends the packet", "the packet", Nowhere,
+		"notes beside a packet what a device of the node reads, where that of the Pod is a macvlan",
+		"macvlan_queue_xmit, drivers/net/macvlan.c, scrubs nothing; stores to tstamp and mark are denied for the same reason (bytecode/lifts.go)",
 	},
 	{
 		"bpf_xdp_get_buff_len bpf_xdp_load_bytes bpf_xdp_store_bytes bpf_xdp_adjust_tail",
