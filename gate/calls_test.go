@@ -137,7 +137,8 @@ func TestACallCountsWhereItMayBeTailCalled(t *testing.T) {
 			Maps:     []bytecode.Map{{Name: "m", Type: c.maps}},
 		}
 		r := &denials{}
-		fitScope(r, v1alpha1.Identity{Kind: v1alpha1.KindBpfApplication}, []v1alpha1.Program{attached("asks", "cgroup/sock_create"), attached("other", c.other)}, facts)
+		defined := []v1alpha1.Program{attached("asks", "cgroup/sock_create"), attached("other", c.other)}
+		fitScope(r, v1alpha1.Identity{Kind: v1alpha1.KindBpfApplication}, defined, facts)
 		if (len(r.reasons) > 0) != c.denied {
 			t.Errorf("%s: %v, want it denied: %v", sentence, r.reasons, c.denied)
 		}

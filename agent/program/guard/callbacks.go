@@ -2,6 +2,7 @@ package guard
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/asm"
@@ -39,7 +40,7 @@ type added struct {
 
 // substitute has every call of a helper in the program and in its functions be one of a function that is added to it.
 func substitute(spec *ebpf.ProgramSpec, helper asm.BuiltinFunc, by added) error {
-	calls, insns := 0, append(asm.Instructions(nil), spec.Instructions...)
+	calls, insns := 0, slices.Clone(spec.Instructions)
 	for i := range insns {
 		if insns[i].Symbol() == by.symbol {
 			return fmt.Errorf("bound what %s calls: it has a function %s; rename it in the object", spec.Name, by.symbol)
@@ -62,6 +63,6 @@ func substitute(spec *ebpf.ProgramSpec, helper asm.BuiltinFunc, by added) error 
 	if btf.FuncMetadata(&insns[0]) != nil {
 		by.insns[0] = btf.WithFuncMetadata(by.insns[0], by.is)
 	}
-	spec.Instructions = append(insns, by.insns...)
+	spec.Instructions = slices.Concat(insns, by.insns)
 	return nil
 }
