@@ -37,7 +37,7 @@ func (a *Agent) reconcile(ctx context.Context) {
 	grace, cancel := context.WithTimeout(ctx, reconcileGrace)
 	defer cancel()
 	rec := a.reconcileOnce()
-	for a.advance(grace, rec) && ctx.Err() == nil {
+	for (rec.left || a.advance(grace, rec)) && ctx.Err() == nil {
 		rec = a.reconcileOnce()
 	}
 	a.noteRest(rec)
@@ -92,9 +92,6 @@ const (
 // them, for objects and for links until the context ends. It reports whether another reconcile
 // has something to do. An intent or an interface that comes ends the wait at once.
 func (a *Agent) advance(ctx context.Context, p *reconcile) bool {
-	if p.left {
-		return true
-	}
 	if p.observed {
 		if err := a.loop.loads.Keep(p.loadRound); err != nil {
 			a.opts.Log.Error("free a load that is not needed any more", "error", err)
