@@ -111,6 +111,9 @@ func (c *claims) frozen(uid string) map[plan.Place]*Claim {
 			one := c.adm.frozenClaim(at, c.adm.present[at])
 			if at.Hook == plan.XDP {
 				one.Modes = c.adm.modesGiven(uid, device)
+				for _, m := range c.adm.givenTo(device, uid) {
+					one.Identity = m.Identity
+				}
 			}
 			all[plan.Place{Hook: at.Hook, Device: device, Interface: at.Interface}] = &one
 		}
@@ -128,7 +131,13 @@ func (c *claims) wants(at history.At) bool {
 // reject takes a version out that does not fit at a place, as RejectAt does.
 func (c *claims) reject(place plan.Place, one *Claim, err error) {
 	c.adm.noteLost(place, *one, err)
-	if !c.staysWithout(place, *one) {
+	if one.Seniority == plan.Running && c.adm.decisions.IndexOf(one.UID) < 0 {
+		// It stays as it is elsewhere.
+		c.adm.decisions.KeepOut(place.Device, one.UID, err)
+		c.remove(place, one)
+		return
+	}
+	if one.Seniority != plan.Running && !c.staysWithout(place, *one) {
 		c.change(one.UID, func() { c.adm.decisions.Reject(one.UID, err) })
 		return
 	}

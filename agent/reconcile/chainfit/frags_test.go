@@ -132,6 +132,34 @@ func TestWhoTakesNoFragsIsLeftOutWhereTheDriverIsAskedFor(t *testing.T) {
 	}
 }
 
+// TestATeamThatAsksForTheDriverKeepsNoProgramOfTheClusterOut: it leaves the interface.
+func TestATeamThatAsksForTheDriverKeepsNoProgramOfTheClusterOut(t *testing.T) {
+	need.Kernel(t)
+	world.Quiet(t)
+	w := world.New(t)
+	jumbo(t, "fr0", "fr1")
+	a, _ := w.Start()
+	team := world.Tenant(xdpAs(w, "frags", "xdp_frags", "xdp_frags", 500, v1alpha1.XDPNative), "team-a", "frags", 1, 500)
+	other := world.Tenant(xdpAs(w, "other", "xdp_frags", "xdp_frags", 500, ""), "team-b", "other", 1, 500)
+	w.Must(a, team, other)
+	_ = w.Accept(a, xdpAs(w, "plain", "xdp_count", "count_packets", 100, ""))
+	world.Until(t, "the cluster's program to join", 20*time.Second, func() bool { return world.ChainOf(t, a) == "plain:count_packets team-b/other:xdp_frags" })
+	for range 3 {
+		again(t, a)
+	}
+	if s := world.StatusOf(a, "frags"); !strings.Contains(s.Error, "xdpMode") || !strings.Contains(s.Error, "MTU 9000") {
+		t.Errorf("the team is told %q", s.Error)
+	}
+	for _, name := range []string{"plain", "other"} {
+		if s := world.StatusOf(a, name); s.Error != "" {
+			t.Errorf("%s: %s", name, s.Error)
+		}
+	}
+	if got := world.ChainOf(t, a); got != "plain:count_packets team-b/other:xdp_frags" {
+		t.Errorf("the chain is %q", got)
+	}
+}
+
 // TestAGenericChainReturnsToTheDriverWhenThatIsAskedFor: not by itself, since packets pass meanwhile, and not before the
 // driver may take it. The chain says so.
 func TestAGenericChainReturnsToTheDriverWhenThatIsAskedFor(t *testing.T) {

@@ -9,7 +9,9 @@ import (
 	"github.com/skep-dev/skep/agent/program/chain"
 	"github.com/skep-dev/skep/agent/reconcile/admission"
 	"github.com/skep-dev/skep/agent/reconcile/build"
+	"github.com/skep-dev/skep/agent/reconcile/decide"
 	"github.com/skep-dev/skep/agent/reconcile/plan"
+	"github.com/skep-dev/skep/api/v1alpha1"
 )
 
 // leaveOutJoiners leaves applications out of a chain that the interface did not take a short while ago: those that the
@@ -72,6 +74,9 @@ func (r *Round) leaveOutUnaware(want plan.Chain, running []plan.Member, refused 
 	if len(culprits) == 0 {
 		return nil
 	}
+	if m := leaveOutNative(r.decisions, want, culprits, refused); m != nil {
+		return m
+	}
 	return r.reject(want, culprits, func(c admission.Claim) error {
 		return &chain.Rejection{Member: keys[c.UID], Limit: chain.LimitFrags,
 			Reason: fmt.Sprintf("the driver of %s runs a chain at MTU %d only if each program takes packets of several buffers, and this one does not",
@@ -79,6 +84,23 @@ func (r *Round) leaveOutUnaware(want plan.Chain, running []plan.Member, refused 
 			Fix: `build it as SEC("xdp.frags"), lower the MTU, or have no program of the interface ask for xdpMode Native`,
 			Err: refused.Err}
 	})
+}
+
+// leaveOutNative leaves out the programs of namespaces that ask for the driver, where only they do and one of the cluster would be
+// left out for it.
+func leaveOutNative(d *decide.Decisions, want plan.Chain, culprits []admission.Claim, refused *attach.DriverError) unfitChain {
+	native := slices.DeleteFunc(slices.Clone(want.Members), func(m plan.Member) bool { return m.Mode != v1alpha1.XDPNative })
+	if len(native) == 0 || slices.ContainsFunc(native, func(m plan.Member) bool { return !m.Identity.IsNamespaced() }) ||
+		!slices.ContainsFunc(culprits, func(c admission.Claim) bool { return !c.Identity.IsNamespaced() }) {
+		return nil
+	}
+	why := fmt.Errorf("run in the chain of %s: it asks for xdpMode Native, and the driver does not take a program of a %s beside it; leave xdpMode out to follow: %w",
+		want.Interface, v1alpha1.KindClusterBpfApplication, refused)
+	return func() {
+		for _, uid := range plan.UIDsOf(native) {
+			d.KeepOut(want.Device, uid, why)
+		}
+	}
 }
 
 func (r *Round) reject(want plan.Chain, claims []admission.Claim, why func(admission.Claim) error) unfitChain {

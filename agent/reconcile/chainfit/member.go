@@ -1,6 +1,7 @@
 package chainfit
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -13,10 +14,18 @@ import (
 
 // goOnWithout makes the reconcile go on where members cannot be had, of which lost is the first. It stays as long
 // as the chain can stay as it is: newcomers then wait. A member that must be unloaded and could
-// not be switched off waits for no other, so that the members that cannot be had go, too, once their fetch ended.
+// not be switched off waits for no other, so that the members that cannot be had go, too, once their fetch ended. Nor does
+// a program of the cluster wait for those of namespaces.
 func (r *Round) goOnWithout(want plan.Chain, running []plan.Member, lost *build.MemberError) unfitChain {
 	runs := func(uid string) bool {
 		return slices.ContainsFunc(running, func(m plan.Member) bool { return m.UID == uid })
+	}
+	if inTheWay := r.inTheClustersWay(want.Members, running, lost); len(inTheWay) > 0 {
+		return func() {
+			for _, one := range inTheWay {
+				r.decisions.TakeOut(plan.Chain{Device: want.Device, Interface: want.Interface, Members: byUID(want.Members)[one.UID]}, one)
+			}
+		}
 	}
 	switch isFetching := errors.Is(lost, objects.ErrFetching); {
 	case isFetching && !runs(lost.UID):
@@ -52,6 +61,32 @@ func (r *Round) goOnWithout(want plan.Chain, running []plan.Member, lost *build.
 		return func() { r.decisions.Reject(newcomers[0], lost) }
 	}
 	return func() { r.decisions.Leave(want, running, lost) }
+}
+
+// inTheClustersWay returns the errors of the members of namespaces that run and cannot be had, where a program of the cluster
+// is not in the chain as it is to be: one for each application. What is fetched for the first time is waited for, and where a
+// member of the cluster cannot be had, no other one is in its way.
+func (r *Round) inTheClustersWay(members, running []plan.Member, first *build.MemberError) (all []*build.MemberError) {
+	isOrdered := slices.IsSortedFunc(running, func(a, b plan.Member) int { return cmp.Compare(a.Rank(), b.Rank()) })
+	if isOrdered && !slices.ContainsFunc(members, func(m plan.Member) bool { return !m.Identity.IsNamespaced() && !slices.Contains(running, m) }) {
+		return nil
+	}
+	runs, seen := byUID(running), map[string]bool{}
+	for _, m := range members {
+		if seen[m.UID] || runs[m.UID] == nil {
+			continue
+		}
+		seen[m.UID] = true
+		lost := first
+		if _, err := r.intentOf(m); m.UID != first.UID && !errors.As(err, &lost) || errors.Is(lost, objects.ErrFetching) && !r.decisions.LostBefore(m.UID) {
+			continue
+		}
+		if !m.Identity.IsNamespaced() {
+			return nil
+		}
+		all = append(all, lost)
+	}
+	return all
 }
 
 // byUID are the members of each application.

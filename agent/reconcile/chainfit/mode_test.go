@@ -112,6 +112,49 @@ func TestTheOlderOneChoosesTheMode(t *testing.T) {
 	}
 }
 
+// TestTheClusterChoosesTheMode: a team's program that runs leaves an interface where one of the cluster asks for another mode,
+// runs elsewhere, and is back when that has gone.
+func TestTheClusterChoosesTheMode(t *testing.T) {
+	need.Kernel(t)
+	world.Quiet(t)
+	for teams, clusters := range map[v1alpha1.XDPMode]v1alpha1.XDPMode{v1alpha1.XDPNative: v1alpha1.XDPGeneric, v1alpha1.XDPGeneric: v1alpha1.XDPNative} {
+		t.Run("a team's is "+string(teams), func(t *testing.T) {
+			w := world.New(t)
+			world.Veth(t, "mo0", "mo1")
+			world.Veth(t, "mo2", "mo3")
+			o := w.Options()
+			o.BackOff = agent.BackOff{First: 100 * time.Millisecond, Most: 100 * time.Millisecond}
+			a := w.StartWith(o)
+			team := world.Tenant(world.InMode(w, "theirs", "mo0", teams, 1), "team-a", "theirs", 1, 500)
+			team.Programs[0].Attach[0].Interfaces.Names = []string{"mo0", "mo2"}
+			open := world.Tenant(world.InMode(w, "open", "mo0", "", 1), "team-b", "open", 1, 600)
+			w.Must(a, team, open)
+			err := w.Accept(a, world.InMode(w, "firewall", "mo0", clusters, 2))
+			if want := "theirs: place programs on xdp of mo0: xdpMode: it asks for " + string(teams) + ", and a ClusterBpfApplication, which has precedence on the interface, for " +
+				string(clusters); err == nil || !strings.Contains(err.Error(), want) {
+				t.Errorf("the team is told %v", err)
+			}
+			runs := func(members string, mode v1alpha1.XDPMode) {
+				t.Helper()
+				world.Until(t, members, 20*time.Second, func() bool {
+					chains, err := a.Chains()
+					world.Must(t, err)
+					got := ""
+					for _, m := range chains[0].Members {
+						got += m.Application + " "
+					}
+					return got == members && chains[0].XDPMode == mode && len(chains) == 2 && chains[1].XDPMode == teams
+				})
+			}
+			runs("firewall team-b/open ", clusters)
+			world.Send(t, "mo1", 2)
+			world.Until(t, "the packets", 20*time.Second, func() bool { return world.Count(t, world.Counts(w, a, "firewall")) == 2 })
+			_ = w.Accept(a, w.Gone("firewall"))
+			runs("team-a/theirs team-b/open ", teams)
+		})
+	}
+}
+
 // TestWhoRunsChangesNoModeOfAnOlderOne: an application that runs and asks for another mode has no
 // right to it. Its former version runs on.
 func TestWhoRunsChangesNoModeOfAnOlderOne(t *testing.T) {

@@ -284,6 +284,13 @@ func (d *Decisions) TakeOut(c plan.Chain, lost *build.MemberError) {
 	d.blame(lost.UID, c, lost, &takenOutError{on: c.Interface, err: lost.Err})
 }
 
+// KeepOut leaves an application that stays as it is out of the chain of a device.
+func (d *Decisions) KeepOut(on plan.Device, uid string, why error) {
+	d.Want.Out[on] = append(d.Want.Out[on], uid)
+	out := d.Outcome(uid)
+	out.Errs = append(out.Errs, why)
+}
+
 // Leave keeps a chain as it is, and says so to the member that cannot be had, to those that should change
 // there, and to those that should leave it.
 func (d *Decisions) Leave(c plan.Chain, running []plan.Member, err error) {
@@ -390,7 +397,16 @@ const lostMember = "link"
 // LostLately returns the error of an object that could not be had a short while
 // ago.
 func (d *Decisions) LostLately(uid string) error {
-	if lost, is := errors.AsType[*build.MemberError](d.FailedLately(uid, lostMember)); is && lost.UID == uid {
+	return lostOf(uid, d.FailedLately(uid, lostMember))
+}
+
+// LostBefore reports whether an object could not be had when that was tried last.
+func (d *Decisions) LostBefore(uid string) bool {
+	return lostOf(uid, d.FailedBefore(uid, lostMember)) != nil
+}
+
+func lostOf(uid string, failure error) error {
+	if lost, is := errors.AsType[*build.MemberError](failure); is && lost.UID == uid {
 		return lost.Err
 	}
 	return nil

@@ -150,7 +150,8 @@ func (e *OverLimitError) Error() string {
 
 // Admit grants the limits of a place to claims in the order of Precedes. A claim
 // that does not fit is rejected alone, and takes nothing from those after it. It
-// returns the errors of the rejected claims by UID. What runs is never rejected.
+// returns the errors of the rejected claims by UID. What runs is never rejected, but for a namespace's program in
+// another mode than one of the cluster's that was granted.
 func Admit(place Place, claims []Claim, limits Limits) map[string]error {
 	inOrder := make([]*Claim, len(claims))
 	for i := range claims {
@@ -168,6 +169,12 @@ func Admit(place Place, claims []Claim, limits Limits) map[string]error {
 		}
 		granted.add(c)
 	}
+	for _, c := range inOrder {
+		if err := granted.hasOtherMode(c); err != nil && refused[c.UID] == nil && c.Identity.IsNamespaced() {
+			err.Place = place
+			refused[c.UID] = err
+		}
+	}
 	return refused
 }
 
@@ -181,7 +188,7 @@ type grants struct {
 	of  map[string]Need
 	// beyond is what namespaces have of a load beyond their shares of it.
 	beyond work
-	// modes are the first claims with each mode, in order.
+	// modes are the first claims with each mode of the cluster's and of namespaces', in order.
 	modes []*Claim
 }
 
@@ -197,7 +204,7 @@ func (g *grants) add(c *Claim) {
 	if namespace != "" {
 		g.beyond = g.with(before, c.Need)
 	}
-	if len(c.Modes) > 0 && !slices.ContainsFunc(g.modes, func(other *Claim) bool { return other.Modes[0] == c.Modes[0] }) {
+	if len(c.Modes) > 0 && !slices.ContainsFunc(g.modes, func(other *Claim) bool { return other.Modes[0] == c.Modes[0] && other.choosesFor(c) }) {
 		g.modes = append(g.modes, c)
 	}
 }
@@ -221,23 +228,35 @@ func (g *grants) fits(c *Claim) *OverLimitError {
 // fitsMode returns why a claim cannot run as it asks to, or nil. The kernel runs the XDP programs of
 // an interface in one mode, and those that have precedence choose it.
 func (g *grants) fitsMode(c *Claim) *OverLimitError {
-	const limit, fix = "xdpMode", "leave xdpMode out to follow, or attach to another interface"
 	if len(c.Modes) > 1 {
-		return &OverLimitError{Limit: limit, Reason: "its programs ask for different modes, and an interface runs all in one", Fix: "give them the same one"}
+		return &OverLimitError{Limit: "xdpMode", Reason: "its programs ask for different modes, and an interface runs all in one", Fix: "give them the same one"}
 	}
-	if len(c.Modes) == 0 {
-		return nil
+	if err := g.hasOtherMode(c); err != nil {
+		return err
 	}
+	if len(c.Modes) == 1 && c.Modes[0] == v1alpha1.XDPNative && g.limits.NoDriver != "" {
+		return &OverLimitError{Limit: "xdpMode", Reason: g.limits.NoDriver, Fix: "set xdpMode to Auto or Generic"}
+	}
+	return nil
+}
+
+// choosesFor reports whether a claim has precedence in the choice of a mode: the cluster's have it over all of namespaces.
+func (c *Claim) choosesFor(other *Claim) bool {
+	if isOther := other.Identity.IsNamespaced(); isOther != c.Identity.IsNamespaced() {
+		return isOther
+	}
+	return c.Precedes(other) < 0
+}
+
+// hasOtherMode returns that a claim asks for another mode than one that chooses for it, or nil.
+func (g *grants) hasOtherMode(c *Claim) *OverLimitError {
 	for _, other := range g.modes {
-		if other.Modes[0] != c.Modes[0] {
+		if len(c.Modes) > 0 && other.Modes[0] != c.Modes[0] && other.choosesFor(c) {
 			return &OverLimitError{
-				Limit: limit, Reason: fmt.Sprintf("it asks for %s, and %s, which has precedence on the interface, for %s", c.Modes[0], c.describe(other), other.Modes[0]),
-				Fix: fix,
+				Limit: "xdpMode", Reason: fmt.Sprintf("it asks for %s, and %s, which has precedence on the interface, for %s", c.Modes[0], c.describe(other), other.Modes[0]),
+				Fix: "leave xdpMode out to follow, or attach to another interface",
 			}
 		}
-	}
-	if c.Modes[0] == v1alpha1.XDPNative && g.limits.NoDriver != "" {
-		return &OverLimitError{Limit: limit, Reason: g.limits.NoDriver, Fix: "set xdpMode to Auto or Generic"}
 	}
 	return nil
 }
