@@ -62,7 +62,7 @@ func LinkNeverRan(look *live.Look, l *pins.Link, facts pins.Facts, now time.Time
 	}
 	at := l.Attachment
 	key := unrun.Key{UID: l.UID, Program: at.Program, Hook: at.Hook, On: at.Target.Device(), ID: strconv.Itoa(int(facts.Program))}
-	return look.Unrun.Of(key, now, func() (uint64, bool) { return look.Unrun.Counted(facts.Program) })
+	return look.Unrun.OfProgram(key, now, facts.Program)
 }
 
 // MemberNeverRan returns LinkStatus.NeverRan of a member of a chain: by the counts of the chain or, where it is alone, of the kernel.
@@ -72,11 +72,11 @@ func MemberNeverRan(look *live.Look, c *pins.Chain, m plan.Member, now time.Time
 		return 0
 	}
 	key := unrun.Key{UID: m.UID, Program: m.Program, Hook: plan.XDP, On: c.Device, ID: m.Revision}
+	i := slices.Index(c.Version.Members, m)
+	if c.Version.Counters == nil || i < 0 {
+		return look.Unrun.OfProgram(key, now, facts.Program)
+	}
 	return look.Unrun.Of(key, now, func() (uint64, bool) {
-		i := slices.Index(c.Version.Members, m)
-		if c.Version.Counters == nil || i < 0 {
-			return look.Unrun.Counted(facts.Program)
-		}
 		counts, err := chain.ReadCounts(c.Version.Counters, len(c.Version.Members))
 		if err != nil {
 			return 0, false

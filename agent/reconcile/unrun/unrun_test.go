@@ -1,8 +1,11 @@
 package unrun
 
 import (
+	"strconv"
 	"testing"
 	"time"
+
+	"github.com/skep-dev/skep/agent/reconcile/plan"
 )
 
 func TestWhatNeverRanIsToldOfOnlyWhereItsDeviceCountedPackets(t *testing.T) {
@@ -28,6 +31,57 @@ func TestWhatNeverRanIsToldOfOnlyWhereItsDeviceCountedPackets(t *testing.T) {
 			if got := w.Note(Key{}, l.runs, l.packets, now); got != l.want {
 				t.Errorf("%s: look %d says %d, want %d", sentence, i, got, l.want)
 			}
+		}
+	}
+}
+
+// loopback is a device that each network namespace has.
+var loopback = plan.Device{Index: 1}
+
+// TestThousandsThatDoNotRunTakeNoTime: a node has 8,000 places and more, and each reconcile asks for all of them.
+func TestThousandsThatDoNotRunTakeNoTime(t *testing.T) {
+	const many = 30_000
+	var w Watch
+	now, began := time.Unix(1000, 0), time.Now()
+	for range 2 {
+		now = now.Add(time.Minute)
+		r := w.Begin(nil)
+		for i := range many {
+			r.Of(Key{UID: strconv.Itoa(i), Hook: plan.XDP, On: loopback}, now, func() (uint64, bool) { return 0, true })
+		}
+	}
+	if len(w.known) == 0 {
+		t.Fatal("none is known")
+	}
+	if took := time.Since(began); took > 3*time.Second {
+		t.Errorf("%d programs took %v", many, took)
+	}
+	now = now.Add(2 * forgetAfter)
+	w.Begin(nil).Of(Key{Hook: plan.XDP, On: loopback}, now, func() (uint64, bool) { return 0, true })
+	if len(w.known) != 1 {
+		t.Errorf("%d are remembered that were not asked for", len(w.known)-1)
+	}
+}
+
+// TestDevicesAreAskedForABoundedTime and where something counts alone.
+func TestDevicesAreAskedForABoundedTime(t *testing.T) {
+	var w Watch
+	now, no := time.Unix(1000, 0), false
+	k := Key{Hook: plan.XDP, On: loopback}
+	r := w.Begin(nil)
+	r.counts = &no
+	if r.OfProgram(k, now, 1); len(r.packets) > 0 {
+		t.Error("a device was asked, and nothing counts")
+	}
+	w.Note(k, 0, 0, now)
+	w.Note(k, 0, 5, now.Add(time.Minute))
+	w.Note(k, 0, 6, now.Add(2*time.Minute))
+	none := func() (uint64, bool) { t.Error("it was asked again"); return 0, true }
+	r = w.Begin(nil)
+	r.spent = asking
+	for _, after := range []time.Duration{2*time.Minute + time.Millisecond, 3 * time.Minute} {
+		if got := r.Of(k, now.Add(after), none); got != 5 || len(r.packets) > 0 {
+			t.Errorf("%v after the first look it says %d, and asked %v", after, got, r.packets)
 		}
 	}
 }
