@@ -130,24 +130,32 @@ func place(n Neighbours, seen *link.QueryResult) link.Anchor {
 }
 
 // side returns those of ours that are on the side of the position already: the others are about to move there. Without a position
-// it returns all.
+// it returns all, and so where one is elsewhere that this one must not get ahead of, or fall behind: it may be one that cannot move.
 func (n Neighbours) side(order []link.ID) []link.ID {
 	isForeign := func(id link.ID) bool {
 		return (id == 0 || id != n.Own) && !slices.Contains(n.Before, id) && !slices.Contains(n.After, id)
 	}
 	switch n.Position {
 	case v1alpha1.PositionFirst:
-		if i := slices.IndexFunc(order, isForeign); i >= 0 {
+		if i := slices.IndexFunc(order, isForeign); i >= 0 && !haveAny(order[i:], n.Before) {
 			return order[:i]
 		}
 	case v1alpha1.PositionLast:
 		for i, id := range slices.Backward(order) {
+			if isForeign(id) && haveAny(order[:i], n.After) {
+				return order
+			}
 			if isForeign(id) {
 				return order[i+1:]
 			}
 		}
 	}
 	return order
+}
+
+// haveAny reports whether one of the links that are asked for is in the order.
+func haveAny(order, asked []link.ID) bool {
+	return slices.ContainsFunc(order, func(id link.ID) bool { return slices.Contains(asked, id) })
 }
 
 // CheckPosition fails with a *LackingError where the kernel has no TCX, so that a program has no position among those of others.

@@ -7,6 +7,7 @@ import (
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/link"
+	"github.com/google/go-cmp/cmp"
 
 	"github.com/skep-dev/skep/agent"
 	"github.com/skep-dev/skep/api/v1alpha1"
@@ -59,6 +60,12 @@ func (p *positions) step(want, of, says string, payloads ...intent.Payload) {
 	world.Hand(p.w, p.a, payloads...)
 	if len(payloads) == 0 {
 		world.Looks(p.T, p.a)
+	}
+	for range 5 {
+		// One moves after the other.
+		if order(p.T, p.a, p.foreign) != want {
+			world.Looks(p.T, p.a)
+		}
 	}
 	if got := order(p.T, p.a, p.foreign); got != want {
 		p.Fatalf("the order is %q, not %q", got, want)
@@ -135,5 +142,40 @@ func TestAToolThatMovesBackIsAnsweredOnceAMinute(t *testing.T) {
 		p.clock.Forward(time.Second)
 		p.step("a moves_back first_tool", "a", "")
 		world.Must(t, back.Close())
+	}
+}
+
+// TestAPositionTakesNoTeamAheadOfTheCluster where the one that is to move before others cannot, since its object is lost: all stay in their
+// order, and no program is made anew again and again.
+func TestAPositionTakesNoTeamAheadOfTheCluster(t *testing.T) {
+	const want = "F a z t G"
+	for _, position := range []v1alpha1.Position{v1alpha1.PositionFirst, v1alpha1.PositionLast} {
+		t.Run(string(position), func(t *testing.T) {
+			p := newPositions(t)
+			p.attach("F", link.Tail())
+			stays, team := placed(p.w, "a", 500, ""), world.Tenant(placed(p.w, "t", 1, ""), "team-a", "t", 1, 1)
+			lost := &stays
+			if position == v1alpha1.PositionLast {
+				lost = &team
+			}
+			lost.ObjectDigest = p.w.Object(world.ProgramsObject("tcx_count_v2"))
+			world.Hand(p.w, p.a, stays, team)
+			p.attach("G", link.Tail())
+			lacksObject(t, p.w, lost.ObjectDigest)
+			world.Hand(p.w, p.a, placed(p.w, "z", 900, position))
+			for range 3 {
+				world.Looks(t, p.a)
+			}
+			if got := order(t, p.a, p.foreign); got != want {
+				t.Errorf("the order is %q, not %q", got, want)
+			}
+			before := world.LinksOf(p.a)
+			for range 3 {
+				world.Looks(t, p.a)
+			}
+			if diff := cmp.Diff(before, world.LinksOf(p.a)); diff != "" {
+				t.Errorf("links were made anew (-before +after):\n%s", diff)
+			}
+		})
 	}
 }

@@ -150,8 +150,8 @@ func (mk *linkMaker) neighbours(a plan.Action) attach.Neighbours {
 // the first one goes, since the kernel moves none.
 func (mk *linkMaker) move(a plan.Action) error {
 	err := mk.moveCopy(a)
-	if err == nil {
-		mk.Positions.Moved(a.UID, a.Attachment)
+	if err == nil && mk.Positions.Moved(a.UID, a.Attachment) {
+		mk.Decisions.Again = true
 	}
 	return err
 }

@@ -1,8 +1,6 @@
 package plan
 
 import (
-	"slices"
-
 	"github.com/skep-dev/skep/agent/reconcile/plan/order"
 	"github.com/skep-dev/skep/hook"
 )
@@ -25,7 +23,7 @@ func (m *Member) Rank() order.Rank { return order.RankOf(m.Identity, m.AfterName
 
 // misplaced finds the links that run in another order than they are to, and of those the fewest that need to
 // move, in the order in which they are to do so. Programs of others do not matter: ours move around them, and
-// around what is frozen. Those that strayed among others follow.
+// around what is frozen. Those that strayed among others move, too.
 func (p *planner) misplaced(found map[id]*Link) []id {
 	type target struct {
 		Device
@@ -33,7 +31,6 @@ func (p *planner) misplaced(found map[id]*Link) []id {
 	}
 	places := map[target][]order.Place{}
 	var targets []target
-	var strayed []id
 	add := func(uid string, a *Attachment, isFrozen bool) {
 		h, ok := hook.Lookup(a.Hook)
 		if !ok || !h.TakesPriority() || a.Hook == XDP {
@@ -44,14 +41,12 @@ func (p *planner) misplaced(found map[id]*Link) []id {
 		if old == nil || old.Severed || old.Unplaced {
 			return
 		}
-		if old.Strayed && !isFrozen {
-			strayed = append(strayed, id)
-		}
 		at := target{a.Target.Device(), a.Hook}
 		if places[at] == nil {
 			targets = append(targets, at)
 		}
-		places[at] = append(places[at], order.Place{ID: int(id), Turn: (&Link{UID: uid, Attachment: *a}).Turn(), Position: old.Position, Fixed: isFrozen})
+		places[at] = append(places[at], order.Place{ID: int(id), Turn: (&Link{UID: uid, Attachment: *a}).Turn(), Position: old.Position,
+			Fixed: isFrozen, Strayed: old.Strayed})
 	}
 	for _, app := range p.want.Applications {
 		for i := range app.Attachments {
@@ -69,5 +64,5 @@ func (p *planner) misplaced(found map[id]*Link) []id {
 			all = append(all, id(m.ID))
 		}
 	}
-	return append(all, slices.DeleteFunc(strayed, func(one id) bool { return slices.Contains(all, one) })...)
+	return all
 }

@@ -38,6 +38,8 @@ type Round struct {
 	now    time.Time
 	around Around
 	asked  map[others.Place]asked
+	// marked are the links that Mark marked.
+	marked map[string]bool
 }
 
 // asked is where all programs of Skep's are to be at a place, and which application asks for that.
@@ -49,7 +51,7 @@ type asked struct {
 // Begin begins a reconcile.
 func (m *Memory) Begin(now time.Time, around Around) *Round {
 	maps.DeleteFunc(m.moves, func(_ others.Place, is *move) bool { return is.since.IsZero() || now.Sub(is.since) >= between })
-	return &Round{memory: m, now: now, around: around}
+	return &Round{memory: m, now: now, around: around, marked: map[string]bool{}}
 }
 
 // AroundLinks is the Around of links, by their keys.
@@ -93,20 +95,40 @@ func (r *Round) ask(a *plan.Attachment) {
 // At is the position of all programs of Skep's at the place of an attachment; empty where none is asked for.
 func (r *Round) At(a plan.Attachment) v1alpha1.Position { return r.asked[others.Of(a)].position }
 
-// Mark returns the state with the links marked that are to move to the other side of programs of others, which those of one
-// place do once a minute at most.
+// Mark returns the state with the links marked that are to move to the other side of programs of others: of each place the next one.
+// All do once a minute at most.
 func (r *Round) Mark(have plan.State) plan.State {
 	if len(r.asked) == 0 {
 		return have
 	}
 	have.Links = slices.Clone(have.Links)
+	next, allowed := map[others.Place]int{}, map[int]bool{}
 	for i := range have.Links {
 		l := &have.Links[i]
-		if !l.Severed && !l.Unplaced && len(r.wrong(l.UID, l.Attachment)) > 0 {
-			l.Strayed = r.memory.allows(l.UID, l.Attachment)
+		if l.Severed || l.Unplaced || len(r.wrong(l.UID, l.Attachment)) == 0 {
+			continue
+		}
+		allowed[i] = r.memory.allows(l.UID, l.Attachment)
+		at := others.Of(l.Attachment)
+		if j, has := next[at]; !has || r.moveInOrder(l, &have.Links[j]) < 0 {
+			next[at] = i
+		}
+	}
+	for _, i := range next {
+		if l := &have.Links[i]; allowed[i] {
+			l.Strayed, r.marked[l.UID+l.Attachment.Key()] = true, true
 		}
 	}
 	return have
+}
+
+// moveInOrder returns less than 0 where one link of a place moves before another: so that none gets ahead of one that has yet to
+// move, or cannot.
+func (r *Round) moveInOrder(a, b *plan.Link) int {
+	if r.At(a.Attachment) == v1alpha1.PositionLast {
+		a, b = b, a
+	}
+	return a.Turn().Compare(b.Turn())
 }
 
 // allows reports whether a link may move: with the others of its place, or since none moved within the last minute.
@@ -125,16 +147,17 @@ func (m *Memory) allows(uid string, a plan.Attachment) bool {
 	return is.due[uid+a.Key()]
 }
 
-// Moved notes that a link moved.
-func (r *Round) Moved(uid string, a plan.Attachment) {
+// Moved notes that a link moved, and reports whether that was for its position: others may be next.
+func (r *Round) Moved(uid string, a plan.Attachment) bool {
 	is := r.memory.moves[others.Of(a)]
-	if is == nil || !is.due[uid+a.Key()] {
-		return
+	if is == nil || !r.marked[uid+a.Key()] {
+		return false
 	}
 	delete(is.due, uid+a.Key())
 	if is.since.IsZero() {
 		is.since = r.now
 	}
+	return true
 }
 
 // wrong returns the programs of others on whose other side a link is to be.

@@ -57,6 +57,8 @@ type Place struct {
 	Position int
 	// Fixed ones stay where they are: others move around them.
 	Fixed bool
+	// Strayed is to move to the other side of programs of others.
+	Strayed bool
 }
 
 // weight is what a place counts among fewer than n. Where programs of a namespace and of the cluster are in the
@@ -72,7 +74,7 @@ func (p *Place) weight(n int) int {
 }
 
 // Movers returns the places that have to move so that all are in order, and as few as can be. Those that are to
-// run last come first: each moves before one that is in its place already.
+// run last come first: each moves before one that is in its place already. Before all, what strayed moves.
 func Movers(places []Place) []Place {
 	places = slices.Clone(places)
 	slices.SortFunc(places, func(a, b Place) int { return b.Turn.Compare(a.Turn) })
@@ -94,11 +96,15 @@ func Movers(places []Place) []Place {
 	for i := last; i >= 0; i = from[i] {
 		stays[i] = true
 	}
-	var movers []Place
+	var strayed, movers []Place
 	for i, p := range places {
-		if !stays[i] && !p.Fixed {
+		switch {
+		case p.Fixed:
+		case p.Strayed:
+			strayed = append(strayed, p)
+		case !stays[i]:
 			movers = append(movers, p)
 		}
 	}
-	return movers
+	return append(strayed, movers...)
 }
