@@ -214,6 +214,8 @@ type Round struct {
 	waited    map[v1alpha1.Identity]time.Duration
 	waitedAll time.Duration
 	pods      Pods
+	// hasNoAnswer is what the runtime has not answered for; nil until it is asked for.
+	hasNoAnswer *noAnswer
 	// unchanged are the sandboxes of pods that are as they were in the reconcile before, and
 	// unchangedNetns their network namespaces.
 	unchanged      map[string]bool

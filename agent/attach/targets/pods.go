@@ -9,6 +9,7 @@ import (
 	"path"
 	"path/filepath"
 	"slices"
+	"strings"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
@@ -122,39 +123,64 @@ func (p Pods) choose(application v1alpha1.Identity, at v1alpha1.Attachment) (cho
 	return chosen, unsure, why
 }
 
-// Unanswered are the pods that the container runtime has not answered for, or for a container of them, as Target.In says them.
-func (r *Round) Unanswered() map[string]bool {
-	if r.pods.Snapshot == nil {
-		return nil
+// noAnswer is what the container runtime has not answered for, of what Target.In says.
+type noAnswer struct {
+	// pods are those of which a container, or all, has no answer, and containers those of them that have one.
+	pods, containers map[string]bool
+	// cgroups are those of all pods that are known.
+	cgroups map[uint64]bool
+}
+
+// noAnswer returns it, or nil where the runtime has answered for all. It is read once.
+func (r *Round) noAnswer() *noAnswer {
+	if r.hasNoAnswer != nil || r.pods.Snapshot == nil {
+		return r.hasNoAnswer
 	}
-	all := map[string]bool{}
+	is := &noAnswer{map[string]bool{}, map[string]bool{}, map[uint64]bool{}}
 	for _, one := range r.pods.Snapshot.Skipped() {
 		if one.Reason == containers.NoAnswer {
-			all[describePod(one.Pod)] = true
+			is.pods[describePod(one.Pod)] = true
 		}
 	}
-	return all
+	if len(is.pods) == 0 {
+		return nil
+	}
+	for _, pod := range r.pods.Snapshot.Pods() {
+		is.cgroups[pod.CgroupID] = true
+		for _, c := range r.pods.Snapshot.Of(pod) {
+			is.cgroups[c.CgroupID], is.containers[describeContainer(c)] = true, true
+		}
+	}
+	r.hasNoAnswer = is
+	return is
+}
+
+// Unanswered reports of what Target.In says whether the container runtime has not answered for it: for its pod or a container of that, unless
+// for this one it has. Nil is of nothing.
+func (r *Round) Unanswered() func(in string) bool {
+	is := r.noAnswer()
+	if is == nil {
+		return nil
+	}
+	return func(in string) bool {
+		pod, _, _ := strings.Cut(in, plan.InContainer)
+		return is.pods[pod] && !is.containers[in]
+	}
 }
 
 // Stays tells which members of a scope stay, by their cgroups: where the container runtime has not answered for a pod that an
 // application may be for, those of no pod that is known. Nil is none.
 func (r *Round) Stays(application v1alpha1.Identity) func(cgroup uint64) bool {
-	if r.pods.Snapshot == nil || !slices.ContainsFunc(r.pods.Snapshot.Skipped(), func(s containers.Skipped) bool {
+	is := r.noAnswer()
+	if is == nil || !slices.ContainsFunc(r.pods.Snapshot.Skipped(), func(s containers.Skipped) bool {
 		return s.Reason == containers.NoAnswer && (s.Pod.Namespace == application.Namespace || !application.IsNamespaced())
 	}) {
 		return nil
 	}
-	known := map[uint64]bool{}
-	for _, pod := range r.pods.Snapshot.Pods() {
-		known[pod.CgroupID] = true
-		for _, c := range r.pods.Snapshot.Of(pod) {
-			known[c.CgroupID] = true
-		}
-	}
 	return func(cgroup uint64) bool {
 		// Of what this agent made a member itself, the runtime has told once.
 		_, told := r.members[cgroup]
-		return !told && !known[cgroup]
+		return !told && !is.cgroups[cgroup]
 	}
 }
 

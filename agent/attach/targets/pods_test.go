@@ -253,6 +253,38 @@ func TestWhatRunsStaysWhilePodsAreNotKnown(t *testing.T) {
 	}
 }
 
+// TestALifeOfAContainerThatHasEndedDoesNotStay while the runtime never answers for another container of its pod: each life of a container would
+// leave a probe, of which others have fewer places.
+func TestALifeOfAContainerThatHasEndedDoesNotStay(t *testing.T) {
+	need.Kernel(t)
+	world.NeedAMD64(t)
+	w, r := world.New(t), world.NewRuntime(t)
+	r.Skipped = []containers.Skipped{{ID: "hangs", Pod: containers.Pod{Namespace: "team-a", Name: "web"}, Reason: containers.NoAnswer}}
+	var lives []*world.Pod
+	for range 3 {
+		life := r.Start("team-a", "web", "app", nil)
+		life.Ends()
+		// A file of its own.
+		path := filepath.Join(life.Files, "app")
+		binary, err := os.ReadFile(path)
+		world.Must(t, err)
+		world.Must(t, os.WriteFile(path, binary, 0o755))
+		lives = append(lives, life)
+	}
+	a, _ := world.StartOn(w, r)
+	probe := world.OfTeam(w, "team-a", "uprobe_count", "uprobe_count", world.InPods(v1alpha1.Pods{}))
+	world.Must(t, w.Accept(a, probe))
+	for _, life := range lives {
+		r.Tell(func() { r.All = map[string]containers.Container{life.ID: life.Container} }, life.Pod)
+		world.Until(t, "it to see the container", 30*time.Second, func() bool {
+			before := world.Counted(w, probe.UID)
+			life.Runs("app")
+			return world.Counted(w, probe.UID) > before
+		})
+		world.HasLinks(w, a, probe.UID, 1)
+	}
+}
+
 // settles has an agent that was started do all that it does of itself.
 func settles(t *testing.T, a *agent.Agent) {
 	t.Helper()

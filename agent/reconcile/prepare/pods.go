@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 
 	"github.com/skep-dev/skep/agent/attach"
 	"github.com/skep-dev/skep/agent/attach/targets"
@@ -56,12 +55,11 @@ func (v *Versions) resolveInPods(app plan.Application, program string, at v1alph
 func (v *Versions) stayInPods(app plan.Application, program string, at v1alpha1.Attachment, places []plan.Attachment, err error) ([]plan.Attachment, error) {
 	notKnown := errors.Is(err, targets.ErrNotKnown) && (at.Interfaces == nil || len(places) == 0)
 	unanswered := v.LookupRound.Unanswered()
-	if !notKnown && len(unanswered) == 0 {
+	if !notKnown && unanswered == nil {
 		return nil, err
 	}
 	stays := func(l *plan.Link) bool {
-		pod, _, _ := strings.Cut(l.Attachment.In, plan.InContainer)
-		return notKnown || !l.Severed && unanswered[pod]
+		return notKnown || !l.Severed && unanswered(l.Attachment.In)
 	}
 	if v.isUnguarded(app, program, at, stays) {
 		why := cmp.Or(err, errors.New("the container runtime has not answered for a container of theirs"))
