@@ -94,8 +94,8 @@ func leaveOutNative(d *decide.Decisions, want plan.Chain, culprits []admission.C
 		!slices.ContainsFunc(culprits, func(c admission.Claim) bool { return !c.Identity.IsNamespaced() }) {
 		return nil
 	}
-	why := fmt.Errorf("run in the chain of %s: it asks for xdpMode Native, and the driver does not take a program of a %s beside it; leave xdpMode out to follow: %w",
-		want.Interface, v1alpha1.KindClusterBpfApplication, refused)
+	why := fmt.Errorf("run in the chain of %s: it asks for xdpMode Native, and the driver does not take a program of a %s beside it; "+
+		"leave xdpMode out to follow: %w", want.Interface, v1alpha1.KindClusterBpfApplication, refused)
 	return func() {
 		for _, uid := range plan.UIDsOf(native) {
 			d.KeepOut(want.Device, uid, why)

@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"github.com/skep-dev/skep/agent/reconcile/build"
+	"github.com/skep-dev/skep/agent/reconcile/decide"
 	"github.com/skep-dev/skep/agent/reconcile/live"
 	"github.com/skep-dev/skep/agent/reconcile/plan"
 	"github.com/skep-dev/skep/agent/state/objects"
@@ -20,14 +21,10 @@ func (r *Round) goOnWithout(want plan.Chain, running []plan.Member, lost *build.
 	runs := func(uid string) bool {
 		return slices.ContainsFunc(running, func(m plan.Member) bool { return m.UID == uid })
 	}
-	if inTheWay := r.inTheClustersWay(want.Members, running, lost); len(inTheWay) > 0 {
-		return func() {
-			for _, one := range inTheWay {
-				r.decisions.TakeOut(plan.Chain{Device: want.Device, Interface: want.Interface, Members: byUID(want.Members)[one.UID]}, one)
-			}
-		}
-	}
+	inTheWay := r.inTheClustersWay(want.Members, running, lost)
 	switch isFetching := errors.Is(lost, objects.ErrFetching); {
+	case len(inTheWay) > 0:
+		return takeOut(r.decisions, want, inTheWay)
 	case isFetching && !runs(lost.UID):
 		// It waits alone: it is not in the chain, so the chain does without.
 		return func() { r.decisions.Reject(lost.UID, lost) }
@@ -87,6 +84,16 @@ func (r *Round) inTheClustersWay(members, running []plan.Member, first *build.Me
 		all = append(all, lost)
 	}
 	return all
+}
+
+// takeOut takes members out of a chain.
+func takeOut(d *decide.Decisions, want plan.Chain, all []*build.MemberError) unfitChain {
+	return func() {
+		members := byUID(want.Members)
+		for _, one := range all {
+			d.TakeOut(plan.Chain{Device: want.Device, Interface: want.Interface, Members: members[one.UID]}, one)
+		}
+	}
 }
 
 // byUID are the members of each application.

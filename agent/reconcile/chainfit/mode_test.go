@@ -130,8 +130,8 @@ func TestTheClusterChoosesTheMode(t *testing.T) {
 			open := world.Tenant(world.InMode(w, "open", "mo0", "", 1), "team-b", "open", 1, 600)
 			w.Must(a, team, open)
 			err := w.Accept(a, world.InMode(w, "firewall", "mo0", clusters, 2))
-			if want := "theirs: place programs on xdp of mo0: xdpMode: it asks for " + string(teams) + ", and a ClusterBpfApplication, which has precedence on the interface, for " +
-				string(clusters); err == nil || !strings.Contains(err.Error(), want) {
+			if want := "theirs: place programs on xdp of mo0: xdpMode: it asks for " + string(teams) +
+				", and a ClusterBpfApplication, which has precedence on the interface, for " + string(clusters); err == nil || !strings.Contains(err.Error(), want) {
 				t.Errorf("the team is told %v", err)
 			}
 			runs := func(members string, mode v1alpha1.XDPMode) {

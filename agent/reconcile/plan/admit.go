@@ -253,8 +253,8 @@ func (g *grants) hasOtherMode(c *Claim) *OverLimitError {
 	for _, other := range g.modes {
 		if len(c.Modes) > 0 && other.Modes[0] != c.Modes[0] && other.choosesFor(c) {
 			return &OverLimitError{
-				Limit: "xdpMode", Reason: fmt.Sprintf("it asks for %s, and %s, which has precedence on the interface, for %s", c.Modes[0], c.describe(other), other.Modes[0]),
-				Fix: "leave xdpMode out to follow, or attach to another interface",
+				Limit: "xdpMode", Fix: "leave xdpMode out to follow, or attach to another interface",
+				Reason: fmt.Sprintf("it asks for %s, and %s, which has precedence on the interface, for %s", c.Modes[0], c.describe(other), other.Modes[0]),
 			}
 		}
 	}
