@@ -61,11 +61,17 @@ func (r *Round) goOnWithout(want plan.Chain, running []plan.Member, lost *build.
 }
 
 // inTheClustersWay returns the errors of the members of namespaces that run and cannot be had, where a program of the cluster
-// is not in the chain as it is to be: one for each application. What is fetched for the first time is waited for, and where a
+// that can be had is not in the chain as it is to be: one for each application. What is fetched for the first time is waited for, and where a
 // member of the cluster cannot be had, no other one is in its way.
 func (r *Round) inTheClustersWay(members, running []plan.Member, first *build.MemberError) (all []*build.MemberError) {
 	isOrdered := slices.IsSortedFunc(running, func(a, b plan.Member) int { return cmp.Compare(a.Rank(), b.Rank()) })
-	if isOrdered && !slices.ContainsFunc(members, func(m plan.Member) bool { return !m.Identity.IsNamespaced() && !slices.Contains(running, m) }) {
+	if !slices.ContainsFunc(members, func(m plan.Member) bool {
+		if m.Identity.IsNamespaced() || isOrdered && slices.Contains(running, m) {
+			return false
+		}
+		_, err := r.intentOf(m)
+		return err == nil
+	}) {
 		return nil
 	}
 	runs, seen := byUID(running), map[string]bool{}
