@@ -96,7 +96,8 @@ func (l *lifts) finish(p *inspected, t ebpf.ProgramType, insns asm.Instructions)
 // else it sets leaves the pod where its device is a macvlan or ipvlan, which scrubs nothing. Of a socket it may set nothing.
 // Of an address it may set the one that it gave the kernel, and where a datagram comes from only by IPv4, of which the kernel asks whether the
 // address is one of the network's (ip_route_output_key_hash_rcu, net/ipv4/route.c); of IPv6 it asks a task alone (ip6_datagram_send_ctl,
-// net/ipv6/datagram.c). The structures are those of include/uapi/linux/bpf.h: __sk_buff, bpf_sock and bpf_sock_addr.
+// net/ipv6/datagram.c). The structures are those of include/uapi/linux/bpf.h: __sk_buff, bpf_sock and bpf_sock_addr. With a vmlinux.h every
+// store to one is relocated, to where it is already: that of an address counts as it stands, and one that a node leads elsewhere as Beyond.
 func fieldThatLifts(t ebpf.ProgramType, ins *asm.Instruction) string {
 	const tcIndex, endOfCB, tcClassID = 44, 68, 72
 	const userIP4, endOfUserPort, srcIP4, srcIP6 = 4, 28, 40, "msg_src_ip6"
@@ -105,7 +106,7 @@ func fieldThatLifts(t ebpf.ProgramType, ins *asm.Instruction) string {
 	var of string
 	var names map[int16]string
 	switch {
-	case t == ebpf.CGroupSockAddr && (relocated || ins.Offset != srcIP4 && (ins.Offset < userIP4 || ins.Offset >= endOfUserPort)):
+	case t == ebpf.CGroupSockAddr && ins.Offset != srcIP4 && (ins.Offset < userIP4 || ins.Offset >= endOfUserPort):
 		of, names = "bpf_sock_addr", map[int16]string{44: srcIP6, 48: srcIP6, 52: srcIP6, 56: srcIP6}
 	case t == ebpf.CGroupSock:
 		of, names = "bpf_sock", map[int16]string{0: "bound_dev_if", 16: "mark", 20: "priority"}

@@ -369,3 +369,28 @@ func TestWhatRelocationsHideIsFound(t *testing.T) {
 		}
 	}
 }
+
+// TestAnAddressIsSetAlsoByCORE has programs that set an address of their tasks through a structure of vmlinux.h: what they set by the
+// offsets in the object, and what a node makes of them.
+func TestAnAddressIsSetAlsoByCORE(t *testing.T) {
+	inspect := func(store asm.Instruction) Program {
+		insns := asm.Instructions{asm.Mov.Imm(asm.R2, 0).WithSymbol("f"), store, asm.Mov.Imm(asm.R0, 1), asm.Return()}
+		p, err := inspectProgram(&objectfile.Object{Spec: &ebpf.CollectionSpec{Programs: map[string]*ebpf.ProgramSpec{
+			"f": {Name: "f", Type: ebpf.CGroupSockAddr, License: "GPL", Instructions: insns},
+		}}}, "f")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return p.facts
+	}
+	const userIP4, msgSrcIP6 = 4, 44
+	for offset, lifts := range map[int16]bool{userIP4: false, msgSrcIP6: true} {
+		if p := inspect(pending(asm.StoreMem(asm.R1, offset, asm.R2, asm.Word))); (len(p.LiftsRightsBy) > 0) != lifts {
+			t.Errorf("a store at %d lifts rights by %q, want %v", offset, p.LiftsRightsBy, lifts)
+		}
+	}
+	calls, has := Seal([]Program{inspect(pending(asm.StoreMem(asm.R1, userIP4, asm.R2, asm.Word)))})
+	if does, _ := inspect(asm.StoreMem(asm.R1, msgSrcIP6, asm.R2, asm.Word)).Beyond(calls, has); does != "gives tasks what they have no capability for" {
+		t.Errorf("a node that leads the store to a source address denies it as it %q", does)
+	}
+}
