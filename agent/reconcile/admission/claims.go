@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/skep-dev/skep/agent/reconcile/agenda"
+	"github.com/skep-dev/skep/agent/reconcile/decide"
 	"github.com/skep-dev/skep/agent/reconcile/plan"
 	"github.com/skep-dev/skep/agent/state/history"
 )
@@ -131,13 +132,13 @@ func (c *claims) wants(at history.At) bool {
 // reject takes a version out that does not fit at a place, as RejectAt does.
 func (c *claims) reject(place plan.Place, one *Claim, err error) {
 	c.adm.noteLost(place, *one, err)
-	if one.Seniority == plan.Running && c.adm.decisions.IndexOf(one.UID) < 0 {
-		// It stays as it is elsewhere.
-		c.adm.decisions.KeepOut(place.Device, one.UID, err)
+	if one.Seniority == plan.Running {
+		// It stays as it is elsewhere, and here, too, until the chain without it can be had.
+		decide.Overrule(c.adm.decisions, place.Device, one.UID, err)
 		c.remove(place, one)
 		return
 	}
-	if one.Seniority != plan.Running && !c.staysWithout(place, *one) {
+	if !c.staysWithout(place, *one) {
 		c.change(one.UID, func() { c.adm.decisions.Reject(one.UID, err) })
 		return
 	}

@@ -77,6 +77,7 @@ func (f *Fitter) Begin(d *decide.Decisions, adm *admission.Round, objectRound *o
 // any link is touched. A newcomer that does not fit is rejected alone: its
 // application goes on as it was, and the others as they are to.
 func (r *Round) Fit() {
+	defer decide.EndOverruled(r.decisions)
 	r.decisions.Changed = nil
 	r.chains = plan.NewChains(&r.decisions.Want, r.look.State())
 	r.followStartedChains()
@@ -116,6 +117,12 @@ type unfitChain func()
 func (r *Round) fit(want plan.Chain) unfitChain {
 	have := r.look.SeenChain(want.Device)
 	running := r.look.GivenTo(want.Device)
+	if len(r.decisions.Overruled[want.Device]) > 0 && !slices.ContainsFunc(want.Members, func(m plan.Member) bool {
+		return !m.Identity.IsNamespaced() && m.Mode != ""
+	}) {
+		// The one that chose the mode is yet to be loaded, or does not fit.
+		return func() { decide.TakeBack(r.decisions, want.Device) }
+	}
 	// What the link was given needs no load where only the link is healed.
 	if len(want.Members) == 0 || have != nil && slices.Equal(have.Members, want.Members) || slices.Equal(running, want.Members) {
 		return nil

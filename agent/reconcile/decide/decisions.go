@@ -31,6 +31,8 @@ import (
 //	Postpone   as Reject                               as Reject, Queued, which says why
 //	LeaveOut   the attachments of some places leave    their links fail, with the errors; Retry
 //	TakeOut    Out of one chain                        blame
+//	KeepOut    Out of one chain                        the error
+//	Overrule   Out of one chain, unless TakeBack       the error; links fail, Retry
 //	Leave      one chain is Left                       blame of all that it was to change
 //	Await      one chain is Left                       all that it is to change Await it
 //	RunInterim the Interim members of one chain        all that it is to change Await it, or are rejected
@@ -51,6 +53,8 @@ type Decisions struct {
 	Outcomes map[string]*report.Outcome
 	// Leaving are the members of chains that are Left, by device, which are to run there no more: they are switched off.
 	Leaving map[plan.Device][]plan.Member
+	// Overruled says by device and uid why applications that run there are kept out of the chain for one of the cluster's.
+	Overruled map[plan.Device]map[string]error
 	// Awaited are the revisions, by uid, that only wait for the load of a chain.
 	Awaited map[[2]string]bool
 	// Changed are the applications that were rejected, or left out of places, since they were taken from here last.
@@ -77,7 +81,8 @@ type Options struct {
 // New begins the decisions of a reconcile: nothing is wanted.
 func New(o Options) *Decisions {
 	d := &Decisions{Options: o, byUID: map[string]*Application{}, indexes: map[string]int{}, copied: copied{},
-		Outcomes: map[string]*report.Outcome{}, Awaited: map[[2]string]bool{}, Leaving: map[plan.Device][]plan.Member{}}
+		Outcomes: map[string]*report.Outcome{}, Awaited: map[[2]string]bool{}, Leaving: map[plan.Device][]plan.Member{},
+		Overruled: map[plan.Device]map[string]error{}}
 	d.Want.Out, d.Want.Left, d.Want.Interim = map[plan.Device][]string{}, map[plan.Device]bool{}, map[plan.Device][]plan.Member{}
 	for _, app := range o.Applications {
 		d.byUID[app.Newest.Payload().UID] = app
