@@ -136,7 +136,9 @@ func TestTheClusterChoosesTheMode(t *testing.T) {
 				t.Errorf("the team is told %v", err)
 			}
 			links := world.StatusOf(a, "theirs").Programs[0].Links
-			if !slices.ContainsFunc(links, func(l agent.LinkStatus) bool { return l.Target == "mo0" && l.State == "Failed" && strings.Contains(l.Error, "xdpMode") }) {
+			if !slices.ContainsFunc(links, func(l agent.LinkStatus) bool {
+				return l.Target == "mo0" && l.State == "Failed" && strings.Contains(l.Error, "xdpMode")
+			}) {
 				t.Errorf("of its links it is told %+v", links)
 			}
 			runs := func(members string, mode v1alpha1.XDPMode) {
