@@ -87,11 +87,9 @@ func (a *Agent) reconcileOnce() *reconcile {
 	if rec.leaves() {
 		return rec
 	}
+	// What is decided from here on is known to this reconcile alone until it finishes.
 	rec.decisions.Choose()
 	rec.end()
-	if rec.leaves() {
-		return rec
-	}
 	rec.admission.Admit()
 	if o, counts := a.opts.Observer.(TargetObserver); counts {
 		o.Shared(rec.versions.Shared())
