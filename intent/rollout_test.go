@@ -55,7 +55,7 @@ func TestANodeIsToldTheVersionThatHasComeToIt(t *testing.T) {
 		t.Errorf("a later node is told %+v, revision %s", p, held.Revision())
 	}
 	if p.Grant == nil || *p.Grant != *now.Grant {
-		t.Errorf("a later node is told of the grant %+v, want the newest", p.Grant)
+		t.Errorf("a later node has the grant %+v, want the newest", p.Grant)
 	}
 	if p.Serial != now.Serial || p.VersionSerial() != now.Previous.Serial {
 		t.Errorf("it is held at serial %d, version %d; want %d and %d", p.Serial, p.VersionSerial(), now.Serial, now.Previous.Serial)

@@ -157,7 +157,7 @@ func unmanaged(p inventory.Program) v1alpha1.UnmanagedProgram {
 	return f
 }
 
-// fit makes the status fit: what runs is told in short, then shares and foreign programs
+// fit makes the status fit: what runs is said in short, then shares and unmanaged programs
 // go, then words, then applications, those that run first. The counts stay.
 func (f facts) fit(s *v1alpha1.BpfNodeStatus, most int) {
 	if size(s) <= most {
@@ -178,7 +178,7 @@ func (f facts) fit(s *v1alpha1.BpfNodeStatus, most int) {
 	})
 	s.Applications = shortened(applications, longest)
 	if size(s) > most {
-		// Without its words, what runs without a part of it is told in short, too.
+		// Without its words, what runs without a part of it is said in short, too.
 		f.abridge(s)
 	}
 	if size(s) > most {

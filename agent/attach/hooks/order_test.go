@@ -23,7 +23,7 @@ import (
 	"github.com/skep-dev/skep/test/harness/need"
 )
 
-// traffic is a hook of packets, a program there that returns what it is told to, and its answers.
+// traffic is a hook of packets, a program there that returns a given verdict, and its answers.
 type traffic struct {
 	hook, object, program string
 	// next lets the next program run, drop ends the packet, and passes ends the hook.
@@ -211,7 +211,7 @@ func TestATeamHidesNoPacketFromTheCluster(t *testing.T) {
 
 // TestAnUpgradeMovesTheClusterToTheFront has an agent find programs in the order of one that knew priorities alone. The team's ends the hook, so
 // that the cluster sees nothing. It sees every packet once it has moved, and the team misses none meanwhile. That waits for nothing of the team's:
-// a chain of XDP goes on without a program of a team whose object is lost.
+// a chain of XDP continues without a program of a team whose object is lost.
 func TestAnUpgradeMovesTheClusterToTheFront(t *testing.T) {
 	onTraffic(t, func(t *testing.T, c traffic) {
 		for _, isLost := range []bool{false, true} {

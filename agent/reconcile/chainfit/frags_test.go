@@ -148,7 +148,7 @@ func TestATeamThatAsksForTheDriverKeepsNoProgramOfTheClusterOut(t *testing.T) {
 		again(t, a)
 	}
 	if s := world.StatusOf(a, "frags"); !strings.Contains(s.Error, "xdpMode") || !strings.Contains(s.Error, "MTU 9000") {
-		t.Errorf("the team is told %q", s.Error)
+		t.Errorf("the team reads %q", s.Error)
 	}
 	for _, name := range []string{"plain", "other"} {
 		if s := world.StatusOf(a, name); s.Error != "" {

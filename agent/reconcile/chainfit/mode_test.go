@@ -133,13 +133,13 @@ func TestTheClusterChoosesTheMode(t *testing.T) {
 			err := w.Accept(a, world.InMode(w, "firewall", "mo0", clusters, 2))
 			if want := "theirs: place programs on xdp of mo0: xdpMode: it asks for " + string(teams) +
 				", and a ClusterBpfApplication, which has precedence on the interface, for " + string(clusters); err == nil || !strings.Contains(err.Error(), want) {
-				t.Errorf("the team is told %v", err)
+				t.Errorf("the team reads %v", err)
 			}
 			links := world.StatusOf(a, "theirs").Programs[0].Links
 			if !slices.ContainsFunc(links, func(l agent.LinkStatus) bool {
 				return l.Target == "mo0" && l.State == "Failed" && strings.Contains(l.Error, "xdpMode")
 			}) {
-				t.Errorf("of its links it is told %+v", links)
+				t.Errorf("of its links it reads %+v", links)
 			}
 			runs := func(members string, mode v1alpha1.XDPMode) {
 				t.Helper()

@@ -20,7 +20,7 @@ func TestWhatNeverRanIsToldOfOnlyWhereItsDeviceCountedPackets(t *testing.T) {
 		"a packet counts at the look after the one that saw it": {{0, 90, 0, 0}, {0, 95, later, 0}, {0, 96, later, 5}, {0, 96, later, 6}},
 		"a packet that is on its way does not count":            {{0, 90, 0, 0}, {0, 95, later, 0}, {0, 95, time.Millisecond, 0}, {1, 95, later, 0}},
 		"what ran once has run":                                 {{0, 90, 0, 0}, {1, 95, later, 0}, {0, 99, later, 0}, {0, 99, later, 0}},
-		"what runs at last is told of no more":                  {{0, 0, 0, 0}, {0, 5, later, 0}, {0, 5, later, 5}, {2, 9, later, 0}},
+		"of what runs at last nothing is said any more":         {{0, 0, 0, 0}, {0, 5, later, 0}, {0, 5, later, 5}, {2, 9, later, 0}},
 		"a device that counts anew begins anew":                 {{0, 90, 0, 0}, {0, 95, later, 0}, {0, 3, later, 0}, {0, 3, later, 0}},
 		"a look soon after another keeps what it said":          {{0, 0, 0, 0}, {0, 5, later, 0}, {0, 5, later, 5}, {0, 9, time.Millisecond, 5}},
 	} {
