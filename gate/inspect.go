@@ -315,6 +315,7 @@ func fitMaps(r *denials, overrides map[string]v1alpha1.Map, object bytecode.Fact
 			continue
 		}
 		fitSharing(r, m, overrides[m.Name])
+		fitExports(r, m, overrides[m.Name].Export)
 		if overrides[m.Name].From == nil {
 			fitSizes(r, m, overrides[m.Name])
 		}

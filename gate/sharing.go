@@ -28,6 +28,7 @@ func shapeSharing(r *denials, id v1alpha1.Identity, maps map[string]v1alpha1.Map
 			}
 			seen[other] = true
 		}
+		shapeExports(r, id, at+".export", m.Export)
 		if m.From == nil {
 			continue
 		}
@@ -57,6 +58,8 @@ func besideFrom(m v1alpha1.Map) string {
 		return "onUpdate"
 	case len(m.SharedWith) > 0:
 		return "sharedWith"
+	case len(m.Export) > 0:
+		return "export"
 	}
 	return ""
 }

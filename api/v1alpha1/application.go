@@ -175,7 +175,7 @@ type LocalSecret struct {
 
 // Map overrides the definition of one map of the object.
 //
-// +kubebuilder:validation:XValidation:rule="!has(self.from) || !(has(self.maxEntries) || has(self.valueSize) || has(self.contents) || has(self.onUpdate) || has(self.sharedWith))",message="a map with from is another application's, whose definition says the rest; set from alone"
+// +kubebuilder:validation:XValidation:rule="!has(self.from) || !(has(self.maxEntries) || has(self.valueSize) || has(self.contents) || has(self.onUpdate) || has(self.sharedWith) || has(self.export))",message="a map with from is another application's, whose definition says the rest; set from alone"
 type Map struct {
 	// MaxEntries replaces the object's max_entries.
 	// +optional
@@ -210,12 +210,63 @@ type Map struct {
 	// +kubebuilder:validation:items:MinLength=1
 	// +kubebuilder:validation:items:MaxLength=253
 	SharedWith []string `json:"sharedWith,omitempty"`
+	// Export grants the map to readers outside of programs: to pods, or on a host to
+	// groups. sharedWith and from give it to programs, which the gate has read; what a
+	// reader does with it nobody sees. Absent, only root of a node opens the map. A grant
+	// that is taken back ends on each node at once, and waits for no rollout.
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=16
+	Export []MapExport `json:"export,omitempty"`
 	// From is the map of another application that takes the place of this one. The
 	// programs wait on each node until it is there, and it has to be of the same type,
 	// sizes, flags and layout. That application lists this one in sharedWith.
 	// +optional
 	From *MapSource `json:"from,omitempty"`
 }
+
+// MapExport is one grant of a map.
+type MapExport struct {
+	// Access is what a reader may do: Read looks entries up and lists them, Write changes
+	// them as well, and Consume takes the records of a ring buffer, which one reader at a
+	// time may.
+	Access MapAccess `json:"access"`
+	// Namespaces are those whose pods have the grant. A BpfApplication exports to its own
+	// namespace alone, also where the list is absent.
+	// +optional
+	// +listType=set
+	// +kubebuilder:validation:MaxItems=16
+	// +kubebuilder:validation:items:MaxLength=63
+	// +kubebuilder:validation:items:Pattern=`^[a-z0-9]([-a-z0-9]*[a-z0-9])?$`
+	Namespaces []string `json:"namespaces,omitempty"`
+	// ServiceAccounts are those that such pods run as. Absent, all of them have the grant.
+	// +optional
+	// +listType=set
+	// +kubebuilder:validation:MaxItems=16
+	// +kubebuilder:validation:items:MaxLength=253
+	// +kubebuilder:validation:items:Pattern=`^[a-z0-9]([-.a-z0-9]*[a-z0-9])?$`
+	ServiceAccounts []string `json:"serviceAccounts,omitempty"`
+	// Groups are those of a host whose members have the grant, by name or number. In a
+	// cluster they grant nothing.
+	// +optional
+	// +listType=set
+	// +kubebuilder:validation:MaxItems=16
+	// +kubebuilder:validation:items:MaxLength=32
+	// +kubebuilder:validation:items:Pattern=`^([a-z_][a-z0-9_-]*|[0-9]+)$`
+	Groups []string `json:"groups,omitempty"`
+}
+
+// MapAccess is what a reader of a map may do.
+//
+// +kubebuilder:validation:Enum=Read;Write;Consume
+type MapAccess string
+
+// The values of MapExport.Access.
+const (
+	MapRead    MapAccess = "Read"
+	MapWrite   MapAccess = "Write"
+	MapConsume MapAccess = "Consume"
+)
 
 // MapSource names a map of another application on the same node.
 type MapSource struct {
@@ -319,6 +370,8 @@ const (
 	MaxMapEntries = 1024
 	// MaxSharedWith bounds the applications that may use one map.
 	MaxSharedWith = 16
+	// MaxExports bounds the grants of one map, and the names that one of them lists of a kind.
+	MaxExports = 16
 	// MaxMapContents bounds the contents of all maps of an application, in bytes of
 	// JSON. An intent has the version before as well, and those that nodes may run still.
 	MaxMapContents = 128 << 10
