@@ -61,8 +61,8 @@ var (
 
 // shapeNames denies too many names, one twice, and what is no name.
 func shapeNames(r *denials, at string, names []string, syntax *regexp.Regexp) {
-	if n := len(names); n > v1alpha1.MaxExports {
-		r.add("shape/maps", at, fmt.Sprintf("list at most %d", v1alpha1.MaxExports), "%d are listed", n)
+	if n := len(names); n > v1alpha1.MaxExportNames {
+		r.add("shape/maps", at, fmt.Sprintf("list at most %d", v1alpha1.MaxExportNames), "%d are listed", n)
 	}
 	for i, name := range names {
 		if !syntax.MatchString(name) || slices.Contains(names[:i], name) {

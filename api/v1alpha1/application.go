@@ -216,7 +216,7 @@ type Map struct {
 	// that is taken back ends on each node at once, and waits for no rollout.
 	// +optional
 	// +listType=atomic
-	// +kubebuilder:validation:MaxItems=16
+	// +kubebuilder:validation:MaxItems=4
 	Export []MapExport `json:"export,omitempty"`
 	// From is the map of another application that takes the place of this one. The
 	// programs wait on each node until it is there, and it has to be of the same type,
@@ -235,14 +235,14 @@ type MapExport struct {
 	// namespace alone, also where the list is absent.
 	// +optional
 	// +listType=set
-	// +kubebuilder:validation:MaxItems=16
+	// +kubebuilder:validation:MaxItems=8
 	// +kubebuilder:validation:items:MaxLength=63
 	// +kubebuilder:validation:items:Pattern=`^[a-z0-9]([-a-z0-9]*[a-z0-9])?$`
 	Namespaces []string `json:"namespaces,omitempty"`
 	// ServiceAccounts are those that such pods run as. Absent, all of them have the grant.
 	// +optional
 	// +listType=set
-	// +kubebuilder:validation:MaxItems=16
+	// +kubebuilder:validation:MaxItems=8
 	// +kubebuilder:validation:items:MaxLength=253
 	// +kubebuilder:validation:items:Pattern=`^[a-z0-9]([-.a-z0-9]*[a-z0-9])?$`
 	ServiceAccounts []string `json:"serviceAccounts,omitempty"`
@@ -250,7 +250,7 @@ type MapExport struct {
 	// cluster they grant nothing.
 	// +optional
 	// +listType=set
-	// +kubebuilder:validation:MaxItems=16
+	// +kubebuilder:validation:MaxItems=8
 	// +kubebuilder:validation:items:MaxLength=32
 	// +kubebuilder:validation:items:Pattern=`^([a-z_][a-z0-9_-]*|[0-9]+)$`
 	Groups []string `json:"groups,omitempty"`
@@ -370,8 +370,9 @@ const (
 	MaxMapEntries = 1024
 	// MaxSharedWith bounds the applications that may use one map.
 	MaxSharedWith = 16
-	// MaxExports bounds the grants of one map, and the names that one of them lists of a kind.
-	MaxExports = 16
+	// MaxExports bounds the grants of one map, and MaxExportNames what one of them lists of a kind.
+	MaxExports     = 4
+	MaxExportNames = 8
 	// MaxMapContents bounds the contents of all maps of an application, in bytes of
 	// JSON. An intent has the version before as well, and those that nodes may run still.
 	MaxMapContents = 128 << 10

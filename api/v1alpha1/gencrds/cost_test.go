@@ -273,6 +273,11 @@ func TestTheLargestApplicationsAreCheapToValidate(t *testing.T) {
 	for i := range others {
 		others[i] = fmt.Sprintf("application-%d", i)
 	}
+	readers := repeat(v1alpha1.MaxExportNames, nil)
+	for i := range readers {
+		readers[i] = fmt.Sprintf("reader-%d", i)
+	}
+	grants := repeat(v1alpha1.MaxExports, fields{"access": "Read", "namespaces": readers, "serviceAccounts": readers, "groups": readers})
 	requirement := fields{"key": "example.com/k", "operator": "In", "values": repeat(v1alpha1.MaxSelectorValues, "v")}
 	for name, c := range map[string]struct {
 		spec  fields
@@ -310,6 +315,7 @@ func TestTheLargestApplicationsAreCheapToValidate(t *testing.T) {
 			with("maps", keyed(64, fields{"from": fields{"application": "a", "map": "m"}, "onUpdate": "Keep"})), 10_000, 8 * mib, "set from alone",
 		},
 		"maps for other applications": {with("maps", keyed(64, fields{"sharedWith": others})), 10_000, 16 * mib, ""},
+		"maps for readers":            {with("maps", keyed(64, fields{"export": grants})), 10_000, 24 * mib, ""},
 		"variables":                   {with("variables", keyed(256, int64(1))), 10_000, 8 * mib, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
