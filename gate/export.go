@@ -4,13 +4,10 @@ import (
 	"fmt"
 	"regexp"
 	"slices"
-	"strings"
-
-	"github.com/cilium/ebpf"
-	"golang.org/x/sys/unix"
 
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/bytecode"
+	"github.com/skep-dev/skep/bytecode/access"
 )
 
 // shapeExports denies grants of a map that name nobody, or more than a namespace may grant.
@@ -71,43 +68,22 @@ func shapeNames(r *denials, at string, names []string, syntax *regexp.Regexp) {
 	}
 }
 
-// The types of maps that each access is for: what is not listed cannot be granted.
-var (
-	tables = []ebpf.MapType{
-		ebpf.Array, ebpf.PerCPUArray, ebpf.Hash, ebpf.PerCPUHash, ebpf.LRUHash, ebpf.LRUCPUHash, ebpf.LPMTrie,
+// fitExports denies grants that the type of a map has no sense for, or that its flags contradict, and grants of maps
+// that no node makes. A grant makes no map: programs would be replaced for it.
+func fitExports(r *denials, name string, override v1alpha1.Map, object, loaded []bytecode.Map) {
+	isIt := func(m bytecode.Map) bool { return m.Name == name }
+	i := slices.IndexFunc(object, isIt)
+	if i < 0 {
+		return
 	}
-	exportable = map[v1alpha1.MapAccess][]ebpf.MapType{
-		v1alpha1.MapRead:    append(slices.Clone(tables), ebpf.StackTrace),
-		v1alpha1.MapWrite:   tables,
-		v1alpha1.MapConsume: {ebpf.RingBuf},
+	m, at := object[i], fmt.Sprintf("spec.maps.%s.export", name)
+	if len(override.Export) > 0 && !slices.ContainsFunc(loaded, isIt) {
+		r.add("inspect/map", at, "list a program that uses it, or set spec.maps."+name+".onUpdate to "+string(v1alpha1.MapKeep)+", which has it made",
+			"map %s is not made: no listed program refers to it", name)
 	}
-)
-
-// fitExports denies grants that the type of the map has no sense for, or that its flags contradict.
-func fitExports(r *denials, m bytecode.Map, grants []v1alpha1.MapExport) {
-	for i, g := range grants {
-		types, why, fix := exportable[g.Access], "", "remove the grant"
-		switch {
-		case strings.HasPrefix(m.Name, usdtMaps):
-			why = "it has the arguments of this application's own probes"
-		case !slices.ContainsFunc(types, func(t ebpf.MapType) bool { return t.String() == m.Type }):
-			why, fix = "this access is for "+namesOf(types), "remove the grant, or grant an access that the type has"
-		case g.Access != v1alpha1.MapRead && m.Flags&unix.BPF_F_RDONLY != 0:
-			why, fix = "the object lets user space only read it (BPF_F_RDONLY)", "grant Read"
-		case m.Flags&unix.BPF_F_WRONLY != 0:
-			why = "the object lets user space only write it (BPF_F_WRONLY)"
-		default:
-			continue
+	for i, g := range override.Export {
+		if why, fix := access.Denied(g.Access, access.Map{Name: name, Type: m.Type, Flags: m.Flags}); why != "" {
+			r.add("inspect/map", fmt.Sprintf("%s[%d]", at, i), fix, "map %s of type %s cannot be exported for %s: %s", name, m.Type, g.Access, why)
 		}
-		r.add("inspect/map", fmt.Sprintf("spec.maps.%s.export[%d]", m.Name, i), fix, "map %s of type %s cannot be exported for %s: %s", m.Name, m.Type, g.Access, why)
 	}
-}
-
-// namesOf lists types as the facts have them.
-func namesOf(types []ebpf.MapType) string {
-	names := make([]string, len(types))
-	for i, t := range types {
-		names[i] = t.String()
-	}
-	return strings.Join(names, ", ")
 }

@@ -14,11 +14,11 @@ import (
 const AnnotationRequestedAt = "reconcile.fluxcd.io/requestedAt"
 
 // Generation names what a definition asks nodes for: it is equal for equal specs,
-// but for suspend and rollout, and values of AnnotationRequestedAt, and positive.
-// A tag is resolved once per generation.
+// but for suspend, rollout and who reads maps, and values of AnnotationRequestedAt, and
+// positive. A tag is resolved once per generation.
 func Generation(app v1alpha1.Application) (int64, error) {
 	spec := *app.Body()
-	spec.Suspend, spec.Rollout = false, nil
+	spec.Suspend, spec.Rollout, spec.Maps = false, nil, v1alpha1.WithoutReaders(spec.Maps)
 	body, err := json.Marshal(struct {
 		Spec      *v1alpha1.BpfApplicationSpec
 		Requested string

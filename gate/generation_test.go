@@ -26,7 +26,10 @@ func TestGenerationsTellSpecsApart(t *testing.T) {
 		"a label":         {func(a *v1alpha1.ClusterBpfApplication) { a.Labels = map[string]string{"a": "b"} }, true},
 		"the image":       {func(a *v1alpha1.ClusterBpfApplication) { a.Spec.Bytecode.Image = "registry.example.com/a:v2" }, false},
 		"being suspended": {func(a *v1alpha1.ClusterBpfApplication) { a.Spec.Suspend = true }, true},
-		"its steps":       {func(a *v1alpha1.ClusterBpfApplication) { a.Spec.Rollout = &v1alpha1.Rollout{} }, true},
+		"who reads a map": {func(a *v1alpha1.ClusterBpfApplication) {
+			a.Spec.Maps = map[string]v1alpha1.Map{"m": {Export: []v1alpha1.MapExport{{Access: v1alpha1.MapRead, Namespaces: []string{"web"}}}}}
+		}, true},
+		"its steps": {func(a *v1alpha1.ClusterBpfApplication) { a.Spec.Rollout = &v1alpha1.Rollout{} }, true},
 		"requestedAt": {func(a *v1alpha1.ClusterBpfApplication) {
 			a.Annotations = map[string]string{AnnotationRequestedAt: "2026-01-01T00:00:00Z"}
 		}, false},

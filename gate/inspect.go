@@ -306,6 +306,7 @@ func fitMaps(r *denials, overrides map[string]v1alpha1.Map, object bytecode.Fact
 		}
 	}
 	for _, name := range sortedKeys(overrides) {
+		fitExports(r, name, overrides[name], object.Maps, loaded)
 		if !slices.Contains(names, name) {
 			r.add("inspect/map", "spec.maps."+name, "use one of: "+strings.Join(names, ", "), "the object has no map %q%s", name, near(name, names))
 		}
@@ -315,7 +316,6 @@ func fitMaps(r *denials, overrides map[string]v1alpha1.Map, object bytecode.Fact
 			continue
 		}
 		fitSharing(r, m, overrides[m.Name])
-		fitExports(r, m, overrides[m.Name].Export)
 		if overrides[m.Name].From == nil {
 			fitSizes(r, m, overrides[m.Name])
 		}

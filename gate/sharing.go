@@ -8,6 +8,7 @@ import (
 
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/bytecode"
+	"github.com/skep-dev/skep/bytecode/access"
 	"github.com/skep-dev/skep/policies"
 )
 
@@ -82,10 +83,6 @@ func pinnedWarnings(i Inspected) []policies.Reason {
 	return r.reasons
 }
 
-// usdtMaps begins the names of the maps that libbpf's USDT code has. The agent fills them for
-// the probes of one application.
-const usdtMaps = "__bpf_usdt_"
-
 // fitSharing denies to share what belongs to the programs of one application.
 func fitSharing(r *denials, m bytecode.Map, override v1alpha1.Map) {
 	var field string
@@ -99,7 +96,7 @@ func fitSharing(r *denials, m bytecode.Map, override v1alpha1.Map) {
 	}
 	why := ""
 	switch {
-	case strings.HasPrefix(m.Name, usdtMaps):
+	case strings.HasPrefix(m.Name, access.USDT):
 		why = "it has the arguments of this application's own probes"
 	case m.Type == ebpf.ProgramArray.String():
 		why = "it has the programs of one version, and is made anew for every version"

@@ -7,6 +7,9 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"errors"
+	"maps"
+
+	"github.com/skep-dev/skep/api/v1alpha1"
 )
 
 // Rollout is one step of bringing a version to the nodes.
@@ -68,7 +71,7 @@ func (p *Payload) Versions() []Payload {
 func (p *Payload) VersionSerial() int64 { return cmp.Or(p.Version, p.Serial) }
 
 // SameVersion reports whether two payloads ask the same of a node. Which tag led
-// there, who signed, and which policies decided are no part of a version.
+// there, who signed, which policies decided, and who reads maps are no part of a version.
 func (p *Payload) SameVersion(other *Payload) bool {
 	a, errA := p.version()
 	b, errB := other.version()
@@ -88,7 +91,7 @@ func (p *Payload) Revision() string {
 func (p *Payload) version() ([]byte, error) {
 	return json.Marshal(Payload{
 		Tombstone: p.Tombstone, ObjectDigest: p.ObjectDigest, NodeSelector: p.NodeSelector,
-		Variables: p.Variables, Maps: p.Maps, Programs: p.Programs, Alternatives: p.Alternatives,
+		Variables: p.Variables, Maps: v1alpha1.WithoutReaders(p.Maps), Programs: p.Programs, Alternatives: p.Alternatives,
 	})
 }
 
@@ -114,7 +117,7 @@ func (p *Payload) checkRollout() error {
 // For is the intent as it concerns one node: itself, or the version before under
 // the same serial where its rollout has not come to the node, with those withdrawn
 // beside it: the node may run one still. Where there was no version before, it has
-// no programs: nothing is to run.
+// no programs: nothing is to run. Who reads maps is the intent's own, whatever version runs.
 func (o Opened) For(node string) Opened {
 	if o.payload.Tombstone || o.payload.Reaches(node) {
 		return o
@@ -125,7 +128,45 @@ func (o Opened) For(node string) Opened {
 		held.payload.Version, held.payload.Withdrawn = before.VersionSerial(), o.payload.Withdrawn
 	}
 	held.payload.Serial, held.payload.Grant = o.payload.Serial, o.payload.Grant
+	held.payload.Maps = withReaders(held.payload.Maps, o.payload.Maps)
 	return held
+}
+
+// withReaders is what a version says of maps, with the readers of the newest one.
+func withReaders(of, newest map[string]v1alpha1.Map) map[string]v1alpha1.Map {
+	all := v1alpha1.WithoutReaders(of)
+	for name, m := range newest {
+		if len(m.Export) == 0 {
+			continue
+		}
+		if all == nil {
+			all = map[string]v1alpha1.Map{}
+		}
+		one := all[name]
+		one.Export = m.Export
+		all[name] = one
+	}
+	return all
+}
+
+// Narrowed is a payload whose maps no reader has that the definition of its maps does not name as
+// well, and whether that is less than it had.
+func (p Payload) Narrowed(definition map[string]v1alpha1.Map) (Payload, bool) {
+	all, isLess := maps.Clone(p.Maps), false
+	for name, m := range all {
+		narrowed, less := v1alpha1.NarrowExports(p.Application, m.Export, definition[name].Export)
+		if !less {
+			continue
+		}
+		isNamed := !m.IsForReaders()
+		if m.Export, isLess = narrowed, true; len(m.Export) > 0 || isNamed {
+			all[name] = m
+		} else {
+			delete(all, name)
+		}
+	}
+	p.Maps = all
+	return p, isLess
 }
 
 // Before is the version before under its own serial; false where there is none

@@ -70,6 +70,38 @@ func TestANodeIsToldTheVersionThatHasComeToIt(t *testing.T) {
 	}
 }
 
+// readBy grants a map that nothing else is said of.
+func readBy(namespaces ...string) map[string]v1alpha1.Map {
+	return map[string]v1alpha1.Map{"m": {Export: []v1alpha1.MapExport{{Access: v1alpha1.MapRead, Namespaces: namespaces}}}}
+}
+
+// TestEveryNodeHasTheNewestReaders: a grant that was taken back waits for no rollout, nor does a new one.
+func TestEveryNodeHasTheNewestReaders(t *testing.T) {
+	many := uint32(9)
+	for sentence, c := range map[string]struct{ before, now, want map[string]v1alpha1.Map }{
+		"one more":            {nil, readBy("web"), readBy("web")},
+		"one less":            {readBy("web", "shop"), readBy("shop"), readBy("shop")},
+		"none any more":       {readBy("web"), nil, nil},
+		"none of a size":      {map[string]v1alpha1.Map{"m": {MaxEntries: &many, Export: readBy("web")["m"].Export}}, nil, map[string]v1alpha1.Map{"m": {MaxEntries: &many}}},
+		"of another's map":    {map[string]v1alpha1.Map{"o": {SharedWith: []string{"b"}}}, readBy("a"), map[string]v1alpha1.Map{"o": {SharedWith: []string{"b"}}, "m": readBy("a")["m"]}},
+		"none, before either": {nil, nil, nil},
+	} {
+		p := rolling()
+		p.Previous.Maps, p.Maps = c.before, c.now
+		o := open(t, p)
+		held, alone := o.For(late(t)), open(t, *p.Previous)
+		if diff := cmp.Diff(c.want, held.Payload().Maps); diff != "" {
+			t.Errorf("%s: a node that is held has (-want +got):\n%s", sentence, diff)
+		}
+		if held.Revision() != alone.Revision() {
+			t.Errorf("%s: it is another revision", sentence)
+		}
+		if diff := cmp.Diff(c.now, o.For("first").Payload().Maps); diff != "" {
+			t.Errorf("%s: the first node has (-want +got):\n%s", sentence, diff)
+		}
+	}
+}
+
 func TestWhereNothingWasBeforeAHeldNodeRunsNothing(t *testing.T) {
 	now := rolling()
 	now.Previous = nil
@@ -122,6 +154,7 @@ func TestVersionsAreToldApartByWhatNodesDo(t *testing.T) {
 		"another interface":    {func(p *intent.Payload) { p.Programs[0].Attach[0].Interfaces.Names = []string{"eth1"} }, false},
 		"a tombstone instead":  {func(p *intent.Payload) { p.Tombstone = true }, false},
 		"another size of maps": {func(p *intent.Payload) { p.Maps = map[string]v1alpha1.Map{"m": {}} }, false},
+		"a reader of a map":    {func(p *intent.Payload) { p.Maps = readBy("web") }, true},
 	} {
 		a, b := rolling(), rolling()
 		c.change(&b)

@@ -12,7 +12,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"maps"
 	"strings"
 
 	"github.com/secure-systems-lab/go-securesystemslib/dsse"
@@ -306,12 +305,12 @@ func (p *Payload) revision() (string, error) {
 	return hex.EncodeToString(sum[:16]), nil
 }
 
-// loadedMaps is what the intent says of maps, without whom they are shared with and granted to: no
-// program is loaded again for one more. That a map is named counts, since it is made then.
+// loadedMaps is what the intent says of maps, without readers and without whom they are shared with:
+// no program is loaded again for one more. That a map is named counts, since it is made then.
 func (p *Payload) loadedMaps() map[string]v1alpha1.Map {
-	all := maps.Clone(p.Maps)
+	all := v1alpha1.WithoutReaders(p.Maps)
 	for name, m := range all {
-		m.SharedWith, m.Export = nil, nil
+		m.SharedWith = nil
 		all[name] = m
 	}
 	return all

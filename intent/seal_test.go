@@ -237,6 +237,7 @@ func TestRevisionNamesWhatIsLoaded(t *testing.T) {
 		"another value of a variable": {func(p *intent.Payload) { p.Variables["sampling"] = apiextensionsv1.JSON{Raw: []byte("11")} }, true},
 		"another hook":                {func(p *intent.Payload) { p.Programs[0].Attach[0].Hook = "tcx/ingress" }, true},
 		"another size of a map":       {func(p *intent.Payload) { n := uint32(9); p.Maps = map[string]v1alpha1.Map{"m": {MaxEntries: &n}} }, true},
+		"a reader of a map":           {func(p *intent.Payload) { p.Maps = readBy("web") }, false},
 	} {
 		if got := open(c.change) != base; got != c.reload {
 			t.Errorf("%s: revision changed = %v, want %v", name, got, c.reload)

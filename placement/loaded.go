@@ -40,6 +40,6 @@ func Loaded(f bytecode.Facts, programs []v1alpha1.Program, named map[string]v1al
 			}
 			return m.Type, held
 		},
-	}.From(listed, slices.Collect(maps.Keys(named)))
+	}.From(listed, slices.Collect(maps.Keys(v1alpha1.WithoutReaders(named))))
 	return f.WithMaps(func(name string) bool { return set.Maps[name] })
 }

@@ -301,7 +301,7 @@ func Loaded(spec *ebpf.CollectionSpec, programs []v1alpha1.Program, maps map[str
 	for _, p := range programs {
 		listed = append(listed, p.Name)
 	}
-	return reach.Of(spec, listed, sorted(maps))
+	return reach.Of(spec, listed, sorted(v1alpha1.WithoutReaders(maps)))
 }
 
 // loadedTypes are the types of the programs that are loaded: of those that the definition lists, for

@@ -1,0 +1,108 @@
+// Package grants decides which maps of an application readers outside of programs have on a node: the grants of its
+// newest intent, applied to the maps that are loaded. It is pure: it opens no map, and makes no reader's folder.
+package grants
+
+import (
+	"maps"
+	"slices"
+
+	"github.com/cilium/ebpf"
+
+	"github.com/skep-dev/skep/api/v1alpha1"
+	"github.com/skep-dev/skep/bytecode/access"
+	"github.com/skep-dev/skep/intent"
+)
+
+// Loaded is a map that is pinned for an application now, as the kernel has it.
+type Loaded struct {
+	Name string
+	Type ebpf.MapType
+	// Flags are the kernel's, with BPF_F_RDONLY and BPF_F_WRONLY of the object that runs: the kernel
+	// does not keep these two.
+	Flags uint32
+	// IsFrozen: user space may not write it any more.
+	IsFrozen bool
+	// IsTaken: it is another application's, which grants it itself.
+	IsTaken bool
+}
+
+// Map is a map that readers have.
+type Map struct {
+	Name string
+	// Grants are those that apply to what is loaded, in the order of the definition. There is at least one.
+	Grants []Grant
+}
+
+// Grant is one access to a map, and who has it.
+type Grant struct {
+	Access v1alpha1.MapAccess
+	// Namespaces are those whose pods have it; of an application of a namespace, that namespace alone.
+	Namespaces []string
+	// ServiceAccounts are those that such pods run as; all where none is listed.
+	ServiceAccounts []string
+	// Groups are those of a host whose members have it.
+	Groups []string
+}
+
+// Refused is a grant that does not apply to what is loaded.
+type Refused struct {
+	Map    string
+	Access v1alpha1.MapAccess
+	// Reason is a sentence for a user.
+	Reason string
+}
+
+// Of applies the grants of the newest intent of an application to what is loaded. The version that is loaded may be an
+// older one: it gets no more than the newest intent says. The results are ordered by map.
+func Of(newest intent.Payload, loaded []Loaded) (granted []Map, refused []Refused) {
+	if newest.Tombstone {
+		return nil, nil
+	}
+	for _, name := range slices.Sorted(maps.Keys(newest.Maps)) {
+		m := Map{Name: name}
+		at := slices.IndexFunc(loaded, func(l Loaded) bool { return l.Name == name })
+		for _, g := range newest.Maps[name].Export {
+			if why := reason(g.Access, loaded, at); why != "" {
+				refused = append(refused, Refused{Map: name, Access: g.Access, Reason: why})
+				continue
+			}
+			if g = ofApplication(newest.Application, g); len(g.Namespaces)+len(g.Groups) > 0 {
+				m.Grants = append(m.Grants, Grant(g))
+			}
+		}
+		if len(m.Grants) > 0 {
+			granted = append(granted, m)
+		}
+	}
+	return granted, refused
+}
+
+// reason is why an access to the loaded map at an index cannot be had; empty where it can.
+func reason(to v1alpha1.MapAccess, loaded []Loaded, at int) string {
+	if at < 0 {
+		return "the version that is loaded has no such map"
+	}
+	m := loaded[at]
+	if m.IsTaken {
+		return "the map that is loaded is another application's, which grants it itself"
+	}
+	why, _ := access.Denied(to, access.Map{Name: m.Name, Type: m.Type.String(), Flags: m.Flags, IsFrozen: m.IsFrozen})
+	if why == "" {
+		return ""
+	}
+	return "the map that is loaded is of type " + m.Type.String() + ": " + why
+}
+
+// ofApplication is a grant with the namespace of an application of a namespace, which grants to no other one.
+func ofApplication(id v1alpha1.Identity, g v1alpha1.MapExport) v1alpha1.MapExport {
+	if id.Kind != v1alpha1.KindBpfApplication {
+		return g
+	}
+	isOther := func(n string) bool { return n != id.Namespace }
+	if len(g.Namespaces) == 0 {
+		g.Namespaces = []string{id.Namespace}
+	} else if g.Namespaces = slices.DeleteFunc(slices.Clone(g.Namespaces), isOther); len(g.Namespaces) == 0 {
+		g.ServiceAccounts = nil
+	}
+	return g
+}
