@@ -172,5 +172,17 @@ func WithdrawRollout(s *intent.Sealer, live intent.Payload, serial int64) (inten
 	return s.Seal(live)
 }
 
+// WithdrawGrants seals a live intent under a new serial without what its maps grant to readers and the definition does
+// not any more. The envelope is nil where that is nothing. It needs no verdict either: what is denied, undone or cannot be
+// evaluated keeps no reader.
+func WithdrawGrants(s *intent.Sealer, live intent.Payload, serial int64, definition map[string]v1alpha1.Map) (intent.Envelope, error) {
+	narrowed, isLess := live.Narrowed(definition)
+	if !isLess {
+		return nil, nil
+	}
+	narrowed.Version, narrowed.Serial = live.VersionSerial(), serial
+	return s.Seal(narrowed)
+}
+
 // NextSerial is the serial after last at a time given in unix milliseconds.
 func NextSerial(last, nowMillis int64) int64 { return max(last+1, nowMillis) }

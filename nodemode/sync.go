@@ -415,7 +415,10 @@ func (h *Host) envelope(s observation, o outcome) (intent.Envelope, error) {
 		h.opts.Log.Info("unload application", "application", s.id.String(), "reason", o.why)
 		return gate.SealTombstone(h.sealer, s.id, stamp, o.why)
 	}
-	return nil, nil
+	if s.def.app == nil || !s.Runs() {
+		return nil, nil
+	}
+	return gate.WithdrawGrants(h.sealer, *s.Live, stamp.Serial, s.def.app.Body().Maps)
 }
 
 // poke has Run sync soon.

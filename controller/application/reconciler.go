@@ -427,7 +427,10 @@ func (r *Reconciler) act(ctx context.Context, st *state, blocked string) error {
 	if err := r.write(ctx, st, action, reason); err != nil {
 		return err
 	}
-	st.sealed, err = others.withdraw(ctx, r.Intents, st.nodes, st.sealed)
+	if st.sealed, err = others.withdraw(ctx, r.Intents, st.nodes, st.sealed); err != nil {
+		return err
+	}
+	st.sealed, err = r.Intents.WithdrawGrants(ctx, st.sealed, st.app.Body().Maps)
 	return err
 }
 

@@ -66,7 +66,8 @@ func (r *Reconciler) rollBack(ctx context.Context, st *state) (rolledBack bool, 
 	if !st.observed.Runs() || live.Rollout == nil || live.Previous == nil {
 		return false, nil
 	}
-	if v, err := r.verdicts().again(ctx, st.observed.Request, *live.Previous); err == nil && v.Allowed() {
+	narrowed, _ := live.Previous.Narrowed(st.app.Body().Maps)
+	if v, err := r.verdicts().again(ctx, st.observed.Request, narrowed); err == nil && v.Allowed() {
 		now, err := r.Intents.Seal(ctx, st.sealed, v, gate.Stamp{
 			UID: live.UID, Version: live.Previous.VersionSerial(), Withdrawn: r.withdrawn(ctx, st, live.Previous, live),
 		}, st.sealed.CRD())

@@ -82,7 +82,8 @@ func (r *Reconciler) sealUndo(ctx context.Context, st *state, generation int64) 
 			return "the version before is not brought back: " + why + "; change the definition, or see skep rollout resume", err
 		}
 	}
-	v, err := r.verdicts().again(ctx, st.observed.Request, *before)
+	narrowed, _ := before.Narrowed(st.app.Body().Maps)
+	v, err := r.verdicts().again(ctx, st.observed.Request, narrowed)
 	switch {
 	case err != nil:
 		return fmt.Sprintf("the version before cannot be evaluated, and is not brought back yet: %v", err), nil

@@ -241,6 +241,19 @@ func (s *Store) WithdrawVersions(ctx context.Context, i Intent, live intent.Payl
 	return s.write(ctx, i, envelope, i.CRD())
 }
 
+// WithdrawGrants takes from readers what the definition of the maps does not grant any more.
+func (s *Store) WithdrawGrants(ctx context.Context, i Intent, definition map[string]v1alpha1.Map) (Intent, error) {
+	if i.Payload == nil || i.Payload.Tombstone || i.IsBehindNodes() {
+		return i, nil
+	}
+	envelope, err := gate.WithdrawGrants(s.Keys().Sealer, *i.Payload, s.serial(i), definition)
+	if err != nil || envelope == nil {
+		return i, err
+	}
+	ctrl.LoggerFrom(ctx).Info("grants of maps are withdrawn, though no other version is sealed", "application", i.Payload.Application.String())
+	return s.write(ctx, i, envelope, i.CRD())
+}
+
 // UnloadLost seals a tombstone for an application that nodes report, and whose intent was
 // lost.
 func (s *Store) UnloadLost(ctx context.Context, id v1alpha1.Identity, uid string, report nodereports.Report, crd, why string) error {

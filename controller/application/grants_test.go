@@ -1,0 +1,125 @@
+package application
+
+import (
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/skep-dev/skep/api/v1alpha1"
+	"github.com/skep-dev/skep/intent"
+)
+
+// readBy grants the map of the fleet's programs to the pods of some namespaces.
+func readBy(namespaces ...string) func(*v1alpha1.BpfApplicationSpec) {
+	return func(s *v1alpha1.BpfApplicationSpec) {
+		s.Maps = map[string]v1alpha1.Map{"counts": {Export: []v1alpha1.MapExport{{Access: v1alpha1.MapRead, Namespaces: namespaces}}}}
+	}
+}
+
+// readByNone grants it to none.
+func readByNone(s *v1alpha1.BpfApplicationSpec) { s.Maps = nil }
+
+// readers are who reads the map by what each node is told.
+func (f *fleet) readers(p *intent.Payload) []string {
+	f.t.Helper()
+	envelope, err := f.Intents.Keys().Sealer.Seal(*p)
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	o, err := f.Intents.Keys().Trust.Open(envelope)
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	var all []string
+	for i, node := range f.nodes {
+		var on []string
+		told := o.For(node)
+		for _, g := range told.Payload().Maps["counts"].Export {
+			on = append(on, g.Namespaces...)
+		}
+		if i > 0 && !cmp.Equal(all, on) {
+			f.t.Errorf("%s has the readers %v, another node %v", node, on, all)
+		}
+		all = on
+	}
+	return all
+}
+
+// sealsOnce fails if more than the intent was sealed since the clock moved: a second one has the serial after the first.
+func (f *fleet) sealsOnce(p *intent.Payload) {
+	f.t.Helper()
+	if now := f.clock.UnixMilli(); p.Serial != now {
+		f.t.Errorf("serial %d is sealed at %d, after a wider grant", p.Serial, now)
+	}
+}
+
+// TestAGrantIsNoRollout edits who reads a map while a version is on its way, and has not come to all nodes.
+func TestAGrantIsNoRollout(t *testing.T) {
+	f := newFleet(t)
+	before := f.version(1)
+	want, version, serial := f.say(before), before.VersionSerial(), before.Serial
+	for _, c := range []struct {
+		edit    func(*v1alpha1.BpfApplicationSpec)
+		readers []string
+	}{
+		{readBy("a", "b"), []string{"a", "b"}}, {readBy("b"), []string{"b"}}, {readBy("b", "c"), []string{"b", "c"}}, {readByNone, nil},
+	} {
+		p := f.edit(c.edit)
+		if f.say(p) != want || p.VersionSerial() != version || f.revision(p) != f.revision(before) || p.Serial <= serial {
+			t.Errorf("%s under serial %d, want %s of version %d and a newer serial", f.say(p), p.Serial, want, version)
+		}
+		if diff := cmp.Diff(c.readers, f.readers(p)); diff != "" {
+			t.Errorf("readers (-want +got):\n%s", diff)
+		}
+		serial = p.Serial
+	}
+}
+
+// TestAWithdrawnGrantWaitsForNothing takes a reader away in an edit that no other version is sealed for.
+func TestAWithdrawnGrantWaitsForNothing(t *testing.T) {
+	for sentence, c := range map[string]struct {
+		do      func(*fleet)
+		want    string
+		readers []string
+	}{
+		"what is defined beside it is denied": {func(f *fleet) {
+			f.edit(readBy("a", "b"))
+			f.edit(func(s *v1alpha1.BpfApplicationSpec) { readBy("b", "c")(s); s.Bytecode.Image = f.build(9) })
+		}, "v1 on 5", []string{"b"}},
+		"the registry has no such image": {func(f *fleet) {
+			f.edit(readBy("a", "b"))
+			f.edit(func(s *v1alpha1.BpfApplicationSpec) { readByNone(s); s.Bytecode.Image += "-not-there" })
+		}, "v1 on 5", nil},
+		"the version with one reader less is undone": {func(f *fleet) {
+			f.edit(readBy("a", "b"))
+			f.edit(func(s *v1alpha1.BpfApplicationSpec) { readBy("a")(s); s.Bytecode.Image = f.versions[1] })
+			f.sealsOnce(f.undo())
+		}, "v1 on 5, withdrawn v2", []string{"a"}},
+		"it is undone already": {func(f *fleet) {
+			f.edit(readBy("a", "b"))
+			f.version(1)
+			f.undo()
+			f.edit(readBy("b"))
+		}, "v1 on 5, withdrawn v2", []string{"b"}},
+		"the newer version is revoked": {func(f *fleet) {
+			f.edit(readBy("a", "b"))
+			f.edit(func(s *v1alpha1.BpfApplicationSpec) { readBy("a")(s); s.Bytecode.Image = f.versions[1] })
+			f.sealsOnce(f.revoke("team-b"))
+		}, "v1 on 5", []string{"a"}},
+	} {
+		t.Run(sentence, func(t *testing.T) {
+			f := newFleet(t)
+			c.do(f)
+			p := f.settles()
+			if f.say(p) != c.want {
+				t.Errorf("%s, want %s", f.say(p), c.want)
+			}
+			if diff := cmp.Diff(c.readers, f.readers(p)); diff != "" {
+				t.Errorf("readers (-want +got):\n%s", diff)
+			}
+			if again := f.settles(); again.Serial != p.Serial {
+				t.Error("it is sealed again and again")
+			}
+		})
+	}
+}
