@@ -9,8 +9,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/skep-dev/skep/agent"
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/intent"
 	"github.com/skep-dev/skep/test/fixture/seals"
@@ -54,6 +56,7 @@ func TestAcceptRefusesWhatIsNotSealedOrOlder(t *testing.T) {
 	a, _ := w.Start()
 	first := w.Intent("app", "xdp_count", v1alpha1.Program{Name: "count_packets", Attach: world.On("xdp", "rf0")})
 	second := w.Intent("app", "xdp_count", v1alpha1.Program{Name: "count_packets", Attach: world.On("xdp", "rf0")})
+	first.Maps, second.Maps = readBy("web", "shop"), readBy("shop")
 	if err := w.Accept(a, second); err != nil {
 		t.Fatal(err)
 	}
@@ -81,6 +84,47 @@ func TestAcceptRefusesWhatIsNotSealedOrOlder(t *testing.T) {
 	}
 	if _, l := world.One(t, a); l.ID != before.ID || world.Runs(t, l.ID) == 0 {
 		t.Errorf("what ran as link %d does not: %+v", before.ID, l)
+	}
+	if diff := cmp.Diff(second.Maps, newest(a).Maps); diff != "" {
+		t.Errorf("an older, wider grant counts (-want +got):\n%s", diff)
+	}
+}
+
+// readBy grants a map to the pods of some namespaces.
+func readBy(namespaces ...string) map[string]v1alpha1.Map {
+	return map[string]v1alpha1.Map{"counts": {Export: []v1alpha1.MapExport{{Access: v1alpha1.MapRead, Namespaces: namespaces}}}}
+}
+
+// newest is the one intent of an agent.
+func newest(a *agent.Agent) intent.Payload {
+	all := a.Intents()
+	return all[0].Payload()
+}
+
+// TestAnotherGrantLoadsNothing changes who reads a map: the newest intent has it, and what runs stays.
+func TestAnotherGrantLoadsNothing(t *testing.T) {
+	need.Kernel(t)
+	w := world.New(t)
+	world.Veth(t, "rf0", "rf1")
+	a, _ := w.Start()
+	at := v1alpha1.Program{Name: "count_packets", Attach: world.On("xdp", "rf0")}
+	if err := w.Accept(a, w.Intent("app", "xdp_count", at)); err != nil {
+		t.Fatal(err)
+	}
+	program, link := world.One(t, a)
+	for _, granted := range []map[string]v1alpha1.Map{readBy("web"), readBy("web", "shop"), readBy("shop"), nil} {
+		p := w.Intent("app", "xdp_count", at)
+		p.Maps = granted
+		if err := w.Accept(a, p); err != nil {
+			t.Fatal(err)
+		}
+		now, l := world.One(t, a)
+		if now.ID != program.ID || l.ID != link.ID {
+			t.Errorf("with %v, program %d runs as link %d; before it was %d as %d", granted, now.ID, l.ID, program.ID, link.ID)
+		}
+		if diff := cmp.Diff(granted, newest(a).Maps); diff != "" {
+			t.Errorf("the newest intent grants (-want +got):\n%s", diff)
+		}
 	}
 }
 

@@ -1,0 +1,53 @@
+package nodemode
+
+import (
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/skep-dev/skep/api/v1alpha1"
+)
+
+// TestAWithdrawnGrantWaitsForNothing takes readers of a map away in definitions that replace nothing: because the grants
+// alone changed, a policy denies them, or nothing answers for their image.
+func TestAWithdrawnGrantWaitsForNothing(t *testing.T) {
+	s := newStage(t)
+	ref := s.push(first, "app:v1", "team-a")
+	h := s.open()
+	program := uint32(0)
+	granted := func(sentence, ref, groups string, want ...string) {
+		t.Helper()
+		maps := "spec:\n  maps: {counts: {export: [{access: Read, groups: [" + groups + "]}]}}\n"
+		if groups == "" {
+			maps = "spec:\n"
+		}
+		s.write(filepath.Join(s.defs, "app.yaml"), []byte(strings.Replace(string(s.definition("app", ref)), "spec:\n", maps, 1)))
+		now := running(s.pass(h)["app"])
+		if program == 0 {
+			program = now
+		}
+		if now == 0 || now != program {
+			t.Errorf("%s: program %d runs, before it was %d", sentence, now, program)
+		}
+		var got []string
+		p := h.agent.Intents()[0].Payload()
+		for _, g := range p.Maps["counts"].Export {
+			if g.Access != v1alpha1.MapRead {
+				t.Errorf("%s: %+v", sentence, g)
+			}
+			got = append(got, g.Groups...)
+		}
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("%s: groups (-want +got):\n%s", sentence, diff)
+		}
+	}
+	granted("none", ref, "")
+	granted("the first grant", ref, "adm, metrics, staff", "adm", "metrics", "staff")
+	granted("one less", ref, "adm, metrics", "adm", "metrics")
+	granted("an image that is not there", ref+"-other", "adm", "adm")
+	s.policy("package skep.policy\n\ndeny contains \"no\"", v1alpha1.RunningKeep)
+	granted("denied", ref, "adm, staff", "adm")
+	granted("denied, and none", ref, "")
+}
