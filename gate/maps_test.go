@@ -128,4 +128,43 @@ func TestContentsAreSealedAndMakeAVersion(t *testing.T) {
 	if diff := cmp.Diff(shared, has); got != revision || diff != "" {
 		t.Errorf("shared, it is revision %s and was %s; (-want +got):\n%s", got, revision, diff)
 	}
+	// So is who reads it.
+	granted := v1alpha1.Map{Contents: first.Contents, Export: []v1alpha1.MapExport{{Access: v1alpha1.MapWrite, Groups: []string{"adm"}}}}
+	got, has = sealed(granted)
+	if diff := cmp.Diff(granted, has); got != revision || diff != "" {
+		t.Errorf("granted, it is revision %s and was %s; (-want +got):\n%s", got, revision, diff)
+	}
+}
+
+// TestANamespaceGrantsToItself: a BpfApplication names no other namespace, and need not name its own.
+func TestANamespaceGrantsToItself(t *testing.T) {
+	read := func(namespaces ...string) v1alpha1.MapExport {
+		return v1alpha1.MapExport{Access: v1alpha1.MapRead, Namespaces: namespaces, ServiceAccounts: []string{"reader"}}
+	}
+	for sentence, c := range map[string]struct {
+		grants []v1alpha1.MapExport
+		denied string
+	}{
+		"it names none":                {[]v1alpha1.MapExport{read()}, ""},
+		"it names its own":             {[]v1alpha1.MapExport{read("red")}, ""},
+		"it names another":             {[]v1alpha1.MapExport{read("blue")}, "export[0].namespaces: a BpfApplication grants its maps to pods of its own namespace alone"},
+		"it names another one as well": {[]v1alpha1.MapExport{read("red", "blue")}, "export[0].namespaces: a BpfApplication grants"},
+		"the last of many grants does": {[]v1alpha1.MapExport{read(), read(), read("blue")}, "export[2].namespaces"},
+		"there are as many as may be":  {slices.Repeat([]v1alpha1.MapExport{read()}, v1alpha1.MaxExports), ""},
+		"there are more than may be":   {slices.Repeat([]v1alpha1.MapExport{read()}, v1alpha1.MaxExports+1), "export: 5 grants are listed"},
+		"one names more than it may":   {[]v1alpha1.MapExport{{Access: v1alpha1.MapRead, Groups: strings.Fields("a b c d e f g h i")}}, "export[0].groups: 9 are listed"},
+		"it names a group of the host": {[]v1alpha1.MapExport{{Access: v1alpha1.MapRead, Groups: []string{"adm"}}}, ""},
+		"a group has another line":     {[]v1alpha1.MapExport{{Access: v1alpha1.MapRead, Groups: []string{"adm\n"}}}, "export[0].groups[0]"},
+	} {
+		t.Run(sentence, func(t *testing.T) {
+			a := &v1alpha1.BpfApplication{}
+			a.Namespace, a.Name = "red", "app"
+			a.Spec = app("r.example.com/x:v1", "p").Spec
+			a.Spec.Maps = map[string]v1alpha1.Map{"limits": {Export: c.grants}}
+			_, err := gate.Shape(gate.Request{Application: a})
+			if c.denied == "" && err != nil || c.denied != "" && (err == nil || !strings.Contains(err.Error(), "shape/maps at spec.maps.limits."+c.denied)) {
+				t.Errorf("Shape = %v", err)
+			}
+		})
+	}
 }

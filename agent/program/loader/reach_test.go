@@ -39,6 +39,7 @@ func TestOnlyMapsThatAreReachedAreMade(t *testing.T) {
 		{nil, "plain", "small"}, {nil, "calls", "called"}, {nil, "points", "pointed"}, {nil, "writes", ".data"}, {nil, "chooses", ".rodata"}, {nil, "asks", ""},
 		{nil, "tail_calls", "tailed tails"}, {nil, "looks_in", "inner outer"},
 		{map[string]v1alpha1.Map{"named": {SharedWith: []string{"other"}}}, "plain", "named small"},
+		{map[string]v1alpha1.Map{"named": {Export: []v1alpha1.MapExport{{Access: v1alpha1.MapRead, Groups: []string{"adm"}}}}}, "plain", "small"},
 	} {
 		t.Run(c.program, func(t *testing.T) {
 			p := reaching(t, c.named, c.program)

@@ -1,0 +1,119 @@
+package v1alpha1_test
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"sigs.k8s.io/yaml"
+
+	"github.com/skep-dev/skep/api/v1alpha1"
+)
+
+// exports reads grants.
+func exports(t *testing.T, text string) (all []v1alpha1.MapExport) {
+	t.Helper()
+	if err := yaml.UnmarshalStrict([]byte("["+text+"]"), &all); err != nil {
+		t.Fatal(err)
+	}
+	return all
+}
+
+func TestGrantsAreNarrowedToWhatOthersAllow(t *testing.T) {
+	cluster := v1alpha1.Identity{Kind: v1alpha1.KindClusterBpfApplication, Name: "app"}
+	namespaced := v1alpha1.Identity{Kind: v1alpha1.KindBpfApplication, Namespace: "red", Name: "app"}
+	for sentence, c := range map[string]struct {
+		of                   v1alpha1.Identity
+		grants, others, want string
+	}{
+		"the same":               {cluster, "{access: Read, namespaces: [a, b]}", "{access: Read, namespaces: [a, b]}", "{access: Read, namespaces: [a, b]}"},
+		"others allow more":      {cluster, "{access: Read, namespaces: [a]}", "{access: Write, namespaces: [b, a], groups: [g]}", "{access: Read, namespaces: [a]}"},
+		"others allow none":      {cluster, "{access: Read, namespaces: [a]}", "", ""},
+		"less names":             {cluster, "{access: Read, namespaces: [a, b], groups: [g]}", "{access: Read, namespaces: [b, c]}", "{access: Read, namespaces: [b]}"},
+		"less access":            {cluster, "{access: Write, groups: [g]}", "{access: Read, groups: [g]}", "{access: Read, groups: [g]}"},
+		"another access":         {cluster, "{access: Consume, groups: [g]}", "{access: Read, groups: [g]}", ""},
+		"one account of all":     {cluster, "{access: Read, namespaces: [a]}", "{access: Read, namespaces: [a], serviceAccounts: [s]}", "{access: Read, namespaces: [a], serviceAccounts: [s]}"},
+		"all accounts":           {cluster, "{access: Read, namespaces: [a], serviceAccounts: [s]}", "{access: Read, namespaces: [a]}", "{access: Read, namespaces: [a], serviceAccounts: [s]}"},
+		"other accounts":         {cluster, "{access: Read, namespaces: [a], serviceAccounts: [s], groups: [g]}", "{access: Read, namespaces: [a], serviceAccounts: [t], groups: [g]}", "{access: Read, groups: [g]}"},
+		"other namespaces":       {cluster, "{access: Read, namespaces: [a], serviceAccounts: [s]}", "{access: Read, namespaces: [b]}", ""},
+		"in parts":               {cluster, "{access: Read, namespaces: [a, b]}", "{access: Read, namespaces: [a]}, {access: Read, namespaces: [b]}", "{access: Read, namespaces: [a]}, {access: Read, namespaces: [b]}"},
+		"its own, by name":       {namespaced, "{access: Read}", "{access: Read, namespaces: [red]}", "{access: Read}"},
+		"its own, not by name":   {namespaced, "{access: Read, namespaces: [red]}", "{access: Read}", "{access: Read, namespaces: [red]}"},
+		"of it, no account left": {namespaced, "{access: Read, serviceAccounts: [s], groups: [g]}", "{access: Read, serviceAccounts: [t], groups: [g]}", ""},
+		"of it, one of accounts": {namespaced, "{access: Read, serviceAccounts: [s, t]}", "{access: Read, serviceAccounts: [t]}", "{access: Read, namespaces: [red], serviceAccounts: [t]}"},
+	} {
+		t.Run(sentence, func(t *testing.T) {
+			grants, others := exports(t, c.grants), exports(t, c.others)
+			narrowed, isLess := v1alpha1.NarrowExports(c.of, grants, others)
+			if diff := cmp.Diff(exports(t, c.want), narrowed); diff != "" && len(narrowed)+len(c.want) > 0 {
+				t.Errorf("(-want +got):\n%s", diff)
+			}
+			if isLess != (c.want != c.grants) {
+				t.Errorf("it is less: %v", isLess)
+			}
+			if again, isLess := v1alpha1.NarrowExports(c.of, narrowed, others); isLess {
+				t.Errorf("what was narrowed is narrowed to %+v", again)
+			}
+		})
+	}
+}
+
+// TestNarrowedGrantsAreNeverWider takes pairs of grants of few names, and asks who has which access.
+func TestNarrowedGrantsAreNeverWider(t *testing.T) {
+	lists := [][]string{nil, {"a"}, {"b"}, {"a", "b"}}
+	var all []v1alpha1.MapExport
+	for _, to := range []v1alpha1.MapAccess{v1alpha1.MapRead, v1alpha1.MapWrite, v1alpha1.MapConsume} {
+		for _, namespaces := range lists {
+			for _, accounts := range lists {
+				for _, groups := range lists {
+					all = append(all, v1alpha1.MapExport{Access: to, Namespaces: namespaces, ServiceAccounts: accounts, Groups: groups})
+				}
+			}
+		}
+	}
+	for _, id := range []v1alpha1.Identity{{Kind: v1alpha1.KindClusterBpfApplication}, {Kind: v1alpha1.KindBpfApplication, Namespace: "a"}} {
+		for _, g := range all {
+			for _, o := range all {
+				narrowed, _ := v1alpha1.NarrowExports(id, []v1alpha1.MapExport{g}, []v1alpha1.MapExport{o})
+				has, allowed := who(id, g), who(id, o)
+				for _, n := range narrowed {
+					for one := range who(id, n) {
+						if !has[one] || !allowed[one] {
+							t.Fatalf("%+v: %+v narrowed by %+v is %+v, which gives %s", id, g, o, n, one)
+						}
+					}
+				}
+			}
+		}
+	}
+}
+
+// who are those that have a grant, of few names, with what they may do.
+func who(id v1alpha1.Identity, g v1alpha1.MapExport) map[string]bool {
+	all, names := map[string]bool{}, []string{"a", "b"}
+	namespaces := g.Namespaces
+	if id.Namespace != "" {
+		if namespaces == nil {
+			namespaces = []string{id.Namespace}
+		}
+		namespaces = slices.DeleteFunc(slices.Clone(namespaces), func(n string) bool { return n != id.Namespace })
+	}
+	may := []v1alpha1.MapAccess{g.Access}
+	if g.Access == v1alpha1.MapWrite {
+		may = append(may, v1alpha1.MapRead)
+	}
+	for _, to := range may {
+		for _, account := range names {
+			if len(g.ServiceAccounts) == 0 || slices.Contains(g.ServiceAccounts, account) {
+				for _, n := range namespaces {
+					all[fmt.Sprint(to, " to account ", n, "/", account)] = true
+				}
+			}
+		}
+		for _, group := range g.Groups {
+			all[fmt.Sprint(to, " to group ", group)] = true
+		}
+	}
+	return all
+}
