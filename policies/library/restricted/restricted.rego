@@ -14,12 +14,17 @@
 #   priorities        list of {namespaces, min, max}: the priorities that the
 #                     namespaces (globs; "" is the cluster scope) may use on
 #                     ordered hooks, bounds included.
+#   mapWriters        globs of namespaces that an application of the cluster may
+#                     grant Write to in spec.maps. A namespace may grant it to
+#                     itself. Default none.
+#   mapWriterGroups   globs of groups of a host that applications may grant Write
+#                     to. Default none.
 package skep.policy
 
 import data.skep.lib
 
 known_parameters contains name if {
-	some name in ["images", "signers", "hooks", "interfaces", "primaryInterface", "kfuncs", "priorities"]
+	some name in ["images", "signers", "hooks", "interfaces", "primaryInterface", "kfuncs", "priorities", "mapWriters", "mapWriterGroups"]
 }
 
 list_parameter(name) := values if {
@@ -152,4 +157,61 @@ deny contains lib.reason("uprobe-pid", sprintf("%s.binary.pid", [at.path]), msg,
 	object.get(at.attach, ["binary", "pid"], 0) < 1
 	msg := sprintf("program %s probes a binary in every process that runs it", [at.program])
 	fix := "set binary.pid to the one process that is meant"
+}
+
+# map-writers: readers outside of programs write only where a list names them. What a
+# program finds in a map decides what it does.
+write_grants contains {"map": name, "path": sprintf("spec.maps.%s.export[%d]", [name, i]), "grant": grant} if {
+	some name, map in object.get(input.application.spec, "maps", {})
+	some i, grant in object.get(map, "export", [])
+	grant.access == "Write"
+}
+
+deny contains lib.reason("map-writers", sprintf("%s.namespaces[%d]", [write.path, i]), msg, fix) if {
+	some write in write_grants
+	some i, namespace in object.get(write.grant, "namespaces", [])
+	namespace != input.namespace.name
+	not lib.matches_any(list_parameter("mapWriters"), namespace)
+	msg := sprintf("pods of namespace %s may write map %s, and it is not in the list of mapWriters", [namespace, write.map])
+	fix := mend_list("mapWriters", "grant Read")
+}
+
+deny contains lib.reason("map-writers", sprintf("%s.groups[%d]", [write.path, i]), msg, fix) if {
+	some write in write_grants
+	some i, group in object.get(write.grant, "groups", [])
+	not lib.matches_any(list_parameter("mapWriterGroups"), group)
+	msg := sprintf("members of group %s may write map %s, and it is not in the list of mapWriterGroups", [group, write.map])
+	fix := mend_list("mapWriterGroups", "grant Read")
+}
+
+# trusted-maps: programs of the cluster that work with what pods of a namespace may write. It is
+# for people to know.
+warn contains lib.reason("trusted-maps", write.path, msg, fix) if {
+	input.application.kind == "ClusterBpfApplication"
+	some write in write_grants
+	count(object.get(write.grant, "namespaces", [])) > 0
+	users := programs_using(write.map) | shared_with(write.map)
+	count(users) > 0
+	msg := sprintf("%s of the cluster may trust map %s, which pods of %s may write", [named(users), write.map, named({n | some n in write.grant.namespaces})])
+	fix := "grant Read, or see that each program checks what it finds in the map"
+}
+
+programs_using(map) := {sprintf("program %s", [program.name]) |
+	some program in input.bytecode.programs
+	some used in program.maps
+	map in maps_within(used)
+}
+
+# A map, and the maps that a map of maps is made with.
+maps_within(name) := ({name} | {content.name |
+	some map in input.bytecode.maps
+	map.name == name
+	some content in object.get(map, "contents", [])
+}) | {entry.value |
+	some entry in object.get(input.application.spec, ["maps", name, "contents"], [])
+	is_string(entry.value)
+}
+
+shared_with(map) := {sprintf("application %s", [other]) |
+	some other in object.get(input.application.spec, ["maps", map, "sharedWith"], [])
 }

@@ -181,3 +181,72 @@ test_uprobes_of_a_namespace_are_guarded if {
 		"/parameters/priorities",
 	)
 }
+
+# A cluster's application whose map counters is granted.
+granting(grants) := json.patch(attached({"hook": "xdp", "interfaces": {"names": ["eth0"]}, "priority": 50}), [
+	{"op": "replace", "path": "/application/kind", "value": "ClusterBpfApplication"},
+	{"op": "remove", "path": "/application/metadata/namespace"},
+	{"op": "replace", "path": "/namespace/name", "value": ""},
+	{"op": "add", "path": "/application/spec/maps", "value": {"counters": {"export": grants}}},
+])
+
+test_maps_are_read_by_whom_the_definition_names if {
+	grants := [{"access": "Read", "namespaces": ["team-b"], "groups": ["adm"]}, {"access": "Consume", "namespaces": ["team-b"]}]
+	count(policy.deny) + count(policy.warn) == 0 with input as granting(grants)
+}
+
+test_writers_of_maps_are_listed if {
+	asks := granting([{"access": "Read", "namespaces": ["team-a"]}, {"access": "Write", "namespaces": ["team-a", "infra"], "groups": ["adm"]}])
+	denied := policy.deny with input as asks
+	paths(denied, "map-writers") == {
+		"spec.maps.counters.export[1].namespaces[0]",
+		"spec.maps.counters.export[1].namespaces[1]",
+		"spec.maps.counters.export[1].groups[0]",
+	}
+	every fix in fixes(denied, "map-writers") {
+		contains(fix, "spec.parameters.mapWriter")
+	}
+
+	some_listed := with_part(with_part(asks, "/parameters/mapWriters", ["infr*"]), "/parameters/mapWriterGroups", ["adm"])
+	still := policy.deny with input as some_listed
+	paths(still, "map-writers") == {"spec.maps.counters.export[1].namespaces[0]"}
+	fixes(still, "map-writers") == {"grant Read, or have an admin add it to the policy's parameter mapWriters"}
+	count(policy.deny) == 0 with input as with_part(some_listed, "/parameters/mapWriters", ["infra", "team-a"])
+}
+
+test_writers_of_another_type_are_none if {
+	asks := granting([{"access": "Write", "namespaces": ["infra"], "groups": ["adm"]}])
+	every value in ["*", {"*": "*"}, null, true] {
+		denied := policy.deny with input as with_part(with_part(asks, "/parameters/mapWriters", value), "/parameters/mapWriterGroups", value)
+		count(paths(denied, "map-writers")) == 2
+	}
+}
+
+test_a_namespace_writes_its_own_maps if {
+	every grant in [{"access": "Write"}, {"access": "Write", "namespaces": ["team-a"]}, {"access": "Write", "serviceAccounts": ["admin"]}] {
+		own := with_part(listed, "/application/spec/maps", {"counters": {"export": [grant]}})
+		count(policy.deny) + count(policy.warn) == 0 with input as own
+	}
+	group := with_part(listed, "/application/spec/maps", {"counters": {"export": [{"access": "Write", "groups": ["adm"]}]}})
+	rules(policy.deny) == {"map-writers"} with input as group
+}
+
+test_programs_that_trust_a_map_are_named if {
+	asks := with_part(granting([{"access": "Write", "namespaces": ["team-b", "team-a"]}]), "/parameters/mapWriters", ["team-*"])
+	warned := policy.warn with input as asks
+	{reason.msg | some reason in warned} == {"program count of the cluster may trust map counters, which pods of team-a, team-b may write"}
+	count(policy.deny) == 0 with input as asks
+
+	unused := with_program(asks, {"maps": []})
+	count(policy.warn) == 0 with input as unused
+
+	shared := with_part(unused, "/application/spec/maps/counters/sharedWith", ["exporter"])
+	{reason.msg | some reason in policy.warn} == {"application exporter of the cluster may trust map counters, which pods of team-a, team-b may write"} with input as shared
+
+	outer := {"name": "sets", "type": "ArrayOfMaps", "keySize": 4, "valueSize": 4, "maxEntries": 2, "memoryBytes": 64}
+	within := with_part(with_program(asks, {"maps": ["sets"]}), "/bytecode/maps/-", object.union(outer, {"contents": [{"index": 0, "name": "counters"}]}))
+	rules(policy.warn) == {"trusted-maps"} with input as within
+
+	defined := with_part(with_part(with_program(asks, {"maps": ["sets"]}), "/bytecode/maps/-", outer), "/application/spec/maps/sets", {"contents": [{"key": 0, "value": "counters"}]})
+	rules(policy.warn) == {"trusted-maps"} with input as defined
+}
