@@ -24,12 +24,16 @@ func TestAWithdrawnGrantWaitsForNothing(t *testing.T) {
 			maps = "spec:\n"
 		}
 		s.write(filepath.Join(s.defs, "app.yaml"), []byte(strings.Replace(string(s.definition("app", ref)), "spec:\n", maps, 1)))
-		now := running(s.pass(h)["app"])
+		status := s.pass(h)["app"]
+		now := running(status)
 		if program == 0 {
 			program = now
 		}
 		if now == 0 || now != program {
 			t.Errorf("%s: program %d runs, before it was %d", sentence, now, program)
+		}
+		for _, w := range status.Warnings {
+			t.Errorf("%s: warned of %+v", sentence, w)
 		}
 		var got []string
 		p := h.agent.Intents()[0].Payload()
@@ -44,6 +48,11 @@ func TestAWithdrawnGrantWaitsForNothing(t *testing.T) {
 		}
 	}
 	granted("none", ref, "")
+	s.write(filepath.Join(s.defs, "app.yaml"), []byte(strings.Replace(string(s.definition("app", ref)), "spec:\n",
+		"spec:\n  maps: {counts: {export: [{access: Read, namespaces: [web]}]}}\n", 1)))
+	if w := s.pass(h)["app"].Warnings; len(w) != 1 || w[0].Path != "spec.maps.counts.export" {
+		t.Errorf("of a map that no group reads it warns %+v", w)
+	}
 	granted("the first grant", ref, "adm, metrics, staff", "adm", "metrics", "staff")
 	granted("one less", ref, "adm, metrics", "adm", "metrics")
 	granted("an image that is not there", ref+"-other", "adm", "adm")

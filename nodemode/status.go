@@ -327,7 +327,7 @@ func (h *Host) describe(o outcome, before []metav1.Condition) Application {
 			a.Digest = o.Verdict.Image().Digest
 			a.Signers = append(a.Signers, evidence.Signers()...)
 			a.Reasons = append(a.Reasons, decision.Denied...)
-			a.Warnings = append(a.Warnings, decision.Warnings...)
+			a.Warnings = append(append(a.Warnings, decision.Warnings...), noGroups(o.def.app.Body().Maps)...)
 			a.Audited = append(a.Audited, decision.Audited...)
 		}
 		if t := h.tags[uidOf(o.id)]; t != nil && t.moved != "" {

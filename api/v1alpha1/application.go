@@ -213,7 +213,8 @@ type Map struct {
 	// Export grants the map to readers outside of programs: to pods, or on a host to
 	// groups. sharedWith and from give it to programs, which the gate has read; what a
 	// reader does with it nobody sees. Absent, only root of a node opens the map. A grant
-	// that is taken back ends on each node at once, and waits for no rollout.
+	// that is taken back ends on each node at once, and waits for no rollout. With export
+	// alone, an entry has no map made.
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=4
@@ -232,7 +233,7 @@ type MapExport struct {
 	// time may.
 	Access MapAccess `json:"access"`
 	// Namespaces are those whose pods have the grant. A BpfApplication exports to its own
-	// namespace alone, also where the list is absent.
+	// namespace alone, also where the list is absent. On a host they grant nothing.
 	// +optional
 	// +listType=set
 	// +kubebuilder:validation:MaxItems=8

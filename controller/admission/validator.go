@@ -122,7 +122,7 @@ func (v *Validator) review(ctx context.Context, req webhook.AdmissionRequest) (a
 	switch o := object.(type) {
 	case v1alpha1.Application:
 		a := v.application(ctx, o, stoodFor(before, o))
-		a.warnings = append(a.warnings, warnings("", keptContents(before, o))...)
+		a.warnings = append(a.warnings, warnings("", append(keptContents(before, o), groupsAlone(o)...))...)
 		return a, nil
 	case *v1alpha1.ClusterBpfPolicy:
 		return v.policy(ctx, name(req), policies.FromObjects([]v1alpha1.ClusterBpfPolicy{*o}, nil))

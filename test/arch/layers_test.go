@@ -66,6 +66,8 @@ func layers() []row {
 		{"lifecycle", with(four, "gate")},
 		{"agent/queue", []string{"api/v1alpha1"}},
 		{"agent/reconcile/plan", agent},
+		// What readers have is decided by intents and what is known of maps.
+		{"agent/readers/grants", []string{"api/v1alpha1", "intent", "bytecode/access"}},
 		{"agent/program", program},
 		{"agent/pods", with(agent, "agent/program/rights")},
 		{"agent/attach/rtnl", agent},
