@@ -147,12 +147,12 @@ func TestANamespaceGrantsToItself(t *testing.T) {
 	}{
 		"it names none":                {[]v1alpha1.MapExport{read()}, ""},
 		"it names its own":             {[]v1alpha1.MapExport{read("red")}, ""},
-		"it names another":             {[]v1alpha1.MapExport{read("blue")}, "export[0].namespaces: a BpfApplication grants its maps to pods of its own namespace alone"},
+		"it names another":             {[]v1alpha1.MapExport{read("blue")}, "export[0].namespaces: a BpfApplication grants its maps to pods of its own"},
 		"it names another one as well": {[]v1alpha1.MapExport{read("red", "blue")}, "export[0].namespaces: a BpfApplication grants"},
 		"the last of many grants does": {[]v1alpha1.MapExport{read(), read(), read("blue")}, "export[2].namespaces"},
 		"there are as many as may be":  {slices.Repeat([]v1alpha1.MapExport{read()}, v1alpha1.MaxExports), ""},
 		"there are more than may be":   {slices.Repeat([]v1alpha1.MapExport{read()}, v1alpha1.MaxExports+1), "export: 5 grants are listed"},
-		"one names more than it may":   {[]v1alpha1.MapExport{{Access: v1alpha1.MapRead, Groups: strings.Fields("a b c d e f g h i")}}, "export[0].groups: 9 are listed"},
+		"one names more than it may":   {[]v1alpha1.MapExport{{Access: "Read", Groups: strings.Fields("a b c d e f g h i")}}, "export[0].groups: 9 are listed"},
 		"it names a group of the host": {[]v1alpha1.MapExport{{Access: v1alpha1.MapRead, Groups: []string{"adm"}}}, ""},
 		"a group has another line":     {[]v1alpha1.MapExport{{Access: v1alpha1.MapRead, Groups: []string{"adm\n"}}}, "export[0].groups[0]"},
 	} {

@@ -79,11 +79,16 @@ func readBy(namespaces ...string) map[string]v1alpha1.Map {
 func TestEveryNodeHasTheNewestReaders(t *testing.T) {
 	many := uint32(9)
 	for sentence, c := range map[string]struct{ before, now, want map[string]v1alpha1.Map }{
-		"one more":            {nil, readBy("web"), readBy("web")},
-		"one less":            {readBy("web", "shop"), readBy("shop"), readBy("shop")},
-		"none any more":       {readBy("web"), nil, nil},
-		"none of a size":      {map[string]v1alpha1.Map{"m": {MaxEntries: &many, Export: readBy("web")["m"].Export}}, nil, map[string]v1alpha1.Map{"m": {MaxEntries: &many}}},
-		"of another's map":    {map[string]v1alpha1.Map{"o": {SharedWith: []string{"b"}}}, readBy("a"), map[string]v1alpha1.Map{"o": {SharedWith: []string{"b"}}, "m": readBy("a")["m"]}},
+		"one more":      {nil, readBy("web"), readBy("web")},
+		"one less":      {readBy("web", "shop"), readBy("shop"), readBy("shop")},
+		"none any more": {readBy("web"), nil, nil},
+		"none of a size": {
+			map[string]v1alpha1.Map{"m": {MaxEntries: &many, Export: readBy("web")["m"].Export}}, nil, map[string]v1alpha1.Map{"m": {MaxEntries: &many}},
+		},
+		"of another map": {
+			map[string]v1alpha1.Map{"o": {SharedWith: []string{"b"}}}, readBy("a"),
+			map[string]v1alpha1.Map{"o": {SharedWith: []string{"b"}}, "m": readBy("a")["m"]},
+		},
 		"none, before either": {nil, nil, nil},
 	} {
 		p := rolling()

@@ -3,6 +3,7 @@ package v1alpha1_test
 import (
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -11,10 +12,12 @@ import (
 	"github.com/skep-dev/skep/api/v1alpha1"
 )
 
-// exports reads grants.
+// exports reads grants, of which the access is a letter, and so are the names of lists.
 func exports(t *testing.T, text string) (all []v1alpha1.MapExport) {
 	t.Helper()
-	if err := yaml.UnmarshalStrict([]byte("["+text+"]"), &all); err != nil {
+	whole := strings.NewReplacer("{R", "{access: Read", "{W", "{access: Write", "{C", "{access: Consume",
+		"n:", "namespaces:", "s:", "serviceAccounts:", "g:", "groups:").Replace(text)
+	if err := yaml.UnmarshalStrict([]byte("["+whole+"]"), &all); err != nil {
 		t.Fatal(err)
 	}
 	return all
@@ -27,21 +30,21 @@ func TestGrantsAreNarrowedToWhatOthersAllow(t *testing.T) {
 		of                   v1alpha1.Identity
 		grants, others, want string
 	}{
-		"the same":               {cluster, "{access: Read, namespaces: [a, b]}", "{access: Read, namespaces: [a, b]}", "{access: Read, namespaces: [a, b]}"},
-		"others allow more":      {cluster, "{access: Read, namespaces: [a]}", "{access: Write, namespaces: [b, a], groups: [g]}", "{access: Read, namespaces: [a]}"},
-		"others allow none":      {cluster, "{access: Read, namespaces: [a]}", "", ""},
-		"less names":             {cluster, "{access: Read, namespaces: [a, b], groups: [g]}", "{access: Read, namespaces: [b, c]}", "{access: Read, namespaces: [b]}"},
-		"less access":            {cluster, "{access: Write, groups: [g]}", "{access: Read, groups: [g]}", "{access: Read, groups: [g]}"},
-		"another access":         {cluster, "{access: Consume, groups: [g]}", "{access: Read, groups: [g]}", ""},
-		"one account of all":     {cluster, "{access: Read, namespaces: [a]}", "{access: Read, namespaces: [a], serviceAccounts: [s]}", "{access: Read, namespaces: [a], serviceAccounts: [s]}"},
-		"all accounts":           {cluster, "{access: Read, namespaces: [a], serviceAccounts: [s]}", "{access: Read, namespaces: [a]}", "{access: Read, namespaces: [a], serviceAccounts: [s]}"},
-		"other accounts":         {cluster, "{access: Read, namespaces: [a], serviceAccounts: [s], groups: [g]}", "{access: Read, namespaces: [a], serviceAccounts: [t], groups: [g]}", "{access: Read, groups: [g]}"},
-		"other namespaces":       {cluster, "{access: Read, namespaces: [a], serviceAccounts: [s]}", "{access: Read, namespaces: [b]}", ""},
-		"in parts":               {cluster, "{access: Read, namespaces: [a, b]}", "{access: Read, namespaces: [a]}, {access: Read, namespaces: [b]}", "{access: Read, namespaces: [a]}, {access: Read, namespaces: [b]}"},
-		"its own, by name":       {namespaced, "{access: Read}", "{access: Read, namespaces: [red]}", "{access: Read}"},
-		"its own, not by name":   {namespaced, "{access: Read, namespaces: [red]}", "{access: Read}", "{access: Read, namespaces: [red]}"},
-		"of it, no account left": {namespaced, "{access: Read, serviceAccounts: [s], groups: [g]}", "{access: Read, serviceAccounts: [t], groups: [g]}", ""},
-		"of it, one of accounts": {namespaced, "{access: Read, serviceAccounts: [s, t]}", "{access: Read, serviceAccounts: [t]}", "{access: Read, namespaces: [red], serviceAccounts: [t]}"},
+		"the same":               {cluster, "{R, n: [a, b]}", "{R, n: [a, b]}", "{R, n: [a, b]}"},
+		"others allow more":      {cluster, "{R, n: [a]}", "{W, n: [b, a], g: [g]}", "{R, n: [a]}"},
+		"others allow none":      {cluster, "{R, n: [a]}", "", ""},
+		"less names":             {cluster, "{R, n: [a, b], g: [g]}", "{R, n: [b, c]}", "{R, n: [b]}"},
+		"less access":            {cluster, "{W, g: [g]}", "{R, g: [g]}", "{R, g: [g]}"},
+		"another access":         {cluster, "{C, g: [g]}", "{R, g: [g]}", ""},
+		"one account of all":     {cluster, "{R, n: [a]}", "{R, n: [a], s: [s]}", "{R, n: [a], s: [s]}"},
+		"all accounts":           {cluster, "{R, n: [a], s: [s]}", "{R, n: [a]}", "{R, n: [a], s: [s]}"},
+		"other accounts":         {cluster, "{R, n: [a], s: [s], g: [g]}", "{R, n: [a], s: [t], g: [g]}", "{R, g: [g]}"},
+		"other namespaces":       {cluster, "{R, n: [a], s: [s]}", "{R, n: [b]}", ""},
+		"in parts":               {cluster, "{R, n: [a, b]}", "{R, n: [a]}, {R, n: [b]}", "{R, n: [a]}, {R, n: [b]}"},
+		"its own, by name":       {namespaced, "{R}", "{R, n: [red]}", "{R}"},
+		"its own, not by name":   {namespaced, "{R, n: [red]}", "{R}", "{R, n: [red]}"},
+		"of it, no account left": {namespaced, "{R, s: [s], g: [g]}", "{R, s: [t], g: [g]}", ""},
+		"of it, one of accounts": {namespaced, "{R, s: [s, t]}", "{R, s: [t]}", "{R, n: [red], s: [t]}"},
 	} {
 		t.Run(sentence, func(t *testing.T) {
 			grants, others := exports(t, c.grants), exports(t, c.others)
