@@ -98,6 +98,8 @@ type loop struct {
 	// was none, and that only its own actions are left to look at.
 	fullAt time.Time
 	acted  bool
+	// pinsAt is when pins were looked at last.
+	pinsAt time.Time
 	// wholeAt is when the last reconcile ended that was not left.
 	wholeAt time.Time
 	// positions are where programs moved among those of others.
@@ -131,7 +133,7 @@ func New(o Options) (*Agent, error) {
 		return nil, fmt.Errorf("make agent: %w", err)
 	}
 	e := &env{opts: o, pins: pins, dir: dir, changes: changes.New(), devices: (*observe.Round).Interfaces}
-	e.objects = objects.New(objects.Options{Dir: dir.Objects(), Fetch: o.Fetch, Timeout: o.FetchTimeout, Log: o.Log, Wake: e.changes.Wake})
+	e.objects = objects.New(objects.Options{Dir: dir.Objects(), Fetch: o.Fetch, Timeout: o.FetchTimeout, Log: o.Log, Wake: e.changes.Signal})
 	if o.Containers != nil {
 		if e.containers, err = o.Containers(e.changes.Pods); err != nil {
 			return nil, errors.Join(fmt.Errorf("make agent: %w", err), pins.Close())
@@ -144,7 +146,7 @@ func New(o Options) (*Agent, error) {
 	a := &Agent{env: e, loop: newLoop(e), reconciled: make(chan struct{}, 1)}
 	err = a.checkMount()
 	var unread error
-	a.accepted, unread = accepted.Open(accepted.Options{Log: o.Log, Dir: dir, Node: o.Node, Labels: o.Labels, Trust: o.Trust, Wake: e.changes.Wake})
+	a.accepted, unread = accepted.Open(accepted.Options{Log: o.Log, Dir: dir, Node: o.Node, Labels: o.Labels, Trust: o.Trust, Wake: e.changes.Signal})
 	if err := errors.Join(err, unread, a.loop.live.Adopt(a.accepted.Begin().NameOf)); err != nil {
 		return nil, errors.Join(fmt.Errorf("make agent: %w", err), a.Close())
 	}
@@ -159,17 +161,18 @@ func newLoop(e *env) *loop {
 		o.Log.Error("what ran is not known; limits are granted by age at places where nothing runs", "error", err)
 	}
 	attempts, namespaces, host := retry.NewAttempts(o.BackOff), netns.NewTable(), o.host()
+	loads := build.NewLoads(o.Clock, o.Log, o.Observer.Loaded)
 	e.pins.Filters.Namespaces, host.Namespaces = namespaces, namespaces
 	e.pins.Filters.Clock = o.Clock
 	return &loop{
-		namespaces: namespaces, live: open, loads: build.NewLoads(o.Clock, o.Log, o.Observer.Loaded),
-		lookups:  targets.NewLookups(host, o.Log, e.changes.Wake),
+		namespaces: namespaces, live: open, loads: loads,
+		lookups:  targets.NewLookups(host, o.Log, e.changes.Signal),
 		attempts: attempts, conflicts: retry.NewConflicts(o.BackOff),
 		admission: admission.New(admission.Options{Log: o.Log, SharePercent: o.NamespaceShare, MapMemory: o.MapMemory, FetchTimeout: o.FetchTimeout,
 			Objects: e.objects, History: ran, Open: &open.Open}),
 		chains: chainfit.New(o.BackOff.Longest(), attempts),
 		node: observe.New(observe.Options{Log: o.Log, Containers: e.containers, NamespaceLabels: o.NamespaceLabels, Namespaces: targets.Pods.Namespaces,
-			Changes: e.changes}),
+			Changes: e.changes, IsHurried: func() bool { return e.changes.IsAsked() || len(loads.Ended()) > 0 }}),
 	}
 }
 

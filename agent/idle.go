@@ -58,7 +58,7 @@ func (a *Agent) sweep() bool {
 	defer a.work.Unlock()
 	switch {
 	case isIdle:
-		return a.loop.lookups.IsDue(a.opts.Clock())
+		return a.changes.ArePinsAsked() || a.loop.lookups.IsDue(a.opts.Clock())
 	case a.loop.rest != nil || !a.loop.acted || a.isFullDue():
 		a.changes.AskFull()
 	}

@@ -77,7 +77,6 @@ func (a *Agent) reconcileOnce() *reconcile {
 		return rec
 	}
 	rec.observed = true
-	rec.seen.Keep()
 	rec.decisions.ChooseGone()
 	rec.end()
 	if rec.leaves() {
@@ -108,9 +107,11 @@ func (a *Agent) reconcileOnce() *reconcile {
 // mayBeLeft is how long after one that was not left a reconcile may be: whatever arrives, all is decided each second.
 const mayBeLeft = time.Second
 
-// leaves reports whether the reconcile ends here, for an intent that arrived: it may be a revocation. The next one begins at once.
+// leaves reports whether the reconcile ends here, for an intent that arrived, which may be a revocation, or for a container that
+// waits to start. The next one begins at once.
 func (rec *reconcile) leaves() bool {
-	rec.left = rec.intents.HasArrived() && rec.env.opts.Clock().Sub(rec.loop.wholeAt) < mayBeLeft
+	isHurried := rec.intents.HasArrived() || rec.env.starts.IsWaitingBeside(rec.seen.Pods.Snapshot)
+	rec.left = isHurried && rec.env.opts.Clock().Sub(rec.loop.wholeAt) < mayBeLeft
 	return rec.left
 }
 
@@ -172,9 +173,14 @@ func (rec *reconcile) observe() error {
 	return nil
 }
 
+// pinsPause is how long after a look at pins none is made again for those that were removed: most of them Skep removed itself.
+const pinsPause = time.Second
+
 // lookAtPins makes pins again that were removed, and finds files that are not Skep's. With thousands of links that takes long.
 func (rec *reconcile) lookAtPins() {
-	if !rec.seen.IsIncremental() {
+	if !rec.seen.IsIncremental() || rec.env.opts.Clock().Sub(rec.loop.pinsAt) >= pinsPause && rec.env.changes.ArePinsAsked() {
+		rec.loop.pinsAt = rec.env.opts.Clock()
+		rec.env.changes.TakePins()
 		rec.loop.live.Repin(rec.repinned)
 		rec.loop.unmanagedFiles = rec.loop.live.UnmanagedFiles()
 	}
@@ -196,10 +202,15 @@ func (rec *reconcile) repinned(what string, made bool, err error) {
 func (rec *reconcile) finish() {
 	if rec.left {
 		rec.loop.namespaces.Close()
-		rec.env.changes.AskFull()
+		if !rec.seen.IsIncremental() {
+			rec.env.changes.AskFull()
+		}
 		return
 	}
 	rec.loop.wholeAt = rec.env.opts.Clock()
+	if rec.observed {
+		rec.seen.Keep()
+	}
 	// Last of all, when the status says what is attached.
 	defer rec.env.starts.Finish(starts.Round{Decisions: rec.decisions, Open: rec.look.Open, Containers: rec.seen.Pods.Snapshot, Loads: rec.loadRound})
 	ended := finish.New(finish.Options{Log: rec.env.opts.Log, BackOff: rec.env.opts.BackOff, Intents: rec.intents, Decisions: rec.decisions, Look: rec.look,
@@ -216,7 +227,7 @@ func (rec *reconcile) finish() {
 		rec.env.changes.Signal()
 	}
 	if rec.decisions.Again {
-		rec.env.changes.Wake()
+		rec.env.changes.Signal()
 	}
 	rec.intents.Finish(accepted.Findings{Outcomes: rec.decisions.Outcomes, Orphans: orphans, Observed: rec.observed,
 		Shares: rec.versions.Shares()})

@@ -62,7 +62,6 @@ func (a *Agent) awaitWork(ctx context.Context, sweep <-chan time.Time) bool {
 		case <-a.changes.C():
 			return true
 		case <-a.loop.loads.Ended():
-			a.changes.AskFull()
 			return true
 		}
 	}
@@ -112,7 +111,6 @@ func (a *Agent) advance(ctx context.Context, p *reconcile) bool {
 		select {
 		case <-a.loop.loads.Ended():
 			fresh = a.loop.loads.Collect() || fresh
-			a.changes.AskFull()
 			if fresh && (waiting == 0 || !a.opts.Clock().Before(slice)) {
 				return true
 			}

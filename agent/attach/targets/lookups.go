@@ -41,6 +41,9 @@ const (
 	// lookupGrace is how long one reconcile waits for the look-ups of an application, and
 	// lookupsGrace for those of all.
 	lookupGrace, lookupsGrace = 50 * time.Millisecond, 250 * time.Millisecond
+	// anewBudget is how long a reconcile at least takes to find anew what was found in files of pods that are as they were,
+	// and as long again for their network namespaces. The next one goes on with it where something else waits.
+	anewBudget = 10 * time.Millisecond
 	// lookupDeadline is how long a look-up takes before the path is said not to answer.
 	lookupDeadline = 2 * time.Second
 	// maxPerApplication is how many look-ups of an application may be under way at once, and maxPerOwner how many those of the
@@ -140,6 +143,8 @@ type lookup struct {
 	// before is the answer of the look-up before it, which counts meanwhile; nil where
 	// there was none.
 	before *answer
+	// full is Lookups.full as it began.
+	full uint64
 	// answer may be read when the ticket is done.
 	answer answer
 }
@@ -154,6 +159,10 @@ type Lookups struct {
 	byKey map[string]*lookup
 	// seen is how other network namespaces were read last.
 	seen map[uint64]*reading
+	// full counts the times that all is found anew: what was found in an earlier one is stale. isWhole
+	// reports that nothing was left to find by the last reconcile; the next time begins after that.
+	full    uint64
+	isWhole bool
 	// members are cgroups of pods that were looked at, by their ids.
 	members map[uint64]guard.Member
 	// lastRead is the last of them that was read.
@@ -168,7 +177,7 @@ type Lookups struct {
 // an answer comes that no caller waits for any more.
 func NewLookups(host attach.Host, log *slog.Logger, wake func()) *Lookups {
 	host.Functions, host.Netfilter, host.Occupants = functions.New(), new(attach.Netfilter), new(holders.Finder)
-	return &Lookups{host: host, log: log, wake: wake, byKey: map[string]*lookup{}, seen: map[uint64]*reading{}, queue: queue.New(queue.Options{
+	return &Lookups{host: host, log: log, wake: wake, byKey: map[string]*lookup{}, seen: map[uint64]*reading{}, isWhole: true, queue: queue.New(queue.Options{
 		PerOwner: maxPerOwner, PerPart: maxPerApplication, Slow: lookupDeadline, Log: log, Wake: wake,
 		SlowMessage: "a file system does not answer; who needs the path waits, and nobody else does",
 	})}
@@ -178,10 +187,13 @@ func NewLookups(host attach.Host, log *slog.Logger, wake func()) *Lookups {
 func (l *Lookups) Begin(now time.Time, pods Pods) *Round {
 	l.host.Containers = pods.Snapshot
 	sandboxes, netns := pods.unchanged()
+	if pods.Anew && l.isWhole {
+		l.full++
+	}
 	return &Round{
 		Lookups: l, now: now, pods: pods, unchanged: sandboxes, unchangedNetns: netns, soughtMembers: map[uint64]guard.Member{},
 		soughtPlaces: map[functionsIn][]uint64{}, keptPlaces: map[string]int{}, sought: map[string]bool{},
-		started: map[*lookup]bool{}, waited: map[v1alpha1.Identity]time.Duration{},
+		started: map[*lookup]bool{}, waited: map[v1alpha1.Identity]time.Duration{}, anewLeft: anewBudget, namespacesLeft: anewBudget,
 	}
 }
 
@@ -213,7 +225,9 @@ type Round struct {
 	started   map[*lookup]bool
 	waited    map[v1alpha1.Identity]time.Duration
 	waitedAll time.Duration
-	pods      Pods
+	// anewLeft and namespacesLeft are how long it takes yet to find stale answers, and to read stale namespaces, anew.
+	anewLeft, namespacesLeft time.Duration
+	pods                     Pods
 	// hasNoAnswer is what the runtime has not answered for; nil until it is asked for.
 	hasNoAnswer *noAnswer
 	// unchanged are the sandboxes of pods that are as they were in the reconcile before, and
@@ -231,7 +245,7 @@ type Round struct {
 	interfaces []plan.Interface
 	there      map[uint64]bool
 	unread     map[uint64]error
-	// left: some are to be read by the next reconcile.
+	// left: something is to be found or read by the next reconcile.
 	left bool
 	// mounts are the file systems of the node, which are read once where an error names one.
 	mounts    []*mountinfo.Info
@@ -244,7 +258,7 @@ func (r *Round) Host() attach.Host { return r.host }
 // End frees the answers that the reconcile did not seek.
 func (r *Round) End() {
 	r.keep(r.sought)
-	r.members, r.places = r.soughtMembers, r.soughtPlaces
+	r.members, r.places, r.isWhole = r.soughtMembers, r.soughtPlaces, !r.left
 	r.host.Functions.Sweep()
 }
 
@@ -293,7 +307,7 @@ func (r *Round) Resolve(a plan.Attachment) ([]plan.Target, error) {
 	key := fmt.Sprintf("resolve %s %s %#v", a.Application, a.Hook, a.Target)
 	// The goroutine has its own copies.
 	copied, host := a, r.host
-	one, err := r.lookUp(key, !r.sought[key] && !r.stands(key, a), a, func() (got answer) {
+	one, err := r.standing(key, a, func() (got answer) {
 		got.targets, got.err = attach.Resolve(copied, host)
 		return got
 	})
@@ -301,6 +315,16 @@ func (r *Round) Resolve(a plan.Attachment) ([]plan.Target, error) {
 		return nil, err
 	}
 	return one.targets, one.err
+}
+
+// standing is lookUp once in a reconcile, unless the last answer stands.
+func (r *Round) standing(key string, a plan.Attachment, do func() answer) (*answer, error) {
+	isStale, began := r.isStale(key), time.Now()
+	one, err := r.lookUp(key, !r.sought[key] && !r.stands(key, a), a, do)
+	if isStale {
+		r.anewLeft -= time.Since(began)
+	}
+	return one, err
 }
 
 // functionsIn is a function, or a choice of functions, in a file.
@@ -362,16 +386,32 @@ func (r *Round) Places(a plan.Attachment) ([]uint64, error) {
 	return one.places, one.err
 }
 
-// stands reports whether the last answer of a look-up counts in this reconcile: the pod is as it
-// was, and the target was found, or was missing twice.
+// stands reports whether the last answer of a look-up counts in this reconcile: the intent and the pod
+// are as they were, the target was found, or was missing twice, and there is no time to find it anew.
 func (r *Round) stands(key string, a plan.Attachment) bool {
 	one := r.byKey[key]
-	if one == nil || a.Container == "" || !one.ticket.IsDone() {
+	if one == nil || a.Container == "" || !one.ticket.IsDone() || r.pods.isNew(a.Application) {
 		return false
 	}
 	c, ok := r.pods.Snapshot.Container(a.Container)
-	return ok && r.unchanged[c.Pod.SandboxID] && (one.answer.err == nil || one.before != nil && one.before.same(&one.answer))
+	stands := ok && r.unchanged[c.Pod.SandboxID] && (one.answer.err == nil || one.before != nil && one.before.same(&one.answer))
+	if !stands || !r.isStale(key) {
+		return stands
+	}
+	return r.isLater(r.anewLeft <= 0 && r.isHurried())
 }
+
+// isStale reports whether the answer of a look-up is to be found anew.
+func (r *Round) isStale(key string) bool { return r.byKey[key] != nil && r.byKey[key].full < r.full }
+
+// isLater notes whether something stale is found anew by the next reconcile.
+func (r *Round) isLater(is bool) bool {
+	r.left = r.left || is
+	return is
+}
+
+// isHurried reports whether something waits for the next reconcile.
+func (r *Round) isHurried() bool { return r.pods.IsHurried != nil && r.pods.IsHurried() }
 
 // Runs reports whether netfilter runs a program at a priority of the hook of an attachment.
 // Where that is not known now, it does. It asks once in a reconcile.
@@ -457,7 +497,7 @@ func (r *Round) lookUp(key string, refresh bool, a plan.Attachment, do func() an
 // start starts a look-up, and waits for it as long as its application may delay the reconcile. last is the one before
 // it, or nil.
 func (r *Round) start(a plan.Attachment, last *lookup, do func() answer) *lookup {
-	one := &lookup{asked: r.now}
+	one := &lookup{asked: r.now, full: r.full}
 	if last != nil {
 		before := last.answer
 		one.before = &before

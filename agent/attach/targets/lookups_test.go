@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/skep-dev/skep/agent/attach"
+	"github.com/skep-dev/skep/agent/pods/containers"
 	"github.com/skep-dev/skep/agent/reconcile/plan"
 	"github.com/skep-dev/skep/api/v1alpha1"
 )
@@ -127,6 +128,59 @@ func TestASlowPathIsAnswered(t *testing.T) {
 	resolves <- other
 	if _ = l.next(l.next(p, 0), 0); len(l.byKey) > 1 {
 		t.Errorf("%d look-ups are kept that nobody seeks", len(l.byKey))
+	}
+}
+
+// TestWhatStandsIsFoundAnewInTurns has files in containers of pods that stay as they are.
+func TestWhatStandsIsFoundAnewInTurns(t *testing.T) {
+	const many = 20
+	l := newLooking(t)
+	all, files := make([]containers.Container, many), make([]plan.Attachment, many)
+	for i := range files {
+		id := fmt.Sprint(i)
+		all[i] = containers.Container{ID: id, Pod: containers.Pod{SandboxID: id}}
+		files[i] = plan.Attachment{Application: at("a", "").Application, Hook: "uprobe", Target: plan.Target{Container: id, Binary: "/b"}}
+	}
+	seen := Pods{Snapshot: containers.NewSnapshot(all)}
+	looks := func(pods Pods, takes time.Duration) (n int) {
+		r := l.Begin(time.Now(), pods)
+		for i, a := range files {
+			_, err := r.standing(fmt.Sprint(i), a, func() answer {
+				n++
+				<-time.After(takes)
+				return answer{}
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+		r.End()
+		return n
+	}
+	if n := looks(seen, 0); n != many {
+		t.Fatalf("of pods that are new, %d of %d are looked at", n, many)
+	}
+	seen.Before = seen.Snapshot
+	if n := looks(seen, 0); n != 0 {
+		t.Errorf("of pods that are as they were, %d are looked at", n)
+	}
+	fresh := seen
+	fresh.IsNew = func(is v1alpha1.Identity) bool { return is == files[0].Application }
+	if n := looks(fresh, 0); n != many {
+		t.Errorf("of an intent that is new, %d of %d are looked at", n, many)
+	}
+	seen.Anew = true
+	if n := looks(seen, 0); n != many {
+		t.Errorf("of a full reconcile that nothing hurries, %d of %d are looked at", n, many)
+	}
+	// Full ones follow each other while what is slow is found anew: each in its turn, and none twice.
+	seen.IsHurried = func() bool { return true }
+	found := looks(seen, anewBudget)
+	for !l.isWhole && found < 2*many {
+		found += looks(seen, anewBudget)
+	}
+	if found != many || !l.isWhole {
+		t.Errorf("full reconciles that are hurried look at %d of %d, and the rest is left: %v", found, many, !l.isWhole)
 	}
 }
 

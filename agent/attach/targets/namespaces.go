@@ -61,6 +61,7 @@ func (r *Round) Look(known Namespaces, attachments []Asked, withPrimary bool, no
 		return nil, err
 	}
 	wanted := known.sought(attachments, withPrimary, now)
+	r.lookAnew(known, attachments)
 	began, ids := time.Now(), r.inTurn(slices.Sorted(maps.Keys(wanted)))
 	for i, id := range ids {
 		over := i > 0 && time.Since(began) > podsBudget
@@ -72,6 +73,21 @@ func (r *Round) Look(known Namespaces, attachments []Asked, withPrimary bool, no
 	maps.DeleteFunc(r.seen, func(id uint64, _ *reading) bool { _, is := wanted[id]; return !is })
 	r.interfaces = all
 	return all, nil
+}
+
+// lookAnew has those namespaces read that an application chooses whose intent is new.
+func (r *Round) lookAnew(known Namespaces, attachments []Asked) {
+	for _, one := range attachments {
+		if !r.pods.isNew(one.Application) {
+			continue
+		}
+		ids, _, _ := known.chosen(one.Application, one.At)
+		for _, id := range ids {
+			if last := r.seen[id]; last != nil {
+				last.due = true
+			}
+		}
+	}
 }
 
 // sought returns what attachments choose in other network namespaces, by their inodes, and those
@@ -112,8 +128,10 @@ var errLater = errors.New("those of other pods are read first")
 type reading struct {
 	// devices are those that were read.
 	devices []plan.Interface
-	// due: it is to be read, since it is new or changed, or since everything is read anew.
+	// due: it is to be read, since it is new or changed, or an intent of it is.
 	due bool
+	// full is Lookups.full as it was read.
+	full uint64
 	// err says why it could not be read, failures times in a row; nil where it could. The next
 	// attempt is at again.
 	err      error
@@ -124,8 +142,8 @@ type reading struct {
 // rereading is when a network namespace is read again that could not be read.
 var rereading = retry.BackOff{First: time.Second, Most: 30 * time.Second}
 
-func (l *reading) fail(now time.Time, err error) {
-	l.due, l.err, l.failures = false, err, l.failures+1
+func (l *reading) fail(now time.Time, full uint64, err error) {
+	l.due, l.full, l.err, l.failures = false, full, err, l.failures+1
 	l.again = now.Add(rereading.After(l.failures))
 }
 
@@ -144,9 +162,13 @@ func (r *Round) lookInto(id uint64, over bool, want sought, now Running) (all []
 		r.seen[id] = last
 	}
 	last.due = last.due || !r.unchangedNetns[id]
-	if !last.due && last.err == nil && last.isInUse(now) {
+	isStale, began := last.full < r.full, time.Now()
+	if !last.due && last.err == nil && last.isInUse(now) && (!isStale || r.isLater(over || r.namespacesLeft <= 0 && r.isHurried())) {
 		r.there[id] = true
 		return last.devices
+	}
+	if isStale {
+		defer func() { r.namespacesLeft -= time.Since(began) }()
 	}
 	one, _ := r.host.Namespaces.Lookup(id)
 	err := errLater
@@ -189,9 +211,9 @@ func (r *Round) read(id uint64, last *reading, want sought, now Running) (all []
 	})
 	switch {
 	case err == nil:
-		*last = reading{devices: all}
+		*last = reading{devices: all, full: r.full}
 	case !waits && !errors.Is(err, netns.ErrGone) && !errors.Is(err, netns.ErrUnknown):
-		if last.fail(r.now, err); !errors.As(err, &partial) || last.failures == 1 {
+		if last.fail(r.now, r.full, err); !errors.As(err, &partial) || last.failures == 1 {
 			r.log.Warn("a network namespace cannot be read whole; what runs there is left as it is", "of", one.In, "next", last.again, "error", err)
 		}
 	}

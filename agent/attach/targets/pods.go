@@ -29,9 +29,16 @@ type Pods struct {
 	Snapshot *containers.Snapshot
 	// Err says why they are not known now, as before the container runtime has answered.
 	Err error
-	// Before has the pods of the last reconcile, where this one follows changes alone: of pods that
-	// are in both, what the last one found counts. Nil in a full one.
+	// Before has the pods of the last reconcile; nil where there was none. Of pods that are in both,
+	// what was found before counts.
 	Before *containers.Snapshot
+	// Anew: in a full reconcile, all of that is found anew: in this one or, where IsHurried reports that something
+	// waits for the next, in those that follow. A nil IsHurried reports nothing.
+	Anew      bool
+	IsHurried func() bool
+	// IsNew reports whether an intent of the application is new since the last reconcile: what it
+	// names is found anew in this one. Nil is of none.
+	IsNew func(v1alpha1.Identity) bool
 	// NamespaceLabels tells the labels of namespaces; nil knows none but kubernetes.io/metadata.name.
 	NamespaceLabels NamespaceLabels
 }
@@ -61,7 +68,7 @@ func (p Pods) check(application v1alpha1.Identity) error {
 }
 
 // unchanged returns the ids of the sandboxes of the pods whose containers are the same as in the
-// reconcile before, and the inodes of their network namespaces; nothing in a full reconcile.
+// reconcile before, and the inodes of their network namespaces.
 func (p Pods) unchanged() (sandboxes map[string]bool, netns map[uint64]bool) {
 	if p.Before == nil || p.Snapshot == nil {
 		return nil, nil
@@ -82,6 +89,11 @@ func (p Pods) unchanged() (sandboxes map[string]bool, netns map[uint64]bool) {
 		}
 	}
 	return sandboxes, netns
+}
+
+// isNew reports whether an intent of the application is new since the last reconcile.
+func (p Pods) isNew(application v1alpha1.Identity) bool {
+	return p.IsNew != nil && p.IsNew(application)
 }
 
 // hasLabelsOf reports whether a pod has the labels that it had. Only one that lacked some gets others.

@@ -208,6 +208,15 @@ func (s *Snapshot) Pods() []Pod { return s.pods }
 // to be changed.
 func (s *Snapshot) Skipped() []Skipped { return s.skipped }
 
+// Has reports whether the container with the ID is there. A nil Snapshot has none.
+func (s *Snapshot) Has(id string) bool {
+	if s == nil {
+		return false
+	}
+	_, ok := s.byID[id]
+	return ok
+}
+
 // Container returns the one with the ID.
 func (s *Snapshot) Container(id string) (Container, bool) {
 	i, ok := s.byID[id]

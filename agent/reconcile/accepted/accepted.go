@@ -51,7 +51,7 @@ type Options struct {
 	Labels map[string]string
 	// Trust are the keys whose seals count.
 	Trust *intent.Trust
-	// Wake asks for a full reconcile. It must not wait.
+	// Wake asks for a reconcile. It must not wait.
 	Wake func()
 }
 

@@ -12,17 +12,17 @@ import (
 
 // Changes wake the loop. All methods may be called from any goroutine, and none waits.
 //
-// Two kinds of reconcile look at the node. A full one reads everything anew: after an intent, a
-// load or a removed pin, when a link changed, and every 30 seconds. An incremental one follows
-// changes of containers and of network devices. It decides and acts as the full one does, and
-// reads all links, but of pods that are as they were it takes what the last reconcile found in
-// their files and network namespaces, and it looks at no pin.
+// Two kinds of reconcile look at the node. A full one reads everything anew: when a link changed,
+// and every 30 seconds. An incremental one follows intents, loads, and changes of
+// containers and of network devices. It decides and acts as the full one does, and reads all links,
+// but of pods that are as they were it takes what was found before in their files and network
+// namespaces, unless an intent that names them is new, and it looks at pins only where some were removed.
 type Changes struct {
 	signals chan struct{}
-	// full reports that the next reconcile looks at everything anew, and choices what matters to
-	// the applications of the last one; nil is everything.
-	full    atomic.Bool
-	choices atomic.Pointer[targets.Choices]
+	// full reports that the next reconcile looks at everything anew, pins that it looks at pins, and
+	// choices what matters to the applications of the last one; nil is everything.
+	full, pins atomic.Bool
+	choices    atomic.Pointer[targets.Choices]
 }
 
 // New returns Changes to which everything matters.
@@ -45,11 +45,26 @@ func (c *Changes) Signal() {
 	}
 }
 
+// IsAsked reports whether a reconcile is asked for.
+func (c *Changes) IsAsked() bool { return len(c.signals) > 0 }
+
 // AskFull has the next reconcile be a full one, whenever that is.
 func (c *Changes) AskFull() { c.full.Store(true) }
 
+// AskPins asks for a reconcile at once, which looks at pins.
+func (c *Changes) AskPins() {
+	c.pins.Store(true)
+	c.Signal()
+}
+
 // TakeFull reports whether the next reconcile is to be a full one, and forgets it.
 func (c *Changes) TakeFull() bool { return c.full.Swap(false) }
+
+// ArePinsAsked reports whether a reconcile that looks at pins is asked for.
+func (c *Changes) ArePinsAsked() bool { return c.pins.Load() }
+
+// TakePins reports whether the next reconcile is to look at pins, and forgets it.
+func (c *Changes) TakePins() bool { return c.pins.Swap(false) }
 
 // Choose says what matters from now on.
 func (c *Changes) Choose(choices *targets.Choices) { c.choices.Store(choices) }

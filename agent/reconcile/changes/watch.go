@@ -150,7 +150,7 @@ func (w *Watch) wakeOnRemoval(pins *fsnotify.Watcher) {
 				return
 			}
 			if e.Has(fsnotify.Remove) || e.Has(fsnotify.Rename) {
-				w.changes.Wake()
+				w.changes.AskPins()
 			}
 		case err, open := <-pins.Errors:
 			if !open {

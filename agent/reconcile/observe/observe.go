@@ -12,6 +12,7 @@ import (
 	"github.com/skep-dev/skep/agent/reconcile/changes"
 	"github.com/skep-dev/skep/agent/reconcile/live"
 	"github.com/skep-dev/skep/agent/reconcile/version"
+	"github.com/skep-dev/skep/api/v1alpha1"
 )
 
 // Options are what a Node is told once.
@@ -25,6 +26,8 @@ type Options struct {
 	Namespaces func(targets.Pods) targets.Namespaces
 	// Changes are told what matters.
 	Changes *changes.Changes
+	// IsHurried is as in targets.Pods.
+	IsHurried func() bool
 }
 
 // Node is what is kept of the node from one reconcile to the next. The caller serializes all calls.
@@ -32,8 +35,9 @@ type Node struct {
 	opts Options
 	// skipped are the containers that the last Snapshot left out, by id, with why.
 	skipped map[string]string
-	// pods are those of the last reconcile that could read the node.
-	pods *containers.Snapshot
+	// pods are those of the last reconcile that could read the node, and serials those of its intents, by application.
+	pods    *containers.Snapshot
+	serials map[v1alpha1.Identity]int64
 }
 
 // New returns a Node that was not read yet.
@@ -48,17 +52,22 @@ type Round struct {
 	Pods targets.Pods
 
 	node  *Node
+	full  bool
 	known []version.Known
-	byUID map[string]*version.Known
-	open  *live.Open
+	// serials are those of the newest intents, by application.
+	serials map[v1alpha1.Identity]int64
+	byUID   map[string]*version.Known
+	open    *live.Open
 }
 
 // Begin reads the pods for a reconcile, which is full or has the pods of the last one, and says what matters from now on
 // to the intents and to what is open.
 func (n *Node) Begin(known []version.Known, open *live.Open, full bool) *Round {
-	r := &Round{node: n, known: known, byUID: make(map[string]*version.Known, len(known)), open: open}
+	r := &Round{node: n, full: full, known: known, byUID: make(map[string]*version.Known, len(known)),
+		serials: make(map[v1alpha1.Identity]int64, len(known)), open: open}
 	for i := range known {
-		r.byUID[known[i].Newest.Payload().UID] = &known[i]
+		newest := known[i].Newest.Payload()
+		r.byUID[newest.UID], r.serials[newest.Application] = &known[i], newest.Serial
 	}
 	// In this order: a change that the former choices did not match is in the Snapshot.
 	choices := r.choices()
@@ -67,18 +76,23 @@ func (n *Node) Begin(known []version.Known, open *live.Open, full bool) *Round {
 		keeper.Keep(choices.Keys())
 	}
 	r.Pods = n.podsNow(known, open)
-	if !full {
-		r.Pods.Before = n.pods
-	}
+	r.Pods.Before, r.Pods.Anew, r.Pods.IsHurried, r.Pods.IsNew = n.pods, r.full, n.opts.IsHurried, r.isNew
 	n.logSkipped(r.Pods.Snapshot)
 	return r
 }
 
 // IsIncremental reports whether the reconcile follows changes alone.
-func (r *Round) IsIncremental() bool { return r.Pods.Before != nil }
+func (r *Round) IsIncremental() bool { return !r.full }
 
-// Keep has the next reconcile follow changes of these pods, which was right where the node could be read.
-func (r *Round) Keep() { r.node.pods = r.Pods.Snapshot }
+// Keep has the next reconcile follow changes of these pods and intents: this one could read the node, and found what they name.
+func (r *Round) Keep() {
+	r.node.pods, r.node.serials = r.Pods.Snapshot, r.serials
+}
+
+// isNew reports whether an intent of an application came since the last reconcile that was kept.
+func (r *Round) isNew(application v1alpha1.Identity) bool {
+	return r.serials[application] != r.node.serials[application]
+}
 
 // podsNow are the pods of the node, if an intent chooses some, or something of Skep's is in one.
 func (n *Node) podsNow(known []version.Known, open *live.Open) targets.Pods {

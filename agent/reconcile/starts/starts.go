@@ -195,15 +195,19 @@ func (s *Starts) Attach(ctx context.Context, c containers.Container) {
 	}
 }
 
-// IsWaiting reports whether a container waits that no reconcile had yet. In nil Starts none does.
-func (s *Starts) IsWaiting() bool {
+// IsWaiting reports whether a container waits that no reconcile had yet: it waits for one that is under way, or for the next. In
+// nil Starts none does.
+func (s *Starts) IsWaiting() bool { return s.IsWaitingBeside(nil) }
+
+// IsWaitingBeside is IsWaiting without the containers that a reconcile under way has.
+func (s *Starts) IsWaitingBeside(had *containers.Snapshot) bool {
 	if s == nil {
 		return false
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for _, one := range s.waiting {
-		if !one.seen {
+	for id, one := range s.waiting {
+		if !one.seen && !had.Has(id) {
 			return true
 		}
 	}

@@ -169,14 +169,34 @@ func (s *Store) Strays() ([]Stray, error) {
 
 // Directories lists every directory that holds pins of Skep's, for a watcher.
 func (s *Store) Directories() ([]string, error) {
-	dirs := []string{s.root}
-	err := survey(s.root, inRoot, func(path string, within place, own bool) {
-		if own && within != nil {
-			dirs = append(dirs, path)
-		}
-	})
-	return dirs, err
+	return directories(s.root, inRoot)
 }
+
+// directories lists a directory and those below it. One without others, by its number of links, is not read: it may have
+// thousands of pins.
+func directories(dir string, in place) ([]string, error) {
+	var is unix.Stat_t
+	switch err := unix.Stat(dir, &is); {
+	case absent(err):
+		return nil, nil
+	case err != nil:
+		return nil, fmt.Errorf("list pins: %w", err)
+	case is.Nlink == linksOfLeaf:
+		return []string{dir}, nil
+	}
+	own, _, err := sift(dir, in)
+	dirs, errs := []string{dir}, []error{err}
+	for _, name := range own {
+		if within, _ := in(name); within != nil {
+			below, err := directories(filepath.Join(dir, name), within)
+			dirs, errs = append(dirs, below...), append(errs, err)
+		}
+	}
+	return dirs, errors.Join(errs...)
+}
+
+// linksOfLeaf is how many links a directory without others has: that in its parent, and its own dot.
+const linksOfLeaf = 2
 
 // survey visits everything below a directory, and what is not Skep's without
 // what is below it. A directory that cannot be read is an error, and the others are visited all the same.

@@ -1,0 +1,145 @@
+package agent_test
+
+import (
+	"fmt"
+	"io"
+	"log/slog"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/skep-dev/skep/agent"
+	"github.com/skep-dev/skep/agent/pods/containers"
+	"github.com/skep-dev/skep/api/v1alpha1"
+	"github.com/skep-dev/skep/intent"
+	"github.com/skep-dev/skep/test/fixture/world"
+)
+
+// BenchmarkNeighbourAmidLives has a namespace with 250 pods, and programs in them on hooks of each kind, end and start a pod a thousand
+// times, one after the other as fast as they go. Meanwhile another namespace adds and takes away an application, and starts containers.
+// It reports what these wait, at rest and amid the lives.
+func BenchmarkNeighbourAmidLives(b *testing.B) {
+	const pods, lives, asks = 250, 1000, 20
+	for b.Loop() {
+		w, r := world.New(b), &announcing{Runtime: world.NewRuntime(b)}
+		o := w.Options()
+		o.SweepInterval, o.Log = time.Second, slog.New(slog.NewTextHandler(io.Discard, nil))
+		o.Containers = r.source
+		a, stop := w.Run(o)
+		own := r.Start("team", "web", "app", nil).Connected("nb-team")
+		crowd := crowdOnAllHooks(w)
+		w.Give(a, append(crowd, ofTeamOn(w, "team", "always", "cgroup_skb/egress"))...)
+		all := make([]*world.Pod, 0, pods)
+		for i := range pods {
+			all = append(all, startsNext(r, i))
+		}
+		world.Until(b, "all to be attached", 5*time.Minute, func() bool { return ownLinks(w, crowd[0].UID) == pods })
+		n := &neighbour{w: w, r: r, a: a, own: own, spent: map[string][]time.Duration{}}
+		n.ask("rest", asks)
+		done, began := make(chan struct{}), time.Now()
+		go func() {
+			defer close(done)
+			for i := range lives {
+				all[i%pods].Dies()
+				all[i%pods] = startsNext(r, pods+i)
+			}
+		}()
+		for amid := true; amid; {
+			n.ask("lives", 1)
+			select {
+			case <-done:
+				amid = false
+			default:
+			}
+		}
+		b.ReportMetric(time.Since(began).Seconds(), "lives-s")
+		for what, took := range n.spent {
+			slices.Sort(took)
+			for share, name := range map[int]string{50: "p50", 95: "p95", 100: "max"} {
+				b.ReportMetric(float64(took[(len(took)-1)*share/100].Microseconds())/1000, what+"-"+name+"-ms")
+			}
+		}
+		stop()
+	}
+}
+
+// source is agent.Options.Containers.
+func (r *announcing) source(wake func(changed ...containers.Pod)) (containers.Source, error) {
+	_, err := r.Source(wake)
+	return r, err
+}
+
+// crowdOnAllHooks are applications of the namespace crowd, in all of its pods.
+func crowdOnAllHooks(w *world.World) []intent.Payload {
+	all := []intent.Payload{ofTeamOn(w, "crowd", "egress", "cgroup_skb/egress")}
+	for _, c := range []struct{ object, program, hook string }{
+		{"cgroup_connect4", "cgroup_connect4", "cgroup/connect4"}, {"tcx_count", "count_packets", "tcx/ingress"}, {"xdp_count", "count_packets", "xdp"},
+	} {
+		at := v1alpha1.Attachment{Hook: c.hook, Pods: &v1alpha1.Pods{}}
+		if c.hook == "xdp" || c.hook == "tcx/ingress" {
+			at.Interfaces = eth0s
+		}
+		p := world.OfTeam(w, "crowd", c.object, c.program, at)
+		p.UID, p.Application.Name = "uid-crowd-"+c.object, c.object
+		all = append(all, p)
+	}
+	return append(all, world.OfTeam(w, "crowd", "uprobe_count", "uprobe_count", world.InPods(v1alpha1.Pods{})),
+		world.OfTeam(w, "crowd", "raw_tp_count", "raw_tp_count", v1alpha1.Attachment{Hook: "raw_tp", Tracepoint: "sched_process_exec", Pods: &v1alpha1.Pods{}}))
+}
+
+func ofTeamOn(w *world.World, namespace, name, hook string) intent.Payload {
+	p := world.OfTeam(w, namespace, "cgroup_skb", "cgroup_egress", v1alpha1.Attachment{Hook: hook, Pods: &v1alpha1.Pods{}})
+	p.UID, p.Application.Name = fmt.Sprintf("uid-%s-%s", namespace, name), name
+	return p
+}
+
+// ownLinks counts the pins of an application's links, but for chains.
+func ownLinks(w *world.World, uid string) (n int) {
+	pins, _ := filepath.Glob(filepath.Join(w.BPFFS, uid, "+links", "*"))
+	for _, pin := range pins {
+		if !strings.Contains(filepath.Base(pin), "+") {
+			n++
+		}
+	}
+	return n
+}
+
+// startsNext starts the next pod of the crowd, which waits for its programs as long as the runtime holds it up.
+func startsNext(r *announcing, i int) *world.Pod {
+	p := r.Start("crowd", fmt.Sprint("web-", i), "app", nil).Connected(fmt.Sprint("nb-", i))
+	r.starting(p, time.Second)
+	return p
+}
+
+// neighbour asks the agent for something, and notes how long that takes.
+type neighbour struct {
+	w     *world.World
+	r     *announcing
+	a     *agent.Agent
+	own   *world.Pod
+	spent map[string][]time.Duration
+	n     int
+}
+
+func (n *neighbour) ask(amid string, times int) {
+	took := func(what string, began time.Time) {
+		n.spent[amid+"-"+what] = append(n.spent[amid+"-"+what], time.Since(began))
+	}
+	for range times {
+		n.n++
+		p := ofTeamOn(n.w, "team", fmt.Sprint("app-", n.n), "cgroup_skb/egress")
+		began := time.Now()
+		n.w.Give(n.a, p)
+		world.Until(n.w.T, "it to be attached", time.Minute, func() bool { return ownLinks(n.w, p.UID) == 1 })
+		took("load", began)
+		began = time.Now()
+		n.w.Give(n.a, n.w.Tombstone(p))
+		world.Until(n.w.T, "it to end", time.Minute, func() bool { return ownLinks(n.w, p.UID) == 0 })
+		took("end", began)
+		began = time.Now()
+		n.r.starting(n.own, time.Minute)
+		took("start", began)
+	}
+}
