@@ -195,7 +195,7 @@ func (l *Look) usersOf(program ebpf.ProgramID) []string {
 
 // programID is the kernel's id of a chain's program, 0 where it cannot be read.
 func (l *Look) programID(v *pins.ChainVersion) ebpf.ProgramID {
-	id, err := pins.ProgramID(v.Program)
+	id, err := v.ProgramID()
 	if err != nil {
 		l.Set.log.Error("look at chain", "error", err)
 	}

@@ -3,7 +3,6 @@ package live
 import (
 	"iter"
 	"maps"
-	"slices"
 
 	"github.com/skep-dev/skep/agent/program/loader"
 	"github.com/skep-dev/skep/agent/reconcile/plan"
@@ -56,14 +55,19 @@ func (o *Open) Chains() iter.Seq2[plan.Device, *pins.Chain] { return maps.All(o.
 func (o *Open) Members(uid string) []plan.Member {
 	var all []plan.Member
 	for _, c := range o.chains {
-		members := c.Former
 		if c.Version != nil {
-			members = slices.Concat(c.Version.Members, c.Former)
+			all = appendOf(all, uid, c.Version.Members)
 		}
-		for _, m := range members {
-			if m.UID == uid {
-				all = append(all, m)
-			}
+		all = appendOf(all, uid, c.Former)
+	}
+	return all
+}
+
+// appendOf appends the application's members.
+func appendOf(all []plan.Member, uid string, members []plan.Member) []plan.Member {
+	for i := range members {
+		if members[i].UID == uid {
+			all = append(all, members[i])
 		}
 	}
 	return all

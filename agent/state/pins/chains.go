@@ -55,6 +55,16 @@ type ChainVersion struct {
 	Counters *ebpf.Map
 	// off are the members that were switched off when that was read, by their places.
 	off []bool
+	// id is that of Program, once it was asked for.
+	id ebpf.ProgramID
+}
+
+// ProgramID is the kernel's id of the version's program, which it is asked for once.
+func (v *ChainVersion) ProgramID() (id ebpf.ProgramID, err error) {
+	if v.id == 0 {
+		v.id, err = ProgramID(v.Program)
+	}
+	return v.id, err
 }
 
 // ReadSwitches reads which members are switched off.
@@ -189,7 +199,7 @@ func (v *ChainVersion) pinnedIn(dir string) bool {
 	if err != nil || pinned == nil {
 		return false
 	}
-	own, err := ProgramID(v.Program)
+	own, err := v.ProgramID()
 	same := err == nil && id == own && slices.Equal(pinned.Members, v.Members) && (pinned.Counters == nil) == (v.Counters == nil)
 	return pinned.Close() == nil && same
 }
@@ -387,7 +397,7 @@ func openVersion(dir string) (*ChainVersion, ebpf.ProgramID, error) {
 			return nil, 0, errors.Join(fmt.Errorf("open chain's counters: %w", err), v.Close())
 		}
 	}
-	id, err := ProgramID(v.Program)
+	id, err := v.ProgramID()
 	if err != nil {
 		return nil, 0, errors.Join(err, v.Close())
 	}
