@@ -172,7 +172,7 @@ func newLoop(e *env) *loop {
 			Objects: e.objects, History: ran, Open: &open.Open}),
 		chains: chainfit.New(o.BackOff.Longest(), attempts),
 		node: observe.New(observe.Options{Log: o.Log, Containers: e.containers, NamespaceLabels: o.NamespaceLabels, Namespaces: targets.Pods.Namespaces,
-			Changes: e.changes, IsHurried: func() bool { return e.changes.IsAsked() || len(loads.Ended()) > 0 }}),
+			Changes: e.changes, IsHurried: func() bool { return e.changes.IsAsked() || loads.HasEnded() }}),
 	}
 }
 

@@ -104,14 +104,16 @@ func (a *Agent) reconcileOnce() *reconcile {
 	return rec
 }
 
-// mayBeLeft is how long after one that was not left a reconcile may be: whatever arrives, all is decided each second.
-const mayBeLeft = time.Second
+// How long after one that was not left a reconcile may be: whatever arrives, all is decided each second, and whatever
+// containers start and loads end, each tenth of it.
+const mayBeLeft, mayBeLeftForLess = time.Second, 100 * time.Millisecond
 
-// leaves reports whether the reconcile ends here, for an intent that arrived, which may be a revocation, or for a container that
-// waits to start. The next one begins at once.
+// leaves reports whether the reconcile ends here, for an intent that arrived, which may be a revocation, for a container that
+// waits to start, or for a load that ended. The next one begins at once.
 func (rec *reconcile) leaves() bool {
-	isHurried := rec.intents.HasArrived() || rec.env.starts.IsWaitingBeside(rec.seen.Pods.Snapshot)
-	rec.left = isHurried && rec.env.opts.Clock().Sub(rec.loop.wholeAt) < mayBeLeft
+	since := rec.env.opts.Clock().Sub(rec.loop.wholeAt)
+	hasLess := func() bool { return rec.env.starts.IsWaitingBeside(rec.seen.Pods.Snapshot) || rec.loop.loads.HasEnded() }
+	rec.left = since < mayBeLeft && rec.intents.HasArrived() || since < mayBeLeftForLess && hasLess()
 	return rec.left
 }
 

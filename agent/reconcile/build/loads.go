@@ -200,6 +200,16 @@ func NewLoads(clock func() time.Time, log *slog.Logger, observe func(what Loadab
 // Ended yields when a load ended.
 func (l *Loads) Ended() <-chan struct{} { return l.ended }
 
+// HasEnded reports whether a load ended since the last Collect.
+func (l *Loads) HasEnded() bool {
+	for _, one := range l.begun {
+		if one.ticket.IsDone() {
+			return true
+		}
+	}
+	return false
+}
+
 // Current returns the loads in progress, and those that ended since the last Collect.
 func (l *Loads) Current() []Request {
 	var all []Request
