@@ -47,12 +47,7 @@ func rests(t *testing.T, a *agent.Agent) {
 
 func reconciledBySweeps(t *testing.T, a *agent.Agent) {
 	t.Helper()
-	for range 10 {
-		if !a.Sweep(t.Context()) {
-			return
-		}
-	}
-	t.Fatalf("ten sweeps left something to do: %+v", a.Status())
+	world.Until(t, "sweeps to leave nothing to do", time.Minute, func() bool { return !a.Sweep(t.Context()) })
 }
 
 // inCgroups is an attachment to the cgroups of pods.
