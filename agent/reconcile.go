@@ -112,7 +112,9 @@ const mayBeLeft, mayBeLeftForLess = time.Second, 100 * time.Millisecond
 // waits to start, or for a load that ended. The next one begins at once.
 func (rec *reconcile) leaves() bool {
 	since := rec.env.opts.Clock().Sub(rec.loop.wholeAt)
-	hasLess := func() bool { return rec.env.starts.IsWaitingBeside(rec.seen.Pods.Snapshot) || rec.loop.loads.HasEnded() }
+	hasLess := func() bool {
+		return rec.env.starts.IsWaitingBeside(rec.seen.Pods.Snapshot) || rec.loop.loads.HasEnded()
+	}
 	rec.left = since < mayBeLeft && rec.intents.HasArrived() || since < mayBeLeftForLess && hasLess()
 	return rec.left
 }

@@ -61,7 +61,7 @@ func (r *Round) Look(known Namespaces, attachments []Asked, withPrimary bool, no
 		return nil, err
 	}
 	wanted := known.sought(attachments, withPrimary, now)
-	r.lookAnew(known, attachments)
+	r.lookAnew(r.pods, known, attachments)
 	began, ids := time.Now(), r.inTurn(slices.Sorted(maps.Keys(wanted)))
 	for i, id := range ids {
 		over := i > 0 && time.Since(began) > podsBudget
@@ -76,14 +76,14 @@ func (r *Round) Look(known Namespaces, attachments []Asked, withPrimary bool, no
 }
 
 // lookAnew has those namespaces read that an application chooses whose intent is new.
-func (r *Round) lookAnew(known Namespaces, attachments []Asked) {
+func (l *Lookups) lookAnew(pods Pods, known Namespaces, attachments []Asked) {
 	for _, one := range attachments {
-		if !r.pods.isNew(one.Application) {
+		if !pods.isNew(one.Application) {
 			continue
 		}
 		ids, _, _ := known.chosen(one.Application, one.At)
 		for _, id := range ids {
-			if last := r.seen[id]; last != nil {
+			if last := l.seen[id]; last != nil {
 				last.due = true
 			}
 		}
@@ -163,12 +163,12 @@ func (r *Round) lookInto(id uint64, over bool, want sought, now Running) (all []
 	}
 	last.due = last.due || !r.unchangedNetns[id]
 	isStale, began := last.full < r.full, time.Now()
-	if !last.due && last.err == nil && last.isInUse(now) && (!isStale || r.isLater(over || r.namespacesLeft <= 0 && r.isHurried())) {
-		r.there[id] = true
+	if !last.due && last.err == nil && last.isInUse(now) && (!isStale || over || r.renewal.isLater(r.renewal.namespaces)) {
+		r.there[id], r.renewal.left = true, r.renewal.left || isStale
 		return last.devices
 	}
 	if isStale {
-		defer func() { r.namespacesLeft -= time.Since(began) }()
+		defer func() { r.renewal.namespaces -= time.Since(began) }()
 	}
 	one, _ := r.host.Namespaces.Lookup(id)
 	err := errLater
@@ -186,7 +186,7 @@ func (r *Round) lookInto(id uint64, over bool, want sought, now Running) (all []
 		r.unread[id], r.there[id] = err, true
 		return all
 	case errors.Is(err, errLater):
-		r.left = r.left || last.due
+		r.renewal.left = r.renewal.left || last.due
 	}
 	r.unread[id], r.there[id] = err, true
 	return asSeen(id, one.In, last.devices, now)
@@ -234,7 +234,7 @@ func asSeen(id uint64, in string, seen []plan.Interface, now Running) []plan.Int
 }
 
 // IsLeft reports whether network namespaces are to be read by the next reconcile, incremental or not.
-func (r *Round) IsLeft() bool { return r.left }
+func (r *Round) IsLeft() bool { return r.renewal.left }
 
 // IsDue reports whether a network namespace that could not be read is to be tried again.
 func (l *Lookups) IsDue(now time.Time) bool {
