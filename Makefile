@@ -122,12 +122,12 @@ corpus: ## Run the objects of test/corpus, and some that nobody here wrote, on L
 fuzz: ## Run every fuzz target for FUZZTIME each; a failing input lands in its package's testdata/fuzz
 	@grep -rHo --include='*_test.go' '^func Fuzz[A-Za-z0-9]*' . | sed 's|/[^/]*:func | |' | sort | while read -r package target; do \
 		echo "$$package $$target"; \
-		go test -run '^$$' -fuzz "^$$target$$" -fuzztime '$(FUZZTIME)' -fuzzminimizetime 5x "$$package" || exit 1; \
+		(cd "$$package" && go test -run '^$$' -fuzz "^$$target$$" -fuzztime '$(FUZZTIME)' -fuzzminimizetime 5x .) || exit 1; \
 	done
 
 bench: ## Run the benchmarks into dist/bench.txt and compare with dist/bench.old.txt
 	@mkdir -p $(dir $(BENCHOUT))
-	go test -run '^$$' -bench '$(BENCH)' -benchmem -count $(BENCHCOUNT) -timeout 60m ./... > $(BENCHOUT) || { cat $(BENCHOUT); exit 1; }
+	go test -run '^$$' -bench '$(BENCH)' -benchmem -count $(BENCHCOUNT) -timeout 60m $(MODULE)/... > $(BENCHOUT) || { cat $(BENCHOUT); exit 1; }
 	@grep -v -e '^ok ' -e 'no test files' -e '^PASS$$' $(BENCHOUT)
 	@old=$(basename $(BENCHOUT)).old.txt; test ! -e $$old || $(TOOL) golang.org/x/perf/cmd/benchstat $$old $(BENCHOUT)
 
@@ -147,6 +147,7 @@ verify: ## Fail where make generate would change a file
 
 lint: ## Run golangci-lint
 	$(GOLANGCI) run
+	cd skepmap && go run -modfile=../tools.mod github.com/golangci/golangci-lint/v2/cmd/golangci-lint run
 	go test ./test/docs -run RetiredWord
 
 fmt: ## Format the Go code
@@ -155,7 +156,10 @@ fmt: ## Format the Go code
 clean: ## Remove what the other targets built
 	rm -rf bin dist
 
+# All packages, those of the module in skepmap too.
+MODULE = github.com/skep-dev/skep
+
 SUITE = go run ./test/suite -p '$(ATONCE)' $(if $(TESTFLAGS),-flags '$(TESTFLAGS)')
 
-ARM64 ?= ./api/v1alpha1 ./hook/... ./bytecode/... ./image/... ./convert ./intent ./text \
+ARM64 ?= $(MODULE)/skepmap ./api/v1alpha1 ./hook/... ./bytecode/... ./image/... ./convert ./intent ./text \
 	./agent/reconcile/plan ./agent/reconcile/decide ./agent/state/history ./agent/attach/targets ./agent/pods/containers ./agent/program/functions ./agent/program/usdt ./agent/program/chain

@@ -2,11 +2,14 @@ package arch_test
 
 import (
 	"fmt"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"golang.org/x/mod/modfile"
 )
 
 // row is what one package, and every folder below it without a row of its own,
@@ -29,7 +32,7 @@ func layers() []row {
 	four := with(three, "policies")
 	five := with(four, "gate", "lifecycle")
 	// What the agent may see of layer 2: bytecode without the registry.
-	agent := with(one, "intent", "bytecode", "placement", "kubeauth", "listen", "agent/queue")
+	agent := with(one, "skepmap", "intent", "bytecode", "placement", "kubeauth", "listen", "agent/queue")
 	// The doors of the agent, from what a program is to what a reconcile does with all. What they
 	// all speak of, applications, hooks and targets, is plan's.
 	program := with(agent, "agent/reconcile/plan")
@@ -52,6 +55,8 @@ func layers() []row {
 		{"text", nil},
 		{"kubeauth", nil},
 		{"listen", nil},
+		// A module of its own; see TestTheModuleOfReadersStaysSmall.
+		{"skepmap", nil},
 		{"image", with(one, "!image/transport", "!image/disk", "!image/registry", "!image/access")},
 		{"image/transport", with(one, "image", "!image/disk", "!image/registry", "!image/access")},
 		{"image/disk", with(one, "image", "!image/transport", "!image/registry", "!image/access")},
@@ -64,6 +69,7 @@ func layers() []row {
 		{"gate", with(four, "placement")},
 		// It decides on the gate's verdicts, and seals nothing; see seal_test.go.
 		{"lifecycle", with(four, "gate")},
+		{"agent/readers", program},
 		{"agent/queue", []string{"api/v1alpha1"}},
 		{"agent/reconcile/plan", agent},
 		// What readers have is decided by intents and what is known of maps.
@@ -219,7 +225,7 @@ func restricted() []restriction {
 		{"net/http/pprof", []string{"cmd/skep-agent"}},
 		{"github.com/google/go-containerregistry/pkg/registry", []string{"demo"}},
 		{"plugin", nil},
-		{"unsafe", []string{"agent", "confined"}}, // confined: a child gives up its rights
+		{"unsafe", []string{"agent", "confined", "skepmap"}}, // confined: a child gives up its rights; skepmap: ring buffers are shared memory
 	}
 }
 
@@ -396,6 +402,73 @@ func TestPurePackagesDoNoIO(t *testing.T) {
 				t.Errorf("%s imports %s: it only decides, and is given what it decides on", name, path)
 			}
 		}
+	}
+}
+
+// readersModule is the folder of the module that readers of maps link, as other authors do in their programs.
+const readersModule = "skepmap"
+
+// readersModules are the modules that the module of readers may require.
+func readersModules() []string { return []string{"github.com/cilium/ebpf", "golang.org/x/sys"} }
+
+// TestTheModuleOfReadersStaysSmall holds that it imports and requires two modules, with its tests, and none of this one.
+func TestTheModuleOfReadersStaysSmall(t *testing.T) {
+	for _, fault := range readersFaults(load(t)) {
+		t.Error(fault)
+	}
+	versions := map[string]map[string]string{}
+	for _, name := range []string{"go.mod", readersModule + "/go.mod"} {
+		raw, err := os.ReadFile(filepath.Join(root(t), name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		file, err := modfile.Parse(name, raw, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		versions[name] = map[string]string{"go": file.Go.Version}
+		for _, r := range file.Require {
+			versions[name][r.Mod.Path] = r.Mod.Version
+		}
+	}
+	for path, version := range versions[readersModule+"/go.mod"] {
+		if path != "go" && !slices.Contains(readersModules(), path) {
+			t.Errorf("%s/go.mod requires %s: only %v are allowed", readersModule, path, readersModules())
+		}
+		if own := versions["go.mod"][path]; own != version {
+			t.Errorf("%s/go.mod has %s %s, and go.mod %s", readersModule, path, version, own)
+		}
+	}
+}
+
+// readersFaults are the imports of the module of readers that it must not have.
+func readersFaults(g graph) []string {
+	var found []string
+	all := slices.DeleteFunc(g.packages(), func(name string) bool { return !within(name, readersModule) })
+	if len(all) == 0 {
+		return []string{"there is no package below " + readersModule}
+	}
+	for _, name := range all {
+		for _, path := range g[module+"/"+name].imports {
+			host, _, _ := strings.Cut(path, "/")
+			if strings.Contains(host, ".") && !within(path, module+"/"+readersModule) &&
+				!slices.ContainsFunc(readersModules(), func(m string) bool { return within(path, m) }) {
+				found = append(found, fmt.Sprintf("%s imports %s: only %v are allowed", name, path, readersModules()))
+			}
+		}
+	}
+	return found
+}
+
+func TestFaultsOfTheModuleOfReadersAreSeen(t *testing.T) {
+	for path, want := range map[string]int{"net": 0, "github.com/cilium/ebpf/btf": 0, module + "/skepmap/protocol": 0, module + "/text": 1, "github.com/google/go-cmp/cmp": 1} {
+		name := module + "/" + readersModule
+		if got := readersFaults(graph{name: {path: name, imports: []string{path}}}); len(got) != want {
+			t.Errorf("%s: %v, want %d faults", path, got, want)
+		}
+	}
+	if readersFaults(graph{}) == nil {
+		t.Error("a module without packages has no fault")
 	}
 }
 

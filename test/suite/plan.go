@@ -183,7 +183,8 @@ func within(name string, rows []string) bool {
 // list returns the packages of patterns, those first that take longest.
 func list(ctx context.Context, patterns []string) ([]string, error) {
 	if len(patterns) == 0 {
-		patterns = []string{"./..."}
+		// Unlike ./..., it has the packages of the module in skepmap, too.
+		patterns = []string{module + "..."}
 	}
 	cmd := exec.CommandContext(ctx, "go", append([]string{"list"}, patterns...)...)
 	cmd.Stderr = os.Stderr

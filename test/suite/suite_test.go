@@ -72,6 +72,19 @@ func flagsOf(a *txtar.Archive) string {
 	return line
 }
 
+// TestAllPackagesAreRun, those of the module that readers of maps link too.
+func TestAllPackagesAreRun(t *testing.T) {
+	all, err := list(t.Context(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"skepmap", "text", "test/suite"} {
+		if !slices.Contains(all, module+name) {
+			t.Errorf("%s is not among the %d packages", name, len(all))
+		}
+	}
+}
+
 // TestPlan decides for machines.
 func TestPlan(t *testing.T) {
 	all := []string{module + "test/e2e", module + "test/kernel", module + "test/integration", module + "agent", module + "controller/policy", module + "text"}
