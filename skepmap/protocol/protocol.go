@@ -23,9 +23,9 @@ import (
 // The bounds of one message. The agent ends a connection that breaks one.
 const (
 	// MaxEntry is the most bytes of a key with its value, those of all CPUs together.
-	MaxEntry = 256 << 10
+	MaxEntry = 64 << 10
 	// Batch is about how many bytes of keys and values the answer to a scan has.
-	Batch = 128 << 10
+	Batch = 48 << 10
 	// MaxRequest is the most bytes of a request with its line break.
 	MaxRequest = MaxEntry/3*4 + 1024
 	// MaxResponse is the same of an answer.
@@ -92,8 +92,10 @@ const (
 	Denied Code = "Denied"
 	// Changed: the map is another than that of the generation asked for. Read the listing again.
 	Changed Code = "Changed"
-	// Busy: another reader consumes the ring buffer, or there are too many connections.
+	// Busy: there are too many connections. Try again later.
 	Busy Code = "Busy"
+	// Consumed: another reader consumes the ring buffer.
+	Consumed Code = "Consumed"
 	// Invalid: the request breaks a rule, such as a key of another size.
 	Invalid Code = "Invalid"
 	// Failed: the kernel answered with an error.

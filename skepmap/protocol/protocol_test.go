@@ -164,7 +164,7 @@ func TestARequestThatBreaksARuleIsRejected(t *testing.T) {
 		"no map":              {`{"op":"get"}`, "names no map"},
 		"flags of the kernel": {`{"op":"put","map":"m","flags":4}`, "flags are 4"},
 		"key that is no text": {`{"op":"get","map":"m","key":"*"}`, "illegal base64"},
-		"a great value":       {line(protocol.Request{Op: protocol.Put, Map: "m", Value: make([]byte, protocol.MaxEntry+1)}), "at most 262144"},
+		"a great value":       {line(protocol.Request{Op: protocol.Put, Map: "m", Value: make([]byte, protocol.MaxEntry+1)}), "at most 65536"},
 	} {
 		if _, err := protocol.ParseRequest([]byte(c.line)); err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: %v, want %q", name, err, c.want)

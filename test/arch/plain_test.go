@@ -302,12 +302,13 @@ func (f *flow) handOver(v ssa.Value, in ssa.CallInstruction, from *ssa.Call) {
 	}
 }
 
-// callTheLibrary are the packages that users see errors of. An example imports nothing of the module.
+// callTheLibrary are the packages that users see errors of. An example imports nothing of the module,
+// nor does the module of readers: those who link it know the library.
 func callTheLibrary(g graph) []string {
 	var users []string
 	for _, name := range g.packages() {
 		calls := slices.ContainsFunc(g[module+"/"+name].imports, func(path string) bool { return within(path, library) || path == elfReader })
-		if calls && !within(name, "test") && !within(name, "examples") {
+		if calls && !within(name, "test") && !within(name, "examples") && !within(name, readersModule) {
 			users = append(users, module+"/"+name)
 		}
 	}

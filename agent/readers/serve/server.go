@@ -1,0 +1,243 @@
+package serve
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"net"
+	"os"
+	"sync"
+	"time"
+
+	"github.com/cilium/ebpf"
+
+	"github.com/skep-dev/skep/skepmap/protocol"
+)
+
+// Options are the bounds of a server. Zero values stand for the defaults.
+type Options struct {
+	// Connections is how many there may be in all, 256, and PerFolder on one socket, 16.
+	Connections, PerFolder int
+	// Idle is how long a connection may ask for nothing, 5 minutes. One that consumes a ring buffer
+	// may for ever.
+	Idle time.Duration
+	// Request is how long a request may take to arrive, and an answer to be taken: 10 seconds.
+	Request time.Duration
+	// FolderShare is the share of a core that the readers of one socket may cost, 0.2, and Share what
+	// all may, 0.5.
+	FolderShare, Share float64
+}
+
+// Server answers on the sockets of all readers' folders.
+type Server struct {
+	o    Options
+	pace *pace
+
+	mu sync.Mutex
+	// connections are those of all folders.
+	connections int
+	// consumers have the descriptor of a ring buffer.
+	consumers map[ebpf.MapID]*connection
+}
+
+// New makes a server.
+func New(o Options) *Server {
+	o.Connections, o.PerFolder = cmp.Or(o.Connections, 256), cmp.Or(o.PerFolder, 16)
+	o.Idle, o.Request = cmp.Or(o.Idle, 5*time.Minute), cmp.Or(o.Request, 10*time.Second)
+	o.FolderShare, o.Share = cmp.Or(o.FolderShare, .2), cmp.Or(o.Share, .5)
+	return &Server{o: o, pace: newPace(o.Share), consumers: map[ebpf.MapID]*connection{}}
+}
+
+// Listen makes the socket of a readers' folder, in the place of one that is there. Mode and group say
+// who may connect.
+func Listen(path string, mode os.FileMode, group int) (*net.UnixListener, error) {
+	if err := os.Remove(path); err != nil && !os.IsNotExist(err) {
+		return nil, fmt.Errorf("listen on %s: %w", path, err)
+	}
+	short, done, err := protocol.Short(path)
+	if err != nil {
+		return nil, fmt.Errorf("listen on %s: %w", path, err)
+	}
+	defer done()
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: short, Net: "unix"})
+	if err != nil {
+		return nil, fmt.Errorf("listen on %s: %w", path, err)
+	}
+	// The name may be that of a descriptor which is closed by then. Folder.Close removes the socket.
+	l.SetUnlinkOnClose(false)
+	err = os.Lchown(path, 0, group)
+	if err == nil {
+		err = os.Chmod(path, mode)
+	}
+	if err != nil {
+		_ = l.Close()
+		return nil, fmt.Errorf("listen on %s: %w", path, err)
+	}
+	return l, nil
+}
+
+// Folder is the socket of one readers' folder.
+type Folder struct {
+	server *Server
+	l      *net.UnixListener
+	pace   *pace
+	ctx    context.Context
+	stop   context.CancelFunc
+	work   sync.WaitGroup
+
+	mu          sync.Mutex
+	maps        map[string]*entry
+	connections map[*connection]struct{}
+}
+
+// Serve answers on a socket until Close. Nothing is granted there yet.
+func (s *Server) Serve(l *net.UnixListener) *Folder {
+	f := &Folder{server: s, l: l, pace: newPace(s.o.FolderShare), maps: map[string]*entry{}, connections: map[*connection]struct{}{}}
+	f.ctx, f.stop = context.WithCancel(context.Background())
+	f.work.Go(f.accept)
+	return f
+}
+
+// Grant replaces all grants of the folder, and takes the maps over. It ends the connections that used
+// what is not granted any more, and waits for none of them. A map that is not a map of the kernel any
+// more is an error, and is not granted.
+func (f *Folder) Grant(maps map[string]Granted) error {
+	entries := make(map[string]*entry, len(maps))
+	var failed error
+	for name, g := range maps {
+		e, err := newEntry(g)
+		if err != nil {
+			_ = g.Map.Close()
+			failed = fmt.Errorf("grant map %s: %w", name, err)
+			continue
+		}
+		entries[name] = e
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	before := f.maps
+	if f.ctx.Err() != nil {
+		before, entries, failed = entries, f.maps, cmp.Or(failed, error(net.ErrClosed))
+	}
+	for name, e := range entries {
+		// What runs on with the map that is open, such as a scan, does so.
+		if was := before[name]; was != nil && was.sameMap(e) {
+			was.Info, was.Groups = e.Info, e.Groups
+			before[name], entries[name] = e, was
+		}
+	}
+	f.maps = entries
+	for c := range f.connections {
+		if !c.keeps(before, entries) {
+			c.end()
+		}
+	}
+	for _, e := range before {
+		go e.close()
+	}
+	return failed
+}
+
+// Close ends the socket and all connections, and closes the maps.
+func (f *Folder) Close() error {
+	f.stop()
+	err := f.l.Close()
+	f.mu.Lock()
+	for c := range f.connections {
+		c.end()
+	}
+	for name, e := range f.maps {
+		go e.close()
+		delete(f.maps, name)
+	}
+	f.mu.Unlock()
+	f.work.Wait()
+	return err
+}
+
+// accept takes connections within the bounds.
+func (f *Folder) accept() {
+	for {
+		conn, err := f.l.AcceptUnix()
+		if f.ctx.Err() != nil {
+			if err == nil {
+				_ = conn.Close()
+			}
+			return
+		}
+		if err != nil {
+			// Such as too many open files: the next may find less of them.
+			select {
+			case <-f.ctx.Done():
+				return
+			case <-time.After(100 * time.Millisecond):
+				continue
+			}
+		}
+		c, rejected := f.enter(conn)
+		if rejected != "" {
+			// A new connection has room for it.
+			_ = conn.SetWriteDeadline(time.Now().Add(time.Second))
+			_, _, _ = conn.WriteMsgUnix(lineOf(protocol.Response{Code: protocol.Busy, Error: rejected}), nil, nil)
+			_ = conn.Close()
+			continue
+		}
+		f.work.Go(func() {
+			defer f.leave(c)
+			c.serve()
+		})
+	}
+}
+
+// enter counts a connection, and returns why there is no room for it.
+func (f *Folder) enter(conn *net.UnixConn) (*connection, string) {
+	groups, err := groupsOf(conn)
+	if err != nil {
+		return nil, err.Error()
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.ctx.Err() != nil {
+		return nil, "the socket is being closed"
+	}
+	if len(f.connections) >= f.server.o.PerFolder {
+		return nil, fmt.Sprintf("the socket has %d connections, and no more are allowed; close one", len(f.connections))
+	}
+	f.server.mu.Lock()
+	defer f.server.mu.Unlock()
+	if f.server.connections >= f.server.o.Connections {
+		return nil, fmt.Sprintf("the agent has %d connections of readers, and no more are allowed; try again later", f.server.connections)
+	}
+	f.server.connections++
+	c := &connection{folder: f, conn: conn, groups: groups, used: map[string]rights{}}
+	c.ctx, c.stop = context.WithCancel(f.ctx)
+	f.connections[c] = struct{}{}
+	return c, ""
+}
+
+// leave forgets a connection, and the ring buffers that it consumes.
+func (f *Folder) leave(c *connection) {
+	c.end()
+	f.mu.Lock()
+	delete(f.connections, c)
+	f.mu.Unlock()
+	f.server.mu.Lock()
+	defer f.server.mu.Unlock()
+	f.server.connections--
+	for id, consumer := range f.server.consumers {
+		if consumer == c {
+			delete(f.server.consumers, id)
+		}
+	}
+}
+
+// consume makes a connection the one consumer of a ring buffer, and reports whether it is.
+func (s *Server) consume(id ebpf.MapID, c *connection) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if consumer := s.consumers[id]; consumer != nil && consumer != c {
+		return false
+	}
+	s.consumers[id] = c
+	return true
+}
