@@ -230,7 +230,7 @@ func (w *watch) close() {
 	}
 }
 
-// exists reports whether a readers' folder has a socket.
+// socket is the path of the folder's socket, and whether there is one.
 func (m *Maps) socket() (string, bool) {
 	path := filepath.Join(m.dir, SocketFile)
 	info, err := os.Stat(path)

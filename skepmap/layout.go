@@ -48,7 +48,7 @@ type part struct {
 	name, kind   string
 }
 
-// ends reports whether the part ends before a byte, or there.
+// end is the byte after the part.
 func (p part) end() int { return p.offset + p.size }
 
 // mostParts bounds how many parts of a type are compared.

@@ -38,7 +38,7 @@ func newRoot(s streams) *cobra.Command {
 	root.AddCommand(
 		images.NewImage(), images.NewKey(), images.NewSign(), images.NewVerify(),
 		newSchema(), newRender(), newTags(), newVet(), newDiff(), newPolicy(),
-		newRun(), host.NewStatus(), host.NewChain(), host.NewExplain(), newInventory(), host.NewConfirm(), newReconcile(), newUnload(),
+		newRun(), host.NewStatus(), host.NewChain(), host.NewExplain(), newInventory(), newMap(), host.NewConfirm(), newReconcile(), newUnload(),
 		rollout.New(), migrate.New(),
 		newVersion(),
 	)

@@ -27,6 +27,16 @@ struct execve {
 	const char *filename;
 };
 
+/* A function of its own, so that struct event is in the BTF of the program: skep map watch --type event. */
+static __attribute__((noinline)) int fill(struct event *event, const char *filename)
+{
+	event->pid = bpf_get_current_pid_tgid() >> 32;
+	event->uid = bpf_get_current_uid_gid();
+	bpf_get_current_comm(event->comm, sizeof(event->comm));
+	event->file[0] = 0;
+	return bpf_probe_read_user_str(event->file, sizeof(event->file), filename);
+}
+
 SEC("tracepoint/syscalls/sys_enter_execve")
 int snoop(struct execve *ctx)
 {
@@ -36,11 +46,7 @@ int snoop(struct execve *ctx)
 		__sync_fetch_and_add(&lost, 1);
 		return 0;
 	}
-	event->pid = bpf_get_current_pid_tgid() >> 32;
-	event->uid = bpf_get_current_uid_gid();
-	bpf_get_current_comm(event->comm, sizeof(event->comm));
-	event->file[0] = 0;
-	bpf_probe_read_user_str(event->file, sizeof(event->file), ctx->filename);
+	fill(event, ctx->filename);
 	bpf_ringbuf_submit(event, 0);
 	return 0;
 }

@@ -70,6 +70,8 @@ func layers() []row {
 		// It decides on the gate's verdicts, and seals nothing; see seal_test.go.
 		{"lifecycle", with(four, "gate")},
 		{"agent/readers", program},
+		// It looks as the inventory does, and asks no agent.
+		{"agent/readers/show", with(program, "agent/readers", "agent/inventory", "agent/state/pins")},
 		{"agent/queue", []string{"api/v1alpha1"}},
 		{"agent/reconcile/plan", agent},
 		// What readers have is decided by intents and what is known of maps.

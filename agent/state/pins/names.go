@@ -3,6 +3,7 @@ package pins
 import (
 	"encoding/hex"
 	"fmt"
+	"path/filepath"
 	"strings"
 )
 
@@ -47,4 +48,10 @@ func unescape(name string) string {
 		b.WriteByte(name[i])
 	}
 	return b.String()
+}
+
+// MapName is the name of the map that is pinned at a path in a store, and false for another pin.
+func MapName(path string) (string, bool) {
+	name, ok := strings.CutPrefix(filepath.Base(path), mapPrefix)
+	return unescape(name), ok
 }

@@ -1,0 +1,255 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"strconv"
+	"strings"
+	"unicode"
+	"unicode/utf16"
+
+	"github.com/spf13/cobra"
+
+	"github.com/skep-dev/skep/agent/inventory"
+	"github.com/skep-dev/skep/agent/readers/show"
+	"github.com/skep-dev/skep/cmd/internal/exit"
+	"github.com/skep-dev/skep/cmd/skep/internal/display"
+)
+
+// mapCommand is what the commands below skep map have in common.
+type mapCommand struct {
+	bpffs, output string
+}
+
+func newMap() *cobra.Command {
+	m := &mapCommand{}
+	cmd := &cobra.Command{
+		Use:   "map",
+		Short: "Show the maps of Skep's programs on this host, their entries and records",
+		Long: "Needs CAP_SYS_ADMIN. It reads the kernel, and needs neither grants nor a running agent; a reader without\n" +
+			"privilege gets maps by spec.maps.NAME.export. APPLICATION is NAME or NAMESPACE/NAME.",
+	}
+	cmd.PersistentFlags().StringVar(&m.bpffs, "bpffs", "", "folder of Skep's pins (default /sys/fs/bpf/skep)")
+	cmd.AddCommand(m.list(), m.dump(), m.get(), m.watch())
+	return cmd
+}
+
+func (m *mapCommand) all(ctx context.Context) ([]show.Map, error) {
+	o := inventory.Options{Managed: m.bpffs}
+	if !strings.HasPrefix(o.Managed, "/sys/fs/bpf/") {
+		o.BPFFS = o.Managed
+	}
+	return show.List(ctx, o)
+}
+
+// find finds a map; one that is not there is the answer no.
+func (m *mapCommand) find(ctx context.Context, args []string) (show.Map, error) {
+	all, err := m.all(ctx)
+	if err != nil {
+		return show.Map{}, err
+	}
+	found, err := show.Find(all, args[0], args[1])
+	return found, absent(err)
+}
+
+func absent(err error) error {
+	if errors.Is(err, show.ErrNotFound) {
+		return exit.Absent("%w", err)
+	}
+	return err
+}
+
+// complete completes the application, and its map.
+func (m *mapCommand) complete(cmd *cobra.Command, args []string, _ string) (found []cobra.Completion, _ cobra.ShellCompDirective) {
+	all, err := m.all(cmd.Context())
+	if err != nil {
+		return nil, cobra.ShellCompDirectiveError
+	}
+	for _, one := range all {
+		switch {
+		case len(args) == 0:
+			found = append(found, one.Application)
+		case len(args) == 1 && one.Application == args[0]:
+			found = append(found, one.Name)
+		}
+	}
+	return found, cobra.ShellCompDirectiveNoFileComp
+}
+
+func (m *mapCommand) list() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:               "list [APPLICATION]",
+		Short:             "List the maps of all applications, or of one",
+		Args:              cobra.MaximumNArgs(1),
+		ValidArgsFunction: m.complete,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			all, err := m.all(cmd.Context())
+			if err != nil {
+				return err
+			}
+			chosen := []show.Map{}
+			for _, one := range all {
+				if len(args) == 0 || one.Application == args[0] {
+					chosen = append(chosen, one)
+				}
+			}
+			if m.output == "json" {
+				return display.JSON(cmd.OutOrStdout(), chosen)
+			}
+			var rows [][]string
+			for _, one := range chosen {
+				rows = append(rows, []string{one.Application, one.Name, one.Type, strconv.Itoa(int(one.KeySize)), strconv.Itoa(int(one.ValueSize)),
+					strconv.Itoa(int(one.MaxEntries))})
+			}
+			return display.Table(cmd.OutOrStdout(), []string{"APPLICATION", "MAP", "TYPE", "KEY", "VALUE", "ENTRIES"}, rows)
+		},
+	}
+	display.OutputFlag(cmd, &m.output, "text", "json")
+	return cmd
+}
+
+const perLine = "By -o json, each is a JSON object on a line."
+
+func (m *mapCommand) dump() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "dump APPLICATION MAP",
+		Short: "Print all entries of a map",
+		Long: "Keys and values are decoded by the BTF of the map; without BTF they are hex digits. A per-CPU map has a list\n" +
+			"of values, one for each possible CPU. " + perLine,
+		Args:              cobra.ExactArgs(2),
+		ValidArgsFunction: m.complete,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			found, err := m.find(cmd.Context(), args)
+			if err != nil {
+				return err
+			}
+			entries, err := show.Open(found)
+			if err != nil {
+				return err
+			}
+			defer entries.Close()
+			return entries.All(cmd.Context(), func(e show.Entry) error { return m.print(cmd.OutOrStdout(), e) })
+		},
+	}
+	display.OutputFlag(cmd, &m.output, "text", "json")
+	return cmd
+}
+
+func (m *mapCommand) get() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "get APPLICATION MAP KEY",
+		Short: "Print the entry of a key",
+		Long: "KEY is JSON as the key's type has it, such as 7 or '{\"port\": 53}', as dump prints it; without BTF it is the\n" +
+			"hex digits of its bytes. Exit code 1 says that the map has no such key.",
+		Args:              cobra.ExactArgs(3),
+		ValidArgsFunction: m.complete,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			found, err := m.find(cmd.Context(), args)
+			if err != nil {
+				return err
+			}
+			entries, err := show.Open(found)
+			if err != nil {
+				return err
+			}
+			defer entries.Close()
+			entry, err := entries.Get(args[2])
+			if err != nil {
+				return absent(err)
+			}
+			return m.print(cmd.OutOrStdout(), entry)
+		},
+	}
+	display.OutputFlag(cmd, &m.output, "text", "json")
+	return cmd
+}
+
+func (m *mapCommand) watch() *cobra.Command {
+	var typeName string
+	cmd := &cobra.Command{
+		Use:   "watch APPLICATION MAP",
+		Short: "Print the records of a ring or perf buffer as they come",
+		Long: "It takes the records, as every consumer does, and does not start while another process consumes them. The\n" +
+			"map has no type for its records: --type names a struct of the program's. " + perLine,
+		Args:              cobra.ExactArgs(2),
+		ValidArgsFunction: m.complete,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			found, err := m.find(cmd.Context(), args)
+			if err != nil {
+				return err
+			}
+			return absent(show.Watch(cmd.Context(), found, typeName, func(r show.Record) error {
+				if m.output == "json" {
+					return printLine(cmd.OutOrStdout(), r)
+				}
+				if r.Lost > 0 {
+					fmt.Fprintf(cmd.ErrOrStderr(), "%d records were lost\n", r.Lost)
+				}
+				if r.Value == "" {
+					return nil
+				}
+				return printLine(cmd.OutOrStdout(), r.Value)
+			}))
+		},
+	}
+	cmd.Flags().StringVar(&typeName, "type", "", "name of the struct that records have in the program's source, such as event")
+	display.OutputFlag(cmd, &m.output, "text", "json")
+	return cmd
+}
+
+// print prints an entry on a line.
+func (m *mapCommand) print(w io.Writer, e show.Entry) error {
+	if m.output == "json" {
+		return printLine(w, e)
+	}
+	key, err := oneLine(e.Key)
+	if err != nil {
+		return err
+	}
+	var value any = e.Values
+	if e.Values == nil {
+		value = e.Value
+	}
+	text, err := oneLine(value)
+	if err != nil {
+		return err
+	}
+	_, err = fmt.Fprintf(w, "%s  %s\n", key, text)
+	return err
+}
+
+// printLine prints a value as JSON on a line.
+func printLine(w io.Writer, v any) error {
+	line, err := oneLine(v)
+	if err != nil {
+		return err
+	}
+	_, err = fmt.Fprintln(w, line)
+	return err
+}
+
+// oneLine is a value as JSON, which a terminal takes no command from: the library escapes control
+// characters of ASCII alone.
+func oneLine(v any) (string, error) {
+	var out bytes.Buffer
+	e := json.NewEncoder(&out)
+	e.SetEscapeHTML(false)
+	if err := e.Encode(v); err != nil {
+		return "", err
+	}
+	var line strings.Builder
+	for _, r := range strings.TrimSuffix(out.String(), "\n") {
+		if unicode.IsPrint(r) {
+			line.WriteRune(r)
+			continue
+		}
+		for _, half := range utf16.Encode([]rune{r}) {
+			fmt.Fprintf(&line, "\\u%04x", half)
+		}
+	}
+	return line.String(), nil
+}
