@@ -73,7 +73,7 @@ func (m *Maps) Map(name string) (*Map, error) {
 		return nil, fmt.Errorf("open map %s of %s: %w", name, m.listing.Application.Name, ErrWithdrawn)
 	}
 	opened := &Map{name: name, folder: m, records: map[*Records]struct{}{}}
-	if err := opened.replace(info, true); err != nil {
+	if _, err := opened.replace(info, true); err != nil {
 		return nil, fmt.Errorf("open map %s of %s: %w", name, m.listing.Application.Name, err)
 	}
 	m.maps[name] = opened

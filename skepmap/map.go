@@ -221,24 +221,46 @@ func (m *Map) follow(info MapInfo, granted bool) {
 	if !granted {
 		reason = ErrWithdrawn
 	}
-	_ = m.close(reason)
-	_ = m.replace(info, granted)
+	end, _ := m.replace(info, granted)
+	_ = end(reason)
 }
 
-// replace opens the map that the folder has now.
-func (m *Map) replace(info MapInfo, granted bool) error {
+// replace opens the map that the folder has now. The function that it returns ends what was open, for
+// a reason: a reader of records that is told so finds the new map open.
+func (m *Map) replace(info MapInfo, granted bool) (end func(reason error) error, err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.info, m.entries, m.types, m.failed = info, nil, types{}, ErrWithdrawn
+	end = m.leave()
+	m.info, m.types, m.failed = info, types{}, ErrWithdrawn
 	m.checked.Clear()
 	if !granted {
-		return m.failed
+		return end, m.failed
 	}
 	if m.types, m.failed = readTypes(m.folder.dir, info); m.failed != nil {
-		return m.failed
+		return end, m.failed
 	}
 	m.entries, m.failed = m.open(info)
-	return m.failed
+	return end, m.failed
+}
+
+// leave forgets what is open. The caller holds m.mu, and then ends it.
+func (m *Map) leave() (end func(reason error) error) {
+	e := m.entries
+	m.entries = nil
+	m.recordsMu.Lock()
+	records := m.records
+	m.records = map[*Records]struct{}{}
+	m.recordsMu.Unlock()
+	return func(reason error) error {
+		var all []error
+		for r := range records {
+			all = append(all, r.end(reason))
+		}
+		if e != nil {
+			all = append(all, e.close())
+		}
+		return errors.Join(all...)
+	}
 }
 
 // open opens the pin, or else the socket: a seccomp profile answers EPERM to bpf(2), a pod with user
@@ -264,21 +286,10 @@ func (m *Map) open(info MapInfo) (entries, error) {
 // close ends what is open, for a reason.
 func (m *Map) close(reason error) error {
 	m.mu.Lock()
-	e := m.entries
-	m.entries, m.failed = nil, reason
+	m.failed = reason
+	end := m.leave()
 	m.mu.Unlock()
-	m.recordsMu.Lock()
-	records := m.records
-	m.records = map[*Records]struct{}{}
-	m.recordsMu.Unlock()
-	var all []error
-	for r := range records {
-		all = append(all, r.end(reason))
-	}
-	if e != nil {
-		all = append(all, e.close())
-	}
-	return errors.Join(all...)
+	return end(reason)
 }
 
 // Iterator goes through all entries of a map, which it gets in batches. Entries that are added or

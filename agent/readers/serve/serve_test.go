@@ -302,7 +302,10 @@ func TestAConnectionThatBreaksABoundIsEnded(t *testing.T) {
 		"another protocol, HTTP": {"GET / HTTP/1.1\r\n\r\n", serve.Options{Idle: 50 * time.Millisecond}, "invalid character"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			_, path := folder(t, serve.New(c.options))
+			f, path := folder(t, serve.New(c.options))
+			if err := f.Grant(nil); err != nil {
+				t.Fatal(err)
+			}
 			conn, err := net.Dial("unix", path)
 			if err != nil {
 				t.Fatal(err)

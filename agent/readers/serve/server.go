@@ -88,13 +88,15 @@ type Folder struct {
 	mu          sync.Mutex
 	maps        map[string]*entry
 	connections map[*connection]struct{}
+	// accepts is whether connections are taken.
+	accepts bool
 }
 
-// Serve answers on a socket until Close. Nothing is granted there yet.
+// Serve answers on a socket from the first Grant until Close. Readers that connect before wait: after a
+// restart of the agent, they must not take a grant for withdrawn.
 func (s *Server) Serve(l *net.UnixListener) *Folder {
 	f := &Folder{server: s, l: l, pace: newPace(s.o.FolderShare), maps: map[string]*entry{}, connections: map[*connection]struct{}{}}
 	f.ctx, f.stop = context.WithCancel(context.Background())
-	f.work.Go(f.accept)
 	return f
 }
 
@@ -127,6 +129,10 @@ func (f *Folder) Grant(maps map[string]Granted) error {
 		}
 	}
 	f.maps = entries
+	if !f.accepts && f.ctx.Err() == nil {
+		f.accepts = true
+		f.work.Go(f.accept)
+	}
 	for c := range f.connections {
 		if !c.keeps(before, entries) {
 			c.end()

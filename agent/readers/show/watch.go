@@ -89,7 +89,7 @@ func reader(m *ebpf.Map) (next func() (raw []byte, lost uint64, err error), stop
 			return nil, nil, err
 		}
 		return func() ([]byte, uint64, error) {
-			record, err := r.Read()
+			record, err := plain.Of(r.Read())
 			return record.RawSample, 0, err
 		}, r.Close, nil
 	case ebpf.PerfEventArray:
@@ -98,7 +98,7 @@ func reader(m *ebpf.Map) (next func() (raw []byte, lost uint64, err error), stop
 			return nil, nil, err
 		}
 		return func() ([]byte, uint64, error) {
-			record, err := r.Read()
+			record, err := plain.Of(r.Read())
 			return record.RawSample, record.LostSamples, err
 		}, r.Close, nil
 	}
