@@ -65,13 +65,14 @@ func TestAGoTypeIsComparedWithBTF(t *testing.T) {
 		v    any
 		want string
 	}{
-		"it fits":                      {padded{}, ""},
-		"a pointer to it":              {&padded{}, ""},
-		"bytes":                        {[40]byte{}, ""},
-		"a slice of bytes":             {[]byte{}, ""},
-		"a number of another size":     {narrow{}, "narrow does not fit the map's value: it has Packets at byte 8 with 4 bytes (uint32), where the BTF of the map has packets at byte 8 with 8 bytes (unsigned long long)"},
-		"fields in another order":      {shifted{}, "it has Packets at byte 0 with 8 bytes (uint64), where the BTF of the map has cpu at byte 0 with 4 bytes (unsigned int)"},
-		"two numbers as one":           {&ports{}, "it has Both at byte 16 with 4 bytes (uint32), where the BTF of the map has peer.port[0] at byte 16 with 2 bytes (unsigned short)"},
+		"it fits":          {padded{}, ""},
+		"a pointer to it":  {&padded{}, ""},
+		"bytes":            {[40]byte{}, ""},
+		"a slice of bytes": {[]byte{}, ""},
+		"a number of another size": {narrow{}, "narrow does not fit the map's value: it has Packets at byte 8 with 4 bytes (uint32), " +
+			"where the BTF of the map has packets at byte 8 with 8 bytes (unsigned long long)"},
+		"fields in another order":      {shifted{}, "Packets at byte 0 with 8 bytes (uint64), where the BTF of the map has cpu at byte 0"},
+		"two numbers as one":           {&ports{}, "Both at byte 16 with 4 bytes (uint32), where the BTF of the map has peer.port[0] at byte 16 with 2 bytes"},
 		"what has no size is not told": {map[string]int{}, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -134,7 +135,7 @@ func TestSizesAreComparedWithTheMaps(t *testing.T) {
 		do   func() error
 		want string
 	}{
-		"a key of another size":    {func() error { _, err := bytesOf(uint64(1), 4, theKey); return err }, "uint64 has 8 bytes, and the map's key 4: write the padding"},
+		"a key of another size":    {func() error { _, err := bytesOf(uint64(1), 4, theKey); return err }, "uint64 has 8 bytes, and the map's key 4: write"},
 		"int":                      {func() error { _, err := bytesOf(1, 4, theKey); return err }, "int has no fixed size and cannot be the key"},
 		"a string":                 {func() error { _, err := bytesOf("a", 1, theKey); return err }, "string has no fixed size"},
 		"nothing":                  {func() error { _, err := bytesOf(nil, 1, theValue); return err }, "the value is nil"},

@@ -51,7 +51,7 @@ func (r *ring) close() error {
 
 // position is that of the consumer or producer: how many bytes it has seen so far.
 func position(page []byte) *uintptr {
-	return (*uintptr)(unsafe.Pointer(unsafe.SliceData(page)))
+	return (*uintptr)(unsafe.Pointer(unsafe.SliceData(page))) //nolint:gosec // the kernel shares the page
 }
 
 // next returns a copy of the next record, and nil where none is complete.
@@ -64,7 +64,7 @@ func (r *ring) next() ([]byte, error) {
 			return nil, nil
 		}
 		start := at & r.mask
-		header := atomic.LoadUint32((*uint32)(unsafe.Pointer(&records[start])))
+		header := atomic.LoadUint32((*uint32)(unsafe.Pointer(&records[start]))) //nolint:gosec // as above
 		if header&busyBit != 0 {
 			return nil, nil
 		}

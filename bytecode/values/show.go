@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/binary"
 	"encoding/hex"
+	"maps"
 	"slices"
 
 	"github.com/cilium/ebpf/btf"
@@ -67,9 +68,7 @@ func showStruct(t *btf.Struct, order binary.ByteOrder, b []byte, depth int) any 
 		}
 		value := showValue(m.Type, order, b[from:from+size], depth-1)
 		if inner, isStruct := value.(map[string]any); isStruct && m.Name == "" {
-			for name, v := range inner {
-				fields[name] = v
-			}
+			maps.Copy(fields, inner)
 			continue
 		}
 		name := m.Name

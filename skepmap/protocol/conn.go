@@ -143,7 +143,7 @@ func (c *Conn) Descriptor() int {
 func (c *Conn) Ended(ctx context.Context) error {
 	stop := context.AfterFunc(ctx, func() { _ = c.conn.SetDeadline(time.Unix(1, 0)) })
 	defer stop()
-	for c.lines.Scan() { //nolint:revive // whatever comes is not for anybody
+	for c.lines.Scan() {
 	}
 	return ctx.Err()
 }

@@ -1,6 +1,7 @@
 package protocol_test
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -189,7 +190,7 @@ func FuzzParseRequest(f *testing.F) {
 			t.Fatal(err)
 		}
 		again, err := protocol.ParseRequest(line)
-		if err != nil || again.Op != r.Op || again.Map != strings.ToValidUTF8(r.Map, "\uFFFD") || string(again.Key) != string(r.Key) {
+		if err != nil || again.Op != r.Op || again.Map != strings.ToValidUTF8(r.Map, "\uFFFD") || !bytes.Equal(again.Key, r.Key) {
 			t.Errorf("%s: %+v, %v", line, again, err)
 		}
 	})

@@ -463,7 +463,9 @@ func readersFaults(g graph) []string {
 }
 
 func TestFaultsOfTheModuleOfReadersAreSeen(t *testing.T) {
-	for path, want := range map[string]int{"net": 0, "github.com/cilium/ebpf/btf": 0, module + "/skepmap/protocol": 0, module + "/text": 1, "github.com/google/go-cmp/cmp": 1} {
+	for path, want := range map[string]int{
+		"net": 0, "github.com/cilium/ebpf/btf": 0, module + "/skepmap/protocol": 0, module + "/text": 1, "github.com/google/go-cmp/cmp": 1,
+	} {
 		name := module + "/" + readersModule
 		if got := readersFaults(graph{name: {path: name, imports: []string{path}}}); len(got) != want {
 			t.Errorf("%s: %v, want %d faults", path, got, want)

@@ -215,11 +215,11 @@ func (c *connection) find(r protocol.Request) (*entry, error) {
 
 // do answers requests for entries.
 func (c *connection) do(e *entry, r protocol.Request) (protocol.Response, error) {
-	keySize, valueSize := int(e.Map.KeySize()), 0
 	if e.none != nil {
 		return protocol.Response{}, reject(protocol.Invalid, "%v", e.none)
 	}
-	if valueSize = e.raw.ValueBytes(); keySize+valueSize > protocol.MaxEntry {
+	keySize, valueSize := int(e.Map.KeySize()), e.raw.ValueBytes()
+	if keySize+valueSize > protocol.MaxEntry {
 		return protocol.Response{}, reject(protocol.Invalid, "an entry has %d bytes, and the socket takes %d: open the pin", keySize+valueSize, protocol.MaxEntry)
 	}
 	switch r.Op {

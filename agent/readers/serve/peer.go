@@ -40,7 +40,7 @@ func peerGroups(fd int) ([]uint32, error) {
 	for {
 		size := uint32(len(groups) * 4)
 		_, _, errno := unix.Syscall6(unix.SYS_GETSOCKOPT, uintptr(fd), unix.SOL_SOCKET, unix.SO_PEERGROUPS,
-			uintptr(unsafe.Pointer(unsafe.SliceData(groups))), uintptr(unsafe.Pointer(&size)), 0)
+			uintptr(unsafe.Pointer(unsafe.SliceData(groups))), uintptr(unsafe.Pointer(&size)), 0) //nolint:gosec // the kernel writes both
 		switch {
 		case errno == unix.ENODATA:
 			return nil, nil

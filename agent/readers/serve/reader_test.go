@@ -136,7 +136,8 @@ func printRecords(maps *skepmap.Maps) {
 // giveUp makes the process one of a pod under the Pod Security Standard restricted: another user
 // without capabilities, no_new_privs, and where filtered, a seccomp profile that forbids bpf(2).
 func giveUp(filtered bool) error {
-	if err := errors.Join(syscall.Setgroups([]int{readers}), syscall.Setresgid(readers, readers, readers), syscall.Setresuid(readers, readers, readers)); err != nil {
+	groups := errors.Join(syscall.Setgroups([]int{readers}), syscall.Setresgid(readers, readers, readers))
+	if err := errors.Join(groups, syscall.Setresuid(readers, readers, readers)); err != nil {
 		return err
 	}
 	filter := []unix.SockFilter{{Code: unix.BPF_RET | unix.BPF_K, K: unix.SECCOMP_RET_ALLOW}}
@@ -174,7 +175,7 @@ type readersFolder struct {
 func newReadersFolder(t *testing.T) *readersFolder {
 	t.Helper()
 	// Below the folder of a test, others may not look.
-	dir, err := os.MkdirTemp("", "readers")
+	dir, err := os.MkdirTemp("", "readers") //nolint:usetesting // as above
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -383,7 +384,8 @@ func TestAReaderOfNoGroupIsTold(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer clone.Close()
-	if err := errors.Join(clone.Pin(again), os.Chown(again, 0, readers), os.Chmod(again, 0o440), os.Symlink(again, filepath.Join(f.dir, "hash@extra"))); err != nil {
+	pinned := errors.Join(clone.Pin(again), os.Chown(again, 0, readers), os.Chmod(again, 0o440))
+	if err := errors.Join(pinned, os.Symlink(again, filepath.Join(f.dir, "hash@extra"))); err != nil {
 		t.Fatal(err)
 	}
 	if out := read(t, f.dir, "pins"); !strings.Contains(out, "hash 1={10 1 [0 0 0 0]} true <nil>\n") {

@@ -119,7 +119,7 @@ func (f *Folder) Grant(maps map[string]Granted) error {
 	defer f.mu.Unlock()
 	before := f.maps
 	if f.ctx.Err() != nil {
-		before, entries, failed = entries, f.maps, cmp.Or(failed, error(net.ErrClosed))
+		before, entries, failed = entries, f.maps, cmp.Or(failed, net.ErrClosed)
 	}
 	for name, e := range entries {
 		// What runs on with the map that is open, such as a scan, does so.

@@ -54,7 +54,8 @@ func snoop(t *testing.T) (w *world.World, options inventory.Options, stop func()
 		t.Fatal(err)
 	}
 	a, stop := w.Start()
-	p := w.Intent("exec-snoop", "xdp_pass", v1alpha1.Program{Name: "snoop", Attach: []v1alpha1.Attachment{{Hook: "tracepoint", Tracepoint: "syscalls/sys_enter_execve"}}})
+	at := []v1alpha1.Attachment{{Hook: "tracepoint", Tracepoint: "syscalls/sys_enter_execve"}}
+	p := w.Intent("exec-snoop", "xdp_pass", v1alpha1.Program{Name: "snoop", Attach: at})
 	p.ObjectDigest = w.Object(object)
 	if err := w.Accept(a, p); err != nil {
 		t.Fatal(err)
@@ -144,7 +145,9 @@ func TestEntriesAreDecodedByTheMapsTypes(t *testing.T) {
 	folder := filepath.Dir(find(t, o, "events").Pin)
 	number := func(name string, size uint32) *btf.Int { return &btf.Int{Name: name, Size: size} }
 	char := &btf.Int{Name: "char", Size: 1, Encoding: btf.Signed} // as clang has it
-	key := &btf.Struct{Name: "key", Size: 8, Members: []btf.Member{{Name: "port", Type: number("unsigned short", 2)}, {Name: "cpu", Type: number("unsigned int", 4), Offset: 32}}}
+	key := &btf.Struct{Name: "key", Size: 8, Members: []btf.Member{
+		{Name: "port", Type: number("unsigned short", 2)}, {Name: "cpu", Type: number("unsigned int", 4), Offset: 32},
+	}}
 	value := &btf.Struct{Name: "value", Size: 24, Members: []btf.Member{
 		{Name: "packets", Type: number("unsigned long long", 8)},
 		{Name: "comm", Type: &btf.Array{Index: number("int", 4), Type: char, Nelems: 8}, Offset: 64},
@@ -159,7 +162,7 @@ func TestEntriesAreDecodedByTheMapsTypes(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		defer m.Close()
+		t.Cleanup(func() { _ = m.Close() })
 		switch spec.Name {
 		case "typed":
 			err = m.Put([]byte{53, 0, 0, 0, 2, 0, 0, 0}, append([]byte{7, 0, 0, 0, 0, 0, 0, 0}, "curl\x00abc\x01\x02\x03\x04\x05\x06\x07\x08"...))
@@ -189,7 +192,7 @@ func TestEntriesAreDecodedByTheMapsTypes(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 			continue
 		}
-		defer entries.Close()
+		t.Cleanup(func() { _ = entries.Close() })
 		got, err := entries.Get(c.key)
 		if err != nil {
 			t.Errorf("%s: %v", name, err)

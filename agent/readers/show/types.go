@@ -32,8 +32,10 @@ type objInfo struct {
 // known.
 func typesOf(m *ebpf.Map) (key, value btf.Type, err error) {
 	var info mapInfo
-	attr := objInfo{fd: uint32(m.FD()), size: uint32(unsafe.Sizeof(info)), info: unsafe.Pointer(&info)}                         //nolint:gosec // the kernel writes it
-	_, _, errno := unix.Syscall(unix.SYS_BPF, unix.BPF_OBJ_GET_INFO_BY_FD, uintptr(unsafe.Pointer(&attr)), unsafe.Sizeof(attr)) //nolint:gosec // as above
+	attr := objInfo{fd: uint32(m.FD()), size: uint32(unsafe.Sizeof(info))}
+	attr.info = unsafe.Pointer(&info) //nolint:gosec // the kernel writes it
+	at := unsafe.Pointer(&attr)       //nolint:gosec // the kernel reads it
+	_, _, errno := unix.Syscall(unix.SYS_BPF, unix.BPF_OBJ_GET_INFO_BY_FD, uintptr(at), unsafe.Sizeof(attr))
 	runtime.KeepAlive(m)
 	if errno != 0 {
 		return nil, nil, fmt.Errorf("ask the kernel for the types of a map: %w", errno)

@@ -117,7 +117,8 @@ func consumer(held []inventory.Process, proc string) (inventory.Process, bool) {
 			continue
 		}
 		for line := range bytes.Lines(mapped) {
-			if bytes.Contains(line, []byte(" rw-s ")) && (bytes.Contains(line, []byte("anon_inode:bpf-map")) || bytes.Contains(line, []byte("anon_inode:[perf_event]"))) {
+			isBuffer := bytes.Contains(line, []byte("anon_inode:bpf-map")) || bytes.Contains(line, []byte("anon_inode:[perf_event]"))
+			if isBuffer && bytes.Contains(line, []byte(" rw-s ")) {
 				return p, true
 			}
 		}
