@@ -549,3 +549,68 @@ func TestConsumersOutliveTheAgent(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// BenchmarkMillion reads a hash of a million entries: by its pin, by the socket at the pace that one
+// reader has, and without a bound.
+func BenchmarkMillion(b *testing.B) {
+	const entries = 1 << 20
+	m := newMap(b, &ebpf.MapSpec{Type: ebpf.Hash, KeySize: 4, ValueSize: 8, MaxEntries: entries})
+	keys, values := make([]uint32, entries), make([]uint64, entries)
+	for i := range keys {
+		keys[i] = uint32(i)
+	}
+	if _, err := m.BatchUpdate(keys, values, nil); err != nil {
+		b.Fatal(err)
+	}
+	pin := "/sys/fs/bpf/million"
+	if err := m.Pin(pin); err != nil {
+		b.Fatal(err)
+	}
+	b.Cleanup(func() { _ = m.Unpin() })
+	for name, options := range map[string]*serve.Options{"pin": nil, "socket": {}, "socket without a bound": {FolderShare: 1, Share: 1}} {
+		b.Run(name, func(b *testing.B) {
+			dir := b.TempDir()
+			listing := skepmap.Listing{Application: skepmap.Application{Kind: "BpfApplication", Name: "a"}, Generation: 1, Maps: map[string]skepmap.MapInfo{}}
+			g := grant(b, m, skepmap.Read, 1, nil)
+			listing.Maps["m"] = g.Info
+			raw, err := listing.Encode()
+			if err := errors.Join(err, os.WriteFile(filepath.Join(dir, skepmap.ListingFile), raw, 0o600)); err != nil {
+				b.Fatal(err)
+			}
+			if options == nil {
+				err = errors.Join(g.Map.Close(), os.Symlink(pin, filepath.Join(dir, "m")))
+			} else {
+				l, listenErr := serve.Listen(filepath.Join(dir, skepmap.SocketFile), 0o600, 0)
+				if listenErr != nil {
+					b.Fatal(listenErr)
+				}
+				f := serve.New(*options).Serve(l)
+				b.Cleanup(func() { _ = f.Close() })
+				err = f.Grant(map[string]serve.Granted{"m": g})
+			}
+			if err != nil {
+				b.Fatal(err)
+			}
+			maps, err := skepmap.Open(dir)
+			if err != nil {
+				b.Fatal(err)
+			}
+			b.Cleanup(func() { _ = maps.Close() })
+			opened, err := maps.Map("m")
+			if err != nil {
+				b.Fatal(err)
+			}
+			for b.Loop() {
+				var key uint32
+				var value uint64
+				found, all := 0, opened.Iterate()
+				for all.Next(&key, &value) {
+					found++
+				}
+				if found != entries || all.Err() != nil {
+					b.Fatal(found, all.Err())
+				}
+			}
+		})
+	}
+}

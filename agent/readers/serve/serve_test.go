@@ -379,6 +379,40 @@ func TestAScanCostsAShare(t *testing.T) {
 	}
 }
 
+// TestAScanFindsEntriesThatABatchDoesNotHold: the kernel gives whole buckets of a hash, and a batch of great values is one entry.
+func TestAScanFindsEntriesThatABatchDoesNotHold(t *testing.T) {
+	f, path := folder(t, serve.New(serve.Options{FolderShare: 1, Share: 1}))
+	m := newMap(t, &ebpf.MapSpec{Type: ebpf.Hash, KeySize: 4, ValueSize: 40 << 10, MaxEntries: 64})
+	for i := range byte(64) {
+		if err := m.Put([]byte{i, 0, 0, 0}, slices.Repeat([]byte{i}, 40<<10)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := f.Grant(map[string]serve.Granted{"m": grant(t, m, skepmap.Read, 1, nil)}); err != nil {
+		t.Fatal(err)
+	}
+	found := map[byte]int{}
+	conn := dial(t, path)
+	for op := protocol.Scan; ; op = protocol.Next {
+		r, err := conn.Do(t.Context(), protocol.Request{Op: op, Map: "m"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if r.End {
+			break
+		}
+		if len(r.Keys) != 4 || len(r.Values) != 40<<10 || r.Values[len(r.Values)-1] != r.Keys[0] {
+			t.Fatalf("key %v with %d bytes", r.Keys, len(r.Values))
+		}
+		found[r.Keys[0]]++
+	}
+	for i := range byte(64) {
+		if found[i] != 1 {
+			t.Errorf("key %d was found %d times", i, found[i])
+		}
+	}
+}
+
 // TestTheSocketsModeIsWhoMayConnect.
 func TestTheSocketsModeIsWhoMayConnect(t *testing.T) {
 	need.Root(t)

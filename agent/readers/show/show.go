@@ -23,8 +23,18 @@ import (
 	"github.com/skep-dev/skep/skepmap/raw"
 )
 
-// ErrNotFound is the error for a map that no application of Skep's has.
-var ErrNotFound = errors.New("not found")
+// ErrNotFound is the error for what does not exist: a map, an application, a key or a type.
+var ErrNotFound = errors.New("it does not exist")
+
+// notFound is an ErrNotFound with a text of its own.
+type notFound string
+
+func (e notFound) Error() string { return string(e) }
+
+// Is reports whether a target is ErrNotFound.
+func (notFound) Is(target error) bool { return target == ErrNotFound }
+
+func absent(format string, args ...any) error { return notFound(fmt.Sprintf(format, args...)) }
 
 // Map is a map of an application.
 type Map struct {
@@ -104,9 +114,9 @@ func Find(all []Map, application, name string) (Map, error) {
 	case newest.ID != 0:
 		return newest, nil
 	case names == nil:
-		return Map{}, fmt.Errorf("%w: no application %s runs here with maps; see skep map list", ErrNotFound, application)
+		return Map{}, absent("no application %s with maps runs here; see skep map list", application)
 	}
-	return Map{}, fmt.Errorf("%w: application %s has no map %s; it has %s", ErrNotFound, application, name, strings.Join(slices.Compact(names), ", "))
+	return Map{}, absent("application %s has no map %s; it has %s", application, name, strings.Join(slices.Compact(names), ", "))
 }
 
 // order is that of this machine's bytes, by the name that bytecode/values knows.
@@ -140,7 +150,9 @@ func Open(m Map) (*Entries, error) {
 		return nil, fmt.Errorf("open map %s of %s: %w", m.Name, m.Application, plain.Error(err))
 	}
 	e := &Entries{m: opened}
-	if e.raw, err = plain.Of(raw.New(opened)); err == nil {
+	if records := opened.Type() == ebpf.RingBuf || opened.Type() == ebpf.PerfEventArray; records {
+		err = errors.New("it has records and no entries; use skep map watch")
+	} else if e.raw, err = plain.Of(raw.New(opened)); err == nil {
 		e.cpus, err = plain.Of(raw.Values(opened.Type()))
 	}
 	if err == nil {
@@ -199,7 +211,7 @@ func (e *Entries) Get(key string) (Entry, error) {
 func (e *Entries) get(key []byte) (Entry, error) {
 	value, err := e.raw.Get(key)
 	if errors.Is(err, ebpf.ErrKeyNotExist) {
-		return Entry{}, fmt.Errorf("%w: the map has no such key", ErrNotFound)
+		return Entry{}, absent("the map has no such key")
 	}
 	if err != nil {
 		return Entry{}, plain.Error(err)

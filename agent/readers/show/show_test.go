@@ -222,7 +222,7 @@ func TestEntriesAreDecodedByTheMapsTypes(t *testing.T) {
 	if _, err := entries.Get(`{"ports": 54}`); err == nil || !strings.Contains(err.Error(), "ports") {
 		t.Errorf("a key of another type: %v", err)
 	}
-	if _, err := show.Open(find(t, o, "events")); err == nil || !strings.Contains(err.Error(), "has no entries to read") {
+	if _, err := show.Open(find(t, o, "events")); err == nil || !strings.Contains(err.Error(), "use skep map watch") {
 		t.Errorf("a ring buffer: %v", err)
 	}
 	all, err := show.List(t.Context(), o)
@@ -230,7 +230,7 @@ func TestEntriesAreDecodedByTheMapsTypes(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, c := range []struct{ application, name, want string }{
-		{"nothing", "typed", "no application nothing runs here"}, {"exec-snoop", "nothing", "it has .bss, "},
+		{"nothing", "typed", "no application nothing with maps runs here"}, {"exec-snoop", "nothing", "it has .bss, "},
 	} {
 		if _, err := show.Find(all, c.application, c.name); !errors.Is(err, show.ErrNotFound) || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%v, want %q", err, c.want)

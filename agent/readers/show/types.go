@@ -75,7 +75,7 @@ func typeOfPrograms(programs []uint32, name string) (btf.Type, error) {
 			return t, nil
 		}
 	}
-	return nil, fmt.Errorf("%w: the BTF of the programs that use the map has no type %s", ErrNotFound, name)
+	return nil, absent("the BTF of the programs that use the map has no type %s", name)
 }
 
 func typeOfProgram(program *ebpf.Program, name string) (btf.Type, error) {
