@@ -37,7 +37,8 @@ func packages() []string {
 		return strings.Split(wanted, ",")
 	}
 	return []string{"agent/attach", "agent/program/cgrouplsm", "agent/program/chain", "agent/program/deadline", "agent/inventory",
-		"agent/program/guard", "agent/program/loader", "agent/state/pins", "agent/attach/targets=TestProgramsInPodsSeeTheirOwn",
+		"agent/program/guard", "agent/program/loader", "agent/state/pins", "agent/readers/serve=TestAReader|TestMaps",
+		"agent/attach/targets=TestProgramsInPodsSeeTheirOwn",
 		"agent/attach/hooks=EveryHookConforms|Fires|Tenants|AndTheBond|ModuleThat|CPUThat|TestATeam|TheClusterDecides|" +
 			"AnUpgradeMoves|OfOthers|Position|ANamespaceHasAShare"}
 }
