@@ -28,7 +28,7 @@ func build() *debug.BuildInfo {
 		Deps: []*debug.Module{
 			{Path: "gopkg.in/ini.v1", Version: "v1.67.0", Sum: sum},
 			{Path: "example.com/old", Version: "v1.0.0", Replace: &debug.Module{Path: "example.com/new", Version: "v2.0.0+incompatible", Sum: sum}},
-			{Path: "example.com/local", Version: "v0.0.0", Replace: &debug.Module{Path: "./local"}},
+			{Path: "example.com/local", Version: "v0.0.0", Replace: &debug.Module{Path: "./local", Version: "(devel)"}},
 		},
 	}
 }

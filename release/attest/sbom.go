@@ -95,11 +95,12 @@ func modulesOf(build *debug.BuildInfo) []cyclonedx.Component {
 }
 
 // Modules are the modules that are linked into a binary, those that replace others in
-// their places, sorted by path. A folder that replaces a module has no name of its own.
+// their places, sorted by path. A folder that replaces a module has no name of its own, and (devel) as its
+// version.
 func Modules(build *debug.BuildInfo) []debug.Module {
 	var all []debug.Module
 	for _, m := range build.Deps {
-		if m.Replace != nil && m.Replace.Version != "" {
+		if m.Replace != nil && m.Replace.Version != "" && m.Replace.Version != "(devel)" {
 			m = m.Replace
 		}
 		all = append(all, *m)
