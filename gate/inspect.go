@@ -307,6 +307,7 @@ func fitMaps(r *denials, overrides map[string]v1alpha1.Map, object bytecode.Fact
 	}
 	for _, name := range sortedKeys(overrides) {
 		fitExports(r, name, overrides[name], object.Maps, loaded)
+		fitMetered(r, name, overrides[name], object.Maps, loaded)
 		if !slices.Contains(names, name) {
 			r.add("inspect/map", "spec.maps."+name, "use one of: "+strings.Join(names, ", "), "the object has no map %q%s", name, near(name, names))
 		}

@@ -18,12 +18,18 @@ import (
 )
 
 // TestMapsOfADefinition evaluates what definitions say of the maps of one object.
-func TestMapsOfADefinition(t *testing.T) {
+func TestMapsOfADefinition(t *testing.T) { mapCases(t, "testdata/maps/*.txtar", "xdp_contents") }
+
+// TestMetricsOfADefinition evaluates which entries of maps become series.
+func TestMetricsOfADefinition(t *testing.T) { mapCases(t, "testdata/metrics/*.txtar", "xdp_series") }
+
+// mapCases evaluates definitions of the maps of an object.
+func mapCases(t *testing.T, cases, object string) {
 	w := newWorld(t)
-	ref := w.signed("xdp_contents")
+	ref := w.signed(object)
 	evaluator := w.evaluator()
-	golden.Cases(t, "testdata/maps/*.txtar", func(t *testing.T, ar *txtar.Archive) []txtar.File {
-		a := app(ref, "xdp_contents", onEth0())
+	golden.Cases(t, cases, func(t *testing.T, ar *txtar.Archive) []txtar.File {
+		a := app(ref, object, onEth0())
 		if err := yaml.UnmarshalStrict(ar.Files[0].Data, &a.Spec.Maps); err != nil {
 			t.Fatal(err)
 		}

@@ -17,6 +17,7 @@ import (
 // agree is seen on each node, which has both intents.
 func shapeSharing(r *denials, id v1alpha1.Identity, maps map[string]v1alpha1.Map) {
 	const rule = "shape/maps"
+	shapeMetrics(r, maps)
 	for _, name := range sortedKeys(maps) {
 		m, at := maps[name], "spec.maps."+name
 		if n := len(m.SharedWith); n > v1alpha1.MaxSharedWith {
@@ -61,6 +62,8 @@ func besideFrom(m v1alpha1.Map) string {
 		return "sharedWith"
 	case len(m.Export) > 0:
 		return "export"
+	case m.Metrics != nil:
+		return "metrics"
 	}
 	return ""
 }

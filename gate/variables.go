@@ -18,7 +18,7 @@ func setsValues(spec *v1alpha1.BpfApplicationSpec) bool {
 		return true
 	}
 	for _, m := range spec.Maps {
-		if len(m.Contents) > 0 {
+		if len(m.Contents) > 0 || m.Metrics != nil {
 			return true
 		}
 	}
@@ -55,5 +55,6 @@ func incompatibleValues(object []byte, definition *v1alpha1.BpfApplicationSpec) 
 	for _, misfit := range values.Contents(read.Spec, has, definition.Programs) {
 		r.add("inspect/map", "spec."+misfit.Field, misfit.Fix, "%s", misfit.Reason)
 	}
+	fitMetrics(&r, read.Spec, has)
 	return r.reasons
 }

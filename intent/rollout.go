@@ -136,14 +136,14 @@ func (o Opened) For(node string) Opened {
 func withReaders(of, newest map[string]v1alpha1.Map) map[string]v1alpha1.Map {
 	all := v1alpha1.WithoutReaders(of)
 	for name, m := range newest {
-		if len(m.Export) == 0 {
+		if len(m.Export) == 0 && m.Metrics == nil {
 			continue
 		}
 		if all == nil {
 			all = map[string]v1alpha1.Map{}
 		}
 		one := all[name]
-		one.Export = m.Export
+		one.Export, one.Metrics = m.Export, m.Metrics
 		all[name] = one
 	}
 	return all
@@ -155,11 +155,15 @@ func (p Payload) Narrowed(definition map[string]v1alpha1.Map) (Payload, bool) {
 	all, isLess := maps.Clone(p.Maps), false
 	for name, m := range all {
 		narrowed, less := v1alpha1.NarrowExports(p.Application, m.Export, definition[name].Export)
-		if !less {
+		isWithdrawn := m.Metrics != nil && definition[name].Metrics == nil
+		if !less && !isWithdrawn {
 			continue
 		}
 		isNamed := !m.IsForReaders()
-		if m.Export, isLess = narrowed, true; len(m.Export) > 0 || isNamed {
+		if isWithdrawn {
+			m.Metrics = nil
+		}
+		if m.Export, isLess = narrowed, true; len(m.Export) > 0 || m.Metrics != nil || isNamed {
 			all[name] = m
 		} else {
 			delete(all, name)

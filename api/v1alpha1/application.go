@@ -175,7 +175,7 @@ type LocalSecret struct {
 
 // Map overrides the definition of one map of the object.
 //
-// +kubebuilder:validation:XValidation:rule="!has(self.from) || !(has(self.maxEntries) || has(self.valueSize) || has(self.contents) || has(self.onUpdate) || has(self.sharedWith) || has(self.export))",message="a map with from is another application's, whose definition says the rest; set from alone"
+// +kubebuilder:validation:XValidation:rule="!has(self.from) || !(has(self.maxEntries) || has(self.valueSize) || has(self.contents) || has(self.onUpdate) || has(self.sharedWith) || has(self.export) || has(self.metrics))",message="a map with from is another application's, whose definition says the rest; set from alone"
 type Map struct {
 	// MaxEntries replaces the object's max_entries.
 	// +optional
@@ -219,6 +219,10 @@ type Map struct {
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=4
 	Export []MapExport `json:"export,omitempty"`
+	// Metrics has the agent export the entries of the map as series for Prometheus, on
+	// the /metrics of each node. Nothing is loaded anew for a change of them.
+	// +optional
+	Metrics *MapMetrics `json:"metrics,omitempty"`
 	// From is the map of another application that takes the place of this one. The
 	// programs wait on each node until it is there, and it has to be of the same type,
 	// sizes, flags and layout. That application lists this one in sharedWith.
@@ -267,6 +271,98 @@ const (
 	MapRead    MapAccess = "Read"
 	MapWrite   MapAccess = "Write"
 	MapConsume MapAccess = "Consume"
+)
+
+// MapMetrics says how entries of a map become series.
+//
+// +kubebuilder:validation:XValidation:rule="!(has(self.value) && has(self.values))",message="set value or values, not both"
+type MapMetrics struct {
+	// Name of the series is skep_map_ and this name, with the labels kind, namespace and
+	// application of the definition. It is the application's alone. That of a Counter ends
+	// in _total, and of a Gauge does not.
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=128
+	// +kubebuilder:validation:Pattern=`^[a-zA-Z_][a-zA-Z0-9_]*$`
+	Name string `json:"name"`
+	// Type is Counter for what only grows, and Gauge for anything else.
+	Type MapMetricsType `json:"type"`
+	// Help is the text that Prometheus shows.
+	// +optional
+	// +kubebuilder:validation:MaxLength=256
+	Help string `json:"help,omitempty"`
+	// Labels are made from the key of an entry. Values of entries whose labels are the same
+	// are added up.
+	// +optional
+	// +listType=map
+	// +listMapKey=name
+	// +kubebuilder:validation:MaxItems=8
+	Labels []MapLabel `json:"labels,omitempty"`
+	// Value is the number in the value of an entry, such as stats.packets. Absent, the value
+	// is a number itself. Those of all CPUs are added up, unless a label is of the decoder CPU.
+	// +optional
+	// +kubebuilder:validation:MaxLength=128
+	Value string `json:"value,omitempty"`
+	// Values are several numbers of a value, by what follows Name and _ in the name of each
+	// series.
+	// +optional
+	// +kubebuilder:validation:MaxProperties=4
+	Values map[string]MapField `json:"values,omitempty"`
+}
+
+// MapField is a field of a key or value: names of members, with dots between.
+//
+// +kubebuilder:validation:MinLength=1
+// +kubebuilder:validation:MaxLength=128
+type MapField string
+
+// MapMetricsType is the type of series.
+//
+// +kubebuilder:validation:Enum=Counter;Gauge
+type MapMetricsType string
+
+// The values of MapMetrics.Type.
+const (
+	MapCounter MapMetricsType = "Counter"
+	MapGauge   MapMetricsType = "Gauge"
+)
+
+// MapLabel is a label that is made from the key of an entry.
+type MapLabel struct {
+	// Name is that of the label. kind, namespace, application, job, instance, le and quantile,
+	// and names that begin with __, are taken.
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=64
+	// +kubebuilder:validation:Pattern=`^[a-zA-Z_][a-zA-Z0-9_]*$`
+	Name string `json:"name"`
+	// Field is a field of the key, such as flow.port. Absent, the label is made from the
+	// whole key.
+	// +optional
+	// +kubebuilder:validation:MaxLength=128
+	Field string `json:"field,omitempty"`
+	// Decoder says what the bytes are, where their type does not: InetIP an address of 4 or 16
+	// bytes, MAC one of 6, String text that ends with a zero, Dname a name of DNS, Hex digits,
+	// Errno and Ifname the name of a number, Uint the number of an enum, and CPU the CPU
+	// that the value is of, in maps with values for each.
+	// +optional
+	Decoder MapDecoder `json:"decoder,omitempty"`
+}
+
+// MapDecoder is how bytes become text.
+//
+// +kubebuilder:validation:Enum=InetIP;MAC;String;Dname;Hex;Errno;Ifname;Uint;CPU
+type MapDecoder string
+
+// The values of MapLabel.Decoder. Empty is what the type says.
+const (
+	DecodeInetIP MapDecoder = "InetIP"
+	DecodeMAC    MapDecoder = "MAC"
+	DecodeString MapDecoder = "String"
+	DecodeDname  MapDecoder = "Dname"
+	DecodeHex    MapDecoder = "Hex"
+	DecodeErrno  MapDecoder = "Errno"
+	DecodeIfname MapDecoder = "Ifname"
+	DecodeUint   MapDecoder = "Uint"
+	DecodeCPU    MapDecoder = "CPU"
 )
 
 // MapSource names a map of another application on the same node.
@@ -374,6 +470,8 @@ const (
 	// MaxExports bounds the grants of one map, and MaxExportNames what one of them lists of a kind.
 	MaxExports     = 4
 	MaxExportNames = 8
+	// MaxMapLabels bounds the labels that keys of one map have as metrics, and MaxMapValues the series of one entry.
+	MaxMapLabels, MaxMapValues = 8, 4
 	// MaxMapContents bounds the contents of all maps of an application, in bytes of
 	// JSON. An intent has the version before as well, and those that nodes may run still.
 	MaxMapContents = 128 << 10

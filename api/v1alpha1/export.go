@@ -9,8 +9,8 @@ import (
 // entry has no map made, and makes no other version.
 func (m Map) IsForReaders() bool {
 	rest := m
-	rest.Export = nil
-	return len(m.Export) > 0 && reflect.DeepEqual(rest, Map{})
+	rest.Export, rest.Metrics = nil, nil
+	return (len(m.Export) > 0 || m.Metrics != nil) && reflect.DeepEqual(rest, Map{})
 }
 
 // WithoutReaders returns what a definition says of its maps, without readers outside of programs:
@@ -24,7 +24,7 @@ func WithoutReaders(all map[string]Map) map[string]Map {
 		if rest == nil {
 			rest = map[string]Map{}
 		}
-		m.Export = nil
+		m.Export, m.Metrics = nil, nil
 		rest[name] = m
 	}
 	return rest

@@ -278,6 +278,11 @@ func TestTheLargestApplicationsAreCheapToValidate(t *testing.T) {
 		readers[i] = fmt.Sprintf("reader-%d", i)
 	}
 	grants := repeat(v1alpha1.MaxExports, fields{"access": "Read", "namespaces": readers, "serviceAccounts": readers, "groups": readers})
+	labels := repeat(v1alpha1.MaxMapLabels, nil)
+	for i := range labels {
+		labels[i] = fields{"name": fmt.Sprintf("l%d", i), "field": "a.b", "decoder": "InetIP"}
+	}
+	series := fields{"name": "n", "type": "Gauge", "labels": labels, "values": fields{"a": "a", "b": "b", "c": "c", "d": "d"}}
 	requirement := fields{"key": "example.com/k", "operator": "In", "values": repeat(v1alpha1.MaxSelectorValues, "v")}
 	for name, c := range map[string]struct {
 		spec  fields
@@ -316,7 +321,11 @@ func TestTheLargestApplicationsAreCheapToValidate(t *testing.T) {
 		},
 		"maps for other applications": {with("maps", keyed(64, fields{"sharedWith": others})), 10_000, 16 * mib, ""},
 		"maps for readers":            {with("maps", keyed(64, fields{"export": grants})), 10_000, 24 * mib, ""},
-		"variables":                   {with("variables", keyed(256, int64(1))), 10_000, 8 * mib, ""},
+		"maps with metrics":           {with("maps", keyed(64, fields{"metrics": series})), 10_000, 16 * mib, ""},
+		"metrics that only a rule denies": {
+			with("maps", keyed(64, fields{"metrics": fields{"name": "n", "type": "Gauge", "value": "a", "values": fields{"a": "a"}}})), 10_000, 8 * mib, "not both",
+		},
+		"variables": {with("variables", keyed(256, int64(1))), 10_000, 8 * mib, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got := validate(t, installed(t, "clusterbpfapplications"), c.spec)
