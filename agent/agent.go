@@ -201,6 +201,7 @@ func (a *Agent) Close() error {
 	a.objects.Close()
 	a.work.Lock()
 	defer a.work.Unlock()
+	a.opts.MapMetrics.Close()
 	a.loop.lookups.Close()
 	a.loop.live.Remnants.AwaitClosings()
 	var err error

@@ -10,6 +10,7 @@ import (
 	"github.com/skep-dev/skep/agent/attach"
 	"github.com/skep-dev/skep/agent/attach/targets"
 	"github.com/skep-dev/skep/agent/pods/containers"
+	"github.com/skep-dev/skep/agent/readers/mapmetrics"
 	"github.com/skep-dev/skep/agent/reconcile/act"
 	"github.com/skep-dev/skep/agent/reconcile/build"
 	"github.com/skep-dev/skep/agent/reconcile/quota"
@@ -84,6 +85,8 @@ type Options struct {
 	NamespaceLabels targets.NamespaceLabels
 	// Observer counts what is done; default none.
 	Observer Observer
+	// MapMetrics exports entries of maps as series; nil exports none. The agent closes it.
+	MapMetrics *mapmetrics.Collector
 }
 
 // DefaultNamespaceShare is the default of Options.NamespaceShare.

@@ -220,6 +220,7 @@ func (rec *reconcile) finish() {
 	ended := finish.New(finish.Options{Log: rec.env.opts.Log, BackOff: rec.env.opts.BackOff, Intents: rec.intents, Decisions: rec.decisions, Look: rec.look,
 		Positions: rec.positions, UnmanagedFiles: rec.unmanagedFiles})
 	ended.Applications()
+	rec.publishMetrics()
 	rec.loop.conflicts.Sweep(rec.decisions.Now)
 	rec.lookupRound.End()
 	rec.loop.namespaces.Close()

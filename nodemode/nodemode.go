@@ -23,6 +23,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/skep-dev/skep/agent"
+	"github.com/skep-dev/skep/agent/readers/mapmetrics"
 	"github.com/skep-dev/skep/agent/reconcile/quota"
 	"github.com/skep-dev/skep/agent/state/pins"
 	"github.com/skep-dev/skep/atomicfile"
@@ -285,7 +286,9 @@ func (h *Host) openAgent() error {
 		Log:           h.opts.Log,
 		Clock:         h.opts.Now,
 		Observer:      h.metrics.agent,
+		MapMetrics:    mapmetrics.New(h.opts.Log),
 	}
+	h.metrics.registry.MustRegister(o.MapMetrics)
 	if o.Containers = o.HostContainers(); h.opts.RuntimeEndpoint != "" {
 		o.Containers = o.RuntimeContainers(h.opts.RuntimeEndpoint, h.opts.NRISocket)
 	}

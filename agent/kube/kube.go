@@ -25,6 +25,7 @@ import (
 
 	"github.com/skep-dev/skep/agent"
 	"github.com/skep-dev/skep/agent/inventory"
+	"github.com/skep-dev/skep/agent/readers/mapmetrics"
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/intent"
 	"github.com/skep-dev/skep/kubeauth"
@@ -178,7 +179,8 @@ func (a *Agent) node(trust *intent.Trust) agent.Options {
 	o := a.opts.Node
 	o.Node, o.Trust, o.Fetch = a.opts.NodeName, trust, a.fetch
 	o.Observer, o.Profile = a.metrics.kernel, a.opts.Profile
-	o.NamespaceLabels = a.namespaces.labels
+	o.NamespaceLabels, o.MapMetrics = a.namespaces.labels, mapmetrics.New(a.opts.Log)
+	a.metrics.registry.MustRegister(o.MapMetrics)
 	if a.opts.RuntimeEndpoint != "" {
 		o.Containers = o.RuntimeContainers(a.opts.RuntimeEndpoint, a.opts.NRISocket)
 	}
