@@ -172,6 +172,9 @@ func (r *Reader) Append(dst, key []byte, cpu int, node Node) []byte {
 
 // Split returns the labels that Append wrote.
 func Split(labels string) []string {
+	if labels == "" {
+		return nil
+	}
 	return strings.Split(strings.TrimSuffix(labels, "\xff"), "\xff")
 }
 
