@@ -16,7 +16,7 @@ type pace struct {
 
 // spend notes that a processor was used from began to now, and returns how long to rest.
 func (p *pace) spend(began, now time.Time) time.Duration {
-	p.spent = max(0, p.spent-began.Sub(p.at)/share) + now.Sub(began)
+	p.spent = max(0, p.spent-now.Sub(p.at)/share) + now.Sub(began)
 	p.at = now
 	return max(0, p.spent-burst) * share
 }

@@ -86,7 +86,10 @@ func (s *snapshot) collect(to chan<- prometheus.Metric, helps map[string]string)
 	for i, name := range s.reader.Names {
 		desc := prometheus.NewDesc(series.Prefix+name, helps[name], s.reader.Labels, constant)
 		for _, one := range s.found {
-			to <- prometheus.MustNewConstMetric(desc, kind, one.values[i], one.labels...)
+			// One that Prometheus did not take would take all others with it.
+			if metric, err := prometheus.NewConstMetric(desc, kind, one.values[i], one.labels...); err == nil {
+				to <- metric
+			}
 		}
 	}
 }

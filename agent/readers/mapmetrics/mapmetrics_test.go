@@ -432,6 +432,21 @@ func TestKeysOfAnybodysMakeValidSeries(t *testing.T) {
 	}
 }
 
+// helpOf is the text of a name.
+func helpOf(t testing.TB, r *prometheus.Registry, name string) string {
+	t.Helper()
+	families, err := r.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, family := range families {
+		if family.GetName() == name {
+			return family.GetHelp()
+		}
+	}
+	return ""
+}
+
 // TestSeriesFollowWhatIsPublished: a map that is replaced, metrics that change, that do not fit what is loaded, that two applications
 // explain in two ways, and that are withdrawn.
 func TestSeriesFollowWhatIsPublished(t *testing.T) {
@@ -462,6 +477,9 @@ func TestSeriesFollowWhatIsPublished(t *testing.T) {
 	publish(next.Maps["sizes"], packets(), source("zoo", next.Maps["sizes"], "sizes", other))
 	if n := count(); n != 6 {
 		t.Errorf("%d series of two applications", n)
+	}
+	if help := helpOf(t, registry, "skep_map_packets_total"); strings.Contains(help, "else") || strings.Contains(help, "Help.") {
+		t.Errorf("one application explains the series of another: %s", help)
 	}
 	publish(next.Maps["sizes"], packets())
 	next.Close()
@@ -495,6 +513,10 @@ func TestALargeMapDelaysNoScrapeAndNoOther(t *testing.T) {
 			}
 			return n == round+1
 		})
+		if _, whole := series.Of(t, registry)["skep_agent_map_scan_age_seconds"+render(map[string]string{
+			"kind": v1alpha1.KindBpfApplication, "namespace": "greedy", "application": "app", "map": "sizes"})]; round == 0 && whole {
+			t.Error("the large map was read in whole before the small one")
+		}
 	}
 	var scrapes sync.WaitGroup
 	for range 8 {
