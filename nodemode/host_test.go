@@ -1477,7 +1477,8 @@ func TestRunSeesChangesAndAnswersItsSocket(t *testing.T) {
 	server := httptest.NewUnstartedServer(nil)
 	go func() { done <- h.Run(ctx, server.Listener) }()
 	base := "http://" + server.Listener.Addr().String()
-	s.define("app", s.push(first, "app:v1", "team-a"))
+	counted := []byte("spec:\n  maps: {counts: {metrics: {name: calls_total, type: Counter}}}\n")
+	s.write(filepath.Join(s.defs, "app.yaml"), bytes.Replace(s.definition("app", s.push(first, "app:v1", "team-a")), []byte("spec:\n"), counted, 1))
 	deadline := time.Now().Add(3 * time.Minute)
 	for {
 		if apps := h.Status().Applications; len(apps) == 1 && running(apps[0]) != 0 {
@@ -1488,7 +1489,9 @@ func TestRunSeesChangesAndAnswersItsSocket(t *testing.T) {
 		}
 		<-time.After(20 * time.Millisecond)
 	}
-	for path, want := range map[string]string{"/healthz": "ok", "/metrics": `skep_applications{allowed="True"} 1`} {
+	for _, c := range [][2]string{{"/healthz", "ok"}, {"/metrics", `skep_applications{allowed="True"} 1`},
+		{"/metrics", `skep_map_calls_total{application="app",kind="ClusterBpfApplication",namespace=""} `}} {
+		path, want := c[0], c[1]
 		resp, err := http.Get(base + path)
 		if err != nil {
 			t.Fatal(err)
