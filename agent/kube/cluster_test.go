@@ -118,6 +118,7 @@ func TestOnlyTheSealCounts(t *testing.T) {
 			w := newWorld(t, plane)
 			a, _ := w.start()
 			good := w.payload("good")
+			good.Maps = map[string]v1alpha1.Map{"counts": {Metrics: &v1alpha1.MapMetrics{Name: "calls_total", Type: v1alpha1.MapCounter}}}
 			w.apply(good)
 			before := w.awaits(good, v1alpha1.NodeLoaded)
 			bad := w.payload("good")
@@ -136,6 +137,7 @@ func TestOnlyTheSealCounts(t *testing.T) {
 				t.Errorf("logged %d times", n)
 			}
 			probed(t, a, "/metrics", http.StatusOK, fmt.Sprintf("skep_agent_intents_total{result=%q} 1\n", c.why))
+			probed(t, a, "/metrics", http.StatusOK, `skep_map_calls_total{application="good",kind="ClusterBpfApplication",namespace=""} `)
 		})
 	}
 }

@@ -470,8 +470,10 @@ const (
 	// MaxExports bounds the grants of one map, and MaxExportNames what one of them lists of a kind.
 	MaxExports     = 4
 	MaxExportNames = 8
-	// MaxMapLabels bounds the labels that keys of one map have as metrics, and MaxMapValues the series of one entry.
-	MaxMapLabels, MaxMapValues = 8, 4
+	// MaxMapLabels bounds the labels that are made from the keys of one map.
+	MaxMapLabels = 8
+	// MaxMapValues bounds the series of one entry of a map.
+	MaxMapValues = 4
 	// MaxMapContents bounds the contents of all maps of an application, in bytes of
 	// JSON. An intent has the version before as well, and those that nodes may run still.
 	MaxMapContents = 128 << 10

@@ -82,7 +82,7 @@ func layers() []row {
 		{"agent/attach/clsact", with(program, "agent/attach/rtnl", "agent/pods/netns", "agent/state/retry")},
 		{"agent/state", with(program, "agent/program", "agent/attach/clsact")},
 		{"agent/attach", attach},
-		{"agent/readers/mapmetrics", agent},
+		{"agent/readers/mapmetrics", with(agent, "agent/program/rights")},
 		{"agent/inventory", with(program, "agent/program/holders", "agent/program/owner", "agent/state/pins")},
 		{"agent/reconcile", reconcile},
 		{"agent/metrics", with(agent, "agent")},

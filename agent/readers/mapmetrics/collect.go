@@ -15,10 +15,14 @@ const severalHelp = "Of maps of several applications; their definitions say what
 // What is said of each source. None begins as the series of definitions do.
 var (
 	leftOut = prometheus.NewDesc("skep_agent_map_entries_left_out",
-		"Entries of a map that have no series, since the map, its application or the node has as many as it may.", []string{"kind", "namespace", "application", "map"}, nil)
-	age        = prometheus.NewDesc("skep_agent_map_scan_age_seconds", "Time since the entries of a map were read in whole.", []string{"kind", "namespace", "application", "map"}, nil)
+		"Entries of a map that have no series, since the map, its application or the node has as many as it may.",
+		[]string{"kind", "namespace", "application", "map"}, nil)
+	age = prometheus.NewDesc("skep_agent_map_scan_age_seconds",
+		"Time since the entries of a map were read in whole.",
+		[]string{"kind", "namespace", "application", "map"}, nil)
 	unreadable = prometheus.NewDesc("skep_agent_map_unreadable",
-		"1 where the metrics of a map cannot be read as its definition asks for; the log says why.", []string{"kind", "namespace", "application", "map"}, nil)
+		"1 where the metrics of a map cannot be read as its definition asks for; the log says why.",
+		[]string{"kind", "namespace", "application", "map"}, nil)
 )
 
 // snapshot is what is exported of a source.

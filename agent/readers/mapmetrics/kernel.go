@@ -14,6 +14,7 @@ import (
 	"github.com/cilium/ebpf/btf"
 	"golang.org/x/sys/unix"
 
+	"github.com/skep-dev/skep/agent/program/rights"
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/bytecode/plain"
 	"github.com/skep-dev/skep/bytecode/values/series"
@@ -80,7 +81,7 @@ func typesOf(m *ebpf.Map) (key, value btf.Type, err error) {
 	}
 	handle, err := plain.Of(m.Handle())
 	if err != nil {
-		return nil, nil, fmt.Errorf("read BTF of map: %w", err)
+		return nil, nil, fmt.Errorf("read BTF of map: %w", rights.ExplainLoad(err, []rights.Capability{rights.SysAdmin}))
 	}
 	spec, err := plain.Of(handle.Spec(nil))
 	if err := errors.Join(err, handle.Close()); err != nil {

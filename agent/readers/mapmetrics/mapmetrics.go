@@ -28,8 +28,10 @@ import (
 
 // The bounds of series.
 const (
-	// MapSeries and ApplicationSeries are how many one map and one application have at most.
-	MapSeries, ApplicationSeries = 10_000, 20_000
+	// MapSeries is how many one map has at most.
+	MapSeries = 10_000
+	// ApplicationSeries is how many one application has at most.
+	ApplicationSeries = 20_000
 	// NodeSeries is how many there are on a node. Each owner has the same part of them for itself.
 	NodeSeries = 50_000
 )

@@ -23,7 +23,12 @@ const Prefix = "skep_map_"
 
 // The labels that every series has, of the application whose map it is.
 const (
-	KindLabel, NamespaceLabel, ApplicationLabel = "kind", "namespace", "application"
+	// KindLabel is its kind.
+	KindLabel = "kind"
+	// NamespaceLabel is its namespace; empty for one of the cluster.
+	NamespaceLabel = "namespace"
+	// ApplicationLabel is its name.
+	ApplicationLabel = "application"
 )
 
 // taken are the labels that a definition does not set: those of every series, and those to which Prometheus gives a sense.
@@ -32,8 +37,8 @@ var taken = []string{KindLabel, NamespaceLabel, ApplicationLabel, "job", "instan
 // nameSyntax is that of names which every version of Prometheus takes without quotes.
 var nameSyntax = regexp.MustCompile(`^[a-zA-Z_][a-zA-Z0-9_]*$`)
 
-// MaxName bounds the name of a series without its prefix, and MaxLabelName that of a label, in bytes.
-const MaxName, MaxLabelName, maxHelp = 128, 64, 256
+// The bounds of the name of a series without its prefix, of the name of a label, and of help, in bytes.
+const maxName, maxLabelName, maxHelp = 128, 64, 256
 
 // Readable are the types of maps whose entries can be listed.
 func Readable() []ebpf.MapType {
@@ -77,8 +82,8 @@ func Shape(m *v1alpha1.MapMetrics) []*values.FieldError {
 	}
 	for _, name := range slices.Sorted(maps.Keys(Names(m))) {
 		switch isTotal := strings.HasSuffix(name, "_total"); {
-		case !nameSyntax.MatchString(name) || len(name) > MaxName:
-			add("name", fmt.Sprintf("use at most %d letters, digits and underscores", MaxName), "%q is no name of a series", name)
+		case !nameSyntax.MatchString(name) || len(name) > maxName:
+			add("name", fmt.Sprintf("use at most %d letters, digits and underscores", maxName), "%q is no name of a series", name)
 		case m.Type == v1alpha1.MapCounter && !isTotal:
 			add("name", "call it "+name+"_total, or use "+string(v1alpha1.MapGauge), "the name of a counter ends in _total, and %q does not", name)
 		case m.Type == v1alpha1.MapGauge && hasSuffix(name, "_total", "_bucket", "_sum", "_count"):
@@ -91,8 +96,8 @@ func Shape(m *v1alpha1.MapMetrics) []*values.FieldError {
 	for i, l := range m.Labels {
 		at := fmt.Sprintf("labels[%d].name", i)
 		switch {
-		case !nameSyntax.MatchString(l.Name) || len(l.Name) > MaxLabelName || strings.HasPrefix(l.Name, "__"):
-			add(at, fmt.Sprintf("use at most %d letters, digits and underscores, and do not begin with __", MaxLabelName), "%q is no name of a label", l.Name)
+		case !nameSyntax.MatchString(l.Name) || len(l.Name) > maxLabelName || strings.HasPrefix(l.Name, "__"):
+			add(at, fmt.Sprintf("use at most %d letters, digits and underscores, and do not begin with __", maxLabelName), "%q is no name of a label", l.Name)
 		case slices.Contains(taken, l.Name):
 			add(at, "give the label another name", "label %q is taken: it is set by Skep or by Prometheus", l.Name)
 		case slices.ContainsFunc(m.Labels[:i], func(o v1alpha1.MapLabel) bool { return o.Name == l.Name }):

@@ -23,14 +23,15 @@ func (node) Interface(index uint32) string { return map[uint32]string{7: "eth\x1
 
 // The types of C.
 var (
-	u8   = &btf.Int{Name: "unsigned char", Size: 1}
-	u16  = &btf.Int{Name: "unsigned short", Size: 2}
-	u32  = &btf.Int{Name: "unsigned int", Size: 4}
-	u64  = &btf.Int{Name: "unsigned long", Size: 8}
-	s32  = &btf.Int{Name: "int", Size: 4, Encoding: btf.Signed}
-	yes  = &btf.Int{Name: "_Bool", Size: 1, Encoding: btf.Bool}
-	char = &btf.Int{Name: "char", Size: 1, Encoding: btf.Signed}
-	enum = &btf.Enum{Name: "e", Size: 4, Values: []btf.EnumValue{{Name: "first", Value: 1}}}
+	u8     = &btf.Int{Name: "unsigned char", Size: 1}
+	u16    = &btf.Int{Name: "unsigned short", Size: 2}
+	u32    = &btf.Int{Name: "unsigned int", Size: 4}
+	u64    = &btf.Int{Name: "unsigned long", Size: 8}
+	s32    = &btf.Int{Name: "int", Size: 4, Encoding: btf.Signed}
+	yes    = &btf.Int{Name: "_Bool", Size: 1, Encoding: btf.Bool}
+	char   = &btf.Int{Name: "char", Size: 1, Encoding: btf.Signed}
+	inAddr = &btf.Struct{Name: "in_addr", Size: 4, Members: []btf.Member{{Name: "s_addr", Type: u32}}}
+	enum   = &btf.Enum{Name: "e", Size: 4, Values: []btf.EnumValue{{Name: "first", Value: 1}}}
 )
 
 func array(of btf.Type, n uint32) btf.Type { return &btf.Array{Type: of, Nelems: n} }
@@ -81,7 +82,7 @@ func TestBytesOfAKeyBecomeALabel(t *testing.T) {
 		"an address of 4 bytes":                {u32, v1alpha1.DecodeInetIP, "\xc0\x00\x02\x01", "192.0.2.1"},
 		"an address of 16 bytes":               {array(u8, 16), v1alpha1.DecodeInetIP, "\x20\x01\x0d\xb8" + strings.Repeat("\x00", 11) + "\x01", "2001:db8::1"},
 		"an address in one of 16":              {array(u8, 16), v1alpha1.DecodeInetIP, strings.Repeat("\x00", 10) + "\xff\xff\x0a\x00\x00\x01", "10.0.0.1"},
-		"an address by its type":               {&btf.Struct{Name: "in_addr", Size: 4, Members: []btf.Member{{Name: "s_addr", Type: u32}}}, "", "\x7f\x00\x00\x01", "127.0.0.1"},
+		"an address by its type":               {inAddr, "", "\x7f\x00\x00\x01", "127.0.0.1"},
 		"a hardware address":                   {array(u8, 6), v1alpha1.DecodeMAC, "\x02\x00\x5e\x00\x00\x01", "02:00:5e:00:00:01"},
 		"a name of DNS":                        {array(u8, 12), v1alpha1.DecodeDname, "\x03www\x02io\x00abcd", "www.io"},
 		"one that lies about its length":       {array(u8, 4), v1alpha1.DecodeDname, "\x09abc", "."},
