@@ -20,7 +20,7 @@ const maxPath = 8
 // Find returns the field that a path of members leads to, with dots between; an empty path leads to all of the type. Members
 // of unions, and of structs without a name, count as well. The error says which members there are.
 func Find(t btf.Type, path string) (Field, error) {
-	at := uint64(0)
+	at, whole := uint64(0), t
 	if path != "" {
 		names := strings.SplitN(path, ".", maxPath+1)
 		if len(names) > maxPath {
@@ -37,6 +37,10 @@ func Find(t btf.Type, path string) (Field, error) {
 	size, err := btf.Sizeof(t)
 	if err != nil || size == 0 || at%8 != 0 || at/8+uint64(size) > 1<<31 {
 		return Field{}, fmt.Errorf("%s has no size or place in bytes", describe(t))
+	}
+	// BTF is the object's to say, and need not be true.
+	if all, err := btf.Sizeof(whole); err != nil || at/8+uint64(size) > uint64(all) {
+		return Field{}, fmt.Errorf("the BTF of %s places %q outside of it; compile the object anew", describe(whole), path)
 	}
 	return Field{t, uint32(at / 8), uint32(size)}, nil
 }

@@ -44,9 +44,9 @@ func (c *Collector) Collect(to chan<- prometheus.Metric) {
 		all = append(all, snapshot{s, s.reader, s.found, s.at, s.leftOut, s.err != nil})
 	}
 	c.mu.Unlock()
-	helps := helpOf(all)
+	helps, has := helpOf(all), map[key]bool{}
 	for _, s := range all {
-		s.collect(to, helps)
+		s.collect(to, helps, has)
 	}
 }
 
@@ -65,8 +65,9 @@ func helpOf(all []snapshot) map[string]string {
 	return helps
 }
 
-// collect exports the series of one source, and what is said of it.
-func (s *snapshot) collect(to chan<- prometheus.Metric, helps map[string]string) {
+// collect exports the series of one source, and what is said of it. A series that its application has already, which the gate
+// denies, would have Prometheus lose all others with it.
+func (s *snapshot) collect(to chan<- prometheus.Metric, helps map[string]string, has map[key]bool) {
 	id := s.Application
 	said := []string{id.Kind, id.Namespace, id.Name, s.Map}
 	failed := 0.
@@ -85,9 +86,13 @@ func (s *snapshot) collect(to chan<- prometheus.Metric, helps map[string]string)
 		kind = prometheus.CounterValue
 	}
 	for i, name := range s.reader.Names {
+		if has[key{id, name}] {
+			continue
+		}
+		has[key{id, name}] = true
 		desc := prometheus.NewDesc(series.Prefix+name, helps[name], s.reader.Labels, constant)
 		for _, one := range s.found {
-			// One that Prometheus did not take would take all others with it.
+			// So would one that Prometheus does not take.
 			if metric, err := prometheus.NewConstMetric(desc, kind, one.values[i], one.labels...); err == nil {
 				to <- metric
 			}

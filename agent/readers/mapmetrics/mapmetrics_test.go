@@ -481,6 +481,10 @@ func TestSeriesFollowWhatIsPublished(t *testing.T) {
 	if help := helpOf(t, registry, "skep_map_packets_total"); strings.Contains(help, "else") || strings.Contains(help, "Help.") {
 		t.Errorf("one application explains the series of another: %s", help)
 	}
+	publish(next.Maps["sizes"], packets(), source("shop", old.Maps["sizes"], "twice", packets()))
+	if n := count(); n != 3 {
+		t.Errorf("%d series of two maps with one name", n)
+	}
 	publish(next.Maps["sizes"], packets())
 	next.Close()
 	if n := count(); n != 3 {

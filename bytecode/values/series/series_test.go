@@ -116,6 +116,27 @@ func TestBytesOfAKeyBecomeALabel(t *testing.T) {
 	}
 }
 
+// TestMembersThatAreNotWhereTheyMayBe: those that BTF places outside, bit fields, members of what has none, and long ways.
+func TestMembersThatAreNotWhereTheyMayBe(t *testing.T) {
+	inner := &btf.Union{Name: "in", Size: 4, Members: []btf.Member{{Name: "whole", Type: u32}, {Name: "part", Type: u16}}}
+	key := &btf.Struct{Name: "key", Size: 12, Members: []btf.Member{
+		{Name: "in", Type: inner}, {Type: inner, Offset: 32}, {Name: "bits", Type: u32, Offset: 64, BitfieldSize: 3}, {Name: "outside", Type: u32, Offset: 80},
+	}}
+	for field, want := range map[string]string{
+		"in.whole": "", "part": "", "outside": "outside of it", "bits": "bit field", "in.whole.x": "has no members", "in.other": "it has whole, part",
+		"a.b.c.d.e.f.g.h.i": "more than 8 members", "in": "no text by itself", ".": "no member",
+	} {
+		_, misfits := series.New(&v1alpha1.MapMetrics{Name: "n", Labels: []v1alpha1.MapLabel{{Name: "l", Field: field}}}, of(key))
+		got := ""
+		for _, misfit := range misfits {
+			got += misfit.Error()
+		}
+		if (want == "") != (got == "") || !strings.Contains(got, want) {
+			t.Errorf("%s: %q, want %q", field, got, want)
+		}
+	}
+}
+
 func TestNumbersOfAValue(t *testing.T) {
 	inner := &btf.Struct{Name: "in", Size: 8, Members: []btf.Member{{Name: "low", Type: s32}, {Name: "high", Type: u32, Offset: 32}}}
 	value := &btf.Struct{Name: "v", Size: 16, Members: []btf.Member{{Name: "a", Type: u64}, {Name: "in", Type: inner, Offset: 64}}}
