@@ -75,6 +75,27 @@ func readBy(namespaces ...string) map[string]v1alpha1.Map {
 	return map[string]v1alpha1.Map{"m": {Export: []v1alpha1.MapExport{{Access: v1alpha1.MapRead, Namespaces: namespaces}}}}
 }
 
+// counted is a map with metrics.
+func counted(name string) map[string]v1alpha1.Map {
+	return map[string]v1alpha1.Map{"m": {Metrics: &v1alpha1.MapMetrics{Name: name, Type: v1alpha1.MapCounter}}}
+}
+
+// TestWithdrawnMetricsNeedNoVersion narrows what is sealed where the definition cannot be: metrics that it has not are gone, others stay.
+func TestWithdrawnMetricsNeedNoVersion(t *testing.T) {
+	for sentence, c := range map[string]struct {
+		definition, want map[string]v1alpha1.Map
+		less             bool
+	}{
+		"withdrawn": {nil, map[string]v1alpha1.Map{}, true},
+		"others":    {counted("b_total"), counted("a_total"), false},
+	} {
+		got, less := intent.Payload{Maps: counted("a_total")}.Narrowed(c.definition)
+		if diff := cmp.Diff(c.want, got.Maps); diff != "" || less != c.less {
+			t.Errorf("%s: less is %v, maps (-want +got):\n%s", sentence, less, diff)
+		}
+	}
+}
+
 // TestEveryNodeHasTheNewestReaders: a grant that was taken back waits for no rollout, nor does a new one.
 func TestEveryNodeHasTheNewestReaders(t *testing.T) {
 	many := uint32(9)
@@ -90,6 +111,8 @@ func TestEveryNodeHasTheNewestReaders(t *testing.T) {
 			map[string]v1alpha1.Map{"o": {SharedWith: []string{"b"}}, "m": readBy("a")["m"]},
 		},
 		"none, before either": {nil, nil, nil},
+		"other metrics":       {counted("a_total"), counted("b_total"), counted("b_total")},
+		"metrics withdrawn":   {counted("a_total"), nil, nil},
 	} {
 		p := rolling()
 		p.Previous.Maps, p.Maps = c.before, c.now

@@ -24,7 +24,7 @@ func WithoutReaders(all map[string]Map) map[string]Map {
 		if rest == nil {
 			rest = map[string]Map{}
 		}
-		m.Export, m.Metrics = nil, nil
+		m.Export = nil
 		rest[name] = m
 	}
 	return rest
