@@ -15,6 +15,9 @@ import (
 // prefix begins the names of files that are being written.
 const prefix = ".new-"
 
+// ownerOnly is the mode of a new temporary file.
+const ownerOnly os.FileMode = 0o600
+
 // IsTemporary reports whether a file of that name is one that is being written, or was when
 // a process ended.
 func IsTemporary(name string) bool { return strings.HasPrefix(name, prefix) }
@@ -22,7 +25,7 @@ func IsTemporary(name string) bool { return strings.HasPrefix(name, prefix) }
 // Write replaces the file at path by one with that content, which its owner alone may
 // read. It survives a power failure: file and folder are synced.
 func Write(path string, content []byte) error {
-	if err := write(path, content, true); err != nil {
+	if err := write(path, content, ownerOnly, true); err != nil {
 		return err
 	}
 	return Sync(filepath.Dir(path))
@@ -30,14 +33,22 @@ func Write(path string, content []byte) error {
 
 // WriteUnsynced is Write of what may be lost by a power failure. The caller may Sync the
 // folder, and the file's content, later.
-func WriteUnsynced(path string, content []byte) error { return write(path, content, false) }
+func WriteUnsynced(path string, content []byte) error { return write(path, content, ownerOnly, false) }
 
-func write(path string, content []byte, sync bool) error {
+// WriteShared is WriteUnsynced of a file with that mode, for others to read.
+func WriteShared(path string, content []byte, mode os.FileMode) error {
+	return write(path, content, mode, false)
+}
+
+func write(path string, content []byte, mode os.FileMode, sync bool) error {
 	f, err := os.CreateTemp(filepath.Dir(path), prefix+"*")
 	if err != nil {
 		return err
 	}
 	_, err = f.Write(content)
+	if mode != ownerOnly && err == nil {
+		err = f.Chmod(mode)
+	}
 	if sync && err == nil {
 		err = f.Sync()
 	}

@@ -65,6 +65,24 @@ func closeToOthers(f *os.File) error {
 	return nil
 }
 
+// CheckUnchangeable fails with ErrExposed for a directory that others than the process's own user can change, or put another in its
+// place. All may look into it.
+func CheckUnchangeable(dir string) error {
+	dir = filepath.Clean(dir)
+	if err := checkParent(filepath.Dir(dir)); err != nil {
+		return err
+	}
+	var st unix.Stat_t
+	if err := unix.Lstat(dir, &st); err != nil {
+		return &fs.PathError{Op: "stat", Path: dir, Err: err}
+	}
+	if st.Mode&unix.S_IFMT == unix.S_IFDIR && int(st.Uid) == os.Geteuid() && st.Mode&0o022 == 0 {
+		return nil
+	}
+	return fmt.Errorf("%w: %s belongs to uid %d with mode %#o, and this process runs as uid %d; look who made it, and remove it, or name another folder",
+		ErrExposed, dir, st.Uid, st.Mode, os.Geteuid())
+}
+
 // checkParent rejects a directory in which others could put another in the place
 // of an entry: one that belongs to neither root nor the process's own user, or that
 // others may write to without the sticky bit.

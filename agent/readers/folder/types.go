@@ -1,0 +1,122 @@
+package folder
+
+import (
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/btf"
+
+	"github.com/skep-dev/skep/bytecode/plain"
+)
+
+// Types are those of a map's key and value, as BTF that has nothing else. The zero value is that of a map whose types are not known.
+type Types struct {
+	BTF                []byte
+	KeyID, ValueID     btf.TypeID
+	KeySize, ValueSize int
+}
+
+// TypesOf makes the BTF of a map's types; nil is not known.
+func TypesOf(key, value btf.Type) (Types, error) {
+	var t Types
+	builder, err := btf.NewBuilder(nil, nil)
+	for _, one := range []struct {
+		of   btf.Type
+		id   *btf.TypeID
+		size *int
+	}{{key, &t.KeyID, &t.KeySize}, {value, &t.ValueID, &t.ValueSize}} {
+		if _, void := one.of.(*btf.Void); err != nil || one.of == nil || void {
+			continue
+		}
+		if *one.size, err = btf.Sizeof(one.of); err == nil {
+			*one.id, err = builder.Add(one.of)
+		}
+	}
+	if err == nil && !builder.Empty() {
+		t.BTF, err = builder.Marshal(nil, nil)
+	}
+	if err != nil {
+		return Types{}, fmt.Errorf("write the types of a map: %w", plain.Error(err))
+	}
+	return t, nil
+}
+
+// describe describes the maps of pins. A map that is described, and whose pin stays, is not described anew; else its types are in their
+// file before the pin is there.
+func (s *state) describe(app Application, want map[string]entry, next uint64) (map[string]MapInfo, error) {
+	infos := map[string]MapInfo{}
+	for _, name := range slices.Sorted(maps.Keys(want)) {
+		e := want[name]
+		if e.of.Name != name {
+			continue
+		}
+		at, info := s.pins[name], s.listing.Maps[name]
+		if at.id != e.id || info.Generation != at.generation || !s.hasTypes(info) {
+			var err error
+			if info, err = s.infoOf(app, e.of); err != nil {
+				return nil, fmt.Errorf("describe map %s: %w", name, err)
+			}
+			info.Generation = next
+			if at.id == e.id {
+				info.Generation = at.generation
+			}
+		}
+		info.Access, info.Group = string(e.Access), e.Group
+		infos[name] = info
+	}
+	return infos, nil
+}
+
+// hasTypes reports whether the file with a map's types is there, where the listing has one.
+func (s *state) hasTypes(info MapInfo) bool {
+	if info.BTF == "" {
+		return true
+	}
+	_, err := os.Lstat(filepath.Join(s.Dir, info.BTF))
+	return err == nil
+}
+
+// infoOf describes a map as it is in the kernel.
+func (s *state) infoOf(app Application, m *Map) (MapInfo, error) {
+	kernel, err := plain.Of(m.Map.Info())
+	if err != nil {
+		return MapInfo{}, err
+	}
+	info := MapInfo{Type: kernel.Type.String(), KeySize: kernel.KeySize, ValueSize: kernel.ValueSize, MaxEntries: kernel.MaxEntries, Flags: kernel.Flags}
+	if app.Types == nil {
+		return info, nil
+	}
+	types, err := app.Types(m.Name)
+	if err != nil || !types.fit(kernel) {
+		return info, err
+	}
+	info.BTF, info.KeyTypeID, info.ValueTypeID = m.Name+btfEnding, uint32(types.KeyID), uint32(types.ValueID)
+	return info, s.put(info.BTF, types.BTF)
+}
+
+// fit reports whether there are types, and a map has values of them: a definition can change the size of those.
+func (t Types) fit(m *ebpf.MapInfo) bool {
+	return t.BTF != nil && (t.KeyID == 0 || t.KeySize == int(m.KeySize)) && (t.ValueID == 0 || t.ValueSize == int(m.ValueSize))
+}
+
+// dropTypes removes the files of types that no map has any more.
+func (s *state) dropTypes(infos map[string]MapInfo) error {
+	listed, err := os.ReadDir(s.Dir)
+	if err != nil {
+		return fmt.Errorf("look at a readers' folder: %w", err)
+	}
+	for _, one := range listed {
+		name, isTypes := strings.CutSuffix(one.Name(), btfEnding)
+		if isTypes && infos[name].BTF == "" {
+			if err := remove(filepath.Join(s.Dir, one.Name())); err != nil {
+				return fmt.Errorf("remove the types of a map: %w", err)
+			}
+		}
+	}
+	return nil
+}
