@@ -26,6 +26,7 @@ import (
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/atomicfile"
 	"github.com/skep-dev/skep/bytecode/plain"
+	"github.com/skep-dev/skep/skepmap"
 )
 
 // The modes of pins: root owns them, and a group may open them.
@@ -137,7 +138,7 @@ func (f Folder) Narrow(may func(name, group string, wide bool) bool) error {
 	if err != nil || !gone {
 		return err
 	}
-	infos := map[string]MapInfo{}
+	infos := map[string]skepmap.MapInfo{}
 	for name, info := range there.listing.Maps {
 		if _, pinned := there.pins[name]; pinned {
 			infos[name] = info
@@ -178,7 +179,7 @@ func entries(all []Map) (map[string]entry, error) {
 	var errs []error
 	for i := range all {
 		m := &all[i]
-		if err := checkName(m.Name); err != nil {
+		if err := skepmap.CheckName(m.Name); err != nil {
 			errs = append(errs, err)
 			continue
 		}
@@ -190,7 +191,7 @@ func entries(all []Map) (map[string]entry, error) {
 		for n, g := range m.Grants {
 			name := m.Name
 			if n > 0 {
-				name += "@" + g.Group
+				name = skepmap.GroupPin(m.Name, g.Group)
 			}
 			want[name] = entry{Grant: g, name: name, of: m, id: id}
 		}
@@ -213,7 +214,7 @@ func mapID(m *ebpf.Map) (ebpf.MapID, error) {
 // state is what is in a folder.
 type state struct {
 	Folder
-	listing Listing
+	listing skepmap.Listing
 	// pins by the names under which readers find them.
 	pins map[string]pin
 	// links are the symlinks that point to no pin, and leftovers the pins to which none points.
@@ -229,6 +230,15 @@ type pin struct {
 	id         ebpf.MapID
 	gid        uint32
 	mode       fs.FileMode
+}
+
+// readListing reads the listing of a folder. One that is not there or not whole is an empty one: all is then described anew.
+func readListing(dir string) skepmap.Listing {
+	l, err := skepmap.ReadListing(dir)
+	if err != nil {
+		return skepmap.Listing{}
+	}
+	return l
 }
 
 // look reads the folder, which may not be there.
@@ -334,7 +344,7 @@ func (f Folder) makeFolders() error {
 // MakeOpen makes a folder, and those above it, that all may look into and the process's user alone can change. One that is another's, or
 // that others can change, is an error: what lies there may be theirs.
 func MakeOpen(dir string) error {
-	err := os.MkdirAll(dir, 0o755)
+	err := makeAll(filepath.Clean(dir))
 	if err == nil {
 		err = pins.CheckUnchangeable(dir)
 	}
@@ -342,6 +352,20 @@ func MakeOpen(dir string) error {
 		return fmt.Errorf("make a readers' folder: %w", err)
 	}
 	return nil
+}
+
+// makeAll makes folders that all may look into, whatever the process's umask is.
+func makeAll(dir string) error {
+	if _, err := os.Lstat(dir); !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	if err := makeAll(filepath.Dir(dir)); err != nil {
+		return err
+	}
+	if err := os.Mkdir(dir, 0o755); err != nil {
+		return err
+	}
+	return os.Chmod(dir, 0o755)
 }
 
 // pin makes a pin, and has the name in the folder point to it. The kernel makes a pin that root alone may open. Its group is set before
@@ -390,10 +414,8 @@ func (s *state) point(name, path string) error {
 }
 
 // list writes the listing of all pins.
-func (s *state) list(app v1alpha1.Identity, digest string, infos map[string]MapInfo, changed bool) error {
-	var head Listing
-	head.Application.Kind, head.Application.Namespace, head.Application.Name = app.Kind, app.Namespace, app.Name
-	head.Digest = digest
+func (s *state) list(app v1alpha1.Identity, digest string, infos map[string]skepmap.MapInfo, changed bool) error {
+	head := skepmap.Listing{Application: skepmap.Application{Kind: app.Kind, Namespace: app.Namespace, Name: app.Name}, Digest: digest}
 	for name := range s.listing.Maps {
 		_, stays := infos[name]
 		changed = changed || !stays
@@ -405,14 +427,14 @@ func (s *state) list(app v1alpha1.Identity, digest string, infos map[string]MapI
 }
 
 // write writes the listing, with a new generation where pins came or went, and nothing where it is there already.
-func (s *state) write(infos map[string]MapInfo, head Listing, changed bool) error {
+func (s *state) write(infos map[string]skepmap.MapInfo, head skepmap.Listing, changed bool) error {
 	head.Generation, head.Maps = cmp.Or(s.newest(), 1), infos
 	if changed {
 		head.Generation = s.newest() + 1
 	}
-	raw, err := head.encode()
+	raw, err := head.Encode()
 	if err == nil {
-		err = s.put(listingFile, raw)
+		err = s.put(skepmap.ListingFile, raw)
 	}
 	if err != nil {
 		return fmt.Errorf("list the maps of a readers' folder: %w", err)

@@ -1,7 +1,6 @@
 package folder_test
 
 import (
-	"encoding/json"
 	"errors"
 	"os"
 	"path/filepath"
@@ -17,6 +16,7 @@ import (
 
 	"github.com/skep-dev/skep/agent/readers/folder"
 	"github.com/skep-dev/skep/api/v1alpha1"
+	"github.com/skep-dev/skep/skepmap"
 	"github.com/skep-dev/skep/test/harness/drop"
 	"github.com/skep-dev/skep/test/harness/leaks"
 	"github.com/skep-dev/skep/test/harness/need"
@@ -147,12 +147,9 @@ func (p *place) inode(name string) uint64 {
 	return info.Sys().(*syscall.Stat_t).Ino
 }
 
-func (p *place) listing() (l folder.Listing) {
+func (p *place) listing() skepmap.Listing {
 	p.t.Helper()
-	raw, err := os.ReadFile(p.path("maps.json"))
-	if err == nil {
-		err = json.Unmarshal(raw, &l)
-	}
+	l, err := skepmap.ReadListing(p.Dir)
 	if err != nil {
 		p.t.Fatal(err)
 	}
@@ -179,7 +176,7 @@ func TestAMemberOfTheGroupReadsAndDoesNoMore(t *testing.T) {
 	wants(t, "of another group", reader.Open(t, p.path("counts"), 0, ops, others), closed)
 	wants(t, "without a group", reader.Open(t, p.path("counts@ops"), 0), closed)
 	info := p.listing().Maps["counts"]
-	wants(t, "the listing", info, folder.MapInfo{Type: "Hash", KeySize: 4, ValueSize: 8, MaxEntries: 16, Access: "Read", Group: "metrics", Generation: 1,
+	wants(t, "the listing", info, skepmap.MapInfo{Type: "Hash", KeySize: 4, ValueSize: 8, MaxEntries: 16, Access: "Read", Group: "metrics", Generation: 1,
 		BTF: "counts.btf", KeyTypeID: info.KeyTypeID, ValueTypeID: info.ValueTypeID})
 	spec, err := btf.LoadSpec(p.path("counts.btf"))
 	if err != nil {

@@ -12,6 +12,7 @@ import (
 	"github.com/cilium/ebpf/btf"
 
 	"github.com/skep-dev/skep/bytecode/plain"
+	"github.com/skep-dev/skep/skepmap"
 )
 
 // Types are those of a map's key and value, as BTF that has nothing else. The zero value is that of a map whose types are not known.
@@ -48,8 +49,8 @@ func TypesOf(key, value btf.Type) (Types, error) {
 
 // describe describes the maps of pins. A map that is described, and whose pin stays, is not described anew; else its types are in their
 // file before the pin is there.
-func (s *state) describe(app Application, want map[string]entry, next uint64) (map[string]MapInfo, error) {
-	infos := map[string]MapInfo{}
+func (s *state) describe(app Application, want map[string]entry, next uint64) (map[string]skepmap.MapInfo, error) {
+	infos := map[string]skepmap.MapInfo{}
 	for _, name := range slices.Sorted(maps.Keys(want)) {
 		e := want[name]
 		if e.of.Name != name {
@@ -66,14 +67,14 @@ func (s *state) describe(app Application, want map[string]entry, next uint64) (m
 				info.Generation = at.generation
 			}
 		}
-		info.Access, info.Group = string(e.Access), e.Group
+		info.Access, info.Group = skepmap.Access(e.Access), e.Group
 		infos[name] = info
 	}
 	return infos, nil
 }
 
 // hasTypes reports whether the file with a map's types is there, where the listing has one.
-func (s *state) hasTypes(info MapInfo) bool {
+func (s *state) hasTypes(info skepmap.MapInfo) bool {
 	if info.BTF == "" {
 		return true
 	}
@@ -82,12 +83,12 @@ func (s *state) hasTypes(info MapInfo) bool {
 }
 
 // infoOf describes a map as it is in the kernel.
-func (s *state) infoOf(app Application, m *Map) (MapInfo, error) {
+func (s *state) infoOf(app Application, m *Map) (skepmap.MapInfo, error) {
 	kernel, err := plain.Of(m.Map.Info())
 	if err != nil {
-		return MapInfo{}, err
+		return skepmap.MapInfo{}, err
 	}
-	info := MapInfo{Type: kernel.Type.String(), KeySize: kernel.KeySize, ValueSize: kernel.ValueSize, MaxEntries: kernel.MaxEntries, Flags: kernel.Flags}
+	info := skepmap.MapInfo{Type: kernel.Type.String(), KeySize: kernel.KeySize, ValueSize: kernel.ValueSize, MaxEntries: kernel.MaxEntries, Flags: kernel.Flags}
 	if app.Types == nil {
 		return info, nil
 	}
@@ -95,7 +96,7 @@ func (s *state) infoOf(app Application, m *Map) (MapInfo, error) {
 	if err != nil || !types.fit(kernel) {
 		return info, err
 	}
-	info.BTF, info.KeyTypeID, info.ValueTypeID = m.Name+btfEnding, uint32(types.KeyID), uint32(types.ValueID)
+	info.BTF, info.KeyTypeID, info.ValueTypeID = skepmap.BTFFile(m.Name), uint32(types.KeyID), uint32(types.ValueID)
 	return info, s.put(info.BTF, types.BTF)
 }
 
@@ -105,13 +106,13 @@ func (t Types) fit(m *ebpf.MapInfo) bool {
 }
 
 // dropTypes removes the files of types that no map has any more.
-func (s *state) dropTypes(infos map[string]MapInfo) error {
+func (s *state) dropTypes(infos map[string]skepmap.MapInfo) error {
 	listed, err := os.ReadDir(s.Dir)
 	if err != nil {
 		return fmt.Errorf("look at a readers' folder: %w", err)
 	}
 	for _, one := range listed {
-		name, isTypes := strings.CutSuffix(one.Name(), btfEnding)
+		name, isTypes := strings.CutSuffix(one.Name(), skepmap.BTFFile(""))
 		if isTypes && infos[name].BTF == "" {
 			if err := remove(filepath.Join(s.Dir, one.Name())); err != nil {
 				return fmt.Errorf("remove the types of a map: %w", err)

@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"runtime"
+	"slices"
 	"strconv"
 	"syscall"
 	"testing"
@@ -120,22 +121,29 @@ func read(path, id string) (Answers, error) {
 }
 
 func (a *Answers) use(m *ebpf.Map) {
-	var key, value, first []byte
-	entries := m.Iterate()
-	for entries.Next(&key, &value) {
-		if a.Entries++; first == nil {
-			first = append([]byte{}, key...)
+	first := make([]byte, m.KeySize())
+	for key, err := m.NextKeyBytes(nil); key != nil || err != nil; key, err = m.NextKeyBytes(key) {
+		if err == nil {
+			_, err = m.LookupBytes(key)
 		}
+		if a.Lookup = answer(err); err != nil {
+			break
+		}
+		a.Entries++
+		copy(first, key)
 	}
-	a.Lookup = answer(entries.Err())
-	if first == nil {
-		first = make([]byte, m.KeySize())
-	}
-	_, err := m.LookupBytes(first)
-	a.Lookup += answer(err)
-	a.Update = answer(m.Update(first, make([]byte, m.ValueSize()), ebpf.UpdateAny))
+	a.Update = answer(m.Update(first, zeroOf(m), ebpf.UpdateAny))
 	a.Delete = answer(m.Delete(first))
 	a.Freeze = answer(freeze(m))
+}
+
+// zeroOf is a value of a map, of which a per-CPU map has one for each CPU.
+func zeroOf(m *ebpf.Map) any {
+	one := make([]byte, m.ValueSize())
+	if m.Type() != ebpf.PerCPUArray && m.Type() != ebpf.PerCPUHash {
+		return one
+	}
+	return slices.Repeat([][]byte{one}, ebpf.MustPossibleCPU())
 }
 
 // freeze asks the kernel: the library asks for a right first that it needs for a map of its own.
