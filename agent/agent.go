@@ -4,7 +4,7 @@
 // The parts are the packages in reconcile/, and none knows the loop. Package changes wakes it; then one reconcile, see reconcileOnce, is:
 //
 //  1. accepted gives copies of the applications and their intents;
-//  2. act switches off what intents revoke, before anything is looked at;
+//  2. act switches off what intents revoke, before anything is looked at, and readers take back what they no longer grant;
 //  3. observe reads the pods and network devices that intents choose, and live what is open in the kernel;
 //  4. decide and plan say what only ends something, and act ends it; then live makes pins again that someone removed;
 //  5. decide chooses versions or falls back to one, which prepare asks build to load, beside the loop: a later reconcile finds it loaded;
@@ -29,6 +29,7 @@ import (
 	"github.com/skep-dev/skep/agent/pods/containers"
 	"github.com/skep-dev/skep/agent/pods/netns"
 	"github.com/skep-dev/skep/agent/program/loader"
+	"github.com/skep-dev/skep/agent/readers/host"
 	"github.com/skep-dev/skep/agent/reconcile/accepted"
 	"github.com/skep-dev/skep/agent/reconcile/admission"
 	"github.com/skep-dev/skep/agent/reconcile/build"
@@ -104,6 +105,8 @@ type loop struct {
 	wholeAt time.Time
 	// positions are where programs moved among those of others.
 	positions position.Memory
+	// readers are the folders of readers without privilege; nil in a cluster.
+	readers *host.Readers
 	// unmanagedFiles, by uid, are those of the last full reconcile.
 	unmanagedFiles map[string][]string
 }
@@ -173,7 +176,16 @@ func newLoop(e *env) *loop {
 		chains: chainfit.New(o.BackOff.Longest(), attempts),
 		node: observe.New(observe.Options{Log: o.Log, Containers: e.containers, NamespaceLabels: o.NamespaceLabels, Namespaces: targets.Pods.Namespaces,
 			Changes: e.changes, IsHurried: func() bool { return e.changes.IsAsked() || loads.HasEnded() }}),
+		readers: newReaders(e),
 	}
+}
+
+// newReaders returns the folders of readers: groups of a host are granted maps where there is no cluster.
+func newReaders(e *env) *host.Readers {
+	if e.opts.Node != "" {
+		return nil
+	}
+	return host.New(host.Options{Dir: e.opts.MapsDir, Log: e.opts.Log, Clock: e.opts.Clock, Objects: e.objects, Wake: e.changes.Signal})
 }
 
 // checkMount warns of a second bpf file system.
@@ -203,6 +215,7 @@ func (a *Agent) Close() error {
 	defer a.work.Unlock()
 	a.opts.MapMetrics.Close()
 	a.loop.lookups.Close()
+	a.loop.readers.Close()
 	a.loop.live.Remnants.AwaitClosings()
 	var err error
 	if a.containers != nil {

@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 
 	"github.com/skep-dev/skep/agent/pods/netns"
+	"github.com/skep-dev/skep/agent/readers/host"
 	"github.com/skep-dev/skep/agent/reconcile/live"
 	"github.com/skep-dev/skep/agent/state/pins"
 	"github.com/skep-dev/skep/agent/state/statedir"
@@ -34,3 +35,7 @@ func Cleanup(bpffs, state string, files ...string) error {
 
 // RemoveState removes all that an Agent keeps below its state directory.
 func RemoveState(dir string) error { return statedir.Remove(dir) }
+
+// RemoveReaders removes the readers' folders of a host below Options.MapsDir, which no Agent uses any more. What readers have open stays
+// theirs.
+func RemoveReaders(dir string) error { return host.Clear(dir) }

@@ -25,6 +25,9 @@ type Options struct {
 	// BPFFS is the directory for pins, on a BPF file system; default
 	// /sys/fs/bpf/skep. One agent holds it.
 	BPFFS string
+	// MapsDir has a folder for each application that grants maps to groups of the host, in which their members find them; see
+	// package host. It is made when a map is granted. Empty is none; in a cluster, groups are granted nothing.
+	MapsDir string
 	// StateDir keeps sealed intents and objects, so that a node comes back by
 	// itself. Required.
 	StateDir string

@@ -69,6 +69,7 @@ func (a *Agent) reconcileOnce() *reconcile {
 	gone := rec.decisions.GoneByIntent()
 	rec.actor.SwitchOff(gone)
 	rec.look.Set.Sever(gone)
+	a.loop.readers.Withdraw(rec.intents.Applications, gone)
 	if err := rec.observe(); err != nil {
 		a.opts.Log.Error("look at the kernel; what must end ends nevertheless", "error", err)
 		a.changes.AskFull()
@@ -221,6 +222,7 @@ func (rec *reconcile) finish() {
 		Positions: rec.positions, UnmanagedFiles: rec.unmanagedFiles})
 	ended.Applications()
 	rec.publishMetrics()
+	publishes := rec.observed && rec.loop.readers.Publish(rec.intents.Applications, rec.look, rec.decisions.IsGone)
 	rec.loop.conflicts.Sweep(rec.decisions.Now)
 	rec.lookupRound.End()
 	rec.loop.namespaces.Close()
@@ -234,6 +236,6 @@ func (rec *reconcile) finish() {
 	if rec.decisions.Again {
 		rec.env.changes.Signal()
 	}
-	rec.intents.Finish(accepted.Findings{Outcomes: rec.decisions.Outcomes, Orphans: orphans, Observed: rec.observed,
+	rec.intents.Finish(accepted.Findings{Outcomes: rec.decisions.Outcomes, Orphans: orphans, Observed: rec.observed, Unsettled: publishes,
 		Shares: rec.versions.Shares()})
 }

@@ -61,6 +61,8 @@ type Options struct {
 	State string
 	// BPFFS is the folder of the pins; empty means the agent's default.
 	BPFFS string
+	// MapsDir has the readers' folders of applications that grant maps to groups of the host; empty makes none.
+	MapsDir string
 	// CgroupRoot is the cgroup2 mount; empty means where it is mounted.
 	CgroupRoot string
 	// RuntimeEndpoint is the socket of the host's container runtime, whose pods definitions
@@ -277,6 +279,7 @@ func (h *Host) openAgent() error {
 	}
 	o := agent.Options{
 		BPFFS:      h.opts.BPFFS,
+		MapsDir:    h.opts.MapsDir,
 		StateDir:   filepath.Join(h.opts.State, agentFolder),
 		Trust:      trust,
 		Fetch:      h.object,

@@ -29,9 +29,9 @@ type Unloaded struct {
 const freed = 2 * time.Second
 
 // Unload removes every program, link and pin of Skep's on this host, and the intents that would
-// load them at the next start. It looks in the kernel whether they are gone. Of state it keeps
+// load them at the next start. The readers' folders below maps go, too. It looks in the kernel whether they are gone. Of state it keeps
 // keys and caches. It fails, and unloads nothing, while a Host runs on state or on bpffs.
-func Unload(ctx context.Context, state, bpffs string) (Unloaded, error) {
+func Unload(ctx context.Context, state, bpffs, maps string) (Unloaded, error) {
 	unlock, err := lockUnused(state)
 	if err != nil {
 		return Unloaded{}, fmt.Errorf("unload: %w", err)
@@ -46,6 +46,9 @@ func Unload(ctx context.Context, state, bpffs string) (Unloaded, error) {
 		err = agent.RemoveState(agentState)
 	} else {
 		err = agent.Cleanup(bpffs, agentState)
+	}
+	if err == nil {
+		err = agent.RemoveReaders(maps)
 	}
 	if err != nil {
 		return Unloaded{}, fmt.Errorf("unload: %w", err)

@@ -70,6 +70,8 @@ func newRun() *cobra.Command {
 	settingsFlags(cmd, &o.Policies, &o.Replaces, &o.Signers)
 	flags.StringVar(&o.State, "state", host.DefaultState, "folder for keys, caches and the socket")
 	flags.StringVar(&o.BPFFS, "bpffs", "", "folder for pins on a BPF file system (default /sys/fs/bpf/skep)")
+	flags.StringVar(&o.MapsDir, "maps-dir", host.DefaultMapsDir, "folder in which members of the groups that definitions grant maps to find them; "+
+		"empty makes none")
 	flags.StringVar(&o.RuntimeEndpoint, "container-runtime-endpoint", "",
 		"socket of this host's container runtime, such as unix:///run/containerd/containerd.sock, whose pods definitions choose (default: none; "+
 			"units of systemd and cgroups are in the place of pods)")

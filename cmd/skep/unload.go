@@ -20,6 +20,7 @@ func newUnload() *cobra.Command {
 	var (
 		all          bool
 		state, bpffs string
+		maps         string
 	)
 	cmd := &cobra.Command{
 		Use:   "unload --all",
@@ -33,7 +34,7 @@ func newUnload() *cobra.Command {
 			if !all {
 				return errors.New("unload: name what to unload: --all is every program of Skep's on this host")
 			}
-			u, err := nodemode.Unload(cmd.Context(), state, bpffs)
+			u, err := nodemode.Unload(cmd.Context(), state, bpffs, maps)
 			if err != nil {
 				return err
 			}
@@ -43,6 +44,7 @@ func newUnload() *cobra.Command {
 	cmd.Flags().BoolVar(&all, "all", false, "every program of Skep's on this host")
 	cmd.Flags().StringVar(&state, "state", host.DefaultState, "state folder of skep run")
 	cmd.Flags().StringVar(&bpffs, "bpffs", defaultPins, "folder of Skep's pins")
+	cmd.Flags().StringVar(&maps, "maps-dir", host.DefaultMapsDir, "folder of the maps that groups were granted")
 	return cmd
 }
 

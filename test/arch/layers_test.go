@@ -72,6 +72,8 @@ func layers() []row {
 		{"agent/readers", program},
 		// It looks as the inventory does, and asks no agent.
 		{"agent/readers/show", with(program, "agent/readers", "agent/inventory", "agent/state/pins")},
+		{"agent/readers/folder", with(program, "agent/state/pins")},
+		{"agent/readers/host", with(reconcile, "agent/reconcile", "agent/readers")},
 		{"agent/queue", []string{"api/v1alpha1"}},
 		{"agent/reconcile/plan", agent},
 		// What readers have is decided by intents and what is known of maps.
@@ -87,7 +89,7 @@ func layers() []row {
 		{"agent/reconcile", reconcile},
 		{"agent/metrics", with(agent, "agent")},
 		{"agent/kube", with(agent, "agent")},
-		{"agent", with(reconcile, "agent/reconcile", "!agent/kube", "!agent/metrics", "!agent/inventory")},
+		{"agent", with(reconcile, "agent/reconcile", "agent/readers", "!agent/kube", "!agent/metrics", "!agent/inventory")},
 		{"nodemode", with(five, "agent", "listen")},
 		{"controller", with(five, "placement", "kubeauth", "listen")},
 		// The demo is a user of node mode, as the command line is.

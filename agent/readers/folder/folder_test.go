@@ -2,12 +2,16 @@ package folder_test
 
 import (
 	"errors"
+	"fmt"
+	"maps"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/btf"
@@ -17,6 +21,7 @@ import (
 	"github.com/skep-dev/skep/agent/readers/folder"
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/skepmap"
+	"github.com/skep-dev/skep/test/harness/await"
 	"github.com/skep-dev/skep/test/harness/drop"
 	"github.com/skep-dev/skep/test/harness/leaks"
 	"github.com/skep-dev/skep/test/harness/need"
@@ -25,7 +30,36 @@ import (
 
 func TestMain(m *testing.M) {
 	reader.MaybeChild()
+	if dir := os.Getenv(keepsDir); dir != "" {
+		fmt.Fprintln(os.Stderr, keepForever(folder.Folder{Dir: dir, Pins: os.Getenv(keepsPins), Mode: 0o644}))
+		os.Exit(1)
+	}
 	leaks.Main(m)
+}
+
+// The environment of a process that changes a folder until it is killed.
+const keepsDir, keepsPins = "SKEP_TEST_KEEPS_DIR", "SKEP_TEST_KEEPS_PINS"
+
+// keepForever grants maps and takes them back.
+func keepForever(f folder.Folder) error {
+	maps := make([]*ebpf.Map, 2)
+	for i := range maps {
+		var err error
+		if maps[i], err = ebpf.NewMap(&ebpf.MapSpec{Type: ebpf.Hash, KeySize: 4, ValueSize: 8, MaxEntries: 16}); err != nil {
+			return err
+		}
+	}
+	write := []folder.Grant{{Group: "ops", GID: ops, Access: v1alpha1.MapWrite}}
+	for {
+		for _, m := range maps {
+			err := errors.Join(f.Keep(application(folder.Map{Name: "counts", Map: m, Grants: read(metrics, ops)}, folder.Map{Name: "drops", Map: m, Grants: write})),
+				f.Keep(application(folder.Map{Name: "counts", Map: m, Grants: write})),
+				f.Narrow(func(string, string, bool) bool { return false }))
+			if err != nil {
+				return err
+			}
+		}
+	}
 }
 
 // The groups of readers.
@@ -279,6 +313,54 @@ func TestWhatFailsLeavesNoWiderPin(t *testing.T) {
 	wants(t, "the folder", p.has(), []string{"maps.json", "old.btf", "counts+2 -rw------- root"})
 	p.keep(app.Maps...)
 	wants(t, "the folder", p.has(), []string{"counts", "counts.btf", "maps.json", "counts+3 -r--r----- metrics"})
+}
+
+// TestAKillAtAnyPointLeavesWhatTheNextCallPutsRight kills a process that changes a folder all the time.
+func TestAKillAtAnyPointLeavesWhatTheNextCallPutsRight(t *testing.T) {
+	p, counts := newPlace(t), newMap(t, ebpf.Hash)
+	p.keep(folder.Map{Name: "counts", Map: counts, Grants: read(metrics)})
+	states := map[int]bool{}
+	for round := range 50 {
+		child := exec.CommandContext(t.Context(), "/proc/self/exe")
+		child.Env = append(os.Environ(), keepsDir+"="+p.Dir, keepsPins+"="+p.Pins)
+		var out strings.Builder
+		child.Stderr = &out
+		if err := child.Start(); err != nil {
+			t.Fatal(err)
+		}
+		begun := p.listing().Generation
+		await.True(t, "the process to change the folder", time.Minute, func() bool {
+			l, err := skepmap.ReadListing(p.Dir)
+			return err != nil || l.Generation > begun+uint64(round%7)
+		})
+		_ = child.Process.Kill()
+		if _ = child.Wait(); out.Len() > 0 {
+			t.Fatal(out.String())
+		}
+		left := p.has()
+		states[len(left)] = true
+		for _, name := range left {
+			pin, rights, isPin := strings.Cut(name, " ")
+			name, _, _ := strings.Cut(pin, "+")
+			allowed := map[string][]string{"counts": {"-rw------- root", "-r--r----- metrics", "-rw-rw---- ops"}, "counts@ops": {"-rw------- root", "-r--r----- ops"},
+				"drops": {"-rw------- root", "-rw-rw---- ops"}}
+			// A pin that only its owner may open has its group before its mode.
+			if isPin && !slices.Contains(allowed[name], rights) && !strings.HasPrefix(rights, "-rw------- ") {
+				t.Errorf("the pin %s is %s", pin, rights)
+			}
+		}
+		before := p.listing().Generation
+		p.keep(folder.Map{Name: "counts", Map: counts, Grants: read(metrics)})
+		now := p.listing()
+		wants(t, "the folder", p.has(), []string{"counts", "counts.btf", "maps.json", fmt.Sprintf("counts+%d -r--r----- metrics", now.Maps["counts"].Generation)})
+		if now.Generation <= before || p.inode("counts") == 0 {
+			t.Errorf("in round %d, the generation is %d after %d", round, now.Generation, before)
+		}
+		if t.Failed() {
+			t.FailNow()
+		}
+	}
+	t.Logf("the process was killed with so many files in the folder: %v", slices.Sorted(maps.Keys(states)))
 }
 
 func TestFoldersOfOthersAreLeft(t *testing.T) {

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"reflect"
 
-	"github.com/skep-dev/skep/agent/reconcile/decide"
 	"github.com/skep-dev/skep/agent/reconcile/version"
 	"github.com/skep-dev/skep/agent/state/pins"
 	"github.com/skep-dev/skep/agent/state/statedir"
@@ -82,7 +81,7 @@ func (s *Store) put(o intent.Opened, e intent.Envelope) error {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	app, old := &Application{Application: decide.Application{Known: version.Known{Newest: o}}, envelope: e}, s.apps[p.UID]
+	app, old := newApplication(o, e), s.apps[p.UID]
 	if old != nil {
 		switch have := old.Newest.Payload().Serial; {
 		case p.Serial < have:

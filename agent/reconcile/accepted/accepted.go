@@ -25,6 +25,8 @@ type Application struct {
 	// is worked on and not on disk.
 	envelope intent.Envelope
 	unkept   bool
+	// Exports reports that the newest intent grants maps to readers outside of programs.
+	Exports bool
 	// Loaded are the revisions that were in the kernel after the last reconcile.
 	Loaded []string
 	// Exhausted reports that the tombstone is complete: nothing of its application is left on the node.
@@ -32,6 +34,13 @@ type Application struct {
 	// Conflict says that another intent was sent under the newest one's serial, and
 	// nothing since that settles which of them holds.
 	Conflict error
+}
+
+// newApplication returns an application whose newest intent is o.
+func newApplication(o intent.Opened, e intent.Envelope) *Application {
+	isExported := func(m v1alpha1.Map) bool { return len(m.Export) > 0 }
+	return &Application{Application: decide.Application{Known: version.Known{Newest: o}}, envelope: e,
+		Exports: slices.ContainsFunc(slices.Collect(maps.Values(o.Payload().Maps)), isExported)}
 }
 
 // inherit takes over what was found out about the application while an older
@@ -102,14 +111,16 @@ func (s *Store) restore() error {
 		}
 		app := s.apps[uid]
 		if app == nil {
-			app = &Application{Application: decide.Application{Known: version.Known{Newest: o}}, envelope: k.Envelope}
+			app = newApplication(o, k.Envelope)
 			s.apps[uid] = app
 		}
 		if k.Kind == statedir.Deployed {
 			app.Deployed = &o
 		}
 		if o.Payload().Serial > app.Newest.Payload().Serial {
-			app.Newest, app.envelope = o, k.Envelope
+			deployed := app.Deployed
+			app = newApplication(o, k.Envelope)
+			app.Deployed, s.apps[uid] = deployed, app
 		}
 	}
 	return nil

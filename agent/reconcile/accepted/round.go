@@ -97,6 +97,8 @@ type Findings struct {
 	Orphans  []report.ApplicationStatus
 	Shares   map[string]v1alpha1.NamespaceShare
 	Observed bool
+	// Unsettled reports that something beside the outcomes is on its way.
+	Unsettled bool
 }
 
 // Finish hands the applications over, and wakes who waits in Settled.
@@ -107,7 +109,7 @@ func (r *Round) Finish(found Findings) {
 	if found.Observed {
 		s.orphans, s.shares = found.Orphans, found.Shares
 	}
-	all := version.SameLabels(r.Labels, s.labels)
+	all := version.SameLabels(r.Labels, s.labels) && !found.Unsettled
 	for _, app := range r.Applications {
 		uid := app.Newest.Payload().UID
 		now := s.apps[uid]

@@ -81,6 +81,10 @@ type ApplicationStatus struct {
 	// UnmanagedFiles are the paths among its pins that are not Skep's or cannot be read,
 	// each with why. They are left alone.
 	UnmanagedFiles []string `json:"unmanagedFiles,omitempty"`
+	// ReadersFolder is where members of the groups that maps are granted to find them, and UnpublishedMaps say why they do
+	// not find others.
+	ReadersFolder   string   `json:"readersFolder,omitempty"`
+	UnpublishedMaps []string `json:"unpublishedMaps,omitempty"`
 }
 
 // ProgramStatus is one function of an application.

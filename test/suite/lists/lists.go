@@ -18,6 +18,7 @@ func Concurrent() []string {
 		"agent/queue", "agent/readers/serve", "agent/readers/show",
 		"agent/reconcile/accepted", "agent/reconcile/admission", "agent/reconcile/build", "agent/reconcile/chainfit",
 		"agent/queue", "agent/readers/mapmetrics", "agent/reconcile/accepted", "agent/reconcile/admission", "agent/reconcile/build", "agent/reconcile/chainfit",
+		"agent/queue", "agent/readers/host", "agent/reconcile/accepted", "agent/reconcile/admission", "agent/reconcile/build", "agent/reconcile/chainfit",
 		"agent/reconcile/changes", "agent/reconcile/decide", "agent/reconcile/live", "agent/reconcile/prepare", "agent/reconcile/sharing",
 		"agent/reconcile/starts", "agent/state/objects", "agent/state/pins",
 		"confined", "controller", "controller/admission", "controller/agents", "controller/application",

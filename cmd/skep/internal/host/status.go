@@ -33,6 +33,9 @@ import (
 // DefaultState is where a host keeps what it has to remember.
 const DefaultState = "/var/lib/skep"
 
+// DefaultMapsDir is where members of groups find the maps that these were granted.
+const DefaultMapsDir = "/run/skep/maps"
+
 // confirmHere is how a change is confirmed that unload protection holds, where skep run answers
 // with the state folder. The revision follows.
 func confirmHere(state string) string {
@@ -362,6 +365,11 @@ func notesOf(a nodemode.Application) (all []string) {
 			}
 		}
 	}
+	if a.Agent != nil {
+		for _, why := range a.Agent.UnpublishedMaps {
+			all = append(all, text.Line(fmt.Sprintf("%-9s %s", "warning", why)))
+		}
+	}
 	return all
 }
 
@@ -519,6 +527,14 @@ func explain(w io.Writer, a nodemode.Application) {
 	fmt.Fprintf(w, "  signers  %s\n", cmp.Or(display.List(a.Signers), "none"))
 	if a.Agent != nil && a.Agent.Pins != "" {
 		fmt.Fprintf(w, "  pins     %s\n", text.Printable(a.Agent.Pins))
+	}
+	if a.Agent != nil && a.Agent.ReadersFolder != "" {
+		fmt.Fprintf(w, "  readers  %s\n", text.Printable(a.Agent.ReadersFolder))
+	}
+	if a.Agent != nil {
+		for _, why := range a.Agent.UnpublishedMaps {
+			fmt.Fprintf(w, "  warning  %s\n", text.Line(why))
+		}
 	}
 	printUnloaded(w, a)
 	for _, p := range a.Problems {
