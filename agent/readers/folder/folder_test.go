@@ -83,13 +83,11 @@ func newPlace(t *testing.T) *place {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, one := range []string{dir, pins, "/sys/fs/bpf"} {
+	for _, one := range []string{dir, pins} {
 		if err := os.Chmod(one, 0o755); err != nil {
 			t.Fatal(err)
 		}
-		if one != "/sys/fs/bpf" {
-			t.Cleanup(func() { _ = os.RemoveAll(one) })
-		}
+		t.Cleanup(func() { _ = os.RemoveAll(one) })
 	}
 	return &place{t, folder.Folder{Dir: filepath.Join(dir, "app"), Pins: filepath.Join(pins, "app"), Mode: 0o644}}
 }
@@ -203,7 +201,7 @@ func TestAMemberOfTheGroupReadsAndDoesNoMore(t *testing.T) {
 	p, counts := newPlace(t), newMap(t, ebpf.Hash)
 	p.keep(folder.Map{Name: "counts", Map: counts, Grants: read(metrics, ops)})
 	wants(t, "the folder", p.has(), []string{"counts", "counts.btf", "counts@ops", "maps.json", "counts+1 -r--r----- metrics", "counts@ops+1 -r--r----- ops"})
-	reads := reader.Answers{OpenWrite: "EACCES", Update: refused, Delete: refused, Freeze: refused, ByID: refused, Entries: 3}
+	reads := reader.Answers{OpenWrite: "EACCES", Update: refused, Delete: refused, Freeze: refused, Pin: "EACCES", ByID: refused, Entries: 3}
 	wants(t, "of the group", reader.Open(t, p.path("counts"), idOf(t, counts), metrics), reads)
 	wants(t, "of the second", reader.Open(t, p.path("counts@ops"), idOf(t, counts), ops), reads)
 	closed := reader.Answers{Open: "EACCES", OpenWrite: "EACCES"}
@@ -228,7 +226,7 @@ func TestWhoMayWriteWrites(t *testing.T) {
 	got := reader.Open(t, p.path("counts"), idOf(t, counts), metrics)
 	t.Logf("freeze of a map that may be written: %q", got.Freeze)
 	got.Freeze = ""
-	wants(t, "of the group", got, reader.Answers{ByID: refused, Entries: 3})
+	wants(t, "of the group", got, reader.Answers{Pin: "EACCES", ByID: refused, Entries: 3})
 	if left := 0; counts.Lookup(uint32(0), new(uint64)) == nil && counts.Lookup(uint32(1), new(uint64)) == nil && counts.Lookup(uint32(2), new(uint64)) == nil {
 		t.Errorf("nothing was deleted: %d", left)
 	}

@@ -170,7 +170,7 @@ const refused = "EPERM"
 
 // reads is what a reader is answered that may read, and closed another one.
 var (
-	reads  = reader.Answers{OpenWrite: "EACCES", Update: refused, Delete: refused, Freeze: refused, ByID: refused, Entries: 1}
+	reads  = reader.Answers{OpenWrite: "EACCES", Update: refused, Delete: refused, Freeze: refused, Pin: "EACCES", ByID: refused, Entries: 1}
 	closed = reader.Answers{Open: "EACCES", OpenWrite: "EACCES", ByID: refused}
 )
 
@@ -222,7 +222,7 @@ func TestAGroupReadsTheMapsThatItWasGranted(t *testing.T) {
 	got := reader.Open(t, h.path("counter", "counts"), h.mapID("counter", "counts"), metrics)
 	// An array has all its entries. Newer kernels let who may write freeze a map.
 	got.Freeze = ""
-	wants(t, "who may write", got, reader.Answers{Delete: "EINVAL", ByID: refused, Entries: 1})
+	wants(t, "who may write", got, reader.Answers{Delete: "EINVAL", Pin: "EACCES", ByID: refused, Entries: 1})
 	world.Must(t, h.Accept(a, h.Tombstone(write)))
 	wants(t, "the folder", h.all(), nil)
 }
@@ -308,6 +308,28 @@ func TestWhatCannotBePublishedIsReported(t *testing.T) {
 	h.published(true, "counter", "counts")
 	reports("skep-no-such-group", "map counts for Consume")
 	wants(t, "the folder", h.all(), []string{".bpf/counter/counts+1 -r--r----- 990", "counter/counts", "counter/counts.btf", "counter/maps.json"})
+}
+
+// TestNothingIsPublishedWhereReadersCanMakePins: who may read a map pins it there, and opens the pin for writing.
+func TestNothingIsPublishedWhereReadersCanMakePins(t *testing.T) {
+	h := newHost(t)
+	world.Veth(t, "rd0", "rd1")
+	open := t.TempDir()
+	world.Must(t, unix.Mount("bpf", open, "bpf", 0, ""))
+	t.Cleanup(func() { world.Must(t, unix.Unmount(open, 0)) })
+	clock := world.NewClock()
+	o := h.Options()
+	o.Clock = clock.Now
+	a := h.StartWith(o)
+	world.Must(t, h.Accept(a, h.counter("xdp_count", to(v1alpha1.MapRead, metrics_))))
+	if all := world.StatusOf(a, "counter").UnpublishedMaps; len(all) != 1 || !strings.Contains(all[0], "chmod 0755 "+open) {
+		t.Errorf("reported is %q", all)
+	}
+	wants(t, "the folder", h.all(), nil)
+	world.Must(t, os.Chmod(open, 0o755))
+	clock.Forward(time.Minute)
+	world.Looks(t, a)
+	wants(t, "of the group", reader.Open(t, h.path("counter", "counts"), h.mapID("counter", "counts"), metrics), reads)
 }
 
 // TestAnAgentWithoutAFolderSaysSo publishes nothing.

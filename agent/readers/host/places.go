@@ -7,8 +7,10 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 
+	"github.com/moby/sys/mountinfo"
 	"golang.org/x/sys/unix"
 
 	"github.com/skep-dev/skep/agent/readers/folder"
@@ -63,7 +65,32 @@ func (r *Readers) prepare() error {
 	if errors.Is(err, pins.ErrExposed) {
 		err = errors.Join(os.Chmod(dir, 0o755), folder.MakeOpen(dir))
 	}
-	return err
+	if err != nil {
+		return err
+	}
+	return checkMounts()
+}
+
+// checkMounts returns an error where others than root can make files on a BPF file system. The kernel lets a descriptor be pinned that is
+// only for reading, and the pin be opened for writing by who made it.
+func checkMounts() error {
+	mounts, err := mountinfo.GetMounts(mountinfo.FSTypeFilter("bpf"))
+	if err != nil {
+		return fmt.Errorf("look for BPF file systems: %w", err)
+	}
+	for _, m := range mounts {
+		var st unix.Stat_t
+		err := unix.Stat(m.Mountpoint, &st)
+		switch isReadOnly := slices.Contains(strings.Split(m.Options, ","), "ro"); {
+		case errors.Is(err, fs.ErrNotExist), isReadOnly:
+		case err != nil:
+			return fmt.Errorf("look who may make files on the BPF file system %s: %w", m.Mountpoint, err)
+		case st.Uid != 0 || st.Mode&0o002 != 0 || st.Mode&0o020 != 0 && st.Gid != 0:
+			return fmt.Errorf("others than root can make files on the BPF file system %s: there, who may read a map makes it one that they may write; "+
+				"run `chmod 0755 %s`, and have it mounted with mode=0700", m.Mountpoint, m.Mountpoint)
+		}
+	}
+	return nil
 }
 
 // makeMountPoint makes a folder where there is none. What is mounted there may have any mode.

@@ -249,7 +249,12 @@ func MountMissing() error {
 		missing[place()] = "cgroup2"
 	}
 	for dir, kind := range missing {
-		if err := unix.Mount(kind, dir, kind, 0, ""); err != nil {
+		options := ""
+		if kind == "bpf" {
+			// As on a host, others make no pins there.
+			options = "mode=0755"
+		}
+		if err := unix.Mount(kind, dir, kind, 0, options); err != nil {
 			return fmt.Errorf("mount %s for tests: %w", dir, err)
 		}
 	}

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"runtime"
 	"slices"
 	"strconv"
@@ -36,6 +37,8 @@ type Answers struct {
 	Open, OpenWrite string
 	// Lookup, Update, Delete and Freeze are by the descriptor with the most rights that could be opened.
 	Lookup, Update, Delete, Freeze string
+	// Pin is that to pinning again what was opened, next to the pin: who makes a pin may open it for writing.
+	Pin string
 	// ByID is that to opening the map by its id.
 	ByID string
 	// Entries is how many were found by iterating.
@@ -116,11 +119,11 @@ func read(path, id string) (Answers, error) {
 		return a, nil
 	}
 	defer func() { _ = m.Close() }()
-	a.use(m)
+	a.use(m, path)
 	return a, nil
 }
 
-func (a *Answers) use(m *ebpf.Map) {
+func (a *Answers) use(m *ebpf.Map, path string) {
 	first := make([]byte, m.KeySize())
 	for key, err := m.NextKeyBytes(nil); key != nil || err != nil; key, err = m.NextKeyBytes(key) {
 		if err == nil {
@@ -135,6 +138,7 @@ func (a *Answers) use(m *ebpf.Map) {
 	a.Update = answer(m.Update(first, zeroOf(m), ebpf.UpdateAny))
 	a.Delete = answer(m.Delete(first))
 	a.Freeze = answer(freeze(m))
+	a.Pin = answer(pinBeside(m, path))
 }
 
 // zeroOf is a value of a map, of which a per-CPU map has one for each CPU.
@@ -144,6 +148,20 @@ func zeroOf(m *ebpf.Map) any {
 		return one
 	}
 	return slices.Repeat([][]byte{one}, ebpf.MustPossibleCPU())
+}
+
+// pinBeside pins a map in the folder of the pin that it was opened by.
+func pinBeside(m *ebpf.Map, path string) error {
+	real, err := filepath.EvalSymlinks(path)
+	if err != nil {
+		return err
+	}
+	clone, err := m.Clone()
+	if err != nil {
+		return err
+	}
+	defer func() { _ = clone.Close() }()
+	return clone.Pin(filepath.Join(filepath.Dir(real), "mine"))
 }
 
 // freeze asks the kernel: the library asks for a right first that it needs for a map of its own.
