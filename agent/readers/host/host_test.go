@@ -21,9 +21,11 @@ import (
 	"github.com/skep-dev/skep/intent"
 	"github.com/skep-dev/skep/skepmap"
 	"github.com/skep-dev/skep/test/fixture/world"
+	"github.com/skep-dev/skep/test/harness/drop"
 	"github.com/skep-dev/skep/test/harness/leaks"
 	"github.com/skep-dev/skep/test/harness/need"
 	"github.com/skep-dev/skep/test/harness/reader"
+	"github.com/skep-dev/skep/test/harness/recommended"
 )
 
 func TestMain(m *testing.M) {
@@ -326,7 +328,34 @@ func TestNothingIsPublishedWhereReadersCanMakePins(t *testing.T) {
 		t.Errorf("reported is %q", all)
 	}
 	wants(t, "the folder", h.all(), nil)
-	world.Must(t, os.Chmod(open, 0o755))
+	recommended.Run(t, world.StatusOf(a, "counter").UnpublishedMaps[0], "chmod 0755 %s")
+	clock.Forward(time.Minute)
+	world.Looks(t, a)
+	wants(t, "of the group", reader.Open(t, h.path("counter", "counts"), h.mapID("counter", "counts"), metrics), reads)
+}
+
+// TestAFileSystemThatIsNotMountedIsReportedWithItsCommand has an agent that may mount nothing, as in a service of systemd.
+func TestAFileSystemThatIsNotMountedIsReportedWithItsCommand(t *testing.T) {
+	h := newHost(t)
+	world.Veth(t, "rd0", "rd1")
+	clock := world.NewClock()
+	o := h.Options()
+	o.Clock = clock.Now
+	a, err := agent.New(o)
+	world.Must(t, err)
+	t.Cleanup(func() { world.Must(t, a.Close()) })
+	h.Give(a, h.counter("xdp_count"))
+	world.Looks(t, a)
+	h.Give(a, h.counter("xdp_count", to(v1alpha1.MapRead, metrics_)))
+	var why []string
+	drop.Capabilities(t, func() {
+		world.Until(t, "the report", time.Minute, func() bool {
+			a.Reconcile(t.Context())
+			why = world.StatusOf(a, "counter").UnpublishedMaps
+			return len(why) > 0
+		})
+	}, unix.CAP_SYS_ADMIN)
+	recommended.Run(t, why[0], "mount -t bpf -o mode=0755 bpf %s")
 	clock.Forward(time.Minute)
 	world.Looks(t, a)
 	wants(t, "of the group", reader.Open(t, h.path("counter", "counts"), h.mapID("counter", "counts"), metrics), reads)
