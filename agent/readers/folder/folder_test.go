@@ -74,21 +74,12 @@ type place struct {
 func newPlace(t *testing.T) *place {
 	t.Helper()
 	need.Kernel(t)
-	// A test's own folder is closed to others.
-	dir, err := os.MkdirTemp("", "skep-readers-")
-	if err != nil {
+	dir, pins := t.TempDir(), "/sys/fs/bpf/readers"
+	// It is in a folder that is closed to others.
+	if err := errors.Join(os.Chmod(filepath.Dir(dir), 0o755), os.Mkdir(pins, 0o755)); err != nil {
 		t.Fatal(err)
 	}
-	pins, err := os.MkdirTemp("/sys/fs/bpf", "skep-test-readers-")
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, one := range []string{dir, pins} {
-		if err := os.Chmod(one, 0o755); err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { _ = os.RemoveAll(one) })
-	}
+	t.Cleanup(func() { _ = os.RemoveAll(pins) })
 	return &place{t, folder.Folder{Dir: filepath.Join(dir, "app"), Pins: filepath.Join(pins, "app"), Mode: 0o644}}
 }
 
@@ -259,7 +250,8 @@ func TestOnlyWhatChangesIsTouched(t *testing.T) {
 	if p.inode("counts") != inode || l.Maps["counts"].Generation != 1 || l.Maps[".bss"].Generation != 2 || l.Maps[".bss"].Type != "Hash" || l.Generation != 2 {
 		t.Errorf("the listing is %+v", l)
 	}
-	wants(t, "the folder", p.has(), []string{".bss", ".bss.btf", "counts", "counts.btf", "maps.json", "%2ebss+2 -r--r----- metrics", "counts+1 -r--r----- metrics"})
+	wants(t, "the folder", p.has(), []string{".bss", ".bss.btf", "counts", "counts.btf", "maps.json",
+		"%2ebss+2 -r--r----- metrics", "counts+1 -r--r----- metrics"})
 }
 
 func TestWhatIsTakenBackIsGone(t *testing.T) {

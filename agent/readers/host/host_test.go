@@ -49,20 +49,16 @@ type host struct {
 func newHost(t *testing.T) *host {
 	t.Helper()
 	need.Kernel(t)
-	dir, err := os.MkdirTemp("", "skep-readers-")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Chmod(dir, 0o755); err != nil {
-		t.Fatal(err)
-	}
+	dir := t.TempDir()
 	h := &host{world.New(t), t}
+	// It is in a folder that is closed to others.
+	world.Must(t, os.Chmod(filepath.Dir(dir), 0o755))
 	h.MapsDir = filepath.Join(dir, "maps")
 	t.Cleanup(func() {
 		if err := agent.RemoveReaders(h.MapsDir); err != nil {
 			t.Error(err)
 		}
-		if err := os.Remove(dir); err != nil {
+		if _, err := os.Lstat(h.MapsDir); !errors.Is(err, os.ErrNotExist) {
 			t.Errorf("something is left: %v", err)
 		}
 	})
