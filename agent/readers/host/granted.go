@@ -148,11 +148,11 @@ func (r *Readers) read(have *object, payload intent.Payload, digest string) *obj
 func (r *Readers) facts(payload intent.Payload, digest string) (map[string]fact, error) {
 	file, err := r.Objects.Read(digest)
 	if err != nil {
-		return nil, fmt.Errorf("read the types of maps: %w", err)
+		return nil, fmt.Errorf("read what the object says of maps that are granted to groups: %w", err)
 	}
 	read, err := objectfile.Read(file)
 	if err != nil {
-		return nil, fmt.Errorf("read the types of maps: %w", err)
+		return nil, fmt.Errorf("read what the object says of maps that are granted to groups: %w", err)
 	}
 	all := map[string]fact{}
 	for name, m := range payload.Maps {

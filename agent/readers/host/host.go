@@ -100,7 +100,7 @@ func (r *Readers) Close() {
 	}
 }
 
-// Withdraw removes what the newest intents do not grant any more. gone are the applications that are to leave nothing behind.
+// Withdraw removes what the newest intents do not grant any more. apps are all of the host: the folder of one that is not there goes. gone are the applications that are to leave nothing behind.
 func (r *Readers) Withdraw(apps []*accepted.Application, gone []string) {
 	if r == nil || len(r.folders) == 0 {
 		return
@@ -124,6 +124,9 @@ func granting(apps []*accepted.Application, gone func(uid string) bool) map[v1al
 			continue
 		}
 		payload := app.Newest.Payload()
+		if !grantsGroups(payload.Maps) {
+			continue
+		}
 		other := all[payload.Application]
 		// One that was made again under its name is the newer one.
 		if !gone(payload.UID) && (other == nil || other.Newest.Payload().Serial < payload.Serial) {
@@ -245,8 +248,14 @@ func (r *Readers) make(app *accepted.Application, q *request) {
 		q.done = false
 		return
 	}
+	if err := q.object.err; err != nil {
+		// It is read again at the next attempt. What is published was narrowed by the intent.
+		q.object = nil
+		r.fail(id, q, err)
+		return
+	}
 	maps, refused := r.granted(payload, q)
-	for _, err := range append(refused, q.object.err) {
+	for _, err := range refused {
 		r.fail(id, q, err)
 	}
 	if len(maps) == 0 {

@@ -357,6 +357,36 @@ func TestAFileSystemThatIsNotMountedIsReportedWithItsCommand(t *testing.T) {
 	wants(t, "of the group", reader.Open(t, h.path("counter", "counts"), h.mapID("counter", "counts"), metrics), reads)
 }
 
+// TestAMapOfWhichTheObjectIsNotThereIsPublishedWhenItIs: only the object has flags by which a grant may not apply.
+func TestAMapOfWhichTheObjectIsNotThereIsPublishedWhenItIs(t *testing.T) {
+	h := newHost(t)
+	world.Veth(t, "rd0", "rd1")
+	clock := world.NewClock()
+	o := h.Options()
+	o.Clock = clock.Now
+	a := h.StartWith(o)
+	world.Must(t, h.Accept(a, h.counter("xdp_count")))
+	objects := filepath.Join(h.Dir, "state", "objects")
+	world.Must(t, os.Rename(objects, objects+"-away"))
+	world.Must(t, os.Mkdir(objects, 0o700))
+	granting := h.counter("xdp_count", to(v1alpha1.MapRead, metrics_))
+	h.Mu.Lock()
+	h.Objects = map[string][]byte{}
+	h.Mu.Unlock()
+	h.Give(a, granting)
+	world.Until(t, "the report", time.Minute, func() bool {
+		all := world.StatusOf(a, "counter").UnpublishedMaps
+		return len(all) == 1 && strings.Contains(all[0], "read what the object says")
+	})
+	wants(t, "the folder", h.all(), nil)
+	world.Must(t, errors.Join(os.Remove(objects), os.Rename(objects+"-away", objects)))
+	clock.Forward(time.Minute)
+	world.Looks(t, a)
+	h.published(true, "counter", "counts")
+	world.Must(t, h.Accept(a, h.counter("xdp_count", v1alpha1.MapExport{Access: v1alpha1.MapRead, Namespaces: []string{"shop"}})))
+	wants(t, "a grant to namespaces", h.all(), nil)
+}
+
 // TestAnAgentWithoutAFolderSaysSo publishes nothing.
 func TestAnAgentWithoutAFolderSaysSo(t *testing.T) {
 	h := newHost(t)
