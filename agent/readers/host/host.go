@@ -100,7 +100,8 @@ func (r *Readers) Close() {
 	}
 }
 
-// Withdraw removes what the newest intents do not grant any more. apps are all of the host: the folder of one that is not there goes. gone are the applications that are to leave nothing behind.
+// Withdraw removes what the newest intents do not grant any more. apps are all of the host: the folder of one that is not there goes. gone are
+// the applications that are to leave nothing behind.
 func (r *Readers) Withdraw(apps []*accepted.Application, gone []string) {
 	if r == nil || len(r.folders) == 0 {
 		return
