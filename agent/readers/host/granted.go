@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"math"
 	"os"
 	"os/user"
@@ -71,7 +72,7 @@ func (r *Readers) gidOf(group string) (uint32, error) {
 	number := group
 	if group[0] < '0' || group[0] > '9' {
 		g, err := r.LookupGroup(group)
-		if unknown := user.UnknownGroupError(""); errors.As(err, &unknown) {
+		if unknown := user.UnknownGroupError(""); errors.As(err, &unknown) || errors.Is(err, fs.ErrNotExist) {
 			return 0, fmt.Errorf("%s has no such group; make it, `groupadd --system %s`, or grant the map to a number", groupFile, group)
 		}
 		if err != nil {
