@@ -1,0 +1,219 @@
+package mounter
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+
+	"github.com/cilium/ebpf"
+	"golang.org/x/sys/unix"
+)
+
+// unnamed is where a pin is made before it gets its name. No pin has that name.
+const unnamed = "+"
+
+// The modes of pins.
+const (
+	modeRead  = 0o440
+	modeWrite = 0o660
+)
+
+// pin has a volume contain exactly these pins, and returns a descriptor of its folder for plain files.
+func (p pods) pin(v Volume, pins []Pin) (int, error) {
+	at, err := p.find(v, false)
+	defer at.close()
+	if errors.Is(err, unix.ENOENT) || err == nil && !at.mounted {
+		return -1, ErrNotMounted
+	}
+	if err == nil {
+		err = at.pin(pins)
+	}
+	if err != nil {
+		return -1, err
+	}
+	var kept handles
+	return kept.writable(at.root)
+}
+
+// pin has the volume contain exactly these pins. Those of a map that is pinned with the same right already stay.
+func (at *place) pin(pins []Pin) error {
+	for _, name := range []string{Writable, ReadOnly} {
+		var some []Pin
+		for _, p := range pins {
+			if p.Write == (name == Writable) {
+				some = append(some, p)
+			}
+		}
+		if err := at.pinAt(name, some); err != nil {
+			return fmt.Errorf("pin in %s: %w", name, err)
+		}
+	}
+	return nil
+}
+
+// change is what makes a folder of pins what it should be.
+type change struct {
+	remove []string
+	add    []Pin
+	mode   uint32
+}
+
+// pinAt has one of the volume's BPF file systems contain exactly these pins.
+func (at *place) pinAt(name string, pins []Pin) error {
+	root, err := at.open(at.root, name, 0)
+	if err != nil {
+		return err
+	}
+	if is, err := isType(root, unix.BPF_FS_MAGIC); err != nil || !is {
+		// A mount that was cut short, which has no pins yet.
+		if err == nil && len(pins) > 0 {
+			err = errors.New("no BPF file system is mounted there; delete the pod")
+		}
+		return err
+	}
+	w, err := at.writable(root)
+	if err != nil {
+		return err
+	}
+	c, err := compared(w, pins)
+	if err != nil || len(c.remove)+len(c.add) == 0 {
+		return err
+	}
+	if name == Writable {
+		c.mode = modeWrite
+		return c.make(w)
+	}
+	c.mode = modeRead
+	if err := at.reconfigure(w, "rw"); err != nil {
+		return err
+	}
+	return errors.Join(c.make(w), at.reconfigure(w, "ro"))
+}
+
+// compared is what a folder lacks, and has too much.
+func compared(w int, pins []Pin) (change, error) {
+	has, err := os.ReadDir(procPath(w))
+	if err != nil {
+		return change{}, fmt.Errorf("list pins: %w", err)
+	}
+	wanted := map[string]Pin{}
+	for _, p := range pins {
+		wanted[p.Name] = p
+	}
+	var c change
+	for _, e := range has {
+		p, is := wanted[e.Name()]
+		if !is {
+			c.remove = append(c.remove, e.Name())
+			continue
+		}
+		same, err := isPinned(w, p)
+		if err != nil {
+			return change{}, fmt.Errorf("compare pin %s: %w", p.Name, err)
+		}
+		if same {
+			delete(wanted, p.Name)
+		}
+	}
+	for _, p := range pins {
+		if _, is := wanted[p.Name]; is {
+			c.add = append(c.add, p)
+		}
+	}
+	return c, nil
+}
+
+// isPinned reports whether the pin of the name is of the same map.
+func isPinned(w int, p Pin) (bool, error) {
+	old, err := ebpf.LoadPinnedMap(procPath(w)+"/"+p.Name, &ebpf.LoadPinOptions{ReadOnly: true})
+	if err != nil {
+		return false, err
+	}
+	defer func() { _ = old.Close() }()
+	now, err := mapOf(p.Map)
+	if err != nil {
+		return false, err
+	}
+	defer func() { _ = now.Close() }()
+	one, err := idOf(old)
+	if err != nil {
+		return false, err
+	}
+	other, err := idOf(now)
+	return one == other, err
+}
+
+func idOf(m *ebpf.Map) (ebpf.MapID, error) {
+	info, err := m.Info()
+	if err != nil {
+		return 0, err
+	}
+	id, is := info.ID()
+	if !is {
+		return 0, errors.New("the kernel does not number maps")
+	}
+	return id, nil
+}
+
+// mapOf is the map of a descriptor, by another one.
+func mapOf(fd int) (*ebpf.Map, error) {
+	other, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0)
+	if err != nil {
+		return nil, err
+	}
+	return ebpf.NewMapFromFD(other)
+}
+
+// make makes the change. A pin that replaces one does so at once.
+func (c change) make(w int) error {
+	for _, name := range c.remove {
+		if err := unix.Unlinkat(w, name, 0); err != nil {
+			return fmt.Errorf("remove pin %s: %w", name, err)
+		}
+	}
+	for _, p := range c.add {
+		if err := c.pin(w, p); err != nil {
+			return fmt.Errorf("make pin %s: %w", p.Name, err)
+		}
+	}
+	return nil
+}
+
+func (c change) pin(w int, p Pin) error {
+	m, err := mapOf(p.Map)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = m.Close() }()
+	path := procPath(w) + "/" + unnamed
+	if err := m.Pin(path); err != nil {
+		return err
+	}
+	err = os.Chmod(path, fs.FileMode(c.mode))
+	if err == nil {
+		err = unix.Renameat(w, unnamed, w, p.Name)
+	}
+	if err != nil {
+		return errors.Join(err, unix.Unlinkat(w, unnamed, 0))
+	}
+	return nil
+}
+
+// protect makes the pins that are only read so again, where that was not finished.
+func (p pods) protect(v Volume) error {
+	at, err := p.find(v, false)
+	defer at.close()
+	if err != nil || !at.mounted {
+		// Of others, or going.
+		return nil
+	}
+	root, err := at.open(at.root, ReadOnly, 0)
+	if err != nil {
+		return fmt.Errorf("open %s of %s: %w", ReadOnly, v, err)
+	}
+	if is, err := isType(root, unix.BPF_FS_MAGIC); err != nil || !is {
+		return err
+	}
+	return at.reconfigure(root, "ro")
+}
