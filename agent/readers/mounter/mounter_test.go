@@ -27,10 +27,10 @@ func TestAVolumeIsATmpfsAndTwoBPFFileSystems(t *testing.T) {
 		kind int64
 		mode fs.FileMode
 	}{
-		"":               {unix.TMPFS_MAGIC, 0o750},
-		"maps":           {unix.BPF_FS_MAGIC, 0o750},
-		mounter.Writable:       {unix.BPF_FS_MAGIC, 0o750},
-		"maps/counts":    {unix.BPF_FS_MAGIC, 0o440},
+		"":                 {unix.TMPFS_MAGIC, 0o750},
+		"maps":             {unix.BPF_FS_MAGIC, 0o750},
+		mounter.Writable:   {unix.BPF_FS_MAGIC, 0o750},
+		"maps/counts":      {unix.BPF_FS_MAGIC, 0o440},
 		"maps@write/rules": {unix.BPF_FS_MAGIC, 0o660},
 	} {
 		var st unix.Statfs_t

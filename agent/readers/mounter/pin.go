@@ -8,6 +8,8 @@ import (
 
 	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
+
+	"github.com/skep-dev/skep/bytecode/plain"
 )
 
 // unnamed is where a pin is made before it gets its name. No pin has that name.
@@ -126,7 +128,7 @@ func compared(w int, pins []Pin) (change, error) {
 
 // isPinned reports whether the pin of the name is of the same map.
 func isPinned(w int, p Pin) (bool, error) {
-	old, err := ebpf.LoadPinnedMap(procPath(w)+"/"+p.Name, &ebpf.LoadPinOptions{ReadOnly: true})
+	old, err := plain.Of(ebpf.LoadPinnedMap(procPath(w)+"/"+p.Name, &ebpf.LoadPinOptions{ReadOnly: true}))
 	if err != nil {
 		return false, err
 	}
@@ -145,7 +147,7 @@ func isPinned(w int, p Pin) (bool, error) {
 }
 
 func idOf(m *ebpf.Map) (ebpf.MapID, error) {
-	info, err := m.Info()
+	info, err := plain.Of(m.Info())
 	if err != nil {
 		return 0, err
 	}
@@ -162,7 +164,7 @@ func mapOf(fd int) (*ebpf.Map, error) {
 	if err != nil {
 		return nil, err
 	}
-	return ebpf.NewMapFromFD(other)
+	return plain.Of(ebpf.NewMapFromFD(other))
 }
 
 // make makes the change. A pin that replaces one does so at once.
@@ -187,7 +189,7 @@ func (c change) pin(w int, p Pin) error {
 	}
 	defer func() { _ = m.Close() }()
 	path := procPath(w) + "/" + unnamed
-	if err := m.Pin(path); err != nil {
+	if err := plain.Error(m.Pin(path)); err != nil {
 		return err
 	}
 	err = os.Chmod(path, fs.FileMode(c.mode))

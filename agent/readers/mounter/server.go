@@ -13,7 +13,6 @@ import (
 	"slices"
 	"sync"
 	"time"
-
 )
 
 // Options are what a mounter is started with.
