@@ -30,6 +30,8 @@ import (
 	"github.com/skep-dev/skep/agent/pods/netns"
 	"github.com/skep-dev/skep/agent/program/loader"
 	"github.com/skep-dev/skep/agent/readers/host"
+	"github.com/skep-dev/skep/agent/readers/mounter"
+	"github.com/skep-dev/skep/agent/readers/volumes"
 	"github.com/skep-dev/skep/agent/reconcile/accepted"
 	"github.com/skep-dev/skep/agent/reconcile/admission"
 	"github.com/skep-dev/skep/agent/reconcile/build"
@@ -105,8 +107,10 @@ type loop struct {
 	wholeAt time.Time
 	// positions are where programs moved among those of others.
 	positions position.Memory
-	// readers are the folders of readers without privilege; nil in a cluster.
-	readers *host.Readers
+	// readers are those without privilege: groups of a host, or pods of a cluster.
+	readers readers
+	// volumes are those of pods; nil where there are none.
+	volumes *volumes.Keeper
 	// unmanagedFiles, by uid, are those of the last full reconcile.
 	unmanagedFiles map[string][]string
 }
@@ -167,7 +171,7 @@ func newLoop(e *env) *loop {
 	loads := build.NewLoads(o.Clock, o.Log, o.Observer.Loaded)
 	e.pins.Filters.Namespaces, host.Namespaces = namespaces, namespaces
 	e.pins.Filters.Clock = o.Clock
-	return &loop{
+	l := &loop{
 		namespaces: namespaces, live: open, loads: loads,
 		lookups:  targets.NewLookups(host, o.Log, e.changes.Signal),
 		attempts: attempts, conflicts: retry.NewConflicts(o.BackOff),
@@ -176,17 +180,35 @@ func newLoop(e *env) *loop {
 		chains: chainfit.New(o.BackOff.Longest(), attempts),
 		node: observe.New(observe.Options{Log: o.Log, Containers: e.containers, NamespaceLabels: o.NamespaceLabels, Namespaces: targets.Pods.Namespaces,
 			Changes: e.changes, IsHurried: func() bool { return e.changes.IsAsked() || loads.HasEnded() }}),
-		readers: newReaders(e),
+	}
+	l.setReaders(e)
+	return l
+}
+
+// readers get the maps that definitions grant them. Nothing that the loop calls waits for anything slow.
+type readers interface {
+	// Withdraw takes back what the newest intents do not grant any more. gone are the applications that are to leave nothing behind.
+	Withdraw(apps []*accepted.Application, gone []string)
+	// Publish gives what the newest intents and what is loaded come to, and reports whether something waits, after which it wakes the loop.
+	Publish(apps []*accepted.Application, look *live.Look, gone func(uid string) bool) (waits bool)
+	Close()
+}
+
+// setReaders fills in readers: groups of a host are granted maps where there is no cluster, and else pods.
+func (l *loop) setReaders(e *env) {
+	switch {
+	case e.opts.Node == "":
+		l.readers = host.New(host.Options{Dir: e.opts.MapsDir, Log: e.opts.Log, Clock: e.opts.Clock, Objects: e.objects, Wake: e.changes.Signal})
+	case e.opts.Mounter != "":
+		l.volumes = volumes.New(volumes.Options{Mounter: mounter.Client{Socket: e.opts.Mounter}, Objects: e.objects, Log: e.opts.Log})
+		l.readers = l.volumes
+	default:
+		l.readers = (*host.Readers)(nil)
 	}
 }
 
-// newReaders returns the folders of readers: groups of a host are granted maps where there is no cluster.
-func newReaders(e *env) *host.Readers {
-	if e.opts.Node != "" {
-		return nil
-	}
-	return host.New(host.Options{Dir: e.opts.MapsDir, Log: e.opts.Log, Clock: e.opts.Clock, Objects: e.objects, Wake: e.changes.Signal})
-}
+// Volumes keeps the volumes of pods; nil without Options.Mounter. The caller runs it next to Run.
+func (a *Agent) Volumes() *volumes.Keeper { return a.loop.volumes }
 
 // checkMount warns of a second bpf file system.
 func (a *Agent) checkMount() error {

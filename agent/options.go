@@ -28,6 +28,8 @@ type Options struct {
 	// MapsDir has a folder for each application that grants maps to groups of the host, in which their members find them; see
 	// package host. It is made when a map is granted. Empty is none; in a cluster, groups are granted nothing.
 	MapsDir string
+	// Mounter is the socket of skep-mounter, by which pods of a cluster have maps in volumes; see package volumes. Empty is none.
+	Mounter string
 	// StateDir keeps sealed intents and objects, so that a node comes back by
 	// itself. Required.
 	StateDir string

@@ -26,6 +26,7 @@ import (
 	"github.com/skep-dev/skep/agent"
 	"github.com/skep-dev/skep/agent/inventory"
 	"github.com/skep-dev/skep/agent/readers/mapmetrics"
+	"github.com/skep-dev/skep/agent/readers/volumes"
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/intent"
 	"github.com/skep-dev/skep/kubeauth"
@@ -71,6 +72,8 @@ type Options struct {
 	// NRISocket is its socket for NRI plug-ins, such as /var/run/nri/nri.sock, by which programs are
 	// attached before a container starts. Empty, or where there is none, they are soon after.
 	NRISocket string
+	// Kubelet is its folder, such as /var/lib/kubelet, at the kubelet's own path. It is used where Node.Mounter is set.
+	Kubelet string
 	// Node are the options of the agent underneath; Trust, Labels, Fetch, Profile, Containers
 	// and NamespaceLabels are filled in. StateDir is required.
 	Node agent.Options
@@ -128,6 +131,8 @@ type Agent struct {
 	// changed wakes the reporter, and passed tells them that a turn ended.
 	changed, passed chan struct{}
 	health          health
+	// volumes are those of pods that read maps; nil where there are none.
+	volumes *volumes.Keeper
 	// guard is whom metrics are shown to; nil where to everybody.
 	guard *kubeauth.Guard
 }
@@ -162,7 +167,7 @@ func New(o Options) (*Agent, error) {
 		if err != nil {
 			return nil, err
 		}
-		a.holder, a.closer = agent, agent.Close
+		a.holder, a.closer, a.volumes = agent, agent.Close, agent.Volumes()
 	}
 	a.holder.Retrust(trust.parsed)
 	if labels := a.self.labels(); labels != nil {

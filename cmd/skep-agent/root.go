@@ -101,6 +101,9 @@ func addFlags(cmd *cobra.Command, o *kube.Options, f *flags, maps *resource.Quan
 			"needs the node's PID namespace and CAP_SYS_PTRACE (default: none, and nothing is attached in pods)")
 	s.StringVar(&o.NRISocket, "nri-socket", "", "socket of the container runtime for NRI plug-ins, such as /var/run/nri/nri.sock, by which programs are "+
 		"attached in a container before its first instruction; one that is not there is looked for again (default: none, and they are soon after)")
+	s.StringVar(&o.Node.Mounter, "mounter", "", "socket of skep-mounter, by which pods get the maps that they were granted in volumes of csi.skep.dev "+
+		"(default: none, and no volumes)")
+	s.StringVar(&o.Kubelet, "kubelet-dir", "/var/lib/kubelet", "the kubelet's folder, at the kubelet's own path; used with --mounter")
 	s.StringVar(&o.TrustFile, "trust", "", "file of the public keys whose seals count, in PEM; read again when it changes")
 	s.StringVar(&o.Mirror.URL, "mirror", "", "https address of the controller's mirror of bytecode")
 	s.StringVar(&o.Mirror.CAFile, "mirror-ca", "", "PEM bundle that the mirror's certificate may be signed by (default: the system's)")
@@ -141,6 +144,7 @@ func hold(ctx context.Context, to io.Writer, o kube.Options, f flags) error {
 		return serve(ctx, "profiles", loopback(f.pprof), func(ctx context.Context, l net.Listener) error { return listen.Serve(ctx, l, nil, profiles()) })
 	})
 	group.Go(func() error { agent.ServeSocket(ctx); return nil })
+	group.Go(func() error { agent.ServeVolumes(ctx); return nil })
 	group.Go(func() error { return agent.Run(ctx) })
 	return errors.Join(group.Wait(), agent.Close())
 }

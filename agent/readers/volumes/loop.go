@@ -1,0 +1,227 @@
+package volumes
+
+import (
+	"cmp"
+	"errors"
+	"maps"
+	"slices"
+
+	"github.com/cilium/ebpf"
+	"k8s.io/apimachinery/pkg/api/meta"
+
+	"github.com/skep-dev/skep/agent/program/loader"
+	"github.com/skep-dev/skep/agent/readers/grants"
+	"github.com/skep-dev/skep/agent/reconcile/accepted"
+	"github.com/skep-dev/skep/agent/reconcile/live"
+	"github.com/skep-dev/skep/api/v1alpha1"
+	"github.com/skep-dev/skep/bytecode/plain"
+	"github.com/skep-dev/skep/intent"
+)
+
+// application is one of the node, as of a reconcile. It is not changed.
+type application struct {
+	payload intent.Payload
+	// loaded is what is in the kernel of it; nil is nothing, and why says why.
+	loaded *loaded
+	why    string
+}
+
+// loaded are the maps of a revision that an intent exports, by descriptors of the keeper's own.
+type loaded struct {
+	revision *loader.Revision // the loop's, to compare
+	serial   int64
+	digest   string
+	maps     map[string]*ebpf.Map
+	taken    map[string]bool
+	// err is why there are none.
+	err error
+	// facts are the keeper's, once it has read the object.
+	facts *facts
+}
+
+func (l *loaded) close() {
+	for _, m := range l.maps {
+		_ = m.Close()
+	}
+}
+
+// snapshot is what the loop has published: the applications of the node by name.
+type snapshot map[v1alpha1.Identity]*application
+
+// published is what the loop leaves for the keeper, which takes it. The loop waits for nothing.
+type published struct {
+	// next is nil where nothing is new, and retired are maps that no later snapshot has.
+	next    snapshot
+	retired []*loaded
+	// changed is closed when there is something to take.
+	changed chan struct{}
+}
+
+// loop is what the agent's loop keeps for itself.
+type loop struct {
+	// made are the applications by UID.
+	made map[string]*application
+}
+
+// Withdraw has volumes lose what the newest intents do not grant any more. gone are the applications that are to leave nothing behind.
+// The loop calls it, and Publish.
+func (k *Keeper) Withdraw(apps []*accepted.Application, gone []string) {
+	if len(k.loop.made) == 0 {
+		return
+	}
+	there, changed := map[string]bool{}, false
+	for _, app := range apps {
+		payload := app.Newest.Payload()
+		there[payload.UID] = !slices.Contains(gone, payload.UID)
+		if was := k.loop.made[payload.UID]; was != nil && there[payload.UID] && was.payload.Serial != payload.Serial {
+			k.loop.made[payload.UID] = &application{payload: payload, loaded: was.loaded, why: was.why}
+			changed = true
+		}
+	}
+	var retired []*loaded
+	for uid, was := range k.loop.made {
+		if !there[uid] {
+			delete(k.loop.made, uid)
+			retired, changed = append(retired, was.loaded), true
+		}
+	}
+	if changed {
+		k.publish(retired)
+	}
+}
+
+// Publish has volumes have what the newest intents and what is loaded come to.
+func (k *Keeper) Publish(apps []*accepted.Application, look *live.Look, gone func(uid string) bool) {
+	there, changed := map[string]bool{}, k.loop.made == nil
+	if changed {
+		k.loop.made = map[string]*application{}
+	}
+	var retired []*loaded
+	for _, app := range apps {
+		payload := app.Newest.Payload()
+		if gone(payload.UID) {
+			continue
+		}
+		there[payload.UID] = true
+		was := k.loop.made[payload.UID]
+		now := next(was, app, look)
+		if now == was {
+			continue
+		}
+		changed = true
+		k.loop.made[payload.UID] = now
+		if was != nil && was.loaded != now.loaded {
+			retired = append(retired, was.loaded)
+		}
+	}
+	for uid, was := range k.loop.made {
+		if !there[uid] {
+			delete(k.loop.made, uid)
+			retired, changed = append(retired, was.loaded), true
+		}
+	}
+	if changed {
+		k.publish(retired)
+	}
+}
+
+// next is an application as it is now: the former one where nothing of it changed.
+func next(was *application, app *accepted.Application, look *live.Look) *application {
+	now := &application{payload: app.Newest.Payload()}
+	var runs *loader.Revision
+	if app.Exports {
+		runs = look.BaseRevision(now.payload.UID)
+	}
+	switch {
+	case runs == nil:
+		now.why = whyNot(app)
+	case was != nil && was.loaded != nil && was.loaded.revision == runs && was.loaded.serial == now.payload.Serial:
+		now.loaded = was.loaded
+	default:
+		now.loaded = open(now.payload, runs)
+		if running := app.Intent(runs.Name); running != nil {
+			now.loaded.digest = running.Payload().ObjectDigest
+		}
+	}
+	if was != nil && was.payload.Serial == now.payload.Serial && was.loaded == now.loaded && was.why == now.why {
+		return was
+	}
+	return now
+}
+
+// whyNot is why nothing of an application is loaded, as its status has it.
+func whyNot(app *accepted.Application) string {
+	if c := meta.FindStatusCondition(app.Status.Conditions, v1alpha1.ConditionDeployed); c != nil {
+		return cmp.Or(c.Message, c.Reason)
+	}
+	return "the agent has not come to it yet"
+}
+
+// open opens the maps that an intent exports, of what is loaded.
+func open(payload intent.Payload, runs *loader.Revision) *loaded {
+	l := &loaded{revision: runs, serial: payload.Serial, maps: map[string]*ebpf.Map{}, taken: map[string]bool{}}
+	for name, m := range payload.Maps {
+		in := runs.Maps[name]
+		if len(m.Export) == 0 || in == nil {
+			continue
+		}
+		clone, err := plain.Of(in.Clone())
+		if err != nil {
+			l.err = errors.Join(l.err, err)
+			continue
+		}
+		l.maps[name], l.taken[name] = clone, runs.Notes[name].From != ""
+	}
+	return l
+}
+
+// publish leaves what is made for the keeper.
+func (k *Keeper) publish(retired []*loaded) {
+	all := snapshot{}
+	for _, app := range k.loop.made {
+		// One that was made again under its name is the newer one.
+		if other := all[app.payload.Application]; other == nil || other.payload.Serial < app.payload.Serial {
+			all[app.payload.Application] = app
+		}
+	}
+	k.handed.Lock()
+	defer k.handed.Unlock()
+	k.published.next = all
+	k.published.retired = append(k.published.retired, slices.DeleteFunc(retired, func(l *loaded) bool { return l == nil })...)
+	close(k.published.changed)
+	k.published.changed = make(chan struct{})
+}
+
+// changed is closed when the loop has published something since now.
+func (k *Keeper) changed() <-chan struct{} {
+	k.handed.Lock()
+	defer k.handed.Unlock()
+	return k.published.changed
+}
+
+// take takes what the loop has left. The caller holds mu, and uses no map of an earlier snapshot any more.
+func (k *Keeper) take() {
+	k.handed.Lock()
+	next, retired := k.published.next, k.published.retired
+	k.published.next, k.published.retired = nil, nil
+	k.handed.Unlock()
+	if next != nil {
+		k.snapshot = next
+	}
+	for _, l := range retired {
+		l.close()
+	}
+}
+
+// grants applies the grants of a newest intent to what is loaded.
+func (l *loaded) grants(payload intent.Payload) ([]grants.Map, []grants.Refused) {
+	var all []grants.Loaded
+	for _, name := range slices.Sorted(maps.Keys(l.maps)) {
+		info, err := plain.Of(l.maps[name].Info())
+		if err != nil {
+			continue // it is granted to nobody
+		}
+		all = append(all, grants.Loaded{Name: name, Type: info.Type, Flags: info.Flags | l.facts.of(name).flags, IsFrozen: info.Frozen(), IsTaken: l.taken[name]})
+	}
+	return grants.Of(payload, all)
+}
