@@ -110,8 +110,8 @@ test-kernels: ## Run the tests of every hook on Linux 6.1 and 6.12 in virtual ma
 # Left out is what reads the types of the kernel that runs, which is one for another processor.
 test-arm64: ## Run the tests that need no kernel for arm64, under qemu-user (minutes to build), and start the binaries
 	GOARCH=arm64 CGO_ENABLED=0 go test -exec 'unshare --user qemu-aarch64' -timeout 60m $(TESTFLAGS) $(ARM64)
-	GOARCH=arm64 CGO_ENABLED=0 go build -o bin/arm64/ ./cmd/skep ./cmd/skep-agent ./cmd/skep-controller
-	@for b in skep skep-agent skep-controller; do qemu-aarch64 bin/arm64/$$b --version || exit 1; done
+	GOARCH=arm64 CGO_ENABLED=0 go build -o bin/arm64/ ./cmd/skep ./cmd/skep-agent ./cmd/skep-controller ./cmd/skep-mounter
+	@for b in skep skep-agent skep-controller skep-mounter; do qemu-aarch64 bin/arm64/$$b --version || exit 1; done
 
 corpus: ## Run the objects of test/corpus, and some that nobody here wrote, on Linux 6.12 (qemu) and on this kernel
 	go run ./test/corpus/gather bin/corpus

@@ -29,6 +29,8 @@ type Component struct {
 	Repository string
 	// Command is the folder below cmd, and the binary's name.
 	Command string
+	// Beside are further commands in the image, which other containers of the same Pod run.
+	Beside []string
 	// Title describes the image.
 	Title string
 	// User runs it unless the Pod says otherwise.
@@ -38,6 +40,9 @@ type Component struct {
 	// MaxBytes is the size of the image in a release, uncompressed; 0 for no bound.
 	MaxBytes int64
 }
+
+// Commands are all that are in the image.
+func (c Component) Commands() []string { return append([]string{c.Command}, c.Beside...) }
 
 // megabyte is what the bounds of images are counted in.
 const megabyte = 1_000_000
@@ -50,7 +55,7 @@ func Components() []Component {
 			User: "65532:65532", Authorities: true, MaxBytes: 120 * megabyte,
 		},
 		// What the agent is to talk to, it is told the authorities of.
-		{Value: "agent", Command: "skep-agent", Title: "Skep's agent", User: "0:0", MaxBytes: 40 * megabyte},
+		{Value: "agent", Command: "skep-agent", Beside: []string{"skep-mounter"}, Title: "Skep's agent", User: "0:0", MaxBytes: 40 * megabyte},
 		// The user is the one that plugins of Argo CD have to run as.
 		{
 			Repository: "ghcr.io/skep-dev/skep", Command: "skep", Title: "Skep's command line",
@@ -123,7 +128,9 @@ func Binaries(ctx context.Context, l Link) error {
 	args := append([]string{"build"}, l.Flags()...)
 	args = append(args, "-o", to+string(os.PathSeparator))
 	for _, c := range Components() {
-		args = append(args, "./cmd/"+c.Command)
+		for _, command := range c.Commands() {
+			args = append(args, "./cmd/"+command)
+		}
 	}
 	cmd := exec.CommandContext(ctx, "go", args...) //nolint:gosec // the arguments are those of a link
 	cmd.Dir, cmd.Stderr = l.Module, os.Stderr

@@ -89,11 +89,14 @@ func Image(c Component, of Content) (v1.Image, error) {
 }
 
 func imageOf(c Component, of Content) (v1.Image, error) {
-	binary, err := os.ReadFile(filepath.Join(of.Binaries, c.Command))
-	if err != nil {
-		return nil, err
+	var files []file
+	for _, command := range c.Commands() {
+		binary, err := os.ReadFile(filepath.Join(of.Binaries, command))
+		if err != nil {
+			return nil, err
+		}
+		files = append(files, file{command, binary, 0o755})
 	}
-	files := []file{{c.Command, binary, 0o755}}
 	if c.Authorities {
 		files = append(files, file{AuthoritiesFile, of.Authorities, 0o644})
 	}

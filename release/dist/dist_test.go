@@ -61,7 +61,9 @@ func checkout(t *testing.T) string {
 		"cmd/internal/version/version.go": versions,
 	}
 	for _, c := range build.Components() {
-		files["cmd/"+c.Command+"/main.go"] = program
+		for _, command := range c.Commands() {
+			files["cmd/"+command+"/main.go"] = program
+		}
 	}
 	dir := t.TempDir()
 	repo, err := git.PlainInit(dir, false)
@@ -431,5 +433,5 @@ func large(ctx context.Context, l build.Link) error {
 		return err
 	}
 	// An empty tail: Go's build information stands before it.
-	return os.Truncate(filepath.Join(l.To, "skep-agent"), 41_000_000-2048)
+	return errors.Join(os.Truncate(filepath.Join(l.To, "skep-agent"), 41_000_000-4096), os.Truncate(filepath.Join(l.To, "skep-mounter"), 0))
 }

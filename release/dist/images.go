@@ -83,8 +83,16 @@ func (r *release) addImageSBOM(a *Artifact, c build.Component, arch string, of v
 		return err
 	}
 	about := attest.Image{Binary: binary, Digest: digest.Hex}
+	// Their modules are among those of the binary.
+	for _, command := range c.Beside {
+		sum, err := sumOf(filepath.Join(r.bin, arch, command))
+		if err != nil {
+			return err
+		}
+		about.Files = append(about.Files, attest.Subject{Name: command, SHA256: sum})
+	}
 	if c.Authorities {
-		about.Files = []attest.Subject{{Name: build.AuthoritiesFile, SHA256: image.Sum(authorities).Hex}}
+		about.Files = append(about.Files, attest.Subject{Name: build.AuthoritiesFile, SHA256: image.Sum(authorities).Hex})
 	}
 	sbom, err := attest.ImageSBOM(about, r.Version, r.stamp.Time)
 	if err != nil {

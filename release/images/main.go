@@ -1,4 +1,4 @@
-// Command images makes the container images of skep-controller, skep-agent and skep for one
+// Command images makes the container images of skep-controller, skep-agent (with skep-mounter) and skep for one
 // architecture, for a cluster to try out what is in the folder.
 //
 // It writes below dist, or pushes. The chart says what the images are called; package build

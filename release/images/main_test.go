@@ -27,8 +27,10 @@ func pretended(t *testing.T) []made {
 	t.Helper()
 	dir := t.TempDir()
 	for _, c := range build.Components() {
-		if err := os.WriteFile(filepath.Join(dir, c.Command), []byte(c.Command), 0o600); err != nil {
-			t.Fatal(err)
+		for _, command := range c.Commands() {
+			if err := os.WriteFile(filepath.Join(dir, command), []byte(command), 0o600); err != nil {
+				t.Fatal(err)
+			}
 		}
 	}
 	all, err := imagesOf(dir, "arm64")
@@ -59,7 +61,7 @@ func content(t *testing.T, image v1.Image) map[string]int64 {
 func TestAnImageHoldsItsBinaryAndNoMore(t *testing.T) {
 	want := map[string]map[string]int64{
 		"controller": {"skep-controller": 0o755, "etc": 0o755, "etc/ssl": 0o755, "etc/ssl/certs": 0o755, build.AuthoritiesFile: 0o644},
-		"agent":      {"skep-agent": 0o755},
+		"agent":      {"skep-agent": 0o755, "skep-mounter": 0o755},
 		// The command line.
 		"": {"skep": 0o755, "etc": 0o755, "etc/ssl": 0o755, "etc/ssl/certs": 0o755, build.AuthoritiesFile: 0o644},
 	}

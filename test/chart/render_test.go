@@ -86,7 +86,7 @@ var (
 			`"operator":"Exists"}]}]}}}`,
 		`agent.hostPaths.cgroup="/sys/fs/cgroup/unified"`, `agent.maxUnavailable="100%"`,
 		`agent.probed=["/usr","/opt/app"]`, `agent.hostPID=true`, `agent.pods.enabled=true`, `agent.mountBPFFS=true`, `agent.namespaceSharePercent=100`,
-		`agent.mapMemory="3Gi"`,
+		`agent.mapMemory="3Gi"`, `csi.enabled=true`, `csi.kubeletDir="/var/lib/k0s/kubelet"`,
 		`agent.extraVolumes=[{"name":"bin","hostPath":{"path":"/usr/bin"}}]`, `agent.extraVolumeMounts=[{"name":"bin","mountPath":"/usr/bin","readOnly":true}]`,
 		`registries.pullSecret="bytecode"`, `registries.pullSecretNamespaces=["*"]`, `registries.authorities="ca"`, `registries.insecure=["registry.local:5000"]`,
 		`registries.allowed=["*","*.example.com","registry.local:5000/team"]`,
@@ -289,6 +289,8 @@ func TestWhatCannotBeIsRefused(t *testing.T) {
 		"a runtime that is reached by no socket":    {`agent.pods.runtimeEndpoint="tcp://127.0.0.1:1"`, "runtimeEndpoint"},
 		"plug-ins by a relative path":               {`agent.pods.nriSocket="run/nri.sock"`, "nriSocket"},
 		"a runtime in the root folder":              {`agent.pods.runtimeEndpoint="/runtime.sock"`, "runtimeEndpoint"},
+		"a kubelet without a folder":                {`csi.kubeletDir=""`, "kubeletDir"},
+		"a kubelet in a folder with a slash":        {`csi.kubeletDir="/var/lib/kubelet/"`, "kubeletDir"},
 		"a relative path":                           {`agent.hostPaths.state="var/lib"`, "state"},
 		"artifacts of two replicas in one claim":    {`cue={"enabled":true,"storage":{"persistentVolumeClaim":{"claimName":"artifacts"}}}`, "cue.storage.ephemeral"},
 		"renderings that take all of the memory": {

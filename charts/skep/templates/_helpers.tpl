@@ -171,6 +171,70 @@ privileged. */}}
     mountPropagation: Bidirectional
 {{- end }}
 
+{{/* skep.mounter is the container that mounts volumes of pods that read maps, without its name. What
+it mounts is to reach the node, for which Kubernetes wants it privileged; it gives up what it does
+not need, and the network, when it starts. It has no token. */}}
+{{- define "skep.mounter" -}}
+image: {{ include "skep.image" (list $ .Values.agent.image) }}
+imagePullPolicy: {{ .Values.agent.image.pullPolicy }}
+command: [/skep-mounter]
+args:
+- --pods={{ .Values.csi.kubeletDir }}/pods
+- --socket=/run/skep-mounter/socket
+- --log-format={{ .Values.agent.logFormat }}
+securityContext:
+  runAsUser: 0
+  runAsGroup: 0
+  privileged: true
+  readOnlyRootFilesystem: true
+  {{- if .Values.openshift.enabled }}
+  seLinuxOptions:
+    type: spc_t
+  {{- end }}
+resources:
+  {{- toYaml .Values.csi.resources | nindent 2 }}
+volumeMounts:
+- name: mounter
+  mountPath: /run/skep-mounter
+- name: pods
+  mountPath: {{ .Values.csi.kubeletDir }}/pods
+  mountPropagation: Bidirectional
+{{- end }}
+
+{{- define "skep.csiVolumes" -}}
+# As every Pod has it.
+- name: api
+  projected:
+    sources:
+    - serviceAccountToken:
+        expirationSeconds: 3607
+        path: token
+    - configMap:
+        name: kube-root-ca.crt
+        items:
+        - key: ca.crt
+          path: ca.crt
+    - downwardAPI:
+        items:
+        - path: namespace
+          fieldRef:
+            fieldPath: metadata.namespace
+- name: mounter
+  emptyDir: {}
+- name: pods
+  hostPath:
+    path: {{ .Values.csi.kubeletDir }}/pods
+    type: Directory
+- name: csi
+  hostPath:
+    path: {{ .Values.csi.kubeletDir }}/plugins/csi.skep.dev
+    type: DirectoryOrCreate
+- name: csi-registry
+  hostPath:
+    path: {{ .Values.csi.kubeletDir }}/plugins_registry
+    type: Directory
+{{- end }}
+
 {{/* skep.hooked are the annotations of a hook that runs before the release is
 deleted, at a place in the order of hooks. */}}
 {{- define "skep.hooked" -}}

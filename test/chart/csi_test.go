@@ -1,0 +1,68 @@
+package chart
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+)
+
+// TestPodsGetMapsWhereThatIsAskedFor renders the chart with and without the plug-in.
+func TestPodsGetMapsWhereThatIsAskedFor(t *testing.T) {
+	for sentence, c := range map[string]struct {
+		values []string
+		folder string
+	}{
+		"not by default":                 {nil, ""},
+		"nor by values of an older one":  {[]string{`csi.enabled=null`}, ""},
+		"in the kubelet's folder":        {[]string{`csi.enabled=true`}, "/var/lib/kubelet"},
+		"in another folder of a kubelet": {[]string{`csi.enabled=true`, `csi.kubeletDir="/var/lib/k0s/kubelet"`}, "/var/lib/k0s/kubelet"},
+	} {
+		t.Run(sentence, func(t *testing.T) {
+			objects := setting{values: append(c.values, `openshift.enabled=true`)}.objects(t)
+			spec := typed[appsv1.DaemonSet](t, objects, "DaemonSet", "skep-agent").Spec.Template.Spec
+			drivers := slices.IndexFunc(objects, func(o *unstructured.Unstructured) bool { return o.GetKind() == "CSIDriver" })
+			scc := one(t, objects, "SecurityContextConstraints", "skep-agent").Object
+			volumes, _, _ := unstructured.NestedStringSlice(scc, "volumes")
+			if on := c.folder != ""; (drivers >= 0) != on || scc["allowPrivilegedContainer"] != on || slices.Contains(volumes, "emptyDir") != on {
+				t.Fatalf("a driver is at %d, and OpenShift allows %v", drivers, scc)
+			}
+			if c.folder == "" {
+				if len(spec.Containers) != 1 || spec.AutomountServiceAccountToken != nil || strings.Contains(strings.Join(spec.Containers[0].Args, " "), "--mounter") {
+					t.Errorf("the agent is %+v", spec)
+				}
+				return
+			}
+			driver := typed[storagev1.CSIDriver](t, objects, "CSIDriver", "csi.skep.dev").Spec
+			if !*driver.PodInfoOnMount || *driver.AttachRequired || *driver.FSGroupPolicy != storagev1.NoneFSGroupPolicy ||
+				!slices.Equal(driver.VolumeLifecycleModes, []storagev1.VolumeLifecycleMode{storagev1.VolumeLifecycleEphemeral}) {
+				t.Errorf("the driver is %+v", driver)
+			}
+			agent, mounter := spec.Containers[0], spec.Containers[1]
+			if *agent.SecurityContext.Privileged || !*mounter.SecurityContext.Privileged || *spec.AutomountServiceAccountToken {
+				t.Error("the agent is privileged, or the mounter is not, or has a token")
+			}
+			both := corev1.MountPropagationBidirectional
+			want := []corev1.VolumeMount{{Name: "mounter", MountPath: "/run/skep-mounter"},
+				{Name: "pods", MountPath: c.folder + "/pods", MountPropagation: &both}}
+			if diff := cmp.Diff(want, mounter.VolumeMounts); diff != "" {
+				t.Errorf("the mounter has (-want +got):\n%s", diff)
+			}
+			if !slices.Contains(mounter.Args, "--pods="+c.folder+"/pods") || !slices.Contains(agent.Args, "--kubelet-dir="+c.folder) {
+				t.Errorf("their arguments are %q and %q", mounter.Args, agent.Args)
+			}
+			for _, folder := range []string{"/plugins/csi.skep.dev", "/plugins_registry"} {
+				isMount := func(m corev1.VolumeMount) bool { return m.MountPath == c.folder+folder }
+				isVolume := func(v corev1.Volume) bool { return v.HostPath != nil && v.HostPath.Path == c.folder+folder }
+				if !slices.ContainsFunc(agent.VolumeMounts, isMount) || !slices.ContainsFunc(spec.Volumes, isVolume) {
+					t.Errorf("the agent has no %s: %v", folder, agent.VolumeMounts)
+				}
+			}
+		})
+	}
+}
