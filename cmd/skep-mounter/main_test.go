@@ -160,8 +160,9 @@ func TestNoMountLeaksOrVanishesWithAMounter(t *testing.T) {
 		c.starts()
 		mounts(t, c.Client, v, pins)
 		for _, pin := range []string{"maps/read", "maps@write/write"} {
-			if _, err := os.Stat(filepath.Join(c.pods, v.Pod, "volumes/kubernetes.io~csi/maps/mount", pin)); err != nil {
-				t.Fatalf("after %d kills a volume is not whole: %v", i+1, err)
+			var st unix.Stat_t
+			if err := unix.Stat(filepath.Join(c.pods, v.Pod, "volumes/kubernetes.io~csi/maps/mount", pin), &st); err != nil || st.Gid != 1 {
+				t.Fatalf("after %d kills a volume is not whole: %s is of group %d, %v", i+1, pin, st.Gid, err)
 			}
 		}
 		if err := c.Unmount(t.Context(), v); err != nil {

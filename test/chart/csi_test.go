@@ -19,7 +19,7 @@ func TestPodsGetMapsWhereThatIsAskedFor(t *testing.T) {
 		folder string
 	}{
 		"not by default":                 {nil, ""},
-		"nor by values of an older one":  {[]string{`csi.enabled=null`}, ""},
+		"nor by values of an older one":  {[]string{`csi=null`}, ""},
 		"in the kubelet's folder":        {[]string{`csi.enabled=true`}, "/var/lib/kubelet"},
 		"in another folder of a kubelet": {[]string{`csi.enabled=true`, `csi.kubeletDir="/var/lib/k0s/kubelet"`}, "/var/lib/k0s/kubelet"},
 	} {

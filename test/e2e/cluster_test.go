@@ -46,6 +46,7 @@ func TestAUserInstallsSkep(t *testing.T) {
 		{"programs of every kind attach from the agent's container", (*node).attaching},
 		{"teams trace their own pods", (*node).teams},
 		{"programs reach their own pods in each situation", (*node).situations},
+		{"pods read the maps that they were granted", (*node).readMaps},
 		{"the chart goes and takes all programs with it", (*node).uninstalling},
 		{"a release is verified and installed, and the next one takes its place", (*node).releasing},
 	} {

@@ -154,13 +154,13 @@ func build(ctx context.Context) error {
 		return err
 	}
 	// Programs attach to functions of the worker's.
-	for _, args := range [][]string{{"./cmd/skep"}, {"./release"}, {"./test/e2e/pause"}, {"-ldflags=-s=false", "./test/e2e/worker"}} {
+	for _, args := range [][]string{{"./cmd/skep"}, {"./release"}, {"./test/e2e/pause"}, {"./test/e2e/reader"}, {"-ldflags=-s=false", "./test/e2e/worker"}} {
 		if err := command.Place(ctx, bin, args...); err != nil {
 			return err
 		}
 	}
 	// What make images links later is compiled by then.
-	for _, name := range []string{"./cmd/skep-controller", "./cmd/skep-agent"} {
+	for _, name := range []string{"./cmd/skep-controller", "./cmd/skep-agent", "./cmd/skep-mounter"} {
 		if _, err := command.Cached(ctx, name); err != nil {
 			return err
 		}

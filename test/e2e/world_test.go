@@ -114,6 +114,7 @@ func (n *node) registry(a *authority) {
 	}{
 		"pause:1":              {"pause", nil},
 		"worker:1":             {"worker", probing()},
+		"reader:1":             {"reader", nil},
 		"library/busybox:1.37": {"pause", shell(n.t)},
 	} {
 		ref, err := name.ParseReference("registry.example.com/" + image)

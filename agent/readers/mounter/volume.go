@@ -324,11 +324,11 @@ func (h *handles) pinFolder(scratch string, group uint32) (_ int, err error) {
 	defer func() { err = errors.Join(err, unix.Unmount(procPath(m), unix.MNT_DETACH)) }()
 	err = unix.Mkdirat(m, pinned, 0o750)
 	if err == nil {
-		err = unix.Fchownat(m, pinned, 0, int(group), unix.AT_SYMLINK_NOFOLLOW)
+		// New pins get the group from the folder. Once that is another one, the kernel takes the bit away from who is not in it.
+		err = unix.Fchmodat(m, pinned, unix.S_ISGID|0o750, 0)
 	}
 	if err == nil {
-		// New pins get the group from the folder.
-		err = unix.Fchmodat(m, pinned, unix.S_ISGID|0o750, 0)
+		err = unix.Fchownat(m, pinned, 0, int(group), unix.AT_SYMLINK_NOFOLLOW)
 	}
 	if err != nil {
 		return -1, err

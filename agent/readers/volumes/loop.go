@@ -90,8 +90,8 @@ func (k *Keeper) Withdraw(apps []*accepted.Application, gone []string) {
 	}
 }
 
-// Publish has volumes have what the newest intents and what is loaded come to.
-func (k *Keeper) Publish(apps []*accepted.Application, look *live.Look, gone func(uid string) bool) {
+// Publish has volumes have what the newest intents and what is loaded come to. The loop never waits for it.
+func (k *Keeper) Publish(apps []*accepted.Application, look *live.Look, gone func(uid string) bool) (waits bool) {
 	there, changed := map[string]bool{}, k.loop.made == nil
 	if changed {
 		k.loop.made = map[string]*application{}
@@ -123,6 +123,7 @@ func (k *Keeper) Publish(apps []*accepted.Application, look *live.Look, gone fun
 	if changed {
 		k.publish(retired)
 	}
+	return false
 }
 
 // next is an application as it is now: the former one where nothing of it changed.

@@ -171,6 +171,12 @@ privileged. */}}
     mountPropagation: Bidirectional
 {{- end }}
 
+{{/* skep.csi is "true" where pods get maps in volumes. Values of an older chart that are used again
+do not name it. */}}
+{{- define "skep.csi" -}}
+{{ (.Values.csi | default dict).enabled | default false }}
+{{- end }}
+
 {{/* skep.mounter is the container that mounts volumes of pods that read maps, without its name. What
 it mounts is to reach the node, for which Kubernetes wants it privileged; it gives up what it does
 not need, and the network, when it starts. It has no token. */}}

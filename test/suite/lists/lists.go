@@ -19,6 +19,8 @@ func Concurrent() []string {
 		"agent/reconcile/accepted", "agent/reconcile/admission", "agent/reconcile/build", "agent/reconcile/chainfit",
 		"agent/queue", "agent/readers/mapmetrics", "agent/reconcile/accepted", "agent/reconcile/admission", "agent/reconcile/build", "agent/reconcile/chainfit",
 		"agent/queue", "agent/readers/host", "agent/reconcile/accepted", "agent/reconcile/admission", "agent/reconcile/build", "agent/reconcile/chainfit",
+		"agent/queue", "agent/readers/csi", "agent/readers/host", "agent/readers/mounter", "agent/readers/serve", "agent/readers/volumes",
+		"agent/reconcile/accepted", "agent/reconcile/admission", "agent/reconcile/build", "agent/reconcile/chainfit",
 		"agent/reconcile/changes", "agent/reconcile/decide", "agent/reconcile/live", "agent/reconcile/prepare", "agent/reconcile/sharing",
 		"agent/reconcile/starts", "agent/state/objects", "agent/state/pins",
 		"confined", "controller", "controller/admission", "controller/agents", "controller/application",
