@@ -74,6 +74,9 @@ func layers() []row {
 		{"agent/readers/show", with(program, "agent/readers", "agent/inventory", "agent/state/pins")},
 		{"agent/readers/folder", with(program, "agent/state/pins")},
 		{"agent/readers/host", with(reconcile, "agent/reconcile", "agent/readers")},
+		{"agent/readers/volumes", with(reconcile, "agent/reconcile", "agent/readers")},
+		// A privileged process is made of it, which has little else.
+		{"agent/readers/mounter", []string{"bytecode/plain"}},
 		{"agent/queue", []string{"api/v1alpha1"}},
 		{"agent/reconcile/plan", agent},
 		// What readers have is decided by intents and what is known of maps.
@@ -215,7 +218,9 @@ func restricted() []restriction {
 		{"github.com/spf13/cobra", []string{"cmd"}},
 		{"github.com/vishvananda", []string{"agent", "nodemode", "demo"}},
 		{"github.com/cilium/ebpf/link", []string{"agent"}},
-		{"google.golang.org/grpc", []string{"agent/pods/containers"}},
+		{"google.golang.org/grpc", []string{"agent/pods/containers", "agent/readers/csi"}},
+		{"github.com/container-storage-interface", []string{"agent/readers/csi"}},
+		{"k8s.io/kubelet", []string{"agent/readers/csi"}},
 		{"k8s.io/cri-api", []string{"agent/pods/containers"}},
 		{"github.com/secure-systems-lab", []string{"intent", "signing"}},
 		// Its parts moved to the one above.
@@ -345,10 +350,21 @@ func TestNoProductionBinaryLinksTheDemo(t *testing.T) {
 	if links(g, []string{"cmd/skep-demo"}, forTests) == nil {
 		t.Fatal("the demo links no demo: the rules are wrong")
 	}
-	for _, l := range links(g, []string{"cmd/skep", "cmd/skep-controller", "cmd/skep-agent"}, forTests) {
+	for _, l := range links(g, []string{"cmd/skep", "cmd/skep-controller", "cmd/skep-agent", "cmd/skep-mounter"}, forTests) {
 		t.Error(l)
 	}
 	for _, l := range links(g, []string{"cmd/skep-agent"}, []restriction{{"testing", nil}, {"net/http/httptest", nil}}) {
+		t.Error(l)
+	}
+}
+
+// TestTheMounterLinksNoNetwork looks at a process that is privileged: it has nothing that speaks to others than the agent.
+func TestTheMounterLinksNoNetwork(t *testing.T) {
+	others := []restriction{{"net/http", nil}, {"crypto/tls", nil}, {"google.golang.org", nil}, {"k8s.io", nil}}
+	for _, part := range []string{"agent/pods", "agent/program", "agent/reconcile", "agent/state", "api", "intent", "image"} {
+		others = append(others, restriction{module + "/" + part, nil})
+	}
+	for _, l := range links(load(t), []string{"cmd/skep-mounter"}, others) {
 		t.Error(l)
 	}
 }

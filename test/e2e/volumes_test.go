@@ -71,7 +71,7 @@ func (n *node) readMaps() {
 	n.t.Helper()
 	n.file("lib/kubelet/seccomp/bpf.json", `{"defaultAction": "SCMP_ACT_ALLOW", "syscalls": [{"names": ["unshare", "mount"], "action": "SCMP_ACT_ERRNO"}]}`)
 	before := n.agent()
-	n.helm("upgrade", "skep", "charts/skep", "--reuse-values", "--set=csi.enabled=true", "--wait")
+	n.helm("upgrade", "skep", "charts/skep", "--reuse-values", "--set=csi.enabled=true", "--set=agent.capabilities={BPF,NET_ADMIN,PERFMON}", "--wait")
 	n.agentReady(before)
 	n.file("pods/readable.o", string(programs.Object("tracepoint_count")))
 	n.run("skep", "image", "build", "-f", n.path("pods/readable.o"), imageOfObject("readable"))
