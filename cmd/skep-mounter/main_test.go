@@ -154,7 +154,7 @@ func TestNoMountLeaksOrVanishesWithAMounter(t *testing.T) {
 			}
 		})
 		// Somewhere within what a mount takes, about a millisecond.
-		time.Sleep(time.Duration(i*i) * time.Microsecond)
+		<-time.After(time.Duration(i*i) * time.Microsecond)
 		c.dies()
 		asked.Wait()
 		c.starts()

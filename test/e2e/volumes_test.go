@@ -42,8 +42,9 @@ const allGrants = "{access: Read, namespaces: [web], serviceAccounts: [reader]},
 // The security contexts of a pod that is restricted, with the runtime's seccomp profile and with one that allows bpf(2), and the
 // containers of such a pod.
 const (
-	asUser     = "securityContext: {runAsNonRoot: true, runAsUser: 65532, runAsGroup: 65532, fsGroup: 65532, seccompProfile: {type: RuntimeDefault}}"
-	asUserBPF  = "securityContext: {runAsNonRoot: true, runAsUser: 65532, runAsGroup: 65532, fsGroup: 65532, seccompProfile: {type: Localhost, localhostProfile: bpf.json}}"
+	asUser    = "securityContext: {runAsNonRoot: true, runAsUser: 65532, runAsGroup: 65532, fsGroup: 65532, seccompProfile: {type: RuntimeDefault}}"
+	asUserBPF = "securityContext: {runAsNonRoot: true, runAsUser: 65532, runAsGroup: 65532, fsGroup: 65532, seccompProfile: " +
+		"{type: Localhost, localhostProfile: bpf.json}}"
 	asRoot     = "securityContext: {fsGroup: 65532}"
 	noGroup    = "securityContext: {runAsNonRoot: true, runAsUser: 65532, seccompProfile: {type: RuntimeDefault}}"
 	unassigned = "securityContext: {allowPrivilegeEscalation: false, capabilities: {drop: [ALL]}}, "
@@ -198,7 +199,9 @@ func (n *node) restrictedReads() {
 				n.t.Errorf("%s of %s: %s is answered by %q, want %q", c.pod, c.namespace, what, got, want)
 			}
 		}
-		for what, got := range map[string]string{"update by a descriptor for reading": a.Update["counts"], "freeze": a.Freeze["counts"], "open by id": a.ByID["counts"]} {
+		for what, got := range map[string]string{
+			"update by a descriptor for reading": a.Update["counts"], "freeze": a.Freeze["counts"], "open by id": a.ByID["counts"],
+		} {
 			if got == "yes" {
 				n.t.Errorf("%s of %s may %s", c.pod, c.namespace, what)
 			}

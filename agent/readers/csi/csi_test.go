@@ -164,7 +164,8 @@ func TestWhatAPodMayNotAskFor(t *testing.T) {
 				t.Errorf("%v was mounted", f.mounted)
 			}
 			if strings.Contains(c.want, "target_path") || strings.Contains(c.want, "is not the") {
-				if _, err := p.NodeUnpublishVolume(t.Context(), &spec.NodeUnpublishVolumeRequest{VolumeId: "csi-1", TargetPath: in.TargetPath}); status.Code(err) != codes.InvalidArgument {
+				_, err := p.NodeUnpublishVolume(t.Context(), &spec.NodeUnpublishVolumeRequest{VolumeId: "csi-1", TargetPath: in.TargetPath})
+				if status.Code(err) != codes.InvalidArgument {
 					t.Errorf("unmounting says %v", err)
 				}
 			}

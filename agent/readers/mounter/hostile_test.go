@@ -47,7 +47,6 @@ func TestWhatIsNoVolumeIsNotMounted(t *testing.T) {
 
 // TestAPathOfAVolumeIsFollowedNowhere puts symlinks and mounts in each place of a target's path.
 func TestAPathOfAVolumeIsFollowedNowhere(t *testing.T) {
-	const inPod = pod + "/volumes/kubernetes.io~csi/maps"
 	for sentence, prepare := range map[string]func(n *node, theirs string) error{
 		"the target is a symlink to a folder": func(n *node, theirs string) error {
 			return os.Symlink(theirs, n.target(volume))
@@ -189,9 +188,10 @@ func TestRequestsThatNoAgentMakesAreRefused(t *testing.T) {
 		"a pin that leads up":               {`{"op": "mount", ` + of + `, "pins": [{"name": ".."}]}`, []int{m.FD()}, "is not the name of a pin"},
 		"a pin in another folder":           {`{"op": "mount", ` + of + `, "pins": [{"name": "../maps@write/a"}]}`, []int{m.FD()}, "is not the name of a pin"},
 		"the name that pins have meanwhile": {`{"op": "mount", ` + of + `, "pins": [{"name": "+"}]}`, []int{m.FD()}, "is not the name of a pin"},
-		"two pins of one name":              {`{"op": "mount", ` + of + `, "pins": [{"name": "a"}, {"name": "a", "write": true}]}`, []int{m.FD(), m.FD()}, "pinned twice"},
-		"a descriptor of another kind":      {`{"op": "mount", ` + of + `, "pins": [{"name": "a"}]}`, []int{int(null.Fd())}, "not a map"},
-		"a record that is too long":         {`{"op": "mount", ` + of + `, "record": "` + strings.Repeat("AAAA", 4<<10) + `"}`, nil, "at most 4096"},
+		"two pins of one name": {`{"op": "mount", ` + of + `, "pins": [{"name": "a"}, {"name": "a", "write": true}]}`, []int{m.FD(), m.FD()},
+			"pinned twice"},
+		"a descriptor of another kind": {`{"op": "mount", ` + of + `, "pins": [{"name": "a"}]}`, []int{int(null.Fd())}, "not a map"},
+		"a record that is too long":    {`{"op": "mount", ` + of + `, "record": "` + strings.Repeat("AAAA", 4<<10) + `"}`, nil, "at most 4096"},
 	} {
 		t.Run(sentence, func(t *testing.T) {
 			if said := ask(c.body, c.descriptors...); !strings.Contains(said, c.want) {

@@ -38,7 +38,7 @@ func TestAVolumeIsATmpfsAndTwoBPFFileSystems(t *testing.T) {
 			t.Fatal(err)
 		}
 		const flags = unix.ST_RDONLY | unix.ST_NOSUID | unix.ST_NODEV | unix.ST_NOEXEC
-		if int64(st.Type) != want.kind || st.Flags&flags != flags {
+		if st.Type != want.kind || st.Flags&flags != flags {
 			t.Errorf("%q is on a file system of type %x with flags %x", path, st.Type, st.Flags)
 		}
 		info, err := os.Stat(filepath.Join(n.target(volume), path))

@@ -135,7 +135,7 @@ func isType(fd int, magic int64) (bool, error) {
 	if err := unix.Fstatfs(fd, &st); err != nil {
 		return false, fmt.Errorf("read the type of a file system: %w", err)
 	}
-	return int64(st.Type) == magic, nil
+	return st.Type == magic, nil
 }
 
 // place is the target of a volume.

@@ -46,18 +46,12 @@ type node struct {
 func newNode(t *testing.T) *node {
 	t.Helper()
 	need.Kernel(t)
-	dir, err := os.MkdirTemp("", "skep-volumes-")
-	if err != nil {
-		t.Fatal(err)
-	}
+	dir := t.TempDir()
 	n := &node{World: world.New(t), t: t, pods: filepath.Join(dir, "pods"), socket: filepath.Join(dir, "mounter", "socket")}
-	world.Must(t, errors.Join(os.Chmod(dir, 0o755), os.Mkdir(n.pods, 0o755), unix.Mount(n.pods, n.pods, "", unix.MS_BIND, ""),
+	world.Must(t, errors.Join(os.Chmod(filepath.Dir(dir), 0o755), os.Chmod(dir, 0o755), os.Mkdir(n.pods, 0o755), unix.Mount(n.pods, n.pods, "", unix.MS_BIND, ""),
 		unix.Mount("", n.pods, "", unix.MS_SHARED, "")))
 	t.Cleanup(func() {
 		for unix.Unmount(n.pods, unix.MNT_DETACH) == nil {
-		}
-		if err := os.RemoveAll(dir); err != nil {
-			t.Error(err)
 		}
 	})
 	world.Veth(t, "rd0", "rd1")
@@ -249,17 +243,18 @@ func TestWhoIsNotGrantedAMapGetsNoVolume(t *testing.T) {
 	// The grant of an application of a namespace to another namespace is none.
 	own = export(own, v1alpha1.MapExport{Access: v1alpha1.MapRead, Namespaces: []string{"web", "shop"}, ServiceAccounts: []string{"reader"}})
 	world.Must(t, n.Accept(n.agent, n.counter("xdp_count", to(v1alpha1.MapRead, "web", "reader")), own))
+	const ofCluster = v1alpha1.KindClusterBpfApplication
 	for sentence, c := range map[string]struct {
 		namespace, account, kind, name string
 		want                           error
 		says                           string
 	}{
-		"another namespace":                   {"shop", "reader", v1alpha1.KindClusterBpfApplication, "counter", volumes.ErrNotGranted, `service account "reader" of namespace "shop"`},
-		"another service account":             {"web", "default", v1alpha1.KindClusterBpfApplication, "counter", volumes.ErrNotGranted, `service account "default"`},
+		"another namespace":                   {"shop", "reader", ofCluster, "counter", volumes.ErrNotGranted, `service account "reader" of namespace "shop"`},
+		"another service account":             {"web", "default", ofCluster, "counter", volumes.ErrNotGranted, `service account "default"`},
 		"another service account of its own":  {"web", "default", v1alpha1.KindBpfApplication, "own", volumes.ErrNotGranted, "BpfApplication web/own"},
 		"another namespace's application":     {"shop", "reader", v1alpha1.KindBpfApplication, "own", volumes.ErrNotThere, "BpfApplication shop/own"},
-		"a namespace's as one of the cluster": {"web", "reader", v1alpha1.KindClusterBpfApplication, "own", volumes.ErrNotThere, "ClusterBpfApplication own"},
-		"no application":                      {"web", "reader", v1alpha1.KindClusterBpfApplication, "absent", volumes.ErrNotThere, "has no intent"},
+		"a namespace's as one of the cluster": {"web", "reader", ofCluster, "own", volumes.ErrNotThere, "ClusterBpfApplication own"},
+		"no application":                      {"web", "reader", ofCluster, "absent", volumes.ErrNotThere, "has no intent"},
 	} {
 		t.Run(sentence, func(t *testing.T) {
 			r := n.pod(c.namespace, c.account, c.kind, c.name)
