@@ -93,6 +93,10 @@ func (n *node) readMaps() {
 	n.restrictedReads()
 	n.refused()
 	n.survives()
+	n.rebooting()
+	for _, pod := range []string{"early", "pins"} {
+		n.reads("web", pod)
+	}
 	n.withdraws()
 	n.must("delete", "namespace", "web", "shop", "plain", "other", "--timeout=2m")
 	n.until("volumes to be unmounted", func() error {

@@ -256,3 +256,34 @@ func TestWhereMountsDoNotComeToTheNodeThereIsNoMounter(t *testing.T) {
 		t.Errorf("it starts without pods: %v", err)
 	}
 }
+
+// FuzzRequests has the mounter get anything as root. Whatever it is, nothing is mounted but a target.
+func FuzzRequests(f *testing.F) {
+	of := `"pod": "` + pod + `", "name": "maps"`
+	for _, seed := range []string{`{"op": "mount", ` + of + `, "group": 1}`, `{"op": "update", ` + of + `}`, `{"op": "unmount", ` + of + `}`, `{"op": "list"}`,
+		`{"op": "mount", "pod": "..", "name": "../.."}`, `{"op": "mount", ` + of + `, "pins": [{"name": "../a"}]}`} {
+		f.Add([]byte(seed))
+	}
+	made := newNode(f)
+	target := pod + "/volumes/kubernetes.io~csi/maps/mount"
+	f.Fuzz(func(t *testing.T, body []byte) {
+		n := &node{t, made.pods, made.Client}
+		c, err := net.DialUnix("unixpacket", nil, &net.UnixAddr{Name: n.Socket, Net: "unixpacket"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = c.Close() }()
+		if _, err := c.Write(body); err != nil || len(body) == 0 {
+			return // longer than a message can be, or none
+		}
+		if _, err := c.Read(make([]byte, 128<<10)); err != nil {
+			t.Errorf("it does not answer: %v", err)
+		}
+		for _, at := range n.mountpoints() {
+			if at != target && at != target+"/maps" && at != target+"/maps@write" {
+				t.Errorf("%q mounts %s", body, at)
+			}
+		}
+		n.unmounts(volume)
+	})
+}

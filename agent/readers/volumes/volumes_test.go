@@ -29,6 +29,7 @@ import (
 
 func TestMain(m *testing.M) {
 	reader.MaybeChild()
+	maybeChild()
 	leaks.Main(m)
 }
 
