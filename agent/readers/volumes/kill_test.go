@@ -1,6 +1,7 @@
 package volumes_test
 
 import (
+	"bufio"
 	"context"
 	"crypto/ed25519"
 	"encoding/hex"
@@ -12,7 +13,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
@@ -130,26 +130,30 @@ func TestNoMountLeaksOrVanishesWithAnAgent(t *testing.T) {
 	}
 }
 
-// killed has a child mount volumes, kills it, and returns how many it mounted.
+// killed has a child mount volumes, kills it some time after the first one, and returns how many it mounted.
 func (n *node) killed(told string) int {
 	n.t.Helper()
-	ctx, cancel := context.WithCancel(context.Background())
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
 	cmd := exec.CommandContext(ctx, "/proc/self/exe")
 	cmd.Env = append(os.Environ(), mounting+"="+told)
-	var out strings.Builder
-	cmd.Stdout, cmd.Stderr = &out, &out
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	if err := cmd.Start(); err != nil {
-		cancel()
-		n.t.Fatal(err)
+	var failed strings.Builder
+	cmd.Stderr = &failed
+	out, err := cmd.StdoutPipe()
+	world.Must(n.t, err)
+	world.Must(n.t, cmd.Start())
+	lines := bufio.NewScanner(out)
+	mounted := 0
+	for lines.Scan() {
+		if mounted++; mounted == 1 {
+			time.AfterFunc(time.Duration(mathrand.IntN(40_000))*time.Microsecond, cancel)
+		}
 	}
-	<-time.After(time.Duration(60+mathrand.IntN(90)) * time.Millisecond)
-	cancel()
 	var exit *exec.ExitError
-	if err := cmd.Wait(); !errors.As(err, &exit) || exit.Exited() {
-		n.t.Fatalf("the agent ended by itself: %v: %s", err, out.String())
+	if err := cmd.Wait(); mounted == 0 || !errors.As(err, &exit) || exit.Exited() {
+		n.t.Fatalf("the agent ended by itself, after %d volumes: %v: %s", mounted, err, failed.String())
 	}
-	return strings.Count(out.String(), "mounted")
+	return mounted
 }
 
 var _ volumes.Mounter = mounter.Client{}
