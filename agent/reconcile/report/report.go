@@ -376,6 +376,23 @@ func (s ApplicationStatus) IsAttached() bool {
 	})
 }
 
+// describeDeployed sums up what its programs do where all are as defined. What is attached need not have run.
+func (s ApplicationStatus) describeDeployed() string {
+	noPods := false
+	for _, p := range s.Programs {
+		for _, l := range p.Links {
+			if l.NeverRan > 0 {
+				return "every program is attached"
+			}
+			noPods = noPods || l.State == NoPods
+		}
+	}
+	if noPods && !s.IsAttached() {
+		return "every program is loaded and runs nowhere, since this node has no pod that is selected"
+	}
+	return "every program runs"
+}
+
 // KeepsMap reports whether a map of another application is not the one that it has now.
 func (s ApplicationStatus) KeepsMap() bool {
 	return slices.ContainsFunc(s.TakenMaps, func(m TakenMap) bool { return m.Message != "" })
@@ -484,9 +501,9 @@ func whyNotGone(app Application, out *Outcome, s ApplicationStatus) (reason, mes
 // deployedCondition says in one word and one sentence how it is.
 func (v View) deployedCondition(app Application, out *Outcome, s ApplicationStatus) metav1.Condition {
 	c := metav1.Condition{Type: v1alpha1.ConditionDeployed, Status: metav1.ConditionTrue, Reason: "Deployed",
-		Message: "every program runs", LastTransitionTime: metav1.NewTime(v.Now)}
+		Message: s.describeDeployed(), LastTransitionTime: metav1.NewTime(v.Now)}
 	if s.Skipped != "" {
-		c.Message = "every program runs, but for what is optional: " + s.Skipped
+		c.Message += ", but for what is optional: " + s.Skipped
 	}
 	if reason, message := v.whyNotDeployed(app, out, s); reason != "" {
 		c.Status, c.Reason, c.Message = metav1.ConditionFalse, reason, message
