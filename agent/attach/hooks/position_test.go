@@ -89,10 +89,8 @@ func TestAllProgramsOfAHookTakeThePositionThatOneAsksFor(t *testing.T) {
 	if got := conditionOf(p.a, "z"); !strings.Contains(got, lost) {
 		t.Errorf("the condition says %q", got)
 	}
-	// Once nothing asks for First, Last holds; all moved within the last minute, so they wait.
-	p.step("m a c z b F", "z", "Skep moves its programs at most once a minute", placed(p.w, "a", 500, ""))
-	p.clock.Forward(time.Minute)
-	p.step("F m a c z b", "z", "")
+	// Once nothing asks for First, Last holds at once: no other tool moved.
+	p.step("F m a c z b", "z", "", placed(p.w, "a", 500, ""))
 	p.clock.Forward(time.Minute)
 	p.attach("G", link.Tail())
 	p.step("F G m a c z b", "z", "")
@@ -102,6 +100,48 @@ func TestAllProgramsOfAHookTakeThePositionThatOneAsksFor(t *testing.T) {
 	p.step("F G m a c z b H", "z", "", placed(p.w, "z", 600, ""))
 	p.clock.Forward(time.Minute)
 	p.step("F G m a c z b H", "z", "")
+}
+
+// TestAChangedPositionBlamesNoOtherTool, neither while programs are loaded once more to move nor since they moved within the last minute.
+func TestAChangedPositionBlamesNoOtherTool(t *testing.T) {
+	p := newPositions(t)
+	p.attach("F", link.Tail())
+	p.step("F m", "m", "", placed(p.w, "m", 400, ""))
+	said := map[string]bool{}
+	// changes hands all definitions over before the agent looks.
+	changes := func(want string, payloads ...intent.Payload) {
+		t.Helper()
+		for _, payload := range payloads {
+			world.Must(t, p.a.Accept(p.w.Seal(payload)))
+		}
+		world.Until(t, "the order "+want, time.Minute, func() bool {
+			p.a.Reconcile(t.Context())
+			for _, s := range p.a.Status() {
+				for _, l := range s.Programs[0].Links {
+					for _, note := range l.Notes() {
+						said[note] = true
+					}
+				}
+			}
+			return order(t, p.a, p.foreign) == want
+		})
+	}
+	last := func(name string, priority int32) intent.Payload {
+		return placed(p.w, name, priority, v1alpha1.PositionLast)
+	}
+	changes("m a z F", last("z", 600), placed(p.w, "a", 500, v1alpha1.PositionFirst))
+	changes("F m a z", placed(p.w, "a", 500, ""))
+	changes("m a z F", placed(p.w, "a", 500, v1alpha1.PositionFirst))
+	changes("m a b y z F", last("y", 590), placed(p.w, "b", 550, v1alpha1.PositionFirst))
+	for got := range said {
+		// A copy of a program of Skep's, by which it moves, is no program of others.
+		if strings.Contains(got, "came ") || strings.Contains(got, "count_ingress") {
+			t.Errorf("says %q", got)
+		}
+	}
+	if want := "position First is not reached yet: Skep moves its programs before F, one after the other"; !said[want] {
+		t.Errorf("says %v, and never %q", said, want)
+	}
 }
 
 // TestAPositionNeedsTCX: filters of clsact run by numbers that each tool chooses.

@@ -25,7 +25,7 @@ func (mk *linkMaker) copyOf(r *loader.Revision, a plan.Action) (*ebpf.Program, e
 	if err != nil {
 		return nil, err
 	}
-
+	mk.Look.Others.ForgetOurs()
 	return program, mk.Pins.AddCopy(r, instance, program)
 }
 

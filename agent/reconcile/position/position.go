@@ -16,7 +16,7 @@ import (
 )
 
 // between is how long Skep's programs stay where they are on a hook of a device after they moved, whatever others do there: a
-// tool that moves itself back would have both move without end.
+// tool that moves itself back would have both move without end. A definition that asks for the other side ends it.
 const between = time.Minute
 
 // Memory is what is kept from one reconcile to the next. The zero value is ready; the caller serializes all calls.
@@ -24,9 +24,11 @@ type Memory struct{ moves map[others.Place]*move }
 
 // move is one of all programs at a place. They are loaded once more for it, so it takes several reconciles.
 type move struct {
-	// since is when the first one moved, and due are the links that have yet to.
+	// to is where they move, and since is when the first one moved.
+	to    v1alpha1.Position
 	since time.Time
-	due   map[string]bool
+	// arrived are the links that moved or were there already: if one is elsewhere, another tool moved.
+	arrived map[string]bool
 }
 
 // Around returns the programs of others before and after a link of an application.
@@ -38,8 +40,9 @@ type Round struct {
 	now    time.Time
 	around Around
 	asked  map[others.Place]asked
-	// marked are the links that Mark marked.
-	marked map[string]bool
+	// marked are the links that Mark marked, and resting the places where it marked none, since all moved within the last minute.
+	marked  map[string]bool
+	resting map[others.Place]bool
 }
 
 // asked is where all programs of Skep's are to be at a place, and which application asks for that.
@@ -51,7 +54,7 @@ type asked struct {
 // Begin begins a reconcile.
 func (m *Memory) Begin(now time.Time, around Around) *Round {
 	maps.DeleteFunc(m.moves, func(_ others.Place, is *move) bool { return is.since.IsZero() || now.Sub(is.since) >= between })
-	return &Round{memory: m, now: now, around: around, marked: map[string]bool{}}
+	return &Round{memory: m, now: now, around: around, marked: map[string]bool{}, resting: map[others.Place]bool{}}
 }
 
 // AroundLinks is the Around of links, by their keys.
@@ -79,6 +82,7 @@ func (r *Round) Choose(want plan.Want, have plan.State) {
 			r.ask(&l.Attachment)
 		}
 	}
+	maps.DeleteFunc(r.memory.moves, func(at others.Place, is *move) bool { return r.asked[at].position != is.to })
 }
 
 func (r *Round) ask(a *plan.Attachment) {
@@ -96,30 +100,52 @@ func (r *Round) ask(a *plan.Attachment) {
 func (r *Round) At(a plan.Attachment) v1alpha1.Position { return r.asked[others.Of(a)].position }
 
 // Mark returns the state with the links marked that are to move to the other side of programs of others: of each place the next one.
-// All do once a minute at most.
+// Where another tool moves back, all do once a minute at most.
 func (r *Round) Mark(have plan.State) plan.State {
 	if len(r.asked) == 0 {
 		return have
 	}
 	have.Links = slices.Clone(have.Links)
-	next, allowed := map[others.Place]int{}, map[int]bool{}
+	next := map[others.Place]int{}
 	for i := range have.Links {
 		l := &have.Links[i]
-		if l.Severed || l.Unplaced || len(r.wrong(l.UID, l.Attachment)) == 0 {
+		if l.Severed || l.Unplaced || r.At(l.Attachment) == "" {
 			continue
 		}
-		allowed[i] = r.memory.allows(l.UID, l.Attachment)
+		is, key := r.moveOf(l.Attachment), l.UID+l.Attachment.Key()
+		if len(r.wrong(l.UID, l.Attachment)) == 0 {
+			is.arrived[key] = true
+			continue
+		}
 		at := others.Of(l.Attachment)
 		if j, has := next[at]; !has || r.moveInOrder(l, &have.Links[j]) < 0 {
 			next[at] = i
 		}
 	}
-	for _, i := range next {
-		if l := &have.Links[i]; allowed[i] {
-			l.Strayed, r.marked[l.UID+l.Attachment.Key()] = true, true
+	for at, i := range next {
+		l := &have.Links[i]
+		key := l.UID + l.Attachment.Key()
+		if is := r.moveOf(l.Attachment); !is.since.IsZero() && is.arrived[key] {
+			r.resting[at] = true
+			continue
 		}
+		l.Strayed, r.marked[key] = true, true
 	}
 	return have
+}
+
+// moveOf returns the move of the programs at the place of an attachment, which may not have begun.
+func (r *Round) moveOf(a plan.Attachment) *move {
+	at := others.Of(a)
+	is := r.memory.moves[at]
+	if is == nil {
+		is = &move{to: r.At(a), arrived: map[string]bool{}}
+		if r.memory.moves == nil {
+			r.memory.moves = map[others.Place]*move{}
+		}
+		r.memory.moves[at] = is
+	}
+	return is
 }
 
 // moveInOrder returns less than 0 where one link of a place moves before another: so that none gets ahead of one that has yet to
@@ -131,29 +157,13 @@ func (r *Round) moveInOrder(a, b *plan.Link) int {
 	return a.Turn().Compare(b.Turn())
 }
 
-// allows reports whether a link may move: with the others of its place, or since none moved within the last minute.
-func (m *Memory) allows(uid string, a plan.Attachment) bool {
-	is := m.moves[others.Of(a)]
-	if is == nil {
-		is = &move{due: map[string]bool{}}
-		if m.moves == nil {
-			m.moves = map[others.Place]*move{}
-		}
-		m.moves[others.Of(a)] = is
-	}
-	if is.since.IsZero() {
-		is.due[uid+a.Key()] = true
-	}
-	return is.due[uid+a.Key()]
-}
-
 // Moved notes that a link moved, and reports whether that was for its position: others may be next.
 func (r *Round) Moved(uid string, a plan.Attachment) bool {
 	is := r.memory.moves[others.Of(a)]
 	if is == nil || !r.marked[uid+a.Key()] {
 		return false
 	}
-	delete(is.due, uid+a.Key())
+	is.arrived[uid+a.Key()] = true
 	if is.since.IsZero() {
 		is.since = r.now
 	}
@@ -183,14 +193,18 @@ func (r *Round) Describe(uid string, a plan.Attachment) string {
 		return fmt.Sprintf("position %s is not kept: %s asks for %s on the same hook, which has precedence; have both ask for one",
 			a.Position, is.by.Name, is.position)
 	}
-	others := r.wrong(uid, a)
-	if len(others) == 0 {
+	beside := r.wrong(uid, a)
+	if len(beside) == 0 {
 		return ""
 	}
 	side := "before"
 	if is.position == v1alpha1.PositionLast {
 		side = "behind"
 	}
+	name := cmp.Or(beside[0].Name, "a program of another tool")
+	if !r.resting[others.Of(a)] {
+		return fmt.Sprintf("position %s is not reached yet: Skep moves its programs %s %s, one after the other", a.Position, side, name)
+	}
 	return fmt.Sprintf("position %s is not kept: %s came %s it; Skep moves its programs at most once a minute, so see which tool moves back",
-		a.Position, cmp.Or(others[0].Name, "a program of another tool"), side)
+		a.Position, name, side)
 }
