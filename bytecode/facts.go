@@ -154,6 +154,9 @@ type Program struct {
 	// LiftsRightsBy says how the program may give a task what it has no capability for, on a hook of the task's
 	// cgroup: a store to a field of its context, an option of a socket, or a value that it returns.
 	LiftsRightsBy []string `json:"liftsRightsBy,omitempty"`
+	// Answers are the constants that a program on traffic may answer, where a BpfApplication's does not get them: 0 (TCX_PASS), 4
+	// (TC_ACT_STOLEN), 7 (TCX_REDIRECT) and 8 (TC_ACT_TRAP). What is not known is not among them.
+	Answers []int64 `json:"answers,omitempty"`
 	// PoisonedCalls counts calls that CO-RE replaced by 0xbad2310; the verifier
 	// rejects them where they are reachable.
 	PoisonedCalls int `json:"poisonedCalls,omitempty"`

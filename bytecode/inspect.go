@@ -17,7 +17,7 @@ import (
 // InspectorRevision names the rules that turn an object into Facts. It is
 // raised when the same object would yield other facts: facts are remembered by
 // it.
-const InspectorRevision = "10"
+const InspectorRevision = "11"
 
 // DefaultCPUs is how many possible CPUs per-CPU maps are counted for where
 // none is given: a large machine of today, so that estimates err on the high side.

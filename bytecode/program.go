@@ -9,6 +9,7 @@ import (
 	"github.com/cilium/ebpf/asm"
 	"github.com/cilium/ebpf/btf"
 
+	"github.com/skep-dev/skep/bytecode/answers"
 	"github.com/skep-dev/skep/bytecode/objectfile"
 	"github.com/skep-dev/skep/hook"
 )
@@ -91,6 +92,9 @@ func inspectProgram(object *objectfile.Object, name string) (*inspected, error) 
 	p.finishRepeats(s.Instructions)
 	p.finishReads(s.Type, s.Instructions)
 	p.finishContext(s.Type, s.Instructions)
+	if s.Type == ebpf.SchedCLS || s.Type == ebpf.UnspecifiedProgram {
+		p.facts.Answers = answers.Lost(s.Instructions)
+	}
 	p.finishObstacles(s.Instructions)
 	return p, nil
 }

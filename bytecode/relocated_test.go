@@ -144,6 +144,8 @@ func decisions() map[string]decision {
 		"LiftsRightsBy":       {example: &Program{LiftsRightsBy: []string{"returning 3"}}},
 		// A node may find more: the kernel does not load the program there.
 		"Obstacles": {holds: func(_, _ reflect.Value) bool { return true }},
+		// They are warned of alone: the agent bounds what it loads.
+		"Answers": {holds: func(_, _ reflect.Value) bool { return true }},
 	}
 	// Builds count differently, so that no intent has these. An agent counts again for namespaces.
 	for _, fact := range []string{"Translated", "Rewrites", "LoadCost"} {

@@ -93,7 +93,7 @@ func (e *Evaluator) Decide(ctx context.Context, i Inspected) (Verdict, error) {
 	if err != nil {
 		return Verdict{}, err
 	}
-	decision.Warnings = slices.Concat(decision.Warnings, revokedWarnings(decision, i), pinnedWarnings(i))
+	decision.Warnings = slices.Concat(decision.Warnings, revokedWarnings(decision, i), pinnedWarnings(i), answerWarnings(i))
 	v := Verdict{
 		generation: generation, activeRevision: RevisionIn(id.Namespace, i.trust, i.policies),
 		req: i.req, resolved: i.image, object: i.object, evidence: i.evidence, facts: i.facts,

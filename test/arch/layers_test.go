@@ -399,6 +399,8 @@ func purePackages() []string {
 	return []string{
 		"api/v1alpha1", "hook", "image", "limit", "text", "bytecode", "bytecode/objectfile", "bytecode/plain", "bytecode/pointers",
 		"bytecode/reach", "bytecode/values", "bytecode/values/series", "placement",
+		"api/v1alpha1", "hook", "image", "limit", "text", "bytecode", "bytecode/answers", "bytecode/objectfile", "bytecode/plain", "bytecode/pointers",
+		"bytecode/reach", "bytecode/values", "placement",
 		"agent/reconcile/plan",
 		"lifecycle", "controller/status", "controller/rollout",
 	}

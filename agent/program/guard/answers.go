@@ -7,15 +7,8 @@ import (
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/asm"
-)
 
-// Answers of programs on traffic, of include/uapi/linux/pkt_cls.h and, for TCX, of include/uapi/linux/bpf.h.
-const (
-	tcNext     = -1
-	tcShot     = 2
-	tcStolen   = 4
-	tcRedirect = 7
-	tcTrap     = 8
+	"github.com/skep-dev/skep/bytecode/answers"
 )
 
 // BoundAnswers has a program of a namespace return no more than it may decide. Programs of other types stay as they are.
@@ -32,12 +25,12 @@ func BoundAnswers(spec *ebpf.ProgramSpec) error {
 		return leaveBy(spec, asm.Instructions{asm.And.Imm(asm.R0, 1), asm.Return()})
 	case ebpf.SchedCLS:
 		var tail asm.Instructions
-		drops := []int64{tcShot, tcStolen, tcRedirect, tcTrap}
+		drops := answers.Drops()
 		for i, answer := range drops {
 			tail = append(tail, asm.Instruction{OpCode: asm.OpCode(asm.Jump32Class).SetJumpOp(asm.JEq).SetSource(asm.ImmSource),
 				Dst: asm.R0, Constant: answer, Offset: int16(len(drops) - i + 1)})
 		}
-		return leaveBy(spec, append(tail, asm.Mov.Imm(asm.R0, tcNext), asm.Return(), asm.Mov.Imm(asm.R0, tcShot), asm.Return()))
+		return leaveBy(spec, append(tail, asm.Mov.Imm(asm.R0, answers.Next), asm.Return(), asm.Mov.Imm(asm.R0, answers.Shot), asm.Return()))
 	}
 	return nil
 }

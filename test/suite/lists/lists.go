@@ -43,8 +43,8 @@ func ControlPlanes() []string {
 func Pure() []string {
 	return []string{
 		"agent/program/relocate", "agent/reconcile/version", "agent/state/retry", "api/v1alpha1", "api/v1alpha1/gencrds",
-		"api/v1alpha1/genpage", "atomicfile", "bytecode/layout", "bytecode/objectfile", "bytecode/pointers", "bytecode/reach", "bytecode/values",
-		"controller/nodereports", "controller/rollout", "controller/status", "demo/story", "hook",
+		"api/v1alpha1/genpage", "atomicfile", "bytecode/answers", "bytecode/layout", "bytecode/objectfile", "bytecode/pointers", "bytecode/reach",
+		"bytecode/values", "controller/nodereports", "controller/rollout", "controller/status", "demo/story", "hook",
 		"hook/conformance", "intent", "placement", "release/attest", "schemas/genhooks", "test/argocd", "text",
 	}
 }
