@@ -58,6 +58,15 @@ deny contains lib.reason("parameters", "", msg, fix) if {
 	fix := "in the policy's spec.parameters, write sharedTargets as {namespace: {programs: 8, textPages: 128}}, with whole numbers from 1 to 20000"
 }
 
+# A glob that matches nothing would silently grant nothing.
+deny contains lib.reason("parameters", "", msg, fix) if {
+	some name, _ in object.get(input.parameters, "sharedTargets", {})
+	is_string(name)
+	not regex.match(`^([a-z0-9*?-]|\[\^?([a-z0-9](-[a-z0-9])?)+\])+$`, name)
+	msg := sprintf("the policy's parameter sharedTargets has the key %q, which is neither a namespace nor a glob", [name])
+	fix := "in the policy's spec.parameters, write a namespace such as shop, or a glob such as shop-*, team-? or team-[a-c]"
+}
+
 grants_are_numbers if {
 	grants := object.get(input.parameters, "sharedTargets", {})
 	is_object(grants)

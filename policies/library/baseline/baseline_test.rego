@@ -60,6 +60,17 @@ test_more_at_shared_targets_is_granted_in_whole_numbers if {
 	}
 }
 
+test_more_at_shared_targets_is_granted_by_globs if {
+	every name in ["shop", "shop-*", "*", "team-?", "team-[a-c]", "team-[^x0-9]*"] {
+		count(policy.deny) == 0 with input as with_part(good, "/parameters/sharedTargets", {name: {"programs": 8}})
+	}
+	every name in ["", "sh[op", "shop]", "sh[]op", "sh[a-]op", "sh[!o]p", "{shop,team}", "sh\\*op", "Shop", "shop/*"] {
+		denied := policy.deny with input as with_part(good, "/parameters/sharedTargets", {name: {"programs": 8}, "team-*": {"programs": 8}})
+		rules(denied) == {"parameters"}
+		{reason.msg | some reason in denied} == {sprintf("the policy's parameter sharedTargets has the key %q, which is neither a namespace nor a glob", [name])}
+	}
+}
+
 test_kfuncs_that_do_the_same_are_refused if {
 	every kfunc in ["bpf_send_signal_task", "crash_kexec", "bpf_set_dentry_xattr"] {
 		rules(policy.deny) == {"helpers"} with input as with_program(good, {"kfuncs": [kfunc]})
