@@ -161,7 +161,12 @@ func fitProgram(r *denials, id v1alpha1.Identity, i int, p v1alpha1.Program, fac
 			denySection(r, at+".hook", fact)
 			continue
 		}
-		completeAttachment(r, id, at, a)
+		var shape denials
+		completeAttachment(&shape, id, at, a)
+		for _, why := range shape.reasons {
+			// The section may have said what the definition does not.
+			r.add(why.Rule, why.Path, why.Fix, "%s: %s", describeProgram(p.Name, fact), why.Message)
+		}
 		h, ok := hook.Lookup(a.Hook)
 		if !ok {
 			continue

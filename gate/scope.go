@@ -30,9 +30,10 @@ func fitScope(r *denials, id v1alpha1.Identity, programs []v1alpha1.Program, fac
 		for k, a := range p.Attach {
 			at := fmt.Sprintf("spec.programs[%d].attach[%d]", i, k)
 			h, _ := hook.Lookup(a.Hook)
-			fitDecision(r, id, at, a, h)
-			fitOffset(r, id, at, a)
-			fitSubject(r, id, at, a, fact)
+			of := describeProgram(p.Name, fact)
+			fitDecision(r, id, at, of, a, h)
+			fitOffset(r, id, at, of, a)
+			fitSubject(r, id, at, of, a, fact)
 		}
 	}
 	fitMapTypes(r, id, facts.Maps)
@@ -50,6 +51,14 @@ func fitScope(r *denials, id v1alpha1.Identity, programs []v1alpha1.Program, fac
 			denyProgram(r, id, at, p, "reads memory of the kernel, which belongs to all namespaces", reads)
 		}
 	}
+}
+
+// describeProgram names a program and its section.
+func describeProgram(name string, fact bytecode.Program) string {
+	if fact.Section == "" {
+		return "program " + name
+	}
+	return fmt.Sprintf("program %s of section %q", name, fact.Section)
 }
 
 // fitMapTypes denies types of maps that no size bounds, or that reach beyond the Pods.
@@ -175,24 +184,24 @@ func numbers(ids []int64) []string {
 // fitDecision denies hooks by which a program answers in place of the kernel for a task. The tasks
 // of a Pod are not only its own: the container runtime begins in the Pod's cgroup with all rights of
 // the node, at every start and every exec, and asks the kernel to take them away.
-func fitDecision(r *denials, id v1alpha1.Identity, at string, a v1alpha1.Attachment, h hook.Hook) {
+func fitDecision(r *denials, id v1alpha1.Identity, at, of string, a v1alpha1.Attachment, h hook.Hook) {
 	if h.Risk == hook.Control && (h.Guardable() || h.ProgramType == ebpf.LSM) {
 		r.add("inspect/scope", at+".hook", "use a hook that observes, such as fexit or tracepoint, or use a "+v1alpha1.KindClusterBpfApplication,
-			"%s decides for the container runtime, too, which takes rights of the node from itself in the Pod's cgroup, so that a %s could keep them for its Pods",
-			a.Hook, id.Kind)
+			"%s: %s decides for the container runtime, too, which takes rights of the node from itself in the Pod's cgroup, "+
+				"so that a %s could keep them for its Pods", of, a.Hook, id.Kind)
 	}
 }
 
 // fitOffset denies a probe in the middle of a function. That of a file is shared by Pods of other namespaces, and their processes run
 // what it makes of an instruction. That of the kernel may be another function: the kernel looks for no end of the one that is named.
-func fitOffset(r *denials, id v1alpha1.Identity, at string, a v1alpha1.Attachment) {
+func fitOffset(r *denials, id v1alpha1.Identity, at, of string, a v1alpha1.Attachment) {
 	if a.Binary != nil && a.Binary.Offset != 0 {
 		r.add("inspect/scope", at+".binary.offset", "give binary.symbol alone, or use a "+v1alpha1.KindClusterBpfApplication,
-			"an offset may lie inside of an instruction, and a %s attaches to the beginning of functions alone: other namespaces run the same file", id.Kind)
+			"%s: an offset may lie inside of an instruction, and a %s attaches to the beginning of functions alone: other namespaces run the same file", of, id.Kind)
 	}
 	if a.Functions != nil && a.Functions.Offset != 0 {
-		r.add("inspect/scope", at+".functions.offset", "name the function alone, or use a "+v1alpha1.KindClusterBpfApplication,
-			"an offset may lead into another function of the kernel, which others run, and a %s attaches to the beginning of those that are named", id.Kind)
+		r.add("inspect/scope", at+".functions.offset", "write functions.names without an offset, which counts before that of a section, or use a "+v1alpha1.KindClusterBpfApplication,
+			"%s: an offset may lead into another function of the kernel, which others run, and a %s attaches to the beginning of those that are named", of, id.Kind)
 	}
 }
 
@@ -208,7 +217,7 @@ func callsTails(facts bytecode.Facts) bool {
 
 // fitSubject denies an attachment that needs a guard to a program whose events are not the doing
 // of the current task.
-func fitSubject(r *denials, id v1alpha1.Identity, at string, a v1alpha1.Attachment, fact bytecode.Program) {
+func fitSubject(r *denials, id v1alpha1.Identity, at, of string, a v1alpha1.Attachment, fact bytecode.Program) {
 	h, ok := hook.Lookup(a.Hook)
 	if !ok || a.Pods == nil || !h.Guardable() || len(fact.AsyncCallbacks) > 0 {
 		// What runs later is denied for the calls by which it does.
@@ -222,7 +231,7 @@ func fitSubject(r *denials, id v1alpha1.Identity, at string, a v1alpha1.Attachme
 		if fact.SubjectAt(h.Name, target) != hook.Current {
 			r.add("inspect/scope", at+"."+field, "attach to a system call, to a function or tracepoint of one, or to a binary, or use a "+
 				v1alpha1.KindClusterBpfApplication,
-				"%s %s is not known to run for the task alone that causes it, so that a %s would see what other namespaces do", h.Name, target, id.Kind)
+				"%s: %s %s is not known to run for the task alone that causes it, so that a %s would see what other namespaces do", of, h.Name, target, id.Kind)
 		}
 	}
 }

@@ -42,7 +42,7 @@ func TestANamespaceSeesItsOwnPodsAlone(t *testing.T) {
 		"what lies behind a function of the kernel": {"kprobe_count", v1alpha1.Attachment{
 			Hook: "kprobe", Functions: &v1alpha1.Functions{Names: []string{"__x64_sys_getpid"}, Offset: 0x302b0}, Pods: pods,
 		},
-			"attach[0].functions.offset", "an offset may lead into another function of the kernel"},
+			"attach[0].functions.offset", `program kprobe_count of section "kprobe/do_unlinkat": an offset may lead into another function of the kernel`},
 		"room before its packets": {"xdp_adjust", v1alpha1.Attachment{Hook: "xdp", Pods: pods}, "spec.programs[0]", "reads memory of the kernel"},
 		"memory of the kernel":    {"tp_poisoned", tracepoint("tracepoint", "syscalls/sys_enter_getpgid"), "spec.programs[0]", "reads memory of the kernel"},
 		"a task, by a store that a load moves": {

@@ -525,7 +525,7 @@ func legalFunctions(a v1alpha1.Attachment) (string, string) {
 		return fmt.Sprintf("hook %s takes no functions of modules", h.Name), "remove functions.module"
 	case f.Offset != 0 && (h.Name != "kprobe" || len(f.Names) != 1 || strings.ContainsAny(f.Names[0], `*?[`)):
 		return fmt.Sprintf("offset %d is that in one function that is named, on hook kprobe", f.Offset),
-			"name one function on hook kprobe, or remove functions.offset"
+			"name one function on hook kprobe, or write functions without an offset, which counts before that of a section"
 	case f.Offset > maxFunctionOffset:
 		return fmt.Sprintf("offset %d is out of range", f.Offset), fmt.Sprintf("use at most %d", maxFunctionOffset)
 	case limit < 1 || limit > most:

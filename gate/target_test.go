@@ -2,6 +2,7 @@ package gate
 
 import (
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -145,6 +146,30 @@ func TestAMissingTargetIsShownByAnExample(t *testing.T) {
 		denial := new(Denial)
 		if err := denied(v1alpha1.Attachment{Hook: name}); !errors.As(err, &denial) || denial.Reasons[0].Fix != want {
 			t.Errorf("%s: %v, want the fix %q", name, err, want)
+		}
+	}
+}
+
+// TestADenialOfWhatASectionSaysNamesIt: the definition has no such field, and may list several programs.
+func TestADenialOfWhatASectionSaysNamesIt(t *testing.T) {
+	for section, says := range map[string]string{
+		"kprobe/tcp_connect+0x10":    "an offset may lead into another function of the kernel",
+		"kretprobe/tcp_connect+0x10": "offset 16 is that in one function that is named, on hook kprobe",
+		"uprobe//app:main+8":         "an offset may lie inside of an instruction",
+	} {
+		h, target, _ := hook.FromSection(section)
+		fact := bytecode.Program{Name: "p", Section: section, Hook: h.Name, Target: target, Type: h.ProgramType.String()}
+		id := v1alpha1.Identity{Kind: v1alpha1.KindBpfApplication, Namespace: "team-a", Name: "app"}
+		var r denials
+		filled := fitProgram(&r, id, 0, v1alpha1.Program{Name: "p", Attach: []v1alpha1.Attachment{{Pods: &v1alpha1.Pods{}}}}, fact)
+		fitScope(&r, id, []v1alpha1.Program{filled}, bytecode.Facts{Programs: []bytecode.Program{fact}})
+		var all []string
+		for _, reason := range r.reasons {
+			all = append(all, reason.Message)
+		}
+		want := fmt.Sprintf("program p of section %q: %s", section, says)
+		if !slices.ContainsFunc(all, func(message string) bool { return strings.HasPrefix(message, want) }) {
+			t.Errorf("denied by %q, want one that begins %q", all, want)
 		}
 	}
 }
