@@ -3,9 +3,11 @@ package gate
 import (
 	"strings"
 	"testing"
+	"unicode"
 
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/bytecode"
+	"github.com/skep-dev/skep/bytecode/calls"
 )
 
 // TestACallLeadsANamespaceNowhereElse has a program of a namespace call helpers and kfuncs: on a
@@ -222,6 +224,46 @@ func TestANamespaceDecidesNothingForTheRuntime(t *testing.T) {
 			fitScope(r, v1alpha1.Identity{Kind: kind}, defined, bytecode.Facts{Programs: []bytecode.Program{{Name: "p", Type: "UnspecifiedProgram"}}})
 			if (len(r.reasons) == 0) != ok {
 				t.Errorf("%s, of a %s: %v, want it allowed: %v", sentence, kind, r.reasons, ok)
+			}
+		}
+	}
+}
+
+// TestADeniedCallSaysWhatATeamCanDoInstead, and names nothing that is denied itself.
+func TestADeniedCallSaysWhatATeamCanDoInstead(t *testing.T) {
+	own := calls.Place{}
+	for call, c := range map[string]struct{ hook, instead string }{
+		"bpf_trace_printk":               {"kprobe", "ring buffer (bpf_ringbuf_output)"},
+		"bpf_get_current_task":           {"uprobe", "by bpf_probe_read_user"},
+		"bpf_timer_init":                 {"uprobe", "at a later event"},
+		"bpf_copy_from_user":             {"uprobe", "by bpf_probe_read_user"},
+		"bpf_task_storage_get":           {"uprobe", "LRUHash, by a key such as bpf_get_current_pid_tgid"},
+		"bpf_sk_lookup_tcp":              {"tcx/ingress", "cgroup_skb/ingress"},
+		"bpf_get_socket_uid":             {"tcx/ingress", "cgroup_skb/ingress"},
+		"bpf_get_current_comm":           {"tcx/ingress", "such as at cgroup/connect4"},
+		"bpf_probe_read_user":            {"cgroup/connect4", "at the system call"},
+		"bpf_redirect":                   {"tcx/ingress", "on hook xdp"},
+		"bpf_override_return":            {"uprobe", "returning 0 at cgroup/connect4"},
+		"bpf_set_retval":                 {"cgroup/sysctl", "return 0 to deny"},
+		"bpf_perf_event_read":            {"uprobe", "by bpf_ktime_get_ns"},
+		"bpf_tcp_raw_gen_syncookie_ipv4": {"xdp", "use an image whose programs do not do so"},
+	} {
+		var r denials
+		fitScope(&r, v1alpha1.Identity{Kind: v1alpha1.KindBpfApplication},
+			[]v1alpha1.Program{{Name: "p", Attach: []v1alpha1.Attachment{{Hook: c.hook, Pods: &v1alpha1.Pods{}}}}},
+			bytecode.Facts{Programs: []bytecode.Program{{Name: "p", Type: "UnspecifiedProgram", Helpers: []string{call}}}})
+		fix := ""
+		for _, reason := range r.reasons {
+			if strings.HasSuffix(reason.Message, call) {
+				fix = reason.Fix
+			}
+		}
+		if !strings.Contains(fix, c.instead) || !strings.HasSuffix(fix, ", or use a ClusterBpfApplication") {
+			t.Errorf("%s on %s: the fix is %q, want %q in it", call, c.hook, fix, c.instead)
+		}
+		for word := range strings.FieldsFuncSeq(fix, func(r rune) bool { return r != '_' && !unicode.IsLetter(r) }) {
+			if why := calls.Denied(word, own); strings.HasPrefix(word, "bpf_") && why != "" {
+				t.Errorf("%s on %s: the fix names %s, which %s", call, c.hook, word, why)
 			}
 		}
 	}

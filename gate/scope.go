@@ -48,7 +48,7 @@ func fitScope(r *denials, id v1alpha1.Identity, programs []v1alpha1.Program, fac
 		denied := fitCalls(r, id, at, p, place)
 		reads := slices.DeleteFunc(slices.Clone(p.ReadsKernelMemoryBy), func(by string) bool { return slices.Contains(denied, by) })
 		if len(reads) > 0 && !(isNamed && readsRegisters(n.attached[p.Name], p)) {
-			denyProgram(r, id, at, p, "reads memory of the kernel, which belongs to all namespaces", reads)
+			denyProgram(r, id, at, p, calls.ReadsKernel, reads)
 		}
 	}
 }
@@ -138,7 +138,8 @@ func targetsOf(a v1alpha1.Attachment) []string {
 
 // denyProgram denies a program for what it does by some of its calls.
 func denyProgram(r *denials, id v1alpha1.Identity, at string, p bytecode.Program, does string, by []string) {
-	r.add("inspect/scope", at, "use a "+v1alpha1.KindClusterBpfApplication+", or an image whose programs do not do so",
+	instead := cmp.Or(calls.Instead(does), "use an image whose programs do not do so")
+	r.add("inspect/scope", at, instead+", or use a "+v1alpha1.KindClusterBpfApplication,
 		"program %s %s, and a %s may not: %s", p.Name, does, id.Kind, strings.Join(by, ", "))
 }
 

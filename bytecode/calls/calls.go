@@ -100,6 +100,15 @@ const SeesSocket = "looks at the socket of a packet at a device, which may be th
 // LiftsRights is why a program may not do what the task of a Pod has no capability for.
 const LiftsRights = "gives tasks of its Pods what they have no capability for"
 
+// ReadsKernel is why a program may not read what its hook does not hand out.
+const ReadsKernel = "reads memory of the kernel, which belongs to all namespaces"
+
+// The reasons that a place gives.
+const (
+	seesTask    = "sees the task that happens to run, which may be of any namespace"
+	readsHanded = "reads memory of the task that uses a socket, which may be of another namespace and was handed it"
+)
+
 // Denied returns why a program of a namespace may not call a function at a place; empty where it
 // may. It completes "the program …".
 func Denied(name string, at Place) string {
@@ -110,9 +119,9 @@ func Denied(name string, at Place) string {
 	case row.Where == Nowhere, at.Traffic && row.Where == OffTraffic:
 		return row.Why
 	case at.AnyTask && (row.Where == InTasks || row.Where == InOwnTasks):
-		return "sees the task that happens to run, which may be of any namespace"
+		return seesTask
 	case at.HandedSocket && row.Where == InOwnTasks:
-		return "reads memory of the task that uses a socket, which may be of another namespace and was handed it"
+		return readsHanded
 	case at.SentPacket && row.Where == OnOwnSockets:
 		return SeesSocket
 	}

@@ -2,7 +2,8 @@ package calls
 
 // Reasons of more than one row.
 const (
-	readsKernel = "reads memory of the kernel, which belongs to all namespaces"
+	passesBy    = "sends a packet past programs of the cluster that are to see it"
+	lifts       = "can lift what another program at a cgroup denied, such as devices of the node"
 	readsText   = "has the kernel write text, and its length tells what lies at any address of the kernel"
 	runsLater   = "has parts that run later, for any task of the node"
 	sleeps      = "sleeps for as long as a file of the Pod takes"
@@ -71,7 +72,7 @@ var helpers = []Row{
 	{
 		"bpf_redirect bpf_redirect_neigh bpf_clone_redirect",
 		"whether there is such a device", "where the packet goes, with the socket that sent it", "the Pod's network namespace", OffTraffic,
-		"sends a packet past programs of the cluster that are to see it",
+		passesBy,
 		"net/core/filter.c: skb_do_redirect, __bpf_redirect; TestATeamHidesNoPacketFromTheCluster; in a chain of XDP, the verdict is bounded",
 	},
 	{
@@ -153,7 +154,7 @@ var helpers = []Row{
 	{
 		"bpf_probe_read bpf_probe_read_str bpf_probe_read_kernel_str bpf_get_current_task bpf_get_task_stack bpf_task_pt_regs bpf_per_cpu_ptr bpf_this_cpu_ptr " +
 			"bpf_kallsyms_lookup_name bpf_read_branch_records bpf_get_branch_snapshot",
-		"memory and addresses of the kernel", "", "the kernel", Nowhere, readsKernel, "TestWhatReadsKernelMemory",
+		"memory and addresses of the kernel", "", "the kernel", Nowhere, ReadsKernel, "TestWhatReadsKernelMemory",
 	},
 	{
 		"bpf_trace_printk bpf_trace_vprintk bpf_snprintf bpf_snprintf_btf",
@@ -170,7 +171,7 @@ var helpers = []Row{
 	},
 	{
 		"bpf_set_retval",
-		"nothing", "what another program answered", "the task", Nowhere, "can lift what another program at a cgroup denied, such as devices of the node",
+		"nothing", "what another program answered", "the task", Nowhere, lifts,
 		"TestAProgramOfAPodLiftsWhatAContainerIsDenied",
 	},
 	{
