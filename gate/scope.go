@@ -201,7 +201,8 @@ func fitOffset(r *denials, id v1alpha1.Identity, at, of string, a v1alpha1.Attac
 			"%s: an offset may lie inside of an instruction, and a %s attaches to the beginning of functions alone: other namespaces run the same file", of, id.Kind)
 	}
 	if a.Functions != nil && a.Functions.Offset != 0 {
-		r.add("inspect/scope", at+".functions.offset", "write functions.names without an offset, which counts before that of a section, or use a "+v1alpha1.KindClusterBpfApplication,
+		r.add("inspect/scope", at+".functions.offset", "write functions.names without an offset, which counts before that of a section, or use a "+
+			v1alpha1.KindClusterBpfApplication,
 			"%s: an offset may lead into another function of the kernel, which others run, and a %s attaches to the beginning of those that are named", of, id.Kind)
 	}
 }

@@ -20,7 +20,7 @@ func Instead(why string) string {
 		return "note the task where it makes the connection, such as at cgroup/connect4, in a map by addresses and ports"
 	case readsHanded:
 		return "read its memory at the system call, such as by tracepoint syscalls/sys_enter_connect"
-	case passesBy:
+	case goesAround:
 		return "drop the packet or let it pass (return 2 or -1), or redirect it on hook xdp"
 	case decides:
 		return "observe the call by a tracepoint, or deny a connection by returning 0 at cgroup/connect4"

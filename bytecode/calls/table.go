@@ -2,7 +2,7 @@ package calls
 
 // Reasons of more than one row.
 const (
-	passesBy    = "sends a packet past programs of the cluster that are to see it"
+	goesAround  = "sends a packet past programs of the cluster that are to see it"
 	lifts       = "can lift what another program at a cgroup denied, such as devices of the node"
 	readsText   = "has the kernel write text, and its length tells what lies at any address of the kernel"
 	runsLater   = "has parts that run later, for any task of the node"
@@ -72,7 +72,7 @@ var helpers = []Row{
 	{
 		"bpf_redirect bpf_redirect_neigh bpf_clone_redirect",
 		"whether there is such a device", "where the packet goes, with the socket that sent it", "the Pod's network namespace", OffTraffic,
-		passesBy,
+		goesAround,
 		"net/core/filter.c: skb_do_redirect, __bpf_redirect; TestATeamHidesNoPacketFromTheCluster; in a chain of XDP, the verdict is bounded",
 	},
 	{
