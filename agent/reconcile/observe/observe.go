@@ -35,9 +35,9 @@ type Node struct {
 	opts Options
 	// skipped are the containers that the last Snapshot left out, by id, with why.
 	skipped map[string]string
-	// pods are those of the last reconcile that could read the node, and serials those of its intents, by application.
+	// pods are those of the last reconcile that could read the node, and serials those of its intents, by UID.
 	pods    *containers.Snapshot
-	serials map[v1alpha1.Identity]int64
+	serials map[string]int64
 }
 
 // New returns a Node that was not read yet.
@@ -54,8 +54,10 @@ type Round struct {
 	node  *Node
 	full  bool
 	known []version.Known
-	// serials are those of the newest intents, by application.
-	serials map[v1alpha1.Identity]int64
+	// serials are those of the newest intents, by UID. fresh are the applications of those that came since the last reconcile
+	// that was kept: one that was deleted may have an intent still beside that of its successor.
+	serials map[string]int64
+	fresh   map[v1alpha1.Identity]bool
 	byUID   map[string]*version.Known
 	open    *live.Open
 }
@@ -64,10 +66,13 @@ type Round struct {
 // to the intents and to what is open.
 func (n *Node) Begin(known []version.Known, open *live.Open, full bool) *Round {
 	r := &Round{node: n, full: full, known: known, byUID: make(map[string]*version.Known, len(known)),
-		serials: make(map[v1alpha1.Identity]int64, len(known)), open: open}
+		serials: make(map[string]int64, len(known)), fresh: map[v1alpha1.Identity]bool{}, open: open}
 	for i := range known {
 		newest := known[i].Newest.Payload()
-		r.byUID[newest.UID], r.serials[newest.Application] = &known[i], newest.Serial
+		r.byUID[newest.UID], r.serials[newest.UID] = &known[i], newest.Serial
+		if n.serials[newest.UID] != newest.Serial {
+			r.fresh[newest.Application] = true
+		}
 	}
 	// In this order: a change that the former choices did not match is in the Snapshot.
 	choices := r.choices()
@@ -90,9 +95,7 @@ func (r *Round) Keep() {
 }
 
 // isNew reports whether an intent of an application came since the last reconcile that was kept.
-func (r *Round) isNew(application v1alpha1.Identity) bool {
-	return r.serials[application] != r.node.serials[application]
-}
+func (r *Round) isNew(application v1alpha1.Identity) bool { return r.fresh[application] }
 
 // podsNow are the pods of the node, if an intent chooses some, or something of Skep's is in one.
 func (n *Node) podsNow(known []version.Known, open *live.Open) targets.Pods {
