@@ -149,26 +149,6 @@ type lookup struct {
 	answer answer
 }
 
-// isStale reports whether its answer is to be found anew; that of none is not.
-func (l *lookup) isStale(full uint64) bool { return l != nil && l.full < full }
-
-// renewal is how one reconcile finds anew what is stale of pods that are as they were.
-type renewal struct {
-	// isHurried is as in Pods.
-	isHurried func() bool
-	// files and namespaces are how long it takes yet for those in any case.
-	files, namespaces time.Duration
-	// left: something is to be found or read by the next reconcile.
-	left bool
-}
-
-// isLater reports whether something stale is for the next reconcile, where so much time is left for it in any case.
-func (r *renewal) isLater(left time.Duration) bool {
-	is := left <= 0 && r.isHurried != nil && r.isHurried()
-	r.left = r.left || is
-	return is
-}
-
 // Lookups runs look-ups beside the loop, and keeps their answers. The caller serializes
 // all calls; a goroutine owns only its look-up.
 type Lookups struct {
@@ -180,7 +160,7 @@ type Lookups struct {
 	// seen is how other network namespaces were read last.
 	seen map[uint64]*reading
 	// full counts the times that all is found anew: what was found in an earlier one is stale. isWhole
-	// reports that nothing was left to find by the last reconcile; the next time begins after that.
+	// reports that nothing stale was left by the last reconcile; the next time begins after that.
 	full    uint64
 	isWhole bool
 	// members are cgroups of pods that were looked at, by their ids.
@@ -213,7 +193,8 @@ func (l *Lookups) Begin(now time.Time, pods Pods) *Round {
 	return &Round{
 		Lookups: l, now: now, pods: pods, unchanged: sandboxes, unchangedNetns: netns, soughtMembers: map[uint64]guard.Member{},
 		soughtPlaces: map[functionsIn][]uint64{}, keptPlaces: map[string]int{}, sought: map[string]bool{},
-		started: map[*lookup]bool{}, waited: map[v1alpha1.Identity]time.Duration{}, renewal: renewal{pods.IsHurried, anewBudget, anewBudget, false},
+		started: map[*lookup]bool{}, waited: map[v1alpha1.Identity]time.Duration{},
+		anew: anew{files: anewBudget, namespaces: anewBudget, isHurried: pods.IsHurried},
 	}
 }
 
@@ -245,7 +226,7 @@ type Round struct {
 	started   map[*lookup]bool
 	waited    map[v1alpha1.Identity]time.Duration
 	waitedAll time.Duration
-	renewal   renewal
+	anew      anew
 	pods      Pods
 	// hasNoAnswer is what the runtime has not answered for; nil until it is asked for.
 	hasNoAnswer *noAnswer
@@ -264,6 +245,8 @@ type Round struct {
 	interfaces []plan.Interface
 	there      map[uint64]bool
 	unread     map[uint64]error
+	// left: something that is due is to be read by the next reconcile.
+	left bool
 	// mounts are the file systems of the node, which are read once where an error names one.
 	mounts    []*mountinfo.Info
 	hasMounts bool
@@ -275,7 +258,7 @@ func (r *Round) Host() attach.Host { return r.host }
 // End frees the answers that the reconcile did not seek.
 func (r *Round) End() {
 	r.keep(r.sought)
-	r.members, r.places, r.isWhole = r.soughtMembers, r.soughtPlaces, !r.renewal.left
+	r.members, r.places, r.isWhole = r.soughtMembers, r.soughtPlaces, !r.anew.isLeft
 	r.host.Functions.Sweep()
 }
 
@@ -336,10 +319,10 @@ func (r *Round) Resolve(a plan.Attachment) ([]plan.Target, error) {
 
 // standing is lookUp once in a reconcile, unless the last answer stands.
 func (r *Round) standing(key string, a plan.Attachment, do func() answer) (*answer, error) {
-	isStale, began := r.byKey[key].isStale(r.full), time.Now()
+	isStale, began := r.isStale(key), time.Now()
 	one, err := r.lookUp(key, !r.sought[key] && !r.stands(key, a), a, do)
 	if isStale {
-		r.renewal.files -= time.Since(began)
+		r.anew.files -= time.Since(began)
 	}
 	return one, err
 }
@@ -412,11 +395,14 @@ func (r *Round) stands(key string, a plan.Attachment) bool {
 	}
 	c, ok := r.pods.Snapshot.Container(a.Container)
 	stands := ok && r.unchanged[c.Pod.SandboxID] && (one.answer.err == nil || one.before != nil && one.before.same(&one.answer))
-	if !stands || !one.isStale(r.full) {
+	if !stands || !r.isStale(key) {
 		return stands
 	}
-	return r.renewal.isLater(r.renewal.files)
+	return r.anew.leave(r.anew.isOver(r.anew.files))
 }
+
+// isStale reports whether the answer of a look-up is to be found anew.
+func (r *Round) isStale(key string) bool { return r.byKey[key] != nil && r.byKey[key].full < r.full }
 
 // Runs reports whether netfilter runs a program at a priority of the hook of an attachment.
 // Where that is not known now, it does. It asks once in a reconcile.

@@ -61,7 +61,11 @@ func (r *Round) Look(known Namespaces, attachments []Asked, withPrimary bool, no
 		return nil, err
 	}
 	wanted := known.sought(attachments, withPrimary, now)
-	r.lookAnew(r.pods, known, attachments)
+	for _, id := range known.chosenBy(r.pods.isNew, attachments) {
+		if last := r.seen[id]; last != nil {
+			last.due = true
+		}
+	}
 	began, ids := time.Now(), r.inTurn(slices.Sorted(maps.Keys(wanted)))
 	for i, id := range ids {
 		over := i > 0 && time.Since(began) > podsBudget
@@ -75,19 +79,15 @@ func (r *Round) Look(known Namespaces, attachments []Asked, withPrimary bool, no
 	return all, nil
 }
 
-// lookAnew has those namespaces read that an application chooses whose intent is new.
-func (l *Lookups) lookAnew(pods Pods, known Namespaces, attachments []Asked) {
+// chosenBy returns the namespaces that applications choose whose intents are new.
+func (n Namespaces) chosenBy(isNew func(v1alpha1.Identity) bool, attachments []Asked) (all []uint64) {
 	for _, one := range attachments {
-		if !pods.isNew(one.Application) {
-			continue
-		}
-		ids, _, _ := known.chosen(one.Application, one.At)
-		for _, id := range ids {
-			if last := l.seen[id]; last != nil {
-				last.due = true
-			}
+		if isNew(one.Application) {
+			ids, _, _ := n.chosen(one.Application, one.At)
+			all = append(all, ids...)
 		}
 	}
+	return all
 }
 
 // sought returns what attachments choose in other network namespaces, by their inodes, and those
@@ -162,13 +162,14 @@ func (r *Round) lookInto(id uint64, over bool, want sought, now Running) (all []
 		r.seen[id] = last
 	}
 	last.due = last.due || !r.unchangedNetns[id]
-	isStale, began := last.full < r.full, time.Now()
-	if !last.due && last.err == nil && last.isInUse(now) && (!isStale || over || r.renewal.isLater(r.renewal.namespaces)) {
-		r.there[id], r.renewal.left = true, r.renewal.left || isStale
+	// What is due is read whatever that takes, and takes nothing of the time for what is stale.
+	isStale, began := !last.due && last.err == nil && last.full < r.full, time.Now()
+	if !last.due && last.err == nil && last.isInUse(now) && (!isStale || r.anew.leave(over || r.anew.isOver(r.anew.namespaces))) {
+		r.there[id] = true
 		return last.devices
 	}
 	if isStale {
-		defer func() { r.renewal.namespaces -= time.Since(began) }()
+		defer func() { r.anew.namespaces -= time.Since(began) }()
 	}
 	one, _ := r.host.Namespaces.Lookup(id)
 	err := errLater
@@ -186,7 +187,8 @@ func (r *Round) lookInto(id uint64, over bool, want sought, now Running) (all []
 		r.unread[id], r.there[id] = err, true
 		return all
 	case errors.Is(err, errLater):
-		r.renewal.left = r.renewal.left || last.due
+		r.left = r.left || last.due
+		r.anew.leave(isStale)
 	}
 	r.unread[id], r.there[id] = err, true
 	return asSeen(id, one.In, last.devices, now)
@@ -234,7 +236,7 @@ func asSeen(id uint64, in string, seen []plan.Interface, now Running) []plan.Int
 }
 
 // IsLeft reports whether network namespaces are to be read by the next reconcile, incremental or not.
-func (r *Round) IsLeft() bool { return r.renewal.left }
+func (r *Round) IsLeft() bool { return r.left || r.anew.isLeft }
 
 // IsDue reports whether a network namespace that could not be read is to be tried again.
 func (l *Lookups) IsDue(now time.Time) bool {

@@ -210,16 +210,27 @@ func TestANamespaceThatWasNotReadInTimeIsLeftToTheNextReconcile(t *testing.T) {
 	for sentence, c := range map[string]struct {
 		last      *reading
 		unchanged map[uint64]bool
+		anew      bool
 		is        bool
+		// stale: the next full reconcile waits for it.
+		stale bool
 	}{
-		"a new one":                             {nil, unchanged, true},
-		"one whose pod changed":                 {&reading{devices: eth0}, nil, true},
-		"one that was left before":              {&reading{devices: eth0, due: true}, unchanged, true},
-		"one that is unchanged and runs":        {&reading{devices: eth0}, unchanged, false},
-		"one that is unchanged, and runs none":  {&reading{}, unchanged, false},
-		"one that could not be read, unchanged": {&reading{err: errLater}, unchanged, false},
+		"a new one":                                    {nil, unchanged, false, true, false},
+		"one whose pod changed":                        {&reading{devices: eth0}, nil, false, true, false},
+		"one that was left before":                     {&reading{devices: eth0, due: true}, unchanged, false, true, false},
+		"one that is unchanged and runs":               {&reading{devices: eth0}, unchanged, false, false, false},
+		"one that is unchanged, and runs none":         {&reading{}, unchanged, false, false, false},
+		"one that could not be read, unchanged":        {&reading{err: errLater}, unchanged, false, false, false},
+		"a new one, in a full one":                     {nil, unchanged, true, true, false},
+		"one whose pod changed, in a full one":         {&reading{devices: eth0}, nil, true, true, false},
+		"one that runs, in a full one":                 {&reading{devices: eth0}, unchanged, true, true, true},
+		"one that runs none, in a full one":            {&reading{}, unchanged, true, true, true},
+		"one that could not be read, in a full one":    {&reading{err: errLater}, unchanged, true, false, false},
+		"one that was read in it already, and runs":    {&reading{devices: eth0, full: 1}, unchanged, true, false, false},
+		"one that was read in it already, and is idle": {&reading{full: 1}, unchanged, true, false, false},
 	} {
-		r := l.Begin(time.Now(), Pods{})
+		l.full, l.isWhole = 0, true
+		r := l.Begin(time.Now(), Pods{Anew: c.anew})
 		r.unchangedNetns, r.there, r.unread = c.unchanged, map[uint64]bool{}, map[uint64]error{}
 		if delete(l.seen, 7); c.last != nil {
 			l.seen[7] = c.last
@@ -230,5 +241,33 @@ func TestANamespaceThatWasNotReadInTimeIsLeftToTheNextReconcile(t *testing.T) {
 		if r.IsLeft() != c.is {
 			t.Errorf("%s: is left to the next reconcile: %v, want %v", sentence, r.IsLeft(), c.is)
 		}
+		if r.End(); l.isWhole == c.stale {
+			t.Errorf("%s: the next full reconcile waits for it: %v, want %v", sentence, !l.isWhole, c.stale)
+		}
+	}
+}
+
+// TestPodsThatStartLeaveTimeForWhatIsStale has a pod in each reconcile whose namespace is new, comes first, and takes long to read.
+func TestPodsThatStartLeaveTimeForWhatIsStale(t *testing.T) {
+	l, read := newLooking(t), map[uint64]int{}
+	l.host.Namespaces = netns.NewTable()
+	opens := func(id uint64, takes time.Duration) netns.Namespace {
+		return netns.Namespace{ID: id, In: fmt.Sprint("pod a/", id), Open: func() (*os.File, error) {
+			read[id]++
+			<-time.After(takes)
+			return nil, errors.New("no memory")
+		}}
+	}
+	known := Namespaces{All: []netns.Namespace{opens(5, 2*anewBudget), opens(7, 0)}}
+	eth0 := plan.Interface{Device: plan.Device{NetnsID: 7, Index: 2}, Name: "eth0"}
+	now := Running{UIDs: map[plan.Device][]string{{NetnsID: 5, Index: 2}: {"a"}, eth0.Device: {"b"}}}
+	l.seen[7] = &reading{devices: []plan.Interface{eth0}}
+	r := l.Begin(time.Now(), Pods{Anew: true, IsHurried: func() bool { return true }})
+	r.unchangedNetns = map[uint64]bool{7: true}
+	if _, err := r.Look(known, nil, false, now); err != nil {
+		t.Fatal(err)
+	}
+	if read[5] != 1 || read[7] != 1 {
+		t.Errorf("the namespace that is new is read %d times, and the stale one %d times; want 1 and 1", read[5], read[7])
 	}
 }
