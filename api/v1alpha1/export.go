@@ -1,16 +1,18 @@
 package v1alpha1
 
 import (
-	"reflect"
 	"slices"
+
+	"k8s.io/apimachinery/pkg/api/equality"
 )
 
 // IsForReaders reports whether an entry of spec.maps says nothing but who reads the map. Such an
-// entry has no map made, and makes no other version.
+// entry has no map made, and makes no other version. A list that is empty says nothing: a sealed
+// intent leaves it out.
 func (m Map) IsForReaders() bool {
 	rest := m
 	rest.Export, rest.Metrics = nil, nil
-	return (len(m.Export) > 0 || m.Metrics != nil) && reflect.DeepEqual(rest, Map{})
+	return (len(m.Export) > 0 || m.Metrics != nil) && equality.Semantic.DeepEqual(rest, Map{})
 }
 
 // WithoutReaders returns what a definition says of its maps, without readers outside of programs:
@@ -39,14 +41,14 @@ func NarrowExports(id Identity, grants, others []MapExport) (narrowed []MapExpor
 			both, ok := intersect(id, g, o)
 			switch {
 			case !ok:
-			case reflect.DeepEqual(both, normalized(id, g)):
+			case equality.Semantic.DeepEqual(both, normalized(id, g)):
 				parts = []MapExport{g}
-			case !slices.ContainsFunc(parts, func(p MapExport) bool { return reflect.DeepEqual(p, g) }):
+			case !slices.ContainsFunc(parts, func(p MapExport) bool { return equality.Semantic.DeepEqual(p, g) }):
 				parts = append(parts, both)
 			}
 		}
 		narrowed = append(narrowed, parts...)
-		isLess = isLess || len(parts) != 1 || !reflect.DeepEqual(parts[0], g)
+		isLess = isLess || len(parts) != 1 || !equality.Semantic.DeepEqual(parts[0], g)
 	}
 	return narrowed[:min(len(narrowed), MaxExports)], isLess
 }

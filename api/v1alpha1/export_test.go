@@ -31,6 +31,7 @@ func TestGrantsAreNarrowedToWhatOthersAllow(t *testing.T) {
 		grants, others, want string
 	}{
 		"the same":               {cluster, "{R, n: [a, b]}", "{R, n: [a, b]}", "{R, n: [a, b]}"},
+		"a list that is empty":   {cluster, "{R, n: [a], g: []}", "{R, n: [a]}", "{R, n: [a], g: []}"},
 		"others allow more":      {cluster, "{R, n: [a]}", "{W, n: [b, a], g: [g]}", "{R, n: [a]}"},
 		"others allow none":      {cluster, "{R, n: [a]}", "", ""},
 		"less names":             {cluster, "{R, n: [a, b], g: [g]}", "{R, n: [b, c]}", "{R, n: [b]}"},
