@@ -117,7 +117,8 @@ func (p *Payload) checkRollout() error {
 // For is the intent as it concerns one node: itself, or the version before under
 // the same serial where its rollout has not come to the node, with those withdrawn
 // beside it: the node may run one still. Where there was no version before, it has
-// no programs: nothing is to run. Who reads maps is the intent's own, whatever version runs.
+// no programs: nothing is to run. Of who read the maps of that version, none does any more whom
+// the intent does not name: one that it names in addition was allowed with other maps.
 func (o Opened) For(node string) Opened {
 	if o.payload.Tombstone || o.payload.Reaches(node) {
 		return o
@@ -128,25 +129,8 @@ func (o Opened) For(node string) Opened {
 		held.payload.Version, held.payload.Withdrawn = before.VersionSerial(), o.payload.Withdrawn
 	}
 	held.payload.Serial, held.payload.Grant = o.payload.Serial, o.payload.Grant
-	held.payload.Maps = withReaders(held.payload.Maps, o.payload.Maps)
+	held.payload, _ = held.payload.Narrowed(o.payload.Maps)
 	return held
-}
-
-// withReaders is what a version says of maps, with the readers of the newest one.
-func withReaders(of, newest map[string]v1alpha1.Map) map[string]v1alpha1.Map {
-	all := v1alpha1.WithoutReaders(of)
-	for name, m := range newest {
-		if len(m.Export) == 0 && m.Metrics == nil {
-			continue
-		}
-		if all == nil {
-			all = map[string]v1alpha1.Map{}
-		}
-		one := all[name]
-		one.Export, one.Metrics = m.Export, m.Metrics
-		all[name] = one
-	}
-	return all
 }
 
 // Narrowed is a payload whose maps no reader has that the definition of its maps does not name as

@@ -19,8 +19,8 @@ func readBy(namespaces ...string) func(*v1alpha1.BpfApplicationSpec) {
 // readByNone grants it to none.
 func readByNone(s *v1alpha1.BpfApplicationSpec) { s.Maps = nil }
 
-// readers are who reads the map by what each node is told.
-func (f *fleet) readers(p *intent.Payload) []string {
+// readersOn are who reads the map by what a node is told.
+func (f *fleet) readersOn(p *intent.Payload, node string) (all []string) {
 	f.t.Helper()
 	envelope, err := f.Intents.Keys().Sealer.Seal(*p)
 	if err != nil {
@@ -30,19 +30,40 @@ func (f *fleet) readers(p *intent.Payload) []string {
 	if err != nil {
 		f.t.Fatal(err)
 	}
-	var all []string
-	for i, node := range f.nodes {
-		var on []string
-		told := o.For(node)
-		for _, g := range told.Payload().Maps["counts"].Export {
-			on = append(on, g.Namespaces...)
-		}
-		if i > 0 && !cmp.Equal(all, on) {
-			f.t.Errorf("%s has the readers %v, another node %v", node, on, all)
-		}
-		all = on
+	told := o.For(node)
+	for _, g := range told.Payload().Maps["counts"].Export {
+		all = append(all, g.Namespaces...)
 	}
 	return all
+}
+
+// readers are who reads the map by what every node is told.
+func (f *fleet) readers(p *intent.Payload) []string {
+	f.t.Helper()
+	all := f.readersOn(p, f.nodes[0])
+	for _, node := range f.nodes[1:] {
+		if on := f.readersOn(p, node); !cmp.Equal(all, on) {
+			f.t.Errorf("%s has the readers %v, another node %v", node, on, all)
+		}
+	}
+	return all
+}
+
+// TestAGrantWaitsForItsVersion gives a map a reader by a version that has not come to all nodes: what the version before has in
+// it, no verdict let that reader see.
+func TestAGrantWaitsForItsVersion(t *testing.T) {
+	f := newFleet(t)
+	f.edit(readBy("a"))
+	p := f.edit(func(s *v1alpha1.BpfApplicationSpec) { readBy("a", "b")(s); s.Bytecode.Image = f.versions[1] })
+	for _, node := range f.nodes {
+		want := []string{"a"}
+		if p.Reaches(node) {
+			want = []string{"a", "b"}
+		}
+		if diff := cmp.Diff(want, f.readersOn(p, node)); diff != "" {
+			t.Errorf("%s has the readers (-want +got):\n%s", node, diff)
+		}
+	}
 }
 
 // sealsOnce fails if more than the intent was sealed since the clock moved: a second one has the serial after the first.
@@ -53,9 +74,11 @@ func (f *fleet) sealsOnce(p *intent.Payload) {
 	}
 }
 
-// TestAGrantIsNoRollout edits who reads a map while a version is on its way, and has not come to all nodes.
+// TestAGrantIsNoRollout edits who reads a map while a version is on its way, and has not come to all nodes. The version before
+// had all of these readers.
 func TestAGrantIsNoRollout(t *testing.T) {
 	f := newFleet(t)
+	f.edit(readBy("a", "b", "c"))
 	before := f.version(1)
 	want, version, serial := f.say(before), before.VersionSerial(), before.Serial
 	for _, c := range []struct {

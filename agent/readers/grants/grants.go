@@ -3,6 +3,7 @@
 package grants
 
 import (
+	"cmp"
 	"maps"
 	"slices"
 
@@ -52,23 +53,30 @@ type Refused struct {
 	Reason string
 }
 
-// Of applies the grants of the newest intent of an application to what is loaded. The version that is loaded may be an
-// older one: it gets no more than the newest intent says. The results are ordered by map.
-func Of(newest intent.Payload, loaded []Loaded) (granted []Map, refused []Refused) {
+// Of applies the grants of the newest intent of an application to what is loaded of the version that runs. Where that is an
+// older one, it gets what its own intent says as well and no more: its maps were evaluated with no other grants. The results are
+// ordered by map.
+func Of(newest, runs intent.Payload, loaded []Loaded) (granted []Map, refused []Refused) {
 	if newest.Tombstone {
 		return nil, nil
 	}
+	isOlder := !newest.SameVersion(&runs)
 	for _, name := range slices.Sorted(maps.Keys(newest.Maps)) {
 		m := Map{Name: name}
 		at := slices.IndexFunc(loaded, func(l Loaded) bool { return l.Name == name })
 		for _, g := range newest.Maps[name].Export {
-			if why := reason(g.Access, loaded, at); why != "" {
+			given, why := []v1alpha1.MapExport{g}, reason(g.Access, loaded, at)
+			if isOlder {
+				given, _ = v1alpha1.NarrowExports(newest.Application, given, runs.Maps[name].Export)
+			}
+			if len(given) == 0 {
+				why = cmp.Or(why, "the version that is loaded was allowed without it")
+			}
+			if why != "" {
 				refused = append(refused, Refused{Map: name, Access: g.Access, Reason: why})
 				continue
 			}
-			if g = ofApplication(newest.Application, g); len(g.Namespaces)+len(g.Groups) > 0 {
-				m.Grants = append(m.Grants, Grant(g))
-			}
+			m.Grants = append(m.Grants, ofApplication(newest.Application, given)...)
 		}
 		if len(m.Grants) > 0 {
 			granted = append(granted, m)
@@ -93,16 +101,22 @@ func reason(to v1alpha1.MapAccess, loaded []Loaded, at int) string {
 	return "the map that is loaded is of type " + m.Type.String() + ": " + why
 }
 
-// ofApplication is a grant with the namespace of an application of a namespace, which grants to no other one.
-func ofApplication(id v1alpha1.Identity, g v1alpha1.MapExport) v1alpha1.MapExport {
-	if id.Kind != v1alpha1.KindBpfApplication {
-		return g
-	}
+// ofApplication are grants of an application. One of a namespace has its own namespace, and grants to no other one.
+func ofApplication(id v1alpha1.Identity, given []v1alpha1.MapExport) (all []Grant) {
 	isOther := func(n string) bool { return n != id.Namespace }
-	if len(g.Namespaces) == 0 {
-		g.Namespaces = []string{id.Namespace}
-	} else if g.Namespaces = slices.DeleteFunc(slices.Clone(g.Namespaces), isOther); len(g.Namespaces) == 0 {
-		g.ServiceAccounts = nil
+	for _, g := range given {
+		switch {
+		case id.Kind != v1alpha1.KindBpfApplication:
+		case len(g.Namespaces) == 0:
+			g.Namespaces = []string{id.Namespace}
+		default:
+			if g.Namespaces = slices.DeleteFunc(slices.Clone(g.Namespaces), isOther); len(g.Namespaces) == 0 {
+				g.ServiceAccounts = nil
+			}
+		}
+		if len(g.Namespaces)+len(g.Groups) > 0 {
+			all = append(all, Grant(g))
+		}
 	}
-	return g
+	return all
 }

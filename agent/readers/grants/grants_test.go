@@ -17,19 +17,27 @@ import (
 	"github.com/skep-dev/skep/test/harness/golden"
 )
 
-// TestGrantsOfWhatIsLoaded runs the cases of testdata: the application, its maps by the newest intent, and a line for
-// each map that is loaded: its name, type, and what else is known of it.
+// TestGrantsOfWhatIsLoaded runs the cases of testdata: the application, its maps by the newest intent, those by the intent of
+// the version that runs if that is an older one, and a line for each map that is loaded: its name, type, and what else is known of it.
 func TestGrantsOfWhatIsLoaded(t *testing.T) {
 	golden.Cases(t, "testdata/*.txtar", func(t *testing.T, a *txtar.Archive) []txtar.File {
 		var p intent.Payload
 		if err := yaml.UnmarshalStrict(a.Files[0].Data, &p); err != nil {
 			t.Fatal(err)
 		}
+		runs, rest := p, a.Files[1:]
+		if rest[0].Name == "runs.yaml" {
+			runs = intent.Payload{Application: p.Application, ObjectDigest: "sha256:older"}
+			if err := yaml.UnmarshalStrict(rest[0].Data, &runs.Maps); err != nil {
+				t.Fatal(err)
+			}
+			rest = rest[1:]
+		}
 		var loaded []grants.Loaded
-		for line := range strings.Lines(string(a.Files[1].Data)) {
+		for line := range strings.Lines(string(rest[0].Data)) {
 			loaded = append(loaded, parse(t, strings.Fields(line)))
 		}
-		granted, refused := grants.Of(p, loaded)
+		granted, refused := grants.Of(p, runs, loaded)
 		var got strings.Builder
 		for _, m := range granted {
 			for _, g := range m.Grants {
@@ -70,7 +78,7 @@ func TestNothingIsWrittenThatIsNotListed(t *testing.T) {
 		for kind := ebpf.UnspecifiedMap; kind <= ebpf.Arena+8; kind++ {
 			p := intent.Payload{Application: v1alpha1.Identity{Kind: v1alpha1.KindClusterBpfApplication, Name: "app"},
 				Maps: map[string]v1alpha1.Map{"m": {Export: []v1alpha1.MapExport{{Access: to, Groups: []string{"adm"}}}}}}
-			granted, refused := grants.Of(p, []grants.Loaded{{Name: "m", Type: kind}})
+			granted, refused := grants.Of(p, p, []grants.Loaded{{Name: "m", Type: kind}})
 			if has := len(granted) == 1; has != slices.Contains(types, kind) || has == (len(refused) == 1) {
 				t.Errorf("%s of %s: granted %v, refused %v", to, kind, granted, refused)
 			}
