@@ -45,6 +45,7 @@ func (v Verdict) Seal(s *intent.Sealer, stamp Stamp) (intent.Envelope, error) {
 	}
 	p := v.payload(stamp)
 	p.Evidence = v.evidenceToSeal(v.sealedBefore)
+	p.NarrowBeside()
 	return s.Seal(p)
 }
 
@@ -181,6 +182,7 @@ func WithdrawGrants(s *intent.Sealer, live intent.Payload, serial int64, definit
 		return nil, nil
 	}
 	narrowed.Version, narrowed.Serial = live.VersionSerial(), serial
+	narrowed.NarrowBeside()
 	return s.Seal(narrowed)
 }
 

@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"errors"
 	"maps"
+	"slices"
 
 	"github.com/skep-dev/skep/api/v1alpha1"
 )
@@ -155,6 +156,19 @@ func (p Payload) Narrowed(definition map[string]v1alpha1.Map) (Payload, bool) {
 	}
 	p.Maps = all
 	return p, isLess
+}
+
+// NarrowBeside takes from the versions beside the payload's own each reader that it does not name itself: no node gives them any,
+// and they are evaluated without.
+func (p *Payload) NarrowBeside() {
+	if p.Previous != nil {
+		narrowed, _ := p.Previous.Narrowed(p.Maps)
+		p.Previous = &narrowed
+	}
+	p.Withdrawn = slices.Clone(p.Withdrawn)
+	for i := range p.Withdrawn {
+		p.Withdrawn[i], _ = p.Withdrawn[i].Narrowed(p.Maps)
+	}
 }
 
 // Before is the version before under its own serial; false where there is none

@@ -82,17 +82,25 @@ func TestAGrantIsNoRollout(t *testing.T) {
 	before := f.version(1)
 	want, version, serial := f.say(before), before.VersionSerial(), before.Serial
 	for _, c := range []struct {
-		edit    func(*v1alpha1.BpfApplicationSpec)
-		readers []string
+		edit func(*v1alpha1.BpfApplicationSpec)
+		// readers are those on nodes that the version has come to, held those on the others.
+		readers, held []string
 	}{
-		{readBy("a", "b"), []string{"a", "b"}}, {readBy("b"), []string{"b"}}, {readBy("b", "c"), []string{"b", "c"}}, {readByNone, nil},
+		{readBy("a", "b"), []string{"a", "b"}, []string{"a", "b"}}, {readBy("b"), []string{"b"}, []string{"b"}},
+		{readBy("b", "c"), []string{"b", "c"}, []string{"b"}}, {readByNone, nil, nil},
 	} {
 		p := f.edit(c.edit)
 		if f.say(p) != want || p.VersionSerial() != version || f.revision(p) != f.revision(before) || p.Serial <= serial {
 			t.Errorf("%s under serial %d, want %s of version %d and a newer serial", f.say(p), p.Serial, want, version)
 		}
-		if diff := cmp.Diff(c.readers, f.readers(p)); diff != "" {
-			t.Errorf("readers (-want +got):\n%s", diff)
+		for _, node := range f.nodes {
+			want := c.held
+			if p.Reaches(node) {
+				want = c.readers
+			}
+			if diff := cmp.Diff(want, f.readersOn(p, node)); diff != "" {
+				t.Errorf("%s has the readers (-want +got):\n%s", node, diff)
+			}
 		}
 		serial = p.Serial
 	}
@@ -142,6 +150,34 @@ func TestAWithdrawnGrantWaitsForNothing(t *testing.T) {
 			}
 			if again := f.settles(); again.Serial != p.Serial {
 				t.Error("it is sealed again and again")
+			}
+		})
+	}
+}
+
+// TestAWithdrawnGrantDeniesNoVersion has a policy unload what grants a map to a namespace, once the definition does no more. The
+// version before, which nodes keep, was sealed with that grant.
+func TestAWithdrawnGrantDeniesNoVersion(t *testing.T) {
+	for sentence, withdraws := range map[string]func(*fleet){
+		"with another version": func(f *fleet) {
+			f.edit(func(s *v1alpha1.BpfApplicationSpec) { readBy("b")(s); s.Bytecode.Image = f.versions[1] })
+		},
+		"while it is on its way": func(f *fleet) { f.version(1); f.edit(readBy("b")) },
+		"in a definition that is denied": func(f *fleet) {
+			f.version(1)
+			f.edit(func(s *v1alpha1.BpfApplicationSpec) { readBy("b")(s); s.Bytecode.Image = f.build(9) })
+		},
+	} {
+		t.Run(sentence, func(t *testing.T) {
+			f := newFleet(t)
+			f.edit(readBy("a", "b"))
+			withdraws(f)
+			policy := denies(v1alpha1.RunningUnload)
+			policy.Spec.Rego += notSigned + "\ndeny contains \"read by a\" if \"a\" in input.application.spec.maps.counts.export[_].namespaces\n"
+			f.create(policy)
+			f.refresh()
+			if got, want := f.say(f.settles()), "v2 on 1, before v1"; got != want {
+				t.Errorf("%s, want %s", got, want)
 			}
 		})
 	}
