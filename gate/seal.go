@@ -181,9 +181,18 @@ func WithdrawGrants(s *intent.Sealer, live intent.Payload, serial int64, definit
 	if !isLess {
 		return nil, nil
 	}
-	narrowed.Version, narrowed.Serial = live.VersionSerial(), serial
-	narrowed.NarrowBeside()
-	return s.Seal(narrowed)
+	seal := func(p intent.Payload) (intent.Envelope, error) {
+		p.Version, p.Serial = live.VersionSerial(), serial
+		p.NarrowBeside()
+		return s.Seal(p)
+	}
+	envelope, err := seal(narrowed)
+	if err != nil {
+		// The names that the definition adds, such as service accounts, may be more than fit.
+		none, _ := live.Narrowed(nil)
+		return seal(none)
+	}
+	return envelope, nil
 }
 
 // NextSerial is the serial after last at a time given in unix milliseconds.

@@ -8,6 +8,7 @@ import (
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/bytecode"
 	"github.com/skep-dev/skep/intent"
+	"github.com/skep-dev/skep/test/fixture/seals"
 )
 
 // calling are programs with so many calls each, no two with the same ones, of 200 helpers with names of usual length.
@@ -48,6 +49,39 @@ func TestTheFactsOfManyProgramsAreSealed(t *testing.T) {
 		}
 		if n, err := p.Size(); !c.denied && (err != nil || n > intent.MaxPayloadBytes/2) {
 			t.Errorf("six versions of %d calls of each program take %d bytes: %v", c.calls, n, err)
+		}
+	}
+}
+
+// TestGrantsThatDoNotFitAreWithdrawn has a definition limit a grant to more names than there is room for beside the version that runs.
+func TestGrantsThatDoNotFitAreWithdrawn(t *testing.T) {
+	key := seals.New(t)
+	grant := v1alpha1.MapExport{Access: v1alpha1.MapRead, Namespaces: []string{"web", "shop"}}
+	live := intent.Payload{
+		Application: v1alpha1.Identity{Kind: v1alpha1.KindClusterBpfApplication, Name: "app"}, UID: "uid", Serial: 7,
+		ImageDigest: "sha256:image", ObjectDigest: "sha256:object", Programs: []v1alpha1.Program{{Name: "f", Attach: []v1alpha1.Attachment{{Hook: "raw_tp"}}}},
+		Maps: map[string]v1alpha1.Map{"m": {Export: []v1alpha1.MapExport{grant}}},
+	}
+	n, err := live.Size()
+	if err != nil {
+		t.Fatal(err)
+	}
+	live.Source = strings.Repeat("x", intent.MaxPayloadBytes-n-500)
+	for accounts, want := range map[int]bool{1: true, v1alpha1.MaxExportNames: false} {
+		less := v1alpha1.MapExport{Access: v1alpha1.MapRead, Namespaces: []string{"web"}}
+		for i := range accounts {
+			less.ServiceAccounts = append(less.ServiceAccounts, strings.Repeat(string(rune('a'+i)), 200))
+		}
+		envelope, err := WithdrawGrants(key.Sealer, live, 8, map[string]v1alpha1.Map{"m": {Export: []v1alpha1.MapExport{less}}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		opened, err := key.Trust.Open(envelope)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if p := opened.Payload(); (len(p.Maps["m"].Export) == 1) != want || p.Serial != 8 || p.VersionSerial() != 7 {
+			t.Errorf("with %d accounts, it is serial %d of version %d, and grants %+v", accounts, p.Serial, p.VersionSerial(), p.Maps)
 		}
 	}
 }
