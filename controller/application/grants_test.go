@@ -1,6 +1,8 @@
 package application
 
 import (
+	"net/http"
+	"sync"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -152,6 +154,20 @@ func TestAWithdrawnGrantWaitsForNothing(t *testing.T) {
 				t.Error("it is sealed again and again")
 			}
 		})
+	}
+}
+
+// TestAWithdrawnGrantWaitsForNoRegistry looks at the readers when a registry is asked about the image of the same edit.
+func TestAWithdrawnGrantWaitsForNoRegistry(t *testing.T) {
+	f, once, readers := newFleet(t), sync.Once{}, make(chan []string, 1)
+	f.edit(readBy("a", "b"))
+	f.hang(func(w http.ResponseWriter, _ *http.Request) {
+		once.Do(func() { readers <- f.readers(f.intent(f.app)) })
+		http.Error(w, "no answer", http.StatusServiceUnavailable)
+	})
+	f.edit(func(s *v1alpha1.BpfApplicationSpec) { readBy("b")(s); s.Bytecode.Image += "-other" })
+	if diff := cmp.Diff([]string{"b"}, <-readers); diff != "" {
+		t.Errorf("readers (-want +got):\n%s", diff)
 	}
 }
 

@@ -291,10 +291,11 @@ func (r *Reconciler) reconcileApplication(ctx context.Context, id v1alpha1.Ident
 		return retryAfter(), false, nil
 	}
 	for _, step := range []func(context.Context, *state) error{
-		r.reportUnload,  // the status, if a revocation ended what it speaks of
-		r.evaluate,      // the definition, and what runs
-		r.applyRequests, // an undo; or what blocks the rollout
-		r.settle,        // keep, seal or unload
+		r.reportUnload,   // the status, if a revocation ended what it speaks of
+		r.withdrawGrants, // which waits for nothing
+		r.evaluate,       // the definition, and what runs
+		r.applyRequests,  // an undo; or what blocks the rollout
+		r.settle,         // keep, seal or unload
 		r.advanceRollout,
 		r.report, // the status, patched once
 		r.describe,
@@ -427,9 +428,13 @@ func (r *Reconciler) act(ctx context.Context, st *state, blocked string) error {
 	if err := r.write(ctx, st, action, reason); err != nil {
 		return err
 	}
-	if st.sealed, err = others.withdraw(ctx, r.Intents, st.nodes, st.sealed); err != nil {
-		return err
-	}
+	st.sealed, err = others.withdraw(ctx, r.Intents, st.nodes, st.sealed)
+	return err
+}
+
+// withdrawGrants takes from readers of maps what the definition does not grant any more, whatever else becomes of it: an evaluation
+// may wait for a registry.
+func (r *Reconciler) withdrawGrants(ctx context.Context, st *state) (err error) {
 	st.sealed, err = r.Intents.WithdrawGrants(ctx, st.sealed, st.app.Body().Maps)
 	return err
 }

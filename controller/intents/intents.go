@@ -250,7 +250,7 @@ func (s *Store) WithdrawGrants(ctx context.Context, i Intent, definition map[str
 	if err != nil || envelope == nil {
 		return i, err
 	}
-	ctrl.LoggerFrom(ctx).Info("grants of maps are withdrawn, though no other version is sealed", "application", i.Payload.Application.String())
+	ctrl.LoggerFrom(ctx).Info("grants of maps are withdrawn", "application", i.Payload.Application.String())
 	return s.write(ctx, i, envelope, i.CRD())
 }
 
