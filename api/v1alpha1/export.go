@@ -38,19 +38,32 @@ func NarrowExports(id Identity, grants, others []MapExport) (narrowed []MapExpor
 	for _, g := range grants {
 		var parts []MapExport
 		for _, o := range others {
-			both, ok := intersect(id, g, o)
-			switch {
-			case !ok:
-			case equality.Semantic.DeepEqual(both, normalized(id, g)):
-				parts = []MapExport{g}
-			case !slices.ContainsFunc(parts, func(p MapExport) bool { return equality.Semantic.DeepEqual(p, g) }):
-				parts = append(parts, both)
+			if both, ok := intersect(id, g, o); ok {
+				parts = join(parts, both, g.Namespaces)
 			}
+		}
+		isWhole := func(p MapExport) bool { return equality.Semantic.DeepEqual(p, normalized(id, g)) }
+		if slices.ContainsFunc(parts, isWhole) {
+			parts = []MapExport{g}
 		}
 		narrowed = append(narrowed, parts...)
 		isLess = isLess || len(parts) != 1 || !equality.Semantic.DeepEqual(parts[0], g)
 	}
 	return narrowed[:min(len(narrowed), MaxExports)], isLess
+}
+
+// join adds a part of a grant to others. Parts that differ in their namespaces alone are one, with these in the order of the grant.
+func join(parts []MapExport, part MapExport, order []string) []MapExport {
+	for i, p := range parts {
+		of := slices.Concat(p.Namespaces, part.Namespaces)
+		if p.Namespaces = part.Namespaces; equality.Semantic.DeepEqual(p, part) {
+			if len(order) > 0 {
+				parts[i].Namespaces = common(order, of)
+			}
+			return parts
+		}
+	}
+	return append(parts, part)
 }
 
 // normalized is a grant with the namespace that it has where it lists none.

@@ -30,18 +30,23 @@ func TestGrantsAreNarrowedToWhatOthersAllow(t *testing.T) {
 		of                   v1alpha1.Identity
 		grants, others, want string
 	}{
-		"the same":               {cluster, "{R, n: [a, b]}", "{R, n: [a, b]}", "{R, n: [a, b]}"},
-		"a list that is empty":   {cluster, "{R, n: [a], g: []}", "{R, n: [a]}", "{R, n: [a], g: []}"},
-		"others allow more":      {cluster, "{R, n: [a]}", "{W, n: [b, a], g: [g]}", "{R, n: [a]}"},
-		"others allow none":      {cluster, "{R, n: [a]}", "", ""},
-		"less names":             {cluster, "{R, n: [a, b], g: [g]}", "{R, n: [b, c]}", "{R, n: [b]}"},
-		"less access":            {cluster, "{W, g: [g]}", "{R, g: [g]}", "{R, g: [g]}"},
-		"another access":         {cluster, "{C, g: [g]}", "{R, g: [g]}", ""},
-		"one account of all":     {cluster, "{R, n: [a]}", "{R, n: [a], s: [s]}", "{R, n: [a], s: [s]}"},
-		"all accounts":           {cluster, "{R, n: [a], s: [s]}", "{R, n: [a]}", "{R, n: [a], s: [s]}"},
-		"other accounts":         {cluster, "{R, n: [a], s: [s], g: [g]}", "{R, n: [a], s: [t], g: [g]}", "{R, g: [g]}"},
-		"other namespaces":       {cluster, "{R, n: [a], s: [s]}", "{R, n: [b]}", ""},
-		"in parts":               {cluster, "{R, n: [a, b]}", "{R, n: [a]}, {R, n: [b]}", "{R, n: [a]}, {R, n: [b]}"},
+		"the same":             {cluster, "{R, n: [a, b]}", "{R, n: [a, b]}", "{R, n: [a, b]}"},
+		"a list that is empty": {cluster, "{R, n: [a], g: []}", "{R, n: [a]}", "{R, n: [a], g: []}"},
+		"others allow more":    {cluster, "{R, n: [a]}", "{W, n: [b, a], g: [g]}", "{R, n: [a]}"},
+		"others allow none":    {cluster, "{R, n: [a]}", "", ""},
+		"less names":           {cluster, "{R, n: [a, b], g: [g]}", "{R, n: [b, c]}", "{R, n: [b]}"},
+		"less access":          {cluster, "{W, g: [g]}", "{R, g: [g]}", "{R, g: [g]}"},
+		"another access":       {cluster, "{C, g: [g]}", "{R, g: [g]}", ""},
+		"one account of all":   {cluster, "{R, n: [a]}", "{R, n: [a], s: [s]}", "{R, n: [a], s: [s]}"},
+		"all accounts":         {cluster, "{R, n: [a], s: [s]}", "{R, n: [a]}", "{R, n: [a], s: [s]}"},
+		"other accounts":       {cluster, "{R, n: [a], s: [s], g: [g]}", "{R, n: [a], s: [t], g: [g]}", "{R, g: [g]}"},
+		"other namespaces":     {cluster, "{R, n: [a], s: [s]}", "{R, n: [b]}", ""},
+		"in parts":             {cluster, "{R, n: [a, b]}", "{R, n: [a], s: [s]}, {R, n: [b]}", "{R, n: [a], s: [s]}, {R, n: [b]}"},
+		"whole, in parts":      {cluster, "{R, n: [a, b]}", "{R, n: [b]}, {R, n: [a]}", "{R, n: [a, b]}"},
+		"many, in parts": {
+			cluster, "{R, n: [a, b, c], s: [s]}, {R, n: [a, b, c], s: [t]}, {W, g: [g]}", "{R, n: [a]}, {R, n: [b]}, {W, g: [g]}",
+			"{R, n: [a, b], s: [s]}, {R, n: [a, b], s: [t]}, {W, g: [g]}",
+		},
 		"its own, by name":       {namespaced, "{R}", "{R, n: [red]}", "{R}"},
 		"its own, not by name":   {namespaced, "{R, n: [red]}", "{R}", "{R, n: [red]}"},
 		"of it, no account left": {namespaced, "{R, s: [s], g: [g]}", "{R, s: [t], g: [g]}", ""},
@@ -78,14 +83,18 @@ func TestNarrowedGrantsAreNeverWider(t *testing.T) {
 	}
 	for _, id := range []v1alpha1.Identity{{Kind: v1alpha1.KindClusterBpfApplication}, {Kind: v1alpha1.KindBpfApplication, Namespace: "a"}} {
 		for _, g := range all {
-			for _, o := range all {
-				narrowed, _ := v1alpha1.NarrowExports(id, []v1alpha1.MapExport{g}, []v1alpha1.MapExport{o})
-				has, allowed := who(id, g), who(id, o)
-				for _, n := range narrowed {
-					for one := range who(id, n) {
-						if !has[one] || !allowed[one] {
-							t.Fatalf("%+v: %+v narrowed by %+v is %+v, which gives %s", id, g, o, n, one)
-						}
+			for i, o := range all {
+				others := []v1alpha1.MapExport{o, all[(7*i+3)%len(all)]}
+				narrowed, _ := v1alpha1.NarrowExports(id, []v1alpha1.MapExport{g}, others)
+				has, allowed, gives := who(id, g), who(id, others...), who(id, narrowed...)
+				for one := range gives {
+					if !has[one] || !allowed[one] {
+						t.Fatalf("%+v: %+v narrowed by %+v is %+v, which gives %s", id, g, others, narrowed, one)
+					}
+				}
+				for one := range has {
+					if allowed[one] && !gives[one] && id.Namespace == "" {
+						t.Fatalf("%+v: %+v narrowed by %+v is %+v, which does not give %s", id, g, others, narrowed, one)
 					}
 				}
 			}
@@ -93,30 +102,32 @@ func TestNarrowedGrantsAreNeverWider(t *testing.T) {
 	}
 }
 
-// who are those that have a grant, of few names, with what they may do.
-func who(id v1alpha1.Identity, g v1alpha1.MapExport) map[string]bool {
+// who are those that have grants, of few names, with what they may do.
+func who(id v1alpha1.Identity, grants ...v1alpha1.MapExport) map[string]bool {
 	all, names := map[string]bool{}, []string{"a", "b"}
-	namespaces := g.Namespaces
-	if id.Namespace != "" {
-		if namespaces == nil {
-			namespaces = []string{id.Namespace}
+	for _, g := range grants {
+		namespaces := g.Namespaces
+		if id.Namespace != "" {
+			if namespaces == nil {
+				namespaces = []string{id.Namespace}
+			}
+			namespaces = slices.DeleteFunc(slices.Clone(namespaces), func(n string) bool { return n != id.Namespace })
 		}
-		namespaces = slices.DeleteFunc(slices.Clone(namespaces), func(n string) bool { return n != id.Namespace })
-	}
-	may := []v1alpha1.MapAccess{g.Access}
-	if g.Access == v1alpha1.MapWrite {
-		may = append(may, v1alpha1.MapRead)
-	}
-	for _, to := range may {
-		for _, account := range names {
-			if len(g.ServiceAccounts) == 0 || slices.Contains(g.ServiceAccounts, account) {
-				for _, n := range namespaces {
-					all[fmt.Sprint(to, " to account ", n, "/", account)] = true
+		may := []v1alpha1.MapAccess{g.Access}
+		if g.Access == v1alpha1.MapWrite {
+			may = append(may, v1alpha1.MapRead)
+		}
+		for _, to := range may {
+			for _, account := range names {
+				if len(g.ServiceAccounts) == 0 || slices.Contains(g.ServiceAccounts, account) {
+					for _, n := range namespaces {
+						all[fmt.Sprint(to, " to account ", n, "/", account)] = true
+					}
 				}
 			}
-		}
-		for _, group := range g.Groups {
-			all[fmt.Sprint(to, " to group ", group)] = true
+			for _, group := range g.Groups {
+				all[fmt.Sprint(to, " to group ", group)] = true
+			}
 		}
 	}
 	return all
