@@ -25,13 +25,13 @@ import (
 	"github.com/skep-dev/skep/intent"
 )
 
-// granted are the maps that groups of this host have of what is loaded, and why they do not have others.
-func (r *Readers) granted(payload intent.Payload, q *request) (maps []folder.Map, refused []error) {
+// granted are the maps that groups of this host have of the version that runs, and why they do not have others.
+func (r *Readers) granted(payload, runs intent.Payload, q *request) (maps []folder.Map, refused []error) {
 	loaded, err := loadedMaps(payload, q)
 	if err != nil {
 		return nil, []error{err}
 	}
-	all, denied := grants.Of(payload, loaded)
+	all, denied := grants.Of(payload, runs, loaded)
 	for _, one := range denied {
 		refused = append(refused, fmt.Errorf("map %s for %s: %s", one.Map, one.Access, one.Reason))
 	}

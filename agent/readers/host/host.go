@@ -17,6 +17,7 @@ import (
 	"github.com/skep-dev/skep/agent/reconcile/live"
 	"github.com/skep-dev/skep/agent/state/objects"
 	"github.com/skep-dev/skep/api/v1alpha1"
+	"github.com/skep-dev/skep/intent"
 )
 
 // pinsFolder is where, below the folder of all applications, the BPF file system is mounted that has the pins: it is no name of an
@@ -241,11 +242,12 @@ func (r *Readers) make(app *accepted.Application, q *request) {
 		r.fail(id, q, err)
 		return
 	}
-	digest := ""
+	// Of a version whose intent is not known, nothing is granted.
+	var runs intent.Payload
 	if running := app.Intent(q.revision.Name); running != nil {
-		digest = running.Payload().ObjectDigest
+		runs = running.Payload()
 	}
-	if q.object = r.read(q.object, payload, digest); !q.object.isRead() {
+	if q.object = r.read(q.object, payload, runs.ObjectDigest); !q.object.isRead() {
 		q.done = false
 		return
 	}
@@ -255,7 +257,7 @@ func (r *Readers) make(app *accepted.Application, q *request) {
 		r.fail(id, q, err)
 		return
 	}
-	maps, refused := r.granted(payload, q)
+	maps, refused := r.granted(payload, runs, q)
 	for _, err := range refused {
 		r.fail(id, q, err)
 	}
@@ -266,7 +268,7 @@ func (r *Readers) make(app *accepted.Application, q *request) {
 	err := r.prepare()
 	if err == nil {
 		r.folders[id] = &published{payload.UID, payload.Serial}
-		err = r.folder(id).Keep(folder.Application{Identity: id, Digest: digest, Maps: maps, Types: q.object.typesOf})
+		err = r.folder(id).Keep(folder.Application{Identity: id, Digest: runs.ObjectDigest, Maps: maps, Types: q.object.typesOf})
 	}
 	r.fail(id, q, err)
 }

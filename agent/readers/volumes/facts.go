@@ -34,10 +34,10 @@ func (k *Keeper) learn(l *loaded) error {
 	if l.err != nil {
 		return fmt.Errorf("open maps: %w", l.err)
 	}
-	if l.digest == "" {
+	if l.runs.ObjectDigest == "" {
 		return errors.New("the intent of what is loaded is not known; its maps can be read when another version is loaded")
 	}
-	file, err := k.o.Objects.Read(l.digest)
+	file, err := k.o.Objects.Read(l.runs.ObjectDigest)
 	if err != nil {
 		return fmt.Errorf("read the types of maps: %w", err)
 	}

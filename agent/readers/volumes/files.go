@@ -48,7 +48,7 @@ func (c Claim) content(app *application, has []access) (content, error) {
 	if app == nil || app.loaded == nil {
 		return all, nil
 	}
-	all.digest = app.loaded.digest
+	all.digest = app.loaded.runs.ObjectDigest
 	for _, a := range has {
 		if err := skepmap.CheckName(a.name); err != nil {
 			return all, err

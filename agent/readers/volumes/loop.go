@@ -30,9 +30,10 @@ type application struct {
 type loaded struct {
 	revision *loader.Revision // the loop's, to compare
 	serial   int64
-	digest   string
-	maps     map[string]*ebpf.Map
-	taken    map[string]bool
+	// runs is the version's own intent; of one that is not known, nothing is granted.
+	runs  intent.Payload
+	maps  map[string]*ebpf.Map
+	taken map[string]bool
 	// err is why there are none.
 	err error
 	// facts are the keeper's, once it has read the object.
@@ -141,7 +142,7 @@ func next(was *application, app *accepted.Application, look *live.Look) *applica
 	default:
 		now.loaded = open(now.payload, runs)
 		if running := app.Intent(runs.Name); running != nil {
-			now.loaded.digest = running.Payload().ObjectDigest
+			now.loaded.runs = running.Payload()
 		}
 	}
 	if was != nil && was.payload.Serial == now.payload.Serial && was.loaded == now.loaded && was.why == now.why {
@@ -224,5 +225,5 @@ func (l *loaded) grants(payload intent.Payload) ([]grants.Map, []grants.Refused)
 		}
 		all = append(all, grants.Loaded{Name: name, Type: info.Type, Flags: info.Flags | l.facts.of(name).flags, IsFrozen: info.Frozen(), IsTaken: l.taken[name]})
 	}
-	return grants.Of(payload, all)
+	return grants.Of(payload, l.runs, all)
 }

@@ -15,11 +15,8 @@ func Concurrent() []string {
 	return []string{
 		"agent", "agent/attach", "agent/attach/clsact", "agent/attach/hooks", "agent/attach/targets", "agent/kube", "agent/pods/containers",
 		"agent/pods/netns", "agent/pods/process", "agent/program/deadline", "agent/program/functions", "agent/program/guard",
-		"agent/queue", "agent/readers/serve", "agent/readers/show",
-		"agent/reconcile/accepted", "agent/reconcile/admission", "agent/reconcile/build", "agent/reconcile/chainfit",
-		"agent/queue", "agent/readers/mapmetrics", "agent/reconcile/accepted", "agent/reconcile/admission", "agent/reconcile/build", "agent/reconcile/chainfit",
-		"agent/queue", "agent/readers/host", "agent/reconcile/accepted", "agent/reconcile/admission", "agent/reconcile/build", "agent/reconcile/chainfit",
-		"agent/queue", "agent/readers/csi", "agent/readers/host", "agent/readers/mounter", "agent/readers/serve", "agent/readers/volumes",
+		"agent/queue", "agent/readers/csi", "agent/readers/host", "agent/readers/mapmetrics", "agent/readers/mounter", "agent/readers/serve",
+		"agent/readers/show", "agent/readers/volumes",
 		"agent/reconcile/accepted", "agent/reconcile/admission", "agent/reconcile/build", "agent/reconcile/chainfit",
 		"agent/reconcile/changes", "agent/reconcile/decide", "agent/reconcile/live", "agent/reconcile/prepare", "agent/reconcile/sharing",
 		"agent/reconcile/starts", "agent/state/objects", "agent/state/pins",
