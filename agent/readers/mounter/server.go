@@ -62,7 +62,7 @@ func Listen(socket string) (*net.UnixListener, error) {
 	if err := os.MkdirAll(filepath.Dir(socket), 0o700); err != nil {
 		return nil, err
 	}
-	if err := os.Chmod(filepath.Dir(socket), 0o700); err != nil { //nolint:gosec // a folder
+	if err := os.Chmod(filepath.Dir(socket), 0o700); err != nil {
 		return nil, err
 	}
 	if err := os.Remove(socket); err != nil && !errors.Is(err, fs.ErrNotExist) {
