@@ -39,7 +39,7 @@ func shapeExports(r *denials, id v1alpha1.Identity, at string, grants []v1alpha1
 			r.add(rule, at+".namespaces", "name "+id.Namespace+" alone, or leave the list out; or use a "+v1alpha1.KindClusterBpfApplication,
 				"a %s grants its maps to pods of its own namespace alone", id.Kind)
 		case !isNamespaced && len(g.Namespaces)+len(g.Groups) == 0:
-			r.add(rule, at, "list the namespaces whose pods have it or, on a host, the groups", "the grant names nobody")
+			r.add(rule, at, "list the namespaces whose pods have it or, on a host, the groups", "the grant lists no reader")
 		case !isNamespaced && len(g.Namespaces) == 0 && len(g.ServiceAccounts) > 0:
 			r.add(rule, at+".serviceAccounts", "list their namespaces in namespaces", "service accounts are named, and no namespace has them")
 		}

@@ -313,8 +313,12 @@ func fitMaps(r *denials, overrides map[string]v1alpha1.Map, object bytecode.Fact
 	for _, name := range sortedKeys(overrides) {
 		fitExports(r, name, overrides[name], object.Maps, loaded)
 		fitMetered(r, name, overrides[name], object.Maps, loaded)
-		if !slices.Contains(names, name) {
+		switch isIt := func(m bytecode.Map) bool { return m.Name == name }; {
+		case slices.Contains(names, name):
+		case !slices.ContainsFunc(object.Maps, isIt):
 			r.add("inspect/map", "spec.maps."+name, "use one of: "+strings.Join(names, ", "), "the object has no map %q%s", name, near(name, names))
+		case len(overrides[name].Export) == 0 && overrides[name].Metrics == nil: // those are denied above
+			r.add("inspect/map", "spec.maps."+name, "remove it, and set spec.variables", "map %s has the variables of the object", name)
 		}
 	}
 	for _, m := range loaded {

@@ -55,6 +55,9 @@ func fitMetered(r *denials, name string, override v1alpha1.Map, object, loaded [
 		r.add("inspect/map", at, "list a program that uses it, or set spec.maps."+name+".onUpdate to "+string(v1alpha1.MapKeep)+", which has it made",
 			"map %s is not made: no listed program refers to it", name)
 	}
+	if !slices.ContainsFunc(series.Readable(), func(t ebpf.MapType) bool { return t.String() == object[i].Type }) {
+		return // fitMetrics names the types that have metrics.
+	}
 	if why, _ := access.Denied(v1alpha1.MapRead, access.Map{Name: name, Type: object[i].Type, Flags: object[i].Flags}); why != "" {
 		r.add("inspect/map", at, "remove metrics", "map %s of type %s has no metrics: %s", name, object[i].Type, why)
 	}

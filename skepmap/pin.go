@@ -24,19 +24,9 @@ type pin struct {
 	none error
 }
 
-// openPin opens the pin of a map: the one of the map's name, or that of a group of this process.
+// openPin opens the pin of a map: the pin with the map's name, or the pin of a further group.
 func openPin(dir, name string, info MapInfo) (*pin, error) {
-	m, err := loadPin(filepath.Join(dir, name), info.Access == Read)
-	if errors.Is(err, unix.EACCES) {
-		for _, other := range groupPins(dir, name) {
-			if m, err = loadPin(filepath.Join(dir, other), false); errors.Is(err, unix.EACCES) {
-				m, err = loadPin(filepath.Join(dir, other), true)
-			}
-			if err == nil {
-				break
-			}
-		}
-	}
+	m, err := openAny(dir, name, info.Access == Read)
 	if err != nil {
 		return nil, err
 	}
@@ -47,6 +37,31 @@ func openPin(dir, name string, info MapInfo) (*pin, error) {
 	p := &pin{m: m}
 	p.raw, p.none = raw.New(m)
 	return p, nil
+}
+
+// openAny opens a pin that this process can write, or else one that it can read: one of its groups may have
+// a grant for Read, and another one for Write.
+func openAny(dir, name string, readOnly bool) (*ebpf.Map, error) {
+	others := groupPins(dir, name)
+	if readOnly {
+		for _, other := range others {
+			if m, err := loadPin(filepath.Join(dir, other), false); err == nil {
+				return m, nil
+			}
+		}
+	}
+	m, err := loadPin(filepath.Join(dir, name), readOnly)
+	if !errors.Is(err, unix.EACCES) {
+		return m, err
+	}
+	for _, readOnly := range []bool{false, true} {
+		for _, other := range others {
+			if m, err := loadPin(filepath.Join(dir, other), readOnly); err == nil {
+				return m, nil
+			}
+		}
+	}
+	return nil, err
 }
 
 func loadPin(path string, readOnly bool) (*ebpf.Map, error) {

@@ -97,6 +97,9 @@ func (m *mapCommand) list() *cobra.Command {
 					chosen = append(chosen, one)
 				}
 			}
+			if len(args) > 0 && len(chosen) == 0 {
+				return exit.Absent("no application %s with maps runs here; see skep map list", args[0])
+			}
 			if m.output == "json" {
 				return display.JSON(cmd.OutOrStdout(), chosen)
 			}

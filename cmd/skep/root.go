@@ -103,7 +103,7 @@ func nameArguments(cmd *cobra.Command) {
 		if check(c, args) == nil {
 			return nil
 		}
-		given := "the arguments are not those it takes"
+		given := "it takes another number of arguments"
 		if len(args) == 0 {
 			given = "an argument is missing"
 		}

@@ -510,6 +510,32 @@ func TestMapsFollowTheirFolder(t *testing.T) {
 	}
 }
 
+// One group of a process may have a grant for Read, and another one a grant for Write.
+func TestAMapOpensByThePinThatMayBeWritten(t *testing.T) {
+	f := newReadersFolder(t)
+	maps, err := skepmap.Open(f.dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer maps.Close()
+	put := func(name string) string {
+		m, err := maps.Map(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return plainly(m.Put(uint32(4), stats{Packets: 40}))
+	}
+	if err := os.Symlink("/sys/fs/bpf/readers/hash", filepath.Join(f.dir, skepmap.GroupPin("hash", "ops"))); err != nil {
+		t.Fatal(err)
+	}
+	if got := put("hash"); got != "<nil>" {
+		t.Errorf("a map with a second pin answers %s", got)
+	}
+	if got := put("lru"); got != "EPERM" {
+		t.Errorf("a map with a pin for Read answers %s", got)
+	}
+}
+
 // TestConsumersOutliveTheAgent: the descriptor is the reader's, and the place is asked for again.
 func TestConsumersOutliveTheAgent(t *testing.T) {
 	f := newReadersFolder(t)

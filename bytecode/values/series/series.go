@@ -62,6 +62,18 @@ func Names(m *v1alpha1.MapMetrics) map[string]string {
 	return names
 }
 
+// placeOf returns the field of the metrics that names a series, and the name there: an entry of values, or else the given field.
+func placeOf(m *v1alpha1.MapMetrics, name, field string) (place, called string) {
+	if len(m.Values) == 0 {
+		return field, name
+	}
+	called = strings.TrimPrefix(name, m.Name+"_")
+	if !nameSyntax.MatchString("_" + called) {
+		return "values", called
+	}
+	return "values." + called, called
+}
+
 // failure is something that is wrong at a place of the metrics.
 func failure(place, fix, format string, args ...any) *values.FieldError {
 	return &values.FieldError{Field: place, Reason: fmt.Sprintf(format, args...), Fix: fix}
@@ -81,13 +93,14 @@ func Shape(m *v1alpha1.MapMetrics) []*values.FieldError {
 		add("values", fmt.Sprintf("name one number in value, or at most %d in values", v1alpha1.MaxMapValues), "values names %d numbers, and value %q", n, m.Value)
 	}
 	for _, name := range slices.Sorted(maps.Keys(Names(m))) {
+		place, called := placeOf(m, name, "name")
 		switch isTotal := strings.HasSuffix(name, "_total"); {
 		case !nameSyntax.MatchString(name) || len(name) > maxName:
-			add("name", fmt.Sprintf("use at most %d letters, digits and underscores", maxName), "%q is no name of a series", name)
+			add(place, fmt.Sprintf("use at most %d letters, digits and underscores", maxName), "%q is no name of a series", name)
 		case m.Type == v1alpha1.MapCounter && !isTotal:
-			add("name", "call it "+name+"_total, or use "+string(v1alpha1.MapGauge), "the name of a counter ends in _total, and %q does not", name)
+			add(place, "call it "+called+"_total, or use "+string(v1alpha1.MapGauge), "the name of a counter ends in _total, and %q does not", name)
 		case m.Type == v1alpha1.MapGauge && hasSuffix(name, "_total", "_bucket", "_sum", "_count"):
-			add("name", "give it another name, or use "+string(v1alpha1.MapCounter), "%q ends like a counter or a histogram, and is a gauge", name)
+			add(place, "give it another name, or use "+string(v1alpha1.MapCounter), "%q ends like a counter or a histogram, and is a gauge", name)
 		}
 	}
 	if n := len(m.Labels); n > v1alpha1.MaxMapLabels {
@@ -155,7 +168,8 @@ func New(m *v1alpha1.MapMetrics, of Map) (*Reader, []*values.FieldError) {
 	for _, name := range slices.Sorted(maps.Keys(names)) {
 		n, err := newNumber(names[name], of)
 		if err != nil {
-			all = append(all, failure("value", "name a member that is a whole number of at most 8 bytes", "%v", err))
+			place, _ := placeOf(m, name, "value")
+			all = append(all, failure(place, "name a member that is a whole number of at most 8 bytes", "%v", err))
 		}
 		r.Names, r.numbers = append(r.Names, name), append(r.numbers, n)
 	}
@@ -169,7 +183,7 @@ func New(m *v1alpha1.MapMetrics, of Map) (*Reader, []*values.FieldError) {
 func fits(of Map) *values.FieldError {
 	const types = "Array, PerCPUArray, Hash, PerCPUHash, LRUHash, LRUCPUHash or LPMTrie"
 	if !slices.Contains(Readable(), of.Type) {
-		return failure("", "remove metrics, or count in a map of type "+types, "entries of type %s are not listed", of.Type)
+		return failure("", "remove metrics, or count in a map of type "+types, "a map of type %s has no metrics", of.Type)
 	}
 	for what, t := range map[string]struct {
 		btf.Type
@@ -200,7 +214,7 @@ func newNumber(path string, of Map) (number, error) {
 	}
 	n, ok := numberOf(f, of.Order)
 	if !ok {
-		return number{}, fmt.Errorf("%s is no such number", values.Describe(f.Type))
+		return number{}, fmt.Errorf("%s is not a whole number of at most 8 bytes", values.Describe(f.Type))
 	}
 	return n, nil
 }
