@@ -164,6 +164,8 @@ func (k *Keeper) applyAll(ctx context.Context) (failed bool) {
 		return false
 	}
 	for at, v := range k.volumes {
+		// A mounter that hangs takes long for each.
+		k.take()
 		app := k.snapshot[v.Application]
 		if v.done && v.app == app {
 			continue

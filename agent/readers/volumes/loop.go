@@ -201,7 +201,8 @@ func (k *Keeper) changed() <-chan struct{} {
 	return k.published.changed
 }
 
-// take takes what the loop has left. The caller holds mu, and uses no map of an earlier snapshot any more.
+// take takes what the loop has left, and has sockets answer for nothing that is not granted any more: they wait for no mounter. The caller
+// holds mu, and uses no map of an earlier snapshot any more.
 func (k *Keeper) take() {
 	k.handed.Lock()
 	next, retired := k.published.next, k.published.retired
@@ -209,6 +210,13 @@ func (k *Keeper) take() {
 	k.handed.Unlock()
 	if next != nil {
 		k.snapshot = next
+		for _, v := range k.volumes {
+			if app := next[v.Application]; v.socket != nil && v.app != app {
+				// An error is reported by what applies it.
+				c, _ := k.content(v.Claim, app)
+				v.narrow(c)
+			}
+		}
 	}
 	for _, l := range retired {
 		l.close()
