@@ -42,24 +42,27 @@ type entry struct {
 	btf  []byte
 }
 
-// content is what a claim has of an application; nil and an error have nothing.
+// content is what a claim has of an application. A map that cannot be described is an error, and left out.
 func (c Claim) content(app *application, has []access) (content, error) {
 	all := content{application: skepmap.Application{Kind: c.Application.Kind, Namespace: c.Application.Namespace, Name: c.Application.Name}}
 	if app == nil || app.loaded == nil {
 		return all, nil
 	}
+	var failed error
 	all.digest = app.loaded.runs.ObjectDigest
 	for _, a := range has {
-		if err := skepmap.CheckName(a.name); err != nil {
-			return all, err
-		}
 		e := entry{access: a, of: app.loaded.maps[a.name]}
-		if err := e.describe(app.loaded.facts.of(a.name)); err != nil {
-			return all, fmt.Errorf("describe map %s: %w", a.name, err)
+		err := skepmap.CheckName(a.name)
+		if err == nil {
+			err = e.describe(app.loaded.facts.of(a.name))
+		}
+		if err != nil {
+			failed = errors.Join(failed, fmt.Errorf("describe map %s: %w", a.name, err))
+			continue
 		}
 		all.maps = append(all.maps, e)
 	}
-	return all, nil
+	return all, failed
 }
 
 // describe describes a map as it is in the kernel, with types where they fit: a definition can change the size of those.

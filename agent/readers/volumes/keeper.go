@@ -185,21 +185,21 @@ func (k *Keeper) applyAll(ctx context.Context) (failed bool) {
 	return failed
 }
 
-// apply has a volume have what an application grants it now. Where that is nothing, the volume stays, without maps.
+// apply has a volume have what an application grants it now. Where that is nothing, or cannot be found out, the volume stays, without maps.
 func (k *Keeper) apply(ctx context.Context, at mounter.Volume, v *volume, app *application) error {
-	c, err := k.content(v.Claim, app)
-	if err != nil && !errors.Is(err, ErrNotGranted) && !errors.Is(err, ErrNotThere) {
-		return err
+	c, failed := k.content(v.Claim, app)
+	if errors.Is(failed, ErrNotGranted) || errors.Is(failed, ErrNotThere) {
+		failed = nil
 	}
 	v.narrow(c)
 	dir, err := k.o.Mounter.Update(ctx, at, c.pins())
-	if err != nil {
-		return err
+	if err == nil {
+		err = k.fill(v, dir, c)
 	}
-	return k.fill(v, dir, c)
+	return errors.Join(failed, err)
 }
 
-// content is what a claim has of an application.
+// content is what a claim has of an application; with an error, what is certain of it.
 func (k *Keeper) content(c Claim, app *application) (content, error) {
 	nothing := content{application: skepmap.Application{Kind: c.Application.Kind, Namespace: c.Application.Namespace, Name: c.Application.Name}}
 	if app != nil && c.isGranted(app.payload.Maps) {

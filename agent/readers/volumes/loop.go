@@ -137,7 +137,7 @@ func next(was *application, app *accepted.Application, look *live.Look) *applica
 	switch {
 	case runs == nil:
 		now.why = whyNot(app)
-	case was != nil && was.loaded != nil && was.loaded.revision == runs && was.loaded.serial == now.payload.Serial:
+	case was != nil && was.loaded != nil && was.loaded.revision == runs && was.loaded.serial == now.payload.Serial && was.loaded.err == nil:
 		now.loaded = was.loaded
 	default:
 		now.loaded = open(now.payload, runs)

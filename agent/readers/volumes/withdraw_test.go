@@ -1,12 +1,15 @@
 package volumes_test
 
 import (
+	"os"
+	"path/filepath"
 	"testing"
 	"time"
 
 	"github.com/skep-dev/skep/agent/readers/mounter"
 	"github.com/skep-dev/skep/agent/readers/volumes"
 	"github.com/skep-dev/skep/api/v1alpha1"
+	"github.com/skep-dev/skep/skepmap"
 	"github.com/skep-dev/skep/test/fixture/world"
 )
 
@@ -28,5 +31,28 @@ func TestAMounterThatHangsHoldsUpNoSocket(t *testing.T) {
 	n.startMounter()
 	for _, r := range pods {
 		n.lists(r, "")
+	}
+}
+
+// TestAGrantEndsWhereTheObjectCannotBeRead takes the right to write back from what an agent finds that can find out nothing about the map.
+func TestAGrantEndsWhereTheObjectCannotBeRead(t *testing.T) {
+	n := newNode(t)
+	world.Must(t, n.Accept(n.agent, n.counter("xdp_count", to(v1alpha1.MapWrite, "web"))))
+	r := n.mounts(n.ofCluster("web", "reader"))
+	n.stopAgent()
+	narrower := n.counter("xdp_count", to(v1alpha1.MapRead, "web"))
+	n.Mu.Lock()
+	n.Objects = map[string][]byte{}
+	n.Mu.Unlock()
+	kept, err := filepath.Glob(filepath.Join(n.Dir, "state", "objects", "*"))
+	world.Must(t, err)
+	for _, path := range kept {
+		world.Must(t, os.Remove(path))
+	}
+	n.startAgent()
+	n.Give(n.agent, narrower)
+	world.Until(t, "the right to write to end", 15*time.Second, func() bool { return n.listing(r).Maps["counts"].Access != skepmap.Write })
+	if open, write := n.reads(r); open == "" && write == "" {
+		t.Error("the pin can be opened for writing still")
 	}
 }
