@@ -12,10 +12,10 @@ import (
 	"github.com/skep-dev/skep/bytecode/values/series"
 )
 
-// The bounds of a batch. The kernel copies a whole bucket of a hash at once.
+// The bounds of a batch. The kernel copies a whole bucket of a hash at once, for which a batch may grow.
 const (
-	batchBytes               = 64 << 10
-	fewestBatched, mostBatch = 16, 512
+	batchBytes, mostBatchBytes = 64 << 10, 16 << 20
+	mostBatch                  = 512
 	// mostInterrupted bounds how often a batch is read again in one scan.
 	mostInterrupted = 1000
 )
@@ -60,6 +60,8 @@ func (s *scan) advance(m *ebpf.Map, r *series.Reader, until time.Time) (more boo
 		case errors.Is(err, unix.ENOSPC) && s.batch.grow(), errors.Is(err, unix.EINTR) && s.interrupted < mostInterrupted:
 			s.interrupted++
 			continue
+		case errors.Is(err, unix.ENOSPC):
+			return false, fmt.Errorf("entries with keys of one hash take more than the %d MiB that are read at once", mostBatchBytes>>20)
 		case err != nil:
 			return false, fmt.Errorf("read entries: %w", err)
 		}
@@ -156,7 +158,7 @@ type batch struct {
 // newBatch returns room for a number of entries that depends on their size.
 func newBatch(keySize, valueSize, most int) batch {
 	b := batch{keySize: keySize, valueSize: valueSize, most: most, from: make([]byte, max(keySize, 4)), to: make([]byte, max(keySize, 4))}
-	b.size(min(max(batchBytes/(keySize+valueSize), fewestBatched), mostBatch))
+	b.size(max(1, min(batchBytes/(keySize+valueSize), mostBatch, most)))
 	return b
 }
 
@@ -164,10 +166,10 @@ func (b *batch) size(n int) {
 	b.keys, b.values = make([]byte, n*b.keySize), make([]byte, n*b.valueSize)
 }
 
-// grow doubles the room, for a bucket that does not fit, and reports whether that helps.
+// grow doubles the room, for a bucket that does not fit, and reports whether that helps and is allowed.
 func (b *batch) grow() bool {
 	n := len(b.keys) / b.keySize
-	if n > b.most {
+	if n > b.most || 2*n*(b.keySize+b.valueSize) > mostBatchBytes {
 		return false
 	}
 	b.size(2 * n)
