@@ -21,16 +21,67 @@ func (p *pace) spend(began, now time.Time) time.Duration {
 	return max(0, p.spent-burst) * share
 }
 
-// most is how many series a source may have: half of what its owner has is divided evenly among the maps of the owner, and of the
-// other half each takes what others leave. The same holds for the application.
-func (c *Collector) most(s *source) int {
-	owners := map[string]bool{}
-	for _, other := range c.sources {
-		owners[other.Owner] = true
+// part is what several sources share: those of an owner, or of an application. Half of it is divided evenly among them, and of the other half
+// each takes what others leave.
+type part struct {
+	half, sources int
+	// beyond is what all sources have beyond their own.
+	beyond int
+}
+
+func (p *part) own() int { return p.half / p.sources }
+
+func (p *part) beyondOf(s *source) int { return max(0, s.series()-p.own()) }
+
+// room is how many series a source may have.
+func (p *part) room(s *source) int { return p.own() + max(0, p.half-p.beyond+p.beyondOf(s)) }
+
+// parts are those of all sources.
+type parts struct {
+	owners       map[string]*part
+	applications map[v1alpha1.Identity]*part
+}
+
+// parts counts once for all scans that begin at a time: there may be thousands of sources, and the agent's loop waits for Collector.mu.
+func (c *Collector) parts() parts {
+	all := parts{map[string]*part{}, map[v1alpha1.Identity]*part{}}
+	for _, s := range c.sources {
+		if all.owners[s.Owner] == nil {
+			all.owners[s.Owner] = &part{}
+		}
+		if all.applications[s.Application] == nil {
+			all.applications[s.Application] = &part{half: ApplicationSeries / 2}
+		}
+		for _, p := range all.of(s) {
+			p.sources++
+		}
 	}
-	ofOwner := c.room(s, NodeSeries/max(1, len(owners)), func(o *source) bool { return o.Owner == s.Owner })
-	ofApplication := c.room(s, ApplicationSeries, func(o *source) bool { return o.Application == s.Application })
-	return min(MapSeries, ofOwner, ofApplication, s.full())
+	for _, p := range all.owners {
+		p.half = NodeSeries / len(all.owners) / 2
+	}
+	for _, s := range c.sources {
+		for _, p := range all.of(s) {
+			p.beyond += p.beyondOf(s)
+		}
+	}
+	return all
+}
+
+func (p parts) of(s *source) [2]*part {
+	return [2]*part{p.owners[s.Owner], p.applications[s.Application]}
+}
+
+// begin has a scan of a source begin, which may have as many series as both of its parts leave.
+func (p parts) begin(s *source, node *node) {
+	most := min(MapSeries, s.full())
+	for _, one := range p.of(s) {
+		most = min(most, one.room(s))
+		one.beyond -= one.beyondOf(s)
+	}
+	s.scan = &scan{most: most / s.width(), node: node}
+	for _, one := range p.of(s) {
+		one.beyond += one.beyondOf(s)
+	}
 }
 
 // full is how many series a source has when its map is full.
@@ -40,22 +91,4 @@ func (s *source) full() int {
 		n *= MapSeries
 	}
 	return int(min(n, MapSeries))
-}
-
-// room is what a source may have of a total that it shares with others.
-func (c *Collector) room(s *source, total int, shares func(*source) bool) int {
-	count := 0
-	for _, o := range c.sources {
-		if shares(o) {
-			count++
-		}
-	}
-	own := total / 2 / max(1, count)
-	left := total / 2
-	for _, o := range c.sources {
-		if o != s && shares(o) {
-			left -= max(0, o.series()-own)
-		}
-	}
-	return own + max(0, left)
 }

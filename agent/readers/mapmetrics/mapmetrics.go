@@ -192,9 +192,12 @@ func (c *Collector) refresh() {
 	var waits []chan struct{}
 	until := now
 	c.mu.Lock()
+	shared := c.parts()
 	for _, s := range c.ordered() {
 		if s.scan == nil && now.Sub(later(s.at, s.begun)) >= fresh {
-			c.begin(s, now)
+			shared.begin(s, &c.node)
+			s.ended, s.begun = make(chan struct{}), now
+			c.enqueue(s)
 		}
 		if end := s.begun.Add(patience); s.scan != nil && end.After(now) {
 			waits, until = append(waits, s.ended), later(until, end)
@@ -217,12 +220,6 @@ func later(a, b time.Time) time.Time {
 		return b
 	}
 	return a
-}
-
-// begin begins a scan of a source.
-func (c *Collector) begin(s *source, now time.Time) {
-	s.scan, s.ended, s.begun = &scan{most: c.most(s) / s.width(), node: &c.node}, make(chan struct{}), now
-	c.enqueue(s)
 }
 
 // enqueue has the next slice of a scan read when it is the turn of its owner.
