@@ -196,6 +196,22 @@ func TestVersionsAreToldApartByWhatNodesDo(t *testing.T) {
 	}
 }
 
+// TestReadersOfAMapThatHasMoreMakeNoVersion gives readers to a map that has a size as well.
+func TestReadersOfAMapThatHasMoreMakeNoVersion(t *testing.T) {
+	size := uint32(9)
+	sized := func(m v1alpha1.Map) *intent.Payload {
+		p := payload()
+		m.MaxEntries = &size
+		p.Maps = map[string]v1alpha1.Map{"m": m}
+		return &p
+	}
+	for what, m := range map[string]v1alpha1.Map{"a grant": readBy("web")["m"], "metrics": counted("a_total")["m"]} {
+		if !sized(m).SameVersion(sized(v1alpha1.Map{})) {
+			t.Errorf("%s makes another version", what)
+		}
+	}
+}
+
 func TestWhatNodesMayFetchAreBothVersions(t *testing.T) {
 	p := rolling()
 	var got []string

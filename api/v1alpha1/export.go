@@ -26,7 +26,7 @@ func WithoutReaders(all map[string]Map) map[string]Map {
 		if rest == nil {
 			rest = map[string]Map{}
 		}
-		m.Export = nil
+		m.Export, m.Metrics = nil, nil
 		rest[name] = m
 	}
 	return rest
