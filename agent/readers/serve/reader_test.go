@@ -264,7 +264,7 @@ func (f *readersFolder) serve(t *testing.T, s *serve.Server) *serve.Folder {
 	if err != nil {
 		t.Fatal(err)
 	}
-	served := s.Serve(l)
+	served := s.Serve(l, "")
 	t.Cleanup(func() { _ = served.Close() })
 	f.grant(t, served)
 	return served
@@ -610,7 +610,7 @@ func BenchmarkMillion(b *testing.B) {
 				if listenErr != nil {
 					b.Fatal(listenErr)
 				}
-				f := serve.New(*options).Serve(l)
+				f := serve.New(*options).Serve(l, "")
 				b.Cleanup(func() { _ = f.Close() })
 				err = f.Grant(map[string]serve.Granted{"m": g})
 			}

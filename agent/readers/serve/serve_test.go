@@ -32,13 +32,19 @@ func TestMain(m *testing.M) {
 // folder serves a folder of its own.
 func folder(t testing.TB, s *serve.Server) (*serve.Folder, string) {
 	t.Helper()
+	return folderOf(t, s, "")
+}
+
+// folderOf is folder, of an owner.
+func folderOf(t testing.TB, s *serve.Server, owner string) (*serve.Folder, string) {
+	t.Helper()
 	need.Kernel(t)
 	path := filepath.Join(t.TempDir(), skepmap.SocketFile)
 	l, err := serve.Listen(path, 0o660, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
-	f := s.Serve(l)
+	f := s.Serve(l, owner)
 	t.Cleanup(func() { _ = f.Close() })
 	return f, path
 }
@@ -290,6 +296,48 @@ func TestConnectionsAreBounded(t *testing.T) {
 	}
 	_ = first.Close()
 	await.True(t, "there is room once a connection has ended", 10*time.Second, func() bool { return ask(dial(t, paths[1])) == nil })
+}
+
+// TestNoOwnerTakesTheConnectionsOfAnother has one owner take all that there are, by several folders.
+func TestNoOwnerTakesTheConnectionsOfAnother(t *testing.T) {
+	s := serve.New(serve.Options{Connections: 5, PerFolder: 3})
+	m := counts(t)
+	open := func(owner string) string {
+		f, path := folderOf(t, s, owner)
+		if err := f.Grant(map[string]serve.Granted{"counts": grant(t, m, skepmap.Read, 1, nil)}); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	ask := func(conn *protocol.Conn) error {
+		_, err := conn.Do(t.Context(), protocol.Request{Op: protocol.Get, Map: "counts", Key: []byte{1, 0, 0, 0}})
+		return err
+	}
+	alive := func(all []*protocol.Conn) (n int) {
+		for _, conn := range all {
+			if ask(conn) == nil {
+				n++
+			}
+		}
+		return n
+	}
+	var greedy, shop []*protocol.Conn
+	for range 2 {
+		path := open("greedy")
+		for range 3 {
+			greedy = append(greedy, dial(t, path))
+		}
+	}
+	if n := alive(greedy); n != 5 {
+		t.Fatalf("%d connections of one owner, want 5", n)
+	}
+	path := open("shop")
+	for range 3 {
+		shop = append(shop, dial(t, path))
+	}
+	if n, left := alive(shop), alive(greedy); n != 2 || left != 3 {
+		t.Errorf("another owner has %d of 5, and the first one %d; want 2 and 3", n, left)
+	}
 }
 
 func TestAConnectionThatBreaksABoundIsEnded(t *testing.T) {

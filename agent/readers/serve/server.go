@@ -16,7 +16,8 @@ import (
 
 // Options are the bounds of a server. Zero values stand for the defaults.
 type Options struct {
-	// Connections is how many there may be in all, 256, and PerFolder on one socket, 16.
+	// Connections is how many there may be in all, 256, and PerFolder on one socket, 16. Where all are taken, one of the owner
+	// that has most ends for an owner that has fewer.
 	Connections, PerFolder int
 	// Idle is how long a connection may ask for nothing, 5 minutes. One that consumes a ring buffer
 	// may for ever.
@@ -34,8 +35,9 @@ type Server struct {
 	pace *pace
 
 	mu sync.Mutex
-	// connections are those of all folders.
+	// connections is how many there are of all folders, and owners are those by the owner of their folder.
 	connections int
+	owners      map[string]map[*connection]struct{}
 	// consumers have the descriptor of a ring buffer.
 	consumers map[ebpf.MapID]*connection
 }
@@ -45,7 +47,7 @@ func New(o Options) *Server {
 	o.Connections, o.PerFolder = cmp.Or(o.Connections, 256), cmp.Or(o.PerFolder, 16)
 	o.Idle, o.Request = cmp.Or(o.Idle, 5*time.Minute), cmp.Or(o.Request, 10*time.Second)
 	o.FolderShare, o.Share = cmp.Or(o.FolderShare, .2), cmp.Or(o.Share, .5)
-	return &Server{o: o, pace: newPace(o.Share), consumers: map[ebpf.MapID]*connection{}}
+	return &Server{o: o, pace: newPace(o.Share), owners: map[string]map[*connection]struct{}{}, consumers: map[ebpf.MapID]*connection{}}
 }
 
 // Listen makes the socket of a readers' folder, in the place of one that is there. Mode and group say
@@ -79,6 +81,7 @@ func Listen(path string, mode os.FileMode, group int) (*net.UnixListener, error)
 // Folder is the socket of one readers' folder.
 type Folder struct {
 	server *Server
+	owner  string
 	l      *net.UnixListener
 	pace   *pace
 	ctx    context.Context
@@ -93,9 +96,10 @@ type Folder struct {
 }
 
 // Serve answers on a socket from the first Grant until Close. Readers that connect before wait: after a
-// restart of the agent, they must not take a grant for withdrawn.
-func (s *Server) Serve(l *net.UnixListener) *Folder {
-	f := &Folder{server: s, l: l, pace: newPace(s.o.FolderShare), maps: map[string]*entry{}, connections: map[*connection]struct{}{}}
+// restart of the agent, they must not take a grant for withdrawn. The owner is whose readers use the
+// folder: no owner takes the connections of another.
+func (s *Server) Serve(l *net.UnixListener, owner string) *Folder {
+	f := &Folder{server: s, owner: owner, l: l, pace: newPace(s.o.FolderShare), maps: map[string]*entry{}, connections: map[*connection]struct{}{}}
 	f.ctx, f.stop = context.WithCancel(context.Background())
 	return f
 }
@@ -211,14 +215,50 @@ func (f *Folder) enter(conn *net.UnixConn) (*connection, string) {
 	}
 	f.server.mu.Lock()
 	defer f.server.mu.Unlock()
-	if f.server.connections >= f.server.o.Connections {
+	if f.server.connections >= f.server.o.Connections && !f.server.makeRoom(f.owner) {
 		return nil, fmt.Sprintf("the agent has %d connections of readers, and no more are allowed; try again later", f.server.connections)
 	}
-	f.server.connections++
 	c := &connection{folder: f, conn: conn, groups: groups, used: map[string]rights{}}
 	c.ctx, c.stop = context.WithCancel(f.ctx)
 	f.connections[c] = struct{}{}
+	f.server.connections++
+	if f.server.owners[f.owner] == nil {
+		f.server.owners[f.owner] = map[*connection]struct{}{}
+	}
+	f.server.owners[f.owner][c] = struct{}{}
 	return c, ""
+}
+
+// makeRoom ends a connection of the owner that has most, unless a further one would give this owner as many. The caller
+// holds mu.
+func (s *Server) makeRoom(owner string) bool {
+	most := s.owners[owner]
+	for _, all := range s.owners {
+		if len(all) > len(most) {
+			most = all
+		}
+	}
+	if len(most) <= len(s.owners[owner])+1 {
+		return false
+	}
+	for c := range most {
+		s.forget(c)
+		c.end()
+		break
+	}
+	return true
+}
+
+// forget counts a connection no longer. The caller holds mu.
+func (s *Server) forget(c *connection) {
+	all := s.owners[c.folder.owner]
+	if _, counted := all[c]; !counted {
+		return
+	}
+	s.connections--
+	if delete(all, c); len(all) == 0 {
+		delete(s.owners, c.folder.owner)
+	}
 }
 
 // leave forgets a connection, and the ring buffers that it consumes.
@@ -229,7 +269,7 @@ func (f *Folder) leave(c *connection) {
 	f.mu.Unlock()
 	f.server.mu.Lock()
 	defer f.server.mu.Unlock()
-	f.server.connections--
+	f.server.forget(c)
 	for id, consumer := range f.server.consumers {
 		if consumer == c {
 			delete(f.server.consumers, id)

@@ -226,7 +226,7 @@ func (k *Keeper) fill(v *volume, dir *os.File, c content) error {
 		if err != nil {
 			return err
 		}
-		v.socket = k.server.Serve(l)
+		v.socket = k.server.Serve(l, v.Namespace)
 	}
 	v.granted, v.listing = c, listing
 	return v.grant(c)
