@@ -66,10 +66,11 @@ type Keeper struct {
 	volumes  map[mounter.Volume]*volume
 }
 
-// volume is one that is mounted.
+// volume is one that is mounted, or may be: until the mounter has answered that it is, isMounted is false.
 type volume struct {
 	Claim
-	group uint32
+	group     uint32
+	isMounted bool
 	// app is the application that the volume has what it is of, where done is set.
 	app  *application
 	done bool
@@ -145,7 +146,7 @@ func (k *Keeper) find(ctx context.Context) error {
 		if k.volumes[m.Volume] != nil {
 			continue
 		}
-		v := &volume{group: m.Group}
+		v := &volume{group: m.Group, isMounted: true}
 		if err := json.Unmarshal(m.Record, &v.Claim); err != nil {
 			// It is of no application, and gets nothing.
 			k.o.Log.Warn("a volume has no record of whose it is", "volume", m.Volume.String(), "error", err)
@@ -171,10 +172,14 @@ func (k *Keeper) applyAll(ctx context.Context) (failed bool) {
 			continue
 		}
 		err := k.apply(ctx, at, v, app)
-		if errors.Is(err, mounter.ErrNotMounted) {
+		switch gone := errors.Is(err, mounter.ErrNotMounted); {
+		case gone && v.isMounted:
 			v.close()
 			delete(k.volumes, at)
 			continue
+		case gone:
+			// The mounter may come to it yet. The kubelet asks again, or has it unmounted.
+			err = nil
 		}
 		v.app, v.done = app, err == nil
 		if err != nil {
@@ -302,7 +307,7 @@ func (k *Keeper) mount(ctx context.Context, r Request) error {
 	c, err := k.content(r.Claim, app)
 	v := k.volumes[r.At]
 	switch {
-	case v != nil && v.Claim == r.Claim:
+	case v != nil && v.Claim == r.Claim && v.isMounted:
 		// The kubelet has started again. What runs keeps its volume, with or without maps.
 		err = k.apply(ctx, r.At, v, app)
 		if !errors.Is(err, mounter.ErrNotMounted) {
@@ -313,17 +318,20 @@ func (k *Keeper) mount(ctx context.Context, r Request) error {
 		if c, err = k.content(r.Claim, app); err != nil {
 			return err
 		}
-	case v != nil:
+	case v != nil && v.Claim != r.Claim:
 		return fmt.Errorf("%s is mounted for %+v; delete the pod", r.At, v.Claim)
+	case err != nil && v != nil:
+		return cmp.Or(k.unmount(ctx, r.At), err)
 	case err != nil:
-		return err
-	}
-	dir, err := k.o.Mounter.Mount(ctx, r.At, r.Group, record, c.pins())
-	if err != nil {
 		return err
 	}
 	v = &volume{Claim: r.Claim, group: r.Group, app: app}
 	k.volumes[r.At] = v
+	dir, err := k.o.Mounter.Mount(ctx, r.At, r.Group, record, c.pins())
+	if err != nil {
+		return err
+	}
+	v.isMounted = true
 	err = k.fill(v, dir, c)
 	v.done = err == nil
 	return err
@@ -333,9 +341,19 @@ func (k *Keeper) mount(ctx context.Context, r Request) error {
 func (k *Keeper) Unmount(ctx context.Context, at mounter.Volume) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
+	k.take()
+	return k.unmount(ctx, at)
+}
+
+// unmount is Unmount of a caller that holds mu. A volume that may be mounted still is looked after as before.
+func (k *Keeper) unmount(ctx context.Context, at mounter.Volume) error {
 	if v := k.volumes[at]; v != nil {
 		v.close()
+		v.done = false
+	}
+	err := k.o.Mounter.Unmount(ctx, at)
+	if err == nil {
 		delete(k.volumes, at)
 	}
-	return k.o.Mounter.Unmount(ctx, at)
+	return err
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"path/filepath"
 	"strings"
@@ -64,9 +65,21 @@ func newNode(t *testing.T) *node {
 // startMounter starts the mounter.
 func (n *node) startMounter() {
 	n.t.Helper()
-	s, err := mounter.New(mounter.Options{Pods: n.pods, Scratch: filepath.Join(filepath.Dir(n.socket), "scratch")})
-	world.Must(n.t, err)
+	n.answerMounter(n.hangMounter())
+}
+
+// hangMounter has requests to the mounter wait.
+func (n *node) hangMounter() *net.UnixListener {
+	n.t.Helper()
 	l, err := mounter.Listen(n.socket)
+	world.Must(n.t, err)
+	return l
+}
+
+// answerMounter answers the requests that wait, and those that come.
+func (n *node) answerMounter(l *net.UnixListener) {
+	n.t.Helper()
+	s, err := mounter.New(mounter.Options{Pods: n.pods, Scratch: filepath.Join(filepath.Dir(n.socket), "scratch")})
 	world.Must(n.t, err)
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error)
