@@ -117,16 +117,17 @@ func decodeArray(t *btf.Array, order binary.ByteOrder, b []byte, depth int) (any
 
 // decodeStruct reads a struct.
 func decodeStruct(t *btf.Struct, order binary.ByteOrder, b []byte, depth int) (any, error) {
-	fields := map[string]any{}
+	fields, end := map[string]any{}, 0
 	for _, m := range t.Members {
 		size, err := btf.Sizeof(m.Type)
 		from := int(m.Offset.Bytes())
-		if err != nil || m.BitfieldSize > 0 || m.Name == "" || from+size > len(b) {
-			return nil, fmt.Errorf("its member %q is a bit field, has no name or no size", m.Name)
+		if err != nil || m.BitfieldSize > 0 || m.Name == "" || from+size > len(b) || from < end {
+			return nil, fmt.Errorf("its member %q is a bit field, has no name, no size or bytes of another member", m.Name)
 		}
 		if size == 0 {
 			continue
 		}
+		end = from + size
 		if fields[m.Name], err = decode(m.Type, order, b[from:from+size], depth-1); err != nil {
 			return nil, err
 		}

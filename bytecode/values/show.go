@@ -56,16 +56,18 @@ func showValue(t btf.Type, order binary.ByteOrder, b []byte, depth int) any {
 }
 
 func showStruct(t *btf.Struct, order binary.ByteOrder, b []byte, depth int) any {
-	fields := map[string]any{}
+	fields, end := map[string]any{}, 0
 	for _, m := range t.Members {
 		size, err := btf.Sizeof(m.Type)
 		from := int(m.Offset.Bytes())
-		if err != nil || m.BitfieldSize > 0 || from+size > len(b) {
+		// BTF is the object's to say: of members that share bytes, those of members of members have more values than there is memory.
+		if err != nil || m.BitfieldSize > 0 || from+size > len(b) || from < end {
 			return hex.EncodeToString(b)
 		}
 		if size == 0 {
 			continue
 		}
+		end = from + size
 		value := showValue(m.Type, order, b[from:from+size], depth-1)
 		if inner, isStruct := value.(map[string]any); isStruct && m.Name == "" {
 			maps.Copy(fields, inner)
