@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"reflect"
+	"time"
 
 	"github.com/cilium/ebpf"
 )
@@ -150,10 +151,17 @@ func (s *Scan) Next() (keys, values []byte, err error) {
 	return keys, values, nil
 }
 
-// single returns as many entries as a batch has, by the keys that follow each other.
+// briefly is how long single keys are asked for: of keys of one hash, the kernel looks at each for each.
+const briefly = 5 * time.Millisecond
+
+// single returns as many entries as a batch has, or fewer where that takes long, by the keys that follow each other.
 func (s *Scan) single() (keys, values []byte, err error) {
 	var previous any
+	end := time.Now().Add(briefly)
 	for range s.keys.Len() {
+		if len(keys) > 0 && time.Now().After(end) {
+			break
+		}
 		if previous = nil; s.last != nil {
 			previous = s.last
 		}

@@ -5,7 +5,6 @@ import (
 	"encoding/binary"
 	"fmt"
 	"log/slog"
-	"math/bits"
 	"net"
 	"slices"
 	"strconv"
@@ -22,6 +21,7 @@ import (
 
 	"github.com/skep-dev/skep/agent/readers/mapmetrics"
 	"github.com/skep-dev/skep/api/v1alpha1"
+	"github.com/skep-dev/skep/test/fixture/onehash"
 	"github.com/skep-dev/skep/test/fixture/programs"
 	"github.com/skep-dev/skep/test/harness/await"
 	"github.com/skep-dev/skep/test/harness/leaks"
@@ -347,39 +347,25 @@ func fill(t testing.TB, m *ebpf.Map, n int) {
 	}
 }
 
-// hashOf is jhash2 of include/linux/jhash.h, of one word and the seed 0.
-func hashOf(k uint32) uint32 {
-	a, b, c := 0xdeadbeef+4+k, uint32(0xdeadbeef+4), uint32(0xdeadbeef+4)
-	mix := func(to *uint32, from uint32, by int) { *to = (*to ^ from) - bits.RotateLeft32(from, by) }
-	mix(&c, b, 14)
-	mix(&a, c, 11)
-	mix(&b, a, 25)
-	mix(&c, b, 16)
-	mix(&a, c, 4)
-	mix(&b, a, 14)
-	mix(&c, b, 24)
-	return c
-}
-
 // TestKeysOfOneHashTakeNoMemory has a map whose entries are all in one bucket, which the kernel copies at once or not at all. Its author may
 // ask for a hash without a seed, and choose such keys.
 func TestKeysOfOneHashTakeNoMemory(t *testing.T) {
 	need.Kernel(t)
 	const entries, size = 512, 64 << 10
 	number := &btf.Int{Name: "unsigned int", Size: 4}
-	m, err := ebpf.NewMap(&ebpf.MapSpec{Name: "same", Type: ebpf.Hash, KeySize: 4, ValueSize: size, MaxEntries: entries, Flags: unix.BPF_F_ZERO_SEED | unix.BPF_F_NO_PREALLOC,
-		Key: number, Value: &btf.Struct{Name: "value", Size: size, Members: []btf.Member{{Name: "packets", Type: number}}}})
+	m, err := ebpf.NewMap(&ebpf.MapSpec{Name: "same", Type: ebpf.Hash, KeySize: 4, ValueSize: size, MaxEntries: entries,
+		Flags: unix.BPF_F_ZERO_SEED | unix.BPF_F_NO_PREALLOC, Key: number, Value: &btf.Struct{Name: "value", Size: size, Members: []btf.Member{{Name: "packets", Type: number}}}})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer func() { _ = m.Close() }()
-	value := make([]byte, size)
-	for key, n := uint32(0), 0; n < entries; key++ {
-		if hashOf(key)%entries == 0 {
-			if err := m.Put(key, value); err != nil {
-				t.Fatal(err)
-			}
-			n++
+	value, n := make([]byte, size), 0
+	for key := range onehash.Keys(entries) {
+		if n++; n > entries {
+			break
+		}
+		if err := m.Put(key, value); err != nil {
+			t.Fatal(err)
 		}
 	}
 	collector, registry, log := collector(t)

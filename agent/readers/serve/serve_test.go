@@ -17,6 +17,7 @@ import (
 	"github.com/skep-dev/skep/agent/readers/serve"
 	"github.com/skep-dev/skep/skepmap"
 	"github.com/skep-dev/skep/skepmap/protocol"
+	"github.com/skep-dev/skep/test/fixture/onehash"
 	"github.com/skep-dev/skep/test/harness/await"
 	"github.com/skep-dev/skep/test/harness/leaks"
 	"github.com/skep-dev/skep/test/harness/need"
@@ -296,6 +297,30 @@ func TestConnectionsAreBounded(t *testing.T) {
 	}
 	_ = first.Close()
 	await.True(t, "there is room once a connection has ended", 10*time.Second, func() bool { return ask(dial(t, paths[1])) == nil })
+}
+
+// TestABatchOfKeysOfOneHashIsShort has a map whose entries the kernel finds one after the other, which takes long for each: all folders wait
+// for an answer.
+func TestABatchOfKeysOfOneHashIsShort(t *testing.T) {
+	f, path := folder(t, serve.New(serve.Options{}))
+	m := newMap(t, &ebpf.MapSpec{Type: ebpf.Hash, KeySize: 4, ValueSize: 1, MaxEntries: 1 << 15, Flags: unix.BPF_F_ZERO_SEED})
+	const entries = 16_000
+	n := 0
+	for key := range onehash.Keys(1 << 15) {
+		if n++; n > entries {
+			break
+		}
+		if err := m.Put(key, byte(1)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := f.Grant(map[string]serve.Granted{"same": grant(t, m, skepmap.Read, 1, nil)}); err != nil {
+		t.Fatal(err)
+	}
+	r, err := dial(t, path).Do(t.Context(), protocol.Request{Op: protocol.Scan, Map: "same"})
+	if n := len(r.Keys) / 4; err != nil || n == 0 || n > entries/4 {
+		t.Errorf("%d entries in one answer, %v", n, err)
+	}
 }
 
 // TestNoOwnerTakesTheConnectionsOfAnother has one owner take all that there are, by several folders.
