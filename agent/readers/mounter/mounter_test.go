@@ -1,12 +1,16 @@
 package mounter_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
+	"log/slog"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
+	"time"
 
 	"github.com/cilium/ebpf"
 	"github.com/google/go-cmp/cmp"
@@ -14,6 +18,48 @@ import (
 
 	"github.com/skep-dev/skep/agent/readers/mounter"
 )
+
+// logged has what is logged.
+type logged chan string
+
+func (l logged) Write(p []byte) (int, error) {
+	l <- string(p)
+	return len(p), nil
+}
+
+// TestARequestThatIsNotWaitedForIsNotDone gives up before a mounter that hung comes to the request: another one may have been answered since.
+func TestARequestThatIsNotWaitedForIsNotDone(t *testing.T) {
+	n := newNode(t)
+	log := make(logged, 1)
+	s, err := mounter.New(mounter.Options{Pods: n.pods, Scratch: t.TempDir(), Log: slog.New(slog.NewTextHandler(log, nil))})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = s.Close() }()
+	socket := filepath.Join(t.TempDir(), "mounter", "socket")
+	l, err := mounter.Listen(socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	if _, err := (mounter.Client{Socket: socket}).Mount(ctx, volume, group, nil, nil); err == nil {
+		t.Fatal("what does not answer mounts")
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	done := make(chan error)
+	go func() { done <- s.Serve(ctx, l) }()
+	if said := <-log; !strings.Contains(said, "not answered") {
+		t.Error(said)
+	}
+	stop()
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+	if all := n.mountpoints(); len(all) > 0 {
+		t.Errorf("it mounts %v", all)
+	}
+}
 
 func TestAVolumeIsATmpfsAndTwoBPFFileSystems(t *testing.T) {
 	n := newNode(t)

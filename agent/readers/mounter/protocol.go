@@ -6,9 +6,11 @@
 package mounter
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"os"
 	"regexp"
@@ -210,6 +212,22 @@ func closeAll(descriptors []int) {
 	for _, d := range descriptors {
 		_ = unix.Close(d)
 	}
+}
+
+// waits returns an error unless the other side waits for an answer: it has sent all, and closes what it gives up.
+func waits(c *net.UnixConn) error {
+	raw, err := c.SyscallConn()
+	if err != nil {
+		return err
+	}
+	control := raw.Control(func(fd uintptr) { _, _, err = unix.Recvfrom(int(fd), make([]byte, 1), unix.MSG_PEEK|unix.MSG_DONTWAIT) })
+	switch {
+	case control != nil:
+		return control
+	case errors.Is(err, unix.EAGAIN):
+		return nil
+	}
+	return fmt.Errorf("the agent does not wait for the answer: %w", cmp.Or(err, io.EOF))
 }
 
 // peer returns an error unless the other side runs as root of this user namespace.

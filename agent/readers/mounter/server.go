@@ -124,11 +124,23 @@ func (s *Server) answer(c *net.UnixConn) error {
 	for i := range r.Pins {
 		r.Pins[i].Map = descriptors[i]
 	}
-	s.one.Lock()
-	got, folder := s.do(r)
-	s.one.Unlock()
+	got, folder, err := s.turn(c, r)
+	if err != nil {
+		return err
+	}
 	defer closeAll(folder)
 	return send(c, got, folder)
+}
+
+// turn does what a request asks for, unless the agent does not wait for it any more: a later one may be done already.
+func (s *Server) turn(c *net.UnixConn, r request) (reply, []int, error) {
+	s.one.Lock()
+	defer s.one.Unlock()
+	if err := waits(c); err != nil {
+		return reply{}, nil, err
+	}
+	got, folder := s.do(r)
+	return got, folder, nil
 }
 
 // do does what a request asks for. The descriptor is the caller's.

@@ -1,12 +1,14 @@
 package volumes_test
 
 import (
-	"context"
 	"errors"
+	"net"
 	"os"
 	"path/filepath"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/skep-dev/skep/agent/readers/volumes"
 	"github.com/skep-dev/skep/api/v1alpha1"
@@ -56,21 +58,76 @@ func TestAGrantEndsWhereTheObjectCannotBeRead(t *testing.T) {
 	}
 }
 
-// TestAMountThatWasNotWaitedForLeavesNothing has the mounter do what it was asked for after the caller has given up, and the grant has ended.
-func TestAMountThatWasNotWaitedForLeavesNothing(t *testing.T) {
-	n := newNode(t)
-	world.Must(t, n.Accept(n.agent, n.counter("xdp_count", to(v1alpha1.MapRead, "web"))))
+// losesAnswer has the mounter do what the next request asks for, and loses the answer. Until the function that it returns, nothing else is done.
+func (n *node) losesAnswer() (done func()) {
+	n.t.Helper()
 	n.stopMounter()
 	l := n.hangMounter()
-	r := n.ofCluster("web", "reader")
-	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
-	defer cancel()
-	if err := n.agent.Volumes().Mount(ctx, r); err == nil {
-		t.Fatal("it is mounted without a mounter")
+	behind := n.socket
+	n.socket = filepath.Join(n.t.TempDir(), "mounter", "socket")
+	n.startMounter()
+	n.socket, behind = behind, n.socket
+	lost := make(chan error, 1)
+	go func() { lost <- relay(l, behind) }()
+	return func() {
+		n.t.Helper()
+		world.Must(n.t, errors.Join(<-lost, l.Close()))
+		n.stopMounter()
+		n.startMounter()
+	}
+}
+
+// relay passes a request on to another socket, and closes its connection once there is an answer.
+func relay(l *net.UnixListener, to string) error {
+	from, err := l.AcceptUnix()
+	if err != nil {
+		return err
+	}
+	defer func() { _ = from.Close() }()
+	body, rights := make([]byte, 128<<10), make([]byte, unix.CmsgSpace(4))
+	n, m, _, _, err := from.ReadMsgUnix(body, rights)
+	if err != nil {
+		return err
+	}
+	c, err := net.DialUnix("unixpacket", nil, &net.UnixAddr{Name: to, Net: "unixpacket"})
+	if err != nil {
+		return err
+	}
+	defer func() { _ = c.Close() }()
+	passed, err := unix.ParseSocketControlMessage(rights[:m])
+	if err != nil {
+		return err
+	}
+	if _, _, err := c.WriteMsgUnix(body[:n], rights[:m], nil); err != nil {
+		return err
+	}
+	for i := range passed {
+		all, err := unix.ParseUnixRights(&passed[i])
+		for _, fd := range all {
+			err = errors.Join(err, unix.Close(fd))
+		}
+		if err != nil {
+			return err
+		}
+	}
+	// Its descriptors are left out.
+	_, err = c.Read(body)
+	return err
+}
+
+// TestAMountWhoseAnswerIsLostLeavesNothing ends the grant before the kubelet asks again.
+func TestAMountWhoseAnswerIsLostLeavesNothing(t *testing.T) {
+	n := newNode(t)
+	world.Must(t, n.Accept(n.agent, n.counter("xdp_count", to(v1alpha1.MapRead, "web"))))
+	r, done := n.ofCluster("web", "reader"), n.losesAnswer()
+	if err := n.agent.Volumes().Mount(t.Context(), r); err == nil {
+		t.Fatal("it is mounted without an answer")
+	}
+	done()
+	if n.isEmpty(r) {
+		t.Fatal("nothing is mounted")
 	}
 	world.Must(t, n.Accept(n.agent, n.counter("xdp_count", to(v1alpha1.MapRead, "shop"))))
-	n.answerMounter(l)
-	world.Until(t, "what was asked for", time.Minute, func() bool { return !n.isEmpty(r) })
 	if err := n.agent.Volumes().Mount(t.Context(), r); !errors.Is(err, volumes.ErrNotGranted) {
 		t.Error(err)
 	}
