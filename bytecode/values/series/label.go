@@ -268,7 +268,8 @@ func writeDname(_ *label, dst, b []byte, _ int, _ Node) []byte {
 		if len(name) > 0 {
 			name = append(name, '.')
 		}
-		name, b = append(name, b[1:1+b[0]]...), b[1+b[0]:]
+		end := 1 + int(b[0])
+		name, b = append(name, b[1:end]...), b[end:]
 	}
 	if len(name) == 0 {
 		return append(dst, '.')

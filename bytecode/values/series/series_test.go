@@ -157,6 +157,7 @@ func TestNumbersOfAValue(t *testing.T) {
 // FuzzLabels reads keys of every decoder: a label is UTF-8, and no longer than it may be.
 func FuzzLabels(f *testing.F) {
 	f.Add([]byte("\x03www\x02io\x00abcd\xff\x1b"))
+	f.Add(bytes.Repeat([]byte{0xff}, 256))
 	f.Fuzz(func(t *testing.T, key []byte) {
 		if len(key) == 0 {
 			return
