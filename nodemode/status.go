@@ -336,6 +336,9 @@ func (h *Host) describe(o outcome, before []metav1.Condition) Application {
 				Fix:     "change the definition, or its annotation " + gate.AnnotationRequestedAt + ", to take the new one"})
 		}
 	}
+	if len(o.grants.Reasons) > 0 && o.action == lifecycle.Keep {
+		a.Warnings = append(a.Warnings, policies.Reason{Rule: "running/grants", Path: "spec.maps", Message: o.grants.Why(), Fix: "grant what the policies allow"})
+	}
 	meta.SetStatusCondition(&a.Conditions, o.Verified(o.why))
 	meta.SetStatusCondition(&a.Conditions, o.Allowed(o.why))
 	return a

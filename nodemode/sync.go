@@ -125,6 +125,8 @@ type observation struct {
 	id v1alpha1.Identity
 	// def is the definition; the zero value where the source has none.
 	def definition
+	// grants are those of what runs that policies deny.
+	grants gate.DeniedGrants
 }
 
 // waits reports whether it runs and its absence does not count yet.
@@ -202,6 +204,7 @@ func (h *Host) observations(ctx context.Context, anew bool) ([]observation, *Unl
 		if s.Running.Pending == nil {
 			s.Running = h.evaluateRunning(ctx, *s, revoked, anew)
 		}
+		s.grants = evaluateGrants(ctx, h, *s)
 	})
 	there := map[string]bool{}
 	for _, one := range all {
@@ -257,6 +260,16 @@ func (h *Host) evaluateRunning(ctx context.Context, s observation, revoked signi
 		h.evaluations.Decided(uidOf(s.id))
 	}
 	return held
+}
+
+// evaluateGrants evaluates what runs grants to readers of its maps, and the definition does as well.
+func evaluateGrants(ctx context.Context, h *Host, s observation) gate.DeniedGrants {
+	running := s.RunningToEvaluate()
+	if running != nil && s.def.app != nil {
+		narrowed, _ := running.Narrowed(s.def.app.Body().Maps)
+		running = &narrowed
+	}
+	return h.settings.evaluator.DeniedGrants(ctx, s.Request, running)
 }
 
 // atOnce does something with every observation, a few at a time.
@@ -415,7 +428,13 @@ func (h *Host) envelope(s observation, o outcome) (intent.Envelope, error) {
 		h.opts.Log.Info("unload application", "application", s.id.String(), "reason", o.why)
 		return gate.SealTombstone(h.sealer, s.id, stamp, o.why)
 	}
-	if s.def.app == nil || !s.Runs() {
+	switch {
+	case !s.Runs():
+		return nil, nil
+	case len(s.grants.Reasons) > 0:
+		h.opts.Log.Warn("grants of maps are denied and withdrawn", "application", s.id.String(), "reason", s.grants.Why())
+		return gate.WithdrawGrants(h.sealer, *s.Live, stamp.Serial, s.grants.Kept)
+	case s.def.app == nil:
 		return nil, nil
 	}
 	return gate.WithdrawGrants(h.sealer, *s.Live, stamp.Serial, s.def.app.Body().Maps)

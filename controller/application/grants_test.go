@@ -2,9 +2,12 @@ package application
 
 import (
 	"net/http"
+	"strings"
 	"sync"
 	"testing"
+	"time"
 
+	"github.com/fluxcd/pkg/runtime/conditions"
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/skep-dev/skep/api/v1alpha1"
@@ -196,5 +199,144 @@ func TestAWithdrawnGrantDeniesNoVersion(t *testing.T) {
 				t.Errorf("%s, want %s", got, want)
 			}
 		})
+	}
+}
+
+// noReader denies a grant to a namespace, atMost two of them, and noOwner what has no label.
+const (
+	noReader = "\ndeny contains \"read by a\" if \"a\" in input.application.spec.maps.counts.export[_].namespaces\n"
+	noOwner  = "\ndeny contains \"no owner\" if not input.application.metadata.labels.owner\n"
+	atMost   = "\ndeny contains \"many\" if count(input.application.spec.maps.counts.export) > 1\n"
+)
+
+// keepsDenied has a policy deny what runs, which keeps running.
+func (f *fleet) keepsDenied(rego string) *v1alpha1.ClusterBpfPolicy {
+	f.t.Helper()
+	policy := denies(v1alpha1.RunningKeep)
+	policy.Spec.Rego += notSigned + rego
+	f.create(policy)
+	f.refresh()
+	return policy
+}
+
+// told are the events so far.
+func (f *fleet) told() (all string) {
+	for len(f.events.Events) > 0 {
+		all += <-f.events.Events + "\n"
+	}
+	return all
+}
+
+// TestADeniedGrantWaitsForNothing has a policy deny what runs, and keep it.
+func TestADeniedGrantWaitsForNothing(t *testing.T) {
+	two := func(s *v1alpha1.BpfApplicationSpec) {
+		readBy()(s)
+		s.Maps["counts"] = v1alpha1.Map{Export: []v1alpha1.MapExport{
+			{Access: v1alpha1.MapRead, Namespaces: []string{"a"}}, {Access: v1alpha1.MapRead, Namespaces: []string{"b", "c"}}}}
+	}
+	for sentence, c := range map[string]struct {
+		before  func(*fleet)
+		rego    string
+		want    string
+		readers []string
+	}{
+		"for one of two grants":           {nil, noReader, "v1 on 5", []string{"b", "c"}},
+		"for it, and for something else":  {nil, noReader + noOwner, "v1 on 5", []string{"b", "c"}},
+		"for what is no grant":            {nil, noOwner, "v1 on 5", []string{"a", "b", "c"}},
+		"for two grants and not for each": {nil, atMost, "v1 on 5", []string{"a"}},
+		"while the registry does not answer": {func(f *fleet) {
+			f.hang(func(w http.ResponseWriter, _ *http.Request) {
+				http.Error(w, "no answer", http.StatusServiceUnavailable)
+			})
+		}, noReader, "v1 on 5", []string{"b", "c"}},
+		"while it is suspended": {func(f *fleet) { f.edit(func(s *v1alpha1.BpfApplicationSpec) { s.Suspend = true }) }, noReader, "v1 on 5", []string{"b", "c"}},
+		"while its definition has no image": {
+			func(f *fleet) { f.edit(func(s *v1alpha1.BpfApplicationSpec) { s.Bytecode.Image += "-not-there" }) }, noReader, "v1 on 5", []string{"b", "c"},
+		},
+		"while its version is on its way": {func(f *fleet) { f.version(1) }, noReader, "v2 on 1, before v1", []string{"b", "c"}},
+	} {
+		t.Run(sentence, func(t *testing.T) {
+			f := newFleet(t)
+			f.edit(two)
+			if c.before != nil {
+				c.before(f)
+			}
+			f.keepsDenied(c.rego)
+			p := f.settles()
+			if f.say(p) != c.want {
+				t.Errorf("%s, want %s", f.say(p), c.want)
+			}
+			if diff := cmp.Diff(c.readers, f.readers(p)); diff != "" {
+				t.Errorf("readers (-want +got):\n%s", diff)
+			}
+			isDenied := len(c.readers) < 3
+			if told := f.told(); strings.Contains(told, "readers of its maps are withdrawn") != isDenied || isDenied && !strings.Contains(told, "denies/") {
+				t.Errorf("people are told %s", told)
+			}
+			if allowed := conditions.Get(f.app, v1alpha1.ConditionAllowed); isDenied && !strings.Contains(allowed.Message, "resolve/image") && !strings.Contains(allowed.Message, "denies/") {
+				t.Errorf("its status does not name the rule: %s", allowed.Message)
+			}
+			if again := f.settles(); again.Serial != p.Serial {
+				t.Error("it is sealed again and again")
+			}
+		})
+	}
+}
+
+// TestADeniedGrantHasNoUnloadProtection has a policy unload two programs for a grant, which unload protection keeps.
+func TestADeniedGrantHasNoUnloadProtection(t *testing.T) {
+	f := newFleet(t)
+	f.edit(readBy("a", "b"))
+	other := f.application("other")
+	f.change(other, func() { readBy("a")(&other.Spec); other.Generation++ })
+	if _, err := f.Reconcile(t.Context(), other.Identity()); err != nil {
+		t.Fatal(err)
+	}
+	policy := denies(v1alpha1.RunningUnload)
+	policy.Spec.Rego += notSigned + noReader
+	f.create(policy)
+	f.refresh()
+	p := f.settles()
+	if f.say(p) != "v1 on 5" {
+		t.Errorf("%s, want v1 on 5", f.say(p))
+	}
+	if got := f.readers(p); len(got) > 0 {
+		t.Errorf("it has the readers %v", got)
+	}
+}
+
+// TestADeniedGrantComesBack has an admin take the rule back.
+func TestADeniedGrantComesBack(t *testing.T) {
+	f := newFleet(t)
+	f.edit(readBy("a", "b"))
+	policy := f.keepsDenied(noReader)
+	if got := f.readers(f.settles()); len(got) > 0 {
+		t.Errorf("it has the readers %v", got)
+	}
+	f.change(policy, func() { policy.Spec.Rego = denies(v1alpha1.RunningKeep).Spec.Rego + notSigned; policy.Generation++ })
+	f.refresh()
+	if diff := cmp.Diff([]string{"a", "b"}, f.readers(f.settles())); diff != "" {
+		t.Errorf("readers (-want +got):\n%s", diff)
+	}
+}
+
+// TestADeniedGrantWaitsForNoRegistry looks at the readers when a registry is asked who signed what runs.
+func TestADeniedGrantWaitsForNoRegistry(t *testing.T) {
+	f, once, readers := newFleet(t), sync.Once{}, make(chan []string, 1)
+	f.edit(readBy("b", "a"))
+	f.keepsDenied(noReader)
+	f.clock = f.clock.Add(time.Hour)
+	f.hang(func(w http.ResponseWriter, _ *http.Request) {
+		once.Do(func() { readers <- f.readers(f.intent(f.app)) })
+		http.Error(w, "no answer", http.StatusServiceUnavailable)
+	})
+	f.settles()
+	select {
+	case got := <-readers:
+		if len(got) > 0 {
+			t.Errorf("it has the readers %v while the registry is asked", got)
+		}
+	default:
+		t.Error("no registry is asked")
 	}
 }

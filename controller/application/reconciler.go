@@ -296,6 +296,7 @@ func (r *Reconciler) reconcileApplication(ctx context.Context, id v1alpha1.Ident
 		r.evaluate,       // the definition, and what runs
 		r.applyRequests,  // an undo; or what blocks the rollout
 		r.settle,         // keep, seal or unload
+		func(ctx context.Context, st *state) error { return withdrawDenied(ctx, r, st, st.observed, true) }, // also behind unload protection
 		r.advanceRollout,
 		r.report, // the status, patched once
 		r.describe,
@@ -429,13 +430,6 @@ func (r *Reconciler) act(ctx context.Context, st *state, blocked string) error {
 		return err
 	}
 	st.sealed, err = others.withdraw(ctx, r.Intents, st.nodes, st.sealed)
-	return err
-}
-
-// withdrawGrants takes from readers of maps what the definition does not grant any more, whatever else becomes of it: an evaluation
-// may wait for a registry.
-func (r *Reconciler) withdrawGrants(ctx context.Context, st *state) (err error) {
-	st.sealed, err = r.Intents.WithdrawGrants(ctx, st.sealed, st.app.Body().Maps)
 	return err
 }
 
