@@ -81,6 +81,9 @@ func fitExports(r *denials, name string, override v1alpha1.Map, object, loaded [
 		r.add("inspect/map", at, "list a program that uses it, or set spec.maps."+name+".onUpdate to "+string(v1alpha1.MapKeep)+", which has it made",
 			"map %s is not made: no listed program refers to it", name)
 	}
+	if why, fix := access.DeniedName(name); why != "" && len(override.Export) > 0 {
+		r.add("inspect/map", at, fix, "map %s cannot be exported: %s", name, why)
+	}
 	for i, g := range override.Export {
 		if why, fix := access.Denied(g.Access, access.Map{Name: name, Type: m.Type, Flags: m.Flags}); why != "" {
 			r.add("inspect/map", fmt.Sprintf("%s[%d]", at, i), fix, "map %s of type %s cannot be exported for %s: %s", name, m.Type, g.Access, why)

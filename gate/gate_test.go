@@ -163,7 +163,12 @@ func plainKey(t testing.TB) (*ecdsa.PrivateKey, *sign.PrivateKey) {
 // push packs a test program and returns its reference.
 func (w *world) push(object, tag string) string {
 	w.t.Helper()
-	body := programs.Object(object)
+	return w.pushObject(object, tag, programs.Object(object))
+}
+
+// pushObject packs an object and returns its reference.
+func (w *world) pushObject(object, tag string, body []byte) string {
+	w.t.Helper()
 	facts, err := bytecode.Inspect(strings.NewReader(string(body)), bytecode.Options{})
 	if err != nil {
 		w.t.Fatal(err)

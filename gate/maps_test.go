@@ -1,6 +1,7 @@
 package gate_test
 
 import (
+	"bytes"
 	"fmt"
 	"slices"
 	"strings"
@@ -13,6 +14,7 @@ import (
 
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/gate"
+	"github.com/skep-dev/skep/test/fixture/programs"
 	"github.com/skep-dev/skep/test/fixture/seals"
 	"github.com/skep-dev/skep/test/harness/golden"
 )
@@ -40,6 +42,28 @@ func mapCases(t *testing.T, cases, object string) {
 		}
 		return []txtar.File{golden.Part("want", got)}
 	})
+}
+
+// TestAMapHasAReaderAndTheNameOfAnotherFile grants maps whose names are those of other files in a readers' folder.
+func TestAMapHasAReaderAndTheNameOfAnotherFile(t *testing.T) {
+	w := newWorld(t)
+	for _, name := range []string{"socket", "we.btf"} {
+		body := bytes.ReplaceAll(programs.Object("xdp_contents"), []byte("\x00routes\x00"), []byte("\x00"+name+"\x00"))
+		ref := w.pushObject("xdp_contents", "v"+name, body)
+		w.sign(ref, "team-a")
+		a := app(ref, "xdp_contents", onEth0())
+		keep := v1alpha1.Map{OnUpdate: v1alpha1.MapKeep}
+		a.Spec.Maps = map[string]v1alpha1.Map{name: keep}
+		if v := mustEvaluate(t, w.evaluator(), a); !v.Allowed() {
+			t.Errorf("%s without a reader: %v", name, v.Decision().Denied)
+		}
+		keep.Export = []v1alpha1.MapExport{{Access: v1alpha1.MapRead, Namespaces: []string{"web"}}}
+		a.Spec.Maps = map[string]v1alpha1.Map{name: keep}
+		v := mustEvaluate(t, w.evaluator(), a)
+		if denied := v.Decision().Denied; len(denied) != 1 || denied[0].Path != "spec.maps."+name+".export" || !strings.Contains(denied[0].Fix, "rename") {
+			t.Errorf("%s with a reader: %+v", name, denied)
+		}
+	}
 }
 
 // entry is one of a map's contents.

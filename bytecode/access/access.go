@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/skep-dev/skep/api/v1alpha1"
+	"github.com/skep-dev/skep/skepmap"
 )
 
 // The types of maps that each access is for: what is not listed cannot be granted.
@@ -53,6 +54,15 @@ func Denied(to v1alpha1.MapAccess, m Map) (why, fix string) {
 		return "the object lets user space only write it (BPF_F_WRONLY)", remove
 	}
 	return "", ""
+}
+
+// DeniedName returns why no reader can have a map of a name, and what to do; empty where one can. Metrics need no such name.
+func DeniedName(name string) (why, fix string) {
+	if skepmap.CheckName(name) == nil {
+		return "", ""
+	}
+	return "its name is that of another file in a readers' folder (maps, socket, " + skepmap.ListingFile + ", *.btf), or has other characters than letters, " +
+		"digits and _ . $ -", "rename the map in the object, or remove the grant"
 }
 
 // USDT begins the names of the maps that libbpf's USDT code has. The agent fills them for the probes of

@@ -47,6 +47,8 @@ func layers() []row {
 		{"confined", nil},
 		{"schemas", with(one, "confined")},
 		{"bytecode", one},
+		// Readers' folders say which names a map may have.
+		{"bytecode/access", with(one, "skepmap")},
 		{"convert", one},
 		{"atomicfile", nil},
 		{"clock", nil},

@@ -95,10 +95,11 @@ func reason(to v1alpha1.MapAccess, loaded []Loaded, at int) string {
 		return "the map that is loaded is another application's, which grants it itself"
 	}
 	why, _ := access.Denied(to, access.Map{Name: m.Name, Type: m.Type.String(), Flags: m.Flags, IsFrozen: m.IsFrozen})
-	if why == "" {
-		return ""
+	if why != "" {
+		return "the map that is loaded is of type " + m.Type.String() + ": " + why
 	}
-	return "the map that is loaded is of type " + m.Type.String() + ": " + why
+	why, _ = access.DeniedName(m.Name)
+	return why
 }
 
 // ofApplication are grants of an application. One of a namespace has its own namespace, and grants to no other one.
