@@ -2,6 +2,7 @@ package folder
 
 import (
 	"fmt"
+	"iter"
 	"maps"
 	"os"
 	"path/filepath"
@@ -10,7 +11,9 @@ import (
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/btf"
+	"golang.org/x/sys/unix"
 
+	"github.com/skep-dev/skep/bytecode/objectfile"
 	"github.com/skep-dev/skep/bytecode/plain"
 	"github.com/skep-dev/skep/skepmap"
 )
@@ -45,6 +48,34 @@ func TypesOf(key, value btf.Type) (Types, error) {
 		return Types{}, fmt.Errorf("write the types of a map: %w", plain.Error(err))
 	}
 	return t, nil
+}
+
+// Fact is what an object says of a map and the kernel does not.
+type Fact struct {
+	Types
+	// Flags are BPF_F_RDONLY and BPF_F_WRONLY: the kernel does not keep them.
+	Flags uint32
+}
+
+// FactsOf reads what an object says of some of its maps. A map whose types are unknown is reported to warn: its readers know them.
+func FactsOf(object []byte, names iter.Seq[string], warn func(name string, err error)) (map[string]Fact, error) {
+	read, err := objectfile.Read(object)
+	if err != nil {
+		return nil, err
+	}
+	all := map[string]Fact{}
+	for name := range names {
+		spec := read.Spec.Maps[name]
+		if spec == nil {
+			continue
+		}
+		one := Fact{Flags: spec.Flags & (unix.BPF_F_RDONLY | unix.BPF_F_WRONLY)}
+		if one.Types, err = TypesOf(spec.Key, spec.Value); err != nil {
+			warn(name, err)
+		}
+		all[name] = one
+	}
+	return all, nil
 }
 
 // describe describes the maps of pins. A map that is described, and whose pin stays, is not described anew; else its types are in their

@@ -12,15 +12,11 @@ import (
 	"strconv"
 	"syscall"
 
-	"github.com/cilium/ebpf"
-	"golang.org/x/sys/unix"
-
 	"github.com/skep-dev/skep/agent/program/loader"
 	"github.com/skep-dev/skep/agent/queue"
 	"github.com/skep-dev/skep/agent/readers/folder"
 	"github.com/skep-dev/skep/agent/readers/grants"
 	"github.com/skep-dev/skep/api/v1alpha1"
-	"github.com/skep-dev/skep/bytecode/objectfile"
 	"github.com/skep-dev/skep/bytecode/plain"
 	"github.com/skep-dev/skep/intent"
 )
@@ -99,7 +95,7 @@ func loadedMaps(payload intent.Payload, q *request) (all []grants.Loaded, err er
 		if err != nil {
 			return nil, fmt.Errorf("read info of map %s: %w", name, err)
 		}
-		all = append(all, grants.Loaded{Name: name, Type: info.Type, Flags: info.Flags | q.object.maps[name].flags, IsFrozen: info.Frozen(),
+		all = append(all, grants.Loaded{Name: name, Type: info.Type, Flags: info.Flags | q.object.maps[name].Flags, IsFrozen: info.Frozen(),
 			IsTaken: isTaken(q.revision, name)})
 	}
 	return all, nil
@@ -113,14 +109,8 @@ type object struct {
 	serial int64
 	ticket *queue.Ticket
 	// maps are those that the intent grants, by name, and err says why nothing is known of them. They may be read when the ticket is done.
-	maps map[string]fact
+	maps map[string]folder.Fact
 	err  error
-}
-
-// fact is what the kernel does not tell of a map.
-type fact struct {
-	folder.Types
-	flags uint32
 }
 
 func (o *object) isRead() bool { return o != nil && (o.ticket == nil || o.ticket.IsDone()) }
@@ -146,33 +136,26 @@ func (r *Readers) read(have *object, payload intent.Payload, digest string) *obj
 }
 
 // facts reads what the kernel does not tell of the maps that an intent grants.
-func (r *Readers) facts(payload intent.Payload, digest string) (map[string]fact, error) {
+func (r *Readers) facts(payload intent.Payload, digest string) (map[string]folder.Fact, error) {
 	file, err := r.Objects.Read(digest)
 	if err != nil {
 		return nil, fmt.Errorf("read what the object says of maps that are granted to groups: %w", err)
 	}
-	read, err := objectfile.Read(file)
+	granted := func(yield func(string) bool) {
+		for name, m := range payload.Maps {
+			if len(m.Export) > 0 && !yield(name) {
+				return
+			}
+		}
+	}
+	all, err := folder.FactsOf(file, granted, func(name string, err error) {
+		r.Log.Warn("a map is published without its types", "application", payload.Application.String(), "map", name, "error", err)
+	})
 	if err != nil {
 		return nil, fmt.Errorf("read what the object says of maps that are granted to groups: %w", err)
 	}
-	all := map[string]fact{}
-	for name, m := range payload.Maps {
-		spec := read.Spec.Maps[name]
-		if len(m.Export) == 0 || spec == nil {
-			continue
-		}
-		one := fact{flags: flagsOf(spec)}
-		if one.Types, err = folder.TypesOf(spec.Key, spec.Value); err != nil {
-			// Its readers know them.
-			r.Log.Warn("a map is published without its types", "application", payload.Application.String(), "map", name, "error", err)
-		}
-		all[name] = one
-	}
 	return all, nil
 }
-
-// flagsOf are those that the kernel does not keep.
-func flagsOf(spec *ebpf.MapSpec) uint32 { return spec.Flags & (unix.BPF_F_RDONLY | unix.BPF_F_WRONLY) }
 
 // fileStamp is another one when a file is another one.
 type fileStamp struct {

@@ -3,25 +3,17 @@ package volumes
 import (
 	"errors"
 	"fmt"
-
-	"golang.org/x/sys/unix"
+	"maps"
 
 	"github.com/skep-dev/skep/agent/readers/folder"
-	"github.com/skep-dev/skep/bytecode/objectfile"
 )
 
 // facts are what an object says of its maps and the kernel does not. Nil knows of none.
-type facts struct{ maps map[string]fact }
+type facts struct{ maps map[string]folder.Fact }
 
-type fact struct {
-	folder.Types
-	// flags are those that the kernel does not keep.
-	flags uint32
-}
-
-func (f *facts) of(name string) fact {
+func (f *facts) of(name string) folder.Fact {
 	if f == nil {
-		return fact{}
+		return folder.Fact{}
 	}
 	return f.maps[name]
 }
@@ -41,22 +33,11 @@ func (k *Keeper) learn(l *loaded) error {
 	if err != nil {
 		return fmt.Errorf("read the types of maps: %w", err)
 	}
-	read, err := objectfile.Read(file)
+	all, err := folder.FactsOf(file, maps.Keys(l.maps), func(name string, err error) {
+		k.o.Log.Warn("a map is published without its types", "map", name, "error", err)
+	})
 	if err != nil {
 		return fmt.Errorf("read the types of maps: %w", err)
-	}
-	all := map[string]fact{}
-	for name := range l.maps {
-		spec := read.Spec.Maps[name]
-		if spec == nil {
-			continue
-		}
-		one := fact{flags: spec.Flags & (unix.BPF_F_RDONLY | unix.BPF_F_WRONLY)}
-		if one.Types, err = folder.TypesOf(spec.Key, spec.Value); err != nil {
-			// Its readers know them.
-			k.o.Log.Warn("a map is published without its types", "map", name, "error", err)
-		}
-		all[name] = one
 	}
 	l.facts = &facts{all}
 	return nil

@@ -14,6 +14,7 @@ import (
 
 	"github.com/cilium/ebpf"
 
+	"github.com/skep-dev/skep/agent/readers/folder"
 	"github.com/skep-dev/skep/agent/readers/mounter"
 	"github.com/skep-dev/skep/atomicfile"
 	"github.com/skep-dev/skep/bytecode/plain"
@@ -66,7 +67,7 @@ func (c Claim) content(app *application, has []access) (content, error) {
 }
 
 // describe describes a map as it is in the kernel, with types where they fit: a definition can change the size of those.
-func (e *entry) describe(f fact) error {
+func (e *entry) describe(f folder.Fact) error {
 	kernel, err := plain.Of(e.of.Info())
 	if err != nil {
 		return err

@@ -231,7 +231,7 @@ func (l *loaded) grants(payload intent.Payload) ([]grants.Map, []grants.Refused)
 		if err != nil {
 			continue // it is granted to nobody
 		}
-		all = append(all, grants.Loaded{Name: name, Type: info.Type, Flags: info.Flags | l.facts.of(name).flags, IsFrozen: info.Frozen(), IsTaken: l.taken[name]})
+		all = append(all, grants.Loaded{Name: name, Type: info.Type, Flags: info.Flags | l.facts.of(name).Flags, IsFrozen: info.Frozen(), IsTaken: l.taken[name]})
 	}
 	return grants.Of(payload, l.runs, all)
 }
