@@ -41,7 +41,8 @@ func shapeSharing(r *denials, id v1alpha1.Identity, maps map[string]v1alpha1.Map
 			r.add(rule, at+".from.application", "name another application, or remove from", "it is this application itself")
 		}
 		if other := besideFrom(m); other != "" {
-			r.add(rule, at+"."+other, "remove "+other+", or set it there", "the map belongs to application %s, and only its definition has %s", m.From.Application, other)
+			r.add(rule, at+"."+other, "remove "+other+", or set it there",
+				"the map belongs to application %s, and only its definition has %s", m.From.Application, other)
 		}
 	}
 }

@@ -354,7 +354,8 @@ func TestKeysOfOneHashTakeNoMemory(t *testing.T) {
 	const entries, size = 512, 64 << 10
 	number := &btf.Int{Name: "unsigned int", Size: 4}
 	m, err := ebpf.NewMap(&ebpf.MapSpec{Name: "same", Type: ebpf.Hash, KeySize: 4, ValueSize: size, MaxEntries: entries,
-		Flags: unix.BPF_F_ZERO_SEED | unix.BPF_F_NO_PREALLOC, Key: number, Value: &btf.Struct{Name: "value", Size: size, Members: []btf.Member{{Name: "packets", Type: number}}}})
+		Flags: unix.BPF_F_ZERO_SEED | unix.BPF_F_NO_PREALLOC, Key: number,
+		Value: &btf.Struct{Name: "value", Size: size, Members: []btf.Member{{Name: "packets", Type: number}}}})
 	if err != nil {
 		t.Fatal(err)
 	}
