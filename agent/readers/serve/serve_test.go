@@ -418,36 +418,32 @@ func TestAScanCostsAShare(t *testing.T) {
 	if err := f.Grant(map[string]serve.Granted{"m": grant(t, m, skepmap.Read, 1, nil)}); err != nil {
 		t.Fatal(err)
 	}
-	conn := dial(t, path)
-	began, entries := time.Now(), 0
-	for op := protocol.Scan; ; op = protocol.Next {
-		r, err := conn.Do(t.Context(), protocol.Request{Op: op, Map: "m"})
-		if err != nil {
-			t.Fatal(err)
+	scan := func(path string) (entries int, took time.Duration) {
+		conn, began := dial(t, path), time.Now()
+		for op := protocol.Scan; ; op = protocol.Next {
+			r, err := conn.Do(t.Context(), protocol.Request{Op: op, Map: "m"})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if r.End {
+				return entries, time.Since(began)
+			}
+			entries += len(r.Keys) / 4
 		}
-		if r.End {
-			break
-		}
-		entries += len(r.Keys) / 4
 	}
-	paced := time.Since(began)
+	entries, paced := scan(path)
 	// The same on a server without a bound.
 	free, freePath := folder(t, serve.New(serve.Options{FolderShare: 1, Share: 1}))
 	if err := free.Grant(map[string]serve.Granted{"m": grant(t, m, skepmap.Read, 1, nil)}); err != nil {
 		t.Fatal(err)
 	}
-	unpaced := time.Now()
-	conn = dial(t, freePath)
-	for op := protocol.Scan; ; op = protocol.Next {
-		r, err := conn.Do(t.Context(), protocol.Request{Op: op, Map: "m"})
-		if err != nil {
-			t.Fatal(err)
-		}
-		if r.End {
-			break
-		}
+	// A busy machine makes any of them slow.
+	_, quick := scan(freePath)
+	for range 9 {
+		_, took := scan(freePath)
+		quick = min(quick, took)
 	}
-	if quick := time.Since(unpaced); entries != 1<<16 || paced < 2*quick {
+	if entries != 1<<16 || paced < 2*quick {
 		t.Errorf("%d entries took %s at a share of %v, and %s without a bound", entries, paced, share, quick)
 	}
 }
