@@ -10,7 +10,7 @@ import (
 	"github.com/skep-dev/skep/bytecode/access"
 )
 
-// shapeExports denies grants of a map that name nobody, or more than a namespace may grant.
+// shapeExports denies grants of a map that name no reader, or more than a namespace may grant.
 func shapeExports(r *denials, id v1alpha1.Identity, at string, grants []v1alpha1.MapExport) {
 	const rule = "shape/maps"
 	if n := len(grants); n > v1alpha1.MaxExports {

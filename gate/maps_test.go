@@ -158,7 +158,7 @@ func TestContentsAreSealedAndMakeAVersion(t *testing.T) {
 	if diff := cmp.Diff(shared, has); got != revision || diff != "" {
 		t.Errorf("shared, it is revision %s and was %s; (-want +got):\n%s", got, revision, diff)
 	}
-	// So is who reads it.
+	// Who reads it is sealed as well.
 	granted := v1alpha1.Map{Contents: first.Contents, Export: []v1alpha1.MapExport{{Access: v1alpha1.MapWrite, Groups: []string{"adm"}}}}
 	got, has = sealed(granted)
 	if diff := cmp.Diff(granted, has); got != revision || diff != "" {

@@ -33,7 +33,7 @@ func ExampleMaps() {
 	}
 }
 
-// A reader of a ring buffer that goes on with each new version of the program.
+// A reader of a ring buffer that continues with each new version of the program.
 func ExampleMap_Consume() {
 	maps, err := skepmap.Open("/run/skep/maps/exec-snoop")
 	if err != nil {

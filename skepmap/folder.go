@@ -180,7 +180,7 @@ func (w *watch) follow() {
 	})
 }
 
-// wait waits for a change, or for the time to look again, and reports whether ctx goes on.
+// wait waits for a change, or for the time to look again, and reports whether ctx has not ended.
 func (w *watch) wait(ctx context.Context) bool {
 	if w.file == nil {
 		select {

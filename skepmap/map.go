@@ -226,7 +226,7 @@ func (m *Map) follow(info MapInfo, granted bool) {
 }
 
 // replace opens the map that the folder has now. The function that it returns ends what was open, for
-// a reason: a reader of records that is told so finds the new map open.
+// a reason: a reader of records that gets it finds the new map open.
 func (m *Map) replace(info MapInfo, granted bool) (end func(reason error) error, err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -212,7 +212,7 @@ type Map struct {
 	SharedWith []string `json:"sharedWith,omitempty"`
 	// Export grants the map to readers outside of programs: to pods, or on a host to
 	// groups. sharedWith and from give it to programs, which the gate has read; what a
-	// reader does with it nobody sees. Absent, only root of a node opens the map. A grant
+	// reader does with it is not seen. Absent, only root of a node opens the map. A grant
 	// that is taken back ends on each node at once, and waits for no rollout. With export
 	// alone, an entry has no map made.
 	// +optional

@@ -117,6 +117,15 @@ func (m *mapCommand) list() *cobra.Command {
 
 const perLine = "By -o json, each is a JSON object on a line."
 
+// open opens the map that arguments name.
+func (m *mapCommand) open(ctx context.Context, args []string) (*show.Entries, error) {
+	found, err := m.find(ctx, args)
+	if err != nil {
+		return nil, err
+	}
+	return show.Open(found)
+}
+
 func (m *mapCommand) dump() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "dump APPLICATION MAP",
@@ -126,11 +135,7 @@ func (m *mapCommand) dump() *cobra.Command {
 		Args:              cobra.ExactArgs(2),
 		ValidArgsFunction: m.complete,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			found, err := m.find(cmd.Context(), args)
-			if err != nil {
-				return err
-			}
-			entries, err := show.Open(found)
+			entries, err := m.open(cmd.Context(), args)
 			if err != nil {
 				return err
 			}
@@ -151,11 +156,7 @@ func (m *mapCommand) get() *cobra.Command {
 		Args:              cobra.ExactArgs(3),
 		ValidArgsFunction: m.complete,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			found, err := m.find(cmd.Context(), args)
-			if err != nil {
-				return err
-			}
-			entries, err := show.Open(found)
+			entries, err := m.open(cmd.Context(), args)
 			if err != nil {
 				return err
 			}

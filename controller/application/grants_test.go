@@ -24,7 +24,7 @@ func readBy(namespaces ...string) func(*v1alpha1.BpfApplicationSpec) {
 // readByNone grants it to none.
 func readByNone(s *v1alpha1.BpfApplicationSpec) { s.Maps = nil }
 
-// readersOn are who reads the map by what a node is told.
+// readersOn are who reads the map by the intent of a node.
 func (f *fleet) readersOn(p *intent.Payload, node string) (all []string) {
 	f.t.Helper()
 	envelope, err := f.Intents.Keys().Sealer.Seal(*p)
@@ -42,7 +42,7 @@ func (f *fleet) readersOn(p *intent.Payload, node string) (all []string) {
 	return all
 }
 
-// readers are who reads the map by what every node is told.
+// readers are who reads the map by the intents of all nodes.
 func (f *fleet) readers(p *intent.Payload) []string {
 	f.t.Helper()
 	all := f.readersOn(p, f.nodes[0])

@@ -42,7 +42,7 @@ const (
 	// lookupsGrace for those of all.
 	lookupGrace, lookupsGrace = 50 * time.Millisecond, 250 * time.Millisecond
 	// anewBudget is how long a reconcile at least takes to find anew what was found in files of pods that are as they were,
-	// and as long again for their network namespaces. The next one goes on with it where something else waits.
+	// and as long again for their network namespaces. The next one continues where something else waits.
 	anewBudget = 10 * time.Millisecond
 	// lookupDeadline is how long a look-up takes before the path is said not to answer.
 	lookupDeadline = 2 * time.Second

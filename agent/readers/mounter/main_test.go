@@ -58,7 +58,7 @@ func shared(t testing.TB) string {
 	return dir
 }
 
-// start starts a mounter, which ends with the test or when it is told to.
+// start starts a mounter, which ends with the test or when it is asked to.
 func (n *node) start() (stop func()) {
 	n.Helper()
 	s, err := mounter.New(mounter.Options{Pods: n.pods, Scratch: n.TempDir()})

@@ -118,7 +118,7 @@ type reply struct {
 	// NotMounted makes the error wrap ErrNotMounted.
 	NotMounted bool      `json:"notMounted,omitempty"`
 	Volumes    []Mounted `json:"volumes,omitempty"`
-	// More says that the list goes on after the last volume.
+	// More says that the list continues after the last volume.
 	More bool `json:"more,omitempty"`
 }
 

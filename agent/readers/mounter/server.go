@@ -19,7 +19,7 @@ import (
 type Options struct {
 	// Pods is the kubelet's folder of pods. Mounts below it have to come to the node.
 	Pods string
-	// Scratch is an empty folder whose mounts are seen by nobody else; made where it is not there.
+	// Scratch is an empty folder whose mounts no other process sees; made where it is not there.
 	Scratch string
 	// Log is where requests are logged that are not answered.
 	Log *slog.Logger

@@ -132,7 +132,7 @@ func TestAReaderDoesWhatItWasGranted(t *testing.T) {
 		"delete what is not there":         {protocol.Request{Op: protocol.Delete, Map: "write", Key: []byte("none")}, protocol.NotFound, ""},
 		"write by a group":                 {protocol.Request{Op: protocol.Put, Map: "group", Key: key, Value: value}, "", ""},
 		"read what another group has":      {protocol.Request{Op: protocol.Get, Map: "another", Key: key}, protocol.Denied, "not granted to this reader"},
-		"read what nobody was granted":     {protocol.Request{Op: protocol.Get, Map: "secret", Key: key}, protocol.Denied, "not granted to this reader"},
+		"read what no reader was granted":  {protocol.Request{Op: protocol.Get, Map: "secret", Key: key}, protocol.Denied, "not granted to this reader"},
 		"go on with no scan":               {protocol.Request{Op: protocol.Next, Map: "read"}, protocol.Invalid, "ask for scan first"},
 		"consume":                          {protocol.Request{Op: protocol.Consume, Map: "ring"}, "", ""},
 		"read a ring buffer":               {protocol.Request{Op: protocol.Get, Map: "ring", Key: key}, protocol.Denied, "not for get"},
@@ -171,13 +171,13 @@ func TestAWithdrawnGrantEndsItsConnections(t *testing.T) {
 		ends   bool
 		answer protocol.Code
 	}{
-		"it is granted again":         {protocol.Request{Op: protocol.Get, Map: "counts", Key: key}, both(skepmap.Write, 1), false, ""},
-		"it is withdrawn":             {protocol.Request{Op: protocol.Get, Map: "counts", Key: key}, alone(), true, ""},
-		"less is granted":             {protocol.Request{Op: protocol.Delete, Map: "counts", Key: []byte("none")}, both(skepmap.Read, 1), true, ""},
-		"less, which it did not use":  {protocol.Request{Op: protocol.Get, Map: "counts", Key: key}, both(skepmap.Read, 1), false, ""},
-		"the map is another one":      {protocol.Request{Op: protocol.Get, Map: "counts", Key: key}, both(skepmap.Write, 2), true, ""},
-		"it used only what stays":     {protocol.Request{Op: protocol.Get, Map: "kept", Key: key}, alone(), false, ""},
-		"a scan goes on with the map": {protocol.Request{Op: protocol.Scan, Map: "counts"}, both(skepmap.Write, 1), false, ""},
+		"it is granted again":           {protocol.Request{Op: protocol.Get, Map: "counts", Key: key}, both(skepmap.Write, 1), false, ""},
+		"it is withdrawn":               {protocol.Request{Op: protocol.Get, Map: "counts", Key: key}, alone(), true, ""},
+		"less is granted":               {protocol.Request{Op: protocol.Delete, Map: "counts", Key: []byte("none")}, both(skepmap.Read, 1), true, ""},
+		"less, which it did not use":    {protocol.Request{Op: protocol.Get, Map: "counts", Key: key}, both(skepmap.Read, 1), false, ""},
+		"the map is another one":        {protocol.Request{Op: protocol.Get, Map: "counts", Key: key}, both(skepmap.Write, 2), true, ""},
+		"it used only what stays":       {protocol.Request{Op: protocol.Get, Map: "kept", Key: key}, alone(), false, ""},
+		"a scan continues with the map": {protocol.Request{Op: protocol.Scan, Map: "counts"}, both(skepmap.Write, 1), false, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if err := f.Grant(both(skepmap.Write, 1)); err != nil {

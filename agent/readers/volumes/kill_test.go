@@ -29,7 +29,7 @@ import (
 // mounting is the environment variable of a child that is an agent, and mounts and unmounts volumes until it is killed.
 const mounting = "SKEP_TEST_MOUNTING"
 
-// work is what such a child is told.
+// work is what such a child does.
 type work struct {
 	BPFFS, State, Mounter, Key string
 	Requests                   []volumes.Request

@@ -229,7 +229,7 @@ func (l *loaded) grants(payload intent.Payload) ([]grants.Map, []grants.Refused)
 	for _, name := range slices.Sorted(maps.Keys(l.maps)) {
 		info, err := plain.Of(l.maps[name].Info())
 		if err != nil {
-			continue // it is granted to nobody
+			continue // no reader has it
 		}
 		all = append(all, grants.Loaded{Name: name, Type: info.Type, Flags: info.Flags | l.facts.of(name).Flags, IsFrozen: info.Frozen(), IsTaken: l.taken[name]})
 	}

@@ -1,4 +1,4 @@
-// Command reader is the container of the Pods that read maps. It waits until it is told to end; with the argument look it says,
+// Command reader is the container of the Pods that read maps. It waits until it has to end; with the argument look it says,
 // as JSON, what it is answered for each map of the volume at /maps.
 //
 // It has no right of its own, and owns nothing.
