@@ -226,10 +226,11 @@ func TestATeamLeavesTheClusterPlacesAtItsContainers(t *testing.T) {
 		all = append(all, ofTeamNamed(w, "team-a", fmt.Sprintf("app-%02d", i), "sockets", "rewrite_4242",
 			v1alpha1.Attachment{Hook: "cgroup/connect4", Pods: &v1alpha1.Pods{}}))
 	}
-	w.Give(a, all...)
+	w.Give(a, all[:quota.MaxAtOwn]...)
 	for _, p := range all[:quota.MaxAtOwn] {
 		world.HasLinks(w, a, p.UID, 1)
 	}
+	w.Give(a, all[quota.MaxAtOwn:]...)
 	for _, p := range all[quota.MaxAtOwn:] {
 		isLeftOut(t, a, p, 0, "cgroup/connect4 at /", "programs of namespace team-a there: 48 of 48 (app-00, app-01, app-02, app-03, 44 more)")
 	}
