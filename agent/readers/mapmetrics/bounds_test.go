@@ -1,8 +1,15 @@
 package mapmetrics
 
 import (
+	"log/slog"
+	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/skep-dev/skep/api/v1alpha1"
 )
 
 // TestScansTakeATenthOfAProcessor after a first burst, and again after a rest.
@@ -29,4 +36,39 @@ func TestScansTakeATenthOfAProcessor(t *testing.T) {
 	if pause := p.spend(now, now.Add(burst)); pause > 0 {
 		t.Errorf("after a rest it pauses %v", pause)
 	}
+}
+
+// TestNoPublishWaitsForAScrape neither while it waits for a scan, nor while it exports: the agent's loop waits for what publishes.
+func TestNoPublishWaitsForAScrape(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := New(slog.New(slog.DiscardHandler))
+		scanned := &source{Source: Source{Metrics: &v1alpha1.MapMetrics{}}, scan: &scan{}, ended: make(chan struct{}), begun: time.Now()}
+		c.sources[key{}] = scanned
+		exports := make(chan prometheus.Metric)
+		scrape := sync.WaitGroup{}
+		scrape.Go(func() { c.Collect(exports) })
+		free := func(while string) {
+			t.Helper()
+			synctest.Wait()
+			if !c.mu.TryLock() {
+				t.Fatalf("a scrape holds the lock while it %s", while)
+			}
+			c.mu.Unlock()
+		}
+		free("waits for a scan")
+		select {
+		case m := <-exports:
+			t.Errorf("it exports %v before the scan has ended", m)
+		default:
+		}
+		c.end(scanned)
+		free("exports")
+		c.Publish(nil)
+		select {
+		case <-exports:
+		default:
+			t.Error("it exports nothing")
+		}
+		scrape.Wait()
+	})
 }

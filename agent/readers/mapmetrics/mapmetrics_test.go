@@ -582,28 +582,3 @@ func TestALargeMapDelaysNoScrapeAndNoOther(t *testing.T) {
 		return said(t, registry, "entries_left_out", "greedy", "sizes") == 1<<20-mapmetrics.MapSeries
 	})
 }
-
-// TestNoPublishWaitsForAScrapeOfManyMaps publishes while a scrape begins scans of thousands of maps: the agent's loop waits for what publishes.
-func TestNoPublishWaitsForAScrapeOfManyMaps(t *testing.T) {
-	c := collection(t, nil)
-	collector, registry, _ := collector(t)
-	var all []mapmetrics.Source
-	for i := range 6000 {
-		all = append(all, source(fmt.Sprint("tenant-", i), c.Maps["sizes"], "sizes", packets()))
-	}
-	collector.Publish(all)
-	done := make(chan error)
-	go func() { _, err := registry.Gather(); done <- err }()
-	// Where each waited for the whole scrape, there would be three.
-	for times := 0; ; times++ {
-		collector.Publish(all)
-		select {
-		case err := <-done:
-			if err != nil || times < 10 {
-				t.Errorf("%d were published meanwhile, %v", times, err)
-			}
-			return
-		default:
-		}
-	}
-}
