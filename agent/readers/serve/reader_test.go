@@ -445,7 +445,7 @@ func TestMapsFollowTheirFolder(t *testing.T) {
 			f.add(t, "array", newMap(t, &ebpf.MapSpec{Type: ebpf.Array, KeySize: 4, ValueSize: 8, MaxEntries: 3}), skepmap.Read)
 			f.add(t, "ring", newMap(t, &ebpf.MapSpec{Type: ebpf.RingBuf, MaxEntries: 8192}), skepmap.Consume)
 			publish()
-			ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 			defer cancel()
 			if l, err := maps.Watch(ctx, 1); err != nil || l.Generation != 2 {
 				t.Fatal(l.Generation, err)
@@ -505,7 +505,7 @@ func TestMapsFollowTheirFolder(t *testing.T) {
 			}
 			f.listing.Maps = map[string]skepmap.MapInfo{"array": array}
 			f.write(t)
-			await.True(t, "a folder that comes back is followed", 10*time.Second, func() bool { return m.Lookup(uint32(2), &value) == nil })
+			await.True(t, "a folder that comes back is followed", time.Minute, func() bool { return m.Lookup(uint32(2), &value) == nil })
 		})
 	}
 }
@@ -563,7 +563,7 @@ func TestConsumersOutliveTheAgent(t *testing.T) {
 	if record, err := records.Read(t.Context()); err != nil || record[0] != 1 {
 		t.Fatal(record, err)
 	}
-	await.True(t, "the consumer asked the new agent for its place", 10*time.Second, func() bool { return again.Consumers() == 1 })
+	await.True(t, "the consumer asked the new agent for its place", time.Minute, func() bool { return again.Consumers() == 1 })
 	_, err = dial(t, filepath.Join(f.dir, skepmap.SocketFile)).Do(t.Context(), protocol.Request{Op: protocol.Consume, Map: "ring"})
 	if code(err) != protocol.Consumed {
 		t.Errorf("another reader: %v", err)

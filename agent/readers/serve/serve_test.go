@@ -232,12 +232,12 @@ func TestOneReaderConsumes(t *testing.T) {
 		t.Fatalf("a second consumer: %v", err)
 	}
 	_ = first.Close()
-	await.True(t, "the second reader consumes after the first has ended", 10*time.Second, func() bool { return consume(second) == nil })
+	await.True(t, "the second reader consumes after the first has ended", time.Minute, func() bool { return consume(second) == nil })
 }
 
 // TestAReaderThatTakesNoAnswersHoldsNothing: it asks, and never reads.
 func TestAReaderThatTakesNoAnswersHoldsNothing(t *testing.T) {
-	f, path := folder(t, serve.New(serve.Options{}))
+	f, path := folder(t, serve.New(serve.Options{Request: time.Hour}))
 	m := newMap(t, &ebpf.MapSpec{Type: ebpf.Array, KeySize: 4, ValueSize: 60 << 10, MaxEntries: 1})
 	if err := f.Grant(map[string]serve.Granted{"m": grant(t, m, skepmap.Read, 1, nil)}); err != nil {
 		t.Fatal(err)
@@ -259,12 +259,15 @@ func TestAReaderThatTakesNoAnswersHoldsNothing(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	begun := time.Now()
-	if err := f.Grant(nil); err != nil {
-		t.Fatal(err)
-	}
-	if took := time.Since(begun); took > 5*time.Second {
-		t.Errorf("a withdrawal took %s beside readers that take no answers", took)
+	done := make(chan error, 1)
+	go func() { done <- f.Grant(nil) }()
+	select {
+	case err := <-done:
+		if err != nil {
+			t.Fatal(err)
+		}
+	case <-time.After(time.Minute):
+		t.Fatal("a withdrawal waits for readers that take no answers")
 	}
 }
 
@@ -296,7 +299,7 @@ func TestConnectionsAreBounded(t *testing.T) {
 		t.Errorf("a fourth in all: %v", err)
 	}
 	_ = first.Close()
-	await.True(t, "there is room once a connection has ended", 10*time.Second, func() bool { return ask(dial(t, paths[1])) == nil })
+	await.True(t, "there is room once a connection has ended", time.Minute, func() bool { return ask(dial(t, paths[1])) == nil })
 }
 
 // TestABatchOfKeysOfOneHashIsShort has a map whose entries the kernel finds one after the other, which takes long for each: all folders wait

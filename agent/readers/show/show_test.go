@@ -79,7 +79,7 @@ func find(t *testing.T, o inventory.Options, name string) show.Map {
 func TestRecordsAreDecodedByATypeOfTheProgram(t *testing.T) {
 	_, o, _ := snoop(t)
 	events := find(t, o, "events")
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	// The agent has descriptors of the map, and consumes nothing.
 	found := errors.New("found")
