@@ -12,6 +12,7 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"log/slog"
 	"maps"
 	"net"
 	"net/http"
@@ -22,6 +23,7 @@ import (
 	sourcev1 "github.com/fluxcd/source-controller/api/v1"
 	"github.com/go-logr/logr"
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
@@ -57,6 +59,7 @@ import (
 	"github.com/skep-dev/skep/image/transport"
 	"github.com/skep-dev/skep/intent"
 	"github.com/skep-dev/skep/kubeauth"
+	"github.com/skep-dev/skep/listen"
 	"github.com/skep-dev/skep/policies"
 	"github.com/skep-dev/skep/signing"
 )
@@ -412,7 +415,10 @@ func newManager(o Options, certificates *admission.Certificates) (ctrl.Manager, 
 // which the authorities that agents trust the mirror by signed, else with one that
 // nobody vouches for.
 func (o Options) metricsServer(certificates *admission.Certificates) metricsserver.Options {
-	served := metricsserver.Options{BindAddress: orOff(o.MetricsAddress), TLSOpts: []func(*tls.Config){modern}}
+	served := metricsserver.Options{BindAddress: orOff(o.MetricsAddress), TLSOpts: []func(*tls.Config){modern},
+		HandlerOpts: []func(*promhttp.HandlerOpts){func(p *promhttp.HandlerOpts) {
+			listen.Continue(p, o.registry(), slog.New(logr.ToSlogHandler(ctrl.Log)))
+		}}}
 	if o.InsecureMetrics {
 		return served
 	}

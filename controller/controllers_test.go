@@ -2,11 +2,16 @@ package controller
 
 import (
 	"context"
+	"errors"
+	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -94,5 +99,24 @@ func TestMetadataThatNobodyReadsIsNotKept(t *testing.T) {
 				t.Error(diff)
 			}
 		})
+	}
+}
+
+// TestASeriesThatCannotBeShownHidesNoOther of what the controller's metrics are served with.
+func TestASeriesThatCannotBeShownHidesNoOther(t *testing.T) {
+	registry := prometheus.NewRegistry()
+	served := Options{Metrics: registry, InsecureMetrics: true}.metricsServer(nil)
+	var o promhttp.HandlerOpts
+	for _, set := range served.HandlerOpts {
+		set(&o)
+	}
+	registry.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "good"}, func() float64 { return 7 }),
+		prometheus.CollectorFunc(func(to chan<- prometheus.Metric) {
+			to <- prometheus.NewInvalidMetric(prometheus.NewDesc("bad", "Bad.", nil, nil), errors.New("it is bad"))
+		}))
+	w := httptest.NewRecorder()
+	promhttp.HandlerFor(registry, o).ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/metrics", http.NoBody))
+	if w.Code != http.StatusOK || !strings.Contains(w.Body.String(), "good 7\n") || o.Registry != prometheus.Registerer(registry) {
+		t.Errorf("%d: %s", w.Code, w.Body)
 	}
 }

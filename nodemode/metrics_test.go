@@ -1,6 +1,12 @@
 package nodemode
 
 import (
+	"errors"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"strings"
 	"testing"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -37,5 +43,30 @@ func TestMetricsTellWhatDoesNotRun(t *testing.T) {
 		if got[name] != want {
 			t.Errorf("%s is %v, want %v", name, got[name], want)
 		}
+	}
+}
+
+// broken is a series that cannot be shown.
+type broken struct{}
+
+func (broken) Describe(chan<- *prometheus.Desc) {}
+
+func (broken) Collect(to chan<- prometheus.Metric) {
+	to <- prometheus.NewInvalidMetric(prometheus.NewDesc("skep_map_broken", "Broken.", nil, nil), errors.New("it is broken"))
+}
+
+func TestASeriesThatCannotBeShownHidesNoOther(t *testing.T) {
+	h := &Host{metrics: newMetrics(), opts: Options{Log: slog.New(slog.DiscardHandler)}}
+	h.metrics.registry.MustRegister(broken{})
+	server := httptest.NewUnstartedServer(nil)
+	go func() { _ = h.serveMetrics(t.Context(), server.Listener) }()
+	resp, err := http.Get("http://" + server.Listener.Addr().String() + "/metrics")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	body, err := io.ReadAll(resp.Body)
+	if err != nil || resp.StatusCode != http.StatusOK || !strings.Contains(string(body), "skep_unload_protected_applications 0\n") {
+		t.Errorf("%s, %v: %s", resp.Status, err, body)
 	}
 }

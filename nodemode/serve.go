@@ -62,7 +62,9 @@ func answer(w http.ResponseWriter, v any) {
 // serveMetrics answers Prometheus and health probes.
 func (h *Host) serveMetrics(ctx context.Context, l net.Listener) error {
 	mux := http.NewServeMux()
-	mux.Handle("GET /metrics", promhttp.HandlerFor(h.metrics.registry, promhttp.HandlerOpts{}))
+	var o promhttp.HandlerOpts
+	listen.Continue(&o, h.metrics.registry, h.opts.Log)
+	mux.Handle("GET /metrics", promhttp.HandlerFor(h.metrics.registry, o))
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) {
 		if late := h.late(); late > 0 {
 			http.Error(w, fmt.Sprintf("no sync for %s", late.Round(time.Second)), http.StatusServiceUnavailable)

@@ -142,6 +142,25 @@ func TestOnlyTheSealCounts(t *testing.T) {
 	}
 }
 
+// TestASeriesThatContradictsAnotherHidesNone has two applications that the gate of an older controller let have a counter and a gauge of one name.
+func TestASeriesThatContradictsAnotherHidesNone(t *testing.T) {
+	need.Kernel(t)
+	w := newWorld(t, plane)
+	a, _ := w.start()
+	for name, kind := range map[string]v1alpha1.MapMetricsType{"bad": v1alpha1.MapGauge, "good": v1alpha1.MapCounter, "other": v1alpha1.MapGauge} {
+		p := w.payload(name)
+		p.Maps = map[string]v1alpha1.Map{"counts": {Metrics: &v1alpha1.MapMetrics{Name: "calls_total", Type: kind}}}
+		if name == "other" {
+			p.Maps["counts"].Metrics.Name = "calls"
+		}
+		w.apply(p)
+		w.awaits(p, v1alpha1.NodeLoaded)
+	}
+	probed(t, a, "/metrics", http.StatusOK, `skep_map_calls{application="other",kind="ClusterBpfApplication",namespace=""} `)
+	probed(t, a, "/metrics", http.StatusOK, `promhttp_metric_handler_errors_total{cause="gathering"} `)
+	until(t, "it to be logged", func() bool { return w.log.times("some metrics are left out of scrapes") > 0 })
+}
+
 // altered changes the sealed bytes and leaves the envelope readable.
 func altered(e intent.Envelope) intent.Envelope {
 	var env map[string]any

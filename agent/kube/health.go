@@ -112,7 +112,9 @@ func (a *Agent) Serve(ctx context.Context, l net.Listener) error {
 // /healthz and /readyz.
 func (a *Agent) Handler() *http.ServeMux {
 	mux := http.NewServeMux()
-	metrics := promhttp.HandlerFor(a.metrics.registry, promhttp.HandlerOpts{})
+	var o promhttp.HandlerOpts
+	listen.Continue(&o, a.metrics.registry, a.opts.Log)
+	metrics := promhttp.HandlerFor(a.metrics.registry, o)
 	if a.guard != nil {
 		metrics = a.guard.Handler(metrics, func(err error) { a.opts.Log.Warn("cannot review who asks for metrics", "error", scrub(err)) })
 	}

@@ -216,7 +216,7 @@ func restricted() []restriction {
 		{"github.com/open-policy-agent", []string{"policies"}},
 		{"github.com/google/go-containerregistry", []string{"image", "signing", "controller/pull", "demo", "cmd", "release"}},
 		{"github.com/go-git", []string{"nodemode", "demo"}},
-		{"github.com/prometheus", []string{"nodemode", "controller", "gate/metrics", "agent/kube", "agent/metrics", "agent/readers/mapmetrics"}},
+		{"github.com/prometheus", []string{"listen", "nodemode", "controller", "gate/metrics", "agent/kube", "agent/metrics", "agent/readers/mapmetrics"}},
 		{"github.com/spf13/cobra", []string{"cmd"}},
 		{"github.com/vishvananda", []string{"agent", "nodemode", "demo"}},
 		{"github.com/cilium/ebpf/link", []string{"agent"}},
