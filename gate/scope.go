@@ -36,7 +36,7 @@ func fitScope(r *denials, id v1alpha1.Identity, programs []v1alpha1.Program, fac
 			fitSubject(r, id, at, of, a, fact)
 		}
 	}
-	fitMapTypes(r, id, facts.Maps)
+	fitKindsOfMaps(r, id, facts.Maps)
 	for _, p := range facts.Programs {
 		at, isNamed := n.paths[p.Name]
 		if !isNamed && !n.tails {
@@ -61,12 +61,17 @@ func describeProgram(name string, fact bytecode.Program) string {
 	return fmt.Sprintf("program %s of section %q", name, fact.Section)
 }
 
-// fitMapTypes denies types of maps that no size bounds, or that reach beyond the Pods.
-func fitMapTypes(r *denials, id v1alpha1.Identity, maps []bytecode.Map) {
+// fitKindsOfMaps denies types of maps that no size bounds, or that reach beyond the Pods, and flags that do.
+func fitKindsOfMaps(r *denials, id v1alpha1.Identity, maps []bytecode.Map) {
 	for _, m := range maps {
 		if why := calls.DeniedMap(m.Type); why != "" {
 			r.add("inspect/scope", "spec.bytecode.image", "use a "+v1alpha1.KindClusterBpfApplication+", or an image with a map of another type, such as LRUHash",
 				"map %s of type %s %s, and a %s may not have it", m.Name, m.Type, why, id.Kind)
+		}
+		flags := calls.DeniedFlags(m.Flags)
+		for _, name := range sortedKeys(flags) {
+			r.add("inspect/scope", "spec.bytecode.image", "take "+name+" out of its map_flags, or use a "+v1alpha1.KindClusterBpfApplication,
+				"map %s of type %s has the flag %s, which %s, and a %s may not have it", m.Name, m.Type, name, flags[name], id.Kind)
 		}
 	}
 }

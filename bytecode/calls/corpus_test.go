@@ -70,6 +70,9 @@ func denialsOf(facts bytecode.Facts, p bytecode.Program) (all []denial) {
 		for _, m := range facts.Maps {
 			if slices.Contains(p.Maps, m.Name) {
 				add(h.Name, "map `"+m.Name+"` of type `"+m.Type+"`", calls.DeniedMap(m.Type))
+				for flag, why := range calls.DeniedFlags(m.Flags) {
+					add(h.Name, "map `"+m.Name+"` with `"+flag+"`", why)
+				}
 			}
 		}
 	}

@@ -1,6 +1,9 @@
 package calls
 
-import "slices"
+import (
+	"fmt"
+	"slices"
+)
 
 // MapRow is what types of maps have in common.
 type MapRow struct {
@@ -45,4 +48,59 @@ func DeniedMap(mapType string) string {
 		}
 	}
 	return "is not known to take memory within its size and to stay in its namespace"
+}
+
+// FlagRow is a flag of map_flags.
+type FlagRow struct {
+	// Bit is its value in include/uapi/linux/bpf.h, and Name its name there.
+	Bit  uint32
+	Name string
+	// Does is what it asks for.
+	Does string
+	// Why completes "map … has the flag …, which …", where a namespace may not have it; empty where it may.
+	Why string
+	// Proof is a test, or a function of the kernel's source with its file.
+	Proof string
+}
+
+// FlagRows returns the flags. One that it does not have is denied to a namespace.
+func FlagRows() []FlagRow { return slices.Clone(mapFlags) }
+
+var mapFlags = []FlagRow{
+	{1 << 0, "BPF_F_NO_PREALLOC", "memory for each entry when it is made", "", "TestMapMemoryAgreesWithTheKernel"},
+	{1 << 1, "BPF_F_NO_COMMON_LRU", "a list of each CPU's own for what was used last", "", "TestMapMemoryAgreesWithTheKernel"},
+	{1 << 3, "BPF_F_RDONLY", "that user space only reads", "", "map_get_sys_perms, kernel/bpf/syscall.c"},
+	{1 << 4, "BPF_F_WRONLY", "that user space only writes", "", "map_get_sys_perms, kernel/bpf/syscall.c"},
+	{1 << 5, "BPF_F_STACK_BUILD_ID", "files and offsets in place of the addresses of a task's own stack", "",
+		"stack_map_get_build_id_offset, kernel/bpf/stackmap.c: current->mm"},
+	{1 << 7, "BPF_F_RDONLY_PROG", "that programs only read", "", "check_map_access_type, kernel/bpf/verifier.c"},
+	{1 << 8, "BPF_F_WRONLY_PROG", "that programs only write", "", "check_map_access_type, kernel/bpf/verifier.c"},
+	{1 << 10, "BPF_F_MMAPABLE", "memory that user space may map", "", "TestMapMemoryAgreesWithTheKernel"},
+	{1 << 12, "BPF_F_INNER_MAP", "maps of any number of entries in a map of maps", "", "array_map_meta_equal, kernel/bpf/arraymap.c"},
+	{1 << 2, "BPF_F_NUMA_NODE", "memory of one NUMA node", "takes memory of one NUMA node, at the cost of what runs there",
+		"bpf_map_area_alloc, kernel/bpf/syscall.c"},
+	{1 << 6, "BPF_F_ZERO_SEED", "keys in known buckets",
+		"lets those who choose keys put all entries in one bucket, so that each look-up takes a CPU of the node for long",
+		"lookup_elem_raw, kernel/bpf/hashtab.c: hashrnd is 0; TestKeysOfOneHashTakeNoMemory"},
+	{1 << 17, "BPF_F_SEGV_ON_FAULT", "a signal for who touches a page that is not there", "has the kernel kill whoever maps it, such as the agent, for a page " +
+		"that is not there", "arena_vm_fault, kernel/bpf/arena.c"},
+}
+
+// DeniedFlags returns those of the flags of a map that a namespace may not have, by their names, and why. It completes "map … has the flag …,
+// which …".
+func DeniedFlags(flags uint32) map[string]string {
+	all := map[string]string{}
+	for bit := uint32(1); bit != 0; bit <<= 1 {
+		if flags&bit == 0 {
+			continue
+		}
+		i := slices.IndexFunc(mapFlags, func(f FlagRow) bool { return f.Bit == bit })
+		switch {
+		case i < 0:
+			all[fmt.Sprintf("%#x", bit)] = "is not known to stay within the map"
+		case mapFlags[i].Why != "":
+			all[mapFlags[i].Name] = mapFlags[i].Why
+		}
+	}
+	return all
 }

@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/cilium/ebpf"
+	"golang.org/x/sys/unix"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 
 	"github.com/skep-dev/skep/intent"
@@ -26,7 +27,8 @@ func TestWhatCannotBeLoadedIsNamedInPlainWords(t *testing.T) {
 		"contents that do not fit":     {func(m *ebpf.MapSpec) { m.Contents = []ebpf.MapKV{{Key: uint32(0), Value: uint8(1)}} }, "bytes"},
 		"a perf event array with keys": {func(m *ebpf.MapSpec) { m.Type, m.KeySize = ebpf.PerfEventArray, 8 }, "key_size must be zero or four"},
 		"a map of maps without one":    {func(m *ebpf.MapSpec) { m.Type, m.ValueSize = ebpf.ArrayOfMaps, 4 }, "an inner map"},
-		"flags that no kernel has":     {func(m *ebpf.MapSpec) { m.Flags = 1 << 30 }, "invalid argument"},
+		"flags that no kernel has":     {func(m *ebpf.MapSpec) { m.Flags = 1 << 30 }, "the flag 0x40000000"},
+		"a flag of other types":        {func(m *ebpf.MapSpec) { m.Type, m.Flags = ebpf.Array, unix.BPF_F_NO_PREALLOC }, "invalid argument"},
 	} {
 		p, err := Prepare(opened(t, intent.Payload{Programs: program("xdp_big_map", "xdp", "")}), programs.Object("xdp_big_map"))
 		if err != nil {

@@ -16,7 +16,7 @@ import (
 )
 
 // withinNamespace rejects what the gate denies a namespace, in what is loaded when old is the revision that runs now: types
-// of maps, and more work for the kernel than one application may be. The programs have their guards. It is not asked for
+// and flags of maps, and more work for the kernel than one application may be. The programs have their guards. It is not asked for
 // chains and further programs of what runs already.
 func (p *Prepared) withinNamespace(old *Revision) error {
 	if p.Application.Kind != v1alpha1.KindBpfApplication {
@@ -24,9 +24,14 @@ func (p *Prepared) withinNamespace(old *Revision) error {
 	}
 	var errs []error
 	for _, name := range slices.Sorted(maps.Keys(p.Spec.Maps)) {
-		kind := p.Spec.Maps[name].Type
+		m := p.Spec.Maps[name]
+		kind := m.Type
 		if why := calls.DeniedMap(kind.String()); why != "" {
 			errs = append(errs, fmt.Errorf("map %s denied by load/maps: a map of type %s %s; use a map of another type, such as LRUHash", name, kind, why))
+		}
+		flags := calls.DeniedFlags(m.Flags)
+		for _, flag := range slices.Sorted(maps.Keys(flags)) {
+			errs = append(errs, fmt.Errorf("map %s denied by load/maps: it has the flag %s, which %s; take it out of map_flags", name, flag, flags[flag]))
 		}
 	}
 	if cost := p.LoadCost(); cost > bytecode.MaxLoadCost {
