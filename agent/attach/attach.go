@@ -22,6 +22,7 @@ import (
 	"github.com/skep-dev/skep/agent/attach/clsact"
 	"github.com/skep-dev/skep/agent/pods/containers"
 	"github.com/skep-dev/skep/agent/pods/netns"
+	"github.com/skep-dev/skep/agent/pods/process"
 	"github.com/skep-dev/skep/agent/program/functions"
 	"github.com/skep-dev/skep/agent/program/holders"
 	"github.com/skep-dev/skep/agent/program/rights"
@@ -79,6 +80,8 @@ type Host struct {
 	// Containers are those of the node, in which targets are that have a Container; nil where
 	// they are not known. What looks beside the agent's loop reads it, too.
 	Containers *containers.Snapshot
+	// Mounts keeps what the container runtime has mounted; nil where that is read each time.
+	Mounts *process.Mounts
 	// Namespaces are the network namespaces that have devices beside the agent's own; nil
 	// where there are none.
 	Namespaces *netns.Table

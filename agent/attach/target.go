@@ -85,7 +85,7 @@ func (host Host) holdIn(a plan.Attachment) (*heldTarget, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := p.answers(root, c.Process); err != nil {
+	if err := p.answers(root, c.Process, host.Mounts); err != nil {
 		p.close()
 		return nil, fmt.Errorf("find %s: %w: %w", a.Target, ErrTarget, err)
 	}
@@ -97,7 +97,7 @@ func (host Host) holdIn(a plan.Attachment) (*heldTarget, error) {
 // (register_for_each_vma of kernel/events/uprobes.c), so one that a container mounted, such as
 // FUSE or NFS, and an overlay of its own, would hold up the node. An overlay is the runtime's where
 // that has it mounted: a container's process may have changed its root to one of its own.
-func (p *heldTarget) answers(root *os.File, of process.Process) error {
+func (p *heldTarget) answers(root *os.File, of process.Process, mounts *process.Mounts) error {
 	var fs unix.Statfs_t
 	if err := unix.Fstatfs(int(p.file.Fd()), &fs); err != nil {
 		return fmt.Errorf("look at its file system: %w", err)
@@ -111,7 +111,7 @@ func (p *heldTarget) answers(root *os.File, of process.Process) error {
 		if own.Dev != p.stat.Dev {
 			break
 		}
-		if is, err := of.IsMountedOutside(own.Dev); is || err != nil {
+		if is, err := of.IsMountedOutside(own.Dev, mounts); is || err != nil {
 			return err
 		}
 	case unix.EXT4_SUPER_MAGIC, unix.XFS_SUPER_MAGIC, unix.BTRFS_SUPER_MAGIC, unix.TMPFS_MAGIC, unix.F2FS_SUPER_MAGIC, unix.SQUASHFS_MAGIC,

@@ -25,6 +25,7 @@ import (
 	"github.com/moby/sys/mountinfo"
 
 	"github.com/skep-dev/skep/agent/attach"
+	"github.com/skep-dev/skep/agent/pods/process"
 	"github.com/skep-dev/skep/agent/program/functions"
 	"github.com/skep-dev/skep/agent/program/guard"
 	"github.com/skep-dev/skep/agent/program/holders"
@@ -176,7 +177,7 @@ type Lookups struct {
 // NewLookups returns Lookups of names on the host. It calls wake, from any goroutine, when
 // an answer comes that no caller waits for any more.
 func NewLookups(host attach.Host, log *slog.Logger, wake func()) *Lookups {
-	host.Functions, host.Netfilter, host.Occupants = functions.New(), new(attach.Netfilter), new(holders.Finder)
+	host.Functions, host.Netfilter, host.Occupants, host.Mounts = functions.New(), new(attach.Netfilter), new(holders.Finder), new(process.Mounts)
 	return &Lookups{host: host, log: log, wake: wake, byKey: map[string]*lookup{}, seen: map[uint64]*reading{}, isWhole: true, queue: queue.New(queue.Options{
 		PerOwner: maxPerOwner, PerPart: maxPerApplication, Slow: lookupDeadline, Log: log, Wake: wake,
 		SlowMessage: "a file system does not answer; who needs the path waits, and nobody else does",
@@ -202,7 +203,10 @@ func (l *Lookups) Begin(now time.Time, pods Pods) *Round {
 func (l *Lookups) Waiting() int { return l.queue.Running() }
 
 // Close frees all answers. It waits for no file system.
-func (l *Lookups) Close() { l.keep(nil) }
+func (l *Lookups) Close() {
+	l.keep(nil)
+	l.host.Mounts.Forget()
+}
 
 // keep frees the answers that are not sought any more.
 func (l *Lookups) keep(sought map[string]bool) {
@@ -260,6 +264,7 @@ func (r *Round) End() {
 	r.keep(r.sought)
 	r.members, r.places, r.isWhole = r.soughtMembers, r.soughtPlaces, !r.anew.isLeft
 	r.host.Functions.Sweep()
+	r.host.Mounts.Forget()
 }
 
 // Supports fails with attach.ErrTarget where the kernel lacks the functions or the tracepoint

@@ -3,7 +3,10 @@ package process
 import (
 	"bufio"
 	"fmt"
+	"os"
 	"os/exec"
+	"strconv"
+	"strings"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -11,61 +14,103 @@ import (
 	"github.com/skep-dev/skep/test/harness/need"
 )
 
-// TestARootThatAContainerMadeIsNotTheRuntimes has two processes change their root to an overlay: one
-// that their parent mounted, as a container runtime does, and one of their own mount namespace.
+// TestARootThatAContainerMadeIsNotTheRuntimes has processes change their root to an overlay that their parent mounted, as a container
+// runtime does, or that is of their own mount namespace. What is known of mounts is true for whichever is asked for next.
 func TestARootThatAContainerMadeIsNotTheRuntimes(t *testing.T) {
 	need.Kernel(t)
-	overlay := func() (at, command string) {
-		at = t.TempDir()
-		return at, fmt.Sprintf("mount -t overlay overlay -o lowerdir=/,upperdir=%s,workdir=%s %s", t.TempDir(), t.TempDir(), at)
-	}
-	enters := func(flags uintptr, command string) Process {
+	known := new(Mounts)
+	t.Cleanup(known.Forget)
+	isOutside := func(what string, is Process, outside bool) {
 		t.Helper()
-		cmd := exec.CommandContext(t.Context(), "sh", "-c", command)
-		cmd.SysProcAttr = &unix.SysProcAttr{Unshareflags: flags}
-		in, err := cmd.StdinPipe()
-		if err != nil {
-			t.Fatal(err)
+		for _, known := range []*Mounts{known, known, nil} {
+			if got, err := is.IsMountedOutside(deviceOf(t, is), known); got != outside || err != nil {
+				t.Errorf("the root that is %s is mounted outside: %v, %v", what, got, err)
+			}
 		}
-		out, err := cmd.StdoutPipe()
-		if err != nil {
-			t.Fatal(err)
-		}
-		must(t, cmd.Start())
-		t.Cleanup(func() {
-			_ = in.Close()
-			_ = cmd.Wait()
-		})
-		if line, err := bufio.NewReader(out).ReadString('\n'); err != nil {
-			t.Skipf("SKIPPED: no overlay can be mounted here: %q, %v", line, err)
-		}
-		return see(t, cmd.Process.Pid)
 	}
 	const enter = `exec chroot %s sh -c 'echo in; read x'`
-	runtimes, mount := overlay()
+	runtimes := mounted(t)
+	first := enters(t, 0, fmt.Sprintf(enter, runtimes))
+	isOutside("the runtime's", first, true)
+	own, mountOwn := overlay(t)
+	isOutside("its own", enters(t, unix.CLONE_NEWNS, "mount --make-rprivate / && "+mountOwn+" && "+fmt.Sprintf(enter, own)), false)
+	isOutside("the runtime's, as before", first, true)
+	later := mounted(t)
+	isOutside("the runtime's, mounted after others were asked for", enters(t, 0, fmt.Sprintf(enter, later)), true)
+	const apart = `chroot %s sh -c 'echo in; exec sleep 1000' & `
+	isOutside("one that the parent has no more in its own root",
+		childOf(t, enters(t, 0, fmt.Sprintf(apart+`exec chroot %s sh -c "echo in; read x; kill $!"`, runtimes, later))), false)
+	isOutside("one that the parent has no more in its mount namespace",
+		childOf(t, enters(t, 0, fmt.Sprintf(apart+`exec unshare --mount sh -c "umount -l %[1]s && echo in; read x; kill $!"`, runtimes))), false)
+	if err := unix.Unmount(runtimes, unix.MNT_DETACH); err != nil {
+		t.Fatal(err)
+	}
+	isOutside("one that the runtime mounts no more", first, false)
+}
+
+// overlay is where one can be mounted, and the command for that.
+func overlay(t *testing.T) (at, command string) {
+	at = t.TempDir()
+	return at, fmt.Sprintf("mount -t overlay overlay -o lowerdir=/,upperdir=%s,workdir=%s %s", t.TempDir(), t.TempDir(), at)
+}
+
+// mounted is an overlay that this process has mounted.
+func mounted(t *testing.T) string {
+	t.Helper()
+	at, mount := overlay(t)
 	if body, err := exec.CommandContext(t.Context(), "sh", "-c", mount).CombinedOutput(); err != nil {
 		t.Skipf("SKIPPED: no overlay can be mounted here: %s", body)
 	}
-	t.Cleanup(func() { _ = unix.Unmount(runtimes, unix.MNT_DETACH) })
-	own, mountOwn := overlay()
-	for sentence, c := range map[string]struct {
-		of      Process
-		outside bool
-	}{
-		"the runtime's": {enters(0, fmt.Sprintf(enter, runtimes)), true},
-		"its own":       {enters(unix.CLONE_NEWNS, "mount --make-rprivate / && "+mountOwn+" && "+fmt.Sprintf(enter, own)), false},
-	} {
-		root, err := c.of.Root()
-		if err != nil {
-			t.Fatal(err)
-		}
-		var st unix.Stat_t
-		if err := unix.Fstat(int(root.Fd()), &st); err != nil {
-			t.Fatal(err)
-		}
-		if is, err := c.of.IsMountedOutside(st.Dev); is != c.outside || err != nil {
-			t.Errorf("%s is mounted outside: %v, %v", sentence, is, err)
-		}
-		_ = root.Close()
+	t.Cleanup(func() { _ = unix.Unmount(at, unix.MNT_DETACH) })
+	return at
+}
+
+// enters starts a command, and returns its process once it printed its lines.
+func enters(t *testing.T, flags uintptr, command string) Process {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), "sh", "-c", command)
+	cmd.SysProcAttr = &unix.SysProcAttr{Unshareflags: flags}
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
 	}
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	must(t, cmd.Start())
+	t.Cleanup(func() {
+		_ = in.Close()
+		_ = cmd.Wait()
+	})
+	lines := bufio.NewReader(out)
+	for range strings.Count(command, "echo") {
+		if line, err := lines.ReadString('\n'); err != nil {
+			t.Skipf("SKIPPED: no overlay can be mounted here: %q, %v", line, err)
+		}
+	}
+	return see(t, cmd.Process.Pid)
+}
+
+// childOf is the child of a process that has one.
+func childOf(t *testing.T, p Process) Process {
+	t.Helper()
+	body, err := os.ReadFile(fmt.Sprintf("/proc/%d/task/%[1]d/children", p.PID))
+	must(t, err)
+	pid, err := strconv.Atoi(strings.TrimSpace(string(body)))
+	must(t, err)
+	return see(t, pid)
+}
+
+// deviceOf is the file system of a process's root.
+func deviceOf(t *testing.T, p Process) uint64 {
+	t.Helper()
+	root, err := p.Root()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = root.Close() }()
+	var st unix.Stat_t
+	must(t, unix.Fstat(int(root.Fd()), &st))
+	return st.Dev
 }

@@ -9,7 +9,6 @@ import (
 	"runtime"
 	"strings"
 
-	"github.com/moby/sys/mountinfo"
 	"golang.org/x/sys/unix"
 )
 
@@ -40,44 +39,6 @@ func (p Process) NetworkNamespace() (*os.File, uint64, error) {
 		return nil, 0, errors.Join(fmt.Errorf("look at network namespace of process %d: %w", p.PID, err), f.Close())
 	}
 	return f, stat.Ino, nil
-}
-
-// IsMountedOutside reports whether the parent of the process has a mount of the file system with the
-// device number. The parent of a container's first process is the runtime's, which mounted the
-// container's root. What the container mounts, also in namespaces of its own, the parent does not see.
-func (p Process) IsMountedOutside(device uint64) (bool, error) {
-	now, err := Open(p.PID)
-	if err != nil {
-		return false, err
-	}
-	defer now.Close()
-	if err := now.Check(p); err != nil {
-		return false, err
-	}
-	parent, err := now.Parent()
-	if err != nil {
-		return false, err
-	}
-	above, err := Open(parent)
-	if err != nil {
-		return false, err
-	}
-	defer above.Close()
-	table, err := above.open("mountinfo", unix.O_RDONLY)
-	if err != nil {
-		return false, denied(err)
-	}
-	defer func() { _ = table.Close() }()
-	found := false
-	_, err = mountinfo.GetMountsFromReader(table, func(m *mountinfo.Info) (skip, stop bool) {
-		found = found || m.Major == int(unix.Major(device)) && m.Minor == int(unix.Minor(device))
-		return true, found
-	})
-	// Another process may have the parent's id by now.
-	if again, checkErr := now.Parent(); checkErr != nil || again != parent {
-		return false, errors.Join(ErrOther, checkErr)
-	}
-	return found, err
 }
 
 // openOwn opens a file of the process, if that is the same process before and after.
