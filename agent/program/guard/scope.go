@@ -245,17 +245,20 @@ func levelsOf(has []byte, levels []int, members []Member) []byte {
 	return value
 }
 
+// membersAtOnce is how many members are read by one call: one call each takes a reconcile longer than all else it does for a pod.
+const membersAtOnce = 1024
+
 // Cgroups are the ids of the members, sorted.
 func (s Scope) Cgroups() ([]uint64, error) {
 	var ids []uint64
-	var id uint64
-	var one uint8
-	each := s.cgroups.Iterate()
-	for each.Next(&id, &one) {
-		ids = append(ids, id)
-	}
-	if err := plain.Error(each.Err()); err != nil {
-		return nil, fmt.Errorf("read cgroups of scope: %w", err)
+	var cursor ebpf.MapBatchCursor
+	for err := error(nil); err == nil; {
+		n, some, one := 0, make([]uint64, membersAtOnce), make([]uint8, membersAtOnce)
+		n, err = s.cgroups.BatchLookup(&cursor, some, one, nil)
+		if err = plain.Error(err); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+			return nil, fmt.Errorf("read cgroups of scope: %w", err)
+		}
+		ids = append(ids, some[:n]...)
 	}
 	slices.Sort(ids)
 	return ids, nil

@@ -97,6 +97,9 @@ func TestMembersThatCannotBeAddNoneAndThoseThatLeftAreRemoved(t *testing.T) {
 	if err := s.Set(lots[1:]); err != nil {
 		t.Errorf("as many as a map holds: %v", err)
 	}
+	if ids, err := s.Cgroups(); err != nil || len(slices.Compact(ids)) != MaxMembers || ids[0] != 100 || ids[MaxMembers-1] != MaxMembers+99 {
+		t.Errorf("of as many as a map holds, %d are read: %v", len(ids), err)
+	}
 }
 
 func TestScopesAreFoundByTheirMaps(t *testing.T) {
