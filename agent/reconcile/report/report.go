@@ -256,7 +256,7 @@ func (v View) Application(app Application, out *Outcome) ApplicationStatus {
 	left := v.remains(payload.UID)
 	s.Revision, s.Programs = left.Revision, left.Programs
 	if runs := out.Version(); runs != nil {
-		s.Programs = v.programs(*runs, out)
+		s.Programs = v.programs(*runs, out, left.Programs)
 		for _, one := range left.Programs {
 			if !slices.ContainsFunc(s.Programs, func(other ProgramStatus) bool { return other.Name == one.Name }) {
 				s.Programs = append(s.Programs, one)
@@ -276,8 +276,8 @@ func (v View) Application(app Application, out *Outcome) ApplicationStatus {
 	return s
 }
 
-// programs lists the functions of the intent that runs, and their links.
-func (v View) programs(o intent.Opened, out *Outcome) []ProgramStatus {
+// programs lists the functions of the intent that runs, and their links, which are among what remains.
+func (v View) programs(o intent.Opened, out *Outcome, remains []ProgramStatus) []ProgramStatus {
 	var all []ProgramStatus
 	payload := o.Payload()
 	for _, program := range payload.Programs {
@@ -285,7 +285,9 @@ func (v View) programs(o intent.Opened, out *Outcome) []ProgramStatus {
 		if r := v.Look.Revision(payload.UID, o.Revision()); r != nil {
 			one.ID, one.Tag = r.Identify(program.Name)
 		}
-		one.Links = append(one.Links, v.linksOf(payload.UID, program.Name)...)
+		if i := slices.IndexFunc(remains, func(p ProgramStatus) bool { return p.Name == program.Name }); i >= 0 {
+			one.Links = append(one.Links, remains[i].Links...)
+		}
 		for _, u := range out.Links {
 			if u.Program == program.Name {
 				one.Links = addUnmade(one.Links, u.Status)
@@ -338,7 +340,7 @@ func (v View) linksOf(uid, program string) []LinkStatus {
 		}
 	}
 	slices.SortFunc(all, func(a, b LinkStatus) int {
-		return strings.Compare(a.Hook+"\x00"+a.Target, b.Hook+"\x00"+b.Target)
+		return cmp.Or(strings.Compare(a.Hook, b.Hook), strings.Compare(a.Target, b.Target))
 	})
 	return all
 }
