@@ -10,10 +10,14 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"github.com/skep-dev/skep/agent/attach"
+	"github.com/skep-dev/skep/agent/attach/rtnl"
 	"github.com/skep-dev/skep/agent/pods/netns"
 	"github.com/skep-dev/skep/agent/reconcile/plan"
 	"github.com/skep-dev/skep/api/v1alpha1"
 )
+
+// ownBudget is how long a list of the agent's own devices may take, which nothing else bounds.
+const ownBudget = time.Minute
 
 // dumpTries bounds how often a list of the kernel's is asked for again because
 // it changed while it was read.
@@ -62,7 +66,8 @@ type sought struct {
 // devicesOf are the devices of a namespace, whose thread reads them. Of a namespace of a pod it
 // reads so much as podBudget allows.
 func devicesOf(of netns.Namespace) devices {
-	d := devices{namespace: of, links: netlink.LinkList, byIndex: netlink.LinkByIndex, byName: netlink.LinkByName, routes: netlink.RouteList}
+	own := func() ([]netlink.Link, error) { return rtnl.Links(rtnl.Limits{Until: time.Now().Add(ownBudget)}) }
+	d := devices{namespace: of, links: own, byIndex: netlink.LinkByIndex, byName: netlink.LinkByName, routes: netlink.RouteList}
 	if of.ID != 0 {
 		b := bounded{in: of.In, until: time.Now().Add(podBudget), maxDevices: maxDevices, maxRoutes: maxRoutes}
 		d.links = b.links
