@@ -70,6 +70,7 @@ func (l *Look) Observe(interfaces []plan.Interface, namespaces *netns.Table) {
 	}
 	l.observeOrder()
 	l.observeChains()
+	l.Set.keys.bound(len(l.state.Links) + len(l.state.Chains))
 	l.found = nil
 }
 
@@ -327,7 +328,7 @@ func (l *Look) IsAttached(uid string, a plan.Attachment) bool {
 	if a.Hook == plan.XDP {
 		return slices.ContainsFunc(l.GivenTo(a.Target.Device()), func(m plan.Member) bool { return m.UID == uid && m.Program == a.Program })
 	}
-	one := l.Link(uid, a.Key())
+	one := l.Link(uid, l.KeyOf(&a))
 	return one != nil && !l.facts[one.Path].Severed
 }
 

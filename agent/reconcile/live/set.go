@@ -53,6 +53,8 @@ type Set struct {
 	// names are those of programs of others, and unrun is which of Skep's did not run.
 	names others.Names
 	unrun unrun.Watch
+	// keys are those of attachments that were asked for.
+	keys keys
 	// logged are the paths of the unmanaged files that were logged.
 	logged map[string]bool
 }

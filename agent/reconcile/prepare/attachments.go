@@ -188,8 +188,10 @@ func (r *resolving) noteMissing(program string, at v1alpha1.Attachment, err erro
 // addFound adds attachments that were resolved. One that is there twice is an error, unless
 // some may be.
 func (r *resolving) addFound(found []plan.Attachment, maybeTwice bool) error {
-	for _, a := range found {
-		key := a.Key()
+	r.app.Attachments = slices.Grow(r.app.Attachments, len(found))
+	for i := range found {
+		a := &found[i]
+		key := r.Look.KeyOf(a)
 		if r.seen[key] && maybeTwice {
 			continue
 		}
@@ -197,7 +199,7 @@ func (r *resolving) addFound(found []plan.Attachment, maybeTwice bool) error {
 			return r.placing(a.Program, fmt.Errorf("the definition attaches it to %s %s twice; once is enough", a.Hook, a.Target))
 		}
 		r.seen[key] = true
-		r.app.Attachments = append(r.app.Attachments, a)
+		r.app.Attachments = append(r.app.Attachments, *a)
 	}
 	return nil
 }

@@ -24,14 +24,19 @@ func (v *Versions) resolveInPods(app plan.Application, program string, at v1alph
 	if queued := new(decide.QueuedError); errors.As(err, &queued) {
 		return nil, err
 	}
-	made := keysOf(resolved)
+	made := v.keysOf(resolved)
+	resolved = slices.Grow(resolved, len(places))
 	var missing error
 	errs := []error{err}
 	for _, one := range places {
 		found, err := v.resolveOne(app.UID, one)
 		switch {
 		case err == nil:
-			resolved = append(resolved, slices.DeleteFunc(found, func(a plan.Attachment) bool { return made[a.Key()] })...)
+			for i := range found {
+				if len(made) == 0 || !made[v.Look.KeyOf(&found[i])] {
+					resolved = append(resolved, found[i])
+				}
+			}
 		case errors.Is(err, targets.ErrWaiting):
 			errs = append(errs, err)
 		default:
@@ -69,10 +74,10 @@ func (v *Versions) stayInPods(app plan.Application, program string, at v1alpha1.
 }
 
 // keysOf are the keys of attachments.
-func keysOf(all []plan.Attachment) map[string]bool {
+func (v *Versions) keysOf(all []plan.Attachment) map[string]bool {
 	keys := make(map[string]bool, len(all))
-	for _, a := range all {
-		keys[a.Key()] = true
+	for i := range all {
+		keys[v.Look.KeyOf(&all[i])] = true
 	}
 	return keys
 }
@@ -102,8 +107,10 @@ func (v *Versions) madeInPods(app plan.Application, program string, at v1alpha1.
 // probe in a file for the processes of all containers that share it. It keeps the one that is
 // there already.
 func (v *Versions) oncePerFile(uid string, all []plan.Attachment) []plan.Attachment {
-	kept := map[plan.Target]int{}
-	var once []plan.Attachment
+	if !slices.ContainsFunc(all, func(a plan.Attachment) bool { return a.Container != "" }) {
+		return all
+	}
+	kept, once := make(map[plan.Target]int, len(all)), make([]plan.Attachment, 0, len(all))
 	for _, one := range all {
 		place := one.Target
 		if place.Container == "" {

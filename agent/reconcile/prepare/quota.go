@@ -189,6 +189,9 @@ func (r *resolving) take(a plan.Attachment) error {
 func (r *resolving) running() func(plan.Attachment) bool {
 	var all map[plan.Attachment]bool
 	return func(a plan.Attachment) bool {
+		if r.Look.IsAttached(r.app.UID, a) {
+			return true
+		}
 		if all == nil {
 			all = map[plan.Attachment]bool{}
 			for _, l := range r.Look.SeenLinks(r.app.UID) {
@@ -198,7 +201,7 @@ func (r *resolving) running() func(plan.Attachment) bool {
 			}
 		}
 		inFile, shared := a.InSharedFile()
-		return all[a.Unnamed()] || shared && all[inFile] || r.Look.IsAttached(r.app.UID, a)
+		return all[a.Unnamed()] || shared && all[inFile]
 	}
 }
 
