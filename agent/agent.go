@@ -200,7 +200,8 @@ func (l *loop) setReaders(e *env) {
 	case e.opts.Node == "":
 		l.readers = host.New(host.Options{Dir: e.opts.MapsDir, Log: e.opts.Log, Clock: e.opts.Clock, Objects: e.objects, Wake: e.changes.Signal})
 	case e.opts.Mounter != "":
-		l.volumes = volumes.New(volumes.Options{Mounter: mounter.Client{Socket: e.opts.Mounter}, Objects: e.objects, Log: e.opts.Log})
+		l.volumes = volumes.New(volumes.Options{Mounter: mounter.Client{Socket: e.opts.Mounter}, Pins: e.opts.VolumePins, Objects: e.objects,
+			Log: e.opts.Log})
 		l.readers = l.volumes
 	default:
 		l.readers = (*host.Readers)(nil)

@@ -30,6 +30,8 @@ type Options struct {
 	MapsDir string
 	// Mounter is the socket of skep-mounter, by which pods of a cluster have maps in volumes; see package volumes. Empty is none.
 	Mounter string
+	// VolumePins has pins of maps in volumes beside their socket, as skep-mounter has with --pins.
+	VolumePins bool
 	// StateDir keeps sealed intents and objects, so that a node comes back by
 	// itself. Required.
 	StateDir string

@@ -41,6 +41,8 @@ type container struct {
 	binary, pods string
 	mounter.Client
 	cmd *exec.Cmd
+	// without is set where volumes have no pins.
+	without bool
 }
 
 func newContainer(t testing.TB) *container {
@@ -58,7 +60,7 @@ func newContainer(t testing.TB) *container {
 // starts starts the mounter, and waits until it answers.
 func (c *container) starts() {
 	c.Helper()
-	c.cmd = exec.CommandContext(context.Background(), c.binary, "--pods="+c.pods, "--socket="+c.Socket)
+	c.cmd = exec.CommandContext(context.Background(), c.binary, "--pods="+c.pods, "--socket="+c.Socket, fmt.Sprint("--pins=", !c.without))
 	c.cmd.Stderr = c.Output()
 	c.cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWNS}
 	if err := child.Start(c.cmd); err != nil {
@@ -106,16 +108,25 @@ func (c *container) volume(i int) mounter.Volume {
 	return v
 }
 
-func TestAMounterKeepsTwoRightsAndNoNetwork(t *testing.T) {
+func TestAMounterKeepsTheRightToMountAndNoNetwork(t *testing.T) {
 	c := newContainer(t)
+	const mount, mountAndChown = "0000000000200000", "0000000000200001" // CAP_SYS_ADMIN; and CAP_CHOWN
+	c.hasRights(mountAndChown)
+	c.without = true
+	c.hasRights(mount)
+}
+
+// hasRights starts a mounter, and holds that it has these capabilities and no network.
+func (c *container) hasRights(want string) {
+	t := c.TB
+	t.Helper()
 	c.starts()
 	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", c.cmd.Process.Pid))
 	if err != nil {
 		t.Fatal(err)
 	}
-	const two = "0000000000200001" // CAP_SYS_ADMIN and CAP_CHOWN
 	for name, want := range map[string]string{
-		"CapInh": "0000000000000000", "CapPrm": two, "CapEff": two, "CapBnd": two, "CapAmb": "0000000000000000", "NoNewPrivs": "1",
+		"CapInh": "0000000000000000", "CapPrm": want, "CapEff": want, "CapBnd": want, "CapAmb": "0000000000000000", "NoNewPrivs": "1",
 	} {
 		if !strings.Contains(string(status), name+":\t"+want+"\n") {
 			t.Errorf("%s is not %s:\n%s", name, want, status)

@@ -1,6 +1,7 @@
 package chart
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -21,6 +22,8 @@ func TestPodsGetMapsWhereThatIsAskedFor(t *testing.T) {
 		"not by default":                 {nil, ""},
 		"nor by values of an older one":  {[]string{`csi=null`}, ""},
 		"in the kubelet's folder":        {[]string{`csi.enabled=true`}, "/var/lib/kubelet"},
+		"with pins":                      {[]string{`csi.enabled=true`, `csi.pins=true`}, "/var/lib/kubelet"},
+		"by values without pins":         {[]string{`csi.enabled=true`, `csi.pins=null`}, "/var/lib/kubelet"},
 		"in another folder of a kubelet": {[]string{`csi.enabled=true`, `csi.kubeletDir="/var/lib/k0s/kubelet"`}, "/var/lib/k0s/kubelet"},
 	} {
 		t.Run(sentence, func(t *testing.T) {
@@ -52,6 +55,10 @@ func TestPodsGetMapsWhereThatIsAskedFor(t *testing.T) {
 				{Name: "pods", MountPath: c.folder + "/pods", MountPropagation: &both}}
 			if diff := cmp.Diff(want, mounter.VolumeMounts); diff != "" {
 				t.Errorf("the mounter has (-want +got):\n%s", diff)
+			}
+			pins := fmt.Sprint(slices.Contains(c.values, `csi.pins=true`))
+			if !slices.Contains(mounter.Args, "--pins="+pins) || !slices.Contains(agent.Args, "--volume-pins="+pins) {
+				t.Errorf("with pins %s, their arguments are %q and %q", pins, mounter.Args, agent.Args)
 			}
 			if !slices.Contains(mounter.Args, "--pods="+c.folder+"/pods") || !slices.Contains(agent.Args, "--kubelet-dir="+c.folder) {
 				t.Errorf("their arguments are %q and %q", mounter.Args, agent.Args)

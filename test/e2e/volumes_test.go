@@ -89,7 +89,13 @@ func (n *node) readMaps() {
 	n.fails("web", "early", "has no intent for ClusterBpfApplication readable")
 	n.exports(allGrants)
 	n.reads("web", "early")
+	n.readsBySocket()
 
+	// What is mounted from now on has pins.
+	before = n.agent()
+	n.helm("upgrade", "skep", "charts/skep", "--reuse-values", "--set=csi.pins=true", "--wait")
+	n.agentReady(before)
+	n.reads("web", "early")
 	n.restrictedReads()
 	n.refused()
 	n.survives()
@@ -173,6 +179,24 @@ func (n *node) fails(namespace, pod, why string) {
 	})
 	if left := volumesOf(n.field("{.metadata.uid}", "pod", pod, "--namespace="+namespace)); len(left) > 0 {
 		n.t.Errorf("%s of %s has mounts: %v", pod, namespace, left)
+	}
+}
+
+// readsBySocket has root of a pod without a seccomp profile read and not write, in a volume that has no pins.
+func (n *node) readsBySocket() {
+	n.t.Helper()
+	n.applies("readers/root-socket", readerOf("plain", "root-socket", "reader", asRoot, "", ofReadable))
+	a := n.reads("plain", "root-socket")
+	for what, got := range map[string]string{"open the pin": a.Pin["counts"], "open the pin for writing": a.WritePin["counts"]} {
+		if !strings.Contains(got, "no such file") {
+			n.t.Errorf("root: %s is answered by %q", what, got)
+		}
+	}
+	if a.Put["counts"] == "yes" {
+		n.t.Error("root may write what it may read")
+	}
+	if all := volumesOf(n.field("{.metadata.uid}", "pod", "root-socket", "--namespace=plain")); len(all) != 1 {
+		n.t.Errorf("its volume has mounts %v, want one", all)
 	}
 }
 

@@ -11,10 +11,10 @@ import (
 // confined is the environment variable of a process that has given up what a mounter does not need.
 const confined = "SKEP_MOUNTER_CONFINED"
 
-// Confine gives up all rights but those to mount and to give pins a group, and the network: the process starts itself
+// Confine gives up all rights but those to mount and, where volumes have pins, to give these a group, and the network: the process starts itself
 // again, in an empty network namespace. A container that mounts for its node is privileged, and has the node's network
 // where another container of its pod needs that. Confine returns nil in the process that is confined.
-func Confine() error {
+func Confine(pins bool) error {
 	if os.Getenv(confined) != "" {
 		return nil
 	}
@@ -24,7 +24,10 @@ func Confine() error {
 	if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
 		return fmt.Errorf("leave the network: %w", err)
 	}
-	kept := uint64(1)<<unix.CAP_SYS_ADMIN | uint64(1)<<unix.CAP_CHOWN
+	kept := uint64(1) << unix.CAP_SYS_ADMIN
+	if pins {
+		kept |= 1 << unix.CAP_CHOWN
+	}
 	for c := 0; ; c++ {
 		has, err := unix.PrctlRetInt(unix.PR_CAPBSET_READ, uintptr(c), 0, 0, 0)
 		if err != nil {

@@ -267,7 +267,7 @@ func FuzzRequests(f *testing.F) {
 	made := newNode(f)
 	target := pod + "/volumes/kubernetes.io~csi/maps/mount"
 	f.Fuzz(func(t *testing.T, body []byte) {
-		n := &node{t, made.pods, made.Client}
+		n := &node{TB: t, pods: made.pods, Client: made.Client}
 		c, err := net.DialUnix("unixpacket", nil, &net.UnixAddr{Name: n.Socket, Net: "unixpacket"})
 		if err != nil {
 			t.Fatal(err)

@@ -34,6 +34,9 @@ const group = 65532
 type node struct {
 	testing.TB
 	pods string
+	// pins is whether volumes have any.
+	pins   bool
+	server *mounter.Server
 	mounter.Client
 }
 
@@ -41,7 +44,7 @@ type node struct {
 func newNode(t testing.TB) *node {
 	t.Helper()
 	need.Kernel(t)
-	n := &node{TB: t, pods: shared(t)}
+	n := &node{TB: t, pods: shared(t), pins: true}
 	n.makes(volume)
 	n.start()
 	return n
@@ -61,10 +64,11 @@ func shared(t testing.TB) string {
 // start starts a mounter, which ends with the test or when it is asked to.
 func (n *node) start() (stop func()) {
 	n.Helper()
-	s, err := mounter.New(mounter.Options{Pods: n.pods, Scratch: n.TempDir()})
+	s, err := mounter.New(mounter.Options{Pods: n.pods, Scratch: n.TempDir(), Pins: n.pins})
 	if err != nil {
 		n.Fatal(err)
 	}
+	n.server = s
 	n.Socket = filepath.Join(n.TempDir(), "mounter", "socket")
 	l, err := mounter.Listen(n.Socket)
 	if err != nil {

@@ -258,3 +258,76 @@ func TestVolumesAreFoundAgain(t *testing.T) {
 		t.Errorf("volumes (-want +got):\n%s", diff)
 	}
 }
+
+// TestAVolumeWithoutPinsIsATmpfs has pins in volumes, as an earlier mounter had, and then none. A process that has the folder of pins as
+// its own mount, as a container with it in a subPath has, finds it empty.
+func TestAVolumeWithoutPinsIsATmpfs(t *testing.T) {
+	n := newNode(t)
+	stop := n.start()
+	m := newMap(t)
+	n.mounts(volume, mounter.Pin{Name: "counts", Map: m.FD()}, mounter.Pin{Name: "rules", Write: true, Map: m.FD()})
+	kept := shared(t)
+	if err := errors.Join(unix.Mount("", kept, "", unix.MS_PRIVATE, ""), unix.Mount(filepath.Join(n.target(volume), "maps"), kept, "", unix.MS_BIND, "")); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = unix.Unmount(kept, unix.MNT_DETACH) })
+	var before, after unix.Stat_t
+	if err := unix.Stat(n.target(volume), &before); err != nil {
+		t.Fatal(err)
+	}
+	stop()
+	n.pins = false
+	n.start()
+	if left, err := os.ReadDir(kept); err != nil || len(left) > 0 {
+		t.Errorf("the folder of pins has %v, %v", left, err)
+	}
+	at := pod + "/volumes/kubernetes.io~csi/maps/mount"
+	if diff := cmp.Diff([]string{at}, n.mountpoints()); diff != "" {
+		t.Errorf("mounts (-want +got):\n%s", diff)
+	}
+	if left, err := os.ReadDir(n.target(volume)); err != nil || len(left) > 0 {
+		t.Errorf("the volume has %v, %v", left, err)
+	}
+	if err := unix.Stat(n.target(volume), &after); err != nil || before.Ino != after.Ino || before.Dev != after.Dev {
+		t.Errorf("the volume is another one: %v", err)
+	}
+	// No map is taken, and what is mounted anew is a tmpfs alone.
+	if err := n.tries(volume, mounter.Pin{Name: "counts", Map: m.FD()}); err == nil || !strings.Contains(err.Error(), "csi.pins") {
+		t.Errorf("with a pin: %v", err)
+	}
+	n.updates()
+	n.unmounts(volume)
+	n.mounts(volume)
+	if diff := cmp.Diff([]string{at}, n.mountpoints()); diff != "" {
+		t.Errorf("mounts (-want +got):\n%s", diff)
+	}
+
+	// With pins again, it gets none: its containers would not see them.
+	n.pins = true
+	n.start()
+	n.mounts(volume, mounter.Pin{Name: "counts", Map: m.FD()})
+	if diff := cmp.Diff([]string{at}, n.mountpoints()); diff != "" {
+		t.Errorf("mounts (-want +got):\n%s", diff)
+	}
+	n.unmounts(volume)
+}
+
+// TestNoVolumeWaitsForAnother holds the folder of one volume as a request does that hangs.
+func TestNoVolumeWaitsForAnother(t *testing.T) {
+	n := newNode(t)
+	second := mounter.Volume{Pod: other, Name: "maps"}
+	n.makes(second)
+	end, done := n.server.Hold(volume), make(chan error, 1)
+	go func() { done <- n.tries(volume) }()
+	n.mounts(second)
+	if len(done) > 0 {
+		t.Error("a volume has two requests at a time")
+	}
+	end()
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+	for _, v := range []mounter.Volume{volume, second} {
+		n.unmounts(v)
+	}
+}

@@ -28,8 +28,11 @@ func (p pods) pin(v Volume, pins []Pin) (int, error) {
 	if errors.Is(err, unix.ENOENT) || err == nil && !at.mounted {
 		return -1, ErrNotMounted
 	}
-	if err == nil {
+	switch {
+	case err == nil && p.pins:
 		err = at.pin(pins)
+	case err == nil:
+		err = at.bare()
 	}
 	if err != nil {
 		return -1, err
@@ -54,6 +57,43 @@ func (at *place) pin(pins []Pin) error {
 	return nil
 }
 
+// bare takes the BPF file systems of a volume away that an earlier mounter made. First the pins go: a container keeps its mounts. With
+// the folder that one is mounted on, it goes from the containers, too.
+func (at *place) bare() error {
+	for _, name := range []string{Writable, ReadOnly} {
+		on, err := at.open(at.root, name, 0)
+		if errors.Is(err, unix.ENOENT) {
+			continue
+		}
+		if err == nil {
+			err = at.pinAt(name, nil)
+		}
+		if err == nil {
+			err = at.strip(name, on)
+		}
+		if err != nil {
+			return fmt.Errorf("take %s away: %w", name, err)
+		}
+	}
+	return nil
+}
+
+// strip unmounts what is mounted on a folder of the volume, and removes the folder.
+func (at *place) strip(name string, on int) error {
+	same, err := sameMount(at.root, on)
+	if err == nil && !same {
+		err = unix.Unmount(procPath(on), unix.MNT_DETACH)
+	}
+	if err != nil {
+		return err
+	}
+	w, err := at.writable(at.root)
+	if err != nil {
+		return err
+	}
+	return unix.Unlinkat(w, name, unix.AT_REMOVEDIR)
+}
+
 // change is what makes a folder of pins what it should be.
 type change struct {
 	remove []string
@@ -64,6 +104,10 @@ type change struct {
 // pinAt has one of the volume's BPF file systems contain exactly these pins.
 func (at *place) pinAt(name string, pins []Pin) error {
 	root, err := at.open(at.root, name, 0)
+	if errors.Is(err, unix.ENOENT) {
+		// It was mounted without pins, and its containers would not see what is mounted now.
+		return nil
+	}
 	if err != nil {
 		return err
 	}
@@ -79,12 +123,15 @@ func (at *place) pinAt(name string, pins []Pin) error {
 		return err
 	}
 	c, err := compared(w, pins)
-	if err != nil || len(c.remove)+len(c.add) == 0 {
+	switch {
+	case err != nil:
 		return err
-	}
-	if name == Writable {
+	case name == Writable:
 		c.mode = modeWrite
 		return c.make(w)
+	case len(c.remove)+len(c.add) == 0:
+		// An earlier mounter may have been stopped before that.
+		return at.reconfigure(w, "ro")
 	}
 	c.mode = modeRead
 	if err := at.reconfigure(w, "rw"); err != nil {
@@ -202,7 +249,7 @@ func (c change) pin(w int, p Pin) error {
 	return nil
 }
 
-// protect makes the pins that are only read so again, where that was not finished.
+// protect makes the pins that are only read so again, where that was not finished, or takes pins away where volumes have none.
 func (p pods) protect(v Volume) error {
 	at, err := p.find(v, false)
 	defer at.close()
@@ -210,7 +257,13 @@ func (p pods) protect(v Volume) error {
 		// Of others, or going.
 		return nil
 	}
+	if !p.pins {
+		return at.bare()
+	}
 	root, err := at.open(at.root, ReadOnly, 0)
+	if errors.Is(err, unix.ENOENT) {
+		return nil
+	}
 	if err != nil {
 		return fmt.Errorf("open %s of %s: %w", ReadOnly, v, err)
 	}

@@ -1,6 +1,6 @@
 // Package mounter mounts the volumes of pods that read maps, in a process that has that right and no other use.
 //
-// It owns the requests of the agent, and the two file systems of a volume: a small tmpfs for plain files, and below
+// It owns the requests of the agent, and the file systems of a volume: a small tmpfs for plain files and, where volumes have pins, below
 // it one BPF file system for pins that are only read and one for the others. It takes no path from a request, mounts
 // by descriptors alone, and unmounts nothing that it did not mount. It does not know what a grant is.
 package mounter
@@ -122,8 +122,11 @@ type reply struct {
 	More bool `json:"more,omitempty"`
 }
 
-// check returns an error for a request that no agent makes.
-func (r request) check(descriptors int) error {
+// check returns an error for a request that no agent makes. Without pins, no descriptor is taken.
+func (r request) check(descriptors int, pins bool) error {
+	if !pins && descriptors+len(r.Pins) > 0 {
+		return errors.New("volumes have no pins; start skep-mounter with --pins (in the chart, csi.pins)")
+	}
 	if r.Op == opList {
 		return nil
 	}

@@ -21,35 +21,38 @@ type Options struct {
 	Pods string
 	// Scratch is an empty folder whose mounts no other process sees; made where it is not there.
 	Scratch string
+	// Pins gives volumes BPF file systems for pins. Without it, those that volumes have are emptied and unmounted.
+	Pins bool
 	// Log is where requests are logged that are not answered.
 	Log *slog.Logger
 }
 
 // Server answers an agent.
 type Server struct {
-	log  *slog.Logger
-	pods pods
-	// one has requests take turns.
-	one sync.Mutex
+	log   *slog.Logger
+	pods  pods
+	turns turns
 }
 
 // connections bounds how many wait at a time.
 const connections = 16
 
-// New opens the folder of pods. A mounter that a kill stopped within an update left a file system writable: it no
-// longer is.
+// New opens the folder of pods, and puts the pins of volumes in order: a mounter that a kill stopped within an update left a file system
+// writable, and one that had pins left them. What fails for a volume is logged, and done with its next update: others do not wait for it.
 func New(o Options) (*Server, error) {
 	s := &Server{log: cmp.Or(o.Log, slog.New(slog.DiscardHandler))}
 	var err error
-	if s.pods, err = openPods(o.Pods, o.Scratch); err != nil {
+	if s.pods, err = openPods(o.Pods, o.Scratch, o.Pins); err != nil {
 		return nil, err
 	}
 	volumes, err := s.pods.mounted()
-	for _, v := range volumes {
-		err = errors.Join(err, s.pods.protect(v))
-	}
 	if err != nil {
 		return nil, errors.Join(err, s.Close())
+	}
+	for _, v := range volumes {
+		if err := s.pods.protect(v); err != nil {
+			s.log.Error("put the pins of a volume in order", "volume", v.String(), "error", err)
+		}
 	}
 	return s, nil
 }
@@ -116,7 +119,7 @@ func (s *Server) answer(c *net.UnixConn) error {
 	descriptors, err := receive(c, &r)
 	defer func() { closeAll(descriptors) }()
 	if err == nil {
-		err = r.check(len(descriptors))
+		err = r.check(len(descriptors), s.pods.pins)
 	}
 	if err != nil {
 		return errors.Join(err, send(c, reply{Error: "the mounter does not take the request: " + err.Error()}, nil))
@@ -132,10 +135,10 @@ func (s *Server) answer(c *net.UnixConn) error {
 	return send(c, got, folder)
 }
 
-// turn does what a request asks for, unless the agent does not wait for it any more: a later one may be done already.
+// turn does what a request asks for, unless the agent does not wait for it any more: a later one may be done already. Requests for one
+// volume take turns.
 func (s *Server) turn(c *net.UnixConn, r request) (reply, []int, error) {
-	s.one.Lock()
-	defer s.one.Unlock()
+	defer s.turns.take(r.Volume)()
 	if err := waits(c); err != nil {
 		return reply{}, nil, err
 	}
@@ -215,6 +218,37 @@ func (s *Server) list(after Volume) (reply, []int) {
 		}
 	}
 	return r, nil
+}
+
+// turns has the requests for a volume wait for one another.
+type turns struct {
+	mu    sync.Mutex
+	taken map[Volume]chan struct{}
+}
+
+// take waits for the volume's turn. The function that it returns ends it.
+func (t *turns) take(v Volume) (end func()) {
+	done := make(chan struct{})
+	for {
+		t.mu.Lock()
+		before := t.taken[v]
+		if before == nil {
+			if t.taken == nil {
+				t.taken = map[Volume]chan struct{}{}
+			}
+			t.taken[v] = done
+			t.mu.Unlock()
+			break
+		}
+		t.mu.Unlock()
+		<-before
+	}
+	return func() {
+		t.mu.Lock()
+		defer t.mu.Unlock()
+		delete(t.taken, v)
+		close(done)
+	}
 }
 
 // compare orders volumes.

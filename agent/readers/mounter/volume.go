@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 
 	"github.com/moby/sys/mountinfo"
 	"golang.org/x/sys/unix"
@@ -69,16 +70,19 @@ type pods struct {
 	fd int
 	// path is the folder's, as mountinfo has it.
 	path string
-	// scratch is another folder.
+	// scratch is another folder, on which one file system at a time is mounted by who holds making.
 	scratch string
+	making  *sync.Mutex
+	// pins is whether volumes have any.
+	pins bool
 }
 
 // openPods opens the folder. What is mounted below it has to come to the node.
-func openPods(path, scratch string) (p pods, err error) {
+func openPods(path, scratch string, pins bool) (p pods, err error) {
 	if err := os.MkdirAll(scratch, 0o700); err != nil {
 		return p, err
 	}
-	p.scratch = scratch
+	p.scratch, p.making, p.pins = scratch, new(sync.Mutex), pins
 	p.fd, err = unix.Open(path, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return p, fmt.Errorf("open the kubelet's folder of pods, %s: %w", path, err)
@@ -193,7 +197,7 @@ func recordOf(root int) ([]byte, error) {
 	return record[:n], nil
 }
 
-// mount mounts a volume's tmpfs where it is not mounted, and its BPF file systems.
+// mount mounts a volume's tmpfs where it is not mounted, and its BPF file systems. One that was made without pins gets none.
 func (p pods) mount(v Volume, group uint32, record []byte) error {
 	at, err := p.find(v, true)
 	defer at.close()
@@ -201,14 +205,17 @@ func (p pods) mount(v Volume, group uint32, record []byte) error {
 		return err
 	}
 	if !at.mounted {
-		if at.root, err = at.tmpfs(group, record); err != nil {
+		if at.root, err = at.tmpfs(group, record, p.pins); err != nil {
 			return err
 		}
 	} else if err := at.again(group, record); err != nil {
 		return err
 	}
+	if !p.pins {
+		return nil
+	}
 	for _, name := range []string{ReadOnly, Writable} {
-		if err := at.bpf(name, p.scratch, group); err != nil {
+		if err := at.bpf(name, p, group); err != nil {
 			return err
 		}
 	}
@@ -270,9 +277,9 @@ func attach(mount, on int) error {
 	return nil
 }
 
-// tmpfs mounts a tmpfs on the target, which has its mark and its folders from the first moment, and returns its root.
+// tmpfs mounts a tmpfs on the target, which has its mark and its folders for pins from the first moment, and returns its root.
 // New files there get the group from the folder.
-func (at *place) tmpfs(group uint32, record []byte) (int, error) {
+func (at *place) tmpfs(group uint32, record []byte, pins bool) (int, error) {
 	m, err := at.detached("tmpfs", setting{"size", tmpfsBytes}, setting{"nr_inodes", tmpfsInodes}, setting{"mode", "2750"},
 		setting{"uid", "0"}, setting{"gid", strconv.FormatUint(uint64(group), 10)})
 	if err != nil {
@@ -280,7 +287,7 @@ func (at *place) tmpfs(group uint32, record []byte) (int, error) {
 	}
 	err = unix.Setxattr(procPath(m), mark, record, 0)
 	for _, name := range []string{ReadOnly, Writable} {
-		if err == nil {
+		if err == nil && pins {
 			err = unix.Mkdirat(m, name, 0o750)
 		}
 	}
@@ -290,16 +297,21 @@ func (at *place) tmpfs(group uint32, record []byte) (int, error) {
 	return m, attach(m, at.root)
 }
 
-// bpf mounts a BPF file system on a folder of the volume, unless it is mounted there.
-func (at *place) bpf(name, scratch string, group uint32) error {
+// bpf mounts a BPF file system on a folder of the volume, unless it is mounted there or there is no such folder.
+func (at *place) bpf(name string, p pods, group uint32) error {
 	on, err := at.open(at.root, name, 0)
+	if errors.Is(err, unix.ENOENT) {
+		return nil
+	}
 	if err != nil {
 		return fmt.Errorf("open %s of the volume: %w", name, err)
 	}
 	if bare, err := sameMount(at.root, on); err != nil || !bare {
 		return err
 	}
-	m, err := at.pinFolder(scratch, group)
+	p.making.Lock()
+	m, err := at.pinFolder(p.scratch, group)
+	p.making.Unlock()
 	if err != nil {
 		return fmt.Errorf("prepare %s of the volume: %w", name, err)
 	}

@@ -32,6 +32,8 @@ type content struct {
 	application skepmap.Application
 	digest      string
 	maps        []entry
+	// hasPins is whether there is a pin for each map.
+	hasPins bool
 }
 
 // entry is a map of a volume.
@@ -121,7 +123,7 @@ func (c content) write(dir string) (skepmap.Listing, error) {
 			e.info.Generation, changed = next, true
 		}
 		now.Maps[e.name], nowIDs[e.name] = e.info, e.id
-		if err := e.files(dir); err != nil {
+		if err := e.files(dir, c.hasPins); err != nil {
 			return now, fmt.Errorf("publish map %s: %w", e.name, err)
 		}
 	}
@@ -160,12 +162,15 @@ func read(dir string) (skepmap.Listing, map[string]ebpf.MapID) {
 	return l, ids
 }
 
-// files writes what there is of a map beside its pin.
-func (e entry) files(dir string) error {
+// files writes the types of a map, and the link to its pin where it has one.
+func (e entry) files(dir string, hasPin bool) error {
 	if e.btf != nil {
 		if err := put(filepath.Join(dir, e.info.BTF), e.btf, fileMode); err != nil {
 			return err
 		}
+	}
+	if !hasPin {
+		return nil
 	}
 	path := filepath.Join(dir, e.name)
 	if to, err := os.Readlink(path); err == nil && to == e.target() {
@@ -185,7 +190,9 @@ func (e entry) files(dir string) error {
 func (c content) tidy(dir string) error {
 	kept := []string{skepmap.ListingFile, skepmap.SocketFile, stateFile}
 	for _, e := range c.maps {
-		kept = append(kept, e.name)
+		if c.hasPins {
+			kept = append(kept, e.name)
+		}
 		if e.btf != nil {
 			kept = append(kept, e.info.BTF)
 		}
@@ -205,6 +212,12 @@ func put(path string, body []byte, mode fs.FileMode) error {
 		return nil
 	}
 	return atomicfile.WriteShared(path, body, mode)
+}
+
+// isFolder reports whether there is a folder: a volume that was mounted without pins has none for them, and gets none.
+func isFolder(path string) bool {
+	info, err := os.Lstat(path)
+	return err == nil && info.IsDir()
 }
 
 // pathOf is a path to the folder of a volume.

@@ -38,6 +38,8 @@ type Options struct {
 	// Objects has what is loaded, whose types and flags of maps the kernel does not tell.
 	Objects *objects.Cache
 	Log     *slog.Logger
+	// Pins has volumes have pins, where they were mounted with folders for these.
+	Pins bool
 	// Patience is how long a mount waits for a program to be loaded; default 10 seconds. The kubelet asks again after it.
 	Patience time.Duration
 	// Retry is how long it takes until what failed is tried again, where nothing changes; default 5 seconds.
@@ -197,7 +199,7 @@ func (k *Keeper) apply(ctx context.Context, at mounter.Volume, v *volume, app *a
 		failed = nil
 	}
 	v.narrow(c)
-	dir, err := k.o.Mounter.Update(ctx, at, c.pins())
+	dir, err := k.o.Mounter.Update(ctx, at, k.pins(c))
 	if err == nil {
 		err = k.fill(v, dir, c)
 	}
@@ -219,9 +221,18 @@ func (k *Keeper) content(c Claim, app *application) (content, error) {
 	return c.content(app, has)
 }
 
+// pins are those that the mounter has to make.
+func (k *Keeper) pins(c content) []mounter.Pin {
+	if !k.o.Pins {
+		return nil
+	}
+	return c.pins()
+}
+
 // fill writes the files of a volume that has its pins, and answers on its socket.
 func (k *Keeper) fill(v *volume, dir *os.File, c content) error {
 	defer func() { _ = dir.Close() }()
+	c.hasPins = k.o.Pins && isFolder(filepath.Join(pathOf(dir), mounter.ReadOnly))
 	listing, err := c.write(pathOf(dir))
 	if err != nil {
 		return err
@@ -327,7 +338,7 @@ func (k *Keeper) mount(ctx context.Context, r Request) error {
 	}
 	v = &volume{Claim: r.Claim, group: r.Group, app: app}
 	k.volumes[r.At] = v
-	dir, err := k.o.Mounter.Mount(ctx, r.At, r.Group, record, c.pins())
+	dir, err := k.o.Mounter.Mount(ctx, r.At, r.Group, record, k.pins(c))
 	if err != nil {
 		return err
 	}

@@ -56,7 +56,7 @@ func runChild(told string) error {
 	if err != nil {
 		return err
 	}
-	a, err := agent.New(agent.Options{BPFFS: w.BPFFS, StateDir: w.State, Node: "node1", Mounter: w.Mounter, Trust: trust,
+	a, err := agent.New(agent.Options{BPFFS: w.BPFFS, StateDir: w.State, Node: "node1", Mounter: w.Mounter, VolumePins: true, Trust: trust,
 		Fetch: func(context.Context, string) ([]byte, error) { return nil, errors.New("all is there") }})
 	if err != nil {
 		return err
@@ -81,7 +81,7 @@ func runChild(told string) error {
 
 // TestNoMountLeaksOrVanishesWithAnAgent kills it fifty times, anywhere within mounts.
 func TestNoMountLeaksOrVanishesWithAnAgent(t *testing.T) {
-	n := newNode(t)
+	n := newNodeWith(t, true)
 	world.Must(t, n.Accept(n.agent, n.counter("xdp_count", to(v1alpha1.MapRead, "web"))))
 	kept := n.mounts(n.ofCluster("web", "reader"))
 	var before, after unix.Stat_t
@@ -119,13 +119,7 @@ func TestNoMountLeaksOrVanishesWithAnAgent(t *testing.T) {
 	if all := n.listing(kept); before.Ino != after.Ino || all.Generation != 1 {
 		t.Errorf("the volume that was mounted before has another pin: %+v", all)
 	}
-	var files []string
-	list, err := os.ReadDir(n.path(kept))
-	world.Must(t, err)
-	for _, one := range list {
-		files = append(files, one.Name())
-	}
-	if got := strings.Join(files, " "); got != ".maps counts counts.btf maps maps.json maps@write socket" {
+	if got := n.files(kept); got != ".maps counts counts.btf maps maps.json maps@write socket" {
 		t.Errorf("in it are %s", got)
 	}
 }

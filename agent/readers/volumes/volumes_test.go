@@ -39,17 +39,25 @@ type node struct {
 	*world.World
 	t            *testing.T
 	pods, socket string
-	stopMounter  func()
-	agent        *agent.Agent
-	stopAgent    func()
-	next         int
+	// pins is whether volumes have any.
+	pins        bool
+	stopMounter func()
+	agent       *agent.Agent
+	stopAgent   func()
+	next        int
 }
 
 func newNode(t *testing.T) *node {
 	t.Helper()
+	return newNodeWith(t, false)
+}
+
+// newNodeWith is newNode, whose volumes have pins or not.
+func newNodeWith(t *testing.T, pins bool) *node {
+	t.Helper()
 	need.Kernel(t)
 	dir := t.TempDir()
-	n := &node{World: world.New(t), t: t, pods: filepath.Join(dir, "pods"), socket: filepath.Join(dir, "mounter", "socket")}
+	n := &node{World: world.New(t), t: t, pins: pins, pods: filepath.Join(dir, "pods"), socket: filepath.Join(dir, "mounter", "socket")}
 	world.Must(t, errors.Join(os.Chmod(filepath.Dir(dir), 0o755), os.Chmod(dir, 0o755), os.Mkdir(n.pods, 0o755), unix.Mount(n.pods, n.pods, "", unix.MS_BIND, ""),
 		unix.Mount("", n.pods, "", unix.MS_SHARED, "")))
 	t.Cleanup(func() {
@@ -79,7 +87,7 @@ func (n *node) hangMounter() *net.UnixListener {
 // answerMounter answers the requests that wait, and those that come.
 func (n *node) answerMounter(l *net.UnixListener) {
 	n.t.Helper()
-	s, err := mounter.New(mounter.Options{Pods: n.pods, Scratch: filepath.Join(filepath.Dir(n.socket), "scratch")})
+	s, err := mounter.New(mounter.Options{Pods: n.pods, Scratch: filepath.Join(filepath.Dir(n.socket), "scratch"), Pins: n.pins})
 	world.Must(n.t, err)
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error)
@@ -99,7 +107,7 @@ func (n *node) answerMounter(l *net.UnixListener) {
 func (n *node) startAgent() {
 	n.t.Helper()
 	o := n.Options()
-	o.Node, o.Mounter = "node1", n.socket
+	o.Node, o.Mounter, o.VolumePins = "node1", n.socket, n.pins
 	a, err := agent.New(o)
 	world.Must(n.t, err)
 	stop := n.Serve(a)
@@ -218,7 +226,7 @@ func (n *node) isEmpty(r volumes.Request) bool {
 }
 
 func TestEachPodGetsTheMapsThatItWasGranted(t *testing.T) {
-	n := newNode(t)
+	n := newNodeWith(t, true)
 	world.Must(t, n.Accept(n.agent, n.counter("xdp_count", to(v1alpha1.MapRead, "web", "reader"), to(v1alpha1.MapWrite, "shop"))))
 	reads, writes := n.mounts(n.ofCluster("web", "reader")), n.mounts(n.ofCluster("shop", "any"))
 	for _, c := range []struct {
@@ -299,7 +307,7 @@ func TestAMountWaitsForTheProgram(t *testing.T) {
 }
 
 func TestAVolumeFollowsItsGrant(t *testing.T) {
-	n := newNode(t)
+	n := newNodeWith(t, true)
 	world.Must(t, n.Accept(n.agent, n.counter("xdp_count", to(v1alpha1.MapRead, "web"))))
 	r, other := n.mounts(n.ofCluster("web", "reader")), n.mounts(n.ofCluster("web", "other"))
 	first := n.listing(r)
@@ -376,7 +384,7 @@ func TestAGrantEndsBeforeAnythingThatTakesLong(t *testing.T) {
 }
 
 func TestAnAgentFindsItsVolumesAgain(t *testing.T) {
-	n := newNode(t)
+	n := newNodeWith(t, true)
 	world.Must(t, n.Accept(n.agent, n.counter("xdp_count", to(v1alpha1.MapRead, "web"))))
 	r := n.mounts(n.ofCluster("web", "reader"))
 	var before, after unix.Stat_t
@@ -403,7 +411,7 @@ func TestAnAgentFindsItsVolumesAgain(t *testing.T) {
 
 // TestAGrantThatEndsWhileTheMounterIsAway ends on the socket at once, and with its pin when the mounter is back.
 func TestAGrantThatEndsWhileTheMounterIsAway(t *testing.T) {
-	n := newNode(t)
+	n := newNodeWith(t, true)
 	world.Must(t, n.Accept(n.agent, n.counter("xdp_count", to(v1alpha1.MapRead, "web"))))
 	r := n.mounts(n.ofCluster("web", "reader"))
 	n.stopMounter()
@@ -414,4 +422,54 @@ func TestAGrantThatEndsWhileTheMounterIsAway(t *testing.T) {
 	}
 	n.startMounter()
 	n.lists(r, "")
+}
+
+// TestVolumesHaveNoPinsByDefault has an older agent's volume, with pins, and one that is mounted without.
+func TestVolumesHaveNoPinsByDefault(t *testing.T) {
+	n := newNodeWith(t, true)
+	world.Must(t, n.Accept(n.agent, n.counter("xdp_count", to(v1alpha1.MapRead, "web"))))
+	older := n.mounts(n.ofCluster("web", "reader"))
+	if got := n.files(older); got != ".maps counts counts.btf maps maps.json maps@write socket" {
+		t.Fatalf("with pins, there are %s", got)
+	}
+	n.stopAgent()
+	n.stopMounter()
+	n.pins = false
+	n.startMounter()
+	n.startAgent()
+	world.Looks(t, n.agent)
+	newer := n.mounts(n.ofCluster("web", "reader"))
+	for _, r := range []volumes.Request{older, newer} {
+		world.Until(t, "the socket to answer", time.Minute, func() bool { a, err := n.answers(r); return err == nil && len(a.Value) > 0 })
+		world.Until(t, "there to be no pins", time.Minute, func() bool { return n.files(r) == ".maps counts.btf maps.json socket" })
+		if all, err := os.ReadFile("/proc/self/mountinfo"); err != nil || strings.Count(string(all), n.path(r)) != 1 {
+			t.Errorf("it has more mounts than one: %v\n%s", err, all)
+		}
+		if l := n.listing(r); l.Generation != 1 || l.Maps["counts"].Access != skepmap.Read {
+			t.Errorf("it lists %+v", l)
+		}
+	}
+	// With pins again, what is mounted gets none, and is followed nevertheless.
+	n.stopAgent()
+	n.stopMounter()
+	n.pins = true
+	n.startMounter()
+	n.startAgent()
+	world.Must(t, n.Accept(n.agent, n.counter("xdp_count", to(v1alpha1.MapWrite, "web"))))
+	n.lists(older, skepmap.Write)
+	if got := n.files(older); got != ".maps counts.btf maps.json socket" {
+		t.Errorf("with pins again, there are %s", got)
+	}
+}
+
+// files are the names in a volume.
+func (n *node) files(r volumes.Request) string {
+	n.t.Helper()
+	list, err := os.ReadDir(n.path(r))
+	world.Must(n.t, err)
+	var names []string
+	for _, one := range list {
+		names = append(names, one.Name())
+	}
+	return strings.Join(names, " ")
 }

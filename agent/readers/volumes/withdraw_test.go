@@ -37,7 +37,7 @@ func TestAMounterThatHangsHoldsUpNoSocket(t *testing.T) {
 
 // TestAGrantEndsWhereTheObjectCannotBeRead takes the right to write back from what an agent finds that can find out nothing about the map.
 func TestAGrantEndsWhereTheObjectCannotBeRead(t *testing.T) {
-	n := newNode(t)
+	n := newNodeWith(t, true)
 	world.Must(t, n.Accept(n.agent, n.counter("xdp_count", to(v1alpha1.MapWrite, "web"))))
 	r := n.mounts(n.ofCluster("web", "reader"))
 	n.stopAgent()

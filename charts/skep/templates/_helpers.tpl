@@ -187,6 +187,7 @@ command: [/skep-mounter]
 args:
 - --pods={{ .Values.csi.kubeletDir }}/pods
 - --socket=/run/skep-mounter/socket
+- --pins={{ .Values.csi.pins | default false }}
 - --log-format={{ .Values.agent.logFormat }}
 securityContext:
   runAsUser: 0
