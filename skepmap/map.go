@@ -9,6 +9,7 @@ import (
 	"sync"
 
 	"github.com/cilium/ebpf"
+	"golang.org/x/sys/unix"
 
 	"github.com/skep-dev/skep/skepmap/protocol"
 )
@@ -274,11 +275,12 @@ func (m *Map) open(info MapInfo) (entries, error) {
 		return &socket{path: path, name: m.name, generation: info.Generation}, nil
 	}
 	switch {
+	case errors.Is(err, unix.EPERM):
+		return nil, fmt.Errorf("%w, and there is no socket beside it: does a seccomp filter forbid bpf(2)? A unit of systemd may call it by "+
+			"SystemCallFilter=@system-service bpf", err)
 	case errors.Is(err, fs.ErrPermission) && info.Group != "":
 		return nil, fmt.Errorf("%w: it was granted to the group %s, or to groups of the files %s; is this process in one?",
 			err, info.Group, GroupPin(m.name, "GROUP"))
-	case errors.Is(err, fs.ErrPermission):
-		return nil, fmt.Errorf("%w, and there is no socket beside it: does a seccomp profile forbid bpf(2)?", err)
 	}
 	return nil, err
 }
