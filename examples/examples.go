@@ -12,9 +12,11 @@ import "embed"
 //go:generate go run ../test/fixture/programs/compile tcx-denylist tcx-denylist
 //go:generate go run ../test/fixture/programs/compile exec-snoop exec-snoop
 //go:generate go run ../test/fixture/programs/compile shared-map shared-map
+//go:generate go run ../test/fixture/programs/compile flow-agent flow-agent
+//go:generate go run ../test/fixture/programs/compile node-firewall node-firewall
 
-// FS holds the folders of the examples, each with its .c, .o, .cue and .rego
-// files and its README.md.
+// FS holds the folders of the examples, each with its .c, .o, .cue or .yaml and
+// .rego files and its README.md.
 //
-//go:embed README.md xdp-counter tcx-firewall tcx-denylist exec-snoop pod-execs shared-map port-fleet evidence
+//go:embed README.md xdp-counter tcx-firewall tcx-denylist exec-snoop pod-execs shared-map port-fleet flow-agent node-firewall evidence
 var FS embed.FS

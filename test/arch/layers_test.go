@@ -99,7 +99,7 @@ func layers() []row {
 		{"controller", with(five, "placement", "kubeauth", "listen")},
 		// The demo is a user of node mode, as the command line is.
 		{"demo", with(five, "agent", "nodemode", "examples")},
-		{"examples", nil},
+		{"examples", []string{"skepmap"}},
 		{"cmd", []string{anything}},
 		// A release is of a commit, signed as users sign, and has what is in the binary: the CUE
 		// module, and the policies.

@@ -154,7 +154,10 @@ func build(ctx context.Context) error {
 		return err
 	}
 	// Programs attach to functions of the worker's.
-	for _, args := range [][]string{{"./cmd/skep"}, {"./release"}, {"./test/e2e/pause"}, {"./test/e2e/reader"}, {"-ldflags=-s=false", "./test/e2e/worker"}} {
+	for _, args := range [][]string{
+		{"./cmd/skep"}, {"./release"}, {"./test/e2e/pause"}, {"./test/e2e/reader"}, {"-ldflags=-s=false", "./test/e2e/worker"},
+		{"./examples/flow-agent/flow-reader"}, {"./examples/node-firewall/firewall-controller"},
+	} {
 		if err := command.Place(ctx, bin, args...); err != nil {
 			return err
 		}

@@ -84,6 +84,7 @@ func (n *node) readMaps() {
 	n.must("label", "namespace", "web", "pod-security.kubernetes.io/enforce=restricted")
 	n.must("label", "namespace", "other", "pod-security.kubernetes.io/enforce=restricted")
 
+	n.consumers()
 	// A pod that comes before the application waits for it.
 	n.applies("readers/early", readerOf("web", "early", "reader", asUser, unassigned, ofReadable))
 	n.fails("web", "early", "has no intent for ClusterBpfApplication readable")
@@ -98,8 +99,11 @@ func (n *node) readMaps() {
 	n.reads("web", "early")
 	n.restrictedReads()
 	n.refused()
-	n.survives()
+	n.resets()
+	n.consumersStay("kills of agent and mounter", n.survives)
 	n.rebooting()
+	n.consume()
+	n.consumersEnd()
 	for _, pod := range []string{"early", "pins"} {
 		n.reads("web", pod)
 	}

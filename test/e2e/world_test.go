@@ -112,10 +112,12 @@ func (n *node) registry(a *authority) {
 		command string
 		others  map[string][]byte
 	}{
-		"pause:1":              {"pause", nil},
-		"worker:1":             {"worker", probing()},
-		"reader:1":             {"reader", nil},
-		"library/busybox:1.37": {"pause", shell(n.t)},
+		"pause:1":                         {"pause", nil},
+		"worker:1":                        {"worker", probing()},
+		"reader:1":                        {"reader", nil},
+		"examples/flow-reader:v1":         {"flow-reader", nil},
+		"examples/firewall-controller:v1": {"firewall-controller", nil},
+		"library/busybox:1.37":            {"pause", shell(n.t)},
 	} {
 		ref, err := name.ParseReference("registry.example.com/" + image)
 		if err == nil {

@@ -75,7 +75,21 @@ func table() map[string]example {
 		"port-fleet": {10, "tcx-firewall/tcx_firewall.bpf.o", nil, func(a v1alpha1.Application) {
 			a.Body().Programs[0].Attach[0].Hook = "tcx/egress"
 		}, "policy/fleet-hook"},
+		"flow-agent": {1, "flow-agent/flow_agent.bpf.o", nil, func(a v1alpha1.Application) {
+			a.Body().Maps["aggregated_flows"].Export[0].ServiceAccounts = nil
+		}, "policy/named-readers"},
+		"node-firewall": {1, "node-firewall/node_firewall.bpf.o", nil, func(a v1alpha1.Application) {
+			a.Body().Maps["ingress_node_firewall_statistics_map"].Export[0].Access = v1alpha1.MapWrite
+		}, "policy/written"},
 	}
+}
+
+// policiesOf is the folder of an example's policies: its own, or the folder policy where it has YAML of other kinds.
+func policiesOf(name string) string {
+	if _, err := fs.Stat(examples.FS, path.Join(name, "policy")); err == nil {
+		return path.Join(name, "policy")
+	}
+	return name
 }
 
 func TestEveryFolderIsAnExample(t *testing.T) {
@@ -90,8 +104,8 @@ func TestEveryFolderIsAnExample(t *testing.T) {
 		if _, ok := table()[e.Name()]; !ok {
 			t.Errorf("%s has no row in table", e.Name())
 		}
-		for _, file := range []string{"README.md", "policy.rego", "policy_test.rego"} {
-			if _, err := fs.Stat(examples.FS, path.Join(e.Name(), file)); err != nil {
+		for _, file := range []string{path.Join(e.Name(), "README.md"), path.Join(policiesOf(e.Name()), "policy.rego"), path.Join(policiesOf(e.Name()), "policy_test.rego")} {
+			if _, err := fs.Stat(examples.FS, file); err != nil {
 				t.Error(err)
 			}
 		}
@@ -134,7 +148,7 @@ func TestExamplesPassTheGateAndTheirPoliciesRefuse(t *testing.T) {
 
 func TestTheExamplesPolicyTestsPass(t *testing.T) {
 	for _, name := range append(slices.Collect(maps.Keys(table())), evidence) {
-		dir, err := fs.Sub(examples.FS, name)
+		dir, err := fs.Sub(examples.FS, policiesOf(name))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -228,7 +242,7 @@ func publish(t *testing.T, client *registry.Client, key *sign.PrivateKey, refere
 // rules are the example's own policy and the baseline.
 func rules(t *testing.T, name string) *policies.Set {
 	t.Helper()
-	dir, err := fs.Sub(examples.FS, name)
+	dir, err := fs.Sub(examples.FS, policiesOf(name))
 	if err != nil {
 		t.Fatal(err)
 	}

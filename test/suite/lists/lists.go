@@ -22,8 +22,8 @@ func Concurrent() []string {
 		"agent/reconcile/starts", "agent/state/objects", "agent/state/pins",
 		"confined", "controller", "controller/admission", "controller/agents", "controller/application",
 		"controller/cueartifact", "controller/cueartifact/archives", "controller/imagestore", "controller/leader", "controller/mirror", "controller/policy",
-		"controller/sealing", "gate", "gate/evaluations", "image/access", "image/disk", "image/registry", "image/transport", "limit", "listen",
-		"nodemode", "policies", "recent", "signing/collect", "skepmap",
+		"controller/sealing", "examples/node-firewall/firewall-controller", "gate", "gate/evaluations", "image/access",
+		"image/disk", "image/registry", "image/transport", "limit", "listen", "nodemode", "policies", "recent", "signing/collect", "skepmap",
 	}
 }
 
