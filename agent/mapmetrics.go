@@ -2,6 +2,7 @@ package agent
 
 import (
 	"github.com/skep-dev/skep/agent/queue"
+	"github.com/skep-dev/skep/agent/readers/grants"
 	"github.com/skep-dev/skep/agent/readers/mapmetrics"
 )
 
@@ -14,14 +15,14 @@ func (rec *reconcile) publishMetrics() {
 	var all []mapmetrics.Source
 	for _, app := range rec.intents.Applications {
 		payload := app.Newest.Payload()
-		runs := rec.look.Revision(payload.UID, app.Status.Revision)
-		if runs == nil {
+		runs, by := rec.look.Revision(payload.UID, app.Status.Revision), app.Intent(app.Status.Revision)
+		if runs == nil || by == nil {
 			continue
 		}
-		for name, m := range payload.Maps {
-			if held := runs.Maps[name]; m.Metrics != nil && held != nil {
+		for name, metrics := range grants.Metrics(payload, by.Payload()) {
+			if held := runs.Maps[name]; held != nil {
 				all = append(all, mapmetrics.Source{Owner: queue.OwnerOf(payload.UID, payload.Application), Application: payload.Application,
-					Map: name, Metrics: m.Metrics, Held: held})
+					Map: name, Metrics: metrics, Held: held})
 			}
 		}
 	}

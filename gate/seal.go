@@ -174,13 +174,19 @@ func WithdrawRollout(s *intent.Sealer, live intent.Payload, serial int64) (inten
 }
 
 // WithdrawGrants seals a live intent under a new serial without what its maps grant to readers and the definition does
-// not any more. The envelope is nil where that is nothing. It needs no verdict either: what is denied, undone or cannot be
-// evaluated keeps no reader.
-func WithdrawGrants(s *intent.Sealer, live intent.Payload, serial int64, definition map[string]v1alpha1.Map) (intent.Envelope, error) {
+// not any more. Of the versions beside its own, those that beside has by their VersionSerial keep no more than it gives them.
+// The envelope is nil where that is nothing. It needs no verdict either: what is denied, undone or cannot be evaluated keeps no reader.
+func WithdrawGrants(s *intent.Sealer, live intent.Payload, serial int64, definition map[string]v1alpha1.Map,
+	beside map[int64]map[string]v1alpha1.Map) (intent.Envelope, error) {
 	narrowed, isLess := live.Narrowed(definition)
-	if !isLess {
-		return nil, nil
+	if narrowed.NarrowEach(beside) || isLess {
+		return withdrawn(s, live, narrowed, serial)
 	}
+	return nil, nil
+}
+
+// withdrawn seals what is left of a live intent.
+func withdrawn(s *intent.Sealer, live, narrowed intent.Payload, serial int64) (intent.Envelope, error) {
 	seal := func(p intent.Payload) (intent.Envelope, error) {
 		p.Version, p.Serial = live.VersionSerial(), serial
 		p.NarrowBeside()

@@ -72,7 +72,7 @@ func TestGrantsThatDoNotFitAreWithdrawn(t *testing.T) {
 		for i := range accounts {
 			less.ServiceAccounts = append(less.ServiceAccounts, strings.Repeat(string(rune('a'+i)), 200))
 		}
-		envelope, err := WithdrawGrants(key.Sealer, live, 8, map[string]v1alpha1.Map{"m": {Export: []v1alpha1.MapExport{less}}})
+		envelope, err := WithdrawGrants(key.Sealer, live, 8, map[string]v1alpha1.Map{"m": {Export: []v1alpha1.MapExport{less}}}, nil)
 		if err != nil {
 			t.Fatal(err)
 		}

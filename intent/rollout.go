@@ -158,17 +158,37 @@ func (p Payload) Narrowed(definition map[string]v1alpha1.Map) (Payload, bool) {
 	return p, isLess
 }
 
-// NarrowBeside takes from the versions beside the payload's own each reader that it does not name itself: no node gives them any,
-// and they are evaluated without.
-func (p *Payload) NarrowBeside() {
+// NarrowEach takes from the versions beside the payload's own, by their VersionSerial, each reader that what is given for them does not name,
+// and reports whether that is less than they had.
+func (p *Payload) NarrowEach(kept map[int64]map[string]v1alpha1.Map) (isLess bool) {
+	narrow := func(v Payload) Payload {
+		to, isGiven := kept[v.VersionSerial()]
+		if !isGiven {
+			return v
+		}
+		narrowed, less := v.Narrowed(to)
+		isLess = isLess || less
+		return narrowed
+	}
 	if p.Previous != nil {
-		narrowed, _ := p.Previous.Narrowed(p.Maps)
-		p.Previous = &narrowed
+		previous := narrow(*p.Previous)
+		p.Previous = &previous
 	}
 	p.Withdrawn = slices.Clone(p.Withdrawn)
 	for i := range p.Withdrawn {
-		p.Withdrawn[i], _ = p.Withdrawn[i].Narrowed(p.Maps)
+		p.Withdrawn[i] = narrow(p.Withdrawn[i])
 	}
+	return isLess
+}
+
+// NarrowBeside takes from the versions beside the payload's own each reader that it does not name itself: no node gives them any,
+// and they are evaluated without.
+func (p *Payload) NarrowBeside() {
+	own := map[int64]map[string]v1alpha1.Map{}
+	for _, v := range p.Beside() {
+		own[v.VersionSerial()] = p.Maps
+	}
+	p.NarrowEach(own)
 }
 
 // Before is the version before under its own serial; false where there is none

@@ -152,6 +152,9 @@ func (h *Host) handOver(s observation, o outcome) error {
 		err = h.agent.Accept(envelope)
 	}
 	isTaken := err == nil
+	if isTaken && envelope != nil && h.agent != nil {
+		intent.LogGrants(s.Live, h.live()[uidOf(s.id)], h.opts.Log.Info)
+	}
 	if err != nil {
 		h.opts.Log.Error("hand intent to the agent", "application", s.id.String(), "error", err)
 		// An unload acts even where the agent cannot store it. What the agent did not take is handed over again, and counts then.
@@ -433,11 +436,11 @@ func (h *Host) envelope(s observation, o outcome) (intent.Envelope, error) {
 		return nil, nil
 	case len(s.grants.Reasons) > 0:
 		h.opts.Log.Warn("grants of maps are denied and withdrawn", "application", s.id.String(), "reason", s.grants.Why())
-		return gate.WithdrawGrants(h.sealer, *s.Live, stamp.Serial, s.grants.Kept)
+		return gate.WithdrawGrants(h.sealer, *s.Live, stamp.Serial, s.grants.Kept, nil)
 	case s.def.app == nil:
 		return nil, nil
 	}
-	return gate.WithdrawGrants(h.sealer, *s.Live, stamp.Serial, s.def.app.Body().Maps)
+	return gate.WithdrawGrants(h.sealer, *s.Live, stamp.Serial, s.def.app.Body().Maps, nil)
 }
 
 // poke has Run sync soon.

@@ -46,7 +46,12 @@ func NarrowExports(id Identity, grants, others []MapExport) (narrowed []MapExpor
 		if slices.ContainsFunc(parts, isWhole) {
 			parts = []MapExport{g}
 		}
-		narrowed = append(narrowed, parts...)
+		for _, p := range parts {
+			// Two grants that overlap may leave the same.
+			if !slices.ContainsFunc(narrowed, func(o MapExport) bool { return equality.Semantic.DeepEqual(o, p) }) {
+				narrowed = append(narrowed, p)
+			}
+		}
 		isLess = isLess || len(parts) != 1 || !equality.Semantic.DeepEqual(parts[0], g)
 	}
 	return narrowed[:min(len(narrowed), MaxExports)], isLess

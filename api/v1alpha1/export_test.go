@@ -47,6 +47,7 @@ func TestGrantsAreNarrowedToWhatOthersAllow(t *testing.T) {
 			cluster, "{R, n: [a, b, c], s: [s]}, {R, n: [a, b, c], s: [t]}, {W, g: [g]}", "{R, n: [a]}, {R, n: [b]}, {W, g: [g]}",
 			"{R, n: [a, b], s: [s]}, {R, n: [a, b], s: [t]}, {W, g: [g]}",
 		},
+		"overlapping":            {cluster, "{R, n: [a, b]}, {R, n: [a, c]}", "{R, n: [a]}", "{R, n: [a]}"},
 		"its own, by name":       {namespaced, "{R}", "{R, n: [red]}", "{R}"},
 		"its own, not by name":   {namespaced, "{R, n: [red]}", "{R}", "{R, n: [red]}"},
 		"of it, no account left": {namespaced, "{R, s: [s], g: [g]}", "{R, s: [t], g: [g]}", ""},

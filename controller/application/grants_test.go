@@ -8,7 +8,9 @@ import (
 	"time"
 
 	"github.com/fluxcd/pkg/runtime/conditions"
+	"github.com/go-logr/logr/funcr"
 	"github.com/google/go-cmp/cmp"
+	ctrl "sigs.k8s.io/controller-runtime"
 
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/intent"
@@ -340,4 +342,186 @@ func TestADeniedGrantWaitsForNoRegistry(t *testing.T) {
 	default:
 		t.Error("no registry is asked")
 	}
+}
+
+// noReaderOf denies a grant to a namespace by what a team signed.
+func noReaderOf(team string) string {
+	return "\ndeny contains \"read by a\" if { \"a\" in input.application.spec.maps.counts.export[_].namespaces; input.signatures[_].signer == \"" + team + "\" }\n"
+}
+
+// TestADeniedGrantOfAVersionBesideWaitsForNothing has a policy deny a grant of the version that most nodes hold, and not of the newest.
+func TestADeniedGrantOfAVersionBesideWaitsForNothing(t *testing.T) {
+	for sentence, c := range map[string]struct {
+		do   func(*fleet)
+		want string
+		// newest and held are the readers by the two versions.
+		newest, held []string
+	}{
+		"the rollout goes on": {func(*fleet) {}, "v2 on 1, before v1", []string{"a", "b"}, []string{"b"}},
+		"it is suspended": {func(f *fleet) { f.edit(func(s *v1alpha1.BpfApplicationSpec) { s.Suspend = true }) },
+			"v2 on 1, before v1", []string{"a", "b"}, []string{"b"}},
+		"its image is not there": {func(f *fleet) { f.edit(func(s *v1alpha1.BpfApplicationSpec) { s.Bytecode.Image += "-not-there" }) },
+			"v2 on 1, before v1", []string{"a", "b"}, []string{"b"}},
+		"a third version is on its way":       {func(f *fleet) { f.version(2) }, "v3 on 1, before v1, withdrawn v2", []string{"a", "b"}, []string{"b"}},
+		"the signer of the newest is revoked": {func(f *fleet) { f.revoke("team-b") }, "v1 on 5", []string{"b"}, []string{"b"}},
+	} {
+		t.Run(sentence, func(t *testing.T) {
+			f := newFleet(t)
+			f.answers(v1alpha1.NodeLoaded)
+			f.edit(func(s *v1alpha1.BpfApplicationSpec) {
+				s.Maps = map[string]v1alpha1.Map{"counts": {Export: []v1alpha1.MapExport{
+					{Access: v1alpha1.MapRead, Namespaces: []string{"a"}}, {Access: v1alpha1.MapRead, Namespaces: []string{"b"}}}}}
+			})
+			f.version(1)
+			c.do(f)
+			f.keepsDenied(noReaderOf("team-a"))
+			p := f.settles()
+			if f.say(p) != c.want {
+				t.Errorf("%s, want %s", f.say(p), c.want)
+			}
+			for _, node := range f.nodes {
+				want := c.held
+				if p.Reaches(node) {
+					want = c.newest
+				}
+				if diff := cmp.Diff(want, f.readersOn(p, node)); diff != "" {
+					t.Errorf("%s has the readers (-want +got):\n%s", node, diff)
+				}
+			}
+			if told := f.told(); !strings.Contains(told, "readers of its maps are withdrawn") || !strings.Contains(told, "denies/") {
+				t.Errorf("people are told %s", told)
+			}
+			if again := f.settles(); again.Serial != p.Serial {
+				t.Error("it is sealed again and again")
+			}
+		})
+	}
+}
+
+// TestANodeThatIsAheadKeepsNoReaderForOthers has one node say that it saw a newer intent, while no other version may be sealed.
+func TestANodeThatIsAheadKeepsNoReaderForOthers(t *testing.T) {
+	for sentence, do := range map[string]func(*fleet){
+		"an edit of what is suspended": func(f *fleet) { f.edit(func(s *v1alpha1.BpfApplicationSpec) { readBy("b")(s); s.Suspend = true }) },
+		"an edit with an image that is not there": func(f *fleet) {
+			f.edit(func(s *v1alpha1.BpfApplicationSpec) { readBy("b")(s); s.Bytecode.Image += "-not-there" })
+		},
+		"an edit that is denied": func(f *fleet) {
+			f.edit(func(s *v1alpha1.BpfApplicationSpec) { readBy("b")(s); s.Bytecode.Image = f.build(9) })
+		},
+		"an edit of a version that is on its way": func(f *fleet) { f.edit(readBy("b")) },
+	} {
+		t.Run(sentence, func(t *testing.T) {
+			f := newFleet(t)
+			f.answers(v1alpha1.NodeLoaded)
+			f.edit(readBy("a", "b"))
+			f.version(1)
+			f.overtake()
+			ahead := max(f.intent(f.app).Serial+1, f.clock.Add(time.Minute).UnixMilli())
+			do(f)
+			p := f.settles()
+			if diff := cmp.Diff([]string{"b"}, f.readers(p)); diff != "" || p.Serial <= ahead {
+				t.Errorf("serial %d over %d, and readers (-want +got):\n%s", p.Serial, ahead, diff)
+			}
+			if again := f.settles(); again.Serial != p.Serial {
+				t.Error("it is sealed again and again")
+			}
+		})
+	}
+}
+
+// TestAGrantOutlivesNoDefinition takes an application away whose programs run on, or are unloaded.
+func TestAGrantOutlivesNoDefinition(t *testing.T) {
+	for sentence, c := range map[string]struct {
+		leave   func(*fleet)
+		want    string
+		readers []string
+	}{
+		"a finalizer keeps it": {func(f *fleet) {
+			f.change(f.app, func() { f.app.Finalizers = []string{"example.com/keep"} })
+			if err := f.api.Delete(t.Context(), f.app.DeepCopy()); err != nil {
+				t.Fatal(err)
+			}
+		}, "gone", nil},
+		"its successor cannot be evaluated, and grants less": {func(f *fleet) {
+			if err := f.api.Delete(t.Context(), f.app.DeepCopy()); err != nil {
+				t.Fatal(err)
+			}
+			next := defined("app", f.build(9, "team-c"))
+			readBy("b", "c")(&next.Spec)
+			f.create(next)
+			f.Down.Store(true)
+		}, "v2 on 1, before v1", []string{"b"}},
+		"it vanished with its CRD, and a policy denies its readers": {func(f *fleet) { f.vanish(f.app); f.keepsDenied(noReader) }, "v2 on 1, before v1", nil},
+		"it vanished with its CRD":                                  {func(f *fleet) { f.vanish(f.app) }, "v2 on 1, before v1", []string{"a", "b"}},
+	} {
+		t.Run(sentence, func(t *testing.T) {
+			f := newFleet(t)
+			f.answers(v1alpha1.NodeLoaded)
+			f.edit(readBy("a", "b"))
+			f.version(1)
+			c.leave(f)
+			for range 3 {
+				f.clock = f.clock.Add(time.Second)
+				_, _ = f.Reconcile(t.Context(), f.app.Identity())
+			}
+			p := f.intent(f.app)
+			if f.say(p) != c.want {
+				t.Fatalf("%s, want %s", f.say(p), c.want)
+			}
+			if p.Tombstone {
+				return
+			}
+			if diff := cmp.Diff(c.readers, f.readers(p)); diff != "" {
+				t.Errorf("readers (-want +got):\n%s", diff)
+			}
+			f.clock = f.clock.Add(time.Minute)
+			_, _ = f.Reconcile(t.Context(), f.app.Identity())
+			if again := f.intent(f.app); again.Serial != p.Serial {
+				t.Errorf("it is sealed again and again: %s", f.say(again))
+			}
+		})
+	}
+}
+
+// TestGrantsAreLogged has grants come with an edit, go with another one, and go by a policy of the version that nodes hold.
+func TestGrantsAreLogged(t *testing.T) {
+	f := newFleet(t)
+	f.answers(v1alpha1.NodeLoaded)
+	var lines []string
+	ctx := ctrl.LoggerInto(t.Context(), funcr.New(func(_, line string) {
+		if strings.Contains(line, "grant") && strings.Contains(line, `"map"="counts"`) {
+			lines = append(lines, line)
+		}
+	}, funcr.Options{}))
+	after := func(do func(), want ...[]string) {
+		t.Helper()
+		lines = nil
+		do()
+		for range 3 {
+			f.clock = f.clock.Add(time.Second)
+			if _, err := f.Reconcile(ctx, f.app.Identity()); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if len(lines) != len(want) {
+			t.Errorf("%d lines, want %d: %s", len(lines), len(want), strings.Join(lines, "\n"))
+			return
+		}
+		for i, words := range want {
+			for _, word := range append(words, `"application"="app"`, `"access"="Read"`, `"object"="sha256:`, `"serial"=`, `"version"=`) {
+				if !strings.Contains(lines[i], word) {
+					t.Errorf("no %s in %s", word, lines[i])
+				}
+			}
+		}
+	}
+	edit := func(change func(*v1alpha1.BpfApplicationSpec)) func() {
+		return func() { f.change(f.app, func() { change(&f.app.Spec); f.app.Generation++ }) }
+	}
+	granted, withdrawn := `"msg"="a map is granted to readers"`, `"msg"="a grant of a map is withdrawn"`
+	after(edit(readBy("a", "b")), []string{granted, `"namespaces"=["a" "b"]`, `"requester"=`})
+	after(edit(readBy("a")), []string{withdrawn, `"namespaces"=["a" "b"]`}, []string{granted, `"namespaces"=["a"]`})
+	after(edit(func(s *v1alpha1.BpfApplicationSpec) { s.Bytecode.Image = f.versions[1] }))
+	after(func() { f.keepsDenied(noReaderOf("team-a")) }, []string{withdrawn, `"namespaces"=["a"]`})
+	after(edit(readByNone), []string{withdrawn, `"namespaces"=["a"]`})
 }

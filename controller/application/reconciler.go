@@ -296,7 +296,7 @@ func (r *Reconciler) reconcileApplication(ctx context.Context, id v1alpha1.Ident
 		r.evaluate,       // the definition, and what runs
 		r.applyRequests,  // an undo; or what blocks the rollout
 		r.settle,         // keep, seal or unload
-		func(ctx context.Context, st *state) error { return withdrawDenied(ctx, r, st, st.observed, true) }, // also behind unload protection
+		func(ctx context.Context, st *state) error { return withdrawLast(ctx, r, st) }, // also behind unload protection
 		r.advanceRollout,
 		r.report, // the status, patched once
 		r.describe,
@@ -332,7 +332,7 @@ func (r *Reconciler) describe(ctx context.Context, st *state) error {
 // that has the name now is not evaluated.
 func (r *Reconciler) retireOrWait(ctx context.Context, st *state, f former, evaluated bool) (time.Duration, error) {
 	if !evaluated {
-		if waits, err := r.waitsForSuccessor(ctx, st, f.Intent); waits || err != nil {
+		if waits, err := r.waitsForSuccessor(ctx, st, &f.Intent); waits || err != nil {
 			return 0, err
 		}
 	}
@@ -476,6 +476,7 @@ func (r *Reconciler) write(ctx context.Context, st *state, action lifecycle.Acti
 	if err != nil {
 		return err
 	}
+	ctx = ctrl.LoggerInto(ctx, ctrl.LoggerFrom(ctx).WithValues("requester", st.observed.Request.Requester.Username))
 	st.sealed, err = r.Intents.Seal(ctx, st.sealed, st.observed.Verdict, stamp, crd)
 	return err
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/skep-dev/skep/gate"
 	"github.com/skep-dev/skep/intent"
 	"github.com/skep-dev/skep/lifecycle"
+	"github.com/skep-dev/skep/policies"
 )
 
 // tookItsPlace is why an application is unloaded whose name another one bears.
@@ -33,7 +34,7 @@ const (
 func (r *Reconciler) retireIntent(ctx context.Context, st *state, s former) (time.Duration, error) {
 	switch {
 	case !s.Payload.Tombstone && s.unload == "":
-		return 0, r.unloadRevokedVersions(ctx, st.nodes, s.Intent)
+		return 0, keepOrphan(ctx, r, st, s.Intent)
 	case !s.Payload.Tombstone:
 		_, err := r.Intents.Unload(ctx, s.Intent, s.unload)
 		return 0, err
@@ -56,15 +57,24 @@ func (r *Reconciler) retireIntent(ctx context.Context, st *state, s former) (tim
 	return 0, client.IgnoreNotFound(err)
 }
 
-// unloadRevokedVersions has the versions unloaded of what vanished with its CRD that were
-// admitted by nobody who is not revoked, and those of which one signer is revoked
-// and that are denied now: nothing else is evaluated of it.
-func (r *Reconciler) unloadRevokedVersions(ctx context.Context, nodes nodereports.Snapshot, s intents.Intent) error {
-	revoked := r.Keeper.Revoked()
+// keepOrphan keeps what vanished with its CRD: none of it but what is revoked, and readers whom policies deny, is taken from it.
+func keepOrphan(ctx context.Context, r *Reconciler, st *state, s intents.Intent) error {
 	namespace, err := namespaceOf(ctx, r.Client, s.Payload.Application)
 	if err != nil {
 		return err
 	}
+	s, err = withdrawDenied(ctx, r, st, s, gate.Request{Namespace: namespace}, s.Payload, true)
+	if err != nil {
+		return err
+	}
+	return r.unloadRevokedVersions(ctx, st.nodes, s, namespace)
+}
+
+// unloadRevokedVersions has the versions unloaded of what vanished with its CRD that were
+// admitted by nobody who is not revoked, and those of which one signer is revoked
+// and that are denied now: nothing else is evaluated of it.
+func (r *Reconciler) unloadRevokedVersions(ctx context.Context, nodes nodereports.Snapshot, s intents.Intent, namespace policies.Namespace) error {
+	revoked := r.Keeper.Revoked()
 	kept, err := r.dropDeniedVersions(ctx, nodes, s, r.verdicts().rulesChanged, func(v *intent.Payload) bool {
 		if lifecycle.LostAllSigners(v, revoked) {
 			return false
@@ -81,7 +91,7 @@ func (r *Reconciler) unloadRevokedVersions(ctx context.Context, nodes nodereport
 // waitsForSuccessor reports whether what an application left behind runs on until the one that
 // took its place is evaluated: its author must not gain a gap by creating it anew,
 // nor keep by that what a revocation or a policy would have unloaded.
-func (r *Reconciler) waitsForSuccessor(ctx context.Context, st *state, s intents.Intent) (bool, error) {
+func (r *Reconciler) waitsForSuccessor(ctx context.Context, st *state, s *intents.Intent) (bool, error) {
 	if s.Payload.Tombstone {
 		return false, nil
 	}
@@ -90,10 +100,17 @@ func (r *Reconciler) waitsForSuccessor(ctx context.Context, st *state, s intents
 		// The successor is evaluated later, and so is this.
 		return true, nil
 	}
+	// It has no other readers than its successor grants.
+	if *s, err = withdrawUndefined(ctx, r, st, *s); err != nil {
+		return true, err
+	}
+	if *s, err = withdrawDenied(ctx, r, st, *s, request, s.Payload, true); err != nil {
+		return true, err
+	}
 	evaluating, cancel := context.WithTimeout(ctx, r.verdicts().timeout)
 	defer cancel()
 	keeps := func(v *intent.Payload) bool { return r.verdicts().mayKeep(evaluating, request, *v) }
-	return r.dropDeniedVersions(ctx, st.nodes, s, r.verdicts().rulesChanged, keeps)
+	return r.dropDeniedVersions(ctx, st.nodes, *s, r.verdicts().rulesChanged, keeps)
 }
 
 // dropDeniedVersions takes the versions from an intent that may run no more, where nothing is

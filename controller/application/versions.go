@@ -161,8 +161,18 @@ func (others otherVersions) withdraw(ctx context.Context, store *intents.Store, 
 	}
 	live := *s.Payload
 	// A version of the intent that may run no more itself comes to no further node.
-	if s.IsBehindNodes() && live.Rollout != nil && !others.own {
-		live.Rollout = &intent.Rollout{Step: live.Rollout.Step, Through: max(live.Rollout.Through, nodes.Furthest(live)), Since: live.Rollout.Since}
+	if !others.own {
+		live = overNodes(nodes, s)
 	}
 	return store.WithdrawVersions(ctx, s, live, gone)
+}
+
+// overNodes is a live intent as it is sealed over a newer one that nodes have seen and that was lost: its own version comes to each node that
+// may run it.
+func overNodes(nodes nodereports.Snapshot, s intents.Intent) intent.Payload {
+	live := *s.Payload
+	if s.IsBehindNodes() && live.Rollout != nil {
+		live.Rollout = &intent.Rollout{Step: live.Rollout.Step, Through: max(live.Rollout.Through, nodes.Furthest(live)), Since: live.Rollout.Since}
+	}
+	return live
 }

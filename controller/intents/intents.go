@@ -215,6 +215,7 @@ func (s *Store) write(ctx context.Context, before Intent, envelope intent.Envelo
 	if s.Wrote != nil {
 		s.Wrote(p.Tombstone)
 	}
+	intent.LogGrants(before.Payload, &p, ctrl.LoggerFrom(ctx).WithValues("serial", p.Serial).Info)
 	before.Object, before.Payload = o, &p
 	return before, nil
 }
@@ -241,12 +242,11 @@ func (s *Store) WithdrawVersions(ctx context.Context, i Intent, live intent.Payl
 	return s.write(ctx, i, envelope, i.CRD())
 }
 
-// WithdrawGrants takes from readers what the definition of the maps does not grant any more.
-func (s *Store) WithdrawGrants(ctx context.Context, i Intent, definition map[string]v1alpha1.Map) (Intent, error) {
-	if i.Payload == nil || i.Payload.Tombstone || i.IsBehindNodes() {
-		return i, nil
-	}
-	envelope, err := gate.WithdrawGrants(s.Keys().Sealer, *i.Payload, s.serial(i), definition)
+// WithdrawGrants takes from readers, of an intent which live is but for its rollout, what the definition of the maps does not grant any more, and
+// what is not given in beside of the versions beside its own; see gate.WithdrawGrants.
+func (s *Store) WithdrawGrants(ctx context.Context, i Intent, live intent.Payload, definition map[string]v1alpha1.Map,
+	beside map[int64]map[string]v1alpha1.Map) (Intent, error) {
+	envelope, err := gate.WithdrawGrants(s.Keys().Sealer, live, s.serial(i), definition, beside)
 	if err != nil || envelope == nil {
 		return i, err
 	}

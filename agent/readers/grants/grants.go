@@ -5,6 +5,7 @@ package grants
 import (
 	"cmp"
 	"maps"
+	"reflect"
 	"slices"
 
 	"github.com/cilium/ebpf"
@@ -54,13 +55,14 @@ type Refused struct {
 }
 
 // Of applies the grants of the newest intent of an application to what is loaded of the version that runs. Where that is an
-// older one, it gets what its own intent says as well and no more: its maps were evaluated with no other grants. The results are
-// ordered by map.
+// older one, it gets what its own intent says as well and no more: its maps were evaluated with no other grants. What the newest
+// intent says of that version beside its own was evaluated since. The results are ordered by map.
 func Of(newest, runs intent.Payload, loaded []Loaded) (granted []Map, refused []Refused) {
 	if newest.Tombstone {
 		return nil, nil
 	}
 	isOlder := !newest.SameVersion(&runs)
+	runs = asOf(newest, runs)
 	for _, name := range slices.Sorted(maps.Keys(newest.Maps)) {
 		m := Map{Name: name}
 		at := slices.IndexFunc(loaded, func(l Loaded) bool { return l.Name == name })
@@ -83,6 +85,33 @@ func Of(newest, runs intent.Payload, loaded []Loaded) (granted []Map, refused []
 		}
 	}
 	return granted, refused
+}
+
+// asOf is an older version that runs, without the readers that the newest intent does not name of it any more.
+func asOf(newest, runs intent.Payload) intent.Payload {
+	for _, v := range newest.Beside() {
+		if v.SameVersion(&runs) {
+			runs, _ = runs.Narrowed(v.Maps)
+		}
+	}
+	return runs
+}
+
+// Metrics are those of maps by the newest intent of an application, of the version that runs. An older one has those that its own intent
+// has as well: what its maps hold was evaluated with no others.
+func Metrics(newest, runs intent.Payload) map[string]*v1alpha1.MapMetrics {
+	all := map[string]*v1alpha1.MapMetrics{}
+	if newest.Tombstone {
+		return all
+	}
+	isOlder := !newest.SameVersion(&runs)
+	runs = asOf(newest, runs)
+	for name, m := range newest.Maps {
+		if m.Metrics != nil && (!isOlder || reflect.DeepEqual(m.Metrics, runs.Maps[name].Metrics)) {
+			all[name] = m.Metrics
+		}
+	}
+	return all
 }
 
 // reason is why an access to the loaded map at an index cannot be had; empty where it can.

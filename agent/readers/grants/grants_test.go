@@ -2,6 +2,7 @@ package grants_test
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"testing"
@@ -83,5 +84,30 @@ func TestNothingIsWrittenThatIsNotListed(t *testing.T) {
 				t.Errorf("%s of %s: granted %v, refused %v", to, kind, granted, refused)
 			}
 		}
+	}
+}
+
+// TestMetricsOfAnOlderVersionAreItsOwn has the newest intent ask for metrics of maps of a version that it is not of.
+func TestMetricsOfAnOlderVersionAreItsOwn(t *testing.T) {
+	counter := func(name string) v1alpha1.Map {
+		return v1alpha1.Map{Metrics: &v1alpha1.MapMetrics{Name: name, Type: v1alpha1.MapCounter}}
+	}
+	newest := intent.Payload{ObjectDigest: "sha256:newest", Maps: map[string]v1alpha1.Map{"same": counter("a_total"), "other": counter("b_total"),
+		"denied": counter("c_total"), "new": counter("d_total")}}
+	older := intent.Payload{ObjectDigest: "sha256:older", Maps: map[string]v1alpha1.Map{"same": counter("a_total"), "other": counter("other_total"),
+		"denied": counter("c_total"), "withdrawn": counter("e_total")}}
+	now := older
+	now.Maps = map[string]v1alpha1.Map{"same": counter("a_total"), "other": counter("other_total")}
+	newest.Previous = &now
+	names := func(runs intent.Payload) []string { return slices.Sorted(maps.Keys(grants.Metrics(newest, runs))) }
+	if got := names(older); !slices.Equal(got, []string{"same"}) {
+		t.Errorf("the older version has metrics of %v", got)
+	}
+	if got := names(newest); len(got) != len(newest.Maps) {
+		t.Errorf("the newest has metrics of %v", got)
+	}
+	newest.Tombstone = true
+	if got := names(older); len(got) > 0 {
+		t.Errorf("what is gone has metrics of %v", got)
 	}
 }
