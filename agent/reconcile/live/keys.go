@@ -36,9 +36,10 @@ func (k *keys) of(a *plan.Attachment) string {
 	if known, ok := k.known[at]; ok && *known.of == is {
 		return known.key
 	}
-	key := is.Key()
-	put(&k.known, at, keyed{&is, key})
-	return key
+	kept := is
+	one := keyed{&kept, kept.Key()}
+	put(&k.known, at, one)
+	return one.key
 }
 
 // KeyOf is Key of an attachment, made once.
