@@ -199,8 +199,10 @@ func (n *node) readsBySocket() {
 	if a.Put["counts"] == "yes" {
 		n.t.Error("root may write what it may read")
 	}
-	if all := volumesOf(n.field("{.metadata.uid}", "pod", "root-socket", "--namespace=plain")); len(all) != 1 {
-		n.t.Errorf("its volume has mounts %v, want one", all)
+	for _, at := range volumesOf(n.field("{.metadata.uid}", "pod", "root-socket", "--namespace=plain")) {
+		if !strings.HasSuffix(at, "/mount") {
+			n.t.Errorf("something is mounted in its volume, at %s", at)
+		}
 	}
 }
 

@@ -177,7 +177,8 @@ func TestWhatAPodMayNotAskFor(t *testing.T) {
 func TestWhatTheKubeletIsAnswered(t *testing.T) {
 	for want, err := range map[codes.Code]error{
 		codes.OK: nil, codes.PermissionDenied: fmt.Errorf("%w: pod", volumes.ErrNotGranted), codes.FailedPrecondition: fmt.Errorf("%w: pod", volumes.ErrNotThere),
-		codes.Unavailable: errors.New("the mounter is away"),
+		codes.ResourceExhausted: fmt.Errorf("%w: pod", volumes.ErrTooMany),
+		codes.Unavailable:       errors.New("the mounter is away"),
 	} {
 		p := csi.New(csi.Options{Kubelet: "/var/lib/kubelet", Volumes: &fake{err: err}, Log: slog.New(slog.DiscardHandler)})
 		if _, got := p.NodePublishVolume(t.Context(), request(with())); status.Code(got) != want || want != codes.OK && !strings.Contains(got.Error(), err.Error()) {

@@ -56,6 +56,8 @@ func (p *Plugin) NodePublishVolume(ctx context.Context, in *spec.NodePublishVolu
 	switch err := p.o.Volumes.Mount(ctx, r); {
 	case errors.Is(err, volumes.ErrNotGranted):
 		return nil, status.Error(codes.PermissionDenied, err.Error())
+	case errors.Is(err, volumes.ErrTooMany):
+		return nil, status.Error(codes.ResourceExhausted, err.Error())
 	case errors.Is(err, volumes.ErrNotThere):
 		// Nothing is mounted, and the kubelet asks again.
 		return nil, status.Error(codes.FailedPrecondition, err.Error())

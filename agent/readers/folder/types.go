@@ -124,15 +124,15 @@ func (s *state) infoOf(app Application, m *Map) (skepmap.MapInfo, error) {
 		return info, nil
 	}
 	types, err := app.Types(m.Name)
-	if err != nil || !types.fit(kernel) {
+	if err != nil || !types.Fit(kernel) {
 		return info, err
 	}
 	info.BTF, info.KeyTypeID, info.ValueTypeID = skepmap.BTFFile(m.Name), uint32(types.KeyID), uint32(types.ValueID)
 	return info, s.put(info.BTF, types.BTF)
 }
 
-// fit reports whether there are types, and a map has values of them: a definition can change the size of those.
-func (t Types) fit(m *ebpf.MapInfo) bool {
+// Fit reports whether there are types, and a map has values of them: a definition can change the size of those.
+func (t Types) Fit(m *ebpf.MapInfo) bool {
 	return t.BTF != nil && (t.KeyID == 0 || t.KeySize == int(m.KeySize)) && (t.ValueID == 0 || t.ValueSize == int(m.ValueSize))
 }
 

@@ -29,7 +29,7 @@ const pinned = "pins"
 
 // Bounds of a volume's tmpfs.
 const (
-	tmpfsBytes  = "4194304"
+	tmpfsBytes  = "1048576"
 	tmpfsInodes = "1024"
 )
 

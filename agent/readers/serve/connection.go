@@ -262,7 +262,7 @@ func (c *connection) consume(e *entry) (int, error) {
 	if e.Map.Type() != ebpf.RingBuf {
 		return -1, reject(protocol.Invalid, "it is a map of the type %s; only a RingBuf can be consumed", e.Map.Type())
 	}
-	if !c.folder.server.consume(e.id, c) {
+	if !c.folder.server.consume(e.Map.ID, c) {
 		return -1, reject(protocol.Consumed, "another reader consumes it; one at a time may")
 	}
 	c.consumes = true

@@ -9,9 +9,6 @@ import (
 	"slices"
 	"sync"
 
-	"github.com/cilium/ebpf"
-
-	"github.com/skep-dev/skep/bytecode/plain"
 	"github.com/skep-dev/skep/skepmap"
 	"github.com/skep-dev/skep/skepmap/raw"
 )
@@ -20,8 +17,8 @@ import (
 type Granted struct {
 	// Info is what the folder's listing has of the map.
 	Info skepmap.MapInfo
-	// Map is the map itself. The server takes it over, and closes it.
-	Map *ebpf.Map
+	// Map is the map itself. The server takes the share over, and closes it.
+	Map *Map
 	// Groups are the groups of a host that the map is granted to, and what each may do. A reader
 	// whose process is in several may do what any of them may. Nil is for the volume of a pod:
 	// everyone who can connect may do what Info says.
@@ -31,7 +28,6 @@ type Granted struct {
 // entry is a map that is granted.
 type entry struct {
 	Granted
-	id  ebpf.MapID
 	raw raw.Map
 	// none is why the map has no entries that have keys.
 	none error
@@ -40,15 +36,10 @@ type entry struct {
 	closed bool
 }
 
-func newEntry(g Granted) (*entry, error) {
-	info, err := plain.Of(g.Map.Info())
-	if err != nil {
-		return nil, err
-	}
+func newEntry(g Granted) *entry {
 	e := &entry{Granted: g}
-	e.id, _ = info.ID()
-	e.raw, e.none = raw.New(g.Map)
-	return e, nil
+	e.raw, e.none = raw.New(g.Map.Map)
+	return e
 }
 
 // use runs a function while the map stays open.
@@ -109,7 +100,7 @@ func (e *entry) allows(groups []uint32) rights {
 
 // sameMap reports whether a grant is of the same map, so that what is open can stay.
 func (e *entry) sameMap(other *entry) bool {
-	return e.id == other.id && cmp.Compare(e.Info.Generation, other.Info.Generation) == 0
+	return e.Map.ID == other.Map.ID && cmp.Compare(e.Info.Generation, other.Info.Generation) == 0
 }
 
 // unique are groups without repetition.

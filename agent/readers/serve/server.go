@@ -16,9 +16,9 @@ import (
 
 // Options are the bounds of a server. Zero values stand for the defaults.
 type Options struct {
-	// Connections is how many there may be in all, 256, and PerFolder on one socket, 16. Where all are taken, one of the owner
-	// that has most ends for an owner that has fewer.
-	Connections, PerFolder int
+	// Connections is how many there may be in all, 256, PerOwner of one owner's folders, 128, and PerFolder on one socket, 16. Where all
+	// are taken, one of the owner that has most ends for an owner that has fewer.
+	Connections, PerOwner, PerFolder int
 	// Idle is how long a connection may ask for nothing, 5 minutes. One that consumes a ring buffer
 	// may for ever.
 	Idle time.Duration
@@ -44,7 +44,7 @@ type Server struct {
 
 // New makes a server.
 func New(o Options) *Server {
-	o.Connections, o.PerFolder = cmp.Or(o.Connections, 256), cmp.Or(o.PerFolder, 16)
+	o.Connections, o.PerOwner, o.PerFolder = cmp.Or(o.Connections, 256), cmp.Or(o.PerOwner, 128), cmp.Or(o.PerFolder, 16)
 	o.Idle, o.Request = cmp.Or(o.Idle, 5*time.Minute), cmp.Or(o.Request, 10*time.Second)
 	o.FolderShare, o.Share = cmp.Or(o.FolderShare, .2), cmp.Or(o.Share, .5)
 	return &Server{o: o, pace: newPace(o.Share), owners: map[string]map[*connection]struct{}{}, consumers: map[ebpf.MapID]*connection{}}
@@ -104,27 +104,24 @@ func (s *Server) Serve(l *net.UnixListener, owner string) *Folder {
 	return f
 }
 
-// Grant replaces all grants of the folder, and takes the maps over. It ends the connections that used
-// what is not granted any more, and waits for none of them. A map that is not a map of the kernel any
-// more is an error, and is not granted.
-func (f *Folder) Grant(maps map[string]Granted) error {
+// Grant replaces all grants of the folder, and takes the shares of maps over. It ends the connections that used
+// what is not granted any more, and waits for none of them.
+func (f *Folder) Grant(maps map[string]Granted) {
 	entries := make(map[string]*entry, len(maps))
-	var failed error
 	for name, g := range maps {
-		e, err := newEntry(g)
-		if err != nil {
-			_ = g.Map.Close()
-			failed = fmt.Errorf("grant map %s: %w", name, err)
-			continue
-		}
-		entries[name] = e
+		entries[name] = newEntry(g)
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	before := f.maps
 	if f.ctx.Err() != nil {
-		before, entries, failed = entries, f.maps, cmp.Or(failed, net.ErrClosed)
+		closeAll(entries)
+		return
 	}
+	if !f.accepts {
+		f.accepts = true
+		f.work.Go(f.accept)
+	}
+	before := f.maps
 	for name, e := range entries {
 		// What runs on with the map that is open, such as a scan, does so.
 		if was := before[name]; was != nil && was.sameMap(e) {
@@ -132,20 +129,42 @@ func (f *Folder) Grant(maps map[string]Granted) error {
 			before[name], entries[name] = e, was
 		}
 	}
-	f.maps = entries
-	if !f.accepts && f.ctx.Err() == nil {
-		f.accepts = true
-		f.work.Go(f.accept)
+	f.replace(entries)
+	closeAll(before)
+}
+
+// Keep ends the grants that keep does not name, and the connections that used them. It opens nothing, and so never fails.
+func (f *Folder) Keep(keep func(name string, g Granted) bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	kept, ended := map[string]*entry{}, map[string]*entry{}
+	for name, e := range f.maps {
+		if keep(name, e.Granted) {
+			kept[name] = e
+		} else {
+			ended[name] = e
+		}
 	}
+	f.replace(kept)
+	closeAll(ended)
+}
+
+// replace has other grants, and ends the connections that used what is not among them. The caller holds mu.
+func (f *Folder) replace(now map[string]*entry) {
+	before := f.maps
+	f.maps = now
 	for c := range f.connections {
-		if !c.keeps(before, entries) {
+		if !c.keeps(before, now) {
 			c.end()
 		}
 	}
-	for _, e := range before {
+}
+
+// closeAll closes maps, and waits for none that is in use.
+func closeAll(entries map[string]*entry) {
+	for _, e := range entries {
 		go e.close()
 	}
-	return failed
 }
 
 // Close ends the socket and all connections, and closes the maps.
@@ -156,10 +175,8 @@ func (f *Folder) Close() error {
 	for c := range f.connections {
 		c.end()
 	}
-	for name, e := range f.maps {
-		go e.close()
-		delete(f.maps, name)
-	}
+	closeAll(f.maps)
+	f.maps = nil
 	f.mu.Unlock()
 	f.work.Wait()
 	return err
@@ -215,6 +232,9 @@ func (f *Folder) enter(conn *net.UnixConn) (*connection, string) {
 	}
 	f.server.mu.Lock()
 	defer f.server.mu.Unlock()
+	if n := len(f.server.owners[f.owner]); n >= f.server.o.PerOwner {
+		return nil, fmt.Sprintf("the readers of namespace %s have %d connections on this node, and no more are allowed; close one", f.owner, n)
+	}
 	if f.server.connections >= f.server.o.Connections && !f.server.makeRoom(f.owner) {
 		return nil, fmt.Sprintf("the agent has %d connections of readers, and no more are allowed; try again later", f.server.connections)
 	}

@@ -68,6 +68,16 @@ func (c Claim) isGranted(maps map[string]v1alpha1.Map) bool {
 	return false
 }
 
+// rights are those that a claim has, as far as they can be found out without reading an object.
+func (c Claim) rights(app *application) map[string]right {
+	has, _ := c.wanted(app)
+	all := map[string]right{}
+	for _, a := range has {
+		all[a.name] = right{app.loaded.maps[a.name].ID, a.to}
+	}
+	return all
+}
+
 // wanted is what a claim has of an application, or an error why it has nothing: one that wraps ErrNotGranted is for the author of the
 // pod or of the application, and one that wraps ErrNotThere may not come again.
 func (c Claim) wanted(app *application) ([]access, error) {

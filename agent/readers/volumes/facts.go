@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"slices"
 
 	"github.com/skep-dev/skep/agent/readers/folder"
 )
@@ -20,7 +21,12 @@ func (f *facts) of(name string) folder.Fact {
 
 // learn reads the object of what is loaded, once. Without it, no grant is applied: the object may forbid what one grants.
 func (k *Keeper) learn(l *loaded) error {
-	if l == nil || l.facts != nil {
+	if l == nil || l.facts.Load() != nil {
+		return nil
+	}
+	k.learning.Lock()
+	defer k.learning.Unlock()
+	if l.facts.Load() != nil {
 		return nil
 	}
 	if l.err != nil {
@@ -33,12 +39,31 @@ func (k *Keeper) learn(l *loaded) error {
 	if err != nil {
 		return fmt.Errorf("read the types of maps: %w", err)
 	}
-	all, err := folder.FactsOf(file, maps.Keys(l.maps), func(name string, err error) {
+	warn := func(name string, err error) {
 		k.o.Log.Warn("a map is published without its types", "map", name, "error", err)
-	})
+	}
+	all, err := folder.FactsOf(file, maps.Keys(l.maps), warn)
 	if err != nil {
 		return fmt.Errorf("read the types of maps: %w", err)
 	}
-	l.facts = &facts{all}
+	bound(all, warn)
+	l.facts.Store(&facts{all})
 	return nil
+}
+
+// maxTypes is the most bytes of types in a volume. They are in memory, which is the agent's.
+const maxTypes = 512 << 10
+
+// bound leaves types out beyond maxTypes, in the order of names.
+func bound(all map[string]folder.Fact, warn func(name string, err error)) {
+	bytes := 0
+	for _, name := range slices.Sorted(maps.Keys(all)) {
+		one := all[name]
+		if bytes += len(one.BTF); bytes <= maxTypes {
+			continue
+		}
+		bytes -= len(one.BTF)
+		warn(name, fmt.Errorf("the types of all maps in a volume have at most %d bytes", maxTypes))
+		all[name] = folder.Fact{Flags: one.Flags}
+	}
 }

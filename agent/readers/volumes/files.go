@@ -16,6 +16,7 @@ import (
 
 	"github.com/skep-dev/skep/agent/readers/folder"
 	"github.com/skep-dev/skep/agent/readers/mounter"
+	"github.com/skep-dev/skep/agent/readers/serve"
 	"github.com/skep-dev/skep/atomicfile"
 	"github.com/skep-dev/skep/bytecode/plain"
 	"github.com/skep-dev/skep/skepmap"
@@ -39,8 +40,7 @@ type content struct {
 // entry is a map of a volume.
 type entry struct {
 	access
-	of   *ebpf.Map
-	id   ebpf.MapID
+	of   *serve.Map
 	info skepmap.MapInfo
 	btf  []byte
 }
@@ -57,7 +57,7 @@ func (c Claim) content(app *application, has []access) (content, error) {
 		e := entry{access: a, of: app.loaded.maps[a.name]}
 		err := skepmap.CheckName(a.name)
 		if err == nil {
-			err = e.describe(app.loaded.facts.of(a.name))
+			err = e.describe(app.loaded.facts.Load().of(a.name))
 		}
 		if err != nil {
 			failed = errors.Join(failed, fmt.Errorf("describe map %s: %w", a.name, err))
@@ -74,14 +74,9 @@ func (e *entry) describe(f folder.Fact) error {
 	if err != nil {
 		return err
 	}
-	id, is := kernel.ID()
-	if !is {
-		return errors.New("the kernel does not number it")
-	}
-	e.id = id
 	e.info = skepmap.MapInfo{Type: kernel.Type.String(), KeySize: kernel.KeySize, ValueSize: kernel.ValueSize, MaxEntries: kernel.MaxEntries, Flags: kernel.Flags,
 		Access: e.to}
-	if f.BTF != nil && (f.KeyID == 0 || f.KeySize == int(kernel.KeySize)) && (f.ValueID == 0 || f.ValueSize == int(kernel.ValueSize)) {
+	if f.Fit(kernel) {
 		e.btf = f.BTF
 		e.info.BTF, e.info.KeyTypeID, e.info.ValueTypeID = skepmap.BTFFile(e.name), uint32(f.KeyID), uint32(f.ValueID)
 	}
@@ -119,10 +114,10 @@ func (c content) write(dir string) (skepmap.Listing, error) {
 	for _, e := range c.maps {
 		was, is := old.Maps[e.name]
 		e.info.Generation = was.Generation
-		if !is || ids[e.name] != e.id || was.Access != e.to {
+		if !is || ids[e.name] != e.of.ID || was.Access != e.to {
 			e.info.Generation, changed = next, true
 		}
-		now.Maps[e.name], nowIDs[e.name] = e.info, e.id
+		now.Maps[e.name], nowIDs[e.name] = e.info, e.of.ID
 		if err := e.files(dir, c.hasPins); err != nil {
 			return now, fmt.Errorf("publish map %s: %w", e.name, err)
 		}

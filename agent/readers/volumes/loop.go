@@ -5,12 +5,14 @@ import (
 	"errors"
 	"maps"
 	"slices"
+	"sync/atomic"
 
 	"github.com/cilium/ebpf"
 	"k8s.io/apimachinery/pkg/api/meta"
 
 	"github.com/skep-dev/skep/agent/program/loader"
 	"github.com/skep-dev/skep/agent/readers/grants"
+	"github.com/skep-dev/skep/agent/readers/serve"
 	"github.com/skep-dev/skep/agent/reconcile/accepted"
 	"github.com/skep-dev/skep/agent/reconcile/live"
 	"github.com/skep-dev/skep/api/v1alpha1"
@@ -26,20 +28,21 @@ type application struct {
 	why    string
 }
 
-// loaded are the maps of a revision that an intent exports, by descriptors of the keeper's own.
+// loaded are the maps of a revision that an intent exports. The keeper has a share of each, and so has what uses them.
 type loaded struct {
 	revision *loader.Revision // the loop's, to compare
 	serial   int64
 	// runs is the version's own intent; of one that is not known, nothing is granted.
 	runs  intent.Payload
-	maps  map[string]*ebpf.Map
+	maps  map[string]*serve.Map
 	taken map[string]bool
 	// err is why there are none.
 	err error
-	// facts are the keeper's, once it has read the object.
-	facts *facts
+	// facts are nil until the keeper has read the object.
+	facts atomic.Pointer[facts]
 }
 
+// close closes a share of each map.
 func (l *loaded) close() {
 	for _, m := range l.maps {
 		_ = m.Close()
@@ -161,20 +164,33 @@ func whyNot(app *accepted.Application) string {
 
 // open opens the maps that an intent exports, of what is loaded.
 func open(payload intent.Payload, runs *loader.Revision) *loaded {
-	l := &loaded{revision: runs, serial: payload.Serial, maps: map[string]*ebpf.Map{}, taken: map[string]bool{}}
+	l := &loaded{revision: runs, serial: payload.Serial, maps: map[string]*serve.Map{}, taken: map[string]bool{}}
 	for name, m := range payload.Maps {
 		in := runs.Maps[name]
 		if len(m.Export) == 0 || in == nil {
 			continue
 		}
-		clone, err := plain.Of(in.Clone())
+		own, err := share(in)
 		if err != nil {
 			l.err = errors.Join(l.err, err)
 			continue
 		}
-		l.maps[name], l.taken[name] = clone, runs.Notes[name].From != ""
+		l.maps[name], l.taken[name] = own, runs.Notes[name].From != ""
 	}
 	return l
+}
+
+// share makes a map of the keeper's own of one of the loop's.
+func share(of *ebpf.Map) (*serve.Map, error) {
+	clone, err := plain.Of(of.Clone())
+	if err != nil {
+		return nil, err
+	}
+	own, err := serve.NewMap(clone)
+	if err != nil {
+		return nil, errors.Join(err, clone.Close())
+	}
+	return own, nil
 }
 
 // publish leaves what is made for the keeper.
@@ -190,8 +206,20 @@ func (k *Keeper) publish(retired []*loaded) {
 	defer k.handed.Unlock()
 	k.published.next = all
 	k.published.retired = append(k.published.retired, slices.DeleteFunc(retired, func(l *loaded) bool { return l == nil })...)
-	close(k.published.changed)
-	k.published.changed = make(chan struct{})
+	k.published.wake()
+}
+
+// signal has what waits for changes look again.
+func (k *Keeper) signal() {
+	k.handed.Lock()
+	defer k.handed.Unlock()
+	k.published.wake()
+}
+
+// wake closes changed. The caller holds handed.
+func (p *published) wake() {
+	close(p.changed)
+	p.changed = make(chan struct{})
 }
 
 // changed is closed when the loop has published something since now.
@@ -201,8 +229,8 @@ func (k *Keeper) changed() <-chan struct{} {
 	return k.published.changed
 }
 
-// take takes what the loop has left, and has sockets answer for nothing that is not granted any more: they wait for no mounter. The caller
-// holds mu, and uses no map of an earlier snapshot any more.
+// take takes what the loop has left, and has sockets answer for nothing that is not granted any more: they wait for no mounter, and for no
+// object. What an object forbids besides ends when it is read. The caller holds mu.
 func (k *Keeper) take() {
 	k.handed.Lock()
 	next, retired := k.published.next, k.published.retired
@@ -212,9 +240,7 @@ func (k *Keeper) take() {
 		k.snapshot = next
 		for _, v := range k.volumes {
 			if app := next[v.Application]; v.socket != nil && v.app != app {
-				// An error is reported by what applies it.
-				c, _ := k.content(v.Claim, app)
-				v.narrow(c)
+				v.keep(v.rights(app))
 			}
 		}
 	}
@@ -231,7 +257,7 @@ func (l *loaded) grants(payload intent.Payload) ([]grants.Map, []grants.Refused)
 		if err != nil {
 			continue // no reader has it
 		}
-		all = append(all, grants.Loaded{Name: name, Type: info.Type, Flags: info.Flags | l.facts.of(name).Flags, IsFrozen: info.Frozen(), IsTaken: l.taken[name]})
+		all = append(all, grants.Loaded{Name: name, Type: info.Type, Flags: info.Flags | l.facts.Load().of(name).Flags, IsFrozen: info.Frozen(), IsTaken: l.taken[name]})
 	}
 	return grants.Of(payload, l.runs, all)
 }
