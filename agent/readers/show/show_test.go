@@ -18,6 +18,8 @@ import (
 	"github.com/cilium/ebpf/ringbuf"
 	"github.com/google/go-cmp/cmp"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/skep-dev/skep/agent/inventory"
 	"github.com/skep-dev/skep/agent/readers/show"
 	"github.com/skep-dev/skep/api/v1alpha1"
@@ -31,10 +33,17 @@ import (
 // asConsumer has this binary consume the ring buffer that is pinned at a path, until its input ends.
 const asConsumer = "SKEP_TEST_CONSUMER"
 
+// asGuard has it have the first page mapped alone, as an agent whose volumes have the buffer.
+const asGuard = "SKEP_TEST_GUARD"
+
 func TestMain(m *testing.M) {
 	if pin := os.Getenv(asConsumer); pin != "" {
 		events, err := ebpf.LoadPinnedMap(pin, nil)
-		if err == nil {
+		switch {
+		case err != nil:
+		case os.Getenv(asGuard) != "":
+			_, err = unix.Mmap(events.FD(), 0, os.Getpagesize(), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+		default:
 			_, err = ringbuf.NewReader(events)
 		}
 		fmt.Println("consumes", err)
@@ -111,8 +120,27 @@ func TestRecordsAreDecodedByATypeOfTheProgram(t *testing.T) {
 
 func TestWhatAnotherProcessConsumesIsNotWatched(t *testing.T) {
 	_, o, _ := snoop(t)
+	pid, end := consume(t, find(t, o, "events").Pin)
+	want := fmt.Sprintf("is consumed by process %d", pid)
+	if err := show.Watch(t.Context(), find(t, o, "events"), "", nil); err == nil || !strings.Contains(err.Error(), want) {
+		t.Errorf("%v, want %q", err, want)
+	}
+	end()
+	// The agent's page of the buffer does not stand in the way.
+	_, end = consume(t, find(t, o, "events").Pin, asGuard+"=1")
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := show.Watch(ctx, find(t, o, "events"), "", nil); !errors.Is(err, context.Canceled) {
+		t.Errorf("a buffer whose first page is mapped: %v", err)
+	}
+	end()
+}
+
+// consume has a child consume a buffer, until the function that it returns.
+func consume(t *testing.T, pin string, env ...string) (pid int, end func()) {
+	t.Helper()
 	cmd := exec.CommandContext(t.Context(), "/proc/self/exe")
-	cmd.Env = append(os.Environ(), asConsumer+"="+find(t, o, "events").Pin)
+	cmd.Env = append(append(os.Environ(), asConsumer+"="+pin), env...)
 	stdin, err := cmd.StdinPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -129,13 +157,11 @@ func TestWhatAnotherProcessConsumesIsNotWatched(t *testing.T) {
 	if err != nil || string(line[:n]) != "consumes <nil>\n" {
 		t.Fatalf("%q, %v", line[:n], err)
 	}
-	want := fmt.Sprintf("is consumed by process %d", cmd.Process.Pid)
-	if err := show.Watch(t.Context(), find(t, o, "events"), "", nil); err == nil || !strings.Contains(err.Error(), want) {
-		t.Errorf("%v, want %q", err, want)
-	}
-	_ = stdin.Close()
-	if err := cmd.Wait(); err != nil {
-		t.Error(err)
+	return cmd.Process.Pid, func() {
+		_ = stdin.Close()
+		if err := cmd.Wait(); err != nil {
+			t.Error(err)
+		}
 	}
 }
 

@@ -105,8 +105,8 @@ func reader(m *ebpf.Map) (next func() (raw []byte, lost uint64, err error), stop
 	return nil, nil, fmt.Errorf("it is a %s; only a RingBuf and a PerfEventArray have records; use dump", m.Type())
 }
 
-// consumer is the process among those with a descriptor that has a buffer mapped: the agent has
-// descriptors, and consumes nothing.
+// consumer is the process among those with a descriptor that has records of a buffer mapped: the agent has
+// descriptors and the first page, by which the kernel lets no process freeze the map, and consumes nothing.
 func consumer(held []inventory.Process, proc string) (inventory.Process, bool) {
 	for _, p := range held {
 		if p.PID == os.Getpid() {
@@ -117,8 +117,8 @@ func consumer(held []inventory.Process, proc string) (inventory.Process, bool) {
 			continue
 		}
 		for line := range bytes.Lines(mapped) {
-			isBuffer := bytes.Contains(line, []byte("anon_inode:bpf-map")) || bytes.Contains(line, []byte("anon_inode:[perf_event]"))
-			if isBuffer && bytes.Contains(line, []byte(" rw-s ")) {
+			isRing := bytes.Contains(line, []byte("anon_inode:bpf-map")) && !bytes.Contains(line, []byte("-s 00000000 "))
+			if isRing || bytes.Contains(line, []byte("anon_inode:[perf_event]")) && bytes.Contains(line, []byte(" rw-s ")) {
 				return p, true
 			}
 		}
