@@ -216,9 +216,51 @@ func (n *node) patches(c consumer, maps string) {
 	n.ready("clusterbpfapplication", c.name)
 }
 
-// consumersEnd deletes both with all that is theirs.
+// consumersReturn holds both consumers to see again after something that ends their containers, in the same pods. What the earlier
+// containers said last is no proof.
+func (n *node) consumersReturn(do func()) {
+	n.t.Helper()
+	before := map[consumer]string{flowAgent: flowAgent.pod(n), nodeFirewall: nodeFirewall.pod(n)}
+	do()
+	for c, pod := range before {
+		uid, _, _ := strings.Cut(pod, " ")
+		n.until("the container of "+c.name+" to be another one", func() error {
+			if now := c.pod(n); now == pod || !strings.HasPrefix(now, uid+" ") {
+				return fmt.Errorf("its pod is %s, and was %s", now, pod)
+			}
+			return nil
+		})
+	}
+	n.consume()
+}
+
+// failedMeanwhile holds the kill of the agent to have come amid reads: both consumers say that some failed.
+func (n *node) failedMeanwhile() {
+	n.t.Helper()
+	for _, c := range []consumer{flowAgent, nodeFirewall} {
+		if all := n.must("logs", "--namespace="+c.namespace, "daemonset/"+c.name); !strings.Contains(all, `"errors":"`) {
+			n.t.Errorf("%s noticed nothing of it", c.name)
+		}
+	}
+}
+
+// exporterCounts holds the Deployment of the page, which its walk started, to count on.
+func (n *node) exporterCounts() {
+	n.t.Helper()
+	n.until("the exporter of the page to read", func() error {
+		out, err := n.kubectl("logs", "--namespace=monitoring", "deployment/exporter", "--tail=1")
+		if err == nil && !strings.HasPrefix(out, "packets ") {
+			err = errors.New(out)
+		}
+		return err
+	})
+}
+
+// consumersEnd deletes them with all that is theirs, and what the page added to the counter.
 func (n *node) consumersEnd() {
 	n.t.Helper()
 	n.must("delete", "clusterbpfapplication", flowAgent.name, nodeFirewall.name)
-	n.must("delete", "namespace", flowAgent.namespace, nodeFirewall.namespace, "--timeout=2m")
+	n.must("delete", "namespace", flowAgent.namespace, nodeFirewall.namespace, "monitoring", "--timeout=2m")
+	n.must("apply", "--filename", n.path("home/cluster/counter.yaml"))
+	n.ready(counter...)
 }

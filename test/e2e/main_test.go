@@ -156,7 +156,7 @@ func build(ctx context.Context) error {
 	// Programs attach to functions of the worker's.
 	for _, args := range [][]string{
 		{"./cmd/skep"}, {"./release"}, {"./test/e2e/pause"}, {"./test/e2e/reader"}, {"-ldflags=-s=false", "./test/e2e/worker"},
-		{"./examples/flow-agent/flow-reader"}, {"./examples/node-firewall/firewall-controller"},
+		{"./examples/flow-agent/flow-reader"}, {"./examples/node-firewall/firewall-controller"}, {"./examples/xdp-counter/packet-exporter"},
 	} {
 		if err := command.Place(ctx, bin, args...); err != nil {
 			return err

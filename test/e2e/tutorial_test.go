@@ -9,6 +9,7 @@ import (
 const (
 	tutorialPage = "getting-started-cluster.md"
 	podsPage     = "pods.md"
+	readersPage  = "user-space.md"
 )
 
 // walk does what a page says between two headings, from the repository's folder, as a reader who did

@@ -85,6 +85,7 @@ func (n *node) readMaps() {
 	n.must("label", "namespace", "other", "pod-security.kubernetes.io/enforce=restricted")
 
 	n.consumers()
+	n.walk(readersPage, "## In a pod", "### The volume")
 	// A pod that comes before the application waits for it.
 	n.applies("readers/early", readerOf("web", "early", "reader", asUser, unassigned, ofReadable))
 	n.fails("web", "early", "has no intent for ClusterBpfApplication readable")
@@ -101,8 +102,9 @@ func (n *node) readMaps() {
 	n.refused()
 	n.resets()
 	n.consumersStay("kills of agent and mounter", n.survives)
-	n.rebooting()
-	n.consume()
+	n.failedMeanwhile()
+	n.consumersReturn(n.rebooting)
+	n.exporterCounts()
 	n.consumersEnd()
 	for _, pod := range []string{"early", "pins"} {
 		n.reads("web", pod)

@@ -115,6 +115,7 @@ func (n *node) registry(a *authority) {
 		"pause:1":                         {"pause", nil},
 		"worker:1":                        {"worker", probing()},
 		"reader:1":                        {"reader", nil},
+		"exporter:v1":                     {"packet-exporter", nil},
 		"examples/flow-reader:v1":         {"flow-reader", nil},
 		"examples/firewall-controller:v1": {"firewall-controller", nil},
 		"library/busybox:1.37":            {"pause", shell(n.t)},
