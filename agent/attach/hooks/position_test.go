@@ -117,9 +117,12 @@ func TestAChangedPositionBlamesNoOtherTool(t *testing.T) {
 		world.Until(t, "the order "+want, time.Minute, func() bool {
 			p.a.Reconcile(t.Context())
 			for _, s := range p.a.Status() {
-				for _, l := range s.Programs[0].Links {
-					for _, note := range l.Notes() {
-						said[note] = true
+				// One that is not loaded yet has no program.
+				for _, program := range s.Programs {
+					for _, l := range program.Links {
+						for _, note := range l.Notes() {
+							said[note] = true
+						}
 					}
 				}
 			}
