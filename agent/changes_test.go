@@ -28,6 +28,7 @@ func onTurns(w *world.World, r *world.Runtime, change func(*agent.Options)) *age
 	if err != nil {
 		w.T.Fatal(err)
 	}
+	a.HintsAtOnce()
 	w.T.Cleanup(func() { _ = a.Close() })
 	return a
 }

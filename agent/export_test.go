@@ -54,6 +54,9 @@ func (a *Agent) NamespacesChanged() { a.changes.Wake() }
 // IsIdle is what a sweep of Run asks before it spends a reconcile.
 func (a *Agent) IsIdle() bool { return a.isIdle() }
 
+// HintsAtOnce has no hint put off, for a test that asks whether the agent is woken.
+func (a *Agent) HintsAtOnce() { a.changes.Pause = 0 }
+
 // ReconcileIfWoken does what Run does where it was woken, and reports whether that was so.
 func (a *Agent) ReconcileIfWoken(ctx context.Context) bool {
 	select {

@@ -32,6 +32,7 @@ func BenchmarkPods(b *testing.B) {
 				if err != nil {
 					b.Fatal(err)
 				}
+				a.HintsAtOnce()
 				b.Cleanup(func() { _ = a.Close() })
 				before := heap()
 				p := world.OfTeam(w, "team-a", "uprobe_count", "uprobe_count", world.InPods(v1alpha1.Pods{}))

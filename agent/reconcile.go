@@ -60,7 +60,7 @@ type reconcile struct {
 func (a *Agent) reconcileOnce() *reconcile {
 	a.loop.loads.Collect()
 	a.loop.live.Unused.Free(a.opts.Clock())
-	full := a.changes.TakeFull() || !a.loop.node.HasPods()
+	full := a.changes.Begin() || !a.loop.node.HasPods()
 	if full {
 		a.loop.fullAt = a.opts.Clock()
 	}

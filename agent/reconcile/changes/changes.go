@@ -4,7 +4,9 @@ package changes
 
 import (
 	"slices"
+	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/skep-dev/skep/agent/attach/targets"
 	"github.com/skep-dev/skep/agent/pods/containers"
@@ -18,15 +20,26 @@ import (
 // but of pods that are as they were it takes what was found before in their files and network
 // namespaces, unless an intent that names them is new, and it looks at pins only where some were removed.
 type Changes struct {
+	// Pause is how long after the begin of a reconcile the next one is for hints: a pod that ends and one that starts give half a dozen
+	// within that, of its containers, its devices and the pins that Skep removes, and one look finds them all.
+	Pause   time.Duration
 	signals chan struct{}
 	// full reports that the next reconcile looks at everything anew, pins that it looks at pins, and
 	// choices what matters to the applications of the last one; nil is everything.
 	full, pins atomic.Bool
 	choices    atomic.Pointer[targets.Choices]
+
+	// mu guards began, when the last reconcile did, and hint, which asks for the next one; nil where none is put off.
+	mu    sync.Mutex
+	began time.Time
+	hint  *time.Timer
 }
 
+// pause is Changes.Pause as New sets it.
+const pause = 100 * time.Millisecond
+
 // New returns Changes to which everything matters.
-func New() *Changes { return &Changes{signals: make(chan struct{}, 1)} }
+func New() *Changes { return &Changes{Pause: pause, signals: make(chan struct{}, 1)} }
 
 // C yields when a reconcile is asked for; several signals since the last one count once. It is for one reader.
 func (c *Changes) C() <-chan struct{} { return c.signals }
@@ -45,20 +58,40 @@ func (c *Changes) Signal() {
 	}
 }
 
+// Hint asks for a reconcile like Signal, for what waits for none: at once, or Pause after the last one began.
+func (c *Changes) Hint() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	switch left := c.Pause - time.Since(c.began); {
+	case left <= 0:
+		c.Signal()
+	case c.hint == nil:
+		c.hint = time.AfterFunc(left, c.Signal)
+	}
+}
+
+// Begin begins a reconcile, which finds what hints were for. It reports whether it is to be a full one, and forgets that.
+func (c *Changes) Begin() (full bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.hint != nil {
+		c.hint.Stop()
+	}
+	c.hint, c.began = nil, time.Now()
+	return c.full.Swap(false)
+}
+
 // IsAsked reports whether a reconcile is asked for.
 func (c *Changes) IsAsked() bool { return len(c.signals) > 0 }
 
 // AskFull has the next reconcile be a full one, whenever that is.
 func (c *Changes) AskFull() { c.full.Store(true) }
 
-// AskPins asks for a reconcile at once, which looks at pins.
+// AskPins hints at a reconcile, which looks at pins.
 func (c *Changes) AskPins() {
 	c.pins.Store(true)
-	c.Signal()
+	c.Hint()
 }
-
-// TakeFull reports whether the next reconcile is to be a full one, and forgets it.
-func (c *Changes) TakeFull() bool { return c.full.Swap(false) }
 
 // ArePinsAsked reports whether a reconcile that looks at pins is asked for.
 func (c *Changes) ArePinsAsked() bool { return c.pins.Load() }
@@ -69,20 +102,20 @@ func (c *Changes) TakePins() bool { return c.pins.Swap(false) }
 // Choose says what matters from now on.
 func (c *Changes) Choose(choices *targets.Choices) { c.choices.Store(choices) }
 
-// Pods asks for a reconcile where an attachment chooses one of the pods, whose containers changed.
+// Pods hints at a reconcile where an attachment chooses one of the pods, whose containers changed.
 // Without any, all may have changed. It is called after the Snapshot of the containers has the change.
 func (c *Changes) Pods(changed ...containers.Pod) {
 	switch choices := c.choices.Load(); {
 	case len(changed) == 0 || choices == nil:
 		c.Wake()
 	case slices.ContainsFunc(changed, choices.Match):
-		c.Signal()
+		c.Hint()
 	}
 }
 
-// devices asks for a reconcile where an attachment or a link is on a device of the node.
+// devices hints at a reconcile where an attachment or a link is on a device of the node.
 func (c *Changes) devices() {
 	if choices := c.choices.Load(); choices == nil || choices.Devices {
-		c.Signal()
+		c.Hint()
 	}
 }

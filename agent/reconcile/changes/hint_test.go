@@ -1,0 +1,52 @@
+package changes
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/skep-dev/skep/agent/pods/containers"
+)
+
+// TestHintsAreGatheredAndSignalsAreNot has pods, devices and pins change after a reconcile began.
+func TestHintsAreGatheredAndSignalsAreNot(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := New()
+		asked := func(what string, want bool) {
+			t.Helper()
+			synctest.Wait()
+			if is := len(c.C()) == 1; is != want {
+				t.Errorf("%s: a reconcile is asked for: %v, want %v", what, is, want)
+			}
+			for len(c.C()) > 0 {
+				<-c.C()
+			}
+		}
+		hints := func() {
+			c.devices()
+			c.AskPins()
+			c.Hint()
+		}
+		hints()
+		asked("a hint long after the last reconcile", true)
+		c.Begin()
+		hints()
+		asked("hints after one began", false)
+		c.Signal()
+		asked("a signal after that", true)
+		c.Pods(containers.Pod{})
+		asked("a change of pods, before any are chosen", true)
+		time.Sleep(c.Pause - 1)
+		asked("less than the pause later", false)
+		time.Sleep(1)
+		asked("the pause later", true)
+		hints()
+		asked("a hint where none has begun since", true)
+		c.Begin()
+		hints()
+		time.Sleep(c.Pause / 2)
+		c.Begin()
+		time.Sleep(c.Pause)
+		asked("the pause after one that began after the hints", false)
+	})
+}
