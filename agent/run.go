@@ -3,6 +3,8 @@ package agent
 import (
 	"context"
 	"time"
+
+	"github.com/skep-dev/skep/agent/reconcile/changes"
 )
 
 // Run holds the kernel to the intents until the context ends: at once when an
@@ -15,8 +17,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	defer w.Stop()
 	for {
 		a.reconcile(ctx)
-		w.FollowPins()
-		if !a.awaitWork(ctx, sweep.C) {
+		if !a.awaitWork(ctx, sweep.C, w) {
 			return nil
 		}
 	}
@@ -49,8 +50,9 @@ func (a *Agent) reconcile(ctx context.Context) {
 }
 
 // awaitWork waits until there may be something to do, and reports false when the
-// context ends.
-func (a *Agent) awaitWork(ctx context.Context, sweep <-chan time.Time) bool {
+// context ends. Meanwhile the watch follows pins.
+func (a *Agent) awaitWork(ctx context.Context, sweep <-chan time.Time, w *changes.Watch) bool {
+	follow := time.After(w.FollowsIn())
 	for {
 		select {
 		case <-ctx.Done():
@@ -63,6 +65,8 @@ func (a *Agent) awaitWork(ctx context.Context, sweep <-chan time.Time) bool {
 			return true
 		case <-a.loop.loads.Ended():
 			return true
+		case <-follow:
+			w.FollowPins()
 		}
 	}
 }

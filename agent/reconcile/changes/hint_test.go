@@ -50,3 +50,19 @@ func TestHintsAreGatheredAndSignalsAreNot(t *testing.T) {
 		asked("the pause after one that began after the hints", false)
 	})
 }
+
+func TestPinsAreFollowedOnceASecond(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := &Watch{}
+		for i, want := range []time.Duration{0, time.Second, time.Second / 4, 0} {
+			if got := w.FollowsIn(); got != want {
+				t.Errorf("look %d: pins are followed in %v, want %v", i, got, want)
+			}
+			if i == 0 {
+				w.FollowPins()
+				continue
+			}
+			time.Sleep(3 * time.Second / 4)
+		}
+	})
+}

@@ -29,8 +29,11 @@ type Watch struct {
 	log     *slog.Logger
 	watched Watched
 	pins    *fsnotify.Watcher
-	done    chan struct{}
-	wait    sync.WaitGroup
+	// followed is when FollowPins was called last.
+	followed time.Time
+
+	done chan struct{}
+	wait sync.WaitGroup
 }
 
 // Watch begins to watch. What cannot be watched is logged, and left to the
@@ -165,9 +168,16 @@ func (w *Watch) wakeOnRemoval(pins *fsnotify.Watcher) {
 	}
 }
 
+// followPause is how long after FollowPins it is called again: with hundreds of chains, it reads hundreds of directories.
+const followPause = time.Second
+
+// FollowsIn is when FollowPins is to be called after a reconcile, which may have made directories.
+func (w *Watch) FollowsIn() time.Duration { return max(0, followPause-time.Since(w.followed)) }
+
 // FollowPins watches the directories that there are now. Those that went are
 // not watched any more by themselves.
 func (w *Watch) FollowPins() {
+	w.followed = time.Now()
 	if w.pins == nil {
 		return
 	}
