@@ -361,9 +361,7 @@ func TestAVolumeFollowsItsGrant(t *testing.T) {
 	if n.isEmpty(r) {
 		t.Error("the volume is gone")
 	}
-	if left, err := os.ReadDir(n.path(r)); err != nil || len(left) != 5 {
-		t.Errorf("there are %v, %v", left, err)
-	}
+	n.hasFiles(r, ".maps maps maps.json maps@write socket")
 }
 
 // TestAGrantEndsBeforeAnythingThatTakesLong takes a grant back by a version whose load takes the verifier seconds.
@@ -429,9 +427,7 @@ func TestVolumesHaveNoPinsByDefault(t *testing.T) {
 	n := newNodeWith(t, true)
 	world.Must(t, n.Accept(n.agent, n.counter("xdp_count", to(v1alpha1.MapRead, "web"))))
 	older := n.mounts(n.ofCluster("web", "reader"))
-	if got := n.files(older); got != ".maps counts counts.btf maps maps.json maps@write socket" {
-		t.Fatalf("with pins, there are %s", got)
-	}
+	n.hasFiles(older, ".maps counts counts.btf maps maps.json maps@write socket")
 	n.stopAgent()
 	n.stopMounter()
 	n.pins = false
@@ -441,7 +437,7 @@ func TestVolumesHaveNoPinsByDefault(t *testing.T) {
 	newer := n.mounts(n.ofCluster("web", "reader"))
 	for _, r := range []volumes.Request{older, newer} {
 		world.Until(t, "the socket to answer", time.Minute, func() bool { a, err := n.answers(r); return err == nil && len(a.Value) > 0 })
-		world.Until(t, "there to be no pins", time.Minute, func() bool { return n.files(r) == ".maps counts.btf maps.json socket" })
+		n.hasFiles(r, ".maps counts.btf maps.json socket")
 		if all, err := os.ReadFile("/proc/self/mountinfo"); err != nil || strings.Count(string(all), n.path(r)) != 1 {
 			t.Errorf("it has more mounts than one: %v\n%s", err, all)
 		}
@@ -457,19 +453,18 @@ func TestVolumesHaveNoPinsByDefault(t *testing.T) {
 	n.startAgent()
 	world.Must(t, n.Accept(n.agent, n.counter("xdp_count", to(v1alpha1.MapWrite, "web"))))
 	n.lists(older, skepmap.Write)
-	if got := n.files(older); got != ".maps counts.btf maps.json socket" {
-		t.Errorf("with pins again, there are %s", got)
-	}
+	n.hasFiles(older, ".maps counts.btf maps.json socket")
 }
 
-// files are the names in a volume.
-func (n *node) files(r volumes.Request) string {
+// hasFiles waits until a volume has these files and no others.
+func (n *node) hasFiles(r volumes.Request, want string) {
 	n.t.Helper()
-	list, err := os.ReadDir(n.path(r))
-	world.Must(n.t, err)
-	var names []string
-	for _, one := range list {
-		names = append(names, one.Name())
-	}
-	return strings.Join(names, " ")
+	world.Until(n.t, fmt.Sprintf("%s to have %s", r.At, want), time.Minute, func() bool {
+		list, err := os.ReadDir(n.path(r))
+		var names []string
+		for _, one := range list {
+			names = append(names, one.Name())
+		}
+		return err == nil && strings.Join(names, " ") == want
+	})
 }
