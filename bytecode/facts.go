@@ -194,6 +194,26 @@ type Map struct {
 	// Contents are the programs that the object itself puts into a prog array, which it
 	// tail calls, or the maps that it puts into a map of maps.
 	Contents []MapContent `json:"contents,omitempty"`
+	// Inner is what each map in a map of maps is like. The kernel is given one to make it by.
+	Inner *InnerMap `json:"inner,omitempty"`
+}
+
+// InnerMap is what the maps in a map of maps are like. Its fields are those of Map.
+type InnerMap struct {
+	Type       string `json:"type"`
+	KeySize    uint32 `json:"keySize"`
+	ValueSize  uint32 `json:"valueSize"`
+	MaxEntries uint32 `json:"maxEntries"`
+	Flags      uint32 `json:"flags,omitempty"`
+}
+
+// Made are the maps that the kernel makes for the map: itself, and what the maps in it are like.
+func (m Map) Made() []Map {
+	if m.Inner == nil {
+		return []Map{m}
+	}
+	in := m.Inner
+	return []Map{m, {Name: m.Name, Type: in.Type, KeySize: in.KeySize, ValueSize: in.ValueSize, MaxEntries: in.MaxEntries, Flags: in.Flags}}
 }
 
 // MapContent is a program or a map that an object puts into one of its maps.

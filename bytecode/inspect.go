@@ -282,6 +282,9 @@ func inspectMap(name string, m *ebpf.MapSpec, opts Options) Map {
 
 		UnboundedBy: unboundedBy(m.Type),
 	}
+	if in := m.InnerMap; in != nil {
+		facts.Inner = &InnerMap{Type: in.Type.String(), KeySize: in.KeySize, ValueSize: in.ValueSize, MaxEntries: in.MaxEntries, Flags: in.Flags}
+	}
 	for _, kv := range m.Contents {
 		index, numbered := kv.Key.(uint32)
 		if content, named := kv.Value.(string); numbered && named {

@@ -59,7 +59,10 @@ func fitMaking(r *denials, id v1alpha1.Identity, overrides map[string]v1alpha1.M
 			m.MaxEntries = *override.MaxEntries
 		}
 		// A node has one CPU at least.
-		cost := m.MakingCost(1)
+		var cost uint64
+		for _, made := range m.Made() {
+			cost = addCost(cost, made.MakingCost(1), 1)
+		}
 		if all = addCost(all, cost, 1); cost > greatest {
 			most, greatest = m, cost
 		}

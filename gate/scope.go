@@ -63,7 +63,11 @@ func describeProgram(name string, fact bytecode.Program) string {
 
 // fitKindsOfMaps denies types of maps that no size bounds, or that reach beyond the Pods, and flags that do.
 func fitKindsOfMaps(r *denials, id v1alpha1.Identity, maps []bytecode.Map) {
+	var all []bytecode.Map
 	for _, m := range maps {
+		all = append(all, m.Made()...)
+	}
+	for _, m := range all {
 		if why := calls.DeniedMap(m.Type); why != "" {
 			r.add("inspect/scope", "spec.bytecode.image", "use a "+v1alpha1.KindClusterBpfApplication+", or an image with a map of another type, such as LRUHash",
 				"map %s of type %s %s, and a %s may not have it", m.Name, m.Type, why, id.Kind)

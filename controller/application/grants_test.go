@@ -346,7 +346,8 @@ func TestADeniedGrantWaitsForNoRegistry(t *testing.T) {
 
 // noReaderOf denies a grant to a namespace by what a team signed.
 func noReaderOf(team string) string {
-	return "\ndeny contains \"read by a\" if { \"a\" in input.application.spec.maps.counts.export[_].namespaces; input.signatures[_].signer == \"" + team + "\" }\n"
+	return "\ndeny contains \"read by a\" if {\n\t\"a\" in input.application.spec.maps.counts.export[_].namespaces\n" +
+		"\tinput.signatures[_].signer == \"" + team + "\"\n}\n"
 }
 
 // TestADeniedGrantOfAVersionBesideWaitsForNothing has a policy deny a grant of the version that most nodes hold, and not of the newest.

@@ -81,6 +81,8 @@ func TestCasesOfANamespaceAreDeniedTwice(t *testing.T) {
 		"uprobe_printk": {v1alpha1.Attachment{Binary: &v1alpha1.UserBinary{Path: binary, Symbol: "work_one"}},
 			"inspect/scope", "bpf_trace_printk", "load/facts"},
 		"tcx_divisions": {v1alpha1.Attachment{Interfaces: &on}, "inspect/load", "tcx_divisions", "programs denied by load/cost: "},
+		"cgroup_inner_seed": {v1alpha1.Attachment{Cgroup: cgroup}, "inspect/scope", "map outer of type Hash has the flag BPF_F_ZERO_SEED, which ",
+			"map outer denied by load/maps: it has the flag BPF_F_ZERO_SEED"},
 		"cgroup_zero_seed": {v1alpha1.Attachment{Cgroup: cgroup}, "inspect/scope", "map unseeded of type Hash has the flag BPF_F_ZERO_SEED, which ",
 			"map unseeded denied by load/maps: it has the flag BPF_F_ZERO_SEED"},
 		"cgroup_sock_storage": {v1alpha1.Attachment{Cgroup: cgroup}, "inspect/scope", "map stored of type SkStorage", "map stored denied by load/maps: "},

@@ -24,14 +24,10 @@ func (p *Prepared) withinNamespace(old *Revision) error {
 	}
 	var errs []error
 	for _, name := range slices.Sorted(maps.Keys(p.Spec.Maps)) {
-		m := p.Spec.Maps[name]
-		kind := m.Type
-		if why := calls.DeniedMap(kind.String()); why != "" {
-			errs = append(errs, fmt.Errorf("map %s denied by load/maps: a map of type %s %s; use a map of another type, such as LRUHash", name, kind, why))
-		}
-		flags := calls.DeniedFlags(m.Flags)
-		for _, flag := range slices.Sorted(maps.Keys(flags)) {
-			errs = append(errs, fmt.Errorf("map %s denied by load/maps: it has the flag %s, which %s; take it out of map_flags", name, flag, flags[flag]))
+		errs = append(errs, mapWithinNamespace(name, p.Spec.Maps[name])...)
+		// The kernel makes one of those that a map of maps has, to make it by.
+		if inner := p.Spec.Maps[name].InnerMap; inner != nil {
+			errs = append(errs, mapWithinNamespace(name, inner)...)
 		}
 	}
 	if cost := p.LoadCost(); cost > bytecode.MaxLoadCost {
@@ -43,6 +39,18 @@ func (p *Prepared) withinNamespace(old *Revision) error {
 			"split the object into several ones", bytecode.LoadTime(cost), on, bytecode.LoadTime(bytecode.MaxLoadCost)))
 	}
 	return errors.Join(append(errs, p.makesWithinNamespace(old))...)
+}
+
+// mapWithinNamespace rejects the type of a map, and flags.
+func mapWithinNamespace(name string, m *ebpf.MapSpec) (errs []error) {
+	if why := calls.DeniedMap(m.Type.String()); why != "" {
+		errs = append(errs, fmt.Errorf("map %s denied by load/maps: a map of type %s %s; use a map of another type, such as LRUHash", name, m.Type, why))
+	}
+	flags := calls.DeniedFlags(m.Flags)
+	for _, flag := range slices.Sorted(maps.Keys(flags)) {
+		errs = append(errs, fmt.Errorf("map %s denied by load/maps: it has the flag %s, which %s; take it out of map_flags", name, flag, flags[flag]))
+	}
+	return errs
 }
 
 // makesWithinNamespace rejects maps that take this node's kernel too long to make.
