@@ -24,6 +24,8 @@ type consumer struct {
 var (
 	flowAgent    = consumer{"flow-agent", "flow_agent.bpf.o", "flows"}
 	nodeFirewall = consumer{"node-firewall", "node_firewall.bpf.o", "firewall"}
+	// exporter is the Deployment of the page on readers, which its walk starts.
+	exporter = consumer{name: "exporter", namespace: "monitoring"}
 )
 
 // flows are what the flow-agent sees, and rules what the node-firewall does.
@@ -175,22 +177,24 @@ func (n *node) listen(port int) (count func() int) {
 	}
 }
 
-// consumersStay holds that both consumers were not started again while something was done, by which they failed for a while.
-func (n *node) consumersStay(what string, do func()) {
+// consumersStay holds that both consumers were not started again while something was done, by which they failed for a while. It
+// returns what they see then.
+func (n *node) consumersStay(what string, do func()) (f flows, r rules) {
 	n.t.Helper()
 	before := [2]string{flowAgent.pod(n), nodeFirewall.pod(n)}
 	do()
-	n.consume()
+	f, r = n.consume()
 	if after := [2]string{flowAgent.pod(n), nodeFirewall.pod(n)}; after != before {
 		n.t.Errorf("%s: the consumers' pods are %v, and were %v", what, after, before)
 	}
+	return f, r
 }
 
 // resets has a new version of each application make maps anew: the consumers open the new ones, and the rules are written again.
 func (n *node) resets() {
 	n.t.Helper()
 	f, r := n.consume()
-	n.consumersStay("new versions with other maps", func() {
+	_, now := n.consumersStay("new versions with other maps", func() {
 		n.patches(flowAgent, `{"aggregated_flows":{"maxEntries":8192},"aggregated_flows_dns":{"maxEntries":2048},"direct_flows":{"maxEntries":131072}}`)
 		n.patches(nodeFirewall, `{"ingress_node_firewall_table_map":{"maxEntries":512},"ingress_node_firewall_events_map":{"maxEntries":131072}}`)
 		n.until("both consumers to have the new maps", func() error {
@@ -204,7 +208,7 @@ func (n *node) resets() {
 		})
 	})
 	// A map that was not made anew has its counts, by the same rules.
-	if _, now := n.consume(); now.Rules["1"].Denied <= r.Rules["1"].Denied {
+	if now.Rules["1"].Denied <= r.Rules["1"].Denied {
 		n.t.Errorf("rule 1 denied %d packets, and %d before the reset", now.Rules["1"].Denied, r.Rules["1"].Denied)
 	}
 }
@@ -216,11 +220,11 @@ func (n *node) patches(c consumer, maps string) {
 	n.ready("clusterbpfapplication", c.name)
 }
 
-// consumersReturn holds both consumers to see again after something that ends their containers, in the same pods. What the earlier
+// consumersReturn holds all consumers to see again after something that ends their containers, in the same pods. What the earlier
 // containers said last is no proof.
 func (n *node) consumersReturn(do func()) {
 	n.t.Helper()
-	before := map[consumer]string{flowAgent: flowAgent.pod(n), nodeFirewall: nodeFirewall.pod(n)}
+	before := map[consumer]string{flowAgent: flowAgent.pod(n), nodeFirewall: nodeFirewall.pod(n), exporter: exporter.pod(n)}
 	do()
 	for c, pod := range before {
 		uid, _, _ := strings.Cut(pod, " ")
@@ -232,6 +236,13 @@ func (n *node) consumersReturn(do func()) {
 		})
 	}
 	n.consume()
+	n.until("the exporter of the page to read", func() error {
+		out, err := n.kubectl("logs", "--namespace="+exporter.namespace, "deployment/exporter", "--tail=1")
+		if err == nil && !strings.HasPrefix(out, "packets ") {
+			err = errors.New(out)
+		}
+		return err
+	})
 }
 
 // failedMeanwhile holds the kill of the agent to have come amid reads: both consumers say that some failed.
@@ -244,23 +255,11 @@ func (n *node) failedMeanwhile() {
 	}
 }
 
-// exporterCounts holds the Deployment of the page, which its walk started, to count on.
-func (n *node) exporterCounts() {
-	n.t.Helper()
-	n.until("the exporter of the page to read", func() error {
-		out, err := n.kubectl("logs", "--namespace=monitoring", "deployment/exporter", "--tail=1")
-		if err == nil && !strings.HasPrefix(out, "packets ") {
-			err = errors.New(out)
-		}
-		return err
-	})
-}
-
-// consumersEnd deletes them with all that is theirs, and what the page added to the counter.
-func (n *node) consumersEnd() {
+// consumersEnd deletes their applications, and what the page added to the counter, and returns the namespaces that are left of them.
+func (n *node) consumersEnd() []string {
 	n.t.Helper()
 	n.must("delete", "clusterbpfapplication", flowAgent.name, nodeFirewall.name)
-	n.must("delete", "namespace", flowAgent.namespace, nodeFirewall.namespace, "monitoring", "--timeout=2m")
 	n.must("apply", "--filename", n.path("home/cluster/counter.yaml"))
 	n.ready(counter...)
+	return []string{flowAgent.namespace, nodeFirewall.namespace, exporter.namespace}
 }

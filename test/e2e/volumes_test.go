@@ -104,13 +104,11 @@ func (n *node) readMaps() {
 	n.consumersStay("kills of agent and mounter", n.survives)
 	n.failedMeanwhile()
 	n.consumersReturn(n.rebooting)
-	n.exporterCounts()
-	n.consumersEnd()
 	for _, pod := range []string{"early", "pins"} {
 		n.reads("web", pod)
 	}
 	n.withdraws()
-	n.must("delete", "namespace", "web", "shop", "plain", "other", "--timeout=2m")
+	n.must(append([]string{"delete", "namespace", "web", "shop", "plain", "other", "--timeout=2m"}, n.consumersEnd()...)...)
 	n.until("volumes to be unmounted", func() error {
 		if left := volumesOf(""); len(left) > 0 {
 			return fmt.Errorf("these are there: %v", left)
