@@ -104,7 +104,8 @@ func TestEveryFolderIsAnExample(t *testing.T) {
 		if _, ok := table()[e.Name()]; !ok {
 			t.Errorf("%s has no row in table", e.Name())
 		}
-		for _, file := range []string{path.Join(e.Name(), "README.md"), path.Join(policiesOf(e.Name()), "policy.rego"), path.Join(policiesOf(e.Name()), "policy_test.rego")} {
+		policies := policiesOf(e.Name())
+		for _, file := range []string{path.Join(e.Name(), "README.md"), path.Join(policies, "policy.rego"), path.Join(policies, "policy_test.rego")} {
 			if _, err := fs.Stat(examples.FS, file); err != nil {
 				t.Error(err)
 			}

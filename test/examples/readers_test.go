@@ -68,7 +68,7 @@ func objectsOf(t *testing.T, file string) (o objects) {
 		t.Fatal(err)
 	}
 	decoder := serializer.NewCodecFactory(scheme.Scheme, serializer.EnableStrict).UniversalDeserializer()
-	for _, document := range bytes.Split(body, []byte("\n---\n")) {
+	for document := range bytes.SplitSeq(body, []byte("\n---\n")) {
 		if document, err = utilyaml.ToJSON(document); err != nil {
 			t.Fatal(err)
 		}

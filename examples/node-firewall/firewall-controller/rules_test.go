@@ -13,8 +13,10 @@ func TestRulesAreReadByTheirNetwork(t *testing.T) {
 	}
 	four, six := network{PrefixLen: 104, IP: [16]byte{10: 0xff, 11: 0xff, 12: 10}}, network{PrefixLen: 32, IP: [16]byte{0x20, 0x01, 0x0d, 0xb8}}
 	want := map[network]rules{
-		four: {Rules: [maxRules]rule{{ID: 1, FirstPort: 4242, LastPort: 4242, Protocol: 17, Action: 1}, {ID: 2, FirstPort: 80, LastPort: 90, Protocol: 6, Action: 2}}},
-		six:  {Rules: [maxRules]rule{{ID: 3, Action: 1}}},
+		four: {Rules: [maxRules]rule{
+			{ID: 1, FirstPort: 4242, LastPort: 4242, Protocol: 17, Action: 1}, {ID: 2, FirstPort: 80, LastPort: 90, Protocol: 6, Action: 2},
+		}},
+		six: {Rules: [maxRules]rule{{ID: 3, Action: 1}}},
 	}
 	if fmt.Sprint(all) != fmt.Sprint(want) {
 		t.Errorf("%v, want %v", all, want)

@@ -16,16 +16,20 @@ func main() {
 	if len(os.Args) != 2 {
 		log.Fatal("usage: packet-exporter FOLDER")
 	}
-	maps, err := skepmap.Open(os.Args[1])
+	log.Fatal(export(os.Args[1]))
+}
+
+func export(folder string) error {
+	maps, err := skepmap.Open(folder)
 	if err != nil {
-		log.Fatal(err)
+		return err
 	}
 	defer maps.Close()
 	counts, err := maps.Map("counts")
 	if err != nil {
-		log.Fatal(err)
+		return err
 	}
-	for ; ; time.Sleep(time.Second) {
+	for tick := time.Tick(time.Second); ; <-tick {
 		var perCPU []uint64 // the map has a value for each CPU
 		if err := counts.Lookup(uint32(0), &perCPU); err != nil {
 			log.Print(err) // the agent is being restarted, or the grant was withdrawn
