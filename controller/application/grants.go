@@ -8,6 +8,7 @@ import (
 
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/controller/intents"
+	"github.com/skep-dev/skep/controller/nodereports"
 	"github.com/skep-dev/skep/gate"
 	"github.com/skep-dev/skep/image/registry"
 	"github.com/skep-dev/skep/intent"
@@ -53,7 +54,7 @@ func withdrawUndefined(ctx context.Context, r *Reconciler, st *state, s intents.
 	if !grants(s.Payload) {
 		return s, nil
 	}
-	return r.Intents.WithdrawGrants(ctx, s, overNodes(st.nodes, s), st.app.Body().Maps, nil)
+	return r.Intents.WithdrawGrants(ctx, s, withoutReaders(st.nodes, s), st.app.Body().Maps, nil)
 }
 
 // withdrawDenied withdraws what policies deny of the grants of what runs, and of each version beside it, and reports the rules. running is
@@ -86,11 +87,20 @@ func withdrawDenied(ctx context.Context, r *Reconciler, st *state, s intents.Int
 	if r.verdicts().rulesChanged(s.Payload.Application.Namespace) {
 		return s, errOverruled
 	}
-	after, err := r.Intents.WithdrawGrants(ctx, s, overNodes(st.nodes, s), own, beside)
+	after, err := r.Intents.WithdrawGrants(ctx, s, withoutReaders(st.nodes, s), own, beside)
 	if err == nil && after.Payload.Serial != s.Payload.Serial && st.app != nil {
 		r.Events.Eventf(st.app, nil, corev1.EventTypeWarning, "ReadersWithdrawn", "Reconcile", "%s", why)
 	}
 	return after, err
+}
+
+// withoutReaders is a live intent as it is sealed again without some readers. No node brings it to others by saying that it has seen a newer one:
+// with a version before, all that its rollout has not come to get that, as by carryOver. Without one, they would unload what they run.
+func withoutReaders(nodes nodereports.Snapshot, s intents.Intent) intent.Payload {
+	if s.Payload.Previous != nil {
+		return *s.Payload
+	}
+	return overNodes(nodes, s)
 }
 
 // grants reports whether an intent has readers of maps.

@@ -423,8 +423,45 @@ func TestANodeThatIsAheadKeepsNoReaderForOthers(t *testing.T) {
 			if diff := cmp.Diff([]string{"b"}, f.readers(p)); diff != "" || p.Serial <= ahead {
 				t.Errorf("serial %d over %d, and readers (-want +got):\n%s", p.Serial, ahead, diff)
 			}
+			if got := f.say(p); !strings.HasPrefix(got, "v2 on 1, before v1") {
+				t.Errorf("by one node, the rollout is %s", got)
+			}
 			if again := f.settles(); again.Serial != p.Serial {
 				t.Error("it is sealed again and again")
+			}
+		})
+	}
+}
+
+// TestAWithdrawnGrantBringsNoVersionBack has readers denied of a version whose signer was revoked, and that came to no node since, while nodes say
+// that they have seen a newer intent.
+func TestAWithdrawnGrantBringsNoVersionBack(t *testing.T) {
+	for sentence, leave := range map[string]func(*fleet){
+		"it vanished with its CRD": func(f *fleet) { f.vanish(f.app) },
+		"a policy keeps the version before, and would not admit it": func(f *fleet) {
+			policy := denies(v1alpha1.RunningKeep, "team-a")
+			policy.Spec.Rego += notSigned
+			f.create(policy)
+			f.refresh()
+		},
+	} {
+		t.Run(sentence, func(t *testing.T) {
+			f := newFleet(t)
+			f.answers(v1alpha1.NodeLoaded)
+			f.edit(readBy("a", "b"))
+			f.version(1)
+			leave(f)
+			f.distrust("team-b")
+			f.reconcile(f.app.Identity())
+			f.outrun()
+			other := denies(v1alpha1.RunningKeep)
+			other.Name, other.UID, other.Spec.Rego = "readers", "readers", other.Spec.Rego+notSigned+noReader
+			f.create(other)
+			f.refresh()
+			f.clock = f.clock.Add(time.Second)
+			f.reconcile(f.app.Identity())
+			if p := f.intent(f.app); f.say(p) != "v2 on 0, before v1" || len(f.readers(p)) > 0 {
+				t.Errorf("%s, read by %v", f.say(p), f.readers(p))
 			}
 		})
 	}
