@@ -41,10 +41,15 @@ func (p Process) IsMountedOutside(device uint64, known *Mounts) (bool, error) {
 }
 
 // Mounts keeps the table of mounts that was read last, until Forget. A thousand containers have thousands of mounts, and one
-// runtime: its table is read once for all as long as the kernel reports no change of it. Any goroutine may call its methods.
+// runtime: its table is read once for all as long as the kernel reports no change of it. Any goroutine may call its methods, and
+// waits for no table that another one reads: the kernel asks a file system for its options, and one may not answer.
 type Mounts struct {
-	mu sync.Mutex
-	// of is whose table it is, devices has the file systems in it, and file, by which the kernel reports changes, is nil without one.
+	mu   sync.Mutex
+	last *table
+}
+
+// table has the file systems in a table of mounts, and the file by which the kernel reports its changes.
+type table struct {
 	of      view
 	devices map[uint64]bool
 	file    *os.File
@@ -54,17 +59,20 @@ type Mounts struct {
 type view struct{ namespace, mount, root uint64 }
 
 // Forget closes the table, which keeps the mount namespace that it is of.
-func (m *Mounts) Forget() {
+func (m *Mounts) Forget() { m.keep(nil) }
+
+// keep has a table take the place of the one that there is.
+func (m *Mounts) keep(t *table) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.forget()
+	m.replace(t)
 }
 
-func (m *Mounts) forget() {
-	if m.file != nil {
-		_ = m.file.Close()
+func (m *Mounts) replace(t *table) {
+	if m.last != nil {
+		_ = m.last.file.Close()
 	}
-	m.file = nil
+	m.last = t
 }
 
 // has reports whether the process of a folder has a mount of the file system.
@@ -74,31 +82,53 @@ func (m *Mounts) has(process *Folder, device uint64) (bool, error) {
 		m = new(Mounts)
 		defer m.Forget()
 	}
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if m.file != nil && m.of == of && !m.isChanged() {
-		return m.devices[device], nil
+	if found, isKnown := m.known(of, device); isKnown {
+		return found, nil
 	}
-	m.forget()
-	file, err := process.open("mountinfo", unix.O_RDONLY)
+	t, err := process.mounts()
 	if err != nil {
-		return false, denied(err)
-	}
-	// What the kernel reports from here on is what changed since this was opened.
-	m.of, m.file, m.devices = of, file, map[uint64]bool{}
-	if _, err := mountinfo.GetMountsFromReader(file, func(one *mountinfo.Info) (skip, stop bool) {
-		m.devices[unix.Mkdev(uint32(one.Major), uint32(one.Minor))] = true
-		return true, false
-	}); err != nil {
-		m.forget()
 		return false, err
 	}
-	return m.devices[device], nil
+	t.of = of
+	m.keep(t)
+	return t.devices[device], nil
+}
+
+// known is what the table says that was read last. isKnown is false where it is of another view, or changed.
+func (m *Mounts) known(of view, device uint64) (found, isKnown bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.last == nil || m.last.of != of {
+		return false, false
+	}
+	if m.last.isChanged() {
+		// The kernel says so once.
+		m.replace(nil)
+		return false, false
+	}
+	return m.last.devices[device], true
+}
+
+// mounts reads the table of the process.
+func (f *Folder) mounts() (*table, error) {
+	file, err := f.open("mountinfo", unix.O_RDONLY)
+	if err != nil {
+		return nil, denied(err)
+	}
+	// What the kernel reports from here on is what changed since this was opened.
+	t := &table{file: file, devices: map[uint64]bool{}}
+	if _, err := mountinfo.GetMountsFromReader(file, func(one *mountinfo.Info) (skip, stop bool) {
+		t.devices[unix.Mkdev(uint32(one.Major), uint32(one.Minor))] = true
+		return true, false
+	}); err != nil {
+		return nil, errors.Join(err, file.Close())
+	}
+	return t, nil
 }
 
 // isChanged reports whether the table is another one than when that was asked last, or was opened (mounts_poll of fs/proc_namespace.c).
-func (m *Mounts) isChanged() bool {
-	poll := []unix.PollFd{{Fd: int32(m.file.Fd()), Events: unix.POLLPRI}}
+func (t *table) isChanged() bool {
+	poll := []unix.PollFd{{Fd: int32(t.file.Fd()), Events: unix.POLLPRI}}
 	_, err := unix.Poll(poll, 0)
 	return err != nil || poll[0].Revents&(unix.POLLPRI|unix.POLLERR) != 0
 }

@@ -2,12 +2,14 @@ package process
 
 import (
 	"bufio"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -45,8 +47,62 @@ func TestARootThatAContainerMadeIsNotTheRuntimes(t *testing.T) {
 	if err := unix.Unmount(runtimes, unix.MNT_DETACH); err != nil {
 		t.Fatal(err)
 	}
+	self, err := Open(os.Getpid())
+	must(t, err)
+	defer self.Close()
+	of, err := self.view()
+	must(t, err)
+	must(t, second(known.has(self, 0)))
+	must(t, unix.Unmount(later, unix.MNT_DETACH))
+	for range 2 {
+		// Of two that ask, the kernel says it to one.
+		if _, isKnown := known.known(of, 0); isKnown {
+			t.Error("a table that changed is known")
+		}
+	}
 	isOutside("one that the runtime mounts no more", first, false)
 }
+
+// TestATableThatIsNotReadHoldsUpNobodyElse has the table of one process be read for as long as a file system does not answer.
+func TestATableThatIsNotReadHoldsUpNobodyElse(t *testing.T) {
+	hung := t.TempDir()
+	must(t, errors.Join(os.Mkdir(hung+"/ns", 0o755), os.Mkdir(hung+"/root", 0o755), os.WriteFile(hung+"/ns/mnt", nil, 0o600), unix.Mkfifo(hung+"/mountinfo", 0o600)))
+	dir, err := os.Open(hung)
+	must(t, err)
+	self, err := Open(os.Getpid())
+	must(t, err)
+	var root unix.Stat_t
+	must(t, unix.Stat("/", &root))
+	known, read, others := new(Mounts), make(chan error, 1), make(chan error, 1)
+	go func() {
+		_, err := known.has(&Folder{dir}, 1)
+		read <- err
+	}()
+	// It is opened once somebody reads it, who waits for what it says.
+	table, err := os.OpenFile(hung+"/mountinfo", os.O_WRONLY, 0)
+	must(t, err)
+	go func() {
+		is, err := known.has(self, root.Dev)
+		if !is {
+			err = errors.Join(err, errors.New("the root is not mounted"))
+		}
+		known.Forget()
+		others <- err
+	}()
+	select {
+	case err := <-others:
+		must(t, err)
+	case <-time.After(time.Minute):
+		t.Error("another one waits")
+	}
+	must(t, table.Close())
+	must(t, <-read)
+	known.Forget()
+	must(t, dir.Close())
+	self.Close()
+}
+
+func second(_ bool, err error) error { return err }
 
 // overlay is where one can be mounted, and the command for that.
 func overlay(t *testing.T) (at, command string) {
