@@ -3,6 +3,7 @@ package application
 import (
 	"cmp"
 	"context"
+	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 
@@ -22,7 +23,8 @@ func (r *Reconciler) withdrawGrants(ctx context.Context, st *state) (err error) 
 	if st.sealed.IsBehindNodes() {
 		return nil
 	}
-	st.sealed, err = withdrawUndefined(ctx, r, st, st.sealed)
+	// It is behind no node, which the request would be asked for.
+	st.sealed, err = withdrawUndefined(ctx, r, st, st.sealed, gate.Request{})
 	if err != nil || !grants(st.sealed.Payload) {
 		return err
 	}
@@ -39,22 +41,22 @@ func (r *Reconciler) withdrawGrants(ctx context.Context, st *state) (err error) 
 
 // withdrawLast is withdrawGrants of what is sealed in the end: also behind unload protection, and where nodes are ahead of it still.
 func withdrawLast(ctx context.Context, r *Reconciler, st *state) (err error) {
-	st.sealed, err = withdrawUndefined(ctx, r, st, st.sealed)
+	o := st.observed
+	st.sealed, err = withdrawUndefined(ctx, r, st, st.sealed, o.Request)
 	if err != nil {
 		return err
 	}
-	o := st.observed
 	o.Live = st.sealed.Payload
 	st.sealed, err = withdrawDenied(ctx, r, st, st.sealed, o.Request, o.RunningToEvaluate(), true)
 	return err
 }
 
-// withdrawUndefined withdraws what the definition does not grant.
-func withdrawUndefined(ctx context.Context, r *Reconciler, st *state, s intents.Intent) (intents.Intent, error) {
+// withdrawUndefined withdraws what the definition does not grant, which is that of the request.
+func withdrawUndefined(ctx context.Context, r *Reconciler, st *state, s intents.Intent, request gate.Request) (intents.Intent, error) {
 	if !grants(s.Payload) {
 		return s, nil
 	}
-	return r.Intents.WithdrawGrants(ctx, s, withoutReaders(st.nodes, s), st.app.Body().Maps, nil)
+	return r.Intents.WithdrawGrants(ctx, s, r.verdicts().withoutReaders(ctx, st.nodes, s, request), st.app.Body().Maps, nil)
 }
 
 // withdrawDenied withdraws what policies deny of the grants of what runs, and of each version beside it, and reports the rules. running is
@@ -87,7 +89,7 @@ func withdrawDenied(ctx context.Context, r *Reconciler, st *state, s intents.Int
 	if r.verdicts().rulesChanged(s.Payload.Application.Namespace) {
 		return s, errOverruled
 	}
-	after, err := r.Intents.WithdrawGrants(ctx, s, withoutReaders(st.nodes, s), own, beside)
+	after, err := r.Intents.WithdrawGrants(ctx, s, r.verdicts().withoutReaders(ctx, st.nodes, s, request), own, beside)
 	if err == nil && after.Payload.Serial != s.Payload.Serial && st.app != nil {
 		r.Events.Eventf(st.app, nil, corev1.EventTypeWarning, "ReadersWithdrawn", "Reconcile", "%s", why)
 	}
@@ -95,12 +97,19 @@ func withdrawDenied(ctx context.Context, r *Reconciler, st *state, s intents.Int
 }
 
 // withoutReaders is a live intent as it is sealed again without some readers. No node brings it to others by saying that it has seen a newer one:
-// with a version before, all that its rollout has not come to get that, as by carryOver. Without one, they would unload what they run.
-func withoutReaders(nodes nodereports.Snapshot, s intents.Intent) intent.Payload {
-	if s.Payload.Previous != nil {
-		return *s.Payload
+// with a version before, those that its rollout has not come to get that, as by carryOver, and go on with what they run until they have it.
+// Without one, they would unload what they run.
+func (vs verdicts) withoutReaders(ctx context.Context, nodes nodereports.Snapshot, s intents.Intent, request gate.Request) intent.Payload {
+	live := *s.Payload
+	if !s.IsBehindNodes() || live.Rollout == nil || live.Previous == nil {
+		return overNodes(nodes, s)
 	}
-	return overNodes(nodes, s)
+	isOwn := func(v intent.Payload) bool { return v.SameVersion(s.Payload) }
+	if !slices.ContainsFunc(live.Withdrawn, isOwn) && len(live.Withdrawn) < maxWithdrawn &&
+		vs.version(registry.CacheOnly(ctx), request, live.Alone()).Keeps {
+		live.Withdrawn = append([]intent.Payload{live.Alone()}, live.Withdrawn...)
+	}
+	return live
 }
 
 // grants reports whether an intent has readers of maps.

@@ -423,7 +423,7 @@ func TestANodeThatIsAheadKeepsNoReaderForOthers(t *testing.T) {
 			if diff := cmp.Diff([]string{"b"}, f.readers(p)); diff != "" || p.Serial <= ahead {
 				t.Errorf("serial %d over %d, and readers (-want +got):\n%s", p.Serial, ahead, diff)
 			}
-			if got := f.say(p); !strings.HasPrefix(got, "v2 on 1, before v1") {
+			if got := f.say(p); got != "v2 on 1, before v1, withdrawn v2" {
 				t.Errorf("by one node, the rollout is %s", got)
 			}
 			if again := f.settles(); again.Serial != p.Serial {

@@ -101,7 +101,7 @@ func (r *Reconciler) waitsForSuccessor(ctx context.Context, st *state, s *intent
 		return true, nil
 	}
 	// It has no other readers than its successor grants.
-	if *s, err = withdrawUndefined(ctx, r, st, *s); err != nil {
+	if *s, err = withdrawUndefined(ctx, r, st, *s, request); err != nil {
 		return true, err
 	}
 	if *s, err = withdrawDenied(ctx, r, st, *s, request, s.Payload, true); err != nil {
