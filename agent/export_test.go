@@ -54,6 +54,9 @@ func (a *Agent) NamespacesChanged() { a.changes.Wake() }
 // IsIdle is what a sweep of Run asks before it spends a reconcile.
 func (a *Agent) IsIdle() bool { return a.isIdle() }
 
+// IsStartWaiting reports whether a container waits to start that no reconcile had yet.
+func (a *Agent) IsStartWaiting() bool { return a.starts.IsWaiting() }
+
 // HintsAtOnce has no hint put off, for a test that asks whether the agent is woken.
 func (a *Agent) HintsAtOnce() { a.changes.Pause = 0 }
 

@@ -127,6 +127,39 @@ func TestNoContainerWaitsForALoad(t *testing.T) {
 	}
 }
 
+// TestNoContainerWaitsForWhatEnds has a container begin to wait in the reconcile that ends an application: the next one, which
+// finds that ended, begins after the container has started.
+func TestNoContainerWaitsForWhatEnds(t *testing.T) {
+	need.Kernel(t)
+	w, r := world.New(t), &announcing{Runtime: world.NewRuntime(t)}
+	a := announceTo(w, r, nil)
+	web := r.Start("team-a", "web", "web", nil)
+	stays, ends := ofTeamOn(w, "team-a", "stays", "cgroup_skb/egress"), ofTeamOn(w, "team-a", "ends", "cgroup_skb/egress")
+	w.Give(a, stays, ends)
+	world.Until(t, "both to be attached", time.Minute, func() bool { return attachedTo(a, stays.UID) == 1 && attachedTo(a, ends.UID) == 1 })
+	started, looks := make(chan bool), 0
+	a.OnLook(func() {
+		switch looks++; looks {
+		case 1:
+			go func() {
+				r.starting(web, 2*time.Minute)
+				close(started)
+			}()
+			world.Until(t, "the container to wait", time.Minute, a.IsStartWaiting)
+		case 2:
+			select {
+			case <-started:
+			case <-time.After(time.Minute):
+				t.Error("the container waits for another reconcile")
+			}
+		}
+	})
+	w.Give(a, w.Tombstone(ends))
+	<-started
+	world.Until(t, "it to end", time.Minute, func() bool { return attachedTo(a, ends.UID) == 0 })
+	a.OnLook(func() {})
+}
+
 // TestATenantThatIsLateIsNotWaitedFor has the chain of one team take long.
 func TestATenantThatIsLateIsNotWaitedFor(t *testing.T) {
 	need.Kernel(t)

@@ -59,7 +59,8 @@ func (r Round) isComing(uid string, c containers.Container) bool {
 		return i >= 0 && slices.ContainsFunc(r.Decisions.Want.Applications[i].Attachments, such)
 	}
 	switch {
-	case out == nil:
+	case out == nil, r.Decisions.IsGone(uid):
+		// Of one that ends, only the kernel's answer is on its way.
 		return false
 	case wants(func(at plan.Attachment) bool { return r.lacksProbe(uid, at) }):
 		return true
