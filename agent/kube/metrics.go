@@ -55,6 +55,11 @@ func (m *metrics) watch(a *Agent) {
 			}
 			return 0
 		}))
+	m.registry.MustRegister(
+		prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "skep_agent_volumes", Help: "Volumes of pods that read maps."},
+			func() float64 { current, behind := a.volumes.Count(); return float64(current + behind) }),
+		prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "skep_agent_volumes_behind", Help: "Volumes of pods that do not have what they should."},
+			func() float64 { _, behind := a.volumes.Count(); return float64(behind) }))
 }
 
 // report counts applications by state.

@@ -29,6 +29,13 @@ func (c Client) Update(ctx context.Context, v Volume, pins []Pin) (*os.File, err
 	return c.folder(ctx, request{Op: opUpdate, Volume: v, Pins: pins})
 }
 
+// Narrow removes the pins of a volume but these, which are told by name and right alone. The error wraps ErrNotMounted where it is not mounted.
+func (c Client) Narrow(ctx context.Context, v Volume, keep []Pin) error {
+	_, folder, err := c.ask(ctx, request{Op: opNarrow, Volume: v, Pins: keep})
+	closeAll(folder)
+	return err
+}
+
 // Unmount unmounts a volume. One that is not mounted is no error.
 func (c Client) Unmount(ctx context.Context, v Volume) error {
 	_, folder, err := c.ask(ctx, request{Op: opUnmount, Volume: v})
@@ -101,7 +108,9 @@ func (c Client) exchange(ctx context.Context, r request) (got reply, descriptors
 	}
 	var maps []int
 	for _, p := range r.Pins {
-		maps = append(maps, p.Map)
+		if r.Op != opNarrow {
+			maps = append(maps, p.Map)
+		}
 	}
 	if err := send(to, r, maps); err != nil {
 		return reply{}, nil, err

@@ -331,3 +331,27 @@ func TestNoVolumeWaitsForAnother(t *testing.T) {
 		n.unmounts(v)
 	}
 }
+
+// TestPinsAreRemovedWithoutTheirMaps has the names of some alone, as an agent that knows what is granted and not yet what is loaded.
+func TestPinsAreRemovedWithoutTheirMaps(t *testing.T) {
+	n := newNode(t)
+	m := newMap(t)
+	n.mounts(volume, mounter.Pin{Name: "kept", Map: m.FD()}, mounter.Pin{Name: "gone", Map: m.FD()}, mounter.Pin{Name: "rules", Write: true, Map: m.FD()},
+		mounter.Pin{Name: "narrower", Write: true, Map: m.FD()})
+	keep := []mounter.Pin{{Name: "kept"}, {Name: "rules", Write: true}, {Name: "narrower"}, {Name: "absent"}}
+	if err := n.Narrow(t.Context(), volume, keep); err != nil {
+		t.Fatal(err)
+	}
+	for folder, want := range map[string]string{"maps": "kept", mounter.Writable: "rules"} {
+		if left, err := os.ReadDir(filepath.Join(n.target(volume), folder)); err != nil || len(left) != 1 || left[0].Name() != want {
+			t.Errorf("%s has %v, %v, want %s", folder, left, err, want)
+		}
+	}
+	if err := opens(filepath.Join(n.target(volume), "maps/kept"), nil); !errors.Is(err, unix.EROFS) {
+		t.Errorf("open for writing after that: %v", err)
+	}
+	n.unmounts(volume)
+	if err := n.Narrow(t.Context(), volume, nil); !errors.Is(err, mounter.ErrNotMounted) {
+		t.Errorf("what is not mounted: %v", err)
+	}
+}

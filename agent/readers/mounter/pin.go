@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"slices"
 
 	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
@@ -43,6 +44,11 @@ func (p pods) pin(v Volume, pins []Pin) (int, error) {
 
 // pin has the volume contain exactly these pins. Those of a map that is pinned with the same right already stay.
 func (at *place) pin(pins []Pin) error {
+	return at.each(pins, func(name string, some []Pin) error { return at.pinAt(name, some, compared) })
+}
+
+// each calls a function with each folder of pins, and the pins that are for it.
+func (at *place) each(pins []Pin, do func(name string, some []Pin) error) error {
 	for _, name := range []string{Writable, ReadOnly} {
 		var some []Pin
 		for _, p := range pins {
@@ -50,11 +56,24 @@ func (at *place) pin(pins []Pin) error {
 				some = append(some, p)
 			}
 		}
-		if err := at.pinAt(name, some); err != nil {
+		if err := do(name, some); err != nil {
 			return fmt.Errorf("pin in %s: %w", name, err)
 		}
 	}
 	return nil
+}
+
+// narrow removes the pins of a volume but some, which it may not have.
+func (p pods) narrow(v Volume, keep []Pin) error {
+	at, err := p.find(v, false)
+	defer at.close()
+	if errors.Is(err, unix.ENOENT) || err == nil && !at.mounted {
+		return ErrNotMounted
+	}
+	if err != nil {
+		return err
+	}
+	return at.each(keep, func(name string, some []Pin) error { return at.pinAt(name, some, excess) })
 }
 
 // bare takes the BPF file systems of a volume away that an earlier mounter made. First the pins go: a container keeps its mounts. With
@@ -66,7 +85,7 @@ func (at *place) bare() error {
 			continue
 		}
 		if err == nil {
-			err = at.pinAt(name, nil)
+			err = at.pinAt(name, nil, excess)
 		}
 		if err == nil {
 			err = at.strip(name, on)
@@ -101,8 +120,8 @@ type change struct {
 	mode   uint32
 }
 
-// pinAt has one of the volume's BPF file systems contain exactly these pins.
-func (at *place) pinAt(name string, pins []Pin) error {
+// pinAt changes the pins of one of the volume's BPF file systems by how they differ from these.
+func (at *place) pinAt(name string, pins []Pin, differ func(w int, pins []Pin) (change, error)) error {
 	root, err := at.open(at.root, name, 0)
 	if errors.Is(err, unix.ENOENT) {
 		// It was mounted without pins, and its containers would not see what is mounted now.
@@ -122,7 +141,7 @@ func (at *place) pinAt(name string, pins []Pin) error {
 	if err != nil {
 		return err
 	}
-	c, err := compared(w, pins)
+	c, err := differ(w, pins)
 	switch {
 	case err != nil:
 		return err
@@ -140,42 +159,44 @@ func (at *place) pinAt(name string, pins []Pin) error {
 	return errors.Join(c.make(w), at.reconfigure(w, "ro"))
 }
 
-// compared is what a folder lacks, and has too much.
-func compared(w int, pins []Pin) (change, error) {
+// excess is what a folder has and others than these do not name.
+func excess(w int, pins []Pin) (c change, err error) {
 	has, err := os.ReadDir(procPath(w))
 	if err != nil {
-		return change{}, fmt.Errorf("list pins: %w", err)
+		return c, fmt.Errorf("list pins: %w", err)
 	}
-	wanted := map[string]Pin{}
-	for _, p := range pins {
-		wanted[p.Name] = p
-	}
-	var c change
 	for _, e := range has {
-		p, is := wanted[e.Name()]
-		if !is {
+		if !slices.ContainsFunc(pins, func(p Pin) bool { return p.Name == e.Name() }) {
 			c.remove = append(c.remove, e.Name())
-			continue
 		}
+	}
+	return c, nil
+}
+
+// compared is what a folder lacks, and has too much.
+func compared(w int, pins []Pin) (change, error) {
+	c, err := excess(w, pins)
+	if err != nil {
+		return c, err
+	}
+	for _, p := range pins {
 		same, err := isPinned(w, p)
 		if err != nil {
 			return change{}, fmt.Errorf("compare pin %s: %w", p.Name, err)
 		}
-		if same {
-			delete(wanted, p.Name)
-		}
-	}
-	for _, p := range pins {
-		if _, is := wanted[p.Name]; is {
+		if !same {
 			c.add = append(c.add, p)
 		}
 	}
 	return c, nil
 }
 
-// isPinned reports whether the pin of the name is of the same map.
+// isPinned reports whether there is a pin of the name, of the same map.
 func isPinned(w int, p Pin) (bool, error) {
 	old, err := plain.Of(ebpf.LoadPinnedMap(procPath(w)+"/"+p.Name, &ebpf.LoadPinOptions{ReadOnly: true}))
+	if errors.Is(err, fs.ErrNotExist) {
+		return false, nil
+	}
 	if err != nil {
 		return false, err
 	}

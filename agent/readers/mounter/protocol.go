@@ -98,6 +98,7 @@ var ErrNotMounted = errors.New("the volume is not mounted")
 const (
 	opMount   = "mount"
 	opUpdate  = "update"
+	opNarrow  = "narrow"
 	opUnmount = "unmount"
 	opList    = "list"
 )
@@ -138,6 +139,9 @@ func (r request) check(descriptors int, pins bool) error {
 	}
 	if r.Group == noGroup {
 		return fmt.Errorf("%d is no group", r.Group)
+	}
+	if r.Op == opNarrow {
+		descriptors += len(r.Pins)
 	}
 	if len(r.Pins) != descriptors {
 		return fmt.Errorf("%d pins with %d descriptors", len(r.Pins), descriptors)

@@ -124,8 +124,8 @@ func (s *Server) answer(c *net.UnixConn) error {
 	if err != nil {
 		return errors.Join(err, send(c, reply{Error: "the mounter does not take the request: " + err.Error()}, nil))
 	}
-	for i := range r.Pins {
-		r.Pins[i].Map = descriptors[i]
+	for i, d := range descriptors {
+		r.Pins[i].Map = d
 	}
 	got, folder, err := s.turn(c, r)
 	if err != nil {
@@ -155,6 +155,8 @@ func (s *Server) do(r request) (reply, []int) {
 		return s.list(r.Volume)
 	case opMount, opUpdate:
 		folder, err = s.mount(r)
+	case opNarrow:
+		err = s.pods.narrow(r.Volume, r.Pins)
 	case opUnmount:
 		err = s.pods.unmount(r.Volume)
 	default:

@@ -8,6 +8,7 @@ import (
 
 	"github.com/skep-dev/skep/agent/readers/grants"
 	"github.com/skep-dev/skep/api/v1alpha1"
+	"github.com/skep-dev/skep/intent"
 	"github.com/skep-dev/skep/skepmap"
 )
 
@@ -31,6 +32,8 @@ type access struct {
 	to   skepmap.Access
 }
 
+func (a access) isWritable() bool { return a.to != skepmap.Read }
+
 // of returns what a claim has of the grants that apply, in their order.
 func (c Claim) of(all []grants.Map) (has []access) {
 	for _, m := range all {
@@ -52,20 +55,23 @@ func (c Claim) matches(g grants.Grant) bool {
 	return slices.Contains(g.Namespaces, c.Namespace) && (len(g.ServiceAccounts) == 0 || slices.Contains(g.ServiceAccounts, c.ServiceAccount))
 }
 
-// isGranted reports whether the newest intent grants the claim any map, whatever is loaded.
-func (c Claim) isGranted(maps map[string]v1alpha1.Map) bool {
-	for _, m := range maps {
+// granted is what the newest intent grants the claim, whatever is loaded.
+func (c Claim) granted(p intent.Payload) []access {
+	var all []grants.Map
+	for name, m := range p.Maps {
+		one := grants.Map{Name: name}
 		for _, e := range m.Export {
 			g := grants.Grant(e)
 			if c.Application.IsNamespaced() && len(g.Namespaces) == 0 {
 				g.Namespaces = []string{c.Application.Namespace}
 			}
-			if c.matches(g) && (!c.Application.IsNamespaced() || c.Namespace == c.Application.Namespace) {
-				return true
+			if !p.Tombstone && (!c.Application.IsNamespaced() || c.Namespace == c.Application.Namespace) {
+				one.Grants = append(one.Grants, g)
 			}
 		}
+		all = append(all, one)
 	}
-	return false
+	return c.of(all)
 }
 
 // rights are those that a claim has, as far as they can be found out without reading an object.
@@ -85,7 +91,7 @@ func (c Claim) wanted(app *application) ([]access, error) {
 	case app == nil:
 		return nil, fmt.Errorf("%w: this node has no intent for %s %s: the application does not exist, is not allowed, has not come here yet, or its "+
 			"nodeSelector leaves this node out; look at its status", ErrNotThere, c.Application.Kind, c.Application)
-	case !c.isGranted(app.payload.Maps):
+	case len(c.granted(app.payload)) == 0:
 		return nil, fmt.Errorf("%w: %s %s grants none of its maps (spec.maps.NAME.export) to service account %q of namespace %q; have its author list these "+
 			"there in namespaces and serviceAccounts", ErrNotGranted, c.Application.Kind, c.Application, c.ServiceAccount, c.Namespace)
 	case app.loaded == nil:

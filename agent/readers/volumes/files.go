@@ -94,8 +94,6 @@ func (c content) pins() (all []mounter.Pin) {
 	return all
 }
 
-func (e entry) isWritable() bool { return e.to != skepmap.Read }
-
 // target is where the symlink of a map leads to.
 func (e entry) target() string {
 	if e.isWritable() {

@@ -52,15 +52,39 @@ func (k *Keeper) catchUp(ctx context.Context, v *volume) error {
 	}
 	defer end()
 	k.mu.Lock()
-	behind := k.isBehind(v)
+	behind, first := k.isBehind(v), k.snapshot == nil
 	k.mu.Unlock()
-	if !behind {
+	switch {
+	case !behind:
 		return nil
+	case first:
+		err = k.narrow(ctx, v)
+	default:
+		err = k.apply(ctx, v)
 	}
-	err = k.apply(ctx, v)
 	if errors.Is(err, mounter.ErrNotMounted) {
 		k.notMounted(v)
 		return nil
+	}
+	return err
+}
+
+// narrow removes the pins of a volume that the newest intents do not grant, before the first look at the kernel. The caller is busy with it.
+func (k *Keeper) narrow(ctx context.Context, v *volume) error {
+	k.mu.Lock()
+	now := k.newest
+	k.mu.Unlock()
+	var keep []mounter.Pin
+	for _, a := range v.granted(now.of[v.Application]) {
+		keep = append(keep, mounter.Pin{Name: escape.Replace(a.name), Write: a.isWritable()})
+	}
+	ctx, cancel := context.WithTimeout(ctx, withdrawal)
+	defer cancel()
+	err := k.o.Mounter.Narrow(ctx, v.at, keep)
+	if err == nil {
+		k.mu.Lock()
+		v.narrowed = now
+		k.mu.Unlock()
 	}
 	return err
 }
@@ -152,7 +176,7 @@ func (k *Keeper) apply(ctx context.Context, v *volume) error {
 // content is what a claim has of an application; with an error, what is certain of it.
 func (k *Keeper) content(c Claim, app *application) (content, error) {
 	nothing := content{application: skepmap.Application{Kind: c.Application.Kind, Namespace: c.Application.Namespace, Name: c.Application.Name}}
-	if app != nil && c.isGranted(app.payload.Maps) {
+	if app != nil && len(c.granted(app.payload)) > 0 {
 		if err := k.learn(app.loaded); err != nil {
 			return nothing, err
 		}

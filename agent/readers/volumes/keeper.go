@@ -24,6 +24,7 @@ import (
 type Mounter interface {
 	Mount(ctx context.Context, v mounter.Volume, group uint32, record []byte, pins []mounter.Pin) (*os.File, error)
 	Update(ctx context.Context, v mounter.Volume, pins []mounter.Pin) (*os.File, error)
+	Narrow(ctx context.Context, v mounter.Volume, keep []mounter.Pin) error
 	Unmount(ctx context.Context, v mounter.Volume) error
 	List(ctx context.Context) ([]mounter.Mounted, error)
 }
@@ -69,8 +70,10 @@ type Keeper struct {
 	// mu guards what follows, and the fields of volumes but those of who is busy with one. It is held over nothing slow.
 	mu       sync.Mutex
 	snapshot snapshot
-	volumes  map[mounter.Volume]*volume
-	closed   bool
+	// newest are the newest intents before there is a snapshot, which needs a look at the kernel.
+	newest  *newest
+	volumes map[mounter.Volume]*volume
+	closed  bool
 }
 
 // volume is one that is mounted, or may be.
@@ -89,6 +92,8 @@ type volume struct {
 	// loses is whether the volume has to lose something yet, and follows whether follow runs for it.
 	loses, follows bool
 	socket         *serve.Folder
+	// narrowed are the newest intents by which pins were removed.
+	narrowed *newest
 }
 
 func newVolume(at mounter.Volume, c Claim, group uint32) *volume {
@@ -201,7 +206,28 @@ func (k *Keeper) found(mounted []mounter.Mounted) {
 	k.signal()
 }
 
+// Count is how many volumes have what they should, and how many do not, such as while the mounter is away.
+func (k *Keeper) Count() (current, behind int) {
+	if k == nil {
+		return 0, 0
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for _, v := range k.volumes {
+		if k.isBehind(v) {
+			behind++
+		}
+	}
+	return len(k.volumes) - behind, behind
+}
+
 // isBehind reports whether a volume does not have what it should. The caller holds mu.
 func (k *Keeper) isBehind(v *volume) bool {
-	return k.snapshot != nil && k.volumes[v.at] == v && !(v.done && v.app == k.snapshot[v.Application])
+	switch {
+	case k.volumes[v.at] != v:
+		return false
+	case k.snapshot == nil:
+		return k.o.Pins && v.narrowed != k.newest
+	}
+	return !v.done || v.app != k.snapshot[v.Application]
 }

@@ -52,11 +52,18 @@ func (l *loaded) close() {
 // snapshot is what the loop has published: the applications of the node by name.
 type snapshot map[v1alpha1.Identity]*application
 
+// newest are the newest intents by the application. They are compared by pointers.
+type newest struct {
+	of map[v1alpha1.Identity]intent.Payload
+}
+
 // published is what the loop leaves for the keeper, which takes it. The loop waits for nothing.
 type published struct {
 	// next is nil where nothing is new, and retired are maps that no later snapshot has.
 	next    snapshot
 	retired []*loaded
+	// newest is set where nothing was published yet.
+	newest *newest
 	// changed is closed when there is something to take.
 	changed chan struct{}
 }
@@ -65,12 +72,15 @@ type published struct {
 type loop struct {
 	// made are the applications by UID.
 	made map[string]*application
+	// serials are those of newest intents before the first look.
+	serials map[string]int64
 }
 
 // Withdraw has volumes lose what the newest intents do not grant any more. gone are the applications that are to leave nothing behind.
 // The loop calls it, and Publish.
 func (k *Keeper) Withdraw(apps []*accepted.Application, gone []string) {
-	if len(k.loop.made) == 0 {
+	if k.loop.made == nil {
+		k.withdrawUnseen(apps, gone)
 		return
 	}
 	there, changed := map[string]bool{}, false
@@ -92,6 +102,29 @@ func (k *Keeper) Withdraw(apps []*accepted.Application, gone []string) {
 	if changed {
 		k.publish(retired)
 	}
+}
+
+// withdrawUnseen is Withdraw before the first look at the kernel: sockets answer for nothing yet, and pins lose what is not granted.
+func (k *Keeper) withdrawUnseen(apps []*accepted.Application, gone []string) {
+	serials, now := map[string]int64{}, &newest{map[v1alpha1.Identity]intent.Payload{}}
+	for _, app := range apps {
+		payload := app.Newest.Payload()
+		if slices.Contains(gone, payload.UID) {
+			continue
+		}
+		serials[payload.UID] = payload.Serial
+		if other, is := now.of[payload.Application]; !is || other.Serial < payload.Serial {
+			now.of[payload.Application] = payload
+		}
+	}
+	if k.loop.serials != nil && maps.Equal(serials, k.loop.serials) {
+		return
+	}
+	k.loop.serials = serials
+	k.handed.Lock()
+	defer k.handed.Unlock()
+	k.published.newest = now
+	k.published.wake()
 }
 
 // Publish has volumes have what the newest intents and what is loaded come to. The loop never waits for it.
@@ -235,6 +268,7 @@ func (k *Keeper) take() {
 	k.handed.Lock()
 	next, retired := k.published.next, k.published.retired
 	k.published.next, k.published.retired = nil, nil
+	k.newest = k.published.newest
 	k.handed.Unlock()
 	if next != nil {
 		k.snapshot = next

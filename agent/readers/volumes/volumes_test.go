@@ -418,8 +418,12 @@ func TestAGrantThatEndsWhileTheMounterIsAway(t *testing.T) {
 	if open, _ := n.reads(r); open != "" {
 		t.Errorf("the pin went without the mounter: %s", open)
 	}
+	if current, behind := n.agent.Volumes().Count(); current != 0 || behind != 1 {
+		t.Errorf("%d volumes have what they should, and %d do not", current, behind)
+	}
 	n.startMounter()
 	n.lists(r, "")
+	world.Until(t, "it to have what it should", time.Minute, func() bool { current, _ := n.agent.Volumes().Count(); return current == 1 })
 }
 
 // TestVolumesHaveNoPinsByDefault has an older agent's volume, with pins, and one that is mounted without.
