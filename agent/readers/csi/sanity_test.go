@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"testing"
 	"time"
 
@@ -65,7 +66,7 @@ func TestTheSuiteOfTheSpecification(t *testing.T) {
 	passed := 0
 	for _, suite := range all {
 		for _, s := range suite.SpecReports {
-			switch name := append(s.ContainerHierarchyTexts, s.LeafNodeText); {
+			switch name := append(slices.Clone(s.ContainerHierarchyTexts), s.LeafNodeText); {
 			case s.LeafNodeType != "It":
 			case s.State == "passed":
 				passed++

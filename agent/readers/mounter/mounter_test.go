@@ -267,7 +267,8 @@ func TestAVolumeWithoutPinsIsATmpfs(t *testing.T) {
 	m := newMap(t)
 	n.mounts(volume, mounter.Pin{Name: "counts", Map: m.FD()}, mounter.Pin{Name: "rules", Write: true, Map: m.FD()})
 	kept := shared(t)
-	if err := errors.Join(unix.Mount("", kept, "", unix.MS_PRIVATE, ""), unix.Mount(filepath.Join(n.target(volume), "maps"), kept, "", unix.MS_BIND, "")); err != nil {
+	if err := errors.Join(unix.Mount("", kept, "", unix.MS_PRIVATE, ""),
+		unix.Mount(filepath.Join(n.target(volume), "maps"), kept, "", unix.MS_BIND, "")); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = unix.Unmount(kept, unix.MNT_DETACH) })

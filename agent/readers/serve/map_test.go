@@ -131,7 +131,8 @@ func TestAnOwnerHasSoManyConnections(t *testing.T) {
 			}
 		}
 	}
-	if want := "1 Busy: the readers of namespace web have 3 connections on this node, and no more are allowed; close one"; len(rejected) != 1 || rejected[0] != want {
+	const want = "1 Busy: the readers of namespace web have 3 connections on this node, and no more are allowed; close one"
+	if len(rejected) != 1 || rejected[0] != want {
 		t.Errorf("these were rejected: %q, want %q", rejected, want)
 	}
 }

@@ -29,7 +29,7 @@ func TestHowManyVolumesANamespaceHas(t *testing.T) {
 		"the last of a namespace":               {volumes.Bounds{}, 63, 63, ""},
 		"one too many of a namespace":           {volumes.Bounds{}, 64, 64, "pods of namespace web have 64 on this node, and no more are allowed; delete pods"},
 		"the last but what is for others":       {volumes.Bounds{Node: 100}, 4, 74, ""},
-		"what is for others":                    {volumes.Bounds{Node: 100}, 4, 75, "have 4 on this node, and all pods 75 of 100, of which the last 25 are for namespaces"},
+		"what is for others":                    {volumes.Bounds{Node: 100}, 4, 75, "and all pods 75 of 100, of which the last 25 are for namespaces"},
 		"what is for others, of another":        {volumes.Bounds{Node: 100}, 3, 99, ""},
 		"one too many of all, of another":       {volumes.Bounds{Node: 100}, 0, 100, "all pods 100 of 100"},
 		"more than there may be, after a start": {volumes.Bounds{Node: 100}, 0, 120, "all pods 120 of 100"},

@@ -291,7 +291,8 @@ func (l *loaded) grants(payload intent.Payload) ([]grants.Map, []grants.Refused)
 		if err != nil {
 			continue // no reader has it
 		}
-		all = append(all, grants.Loaded{Name: name, Type: info.Type, Flags: info.Flags | l.facts.Load().of(name).Flags, IsFrozen: info.Frozen(), IsTaken: l.taken[name]})
+		all = append(all, grants.Loaded{Name: name, Type: info.Type, Flags: info.Flags | l.facts.Load().of(name).Flags,
+			IsFrozen: info.Frozen(), IsTaken: l.taken[name]})
 	}
 	return grants.Of(payload, l.runs, all)
 }
