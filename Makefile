@@ -90,6 +90,7 @@ assets: ## Build the Kubernetes, etcd and helm that tests run (minutes, once)
 	@test -n "$$CI" || test "$$(id -u)" != 0 || go run ./test/harness/assets containerd flux || \
 		echo 'assets: tests go on without what could not be built, and say so' >&2
 	@go run -exec true -tags grpcnotrace -modfile=tools.mod helm.sh/helm/v4/cmd/helm
+	@go run -exec true -modfile=tools.mod github.com/kubernetes-csi/csi-test/v5/cmd/csi-sanity
 
 test: assets ## Run every test; those that need the kernel need root. RACE, KERNELS, E2E and GITOPS say what else
 	@$(SUITE) -race '$(RACE)' -kernels '$(KERNELS)' -e2e '$(E2E)' -gitops '$(GITOPS)' -again '$(AGAIN)'

@@ -220,7 +220,7 @@ func (c *connection) do(e *entry, r protocol.Request) (protocol.Response, error)
 	}
 	keySize, valueSize := int(e.Map.KeySize()), e.raw.ValueBytes()
 	if keySize+valueSize > protocol.MaxEntry {
-		return protocol.Response{}, reject(protocol.Invalid, "an entry has %d bytes, and the socket takes %d: open the pin", keySize+valueSize, protocol.MaxEntry)
+		return protocol.Response{}, reject(protocol.Invalid, "an entry has %d bytes, and the socket takes %d: open the pin, which a pod has with csi.pins", keySize+valueSize, protocol.MaxEntry)
 	}
 	switch r.Op {
 	case protocol.Scan:
