@@ -116,25 +116,17 @@ func lineOf(r protocol.Response) []byte {
 	return line
 }
 
-// answer handles a request at the pace of the folder and of the agent.
+// answer handles a request at the pace of the folder, of its owner and of the agent.
 func (c *connection) answer(line []byte) (answer []byte, fd int, err error) {
-	endFolder, err := c.folder.pace.begin(c.ctx)
-	if err != nil {
-		return nil, -1, err
-	}
-	var worked time.Duration
-	defer func() { endFolder(worked) }()
-	end, err := c.folder.server.pace.begin(c.ctx)
-	if err != nil {
-		return nil, -1, err
-	}
-	defer func() { end(worked) }()
-	worked = measured(func() {
-		var response protocol.Response
-		response, fd = c.respond(line)
-		answer = lineOf(response)
+	fd = -1
+	err = inTurn(c.ctx, c.folder.paces, func() time.Duration {
+		return measured(func() {
+			var response protocol.Response
+			response, fd = c.respond(line)
+			answer = lineOf(response)
+		})
 	})
-	return answer, fd, nil
+	return answer, fd, err
 }
 
 // respond does what a request asks for.

@@ -6,3 +6,10 @@ func (s *Server) Consumers() int {
 	defer s.mu.Unlock()
 	return len(s.consumers)
 }
+
+// Owners is how many owners have a pace.
+func (s *Server) Owners() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.paces)
+}

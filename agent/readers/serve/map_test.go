@@ -136,3 +136,52 @@ func TestAnOwnerHasSoManyConnections(t *testing.T) {
 		t.Errorf("these were rejected: %q, want %q", rejected, want)
 	}
 }
+
+// TestConnectionsCostTheirOwner connects all the time, by two folders. What a connection costs without its work is 50 µs, of which an owner
+// with a hundredth of a core waits for 99 times as much.
+func TestConnectionsCostTheirOwner(t *testing.T) {
+	s := serve.New(serve.Options{FolderShare: 1, OwnerShare: .01, Share: 1})
+	m := counts(t)
+	var paths []string
+	for range 2 {
+		f, path := folderOf(t, s, "web")
+		f.Grant(map[string]serve.Granted{"counts": grant(t, m, skepmap.Read, 1, nil)})
+		paths = append(paths, path)
+	}
+	began := time.Now()
+	const rounds = 25
+	for range rounds {
+		for _, path := range paths {
+			c := dial(t, path)
+			if _, err := c.Do(t.Context(), protocol.Request{Op: protocol.Get, Map: "counts", Key: []byte{1, 0, 0, 0}}); err != nil {
+				t.Fatal(err)
+			}
+			if err := c.Close(); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	if took, least := time.Since(began), (2*rounds-1)*99*50*time.Microsecond; took < least {
+		t.Errorf("%d connections took %s, at least %s are due", 2*rounds, took, least)
+	}
+	if n := s.Owners(); n != 1 {
+		t.Errorf("%d owners have a pace", n)
+	}
+}
+
+// TestConnectingCosts makes connections that ask for nothing, but for the last one.
+func TestConnectingCosts(t *testing.T) {
+	f, path := folder(t, serve.New(serve.Options{FolderShare: .01, OwnerShare: 1, Share: 1}))
+	f.Grant(map[string]serve.Granted{"counts": grant(t, counts(t), skepmap.Read, 1, nil)})
+	began := time.Now()
+	const all = 15
+	for range all - 1 {
+		dial(t, path)
+	}
+	if _, err := dial(t, path).Do(t.Context(), protocol.Request{Op: protocol.Get, Map: "counts", Key: []byte{1, 0, 0, 0}}); err != nil {
+		t.Fatal(err)
+	}
+	if took, least := time.Since(began), all*99*50*time.Microsecond; took < least {
+		t.Errorf("the request after %d connections took %s, at least %s are due", all, took, least)
+	}
+}

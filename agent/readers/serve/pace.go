@@ -46,6 +46,20 @@ func (p *pace) begin(ctx context.Context) (end func(worked time.Duration), err e
 	}, nil
 }
 
+// inTurn does work when all paces have their turn, one after the other. The work returns how long a processor worked.
+func inTurn(ctx context.Context, paces []*pace, work func() time.Duration) error {
+	var worked time.Duration
+	for _, p := range paces {
+		end, err := p.begin(ctx)
+		if err != nil {
+			return err
+		}
+		defer func() { end(worked) }()
+	}
+	worked = work()
+	return nil
+}
+
 // measured runs a function and returns the time that a processor worked for it: what it waited for
 // others on a busy machine is not the reader's.
 func measured(do func()) time.Duration {

@@ -24,9 +24,9 @@ type Options struct {
 	Idle time.Duration
 	// Request is how long a request may take to arrive, and an answer to be taken: 10 seconds.
 	Request time.Duration
-	// FolderShare is the share of a core that the readers of one socket may cost, 0.2, and Share what
-	// all may, 0.5.
-	FolderShare, Share float64
+	// FolderShare is the share of a core that the readers of one socket may cost, 0.2, OwnerShare what those of one owner may,
+	// 0.3, and Share what all may, 0.5. The making of connections counts.
+	FolderShare, OwnerShare, Share float64
 }
 
 // Server answers on the sockets of all readers' folders.
@@ -40,14 +40,23 @@ type Server struct {
 	owners      map[string]map[*connection]struct{}
 	// consumers have the descriptor of a ring buffer.
 	consumers map[ebpf.MapID]*connection
+	// paces are those of owners, while they have folders.
+	paces map[string]*ownerPace
+}
+
+// ownerPace is the pace of an owner, and how many folders there are of it.
+type ownerPace struct {
+	*pace
+	folders int
 }
 
 // New makes a server.
 func New(o Options) *Server {
 	o.Connections, o.PerOwner, o.PerFolder = cmp.Or(o.Connections, 256), cmp.Or(o.PerOwner, 128), cmp.Or(o.PerFolder, 16)
 	o.Idle, o.Request = cmp.Or(o.Idle, 5*time.Minute), cmp.Or(o.Request, 10*time.Second)
-	o.FolderShare, o.Share = cmp.Or(o.FolderShare, .2), cmp.Or(o.Share, .5)
-	return &Server{o: o, pace: newPace(o.Share), owners: map[string]map[*connection]struct{}{}, consumers: map[ebpf.MapID]*connection{}}
+	o.FolderShare, o.OwnerShare, o.Share = cmp.Or(o.FolderShare, .2), cmp.Or(o.OwnerShare, .3), cmp.Or(o.Share, .5)
+	return &Server{o: o, pace: newPace(o.Share), owners: map[string]map[*connection]struct{}{}, consumers: map[ebpf.MapID]*connection{},
+		paces: map[string]*ownerPace{}}
 }
 
 // Listen makes the socket of a readers' folder, in the place of one that is there. Mode and group say
@@ -83,10 +92,12 @@ type Folder struct {
 	server *Server
 	owner  string
 	l      *net.UnixListener
-	pace   *pace
+	// paces are the folder's, its owner's and the server's, in that order: an owner's folders together wait for the others' once.
+	paces  []*pace
 	ctx    context.Context
 	stop   context.CancelFunc
 	work   sync.WaitGroup
+	closed sync.Once
 
 	mu          sync.Mutex
 	maps        map[string]*entry
@@ -99,9 +110,22 @@ type Folder struct {
 // restart of the agent, they must not take a grant for withdrawn. The owner is whose readers use the
 // folder: no owner takes the connections of another.
 func (s *Server) Serve(l *net.UnixListener, owner string) *Folder {
-	f := &Folder{server: s, owner: owner, l: l, pace: newPace(s.o.FolderShare), maps: map[string]*entry{}, connections: map[*connection]struct{}{}}
+	f := &Folder{server: s, owner: owner, l: l, paces: []*pace{newPace(s.o.FolderShare), s.paceOf(owner), s.pace}, maps: map[string]*entry{}, connections: map[*connection]struct{}{}}
 	f.ctx, f.stop = context.WithCancel(context.Background())
 	return f
+}
+
+// paceOf is the pace of an owner, who has one more folder.
+func (s *Server) paceOf(owner string) *pace {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	p := s.paces[owner]
+	if p == nil {
+		p = &ownerPace{pace: newPace(s.o.OwnerShare)}
+		s.paces[owner] = p
+	}
+	p.folders++
+	return p.pace
 }
 
 // Grant replaces all grants of the folder, and takes the shares of maps over. It ends the connections that used
@@ -179,6 +203,15 @@ func (f *Folder) Close() error {
 	f.maps = nil
 	f.mu.Unlock()
 	f.work.Wait()
+	f.closed.Do(func() {
+		f.server.mu.Lock()
+		defer f.server.mu.Unlock()
+		if p := f.server.paces[f.owner]; p.folders > 1 {
+			p.folders--
+		} else {
+			delete(f.server.paces, f.owner)
+		}
+	})
 	return err
 }
 
@@ -201,7 +234,7 @@ func (f *Folder) accept() {
 				continue
 			}
 		}
-		c, rejected := f.enter(conn)
+		c, rejected := f.admit(conn)
 		if rejected != "" {
 			// A new connection has room for it.
 			_ = conn.SetWriteDeadline(time.Now().Add(time.Second))
@@ -214,6 +247,20 @@ func (f *Folder) accept() {
 			c.serve()
 		})
 	}
+}
+
+// perConnection is what a connection costs besides what is measured: its end, and the kernel's work.
+const perConnection = 50 * time.Microsecond
+
+// admit is enter at the pace of the folder: a reader that connects all the time costs no more than one that asks all the time.
+func (f *Folder) admit(conn *net.UnixConn) (c *connection, rejected string) {
+	err := inTurn(f.ctx, f.paces, func() time.Duration {
+		return perConnection + measured(func() { c, rejected = f.enter(conn) })
+	})
+	if err != nil {
+		return nil, "the socket is being closed"
+	}
+	return c, rejected
 }
 
 // enter counts a connection, and returns why there is no room for it.
