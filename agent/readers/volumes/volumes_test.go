@@ -31,6 +31,7 @@ import (
 func TestMain(m *testing.M) {
 	reader.MaybeChild()
 	maybeChild()
+	maybeUser()
 	leaks.Main(m)
 }
 
