@@ -119,7 +119,7 @@ func lineOf(r protocol.Response) []byte {
 // answer handles a request at the pace of the folder, of its owner and of the agent.
 func (c *connection) answer(line []byte) (answer []byte, fd int, err error) {
 	fd = -1
-	err = inTurn(c.ctx, c.folder.paces, func() time.Duration {
+	_, err = inTurn(c.ctx, c.folder.paces, func() time.Duration {
 		return measured(func() {
 			var response protocol.Response
 			response, fd = c.respond(line)
@@ -212,7 +212,8 @@ func (c *connection) do(e *entry, r protocol.Request) (protocol.Response, error)
 	}
 	keySize, valueSize := int(e.Map.KeySize()), e.raw.ValueBytes()
 	if keySize+valueSize > protocol.MaxEntry {
-		return protocol.Response{}, reject(protocol.Invalid, "an entry has %d bytes, and the socket takes %d: open the pin, which a pod has with csi.pins", keySize+valueSize, protocol.MaxEntry)
+		return protocol.Response{}, reject(protocol.Invalid, "an entry has %d bytes, and the socket takes %d: open the pin, which a pod has with csi.pins",
+			keySize+valueSize, protocol.MaxEntry)
 	}
 	switch r.Op {
 	case protocol.Scan:

@@ -46,18 +46,17 @@ func (p *pace) begin(ctx context.Context) (end func(worked time.Duration), err e
 	}, nil
 }
 
-// inTurn does work when all paces have their turn, one after the other. The work returns how long a processor worked.
-func inTurn(ctx context.Context, paces []*pace, work func() time.Duration) error {
-	var worked time.Duration
-	for _, p := range paces {
-		end, err := p.begin(ctx)
-		if err != nil {
-			return err
-		}
-		defer func() { end(worked) }()
+// inTurn does work when all paces have their turn, one after the other, and returns how long a processor worked, as the work does.
+func inTurn(ctx context.Context, paces []*pace, work func() time.Duration) (worked time.Duration, err error) {
+	if len(paces) == 0 {
+		return work(), nil
 	}
-	worked = work()
-	return nil
+	end, err := paces[0].begin(ctx)
+	if err != nil {
+		return 0, err
+	}
+	defer func() { end(worked) }()
+	return inTurn(ctx, paces[1:], work)
 }
 
 // measured runs a function and returns the time that a processor worked for it: what it waited for

@@ -110,7 +110,8 @@ type Folder struct {
 // restart of the agent, they must not take a grant for withdrawn. The owner is whose readers use the
 // folder: no owner takes the connections of another.
 func (s *Server) Serve(l *net.UnixListener, owner string) *Folder {
-	f := &Folder{server: s, owner: owner, l: l, paces: []*pace{newPace(s.o.FolderShare), s.paceOf(owner), s.pace}, maps: map[string]*entry{}, connections: map[*connection]struct{}{}}
+	f := &Folder{server: s, owner: owner, l: l, paces: []*pace{newPace(s.o.FolderShare), s.paceOf(owner), s.pace},
+		maps: map[string]*entry{}, connections: map[*connection]struct{}{}}
 	f.ctx, f.stop = context.WithCancel(context.Background())
 	return f
 }
@@ -254,7 +255,7 @@ const perConnection = 50 * time.Microsecond
 
 // admit is enter at the pace of the folder: a reader that connects all the time costs no more than one that asks all the time.
 func (f *Folder) admit(conn *net.UnixConn) (c *connection, rejected string) {
-	err := inTurn(f.ctx, f.paces, func() time.Duration {
+	_, err := inTurn(f.ctx, f.paces, func() time.Duration {
 		return perConnection + measured(func() { c, rejected = f.enter(conn) })
 	})
 	if err != nil {
