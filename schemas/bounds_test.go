@@ -141,10 +141,11 @@ func (b *bounds) refuses(path []string, value string) bool {
 	return false
 }
 
-// texts are a word, a path and a repository of so many characters.
+// texts are a word, a number, a path and a repository of so many characters.
 func texts(n int64) []string {
 	return []string{
 		strconv.Quote(strings.Repeat("a", int(n))),
+		strconv.Quote(strings.Repeat("1", int(n))),
 		strconv.Quote(("/" + strings.Repeat("a", int(n)))[:n]),
 		strconv.Quote(("a/" + strings.Repeat("a", int(n)))[:n]),
 	}

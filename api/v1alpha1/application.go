@@ -279,12 +279,14 @@ const (
 type MapMetrics struct {
 	// Name of the series is skep_map_ and this name, with the labels kind, namespace and
 	// application of the definition. It is the application's alone. That of a Counter ends
-	// in _total, and of a Gauge does not.
+	// in _total, and others do not. The series of a Histogram are skep_histogram_, this name,
+	// and _bucket, _sum and _count.
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=128
 	// +kubebuilder:validation:Pattern=`^[a-zA-Z_][a-zA-Z0-9_]*$`
 	Name string `json:"name"`
-	// Type is Counter for what only grows, and Gauge for anything else.
+	// Type is Counter for what only grows, Histogram for counts by buckets, and Gauge for
+	// anything else.
 	Type MapMetricsType `json:"type"`
 	// Help is the text that Prometheus shows.
 	// +optional
@@ -307,7 +309,50 @@ type MapMetrics struct {
 	// +optional
 	// +kubebuilder:validation:MaxProperties=4
 	Values map[string]MapField `json:"values,omitempty"`
+	// Buckets says which bucket of a Histogram an entry counts. The value of the entry is
+	// how often.
+	// +optional
+	Buckets *MapBuckets `json:"buckets,omitempty"`
 }
+
+// MapBuckets are those of a histogram, by a number in the key of each entry. The entry
+// of the number after Max is the sum of what was observed; without one, the sum is 0.
+type MapBuckets struct {
+	// Field is the number in the key, such as bucket. Absent, the key is a number itself.
+	// +optional
+	// +kubebuilder:validation:MaxLength=128
+	Field string `json:"field,omitempty"`
+	// Type says what is in a bucket: with Exp2, what is at most 2 to the power of its number;
+	// with Exp2Zero, zero in bucket 0 and then what is at most 2 to the power of its number
+	// less one; with Linear, what is at most its number.
+	Type MapBucketType `json:"type"`
+	// Min and Max are the first and the last bucket. There are at most 128.
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=65535
+	Min int32 `json:"min,omitempty"`
+	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=65535
+	Max int32 `json:"max"`
+	// Multiplier turns the unit of buckets and sum into that of the series, such as
+	// "0.000001" for microseconds that are shown as seconds. Absent, it is 1.
+	// +optional
+	// +kubebuilder:validation:MaxLength=32
+	// +kubebuilder:validation:Pattern=`^[0-9]+(\.[0-9]+)?$`
+	Multiplier string `json:"multiplier,omitempty"`
+}
+
+// MapBucketType is how buckets of a histogram grow.
+//
+// +kubebuilder:validation:Enum=Exp2;Exp2Zero;Linear
+type MapBucketType string
+
+// The values of MapBuckets.Type.
+const (
+	BucketsExp2     MapBucketType = "Exp2"
+	BucketsExp2Zero MapBucketType = "Exp2Zero"
+	BucketsLinear   MapBucketType = "Linear"
+)
 
 // MapField is a field of a key or value: names of members, with dots between.
 //
@@ -317,13 +362,14 @@ type MapField string
 
 // MapMetricsType is the type of series.
 //
-// +kubebuilder:validation:Enum=Counter;Gauge
+// +kubebuilder:validation:Enum=Counter;Gauge;Histogram
 type MapMetricsType string
 
 // The values of MapMetrics.Type.
 const (
-	MapCounter MapMetricsType = "Counter"
-	MapGauge   MapMetricsType = "Gauge"
+	MapCounter   MapMetricsType = "Counter"
+	MapGauge     MapMetricsType = "Gauge"
+	MapHistogram MapMetricsType = "Histogram"
 )
 
 // MapLabel is a label that is made from the key of an entry.
@@ -341,15 +387,15 @@ type MapLabel struct {
 	Field string `json:"field,omitempty"`
 	// Decoder says what the bytes are, where their type does not: InetIP an address of 4 or 16
 	// bytes, MAC one of 6, String text that ends with a zero, Dname a name of DNS, Hex digits,
-	// Errno and Ifname the name of a number, Uint the number of an enum, and CPU the CPU
-	// that the value is of, in maps with values for each.
+	// Errno, Ifname and Device (a block device) the name of a number, Uint the number of an
+	// enum, and CPU the CPU that the value is of, in maps with values for each.
 	// +optional
 	Decoder MapDecoder `json:"decoder,omitempty"`
 }
 
 // MapDecoder is how bytes become text.
 //
-// +kubebuilder:validation:Enum=InetIP;MAC;String;Dname;Hex;Errno;Ifname;Uint;CPU
+// +kubebuilder:validation:Enum=InetIP;MAC;String;Dname;Hex;Errno;Ifname;Device;Uint;CPU
 type MapDecoder string
 
 // The values of MapLabel.Decoder. Empty is what the type says.
@@ -361,6 +407,7 @@ const (
 	DecodeHex    MapDecoder = "Hex"
 	DecodeErrno  MapDecoder = "Errno"
 	DecodeIfname MapDecoder = "Ifname"
+	DecodeDevice MapDecoder = "Device"
 	DecodeUint   MapDecoder = "Uint"
 	DecodeCPU    MapDecoder = "CPU"
 )
@@ -474,6 +521,8 @@ const (
 	MaxMapLabels = 8
 	// MaxMapValues bounds the series of one entry of a map.
 	MaxMapValues = 4
+	// MaxMapBuckets bounds the buckets of a histogram.
+	MaxMapBuckets = 128
 	// MaxMapContents bounds the contents of all maps of an application, in bytes of
 	// JSON. An intent has the version before as well, and those that nodes may run still.
 	MaxMapContents = 128 << 10
@@ -486,7 +535,7 @@ const (
 	// MaxProgramSet bounds the programs of a set.
 	MaxProgramSet = 16
 	// MaxSelectorRequirements bounds the matchExpressions of a label selector.
-	MaxSelectorRequirements = 64
+	MaxSelectorRequirements = 60
 	// MaxSelectorValues bounds the values of one of them.
 	MaxSelectorValues = 256
 	// MaxPodLabels bounds the labels of a selector of Pods. Every attachment may have two

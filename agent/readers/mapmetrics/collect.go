@@ -50,6 +50,15 @@ func (c *Collector) Collect(to chan<- prometheus.Metric) {
 	}
 }
 
+// metric is one series, or those of one histogram.
+func (s *snapshot) metric(desc *prometheus.Desc, kind prometheus.ValueType, i int, of sample) (prometheus.Metric, error) {
+	if s.reader.IsHistogram() {
+		counts, all, sum := s.reader.Histogram(of.values)
+		return prometheus.NewConstHistogram(desc, all, sum, counts, of.labels...)
+	}
+	return prometheus.NewConstMetric(desc, kind, of.values[i], of.labels...)
+}
+
 // helpOf is the text of each name.
 func helpOf(all []snapshot) map[string]string {
 	helps := map[string]string{}
@@ -90,10 +99,14 @@ func (s *snapshot) collect(to chan<- prometheus.Metric, helps map[string]string,
 			continue
 		}
 		has[key{id, name}] = true
-		desc := prometheus.NewDesc(series.Prefix+name, helps[name], s.reader.Labels, constant)
+		prefix := series.Prefix
+		if s.reader.IsHistogram() {
+			prefix = series.HistogramPrefix
+		}
+		desc := prometheus.NewDesc(prefix+name, helps[name], s.reader.Labels, constant)
 		for _, one := range s.found {
 			// So would one that Prometheus does not take.
-			if metric, err := prometheus.NewConstMetric(desc, kind, one.values[i], one.labels...); err == nil {
+			if metric, err := s.metric(desc, kind, i, one); err == nil {
 				to <- metric
 			}
 		}

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"os"
+	"path/filepath"
 	"runtime"
 	"syscall"
 	"time"
@@ -98,16 +100,42 @@ func typesOf(m *ebpf.Map) (key, value btf.Type, err error) {
 	return key, value, nil
 }
 
-// node has names of the node, for one scan at a time. Interfaces are read again once they are as old as fresh.
+// node has names of the node, for one scan at a time. They are read again once they are as old as fresh.
 type node struct {
 	read       time.Time
 	interfaces map[uint32]string
+	devices    map[[2]uint32]string
 }
+
+// refresh forgets names that are old.
+func (n *node) refresh() {
+	if now := time.Now(); now.Sub(n.read) >= fresh {
+		n.interfaces, n.devices, n.read = nil, map[[2]uint32]string{}, now
+	}
+}
+
+// Device implements series.Node.
+func (n *node) Device(major, minor uint32) string {
+	n.refresh()
+	at := [2]uint32{major, minor}
+	name, isKnown := n.devices[at]
+	if !isKnown && len(n.devices) < mostDevices {
+		// A link to the folder of the device. Without an answer labels are numbers.
+		if folder, err := os.Readlink(fmt.Sprintf("/sys/dev/block/%d:%d", major, minor)); err == nil {
+			name = filepath.Base(folder)
+		}
+		n.devices[at] = name
+	}
+	return name
+}
+
+// mostDevices bounds the names of devices that are looked up.
+const mostDevices = 1024
 
 // Interface implements series.Node.
 func (n *node) Interface(index uint32) string {
-	if now := time.Now(); n.interfaces == nil || now.Sub(n.read) >= fresh {
-		n.interfaces, n.read = map[uint32]string{}, now
+	if n.refresh(); n.interfaces == nil {
+		n.interfaces = map[uint32]string{}
 		// Without an answer labels are numbers.
 		all, _ := net.Interfaces()
 		for _, i := range all {

@@ -98,29 +98,22 @@ func (s *scan) add(r *series.Reader, key, value []byte) {
 	if !r.EachCPU {
 		if to := s.sumsOf(r, key, 0); to != nil {
 			for cpu := range s.cpus {
-				s.sum(r, to, value[cpu*s.stride:])
+				r.Add(to, key, value[cpu*s.stride:])
 			}
 		}
 		return
 	}
 	for cpu := range s.cpus {
 		if to := s.sumsOf(r, key, cpu); to != nil {
-			s.sum(r, to, value[cpu*s.stride:])
+			r.Add(to, key, value[cpu*s.stride:])
 		}
-	}
-}
-
-// sum adds the numbers of a value.
-func (s *scan) sum(r *series.Reader, to []float64, value []byte) {
-	for i := range to {
-		to[i] += r.Number(i, value)
 	}
 }
 
 // sumsOf are the sums of a key's labels; nil where there are as many sets of labels as there may be.
 func (s *scan) sumsOf(r *series.Reader, key []byte, cpu int) []float64 {
 	s.labels = r.Append(s.labels[:0], key, cpu, s.node)
-	width := len(r.Names)
+	width := r.Width()
 	at, known := s.places[string(s.labels)]
 	if !known {
 		if at = len(s.places); at >= s.most {

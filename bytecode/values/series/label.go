@@ -3,6 +3,7 @@ package series
 import (
 	"bytes"
 	"encoding/hex"
+	"fmt"
 	"net/netip"
 	"strconv"
 	"strings"
@@ -34,6 +35,8 @@ type Node interface {
 	Errno(n uint64) string
 	// Interface returns the name of a network interface.
 	Interface(index uint32) string
+	// Device returns the name of a block device.
+	Device(major, minor uint32) string
 }
 
 // label is how one label is made.
@@ -141,6 +144,7 @@ var decoders = map[v1alpha1.MapDecoder]decoder{
 	v1alpha1.DecodeHex:    {"a number or an array of bytes", func(f values.Field, n bool) bool { return n || isByteArray(f, n) }, writeHex},
 	v1alpha1.DecodeErrno:  {"a number", func(_ values.Field, n bool) bool { return n }, writeErrno},
 	v1alpha1.DecodeIfname: {"a number of 4 bytes", func(f values.Field, n bool) bool { return n && f.Size == 4 }, writeInterface},
+	v1alpha1.DecodeDevice: {"a number of 4 bytes", func(f values.Field, n bool) bool { return n && f.Size == 4 }, writeDevice},
 	v1alpha1.DecodeUint:   {"a number", func(_ values.Field, n bool) bool { return n }, writeNumber},
 }
 
@@ -224,6 +228,17 @@ func writeInterface(l *label, dst, b []byte, cpu int, node Node) []byte {
 		return appendText(dst, []byte(name))
 	}
 	return writeNumber(l, dst, b, cpu, node)
+}
+
+// writeDevice writes the name of a block device by its dev_t of the kernel (include/linux/kdev_t.h), or its numbers.
+func writeDevice(l *label, dst, b []byte, _ int, node Node) []byte {
+	const minorBits = 20
+	n := uint32(l.number.bits(b))
+	major, minor := n>>minorBits, n&(1<<minorBits-1)
+	if name := node.Device(major, minor); name != "" {
+		return appendText(dst, []byte(name))
+	}
+	return fmt.Appendf(dst, "%d:%d", major, minor)
 }
 
 func writeIP(_ *label, dst, b []byte, _ int, _ Node) []byte {

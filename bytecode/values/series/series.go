@@ -83,9 +83,10 @@ func failure(place, fix, format string, args ...any) *values.FieldError {
 func Shape(m *v1alpha1.MapMetrics) []*values.FieldError {
 	var all []*values.FieldError
 	add := func(place, fix, format string, args ...any) { all = append(all, failure(place, fix, format, args...)) }
-	if m.Type != v1alpha1.MapCounter && m.Type != v1alpha1.MapGauge {
-		add("type", fmt.Sprintf("use %s or %s", v1alpha1.MapCounter, v1alpha1.MapGauge), "type %q is not known", m.Type)
+	if !slices.Contains([]v1alpha1.MapMetricsType{v1alpha1.MapCounter, v1alpha1.MapGauge, v1alpha1.MapHistogram}, m.Type) {
+		add("type", fmt.Sprintf("use %s, %s or %s", v1alpha1.MapCounter, v1alpha1.MapGauge, v1alpha1.MapHistogram), "type %q is not known", m.Type)
 	}
+	all = append(all, shapeBuckets(m)...)
 	if n := len(m.Help); n > maxHelp {
 		add("help", fmt.Sprintf("write at most %d bytes", maxHelp), "it has %d", n)
 	}
@@ -99,8 +100,8 @@ func Shape(m *v1alpha1.MapMetrics) []*values.FieldError {
 			add(place, fmt.Sprintf("use at most %d letters, digits and underscores", maxName), "%q is no name of a series", name)
 		case m.Type == v1alpha1.MapCounter && !isTotal:
 			add(place, "call it "+called+"_total, or use "+string(v1alpha1.MapGauge), "the name of a counter ends in _total, and %q does not", name)
-		case m.Type == v1alpha1.MapGauge && hasSuffix(name, "_total", "_bucket", "_sum", "_count"):
-			add(place, "give it another name, or use "+string(v1alpha1.MapCounter), "%q ends like a counter or a histogram, and is a gauge", name)
+		case m.Type != v1alpha1.MapCounter && hasSuffix(name, "_total", "_bucket", "_sum", "_count"):
+			add(place, "give it another name, or use "+string(v1alpha1.MapCounter), "%q ends like a counter or a part of a histogram", name)
 		}
 	}
 	if n := len(m.Labels); n > v1alpha1.MaxMapLabels {
@@ -146,6 +147,39 @@ type Reader struct {
 
 	labels  []label
 	numbers []number
+	// buckets are those of a histogram; else nil.
+	buckets *buckets
+}
+
+// Width is how many numbers there are for each set of labels.
+func (r *Reader) Width() int {
+	if r.buckets != nil {
+		return r.buckets.num + 1
+	}
+	return len(r.Names)
+}
+
+// IsHistogram reports whether the numbers of a set of labels are one; see Histogram.
+func (r *Reader) IsHistogram() bool { return r.buckets != nil }
+
+// Add adds the numbers of an entry to those of its labels.
+func (r *Reader) Add(to []float64, key, value []byte) {
+	if r.buckets != nil {
+		r.buckets.add(to, key, r.Number(0, value))
+		return
+	}
+	for i := range to {
+		to[i] += r.Number(i, value)
+	}
+}
+
+// SeriesOf is how many series each set of labels has.
+func SeriesOf(m *v1alpha1.MapMetrics) int {
+	if b := m.Buckets; b != nil {
+		// And the bucket without a bound, sum and count.
+		return int(b.Max-b.Min) + 4
+	}
+	return max(1, len(m.Values))
 }
 
 // New returns a Reader for metrics that Shape finds nothing wrong with, or what of them does not fit the map.
@@ -163,6 +197,12 @@ func New(m *v1alpha1.MapMetrics, of Map) (*Reader, []*values.FieldError) {
 		}
 		r.Labels, r.labels = append(r.Labels, l.Name), append(r.labels, one)
 		r.EachCPU = r.EachCPU || l.Decoder == v1alpha1.DecodeCPU
+	}
+	if m.Buckets != nil {
+		var err *values.FieldError
+		if r.buckets, err = newBuckets(m.Buckets, of); err != nil {
+			all = append(all, err)
+		}
 	}
 	names := Names(m)
 	for _, name := range slices.Sorted(maps.Keys(names)) {

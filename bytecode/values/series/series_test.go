@@ -19,6 +19,10 @@ type node struct{}
 
 func (node) Errno(n uint64) string { return map[uint64]string{2: "ENOENT"}[n] }
 
+func (node) Device(major, minor uint32) string {
+	return map[[2]uint32]string{{8, 1}: "sda1"}[[2]uint32{major, minor}]
+}
+
 func (node) Interface(index uint32) string { return map[uint32]string{7: "eth\x1b[0m"}[index] }
 
 // The types of C.
@@ -90,6 +94,9 @@ func TestBytesOfAKeyBecomeALabel(t *testing.T) {
 		"an error without a name":              {s32, v1alpha1.DecodeErrno, "\x00\xf0\x00\x00", "61440"},
 		"an interface":                         {u32, v1alpha1.DecodeIfname, "\x07\x00\x00\x00", "eth�[0m"},
 		"an interface that is gone":            {u32, v1alpha1.DecodeIfname, "\x08\x00\x00\x00", "8"},
+		"a device":                             {u32, v1alpha1.DecodeDevice, "\x01\x00\x80\x00", "sda1"},
+		"a device that is gone":                {u32, v1alpha1.DecodeDevice, "\x02\x00\x80\x00", "8:2"},
+		"a device in two bytes":                {u16, v1alpha1.DecodeDevice, "", ""},
 		"an address of the kernel":             {u64, "", "\x00\x00\x20\x81\xff\xff\xff\xff", series.KernelAddress},
 		"one in digits of 16":                  {u64, v1alpha1.DecodeHex, "\x00\x00\x20\x81\xff\xff\xff\xff", series.KernelAddress},
 		"an error of the kernel in 8 bytes":    {u64, v1alpha1.DecodeHex, "\xfe\xff\xff\xff\xff\xff\xff\xff", "0xfffffffffffffffe"},
