@@ -36,17 +36,17 @@ func TestHintsAreGatheredAndSignalsAreNot(t *testing.T) {
 		asked("a signal after that", true)
 		c.Pods(containers.Pod{})
 		asked("a change of pods, before any are chosen", true)
-		time.Sleep(c.Pause - 1)
+		<-time.After(c.Pause - 1)
 		asked("less than the pause later", false)
-		time.Sleep(1)
+		<-time.After(1)
 		asked("the pause later", true)
 		hints()
 		asked("a hint where none has begun since", true)
 		c.Begin()
 		hints()
-		time.Sleep(c.Pause / 2)
+		<-time.After(c.Pause / 2)
 		c.Begin()
-		time.Sleep(c.Pause)
+		<-time.After(c.Pause)
 		asked("the pause after one that began after the hints", false)
 	})
 }
@@ -62,7 +62,7 @@ func TestPinsAreFollowedOnceASecond(t *testing.T) {
 				w.FollowPins()
 				continue
 			}
-			time.Sleep(3 * time.Second / 4)
+			<-time.After(3 * time.Second / 4)
 		}
 	})
 }
