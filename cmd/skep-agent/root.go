@@ -103,7 +103,7 @@ func addFlags(cmd *cobra.Command, o *kube.Options, f *flags, maps *resource.Quan
 		"attached in a container before its first instruction; one that is not there is looked for again (default: none, and they are soon after)")
 	s.StringVar(&o.Node.Mounter, "mounter", "", "socket of skep-mounter, by which pods get the maps that they were granted in volumes of csi.skep.dev "+
 		"(default: none, and no volumes)")
-	s.BoolVar(&o.Node.VolumePins, "volume-pins", false, "have pins in volumes, too, for readers that may call bpf(2): while pins change, such a reader that is root "+
+	s.BoolVar(&o.Node.VolumePins, "volume-pins", false, "have pins in volumes, too, for readers that may call bpf(2): while pins change, a reader that is root "+
 		"can get the right to write a map that it may read; skep-mounter needs --pins")
 	s.StringVar(&o.Kubelet, "kubelet-dir", "/var/lib/kubelet", "the kubelet's folder, at the kubelet's own path; used with --mounter")
 	s.StringVar(&o.TrustFile, "trust", "", "file of the public keys whose seals count, in PEM; read again when it changes")
