@@ -90,8 +90,8 @@ func exporterHistograms(t *testing.T, m *ebpf.Map, name string, of bucketed) map
 	t.Helper()
 	read := map[string]map[float64]float64{}
 	for series, value := range exporter(t, m, "", of.labels) {
-		i := strings.Index(series, `bucket="`)
-		text, _, _ := strings.Cut(series[i+len(`bucket="`):], `"`)
+		_, text, _ := strings.Cut(series, `bucket="`)
+		text, _, _ = strings.Cut(text, `"`)
 		bucket, err := strconv.ParseFloat(text, 64)
 		if err != nil {
 			t.Fatal(err)

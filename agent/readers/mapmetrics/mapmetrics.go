@@ -101,7 +101,7 @@ type source struct {
 }
 
 // width is how many series each set of labels has.
-func (s *source) width() int { return series.SeriesOf(s.Metrics) }
+func (s *source) width() int { return series.Count(s.Metrics) }
 
 // series is how many series a source has, or may have by the scan under way.
 func (s *source) series() int {

@@ -173,8 +173,8 @@ func (r *Reader) Add(to []float64, key, value []byte) {
 	}
 }
 
-// SeriesOf is how many series each set of labels has.
-func SeriesOf(m *v1alpha1.MapMetrics) int {
+// Count is how many series each set of labels has.
+func Count(m *v1alpha1.MapMetrics) int {
 	if b := m.Buckets; b != nil {
 		// And the bucket without a bound, sum and count.
 		return int(b.Max-b.Min) + 4
