@@ -17,6 +17,7 @@ const (
 	modeFile = 0o100000
 	modeDir  = 0o040000
 	modeChar = 0o020000
+	modeLink = 0o120000
 )
 
 func (a *archive) add(name string, body []byte, permissions int) {
@@ -24,6 +25,9 @@ func (a *archive) add(name string, body []byte, permissions int) {
 }
 
 func (a *archive) dir(name string) { a.entry(name, nil, modeDir|0o755, 0, 0) }
+
+// link adds a symbolic link.
+func (a *archive) link(name, to string) { a.entry(name, []byte(to), modeLink|0o777, 0, 0) }
 
 // device adds a character device by its numbers.
 func (a *archive) device(name string, major, minor int) {

@@ -13,6 +13,8 @@
 // tests, SKEP_VM_RUN the tests of all of them, and SKEP_VM_BENCH benchmarks. Test binaries are compiled once, into
 // bin/kernels, where the consoles are as well; kernels are kept in the user's cache.
 //
+// SKEP_VM_SYSTEMD=6.12 has this machine's systemd run the units of docs in such a machine.
+//
 // What the conformance test sees of each hook on each kernel is in hook/conformance;
 // SKEP_UPDATE=1 writes it.
 package kernel

@@ -2,6 +2,7 @@ package kernel
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -35,7 +36,7 @@ type Result struct {
 type Machine struct {
 	// Kernel is the kernel image.
 	Kernel string
-	// Init is the static program that runs the tests: package test/kernel/init.
+	// Init is the static program that runs the tests: package test/kernel/init. Without it, one of Files or Links is init.
 	Init []byte
 	// Modules are kernel modules, by name, in the order of Load.
 	Modules map[string][]byte
@@ -45,6 +46,10 @@ type Machine struct {
 	Tests map[string]Test
 	// Files are other files by their path in the machine, such as boot/config.
 	Files map[string][]byte
+	// Links are symbolic links by their path in the machine, and what they lead to.
+	Links map[string]string
+	// Memory is as qemu has it; empty for 1G.
+	Memory string
 	// Env are words NAME=value for the environment of the tests.
 	Env []string
 }
@@ -122,7 +127,7 @@ func (m Machine) boot(ctx context.Context, log io.Writer) (map[string]Result, er
 	late := time.AfterFunc(bootBound, func() { stop(fmt.Errorf("%w within %s", errNotBooted, bootBound)) })
 	defer late.Stop()
 	console := &console{log: log, begun: func() { late.Stop() }}
-	cmd := exec.CommandContext(ctx, "qemu-system-x86_64", "-accel", "tcg,thread=single", "-cpu", "max", "-m", "1G", "-smp", "2",
+	cmd := exec.CommandContext(ctx, "qemu-system-x86_64", "-accel", "tcg,thread=single", "-cpu", "max", "-m", cmp.Or(m.Memory, "1G"), "-smp", "2",
 		"-nographic", "-no-reboot", "-kernel", m.Kernel, "-initrd", initrd,
 		"-append", strings.Join(append([]string{"console=ttyS0 quiet panic=-1 lsm=lockdown,bpf"}, m.Env...), " "))
 	cmd.Stdout = console
@@ -182,9 +187,14 @@ func (m Machine) archive() ([]byte, error) {
 	for name := range files {
 		parents(made, name)
 	}
+	for name := range m.Links {
+		parents(made, name)
+	}
 	delete(made, ".")
 	var a archive
-	a.add("init", m.Init, 0o755)
+	if m.Init != nil {
+		a.add("init", m.Init, 0o755)
+	}
 	for _, dir := range slices.Sorted(maps.Keys(made)) {
 		a.dir(dir)
 	}
@@ -192,6 +202,9 @@ func (m Machine) archive() ([]byte, error) {
 	a.device("dev/console", 5, 1)
 	for _, name := range slices.Sorted(maps.Keys(files)) {
 		a.add(name, files[name], 0o755)
+	}
+	for _, name := range slices.Sorted(maps.Keys(m.Links)) {
+		a.link(name, m.Links[name])
 	}
 	return a.close(), nil
 }
