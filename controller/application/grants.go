@@ -104,13 +104,19 @@ func (vs verdicts) withoutReaders(ctx context.Context, nodes nodereports.Snapsho
 	if !s.IsBehindNodes() || live.Rollout == nil || live.Previous == nil {
 		return overNodes(nodes, s)
 	}
-	isOwn := func(v intent.Payload) bool { return v.SameVersion(s.Payload) }
-	if !slices.ContainsFunc(live.Withdrawn, isOwn) && len(live.Withdrawn) < maxWithdrawn &&
-		vs.version(registry.CacheOnly(ctx), request, live.Alone()).Keeps {
-		live.Withdrawn = append([]intent.Payload{live.Alone()}, live.Withdrawn...)
+	named := live
+	named.Withdrawn = append([]intent.Payload{live.Alone()}, live.Withdrawn...)
+	isNamed := slices.ContainsFunc(live.Withdrawn, func(v intent.Payload) bool { return v.SameVersion(s.Payload) })
+	// A withdrawal waits for nothing, nor for a smaller version.
+	if n, err := named.Size(); err != nil || n > intent.MaxPayloadBytes-spareBytes || isNamed || len(named.Withdrawn) > maxWithdrawn ||
+		!vs.version(registry.CacheOnly(ctx), request, live.Alone()).Keeps {
+		return live
 	}
-	return live
+	return named
 }
+
+// spareBytes are left for what an intent that is sealed again says besides, such as another serial.
+const spareBytes = 1 << 10
 
 // grants reports whether an intent has readers of maps.
 func grants(p *intent.Payload) bool {

@@ -1,6 +1,7 @@
 package application
 
 import (
+	"fmt"
 	"net/http"
 	"strings"
 	"sync"
@@ -10,6 +11,7 @@ import (
 	"github.com/fluxcd/pkg/runtime/conditions"
 	"github.com/go-logr/logr/funcr"
 	"github.com/google/go-cmp/cmp"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	ctrl "sigs.k8s.io/controller-runtime"
 
 	"github.com/skep-dev/skep/api/v1alpha1"
@@ -430,6 +432,26 @@ func TestANodeThatIsAheadKeepsNoReaderForOthers(t *testing.T) {
 				t.Error("it is sealed again and again")
 			}
 		})
+	}
+}
+
+// TestALargeVersionKeepsNoReader has one node say that it saw a newer intent, of a version that an intent has no room for twice.
+func TestALargeVersionKeepsNoReader(t *testing.T) {
+	f := newFleet(t)
+	f.answers(v1alpha1.NodeLoaded)
+	f.edit(readBy("a", "b"))
+	f.edit(func(s *v1alpha1.BpfApplicationSpec) {
+		s.Bytecode.Image = f.versions[1]
+		not := metav1.LabelSelectorRequirement{Key: "large", Operator: metav1.LabelSelectorOpNotIn}
+		for i := range intent.MaxPayloadBytes / 2 / 50 {
+			not.Values = append(not.Values, fmt.Sprintf("%050d", i))
+		}
+		s.NodeSelector = &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{not}}
+	})
+	f.overtake()
+	p := f.edit(func(s *v1alpha1.BpfApplicationSpec) { readBy("b")(s); s.Suspend = true })
+	if diff := cmp.Diff([]string{"b"}, f.readers(p)); diff != "" || f.say(p) != "v2 on 1, before v1" {
+		t.Errorf("%s, and readers (-want +got):\n%s", f.say(p), diff)
 	}
 }
 

@@ -66,7 +66,8 @@ func TestARootThatAContainerMadeIsNotTheRuntimes(t *testing.T) {
 // TestATableThatIsNotReadHoldsUpNobodyElse has the table of one process be read for as long as a file system does not answer.
 func TestATableThatIsNotReadHoldsUpNobodyElse(t *testing.T) {
 	hung := t.TempDir()
-	must(t, errors.Join(os.Mkdir(hung+"/ns", 0o755), os.Mkdir(hung+"/root", 0o755), os.WriteFile(hung+"/ns/mnt", nil, 0o600), unix.Mkfifo(hung+"/mountinfo", 0o600)))
+	must(t, errors.Join(os.Mkdir(hung+"/ns", 0o755), os.Mkdir(hung+"/root", 0o755)))
+	must(t, errors.Join(os.WriteFile(hung+"/ns/mnt", nil, 0o600), unix.Mkfifo(hung+"/mountinfo", 0o600)))
 	dir, err := os.Open(hung)
 	must(t, err)
 	self, err := Open(os.Getpid())
