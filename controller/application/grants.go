@@ -3,7 +3,6 @@ package application
 import (
 	"cmp"
 	"context"
-	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 
@@ -96,27 +95,16 @@ func withdrawDenied(ctx context.Context, r *Reconciler, st *state, s intents.Int
 	return after, err
 }
 
-// withoutReaders is a live intent as it is sealed again without some readers. No node brings it to others by saying that it has seen a newer one:
-// with a version before, those that its rollout has not come to get that, as by carryOver, and go on with what they run until they have it.
-// Without one, they would unload what they run.
+// withoutReaders is a live intent as it is sealed again without some readers: where it is behind nodes and may run no more itself, it comes to
+// no further one.
 func (vs verdicts) withoutReaders(ctx context.Context, nodes nodereports.Snapshot, s intents.Intent, request gate.Request) intent.Payload {
-	live := *s.Payload
-	if !s.IsBehindNodes() || live.Rollout == nil || live.Previous == nil {
-		return overNodes(nodes, s)
+	if s.IsBehindNodes() {
+		if v := vs.version(registry.CacheOnly(ctx), request, s.Payload.Alone()); v.Keeps || v.Denied {
+			return overNodes(nodes, s, s.Payload.Previous != nil)
+		}
 	}
-	named := live
-	named.Withdrawn = append([]intent.Payload{live.Alone()}, live.Withdrawn...)
-	isNamed := slices.ContainsFunc(live.Withdrawn, func(v intent.Payload) bool { return v.SameVersion(s.Payload) })
-	// A withdrawal waits for nothing, nor for a smaller version.
-	if n, err := named.Size(); err != nil || n > intent.MaxPayloadBytes-spareBytes || isNamed || len(named.Withdrawn) > maxWithdrawn ||
-		!vs.version(registry.CacheOnly(ctx), request, live.Alone()).Keeps {
-		return live
-	}
-	return named
+	return *s.Payload
 }
-
-// spareBytes are left for what an intent that is sealed again says besides, such as another serial.
-const spareBytes = 1 << 10
 
 // grants reports whether an intent has readers of maps.
 func grants(p *intent.Payload) bool {

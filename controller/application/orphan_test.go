@@ -72,6 +72,8 @@ func TestARevocationTakesOfWhatIsNotJudgedNoMoreThanItsOwn(t *testing.T) {
 		"the newest, and what is beside": {func(f *fleet) { f.version(2) }, []string{"team-b", "team-c"}, "v3 on 0, before v1"},
 		"what is everywhere":             {func(f *fleet) { f.everywhere(1) }, []string{"team-b"}, "gone"},
 		"the version before, while nodes have seen a newer intent": {(*fleet).outrun, []string{"team-a"}, "v2 on 5"},
+		"what nodes may go on with, while they have seen a newer intent": {func(f *fleet) { f.version(2); f.outrun() }, []string{"team-b"},
+			"v3 on 1, before v1, withdrawn v3"},
 	} {
 		for how, leave := range leave {
 			t.Run(sentence+": "+how, func(t *testing.T) {

@@ -162,17 +162,33 @@ func (others otherVersions) withdraw(ctx context.Context, store *intents.Store, 
 	live := *s.Payload
 	// A version of the intent that may run no more itself comes to no further node.
 	if !others.own {
-		live = overNodes(nodes, s)
+		live = overNodes(nodes, s, live.Previous != nil && !slices.Contains(gone, live.Previous.VersionSerial()))
 	}
 	return store.WithdrawVersions(ctx, s, live, gone)
 }
 
-// overNodes is a live intent as it is sealed over a newer one that nodes have seen and that was lost: its own version comes to each node that
-// may run it.
-func overNodes(nodes nodereports.Snapshot, s intents.Intent) intent.Payload {
+// overNodes is a live intent, whose own version may run, as it is sealed over a newer one that nodes have seen and that was lost. Where the
+// version before stays, no node brings the own one to others by saying what it has seen: those that its rollout has not come to get the version
+// before, as by carryOver, and go on with what they run until they have it. Where it does not, they would unload what they run, and the own
+// version comes to each node that may run it.
+func overNodes(nodes nodereports.Snapshot, s intents.Intent, stays bool) intent.Payload {
 	live := *s.Payload
-	if s.IsBehindNodes() && live.Rollout != nil {
+	switch {
+	case !s.IsBehindNodes() || live.Rollout == nil:
+		return live
+	case !stays:
 		live.Rollout = &intent.Rollout{Step: live.Rollout.Step, Through: max(live.Rollout.Through, nodes.Furthest(live)), Since: live.Rollout.Since}
+		return live
 	}
-	return live
+	named := live
+	named.Withdrawn = append([]intent.Payload{live.Alone()}, live.Withdrawn...)
+	isNamed := slices.ContainsFunc(live.Withdrawn, func(v intent.Payload) bool { return v.SameVersion(s.Payload) })
+	// What is withdrawn waits for no smaller version.
+	if n, err := named.Size(); err != nil || n > intent.MaxPayloadBytes-spareBytes || isNamed || len(named.Withdrawn) > maxWithdrawn {
+		return live
+	}
+	return named
 }
+
+// spareBytes are left for what an intent that is sealed again says besides, such as another serial.
+const spareBytes = 1 << 10
