@@ -255,7 +255,10 @@ func (c *connection) consume(e *entry) (int, error) {
 	if e.Map.Type() != ebpf.RingBuf {
 		return -1, reject(protocol.Invalid, "it is a map of the type %s; only a RingBuf can be consumed", e.Map.Type())
 	}
-	if !c.folder.server.consume(e.Map.ID, c) {
+	if err := c.folder.server.checkHeld(c.folder.owner); err != nil {
+		return -1, err
+	}
+	if !c.folder.server.consume(e.Map.ID, e.Map.MaxEntries(), c) {
 		return -1, reject(protocol.Consumed, "another reader consumes it; one at a time may")
 	}
 	c.consumes = true

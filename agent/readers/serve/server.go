@@ -27,6 +27,10 @@ type Options struct {
 	// FolderShare is the share of a core that the readers of one socket may cost, 0.2, OwnerShare what those of one owner may,
 	// 0.3, and Share what all may, 0.5. The making of connections counts.
 	FolderShare, OwnerShare, Share float64
+	// Held is how many bytes of ring buffers that are not loaded any more the readers of an owner may hold and be given a further one, 64 MiB.
+	Held uint64
+	// IsLoaded reports whether a map is loaded. It is called without locks. Nil takes all for loaded.
+	IsLoaded func(id ebpf.MapID) bool
 }
 
 // Server answers on the sockets of all readers' folders.
@@ -40,6 +44,7 @@ type Server struct {
 	owners      map[string]map[*connection]struct{}
 	// consumers have the descriptor of a ring buffer.
 	consumers map[ebpf.MapID]*connection
+	passed    map[ebpf.MapID]passed
 	// paces are those of owners, while they have folders.
 	paces map[string]*ownerPace
 }
@@ -55,8 +60,9 @@ func New(o Options) *Server {
 	o.Connections, o.PerOwner, o.PerFolder = cmp.Or(o.Connections, 256), cmp.Or(o.PerOwner, 128), cmp.Or(o.PerFolder, 16)
 	o.Idle, o.Request = cmp.Or(o.Idle, 5*time.Minute), cmp.Or(o.Request, 10*time.Second)
 	o.FolderShare, o.OwnerShare, o.Share = cmp.Or(o.FolderShare, .2), cmp.Or(o.OwnerShare, .3), cmp.Or(o.Share, .5)
+	o.Held = cmp.Or(o.Held, 64<<20)
 	return &Server{o: o, pace: newPace(o.Share), owners: map[string]map[*connection]struct{}{}, consumers: map[ebpf.MapID]*connection{},
-		paces: map[string]*ownerPace{}}
+		passed: map[ebpf.MapID]passed{}, paces: map[string]*ownerPace{}}
 }
 
 // Listen makes the socket of a readers' folder, in the place of one that is there. Mode and group say
@@ -345,13 +351,13 @@ func (f *Folder) leave(c *connection) {
 	}
 }
 
-// consume makes a connection the one consumer of a ring buffer, and reports whether it is.
-func (s *Server) consume(id ebpf.MapID, c *connection) bool {
+// consume makes a connection the one consumer of a ring buffer of so many bytes, and reports whether it is.
+func (s *Server) consume(id ebpf.MapID, bytes uint32, c *connection) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if consumer := s.consumers[id]; consumer != nil && consumer != c {
 		return false
 	}
-	s.consumers[id] = c
+	s.consumers[id], s.passed[id] = c, passed{c.folder.owner, uint64(bytes)}
 	return true
 }

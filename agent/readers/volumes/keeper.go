@@ -104,8 +104,10 @@ func newVolume(at mounter.Volume, c Claim, group uint32) *volume {
 func New(o Options) *Keeper {
 	o.Patience, o.Retry = cmp.Or(o.Patience, 10*time.Second), cmp.Or(o.Retry, 5*time.Second)
 	o.Bounds = o.Bounds.orDefaults()
-	return &Keeper{o: o, server: serve.New(serve.Options{}), published: published{changed: make(chan struct{})}, volumes: map[mounter.Volume]*volume{},
+	k := &Keeper{o: o, published: published{changed: make(chan struct{})}, volumes: map[mounter.Volume]*volume{},
 		withdraws: make(chan struct{}, withdrawals), asks: make(chan struct{}, others)}
+	k.server = serve.New(serve.Options{IsLoaded: k.isLoaded})
+	return k
 }
 
 // Run finds the volumes that are mounted, and keeps all up to date, until the context ends.

@@ -36,6 +36,8 @@ type loaded struct {
 	runs  intent.Payload
 	maps  map[string]*serve.Map
 	taken map[string]bool
+	// ids are those of all maps of the revision.
+	ids map[ebpf.MapID]bool
 	// err is why there are none.
 	err error
 	// facts are nil until the keeper has read the object.
@@ -197,7 +199,10 @@ func whyNot(app *accepted.Application) string {
 
 // open opens the maps that an intent exports, of what is loaded.
 func open(payload intent.Payload, runs *loader.Revision) *loaded {
-	l := &loaded{revision: runs, serial: payload.Serial, maps: map[string]*serve.Map{}, taken: map[string]bool{}}
+	l := &loaded{revision: runs, serial: payload.Serial, maps: map[string]*serve.Map{}, taken: map[string]bool{}, ids: map[ebpf.MapID]bool{}}
+	for name := range runs.Maps {
+		l.ids[runs.MapID(name)] = true
+	}
 	for name, m := range payload.Maps {
 		in := runs.Maps[name]
 		if len(m.Export) == 0 || in == nil {
@@ -281,6 +286,18 @@ func (k *Keeper) take() {
 	for _, l := range retired {
 		l.close()
 	}
+}
+
+// isLoaded reports whether a map is one of an application that is loaded.
+func (k *Keeper) isLoaded(id ebpf.MapID) bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for _, app := range k.snapshot {
+		if app.loaded != nil && app.loaded.ids[id] {
+			return true
+		}
+	}
+	return false
 }
 
 // grants applies the grants of a newest intent to what is loaded.

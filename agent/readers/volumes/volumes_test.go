@@ -332,6 +332,9 @@ func TestAVolumeFollowsItsGrant(t *testing.T) {
 	if n.mapID(r) == id || inode() == pin || n.listing(r).Generation != 2 {
 		t.Error("the former map is pinned")
 	}
+	if k := n.agent.Volumes(); k.IsLoaded(id) || !k.IsLoaded(n.mapID(r)) {
+		t.Error("the former map counts as loaded, or the map does not")
+	}
 	if open, write := n.reads(r); open != "" || write != "EROFS" {
 		t.Errorf("opening is answered by %q, and for writing by %q", open, write)
 	}
