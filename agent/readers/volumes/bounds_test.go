@@ -18,6 +18,7 @@ import (
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/skepmap"
 	"github.com/skep-dev/skep/test/fixture/world"
+	"github.com/skep-dev/skep/test/harness/need"
 )
 
 func TestHowManyVolumesANamespaceHas(t *testing.T) {
@@ -206,4 +207,19 @@ func TestAWithdrawalWaitsForNoMount(t *testing.T) {
 	}
 	cancel()
 	asked.Wait()
+}
+
+// TestTypesOfTwoVersionsFitAVolume: those of a new version are there before those of the former go.
+func TestTypesOfTwoVersionsFitAVolume(t *testing.T) {
+	need.Kernel(t)
+	dir := t.TempDir()
+	world.Must(t, unix.Mount("tmpfs", dir, "tmpfs", 0, "size=1048576,nr_inodes=1024"))
+	t.Cleanup(func() { world.Must(t, unix.Unmount(dir, unix.MNT_DETACH)) })
+	for _, bytes := range []int{100, 5000, 100 << 10} {
+		for _, version := range []string{"first", "second"} {
+			if n, err := volumes.WriteTypes(dir, version, 64, bytes); err != nil || n == 0 {
+				t.Errorf("%d bytes of types of each map of the %s version: %d are written, %v", bytes, version, n, err)
+			}
+		}
+	}
 }

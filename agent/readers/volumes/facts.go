@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"os"
 	"slices"
 
 	"github.com/skep-dev/skep/agent/readers/folder"
@@ -51,19 +52,21 @@ func (k *Keeper) learn(l *loaded) error {
 	return nil
 }
 
-// maxTypes is the most bytes of types in a volume. They are in memory, which is the agent's.
-const maxTypes = 512 << 10
+// maxTypes is the most bytes of types in a volume, in the whole pages that files take: those of two versions and their listings fit in its
+// tmpfs. They are in memory, which is the agent's.
+const maxTypes = 384 << 10
 
 // bound leaves types out beyond maxTypes, in the order of names.
 func bound(all map[string]folder.Fact, warn func(name string, err error)) {
-	bytes := 0
+	pages, most := 0, maxTypes/os.Getpagesize()
 	for _, name := range slices.Sorted(maps.Keys(all)) {
 		one := all[name]
-		if bytes += len(one.BTF); bytes <= maxTypes {
+		takes := (len(one.BTF) + os.Getpagesize() - 1) / os.Getpagesize()
+		if pages += takes; pages <= most {
 			continue
 		}
-		bytes -= len(one.BTF)
-		warn(name, fmt.Errorf("the types of all maps in a volume have at most %d bytes", maxTypes))
+		pages -= takes
+		warn(name, fmt.Errorf("the types of all maps in a volume have at most %d bytes, in whole pages", maxTypes))
 		all[name] = folder.Fact{Flags: one.Flags}
 	}
 }
