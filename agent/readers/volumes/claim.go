@@ -74,14 +74,16 @@ func (c Claim) granted(p intent.Payload) []access {
 	return c.of(all)
 }
 
-// rights are those that a claim has, as far as they can be found out without reading an object.
-func (c Claim) rights(app *application) map[string]right {
-	has, _ := c.wanted(app)
-	all := map[string]right{}
-	for _, a := range has {
-		all[a.name] = right{app.loaded.maps[a.name].ID, a.to}
+// rights are those that a claim has, as far as they can be found out without reading an object. all are the grants that apply.
+func (c Claim) rights(app *application, all func(*application) []grants.Map) map[string]right {
+	if app == nil || app.loaded == nil || !c.isGranted(app.payload.Maps) {
+		return nil
 	}
-	return all
+	has := map[string]right{}
+	for _, a := range c.of(all(app)) {
+		has[a.name] = right{app.loaded.maps[a.name].ID, a.to}
+	}
+	return has
 }
 
 // wanted is what a claim has of an application, or an error why it has nothing: one that wraps ErrNotGranted is for the author of the

@@ -277,14 +277,26 @@ func (k *Keeper) take() {
 	k.handed.Unlock()
 	if next != nil {
 		k.snapshot = next
+		all := once()
 		for _, v := range k.volumes {
 			if app := next[v.Application]; v.socket != nil && v.app != app {
-				v.keep(v.rights(app))
+				v.keep(v.rights(app, all))
 			}
 		}
 	}
 	for _, l := range retired {
 		l.close()
+	}
+}
+
+// once returns a function that asks the kernel once for what applies of an application, however many volumes are of it.
+func once() func(*application) []grants.Map {
+	known := map[*application][]grants.Map{}
+	return func(app *application) []grants.Map {
+		if _, is := known[app]; !is {
+			known[app], _ = app.loaded.grants(app.payload)
+		}
+		return known[app]
 	}
 }
 
