@@ -24,6 +24,8 @@ type connection struct {
 	stop   context.CancelFunc
 	// begun is when the first bytes of a request came, and zero between two.
 	begun time.Time
+	// waits is whether the last bytes were fewer than there was room for.
+	waits bool
 	// consumes is whether the connection has the descriptor of a ring buffer.
 	consumes bool
 	scan     *scan
@@ -60,6 +62,9 @@ func (c *connection) Read(p []byte) (int, error) {
 	var deadline time.Time
 	switch {
 	case !c.begun.IsZero():
+		if err := c.gather(); err != nil {
+			return 0, err
+		}
 		deadline = c.begun.Add(c.folder.server.o.Request)
 	case !c.consumes:
 		deadline = time.Now().Add(c.folder.server.o.Idle)
@@ -68,10 +73,28 @@ func (c *connection) Read(p []byte) (int, error) {
 		return 0, err
 	}
 	n, err := c.conn.Read(p)
+	c.waits = n < len(p)
 	if c.begun.IsZero() {
 		c.begun = time.Now()
 	}
 	return n, err
+}
+
+// between is the time between the pieces of a request that comes in small ones: what a reader sends byte by byte costs the agent more than
+// the reader.
+const between = 20 * time.Millisecond
+
+// gather waits for more of a request than a few bytes.
+func (c *connection) gather() error {
+	if !c.waits {
+		return nil
+	}
+	select {
+	case <-c.ctx.Done():
+		return c.ctx.Err()
+	case <-time.After(between):
+		return nil
+	}
 }
 
 // serve answers requests one after the other.
