@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -13,6 +14,7 @@ import (
 	"strings"
 
 	"github.com/cilium/ebpf"
+	"golang.org/x/sys/unix"
 
 	"github.com/skep-dev/skep/agent/readers/folder"
 	"github.com/skep-dev/skep/agent/readers/mounter"
@@ -105,7 +107,10 @@ func (e entry) target() string {
 // write writes the plain files of a volume, and last its listing, whose generation is raised where a pin came, went or was replaced
 // since it was written. The state comes after it: a process that is killed between raises it once more.
 func (c content) write(dir string) (skepmap.Listing, error) {
-	old, ids := read(dir)
+	old, ids, err := read(dir)
+	if err != nil {
+		return skepmap.Listing{}, err
+	}
 	now := skepmap.Listing{Application: c.application, Digest: c.digest, Generation: old.Generation, Maps: map[string]skepmap.MapInfo{}}
 	next, changed := old.Generation+1, old.Generation == 0 || len(old.Maps) != len(c.maps)
 	nowIDs := map[string]ebpf.MapID{}
@@ -143,17 +148,36 @@ func (c content) write(dir string) (skepmap.Listing, error) {
 }
 
 // read reads what a volume was. What is not whole is described anew.
-func read(dir string) (skepmap.Listing, map[string]ebpf.MapID) {
-	l, err := skepmap.ReadListing(dir)
-	if err != nil {
-		return skepmap.Listing{}, nil
+func read(dir string) (l skepmap.Listing, ids map[string]ebpf.MapID, err error) {
+	raw, err := readFile(filepath.Join(dir, skepmap.ListingFile))
+	if err == nil {
+		l, err = skepmap.ParseListing(raw)
 	}
-	var ids map[string]ebpf.MapID
-	if raw, err := os.ReadFile(filepath.Join(dir, stateFile)); err == nil {
+	if errors.Is(err, unix.EAGAIN) {
+		// Generations would begin anew, and a reader take another map for its own.
+		return l, nil, fmt.Errorf("read what a volume has: %w", err)
+	}
+	if err != nil {
+		return skepmap.Listing{}, nil, nil
+	}
+	if raw, err := readFile(filepath.Join(dir, stateFile)); err == nil {
 		_ = json.Unmarshal(raw, &ids)
 	}
-	return l, ids
+	return l, ids, nil
 }
+
+// readFile reads a file of a volume, and waits for no process of its pod: root there owns the file, and so may have a lease of it.
+func readFile(path string) ([]byte, error) {
+	file, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = file.Close() }()
+	return io.ReadAll(io.LimitReader(file, mostBytes))
+}
+
+// mostBytes is more than any file of a volume has.
+const mostBytes = 1 << 20
 
 // files writes the types of a map, and the link to its pin where it has one.
 func (e entry) files(dir string, hasPin bool) error {
@@ -201,7 +225,7 @@ func (c content) tidy(dir string) error {
 
 // put writes a file, where it is another one.
 func put(path string, body []byte, mode fs.FileMode) error {
-	if have, err := os.ReadFile(path); err == nil && bytes.Equal(have, body) {
+	if have, err := readFile(path); err == nil && bytes.Equal(have, body) {
 		return nil
 	}
 	return atomicfile.WriteShared(path, body, mode)

@@ -1,6 +1,7 @@
 package volumes_test
 
 import (
+	"context"
 	"errors"
 	"net"
 	"os"
@@ -152,4 +153,26 @@ func TestAVolumeThatIsNotUnmountedLosesItsGrant(t *testing.T) {
 	if !n.isEmpty(r) {
 		t.Error("it is mounted still")
 	}
+}
+
+// TestALeaseOfAFileHoldsNothingUp: root of a pod owns the files of its volume, and so may have the kernel keep who opens one waiting for
+// 45 seconds, each.
+func TestALeaseOfAFileHoldsNothingUp(t *testing.T) {
+	n := newNode(t)
+	world.Must(t, n.Accept(n.agent, n.counter("xdp_count", to(v1alpha1.MapRead, "web"))))
+	r := n.mounts(n.ofCluster("web", "reader"))
+	file, err := os.Open(n.path(r, skepmap.ListingFile))
+	world.Must(t, err)
+	defer func() { _ = file.Close() }()
+	lease := func(command, to int) int {
+		kind, err := unix.FcntlInt(file.Fd(), command, to)
+		world.Must(t, err)
+		return kind
+	}
+	lease(unix.F_SETLEASE, unix.F_WRLCK)
+	world.Must(t, n.Accept(n.agent, n.counter("xdp_count_v3", to(v1alpha1.MapRead, "web"))))
+	world.Until(t, "the agent to open the file", time.Minute, func() bool { return lease(unix.F_GETLEASE, 0) != unix.F_WRLCK })
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	world.Must(t, n.agent.Volumes().Unmount(ctx, r.At))
 }
