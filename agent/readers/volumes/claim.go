@@ -76,7 +76,7 @@ func (c Claim) granted(p intent.Payload) []access {
 
 // rights are those that a claim has, as far as they can be found out without reading an object. all are the grants that apply.
 func (c Claim) rights(app *application, all func(*application) []grants.Map) map[string]right {
-	if app == nil || app.loaded == nil || !c.isGranted(app.payload.Maps) {
+	if app == nil || app.loaded == nil || len(c.granted(app.payload)) == 0 {
 		return nil
 	}
 	has := map[string]right{}
