@@ -40,10 +40,11 @@ type scan struct {
 	batch *raw.Scan
 }
 
-// end ends the connection, also while it waits.
+// end ends the connection, also while it waits. It waits for nothing: a reader can pass a descriptor whose end takes the kernel long, which is
+// ended by who reads the message, and for whom Close waits.
 func (c *connection) end() {
 	c.stop()
-	_ = c.conn.Close()
+	go func() { _ = c.conn.Close() }()
 }
 
 // keeps reports whether all that the connection used is granted still. The caller holds folder.mu.

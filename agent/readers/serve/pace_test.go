@@ -1,6 +1,7 @@
 package serve_test
 
 import (
+	"errors"
 	"net"
 	"runtime"
 	"strings"
@@ -78,28 +79,33 @@ func TestOwnersTakeTurns(t *testing.T) {
 	}
 }
 
+// isRead reports whether all that was sent was read.
+func isRead(t *testing.T, conn *net.UnixConn) bool {
+	t.Helper()
+	raw, err := conn.SyscallConn()
+	if err != nil {
+		t.Fatal(err)
+	}
+	left := 0
+	if err := raw.Control(func(fd uintptr) { left, err = unix.IoctlGetInt(int(fd), unix.SIOCOUTQ) }); err != nil {
+		t.Fatal(err)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return left == 0
+}
+
 // TestARequestInPiecesTakesItsTime: what comes byte by byte is not read at any pace.
 func TestARequestInPiecesTakesItsTime(t *testing.T) {
 	f, path := folder(t, serve.New(serve.Options{}))
 	f.Grant(map[string]serve.Granted{"m": grant(t, counts(t), skepmap.Read, 1, nil)})
 	conn := connect(t, path)
-	raw, err := conn.SyscallConn()
-	if err != nil {
-		t.Fatal(err)
-	}
-	isRead := func() bool {
-		left := 0
-		controlErr := raw.Control(func(fd uintptr) { left, err = unix.IoctlGetInt(int(fd), unix.SIOCOUTQ) })
-		if controlErr != nil || err != nil {
-			t.Fatal(controlErr, err)
-		}
-		return left == 0
-	}
 	const pieces = 20
 	began := time.Now()
 	for range pieces {
 		write(t, conn, " ")
-		for !isRead() {
+		for !isRead(t, conn) {
 			runtime.Gosched()
 		}
 	}
@@ -108,4 +114,65 @@ func TestARequestInPiecesTakesItsTime(t *testing.T) {
 	}
 	write(t, conn, aGet)
 	answers(conn, 1, func() {})
+}
+
+// TestASocketEndsWhateverAReaderPassed passes a connection that lingers: who reads the message closes it, and the kernel waits meanwhile.
+func TestASocketEndsWhateverAReaderPassed(t *testing.T) {
+	f, path := folder(t, serve.New(serve.Options{Request: time.Second}))
+	f.Grant(map[string]serve.Granted{"m": grant(t, counts(t), skepmap.Read, 1, nil)})
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = l.Close() }()
+	lingers, err := net.Dial("tcp", l.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	peer, err := l.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	// With what it did not read, its end ends the other, too.
+	defer func() { _ = peer.Close() }()
+	full := errors.Join(lingers.(*net.TCPConn).SetLinger(600), lingers.SetWriteDeadline(time.Now().Add(time.Second)))
+	for full == nil {
+		_, full = lingers.Write(make([]byte, 1<<20))
+	}
+	file, err := lingers.(*net.TCPConn).File()
+	if err != nil {
+		t.Fatal(err)
+	}
+	conn := connect(t, path)
+	write(t, conn, aGet)
+	answers(conn, 1, func() {})
+	if _, _, err := conn.WriteMsgUnix([]byte(" "), unix.UnixRights(int(file.Fd())), nil); err != nil {
+		t.Fatal(err)
+	}
+	// The copy that the message has is the last.
+	_ = file.Close()
+	_ = lingers.Close()
+	await.True(t, "the message to be read", time.Minute, func() bool { return isRead(t, conn) })
+	withdrawn := make(chan struct{})
+	go func() {
+		f.Keep(func(string, serve.Granted) bool { return false })
+		close(withdrawn)
+	}()
+	select {
+	case <-withdrawn:
+	case <-time.After(20 * time.Second):
+		t.Error("a withdrawal waits")
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- f.Close() }()
+	select {
+	case err := <-ended:
+		if err != nil {
+			t.Error(err)
+		}
+	case <-time.After(20 * time.Second):
+		t.Error("the socket has not ended")
+		_ = peer.Close()
+		<-ended
+	}
 }

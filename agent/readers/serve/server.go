@@ -198,10 +198,10 @@ func closeAll(entries map[string]*entry) {
 	}
 }
 
-// Close ends the socket and all connections, and closes the maps.
+// Close ends the socket and all connections, and closes the maps. For a connection that does not end it waits no longer than a request may
+// take: a reader can pass a descriptor whose end takes the kernel long, in the place of who reads the message.
 func (f *Folder) Close() error {
 	f.stop()
-	err := f.l.Close()
 	f.mu.Lock()
 	for c := range f.connections {
 		c.end()
@@ -209,7 +209,17 @@ func (f *Folder) Close() error {
 	closeAll(f.maps)
 	f.maps = nil
 	f.mu.Unlock()
-	f.work.Wait()
+	ended := make(chan error, 1)
+	go func() {
+		err := f.l.Close()
+		f.work.Wait()
+		ended <- err
+	}()
+	var err error
+	select {
+	case err = <-ended:
+	case <-time.After(f.server.o.Request):
+	}
 	f.closed.Do(func() {
 		f.server.mu.Lock()
 		defer f.server.mu.Unlock()
@@ -355,7 +365,7 @@ func (f *Folder) leave(c *connection) {
 func (s *Server) consume(id ebpf.MapID, bytes uint32, c *connection) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if consumer := s.consumers[id]; consumer != nil && consumer != c {
+	if consumer := s.consumers[id]; consumer != nil && consumer != c && consumer.ctx.Err() == nil {
 		return false
 	}
 	s.consumers[id], s.passed[id] = c, passed{c.folder.owner, uint64(bytes)}
