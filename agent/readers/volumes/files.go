@@ -158,7 +158,7 @@ func read(dir string) (l skepmap.Listing, ids map[string]ebpf.MapID, err error) 
 		return l, nil, fmt.Errorf("read what a volume has: %w", err)
 	}
 	if err != nil {
-		return skepmap.Listing{}, nil, nil
+		return skepmap.Listing{}, nil, nil //nolint:nilerr // what is not whole is described anew
 	}
 	if raw, err := readFile(filepath.Join(dir, stateFile)); err == nil {
 		_ = json.Unmarshal(raw, &ids)
