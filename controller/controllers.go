@@ -102,6 +102,8 @@ type Options struct {
 	InsecureMetrics bool
 	// Mirror hands bytecode to agents.
 	Mirror MirrorOptions
+	// MapReads has people with the right read maps on nodes; the zero value does not.
+	MapReads MapReadsOptions
 	// Interval is how often an application that is well is evaluated again; zero
 	// means ten minutes.
 	Interval time.Duration
@@ -166,6 +168,8 @@ type MirrorOptions struct {
 	// ServerName is what the mirror's certificate says; empty means the Service's
 	// name.
 	ServerName string
+	// reads are requests to read maps, which agents ask for here.
+	reads mirror.MapReads
 }
 
 // served reports whether there is to be a mirror.
@@ -277,6 +281,9 @@ func join(ctx context.Context, o Options, engine *policies.Engine) (ctrl.Manager
 		Leader: elector, NamespacedEvery: o.NamespacedPoliciesEvery}
 	if err := settings.Register(mgr); err != nil {
 		return nil, fmt.Errorf("register policies: %w", err)
+	}
+	if o.Mirror.reads, err = registerMapReads(mgr, o, ring, applications.Intents, certificates); err != nil {
+		return nil, fmt.Errorf("register reads of maps: %w", err)
 	}
 	if err := registerServers(ctx, mgr, o, ring, registries, secrets, admission.Parts{
 		Evaluator: evaluator, Keeper: keeper, Images: secrets.Reader, Certificates: certificates, Metrics: registry, Namespace: o.Namespace, Leader: elector,
@@ -545,6 +552,7 @@ func registerMirror(ctx context.Context, mgr ctrl.Manager, o Options, ring *seal
 		SigningKeys: published,
 		Client:      mgr.GetClient(), Cache: registries, Pull: secrets.Again, Address: m.Address, Listener: m.Listener, Certificate: m.Certificate,
 		Agent: account(cmp.Or(m.ServiceAccount, "skep-agent")), Replica: account("skep-controller"), Peers: peers(mgr, o), Open: ring.OpenIntent,
+		MapReads: m.reads,
 	}
 	return server.Register(ctx, mgr)
 }
@@ -573,9 +581,14 @@ func peers(mgr ctrl.Manager, o Options) *mirror.Peers {
 	}
 	return &mirror.Peers{
 		Addresses: m.Peers, TokenFile: m.TokenFile, ServerName: cmp.Or(m.ServerName, service+"."+o.Namespace+".svc"),
-		Authorities: func(ctx context.Context) ([]byte, error) {
-			return sealing.Published(ctx, mgr.GetAPIReader(), o.Namespace, sealing.MirrorCA)
-		},
+		Authorities: authorities(mgr, o),
+	}
+}
+
+// authorities returns those that the mirror's certificate may be signed by, as agents are told them.
+func authorities(mgr ctrl.Manager, o Options) func(context.Context) ([]byte, error) {
+	return func(ctx context.Context) ([]byte, error) {
+		return sealing.Published(ctx, mgr.GetAPIReader(), o.Namespace, sealing.MirrorCA)
 	}
 }
 

@@ -19,6 +19,7 @@ import (
 	"math/rand/v2"
 	"path/filepath"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"k8s.io/client-go/rest"
@@ -95,6 +96,8 @@ type Options struct {
 	// Again is how long an intent waits that could not be kept, as on a full
 	// disk; default 30 seconds to a minute.
 	Again Jitter
+	// MapReads has the agent read maps for users of the cluster, as the controller seals their requests.
+	MapReads bool
 	// InsecureMetrics serves metrics to every client; default is to those whom the API
 	// server lets get the path.
 	InsecureMetrics bool
@@ -133,6 +136,8 @@ type Agent struct {
 	health          health
 	// volumes are those of pods that read maps; nil where there are none.
 	volumes *volumes.Keeper
+	// trust are the keys that count now.
+	trust atomic.Pointer[intent.Trust]
 	// guard is whom metrics are shown to; nil where to everybody.
 	guard *kubeauth.Guard
 }
@@ -169,7 +174,7 @@ func New(o Options) (*Agent, error) {
 		}
 		a.holder, a.closer, a.volumes = agent, agent.Close, agent.Volumes()
 	}
-	a.holder.Retrust(trust.parsed)
+	a.retrust(trust.parsed)
 	if labels := a.self.labels(); labels != nil {
 		a.holder.Relabel(labels)
 	}

@@ -37,6 +37,9 @@ const (
 	maxTokenBytes = 64 << 10
 )
 
+// errNoMirror says that the agent was given no address.
+var errNoMirror = errors.New("the mirror has no https address; the agent is told one by --mirror")
+
 // digests are the only ones that a path is made of.
 var digests = regexp.MustCompile(`^sha256:[0-9a-f]{64}$`)
 
@@ -80,7 +83,7 @@ func (m Mirror) request(ctx context.Context, digest string) (*http.Request, erro
 	}
 	base, err := url.Parse(m.URL)
 	if err != nil || base.Scheme != "https" || base.Host == "" {
-		return nil, errors.New("the mirror has no https address; the agent is told one by --mirror")
+		return nil, errNoMirror
 	}
 	token, err := readFile(m.TokenFile, maxTokenBytes)
 	if err != nil {

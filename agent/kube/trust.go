@@ -45,6 +45,12 @@ func readFile(path string, most int64) ([]byte, error) {
 	return os.ReadFile(path)
 }
 
+// retrust replaces the keys that count.
+func (a *Agent) retrust(t *intent.Trust) {
+	a.trust.Store(t)
+	a.holder.Retrust(t)
+}
+
 // followTrust reads the keys again where they changed. Where they cannot be
 // read, those active stay.
 func (a *Agent) followTrust(ctx context.Context) {
@@ -61,7 +67,7 @@ func (a *Agent) followTrust(ctx context.Context) {
 			said = err.Error()
 			a.opts.Log.Error("cannot read the keys that count; those before do", "error", err)
 		case err == nil && !bytes.Equal(now.body, last):
-			a.holder.Retrust(now.parsed)
+			a.retrust(now.parsed)
 			if last != nil {
 				a.opts.Log.Info("the keys that count changed", "path", a.opts.TrustFile)
 			}

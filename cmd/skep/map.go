@@ -18,23 +18,40 @@ import (
 	"github.com/skep-dev/skep/agent/readers/show"
 	"github.com/skep-dev/skep/cmd/internal/exit"
 	"github.com/skep-dev/skep/cmd/skep/internal/display"
+	"github.com/skep-dev/skep/cmd/skep/internal/kubeconfig"
 )
 
 // mapCommand is what the commands below skep map have in common.
 type mapCommand struct {
-	bpffs, output string
+	bpffs, output, typeName string
+	// node has the commands read in the cluster of kube.
+	node string
+	kube kubeconfig.Flags
 }
 
 func newMap() *cobra.Command {
 	m := &mapCommand{}
 	cmd := &cobra.Command{
 		Use:   "map",
-		Short: "Show the maps of Skep's programs on this host, their entries and records",
-		Long: "Needs CAP_SYS_ADMIN. It reads the kernel, and needs neither grants nor a running agent; a reader without\n" +
-			"privilege gets maps by spec.maps.NAME.export. APPLICATION is NAME or NAMESPACE/NAME.",
+		Short: "Show the maps of Skep's programs on this host or on a node of a cluster, their entries and records",
+		Long: "On this host it needs CAP_SYS_ADMIN, reads the kernel, and needs neither grants nor a running agent.\n" +
+			"By --node it reads on a node of the cluster, where mapReads is enabled, and needs the verbs get and watch of\n" +
+			"clusterbpfapplications/maps or bpfapplications/maps in the API group maps.skep.dev. A reader without privilege\n" +
+			"gets maps by spec.maps.NAME.export. APPLICATION is NAME or NAMESPACE/NAME; with -n, NAME is of that namespace.",
 	}
 	cmd.PersistentFlags().StringVar(&m.bpffs, "bpffs", "", "folder of Skep's pins (default /sys/fs/bpf/skep)")
 	cmd.AddCommand(m.list(), m.dump(), m.get(), m.watch())
+	for _, c := range cmd.Commands() {
+		m.kube.Register(c)
+		c.Flags().StringVar(&m.node, "node", "", "node of the cluster to read on (default: this host)")
+		local := c.RunE
+		c.RunE = func(cmd *cobra.Command, args []string) error {
+			if m.node == "" && !strings.HasPrefix(cmd.Root().DisplayName(), "kubectl") {
+				return local(cmd, args)
+			}
+			return m.inCluster(cmd, args)
+		}
+	}
 	return cmd
 }
 
@@ -103,12 +120,7 @@ func (m *mapCommand) list() *cobra.Command {
 			if m.output == "json" {
 				return display.JSON(cmd.OutOrStdout(), chosen)
 			}
-			var rows [][]string
-			for _, one := range chosen {
-				rows = append(rows, []string{one.Application, one.Name, one.Type, strconv.Itoa(int(one.KeySize)), strconv.Itoa(int(one.ValueSize)),
-					strconv.Itoa(int(one.MaxEntries))})
-			}
-			return display.Table(cmd.OutOrStdout(), []string{"APPLICATION", "MAP", "TYPE", "KEY", "VALUE", "ENTRIES"}, rows)
+			return m.printMaps(cmd, chosen)
 		},
 	}
 	display.OutputFlag(cmd, &m.output, "text", "json")
@@ -173,7 +185,6 @@ func (m *mapCommand) get() *cobra.Command {
 }
 
 func (m *mapCommand) watch() *cobra.Command {
-	var typeName string
 	cmd := &cobra.Command{
 		Use:   "watch APPLICATION MAP",
 		Short: "Print the records of a ring or perf buffer as they come",
@@ -186,23 +197,36 @@ func (m *mapCommand) watch() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return absent(show.Watch(cmd.Context(), found, typeName, func(r show.Record) error {
-				if m.output == "json" {
-					return printLine(cmd.OutOrStdout(), r)
-				}
-				if r.Lost > 0 {
-					fmt.Fprintf(cmd.ErrOrStderr(), "%d records were lost\n", r.Lost)
-				}
-				if r.Value == "" {
-					return nil
-				}
-				return printLine(cmd.OutOrStdout(), r.Value)
-			}))
+			return absent(show.Watch(cmd.Context(), found, m.typeName, func(r show.Record) error { return m.printRecord(cmd, r) }))
 		},
 	}
-	cmd.Flags().StringVar(&typeName, "type", "", "name of the struct that records have in the program's source, such as event")
+	cmd.Flags().StringVar(&m.typeName, "type", "", "name of the struct that records have in the program's source, such as event")
 	display.OutputFlag(cmd, &m.output, "text", "json")
 	return cmd
+}
+
+// printMaps prints a table.
+func (*mapCommand) printMaps(cmd *cobra.Command, all []show.Map) error {
+	var rows [][]string
+	for _, one := range all {
+		rows = append(rows, []string{one.Application, one.Name, one.Type, strconv.Itoa(int(one.KeySize)), strconv.Itoa(int(one.ValueSize)),
+			strconv.Itoa(int(one.MaxEntries))})
+	}
+	return display.Table(cmd.OutOrStdout(), []string{"APPLICATION", "MAP", "TYPE", "KEY", "VALUE", "ENTRIES"}, rows)
+}
+
+// printRecord prints a record on a line.
+func (m *mapCommand) printRecord(cmd *cobra.Command, r show.Record) error {
+	if m.output == "json" {
+		return printLine(cmd.OutOrStdout(), r)
+	}
+	if r.Lost > 0 {
+		fmt.Fprintf(cmd.ErrOrStderr(), "%d records were lost\n", r.Lost)
+	}
+	if r.Value == "" {
+		return nil
+	}
+	return printLine(cmd.OutOrStdout(), r.Value)
 }
 
 // print prints an entry on a line.

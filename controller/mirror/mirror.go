@@ -62,6 +62,8 @@ type Server struct {
 	// Peers are asked for what the cache lacks, before the registry; nil means
 	// nobody.
 	Peers *Peers
+	// MapReads hands agents requests to read maps; nil hands out none.
+	MapReads MapReads
 	// Address is where it listens; Listener takes its place in tests.
 	Address  string
 	Listener net.Listener
@@ -80,6 +82,15 @@ type Server struct {
 	// Replicas have a shelf of their own: who waits for one must not wait for
 	// somebody who waits for this one.
 	agents, replicas shelf
+}
+
+// MapReads is what agents and replicas ask of reads of maps; *mapreads.Hub is one.
+type MapReads interface {
+	// Next answers the agent of a node with the next request for it, and Answer takes its answer to one.
+	Next(w http.ResponseWriter, r *http.Request, node string)
+	Answer(w http.ResponseWriter, r *http.Request, node string)
+	// Relay answers a replica to which the agent of a node does not come.
+	Relay(w http.ResponseWriter, r *http.Request)
 }
 
 // atOnce is how many objects are on their way to one node at once, and how many are
@@ -160,7 +171,28 @@ func (s *Server) handler() http.Handler {
 			reject(w, r, err)
 		}
 	})
+	if s.MapReads != nil {
+		mux.HandleFunc("GET /v1/map-reads", s.admitted(false, s.MapReads.Next))
+		mux.HandleFunc("POST /v1/map-reads/{id}", s.admitted(false, s.MapReads.Answer))
+		mux.HandleFunc("POST /v1/nodes/{node}/map-reads/{id}", s.admitted(true,
+			func(w http.ResponseWriter, r *http.Request, _ string) { s.MapReads.Relay(w, r) }))
+	}
 	return mux
+}
+
+// admitted hands on the requests of replicas, or of agents with their node.
+func (s *Server) admitted(replica bool, next func(w http.ResponseWriter, r *http.Request, node string)) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		who, err := s.reviewer().admit(r)
+		if err == nil && who.replica != replica {
+			err = errForbidden
+		}
+		if err != nil {
+			reject(w, r, err)
+			return
+		}
+		next(w, r, who.node)
+	}
 }
 
 // sentWithin is how long an object may be on its way, which is as long as an agent

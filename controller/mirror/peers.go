@@ -1,6 +1,7 @@
 package mirror
 
 import (
+	"bytes"
 	"context"
 	"crypto/sha256"
 	"crypto/tls"
@@ -47,33 +48,90 @@ const (
 )
 
 // fetch is an object that a peer has.
-func (p *Peers) fetch(ctx context.Context, digest string) ([]byte, error) {
+func (p *Peers) fetch(ctx context.Context, digest string) (object []byte, err error) {
+	err = p.each(ctx, func(to *http.Client, address, token string) (err error) {
+		object, err = ask(ctx, to, address, digest, token)
+		return err
+	})
+	return object, err
+}
+
+// each asks peers one after the other, until one has an answer.
+func (p *Peers) each(ctx context.Context, do func(to *http.Client, address, token string) error) error {
 	addresses, err := p.Addresses(ctx)
 	if err != nil {
-		return nil, fmt.Errorf("list replicas: %w", err)
+		return fmt.Errorf("list replicas: %w", err)
 	}
 	token, err := os.ReadFile(p.TokenFile)
 	if err != nil {
-		return nil, fmt.Errorf("read token for replicas: %w", err)
+		return fmt.Errorf("read token for replicas: %w", err)
 	}
 	authorities, err := p.Authorities(ctx)
 	if err != nil {
-		return nil, fmt.Errorf("read authorities of replicas: %w", err)
+		return fmt.Errorf("read authorities of replicas: %w", err)
 	}
 	pool := x509.NewCertPool()
 	pool.AppendCertsFromPEM(authorities)
-	transport := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: pool, ServerName: p.ServerName, MinVersion: tls.VersionTLS13}, DisableCompression: true}
+	transport := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: pool, ServerName: p.ServerName, MinVersion: tls.VersionTLS13}, DisableCompression: true,
+		IdleConnTimeout: 30 * time.Second}
 	defer transport.CloseIdleConnections()
 	asker := &http.Client{Transport: transport, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
 	var errs []error
 	for _, address := range addresses[:min(len(addresses), maxPeers)] {
-		object, err := ask(ctx, asker, address, digest, strings.TrimSpace(string(token)))
+		err := do(asker, address, strings.TrimSpace(string(token)))
 		if err == nil {
-			return object, nil
+			return nil
 		}
 		errs = append(errs, fmt.Errorf("ask replica %s: %w", address, err))
 	}
-	return nil, errors.Join(errs...)
+	return errors.Join(errs...)
+}
+
+// relayWithin is how long a peer may take to begin the answer of an agent.
+const relayWithin = 15 * time.Second
+
+// RelayMapRead is the answer of a node's agent that a peer reaches, to a sealed request to read a map. It is to be closed.
+func (p *Peers) RelayMapRead(ctx context.Context, node, id string, envelope []byte) (answer io.ReadCloser, err error) {
+	err = p.each(ctx, func(to *http.Client, address, token string) error {
+		ctx, cancel := context.WithCancelCause(ctx)
+		late := time.AfterFunc(relayWithin, func() { cancel(context.DeadlineExceeded) })
+		defer late.Stop()
+		where := url.URL{Scheme: "https", Host: address, Path: "/v1/nodes/" + node + "/map-reads/" + id}
+		request, err := http.NewRequestWithContext(ctx, http.MethodPost, where.String(), bytes.NewReader(envelope))
+		if err != nil {
+			cancel(nil)
+			return err
+		}
+		request.Header.Set("Authorization", "Bearer "+token)
+		response, err := to.Do(request)
+		if err == nil && response.StatusCode != http.StatusOK {
+			_ = response.Body.Close()
+			err = fmt.Errorf("it answers %s", http.StatusText(response.StatusCode))
+		}
+		if err != nil {
+			cancel(nil)
+			return err
+		}
+		answer = relayed{response.Body, cancel}
+		return nil
+	})
+	if err == nil && answer == nil {
+		err = errors.New("there is no other replica")
+	}
+	return answer, err
+}
+
+// relayed is an answer that comes by a peer.
+type relayed struct {
+	io.ReadCloser
+
+	cancel context.CancelCauseFunc
+}
+
+// Close implements io.Closer.
+func (r relayed) Close() error {
+	r.cancel(nil)
+	return r.ReadCloser.Close()
 }
 
 // ask asks one peer.

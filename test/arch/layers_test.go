@@ -73,7 +73,9 @@ func layers() []row {
 		{"lifecycle", with(four, "gate")},
 		{"agent/readers", program},
 		// It looks as the inventory does, and asks no agent.
-		{"agent/readers/show", with(program, "agent/readers", "agent/inventory", "agent/state/pins")},
+		{"agent/readers/show", with(program, "agent/readers", "agent/inventory", "agent/program/holders", "agent/state/pins")},
+		// It shows a person on another machine what show finds, by requests that the controller sealed.
+		{"agent/readers/remote", with(program, "agent/readers/show")},
 		{"agent/readers/folder", with(program, "agent/state/pins")},
 		{"agent/readers/host", with(reconcile, "agent/reconcile", "agent/readers")},
 		{"agent/readers/volumes", with(reconcile, "agent/reconcile", "agent/readers")},

@@ -82,9 +82,14 @@ func List(ctx context.Context, o inventory.Options) ([]Map, error) {
 			}
 		}
 	}
+	return sorted(found), nil
+}
+
+// sorted are maps by application, name and id.
+func sorted(found map[string]Map) []Map {
 	return slices.SortedFunc(maps.Values(found), func(a, b Map) int {
 		return cmp.Or(cmp.Compare(a.Application, b.Application), cmp.Compare(a.Name, b.Name), cmp.Compare(a.ID, b.ID))
-	}), nil
+	})
 }
 
 // applicationOf is the application whose folder a pin is in.

@@ -3,6 +3,7 @@ package pins
 import (
 	"encoding/hex"
 	"fmt"
+	"os"
 	"path/filepath"
 	"strings"
 )
@@ -54,4 +55,35 @@ func unescape(name string) string {
 func MapName(path string) (string, bool) {
 	name, ok := strings.CutPrefix(filepath.Base(path), mapPrefix)
 	return unescape(name), ok
+}
+
+// Pinned lists the paths of the maps and of the programs that are pinned for an application, of all its revisions; none where
+// it has no pins. It needs no Store, and locks none.
+func Pinned(root, uid string) (maps, programs []string, err error) {
+	dir := filepath.Join(root, escape(uid))
+	revisions, err := list(dir, inApplication)
+	if err != nil {
+		return nil, nil, err
+	}
+	for _, revision := range revisions {
+		if !isHash(revision) {
+			continue
+		}
+		names, err := list(filepath.Join(dir, revision), inRevision)
+		if err != nil {
+			return nil, nil, err
+		}
+		for _, name := range names {
+			path := filepath.Join(dir, revision, name)
+			switch info, err := os.Lstat(path); {
+			case err != nil || !info.Mode().IsRegular():
+				// It was removed meanwhile, or is a note.
+			case strings.HasPrefix(name, mapPrefix):
+				maps = append(maps, path)
+			default:
+				programs = append(programs, path)
+			}
+		}
+	}
+	return maps, programs, nil
 }

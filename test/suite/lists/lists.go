@@ -15,14 +15,15 @@ func Concurrent() []string {
 	return []string{
 		"agent", "agent/attach", "agent/attach/clsact", "agent/attach/hooks", "agent/attach/targets", "agent/kube", "agent/pods/containers",
 		"agent/pods/netns", "agent/pods/process", "agent/program/deadline", "agent/program/functions", "agent/program/guard",
-		"agent/queue", "agent/readers/csi", "agent/readers/host", "agent/readers/mapmetrics", "agent/readers/mounter", "agent/readers/serve",
+		"agent/queue", "agent/readers/csi", "agent/readers/host", "agent/readers/mapmetrics", "agent/readers/mounter", "agent/readers/remote",
+		"agent/readers/serve",
 		"agent/readers/show", "agent/readers/volumes",
 		"agent/reconcile/accepted", "agent/reconcile/admission", "agent/reconcile/build", "agent/reconcile/chainfit",
 		"agent/reconcile/changes", "agent/reconcile/decide", "agent/reconcile/live", "agent/reconcile/prepare", "agent/reconcile/sharing",
 		"agent/reconcile/starts", "agent/state/objects", "agent/state/pins",
 		"confined", "controller", "controller/admission", "controller/agents", "controller/application",
-		"controller/cueartifact", "controller/cueartifact/archives", "controller/imagestore", "controller/leader", "controller/mirror", "controller/policy",
-		"controller/sealing", "examples/node-firewall/firewall-controller", "gate", "gate/evaluations", "image/access",
+		"controller/cueartifact", "controller/cueartifact/archives", "controller/imagestore", "controller/leader", "controller/mapreads", "controller/mirror",
+		"controller/policy", "controller/sealing", "examples/node-firewall/firewall-controller", "gate", "gate/evaluations", "image/access",
 		"image/disk", "image/registry", "image/transport", "limit", "listen", "nodemode", "policies", "recent", "signing/collect", "skepmap",
 	}
 }

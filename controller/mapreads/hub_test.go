@@ -1,0 +1,190 @@
+package mapreads
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+)
+
+// agents serves a Hub as the mirror does: the header Node takes the place of a token.
+func agents(t *testing.T, h *Hub) *httptest.Server {
+	t.Helper()
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /next", func(w http.ResponseWriter, r *http.Request) { h.Next(w, r, r.Header.Get("Node")) })
+	mux.HandleFunc("POST /answers/{id}", func(w http.ResponseWriter, r *http.Request) { h.Answer(w, r, r.Header.Get("Node")) })
+	mux.HandleFunc("POST /relay/{node}/{id}", h.Relay)
+	s := httptest.NewServer(mux)
+	t.Cleanup(s.Close)
+	return s
+}
+
+// send sends a request of a node's agent.
+func send(ctx context.Context, s *httptest.Server, node, method, path string, body io.Reader) (*http.Response, error) {
+	r, err := http.NewRequestWithContext(ctx, method, s.URL+path, body)
+	if err != nil {
+		return nil, err
+	}
+	r.Header.Set("Node", node)
+	return s.Client().Do(r)
+}
+
+// polls polls once for a node, and answers by what respond writes.
+func polls(t *testing.T, s *httptest.Server, node, answersAs string, respond io.Reader) <-chan int {
+	t.Helper()
+	code := make(chan int, 1)
+	go func() {
+		response, err := send(t.Context(), s, node, http.MethodGet, "/next", nil)
+		if err != nil {
+			code <- 0
+			return
+		}
+		id, _ := io.ReadAll(response.Body)
+		_ = response.Body.Close()
+		if response, err = send(t.Context(), s, answersAs, http.MethodPost, "/answers/"+string(id), respond); err != nil {
+			code <- 0
+			return
+		}
+		_ = response.Body.Close()
+		code <- response.StatusCode
+	}()
+	return code
+}
+
+// ask asks until the node's agent polls.
+func ask(t *testing.T, h *Hub, node, id string) (io.ReadCloser, error) {
+	t.Helper()
+	for {
+		answer, err := h.Ask(t.Context(), node, id, []byte(id), time.Minute)
+		if !errors.Is(err, errNotHere) {
+			return answer, err
+		}
+	}
+}
+
+func TestAnAgentAnswersRequestsForItsNode(t *testing.T) {
+	h := NewHub()
+	s := agents(t, h)
+	code := polls(t, s, "one", "one", strings.NewReader("whole\n"))
+	answer, err := ask(t, h, "one", "id1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	body, err := io.ReadAll(answer)
+	if string(body) != "whole\n" || err != nil || answer.Close() != nil {
+		t.Errorf("%q %v", body, err)
+	}
+	if got := <-code; got != http.StatusOK {
+		t.Errorf("the agent is answered %d", got)
+	}
+	if len(h.waiting) != 0 {
+		t.Errorf("requests are left: %v", h.waiting)
+	}
+}
+
+func TestAnAgentAnswersForNoOtherNode(t *testing.T) {
+	h := NewHub()
+	s := agents(t, h)
+	code := polls(t, s, "one", "two", strings.NewReader("of another node\n"))
+	asked := make(chan error, 1)
+	ctx, cancel := context.WithCancel(t.Context())
+	go func() {
+		for {
+			_, err := h.Ask(ctx, "one", "id1", []byte("id1"), time.Minute)
+			if !errors.Is(err, errNotHere) {
+				asked <- err
+				return
+			}
+		}
+	}()
+	if got := <-code; got != http.StatusNotFound {
+		t.Errorf("another node's agent is answered %d", got)
+	}
+	cancel()
+	if err := <-asked; err == nil {
+		t.Error("its answer was taken")
+	}
+}
+
+// TestWhoReadsNoMoreEndsTheAgentsAnswer while the agent sends without end.
+func TestWhoReadsNoMoreEndsTheAgentsAnswer(t *testing.T) {
+	h := NewHub()
+	s := agents(t, h)
+	body, to := io.Pipe()
+	code := polls(t, s, "one", "one", body)
+	answer, err := ask(t, h, "one", "id1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	go func() {
+		for {
+			if _, err := fmt.Fprintln(to, "{}"); err != nil {
+				return
+			}
+		}
+	}()
+	if _, err := io.ReadFull(answer, make([]byte, 3)); err != nil {
+		t.Fatal(err)
+	}
+	_ = answer.Close()
+	select {
+	case <-code:
+	case <-time.After(time.Minute):
+		t.Error("the agent is not told")
+	}
+	_ = to.Close()
+}
+
+func TestARequestForANodeThatDoesNotPollIsAnsweredAtOnce(t *testing.T) {
+	h := NewHub()
+	s := agents(t, h)
+	if _, err := h.Ask(t.Context(), "one", "id1", nil, time.Hour); !errors.Is(err, errNotHere) {
+		t.Error(err)
+	}
+	response, err := send(t.Context(), s, "", http.MethodPost, "/relay/one/id1", strings.NewReader("id1"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer response.Body.Close()
+	if response.StatusCode != http.StatusNotFound {
+		t.Errorf("a replica is answered %d", response.StatusCode)
+	}
+}
+
+func TestAReplicaHasTheAnswerOfAnAgentThatPollsAnother(t *testing.T) {
+	h := NewHub()
+	s := agents(t, h)
+	polls(t, s, "one", "one", strings.NewReader("by another\n"))
+	for {
+		response, err := send(t.Context(), s, "", http.MethodPost, "/relay/one/id1", strings.NewReader("id1"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		body, err := io.ReadAll(response.Body)
+		_ = response.Body.Close()
+		if response.StatusCode == http.StatusNotFound {
+			continue // It does not poll yet.
+		}
+		if string(body) != "by another\n" || err != nil {
+			t.Errorf("%d %q %v", response.StatusCode, body, err)
+		}
+		return
+	}
+}
+
+func TestANodeHasFewPolls(t *testing.T) {
+	h := NewHub()
+	for range maxPolls {
+		if h.begin("one") == nil {
+			t.Fatal("it may not poll")
+		}
+	}
+	if h.begin("one") != nil || h.begin("two") == nil {
+		t.Error("one node has all polls")
+	}
+}

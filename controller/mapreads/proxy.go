@@ -1,0 +1,127 @@
+package mapreads
+
+import (
+	"bytes"
+	"context"
+	"crypto/x509"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"sync/atomic"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/apiserver/pkg/authentication/authenticator"
+	"k8s.io/apiserver/pkg/authentication/request/headerrequest"
+	x509request "k8s.io/apiserver/pkg/authentication/request/x509"
+	"k8s.io/apiserver/pkg/authentication/user"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+)
+
+// frontProxy knows the API server by its client certificate, and whom it speaks for by its headers, as the API server
+// publishes both.
+type frontProxy struct {
+	reader client.Reader
+	known  atomic.Pointer[authenticator.Request]
+}
+
+// errNoProxy says that a request is refused as none of the API server's.
+var errNoProxy = errors.New("requests come through kube-apiserver alone, which authenticates, authorises and audits them: use kubectl skep map")
+
+// lookAgain is how often what is published is read, and the APIService looked at.
+const lookAgain = 10 * time.Second
+
+// look reads what the API server publishes.
+func (p *frontProxy) look(ctx context.Context) error {
+	const name = "extension-apiserver-authentication"
+	var published corev1.ConfigMap
+	if err := p.reader.Get(ctx, types.NamespacedName{Namespace: "kube-system", Name: name}, &published); err != nil {
+		return fmt.Errorf("read ConfigMap kube-system/%s: %w", name, err)
+	}
+	roots := x509.NewCertPool()
+	if !roots.AppendCertsFromPEM([]byte(published.Data["requestheader-client-ca-file"])) {
+		p.known.Store(nil)
+		return fmt.Errorf("read ConfigMap kube-system/%s: it has no requestheader-client-ca-file: kube-apiserver needs --requestheader-client-ca-file", name)
+	}
+	lists := map[string]headerrequest.StaticStringSlice{}
+	for _, key := range []string{"requestheader-allowed-names", "requestheader-username-headers", "requestheader-uid-headers",
+		"requestheader-group-headers", "requestheader-extra-headers-prefix"} {
+		var list headerrequest.StaticStringSlice
+		if text := published.Data[key]; text != "" {
+			if err := json.Unmarshal([]byte(text), &list); err != nil {
+				p.known.Store(nil)
+				return fmt.Errorf("read %s of ConfigMap kube-system/%s: %w", key, name, err)
+			}
+		}
+		lists[key] = list
+	}
+	options := x509request.DefaultVerifyOptions()
+	options.Roots = roots
+	verify := headerrequest.NewDynamicVerifyOptionsSecure(func() (x509.VerifyOptions, bool) { return options, true },
+		lists["requestheader-allowed-names"], lists["requestheader-username-headers"], lists["requestheader-uid-headers"],
+		lists["requestheader-group-headers"], lists["requestheader-extra-headers-prefix"])
+	p.known.Store(&verify)
+	return nil
+}
+
+// user is whom the API server speaks for.
+func (p *frontProxy) user(r *http.Request) (user.Info, error) {
+	known := p.known.Load()
+	if known == nil {
+		return nil, errNoProxy
+	}
+	response, ok, err := (*known).AuthenticateRequest(r)
+	if err != nil || !ok {
+		return nil, errNoProxy
+	}
+	return response.User, nil
+}
+
+// follow keeps what is known of the API server, and what it knows of this server, up to date until ctx ends.
+func (s *Server) follow(ctx context.Context) {
+	said := ""
+	wait.UntilWithContext(ctx, func(ctx context.Context) {
+		err := errors.Join(s.proxy.look(ctx), s.publish(ctx))
+		if err != nil && err.Error() != said {
+			ctrl.LoggerFrom(ctx).Error(err, "keep reads of maps behind the API server")
+		}
+		said = ""
+		if err != nil {
+			said = err.Error()
+		}
+	}, lookAgain)
+}
+
+// publish has the API server trust the certificate of this server.
+func (s *Server) publish(ctx context.Context) error {
+	authorities, err := s.Authorities(ctx)
+	if err != nil || len(authorities) == 0 {
+		return err
+	}
+	service := &unstructured.Unstructured{}
+	service.SetAPIVersion("apiregistration.k8s.io/v1")
+	service.SetKind("APIService")
+	name := Version + "." + Group
+	if err := s.Live.Get(ctx, types.NamespacedName{Name: name}, service); err != nil {
+		if apierrors.IsNotFound(err) {
+			return fmt.Errorf("there is no APIService %s: the chart has it with mapReads.enabled", name)
+		}
+		return fmt.Errorf("read APIService %s: %w", name, err)
+	}
+	spec, _, _ := unstructured.NestedMap(service.Object, "spec")
+	wanted, _ := json.Marshal(authorities) // As base64, which is how the field is written.
+	if now, _ := json.Marshal(spec["caBundle"]); bytes.Equal(now, wanted) {
+		return nil
+	}
+	patch := client.RawPatch(types.MergePatchType, fmt.Appendf(nil, `{"spec":{"caBundle":%s}}`, wanted))
+	if err := s.Writer.Patch(ctx, service, patch); err != nil {
+		return fmt.Errorf("write caBundle of APIService %s: %w", name, err)
+	}
+	return nil
+}

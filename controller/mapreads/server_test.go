@@ -1,0 +1,194 @@
+package mapreads
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	authorizationv1 "k8s.io/api/authorization/v1"
+	"k8s.io/apimachinery/pkg/util/cache"
+	"k8s.io/apiserver/pkg/authentication/authenticator"
+	"k8s.io/apiserver/pkg/authentication/user"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/skep-dev/skep/api/v1alpha1"
+	"github.com/skep-dev/skep/controller/intents"
+	"github.com/skep-dev/skep/intent"
+)
+
+// reviews is an API server that answers reviews.
+type reviews struct {
+	client.Client
+	allowed bool
+	err     error
+	asked   atomic.Pointer[authorizationv1.SubjectAccessReviewSpec]
+}
+
+// Create implements client.Client.
+func (r *reviews) Create(_ context.Context, o client.Object, _ ...client.CreateOption) error {
+	review := o.(*authorizationv1.SubjectAccessReview)
+	r.asked.Store(&review.Spec)
+	review.Status.Allowed = r.allowed
+	return r.err
+}
+
+// newServer is a Server whose requests come from a user by the API server, and whose agent answers these lines.
+func newServer(t *testing.T, api *reviews, answer string, maps map[string]v1alpha1.Map) http.Handler {
+	t.Helper()
+	key, err := intent.GenerateKey()
+	if err != nil {
+		t.Fatal(err)
+	}
+	sealer, err := intent.ParseKey(key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &Server{
+		Writer: api, Hub: NewHub(), Sealer: func() *intent.Sealer { return sealer }, proxy: &frontProxy{},
+		users: cache.NewLRUExpireCache(maxUsers), under: map[string]int{},
+		Intents: func(_ context.Context, id v1alpha1.Identity) ([]intents.Intent, error) {
+			return []intents.Intent{{Payload: &intent.Payload{Application: id, UID: "u", Maps: maps}}}, nil
+		},
+		Relay: func(context.Context, string, string, []byte) (io.ReadCloser, error) {
+			if answer == "" {
+				return nil, errors.New("no replica")
+			}
+			return io.NopCloser(strings.NewReader(answer)), nil
+		},
+	}
+	s.Recheck = 1 << 40
+	var known authenticator.Request = authenticator.RequestFunc(func(r *http.Request) (*authenticator.Response, bool, error) {
+		name := r.Header.Get("X-Remote-User")
+		return &authenticator.Response{User: &user.DefaultInfo{Name: name, Groups: []string{"g"}}}, name != "", nil
+	})
+	s.proxy.known.Store(&known)
+	return s.handler()
+}
+
+// get asks over a connection, which has deadlines.
+func get(t *testing.T, h http.Handler, path string) *httptest.ResponseRecorder {
+	t.Helper()
+	server := httptest.NewServer(h)
+	defer server.Close()
+	r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, server.URL+path, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Header.Set("X-Remote-User", "ann")
+	response, err := server.Client().Do(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer response.Body.Close()
+	w := httptest.NewRecorder()
+	w.Code = response.StatusCode
+	if _, err := io.Copy(w.Body, response.Body); err != nil {
+		t.Fatal(err)
+	}
+	return w
+}
+
+const ofTeam = base + "/namespaces/team-a/bpfapplications/app/maps"
+
+func TestTheServerAsksForItselfWhetherAUserMay(t *testing.T) {
+	api := &reviews{}
+	h := newServer(t, api, `{"value":{}}`+"\n", nil)
+	for path, want := range map[string]authorizationv1.ResourceAttributes{
+		ofTeam + "/m?node=n": {Verb: "get", Namespace: "team-a", Resource: "bpfapplications"},
+		base + "/watch/clusterbpfapplications/app/maps/m?node=n": {Verb: "watch", Resource: "clusterbpfapplications"},
+	} {
+		w := get(t, h, path)
+		asked := api.asked.Load()
+		if w.Code != http.StatusForbidden || !strings.Contains(w.Body.String(), "bind a role") || asked == nil {
+			t.Fatalf("%s: %d %s", path, w.Code, w.Body)
+		}
+		want.Group, want.Version, want.Name, want.Subresource = Group, Version, "app", "maps"
+		if *asked.ResourceAttributes != want || asked.User != "ann" || len(asked.Groups) != 1 {
+			t.Errorf("%s: it asks %+v of %+v", path, asked.ResourceAttributes, asked)
+		}
+	}
+	api.allowed, api.err = true, errors.New("away")
+	if w := get(t, h, ofTeam+"?node=n"); w.Code != http.StatusServiceUnavailable {
+		t.Errorf("without an answer: %d", w.Code)
+	}
+}
+
+func TestRequestsThatAreNoneOfTheAPIServersAreRejected(t *testing.T) {
+	api := &reviews{allowed: true}
+	h := newServer(t, api, "", nil)
+	w := httptest.NewRecorder()
+	h.ServeHTTP(w, httptest.NewRequest(http.MethodGet, ofTeam+"?node=n", nil))
+	if w.Code != http.StatusUnauthorized || api.asked.Load() != nil {
+		t.Errorf("%d %s", w.Code, w.Body)
+	}
+	p := &frontProxy{}
+	if _, err := p.user(httptest.NewRequest(http.MethodGet, ofTeam, nil)); err == nil {
+		t.Error("before the API server is known, somebody is let in")
+	}
+}
+
+func TestAnAnswerThatIsNotWholeSaysSo(t *testing.T) {
+	const value = `{"value":{"key":1}}` + "\n"
+	for name, c := range map[string]struct {
+		answer string
+		code   int
+		last   string
+	}{
+		"whole":                       {value + "{}\n" + value + `{"end":true}` + "\n", http.StatusOK, `{"key":1}`},
+		"of no entries":               {"{}\n" + `{"end":true}` + "\n", http.StatusOK, ""},
+		"an error":                    {`{"error":"no such map","code":404}` + "\n", http.StatusNotFound, "no such map"},
+		"an error amid":               {value + `{"error":"too much","code":413}` + "\n", http.StatusOK, "too much"},
+		"the agent is gone":           {value, http.StatusOK, "ended before it was whole"},
+		"the agent is gone at once":   {"{}\n", http.StatusBadGateway, "ended before it was whole"},
+		"no answer at all":            {"<html>\n", http.StatusBadGateway, "what is no answer"},
+		"a status that is none":       {`{"error":"odd","code":7}` + "\n", http.StatusBadGateway, "odd"},
+		"a line without end":          {`{"value":"` + strings.Repeat("x", 2<<20), http.StatusBadGateway, "ended before it was whole"},
+		"nobody who reaches the node": {"", http.StatusGatewayTimeout, "node n:"},
+	} {
+		w := get(t, newServer(t, &reviews{allowed: true}, c.answer, nil), ofTeam+"/m?node=n")
+		lines := strings.Split(strings.TrimSpace(w.Body.String()), "\n")
+		if last := lines[len(lines)-1]; w.Code != c.code || !strings.Contains(last, c.last) || last != "" && !json.Valid([]byte(last)) {
+			t.Errorf("%s: %d, ends by %.300s", name, w.Code, last)
+		}
+	}
+}
+
+func TestRecordsThatAReaderIsGrantedAreNotWatched(t *testing.T) {
+	maps := map[string]v1alpha1.Map{
+		"events": {Export: []v1alpha1.MapExport{{Access: v1alpha1.MapConsume}}}, "other": {Export: []v1alpha1.MapExport{{Access: v1alpha1.MapRead}}},
+	}
+	h := newServer(t, &reviews{allowed: true}, `{"end":true}`+"\n", maps)
+	for path, want := range map[string]int{"events": http.StatusConflict, "other": http.StatusOK} {
+		if w := get(t, h, base+"/watch/namespaces/team-a/bpfapplications/app/maps/"+path+"?node=n"); w.Code != want {
+			t.Errorf("%s: %d %s", path, w.Code, w.Body)
+		}
+	}
+}
+
+func FuzzPath(f *testing.F) {
+	for _, path := range []string{ofTeam + "/m?node=n", ofTeam + "/..%2f..?node=n", base + "/watch/namespaces/a%2Fb/bpfapplications/c/maps/m?node=n&type=t"} {
+		f.Add(path)
+	}
+	f.Fuzz(func(t *testing.T, path string) {
+		r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://host"+path, nil)
+		if err != nil || !strings.HasPrefix(path, "/") {
+			return
+		}
+		r.Header.Set("X-Remote-User", "ann")
+		api, w := &reviews{}, httptest.NewRecorder()
+		newServer(t, api, `{"value":"secret"}`+"\n", nil).ServeHTTP(w, r)
+		if strings.Contains(w.Body.String(), "secret") {
+			t.Errorf("%s is answered without a right", path)
+		}
+		if asked := api.asked.Load(); asked != nil && strings.ContainsAny(asked.ResourceAttributes.Name+asked.ResourceAttributes.Namespace, "/.%") &&
+			strings.Contains(asked.ResourceAttributes.Name, "/") {
+			t.Errorf("%s: it asks for %+v", path, asked.ResourceAttributes)
+		}
+	})
+}
