@@ -282,10 +282,7 @@ func join(ctx context.Context, o Options, engine *policies.Engine) (ctrl.Manager
 	if err := settings.Register(mgr); err != nil {
 		return nil, fmt.Errorf("register policies: %w", err)
 	}
-	if o.Mirror.reads, err = registerMapReads(mgr, o, ring, applications.Intents, certificates); err != nil {
-		return nil, fmt.Errorf("register reads of maps: %w", err)
-	}
-	if err := registerServers(ctx, mgr, o, ring, registries, secrets, admission.Parts{
+	if err := registerServers(ctx, mgr, o, ring, registries, secrets, applications.Intents, admission.Parts{
 		Evaluator: evaluator, Keeper: keeper, Images: secrets.Reader, Certificates: certificates, Metrics: registry, Namespace: o.Namespace, Leader: elector,
 	}); err != nil {
 		return nil, err
@@ -298,9 +295,12 @@ func join(ctx context.Context, o Options, engine *policies.Engine) (ctrl.Manager
 		&imagestore.Pruner{Reader: mgr.GetClient(), Open: ring.OpenIntent, Cache: registries.Cache(), MaxBytes: room / 4}))
 }
 
-// registerServers has the manager serve the webhook and the mirror.
+// registerServers has the manager serve the webhook, the mirror and reads of maps.
 func registerServers(ctx context.Context, mgr ctrl.Manager, o Options, ring *sealing.Ring, registries *registry.Client, secrets *pull.Secrets,
-	parts admission.Parts) error {
+	store *intents.Store, parts admission.Parts) (err error) {
+	if o.Mirror.reads, err = registerMapReads(mgr, o, ring, store, parts.Certificates); err != nil {
+		return fmt.Errorf("register reads of maps: %w", err)
+	}
 	if o.Mirror.served() && o.Mirror.Certificate == nil {
 		o.Mirror.Certificate, parts.Tell = parts.Certificates.Get, tellAgents(mgr, o.Namespace)
 	}

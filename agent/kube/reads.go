@@ -38,7 +38,8 @@ var errNoRequest = errors.New("no request came")
 type reads struct {
 	agent  *Agent
 	reader *remote.Reader
-	// taken are the ids of requests.
+	mu     sync.Mutex
+	// taken are the ids of requests, which mu guards: of two that are the same, one is taken.
 	taken *cache.LRUExpireCache
 }
 
@@ -146,14 +147,24 @@ func (r *reads) take(ctx context.Context, envelope intent.Envelope) {
 		log.Warn("a request to read a map is rejected", "error", err)
 		return
 	}
-	if _, again := r.taken.Get(request.ID); again {
+	if !r.isNew(request, now) {
 		log.Warn("a request to read a map came again, and is rejected", "request", request.ID, "user", request.User)
 		return
 	}
-	r.taken.Add(request.ID, nil, request.Kept(now))
 	if err := r.answer(ctx, request); err != nil && ctx.Err() == nil {
 		log.Info("an answer to a read of a map was not taken whole", "request", request.ID, "error", err)
 	}
+}
+
+// isNew reports whether a request comes for the first time.
+func (r *reads) isNew(request mapread.Request, now time.Time) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if _, again := r.taken.Get(request.ID); again {
+		return false
+	}
+	r.taken.Add(request.ID, nil, request.Kept(now))
+	return true
 }
 
 // answer reads what a request asks for, and sends it while it is read.

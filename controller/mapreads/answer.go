@@ -130,7 +130,7 @@ func (s *stream) fail(code int, text string) error {
 	if err == nil {
 		_ = s.control.Flush()
 	}
-	return nil //nolint:nilerr // The user is gone.
+	return nil
 }
 
 // resources are those of the API, by which kube-apiserver and kubectl find it.

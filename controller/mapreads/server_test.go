@@ -8,8 +8,10 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	authorizationv1 "k8s.io/api/authorization/v1"
 	"k8s.io/apimachinery/pkg/util/cache"
@@ -28,18 +30,33 @@ type reviews struct {
 	allowed bool
 	err     error
 	asked   atomic.Pointer[authorizationv1.SubjectAccessReviewSpec]
+	// withdrawn says that the user may not any more.
+	withdrawn atomic.Bool
 }
 
 // Create implements client.Client.
 func (r *reviews) Create(_ context.Context, o client.Object, _ ...client.CreateOption) error {
 	review := o.(*authorizationv1.SubjectAccessReview)
 	r.asked.Store(&review.Spec)
-	review.Status.Allowed = r.allowed
+	review.Status.Allowed = r.allowed && !r.withdrawn.Load()
 	return r.err
 }
 
 // newServer is a Server whose requests come from a user by the API server, and whose agent answers these lines.
 func newServer(t *testing.T, api *reviews, answer string, maps map[string]v1alpha1.Map) http.Handler {
+	t.Helper()
+	s := serverOf(t, api, maps)
+	s.Relay = func(context.Context, string, string, []byte) (io.ReadCloser, error) {
+		if answer == "" {
+			return nil, errors.New("no replica")
+		}
+		return io.NopCloser(strings.NewReader(answer)), nil
+	}
+	return s.handler()
+}
+
+// serverOf is newServer without an agent.
+func serverOf(t *testing.T, api *reviews, maps map[string]v1alpha1.Map) *Server {
 	t.Helper()
 	key, err := intent.GenerateKey()
 	if err != nil {
@@ -55,20 +72,14 @@ func newServer(t *testing.T, api *reviews, answer string, maps map[string]v1alph
 		Intents: func(_ context.Context, id v1alpha1.Identity) ([]intents.Intent, error) {
 			return []intents.Intent{{Payload: &intent.Payload{Application: id, UID: "u", Maps: maps}}}, nil
 		},
-		Relay: func(context.Context, string, string, []byte) (io.ReadCloser, error) {
-			if answer == "" {
-				return nil, errors.New("no replica")
-			}
-			return io.NopCloser(strings.NewReader(answer)), nil
-		},
+		Recheck: time.Hour,
 	}
-	s.Recheck = 1 << 40
 	var known authenticator.Request = authenticator.RequestFunc(func(r *http.Request) (*authenticator.Response, bool, error) {
 		name := r.Header.Get("X-Remote-User")
 		return &authenticator.Response{User: &user.DefaultInfo{Name: name, Groups: []string{"g"}}}, name != "", nil
 	})
 	s.proxy.known.Store(&known)
-	return s.handler()
+	return s
 }
 
 // get asks over a connection, which has deadlines.
@@ -192,3 +203,48 @@ func FuzzPath(f *testing.F) {
 		}
 	})
 }
+
+// endless is the answer of an agent from which nothing comes but that it is there.
+type endless struct{ ended chan struct{} }
+
+// Read implements io.Reader.
+func (e endless) Read(b []byte) (int, error) {
+	select {
+	case <-e.ended:
+		return 0, io.EOF
+	default:
+		return copy(b, "{}\n"), nil
+	}
+}
+
+// Close implements io.Closer.
+func (e endless) Close() error {
+	close(e.ended)
+	return nil
+}
+
+func TestAWatchEndsWhereTheUserMayNotWatchAnyMore(t *testing.T) {
+	api := &reviews{allowed: true}
+	s := serverOf(t, api, nil)
+	s.Recheck = time.Millisecond
+	s.Relay = func(context.Context, string, string, []byte) (io.ReadCloser, error) {
+		// From now on, the user may not.
+		api.withdrawn.Store(true)
+		e := endless{make(chan struct{})}
+		return closedOnce{e, sync.OnceValue(e.Close)}, nil
+	}
+	w := get(t, s.handler(), base+"/watch/namespaces/team-a/bpfapplications/app/maps/m?node=n")
+	lines := strings.Fields(w.Body.String())
+	if w.Code != http.StatusOK && w.Code != http.StatusForbidden || !strings.Contains(w.Body.String(), `"code":403`) {
+		t.Errorf("%d, %d words", w.Code, len(lines))
+	}
+}
+
+// closedOnce is closed by whoever comes first.
+type closedOnce struct {
+	io.Reader
+	once func() error
+}
+
+// Close implements io.Closer.
+func (c closedOnce) Close() error { return c.once() }

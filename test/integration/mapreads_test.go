@@ -346,7 +346,8 @@ func (w *mapsWorld) othersDoNot(t *testing.T, on string) {
 	w.bind("viewer", "view")
 	w.bind("editor", "edit")
 	w.bind("namespace-admin", "admin")
-	w.may("proxy", rbacv1.PolicyRule{APIGroups: []string{""}, Resources: []string{"pods", "pods/proxy", "pods/exec", "nodes/proxy", "services/proxy"}, Verbs: []string{"*"}})
+	w.may("proxy", rbacv1.PolicyRule{APIGroups: []string{""}, Verbs: []string{"*"},
+		Resources: []string{"pods", "pods/proxy", "pods/exec", "nodes/proxy", "services/proxy"}})
 	w.may("owner", rbacv1.PolicyRule{APIGroups: []string{v1alpha1.Group}, Resources: []string{"*"}, Verbs: []string{"*"}})
 	w.may("other", rbacv1.PolicyRule{APIGroups: []string{mapreads.Group}, Resources: []string{"clusterbpfapplications/maps"},
 		ResourceNames: []string{"another"}, Verbs: []string{"get", "watch"}})
@@ -408,10 +409,7 @@ func (w *mapsWorld) takesNobodyElse(t *testing.T, on string) {
 		for name, shown := range map[string][]tls.Certificate{
 			"no certificate": nil, "a certificate of its own": {{Certificate: [][]byte{der}, PrivateKey: key, Leaf: own}}, "a user's certificate": {ofUser},
 		} {
-			to := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{
-				InsecureSkipVerify: true, Certificates: shown, //nolint:gosec // whom it reaches is known
-			}}}
-			defer to.CloseIdleConnections()
+			to := &http.Client{Transport: &http.Transport{DisableKeepAlives: true, TLSClientConfig: &tls.Config{InsecureSkipVerify: true, Certificates: shown}}}
 			request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "https://"+w.address+mapsOf+on, nil)
 			if err != nil {
 				t.Fatal(err)
@@ -457,7 +455,7 @@ func (w *mapsWorld) byCommand(t *testing.T, reader *rest.Config) {
 		"an entry as JSON":   {reader, plugin, []string{"map", "get", "exec-snoop", ".bss", "0", "--node", node, "-o", "json"}, `{"key":0,"value":{"lost":0}}`, 0},
 		"no such map":        {reader, plugin, []string{"map", "dump", "exec-snoop", "no", "--node", node}, "it has .bss, events", 1},
 		"no node":            {reader, plugin, []string{"map", "dump", "exec-snoop", ".bss"}, "--node", 2},
-		"of a namespace":     {reader, plugin, []string{"map", "list", "exec-snoop", "--node", node, "-n", "default"}, "no BpfApplication default/exec-snoop runs", 1},
+		"of a namespace":     {reader, plugin, []string{"map", "list", "exec-snoop", "--node", node, "-n", "default"}, "default/exec-snoop runs", 1},
 		"without a right":    {w.as("nobody"), plugin, []string{"map", "list", "exec-snoop", "--node", node}, "skep-map-reader", 2},
 		"no such API":        {shared.Config, plugin, []string{"map", "list", "exec-snoop", "--node", node}, "mapReads.enabled=true", 2},
 		"the nodes":          {w.plane.Config, w.plane.Kubectl, []string{"get", "bpfnodes"}, node, 0},

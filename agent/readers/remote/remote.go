@@ -229,7 +229,11 @@ func (r *Reader) watch(ctx context.Context, m show.Map, request mapread.Request,
 		defer r.mu.Unlock()
 		delete(r.watched, m.ID)
 	}()
+	// To look at all processes takes long where there are many.
 	m, err := m.Holders(ctx)
+	if err == nil {
+		err = a.rest(ctx)
+	}
 	if err != nil {
 		return err
 	}
@@ -272,6 +276,11 @@ func (a *answer) add(ctx context.Context, value any) error {
 	}
 	a.sent++
 	a.size += len(line)
+	return a.rest(ctx)
+}
+
+// rest waits until what the thread worked is its share of the time.
+func (a *answer) rest(ctx context.Context) error {
 	worked := threadTime() - a.measured
 	if worked < grain {
 		return nil
