@@ -48,7 +48,7 @@ func (s *Server) allowed(ctx context.Context, who user.Info, request mapread.Req
 	return nil
 }
 
-// complete fills in which application it is, and rejects a watch that would take records from a reader.
+// complete fills in which application it is, and rejects reads of what is another application's or a reader's.
 func (s *Server) complete(ctx context.Context, request *mapread.Request) error {
 	found, err := s.Intents(ctx, request.Application)
 	if err != nil {
@@ -65,8 +65,23 @@ func (s *Server) complete(ctx context.Context, request *mapread.Request) error {
 			request.Application.Kind, request.Application)
 	}
 	request.UID = newest.UID
+	// A node may run any of them.
+	for _, version := range newest.Versions() {
+		if err := isOwn(version.Maps[request.Map], *request); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// isOwn rejects a map that the application has from another, whose right is another one, and a watch that takes records from a reader.
+func isOwn(m v1alpha1.Map, request mapread.Request) error {
 	consumes := func(e v1alpha1.MapExport) bool { return e.Access == v1alpha1.MapConsume }
-	if request.Operation == mapread.Watch && slices.ContainsFunc(newest.Maps[request.Map].Export, consumes) {
+	switch {
+	case m.From != nil:
+		return fail(http.StatusConflict, "map %s of %s is map %s of application %s (spec.maps.%s.from): read it there, by the right to that application",
+			request.Map, request.Application, m.From.Map, m.From.Application, request.Map)
+	case request.Operation == mapread.Watch && slices.ContainsFunc(m.Export, consumes):
 		return fail(http.StatusConflict, "map %s of %s is exported to a reader that consumes it (spec.maps.%s.export), and two consumers lose records: "+
 			"withdraw that grant first", request.Map, request.Application, request.Map)
 	}

@@ -182,6 +182,28 @@ func TestRecordsThatAReaderIsGrantedAreNotWatched(t *testing.T) {
 	}
 }
 
+func TestMapsThatANodeMayHaveFromAnotherApplicationAreReadThere(t *testing.T) {
+	const watched = base + "/watch/namespaces/team-a/bpfapplications/app/maps"
+	s := serverOf(t, &reviews{allowed: true}, nil)
+	s.Relay = func(context.Context, string, string, []byte) (io.ReadCloser, error) {
+		return io.NopCloser(strings.NewReader(`{"end":true}` + "\n")), nil
+	}
+	s.Intents = func(_ context.Context, id v1alpha1.Identity) ([]intents.Intent, error) {
+		before := &intent.Payload{Application: id, UID: "u", Maps: map[string]v1alpha1.Map{
+			"taken": {From: &v1alpha1.MapSource{Application: "owner", Map: "m"}}, "events": {Export: []v1alpha1.MapExport{{Access: v1alpha1.MapConsume}}},
+		}}
+		return []intents.Intent{{Payload: &intent.Payload{Application: id, UID: "u", Previous: before}}}, nil
+	}
+	for path, want := range map[string]int{
+		ofTeam: http.StatusOK, ofTeam + "/events": http.StatusOK, watched + "/other": http.StatusOK,
+		ofTeam + "/taken": http.StatusConflict, watched + "/taken": http.StatusConflict, watched + "/events": http.StatusConflict,
+	} {
+		if w := get(t, s.handler(), path+"?node=n"); w.Code != want || want == http.StatusConflict && !strings.Contains(w.Body.String(), "spec.maps.") {
+			t.Errorf("%s: %d %s", path, w.Code, w.Body)
+		}
+	}
+}
+
 func FuzzPath(f *testing.F) {
 	for _, path := range []string{ofTeam + "/m?node=n", ofTeam + "/..%2f..?node=n", base + "/watch/namespaces/a%2Fb/bpfapplications/c/maps/m?node=n&type=t"} {
 		f.Add(path)
