@@ -107,6 +107,8 @@ func (h *Hub) Next(w http.ResponseWriter, r *http.Request, name string) {
 	defer over.Stop()
 	select {
 	case <-r.Context().Done():
+		// The agent is gone, or this replica ends: an answer without a status would be an empty request.
+		w.WriteHeader(http.StatusNoContent)
 	case <-over.C:
 		w.WriteHeader(http.StatusNoContent)
 	case p := <-n.queue:

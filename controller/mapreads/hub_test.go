@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -186,5 +187,26 @@ func TestANodeHasFewPolls(t *testing.T) {
 	}
 	if h.begin("one") != nil || h.begin("two") == nil {
 		t.Error("one node has all polls")
+	}
+}
+
+// TestAReplicaThatEndsHandsOutNoRequest to an agent that polls it.
+func TestAReplicaThatEndsHandsOutNoRequest(t *testing.T) {
+	h := NewHub()
+	ending, end := context.WithCancel(t.Context())
+	s := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		time.AfterFunc(0, end)
+		h.Next(w, r, "one")
+	}))
+	s.Config.BaseContext = func(net.Listener) context.Context { return ending }
+	s.Start()
+	defer s.Close()
+	response, err := send(t.Context(), s, "one", http.MethodGet, "/", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer response.Body.Close()
+	if response.StatusCode != http.StatusNoContent {
+		t.Errorf("an agent that polls is answered %d", response.StatusCode)
 	}
 }

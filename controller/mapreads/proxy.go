@@ -5,6 +5,7 @@ import (
 	"context"
 	"crypto/x509"
 	"encoding/json"
+	"encoding/pem"
 	"errors"
 	"fmt"
 	"net/http"
@@ -61,6 +62,11 @@ func (p *frontProxy) look(ctx context.Context) error {
 		}
 		lists[key] = list
 	}
+	if len(lists["requestheader-allowed-names"]) == 0 && share(published.Data["requestheader-client-ca-file"], published.Data["client-ca-file"]) {
+		p.known.Store(nil)
+		return fmt.Errorf("read ConfigMap kube-system/%s: an authority of users' certificates (client-ca-file) is the front proxy's, too, so that every user's "+
+			"certificate would speak for all users: kube-apiserver needs --requestheader-allowed-names, or an authority of its own for the front proxy", name)
+	}
 	options := x509request.DefaultVerifyOptions()
 	options.Roots = roots
 	verify := headerrequest.NewDynamicVerifyOptionsSecure(func() (x509.VerifyOptions, bool) { return options, true },
@@ -68,6 +74,22 @@ func (p *frontProxy) look(ctx context.Context) error {
 		lists["requestheader-group-headers"], lists["requestheader-extra-headers-prefix"])
 	p.known.Store(&verify)
 	return nil
+}
+
+// share reports whether two bundles have an authority in common, by its key: it may be in each by another certificate.
+func share(some, others string) bool {
+	keys := map[string]bool{}
+	each := func(bundle string, do func(key string)) {
+		for block, rest := pem.Decode([]byte(bundle)); block != nil; block, rest = pem.Decode(rest) {
+			if c, err := x509.ParseCertificate(block.Bytes); err == nil {
+				do(string(c.RawSubjectPublicKeyInfo))
+			}
+		}
+	}
+	each(some, func(key string) { keys[key] = true })
+	shared := false
+	each(others, func(key string) { shared = shared || keys[key] })
+	return shared
 }
 
 // user is whom the API server speaks for.

@@ -124,6 +124,8 @@ func (s *Server) handler() http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		who, err := s.proxy.user(r)
 		if err != nil {
+			// It keeps no connection, of which there are few.
+			w.Header().Set("Connection", "close")
 			reject(w, fail(http.StatusUnauthorized, "%v", err))
 			return
 		}

@@ -135,8 +135,8 @@ func TestRequestsThatAreNoneOfTheAPIServersAreRejected(t *testing.T) {
 	h := newServer(t, api, "", nil)
 	w := httptest.NewRecorder()
 	h.ServeHTTP(w, httptest.NewRequest(http.MethodGet, ofTeam+"?node=n", nil))
-	if w.Code != http.StatusUnauthorized || api.asked.Load() != nil {
-		t.Errorf("%d %s", w.Code, w.Body)
+	if w.Code != http.StatusUnauthorized || api.asked.Load() != nil || w.Header().Get("Connection") != "close" {
+		t.Errorf("%d %s %v", w.Code, w.Body, w.Header())
 	}
 	p := &frontProxy{}
 	if _, err := p.user(httptest.NewRequest(http.MethodGet, ofTeam, nil)); err == nil {
