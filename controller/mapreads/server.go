@@ -40,12 +40,14 @@ const (
 )
 
 // The bounds: how many requests of one user, of whom so many may begin at once and one more each second, and of all users are
-// on their way at once. Others are answered 429. kube-apiserver has no more connections than listen allows one address.
+// on their way at once, of which no more than ofWatches last: others have place to read. What is beyond is answered 429.
+// kube-apiserver has no more connections than listen allows one address.
 const (
 	userBurst     = 20
 	userPerSecond = 1
 	ofUser        = 4
 	ofAll         = 12
+	ofWatches     = 8
 	maxUsers      = 4096
 )
 
@@ -73,8 +75,8 @@ type Server struct {
 	users *cache.LRUExpireCache
 	mu    sync.Mutex
 	// under counts the requests on their way, by user.
-	under map[string]int
-	all   int
+	under        map[string]int
+	all, watches int
 }
 
 // NeedLeaderElection tells a manager to run the Server on every replica.
@@ -181,7 +183,7 @@ func requestOf(r *http.Request, operation mapread.Operation, who string) (maprea
 func (s *Server) serve(w http.ResponseWriter, r *http.Request, who user.Info, request mapread.Request) error {
 	log := ctrl.Log.WithName("mapreads").WithValues("user", request.User, "application", request.Application.String(), "map", request.Map,
 		"operation", request.Operation, "node", request.Node, "request", request.ID)
-	leave, err := s.enter(request.User)
+	leave, err := s.enter(request.User, request.Operation == mapread.Watch)
 	if err != nil {
 		return err
 	}
@@ -214,9 +216,13 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request, who user.Info, re
 }
 
 // enter counts a request, within what a user and all users may.
-func (s *Server) enter(name string) (leave func(), err error) {
+func (s *Server) enter(name string, watches bool) (leave func(), err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	lasts := 0
+	if watches {
+		lasts = 1
+	}
 	own, ok := s.users.Get(name)
 	if !ok {
 		own = rate.NewLimiter(userPerSecond, userBurst)
@@ -229,13 +235,17 @@ func (s *Server) enter(name string) (leave func(), err error) {
 		return nil, fail(http.StatusTooManyRequests, "user %s has %d reads of maps on their way, and no more are allowed at once; end one", name, ofUser)
 	case s.all >= ofAll:
 		return nil, fail(http.StatusTooManyRequests, "%d reads of maps are on their way, and no more are allowed at once; try again later", ofAll)
+	case s.watches+lasts > ofWatches:
+		return nil, fail(http.StatusTooManyRequests, "%d watches of maps are on their way, and no more are allowed at once; try again later", ofWatches)
 	}
 	s.under[name]++
 	s.all++
+	s.watches += lasts
 	return func() {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		s.all--
+		s.watches -= lasts
 		if s.under[name]--; s.under[name] == 0 {
 			delete(s.under, name)
 		}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -201,6 +202,29 @@ func TestMapsThatANodeMayHaveFromAnotherApplicationAreReadThere(t *testing.T) {
 		if w := get(t, s.handler(), path+"?node=n"); w.Code != want || want == http.StatusConflict && !strings.Contains(w.Body.String(), "spec.maps.") {
 			t.Errorf("%s: %d %s", path, w.Code, w.Body)
 		}
+	}
+}
+
+func TestWatchesLeavePlacesToReads(t *testing.T) {
+	s := serverOf(t, &reviews{}, nil)
+	var leave func()
+	for n := range ofWatches {
+		var err error
+		if leave, err = s.enter(fmt.Sprint("watches-", n), true); err != nil {
+			t.Fatal(n, err)
+		}
+	}
+	if _, err := s.enter("ann", true); err == nil {
+		t.Error("one more watch has a place")
+	}
+	for n := range ofAll - ofWatches {
+		if _, err := s.enter(fmt.Sprint("reads-", n), false); err != nil {
+			t.Error(n, err)
+		}
+	}
+	leave()
+	if _, err := s.enter("ann", true); err != nil {
+		t.Error("after one ended:", err)
 	}
 }
 

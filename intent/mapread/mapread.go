@@ -162,5 +162,6 @@ const (
 	TooLarge      = 413
 	Unprocessable = 422
 	TooMany       = 429
+	Inside        = 500
 	Late          = 504
 )

@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"log/slog"
 	"runtime"
+	"runtime/debug"
 	"sync"
 	"time"
 
@@ -48,8 +49,15 @@ type Reader struct {
 	reads, watches chan struct{}
 
 	mu sync.Mutex
+	// has counts the places of each user.
+	has map[place]int
 	// watched are the maps that somebody watches, by id.
 	watched map[uint32]struct{}
+}
+
+// place is a user's, of one kind.
+type place struct {
+	user, kind string
 }
 
 // The limits of limiters: how many reads of a user and of the node begin in a second, and of how many users they are remembered.
@@ -67,7 +75,8 @@ func New(o Options) *Reader {
 	o.Time, o.WatchTime = cmp.Or(o.Time, 25*time.Second), cmp.Or(o.WatchTime, 10*time.Minute)
 	return &Reader{
 		o: o, node: rate.NewLimiter(nodePerSecond, o.NodeBurst), users: cache.NewLRUExpireCache(maxUsers),
-		reads: make(chan struct{}, o.AtOnce), watches: make(chan struct{}, o.Watches), watched: map[uint32]struct{}{},
+		reads: make(chan struct{}, o.AtOnce), watches: make(chan struct{}, o.Watches), has: map[place]int{},
+		watched: map[uint32]struct{}{},
 	}
 }
 
@@ -112,7 +121,7 @@ func (r *Reader) Read(ctx context.Context, request mapread.Request, send func(ma
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	a := &answer{send: send, share: r.o.Share, entries: r.o.Entries, bytes: r.o.Bytes, measured: threadTime()}
-	err = r.do(ctx, request, a)
+	err = r.safely(ctx, log, request, a)
 	log.Info("read a map for a user of the cluster", "lines", a.sent, "bytes", a.size, "error", err)
 	if err != nil {
 		_ = send(mapread.Answer{Error: err.Error(), Code: codeOf(err)})
@@ -131,13 +140,28 @@ func (r *Reader) enter(request mapread.Request) (leave func(), err error) {
 		return nil, fail(mapread.TooMany, "node %s was asked too often: a user may begin %d read a second, and all users %d; try again in a few seconds",
 			request.Node, userPerSecond, nodePerSecond)
 	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	own := place{request.User, what}
+	if most := max(cap(places)/2, 1); r.has[own] >= most {
+		return nil, fail(mapread.TooMany, "user %s has %d of the %d %s of maps on node %s, and no more are allowed to one user at once; end one",
+			request.User, most, cap(places), what, request.Node)
+	}
 	select {
 	case places <- struct{}{}:
-		return func() { <-places }, nil
 	default:
 		return nil, fail(mapread.TooMany, "node %s has %d %s of maps, and no more are allowed at once; try again later",
 			request.Node, cap(places), what)
 	}
+	r.has[own]++
+	return func() {
+		<-places
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		if r.has[own]--; r.has[own] == 0 {
+			delete(r.has, own)
+		}
+	}, nil
 }
 
 // limiter is a user's own.
@@ -150,6 +174,17 @@ func (r *Reader) limiter(user string) *rate.Limiter {
 		r.users.Add(user, own, time.Hour)
 	}
 	return own.(*rate.Limiter)
+}
+
+// safely is do, of which no request can end the agent: keys and names of types are a user's to choose, and BTF an object's.
+func (r *Reader) safely(ctx context.Context, log *slog.Logger, request mapread.Request, a *answer) (err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			log.Error("a read of a map failed inside", "error", p, "stack", string(debug.Stack()))
+			err = fail(mapread.Inside, "the agent failed to read this, and logged why; please report it")
+		}
+	}()
+	return r.do(ctx, request, a)
 }
 
 // do reads what is asked for.

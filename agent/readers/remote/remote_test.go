@@ -154,10 +154,50 @@ func TestWhoAsksTooOftenTakesNothingFromOthers(t *testing.T) {
 	}
 }
 
+// TestOneUserLeavesPlacesToOthers whose reads come while one of the user's is under way.
+func TestOneUserLeavesPlacesToOthers(t *testing.T) {
+	root, request := snoop(t)
+	request.Operation, request.Map = mapread.Dump, ".bss"
+	bob := request
+	bob.User = "bob"
+	r := remote.New(remote.Options{Root: root, Log: slog.New(slog.DiscardHandler), AtOnce: 2})
+	once := sync.OnceFunc(func() {
+		if last := read(t.Context(), r, request).last(); last.Code != mapread.TooMany || !strings.Contains(last.Error, "user ann has 1 of the 2 reads") {
+			t.Errorf("a second of one user: %+v", last)
+		}
+		if last := read(t.Context(), r, bob).last(); !last.End {
+			t.Errorf("another user's: %+v", last)
+		}
+	})
+	r.Read(t.Context(), request, func(mapread.Answer) error { once(); return nil })
+	if last := read(t.Context(), r, request).last(); !last.End {
+		t.Errorf("after that: %+v", last)
+	}
+}
+
+func TestAReadThatFailsInsideEndsNoAgent(t *testing.T) {
+	root, request := snoop(t)
+	request.Operation, request.Map = mapread.Dump, ".bss"
+	r := remote.New(remote.Options{Root: root, Log: slog.New(slog.DiscardHandler)})
+	a := &answers{}
+	r.Read(t.Context(), request, func(line mapread.Answer) error {
+		if line.Value != nil {
+			panic("inside")
+		}
+		return a.send(line)
+	})
+	if last := a.last(); last.Code != mapread.Inside {
+		t.Error(last)
+	}
+	if last := read(t.Context(), r, request).last(); !last.End {
+		t.Errorf("its place is not free: %+v", last)
+	}
+}
+
 func TestOneUserWatchesAMapAtATime(t *testing.T) {
 	root, request := snoop(t)
 	request.Operation, request.Map, request.Type = mapread.Watch, "events", "event"
-	r := remote.New(remote.Options{Root: root, Log: slog.New(slog.DiscardHandler), Watches: 2})
+	r := remote.New(remote.Options{Root: root, Log: slog.New(slog.DiscardHandler), Watches: 4})
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	var work sync.WaitGroup
