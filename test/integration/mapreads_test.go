@@ -297,8 +297,13 @@ func TestMapsAreReadByTheirOwnRightThroughTheAPIServer(t *testing.T) {
 	w.may("reader", rule("get"))
 	on := "?node=" + w.node.name
 	reader := w.as("reader")
+	// Each user has a bound of their own, which none but the hasty one reaches.
+	for _, name := range []string{"first", "operator", "hasty"} {
+		w.bind(name, "reader")
+	}
+	first := w.as("first")
 	w.until("the API server to hand on reads", func() error {
-		if code, body := w.read(reader, mapsOf+on); code != http.StatusOK {
+		if code, body := w.read(first, mapsOf+on); code != http.StatusOK {
 			return fmt.Errorf("%d %s", code, body)
 		}
 		return nil
@@ -336,9 +341,9 @@ func TestMapsAreReadByTheirOwnRightThroughTheAPIServer(t *testing.T) {
 	w.othersDoNot(t, on)
 	w.isAudited(t)
 	w.takesNobodyElse(t, on)
-	w.byCommand(t, reader)
+	w.byCommand(t, w.as("operator"))
 	w.watches(t, on)
-	w.isBounded(t, reader, on)
+	w.isBounded(t, w.as("hasty"), on)
 }
 
 // othersDoNot has users with other rights read nothing.
