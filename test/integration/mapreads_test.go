@@ -496,17 +496,23 @@ func (w *mapsWorld) watches(t *testing.T, on string) {
 			}
 		}()
 		path := mapsBase + "/watch/clusterbpfapplications/exec-snoop/maps/events" + on + "&type=event"
-		response, err := w.get(ctx, w.as("watcher"), path)
-		if err != nil {
-			t.Fatal(err)
-		}
+		watcher := w.as("watcher")
+		var response *http.Response
+		// The API server hears of the new right by a watch of its own.
+		w.until("the right to watch", func() (err error) {
+			if response, err = w.get(ctx, watcher, path); err == nil && response.StatusCode == http.StatusForbidden {
+				_ = response.Body.Close()
+				err = errors.New(response.Status)
+			}
+			return err
+		})
 		defer response.Body.Close()
 		lines := bufio.NewScanner(response.Body)
 		seen, last := false, ""
 		for lines.Scan() {
 			if strings.Contains(lines.Text(), `"file":"/bin/true"`) && !seen {
 				seen = true
-				if code, body := w.read(w.as("watcher"), path); code != http.StatusConflict || !strings.Contains(body, "watched by another user") {
+				if code, body := w.read(watcher, path); code != http.StatusConflict || !strings.Contains(body, "watched by another user") {
 					t.Errorf("a second watch: %d %s", code, body)
 				}
 				not()
