@@ -38,7 +38,7 @@ const (
 )
 
 // errNoMirror says that the agent was given no address.
-var errNoMirror = errors.New("the mirror has no https address; the agent is told one by --mirror")
+var errNoMirror = errors.New("the mirror has no https address; set --mirror")
 
 // digests are the only ones that a path is made of.
 var digests = regexp.MustCompile(`^sha256:[0-9a-f]{64}$`)

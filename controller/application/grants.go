@@ -16,8 +16,8 @@ import (
 )
 
 // withdrawGrants takes from readers of maps what the definition does not grant any more, whatever else becomes of it, and what
-// policies deny: an evaluation may wait for a registry. What a policy unloads is left to settle. So is an intent that is behind nodes: what
-// is sealed over them is what is defined, if that may be.
+// policies deny: an evaluation may wait for a registry. What a policy unloads is left to settle, and so are intents that are behind
+// nodes: what is sealed over them is what is defined, if that is allowed.
 func (r *Reconciler) withdrawGrants(ctx context.Context, st *state) (err error) {
 	if st.sealed.IsBehindNodes() {
 		return nil

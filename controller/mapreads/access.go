@@ -88,7 +88,7 @@ func isOwn(m v1alpha1.Map, request mapread.Request) error {
 	return nil
 }
 
-// unsureFor is for how long a watch lasts that nobody can be asked about.
+// unsureFor is for how long a watch lasts while the API server cannot be asked about it.
 const unsureFor = 30 * time.Second
 
 // recheck ends a watch soon after the user may not watch any more, or a reader was granted the records.

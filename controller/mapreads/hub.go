@@ -127,7 +127,7 @@ func (h *Hub) Answer(w http.ResponseWriter, r *http.Request, name string) {
 	}
 	h.mu.Unlock()
 	if p == nil || p.node != name {
-		http.Error(w, "nobody waits for this answer", http.StatusNotFound)
+		http.Error(w, "no request waits for this answer", http.StatusNotFound)
 		return
 	}
 	control := http.NewResponseController(w)
@@ -140,7 +140,7 @@ func (h *Hub) Answer(w http.ResponseWriter, r *http.Request, name string) {
 	case <-p.done:
 	case <-r.Context().Done():
 	}
-	// An agent that still sends hears at once that nobody reads.
+	// An agent that still sends learns at once that its answer is not read any more.
 	now := time.Now()
 	_, _ = control.SetReadDeadline(now), control.SetWriteDeadline(now.Add(answerTime))
 }

@@ -286,7 +286,7 @@ func TestAWatchEndsWhereTheUserMayNotWatchAnyMore(t *testing.T) {
 	}
 }
 
-// closedOnce is closed by whoever comes first.
+// closedOnce is closed by the first that comes.
 type closedOnce struct {
 	io.Reader
 	once func() error

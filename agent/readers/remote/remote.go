@@ -249,7 +249,7 @@ func list(ctx context.Context, maps []show.Map, request mapread.Request, a *answ
 	return nil
 }
 
-// watch answers records, where nobody else watches the map.
+// watch answers records, if no other user watches the map.
 func (r *Reader) watch(ctx context.Context, m show.Map, request mapread.Request, a *answer) error {
 	r.mu.Lock()
 	_, busy := r.watched[m.ID]

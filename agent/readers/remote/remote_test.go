@@ -229,7 +229,7 @@ func TestOneUserWatchesAMapAtATime(t *testing.T) {
 	}
 	cancel()
 	work.Wait()
-	// The place is free again, and so is the map.
+	// The place and the map are free again.
 	ended, stop := context.WithCancel(t.Context())
 	stop()
 	if last := read(ended, r, request).last(); last.Code == mapread.Conflict || last.Code == mapread.TooMany {

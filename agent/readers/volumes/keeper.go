@@ -161,7 +161,7 @@ func (v *volume) leave() *serve.Folder {
 	return socket
 }
 
-// closeSockets waits for what they answer, and so is not called with mu.
+// closeSockets waits for what they answer: it must not be called with mu.
 func closeSockets(all ...*serve.Folder) {
 	for _, s := range all {
 		if s != nil {
