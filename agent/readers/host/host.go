@@ -3,6 +3,7 @@
 package host
 
 import (
+	"errors"
 	"log/slog"
 	"os"
 	"os/user"
@@ -26,6 +27,9 @@ const pinsFolder = ".bpf"
 
 // retryAfter is how long it takes until what failed is tried again, where nothing changes.
 const retryAfter = 20 * time.Second
+
+// checkAfter is how long it takes until mounts are looked at again, while reconciles come one after the other.
+const checkAfter = 5 * time.Second
 
 // groupFile is where groups have their numbers. os/user reads it where there is no cgo.
 const groupFile = "/etc/group"
@@ -53,6 +57,9 @@ type Readers struct {
 	folders map[v1alpha1.Identity]*published
 	// asked are the applications, by UID, that grant maps to groups.
 	asked map[string]*request
+	// exposed is why nothing may be published on this host, by checkMounts at checked; empty where all may.
+	exposed string
+	checked time.Time
 }
 
 // published is a folder, by whose intent it is: it grants no more than this one.
@@ -61,12 +68,13 @@ type published struct {
 	serial int64
 }
 
-// of is what an application's folder is made from: an intent, what is loaded, which may be nil, and the groups of the host. hasFolder: no
-// other application has its place.
+// of is what an application's folder is made from: an intent, what is loaded, which may be nil, the groups of the host, and why nothing may
+// be published there. hasFolder: no other application has its place.
 type of struct {
 	serial    int64
 	revision  *loader.Revision
 	groups    fileStamp
+	exposed   string
 	hasFolder bool
 }
 
@@ -185,13 +193,14 @@ func (r *Readers) Publish(apps []*accepted.Application, look *live.Look, gone fu
 	if len(r.asked) == 0 && !slices.ContainsFunc(apps, exports) {
 		return false
 	}
+	r.lookAtMounts()
 	all, groups, asked := granting(apps, gone), stampOf(groupFile), map[string]*request{}
 	for _, app := range apps {
 		if !app.Exports {
 			continue
 		}
 		if payload := app.Newest.Payload(); !gone(payload.UID) && grantsGroups(payload.Maps) {
-			one := r.publish(app, of{payload.Serial, look.BaseRevision(payload.UID), groups, all[payload.Application] == app})
+			one := r.publish(app, of{payload.Serial, look.BaseRevision(payload.UID), groups, r.exposed, all[payload.Application] == app})
 			waits = waits || !one.done
 			asked[payload.UID] = one
 		}
@@ -240,6 +249,11 @@ func (r *Readers) make(app *accepted.Application, q *request) {
 	}
 	if err := r.check(id, q.hasFolder); err != nil {
 		r.fail(id, q, err)
+		return
+	}
+	if q.exposed != "" {
+		r.fail(id, q, errors.New(q.exposed))
+		r.unpublish(id)
 		return
 	}
 	// Of a version whose intent is not known, nothing is granted.

@@ -328,6 +328,15 @@ func TestNothingIsPublishedWhereReadersCanMakePins(t *testing.T) {
 	clock.Forward(time.Minute)
 	world.Looks(t, a)
 	wants(t, "of the group", reader.Open(t, h.path("counter", "counts"), h.mapID("counter", "counts"), metrics), reads)
+	// What is published goes where one is mounted later.
+	world.Must(t, os.Chmod(open, 0o777))
+	clock.Forward(time.Minute)
+	world.Looks(t, a)
+	wants(t, "what was published", h.all(), nil)
+	recommended.Run(t, world.StatusOf(a, "counter").UnpublishedMaps[0], "chmod 0755 %s")
+	clock.Forward(time.Minute)
+	world.Looks(t, a)
+	wants(t, "of the group", reader.Open(t, h.path("counter", "counts"), h.mapID("counter", "counts"), metrics), reads)
 }
 
 // TestAFileSystemThatIsNotMountedIsReportedWithItsCommand has an agent that may mount nothing, as in a service of systemd.

@@ -68,12 +68,25 @@ func (r *Readers) prepare() error {
 	if err != nil {
 		return err
 	}
-	return checkMounts()
+	return checkMounts("")
 }
 
-// checkMounts returns an error where others than root can make files on a BPF file system. The kernel lets a descriptor be pinned that is
-// only for reading, and the pin be opened for writing by who made it.
-func checkMounts() error {
+// lookAtMounts has folders go while others than root can make files on a BPF file system, also where nothing else changes. prepare sees to
+// that of Skep's own pins.
+func (r *Readers) lookAtMounts() {
+	now := r.Clock()
+	if !r.checked.IsZero() && now.Sub(r.checked) < checkAfter {
+		return
+	}
+	r.checked, r.exposed = now, ""
+	if err := checkMounts(filepath.Join(r.Dir, pinsFolder)); err != nil {
+		r.exposed = err.Error()
+	}
+}
+
+// checkMounts returns an error where others than root can make files on a BPF file system, but for one mount point. The kernel lets a
+// descriptor be pinned that is only for reading, and the pin be opened for writing by who made it.
+func checkMounts(except string) error {
 	mounts, err := mountinfo.GetMounts(mountinfo.FSTypeFilter("bpf"))
 	if err != nil {
 		return fmt.Errorf("look for BPF file systems: %w", err)
@@ -82,7 +95,7 @@ func checkMounts() error {
 		var st unix.Stat_t
 		err := unix.Stat(m.Mountpoint, &st)
 		switch isReadOnly := slices.Contains(strings.Split(m.Options, ","), "ro"); {
-		case errors.Is(err, fs.ErrNotExist), isReadOnly:
+		case errors.Is(err, fs.ErrNotExist), isReadOnly, m.Mountpoint == except:
 		case err != nil:
 			return fmt.Errorf("look who may make files on the BPF file system %s: %w", m.Mountpoint, err)
 		case st.Uid != 0 || st.Mode&0o002 != 0 || st.Mode&0o020 != 0 && st.Gid != 0:
