@@ -1,11 +1,16 @@
 package changes
 
 import (
+	"errors"
+	"log/slog"
+	"os"
+	"path/filepath"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/skep-dev/skep/agent/pods/containers"
+	"github.com/skep-dev/skep/test/harness/await"
 )
 
 // TestHintsAreGatheredAndSignalsAreNot has pods, devices and pins change after a reconcile began.
@@ -64,5 +69,34 @@ func TestPinsAreFollowedOnceASecond(t *testing.T) {
 			}
 			<-time.After(3 * time.Second / 4)
 		}
+	})
+}
+
+// only is one directory of pins.
+type only string
+
+func (o only) Directories() ([]string, error) { return []string{string(o)}, nil }
+
+// TestADirectoryThatWasJustMadeIsWatched before pins are followed again.
+func TestADirectoryThatWasJustMadeIsWatched(t *testing.T) {
+	root := t.TempDir()
+	c := New()
+	c.Pause = 0
+	w := &Watch{changes: c, log: slog.New(slog.DiscardHandler), watched: only(root), done: make(chan struct{})}
+	if err := w.startPins(); err != nil {
+		t.Fatal(err)
+	}
+	defer w.Stop()
+	w.FollowPins()
+	dir := filepath.Join(root, "uid", "+links")
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	await.True(t, "a pin that went to be noticed", time.Minute, func() bool {
+		pin := filepath.Join(dir, "pin")
+		if err := errors.Join(os.WriteFile(pin, nil, 0o600), os.Remove(pin)); err != nil {
+			t.Fatal(err)
+		}
+		return c.IsAsked() && c.ArePinsAsked()
 	})
 }

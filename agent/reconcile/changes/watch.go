@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
+	"os"
+	"path/filepath"
 	"sync"
 	"time"
 
@@ -144,7 +146,7 @@ func (w *Watch) startPins() error {
 	return nil
 }
 
-// wakeOnRemoval wakes the loop when a pin is removed, until the watcher is closed.
+// wakeOnRemoval wakes the loop when a pin is removed, also in a directory that was just made, until the watcher is closed.
 func (w *Watch) wakeOnRemoval(pins *fsnotify.Watcher) {
 	for {
 		select {
@@ -152,8 +154,11 @@ func (w *Watch) wakeOnRemoval(pins *fsnotify.Watcher) {
 			if !open {
 				return
 			}
-			if e.Has(fsnotify.Remove) || e.Has(fsnotify.Rename) {
+			switch {
+			case e.Has(fsnotify.Remove), e.Has(fsnotify.Rename):
 				w.changes.AskPins()
+			case e.Has(fsnotify.Create):
+				w.watchNew(e.Name)
 			}
 		case err, open := <-pins.Errors:
 			if !open {
@@ -168,13 +173,26 @@ func (w *Watch) wakeOnRemoval(pins *fsnotify.Watcher) {
 	}
 }
 
+// watchNew watches a directory that was made, and those that were made in it before it was watched. A pin is none.
+func (w *Watch) watchNew(path string) {
+	if made, err := os.Lstat(path); err != nil || !made.IsDir() || w.pins.Add(path) != nil {
+		return
+	}
+	within, _ := os.ReadDir(path)
+	for _, one := range within {
+		if one.IsDir() {
+			w.watchNew(filepath.Join(path, one.Name()))
+		}
+	}
+}
+
 // followPause is how long after FollowPins it is called again: with hundreds of chains, it reads hundreds of directories.
 const followPause = time.Second
 
 // FollowsIn is when FollowPins is to be called after a reconcile, which may have made directories.
 func (w *Watch) FollowsIn() time.Duration { return max(0, followPause-time.Since(w.followed)) }
 
-// FollowPins watches the directories that there are now. Those that went are
+// FollowPins watches the directories that there are now, of which events report most before. Those that went are
 // not watched any more by themselves.
 func (w *Watch) FollowPins() {
 	w.followed = time.Now()
