@@ -75,6 +75,8 @@ type Options struct {
 	NRISocket string
 	// Kubelet is its folder, such as /var/lib/kubelet, at the kubelet's own path. It is used where Node.Mounter is set.
 	Kubelet string
+	// BpfmanVolumes answers pods that were written for bpfman's driver, too. It needs Node.VolumePins: they know no socket.
+	BpfmanVolumes bool
 	// Node are the options of the agent underneath; Trust, Labels, Fetch, Profile, Containers
 	// and NamespaceLabels are filled in. StateDir is required.
 	Node agent.Options
@@ -147,6 +149,9 @@ type Agent struct {
 func New(o Options) (*Agent, error) {
 	if o.NodeName == "" || o.Config == nil || o.TrustFile == "" || o.Node.StateDir == "" {
 		return nil, errors.New("make agent: NodeName, Config, TrustFile and Node.StateDir are needed")
+	}
+	if o.BpfmanVolumes && (o.Node.Mounter == "" || !o.Node.VolumePins) {
+		return nil, errors.New("make agent: volumes for bpfman's pods (--volume-bpfman) need a mounter and pins (--mounter, --volume-pins): such pods know no socket")
 	}
 	fillDefaults(&o)
 	trust, err := readTrust(o.TrustFile)

@@ -20,10 +20,18 @@ func (a *Agent) ServeVolumes(ctx context.Context) {
 	var all sync.WaitGroup
 	defer all.Wait()
 	all.Go(func() { a.volumes.Run(ctx) })
-	plugin := csi.New(csi.Options{Kubelet: a.opts.Kubelet, Node: a.opts.NodeName, Version: a.opts.Version, Volumes: a.volumes, Log: a.opts.Log})
+	all.Go(func() { a.serveDriver(ctx, csi.Skep) })
+	if a.opts.BpfmanVolumes {
+		all.Go(func() { a.serveDriver(ctx, csi.Bpfman) })
+	}
+}
+
+// serveDriver answers the kubelet as one driver, until the context ends.
+func (a *Agent) serveDriver(ctx context.Context, d csi.Driver) {
+	plugin := csi.New(csi.Options{Driver: d, Kubelet: a.opts.Kubelet, Node: a.opts.NodeName, Version: a.opts.Version, Volumes: a.volumes, Log: a.opts.Log})
 	for ctx.Err() == nil {
 		if err := plugin.Serve(ctx); err != nil {
-			a.opts.Log.Error("pods get no maps in volumes", "error", err)
+			a.opts.Log.Error("pods get no maps in volumes", "driver", d.Name, "error", err)
 		}
 		select {
 		case <-ctx.Done():

@@ -105,6 +105,8 @@ func addFlags(cmd *cobra.Command, o *kube.Options, f *flags, maps *resource.Quan
 		"(default: none, and no volumes)")
 	s.BoolVar(&o.Node.VolumePins, "volume-pins", false, "have pins in volumes, too, for readers that may call bpf(2): while pins change, a reader that is root "+
 		"can get the right to write a map that it may read; skep-mounter needs --pins")
+	s.BoolVar(&o.BpfmanVolumes, "volume-bpfman", false, "answer pods that were written for bpfman's driver csi.bpfman.io, too, by the same grants; needs "+
+		"--mounter and --volume-pins")
 	s.StringVar(&o.Kubelet, "kubelet-dir", "/var/lib/kubelet", "the kubelet's folder, at the kubelet's own path; used with --mounter")
 	s.StringVar(&o.TrustFile, "trust", "", "file of the public keys whose seals count, in PEM; read again when it changes")
 	s.StringVar(&o.Mirror.URL, "mirror", "", "https address of the controller's mirror of bytecode")

@@ -23,6 +23,7 @@ func TestPodsGetMapsWhereThatIsAskedFor(t *testing.T) {
 		"nor by values of an older one":  {[]string{`csi=null`}, ""},
 		"in the kubelet's folder":        {[]string{`csi.enabled=true`}, "/var/lib/kubelet"},
 		"with pins":                      {[]string{`csi.enabled=true`, `csi.pins=true`}, "/var/lib/kubelet"},
+		"for bpfman's pods":              {[]string{`csi.enabled=true`, `csi.pins=true`, `csi.bpfman=true`}, "/var/lib/kubelet"},
 		"by values without pins":         {[]string{`csi.enabled=true`, `csi.pins=null`}, "/var/lib/kubelet"},
 		"in another folder of a kubelet": {[]string{`csi.enabled=true`, `csi.kubeletDir="/var/lib/k0s/kubelet"`}, "/var/lib/k0s/kubelet"},
 	} {
@@ -41,7 +42,21 @@ func TestPodsGetMapsWhereThatIsAskedFor(t *testing.T) {
 				}
 				return
 			}
-			driver := typed[storagev1.CSIDriver](t, objects, "CSIDriver", "csi.skep.dev").Spec
+			var names []string
+			for _, o := range objects {
+				if o.GetKind() == "CSIDriver" {
+					names = append(names, o.GetName())
+				}
+			}
+			want := []string{"csi.skep.dev"}
+			if slices.Contains(c.values, `csi.bpfman=true`) {
+				want = []string{"csi.bpfman.io", "csi.skep.dev"}
+			}
+			slices.Sort(names)
+			if !slices.Equal(names, want) || slices.Contains(spec.Containers[0].Args, "--volume-bpfman") != (len(want) == 2) {
+				t.Errorf("the drivers are %q, and the agent's arguments %q", names, spec.Containers[0].Args)
+			}
+			driver := typed[storagev1.CSIDriver](t, objects, "CSIDriver", want[0]).Spec
 			if !*driver.PodInfoOnMount || *driver.AttachRequired || *driver.FSGroupPolicy != storagev1.NoneFSGroupPolicy ||
 				!slices.Equal(driver.VolumeLifecycleModes, []storagev1.VolumeLifecycleMode{storagev1.VolumeLifecycleEphemeral}) {
 				t.Errorf("the driver is %+v", driver)
@@ -51,9 +66,9 @@ func TestPodsGetMapsWhereThatIsAskedFor(t *testing.T) {
 				t.Error("the agent is privileged, or the mounter is not, or has a token")
 			}
 			both := corev1.MountPropagationBidirectional
-			want := []corev1.VolumeMount{{Name: "mounter", MountPath: "/run/skep-mounter"},
+			mounts := []corev1.VolumeMount{{Name: "mounter", MountPath: "/run/skep-mounter"},
 				{Name: "pods", MountPath: c.folder + "/pods", MountPropagation: &both}}
-			if diff := cmp.Diff(want, mounter.VolumeMounts); diff != "" {
+			if diff := cmp.Diff(mounts, mounter.VolumeMounts); diff != "" {
 				t.Errorf("the mounter has (-want +got):\n%s", diff)
 			}
 			pins := fmt.Sprint(slices.Contains(c.values, `csi.pins=true`))

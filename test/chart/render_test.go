@@ -328,6 +328,8 @@ func TestWhatCannotBeIsRefused(t *testing.T) {
 		"artifacts that are gone at once":           {`cue.retentionTTL="0s"`, "retentionTTL"},
 		"artifacts on a volume of two kinds":        {`cue.storage={"hostPath":{"path":"/a"},"nfs":{"server":"a","path":"/"}}`, "storage"},
 		"tags of a namespace that cannot be":        {`cue.tagNamespaces=["team_a"]`, "tagNamespaces"},
+		"bpfman's pods, and volumes without pins":   {`csi={"enabled":true,"bpfman":true}`, "csi.bpfman needs csi.enabled and csi.pins"},
+		"bpfman's pods, and no volumes":             {`csi={"pins":true,"bpfman":true}`, "csi.bpfman needs csi.enabled and csi.pins"},
 		"profiles where the agent is ready":         {`agent.pprofPort=9092`, "agent.pprofPort 9092 is agent.port too"},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -1,4 +1,4 @@
-// Package csi is the node plug-in csi.skep.dev, by which pods have maps in an ephemeral inline volume.
+// Package csi is the node plug-in csi.skep.dev, by which pods have maps in an ephemeral inline volume. It answers to csi.bpfman.io, too.
 //
 // It owns what the kubelet asks: who a pod is, what it asks for, and where. It must not decide what a pod is granted, and mounts nothing:
 // package volumes does. It believes of a pod only what the kubelet adds to a request (podInfoOnMount), never what the pod's author wrote.
@@ -12,19 +12,18 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"time"
 
 	spec "github.com/container-storage-interface/spec/lib/go/csi"
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
 	registration "k8s.io/kubelet/pkg/apis/pluginregistration/v1"
 
 	"github.com/skep-dev/skep/agent/readers/mounter"
 	"github.com/skep-dev/skep/agent/readers/volumes"
 )
-
-// Name is the driver's.
-const Name = "csi.skep.dev"
 
 // maxRequest is the most bytes of a request: attributes of a pod, and paths.
 const maxRequest = 64 << 10
@@ -37,6 +36,8 @@ type Volumes interface {
 
 // Options are those of a plug-in. All are required.
 type Options struct {
+	// Driver is the one that the plug-in is.
+	Driver Driver
 	// Kubelet is its folder, such as /var/lib/kubelet, at the same path as the kubelet has it. In it, the plug-in has the folders
 	// plugins/csi.skep.dev and plugins_registry.
 	Kubelet string
@@ -57,13 +58,18 @@ type Plugin struct {
 func New(o Options) *Plugin { return &Plugin{o: o} }
 
 // socket is the plug-in's, and registry the one by which the kubelet learns of it.
-func (p *Plugin) socket() string { return filepath.Join(p.o.Kubelet, "plugins", Name, "csi.sock") }
+func (p *Plugin) socket() string {
+	return filepath.Join(p.o.Kubelet, "plugins", Skep.Name, p.o.Driver.socket)
+}
 func (p *Plugin) registry() string {
-	return filepath.Join(p.o.Kubelet, "plugins_registry", Name+"-reg.sock")
+	return filepath.Join(p.o.Kubelet, "plugins_registry", p.o.Driver.Name+"-reg.sock")
 }
 
 // Serve answers the kubelet until the context ends. The kubelet forgets a plug-in whose socket of registration goes.
 func (p *Plugin) Serve(ctx context.Context) error {
+	if err := p.isFree(ctx); err != nil {
+		return err
+	}
 	plugin, err := p.listen(p.socket())
 	if err != nil {
 		return err
@@ -94,6 +100,23 @@ func (p *Plugin) Serve(ctx context.Context) error {
 		return fmt.Errorf("answer the kubelet: %w", err)
 	}
 	return nil
+}
+
+// isFree returns an error where another plug-in answers to the driver's name: the kubelet knows one of a name, the one that came last.
+func (p *Plugin) isFree(ctx context.Context) error {
+	c, err := grpc.NewClient("unix://"+p.registry(), grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		return fmt.Errorf("ask who answers to %s: %w", p.o.Driver.Name, err)
+	}
+	defer func() { _ = c.Close() }()
+	ctx, cancel := context.WithTimeout(ctx, time.Second)
+	defer cancel()
+	info, err := registration.NewRegistrationClient(c).GetInfo(ctx, &registration.InfoRequest{})
+	if err == nil && info.GetEndpoint() != p.socket() {
+		return fmt.Errorf("another plug-in, at %s, answers to %s, and a node has one of a name; uninstall it, or turn this one off",
+			info.GetEndpoint(), p.o.Driver.Name)
+	}
+	return nil // an earlier agent of ours, or nobody
 }
 
 // listen makes a socket that root alone may reach, in the place of one that an earlier agent left.
@@ -159,15 +182,16 @@ type registrar struct {
 
 // GetInfo implements registration.RegistrationServer.
 func (r *registrar) GetInfo(context.Context, *registration.InfoRequest) (*registration.PluginInfo, error) {
-	return &registration.PluginInfo{Type: registration.CSIPlugin, Name: Name, Endpoint: r.plugin.socket(), SupportedVersions: []string{"1.0.0"}}, nil
+	d := r.plugin.o.Driver
+	return &registration.PluginInfo{Type: registration.CSIPlugin, Name: d.Name, Endpoint: r.plugin.socket(), SupportedVersions: []string{"1.0.0"}}, nil
 }
 
 // NotifyRegistrationStatus implements registration.RegistrationServer. A kubelet that could not register the plug-in asks again.
 func (r *registrar) NotifyRegistrationStatus(_ context.Context, s *registration.RegistrationStatus) (*registration.RegistrationStatusResponse, error) {
 	if s.GetPluginRegistered() {
-		r.plugin.o.Log.Info("the kubelet knows the plug-in for volumes of maps", "driver", Name)
+		r.plugin.o.Log.Info("the kubelet knows the plug-in for volumes of maps", "driver", r.plugin.o.Driver.Name)
 	} else {
-		r.plugin.o.Log.Error("the kubelet does not take the plug-in for volumes of maps", "driver", Name, "error", s.GetError())
+		r.plugin.o.Log.Error("the kubelet does not take the plug-in for volumes of maps", "driver", r.plugin.o.Driver.Name, "error", s.GetError())
 	}
 	return &registration.RegistrationStatusResponse{}, nil
 }

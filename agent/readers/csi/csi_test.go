@@ -98,7 +98,7 @@ func TestWhatTheKubeletAsksFor(t *testing.T) {
 	} {
 		t.Run(sentence, func(t *testing.T) {
 			f := &fake{}
-			p := csi.New(csi.Options{Kubelet: "/var/lib/kubelet", Volumes: f, Log: slog.New(slog.DiscardHandler)})
+			p := csi.New(csi.Options{Driver: csi.Skep, Kubelet: "/var/lib/kubelet", Volumes: f, Log: slog.New(slog.DiscardHandler)})
 			if _, err := p.NodePublishVolume(t.Context(), request(c.change)); err != nil {
 				t.Fatal(err)
 			}
@@ -154,7 +154,7 @@ func TestWhatAPodMayNotAskFor(t *testing.T) {
 	} {
 		t.Run(sentence, func(t *testing.T) {
 			f := &fake{}
-			p := csi.New(csi.Options{Kubelet: "/var/lib/kubelet", Volumes: f, Log: slog.New(slog.DiscardHandler)})
+			p := csi.New(csi.Options{Driver: csi.Skep, Kubelet: "/var/lib/kubelet", Volumes: f, Log: slog.New(slog.DiscardHandler)})
 			in := request(c.change)
 			_, err := p.NodePublishVolume(t.Context(), in)
 			if status.Code(err) != codes.InvalidArgument || !strings.Contains(err.Error(), c.want) {
@@ -173,6 +173,101 @@ func TestWhatAPodMayNotAskFor(t *testing.T) {
 	}
 }
 
+// bpfman is a pod that was written for bpfman, which names maps, changed.
+func bpfman(list string, change func(*spec.NodePublishVolumeRequest, *spec.VolumeCapability_MountVolume),
+) func(*spec.NodePublishVolumeRequest, *spec.VolumeCapability_MountVolume) {
+	return func(r *spec.NodePublishVolumeRequest, m *spec.VolumeCapability_MountVolume) {
+		with("application", "", "csi.bpfman.io/program", "go-xdp-counter-example", "csi.bpfman.io/maps", list)(r, m)
+		change(r, m)
+	}
+}
+
+// TestPodsThatWereWrittenForBpfman has their attributes, as those of bpfman's examples have them.
+func TestPodsThatWereWrittenForBpfman(t *testing.T) {
+	long := strings.Repeat("a", 128)
+	for sentence, c := range map[string]struct {
+		driver     csi.Driver
+		change     func(*spec.NodePublishVolumeRequest, *spec.VolumeCapability_MountVolume)
+		maps, want string
+	}{
+		"a map":                              {csi.Bpfman, bpfman("xdp_stats_map", with()), "xdp_stats_map", ""},
+		"maps in any order, and with spaces": {csi.Bpfman, bpfman(" b, a ,b,,", with()), "a,b", ""},
+		"no maps":                            {csi.Bpfman, bpfman("", with()), "", "names no map"},
+		"no name of a map":                   {csi.Bpfman, bpfman(" , ", with()), "", "names no map"},
+		"a way up":                           {csi.Bpfman, bpfman("a,../b", with()), "", `"../b" is no name of a map`},
+		"a file of the volume":               {csi.Bpfman, bpfman("maps.json", with()), "", "rename the map"},
+		"names without an end":               {csi.Bpfman, bpfman(strings.Repeat(long+",", 17), with()), "", "at most 2048"},
+		"no program":                         {csi.Bpfman, bpfman("a", with("csi.bpfman.io/program", "")), "", "names no application"},
+		"a program without an end":           {csi.Bpfman, bpfman("a", with("csi.bpfman.io/program", strings.Repeat("a", 254))), "", "at most 253"},
+		"an attribute of the other driver":   {csi.Bpfman, bpfman("a", with("application", "dns")), "", `has "application"`},
+		"an attribute that is none":          {csi.Bpfman, bpfman("a", with("csi.bpfman.io/map", "b")), "", `has "csi.bpfman.io/map"`},
+		"an attribute that is the kubelet's": {csi.Bpfman, bpfman("a", with("csi.storage.k8s.io/serviceAccount.tokens", "{}")), "", "serviceAccount.tokens"},
+		"no word of the kubelet's":           {csi.Bpfman, bpfman("a", with("csi.storage.k8s.io/pod.uid", "")), "", "CSIDriver csi.bpfman.io needs podInfoOnMount"},
+		"no group": {csi.Bpfman, bpfman("a", func(_ *spec.NodePublishVolumeRequest, m *spec.VolumeCapability_MountVolume) {
+			m.VolumeMountGroup = ""
+		}), "", "spec.securityContext.fsGroup"},
+		"at the driver that is not bpfman's": {csi.Skep, bpfman("a", with()), "", `has "csi.bpfman.io/maps"`},
+	} {
+		t.Run(sentence, func(t *testing.T) {
+			f := &fake{}
+			p := csi.New(csi.Options{Driver: c.driver, Kubelet: "/var/lib/kubelet", Volumes: f, Log: slog.New(slog.DiscardHandler)})
+			_, err := p.NodePublishVolume(t.Context(), request(c.change))
+			if c.want != "" {
+				if status.Code(err) != codes.InvalidArgument || !strings.Contains(err.Error(), c.want) || len(f.mounted) > 0 {
+					t.Errorf("it says %v, want %q, and %v was mounted", err, c.want, f.mounted)
+				}
+				return
+			}
+			want := []volumes.Request{{At: mounter.Volume{Pod: uid, Name: "maps"}, Group: 65532, Claim: volumes.Claim{Namespace: "web", Pod: "reader-0",
+				ServiceAccount: "reader", Application: v1alpha1.Identity{Kind: v1alpha1.KindClusterBpfApplication, Name: "go-xdp-counter-example"}, Maps: c.maps}}}
+			if diff := cmp.Diff(want, f.mounted); err != nil || diff != "" {
+				t.Errorf("%v: %s", err, diff)
+			}
+		})
+	}
+}
+
+// registrar is bpfman's, which the kubelet knows already.
+type registrar struct {
+	registration.UnimplementedRegistrationServer
+}
+
+func (registrar) GetInfo(context.Context, *registration.InfoRequest) (*registration.PluginInfo, error) {
+	return &registration.PluginInfo{Type: "CSIPlugin", Name: "csi.bpfman.io", Endpoint: "/var/lib/kubelet/plugins/csi-bpfman/csi.sock"}, nil
+}
+
+// TestBpfmanKeepsItsName has bpfman installed on the node.
+func TestBpfmanKeepsItsName(t *testing.T) {
+	need.Root(t)
+	kubelet := t.TempDir()
+	socket := filepath.Join(kubelet, "plugins_registry", "csi.bpfman.io-reg.sock")
+	if err := os.Mkdir(filepath.Dir(socket), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	l, err := (&net.ListenConfig{}).Listen(t.Context(), "unix", socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := grpc.NewServer()
+	registration.RegisterRegistrationServer(s, registrar{})
+	done := make(chan error)
+	go func() { done <- s.Serve(l) }()
+	p := csi.New(csi.Options{Driver: csi.Bpfman, Kubelet: kubelet, Node: "node1", Version: "v1", Volumes: &fake{}, Log: slog.New(slog.DiscardHandler)})
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	const want = "another plug-in, at /var/lib/kubelet/plugins/csi-bpfman/csi.sock, answers to csi.bpfman.io"
+	if err := p.Serve(ctx); err == nil || !strings.Contains(err.Error(), want) {
+		t.Errorf("it says %v", err)
+	}
+	if _, err := os.Stat(socket); err != nil {
+		t.Errorf("bpfman has no socket any more: %v", err)
+	}
+	s.Stop()
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+}
+
 // TestWhatTheKubeletIsAnswered has codes by which it asks again, or unmounts what may be there.
 func TestWhatTheKubeletIsAnswered(t *testing.T) {
 	for want, err := range map[codes.Code]error{
@@ -180,7 +275,7 @@ func TestWhatTheKubeletIsAnswered(t *testing.T) {
 		codes.ResourceExhausted: fmt.Errorf("%w: pod", volumes.ErrTooMany),
 		codes.Unavailable:       errors.New("the mounter is away"),
 	} {
-		p := csi.New(csi.Options{Kubelet: "/var/lib/kubelet", Volumes: &fake{err: err}, Log: slog.New(slog.DiscardHandler)})
+		p := csi.New(csi.Options{Driver: csi.Skep, Kubelet: "/var/lib/kubelet", Volumes: &fake{err: err}, Log: slog.New(slog.DiscardHandler)})
 		if _, got := p.NodePublishVolume(t.Context(), request(with())); status.Code(got) != want || want != codes.OK && !strings.Contains(got.Error(), err.Error()) {
 			t.Errorf("%v is answered as %v", err, got)
 		}
@@ -191,18 +286,18 @@ func TestWhatTheKubeletIsAnswered(t *testing.T) {
 func TestTheKubeletFindsThePlugin(t *testing.T) {
 	need.Root(t)
 	kubelet, f := t.TempDir(), &fake{}
-	for range 2 {
+	for _, driver := range []csi.Driver{csi.Skep, csi.Bpfman, csi.Skep, csi.Bpfman} {
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error)
-		p := csi.New(csi.Options{Kubelet: kubelet, Node: "node1", Version: "v1", Volumes: f, Log: slog.New(slog.DiscardHandler)})
+		p := csi.New(csi.Options{Driver: driver, Kubelet: kubelet, Node: "node1", Version: "v1", Volumes: f, Log: slog.New(slog.DiscardHandler)})
 		go func() { done <- p.Serve(ctx) }()
-		registry := filepath.Join(kubelet, "plugins_registry", "csi.skep.dev-reg.sock")
+		registry := filepath.Join(kubelet, "plugins_registry", driver.Name+"-reg.sock")
 		await.True(t, "the socket of registration", time.Minute, func() bool { _, err := os.Stat(registry); return err == nil })
 		got, err := registration.NewRegistrationClient(connect(t, registry)).GetInfo(ctx, &registration.InfoRequest{})
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got.Type != "CSIPlugin" || got.Name != csi.Name || got.SupportedVersions[0] != "1.0.0" {
+		if got.Type != "CSIPlugin" || got.Name != driver.Name || got.SupportedVersions[0] != "1.0.0" {
 			t.Errorf("it is registered as %v", got)
 		}
 		c := connect(t, got.Endpoint)
@@ -210,6 +305,9 @@ func TestTheKubeletFindsThePlugin(t *testing.T) {
 		info, err := node.NodeGetInfo(ctx, &spec.NodeGetInfoRequest{})
 		if err != nil || info.NodeId != "node1" {
 			t.Errorf("%v, %v", info, err)
+		}
+		if is, err := identity.GetPluginInfo(ctx, &spec.GetPluginInfoRequest{}); err != nil || is.Name != driver.Name {
+			t.Errorf("%v, %v", is, err)
 		}
 		if ready, err := identity.Probe(ctx, &spec.ProbeRequest{}); err != nil || !ready.Ready.Value {
 			t.Errorf("%v, %v", ready, err)
@@ -258,7 +356,7 @@ func TestOnlyRootReachesThePlugin(t *testing.T) {
 	kubelet := t.TempDir()
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error)
-	p := csi.New(csi.Options{Kubelet: kubelet, Volumes: &fake{}, Log: slog.New(slog.DiscardHandler)})
+	p := csi.New(csi.Options{Driver: csi.Skep, Kubelet: kubelet, Volumes: &fake{}, Log: slog.New(slog.DiscardHandler)})
 	go func() { done <- p.Serve(ctx) }()
 	for _, socket := range []string{"plugins_registry/csi.skep.dev-reg.sock", "plugins/csi.skep.dev/csi.sock"} {
 		socket = filepath.Join(kubelet, socket)
@@ -287,7 +385,7 @@ func FuzzAttributes(f *testing.F) {
 	f.Add("csi.storage.k8s.io/pod.namespace", "kube-system", "/../..", "-1")
 	f.Fuzz(func(t *testing.T, key, value, target, group string) {
 		asked := &fake{}
-		p := csi.New(csi.Options{Kubelet: "/var/lib/kubelet", Volumes: asked, Log: slog.New(slog.DiscardHandler)})
+		p := csi.New(csi.Options{Driver: csi.Skep, Kubelet: "/var/lib/kubelet", Volumes: asked, Log: slog.New(slog.DiscardHandler)})
 		_, err := p.NodePublishVolume(t.Context(), request(func(r *spec.NodePublishVolumeRequest, m *spec.VolumeCapability_MountVolume) {
 			// The kubelet replaces the author's.
 			if _, taken := r.VolumeContext[key]; !taken {

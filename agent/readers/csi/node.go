@@ -4,9 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"strings"
 
@@ -17,12 +15,11 @@ import (
 
 	"github.com/skep-dev/skep/agent/readers/mounter"
 	"github.com/skep-dev/skep/agent/readers/volumes"
-	"github.com/skep-dev/skep/api/v1alpha1"
 )
 
 // GetPluginInfo implements spec.IdentityServer.
 func (p *Plugin) GetPluginInfo(context.Context, *spec.GetPluginInfoRequest) (*spec.GetPluginInfoResponse, error) {
-	return &spec.GetPluginInfoResponse{Name: Name, VendorVersion: p.o.Version}, nil
+	return &spec.GetPluginInfoResponse{Name: p.o.Driver.Name, VendorVersion: p.o.Version}, nil
 }
 
 // GetPluginCapabilities implements spec.IdentityServer: there is no controller of volumes.
@@ -88,7 +85,7 @@ func (p *Plugin) requested(in *spec.NodePublishVolumeRequest) (volumes.Request, 
 	if err != nil {
 		return volumes.Request{}, err
 	}
-	claim, err := claimOf(in.GetVolumeContext(), at.Pod)
+	claim, err := p.o.Driver.claim(in.GetVolumeContext(), at.Pod)
 	if err != nil {
 		return volumes.Request{}, err
 	}
@@ -113,56 +110,6 @@ func (p *Plugin) target(id, path string) (mounter.Volume, error) {
 	}
 	return at, nil
 }
-
-// What the kubelet adds to the attributes that a pod's author wrote (podInfoOnMount). It replaces theirs of the same keys.
-const (
-	info              = "csi.storage.k8s.io/"
-	infoPod           = info + "pod.name"
-	infoNamespace     = info + "pod.namespace"
-	infoUID           = info + "pod.uid"
-	infoAccount       = info + "serviceAccount.name"
-	infoEphemeral     = info + "ephemeral"
-	ofNamespace       = "application"
-	ofCluster         = "clusterApplication"
-	fieldOfAttributes = "spec.volumes[].csi.volumeAttributes"
-)
-
-// claimOf is whose volume it is, and of which application.
-func claimOf(attributes map[string]string, uid string) (volumes.Claim, error) {
-	known := []string{infoPod, infoNamespace, infoUID, infoAccount, infoEphemeral, ofNamespace, ofCluster}
-	for _, key := range slices.Sorted(maps.Keys(attributes)) {
-		if !slices.Contains(known, key) {
-			return volumes.Claim{}, fmt.Errorf("%s has %q; only %s or %s are known: remove it", fieldOfAttributes, key, ofNamespace, ofCluster)
-		}
-	}
-	c := volumes.Claim{Namespace: attributes[infoNamespace], Pod: attributes[infoPod], ServiceAccount: attributes[infoAccount]}
-	switch {
-	case c.Namespace == "" || c.Pod == "" || attributes[infoUID] != uid:
-		// Without podInfoOnMount, these would be the author's, who cannot know the UID.
-		return c, fmt.Errorf("the kubelet does not say which pod it is: the CSIDriver %s needs podInfoOnMount: true; install the chart's", Name)
-	case attributes[infoEphemeral] != strconv.FormatBool(true):
-		return c, fmt.Errorf("%s has ephemeral volumes alone; write the volume into the pod (spec.volumes[].csi), without a PersistentVolume", Name)
-	}
-	own, cluster := attributes[ofNamespace], attributes[ofCluster]
-	switch {
-	case own == "" && cluster == "":
-		return c, fmt.Errorf("%s names no application; set %s to a BpfApplication of the pod's namespace, or %s to a ClusterBpfApplication",
-			fieldOfAttributes, ofNamespace, ofCluster)
-	case own != "" && cluster != "":
-		return c, fmt.Errorf("%s has both %s and %s; a volume is of one: remove the other", fieldOfAttributes, ofNamespace, ofCluster)
-	case own != "":
-		c.Application = v1alpha1.Identity{Kind: v1alpha1.KindBpfApplication, Namespace: c.Namespace, Name: own}
-	default:
-		c.Application = v1alpha1.Identity{Kind: v1alpha1.KindClusterBpfApplication, Name: cluster}
-	}
-	if len(c.Application.Name) > maxName {
-		return c, fmt.Errorf("%s has a name of %d characters; at most %d are allowed", fieldOfAttributes, len(c.Application.Name), maxName)
-	}
-	return c, nil
-}
-
-// maxName is the most characters of an object's name.
-const maxName = 253
 
 // groupOf is the pod's fsGroup.
 func groupOf(c *spec.VolumeCapability) (uint32, error) {

@@ -39,7 +39,7 @@ func TestTheSuiteOfTheSpecification(t *testing.T) {
 	kubelet, scratch := t.TempDir(), t.TempDir()
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error)
-	p := csi.New(csi.Options{Kubelet: kubelet, Node: "node1", Version: "v1", Volumes: &fake{}, Log: slog.New(slog.DiscardHandler)})
+	p := csi.New(csi.Options{Driver: csi.Skep, Kubelet: kubelet, Node: "node1", Version: "v1", Volumes: &fake{}, Log: slog.New(slog.DiscardHandler)})
 	go func() { done <- p.Serve(ctx) }()
 	defer func() {
 		cancel()
@@ -47,7 +47,7 @@ func TestTheSuiteOfTheSpecification(t *testing.T) {
 			t.Error(err)
 		}
 	}()
-	socket := filepath.Join(kubelet, "plugins", csi.Name, "csi.sock")
+	socket := filepath.Join(kubelet, "plugins", csi.Skep.Name, "csi.sock")
 	await.True(t, "the plug-in", time.Minute, func() bool { _, err := os.Stat(socket); return err == nil })
 
 	to := filepath.Join(scratch, "report.json")

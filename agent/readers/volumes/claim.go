@@ -18,6 +18,13 @@ type Claim struct {
 	Pod            string            `json:"pod"`
 	ServiceAccount string            `json:"serviceAccount"`
 	Application    v1alpha1.Identity `json:"application"`
+	// Maps are the names of the maps that the volume is to have of those that are granted, sorted, with commas between them. Empty is all.
+	Maps string `json:"maps,omitempty"`
+}
+
+// asks reports whether a volume is to have a map where it is granted.
+func (c Claim) asks(name string) bool {
+	return c.Maps == "" || slices.Contains(strings.Split(c.Maps, ","), name)
 }
 
 // ErrNotGranted is the error of a pod that was granted no map.
@@ -37,6 +44,9 @@ func (a access) isWritable() bool { return a.to != skepmap.Read }
 // of returns what a claim has of the grants that apply, in their order.
 func (c Claim) of(all []grants.Map) (has []access) {
 	for _, m := range all {
+		if !c.asks(m.Name) {
+			continue
+		}
 		best := access{name: m.Name}
 		for _, g := range m.Grants {
 			if c.matches(g) && (best.to == "" || best.to == skepmap.Read) {
@@ -94,8 +104,11 @@ func (c Claim) wanted(app *application) ([]access, error) {
 		return nil, fmt.Errorf("%w: this node has no intent for %s %s: the application does not exist, is not allowed, has not come here yet, or its "+
 			"nodeSelector leaves this node out; look at its status", ErrNotThere, c.Application.Kind, c.Application)
 	case len(c.granted(app.payload)) == 0:
-		return nil, fmt.Errorf("%w: %s %s grants none of its maps (spec.maps.NAME.export) to service account %q of namespace %q; have its author list these "+
-			"there in namespaces and serviceAccounts", ErrNotGranted, c.Application.Kind, c.Application, c.ServiceAccount, c.Namespace)
+		which := "none of its maps"
+		if c.Maps != "" {
+			which = "none of the maps that the volume names (" + c.Maps + ")"
+		}
+		return nil, c.notGranted(which, "NAME")
 	case app.loaded == nil:
 		return nil, fmt.Errorf("%w: %s %s is not loaded on this node: %s", ErrNotThere, c.Application.Kind, c.Application, app.why)
 	}
@@ -103,9 +116,41 @@ func (c Claim) wanted(app *application) ([]access, error) {
 	if has := c.of(granted); len(has) > 0 {
 		return has, nil
 	}
-	var why []string
+	return nil, fmt.Errorf("%w: of what is loaded of %s %s, no map is to be had: %s", ErrNotThere, c.Application.Kind, c.Application, why(refused))
+}
+
+// why is why maps are refused.
+func why(refused []grants.Refused) string {
+	var all []string
 	for _, r := range refused {
-		why = append(why, fmt.Sprintf("map %s for %s: %s", r.Map, r.Access, r.Reason))
+		all = append(all, fmt.Sprintf("map %s for %s: %s", r.Map, r.Access, r.Reason))
 	}
-	return nil, fmt.Errorf("%w: of what is loaded of %s %s, no map is to be had: %s", ErrNotThere, c.Application.Kind, c.Application, strings.Join(why, "; "))
+	return strings.Join(all, "; ")
+}
+
+// notGranted is the error of maps that an application does not grant to a claim.
+func (c Claim) notGranted(which, field string) error {
+	return fmt.Errorf("%w: %s %s grants %s (spec.maps.%s.export) to service account %q of namespace %q; have its author list these "+
+		"there in namespaces and serviceAccounts", ErrNotGranted, c.Application.Kind, c.Application, which, field, c.ServiceAccount, c.Namespace)
+}
+
+// all returns an error where a claim names a map that is not among those it has. It is asked before a volume is mounted; one that is keeps
+// what remains to it.
+func (c Claim) all(app *application, has content) error {
+	if c.Maps == "" {
+		return nil
+	}
+	granted, there := c.granted(app.payload), has.has()
+	for name := range strings.SplitSeq(c.Maps, ",") {
+		switch _, is := there[name]; {
+		case is:
+		case !slices.ContainsFunc(granted, func(a access) bool { return a.name == name }):
+			return c.notGranted("no map "+name, name)
+		default:
+			_, refused := app.loaded.grants(app.payload)
+			refused = slices.DeleteFunc(refused, func(r grants.Refused) bool { return r.Map != name })
+			return fmt.Errorf("%w: map %s is not to be had of what is loaded of %s %s: %s", ErrNotThere, name, c.Application.Kind, c.Application, why(refused))
+		}
+	}
+	return nil
 }

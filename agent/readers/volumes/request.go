@@ -107,6 +107,9 @@ func (k *Keeper) mount(ctx context.Context, r Request) error {
 	app, release := k.current(v)
 	defer release()
 	c, err := k.content(r.Claim, app)
+	if err == nil {
+		err = r.all(app, c)
+	}
 	if err != nil {
 		// What an earlier request may have mounted goes.
 		return cmp.Or(k.remove(ctx, v), err)

@@ -292,6 +292,11 @@ fail until the Pods have it. */}}
 {{- if ge (include "skep.milliseconds" $admission.budget | atoi | mul 5) (mul 4000 $admission.timeoutSeconds) -}}
 {{ fail (printf "admission.budget %s and a quarter of it are not below admission.timeoutSeconds %v: what takes longer would be refused by the API server, which is to store it with a warning" $admission.budget $admission.timeoutSeconds) }}
 {{- end -}}
+{{- with .Values.csi -}}
+{{- if and .bpfman (not (and .enabled .pins)) -}}
+{{ fail "csi.bpfman needs csi.enabled and csi.pins: pods that were written for bpfman read maps by pins, and know no socket" }}
+{{- end -}}
+{{- end -}}
 {{- if has (int .Values.controller.pprofPort) (list 8080 8081 9443 9444 9790) -}}
 {{ fail (printf "controller.pprofPort %v is taken: the controller serves metrics at 8080, probes at 8081, the webhook at 9443, the mirror at 9444 and artifacts at 9790" .Values.controller.pprofPort) }}
 {{- end -}}
