@@ -1,6 +1,7 @@
 package volumes
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -149,7 +150,8 @@ func (c Claim) all(app *application, has content) error {
 		default:
 			_, refused := app.loaded.grants(app.payload)
 			refused = slices.DeleteFunc(refused, func(r grants.Refused) bool { return r.Map != name })
-			return fmt.Errorf("%w: map %s is not to be had of what is loaded of %s %s: %s", ErrNotThere, name, c.Application.Kind, c.Application, why(refused))
+			return fmt.Errorf("%w: map %s is not to be had of what is loaded of %s %s: %s", ErrNotThere, name, c.Application.Kind, c.Application,
+				cmp.Or(why(refused), "the version that runs does not have it"))
 		}
 	}
 	return nil
