@@ -27,6 +27,7 @@ import (
 	"github.com/skep-dev/skep/agent/readers/mounter"
 	"github.com/skep-dev/skep/agent/readers/volumes"
 	"github.com/skep-dev/skep/api/v1alpha1"
+	"github.com/skep-dev/skep/skepmap"
 	"github.com/skep-dev/skep/test/harness/await"
 	"github.com/skep-dev/skep/test/harness/leaks"
 	"github.com/skep-dev/skep/test/harness/need"
@@ -377,6 +378,29 @@ func TestOnlyRootReachesThePlugin(t *testing.T) {
 	if err := <-done; err != nil {
 		t.Error(err)
 	}
+}
+
+// FuzzMapsOfBpfman holds that a pod of bpfman's names at least one map, and none whose name is a path or another file.
+func FuzzMapsOfBpfman(f *testing.F) {
+	f.Add("dns", "a, b,,a")
+	f.Add("dns", "../a")
+	f.Add("dns", "maps.json")
+	f.Add("", "a")
+	f.Fuzz(func(t *testing.T, program, list string) {
+		asked := &fake{}
+		p := csi.New(csi.Options{Driver: csi.Bpfman, Kubelet: "/var/lib/kubelet", Volumes: asked, Log: slog.New(slog.DiscardHandler)})
+		_, err := p.NodePublishVolume(t.Context(), request(bpfman(list, with("csi.bpfman.io/program", program))))
+		for _, r := range asked.mounted {
+			if err != nil || r.Application != (v1alpha1.Identity{Kind: v1alpha1.KindClusterBpfApplication, Name: program}) || r.Maps == "" {
+				t.Errorf("%+v was mounted: %v", r, err)
+			}
+			for name := range strings.SplitSeq(r.Maps, ",") {
+				if err := skepmap.CheckName(name); err != nil || !strings.Contains(list, name) {
+					t.Errorf("%q is a map of %q: %v", name, list, err)
+				}
+			}
+		}
+	})
 }
 
 // FuzzAttributes holds that no attributes name a pod or a namespace but as the kubelet does.
