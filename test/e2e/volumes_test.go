@@ -65,6 +65,12 @@ spec:
 `, name, namespace, account, security, container, namespace, name, application)
 }
 
+// bpfmanReaderOf is a pod as bpfman's examples are: of its driver, with the maps that it names.
+func bpfmanReaderOf(namespace, name, maps string) string {
+	pod := readerOf(namespace, name, "reader", asUserBPF, unassigned, "csi.bpfman.io/program: readable, csi.bpfman.io/maps: '"+maps+"'")
+	return strings.Replace(pod, "driver: csi.skep.dev", "driver: csi.bpfman.io", 1)
+}
+
 const ofReadable = "clusterApplication: readable"
 
 // readMaps installs the plug-in, and has pods read maps as they were granted them.
@@ -95,7 +101,7 @@ func (n *node) readMaps() {
 
 	// What is mounted from now on has pins.
 	before = n.agent()
-	n.helm("upgrade", "skep", "charts/skep", "--reuse-values", "--set=csi.pins=true", "--wait")
+	n.helm("upgrade", "skep", "charts/skep", "--reuse-values", "--set=csi.pins=true", "--set=csi.bpfman=true", "--wait")
 	n.agentReady(before)
 	n.reads("web", "early")
 	n.restrictedReads()
@@ -214,6 +220,7 @@ func (n *node) restrictedReads() {
 	n.applies("readers/root", readerOf("plain", "root", "reader", asRoot, "", ofReadable))
 	n.applies("readers/writer", readerOf("shop", "writer", "reader", asUser, unassigned, ofReadable))
 	n.applies("readers/writer-pins", readerOf("shop", "writer-pins", "reader", asUserBPF, unassigned, ofReadable))
+	n.applies("readers/bpfman", bpfmanReaderOf("shop", "bpfman", "counts"))
 	for _, c := range []struct {
 		namespace, pod string
 		// Empty is an answer that is not "yes"; what it must have is else a part of it.
@@ -224,6 +231,7 @@ func (n *node) restrictedReads() {
 		{"plain", "root", "yes", "read-only file system", ""},
 		{"shop", "writer", "operation not permitted", "operation not permitted", "yes"},
 		{"shop", "writer-pins", "yes", "yes", "yes"},
+		{"shop", "bpfman", "yes", "yes", "yes"},
 	} {
 		a := n.reads(c.namespace, c.pod)
 		for what, pair := range map[string][2]string{
@@ -258,6 +266,8 @@ func (n *node) refused() {
 		n.applies("readers/"+c.pod, readerOf(c.namespace, c.pod, c.account, c.security, unassigned, c.application))
 		n.fails(c.namespace, c.pod, c.why)
 	}
+	n.applies("readers/bpfman-more", bpfmanReaderOf("shop", "bpfman-more", "counts,absent"))
+	n.fails("shop", "bpfman-more", "grants no map absent (spec.maps.absent.export)")
 }
 
 // survives kills the agent, and the mounter, while pods have volumes and others start.
