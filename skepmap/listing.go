@@ -93,8 +93,11 @@ type MapInfo struct {
 	ValueTypeID uint32 `json:"valueTypeID,omitempty"`
 }
 
-// mapNames are names that a map may have in C, or as a section such as .rodata.
-var mapNames = regexp.MustCompile(`^[A-Za-z0-9_.$-]{1,128}$`)
+// mapNames are names that a map may have in C, or as a section such as .rodata, of up to maxMapName characters: with the length, the
+// pattern would take every reader's memory.
+var mapNames = regexp.MustCompile(`^[A-Za-z0-9_.$-]+$`)
+
+const maxMapName = 128
 
 // groups are those of a host, by name or number.
 var groups = regexp.MustCompile(`^([a-z_][a-z0-9_-]{0,31}|[0-9]{1,10})$`)
@@ -103,7 +106,7 @@ var groups = regexp.MustCompile(`^([a-z_][a-z0-9_-]{0,31}|[0-9]{1,10})$`)
 // that of a file there.
 func CheckName(name string) error {
 	switch {
-	case !mapNames.MatchString(name) || name == "." || name == "..":
+	case len(name) > maxMapName || !mapNames.MatchString(name) || name == "." || name == "..":
 		return fmt.Errorf("%.200q is no name of a map that readers can open: it has other characters than letters, digits and _ . $ -, or more than 128", name)
 	case name == ListingFile, name == SocketFile, name == PinsFolder, filepath.Ext(name) == btfEnding:
 		return fmt.Errorf("the map %s cannot be opened by readers: their folder has another file of that name; rename the map", name)

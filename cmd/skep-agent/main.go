@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"runtime/debug"
 	"syscall"
 )
 
@@ -16,8 +17,14 @@ func main() {
 	os.Exit(run(os.Args[1:]))
 }
 
+// gcPercent has the heap grow by half between two collections, unless GOGC says otherwise: the agent's is small, and is on every node.
+const gcPercent = 50
+
 // run is main without the process around it.
 func run(args []string) int {
+	if os.Getenv("GOGC") == "" {
+		debug.SetGCPercent(gcPercent)
+	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	root := newRoot(os.Stdout, os.Stderr)

@@ -52,19 +52,23 @@ type Volume struct {
 // String implements fmt.Stringer.
 func (v Volume) String() string { return fmt.Sprintf("volume %s of pod %s", v.Name, v.Pod) }
 
-// What a volume is named by. A static pod has a hash in the place of a UID.
+// What a volume is named by. A static pod has a hash in the place of a UID. Lengths are not in the patterns, which would take the memory
+// of the agent and of the mounter.
 var (
 	isPod    = regexp.MustCompile(`^([0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}|[0-9a-f]{32})$`)
-	isVolume = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$`)
-	isPin    = regexp.MustCompile(`^[A-Za-z0-9_$%-]{1,255}$`)
+	isVolume = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]*[a-z0-9])?$`)
+	isPin    = regexp.MustCompile(`^[A-Za-z0-9_$%-]+$`)
 )
+
+// The longest names of volumes and pins.
+const maxVolume, maxPin = 63, 255
 
 // Check returns an error unless pod and volume have the form of such names. Nothing of that form is a path.
 func (v Volume) Check() error {
 	if !isPod.MatchString(v.Pod) {
 		return fmt.Errorf("%q is not the UID of a pod", v.Pod)
 	}
-	if !isVolume.MatchString(v.Name) {
+	if len(v.Name) > maxVolume || !isVolume.MatchString(v.Name) {
 		return fmt.Errorf("%q is not the name of a volume", v.Name)
 	}
 	return nil
@@ -147,7 +151,7 @@ func (r request) check(descriptors int, pins bool) error {
 		return fmt.Errorf("%d pins with %d descriptors", len(r.Pins), descriptors)
 	}
 	for i, p := range r.Pins {
-		if !isPin.MatchString(p.Name) {
+		if len(p.Name) > maxPin || !isPin.MatchString(p.Name) {
 			return fmt.Errorf("%q is not the name of a pin", p.Name)
 		}
 		if slices.ContainsFunc(r.Pins[:i], func(o Pin) bool { return o.Name == p.Name }) {
