@@ -100,3 +100,30 @@ func TestADirectoryThatWasJustMadeIsWatched(t *testing.T) {
 		return c.IsAsked() && c.ArePinsAsked()
 	})
 }
+
+// TestDirectoriesThatComeAndGoBlockNoLoop makes, moves and removes directories, of which the library tells errors while it holds its lock.
+func TestDirectoriesThatComeAndGoBlockNoLoop(t *testing.T) {
+	root := t.TempDir()
+	w := &Watch{changes: New(), log: slog.New(slog.DiscardHandler), watched: only(root), done: make(chan struct{})}
+	if err := w.startPins(); err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		w.FollowPins()
+		for range 2000 {
+			uid, gone := filepath.Join(root, "uid"), filepath.Join(root, "gone")
+			if err := errors.Join(os.MkdirAll(filepath.Join(uid, "+links"), 0o700), os.Rename(uid, gone), os.RemoveAll(gone)); err != nil {
+				t.Error(err)
+			}
+			w.FollowPins()
+		}
+		w.Stop()
+	}()
+	select {
+	case <-done:
+	case <-time.After(time.Minute):
+		t.Fatal("the loop waits for a watch that is stuck")
+	}
+}

@@ -33,6 +33,8 @@ type Watch struct {
 	pins    *fsnotify.Watcher
 	// followed is when FollowPins was called last.
 	followed time.Time
+	// made are paths that were made in directories of pins, as many as fit: FollowPins finds the rest.
+	made chan string
 
 	done chan struct{}
 	wait sync.WaitGroup
@@ -141,8 +143,10 @@ func (w *Watch) startPins() error {
 	if err != nil {
 		return fmt.Errorf("watch pins: %w", err)
 	}
-	w.pins = pins
+	w.pins, w.made = pins, make(chan string, maxMade)
 	w.wait.Go(func() { w.wakeOnRemoval(pins) })
+	// The library holds its lock while it hands an error over: what takes errors must not wait for that lock, as Add does.
+	w.wait.Go(w.watchMade)
 	return nil
 }
 
@@ -158,7 +162,10 @@ func (w *Watch) wakeOnRemoval(pins *fsnotify.Watcher) {
 			case e.Has(fsnotify.Remove), e.Has(fsnotify.Rename):
 				w.changes.AskPins()
 			case e.Has(fsnotify.Create):
-				w.watchNew(e.Name)
+				select {
+				case w.made <- e.Name:
+				default:
+				}
 			}
 		case err, open := <-pins.Errors:
 			if !open {
@@ -169,6 +176,21 @@ func (w *Watch) wakeOnRemoval(pins *fsnotify.Watcher) {
 			if !errors.Is(err, unix.EINVAL) {
 				w.log.Debug("watch pins; the sweep finds what is missed", "error", err)
 			}
+		}
+	}
+}
+
+// maxMade is how many paths wait to be looked at.
+const maxMade = 1024
+
+// watchMade watches the directories among what was made, until the watch ends.
+func (w *Watch) watchMade() {
+	for {
+		select {
+		case <-w.done:
+			return
+		case path := <-w.made:
+			w.watchNew(path)
 		}
 	}
 }
