@@ -82,8 +82,8 @@ var mapFlags = []FlagRow{
 	{1 << 6, "BPF_F_ZERO_SEED", "keys in known buckets",
 		"lets those who choose keys put all entries in one bucket, so that each look-up takes a CPU of the node for long",
 		"lookup_elem_raw, kernel/bpf/hashtab.c: hashrnd is 0; TestKeysOfOneHashTakeNoMemory"},
-	{1 << 17, "BPF_F_SEGV_ON_FAULT", "a signal for who touches a page that is not there", "has the kernel kill the process that maps it, such as the agent, for a " +
-		"page that is not there", "arena_vm_fault, kernel/bpf/arena.c"},
+	{1 << 17, "BPF_F_SEGV_ON_FAULT", "a signal for who touches a page that is not there", "has the kernel kill the process that maps it, such as the agent, " +
+		"for a page that is not there", "arena_vm_fault, kernel/bpf/arena.c"},
 }
 
 // DeniedFlags returns those of the flags of a map that a namespace may not have, by their names, and why. It completes "map … has the flag …,
