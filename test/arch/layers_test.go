@@ -27,12 +27,12 @@ const anything = "*"
 func layers() []row {
 	with := func(packages []string, more ...string) []string { return slices.Concat(packages, more) }
 	one := []string{"api/v1alpha1", "hook", "atomicfile", "clock", "limit", "recent", "text"}
-	two := with(one, "schemas", "bytecode", "image", "intent")
+	two := with(one, "api/view", "schemas", "bytecode", "image", "intent")
 	three := with(two, "signing")
 	four := with(three, "policies")
 	five := with(four, "gate", "lifecycle")
 	// What the agent may see of layer 2: bytecode without the registry.
-	agent := with(one, "skepmap", "intent", "bytecode", "placement", "kubeauth", "listen", "agent/queue")
+	agent := with(one, "api/view", "skepmap", "intent", "bytecode", "placement", "kubeauth", "listen", "agent/queue")
 	// The doors of the agent, from what a program is to what a reconcile does with all. What they
 	// all speak of, applications, hooks and targets, is plan's.
 	program := with(agent, "agent/reconcile/plan")
@@ -40,6 +40,7 @@ func layers() []row {
 	reconcile := with(attach, "agent/attach")
 	return []row{
 		{"api/v1alpha1", nil},
+		{"api/view", []string{"api/v1alpha1"}},
 		// What the CRDs say of hooks is made from the table.
 		{"api/v1alpha1/gencrds", []string{"api/v1alpha1", "hook"}},
 		{"api/v1alpha1/genpage", nil},
@@ -95,8 +96,9 @@ func layers() []row {
 		{"agent/inventory", with(program, "agent/program/holders", "agent/program/owner", "agent/state/pins")},
 		{"agent/reconcile", reconcile},
 		{"agent/metrics", with(agent, "agent")},
+		{"agent/nodeview", with(agent, "agent")},
 		{"agent/kube", with(agent, "agent")},
-		{"agent", with(reconcile, "agent/reconcile", "agent/readers", "!agent/kube", "!agent/metrics", "!agent/inventory")},
+		{"agent", with(reconcile, "agent/reconcile", "agent/readers", "!agent/kube", "!agent/metrics", "!agent/inventory", "!agent/nodeview")},
 		{"nodemode", with(five, "agent", "listen")},
 		{"controller", with(five, "placement", "kubeauth", "listen")},
 		// The demo is a user of node mode, as the command line is.
