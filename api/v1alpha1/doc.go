@@ -14,6 +14,7 @@ package v1alpha1
 //go:generate go run -modfile=../../tools.mod sigs.k8s.io/controller-tools/cmd/controller-gen crd:generateEmbeddedObjectMeta=false paths=. output:crd:dir=../../charts/skep/files/crds
 //go:generate go run ./gencrds ../../charts/skep/files/crds
 //go:generate go run ./genpage ../../charts/skep/files/crds ../../docs/api.md
+//go:generate go run ./genjsonschema ../../charts/skep/files/crds ../../schemas/jsonschema/skep.dev.json
 
 // Group is the API group of every kind in this package.
 const Group = "skep.dev"

@@ -27,16 +27,22 @@ import (
 func main() {
 	schemas.MaybeRenderChild()
 	policies.MaybeWorkerChild()
-	os.Exit(run(calledAs(os.Args[0]), os.Args[1:]))
+	os.Exit(run(calledAs(os.Args[0], os.Args[1:])))
 }
 
-// calledAs is what a user writes to have the binary run: kubectl runs it as its plug-in if it
-// is called kubectl-skep.
-func calledAs(program string) string {
-	if strings.HasPrefix(filepath.Base(program), "kubectl-skep") {
-		return "kubectl skep"
+// pluginName is how a user of kubectl calls the binary.
+const pluginName = "kubectl skep"
+
+// calledAs is what a user writes to have the binary run, and its arguments: kubectl runs it as its plug-in if it is called kubectl-skep, and as
+// what completes the plug-in's command line if it is called kubectl_complete-skep.
+func calledAs(program string, args []string) (string, []string) {
+	switch base := filepath.Base(program); {
+	case strings.HasPrefix(base, "kubectl_complete-skep"):
+		return pluginName, append([]string{cobra.ShellCompRequestCmd}, args...)
+	case strings.HasPrefix(base, "kubectl-skep"):
+		return pluginName, args
 	}
-	return "skep"
+	return "skep", args
 }
 
 // run is main without the process around it. The name is what help and errors call the

@@ -45,7 +45,7 @@ func TestMain(m *testing.M) {
 	schemas.MaybeRenderChild()
 	policies.MaybeWorkerChild()
 	workers.Use()
-	testscript.Main(leaks.M{M: m}, map[string]func(){"skep": main, "kubectl-skep": main})
+	testscript.Main(leaks.M{M: m}, map[string]func(){"skep": main, "kubectl-skep": main, "kubectl_complete-skep": main})
 }
 
 // TestCommands runs every script of testdata. A script may say "object NAME",

@@ -35,17 +35,26 @@ func newRoot(s streams) *cobra.Command {
 	root.SetIn(s.in)
 	root.SetOut(s.out)
 	root.SetErr(s.err)
-	root.AddCommand(
-		images.NewImage(), images.NewKey(), images.NewSign(), images.NewVerify(),
-		newSchema(), newRender(), newTags(), newVet(), newDiff(), newPolicy(),
-		newRun(), host.NewStatus(), host.NewChain(), host.NewExplain(), newInventory(), newMap(), host.NewConfirm(), newReconcile(), newUnload(),
-		rollout.New(), migrate.New(),
-		newVersion(),
-	)
+	addGroup(root, "Author:", images.NewImage(), images.NewKey(), images.NewSign(), images.NewVerify(),
+		newSchema(), newRender(), newTags(), newVet(), newDiff(), newPolicy(), migrate.New())
+	addGroup(root, "Operate:", newRun(), newReconcile(), host.NewConfirm(), rollout.New(), newUnload())
+	addGroup(root, "Inspect:", host.NewStatus(), host.NewExplain(), host.NewChain(), newInventory(), newMap())
+	addGroup(root, "Other commands:", newVersion(), newMan())
+	root.SetHelpCommandGroupID("Other commands:")
+	root.SetCompletionCommandGroupID("Other commands:")
 	nameArguments(root)
 	root.SetFlagErrorFunc(flagError)
 	rejectUnknown(root)
 	return root
+}
+
+// addGroup adds commands under a title of the help.
+func addGroup(root *cobra.Command, title string, commands ...*cobra.Command) {
+	root.AddGroup(&cobra.Group{ID: title, Title: title})
+	for _, c := range commands {
+		c.GroupID = title
+		root.AddCommand(c)
+	}
 }
 
 // flagError says where the flags of a command are listed. Before a command that does not

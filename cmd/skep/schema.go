@@ -16,8 +16,8 @@ import (
 )
 
 func newSchema() *cobra.Command {
-	cmd := &cobra.Command{Use: "schema", Short: "The CUE schema of definitions, and the table of hooks"}
-	cmd.AddCommand(newSchemaVendor(), newSchemaHooks())
+	cmd := &cobra.Command{Use: "schema", Short: "The CUE schema of definitions, the JSON Schema, and the table of hooks"}
+	cmd.AddCommand(newSchemaVendor(), newSchemaJSON(), newSchemaHooks())
 	return cmd
 }
 
@@ -52,6 +52,22 @@ func newSchemaVendor() *cobra.Command {
 	}
 	cmd.Flags().BoolVar(&dependencies, "deps", false, "write the modules that DIR/cue.mod/module.cue needs too")
 	return cmd
+}
+
+func newSchemaJSON() *cobra.Command {
+	return &cobra.Command{
+		Use:   "json",
+		Short: "Print the JSON Schema of definitions, policies and signers, for editors of YAML",
+		Long: "Print the JSON Schema (draft 7) of definitions, policies and signers, for editors of YAML. An editor with\n" +
+			"yaml-language-server reads it where the first line of a file names it:\n\n" +
+			"  # yaml-language-server: $schema=skep.schema.json",
+		Example: "  skep schema json > skep.schema.json",
+		Args:    cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			_, err := cmd.OutOrStdout().Write(schemas.JSONSchema())
+			return err
+		},
+	}
 }
 
 func newSchemaHooks() *cobra.Command {

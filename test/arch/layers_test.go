@@ -44,6 +44,7 @@ func layers() []row {
 		// What the CRDs say of hooks is made from the table.
 		{"api/v1alpha1/gencrds", []string{"api/v1alpha1", "hook"}},
 		{"api/v1alpha1/genpage", nil},
+		{"api/v1alpha1/genjsonschema", []string{"api/v1alpha1"}},
 		{"hook", nil},
 		{"confined", nil},
 		{"schemas", with(one, "confined")},

@@ -21,6 +21,8 @@ import (
 // OutputFlag adds -o with the formats a command has.
 func OutputFlag(cmd *cobra.Command, to *string, formats ...string) {
 	cmd.Flags().StringVarP(to, "output", "o", formats[0], "format: "+strings.Join(formats, ", "))
+	// The flag was just made, so that nothing can fail.
+	_ = cmd.RegisterFlagCompletionFunc("output", cobra.FixedCompletions(formats, cobra.ShellCompDirectiveNoFileComp))
 	run := cmd.RunE
 	cmd.RunE = func(c *cobra.Command, args []string) error {
 		if slices.Contains(formats, *to) {
