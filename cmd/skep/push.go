@@ -46,9 +46,9 @@ func pushRendered(cmd *cobra.Command, push *images.PushFlags, from schemas.Optio
 	if err != nil {
 		return err
 	}
-	done := display.Working(cmd, "pushing")
-	p, err := push.Push(ctx, manifests, origin)
-	done()
+	progress := display.Begin(cmd)
+	p, err := push.Push(ctx, manifests, origin, progress)
+	progress.Done()
 	if err != nil {
 		return err
 	}

@@ -128,15 +128,15 @@ func newVet() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			results, passedOver := []vetResult{}, 0
+			results, passedOver, progress := []vetResult{}, 0, display.Begin(cmd)
 			for _, path := range append(args, files...) {
 				from, err := sourceOf(cmd, path)
 				if err != nil {
 					return err
 				}
-				done := display.Working(cmd, "evaluating %s", path)
-				some, defs, err := vetSource(cmd.Context(), evaluator, from)
-				done()
+				progress.Step("reading %s", path)
+				some, defs, err := vetSource(cmd.Context(), evaluator, from, progress)
+				progress.Done()
 				if err != nil {
 					return err
 				}
@@ -175,7 +175,7 @@ func (r vetResult) unknown() bool { return r.Error != "" && len(r.Reasons) == 0 
 
 // vetSource evaluates what one source holds. A definition that cannot be read is a
 // result of its own.
-func vetSource(ctx context.Context, evaluator *gate.Evaluator, from schemas.Options) (results []vetResult, defs schemas.Definitions, err error) {
+func vetSource(ctx context.Context, evaluator *gate.Evaluator, from schemas.Options, progress *display.Progress) (results []vetResult, defs schemas.Definitions, err error) {
 	from.Places = true
 	defs, err = schemas.Load(ctx, from)
 	if err != nil {
@@ -189,7 +189,8 @@ func vetSource(ctx context.Context, evaluator *gate.Evaluator, from schemas.Opti
 		r.Reasons = []placedReason{{policies.Reason{Rule: "schema", Path: p.Path, Message: p.Message, Fix: p.Fix}, p.Source}}
 		results = append(results, r)
 	}
-	for _, d := range defs.Applications {
+	for i, d := range defs.Applications {
+		progress.Step("evaluating %s (%d of %d)", d.Application.Identity(), i+1, len(defs.Applications))
 		results = append(results, vetOne(ctx, evaluator, d))
 		if ctx.Err() != nil {
 			return nil, defs, fmt.Errorf("vet: %w", ctx.Err())

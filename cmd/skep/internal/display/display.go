@@ -111,17 +111,6 @@ func Terminal(w io.Writer) bool {
 	return err == nil && info.Mode()&os.ModeCharDevice != 0
 }
 
-// Working shows a person at a terminal what takes its time; done removes the line. In a
-// pipe it writes nothing.
-func Working(cmd *cobra.Command, format string, args ...any) (done func()) {
-	w := cmd.ErrOrStderr()
-	if !Terminal(w) {
-		return func() {}
-	}
-	fmt.Fprintf(w, "%s…", text.CutRunes(fmt.Sprintf(format, args...), 98))
-	return func() { fmt.Fprint(w, "\r\x1b[K") }
-}
-
 // Paint colours s for a terminal, unless NO_COLOR is set (no-color.org).
 func Paint(w io.Writer, code, s string) string {
 	if os.Getenv("NO_COLOR") != "" || !Terminal(w) {

@@ -141,12 +141,14 @@ func newImageCopy(name, what string) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			done := display.Working(cmd, "copying %s to %s", args[0], args[1])
-			defer done()
+			progress := display.Begin(cmd)
+			defer progress.Done()
+			progress.Step("looking up %s", args[0])
 			var to image.Resolved
 			err = reg.Within(cmd.Context(), "copying "+args[0], func(ctx context.Context) error {
 				from, err := client.Resolve(ctx, args[0])
 				if err == nil {
+					progress.Step("copying %s to %s", args[0], args[1])
 					to, err = client.Copy(ctx, from, args[1])
 				}
 				return err
@@ -154,7 +156,7 @@ func newImageCopy(name, what string) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			done()
+			progress.Done()
 			_, err = fmt.Fprintln(cmd.OutOrStdout(), digestReference(to))
 			return err
 		},

@@ -78,7 +78,7 @@ type Pushed struct {
 // Push packs manifests, signs the artifact if that was asked for, and then has the tag name
 // it: whoever follows the tag never finds the artifact without its signature. It asks the
 // registry no longer than limit.
-func (f *PushFlags) Push(ctx context.Context, manifests []byte, from image.Origin) (Pushed, error) {
+func (f *PushFlags) Push(ctx context.Context, manifests []byte, from image.Origin, progress *display.Progress) (Pushed, error) {
 	built, err := image.BuildManifests(manifestsFile, manifests, from)
 	if err != nil {
 		return Pushed{}, err
@@ -97,10 +97,12 @@ func (f *PushFlags) Push(ctx context.Context, manifests []byte, from image.Origi
 	var r image.Resolved
 	err = f.reg.Within(ctx, "pushing to "+f.to, func(ctx context.Context) error {
 		if private != nil {
+			progress.Step("pushing to %s and signing", f.to)
 			if err := f.signFirst(ctx, client, reference, built, private); err != nil {
 				return err
 			}
 		}
+		progress.Step("pushing to %s", f.to)
 		r, err = client.Push(ctx, reference, built)
 		return err
 	})

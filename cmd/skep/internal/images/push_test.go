@@ -52,7 +52,7 @@ func TestTheTagNeverNamesAnUnsignedArtifact(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			server := fixture.Real(t, registry.WithReferrersSupport(true))
 			f := signedPush(t, "oci://"+server.Host+"/bpf/definitions:main", c.flags...)
-			if _, err := f.Push(t.Context(), []byte("a: 1\n"), origin); err != nil {
+			if _, err := f.Push(t.Context(), []byte("a: 1\n"), origin, nil); err != nil {
 				t.Fatal(err)
 			}
 			var put []string
@@ -79,7 +79,7 @@ func TestWhatCannotBeSignedGetsNoTag(t *testing.T) {
 		real.ServeHTTP(w, r)
 	}))
 	f := signedPush(t, "oci://"+server.Host+"/bpf/definitions:main")
-	if _, err := f.Push(t.Context(), []byte("a: 1\n"), origin); err == nil || !strings.Contains(err.Error(), "push to oci://"+server.Host) {
+	if _, err := f.Push(t.Context(), []byte("a: 1\n"), origin, nil); err == nil || !strings.Contains(err.Error(), "push to oci://"+server.Host) {
 		t.Errorf("push: %v", err)
 	}
 	if put := server.Taken(); slices.Contains(put, "PUT /v2/bpf/definitions/manifests/main") {
@@ -92,7 +92,7 @@ func TestPushingEnds(t *testing.T) {
 	to := "oci://" + server.Host + "/bpf/definitions:main"
 	f := signedPush(t, to)
 	f.reg.timeout = 100 * time.Millisecond
-	_, err := f.Push(t.Context(), []byte("a: 1\n"), origin)
+	_, err := f.Push(t.Context(), []byte("a: 1\n"), origin, nil)
 	if err == nil || !strings.Contains(err.Error(), "pushing to "+to+" took longer than 100ms") {
 		t.Errorf("push: %v", err)
 	}

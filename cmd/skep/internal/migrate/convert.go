@@ -107,12 +107,15 @@ func (c *command) run(cmd *cobra.Command, args []string) error {
 	}
 	var s summary
 	var failed []error
+	progress := display.Begin(cmd)
+	defer progress.Done()
 	for in, err := range inputs {
 		if err != nil {
 			failed = append(failed, err)
 			continue
 		}
 		options.Layouts = in.file
+		progress.Step("converting %s", in.name)
 		r, err := convert.Convert(cmd.Context(), in.data, options)
 		if err != nil {
 			failed = append(failed, fmt.Errorf("convert %s: %w", in.name, err))
@@ -120,6 +123,7 @@ func (c *command) run(cmd *cobra.Command, args []string) error {
 		if err := cmd.Context().Err(); err != nil {
 			return fmt.Errorf("convert %s: %w", in.name, err)
 		}
+		progress.Done()
 		if err := s.print(cmd, in.name, r); err != nil {
 			return err
 		}

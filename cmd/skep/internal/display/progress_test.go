@@ -1,0 +1,53 @@
+package display
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+func TestProgressIsALineOnATerminalAndElsewhereALineForASlowStep(t *testing.T) {
+	for name, c := range map[string]struct {
+		terminal bool
+		want     string
+	}{
+		"on a terminal": {true, "|\r\x1b[Kevaluating a (1 of 2)…|\r\x1b[K|\r\x1b[Kevaluating b� (2 of 2)…|\r\x1b[Kevaluating b� (2 of 2)… 1s|" +
+			"\r\x1b[Kevaluating b� (2 of 2)… 10s|\r\x1b[Kevaluating b� (2 of 2)… 11s|\r\x1b[K"},
+		"elsewhere": {false, "|evaluating b� (2 of 2)…\n"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var out lines
+			var second func(time.Duration)
+			p := &Progress{w: &out, terminal: c.terminal, tick: func(f func(time.Duration)) func() {
+				second = f
+				return func() {}
+			}}
+			p.Step("evaluating %s (%d of %d)", "a", 1, 2)
+			late := second
+			p.Step("evaluating %s (%d of %d)", "b\x1b", 2, 2)
+			late(time.Second)
+			second(time.Second)
+			second(10 * time.Second)
+			second(11 * time.Second)
+			p.Done()
+			p.Done()
+			// A second of a step that ended shows nothing, as above.
+			second(20 * time.Second)
+			if diff := cmp.Diff(c.want, out.String()); diff != "" {
+				t.Error(diff)
+			}
+		})
+	}
+	(*Progress)(nil).Step("nothing")
+	(*Progress)(nil).Done()
+}
+
+// lines has a bar before each write.
+type lines struct{ strings.Builder }
+
+func (l *lines) Write(p []byte) (int, error) {
+	l.WriteString("|")
+	return l.WriteString(string(p))
+}
