@@ -175,7 +175,9 @@ func (r vetResult) unknown() bool { return r.Error != "" && len(r.Reasons) == 0 
 
 // vetSource evaluates what one source holds. A definition that cannot be read is a
 // result of its own.
-func vetSource(ctx context.Context, evaluator *gate.Evaluator, from schemas.Options, progress *display.Progress) (results []vetResult, defs schemas.Definitions, err error) {
+func vetSource(
+	ctx context.Context, evaluator *gate.Evaluator, from schemas.Options, progress *display.Progress,
+) (results []vetResult, defs schemas.Definitions, err error) {
 	from.Places = true
 	defs, err = schemas.Load(ctx, from)
 	if err != nil {
