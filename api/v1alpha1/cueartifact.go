@@ -105,22 +105,22 @@ type CueArtifactSpec struct {
 
 // CueArtifactSource names a Flux source.
 type CueArtifactSource struct {
-	// APIVersion is that of the source.
+	// APIVersion is the API version of the source.
 	// +optional
 	// +kubebuilder:validation:Enum=source.toolkit.fluxcd.io/v1
 	APIVersion string `json:"apiVersion,omitempty"`
 
-	// Kind is that of the source.
+	// Kind is the kind of the source.
 	// +kubebuilder:validation:Enum=GitRepository;OCIRepository;Bucket;ExternalArtifact
 	Kind string `json:"kind"`
 
-	// Name is that of the source.
+	// Name is the name of the source.
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=253
 	Name string `json:"name"`
 
-	// Namespace is that of the source; absent means the CueArtifact's own. The controller
-	// may be set to read no other (--no-cross-namespace-refs).
+	// Namespace is the namespace of the source, by default the CueArtifact's. The controller
+	// may be set to read no other namespace (--no-cross-namespace-refs).
 	// +optional
 	// +kubebuilder:validation:MaxLength=63
 	Namespace string `json:"namespace,omitempty"`
@@ -130,19 +130,19 @@ type CueArtifactSource struct {
 //
 // +kubebuilder:validation:XValidation:rule="!has(self.value) || !has(self.valueFrom)",message="at most one of value and valueFrom is given"
 type CueTag struct {
-	// Name is that of the tag.
+	// Name is the name of the tag.
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=128
 	// +kubebuilder:validation:Pattern=`^[A-Za-z_][A-Za-z0-9_]*$`
 	Name string `json:"name"`
 
-	// Value is the tag's. Without value and valueFrom it is a boolean tag, which is true.
+	// Value is the value of the tag. Without value and valueFrom it is a boolean tag, which is true.
 	// +optional
 	// +kubebuilder:validation:MaxLength=4096
 	Value *string `json:"value,omitempty"`
 
 	// ValueFrom takes the value from a ConfigMap or a Secret of the CueArtifact's own
-	// namespace. Whoever writes the CUE can put a Secret's value into a definition.
+	// namespace. The author of the CUE can put a Secret's value into a definition.
 	// +optional
 	ValueFrom *CueTagSource `json:"valueFrom,omitempty"`
 }
@@ -161,7 +161,7 @@ type CueTagSource struct {
 
 // CueKeyRef is a key of a ConfigMap or a Secret in the CueArtifact's own namespace.
 type CueKeyRef struct {
-	// Name is that of the ConfigMap or Secret.
+	// Name is the name of the ConfigMap or Secret.
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=253
 	Name string `json:"name"`
@@ -171,10 +171,10 @@ type CueKeyRef struct {
 	Key string `json:"key"`
 }
 
-// CueArtifactStatus is what became of a CueArtifact.
+// CueArtifactStatus is the result of the last rendering.
 type CueArtifactStatus struct {
-	// ObservedGeneration is the generation the status speaks of; -1 before the
-	// first look, since kstatus takes an empty status for a good one.
+	// ObservedGeneration is the generation that the status describes; -1 before the
+	// first reconcile, since kstatus takes an empty status for a good one.
 	// +optional
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
 
@@ -184,12 +184,12 @@ type CueArtifactStatus struct {
 	// +listMapKey=type
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
 
-	// Artifact is what is published. It stays while something newer cannot be rendered.
+	// Artifact is the published archive. It stays published while a newer revision cannot be rendered.
 	// +optional
 	Artifact *PublishedArtifact `json:"artifact,omitempty"`
 
-	// LastAttemptedRevision is the revision of the source that was rendered last, or
-	// could not be.
+	// LastAttemptedRevision is the revision of the source at the last attempt to render,
+	// successful or not.
 	// +optional
 	LastAttemptedRevision string `json:"lastAttemptedRevision,omitempty"`
 
@@ -198,54 +198,52 @@ type CueArtifactStatus struct {
 	// +optional
 	LastHandledReconcileAt string `json:"lastHandledReconcileAt,omitempty"`
 
-	// Applications are those that were rendered last, with what the policies answer: first
-	// those that are denied, then those that are not evaluated. Of more than 500, or of more
-	// than 192 KiB, the others are only counted, in the message of Ready; all are, where a tag has its value
-	// from a Secret.
+	// Applications are the applications of the last rendering, with the answers of the policies: first
+	// denied ones, then those without a verdict. At most 500 applications and 192 KiB are listed; the
+	// message of Ready counts the others. If a tag has its value from a Secret, it counts all of them.
 	// +optional
 	// +kubebuilder:validation:MaxItems=500
 	// +listType=atomic
 	Applications []RenderedApplication `json:"applications,omitempty"`
 }
 
-// PublishedArtifact is what the ExternalArtifact says of what is published: the part of
-// Flux's Artifact that a CueArtifact decides.
+// PublishedArtifact describes the published archive: the fields of Flux's Artifact that a
+// CueArtifact sets.
 type PublishedArtifact struct {
 	// Revision is REVISION/sha256:DIGEST: the source's revision when this content was
 	// rendered first, and the digest of the content. Equal content is no new revision.
 	Revision string `json:"revision"`
-	// Digest is that of the archive, as sha256:….
+	// Digest is the digest of the archive, as sha256:….
 	Digest string `json:"digest"`
 	// URL is where the archive is served.
 	URL string `json:"url"`
-	// Path is the archive's below the root of the server.
+	// Path is the path of the archive below the root of the server.
 	Path string `json:"path"`
-	// Size is the archive's, in bytes.
+	// Size is the size of the archive in bytes.
 	// +optional
 	Size int64 `json:"size,omitempty"`
 	// LastUpdateTime is when this revision was published.
 	LastUpdateTime metav1.Time `json:"lastUpdateTime"`
 }
 
-// RenderedApplication is an application that was rendered, and what the policies answer.
-// It is not in the cluster yet, so that a policy that reads who applied it may answer
-// otherwise then.
+// RenderedApplication is a rendered application with the answer of the policies. It is not in the
+// cluster yet: a policy that reads who applied it may answer differently there.
 type RenderedApplication struct {
 	// Kind is BpfApplication or ClusterBpfApplication.
 	Kind string `json:"kind"`
-	// Namespace is its own; that of one that names none is default.
+	// Namespace is the namespace of the application; default, if the definition names none.
 	// +optional
 	Namespace string `json:"namespace,omitempty"`
-	// Name is its own.
+	// Name is the name of the application.
 	Name string `json:"name"`
-	// Allowed is Unknown while it is not evaluated.
+	// Allowed is Unknown until the application is evaluated.
 	// +kubebuilder:validation:Enum=True;False;Unknown
 	Allowed metav1.ConditionStatus `json:"allowed"`
-	// Rules are those that deny it, 8 of them at most.
+	// Rules are the rules that deny the application, at most 8.
 	// +optional
 	// +listType=atomic
 	Rules []string `json:"rules,omitempty"`
-	// Message is the first reason and its fix, or why it is not evaluated.
+	// Message is the first reason and its fix, or why there is no verdict.
 	// +optional
 	Message string `json:"message,omitempty"`
 }

@@ -3,7 +3,7 @@ package v1alpha1
 import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 // BpfImage is what Skep learned of one image digest: who signed it and what its
-// bytecode does. It bears the digest as its name, with '-' for ':'. Only the
+// bytecode does. Its name is the digest, with '-' for ':'. Only the
 // controller writes it; every replica answers from it.
 //
 // +kubebuilder:object:root=true

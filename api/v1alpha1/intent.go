@@ -3,8 +3,8 @@ package v1alpha1
 import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 // BpfIntent is the sealed verdict that agents act on, one per application and
-// one write per change. It bears the application's UID as its name. Only the
-// controller writes it, and an agent believes nothing of it but the seal.
+// one write per change. Its name is the application's UID. Only the
+// controller writes it, and an agent trusts only its seal.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:resource:scope=Cluster,shortName=bpfintent,categories=skep
