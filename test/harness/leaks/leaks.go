@@ -97,6 +97,9 @@ func run(tests func() int, isolatedly func(tests func() int) (int, error)) int {
 	switch state := os.Getenv(isolated); {
 	case state == fresh:
 		code, err = isolatedly(tests)
+	case state == inside && len(os.Args) == 1:
+		// It would run all tests, which start it again, without end.
+		err = errors.New("a test started this binary for something else than tests, and nothing took it: TestMain calls MaybeChild, or its like, before Main")
 	case state == leftOut:
 		// A test that asks the kernel for less than it needs would hang, too.
 		fmt.Println("*** THE KERNEL HANGS: this package is LEFT OUT ***")

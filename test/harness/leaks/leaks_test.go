@@ -174,3 +174,12 @@ func TestAnInterruptEndsWhatTestsStarted(t *testing.T) {
 		}
 	}
 }
+
+// TestABinaryThatStartsItselfRunsNoTests has nothing in TestMain that takes the child.
+func TestABinaryThatStartsItselfRunsNoTests(t *testing.T) {
+	cmd := exec.CommandContext(t.Context(), "/proc/self/exe")
+	cmd.Env = append(os.Environ(), isolated+"="+inside)
+	if out, err := cmd.CombinedOutput(); err == nil || !strings.Contains(string(out), "calls MaybeChild") {
+		t.Errorf("%v: %s", err, out)
+	}
+}
