@@ -84,6 +84,8 @@ type loop struct {
 	// loads runs loads beside the loop, and lookups finds targets in the file system.
 	loads   *build.Loads
 	lookups *targets.Lookups
+	// slice is loadSlice; tests change it.
+	slice time.Duration
 	// namespaces are the network namespaces beside the agent's own. None is open between
 	// reconciles.
 	namespaces *netns.Table
@@ -172,7 +174,7 @@ func newLoop(e *env) *loop {
 	e.pins.Filters.Namespaces, host.Namespaces = namespaces, namespaces
 	e.pins.Filters.Clock = o.Clock
 	l := &loop{
-		namespaces: namespaces, live: open, loads: loads,
+		namespaces: namespaces, live: open, loads: loads, slice: loadSlice,
 		lookups:  targets.NewLookups(host, o.Log, e.changes.Signal),
 		attempts: attempts, conflicts: retry.NewConflicts(o.BackOff),
 		admission: admission.New(admission.Options{Log: o.Log, SharePercent: o.NamespaceShare, MapMemory: o.MapMemory, FetchTimeout: o.FetchTimeout,

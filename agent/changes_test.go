@@ -173,6 +173,38 @@ func TestChangesOfPodsPutOffNoFullReconcile(t *testing.T) {
 	}
 }
 
+// TestChangesOfPodsDelayNoLoad: a load that ends while a reconcile looks at pods would wait for that. Neither do loads delay changes for long.
+func TestChangesOfPodsDelayNoLoad(t *testing.T) {
+	need.Kernel(t)
+	w, r := world.New(t), world.NewRuntime(t)
+	a := onTurns(w, r, func(*agent.Options) {})
+	pod := r.Start("team-a", "web", "app", nil)
+	first := world.OfTeam(w, "team-a", "cgroup_skb", "cgroup_egress", inCgroups(v1alpha1.Pods{}))
+	w.Give(a, first)
+	rests(t, a)
+
+	next := first
+	next.UID, next.Application.Name = "uid-next", "next"
+	let := a.HoldLoads(next.UID)
+	defer let()
+	looks := 0
+	a.OnLook(func() { looks++; r.Wake(pod.Pod) })
+	w.Give(a, next)
+	a.HintsAwaitLoads(time.Hour)
+	if a.Reconcile(t.Context()); looks != 1 {
+		t.Errorf("%d looks while a load is on its way, want one", looks)
+	}
+	a.HintsAwaitLoads(0)
+	world.Until(t, "a change of a pod to be followed next to a load", time.Minute, func() bool {
+		looks = 0
+		a.Reconcile(t.Context())
+		return looks > 1
+	})
+	a.OnLook(func() {})
+	let()
+	world.Until(t, "the load to be attached", time.Minute, func() bool { a.Reconcile(t.Context()); return world.LinkPins(w, next.UID) == 1 })
+}
+
 // TestAPodWhoseFilesChangeIsLookedAtAgain: a reconcile that follows changes finds the file of a
 // container that came late, and takes that of others as it was.
 func TestAPodWhoseFilesChangeIsLookedAtAgain(t *testing.T) {

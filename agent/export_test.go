@@ -5,6 +5,7 @@ import (
 	"errors"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/cilium/ebpf"
 
@@ -63,7 +64,8 @@ func (a *Agent) HintsAtOnce() { a.changes.Pause = 0 }
 // ReconcileIfWoken does what Run does where it was woken, and reports whether that was so.
 func (a *Agent) ReconcileIfWoken(ctx context.Context) bool {
 	select {
-	case <-a.changes.C():
+	case <-a.changes.Signals():
+	case <-a.changes.Hints():
 	default:
 		return false
 	}
@@ -117,6 +119,13 @@ func (a *Agent) LoadsUnswitched() {
 		v.Counters = counts
 		return v, err
 	}
+}
+
+// HintsAwaitLoads has hints wait that long for loads under way.
+func (a *Agent) HintsAwaitLoads(most time.Duration) {
+	a.work.Lock()
+	defer a.work.Unlock()
+	a.loop.slice = most
 }
 
 // HoldLoads has loads of an application's revision wait until let is called.

@@ -61,7 +61,9 @@ func (a *Agent) awaitWork(ctx context.Context, sweep <-chan time.Time, w *change
 			if a.sweep() {
 				return true
 			}
-		case <-a.changes.C():
+		case <-a.changes.Signals():
+			return true
+		case <-a.changes.Hints():
 			return true
 		case <-a.loop.loads.Ended():
 			return true
@@ -83,8 +85,7 @@ func (a *Agent) Wake() { a.changes.Wake() }
 const (
 	// reconcileGrace is how long a reconcile waits for objects and loads on their way.
 	reconcileGrace = 250 * time.Millisecond
-	// loadSlice is how long loads follow each other before the kernel is
-	// observed again.
+	// loadSlice is how long loads follow each other before the kernel is observed again, and how long hints wait for them.
 	loadSlice = 50 * time.Millisecond
 	// endingPause is how long a reconcile waits before it looks again for links that the
 	// kernel ends in the background.
@@ -93,7 +94,7 @@ const (
 
 // advance starts the loads that a reconcile needs, one after the other, and waits for
 // them, for objects and for links until the context ends. It reports whether another reconcile
-// has something to do. An intent or an interface that comes ends the wait at once.
+// has something to do. A signal ends the wait at once, and a hint after a slice.
 func (a *Agent) advance(ctx context.Context, p *reconcile) bool {
 	if p.observed {
 		if err := a.loop.loads.Keep(p.loadRound); err != nil {
@@ -101,7 +102,9 @@ func (a *Agent) advance(ctx context.Context, p *reconcile) bool {
 		}
 	}
 	a.loop.loads.Enqueue(p.loadRound.Queued)
-	slice, fresh := a.opts.Clock().Add(loadSlice), false
+	slice, fresh := a.opts.Clock().Add(a.loop.slice), false
+	// A change of pods gives loads that long to end: what they load would wait for the reconcile that follows it.
+	hints, patience := (<-chan struct{})(nil), time.After(a.loop.slice)
 	for {
 		waiting, found := a.loop.loads.StartNext()
 		fresh = fresh || found
@@ -118,8 +121,12 @@ func (a *Agent) advance(ctx context.Context, p *reconcile) bool {
 			if fresh && (waiting == 0 || !a.opts.Clock().Before(slice)) {
 				return true
 			}
-		case <-a.changes.C():
+		case <-a.changes.Signals():
 			return true
+		case <-hints:
+			return true
+		case <-patience:
+			hints = a.changes.Hints()
 		case <-again:
 			return true
 		case <-ctx.Done():

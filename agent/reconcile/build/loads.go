@@ -231,6 +231,11 @@ func (l *Loads) IsLoading() bool {
 
 // Collect takes over the loads that ended, and reports whether there were any.
 func (l *Loads) Collect() (found bool) {
+	// Before any is looked at: one that ends later is found by the next Collect.
+	select {
+	case <-l.ended:
+	default:
+	}
 	for key, one := range l.begun {
 		if !one.ticket.IsDone() {
 			continue

@@ -76,6 +76,23 @@ func reconcile(t *testing.T, l *Loads, asks ...asked) *Round {
 	return r
 }
 
+// TestALoadThatWasCollectedWakesNoLoop: the reconcile that takes it over may begin for something else.
+func TestALoadThatWasCollectedWakesNoLoop(t *testing.T) {
+	l, one := newLoads(), &held{may: make(chan bool)}
+	asks := one.ask("a", ForNew, "team")
+	reconcile(t, l, asks)
+	close(one.may)
+	for _, q := range l.queues {
+		q.Wait()
+	}
+	if reconcile(t, l, asks); len(l.Ended()) > 0 {
+		t.Error("a load that a reconcile took over asks for another one")
+	}
+	if err := l.Close(); err != nil || one.closed != 1 {
+		t.Errorf("closed %d times, %v", one.closed, err)
+	}
+}
+
 func TestLoadsOfOneUrgencyWaitForNoOthers(t *testing.T) {
 	l := newLoads()
 	slow, ends, waits := &held{may: make(chan bool)}, &held{may: make(chan bool)}, &held{may: make(chan bool)}

@@ -22,8 +22,9 @@ import (
 type Changes struct {
 	// Pause is how long after the begin of a reconcile the next one is for hints: a pod that ends and one that starts give half a dozen
 	// within that, of its containers, its devices and the pins that Skep removes, and one look finds them all.
-	Pause   time.Duration
-	signals chan struct{}
+	Pause time.Duration
+	// signals and hints hold a value where a reconcile is asked for.
+	signals, hints chan struct{}
 	// full reports that the next reconcile looks at everything anew, pins that it looks at pins, and
 	// choices what matters to the applications of the last one; nil is everything.
 	full, pins atomic.Bool
@@ -39,10 +40,15 @@ type Changes struct {
 const pause = 100 * time.Millisecond
 
 // New returns Changes to which everything matters.
-func New() *Changes { return &Changes{Pause: pause, signals: make(chan struct{}, 1)} }
+func New() *Changes {
+	return &Changes{Pause: pause, signals: make(chan struct{}, 1), hints: make(chan struct{}, 1)}
+}
 
-// C yields when a reconcile is asked for; several signals since the last one count once. It is for one reader.
-func (c *Changes) C() <-chan struct{} { return c.signals }
+// Signals yields when something waits for a reconcile; several signals since the last one count once. It is for one reader.
+func (c *Changes) Signals() <-chan struct{} { return c.signals }
+
+// Hints yields when a reconcile is due for hints. It is for one reader.
+func (c *Changes) Hints() <-chan struct{} { return c.hints }
 
 // Wake asks for a full reconcile at once.
 func (c *Changes) Wake() {
@@ -51,9 +57,11 @@ func (c *Changes) Wake() {
 }
 
 // Signal asks for a reconcile at once.
-func (c *Changes) Signal() {
+func (c *Changes) Signal() { ask(c.signals) }
+
+func ask(in chan<- struct{}) {
 	select {
-	case c.signals <- struct{}{}:
+	case in <- struct{}{}:
 	default:
 	}
 }
@@ -62,27 +70,35 @@ func (c *Changes) Signal() {
 func (c *Changes) Hint() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	due := func() { ask(c.hints) }
 	switch left := c.Pause - time.Since(c.began); {
 	case left <= 0:
-		c.Signal()
+		due()
 	case c.hint == nil:
-		c.hint = time.AfterFunc(left, c.Signal)
+		c.hint = time.AfterFunc(left, due)
 	}
 }
 
-// Begin begins a reconcile, which finds what hints were for. It reports whether it is to be a full one, and forgets that.
+// Begin begins a reconcile, which finds what signals and hints were for. It reports whether it is to be a full one, and forgets that.
 func (c *Changes) Begin() (full bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.hint != nil {
 		c.hint.Stop()
 	}
+	// Before anything is read: what comes later may be for what is not seen any more.
+	for _, asked := range []chan struct{}{c.signals, c.hints} {
+		select {
+		case <-asked:
+		default:
+		}
+	}
 	c.hint, c.began = nil, time.Now()
 	return c.full.Swap(false)
 }
 
 // IsAsked reports whether a reconcile is asked for.
-func (c *Changes) IsAsked() bool { return len(c.signals) > 0 }
+func (c *Changes) IsAsked() bool { return len(c.signals)+len(c.hints) > 0 }
 
 // AskFull has the next reconcile be a full one, whenever that is.
 func (c *Changes) AskFull() { c.full.Store(true) }

@@ -31,23 +31,23 @@ func TestASubscriptionThatEndsIsMadeAgain(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	woken := func(what string) {
+	woken := func(what string, by <-chan struct{}) {
 		t.Helper()
 		select {
-		case <-c.C():
+		case <-by:
 		case <-time.After(time.Minute):
 			t.Fatalf("%s: the loop is not woken", what)
 		}
 	}
 	made[0] <- 1
-	woken("an event")
+	woken("an event", c.Hints())
 	close(made[0])
-	woken("a new subscription")
+	woken("a new subscription", c.Signals())
 	mu.Lock()
 	next := made[1]
 	mu.Unlock()
 	next <- 2
-	woken("an event of the new subscription")
+	woken("an event of the new subscription", c.Hints())
 	close(w.done)
 	w.wait.Wait()
 	for _, want := range []string{"no buffer space available", "made again", "interfaces"} {
