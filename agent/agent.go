@@ -99,10 +99,10 @@ type loop struct {
 	node *observe.Node
 	// rest is how the last reconcile left the links, nil where something is left to do.
 	rest *live.Rest
-	// fullAt is when the last full reconcile began, and acted reports that the last reconcile
-	// was none, and that only its own actions are left to look at.
-	fullAt time.Time
-	acted  bool
+	// fullAt is when the last full reconcile began, and follows reports that the last reconcile
+	// was none, and that only its own actions, or what wakes the loop, are left to look at.
+	fullAt  time.Time
+	follows bool
 	// pinsAt is when pins were looked at last.
 	pinsAt time.Time
 	// wholeAt is when the last reconcile ended that was not left.

@@ -130,6 +130,17 @@ func TestAPodThatNobodyChoosesCausesNoReconcile(t *testing.T) {
 	}
 }
 
+// linkPin is the pin of an application's only link.
+func linkPin(w *world.World, uid string) string {
+	w.T.Helper()
+	pins, err := filepath.Glob(filepath.Join(w.BPFFS, uid, "+links", "*"))
+	pins = slices.DeleteFunc(pins, func(pin string) bool { return strings.Contains(filepath.Base(pin), "+") })
+	if err != nil || len(pins) != 1 {
+		w.T.Fatalf("pins %v, %v", pins, err)
+	}
+	return pins[0]
+}
+
 // TestChangesOfPodsPutOffNoFullReconcile: what is wrong with a pin, and a container of which nobody
 // told, are found after 30 seconds, whatever else happens and however often the agent sweeps.
 func TestChangesOfPodsPutOffNoFullReconcile(t *testing.T) {
@@ -142,17 +153,13 @@ func TestChangesOfPodsPutOffNoFullReconcile(t *testing.T) {
 	rests(t, a)
 	a.Reconcile(t.Context())
 
-	pins, err := filepath.Glob(filepath.Join(w.BPFFS, p.UID, "+links", "*"))
-	pins = slices.DeleteFunc(pins, func(pin string) bool { return strings.Contains(filepath.Base(pin), "+") })
-	if err != nil || len(pins) != 1 {
-		t.Fatalf("pins %v, %v", pins, err)
-	}
-	world.Must(t, os.Remove(pins[0]))
+	pin := linkPin(w, p.UID)
+	world.Must(t, os.Remove(pin))
 	unheard := chosen.Container
 	r.Mu.Lock()
 	r.All["unheard"] = unheard
 	r.Mu.Unlock()
-	isThere := func() bool { _, err := os.Lstat(pins[0]); return err == nil }
+	isThere := func() bool { _, err := os.Lstat(pin); return err == nil }
 	live := func(passed time.Duration) {
 		t.Helper()
 		now.Forward(passed)
@@ -203,6 +210,34 @@ func TestChangesOfPodsDelayNoLoad(t *testing.T) {
 	a.OnLook(func() {})
 	let()
 	world.Until(t, "the load to be attached", time.Minute, func() bool { a.Reconcile(t.Context()); return world.LinkPins(w, next.UID) == 1 })
+}
+
+// TestSweepsNextToALoadFollowChanges: a load, or a server of objects, that takes long has nothing else read anew each second.
+func TestSweepsNextToALoadFollowChanges(t *testing.T) {
+	need.Kernel(t)
+	w, r, now := world.New(t), world.NewRuntime(t), world.NewClock()
+	a := onTurns(w, r, func(o *agent.Options) { o.Clock = now.Now })
+	r.Start("team-a", "web", "app", nil)
+	first := world.OfTeam(w, "team-a", "cgroup_skb", "cgroup_egress", inCgroups(v1alpha1.Pods{}))
+	w.Give(a, first)
+	rests(t, a)
+	a.Reconcile(t.Context())
+
+	next := first
+	next.UID, next.Application.Name = "uid-next", "next"
+	let := a.HoldLoads(next.UID)
+	defer let()
+	if w.Give(a, next); !a.ReconcileIfWoken(t.Context()) {
+		t.Fatal("an intent causes no reconcile")
+	}
+	// Only a full reconcile finds that, since none is told.
+	world.Must(t, os.Remove(linkPin(w, first.UID)))
+	if !a.Sweep(t.Context()) || world.LinkPins(w, first.UID) != 0 {
+		t.Error("a sweep next to a load takes no reconcile, or a full one")
+	}
+	if now.Forward(30 * time.Second); !a.Sweep(t.Context()) || world.LinkPins(w, first.UID) != 1 {
+		t.Error("a sweep after 30 seconds takes no full reconcile")
+	}
 }
 
 // TestAPodWhoseFilesChangeIsLookedAtAgain: a reconcile that follows changes finds the file of a

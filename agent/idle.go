@@ -12,7 +12,12 @@ func (a *Agent) noteRest(rec *reconcile) {
 	if rec.isDone(false) {
 		a.loop.rest = rec.look.Rest()
 	}
-	a.loop.acted = rec.seen.IsIncremental() && rec.acted && rec.isDone(true)
+	a.loop.follows = rec.seen.IsIncremental() && (rec.isComing() || rec.acted && rec.isDone(true))
+}
+
+// isComing reports whether the reconcile left something that wakes the loop.
+func (rec *reconcile) isComing() bool {
+	return rec.observed && (rec.left || rec.actor.IsEnding() || rec.actor.IsMaking() || rec.objectRound.Fetching || rec.loadRound.HasAsked())
 }
 
 // isDone reports whether the reconcile had nothing to do, and no later one has before
@@ -50,7 +55,7 @@ func (a *Agent) isIdle() bool {
 func (a *Agent) isFullDue() bool { return !a.opts.Clock().Before(a.loop.fullAt.Add(resyncAfter)) }
 
 // sweep reports whether this sweep needs a reconcile, and which one: where an incremental
-// reconcile made links, one more of these looks at them, and one reads network namespaces again
+// reconcile made links, or left what wakes the loop, one more of these looks at them, and one reads network namespaces again
 // that could not be read.
 func (a *Agent) sweep() bool {
 	isIdle := a.isIdle()
@@ -59,7 +64,7 @@ func (a *Agent) sweep() bool {
 	switch {
 	case isIdle:
 		return a.changes.ArePinsAsked() || a.loop.lookups.IsDue(a.opts.Clock())
-	case a.loop.rest != nil || !a.loop.acted || a.isFullDue():
+	case a.loop.rest != nil || !a.loop.follows || a.isFullDue():
 		a.changes.AskFull()
 	}
 	return true
