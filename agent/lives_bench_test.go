@@ -19,7 +19,8 @@ import (
 
 // BenchmarkNeighbourAmidLives has a namespace with 250 pods, and programs in them on hooks of each kind, end and start pods, one after
 // the other: 250 times at a pace of four a second, and a thousand times as fast as they go. Meanwhile another namespace adds and takes
-// away an application, and starts containers. It reports what these wait, at rest and amid the lives.
+// away an application, and starts containers. It reports what these wait, at rest and amid the lives. The pods take the processors, too,
+// whether programs are for them or not: pods of a third namespace, which none are for, end and start 250 times at that pace.
 func BenchmarkNeighbourAmidLives(b *testing.B) {
 	const pods, asks = 250, 20
 	for b.Loop() {
@@ -29,36 +30,18 @@ func BenchmarkNeighbourAmidLives(b *testing.B) {
 		o.Containers = r.source
 		a, stop := w.Run(o)
 		own := r.Start("team", "web", "app", nil).Connected("nb-team")
-		crowd := crowdOnAllHooks(w)
-		w.Give(a, append(crowd, ofTeamOn(w, "team", "always", "cgroup_skb/egress"))...)
-		all := make([]*world.Pod, 0, pods)
-		for i := range pods {
-			all = append(all, startsNext(r, i))
-		}
-		world.Until(b, "all to be attached", 5*time.Minute, func() bool { return ownLinks(w, crowd[0].UID) == pods })
+		applications := onAllHooks(w)
+		w.Give(a, append(applications, ofTeamOn(w, "team", "always", "cgroup_skb/egress"))...)
+		crowd := startLives(r, "crowd", pods)
+		world.Until(b, "all to be attached", 5*time.Minute, func() bool { return ownLinks(w, applications[0].UID) == pods })
 		n := &neighbour{w: w, r: r, a: a, own: own, spent: map[string][]time.Duration{}}
 		n.ask("rest", asks)
-		lives := 0
-		live := func() {
-			all[lives%pods].Dies()
-			all[lives%pods] = startsNext(r, pods+lives)
-			lives++
-		}
-		paced := time.NewTicker(time.Second / 4)
-		n.amid("paced", func() {
-			for range 250 {
-				<-paced.C
-				live()
-			}
-		})
-		paced.Stop()
+		n.amid("paced", 250, time.Second/4, crowd.live)
 		began := time.Now()
-		n.amid("lives", func() {
-			for range 1000 {
-				live()
-			}
-		})
-		b.ReportMetric(time.Since(began).Seconds(), "lives-s")
+		n.amid("lives", 1000, 0, crowd.live)
+		took := time.Since(began)
+		b.ReportMetric(took.Seconds(), "lives-s")
+		n.amid("bare", 250, took/1000, startLives(r, "bare", 10).live)
 		for what, took := range n.spent {
 			slices.Sort(took)
 			for share, name := range map[int]string{50: "p50", 95: "p95", 100: "max"} {
@@ -75,8 +58,8 @@ func (r *announcing) source(wake func(changed ...containers.Pod)) (containers.So
 	return r, err
 }
 
-// crowdOnAllHooks are applications of the namespace crowd, in all of its pods.
-func crowdOnAllHooks(w *world.World) []intent.Payload {
+// onAllHooks are applications of the namespace crowd, in all of its pods.
+func onAllHooks(w *world.World) []intent.Payload {
 	all := []intent.Payload{ofTeamOn(w, "crowd", "egress", "cgroup_skb/egress")}
 	for _, c := range []struct{ object, program, hook string }{
 		{"cgroup_connect4", "cgroup_connect4", "cgroup/connect4"}, {"tcx_count", "count_packets", "tcx/ingress"}, {"xdp_count", "count_packets", "xdp"},
@@ -110,11 +93,35 @@ func ownLinks(w *world.World, uid string) (n int) {
 	return n
 }
 
-// startsNext starts the next pod of the crowd, which waits for its programs as long as the runtime holds it up.
-func startsNext(r *announcing, i int) *world.Pod {
-	p := r.Start("crowd", fmt.Sprint("web-", i), "app", nil).Connected(fmt.Sprint("nb-", i))
-	r.starting(p, time.Second)
+// livesOf are pods of a namespace, which end and start one after the other.
+type livesOf struct {
+	r         *announcing
+	namespace string
+	pods      []*world.Pod
+	lives     int
+}
+
+func startLives(r *announcing, namespace string, pods int) *livesOf {
+	c := &livesOf{r: r, namespace: namespace}
+	for range pods {
+		c.pods = append(c.pods, c.next())
+	}
+	return c
+}
+
+// next starts the next pod, which waits for its programs as long as the runtime holds it up.
+func (c *livesOf) next() *world.Pod {
+	p := c.r.Start(c.namespace, fmt.Sprint("web-", c.lives), "app", nil).Connected(fmt.Sprint(c.namespace, "-", c.lives))
+	c.lives++
+	c.r.starting(p, time.Second)
 	return p
+}
+
+// live ends a pod and starts the next.
+func (c *livesOf) live() {
+	i := c.lives % len(c.pods)
+	c.pods[i].Dies()
+	c.pods[i] = c.next()
 }
 
 // neighbour asks the agent for something, and notes how long that takes.
@@ -127,12 +134,16 @@ type neighbour struct {
 	n     int
 }
 
-// amid asks until something is done.
-func (n *neighbour) amid(what string, do func()) {
+// amid asks until something was done so many times, at a pace at most.
+func (n *neighbour) amid(what string, times int, pace time.Duration, do func()) {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		do()
+		for range times {
+			next := time.After(pace)
+			do()
+			<-next
+		}
 	}()
 	for {
 		n.ask(what, 1)
