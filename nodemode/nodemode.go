@@ -23,6 +23,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/skep-dev/skep/agent"
+	"github.com/skep-dev/skep/agent/nodeview"
 	"github.com/skep-dev/skep/agent/readers/mapmetrics"
 	"github.com/skep-dev/skep/agent/reconcile/quota"
 	"github.com/skep-dev/skep/agent/state/pins"
@@ -97,6 +98,8 @@ type Options struct {
 	RegistryBackoff time.Duration
 	// DryRun evaluates and loads nothing.
 	DryRun bool
+	// Version is the build's, for those who look at the host.
+	Version string
 	// Log gets what happens; nil discards it.
 	Log *slog.Logger
 	// Now is the clock; nil means time.Now.
@@ -121,8 +124,9 @@ type Host struct {
 	sealer *intent.Sealer
 	// memory keeps what registries offered as signatures.
 	memory *diskmemory.Memory
-	// agent is nil on a dry run.
+	// agent is nil on a dry run, and viewer describes the host.
 	agent   *agent.Agent
+	viewer  *nodeview.Viewer
 	metrics *metrics
 
 	// settingsChanged receives a value after policies or signers changed; nil where they are not watched.
@@ -202,6 +206,7 @@ func New(ctx context.Context, o Options) (_ *Host, err error) {
 			return nil, err
 		}
 	}
+	h.viewer = h.newViewer()
 	kept := keptIn(o, settingsFile, settingsType, h.sealer)
 	h.settings = settingsState{reader: settings.NewReader(o.settings(), h.engine), log: o.Log, now: o.Now, kept: kept, gate: gate.Options{
 		Images:   h.images,

@@ -34,6 +34,7 @@ func (h *Host) serveSocket(ctx context.Context) error {
 		}
 		answer(w, chains)
 	})
+	mux.HandleFunc("GET /v1/node", h.serveNode)
 	mux.HandleFunc("POST /v1/confirm", func(w http.ResponseWriter, r *http.Request) {
 		released, err := h.Confirm(r.URL.Query().Get("revision"))
 		if err != nil {

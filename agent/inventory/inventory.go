@@ -13,6 +13,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"strings"
 	"time"
 
 	"github.com/skep-dev/skep/agent/program/holders"
@@ -139,6 +140,15 @@ type Options struct {
 	// Cgroups is the mount of the cgroup2 hierarchy; empty means that it is
 	// found among the mounts.
 	Cgroups string
+}
+
+// Of are the options for an agent with its pins in a folder; empty is the default of Managed.
+func Of(pins string) Options {
+	o := Options{Managed: pins}
+	if pins != "" && !strings.HasPrefix(pins, "/sys/fs/bpf/") {
+		o.BPFFS = pins
+	}
+	return o
 }
 
 func (o Options) defaults() Options {

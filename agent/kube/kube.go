@@ -26,6 +26,7 @@ import (
 
 	"github.com/skep-dev/skep/agent"
 	"github.com/skep-dev/skep/agent/inventory"
+	"github.com/skep-dev/skep/agent/nodeview"
 	"github.com/skep-dev/skep/agent/readers/mapmetrics"
 	"github.com/skep-dev/skep/agent/readers/volumes"
 	"github.com/skep-dev/skep/api/v1alpha1"
@@ -142,6 +143,8 @@ type Agent struct {
 	trust atomic.Pointer[intent.Trust]
 	// guard is whom metrics are shown to; nil where to everybody.
 	guard *kubeauth.Guard
+	// viewer describes the node.
+	viewer *nodeview.Viewer
 }
 
 // New makes an agent: it reads the trust and what is on disk, and locks the
@@ -186,6 +189,7 @@ func New(o Options) (*Agent, error) {
 	a.intents = &intents{agent: a, known: map[string]seen{}, again: make(chan struct{}, 1)}
 	a.own = &own{name: o.NodeName, changed: a.poke}
 	a.metrics.watch(a)
+	a.viewer = a.newViewer()
 	return a, nil
 }
 
@@ -231,7 +235,8 @@ func fillDefaults(o *Options) {
 		}
 	}
 	if o.Inventory == nil {
-		o.Inventory = inventoryOf(o.Node.BPFFS)
+		of := inventory.Of(o.Node.BPFFS)
+		o.Inventory = func(ctx context.Context) (inventory.Inventory, error) { return inventory.List(ctx, of) }
 	}
 }
 

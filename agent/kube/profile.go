@@ -1,7 +1,6 @@
 package kube
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -17,7 +16,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/skep-dev/skep/agent/attach"
-	"github.com/skep-dev/skep/agent/inventory"
 	"github.com/skep-dev/skep/agent/program/rights"
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/hook"
@@ -148,14 +146,4 @@ func modules(text string) []string {
 		return nil
 	}
 	return strings.Split(text, ",")
-}
-
-// inventoryOf lists what is in the kernel, where Skep's pins are in the
-// directory.
-func inventoryOf(bpffs string) func(context.Context) (inventory.Inventory, error) {
-	o := inventory.Options{Managed: bpffs}
-	if bpffs != "" && !strings.HasPrefix(bpffs, "/sys/fs/bpf/") {
-		o.BPFFS = bpffs
-	}
-	return func(ctx context.Context) (inventory.Inventory, error) { return inventory.List(ctx, o) }
 }

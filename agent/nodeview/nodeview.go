@@ -11,6 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/skep-dev/skep/agent"
+	"github.com/skep-dev/skep/agent/inventory"
 	"github.com/skep-dev/skep/api/v1alpha1"
 	view "github.com/skep-dev/skep/api/view/v1alpha1"
 )
@@ -22,8 +23,12 @@ type Options struct {
 	// Info and Kernel are as in the BpfNode.
 	Info   v1alpha1.AgentInfo
 	Kernel v1alpha1.KernelProfile
-	// Status are the applications, as agent.Agent's method returns them.
+	// Status are the applications, as agent.Agent's methods Status and Report return them. Required.
 	Status func() []agent.ApplicationStatus
+	// Inventory lists what is in the kernel; nil lists nothing.
+	Inventory func(ctx context.Context) (inventory.Inventory, error)
+	// Cost is what programs cost in the last window that measured, by the kernel's ids; nil where nothing measures.
+	Cost func() map[uint32]view.Cost
 }
 
 // Viewer describes the node. It is safe for concurrent use.

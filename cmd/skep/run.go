@@ -54,7 +54,7 @@ func newRun() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			o.Log, o.MapMemory = log, f.maps.Value()
+			o.Log, o.MapMemory, o.Version = log, f.maps.Value(), version.This().String()
 			logStart(o)
 			h, err := nodemode.New(cmd.Context(), o)
 			if err != nil {

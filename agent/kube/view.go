@@ -1,0 +1,16 @@
+package kube
+
+import (
+	"github.com/skep-dev/skep/agent/nodeview"
+	"github.com/skep-dev/skep/api/v1alpha1"
+	"github.com/skep-dev/skep/intent"
+)
+
+// Viewer describes the node for readers. It is one of all readers, who share what it reads.
+func (a *Agent) Viewer() *nodeview.Viewer { return a.viewer }
+
+// newViewer makes the Viewer.
+func (a *Agent) newViewer() *nodeview.Viewer {
+	return nodeview.New(nodeview.Options{Node: a.opts.NodeName, Info: v1alpha1.AgentInfo{Version: a.opts.Version, IntentFormat: intent.FormatVersion},
+		Kernel: *a.opts.Profile, Status: a.holder.Report, Inventory: a.opts.Inventory})
+}

@@ -1,0 +1,39 @@
+package nodemode
+
+import (
+	"context"
+	"net/http"
+	"os"
+
+	"github.com/skep-dev/skep/agent"
+	"github.com/skep-dev/skep/agent/inventory"
+	"github.com/skep-dev/skep/agent/nodeview"
+	"github.com/skep-dev/skep/api/v1alpha1"
+	view "github.com/skep-dev/skep/api/view/v1alpha1"
+	"github.com/skep-dev/skep/intent"
+)
+
+// newViewer makes the Viewer, which describes a host without an agent on a dry run, too.
+func (h *Host) newViewer() *nodeview.Viewer {
+	name, _ := os.Hostname()
+	of := inventory.Of(h.opts.BPFFS)
+	of.Cgroups = h.opts.CgroupRoot
+	o := nodeview.Options{Node: name, Info: v1alpha1.AgentInfo{Version: h.opts.Version, IntentFormat: intent.FormatVersion},
+		Status: func() []agent.ApplicationStatus { return nil },
+		Inventory: func(ctx context.Context) (inventory.Inventory, error) { return inventory.List(ctx, of) }}
+	if h.agent != nil {
+		o.Status = h.agent.Status
+	}
+	return nodeview.New(o)
+}
+
+// serveNode answers the description of the host, or of what the query chooses of it.
+func (h *Host) serveNode(w http.ResponseWriter, r *http.Request) {
+	q := r.URL.Query()
+	node, err := h.viewer.View(r.Context(), view.Scope{Kind: q.Get("kind"), Namespace: q.Get("namespace"), Name: q.Get("name")})
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusServiceUnavailable)
+		return
+	}
+	answer(w, node)
+}
