@@ -22,7 +22,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"sync"
 	"time"
 
 	"github.com/skep-dev/skep/agent/attach/targets"
@@ -55,7 +54,7 @@ type Agent struct {
 	// accepted are the intents.
 	accepted *accepted.Store
 	// work is held while the kernel is changed. It guards loop.
-	work sync.Mutex
+	work work
 	loop *loop
 	// reconciled holds a value after a Reconcile.
 	reconciled chan struct{}
@@ -152,7 +151,7 @@ func New(o Options) (*Agent, error) {
 			announcer.AnnounceTo(e.starts)
 		}
 	}
-	a := &Agent{env: e, loop: newLoop(e), reconciled: make(chan struct{}, 1)}
+	a := &Agent{env: e, work: newWork(), loop: newLoop(e), reconciled: make(chan struct{}, 1)}
 	err = a.checkMount()
 	var unread error
 	a.accepted, unread = accepted.Open(accepted.Options{Log: o.Log, Dir: dir, Node: o.Node, Labels: o.Labels, Trust: o.Trust, Wake: e.changes.Signal})

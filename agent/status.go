@@ -1,11 +1,8 @@
 package agent
 
 import (
-	"slices"
-
 	"github.com/skep-dev/skep/agent/reconcile/accepted"
 	"github.com/skep-dev/skep/agent/reconcile/chainfit"
-	"github.com/skep-dev/skep/agent/reconcile/plan"
 	"github.com/skep-dev/skep/agent/reconcile/report"
 )
 
@@ -40,6 +37,9 @@ const (
 	DriftConflict = report.DriftConflict
 )
 
+// NeverRanNote begins the note of a program that never ran. It names nothing of others.
+const NeverRanNote = report.NeverRan
+
 // The status of a chain and of its members.
 type (
 	// ChainStatus is the XDP chain of one interface, as skep chain prints it.
@@ -47,27 +47,3 @@ type (
 	// MemberStatus is one program of a chain.
 	MemberStatus = chainfit.MemberStatus
 )
-
-// Chains tells what runs on each interface with programs of Skep's that run in an order, by index and in the
-// order in which a packet meets the hooks.
-func (a *Agent) Chains() ([]ChainStatus, error) {
-	a.work.Lock()
-	defer a.work.Unlock()
-	rec := a.newReconcile(!a.loop.node.HasPods())
-	defer a.loop.namespaces.Close()
-	interfaces, err := rec.seen.Interfaces(rec.lookupRound)
-	if err != nil {
-		return nil, err
-	}
-	rec.look.Saw(plan.State{Interfaces: interfaces}, a.loop.namespaces)
-	all := []ChainStatus{}
-	for _, c := range a.loop.live.Chains() {
-		if c.Version == nil {
-			continue
-		}
-		all = append(all, rec.chains.Status(c, rec.decisions.Now))
-	}
-	all = append(all, chainfit.Sequences(rec.look, rec.decisions.Now)...)
-	slices.SortFunc(all, ChainStatus.Compare)
-	return all, nil
-}

@@ -206,7 +206,7 @@ func New(ctx context.Context, o Options) (_ *Host, err error) {
 			return nil, err
 		}
 	}
-	h.viewer = h.newViewer()
+	h.viewer = newViewer(h)
 	kept := keptIn(o, settingsFile, settingsType, h.sealer)
 	h.settings = settingsState{reader: settings.NewReader(o.settings(), h.engine), log: o.Log, now: o.Now, kept: kept, gate: gate.Options{
 		Images:   h.images,

@@ -2,6 +2,7 @@ package nodemode
 
 import (
 	"context"
+	"errors"
 	"net/http"
 	"os"
 
@@ -14,23 +15,27 @@ import (
 )
 
 // newViewer makes the Viewer, which describes a host without an agent on a dry run, too.
-func (h *Host) newViewer() *nodeview.Viewer {
+func newViewer(h *Host) *nodeview.Viewer {
 	name, _ := os.Hostname()
 	of := inventory.Of(h.opts.BPFFS)
 	of.Cgroups = h.opts.CgroupRoot
 	o := nodeview.Options{Node: name, Info: v1alpha1.AgentInfo{Version: h.opts.Version, IntentFormat: intent.FormatVersion},
-		Status: func() []agent.ApplicationStatus { return nil },
+		Status:    func() []agent.ApplicationStatus { return nil },
 		Inventory: func(ctx context.Context) (inventory.Inventory, error) { return inventory.List(ctx, of) }}
 	if h.agent != nil {
-		o.Status = h.agent.Status
+		o.Status, o.Look = h.agent.Status, h.agent.Look
 	}
 	return nodeview.New(o)
 }
 
-// serveNode answers the description of the host, or of what the query chooses of it.
-func (h *Host) serveNode(w http.ResponseWriter, r *http.Request) {
+// serveNode answers the description of a host, or of what the query chooses of it.
+func serveNode(v *nodeview.Viewer, w http.ResponseWriter, r *http.Request) {
 	q := r.URL.Query()
-	node, err := h.viewer.View(r.Context(), view.Scope{Kind: q.Get("kind"), Namespace: q.Get("namespace"), Name: q.Get("name")})
+	node, err := v.View(r.Context(), view.Scope{Kind: q.Get("kind"), Namespace: q.Get("namespace"), Name: q.Get("name")})
+	if wrong := new(nodeview.ScopeError); errors.As(err, &wrong) {
+		http.Error(w, err.Error(), http.StatusBadRequest)
+		return
+	}
 	if err != nil {
 		http.Error(w, err.Error(), http.StatusServiceUnavailable)
 		return

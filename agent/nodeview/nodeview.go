@@ -4,11 +4,9 @@ package nodeview
 
 import (
 	"context"
-	"slices"
-	"strings"
+	"errors"
+	"fmt"
 	"time"
-
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/skep-dev/skep/agent"
 	"github.com/skep-dev/skep/agent/inventory"
@@ -25,41 +23,102 @@ type Options struct {
 	Kernel v1alpha1.KernelProfile
 	// Status are the applications, as agent.Agent's methods Status and Report return them. Required.
 	Status func() []agent.ApplicationStatus
+	// Look looks at what runs, as agent.Agent's method does; nil sees nothing.
+	Look func(ctx context.Context) (agent.Sight, error)
 	// Inventory lists what is in the kernel; nil lists nothing.
 	Inventory func(ctx context.Context) (inventory.Inventory, error)
 	// Cost is what programs cost in the last window that measured, by the kernel's ids; nil where nothing measures.
 	Cost func() map[uint32]view.Cost
 }
 
-// Viewer describes the node. It is safe for concurrent use.
-type Viewer struct{ o Options }
+// How long what was read is answered again, and how long a read may take. Look waits for the agent's loop, Inventory for /proc.
+const (
+	lookFresh, inventoryFresh = time.Second, 2 * time.Second
+	readWithin                = 10 * time.Second
+	// busyFor is how long a description waits for the agent's loop. After that it has what was seen last.
+	busyFor = 2 * time.Second
+)
 
-// New returns a Viewer.
-func New(o Options) *Viewer { return &Viewer{o} }
-
-// View describes the part of the node that is in the scope.
-func (v *Viewer) View(_ context.Context, scope view.Scope) (view.NodeView, error) {
-	n := view.NodeView{TypeMeta: metav1.TypeMeta{APIVersion: view.GroupVersion, Kind: view.KindNodeView}, ObjectMeta: metav1.ObjectMeta{Name: v.o.Node},
-		Observed: metav1.NewTime(time.Now()), Scope: scope, Agent: v.o.Info, Kernel: v.o.Kernel, Applications: []view.Application{}}
-	for _, s := range v.o.Status() {
-		if scope.Has(s.Application) {
-			n.Applications = append(n.Applications, application(s))
-		}
-	}
-	slices.SortFunc(n.Applications, func(a, b view.Application) int { return strings.Compare(a.Kind+"/"+a.String(), b.Kind+"/"+b.String()) })
-	return n, nil
+// Viewer describes the node. It is safe for concurrent use: all readers share what is read.
+type Viewer struct {
+	o         Options
+	sight     *shared[agent.Sight]
+	inventory *shared[inventory.Inventory]
+	whole     *shared[view.NodeView]
 }
 
-// application describes one.
-func application(s agent.ApplicationStatus) view.Application {
-	a := view.Application{Identity: s.Application, UID: s.UID, Serial: s.Serial, Version: s.Version, Image: s.Image, Digest: s.Digest, Signers: s.Signers,
-		Retained: s.Held, Attachments: []view.Attachment{}, Conditions: s.Conditions, Error: s.Error, VerifierLog: s.VerifierLog}
-	a.State, a.Message = s.NodeState()
-	for _, p := range s.Programs {
-		for _, l := range p.Links {
-			a.Attachments = append(a.Attachments, view.Attachment{Program: p.Name, ProgramID: p.ID, LinkID: l.ID, Hook: l.Hook,
-				Target: view.Target{Text: l.Target}, State: string(l.State), Message: l.Error, Mode: l.XDPMode, Notes: l.Notes()})
+// New returns a Viewer.
+func New(o Options) *Viewer {
+	if o.Look == nil {
+		o.Look = func(context.Context) (agent.Sight, error) { return agent.Sight{At: time.Now()}, nil }
+	}
+	if o.Inventory == nil {
+		o.Inventory = func(context.Context) (inventory.Inventory, error) { return inventory.Inventory{}, nil }
+	}
+	v := &Viewer{o: o, sight: share(lookFresh, o.Look), inventory: share(inventoryFresh, o.Inventory)}
+	v.whole = share(lookFresh, v.describe)
+	return v
+}
+
+// ScopeError says that there is no such scope.
+type ScopeError struct{ why string }
+
+// Error implements error.
+func (e *ScopeError) Error() string { return e.why }
+
+// check fails with a *ScopeError where a scope chooses nothing that there is.
+func check(s view.Scope) error {
+	switch {
+	case s.Kind != "" && s.Kind != v1alpha1.KindBpfApplication && s.Kind != v1alpha1.KindClusterBpfApplication:
+		return &ScopeError{fmt.Sprintf("describe node: no application is a %s; ask for %s or %s", s.Kind, v1alpha1.KindBpfApplication,
+			v1alpha1.KindClusterBpfApplication)}
+	case s.Namespace != "" && s.Kind != v1alpha1.KindBpfApplication:
+		return &ScopeError{"describe node: only applications of kind " + v1alpha1.KindBpfApplication + " are in a namespace; ask for that kind, too"}
+	case s.Name != "" && s.Kind == "":
+		return &ScopeError{"describe node: a name is of one kind; ask for the kind, too"}
+	}
+	return nil
+}
+
+// View describes the part of the node that is in the scope, in MaxBytes at most. It fails with a *ScopeError, or when ctx ends before
+// the node was read.
+func (v *Viewer) View(ctx context.Context, scope view.Scope) (view.NodeView, error) {
+	if err := check(scope); err != nil {
+		return view.NodeView{}, err
+	}
+	whole, err := v.whole.get(ctx)
+	if err != nil {
+		return view.NodeView{}, fmt.Errorf("describe node %s: %w", v.o.Node, err)
+	}
+	return fit(Redact(whole, scope), MaxBytes), nil
+}
+
+// Sight returns what a look at the node saw less than a second ago.
+func (v *Viewer) Sight(ctx context.Context) (agent.Sight, error) { return v.sight.get(ctx) }
+
+// describe reads the whole node. What cannot be read is left out.
+func (v *Viewer) describe(ctx context.Context) (view.NodeView, error) {
+	f := facts{Options: v.o, status: v.o.Status()}
+	var err error
+	if f.inventory, err = v.inventory.get(ctx); err != nil {
+		f.leftOut = append(f.leftOut, fmt.Sprintf("the programs of the kernel are not listed: %v", err))
+	}
+	patient, cancel := context.WithTimeout(ctx, busyFor)
+	defer cancel()
+	if f.sight, err = v.sight.get(patient); err != nil {
+		why := err.Error()
+		if errors.Is(err, context.DeadlineExceeded) {
+			why = "the agent was busy"
+		}
+		if f.sight.At.IsZero() {
+			f.leftOut = append(f.leftOut, "interfaces, loads, pods and the owners of programs are not known: "+why)
+		} else {
+			f.leftOut = append(f.leftOut, fmt.Sprintf("interfaces, loads and pods are as of %s: %s", f.sight.At.UTC().Format(time.RFC3339), why))
 		}
 	}
-	return a
+	if v.o.Cost != nil {
+		f.cost = v.o.Cost()
+	}
+	f.now = time.Now()
+	return f.describe(), nil
 }

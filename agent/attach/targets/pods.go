@@ -196,6 +196,12 @@ func (r *Round) Stays(application v1alpha1.Identity) func(cgroup uint64) bool {
 	}
 }
 
+// Chosen returns the pods that an attachment is for, as far as that is known.
+func (p Pods) Chosen(application v1alpha1.Identity, at v1alpha1.Attachment) []containers.Pod {
+	pods, _, _ := p.choose(application, at)
+	return pods
+}
+
 // OnNodesNetwork describes a pod that an attachment chooses and that has no network of its own; empty where there is none.
 func (r *Round) OnNodesNetwork(application v1alpha1.Identity, at v1alpha1.Attachment) string {
 	pods, _, _ := r.pods.choose(application, at)
@@ -303,7 +309,7 @@ func describePod(pod containers.Pod) string {
 	if pod.Namespace == "" {
 		return pod.Name
 	}
-	return "pod " + pod.Namespace + "/" + pod.Name
+	return plan.InPod + pod.Namespace + "/" + pod.Name
 }
 
 func describeContainer(c containers.Container) string {

@@ -62,6 +62,17 @@ func (r *Round) Known() []version.Known {
 	return all
 }
 
+// Known are the intents of the applications, for a reader: unlike Begin, no reconcile has them by it.
+func (s *Store) Known() []version.Known {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	all := make([]version.Known, 0, len(s.apps))
+	for _, app := range s.apps {
+		all = append(all, app.Known)
+	}
+	return all
+}
+
 // HasArrived reports whether an intent waits for the next reconcile.
 func (r *Round) HasArrived() bool {
 	r.store.mu.Lock()

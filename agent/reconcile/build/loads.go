@@ -1,12 +1,14 @@
 package build
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"io"
 	"log/slog"
 	"maps"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -19,6 +21,7 @@ import (
 	"github.com/skep-dev/skep/agent/queue"
 	"github.com/skep-dev/skep/agent/reconcile/plan"
 	"github.com/skep-dev/skep/agent/state/objects"
+	"github.com/skep-dev/skep/api/v1alpha1"
 )
 
 // slowLoad is how long a load takes before it is logged as slow.
@@ -78,6 +81,8 @@ type Request struct {
 	Line string
 	// Tenants are the namespaces of the applications that wait for the load.
 	Tenants []string
+	// For are the applications that wait for the load, where it brings something in.
+	For     []v1alpha1.Identity
 	Urgency Urgency
 	// Claim is that to the memory for maps; nil where nothing is claimed.
 	Claim *plan.Claim
@@ -142,6 +147,8 @@ type load struct {
 	took   time.Duration
 	// isLong: it took longer than a short load may, and is to begin anew.
 	isLong bool
+	// since is when it began to wait, or to run.
+	since time.Time
 }
 
 func (l *load) close() error {
@@ -219,6 +226,35 @@ func (l *Loads) Current() []Request {
 	return all
 }
 
+// Pending is a load under way, or one that waits for its turn.
+type Pending struct {
+	For       []v1alpha1.Identity
+	Since     time.Time
+	IsWaiting bool
+}
+
+// List returns the loads of applications, those under way first.
+func (l *Loads) List() []Pending {
+	var all []Pending
+	for _, loads := range []map[string]*load{l.begun, l.waiting} {
+		for key, one := range loads {
+			if len(one.For) > 0 && !one.ticket.IsDone() {
+				all = append(all, Pending{For: one.For, Since: one.since, IsWaiting: l.waiting[key] != nil})
+			}
+		}
+	}
+	slices.SortFunc(all, func(a, b Pending) int {
+		switch {
+		case a.IsWaiting != b.IsWaiting && b.IsWaiting:
+			return -1
+		case a.IsWaiting != b.IsWaiting:
+			return 1
+		}
+		return cmp.Or(a.Since.Compare(b.Since), strings.Compare(a.For[0].String(), b.For[0].String()))
+	})
+	return all
+}
+
 // IsLoading reports whether the verifier is at work.
 func (l *Loads) IsLoading() bool {
 	for _, one := range l.begun {
@@ -280,15 +316,19 @@ func (l *Loads) Keep(r *Round) error {
 
 // Enqueue has these loads wait for their turns, in the places of their lines, and no other ones any more.
 func (l *Loads) Enqueue(all []Request) {
-	places := map[string]uint64{}
+	places, since := map[string]uint64{}, map[string]time.Time{}
 	for _, one := range l.waiting {
 		one.ticket.Cancel()
-		places[one.Line] = one.ticket.Place()
+		places[one.Line], since[one.Line] = one.ticket.Place(), one.since
 	}
 	clear(l.waiting)
 	for _, r := range all {
 		if l.waiting[r.key] == nil {
-			l.waiting[r.key] = l.add(r, places[r.Line])
+			one := l.add(r, places[r.Line])
+			if one.since = since[r.Line]; one.since.IsZero() {
+				one.since = l.clock()
+			}
+			l.waiting[r.key] = one
 		}
 	}
 }
@@ -367,7 +407,7 @@ func (l *Loads) StartNext() (waiting int, found bool) {
 		case one.run == nil:
 			l.results[key], found = one, true
 		default:
-			l.begun[key] = one
+			l.begun[key], one.since = one, l.clock()
 		}
 		delete(l.waiting, key)
 	}

@@ -15,6 +15,7 @@ import (
 	"github.com/skep-dev/skep/agent/reconcile/live"
 	"github.com/skep-dev/skep/agent/reconcile/plan"
 	"github.com/skep-dev/skep/agent/state/pins"
+	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/bytecode/plain"
 	"github.com/skep-dev/skep/intent"
 )
@@ -172,7 +173,7 @@ func (r *Round) askChain(d plan.Device, members, running []plan.Member, suspect 
 	}
 	return build.Request{
 		Line: fmt.Sprintf("chain of interface %s", d), What: build.ChainLoad,
-		Urgency: r.urgencyOf(members, running), Tenants: plan.NamespacesOf(members, changed),
+		Urgency: r.urgencyOf(members, running), Tenants: plan.NamespacesOf(members, changed), For: identitiesOf(members, changed),
 		Start: func() (build.Run, error) {
 			options.Counts = r.countsOf(d)
 			shared, err := build.Share(r.look.Revisions(), members)
@@ -190,6 +191,16 @@ func (r *Round) askChain(d plan.Device, members, running []plan.Member, suspect 
 			}, nil
 		},
 	}, nil
+}
+
+// identitiesOf are the applications with the UIDs, one each, among members.
+func identitiesOf(members []plan.Member, uids []string) (all []v1alpha1.Identity) {
+	for _, m := range members {
+		if slices.Contains(uids, m.UID) && !slices.Contains(all, m.Identity) {
+			all = append(all, m.Identity)
+		}
+	}
+	return all
 }
 
 // parts finds the intents that name the members' revisions, and sees to it that
@@ -214,10 +225,7 @@ func (r *Round) parts(members []plan.Member, suspect string) ([]build.Part, erro
 func (r *Round) intentOf(m plan.Member) (*intent.Opened, error) {
 	o := r.decisions.IntentOf(m.UID, m.Revision)
 	if o == nil {
-		return nil, &build.MemberError{
-			UID: m.UID,
-			Err: fmt.Errorf("link chain: the interface runs program %s of %s, whose intent this node has lost; send it again, or unload it", m.Program, m.Identity),
-		}
+		return nil, lostIntent(m)
 	}
 	if err := r.decisions.LostLately(m.UID); err != nil {
 		return nil, &build.MemberError{UID: m.UID, Err: err}
@@ -226,6 +234,14 @@ func (r *Round) intentOf(m plan.Member) (*intent.Opened, error) {
 		return nil, &build.MemberError{UID: m.UID, Err: err}
 	}
 	return o, nil
+}
+
+// lostIntent is the error of a member whose intent is not known here.
+func lostIntent(m plan.Member) *build.MemberError {
+	return &build.MemberError{
+		UID: m.UID,
+		Err: fmt.Errorf("link chain: the interface runs program %s of %s, whose intent this node has lost; send it again, or unload it", m.Program, m.Identity),
+	}
 }
 
 // countsOf reads what the members of the running chain returned, so that their counts go on.

@@ -1,17 +1,19 @@
 package chainfit
 
 import (
+	"errors"
 	"fmt"
-	"time"
+	"slices"
 
 	"github.com/cilium/ebpf"
 
 	"github.com/skep-dev/skep/agent/program/chain"
 	"github.com/skep-dev/skep/agent/reconcile/build"
 	"github.com/skep-dev/skep/agent/reconcile/plan"
-	"github.com/skep-dev/skep/agent/reconcile/report"
+	"github.com/skep-dev/skep/agent/state/objects"
 	"github.com/skep-dev/skep/agent/state/pins"
 	"github.com/skep-dev/skep/api/v1alpha1"
+	"github.com/skep-dev/skep/intent"
 )
 
 // Status is the XDP chain of one interface, or what runs on another hook of one, as skep chain prints it.
@@ -48,6 +50,9 @@ func (s Status) Label() string { return plan.Label(s.Interface, s.NetnsID, s.In)
 // MemberStatus is one program of a chain.
 type MemberStatus struct {
 	Application string `json:"application,omitempty"`
+	// UID and Identity are those of the application; empty of an unmanaged one.
+	UID      string            `json:"-"`
+	Identity v1alpha1.Identity `json:"-"`
 	// Program is the function, or what others call theirs.
 	Program  string `json:"program"`
 	Priority int32  `json:"priority"`
@@ -70,57 +75,98 @@ type MemberStatus struct {
 	SwitchedOff bool `json:"switchedOff,omitempty"`
 }
 
-// Status tells what a chain runs and what it takes.
-func (r *Round) Status(c *pins.Chain, now time.Time) Status {
-	on := r.look.Interface(c.Device)
-	s := Status{Interface: on.Name, Hook: plan.XDP, Ifindex: c.Device.Index, NetnsID: c.Device.NetnsID, In: on.In, XDPMode: c.Mode, XDPReason: c.Fallback}
-	facts, err := pins.Inspect(c.Link)
-	if err != nil {
-		s.Error = fmt.Sprintf("read the chain's link: %v", err)
+// Seen is a chain as the loop has it, for a reader that describes it without the loop.
+type Seen struct {
+	Device  plan.Device
+	Members []plan.Member
+	// Target is the interface by the name that it had when the link was made.
+	Target plan.Target
+
+	mode     v1alpha1.XDPMode
+	fallback string
+	off      []plan.Member
+	facts    pins.Facts
+	counts   []chain.Counts
+	err      error
+}
+
+// See returns a chain that has a version. Without time to ask the kernel, it has no link and no counts.
+func See(c *pins.Chain, hasTime bool) *Seen {
+	s := &Seen{Device: c.Device, Target: c.Target, Members: slices.Clone(c.Version.Members), mode: c.Mode, fallback: c.Fallback, off: c.Version.Off()}
+	if !hasTime {
+		s.err = errors.New("there was no time to read the chain's link and counts")
+		return s
 	}
-	s.LinkID, s.ProgramID, s.Severed = uint32(facts.ID), uint32(facts.Program), facts.Severed
-	var counts []chain.Counts
-	if c.Version.Counters != nil {
-		if counts, err = chain.ReadCounts(c.Version.Counters, len(c.Version.Members)); err != nil {
-			s.Error = fmt.Sprintf("read what the chain counted: %v", err)
-		}
+	var err error
+	if s.facts, err = pins.Inspect(c.Link); err != nil {
+		s.err = fmt.Errorf("read the chain's link: %w", err)
 	}
-	for i, m := range c.Version.Members {
-		one := MemberStatus{Application: m.Identity.String(), Program: m.Program, Priority: m.Priority, ProceedOn: chain.Verdicts(m.ProceedOn),
-			SwitchedOff: c.Version.IsOff(m), Notes: report.LinkStatus{Hook: plan.XDP, NeverRan: report.MemberNeverRan(r.look, c, m, now)}.Notes()}
-		if i < len(counts) {
-			runs := counts[i].Runs()
-			one.Runs, one.Verdicts = &runs, counts[i].Verdicts()
-		}
-		s.Members = append(s.Members, one)
+	if c.Version.Counters == nil {
+		return s
 	}
-	if s.Error == "" {
-		r.measure(&s, c)
+	if s.counts, err = chain.ReadCounts(c.Version.Counters, len(s.Members)); err != nil {
+		s.err = fmt.Errorf("read what the chain counted: %w", err)
 	}
 	return s
 }
 
-// measure fills in what the chain takes of the kernel's limits. Linking touches
-// no kernel; it is asked here for its figures.
-func (r *Round) measure(s *Status, c *pins.Chain) {
-	parts, err := r.parts(c.Version.Members, "")
-	if err != nil {
-		s.Error = err.Error()
+// Status tells what the chain runs on an interface. notes are what the user has to know of a member.
+func (s *Seen) Status(on plan.Target, notes func(plan.Member) []string) Status {
+	all := Status{Interface: on.Interface, Hook: plan.XDP, Ifindex: s.Device.Index, NetnsID: s.Device.NetnsID, In: on.In, XDPMode: s.mode, XDPReason: s.fallback,
+		LinkID: uint32(s.facts.ID), ProgramID: uint32(s.facts.Program), Severed: s.facts.Severed}
+	if s.err != nil {
+		all.Error = s.err.Error()
+	}
+	for i, m := range s.Members {
+		one := MemberStatus{UID: m.UID, Identity: m.Identity, Application: m.Identity.String(), Program: m.Program, Priority: m.Priority,
+			ProceedOn: chain.Verdicts(m.ProceedOn), SwitchedOff: slices.Contains(s.off, m), Notes: notes(m)}
+		if i < len(s.counts) {
+			runs := s.counts[i].Runs()
+			one.Runs, one.Verdicts = &runs, s.counts[i].Verdicts()
+		}
+		all.Members = append(all.Members, one)
+	}
+	return all
+}
+
+// Measure fills in what the chain takes of the kernel's limits. Linking touches no kernel; it is asked here for its figures.
+// intentOf finds the intent of a version.
+func (s *Seen) Measure(to *Status, intentOf func(uid, revision string) *intent.Opened, files *objects.Cache) {
+	if to.Error != "" {
 		return
 	}
-	linked, err := build.Link(parts, r.objectRound.Cache, chain.Options{Counts: r.countsOf(c.Device)})
+	var parts []build.Part
+	counts := map[string]chain.Counts{}
+	for i, key := range build.MemberKeys(s.Members) {
+		m := s.Members[i]
+		o := intentOf(m.UID, m.Revision)
+		if o == nil {
+			to.Error = lostIntent(m).Error()
+			return
+		}
+		parts = append(parts, build.Part{Key: key, Member: m, Intent: *o})
+		if i < len(s.counts) {
+			counts[key] = s.counts[i]
+		}
+	}
+	linked, err := build.Link(parts, files, chain.Options{Counts: counts})
 	if err != nil {
-		s.Error = err.Error()
+		to.Error = err.Error()
 		return
 	}
-	s.Usage = linked.Usage
-	s.Usage.Verified = verifiedInstructions(c.Version.Program)
-	s.Room = s.Usage.Left()
+	to.Usage = linked.Usage
+	to.Usage.Verified = verifiedInstructions(s.facts.Program)
+	to.Room = to.Usage.Left()
 }
 
 // verifiedInstructions is how much of the verifier's budget a program took, or
 // 0 where the kernel does not tell.
-func verifiedInstructions(p *ebpf.Program) int {
+func verifiedInstructions(id ebpf.ProgramID) int {
+	p, err := ebpf.NewProgramFromID(id)
+	if err != nil {
+		return 0
+	}
+	defer func() { _ = p.Close() }()
 	info, err := p.Info()
 	if err != nil {
 		return 0

@@ -77,31 +77,35 @@ func New(pins *pins.Store, wake func(), remnantsFile string, log *slog.Logger) *
 
 // readOthers begins to read which programs of others run next to those of the Set.
 func (s *Set) readOthers(namespaces *netns.Table) *others.Round {
-	return others.New(others.Options{Ours: s.programIDs, Namespaces: namespaces, Names: &s.names,
-		Filters: func(side clsact.Side) []clsact.Other { return s.pins.Filters.Others(side) }})
+	return others.New(others.Options{Ours: s.Owners, Namespaces: namespaces, Names: &s.names,
+		Filters: s.OthersFilters})
 }
 
-// programIDs are the programs of revisions, and of chains and links that run or are being closed.
-func (s *Set) programIDs() map[ebpf.ProgramID]bool {
-	all := map[ebpf.ProgramID]bool{}
+// OthersFilters are the filters of others on a side of clsact.
+func (s *Set) OthersFilters(side clsact.Side) []clsact.Other { return s.pins.Filters.Others(side) }
+
+// Owners are the programs of revisions, and of chains and links that run or are being closed, with the UIDs of their applications; a
+// chain's is empty.
+func (s *Set) Owners() map[ebpf.ProgramID]string {
+	all := map[ebpf.ProgramID]string{}
 	for uid, revisions := range s.revisions {
 		for _, r := range revisions {
 			for _, id := range r.ProgramIDs() {
-				all[id] = true
+				all[id] = uid
 			}
 		}
 		for _, id := range s.former[uid] {
-			all[id] = true
+			all[id] = uid
 		}
 	}
-	for _, remnants := range s.Remnants.byUID {
+	for uid, remnants := range s.Remnants.byUID {
 		for _, r := range remnants {
-			all[r.Facts.Program] = true
+			all[r.Facts.Program] = uid
 		}
 	}
 	for d, c := range s.chains {
 		if facts, err := pins.Inspect(c.Link); err == nil {
-			all[facts.Program] = true
+			all[facts.Program] = ""
 		} else {
 			s.log.Debug("look whose the program of a chain is", "pin", s.pins.ChainPath(d), "error", err)
 		}

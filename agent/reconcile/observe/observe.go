@@ -86,6 +86,14 @@ func (n *Node) Begin(known []version.Known, open *live.Open, full bool) *Round {
 	return r
 }
 
+// Last are the pods of the last reconcile.
+func (n *Node) Last() targets.Pods {
+	return targets.Pods{Snapshot: n.pods, NamespaceLabels: n.opts.NamespaceLabels}
+}
+
+// Namespaces are the network namespaces of pods.
+func (n *Node) Namespaces(pods targets.Pods) targets.Namespaces { return n.opts.Namespaces(pods) }
+
 // IsIncremental reports whether the reconcile follows changes alone.
 func (r *Round) IsIncremental() bool { return !r.full }
 

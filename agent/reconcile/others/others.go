@@ -104,8 +104,8 @@ func nameOf(id ebpf.ProgramID) string {
 
 // Options are what a Round reads by.
 type Options struct {
-	// Ours returns the programs of Skep's.
-	Ours func() map[ebpf.ProgramID]bool
+	// Ours returns the programs of Skep's, with the UIDs of their applications.
+	Ours func() map[ebpf.ProgramID]string
 	// Filters returns the filters of others on a side of clsact.
 	Filters func(clsact.Side) []clsact.Other
 	// Namespaces are those that devices are in, and Names what is known of programs.
@@ -117,7 +117,7 @@ type Options struct {
 type Round struct {
 	Options
 	orders map[Place][]attach.Placed
-	ours   map[ebpf.ProgramID]bool
+	ours   map[ebpf.ProgramID]string
 }
 
 // New begins to read.
@@ -146,7 +146,8 @@ func (r *Round) isOurs(id ebpf.ProgramID) bool {
 	if r.ours == nil {
 		r.ours = r.Ours()
 	}
-	return r.ours[id]
+	_, is := r.ours[id]
+	return is
 }
 
 // Around returns the programs of others before and after a link at a place whose order the kernel keeps; none where the link

@@ -78,8 +78,11 @@ type Target struct {
 	Began     uint64 `json:"began,omitempty"`
 }
 
-// InContainer is between the pod and the container where Target.In names both.
-const InContainer = " container "
+// InPod begins what Target.In says of a pod, and InContainer is between the pod and the container where it names both.
+const (
+	InPod       = "pod "
+	InContainer = " container "
+)
 
 // Asked is the target as the definition asks for it, without what was found on the node of
 // a file, a namespace or functions.

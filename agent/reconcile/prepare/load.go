@@ -8,6 +8,7 @@ import (
 	"github.com/skep-dev/skep/agent/program/loader"
 	"github.com/skep-dev/skep/agent/reconcile/build"
 	"github.com/skep-dev/skep/agent/reconcile/decide"
+	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/intent"
 )
 
@@ -81,6 +82,7 @@ func (v *Versions) askRevision(app *decide.Application, o intent.Opened, maps bu
 	}
 	return build.Request{
 		Line: "application " + payload.UID, Tenants: []string{payload.Application.Namespace}, Urgency: why, What: build.RevisionLoad,
+		For: []v1alpha1.Identity{payload.Application},
 		Start: func() (build.Run, error) {
 			from, err := maps.Share()
 			if err != nil {

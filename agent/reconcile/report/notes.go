@@ -24,6 +24,9 @@ const (
 	maxBehind = 3
 )
 
+// NeverRan begins the note of a program that never ran.
+const NeverRan = "has never run"
+
 // Notes say, one each, what the user has to know of an attachment that is made: which programs of others run before it, and that it never ran. The
 // names are those that others gave to their programs.
 func (l LinkStatus) Notes() (all []string) {
@@ -44,7 +47,7 @@ func (l LinkStatus) Warning() string {
 	if l.NeverRan == 0 {
 		return ""
 	}
-	return fmt.Sprintf("has never run, while the interface %s packets (%d)", l.counted(), l.NeverRan)
+	return fmt.Sprintf(NeverRan+", while the interface %s packets (%d)", l.counted(), l.NeverRan)
 }
 
 // counted says what an interface did with the packets that a hook is on.
@@ -106,7 +109,7 @@ func (l LinkStatus) withoutNames(isTeams bool) (all []string) {
 		all = append(all, l.PositionLost)
 	}
 	if l.NeverRan > 0 {
-		all = append(all, fmt.Sprintf("has never run, while the interface %s packets", l.counted()))
+		all = append(all, fmt.Sprintf(NeverRan+", while the interface %s packets", l.counted()))
 	}
 	return all
 }

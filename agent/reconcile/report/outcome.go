@@ -2,6 +2,7 @@ package report
 
 import (
 	"errors"
+	"strings"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/link"
@@ -58,7 +59,29 @@ func Unresolved(program string, at v1alpha1.Attachment, err error) Unmade {
 	if errors.Is(err, targets.ErrWaiting) {
 		state = Waiting
 	}
-	return Unmade{program, LinkStatus{Hook: at.Hook, Target: targets.Describe(at), State: state, Error: err.Error()}}
+	return Unmade{program, notMade(at, state, err.Error())}
+}
+
+// notMade is the status of an attachment that the node has no place for.
+func notMade(at v1alpha1.Attachment, state LinkState, why string) LinkStatus {
+	s := LinkStatus{Hook: at.Hook, Target: targets.Describe(at), State: state, Error: why,
+		On: plan.Target{Tracepoint: at.Tracepoint, Cgroup: at.Cgroup, NetworkNamespace: at.NetworkNamespace}}
+	if at.Priority != nil {
+		s.Priority = *at.Priority
+	}
+	switch {
+	case at.Functions != nil:
+		s.On.Function = s.Target
+	case at.Binary != nil:
+		s.On.Binary = at.Binary.Path
+	}
+	return s
+}
+
+// onDevice is a device as a target, by its Label.
+func onDevice(d plan.Device, label string) plan.Target {
+	name, in, _ := strings.Cut(label, " in ")
+	return plan.Target{Ifindex: d.Index, NetnsID: d.NetnsID, Interface: name, In: in}
 }
 
 // IsAbsent reports whether an error says that the node lacks a hook or a target.
@@ -70,7 +93,7 @@ func IsAbsent(err error) bool {
 
 // Skip is an attachment that the definition leaves to the node, and that it is without.
 func Skip(program string, at v1alpha1.Attachment, why string) Unmade {
-	return Unmade{program, LinkStatus{Hook: at.Hook, Target: targets.Describe(at), State: Skipped, Error: why}}
+	return Unmade{program, notMade(at, Skipped, why)}
 }
 
 // HasRun is an attachment to nothing of a program that ran once.
@@ -96,7 +119,7 @@ func InNoPods(program string, at v1alpha1.Attachment) Unmade {
 	if at.Pods != nil && len(at.Pods.Containers) > 0 {
 		why += " with such a container; a unit or cgroup of a host has one, of its own name"
 	}
-	return Unmade{program, LinkStatus{Hook: at.Hook, Target: targets.Describe(at), State: NoPods, Error: why}}
+	return Unmade{program, notMade(at, NoPods, why)}
 }
 
 // describePods repeats the labels of a choice of pods in a message.
@@ -130,11 +153,12 @@ func (o *Outcome) fail(uid string, a plan.Action, err error, skipped bool) {
 	}
 	if a.Attachment.Hook != "" && a.Verb != plan.Detach {
 		o.Links = append(o.Links, Unmade{a.Attachment.Program, LinkStatus{Hook: a.Attachment.Hook,
-			Target: a.Attachment.Place(), State: state, Error: err.Error()}})
+			Target: a.Attachment.Place(), State: state, Error: err.Error(), On: a.Attachment.Target, Priority: a.Attachment.Priority}})
 	}
 	for _, m := range a.Members {
 		if m.UID == uid {
-			o.Links = append(o.Links, Unmade{m.Program, LinkStatus{Hook: plan.XDP, Target: a.Interface, State: state, Error: err.Error()}})
+			o.Links = append(o.Links, Unmade{m.Program, LinkStatus{Hook: plan.XDP, Target: a.Interface, State: state, Error: err.Error(),
+				On: onDevice(a.Device, a.Interface), Priority: m.Priority}})
 		}
 	}
 }

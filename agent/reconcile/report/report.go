@@ -144,6 +144,11 @@ type LinkStatus struct {
 	NeverRan uint64 `json:"neverRan,omitempty"`
 	// PositionLost says why the program is not on the side of those of others that its definition asks for.
 	PositionLost string `json:"positionLost,omitempty"`
+	// On is Target as the node has it, or as far as a definition names it. Priority is the definition's, and Program the kernel's id of
+	// what runs there; 0 without a link.
+	On       plan.Target `json:"-"`
+	Priority int32       `json:"-"`
+	Program  uint32      `json:"-"`
 }
 
 // Application is what a status is made of, besides the outcome.
@@ -319,6 +324,7 @@ func (v View) linksOf(uid, program string) []LinkStatus {
 		if l.Attachment.Program == program {
 			facts := v.Look.Facts(l)
 			one := linkStatus(l.Attachment.Hook, l.Attachment.Place(), l.Path, facts)
+			one.On, one.Priority = l.Attachment.Target, l.Attachment.Priority
 			one.Behind, one.NeverRan = v.Look.Others.Ahead(l.Attachment, facts), LinkNeverRan(v.Look, l, facts, v.Now)
 			if v.Positions != nil {
 				one.PositionLost = v.Positions.Describe(l.UID, l.Attachment)
@@ -329,7 +335,9 @@ func (v View) linksOf(uid, program string) []LinkStatus {
 	for device, c := range v.Look.Chains() {
 		for _, m := range v.Look.GivenTo(device) {
 			if m.UID == uid && m.Program == program {
-				one := linkStatus(plan.XDP, v.Look.InterfaceName(device), v.Look.Set.ChainPin(device), v.Look.ChainFacts(c))
+				on := v.Look.Interface(device)
+				one := linkStatus(plan.XDP, on.Label(), v.Look.Set.ChainPin(device), v.Look.ChainFacts(c))
+				one.On, one.Priority = plan.Target{Ifindex: device.Index, NetnsID: device.NetnsID, Interface: on.Name, In: on.In}, m.Priority
 				one.XDPMode, one.XDPReason = c.Mode, c.Fallback
 				if one.State == Attached && c.Version.IsOff(m) {
 					one.State = SwitchedOff
@@ -346,7 +354,7 @@ func (v View) linksOf(uid, program string) []LinkStatus {
 }
 
 func linkStatus(hook, target, path string, facts pins.Facts) LinkStatus {
-	s := LinkStatus{Hook: hook, Target: target, ID: uint32(facts.ID), Pin: path, State: Attached}
+	s := LinkStatus{Hook: hook, Target: target, ID: uint32(facts.ID), Pin: path, State: Attached, Program: uint32(facts.Program)}
 	if f := facts.Filter; f.Pref > 0 {
 		s.Filter = fmt.Sprintf("clsact pref %d handle %#x", f.Pref, f.Handle)
 	}
