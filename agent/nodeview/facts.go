@@ -21,7 +21,7 @@ import (
 const (
 	maxName    = 64
 	maxPath    = 256
-	maxMessage = 4096
+	maxMessage = 1024
 )
 
 // facts are all that a NodeView is made of.
@@ -231,6 +231,6 @@ func (f facts) loads() []view.Load {
 }
 
 // name, path and message make text of anybody's fit for a terminal, and bound it.
-func name(s string) string    { return text.CutRunes(text.Line(s), maxName) }
-func path(s string) string    { return text.CutRunes(text.Line(s), maxPath) }
-func message(s string) string { return text.CutRunes(text.Printable(s), maxMessage) }
+func name(s string) string    { return text.CutRunes(text.Line(text.Cut(s, 4*maxName)), maxName) }
+func path(s string) string    { return text.CutRunes(text.Line(text.Cut(s, 4*maxPath)), maxPath) }
+func message(s string) string { return text.CutRunes(text.Printable(text.Cut(s, 4*maxMessage)), maxMessage) }

@@ -1,0 +1,116 @@
+package nodeview_test
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/skep-dev/skep/agent"
+	"github.com/skep-dev/skep/agent/inventory"
+	"github.com/skep-dev/skep/agent/nodeview"
+	view "github.com/skep-dev/skep/api/view/v1alpha1"
+)
+
+// loop stands for an agent whose loop is busy until it is let go on.
+type loop struct {
+	looks, lists int
+	free         chan struct{}
+	err          error
+}
+
+func (l *loop) viewer() *nodeview.Viewer {
+	return nodeview.New(nodeview.Options{Node: "n1", Status: func() []agent.ApplicationStatus { return nil },
+		Look: func(ctx context.Context) (agent.Sight, error) {
+			l.looks++
+			select {
+			case <-l.free:
+				return agent.Sight{At: time.Now()}, l.err
+			case <-ctx.Done():
+				return agent.Sight{}, ctx.Err()
+			}
+		},
+		Inventory: func(context.Context) (inventory.Inventory, error) { l.lists++; return inventory.Inventory{}, nil }})
+}
+
+func TestReadersShareOneLook(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := &loop{free: make(chan struct{})}
+		v := l.viewer()
+		const readers = 100
+		done := make(chan error, readers)
+		all := func() {
+			for range readers {
+				go func() {
+					_, err := v.View(t.Context(), view.Scope{})
+					done <- err
+				}()
+			}
+			synctest.Wait()
+		}
+		all()
+		if l.looks != 1 || l.lists != 1 || len(done) != 0 {
+			t.Fatalf("%d looks, %d lists and %d answers while the loop is busy", l.looks, l.lists, len(done))
+		}
+		close(l.free)
+		synctest.Wait()
+		if len(done) != readers {
+			t.Fatalf("%d of %d readers have an answer", len(done), readers)
+		}
+		all()
+		if l.looks != 1 {
+			t.Fatalf("%d looks within a second", l.looks)
+		}
+		for range 10 {
+			time.Sleep(time.Second)
+			all()
+		}
+		if l.looks != 11 || l.lists != 6 {
+			t.Errorf("%d looks and %d lists in ten seconds", l.looks, l.lists)
+		}
+		for len(done) > 0 {
+			if err := <-done; err != nil {
+				t.Error(err)
+			}
+		}
+	})
+}
+
+func TestAReaderWaitsNoLongerForABusyLoopThanItLikes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := &loop{free: make(chan struct{})}
+		v := l.viewer()
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		go func() {
+			_, err := v.View(ctx, view.Scope{})
+			done <- err
+		}()
+		synctest.Wait()
+		cancel()
+		synctest.Wait()
+		if err := <-done; !errors.Is(err, context.Canceled) {
+			t.Errorf("a reader that gave up has %v", err)
+		}
+		// One that stays gets what is known without the loop, and the next look is the same.
+		began := time.Now()
+		n, err := v.View(t.Context(), view.Scope{})
+		if err != nil || time.Since(began) > 2*time.Second || len(n.LeftOut) != 1 || !strings.Contains(n.LeftOut[0], "busy") || l.looks != 1 {
+			t.Errorf("after %s and %d looks: %v, %v", time.Since(began), l.looks, n.LeftOut, err)
+		}
+		close(l.free)
+		time.Sleep(2 * time.Second)
+		if n, err = v.View(t.Context(), view.Scope{}); err != nil || len(n.LeftOut) != 0 {
+			t.Errorf("a loop that is free again: %v, %v", n.LeftOut, err)
+		}
+		l.free = make(chan struct{})
+		time.Sleep(2 * time.Second)
+		n, err = v.View(t.Context(), view.Scope{})
+		if err != nil || len(n.LeftOut) != 1 || !strings.Contains(n.LeftOut[0], "as of 2000-01-01T00:00:0") {
+			t.Errorf("a loop that is busy again: %v, %v", n.LeftOut, err)
+		}
+		close(l.free)
+	})
+}
