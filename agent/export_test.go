@@ -215,3 +215,12 @@ func (a *Agent) LoseCounters(ifindex int) error {
 	}
 	return errors.New("the interface has no chain that counts")
 }
+
+// LookUntil is Look whose time to ask the kernel ends at a moment.
+func (a *Agent) LookUntil(until time.Time) Sight {
+	a.work.Lock()
+	return a.describe(a.hold(until))
+}
+
+// Arrivals reports, from now on, whether an intent waits for a reconcile.
+func (a *Agent) Arrivals() func() bool { return a.accepted.Begin().HasArrived }

@@ -231,6 +231,8 @@ func (f facts) loads() []view.Load {
 }
 
 // name, path and message make text of anybody's fit for a terminal, and bound it.
-func name(s string) string    { return text.CutRunes(text.Line(text.Cut(s, 4*maxName)), maxName) }
-func path(s string) string    { return text.CutRunes(text.Line(text.Cut(s, 4*maxPath)), maxPath) }
-func message(s string) string { return text.CutRunes(text.Printable(text.Cut(s, 4*maxMessage)), maxMessage) }
+func name(s string) string { return text.CutRunes(text.Line(text.Cut(s, 4*maxName)), maxName) }
+func path(s string) string { return text.CutRunes(text.Line(text.Cut(s, 4*maxPath)), maxPath) }
+func message(s string) string {
+	return text.CutRunes(text.Printable(text.Cut(s, 4*maxMessage)), maxMessage)
+}
