@@ -7,6 +7,7 @@ import (
 	"os"
 
 	"github.com/skep-dev/skep/agent"
+	"github.com/skep-dev/skep/agent/attach/profile"
 	"github.com/skep-dev/skep/agent/inventory"
 	"github.com/skep-dev/skep/agent/nodeview"
 	"github.com/skep-dev/skep/api/v1alpha1"
@@ -20,6 +21,7 @@ func newViewer(h *Host) *nodeview.Viewer {
 	of := inventory.Of(h.opts.BPFFS)
 	of.Cgroups = h.opts.CgroupRoot
 	o := nodeview.Options{Node: name, Info: v1alpha1.AgentInfo{Version: h.opts.Version, IntentFormat: intent.FormatVersion},
+		Profile:   func() v1alpha1.KernelProfile { return profile.Of(h.opts.Log) },
 		Status:    func() []agent.ApplicationStatus { return nil },
 		Inventory: func(ctx context.Context) (inventory.Inventory, error) { return inventory.List(ctx, of) }}
 	if h.agent != nil {

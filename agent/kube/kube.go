@@ -25,6 +25,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/skep-dev/skep/agent"
+	"github.com/skep-dev/skep/agent/attach/profile"
 	"github.com/skep-dev/skep/agent/inventory"
 	"github.com/skep-dev/skep/agent/nodeview"
 	"github.com/skep-dev/skep/agent/readers/mapmetrics"
@@ -171,7 +172,7 @@ func New(o Options) (*Agent, error) {
 		}
 	}
 	if o.Profile == nil {
-		a.opts.Profile = new(profile(o.Log))
+		a.opts.Profile = new(profile.Of(o.Log))
 	}
 	a.self = openSelf(filepath.Join(o.Node.StateDir, labelsFile), o.NodeName, o.Log)
 	a.namespaces = openNamespaces(filepath.Join(o.Node.StateDir, namespacesFile), a.wake, o.Log)

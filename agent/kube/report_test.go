@@ -7,11 +7,11 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/cilium/ebpf"
 	"github.com/google/go-cmp/cmp"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/skep-dev/skep/agent"
+	kernelprofile "github.com/skep-dev/skep/agent/attach/profile"
 	"github.com/skep-dev/skep/agent/inventory"
 	"github.com/skep-dev/skep/agent/reconcile/report"
 	"github.com/skep-dev/skep/api/v1alpha1"
@@ -217,8 +217,7 @@ func TestFiveHundredApplicationsAreToldBesideAKernelThatHasAll(t *testing.T) {
 	for _, h := range hook.All() {
 		profile.Hooks = append(profile.Hooks, h.Name)
 	}
-	profile.ProgramTypes = kinds(ebpf.SocketFilter, ebpf.Netfilter, func(ebpf.ProgramType) error { return nil })
-	profile.MapTypes = kinds(ebpf.Hash, ebpf.Arena, func(ebpf.MapType) error { return nil })
+	profile.ProgramTypes, profile.MapTypes = kernelprofile.Types()
 	all := many(2*fiveHundred, 0)
 	var run []agent.ApplicationStatus
 	for i := range all {
@@ -311,19 +310,5 @@ func TestMergePatchSaysWhatChangedAndNoMore(t *testing.T) {
 				t.Errorf("patch %s, want %s", body, c.patch)
 			}
 		})
-	}
-}
-
-func TestWhatTheKernelSaysOfItselfIsRead(t *testing.T) {
-	for text, want := range map[string]string{"none [integrity] confidentiality\n": "integrity", "[none] integrity": "none", "": ""} {
-		if got := lockdown(text); got != want {
-			t.Errorf("lockdown(%q) = %q", text, got)
-		}
-	}
-	if diff := cmp.Diff([]string{"capability", "bpf"}, modules("capability,bpf")); diff != "" {
-		t.Error(diff)
-	}
-	if got := modules(""); got != nil {
-		t.Errorf("modules of nothing = %v", got)
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"time"
 
 	"github.com/skep-dev/skep/agent"
@@ -21,6 +22,8 @@ type Options struct {
 	// Info and Kernel are as in the BpfNode.
 	Info   v1alpha1.AgentInfo
 	Kernel v1alpha1.KernelProfile
+	// Profile finds Kernel out when the node is described for the first time, since that takes long; nil leaves it as it is.
+	Profile func() v1alpha1.KernelProfile
 	// Status are the applications, as agent.Agent's methods Status and Report return them. Required.
 	Status func() []agent.ApplicationStatus
 	// Look looks at what runs, as agent.Agent's method does; nil sees nothing.
@@ -54,6 +57,9 @@ func New(o Options) *Viewer {
 	}
 	if o.Inventory == nil {
 		o.Inventory = func(context.Context) (inventory.Inventory, error) { return inventory.Inventory{}, nil }
+	}
+	if o.Profile != nil {
+		o.Profile = sync.OnceValue(o.Profile)
 	}
 	v := &Viewer{o: o, sight: share(lookFresh, o.Look), inventory: share(inventoryFresh, o.Inventory)}
 	v.whole = share(lookFresh, v.describe)
@@ -99,6 +105,9 @@ func (v *Viewer) Sight(ctx context.Context) (agent.Sight, error) { return v.sigh
 // describe reads the whole node. What cannot be read is left out.
 func (v *Viewer) describe(ctx context.Context) (view.NodeView, error) {
 	f := facts{Options: v.o, status: v.o.Status()}
+	if f.Profile != nil {
+		f.Kernel = f.Profile()
+	}
 	var err error
 	if f.inventory, err = v.inventory.get(ctx); err != nil {
 		f.leftOut = append(f.leftOut, fmt.Sprintf("the programs of the kernel are not listed: %v", err))

@@ -1,4 +1,6 @@
-package kube
+// Package profile finds out what the node's kernel can do, by trying where that can be. It leaves nothing in the kernel, and decides
+// nothing.
+package profile
 
 import (
 	"errors"
@@ -28,9 +30,8 @@ const (
 	securityDir = "/sys/kernel/security"
 )
 
-// profile finds out what this kernel can do, by trying where that can be. What
-// cannot be found out is left empty.
-func profile(log *slog.Logger) v1alpha1.KernelProfile {
+// Of finds out what this kernel can do. What cannot be found out is left empty.
+func Of(log *slog.Logger) v1alpha1.KernelProfile {
 	p := v1alpha1.KernelProfile{Architecture: runtime.GOARCH, Release: release()}
 	_, err := os.Stat(kernelBTF)
 	p.BTF = !errors.Is(err, fs.ErrNotExist)
@@ -46,6 +47,12 @@ func profile(log *slog.Logger) v1alpha1.KernelProfile {
 type kind interface {
 	~uint32
 	fmt.Stringer
+}
+
+// Types are the names of all types of programs and maps that a kernel may have.
+func Types() (programs, maps []string) {
+	return kinds(ebpf.SocketFilter, ebpf.Netfilter, func(ebpf.ProgramType) error { return nil }),
+		kinds(ebpf.Hash, ebpf.Arena, func(ebpf.MapType) error { return nil })
 }
 
 // kinds are those from first to last that the kernel has. What cannot be told

@@ -1,4 +1,4 @@
-package kube
+package profile
 
 import (
 	"errors"
@@ -61,5 +61,19 @@ func TestAProgramTypeIsThereWhereOneOfItsHooksIs(t *testing.T) {
 		if slices.Contains(names, name) != want {
 			t.Errorf("program type %s is listed: %v", name, !want)
 		}
+	}
+}
+
+func TestWhatTheKernelSaysOfItselfIsRead(t *testing.T) {
+	for text, want := range map[string]string{"none [integrity] confidentiality\n": "integrity", "[none] integrity": "none", "": ""} {
+		if got := lockdown(text); got != want {
+			t.Errorf("lockdown(%q) = %q", text, got)
+		}
+	}
+	if diff := cmp.Diff([]string{"capability", "bpf"}, modules("capability,bpf")); diff != "" {
+		t.Error(diff)
+	}
+	if got := modules(""); got != nil {
+		t.Errorf("modules of nothing = %v", got)
 	}
 }
