@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/skep-dev/skep/api/v1alpha1"
 )
 
 // newLoads are loads without an observer.
@@ -318,5 +320,51 @@ func TestWhatTheKernelReplacesForLongIsLong(t *testing.T) {
 		if err := l.Close(); err != nil || loaded.closed != 1 {
 			t.Errorf("Close = %v, and it was closed %d times", err, loaded.closed)
 		}
+	}
+}
+
+// TestLoadsAreListed: what waits keeps its time while other reconciles ask for it again, and what ended is not listed.
+func TestLoadsAreListed(t *testing.T) {
+	now := time.Unix(0, 0)
+	l := NewLoads(func() time.Time { return now }, slog.New(slog.DiscardHandler), func(Loadable, time.Duration, error) {})
+	first, second, measured := &held{may: make(chan bool)}, &held{may: make(chan bool)}, &held{may: make(chan bool)}
+	for _, one := range []*held{first, second, measured} {
+		defer close(one.may)
+	}
+	named := func(one asked, app string) asked {
+		return asked{one.key, func() (Request, error) {
+			r, err := one.ask()
+			r.For = []v1alpha1.Identity{{Name: app}}
+			return r, err
+		}}
+	}
+	asks := []asked{named(first.ask("1", ForNew, "a"), "first"), named(second.ask("2", ForNew, "b"), "second"), measured.ask("3", ForReplacing, "c")}
+	for range 3 {
+		reconcile(t, l, asks...)
+		now = now.Add(time.Second)
+	}
+	is := func(want string) {
+		t.Helper()
+		var all []string
+		for _, one := range l.List() {
+			all = append(all, fmt.Sprint(one.For[0].Name, " ", one.Since.Unix(), " ", one.IsWaiting))
+		}
+		if got := strings.Join(all, ", "); got != want {
+			t.Errorf("the loads are %s, want %s", got, want)
+		}
+	}
+	is("first 0 false, second 0 true")
+	first.may <- true
+	<-l.Ended()
+	is("second 0 true")
+	reconcile(t, l, asks...)
+	is("second 3 false")
+	second.may <- true
+	<-l.Ended()
+	is("")
+	measured.may <- true
+	<-l.Ended()
+	if err := l.Close(); err != nil {
+		t.Error(err)
 	}
 }
