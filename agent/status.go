@@ -37,6 +37,9 @@ const (
 	DriftConflict = report.DriftConflict
 )
 
+// JointLog begins a verifier's log that is of programs of others, too.
+const JointLog = report.JointLog
+
 // NeverRanNote begins the note of a program that never ran. It names nothing of others.
 const NeverRanNote = report.NeverRan
 

@@ -177,7 +177,8 @@ func TestTheProcessIsSmallTellsTheTruthAndLeavesProgramsBehind(t *testing.T) {
 		return (&net.Dialer{}).DialContext(ctx, "unix", filepath.Join(w.dir, "state", kube.SocketName))
 	}}}
 	defer local.CloseIdleConnections()
-	for path, want := range map[string]string{"/v1/applications": `"name":"app-19"`, "/v1/programs": `"raw_tp_count"`} {
+	for path, want := range map[string]string{"/v1/applications": `"name":"app-19"`, "/v1/programs": `"raw_tp_count"`,
+		"/v1/node": `"kind":"NodeView"`} {
 		if code, body := get(local, "http://local"+path); code != http.StatusOK || !strings.Contains(body, want) {
 			t.Errorf("%s: %d %s", path, code, body)
 		}

@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"path/filepath"
 
+	view "github.com/skep-dev/skep/api/view/v1alpha1"
 	"github.com/skep-dev/skep/listen"
 )
 
@@ -31,6 +32,10 @@ func (a *Agent) serveSocket(ctx context.Context) error {
 	mux.HandleFunc("GET /v1/programs", func(w http.ResponseWriter, r *http.Request) {
 		all, err := a.opts.Inventory(r.Context())
 		answer(w, all, err)
+	})
+	mux.HandleFunc("GET /v1/node", func(w http.ResponseWriter, r *http.Request) {
+		node, err := a.viewer.View(r.Context(), view.Scope{})
+		answer(w, node, err)
 	})
 	return listen.Serve(ctx, l, nil, mux)
 }

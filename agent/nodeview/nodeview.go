@@ -87,7 +87,7 @@ func check(s view.Scope) error {
 }
 
 // View describes the part of the node that is in the scope, in MaxBytes at most. It fails with a *ScopeError, or when ctx ends before
-// the node was read.
+// the node was read. Readers share what a NodeView refers to, and change nothing of it.
 func (v *Viewer) View(ctx context.Context, scope view.Scope) (view.NodeView, error) {
 	if err := check(scope); err != nil {
 		return view.NodeView{}, err

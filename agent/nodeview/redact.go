@@ -77,6 +77,10 @@ type redaction struct {
 // application redacts one of the reader's.
 func (r redaction) application(a view.Application) view.Application {
 	a.Message, a.Error, a.VerifierLog = r.words(a.Message), r.words(a.Error), r.words(a.VerifierLog)
+	if strings.HasPrefix(a.VerifierLog, agent.JointLog) {
+		// It has the source of others.
+		a.VerifierLog = agent.JointLog + " " + withheld
+	}
 	a.Conditions = slices.Clone(a.Conditions)
 	for i := range a.Conditions {
 		a.Conditions[i].Message = r.words(a.Conditions[i].Message)

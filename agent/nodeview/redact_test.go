@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/skep-dev/skep/agent"
 	"github.com/skep-dev/skep/agent/nodeview"
 	"github.com/skep-dev/skep/api/v1alpha1"
 	view "github.com/skep-dev/skep/api/view/v1alpha1"
@@ -72,6 +73,9 @@ func TestNothingOfOthersIsInAScope(t *testing.T) {
 	program := marked[view.Program]()
 	program.ID, program.Application, program.Type, program.Name, program.Tag = 9, &own, "SchedCLS", "own", "tag"
 	whole.Programs = append(whole.Programs, program)
+	joint := app
+	joint.UID, joint.Attachments, joint.VerifierLog = "2", nil, agent.JointLog+"\n; return others_secret(); @ "+marker+".c:7"
+	whole.Applications = append(whole.Applications, joint)
 	load := marked[view.Load]()
 	load.Application = own
 	whole.Loads = append(whole.Loads, load)
@@ -84,10 +88,10 @@ func TestNothingOfOthersIsInAScope(t *testing.T) {
 	} {
 		n := nodeview.Redact(whole, scope)
 		body, err := json.Marshal(n)
-		if err != nil || strings.Contains(string(body), marker) {
+		if err != nil || strings.Contains(string(body), marker) || strings.Contains(string(body), "others_secret") {
 			t.Errorf("%+v: %v, %s", scope, err, body)
 		}
-		if len(n.Applications) != 1 || len(n.Programs) != 1 || len(n.Loads) != 1 || *n.Others != (view.Others{Applications: 1, Programs: 1}) || len(n.LeftOut) != 1 {
+		if len(n.Applications) != 2 || len(n.Programs) != 1 || len(n.Loads) != 1 || *n.Others != (view.Others{Applications: 1, Programs: 1}) || len(n.LeftOut) != 1 {
 			t.Fatalf("%+v: %s", scope, body)
 		}
 		is := n.Applications[0]

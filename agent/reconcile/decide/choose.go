@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/skep-dev/skep/agent/program/chain"
 	"github.com/skep-dev/skep/agent/program/loader"
 	"github.com/skep-dev/skep/agent/reconcile/build"
 	"github.com/skep-dev/skep/agent/reconcile/report"
@@ -204,6 +205,9 @@ func (d *Decisions) fail(app *Application, o intent.Opened, err error) {
 	app.Rejected, app.FailedBefore = with(app.Rejected, payload.Serial, err), true
 	if payload.Serial == app.Newest.Payload().Serial || app.VerifierLog == "" {
 		app.VerifierLog = loader.LogOf(err)
+		if joint := new(chain.Rejection); app.VerifierLog != "" && errors.As(err, &joint) {
+			app.VerifierLog = report.JointLog + "\n" + app.VerifierLog
+		}
 	}
 	d.Log.Error("load", "application", payload.Application.String(), "serial", payload.Serial, "error", err)
 }

@@ -24,6 +24,9 @@ const (
 	maxBehind = 3
 )
 
+// JointLog begins a verifier's log that is of programs of others, too.
+const JointLog = "The log is of the whole chain, with the programs of others:"
+
 // NeverRan begins the note of a program that never ran.
 const NeverRan = "has never run"
 
