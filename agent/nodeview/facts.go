@@ -20,7 +20,7 @@ import (
 // The bounds of text, in characters: of names that others chose, of paths, and of messages.
 const (
 	maxName    = 64
-	maxPath    = 256
+	maxPath    = 512
 	maxMessage = 1024
 )
 
@@ -87,7 +87,7 @@ func (f facts) places() map[place]position {
 
 // application describes one.
 func application(s agent.ApplicationStatus, places map[place]position) view.Application {
-	a := view.Application{Identity: s.Application, UID: s.UID, Serial: s.Serial, Version: s.Version, Image: s.Image, Digest: s.Digest, Signers: s.Signers,
+	a := view.Application{Identity: s.Application, UID: s.UID, Serial: s.Serial, Version: s.Version, Image: path(s.Image), Digest: s.Digest, Signers: s.Signers,
 		Retained: s.Held, Attachments: []view.Attachment{}, Conditions: slices.Clone(s.Conditions), Error: message(s.Error),
 		VerifierLog: text.Printable(s.VerifierLog)}
 	a.State, a.Message = s.NodeState()
@@ -123,11 +123,10 @@ func attachment(uid string, p agent.ProgramStatus, l agent.LinkStatus, places ma
 
 // target describes where a program is attached, or is to be.
 func target(words string, t plan.Target) view.Target {
-	v := view.Target{Text: message(words), Interface: t.Interface, Ifindex: t.Ifindex, NetworkNamespace: t.NetnsID, Function: t.Function,
-		Tracepoint: t.Tracepoint, Cgroup: t.Cgroup, Binary: t.Binary, Symbol: cmp.Or(t.Symbol, string(t.Symbols), t.USDT)}
-	v.Pod, v.Container = podOf(t.In)
-	v.Container = cmp.Or(v.Container, t.Container)
-	return v
+	pod, container := podOf(t.In)
+	return view.Target{Text: message(words), Interface: name(t.Interface), Ifindex: t.Ifindex, NetworkNamespace: t.NetnsID, Pod: path(pod),
+		Container: path(cmp.Or(container, t.Container)), Function: path(t.Function), Tracepoint: path(t.Tracepoint), Cgroup: path(t.Cgroup),
+		Binary: path(t.Binary), Symbol: path(cmp.Or(t.Symbol, string(t.Symbols), t.USDT))}
 }
 
 // podOf splits plan.Target.In. A unit of systemd is a pod in no namespace.

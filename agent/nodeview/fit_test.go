@@ -1,6 +1,7 @@
 package nodeview_test
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -10,10 +11,9 @@ import (
 	"github.com/skep-dev/skep/agent"
 	"github.com/skep-dev/skep/agent/inventory"
 	"github.com/skep-dev/skep/agent/nodeview"
+	"github.com/skep-dev/skep/agent/reconcile/plan"
 	"github.com/skep-dev/skep/api/v1alpha1"
 	view "github.com/skep-dev/skep/api/view/v1alpha1"
-
-	"context"
 )
 
 func noStatus() []agent.ApplicationStatus { return nil }
@@ -27,7 +27,7 @@ func crowd(namespace string, applications, places int, message string) (all []ag
 			Application: v1alpha1.Identity{Kind: v1alpha1.KindBpfApplication, Namespace: namespace, Name: fmt.Sprintf("app-%04d", i)}}
 		p := agent.ProgramStatus{Name: "f"}
 		for j := range places {
-			p.Links = append(p.Links, agent.LinkStatus{Hook: "uprobe", Target: fmt.Sprint("/bin/", j), State: agent.Failed, Error: message})
+			p.Links = append(p.Links, agent.LinkStatus{Hook: "uprobe", Target: fmt.Sprint("/bin/\x1b", j), On: plan.Target{Interface: "\x1b[2J", Binary: "/\x1b", In: "\x1b"}, State: agent.Failed, Error: message})
 		}
 		s.Programs = append(s.Programs, p)
 		all = append(all, s)
