@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"slices"
+	"strings"
 
 	view "github.com/skep-dev/skep/api/view/v1alpha1"
 )
@@ -15,9 +16,10 @@ const MaxBytes = 8 << 20
 // forLeftOut is the room that is kept for what fit adds to LeftOut.
 const forLeftOut = 1 << 10
 
-// fit leaves out what takes a description beyond so many bytes of JSON, and counts it in LeftOut. What is smallest stays: of
-// applications, then of their attachments, of verifier logs, loads, interfaces, programs of Skep's and programs of others. So one application
-// with many places, or with long errors, hides no other. It is pure, and leaves what it got as it is.
+// fit leaves out what takes a description beyond so many bytes of JSON, and counts it in LeftOut. Applications, attachments, verifier logs,
+// loads, interfaces, programs of Skep's and programs of others come in this order, and each gets half of the room that is left at most. Of each,
+// namespaces have turns, with the smallest of theirs. So none with many places, or with long errors, hides another. It is pure, and leaves what it got as
+// it is.
 func fit(n view.NodeView, most int) view.NodeView {
 	if size(n) <= most {
 		return n
@@ -30,24 +32,34 @@ func fit(n view.NodeView, most int) view.NodeView {
 		a.Attachments, a.VerifierLog = []view.Attachment{}, ""
 		bare[i] = a
 	}
-	in := r.choose("applications", sizes(bare))
 	var kept []view.Application
-	for i := range apps {
-		if in[i] {
+	for i, in := range r.share("applications", listOf(bare, tenantOf, whole)) {
+		if in {
 			n.Applications, kept = append(n.Applications, bare[i]), append(kept, apps[i])
 		}
 	}
 	r.attachments(n.Applications, kept)
-	logs := r.choose("verifier logs", sizesOf(kept, func(a view.Application) any { return a.VerifierLog }))
-	for i := range kept {
-		if logs[i] {
+	for i, in := range r.share("verifier logs", listOf(kept, tenantOf, func(a view.Application) any { return a.VerifierLog })) {
+		if in {
 			n.Applications[i].VerifierLog = kept[i].VerifierLog
 		}
 	}
-	n.Loads, n.Interfaces = keep(r, "loads", loads), keep(r, "interfaces", interfaces)
-	isOthers := func(p view.Program) bool { return p.Application == nil && !p.Chain }
-	ours, others := slices.DeleteFunc(slices.Clone(programs), isOthers), slices.DeleteFunc(slices.Clone(programs), func(p view.Program) bool { return !isOthers(p) })
-	n.Programs = append(keep(r, "programs of Skep's", ours), keep(r, "programs of others", others)...)
+	n.Loads = keep(r, "loads", loads, func(l view.Load) string { return l.Application.Namespace })
+	n.Interfaces = keep(r, "interfaces", interfaces, func(i view.Interface) string { return namespaceOf(i.Target.Pod) })
+	var ours, others []view.Program
+	for _, p := range programs {
+		if p.Application == nil && !p.Chain {
+			others = append(others, p)
+		} else {
+			ours = append(ours, p)
+		}
+	}
+	n.Programs = append(keep(r, "programs of Skep's", ours, func(p view.Program) string {
+		if p.Application == nil {
+			return ""
+		}
+		return p.Application.Namespace
+	}), keep(r, "programs of others", others, func(view.Program) string { return "" })...)
 	slices.SortFunc(n.Programs, func(a, b view.Program) int { return cmp.Compare(a.ID, b.ID) })
 	n.LeftOut = append(slices.Clip(n.LeftOut), r.out...)
 	return n
@@ -59,36 +71,83 @@ type room struct {
 	out  []string
 }
 
-// attachments gives applications theirs, first those that have least.
-func (r *room) attachments(to, from []view.Application) {
-	all := sizesOf(from, func(a view.Application) any { return a.Attachments })
-	order := byNumber(all)
-	before := r.out
-	out := 0
+// list are the bytes of JSON of each of a list, and the namespaces that they are of.
+type list struct {
+	bytes   []int
+	tenants []string
+}
+
+// listOf are the bytes of a part of each, with what separates them.
+func listOf[T any](all []T, tenant func(T) string, part func(T) any) list {
+	l := list{make([]int, len(all)), make([]string, len(all))}
+	for i, one := range all {
+		l.bytes[i], l.tenants[i] = size(part(one))+1, tenant(one)
+	}
+	return l
+}
+
+func whole[T any](one T) any { return one }
+
+func tenantOf(a view.Application) string { return a.Namespace }
+
+// namespaceOf is the namespace of a pod.
+func namespaceOf(pod string) string {
+	namespace, _, _ := strings.Cut(pod, "/")
+	return namespace
+}
+
+// turns are the indexes of a list in the order in which they get room: of each namespace the smallest, then of each the next.
+func (l list) turns() []int {
+	order := make([]int, len(l.bytes))
+	for i := range order {
+		order[i] = i
+	}
+	slices.SortStableFunc(order, func(a, b int) int { return cmp.Compare(l.bytes[a], l.bytes[b]) })
+	turn, had := make([]int, len(l.bytes)), map[string]int{}
 	for _, i := range order {
-		in := r.choose("", sizes(from[i].Attachments))
-		for j, at := range from[i].Attachments {
-			if in[j] {
-				to[i].Attachments = append(to[i].Attachments, at)
-			} else {
-				out++
+		turn[i] = had[l.tenants[i]]
+		had[l.tenants[i]]++
+	}
+	slices.SortStableFunc(order, func(a, b int) int { return cmp.Compare(turn[a], turn[b]) })
+	return order
+}
+
+// choose says which of a list fit in what is left, and how many do not.
+func (l list) choose(left *int) (in []bool, out int) {
+	in, out = make([]bool, len(l.bytes)), len(l.bytes)
+	for _, i := range l.turns() {
+		if *left >= l.bytes[i] {
+			*left -= l.bytes[i]
+			in[i] = true
+			out--
+		}
+	}
+	return in, out
+}
+
+// attachments gives applications theirs.
+func (r *room) attachments(to, from []view.Application) {
+	part, out := r.left/2, 0
+	r.left -= part
+	for _, i := range listOf(from, tenantOf, func(a view.Application) any { return a.Attachments }).turns() {
+		in, without := listOf(from[i].Attachments, func(view.Attachment) string { return "" }, whole).choose(&part)
+		out += without
+		for j, is := range in {
+			if is {
+				to[i].Attachments = append(to[i].Attachments, from[i].Attachments[j])
 			}
 		}
 	}
-	r.out = before
+	r.left += part
 	r.leave("attachments", out)
 }
 
-// choose says of the sizes of a list which fit, the smallest first.
-func (r *room) choose(what string, all []int) []bool {
-	in, out := make([]bool, len(all)), len(all)
-	for _, i := range byNumber(all) {
-		if r.left < all[i] {
-			break
-		}
-		r.left -= all[i]
-		in[i], out = true, out-1
-	}
+// share says which of a list fit in half of the room.
+func (r *room) share(what string, l list) []bool {
+	part := r.left / 2
+	r.left -= part
+	in, out := l.choose(&part)
+	r.left += part
 	r.leave(what, out)
 	return in
 }
@@ -101,34 +160,13 @@ func (r *room) leave(what string, n int) {
 }
 
 // keep returns what fits of a list, in its order.
-func keep[T any](r *room, what string, all []T) (kept []T) {
-	for i, in := range r.choose(what, sizes(all)) {
+func keep[T any](r *room, what string, all []T, tenant func(T) string) (kept []T) {
+	for i, in := range r.share(what, listOf(all, tenant, whole)) {
 		if in {
 			kept = append(kept, all[i])
 		}
 	}
 	return kept
-}
-
-// byNumber are the indexes of numbers, of the least first.
-func byNumber(all []int) []int {
-	order := make([]int, len(all))
-	for i := range order {
-		order[i] = i
-	}
-	slices.SortStableFunc(order, func(a, b int) int { return cmp.Compare(all[a], all[b]) })
-	return order
-}
-
-func sizes[T any](all []T) []int { return sizesOf(all, func(one T) any { return one }) }
-
-// sizesOf are the bytes of JSON of a part of each, with what separates them.
-func sizesOf[T any](all []T, part func(T) any) []int {
-	bytes := make([]int, len(all))
-	for i, one := range all {
-		bytes[i] = size(part(one)) + 1
-	}
-	return bytes
 }
 
 func size(v any) int {

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/skep-dev/skep/agent"
 	"github.com/skep-dev/skep/agent/inventory"
@@ -27,7 +28,8 @@ func crowd(namespace string, applications, places int, message string) (all []ag
 			Application: v1alpha1.Identity{Kind: v1alpha1.KindBpfApplication, Namespace: namespace, Name: fmt.Sprintf("app-%04d", i)}}
 		p := agent.ProgramStatus{Name: "f"}
 		for j := range places {
-			p.Links = append(p.Links, agent.LinkStatus{Hook: "uprobe", Target: fmt.Sprint("/bin/\x1b", j), On: plan.Target{Interface: "\x1b[2J", Binary: "/\x1b", In: "\x1b"}, State: agent.Failed, Error: message})
+			p.Links = append(p.Links, agent.LinkStatus{Hook: "uprobe", Target: fmt.Sprint("/bin/\x1b", j),
+				On: plan.Target{Interface: "\x1b[2J", Binary: "/\x1b", In: "\x1b"}, State: agent.Failed, Error: message})
 		}
 		s.Programs = append(s.Programs, p)
 		all = append(all, s)
@@ -36,7 +38,8 @@ func crowd(namespace string, applications, places int, message string) (all []ag
 }
 
 func TestADescriptionIsBounded(t *testing.T) {
-	long := strings.Repeat("\u202e\x1b<", 4096)
+	victims := strings.Repeat("R1 offset is outside of the packet\n", 10_000)
+	long := strings.Repeat("\u202e\x1b<", 512)
 	for name, c := range map[string]struct {
 		status []agent.ApplicationStatus
 		// left is what of team-a's is there, and out what is said of others.
@@ -48,9 +51,15 @@ func TestADescriptionIsBounded(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			status := append(c.status, crowd("team-a", 1, 2, "the reason")...)
-			v := nodeview.New(nodeview.Options{Node: "n1", Status: func() []agent.ApplicationStatus { return status },
+			status[len(status)-1].VerifierLog = victims
+			chain := agent.ChainStatus{Interface: "eth0", Hook: "xdp", Ifindex: 2, Members: []agent.MemberStatus{{Program: "f", Unmanaged: true}}}
+			v := nodeview.New(nodeview.Options{Node: "n1",
+				Look: func(context.Context) (agent.Sight, error) {
+					return agent.Sight{At: time.Now(), Chains: []agent.ChainStatus{chain}}, nil
+				}, Status: func() []agent.ApplicationStatus { return status },
 				Inventory: func(context.Context) (inventory.Inventory, error) {
-					return inventory.Inventory{Programs: []inventory.Program{{ID: 7, Name: "\x1b[2J" + long, Holders: []inventory.Process{{PID: 1, Name: long}}, Pins: []string{long}}}}, nil
+					return inventory.Inventory{Programs: []inventory.Program{{ID: 7, Name: "\x1b[2J" + long, Pins: []string{long},
+						Holders: []inventory.Process{{PID: 1, Name: long}}}}}, nil
 				}})
 			n, err := v.View(t.Context(), view.Scope{})
 			body, failed := json.Marshal(n)
@@ -66,8 +75,11 @@ func TestADescriptionIsBounded(t *testing.T) {
 					i = j
 				}
 			}
-			if i == len(n.Applications) || len(n.Applications[i].Attachments) != 2 || n.Applications[i].VerifierLog != "the reason" {
+			if i == len(n.Applications) || len(n.Applications[i].Attachments) != 2 || n.Applications[i].VerifierLog != victims {
 				t.Errorf("what is small is not there: %d applications, %v", len(n.Applications), n.LeftOut)
+			}
+			if len(n.Interfaces) != 1 || len(n.Programs) != 1 {
+				t.Errorf("%d interfaces and %d programs are there", len(n.Interfaces), len(n.Programs))
 			}
 			for _, want := range c.out {
 				if !strings.Contains(fmt.Sprint(n.LeftOut), want) {
