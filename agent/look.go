@@ -161,7 +161,7 @@ func (a *Agent) describe(h *held) Sight {
 		for i := range measured {
 			seen[i].Measure(&measured[i], intentsOf(known), a.objects)
 		}
-		all := append(measured, sequences...)
+		all := slices.Concat(measured, sequences)
 		slices.SortFunc(all, ChainStatus.Compare)
 		return all
 	})

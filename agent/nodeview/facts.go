@@ -162,14 +162,10 @@ func (f facts) programs() []view.Program {
 			chains[c.ProgramID] = c.Members
 		}
 	}
-	ownMaps := map[uint32]uint64{}
-	for _, m := range f.inventory.Maps {
-		if len(m.Programs) == 1 {
-			ownMaps[m.Programs[0]] += m.MemlockBytes
-		}
-	}
+	ownMaps := f.ownMaps()
 	var all []view.Program
-	for _, p := range f.inventory.Programs {
+	for i := range f.inventory.Programs {
+		p := &f.inventory.Programs[i]
 		one := view.Program{ID: p.ID, Type: p.Type, Name: name(p.Name), Tag: p.Tag, LoadedAt: metav1.NewTime(p.LoadedAt), JITBytes: p.JitedBytes,
 			MemoryBytes: p.MemlockBytes + ownMaps[p.ID]}
 		for _, at := range p.Attached {
@@ -186,12 +182,7 @@ func (f facts) programs() []view.Program {
 				one.Application = &members[0].Identity
 			}
 		default:
-			for _, h := range p.Holders {
-				one.Holders = append(one.Holders, view.Process{PID: h.PID, Name: name(h.Name)})
-			}
-			for _, pin := range p.Pins {
-				one.Pins = append(one.Pins, path(pin))
-			}
+			one.Holders, one.Pins = heldBy(p)
 		}
 		if cost, ok := f.cost[p.ID]; ok {
 			one.Cost = &cost
@@ -199,6 +190,28 @@ func (f facts) programs() []view.Program {
 		all = append(all, one)
 	}
 	return all
+}
+
+// ownMaps is what the kernel charges for the maps that a program alone uses, by its id.
+func (f facts) ownMaps() map[uint32]uint64 {
+	bytes := map[uint32]uint64{}
+	for _, m := range f.inventory.Maps {
+		if len(m.Programs) == 1 {
+			bytes[m.Programs[0]] += m.MemlockBytes
+		}
+	}
+	return bytes
+}
+
+// heldBy is what keeps a program of others loaded.
+func heldBy(p *inventory.Program) (holders []view.Process, pins []string) {
+	for _, h := range p.Holders {
+		holders = append(holders, view.Process{PID: h.PID, Name: name(h.Name)})
+	}
+	for _, pin := range p.Pins {
+		pins = append(pins, path(pin))
+	}
+	return holders, pins
 }
 
 // waitsForTurn says for what a load waits that may begin.

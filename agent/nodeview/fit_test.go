@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -50,7 +51,7 @@ func TestADescriptionIsBounded(t *testing.T) {
 		"many with long messages":                     {crowd("team-b", 2000, 4, long), nil, []string{"applications did not fit", "attachments did not fit"}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			status := append(c.status, crowd("team-a", 1, 2, "the reason")...)
+			status := slices.Concat(c.status, crowd("team-a", 1, 2, "the reason"))
 			status[len(status)-1].VerifierLog = victims
 			chain := agent.ChainStatus{Interface: "eth0", Hook: "xdp", Ifindex: 2, Members: []agent.MemberStatus{{Program: "f", Unmanaged: true}}}
 			v := nodeview.New(nodeview.Options{Node: "n1",

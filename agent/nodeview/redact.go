@@ -160,11 +160,14 @@ func placesOf(all []view.Application, id v1alpha1.Identity, program uint32) (pla
 // namesOfOthers are the names in a description that are not the reader's own, too.
 func namesOfOthers(whole view.NodeView, scope view.Scope) map[string]bool {
 	names, own := map[string]bool{}, map[string]bool{}
-	for _, a := range whole.Applications {
-		to := names
-		if scope.Has(a.Identity) {
-			to = own
+	of := func(id *v1alpha1.Identity) map[string]bool {
+		if id != nil && scope.Has(*id) {
+			return own
 		}
+		return names
+	}
+	for _, a := range whole.Applications {
+		to := of(&a.Identity)
 		to[a.Identity.String()], to[a.UID] = true, true
 		for _, at := range a.Attachments {
 			to[at.Program] = true
@@ -177,15 +180,11 @@ func namesOfOthers(whole view.NodeView, scope view.Scope) map[string]bool {
 	}
 	for _, i := range whole.Interfaces {
 		for _, m := range i.Members {
-			if m.Application == nil || !scope.Has(*m.Application) {
-				names[m.Program] = true
-			}
+			of(m.Application)[m.Program] = true
 		}
 	}
 	for _, p := range whole.Programs {
-		if p.Application == nil || !scope.Has(*p.Application) {
-			names[p.Name] = true
-		}
+		of(p.Application)[p.Name] = true
 	}
 	for name := range own {
 		delete(names, name)

@@ -1,6 +1,7 @@
 package nodeview_test
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"reflect"
@@ -106,10 +107,10 @@ func TestNothingOfOthersIsInAScope(t *testing.T) {
 			t.Errorf("the program is attached at %s", got)
 		}
 	}
-	if after, _ := json.Marshal(whole); string(after) != string(before) {
+	if after, _ := json.Marshal(whole); !bytes.Equal(after, before) {
 		t.Error("the whole was changed")
 	}
-	if body, _ := json.Marshal(nodeview.Redact(whole, view.Scope{})); string(body) != string(before) {
+	if body, _ := json.Marshal(nodeview.Redact(whole, view.Scope{})); !bytes.Equal(body, before) {
 		t.Error("the whole node is not whole")
 	}
 }

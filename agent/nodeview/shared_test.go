@@ -64,7 +64,7 @@ func TestReadersShareOneLook(t *testing.T) {
 			t.Fatalf("%d looks within a second", l.looks)
 		}
 		for range 10 {
-			time.Sleep(time.Second)
+			<-time.After(time.Second)
 			all()
 		}
 		if l.looks != 11 || l.lists != 6 {
@@ -101,12 +101,12 @@ func TestAReaderWaitsNoLongerForABusyLoopThanItLikes(t *testing.T) {
 			t.Errorf("after %s and %d looks: %v, %v", time.Since(began), l.looks, n.LeftOut, err)
 		}
 		close(l.free)
-		time.Sleep(2 * time.Second)
+		<-time.After(2 * time.Second)
 		if n, err = v.View(t.Context(), view.Scope{}); err != nil || len(n.LeftOut) != 0 {
 			t.Errorf("a loop that is free again: %v, %v", n.LeftOut, err)
 		}
 		l.free = make(chan struct{})
-		time.Sleep(2 * time.Second)
+		<-time.After(2 * time.Second)
 		n, err = v.View(t.Context(), view.Scope{})
 		if err != nil || len(n.LeftOut) != 1 || !strings.Contains(n.LeftOut[0], "as of 2000-01-01T00:00:0") {
 			t.Errorf("a loop that is busy again: %v, %v", n.LeftOut, err)

@@ -328,9 +328,6 @@ func TestLoadsAreListed(t *testing.T) {
 	now := time.Unix(0, 0)
 	l := NewLoads(func() time.Time { return now }, slog.New(slog.DiscardHandler), func(Loadable, time.Duration, error) {})
 	first, second, measured := &held{may: make(chan bool)}, &held{may: make(chan bool)}, &held{may: make(chan bool)}
-	for _, one := range []*held{first, second, measured} {
-		defer close(one.may)
-	}
 	named := func(one asked, app string) asked {
 		return asked{one.key, func() (Request, error) {
 			r, err := one.ask()
