@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/http"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -46,22 +47,15 @@ func TestAHostDescribesItselfOnItsSocket(t *testing.T) {
 		return response.StatusCode, body
 	}
 	var n view.NodeView
-	awaits.True(t, "the application to be described", time.Minute, func() bool {
+	awaits.True(t, "the application and its program to be described", time.Minute, func() bool {
 		_, body := get("/v1/node")
 		n = view.NodeView{}
-		return json.Unmarshal(body, &n) == nil && len(n.Applications) == 1 && len(n.Applications[0].Attachments) > 0 && len(n.LeftOut) == 0
+		return json.Unmarshal(body, &n) == nil && len(n.LeftOut) == 0 && isDescribed(n)
 	})
-	is := n.Applications[0]
 	if n.Kind != view.KindNodeView || n.Name == "" || n.Agent.Version != "v7" || n.Kernel.Release == "" || len(n.Kernel.Hooks) == 0 {
 		t.Errorf("the host is %+v", n)
 	}
-	hasProgram := false
-	for _, p := range n.Programs {
-		hasProgram = hasProgram || p.ID == is.Attachments[0].ProgramID && p.Application != nil && p.Application.Name == "app"
-	}
-	if !hasProgram || is.Attachments[0].State != string(agent.Attached) {
-		t.Errorf("the application is %+v", is)
-	}
+	is := n.Applications[0]
 	status, body := get("/v1/node?kind=ClusterBpfApplication&name=other")
 	scoped := view.NodeView{}
 	if err := json.Unmarshal(body, &scoped); err != nil || status != http.StatusOK || len(scoped.Applications) != 0 || scoped.Others == nil ||
@@ -74,4 +68,15 @@ func TestAHostDescribesItselfOnItsSocket(t *testing.T) {
 	if status, body = get("/v1/chains"); status != http.StatusOK || !json.Valid(body) {
 		t.Errorf("chains: %d %s", status, body)
 	}
+}
+
+// isDescribed reports whether the one application has an attachment whose program is among those of the kernel as its own.
+func isDescribed(n view.NodeView) bool {
+	if len(n.Applications) != 1 || len(n.Applications[0].Attachments) != 1 {
+		return false
+	}
+	at := n.Applications[0].Attachments[0]
+	return at.State == string(agent.Attached) && slices.ContainsFunc(n.Programs, func(p view.Program) bool {
+		return p.ID == at.ProgramID && p.Application != nil && p.Application.Name == "app"
+	})
 }

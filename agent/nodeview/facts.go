@@ -40,13 +40,16 @@ func (f facts) describe() view.NodeView {
 	n := view.NodeView{TypeMeta: metav1.TypeMeta{APIVersion: view.GroupVersion, Kind: view.KindNodeView}, ObjectMeta: metav1.ObjectMeta{Name: f.Node},
 		Observed: metav1.NewTime(f.now), Agent: f.Info, Kernel: f.Kernel, Applications: []view.Application{},
 		LeftOut: append(slices.Clone(f.leftOut), f.sight.LeftOut...)}
-	places := f.places()
+	k := known{f.places(), map[uint32]uint32{}}
+	for _, l := range f.inventory.Links {
+		k.links[l.ID] = l.Program
+	}
 	for _, s := range f.status {
 		if s.Tombstone && s.Revision == "" && !s.Unloading && s.Error == "" {
 			// It has left nothing behind.
 			continue
 		}
-		a := application(s, places)
+		a := k.application(s)
 		a.Pods = f.sight.Pods[s.UID]
 		n.Applications = append(n.Applications, a)
 	}
@@ -85,8 +88,14 @@ func (f facts) places() map[place]position {
 	return all
 }
 
+// known is what is known of attachments besides their statuses: their places in an order, and the programs of links.
+type known struct {
+	places map[place]position
+	links  map[uint32]uint32
+}
+
 // application describes one.
-func application(s agent.ApplicationStatus, places map[place]position) view.Application {
+func (k known) application(s agent.ApplicationStatus) view.Application {
 	a := view.Application{Identity: s.Application, UID: s.UID, Serial: s.Serial, Version: s.Version, Image: path(s.Image), Digest: s.Digest, Signers: s.Signers,
 		Retained: s.Held, Attachments: []view.Attachment{}, Conditions: slices.Clone(s.Conditions), Error: message(s.Error),
 		VerifierLog: text.Printable(s.VerifierLog)}
@@ -97,25 +106,26 @@ func application(s agent.ApplicationStatus, places map[place]position) view.Appl
 	}
 	for _, p := range s.Programs {
 		for _, l := range p.Links {
-			a.Attachments = append(a.Attachments, attachment(s.UID, p, l, places))
+			a.Attachments = append(a.Attachments, k.attachment(s.UID, p, l))
 		}
 	}
 	return a
 }
 
 // attachment describes one.
-func attachment(uid string, p agent.ProgramStatus, l agent.LinkStatus, places map[place]position) view.Attachment {
+func (k known) attachment(uid string, p agent.ProgramStatus, l agent.LinkStatus) view.Attachment {
 	a := view.Attachment{Program: p.Name, ProgramID: p.ID, LinkID: l.ID, Hook: l.Hook, Target: target(l.Target, l.On), State: string(l.State),
 		Message: message(l.Error), Priority: l.Priority, Mode: l.XDPMode, Notes: l.Notes()}
 	hook := l.Hook
 	if hook != plan.XDP {
-		a.ProgramID = cmp.Or(l.Program, p.ID)
+		// A program may be loaded once for each target.
+		a.ProgramID = cmp.Or(k.links[l.ID], p.ID)
 	}
 	if l.Filter != "" {
 		// In the place of TCX.
 		hook = "tc/" + strings.TrimPrefix(strings.TrimPrefix(hook, "tcx/"), "tc/")
 	}
-	if at, ok := places[place{uid, p.Name, hook, l.On.Device()}]; ok && l.On.Ifindex != 0 {
+	if at, ok := k.places[place{uid, p.Name, hook, l.On.Device()}]; ok && l.On.Ifindex != 0 {
 		a.Position, a.Of, a.Runs, a.Verdicts = at.at, at.of, at.Runs, at.Verdicts
 	}
 	return a
