@@ -13,6 +13,7 @@ import (
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/link"
 
+	"github.com/skep-dev/skep/agent"
 	"github.com/skep-dev/skep/agent/inventory"
 	"github.com/skep-dev/skep/agent/nodeview"
 	"github.com/skep-dev/skep/api/v1alpha1"
@@ -34,6 +35,8 @@ func node(t *testing.T) (*world.World, *nodeview.Viewer) {
 	pods := world.NewRuntime(t)
 	o := w.Options()
 	o.Containers = pods.Source
+	// The rejected one is not tried again.
+	o.BackOff = agent.BackOff{First: time.Hour, Most: time.Hour}
 	late := world.Member(w, "late", "xdp_count_v2", "count_packets", 900)
 	fetch := o.Fetch
 	o.Fetch = func(ctx context.Context, digest string) ([]byte, error) {
@@ -82,11 +85,12 @@ func isDone(n view.NodeView) bool {
 	body, _ := json.Marshal(n)
 	is := string(body)
 	hasRun := !strings.Contains(is, `"xdp"`) || strings.Contains(is, `"runs":10`)
-	return hasRun && (n.Others != nil || strings.Contains(is, "verifierLog") && strings.Contains(is, "being fetched"))
+	return hasRun && (n.Others != nil || strings.Contains(is, "verifierLog") && len(n.Loads) == 1 && strings.Contains(is, `"state":"Failed"`))
 }
 
 func TestANodeIsDescribed(t *testing.T) {
 	w, v := node(t)
+	see(t, v, view.Scope{})
 	for name, scope := range map[string]view.Scope{"whole": {}, "team": {Kind: v1alpha1.KindBpfApplication, Namespace: "team-a"},
 		"application": {Kind: v1alpha1.KindClusterBpfApplication, Name: "a"}} {
 		n := settle(t, see(t, v, scope))
