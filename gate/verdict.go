@@ -198,6 +198,9 @@ func (v Verdict) Allowed() bool { return v.allowed }
 // Evaluator.RevisionIn does; empty where it fell before they were asked.
 func (v Verdict) Revision() string { return v.activeRevision }
 
+// PolicyRevision identifies the policies alone, as a sealed intent records it.
+func (v Verdict) PolicyRevision() string { return v.revision }
+
 // Decision has the reasons and warnings.
 func (v Verdict) Decision() policies.Decision { return v.decision }
 

@@ -974,6 +974,12 @@ type BpfApplicationStatus struct {
 	// was answered.
 	// +optional
 	LastHandledReconcileAt string `json:"lastHandledReconcileAt,omitempty"`
+
+	// History has the last ten versions, the newest first.
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=10
+	History []ApplicationVersion `json:"history,omitempty"`
 }
 
 // RolloutState is how a rollout is doing.

@@ -34,6 +34,7 @@ import (
 	"github.com/skep-dev/skep/controller/rollout"
 	"github.com/skep-dev/skep/gate"
 	"github.com/skep-dev/skep/image/access"
+	"github.com/skep-dev/skep/intent"
 	"github.com/skep-dev/skep/lifecycle"
 )
 
@@ -88,6 +89,7 @@ type remembered struct {
 	patched     patched
 	generations generations
 	requests    requests
+	changeNames changeNames
 }
 
 // reset forgets all: another replica may have decided otherwise since.
@@ -98,6 +100,7 @@ func (m *remembered) reset() {
 	m.patched.reset()
 	m.generations.reset()
 	m.requests.reset()
+	m.changeNames.reset()
 }
 
 // forget forgets an application that is gone.
@@ -107,6 +110,7 @@ func (m *remembered) forget(id v1alpha1.Identity) {
 	m.patched.forget(id)
 	m.generations.forget(id)
 	m.requests.forget(id)
+	m.changeNames.forget(id)
 }
 
 // application is either scope's kind as the client takes it.
@@ -163,6 +167,9 @@ func (r *Reconciler) reconcile(ctx context.Context, id v1alpha1.Identity) (ctrl.
 	if err != nil {
 		return ctrl.Result{}, err
 	}
+	if st.app != nil {
+		ctx = ctrl.LoggerInto(ctx, ctrl.LoggerFrom(ctx).WithValues("generation", st.app.GetGeneration()))
+	}
 	next, evaluated, err := r.reconcileApplication(ctx, id, st)
 	errs := []error{err}
 	for _, f := range st.former {
@@ -179,8 +186,9 @@ type state struct {
 	app application
 	// postponed is for how long a newer request for a reconcile waits; zero if none does.
 	postponed time.Duration
-	// sealed is its intent, former are those of applications that had the name before.
+	// sealed is its intent, was the intent when the reconcile began, former are those of applications that had the name before.
 	sealed intents.Intent
+	was    *intent.Payload
 	former []former
 	// nodes are the cluster's, read at the time gathered. reports is what they reported on
 	// the name when the reconcile began, by UID.
@@ -230,7 +238,7 @@ func (r *Reconciler) gather(ctx context.Context, id v1alpha1.Identity) (st *stat
 	for _, s := range sealed {
 		s.Report = st.reports[s.Payload.UID]
 		if st.app != nil && s.Payload.UID == string(st.app.GetUID()) {
-			st.sealed = s
+			st.sealed, st.was = s, s.Payload
 			continue
 		}
 		why, err := r.unloadReason(ctx, s)

@@ -16,6 +16,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/tools/events"
+	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/skep-dev/skep/api/v1alpha1"
@@ -26,6 +27,7 @@ import (
 	"github.com/skep-dev/skep/gate"
 	"github.com/skep-dev/skep/intent"
 	"github.com/skep-dev/skep/lifecycle"
+	"github.com/skep-dev/skep/lifecycle/history"
 	"github.com/skep-dev/skep/placement"
 )
 
@@ -67,6 +69,9 @@ func (r *Reconciler) reportUnload(ctx context.Context, st *state) error {
 	if err := setDeployed(app, st, r.now()); err != nil {
 		return err
 	}
+	if err := r.setHistory(app, st); err != nil {
+		return err
+	}
 	setReady(app, st)
 	st.app = app
 	return r.patch(ctx, before, app)
@@ -85,6 +90,7 @@ func (r *Reconciler) patch(ctx context.Context, before, app application) error {
 	r.patched.keep(app)
 	r.progress.written(before, app, r.now())
 	sendEvent(r.Events, before, app)
+	logDecisions(ctrl.LoggerFrom(ctx), before, app)
 	return nil
 }
 
@@ -120,10 +126,13 @@ func (r *Reconciler) setStatus(app application, st *state) error {
 		report.Digest, report.Policies = s.Verdict.Image().Digest, s.Verdict.Decision().Policies
 		evidence := s.Verdict.Evidence()
 		report.Signers = evidence.Signers()
-		report.SignedBy = signedBy(report.Signers)
+		report.SignedBy = history.SignedBy(report.Signers)
 	}
 	report.LastHandledReconcileAt, report.ObservedGeneration = app.GetAnnotations()[meta.ReconcileRequestAnnotation], app.GetGeneration()
 	if err := setDeployed(app, st, r.now()); err != nil {
+		return err
+	}
+	if err := r.setHistory(app, st); err != nil {
 		return err
 	}
 	setReady(app, st)
@@ -185,17 +194,6 @@ func deployed(app application, st *state, now time.Time) (metav1.Condition, erro
 	return status.Deployed(counts), nil
 }
 
-// signedBy is the first three of some signers in one line, and how many more there
-// are.
-func signedBy(signers []string) string {
-	const most = 3
-	line := strings.Join(signers[:min(most, len(signers))], ",")
-	if more := len(signers) - most; more > 0 {
-		line += fmt.Sprintf(" (and %d more)", more)
-	}
-	return line
-}
-
 // wanted is what nodes are to have of a version, and its kernels to be able to.
 func wanted(p intent.Payload, s lifecycle.Observation) status.Wanted {
 	var facts *bytecode.Facts
@@ -247,7 +245,7 @@ func setReady(app application, st *state) {
 	case app.Report().Rollout != nil:
 		waiting(string("Rollout"+app.Report().Rollout.State), app.Report().Rollout.Message)
 	case deployed.Status == metav1.ConditionTrue:
-		ready(deployed.Reason, deployed.Message)
+		ready(deployed.Reason, deployed.Message+ofVersion(app))
 	case deployed.Reason == status.ReasonNodesFailed || deployed.Reason == status.ReasonUnsupported:
 		stalled(deployed.Reason, deployed.Message)
 	default:
@@ -260,10 +258,29 @@ func stopped(r *v1alpha1.RolloutStatus) bool {
 	return r != nil && slices.Contains([]v1alpha1.RolloutState{v1alpha1.RolloutStopped, v1alpha1.RolloutNoMatchingNodes, v1alpha1.RolloutRolledBack}, r.State)
 }
 
-// sendEvent writes an event if Ready says something new, or another digest runs.
+// ofVersion names the version that runs, from the second on: each update is a transition of Ready.
+func ofVersion(app application) string {
+	if v := app.Report().CurrentVersion(); v != nil && v.Version > 1 {
+		return fmt.Sprintf("; version %d", v.Version)
+	}
+	return ""
+}
+
+// ReasonUpdated is the reason of the event of a version that replaced another one, and is deployed.
+const ReasonUpdated = "Updated"
+
+// sendEvent writes an event if Ready says something new, another digest runs, an update is deployed or another definition is denied.
 func sendEvent(to events.EventRecorder, before, now application) {
 	was, is := conditions.Get(before, v1alpha1.ConditionReady), conditions.Get(now, v1alpha1.ConditionReady)
-	if is == nil || was != nil && was.Status == is.Status && was.Reason == is.Reason && before.Report().Digest == now.Report().Digest {
+	if is == nil {
+		return
+	}
+	if v := updated(before, now); v != nil {
+		to.Eventf(now.(runtime.Object), nil, corev1.EventTypeNormal, ReasonUpdated, "Reconcile", "%s; %s",
+			v.Summary(), strings.TrimSuffix(is.Message, ofVersion(now)))
+		return
+	}
+	if was != nil && was.Status == is.Status && was.Reason == is.Reason && before.Report().Digest == now.Report().Digest && !newlyDenied(before, now) {
 		return
 	}
 	kind := corev1.EventTypeNormal

@@ -154,7 +154,6 @@ func (s *Store) Unload(ctx context.Context, i Intent, why string) (Intent, error
 	if err != nil {
 		return i, err
 	}
-	ctrl.LoggerFrom(ctx).Info("unloading application", "application", i.Payload.Application.String(), "reason", why)
 	return s.write(ctx, i, envelope, i.CRD())
 }
 
@@ -215,6 +214,12 @@ func (s *Store) write(ctx context.Context, before Intent, envelope intent.Envelo
 	if s.Wrote != nil {
 		s.Wrote(p.Tombstone)
 	}
+	action, reason := "seal", "allowed"
+	if p.Tombstone {
+		action, reason = "unload", p.Reason
+	}
+	ctrl.LoggerFrom(ctx).Info("sealed intent", "application", p.Application.String(), "action", action, "serial", p.Serial, "version", p.VersionSerial(),
+		"digest", p.ImageDigest, "reason", reason)
 	intent.LogGrants(before.Payload, &p, ctrl.LoggerFrom(ctx).WithValues("serial", p.Serial).Info)
 	before.Object, before.Payload = o, &p
 	return before, nil

@@ -33,30 +33,31 @@ type process struct {
 	*exec.Cmd
 	// stop ends it as a kubelet does.
 	stop func()
+	// said is what it wrote to stderr, to be read once it stopped.
+	said *bytes.Buffer
 }
 
 // process starts a skep-controller that seals with the cluster's key.
-func (c *cluster) process(binary string) *process {
+func (c *cluster) process(binary string, flags ...string) *process {
 	t, dir := c.t, c.t.TempDir()
 	t.Helper()
 	key := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: sealing.SecretName}, Data: map[string][]byte{"sealing.key": c.key}}
 	c.create(key)
-	p := &process{t: t}
+	p := &process{t: t, said: &bytes.Buffer{}}
 	kubeconfig := filepath.Join(dir, "kubeconfig")
 	if err := writeKubeconfig(&rest.Config{Host: p.counts(c.plane.Config)}, kubeconfig); err != nil {
 		t.Fatal(err)
 	}
 	// Whoever leads alone renews its lease for nobody, which no change asks for.
-	p.Cmd = exec.Command(binary, "--kubeconfig="+kubeconfig, "--namespace=default", "--cache="+filepath.Join(dir, "cache"),
-		"--leader-elect=false", "--metrics-address=", "--health-address=", "--allowed-registry="+strings.Join(supply.Loopback(), ","))
-	var said bytes.Buffer
-	p.Stderr = &said
+	p.Cmd = exec.Command(binary, append(flags, "--kubeconfig="+kubeconfig, "--namespace=default", "--cache="+filepath.Join(dir, "cache"),
+		"--leader-elect=false", "--metrics-address=", "--health-address=", "--allowed-registry="+strings.Join(supply.Loopback(), ","))...)
+	p.Stderr = p.said
 	if err := child.Start(p.Cmd); err != nil {
 		t.Fatal(err)
 	}
 	p.stop = sync.OnceFunc(func() {
 		if err := errors.Join(p.Process.Signal(syscall.SIGTERM), p.Wait(), c.Delete(context.Background(), key)); err != nil {
-			t.Errorf("skep-controller: %v\n%s", err, said.String())
+			t.Errorf("skep-controller: %v\n%s", err, p.said.String())
 		}
 	})
 	t.Cleanup(p.stop)

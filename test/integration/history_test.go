@@ -1,0 +1,118 @@
+package integration
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/skep-dev/skep/api/v1alpha1"
+	"github.com/skep-dev/skep/test/fixture/programs"
+	"github.com/skep-dev/skep/test/harness/command"
+)
+
+// recorded waits until the newest version in the history of an application has a result.
+func (c *cluster) recorded(app *v1alpha1.ClusterBpfApplication, version int64, result v1alpha1.VersionResult) v1alpha1.ApplicationVersion {
+	c.t.Helper()
+	c.until(fmt.Sprintf("version %d to be %s", version, result), func() error {
+		if err := c.Get(c.t.Context(), client.ObjectKeyFromObject(app), app); err != nil {
+			return err
+		}
+		if all := app.Status.History; len(all) == 0 || all[0].Version != version || all[0].Result != result {
+			return fmt.Errorf("history is %+v", all)
+		}
+		return nil
+	})
+	return app.Status.History[0]
+}
+
+// sampled is an application whose variable has a value.
+func sampled(app *v1alpha1.ClusterBpfApplication, value string) func() {
+	return func() { app.Spec.Variables = map[string]apiextensionsv1.JSON{"sampling": {Raw: []byte(value)}} }
+}
+
+// TestAChangedVariableIsInTheHistory asks the API server, whose schema and events it passes.
+func TestAChangedVariableIsInTheHistory(t *testing.T) {
+	c := newCluster(t)
+	c.control()
+	c.node("one", map[string]string{"role": "edge"})
+	c.create(c.Signer("team-a"))
+	ref, digest := c.Push("app:v1", programs.Object("xdp_count"), "team-a")
+	app := fleet(ref)
+	c.create(app)
+	c.recorded(app, 1, v1alpha1.VersionAllowed)
+	c.answers("one", app, v1alpha1.NodeLoaded, "")
+	first := c.recorded(app, 1, v1alpha1.VersionDeployed)
+
+	c.change(app, sampled(app, "4242424"))
+	c.recorded(app, 2, v1alpha1.VersionAllowed)
+	c.answers("one", app, v1alpha1.NodeLoaded, "")
+	second := c.recorded(app, 2, v1alpha1.VersionDeployed)
+	if first.Digest != digest || second.Digest != digest || fmt.Sprint(second.Changes) != "[variable sampling]" || second.Generation != app.Generation ||
+		second.Serial != c.opened(app).VersionSerial() || second.SignedBy != "team-a" || second.Time.IsZero() {
+		t.Errorf("it records %+v, then %+v", first, second)
+	}
+	e := c.told(app, "Updated")
+	if want := "version 2: variable sampling changed; image digest same; loaded on 1 of 1 nodes"; e.Note != want || e.Type != "Normal" {
+		t.Errorf("the event is %s %q, want %q", e.Type, e.Note, want)
+	}
+}
+
+// TestEachLineOfTheControllerIsOfItsFormat starts the binary, whose libraries log, too, and reads all that it writes.
+func TestEachLineOfTheControllerIsOfItsFormat(t *testing.T) {
+	binary := command.Build(t, "skep-controller")
+	for _, format := range []string{"json", "text"} {
+		t.Run(format, func(t *testing.T) {
+			c := newCluster(t)
+			c.node("one", map[string]string{"role": "edge"})
+			c.create(c.Signer("team-a"))
+			p := c.process(binary, "--log-format="+format)
+			ref, digest := c.Push("app:v1", programs.Object("xdp_count"), "team-a")
+			unsigned, _ := c.Push("app:v2", programs.Object("xdp_count_v2"))
+			app := fleet(ref)
+			c.create(app)
+			c.recorded(app, 1, v1alpha1.VersionAllowed)
+			c.answers("one", app, v1alpha1.NodeLoaded, "")
+			c.recorded(app, 1, v1alpha1.VersionDeployed)
+			c.change(app, func() { app.Spec.Bytecode.Image = unsigned })
+			c.recorded(app, 2, v1alpha1.VersionDenied)
+			p.stop()
+			lines := strings.Split(strings.TrimSpace(p.said.String()), "\n")
+			for _, line := range lines {
+				if err := isOf(format, line); err != nil {
+					t.Errorf("%v: %s", err, line)
+				}
+			}
+			for _, message := range []string{"application allowed", "sealed intent", "application deployed", "application denied"} {
+				logged := slices.DeleteFunc(slices.Clone(lines), func(line string) bool { return !strings.Contains(line, message) })
+				if len(logged) != 1 || !strings.Contains(logged[0], "generation") || !strings.Contains(logged[0], app.Name) ||
+					!strings.Contains(logged[0], digest) && message != "application denied" {
+					t.Errorf("%q is logged as %q", message, logged)
+				}
+			}
+		})
+	}
+}
+
+// isOf says what is wrong with a line of a log of a format.
+func isOf(format, line string) error {
+	if format == "text" {
+		if !strings.HasPrefix(line, "time=") || !strings.Contains(line, " level=") || !strings.Contains(line, " msg=") {
+			return errors.New("no line of text")
+		}
+		return nil
+	}
+	var one struct{ Time, Level, Msg string }
+	if err := json.Unmarshal([]byte(line), &one); err != nil {
+		return err
+	}
+	if one.Time == "" || one.Level == "" || one.Msg == "" {
+		return errors.New("it lacks time, level or msg")
+	}
+	return nil
+}
