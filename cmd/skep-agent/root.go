@@ -132,6 +132,7 @@ func hold(ctx context.Context, to io.Writer, o kube.Options, f flags) error {
 	if err != nil {
 		return err
 	}
+	logging.Default(log)
 	setClientLog(log, f.verbose)
 	config, err := config(f.kubeconfig)
 	if err != nil {

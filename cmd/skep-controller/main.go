@@ -21,6 +21,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
+	"k8s.io/klog/v2"
 	ctrl "sigs.k8s.io/controller-runtime"
 
 	"github.com/skep-dev/skep/cmd/internal/logging"
@@ -197,6 +198,8 @@ func run(ctx context.Context, o controller.Options, f flags) error {
 	if err != nil {
 		return err
 	}
+	logging.Default(log)
+	klog.SetSlogLogger(log)
 	ctrl.SetLogger(logr.FromSlogHandler(log.Handler()))
 	if o.Config, err = config(f.kubeconfig); err != nil {
 		return fmt.Errorf("reach the API server: %w", err)

@@ -74,6 +74,7 @@ func serve(ctx context.Context, to io.Writer, o mounter.Options, socket, format 
 	if err != nil {
 		return err
 	}
+	logging.Default(log)
 	l, err := mounter.Listen(socket)
 	if err != nil {
 		return fmt.Errorf("listen for the agent: %w", err)

@@ -30,7 +30,9 @@ type runFlags struct {
 	listen  string
 	output  string
 	verbose bool
-	maps    resource.QuantityValue
+	// logFormat is text or json.
+	logFormat string
+	maps      resource.QuantityValue
 }
 
 func newRun() *cobra.Command {
@@ -50,10 +52,11 @@ func newRun() *cobra.Command {
 			"  skep run --source ./definitions --signers ./signers.yaml --once",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			log, err := logging.New(cmd.ErrOrStderr(), "text", f.verbose)
+			log, err := logging.New(cmd.ErrOrStderr(), f.logFormat, f.verbose)
 			if err != nil {
 				return err
 			}
+			logging.Default(log)
 			o.Log, o.MapMemory, o.Version = log, f.maps.Value(), version.This().String()
 			logStart(o)
 			h, err := nodemode.New(cmd.Context(), o)
@@ -89,6 +92,7 @@ func newRun() *cobra.Command {
 	flags.StringVar(&f.listen, "listen", "", "address for /metrics and /healthz, such as 127.0.0.1:9091 (default: none)")
 	gitFlags(cmd, &o)
 	flags.BoolVarP(&f.verbose, "verbose", "v", false, "log more")
+	flags.StringVar(&f.logFormat, "log-format", "text", "format: text, json")
 	_ = cmd.MarkFlagRequired("source")
 	display.OutputFlag(cmd, &f.output, "text", "json")
 	return cmd

@@ -4,6 +4,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/fluxcd/pkg/runtime/conditions"
 	"github.com/go-logr/logr"
@@ -60,19 +61,19 @@ func (c *changeNames) reset() {
 }
 
 // setHistory records the versions in the status of app, whose condition Deployed is set.
-func (r *Reconciler) setHistory(app application, st *state) error {
+func setHistory(names *changeNames, app application, st *state, at time.Time) error {
 	report, live := app.Report(), st.sealed.Payload
 	if live != nil && live.Serial < st.app.Report().Serial {
 		// The cache has yet to show the newest intent.
 		return nil
 	}
-	now := history.Now{At: r.now(), Generation: app.GetGeneration(), Live: live, Result: resultOf(app)}
+	now := history.Now{At: at, Generation: app.GetGeneration(), Live: live, Result: resultOf(app)}
 	switch recorded := report.CurrentVersion(); {
 	case live == nil || live.Tombstone:
 	case recorded == nil || recorded.Serial != live.VersionSerial():
-		now.Changes = r.changeNames.of(app.Identity(), st.was, live)
+		now.Changes = names.of(app.Identity(), st.was, live)
 	default:
-		r.changeNames.forget(app.Identity())
+		names.forget(app.Identity())
 	}
 	var err error
 	if now.Denied, err = deniedDefinition(app, st); err == nil {

@@ -69,7 +69,7 @@ func (r *Reconciler) reportUnload(ctx context.Context, st *state) error {
 	if err := setDeployed(app, st, r.now()); err != nil {
 		return err
 	}
-	if err := r.setHistory(app, st); err != nil {
+	if err := setHistory(&r.changeNames, app, st, r.now()); err != nil {
 		return err
 	}
 	setReady(app, st)
@@ -89,8 +89,8 @@ func (r *Reconciler) patch(ctx context.Context, before, app application) error {
 	}
 	r.patched.keep(app)
 	r.progress.written(before, app, r.now())
-	sendEvent(r.Events, before, app)
 	logDecisions(ctrl.LoggerFrom(ctx), before, app)
+	sendEvent(r.Events, before, app)
 	return nil
 }
 
@@ -132,7 +132,7 @@ func (r *Reconciler) setStatus(app application, st *state) error {
 	if err := setDeployed(app, st, r.now()); err != nil {
 		return err
 	}
-	if err := r.setHistory(app, st); err != nil {
+	if err := setHistory(&r.changeNames, app, st, r.now()); err != nil {
 		return err
 	}
 	setReady(app, st)

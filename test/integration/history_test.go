@@ -1,10 +1,14 @@
 package integration
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
+	"net"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -71,7 +75,8 @@ func TestEachLineOfTheControllerIsOfItsFormat(t *testing.T) {
 			c := newCluster(t)
 			c.node("one", map[string]string{"role": "edge"})
 			c.create(c.Signer("team-a"))
-			p := c.process(binary, "--log-format="+format)
+			port := strconv.Itoa(freePort(t))
+			p := c.process(binary, "--log-format="+format, "--leader-elect=true", "--metrics-address="+net.JoinHostPort("127.0.0.1", port))
 			ref, digest := c.Push("app:v1", programs.Object("xdp_count"), "team-a")
 			unsigned, _ := c.Push("app:v2", programs.Object("xdp_count_v2"))
 			app := fleet(ref)
@@ -81,6 +86,8 @@ func TestEachLineOfTheControllerIsOfItsFormat(t *testing.T) {
 			c.recorded(app, 1, v1alpha1.VersionDeployed)
 			c.change(app, func() { app.Spec.Bytecode.Image = unsigned })
 			c.recorded(app, 2, v1alpha1.VersionDenied)
+			c.told(app, "Denied")
+			c.until("the controller to log what no client of https sends", func() error { return noTLS(t.Context(), port) })
 			p.stop()
 			lines := strings.Split(strings.TrimSpace(p.said.String()), "\n")
 			for _, line := range lines {
@@ -97,6 +104,18 @@ func TestEachLineOfTheControllerIsOfItsFormat(t *testing.T) {
 			}
 		})
 	}
+}
+
+// noTLS sends a server of https something else, and waits for the end of the connection: net/http logs that.
+func noTLS(ctx context.Context, port string) error {
+	var d net.Dialer
+	conn, err := d.DialContext(ctx, "tcp", net.JoinHostPort("127.0.0.1", port))
+	if err != nil {
+		return err
+	}
+	_, err = conn.Write([]byte("no TLS, which takes more bytes than a line\r\n\r\n"))
+	_, readErr := io.Copy(io.Discard, conn)
+	return errors.Join(err, readErr, conn.Close())
 }
 
 // isOf says what is wrong with a line of a log of a format.

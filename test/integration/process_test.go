@@ -49,8 +49,8 @@ func (c *cluster) process(binary string, flags ...string) *process {
 		t.Fatal(err)
 	}
 	// Whoever leads alone renews its lease for nobody, which no change asks for.
-	p.Cmd = exec.Command(binary, append(flags, "--kubeconfig="+kubeconfig, "--namespace=default", "--cache="+filepath.Join(dir, "cache"),
-		"--leader-elect=false", "--metrics-address=", "--health-address=", "--allowed-registry="+strings.Join(supply.Loopback(), ","))...)
+	p.Cmd = exec.Command(binary, append([]string{"--kubeconfig=" + kubeconfig, "--namespace=default", "--cache=" + filepath.Join(dir, "cache"),
+		"--leader-elect=false", "--metrics-address=", "--health-address=", "--allowed-registry=" + strings.Join(supply.Loopback(), ",")}, flags...)...)
 	p.Stderr = p.said
 	if err := child.Start(p.Cmd); err != nil {
 		t.Fatal(err)

@@ -1,5 +1,5 @@
-// Package logging makes the logger of a command from its flags. It sets no default of other
-// packages.
+// Package logging makes the logger of a command from its flags, and has libraries log by it. New
+// alone sets no default of other packages.
 package logging
 
 import (
@@ -7,6 +7,9 @@ import (
 	"io"
 	"log/slog"
 )
+
+// Default has packages log and slog, by which libraries and net/http log, write by a logger: each line is of its format.
+func Default(log *slog.Logger) { slog.SetDefault(log) }
 
 // New returns a logger that writes one line per event to w. The format is text or json;
 // verbose adds what is for debugging.
