@@ -19,6 +19,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -369,9 +370,15 @@ func TestWhatTheKernelRefusesIsReportedInItsWordsAndMendsItself(t *testing.T) {
 	if c := w.report().Status.Counts; c.Failed != 1 || c.Loaded != 0 {
 		t.Errorf("counts %+v", c)
 	}
+	if !meta.IsStatusConditionFalse(w.report().Status.Conditions, v1alpha1.ConditionReady) {
+		t.Errorf("conditions are %+v", w.report().Status.Conditions)
+	}
 	good := w.payload("app")
 	w.apply(good)
 	w.awaits(good, v1alpha1.NodeLoaded)
+	if !meta.IsStatusConditionTrue(w.report().Status.Conditions, v1alpha1.ConditionReady) {
+		t.Errorf("conditions are %+v", w.report().Status.Conditions)
+	}
 }
 
 func TestKeysRotateWithoutARestart(t *testing.T) {

@@ -221,7 +221,10 @@ func (p *publisher) wanted() (v1alpha1.BpfNodeStatus, bool) {
 	}
 	p.metrics.report(applications)
 	have, _ := p.own.get()
-	f := facts{version: p.opts.Version, profile: *p.opts.Profile, applications: applications, fare: fare, programs: p.programs}
+	f := facts{version: p.opts.Version, profile: *p.opts.Profile, applications: applications, fare: fare, programs: p.programs, now: time.Now()}
+	if have != nil {
+		f.conditions = have.Status.Conditions
+	}
 	if beside := besideStatus(have); beside <= maxBeside {
 		f.beside = beside
 	}

@@ -3,10 +3,15 @@ package kube
 import (
 	"cmp"
 	"encoding/json"
+	"fmt"
 	"maps"
 	"reflect"
 	"slices"
 	"sort"
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/skep-dev/skep/agent"
 	"github.com/skep-dev/skep/agent/inventory"
@@ -31,6 +36,9 @@ type facts struct {
 	fare func(uid string) string
 	// programs is nil where they cannot be listed.
 	programs []inventory.Program
+	// conditions are those that the BpfNode has, and now is the time of one that changes.
+	conditions []metav1.Condition
+	now        time.Time
 	// beside is how many bytes the BpfNode has beside its status; reserve where that
 	// is more.
 	beside int
@@ -46,6 +54,7 @@ func (f facts) status() v1alpha1.BpfNodeStatus {
 	f.addApplications(&s)
 	f.addPrograms(&s)
 	s.SharedTargets = f.shares()
+	s.Conditions = f.ready(s)
 	f.fit(&s, v1alpha1.MaxBpfNodeBytes-max(reserve, f.beside))
 	// As it comes back: a list of nothing is none.
 	if len(s.Unmanaged) == 0 {
@@ -83,6 +92,22 @@ func (f facts) addApplications(s *v1alpha1.BpfNodeStatus) {
 		}
 		s.Applications = append(s.Applications, one)
 	}
+}
+
+// ready is the one condition of a BpfNode. It keeps its time unless its status changes, and says nothing that changes without a count.
+func (f facts) ready(s v1alpha1.BpfNodeStatus) []metav1.Condition {
+	c := metav1.Condition{
+		Type: v1alpha1.ConditionReady, Status: metav1.ConditionTrue, Reason: v1alpha1.ReasonAgentReporting, Message: "no application failed",
+		LastTransitionTime: metav1.NewTime(f.now.UTC().Truncate(time.Second)),
+	}
+	if s.Counts.Failed > 0 {
+		c.Status, c.Reason = metav1.ConditionFalse, v1alpha1.ReasonApplicationsFailed
+		c.Message = fmt.Sprintf("applications that failed: %d; status.applications has their messages", s.Counts.Failed)
+	}
+	if before := meta.FindStatusCondition(f.conditions, c.Type); before != nil && before.Status == c.Status {
+		c.LastTransitionTime = before.LastTransitionTime
+	}
+	return []metav1.Condition{c}
 }
 
 // shares are those of namespaces, in the order of their names; of too many, those that have most of what they may have.

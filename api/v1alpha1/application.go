@@ -18,9 +18,9 @@ import (
 // +kubebuilder:printcolumn:name="Ready",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].status`
 // +kubebuilder:printcolumn:name="Loaded",type=string,JSONPath=`.status.nodes.summary`
 // +kubebuilder:printcolumn:name="Signers",type=string,JSONPath=`.status.signedBy`
+// +kubebuilder:printcolumn:name="Version",type=string,JSONPath=`.status.version`,priority=1
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
 // +kubebuilder:printcolumn:name="Status",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].message`
-// +kubebuilder:printcolumn:name="Digest",type=string,JSONPath=`.status.digest`,priority=1
 type BpfApplication struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata,omitempty"`
@@ -48,9 +48,9 @@ type BpfApplicationList struct {
 // +kubebuilder:printcolumn:name="Ready",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].status`
 // +kubebuilder:printcolumn:name="Loaded",type=string,JSONPath=`.status.nodes.summary`
 // +kubebuilder:printcolumn:name="Signers",type=string,JSONPath=`.status.signedBy`
+// +kubebuilder:printcolumn:name="Version",type=string,JSONPath=`.status.version`,priority=1
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
 // +kubebuilder:printcolumn:name="Status",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].message`
-// +kubebuilder:printcolumn:name="Digest",type=string,JSONPath=`.status.digest`,priority=1
 type ClusterBpfApplication struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata,omitempty"`
@@ -936,6 +936,10 @@ type BpfApplicationStatus struct {
 	// Digest is what the image reference resolved to, as sha256:….
 	// +optional
 	Digest string `json:"digest,omitempty"`
+
+	// Version names what is sealed for the nodes, for kubectl get: the tag of its image, or the first digits of its digest.
+	// +optional
+	Version string `json:"version,omitempty"`
 
 	// Signers are the names of the signers whose signatures counted.
 	// +optional

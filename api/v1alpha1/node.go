@@ -17,12 +17,13 @@ import (
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:resource:scope=Cluster,shortName=bpfnode,categories=skep
+// +kubebuilder:printcolumn:name="Ready",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].status`
+// +kubebuilder:printcolumn:name="Version",type=string,JSONPath=`.status.agent.version`
 // +kubebuilder:printcolumn:name="Kernel",type=string,JSONPath=`.status.kernel.release`
 // +kubebuilder:printcolumn:name="Loaded",type=integer,JSONPath=`.status.counts.loaded`
 // +kubebuilder:printcolumn:name="Failed",type=integer,JSONPath=`.status.counts.failed`
 // +kubebuilder:printcolumn:name="Programs",type=integer,JSONPath=`.status.counts.programs`
 // +kubebuilder:printcolumn:name="Unmanaged",type=integer,JSONPath=`.status.counts.unmanaged`
-// +kubebuilder:printcolumn:name="Agent",type=string,JSONPath=`.status.agent.version`,priority=1
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
 type BpfNode struct {
 	metav1.TypeMeta   `json:",inline"`
@@ -63,6 +64,14 @@ type BpfNodeStatus struct {
 	// Counts sums up what follows, and what did not fit.
 	// +optional
 	Counts NodeCounts `json:"counts,omitzero"`
+
+	// Conditions hold Ready: False if an application failed on the node. The agent alone writes it, and what a node that cannot be
+	// reached reported last stays: status.nodes.unreachable of applications counts such nodes.
+	// +optional
+	// +listType=map
+	// +listMapKey=type
+	// +kubebuilder:validation:MaxItems=4
+	Conditions []metav1.Condition `json:"conditions,omitempty"`
 
 	// Applications tells how each application is doing on the node.
 	// +optional
@@ -229,6 +238,12 @@ type DeniedHooks struct {
 	// +kubebuilder:validation:MaxLength=256
 	Reason string `json:"reason"`
 }
+
+// The reasons of Ready of a BpfNode.
+const (
+	ReasonAgentReporting     = "AgentReporting"
+	ReasonApplicationsFailed = "ApplicationsFailed"
+)
 
 // NodeCounts are sums over a node.
 type NodeCounts struct {

@@ -533,6 +533,13 @@ func (in *BpfNodeStatus) DeepCopyInto(out *BpfNodeStatus) {
 	out.Agent = in.Agent
 	in.Kernel.DeepCopyInto(&out.Kernel)
 	out.Counts = in.Counts
+	if in.Conditions != nil {
+		in, out := &in.Conditions, &out.Conditions
+		*out = make([]v1.Condition, len(*in))
+		for i := range *in {
+			(*in)[i].DeepCopyInto(&(*out)[i])
+		}
+	}
 	if in.Applications != nil {
 		in, out := &in.Applications, &out.Applications
 		*out = make([]NodeApplication, len(*in))

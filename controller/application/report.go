@@ -25,10 +25,12 @@ import (
 	"github.com/skep-dev/skep/controller/rollout"
 	"github.com/skep-dev/skep/controller/status"
 	"github.com/skep-dev/skep/gate"
+	"github.com/skep-dev/skep/image"
 	"github.com/skep-dev/skep/intent"
 	"github.com/skep-dev/skep/lifecycle"
 	"github.com/skep-dev/skep/lifecycle/history"
 	"github.com/skep-dev/skep/placement"
+	"github.com/skep-dev/skep/text"
 )
 
 // ReasonSuspended is the reason of Ready on an application that is suspended:
@@ -142,7 +144,7 @@ func (r *Reconciler) setStatus(app application, st *state) error {
 // setDeployed sets the status of app to what is deployed of it.
 func setDeployed(app application, st *state, now time.Time) error {
 	report := app.Report()
-	report.Nodes, report.Rollout, report.PreviousDigest = nil, nil, ""
+	report.Nodes, report.Rollout, report.PreviousDigest, report.Version = nil, nil, "", ""
 	if st.sealed.Payload != nil {
 		// Of an intent that was lost its serial is all there is to tell, and what a
 		// resume is about.
@@ -185,13 +187,22 @@ func deployed(app application, st *state, now time.Time) (metav1.Condition, erro
 	if err != nil {
 		return metav1.Condition{}, err
 	}
-	report.Nodes, report.Serial = &counts, p.Serial
+	report.Nodes, report.Serial, report.Version = &counts, p.Serial, versionOf(*p)
 	if generation, err := gate.Generation(app); err == nil {
 		if before := rollout.UndoTarget(generation, p); before != nil && before.Undone == 0 {
 			report.PreviousDigest = before.ImageDigest
 		}
 	}
 	return status.Deployed(counts), nil
+}
+
+// versionOf names a version in a few characters: by the tag of its image, or the first digits of its digest.
+func versionOf(p intent.Payload) string {
+	const digits = len("sha256:") + 12
+	if ref, err := image.Named(p.Image); err == nil && ref.Tag != "" {
+		return text.CutRunes(ref.Tag, digits)
+	}
+	return p.ImageDigest[:min(digits, len(p.ImageDigest))]
 }
 
 // wanted is what nodes are to have of a version, and its kernels to be able to.

@@ -13,6 +13,7 @@ import (
 	"testing"
 
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/skep-dev/skep/api/v1alpha1"
@@ -134,4 +135,48 @@ func isOf(format, line string) error {
 		return errors.New("it lacks time, level or msg")
 	}
 	return nil
+}
+
+// TestWideColumnsFitATerminal looks at what kubectl get -o wide shows, without the message of STATUS, which has no bound.
+func TestWideColumnsFitATerminal(t *testing.T) {
+	c := newCluster(t)
+	c.control()
+	c.node("one", map[string]string{"role": "edge"})
+	c.create(c.Signer("team-a"))
+	ref, digest := c.Push("app:v1.2.3", programs.Object("xdp_count"), "team-a")
+	app := fleet(ref)
+	c.create(app)
+	c.recorded(app, 1, v1alpha1.VersionAllowed)
+	c.answers("one", app, v1alpha1.NodeLoaded, "")
+	c.recorded(app, 1, v1alpha1.VersionDeployed)
+	if shown := c.columns("clusterbpfapplications"); shown["Ready"] != "True" || shown["Loaded"] != "1/1" || shown["Version"] != "v1.2.3" || width(shown, "Status") > 90 {
+		t.Errorf("an application is shown as %v", shown)
+	}
+	c.change(app, func() { app.Spec.Bytecode.Image = strings.TrimSuffix(ref, ":v1.2.3") + "@" + digest })
+	c.until("the digest to name the version", func() error {
+		if shown := c.columns("clusterbpfapplications"); shown["Version"] != digest[:len("sha256:")+12] {
+			return fmt.Errorf("it is shown as %v", shown)
+		}
+		return nil
+	})
+
+	node := &v1alpha1.BpfNode{ObjectMeta: metav1.ObjectMeta{Name: "one"}}
+	c.change(node, func() {
+		node.Status.Agent.Version, node.Status.Kernel.Release = "v1.0.0-rc.1+0123456789ab", "6.12.0-101.gke-cos-amd64"
+		node.Status.Conditions = []metav1.Condition{{Type: v1alpha1.ConditionReady, Status: metav1.ConditionFalse, Reason: v1alpha1.ReasonApplicationsFailed,
+			LastTransitionTime: metav1.Now()}}
+	})
+	if shown := c.columns("bpfnodes"); shown["Ready"] != "False" || shown["Version"] != node.Status.Agent.Version || width(shown) > 120 {
+		t.Errorf("a node is shown as %v, %d wide", shown, width(shown))
+	}
+}
+
+// width is how many columns of a terminal kubectl takes for a row, but for some of its columns.
+func width(shown map[string]any, but ...string) (all int) {
+	for name, cell := range shown {
+		if !slices.Contains(but, name) {
+			all += max(len(name), len(fmt.Sprint(cell))) + 3
+		}
+	}
+	return all
 }
