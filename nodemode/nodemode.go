@@ -27,6 +27,7 @@ import (
 	"github.com/skep-dev/skep/agent/readers/mapmetrics"
 	"github.com/skep-dev/skep/agent/reconcile/quota"
 	"github.com/skep-dev/skep/agent/state/pins"
+	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/atomicfile"
 	"github.com/skep-dev/skep/clock"
 	"github.com/skep-dev/skep/gate"
@@ -147,6 +148,8 @@ type Host struct {
 	weighed  weighing
 	// defined is what definitions say of what runs, for the next start.
 	defined keptDefinitions
+	// versions are the last ones of each application.
+	versions histories
 	// origin is the source from which absence counts; another one's is held by unload protection.
 	origin source.Origin
 
@@ -156,6 +159,8 @@ type Host struct {
 	// mu guards what the socket reads and writes.
 	mu     sync.Mutex
 	status Status
+	// published are the versions as the status shows them.
+	published map[string][]v1alpha1.ApplicationVersion
 	// confirmed are the revisions that a human let through unload protection.
 	confirmed map[string]bool
 	// requested is when another look at an application was asked for, by UID.
@@ -219,6 +224,9 @@ func New(ctx context.Context, o Options) (_ *Host, err error) {
 	}}
 	h.settings.restore(ctx)
 	h.defined.open(o, h.sealer)
+	if err := h.versions.open(filepath.Join(o.State, historyFile)); err != nil {
+		o.Log.Error("the versions of applications are recorded anew", "error", err)
+	}
 	err = h.settings.open(ctx)
 	if err != nil && len(h.live()) > 0 {
 		// What this host was given before comes back all the same.
@@ -237,6 +245,7 @@ const (
 	agentFolder     = "agent"
 	settingsFile    = "settings.json"
 	definitionsFile = "definitions.json"
+	historyFile     = "history.json"
 	lockFile        = "lock"
 )
 
@@ -402,6 +411,7 @@ func (h *Host) Once(ctx context.Context) (Status, error) {
 	h.whole(ctx)
 	err := h.agent.Settled(ctx)
 	stop()
+	h.settleVersions()
 	return h.Status(), errors.Join(err, <-done)
 }
 

@@ -2,6 +2,7 @@ package nodemode
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -102,6 +103,8 @@ type Application struct {
 	Error string `json:"error,omitempty"`
 	// Conditions are Verified, Allowed, Deployed and Ready.
 	Conditions []metav1.Condition `json:"conditions"`
+	// History has the last versions, the newest first.
+	History []v1alpha1.ApplicationVersion `json:"history,omitempty"`
 	// Programs are those the agent holds.
 	Programs []agent.ProgramStatus `json:"programs"`
 	// Agent is all the agent says.
@@ -125,7 +128,7 @@ func (a Application) Condition(kind string) metav1.Condition {
 // now.
 func (h *Host) Status() Status {
 	h.mu.Lock()
-	s := h.status
+	s, versions := h.status, h.published
 	s.Applications = append([]Application{}, s.Applications...)
 	h.mu.Unlock()
 	if h.agent == nil {
@@ -144,12 +147,14 @@ func (h *Host) Status() Status {
 			a.join(on)
 			delete(agent, a.Identity())
 		}
+		a.History = asOfNow(versions[uidOf(a.Identity())], a.Agent)
 		a.conclude()
 	}
 	for _, left := range agent {
 		a := Application{Kind: left.Application.Kind, Namespace: left.Application.Namespace, Name: left.Application.Name,
 			Reasons: []policies.Reason{}, Warnings: []policies.Reason{}, Audited: []policies.Reason{}, Signers: []string{}}
 		a.join(left)
+		a.History = asOfNow(versions[uidOf(a.Identity())], a.Agent)
 		a.conclude()
 		s.Applications = append(s.Applications, a)
 	}
@@ -285,8 +290,9 @@ func (h *Host) publish(began time.Time, outcomes []outcome, on protections, sour
 	h.opts.logProtection(before.UnloadProtection, s.UnloadProtection)
 	// Metrics first: whoever sees the status finds them as they are.
 	h.metrics.synced(h.opts.Now().Sub(began), s)
+	h.recordVersions(outcomes)
 	h.mu.Lock()
-	h.status = s
+	h.status, h.published = s, maps.Clone(h.versions.of)
 	h.mu.Unlock()
 	for what, err := range map[string]error{"read source": sourceErr, "read settings": h.settings.err} {
 		if err != nil {

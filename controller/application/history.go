@@ -12,7 +12,6 @@ import (
 
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/controller/status"
-	"github.com/skep-dev/skep/gate"
 	"github.com/skep-dev/skep/intent"
 	"github.com/skep-dev/skep/lifecycle/history"
 	"github.com/skep-dev/skep/text"
@@ -76,7 +75,7 @@ func setHistory(names *changeNames, app application, st *state, at time.Time) er
 		names.forget(app.Identity())
 	}
 	var err error
-	if now.Denied, err = deniedDefinition(app, st); err == nil {
+	if now.Denied, err = history.DeniedBy(st.observed, live); err == nil {
 		report.History = history.Record(report.History, now)
 	}
 	return err
@@ -92,29 +91,6 @@ func resultOf(app application) v1alpha1.VersionResult {
 		return v1alpha1.VersionFailed
 	}
 	return ""
-}
-
-// deniedDefinition is the definition of an application, if it is denied and is not what runs.
-func deniedDefinition(app application, st *state) (*history.Denied, error) {
-	o, live := st.observed, st.sealed.Payload
-	if o.Request.Application == nil || o.Err != nil || o.Undone || o.Verdict.Allowed() {
-		return nil, nil
-	}
-	generation, err := gate.Generation(app)
-	if err != nil || live != nil && live.Generation == generation {
-		return nil, err
-	}
-	evidence, spec := o.Verdict.Evidence(), app.Body()
-	d := &history.Denied{
-		Definition: generation, Image: spec.Bytecode.Image, Digest: o.Verdict.Image().Digest, Signers: evidence.Signers(), Policies: o.Verdict.PolicyRevision(),
-	}
-	for _, reason := range o.Verdict.Decision().Denied {
-		if !slices.Contains(d.Rules, reason.Rule) {
-			d.Rules = append(d.Rules, reason.Rule)
-		}
-	}
-	d.Changes = history.ChangesOfDefinition(live, spec, d.Digest)
-	return d, nil
 }
 
 // updated is the version that the status now reports as deployed for the first time, if it replaced another one.

@@ -65,9 +65,9 @@ func TestAChangedVariableLeavesATrace(t *testing.T) {
 		"program tracepoint_count); 1 Allowed"; got != want {
 		t.Errorf("history is %q, want %q", got, want)
 	}
-	one := f.app.Status.History[0]
-	if one.SignedBy != "team-a" || one.Digest != f.app.Status.Digest || one.Serial != f.intent(f.app).VersionSerial() || one.Generation != f.app.Generation ||
-		one.Policies == "" || one.Policies != f.intent(f.app).PolicyRevision {
+	one, live := f.app.Status.History[0], f.intent(f.app)
+	if one.SignedBy != "team-a" || one.Digest != f.app.Status.Digest || one.Serial != live.VersionSerial() || one.Generation != f.app.Generation ||
+		one.Policies == "" || one.Policies != live.PolicyRevision {
 		t.Errorf("it records %+v", one)
 	}
 	told := f.told()

@@ -72,6 +72,22 @@ func sealed(all []v1alpha1.ApplicationVersion) int {
 	return slices.IndexFunc(all, func(v v1alpha1.ApplicationVersion) bool { return v.Serial > 0 })
 }
 
+// Continues returns the live intent as the record of its version has it: on a host, each intent has a serial of its own, also one that seals
+// the same version once more. before is the intent that live replaced.
+func Continues(all []v1alpha1.ApplicationVersion, before, live *intent.Payload) *intent.Payload {
+	i := sealed(all)
+	if i < 0 || live.Tombstone || all[i].Result == v1alpha1.VersionUnloaded {
+		return live
+	}
+	follows := before != nil && all[i].Serial == before.VersionSerial() && before.SameVersion(live)
+	if !follows && (all[i].Definition != hashed(live.Generation) || all[i].Digest != live.ImageDigest) {
+		return live
+	}
+	one := *live
+	one.Version = all[i].Serial
+	return &one
+}
+
 // record records the live version.
 func (n Now) record(all []v1alpha1.ApplicationVersion) []v1alpha1.ApplicationVersion {
 	serial, i := n.Live.VersionSerial(), sealed(all)

@@ -149,7 +149,8 @@ func TestWideColumnsFitATerminal(t *testing.T) {
 	c.recorded(app, 1, v1alpha1.VersionAllowed)
 	c.answers("one", app, v1alpha1.NodeLoaded, "")
 	c.recorded(app, 1, v1alpha1.VersionDeployed)
-	if shown := c.columns("clusterbpfapplications"); shown["Ready"] != "True" || shown["Loaded"] != "1/1" || shown["Version"] != "v1.2.3" || width(shown, "Status") > 90 {
+	shown := c.columns("clusterbpfapplications")
+	if shown["Ready"] != "True" || shown["Loaded"] != "1/1" || shown["Version"] != "v1.2.3" || width(shown, "Status") > 90 {
 		t.Errorf("an application is shown as %v", shown)
 	}
 	c.change(app, func() { app.Spec.Bytecode.Image = strings.TrimSuffix(ref, ":v1.2.3") + "@" + digest })
