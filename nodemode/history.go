@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"maps"
 	"os"
+	"path/filepath"
 	"slices"
 
 	"github.com/skep-dev/skep/agent"
@@ -87,6 +88,13 @@ func (hs *histories) save() error {
 	}
 	hs.last = body
 	return nil
+}
+
+// openVersions reads the versions that the last run recorded.
+func (h *Host) openVersions() {
+	if err := h.versions.open(filepath.Join(h.opts.State, historyFile)); err != nil {
+		h.opts.Log.Error("the versions of applications are recorded anew", "error", err)
+	}
 }
 
 // recordVersions records the versions of a sync.

@@ -1,6 +1,7 @@
 package nodemode
 
 import (
+	"bytes"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -57,7 +58,7 @@ func TestAHostKeepsTheLastVersions(t *testing.T) {
 		t.Fatal(err)
 	}
 	s.pass(h)
-	if now, err := os.ReadFile(filepath.Join(s.state, historyFile)); err != nil || string(now) != string(before) {
+	if now, err := os.ReadFile(filepath.Join(s.state, historyFile)); err != nil || !bytes.Equal(now, before) {
 		t.Errorf("at rest it becomes\n%s\nand was\n%s\n%v", now, before, err)
 	}
 	if err := h.Close(); err != nil {

@@ -224,9 +224,7 @@ func New(ctx context.Context, o Options) (_ *Host, err error) {
 	}}
 	h.settings.restore(ctx)
 	h.defined.open(o, h.sealer)
-	if err := h.versions.open(filepath.Join(o.State, historyFile)); err != nil {
-		o.Log.Error("the versions of applications are recorded anew", "error", err)
-	}
+	h.openVersions()
 	err = h.settings.open(ctx)
 	if err != nil && len(h.live()) > 0 {
 		// What this host was given before comes back all the same.

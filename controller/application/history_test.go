@@ -71,7 +71,9 @@ func TestAChangedVariableLeavesATrace(t *testing.T) {
 		t.Errorf("it records %+v", one)
 	}
 	told := f.told()
-	if want := "Normal Updated version 3: variable sampling changed; image digest same; loaded on 5 of 5 nodes; node-0: words of the kernel (and 4 more)\n"; strings.Count(told, want) != 1 ||
+	want := "Normal Updated version 3: variable sampling changed; image digest same; loaded on 5 of 5 nodes; " +
+		"node-0: words of the kernel (and 4 more)\n"
+	if strings.Count(told, want) != 1 ||
 		strings.Count(told, " Updated ") != 1 {
 		t.Errorf("events are\n%swant one\n%s", told, want)
 	}

@@ -10,7 +10,8 @@ import (
 
 // DeniedBy is the definition of an application as it was observed, if it is denied and is not what runs; else nil.
 func DeniedBy(o lifecycle.Observation, live *intent.Payload) (*Denied, error) {
-	if o.Request.Application == nil || o.Err != nil || o.Undone || o.Verdict.Allowed() {
+	isEvaluated := o.Request.Application != nil && o.Err == nil
+	if !isEvaluated || o.Undone || o.Verdict.Allowed() {
 		return nil, nil
 	}
 	generation, err := gate.Generation(o.Request.Application)
