@@ -91,14 +91,14 @@ func (hs *histories) save() error {
 }
 
 // openVersions reads the versions that the last run recorded.
-func (h *Host) openVersions() {
+func openVersions(h *Host) {
 	if err := h.versions.open(filepath.Join(h.opts.State, historyFile)); err != nil {
 		h.opts.Log.Error("the versions of applications are recorded anew", "error", err)
 	}
 }
 
 // recordVersions records the versions of a sync.
-func (h *Host) recordVersions(outcomes []outcome) {
+func recordVersions(h *Host, outcomes []outcome) {
 	if h.agent == nil {
 		return
 	}
@@ -124,7 +124,7 @@ func resultOf(a agent.ApplicationStatus) v1alpha1.VersionResult {
 }
 
 // settleVersions records what the agent reports now.
-func (h *Host) settleVersions() {
+func settleVersions(h *Host) {
 	if h.agent == nil {
 		return
 	}

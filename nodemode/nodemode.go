@@ -224,7 +224,7 @@ func New(ctx context.Context, o Options) (_ *Host, err error) {
 	}}
 	h.settings.restore(ctx)
 	h.defined.open(o, h.sealer)
-	h.openVersions()
+	openVersions(h)
 	err = h.settings.open(ctx)
 	if err != nil && len(h.live()) > 0 {
 		// What this host was given before comes back all the same.
@@ -409,7 +409,7 @@ func (h *Host) Once(ctx context.Context) (Status, error) {
 	h.whole(ctx)
 	err := h.agent.Settled(ctx)
 	stop()
-	h.settleVersions()
+	settleVersions(h)
 	return h.Status(), errors.Join(err, <-done)
 }
 

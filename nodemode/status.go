@@ -290,7 +290,7 @@ func (h *Host) publish(began time.Time, outcomes []outcome, on protections, sour
 	h.opts.logProtection(before.UnloadProtection, s.UnloadProtection)
 	// Metrics first: whoever sees the status finds them as they are.
 	h.metrics.synced(h.opts.Now().Sub(began), s)
-	h.recordVersions(outcomes)
+	recordVersions(h, outcomes)
 	h.mu.Lock()
 	h.status, h.published = s, maps.Clone(h.versions.of)
 	h.mu.Unlock()
