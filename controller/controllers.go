@@ -102,8 +102,8 @@ type Options struct {
 	InsecureMetrics bool
 	// Mirror hands bytecode to agents.
 	Mirror MirrorOptions
-	// MapReads has people with the right read maps on nodes; the zero value does not.
-	MapReads MapReadsOptions
+	// Aggregated has kube-apiserver hand on requests of people to nodes; the zero value does not.
+	Aggregated AggregatedOptions
 	// Interval is how often an application that is well is evaluated again; zero
 	// means ten minutes.
 	Interval time.Duration
@@ -168,8 +168,8 @@ type MirrorOptions struct {
 	// ServerName is what the mirror's certificate says; empty means the Service's
 	// name.
 	ServerName string
-	// reads are requests to read maps, which agents ask for here.
-	reads mirror.MapReads
+	// requests are those of users, which agents ask for here.
+	requests mirror.NodeRequests
 }
 
 // served reports whether there is to be a mirror.
@@ -295,11 +295,11 @@ func join(ctx context.Context, o Options, engine *policies.Engine) (ctrl.Manager
 		&imagestore.Pruner{Reader: mgr.GetClient(), Open: ring.OpenIntent, Cache: registries.Cache(), MaxBytes: room / 4}))
 }
 
-// registerServers has the manager serve the webhook, the mirror and reads of maps.
+// registerServers has the manager serve the webhook, the mirror and aggregated APIs.
 func registerServers(ctx context.Context, mgr ctrl.Manager, o Options, ring *sealing.Ring, registries *registry.Client, secrets *pull.Secrets,
 	store *intents.Store, parts admission.Parts) (err error) {
-	if o.Mirror.reads, err = registerMapReads(mgr, o, ring, store, parts.Certificates); err != nil {
-		return fmt.Errorf("register reads of maps: %w", err)
+	if o.Mirror.requests, err = registerAggregated(mgr, o, ring, store, parts.Certificates); err != nil {
+		return fmt.Errorf("register aggregated APIs: %w", err)
 	}
 	if o.Mirror.served() && o.Mirror.Certificate == nil {
 		o.Mirror.Certificate, parts.Tell = parts.Certificates.Get, tellAgents(mgr, o.Namespace)
@@ -552,7 +552,7 @@ func registerMirror(ctx context.Context, mgr ctrl.Manager, o Options, ring *seal
 		SigningKeys: published,
 		Client:      mgr.GetClient(), Cache: registries, Pull: secrets.Again, Address: m.Address, Listener: m.Listener, Certificate: m.Certificate,
 		Agent: account(cmp.Or(m.ServiceAccount, "skep-agent")), Replica: account("skep-controller"), Peers: peers(mgr, o), Open: ring.OpenIntent,
-		MapReads: m.reads,
+		Requests: m.requests,
 	}
 	return server.Register(ctx, mgr)
 }

@@ -34,6 +34,11 @@ const (
 // Connections beyond the bounds are closed at once. Those of this machine, such as a
 // kubelet's probes, count by themselves: whatever others do, they are let in.
 func Serve(ctx context.Context, l net.Listener, config *tls.Config, h http.Handler) error {
+	return ServeUpTo(ctx, l, ofOne, config, h)
+}
+
+// ServeUpTo is Serve with another bound of the connections of one address.
+func ServeUpTo(ctx context.Context, l net.Listener, ofAddress int, config *tls.Config, h http.Handler) error {
 	server := &http.Server{
 		Handler: h, TLSConfig: config,
 		ReadHeaderTimeout: readTime, ReadTimeout: readTime, WriteTimeout: writeTime, IdleTimeout: idleTime,
@@ -46,7 +51,7 @@ func Serve(ctx context.Context, l net.Listener, config *tls.Config, h http.Handl
 	if config != nil {
 		serve = func(l net.Listener) error { return server.ServeTLS(l, "", "") }
 	}
-	if err := serve(&bounded{Listener: l}); !errors.Is(err, http.ErrServerClosed) {
+	if err := serve(&bounded{Listener: l, ofAddress: ofAddress}); !errors.Is(err, http.ErrServerClosed) {
 		return fmt.Errorf("serve %s: %w", l.Addr(), err)
 	}
 	return nil
@@ -56,7 +61,8 @@ func Serve(ctx context.Context, l net.Listener, config *tls.Config, h http.Handl
 type bounded struct {
 	net.Listener
 
-	mu sync.Mutex
+	ofAddress int
+	mu        sync.Mutex
 	// of counts connections by address, and others those of other machines.
 	of     map[string]int
 	others int
@@ -87,7 +93,7 @@ func (b *bounded) enter(conn net.Conn) (leave func(), ok bool) {
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.of[address] >= ofOne || other > 0 && b.others >= ofAll {
+	if b.of[address] >= b.ofAddress || other > 0 && b.others >= ofAll {
 		return nil, false
 	}
 	if b.of == nil {

@@ -102,6 +102,8 @@ type Options struct {
 	Again Jitter
 	// MapReads has the agent read maps for users of the cluster, as the controller seals their requests.
 	MapReads bool
+	// View has the agent describe the node for users of the cluster, as the controller seals their requests.
+	View bool
 	// InsecureMetrics serves metrics to every client; default is to those whom the API
 	// server lets get the path.
 	InsecureMetrics bool

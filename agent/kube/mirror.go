@@ -1,6 +1,7 @@
 package kube
 
 import (
+	"bytes"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
@@ -11,6 +12,7 @@ import (
 	"net/url"
 	"regexp"
 	"strings"
+	"sync"
 	"time"
 )
 
@@ -54,66 +56,100 @@ func (m Mirror) Fetch(ctx context.Context, digest string) ([]byte, error) {
 }
 
 func (m Mirror) get(ctx context.Context, digest string) ([]byte, error) {
-	request, err := m.request(ctx, digest)
+	if !digests.MatchString(digest) {
+		return nil, errors.New("no digest of an object")
+	}
+	// It is made anew for each object, which are few.
+	line := mirrorLine{mirror: m, within: 30 * time.Second}
+	defer line.close()
+	response, err := line.do(ctx, http.MethodGet, "v1/objects/"+digest, nil)
 	if err != nil {
 		return nil, err
-	}
-	transport, err := m.transport()
-	if err != nil {
-		return nil, err
-	}
-	defer transport.CloseIdleConnections()
-	client := &http.Client{
-		Transport: transport,
-		// A token goes nowhere but to the mirror.
-		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
-	}
-	response, err := client.Do(request)
-	if err != nil {
-		return nil, scrub(err)
 	}
 	body, err := m.read(response)
 	return body, errors.Join(err, response.Body.Close())
 }
 
-// request is what is asked, with the token.
-func (m Mirror) request(ctx context.Context, digest string) (*http.Request, error) {
-	if !digests.MatchString(digest) {
-		return nil, errors.New("no digest of an object")
-	}
-	base, err := url.Parse(m.URL)
+// mirrorLine asks the mirror with the node's token, which is read for each request. Connections are kept for as long as the file of
+// certificates says the same. It is safe for concurrent use.
+type mirrorLine struct {
+	mirror Mirror
+	// within bounds the wait for the header of an answer; zero is no bound.
+	within time.Duration
+
+	mu        sync.Mutex
+	bundle    []byte
+	transport *http.Transport
+}
+
+// idleFor is how long a connection is kept without a request, which is less than the mirror keeps it.
+const idleFor = 30 * time.Second
+
+// do asks. The response is to be closed. Errors hold neither the token nor the address.
+func (l *mirrorLine) do(ctx context.Context, method, path string, body io.Reader) (*http.Response, error) {
+	base, err := url.Parse(l.mirror.URL)
 	if err != nil || base.Scheme != "https" || base.Host == "" {
 		return nil, errNoMirror
 	}
-	token, err := readFile(m.TokenFile, maxTokenBytes)
+	token, err := readFile(l.mirror.TokenFile, maxTokenBytes)
 	if err != nil {
 		return nil, fmt.Errorf("read token: %w", err)
 	}
+	transport, err := l.open()
+	if err != nil {
+		return nil, err
+	}
 	base.RawQuery = ""
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, base.JoinPath("v1", "objects", digest).String(), nil)
+	request, err := http.NewRequestWithContext(ctx, method, base.JoinPath(path).String(), body)
 	if err != nil {
 		return nil, scrub(err)
 	}
 	request.Header.Set("Authorization", "Bearer "+strings.TrimSpace(string(token)))
-	return request, nil
+	// A token goes nowhere but to the mirror.
+	client := &http.Client{Transport: transport, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+	response, err := client.Do(request)
+	return response, scrub(err)
 }
 
-// transport is made anew for each object: they are few, and certificates
-// change.
-func (m Mirror) transport() (*http.Transport, error) {
-	settings := &tls.Config{MinVersion: tls.VersionTLS13, ServerName: m.ServerName}
+// open returns connections whose certificates count now.
+func (l *mirrorLine) open() (*http.Transport, error) {
+	m := l.mirror
+	var bundle []byte
 	if m.CAFile != "" {
-		bundle, err := readFile(m.CAFile, maxCABytes)
-		if err != nil {
+		var err error
+		if bundle, err = readFile(m.CAFile, maxCABytes); err != nil {
 			return nil, fmt.Errorf("read certificates: %w", err)
 		}
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.transport != nil && bytes.Equal(l.bundle, bundle) {
+		return l.transport, nil
+	}
+	settings := &tls.Config{MinVersion: tls.VersionTLS13, ServerName: m.ServerName}
+	if m.CAFile != "" {
 		settings.RootCAs = x509.NewCertPool()
 		if !settings.RootCAs.AppendCertsFromPEM(bundle) {
 			return nil, fmt.Errorf("read certificates: %s holds none in PEM", m.CAFile)
 		}
 	}
-	return &http.Transport{TLSClientConfig: settings, TLSHandshakeTimeout: 10 * time.Second,
-		ResponseHeaderTimeout: 30 * time.Second, DisableCompression: true}, nil
+	if l.transport != nil {
+		// What is on its way ends by itself.
+		l.transport.CloseIdleConnections()
+	}
+	l.bundle = bundle
+	l.transport = &http.Transport{TLSClientConfig: settings, TLSHandshakeTimeout: 10 * time.Second, ResponseHeaderTimeout: l.within,
+		IdleConnTimeout: idleFor, DisableCompression: true}
+	return l.transport, nil
+}
+
+// close closes connections that no request uses.
+func (l *mirrorLine) close() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.transport != nil {
+		l.transport.CloseIdleConnections()
+	}
 }
 
 // read takes the object out of the answer.

@@ -115,6 +115,8 @@ func addFlags(cmd *cobra.Command, o *kube.Options, f *flags, maps *resource.Quan
 	s.StringVar(&o.Mirror.ServerName, "tls-server-name", "", "name that the mirror's certificate is to bear (default: the host of --mirror)")
 	s.BoolVar(&o.MapReads, "map-reads", false, "read maps for users of the cluster whose requests the controller seals; the agent polls the mirror for them, "+
 		"and listens on nothing")
+	s.BoolVar(&o.View, "view", false, "describe the node for users of the cluster whose requests the controller seals; the agent polls the mirror for "+
+		"them, and listens on nothing")
 	s.StringVar(&f.kubeconfig, "kubeconfig", "", "kubeconfig of the API server (default: the Pod's service account)")
 	s.StringVar(&f.listen, "listen", "", "address for /metrics, /healthz and /readyz, such as :9092 (default: none)")
 	s.BoolVar(&f.secureMetrics, "metrics-secure", true, "serve that address over https, and /metrics to those alone whom the API server lets get it, "+
@@ -152,7 +154,7 @@ func hold(ctx context.Context, to io.Writer, o kube.Options, f flags) error {
 	})
 	group.Go(func() error { agent.ServeSocket(ctx); return nil })
 	group.Go(func() error { agent.ServeVolumes(ctx); return nil })
-	group.Go(func() error { agent.ServeMapReads(ctx); return nil })
+	group.Go(func() error { agent.ServeRequests(ctx); return nil })
 	group.Go(func() error { return agent.Run(ctx) })
 	return errors.Join(group.Wait(), agent.Close())
 }

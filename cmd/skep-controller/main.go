@@ -106,8 +106,10 @@ func newCommand() *cobra.Command {
 		"empty serves none")
 	set.StringVar(&o.Mirror.TokenFile, "mirror-token", "", "file of a token of audience skep-mirror, by which replicas ask each other for bytecode (default: "+
 		"they do not)")
-	set.StringVar(&o.MapReads.Address, "map-reads-address", "", "address at which kube-apiserver finds maps.skep.dev, such as :9445, with the webhook's "+
-		"certificate; empty serves none")
+	set.StringVar(&o.Aggregated.Address, "api-address", "", "address at which kube-apiserver finds the APIs of --view and --map-reads, such as :9445, with "+
+		"the webhook's certificate; empty serves none")
+	set.BoolVar(&o.Aggregated.View, "view", false, "serve view.skep.dev, by which people with the right see what runs on nodes")
+	set.BoolVar(&o.Aggregated.MapReads, "map-reads", false, "serve maps.skep.dev, by which people with the right read maps on nodes")
 	set.StringVar(&f.agents, "agent-selector", "", "labels of the agents' Pods in --namespace, which report whether a node is reachable (default: "+
 		"an agent is taken to run on every node)")
 	set.DurationVar(&o.Interval, "interval", 10*time.Minute, "how often an application that is well is evaluated again")
@@ -166,8 +168,11 @@ func run(ctx context.Context, o controller.Options, f flags) error {
 	if o.Mirror.Address != "" && !o.Admission.Enabled() {
 		return errors.New("--mirror-address shows the webhook's certificate: name a --webhook-port as well")
 	}
-	if o.MapReads.Address != "" && o.Mirror.Address == "" {
-		return errors.New("agents ask for reads of maps at the mirror: name a --mirror-address as well as --map-reads-address")
+	if err := o.Aggregated.Check(); err != nil {
+		return err
+	}
+	if o.Aggregated.Address != "" && o.Mirror.Address == "" {
+		return errors.New("agents ask for requests of users at the mirror: name a --mirror-address as well as --api-address")
 	}
 	if o.LeaderElection {
 		if err := o.Leader.Check(); err != nil {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -15,14 +14,15 @@ import (
 	"time"
 
 	authorizationv1 "k8s.io/api/authorization/v1"
-	"k8s.io/apimachinery/pkg/util/cache"
-	"k8s.io/apiserver/pkg/authentication/authenticator"
 	"k8s.io/apiserver/pkg/authentication/user"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/skep-dev/skep/api/v1alpha1"
+	"github.com/skep-dev/skep/controller/aggregated"
 	"github.com/skep-dev/skep/controller/intents"
+	"github.com/skep-dev/skep/controller/noderequests"
 	"github.com/skep-dev/skep/intent"
+	"github.com/skep-dev/skep/test/fixture/seals"
 )
 
 // reviews is an API server that answers reviews.
@@ -47,40 +47,35 @@ func (r *reviews) Create(_ context.Context, o client.Object, _ ...client.CreateO
 func newServer(t *testing.T, api *reviews, answer string, maps map[string]v1alpha1.Map) http.Handler {
 	t.Helper()
 	s := serverOf(t, api, maps)
-	s.Relay = func(context.Context, string, string, []byte) (io.ReadCloser, error) {
+	s.Asker.Relay = func(context.Context, string, string, []byte) (io.ReadCloser, error) {
 		if answer == "" {
 			return nil, errors.New("no replica")
 		}
 		return io.NopCloser(strings.NewReader(answer)), nil
 	}
-	return s.handler()
+	return handler(s)
 }
 
-// serverOf is newServer without an agent.
-func serverOf(t *testing.T, api *reviews, maps map[string]v1alpha1.Map) *Server {
+// serverOf are the Options of newServer without an agent.
+func serverOf(t *testing.T, api *reviews, maps map[string]v1alpha1.Map) Options {
 	t.Helper()
-	key, err := intent.GenerateKey()
-	if err != nil {
-		t.Fatal(err)
-	}
-	sealer, err := intent.ParseKey(key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	s := &Server{
-		Writer: api, Hub: NewHub(), Sealer: func() *intent.Sealer { return sealer }, proxy: &frontProxy{},
-		users: cache.NewLRUExpireCache(maxUsers), under: map[string]int{},
+	return Options{
+		Writer: api, Asker: &noderequests.Asker{Hub: noderequests.NewHub(), Sealer: func() *intent.Sealer { return seals.New(t).Sealer }},
 		Intents: func(_ context.Context, id v1alpha1.Identity) ([]intents.Intent, error) {
 			return []intents.Intent{{Payload: &intent.Payload{Application: id, UID: "u", Maps: maps}}}, nil
 		},
 		Recheck: time.Hour,
 	}
-	var known authenticator.Request = authenticator.RequestFunc(func(r *http.Request) (*authenticator.Response, bool, error) {
-		name := r.Header.Get("X-Remote-User")
-		return &authenticator.Response{User: &user.DefaultInfo{Name: name, Groups: []string{"g"}}}, name != "", nil
-	})
-	s.proxy.known.Store(&known)
-	return s
+}
+
+// handler serves the API to users that a header names.
+func handler(o Options) http.Handler {
+	return aggregated.Authenticated(func(r *http.Request) (user.Info, error) {
+		if name := r.Header.Get("X-Remote-User"); name != "" {
+			return &user.DefaultInfo{Name: name, Groups: []string{"g"}}, nil
+		}
+		return nil, errors.New("no user")
+	}, API(o))
 }
 
 // get asks over a connection, which has deadlines.
@@ -105,6 +100,9 @@ func get(t *testing.T, h http.Handler, path string) *httptest.ResponseRecorder {
 	}
 	return w
 }
+
+// base is the path of the API.
+const base = "/apis/" + Group + "/" + Version
 
 const ofTeam = base + "/namespaces/team-a/bpfapplications/app/maps"
 
@@ -138,10 +136,6 @@ func TestRequestsThatAreNoneOfTheAPIServersAreRejected(t *testing.T) {
 	h.ServeHTTP(w, httptest.NewRequest(http.MethodGet, ofTeam+"?node=n", nil))
 	if w.Code != http.StatusUnauthorized || api.asked.Load() != nil || w.Header().Get("Connection") != "close" {
 		t.Errorf("%d %s %v", w.Code, w.Body, w.Header())
-	}
-	p := &frontProxy{}
-	if _, err := p.user(httptest.NewRequest(http.MethodGet, ofTeam, nil)); err == nil {
-		t.Error("before the API server is known, somebody is let in")
 	}
 }
 
@@ -186,7 +180,7 @@ func TestRecordsThatAReaderIsGrantedAreNotWatched(t *testing.T) {
 func TestMapsThatANodeMayHaveFromAnotherApplicationAreReadThere(t *testing.T) {
 	const watched = base + "/watch/namespaces/team-a/bpfapplications/app/maps"
 	s := serverOf(t, &reviews{allowed: true}, nil)
-	s.Relay = func(context.Context, string, string, []byte) (io.ReadCloser, error) {
+	s.Asker.Relay = func(context.Context, string, string, []byte) (io.ReadCloser, error) {
 		return io.NopCloser(strings.NewReader(`{"end":true}` + "\n")), nil
 	}
 	s.Intents = func(_ context.Context, id v1alpha1.Identity) ([]intents.Intent, error) {
@@ -199,32 +193,9 @@ func TestMapsThatANodeMayHaveFromAnotherApplicationAreReadThere(t *testing.T) {
 		ofTeam: http.StatusOK, ofTeam + "/events": http.StatusOK, watched + "/other": http.StatusOK,
 		ofTeam + "/taken": http.StatusConflict, watched + "/taken": http.StatusConflict, watched + "/events": http.StatusConflict,
 	} {
-		if w := get(t, s.handler(), path+"?node=n"); w.Code != want || want == http.StatusConflict && !strings.Contains(w.Body.String(), "spec.maps.") {
+		if w := get(t, handler(s), path+"?node=n"); w.Code != want || want == http.StatusConflict && !strings.Contains(w.Body.String(), "spec.maps.") {
 			t.Errorf("%s: %d %s", path, w.Code, w.Body)
 		}
-	}
-}
-
-func TestWatchesLeavePlacesToReads(t *testing.T) {
-	s := serverOf(t, &reviews{}, nil)
-	var leave func()
-	for n := range ofWatches {
-		var err error
-		if leave, err = s.enter(fmt.Sprint("watches-", n), true); err != nil {
-			t.Fatal(n, err)
-		}
-	}
-	if _, err := s.enter("ann", true); err == nil {
-		t.Error("one more watch has a place")
-	}
-	for n := range ofAll - ofWatches {
-		if _, err := s.enter(fmt.Sprint("reads-", n), false); err != nil {
-			t.Error(n, err)
-		}
-	}
-	leave()
-	if _, err := s.enter("ann", true); err != nil {
-		t.Error("after one ended:", err)
 	}
 }
 
@@ -273,13 +244,13 @@ func TestAWatchEndsWhereTheUserMayNotWatchAnyMore(t *testing.T) {
 	api := &reviews{allowed: true}
 	s := serverOf(t, api, nil)
 	s.Recheck = time.Millisecond
-	s.Relay = func(context.Context, string, string, []byte) (io.ReadCloser, error) {
+	s.Asker.Relay = func(context.Context, string, string, []byte) (io.ReadCloser, error) {
 		// From now on, the user may not.
 		api.withdrawn.Store(true)
 		e := endless{make(chan struct{})}
 		return closedOnce{e, sync.OnceValue(e.Close)}, nil
 	}
-	w := get(t, s.handler(), base+"/watch/namespaces/team-a/bpfapplications/app/maps/m?node=n")
+	w := get(t, handler(s), base+"/watch/namespaces/team-a/bpfapplications/app/maps/m?node=n")
 	lines := strings.Fields(w.Body.String())
 	if w.Code != http.StatusOK && w.Code != http.StatusForbidden || !strings.Contains(w.Body.String(), `"code":403`) {
 		t.Errorf("%d, %d words", w.Code, len(lines))

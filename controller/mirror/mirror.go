@@ -62,8 +62,8 @@ type Server struct {
 	// Peers are asked for what the cache lacks, before the registry; nil means
 	// nobody.
 	Peers *Peers
-	// MapReads hands agents requests to read maps; nil hands out none.
-	MapReads MapReads
+	// Requests hands agents requests of users; nil hands out none.
+	Requests NodeRequests
 	// Address is where it listens; Listener takes its place in tests.
 	Address  string
 	Listener net.Listener
@@ -84,8 +84,8 @@ type Server struct {
 	agents, replicas shelf
 }
 
-// MapReads is what agents and replicas ask of reads of maps; *mapreads.Hub is one.
-type MapReads interface {
+// NodeRequests is what agents and replicas ask of requests of users; *noderequests.Hub is one.
+type NodeRequests interface {
 	// Next answers the agent of a node with the next request for it, and Answer takes its answer to one.
 	Next(w http.ResponseWriter, r *http.Request, node string)
 	Answer(w http.ResponseWriter, r *http.Request, node string)
@@ -171,11 +171,11 @@ func (s *Server) handler() http.Handler {
 			reject(w, r, err)
 		}
 	})
-	if s.MapReads != nil {
-		mux.HandleFunc("GET /v1/map-reads", s.admitted(false, s.MapReads.Next))
-		mux.HandleFunc("POST /v1/map-reads/{id}", s.admitted(false, s.MapReads.Answer))
-		mux.HandleFunc("POST /v1/nodes/{node}/map-reads/{id}", s.admitted(true,
-			func(w http.ResponseWriter, r *http.Request, _ string) { s.MapReads.Relay(w, r) }))
+	if s.Requests != nil {
+		mux.HandleFunc("GET /v1/requests", s.admitted(false, s.Requests.Next))
+		mux.HandleFunc("POST /v1/requests/{id}", s.admitted(false, s.Requests.Answer))
+		mux.HandleFunc("POST /v1/nodes/{node}/requests/{id}", s.admitted(true,
+			func(w http.ResponseWriter, r *http.Request, _ string) { s.Requests.Relay(w, r) }))
 	}
 	return mux
 }

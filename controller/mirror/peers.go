@@ -16,6 +16,7 @@ import (
 	"os"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	discoveryv1 "k8s.io/api/discovery/v1"
@@ -33,10 +34,26 @@ type Peers struct {
 	Authorities func(context.Context) ([]byte, error)
 	// ServerName is what their certificate says. Needed.
 	ServerName string
-	// TokenFile holds a token of the controller's service account for Audience; it
-	// is read for each object. Needed.
+	// TokenFile holds a token of the controller's service account for Audience.
+	// Needed.
 	TokenFile string
+
+	mu sync.Mutex
+	// met is how peers are reached, and until when that is believed.
+	met   *met
+	until time.Time
 }
+
+// met is how peers are reached.
+type met struct {
+	addresses   []string
+	token       string
+	authorities []byte
+	client      *http.Client
+}
+
+// believed is how long addresses, token and authorities are not read again: a list asks for many nodes.
+const believed = 5 * time.Second
 
 // The bounds of asking peers: how many, for how long each, for how much, which is
 // what an inspection reads, and for how many objects at once.
@@ -58,27 +75,13 @@ func (p *Peers) fetch(ctx context.Context, digest string) (object []byte, err er
 
 // each asks peers one after the other, until one has an answer.
 func (p *Peers) each(ctx context.Context, do func(to *http.Client, address, token string) error) error {
-	addresses, err := p.Addresses(ctx)
+	m, err := p.meet(ctx)
 	if err != nil {
-		return fmt.Errorf("list replicas: %w", err)
+		return err
 	}
-	token, err := os.ReadFile(p.TokenFile)
-	if err != nil {
-		return fmt.Errorf("read token for replicas: %w", err)
-	}
-	authorities, err := p.Authorities(ctx)
-	if err != nil {
-		return fmt.Errorf("read authorities of replicas: %w", err)
-	}
-	pool := x509.NewCertPool()
-	pool.AppendCertsFromPEM(authorities)
-	transport := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: pool, ServerName: p.ServerName, MinVersion: tls.VersionTLS13}, DisableCompression: true,
-		IdleConnTimeout: 30 * time.Second}
-	defer transport.CloseIdleConnections()
-	asker := &http.Client{Transport: transport, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
 	var errs []error
-	for _, address := range addresses[:min(len(addresses), maxPeers)] {
-		err := do(asker, address, strings.TrimSpace(string(token)))
+	for _, address := range m.addresses[:min(len(m.addresses), maxPeers)] {
+		err := do(m.client, address, m.token)
 		if err == nil {
 			return nil
 		}
@@ -87,16 +90,61 @@ func (p *Peers) each(ctx context.Context, do func(to *http.Client, address, toke
 	return errors.Join(errs...)
 }
 
+// meet finds out how peers are reached. Connections are kept for as long as the same authorities count.
+func (p *Peers) meet(ctx context.Context) (*met, error) {
+	p.mu.Lock()
+	known, now := p.met, time.Now()
+	fresh := now.Before(p.until)
+	p.mu.Unlock()
+	if known != nil && fresh {
+		return known, nil
+	}
+	addresses, err := p.Addresses(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("list replicas: %w", err)
+	}
+	token, err := os.ReadFile(p.TokenFile)
+	if err != nil {
+		return nil, fmt.Errorf("read token for replicas: %w", err)
+	}
+	authorities, err := p.Authorities(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("read authorities of replicas: %w", err)
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	next := &met{addresses: addresses, token: strings.TrimSpace(string(token)), authorities: authorities}
+	if p.met != nil && bytes.Equal(p.met.authorities, authorities) {
+		next.client = p.met.client
+	} else {
+		if p.met != nil {
+			p.met.client.CloseIdleConnections()
+		}
+		next.client = newPeerClient(authorities, p.ServerName)
+	}
+	p.met, p.until = next, now.Add(believed)
+	return next, nil
+}
+
+// newPeerClient asks servers of this name that the authorities signed for.
+func newPeerClient(authorities []byte, serverName string) *http.Client {
+	pool := x509.NewCertPool()
+	pool.AppendCertsFromPEM(authorities)
+	transport := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: pool, ServerName: serverName, MinVersion: tls.VersionTLS13}, DisableCompression: true,
+		IdleConnTimeout: 30 * time.Second, MaxIdleConnsPerHost: 16}
+	return &http.Client{Transport: transport, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+}
+
 // relayWithin is how long a peer may take to begin the answer of an agent.
 const relayWithin = 15 * time.Second
 
-// RelayMapRead is the answer of a node's agent that a peer reaches, to a sealed request to read a map. It is to be closed.
-func (p *Peers) RelayMapRead(ctx context.Context, node, id string, envelope []byte) (answer io.ReadCloser, err error) {
+// Relay is the answer of a node's agent that a peer reaches, to a sealed request. It is to be closed.
+func (p *Peers) Relay(ctx context.Context, node, id string, envelope []byte) (answer io.ReadCloser, err error) {
 	err = p.each(ctx, func(to *http.Client, address, token string) error {
 		ctx, cancel := context.WithCancelCause(ctx)
 		late := time.AfterFunc(relayWithin, func() { cancel(context.DeadlineExceeded) })
 		defer late.Stop()
-		where := url.URL{Scheme: "https", Host: address, Path: "/v1/nodes/" + node + "/map-reads/" + id}
+		where := url.URL{Scheme: "https", Host: address, Path: "/v1/nodes/" + node + "/requests/" + id}
 		request, err := http.NewRequestWithContext(ctx, http.MethodPost, where.String(), bytes.NewReader(envelope))
 		if err != nil {
 			cancel(nil)

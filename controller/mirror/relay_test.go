@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 )
 
 func TestARequestToReadAMapGoesToTheReplicaThatReachesTheNode(t *testing.T) {
@@ -23,7 +24,7 @@ func TestARequestToReadAMapGoesToTheReplicaThatReachesTheNode(t *testing.T) {
 	first := replica(http.NotFound)
 	second := replica(func(w http.ResponseWriter, r *http.Request) {
 		body, err := io.ReadAll(r.Body)
-		if err != nil || string(body) != "sealed" || r.URL.Path != "/v1/nodes/one/map-reads/id1" || r.Header.Get("Authorization") != "Bearer t" {
+		if err != nil || string(body) != "sealed" || r.URL.Path != "/v1/nodes/one/requests/id1" || r.Header.Get("Authorization") != "Bearer t" {
 			t.Errorf("it is asked %s %q %v", r.URL, body, err)
 		}
 		_, _ = io.WriteString(w, "answer")
@@ -35,7 +36,7 @@ func TestARequestToReadAMapGoesToTheReplicaThatReachesTheNode(t *testing.T) {
 	addresses := []string{"127.0.0.1:1", first, second}
 	p := &Peers{ServerName: "example.com", TokenFile: token, Addresses: func(context.Context) ([]string, error) { return addresses, nil },
 		Authorities: func(context.Context) ([]byte, error) { return authorities, nil }}
-	answer, err := p.RelayMapRead(t.Context(), "one", "id1", []byte("sealed"))
+	answer, err := p.Relay(t.Context(), "one", "id1", []byte("sealed"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -44,7 +45,8 @@ func TestARequestToReadAMapGoesToTheReplicaThatReachesTheNode(t *testing.T) {
 		t.Errorf("%q %v", body, err)
 	}
 	for _, addresses = range [][]string{{first}, {}} {
-		if answer, err := p.RelayMapRead(t.Context(), "one", "id1", []byte("sealed")); err == nil {
+		p.until = time.Time{}
+		if answer, err := p.Relay(t.Context(), "one", "id1", []byte("sealed")); err == nil {
 			t.Errorf("of %v one answers: %v", addresses, answer)
 		}
 	}

@@ -67,6 +67,7 @@ func layers() []row {
 		{"image/registry", with(one, "image", "!image/access")},
 		{"image/access", with(one, "image")},
 		{"intent", one},
+		{"intent/viewread", with(one, "api/view", "intent")},
 		{"placement", with(one, "intent", "bytecode")},
 		{"signing", with(one, "image")},
 		{"policies", with(three, "confined")},
@@ -101,7 +102,7 @@ func layers() []row {
 		{"agent/kube", with(agent, "agent")},
 		{"agent", with(reconcile, "agent/reconcile", "agent/readers", "!agent/kube", "!agent/metrics", "!agent/inventory", "!agent/nodeview")},
 		{"nodemode", with(five, "agent", "listen")},
-		{"controller", with(five, "placement", "kubeauth", "listen")},
+		{"controller", with(five, "api/view", "placement", "kubeauth", "listen")},
 		// The demo is a user of node mode, as the command line is.
 		{"demo", with(five, "agent", "nodemode", "examples")},
 		{"examples", []string{"skepmap"}},

@@ -106,7 +106,7 @@ func certificate(t *testing.T, name string, by *x509.Certificate, byKey *ecdsa.P
 	return parsed, der, key
 }
 
-// mapsWorld is a cluster whose API server has maps.skep.dev, and a node with exec-snoop.
+// mapsWorld is a cluster whose API server has maps.skep.dev and view.skep.dev, and a node with exec-snoop.
 type mapsWorld struct {
 	*cluster
 	audit string
@@ -144,19 +144,20 @@ func newMapsWorld(t *testing.T) *mapsWorld {
 		// With the chart's rights and no others.
 		o.Config = w.as("system:serviceaccount:default:skep-controller")
 		o.Admission = admission.Options{Host: at.Addr().String(), Port: int(at.Port()), Names: []string{mapsHost, "example.com"}}
-		o.Mirror.Listener, o.MapReads.Listener, o.MapReads.Recheck = mirrors, maps, 200*time.Millisecond
+		o.Mirror.Listener = mirrors
+		o.Aggregated = controller.AggregatedOptions{Listener: maps, View: true, MapReads: true, Recheck: 200 * time.Millisecond}
 	})
 	w.runs()
 	return w
 }
 
-// aggregate tells the API server of maps.skep.dev, as the chart does.
+// aggregate tells the API server of both APIs, as the chart does.
 func (w *mapsWorld) aggregate() {
 	w.t.Helper()
 	port := netip.MustParseAddrPort(w.address).Port()
 	w.create(&corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "skep-webhook"},
 		Spec: corev1.ServiceSpec{Type: corev1.ServiceTypeExternalName, ExternalName: "localhost"}})
-	w.installs("mapreads.yaml", func(o *unstructured.Unstructured) {
+	w.installs("aggregated.yaml", func(o *unstructured.Unstructured) {
 		if o.GetKind() != "APIService" {
 			return
 		}
@@ -196,7 +197,7 @@ func (w *mapsWorld) runs() {
 	if err := os.WriteFile(w.node.flag("--mirror-token"), []byte(w.tokenOn(w.node.name)), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	w.node.flags = append(w.node.flags, "--map-reads")
+	w.node.flags = append(w.node.flags, "--map-reads", "--view")
 	w.node.start()
 	object, err := os.ReadFile(filepath.Join(module.Root(), "examples/exec-snoop/exec_snoop.bpf.o"))
 	if err != nil {
@@ -552,7 +553,7 @@ func (w *mapsWorld) isBounded(t *testing.T, reader *rest.Config, on string) {
 func TestMapsAreReadByNobodyByDefault(t *testing.T) {
 	c := newCluster(t)
 	served, _ := c.serve(t.TempDir())
-	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, served.url+"/v1/map-reads", nil)
+	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, served.url+"/v1/requests", nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -7,7 +7,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"log/slog"
 	"runtime"
 	"runtime/debug"
@@ -20,6 +19,7 @@ import (
 
 	"github.com/skep-dev/skep/agent/readers/show"
 	"github.com/skep-dev/skep/intent/mapread"
+	"github.com/skep-dev/skep/intent/noderequest"
 )
 
 // Options are the bounds of a Reader. Zero values stand for the defaults.
@@ -80,39 +80,27 @@ func New(o Options) *Reader {
 	}
 }
 
-// failure is an error with its status of HTTP.
-type failure struct {
-	code int
-	text string
-}
-
-func (f failure) Error() string { return f.text }
-
-func fail(code int, format string, args ...any) error {
-	return failure{code, fmt.Sprintf(format, args...)}
-}
-
 // codeOf is the status that an error has.
 func codeOf(err error) int {
-	var known failure
+	var known noderequest.Failure
 	switch {
 	case errors.As(err, &known):
-		return known.code
+		return known.Code
 	case errors.Is(err, show.ErrNotFound):
-		return mapread.NotFound
+		return noderequest.NotFound
 	}
-	return mapread.Unprocessable
+	return noderequest.Unprocessable
 }
 
 // Read answers a request by lines, of which the last has an End or an Error. It waits for send, and ends where that returns an
 // error or ctx ends.
-func (r *Reader) Read(ctx context.Context, request mapread.Request, send func(mapread.Answer) error) {
+func (r *Reader) Read(ctx context.Context, request mapread.Request, send func(noderequest.Answer) error) {
 	log := r.o.Log.With("user", request.User, "application", request.Application.String(), "operation", string(request.Operation),
 		"map", request.Map, "request", request.ID)
 	leave, err := r.enter(request)
 	if err != nil {
 		log.Warn("a read of a map is rejected", "error", err)
-		_ = send(mapread.Answer{Error: err.Error(), Code: codeOf(err)})
+		_ = send(noderequest.Answer{Error: err.Error(), Code: codeOf(err)})
 		return
 	}
 	defer leave()
@@ -124,10 +112,10 @@ func (r *Reader) Read(ctx context.Context, request mapread.Request, send func(ma
 	err = r.safely(ctx, log, request, a)
 	log.Info("read a map for a user of the cluster", "lines", a.sent, "bytes", a.size, "error", err)
 	if err != nil {
-		_ = send(mapread.Answer{Error: err.Error(), Code: codeOf(err)})
+		_ = send(noderequest.Answer{Error: err.Error(), Code: codeOf(err)})
 		return
 	}
-	_ = send(mapread.Answer{End: true})
+	_ = send(noderequest.Answer{End: true})
 }
 
 // enter takes a place, within what the user and the node may.
@@ -137,20 +125,20 @@ func (r *Reader) enter(request mapread.Request) (leave func(), err error) {
 		places, what = r.watches, "watches"
 	}
 	if !r.limiter(request.User).Allow() || !r.node.Allow() {
-		return nil, fail(mapread.TooMany, "node %s was asked too often: a user may begin %d read a second, and all users %d; try again in a few seconds",
+		return nil, noderequest.Fail(noderequest.TooMany, "node %s was asked too often: a user may begin %d read a second, and all users %d; try again in a few seconds",
 			request.Node, userPerSecond, nodePerSecond)
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	own := place{request.User, what}
 	if most := max(cap(places)/2, 1); r.has[own] >= most {
-		return nil, fail(mapread.TooMany, "user %s has %d of the %d %s of maps on node %s, and no more are allowed to one user at once; end one",
+		return nil, noderequest.Fail(noderequest.TooMany, "user %s has %d of the %d %s of maps on node %s, and no more are allowed to one user at once; end one",
 			request.User, most, cap(places), what, request.Node)
 	}
 	select {
 	case places <- struct{}{}:
 	default:
-		return nil, fail(mapread.TooMany, "node %s has %d %s of maps, and no more are allowed at once; try again later",
+		return nil, noderequest.Fail(noderequest.TooMany, "node %s has %d %s of maps, and no more are allowed at once; try again later",
 			request.Node, cap(places), what)
 	}
 	r.has[own]++
@@ -181,7 +169,7 @@ func (r *Reader) safely(ctx context.Context, log *slog.Logger, request mapread.R
 	defer func() {
 		if p := recover(); p != nil {
 			log.Error("a read of a map failed inside", "error", p, "stack", string(debug.Stack()))
-			err = fail(mapread.Inside, "the agent failed to read this, and logged why; please report it")
+			err = noderequest.Fail(noderequest.Inside, "the agent failed to read this, and logged why; please report it")
 		}
 	}()
 	return r.do(ctx, request, a)
@@ -194,7 +182,7 @@ func (r *Reader) do(ctx context.Context, request mapread.Request, a *answer) err
 		limit = r.o.WatchTime
 		a.bytes, a.entries = 8*r.o.Bytes, 0
 	}
-	ctx, cancel := context.WithTimeoutCause(ctx, limit, fail(mapread.Late, "the answer ends here: it may take %s", limit))
+	ctx, cancel := context.WithTimeoutCause(ctx, limit, noderequest.Fail(noderequest.Late, "the answer ends here: it may take %s", limit))
 	defer cancel()
 	maps, err := show.Pinned(r.o.Root, request.UID, request.Application.String())
 	if err != nil {
@@ -238,7 +226,7 @@ type listed struct {
 
 func list(ctx context.Context, maps []show.Map, request mapread.Request, a *answer) error {
 	if len(maps) == 0 {
-		return fail(mapread.NotFound, "no map of application %s is on node %s: it does not run there, or its programs have no map",
+		return noderequest.Fail(noderequest.NotFound, "no map of application %s is on node %s: it does not run there, or its programs have no map",
 			request.Application, request.Node)
 	}
 	for _, m := range maps {
@@ -256,7 +244,7 @@ func (r *Reader) watch(ctx context.Context, m show.Map, request mapread.Request,
 	r.watched[m.ID] = struct{}{}
 	r.mu.Unlock()
 	if busy {
-		return fail(mapread.Conflict, "map %s of %s is watched by another user on node %s, and two consumers lose records: try again when that watch has ended",
+		return noderequest.Fail(noderequest.Conflict, "map %s of %s is watched by another user on node %s, and two consumers lose records: try again when that watch has ended",
 			m.Name, m.Application, request.Node)
 	}
 	defer func() {
@@ -277,7 +265,7 @@ func (r *Reader) watch(ctx context.Context, m show.Map, request mapread.Request,
 
 // answer sends lines within the bounds of a read.
 type answer struct {
-	send  func(mapread.Answer) error
+	send  func(noderequest.Answer) error
 	share float64
 	// entries and bytes are how many there may be; no entries means any number.
 	entries, bytes int
@@ -299,14 +287,14 @@ func (a *answer) add(ctx context.Context, value any) error {
 		return err
 	}
 	switch {
-	case len(line) > mapread.MaxAnswer-1<<10:
-		return fail(mapread.TooLarge, "the answer ends here: an entry or record takes %d bytes, and at most %d are sent; read it on the node by skep map",
-			len(line), mapread.MaxAnswer-1<<10)
+	case len(line) > noderequest.MaxAnswer-1<<10:
+		return noderequest.Fail(noderequest.TooLarge, "the answer ends here: an entry or record takes %d bytes, and at most %d are sent; read it on the node by skep map",
+			len(line), noderequest.MaxAnswer-1<<10)
 	case a.entries > 0 && a.sent >= a.entries, a.size+len(line) > a.bytes:
-		return fail(mapread.TooLarge, "the answer ends here, after %d lines of %d bytes: there is more than one answer may have; "+
+		return noderequest.Fail(noderequest.TooLarge, "the answer ends here, after %d lines of %d bytes: there is more than one answer may have; "+
 			"ask for keys by get, or read the map on the node by skep map dump", a.sent, a.size)
 	}
-	if err := a.send(mapread.Answer{Value: line}); err != nil {
+	if err := a.send(noderequest.Answer{Value: line}); err != nil {
 		return err
 	}
 	a.sent++

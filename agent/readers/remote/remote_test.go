@@ -18,6 +18,7 @@ import (
 	"github.com/skep-dev/skep/agent/readers/remote"
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/intent/mapread"
+	"github.com/skep-dev/skep/intent/noderequest"
 	"github.com/skep-dev/skep/test/fixture/world"
 	"github.com/skep-dev/skep/test/harness/leaks"
 	"github.com/skep-dev/skep/test/harness/module"
@@ -43,7 +44,7 @@ func snoop(t *testing.T) (root string, request mapread.Request) {
 		t.Fatal(err)
 	}
 	stop()
-	return w.BPFFS, mapread.Request{Node: "node-1", User: "ann", Application: p.Application, UID: p.UID}
+	return w.BPFFS, mapread.Request{Header: noderequest.Header{Node: "node-1", User: "ann"}, Application: p.Application, UID: p.UID}
 }
 
 // pin pins a map with so many entries beside the application's, and returns its name.
@@ -67,10 +68,10 @@ func pin(t *testing.T, root string, entries uint32) string {
 // answers are the lines of an answer.
 type answers struct {
 	mu    sync.Mutex
-	lines []mapread.Answer
+	lines []noderequest.Answer
 }
 
-func (a *answers) send(line mapread.Answer) error {
+func (a *answers) send(line noderequest.Answer) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.lines = append(a.lines, line)
@@ -78,7 +79,7 @@ func (a *answers) send(line mapread.Answer) error {
 }
 
 // last is the last line, which every answer ends with.
-func (a *answers) last() mapread.Answer { return a.lines[len(a.lines)-1] }
+func (a *answers) last() noderequest.Answer { return a.lines[len(a.lines)-1] }
 
 func read(ctx context.Context, r *remote.Reader, request mapread.Request) *answers {
 	a := &answers{}
@@ -126,7 +127,7 @@ func TestAReadCostsAShareOfACore(t *testing.T) {
 	}
 	var first, last time.Duration
 	began := time.Now()
-	remote.New(remote.Options{Root: root, Log: slog.New(slog.DiscardHandler), Share: .05}).Read(t.Context(), request, func(line mapread.Answer) error {
+	remote.New(remote.Options{Root: root, Log: slog.New(slog.DiscardHandler), Share: .05}).Read(t.Context(), request, func(line noderequest.Answer) error {
 		if last = worked(); first == 0 {
 			first, began = last, time.Now()
 		}
@@ -145,7 +146,7 @@ func TestWhoAsksTooOftenTakesNothingFromOthers(t *testing.T) {
 	for range 20 {
 		codes[read(t.Context(), r, request).last().Code]++
 	}
-	if codes[0] < 2 || codes[mapread.TooMany] == 0 || codes[0]+codes[mapread.TooMany] != 20 {
+	if codes[0] < 2 || codes[noderequest.TooMany] == 0 || codes[0]+codes[noderequest.TooMany] != 20 {
 		t.Error(codes)
 	}
 	request.User = "bob"
@@ -162,14 +163,14 @@ func TestOneUserLeavesPlacesToOthers(t *testing.T) {
 	bob.User = "bob"
 	r := remote.New(remote.Options{Root: root, Log: slog.New(slog.DiscardHandler), AtOnce: 2})
 	once := sync.OnceFunc(func() {
-		if last := read(t.Context(), r, request).last(); last.Code != mapread.TooMany || !strings.Contains(last.Error, "user ann has 1 of the 2 reads") {
+		if last := read(t.Context(), r, request).last(); last.Code != noderequest.TooMany || !strings.Contains(last.Error, "user ann has 1 of the 2 reads") {
 			t.Errorf("a second of one user: %+v", last)
 		}
 		if last := read(t.Context(), r, bob).last(); !last.End {
 			t.Errorf("another user's: %+v", last)
 		}
 	})
-	r.Read(t.Context(), request, func(mapread.Answer) error { once(); return nil })
+	r.Read(t.Context(), request, func(noderequest.Answer) error { once(); return nil })
 	if last := read(t.Context(), r, request).last(); !last.End {
 		t.Errorf("after that: %+v", last)
 	}
@@ -180,13 +181,13 @@ func TestAReadThatFailsInsideEndsNoAgent(t *testing.T) {
 	request.Operation, request.Map = mapread.Dump, ".bss"
 	r := remote.New(remote.Options{Root: root, Log: slog.New(slog.DiscardHandler)})
 	a := &answers{}
-	r.Read(t.Context(), request, func(line mapread.Answer) error {
+	r.Read(t.Context(), request, func(line noderequest.Answer) error {
 		if line.Value != nil {
 			panic("inside")
 		}
 		return a.send(line)
 	})
-	if last := a.last(); last.Code != mapread.Inside {
+	if last := a.last(); last.Code != noderequest.Inside {
 		t.Error(last)
 	}
 	if last := read(t.Context(), r, request).last(); !last.End {
@@ -210,12 +211,12 @@ func TestOneUserWatchesAMapAtATime(t *testing.T) {
 	work.Go(func() {
 		once := sync.OnceFunc(func() { close(begun) })
 		second := false
-		r.Read(ctx, request, func(line mapread.Answer) error {
+		r.Read(ctx, request, func(line noderequest.Answer) error {
 			once()
 			if !second && line.Value != nil {
 				// While this one is under way, by the same thread.
 				second = true
-				if last := read(ctx, r, request).last(); last.Code != mapread.Conflict {
+				if last := read(ctx, r, request).last(); last.Code != noderequest.Conflict {
 					t.Errorf("a second watch: %+v", last)
 				}
 			}
@@ -232,7 +233,7 @@ func TestOneUserWatchesAMapAtATime(t *testing.T) {
 	// The place and the map are free again.
 	ended, stop := context.WithCancel(t.Context())
 	stop()
-	if last := read(ended, r, request).last(); last.Code == mapread.Conflict || last.Code == mapread.TooMany {
+	if last := read(ended, r, request).last(); last.Code == noderequest.Conflict || last.Code == noderequest.TooMany {
 		t.Error(last)
 	}
 }
@@ -245,11 +246,11 @@ func TestAReadOfWhatIsNotThereNamesIt(t *testing.T) {
 		code   int
 		text   string
 	}{
-		"an application": {func(r *mapread.Request) { r.Operation, r.UID = mapread.List, "../../.." }, mapread.NotFound, "on node node-1"},
-		"a map":          {func(r *mapread.Request) { r.Operation, r.Map = mapread.Dump, "../m-events" }, mapread.NotFound, "it has .bss, events"},
-		"a key":          {func(r *mapread.Request) { r.Operation, r.Map, r.Key = mapread.Get, ".bss", "7" }, mapread.NotFound, "no such key"},
-		"a type":         {func(r *mapread.Request) { r.Operation, r.Map, r.Type = mapread.Watch, "events", "nothing" }, mapread.NotFound, "no type nothing"},
-		"records":        {func(r *mapread.Request) { r.Operation, r.Map = mapread.Watch, ".bss" }, mapread.Unprocessable, "use dump"},
+		"an application": {func(r *mapread.Request) { r.Operation, r.UID = mapread.List, "../../.." }, noderequest.NotFound, "on node node-1"},
+		"a map":          {func(r *mapread.Request) { r.Operation, r.Map = mapread.Dump, "../m-events" }, noderequest.NotFound, "it has .bss, events"},
+		"a key":          {func(r *mapread.Request) { r.Operation, r.Map, r.Key = mapread.Get, ".bss", "7" }, noderequest.NotFound, "no such key"},
+		"a type":         {func(r *mapread.Request) { r.Operation, r.Map, r.Type = mapread.Watch, "events", "nothing" }, noderequest.NotFound, "no type nothing"},
+		"records":        {func(r *mapread.Request) { r.Operation, r.Map = mapread.Watch, ".bss" }, noderequest.Unprocessable, "use dump"},
 	} {
 		one := request
 		c.change(&one)

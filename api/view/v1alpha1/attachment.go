@@ -1,9 +1,25 @@
 package v1alpha1
 
 import (
+	"cmp"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/skep-dev/skep/api/v1alpha1"
+)
+
+// The labels of a BpfAttachment, where their values may be those of labels; field selectors have all values.
+const (
+	LabelNode        = Group + "/node"
+	LabelApplication = Group + "/application"
+	LabelProgram     = Group + "/program"
 )
 
 // BpfAttachment is an attachment of a BpfApplication on a node, as kubectl get shows it, in the application's namespace. A
@@ -32,4 +48,65 @@ type NodeViewList struct {
 	metav1.TypeMeta `json:",inline"`
 	metav1.ListMeta `json:"metadata"`
 	Items           []NodeView `json:"items"`
+}
+
+// Attachments are the attachments of a node, in the order of their names.
+func Attachments(n NodeView) []BpfAttachment {
+	var all []BpfAttachment
+	seen := map[string]int{}
+	for _, a := range n.Applications {
+		for _, at := range a.Attachments {
+			b := NewAttachment(n.Name, a.Identity, at)
+			if seen[b.Name]++; seen[b.Name] > 1 {
+				b.Name = attachmentName(b, seen[b.Name])
+			}
+			all = append(all, b)
+		}
+	}
+	slices.SortFunc(all, func(a, b BpfAttachment) int { return cmp.Compare(a.Name, b.Name) })
+	return all
+}
+
+// NewAttachment is an attachment of an application on a node.
+func NewAttachment(node string, application v1alpha1.Identity, a Attachment) BpfAttachment {
+	b := BpfAttachment{TypeMeta: metav1.TypeMeta{APIVersion: GroupVersion, Kind: KindClusterBpfAttachment}, Node: node, Application: application, Attachment: a}
+	if application.Kind == v1alpha1.KindBpfApplication {
+		b.Kind, b.Namespace = KindBpfAttachment, application.Namespace
+	}
+	b.Name = attachmentName(b, 1)
+	b.Labels = map[string]string{}
+	for label, value := range map[string]string{LabelNode: node, LabelApplication: application.Name, LabelProgram: a.Program} {
+		if len(validation.IsValidLabelValue(value)) == 0 {
+			b.Labels[label] = value
+		}
+	}
+	return b
+}
+
+// The parts of the name of an attachment: of the application's and the node's names, so many bytes count. The name of an object has
+// at most 253.
+const (
+	maxNodePart        = 160
+	maxApplicationPart = 80
+	hashPart           = 10
+)
+
+// attachmentName is APPLICATION.NODE.HASH, where the hash is of the application, the program and the place, and of which of several
+// equal ones it is.
+func attachmentName(b BpfAttachment, nth int) string {
+	target, _ := json.Marshal(b.Target) // It is of texts and numbers.
+	sum := sha256.Sum256(fmt.Appendf(nil, "%s\x00%s\x00%s\x00%s\x00%d", b.Application, b.Program, b.Hook, target, nth))
+	application := strings.TrimRight(b.Application.Name[:min(len(b.Application.Name), maxApplicationPart)], ".-")
+	return application + NodePart(b.Node) + "." + hex.EncodeToString(sum[:])[:hashPart]
+}
+
+// NodePart is what the name of an attachment on the node has between the application's name and the hash.
+func NodePart(node string) string {
+	return "." + strings.TrimRight(node[:min(len(node), maxNodePart)], ".-")
+}
+
+// IsOn reports whether the name of an attachment may be one on the node.
+func IsOn(name, node string) bool {
+	hash := len(name) - hashPart - 1
+	return hash > 0 && name[hash] == '.' && strings.HasSuffix(name[:hash], NodePart(node))
 }

@@ -35,7 +35,7 @@ type Chart struct {
 func Mutates() Versions { return Versions{"admissionregistration.k8s.io/v1/MutatingAdmissionPolicy"} }
 
 // Render is a template that is plain enough for text/template, as objects: that
-// of flowcontrol.yaml, mapreads.yaml, requester.yaml, roles.yaml, rbac.yaml, webhook.yaml or writers.yaml.
+// of aggregated.yaml, flowcontrol.yaml, requester.yaml, roles.yaml, rbac.yaml, webhook.yaml or writers.yaml.
 func (c Chart) Render(file string) ([]*unstructured.Unstructured, error) {
 	source, err := os.ReadFile(filepath.Join(module.Root(), "charts", "skep", "templates", file))
 	if err != nil {
@@ -57,6 +57,7 @@ func (c Chart) Render(file string) ([]*unstructured.Unstructured, error) {
 			"metrics": map[string]any{"secure": true}, "agent": map[string]any{"exposeMetrics": true, "pods": map[string]any{"enabled": true}},
 			"admission":    map[string]any{"timeoutSeconds": 10, "flowControl": map[string]any{"enabled": true, "shares": 1}},
 			"certificates": map[string]any{"certManager": c.CertManager},
+			"view":         map[string]any{"enabled": true},
 			"mapReads":     map[string]any{"enabled": true},
 		},
 	})

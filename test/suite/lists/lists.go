@@ -13,7 +13,7 @@ func Longest() []string {
 // these, it sees in the tests of these. RACE=all runs it over all. test/arch checks both sides of the list.
 func Concurrent() []string {
 	return []string{
-		"agent", "agent/attach", "agent/attach/clsact", "agent/attach/hooks", "agent/attach/targets", "agent/kube", "agent/pods/containers",
+		"agent", "agent/attach", "agent/attach/clsact", "agent/attach/hooks", "agent/attach/targets", "agent/kube", "agent/nodeview", "agent/pods/containers",
 		"agent/pods/netns", "agent/pods/process", "agent/program/deadline", "agent/program/functions", "agent/program/guard",
 		"agent/nodeview", "agent/queue", "agent/readers/csi", "agent/readers/host", "agent/readers/mapmetrics", "agent/readers/mounter", "agent/readers/remote",
 		"agent/readers/serve",
@@ -21,9 +21,10 @@ func Concurrent() []string {
 		"agent/reconcile/accepted", "agent/reconcile/admission", "agent/reconcile/build", "agent/reconcile/chainfit",
 		"agent/reconcile/changes", "agent/reconcile/decide", "agent/reconcile/live", "agent/reconcile/prepare", "agent/reconcile/sharing",
 		"agent/reconcile/starts", "agent/state/objects", "agent/state/pins",
-		"confined", "controller", "controller/admission", "controller/agents", "controller/application",
-		"controller/cueartifact", "controller/cueartifact/archives", "controller/imagestore", "controller/leader", "controller/mapreads", "controller/mirror",
-		"controller/policy", "controller/sealing", "examples/node-firewall/firewall-controller", "gate", "gate/evaluations", "image/access",
+		"confined", "controller", "controller/admission", "controller/agents", "controller/aggregated", "controller/application",
+		"controller/cueartifact", "controller/cueartifact/archives", "controller/imagestore", "controller/leader", "controller/mapreads",
+		"controller/mirror", "controller/noderequests", "controller/policy", "controller/sealing", "controller/views",
+		"examples/node-firewall/firewall-controller", "gate", "gate/evaluations", "image/access",
 		"image/disk", "image/registry", "image/transport", "limit", "listen", "nodemode", "policies", "recent", "signing/collect", "skepmap",
 	}
 }

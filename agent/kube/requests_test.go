@@ -5,10 +5,12 @@ import (
 	"encoding/pem"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -17,42 +19,54 @@ import (
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/intent"
 	"github.com/skep-dev/skep/intent/mapread"
+	"github.com/skep-dev/skep/intent/noderequest"
+	"github.com/skep-dev/skep/intent/viewread"
 	"github.com/skep-dev/skep/test/fixture/seals"
 )
 
-// asker is a controller that hands out requests to read maps.
+// asker is a controller that hands out requests of users.
 type asker struct {
 	*httptest.Server
 	requests chan intent.Envelope
 
 	mu      sync.Mutex
 	answers map[string][]string
+	// connections counts those that were made.
+	connections int
 }
 
 func newAsker(t *testing.T) *asker {
 	t.Helper()
 	a := &asker{requests: make(chan intent.Envelope), answers: map[string][]string{}}
 	mux := http.NewServeMux()
-	mux.HandleFunc("GET /v1/map-reads", func(w http.ResponseWriter, r *http.Request) {
+	mux.HandleFunc("GET /v1/requests", func(w http.ResponseWriter, r *http.Request) {
 		select {
 		case e := <-a.requests:
 			_, _ = w.Write(e)
 		case <-r.Context().Done():
 		}
 	})
-	mux.HandleFunc("POST /v1/map-reads/{id}", func(_ http.ResponseWriter, r *http.Request) {
+	mux.HandleFunc("POST /v1/requests/{id}", func(_ http.ResponseWriter, r *http.Request) {
 		body, _ := io.ReadAll(r.Body)
 		a.mu.Lock()
 		defer a.mu.Unlock()
 		a.answers[r.PathValue("id")] = append(a.answers[r.PathValue("id")], string(body))
 	})
-	a.Server = httptest.NewTLSServer(mux)
+	a.Server = httptest.NewUnstartedServer(mux)
+	a.Config.ConnState = func(_ net.Conn, state http.ConnState) {
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		if state == http.StateNew {
+			a.connections++
+		}
+	}
+	a.StartTLS()
 	t.Cleanup(a.Close)
 	return a
 }
 
 // asks has an agent ask a, until the test ends.
-func (w *world) asks(a *asker) {
+func (w *world) asks(a *asker, change func(*kube.Options)) {
 	w.t.Helper()
 	write := func(name string, body []byte) string {
 		path := filepath.Join(w.dir, name)
@@ -62,16 +76,16 @@ func (w *world) asks(a *asker) {
 		return path
 	}
 	o := w.options()
-	o.MapReads = true
 	o.Mirror = kube.Mirror{URL: a.URL, ServerName: "example.com", TokenFile: write("token", []byte("t")),
 		CAFile: write("ca.pem", pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: a.Certificate().Raw}))}
+	change(&o)
 	agent, err := kube.New(o)
 	if err != nil {
 		w.t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	var serving sync.WaitGroup
-	serving.Go(func() { agent.ServeMapReads(ctx) })
+	serving.Go(func() { agent.ServeRequests(ctx) })
 	w.t.Cleanup(func() {
 		cancel()
 		serving.Wait()
@@ -83,14 +97,15 @@ func (w *world) asks(a *asker) {
 
 func TestAnAgentAnswersEachReadOnceAndOnlyThoseThatTheControllerSealedForItsNode(t *testing.T) {
 	w, a := newWorld(t, plane), newAsker(t)
-	w.asks(a)
+	w.asks(a, func(o *kube.Options) { o.MapReads = true })
 	sealed := func(by *intent.Sealer, n int, change func(*mapread.Request)) intent.Envelope {
-		r := mapread.Request{ID: fmt.Sprintf("%032x", n), Node: w.name, User: "ann", UID: "u", Operation: mapread.List,
-			Application: v1alpha1.Identity{Kind: v1alpha1.KindClusterBpfApplication, Name: "app"}, Until: time.Now().Add(mapread.TTL).UnixMilli()}
+		r := mapread.Request{Header: noderequest.NewHeader(w.name, "ann", time.Now()), UID: "u", Operation: mapread.List,
+			Application: v1alpha1.Identity{Kind: v1alpha1.KindClusterBpfApplication, Name: "app"}}
+		r.ID = fmt.Sprintf("%032x", n)
 		if change != nil {
 			change(&r)
 		}
-		e, err := mapread.Seal(by, r)
+		e, err := noderequest.Seal(by, r)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -116,5 +131,44 @@ func TestAnAgentAnswersEachReadOnceAndOnlyThoseThatTheControllerSealedForItsNode
 		if (n == 1 || n == 5) != (answered == 1) || answered > 1 {
 			t.Errorf("request %d is answered %d times: %q", n, answered, a.answers[id])
 		}
+	}
+}
+
+// TestAnAgentDescribesItsNodeOverConnectionsThatItKeeps and answers no request of a kind that it was not started to answer.
+func TestAnAgentDescribesItsNodeOverConnectionsThatItKeeps(t *testing.T) {
+	w, a := newWorld(t, plane), newAsker(t)
+	w.asks(a, func(o *kube.Options) { o.View = true })
+	send := func(r noderequest.Request) string {
+		e, err := noderequest.Seal(w.sealer, r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		a.requests <- e
+		return r.Head().ID
+	}
+	read := send(mapread.Request{Header: noderequest.NewHeader(w.name, "ann", time.Now()), UID: "u", Operation: mapread.List,
+		Application: v1alpha1.Identity{Kind: v1alpha1.KindClusterBpfApplication, Name: "app"}})
+	answers := func(id string) []string {
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		return a.answers[id]
+	}
+	for n := range 8 {
+		id := send(viewread.Request{Header: noderequest.NewHeader(w.name, "ann", time.Now()), Attachments: n%2 == 1})
+		until(t, "an answer", func() bool { return len(answers(id)) == 1 })
+		got := answers(id)[0]
+		if n%2 == 0 != strings.Contains(got, `{"value":{"kind":"NodeView","apiVersion":"view.skep.dev/v1alpha1","metadata":{"name":"`+w.name+`"}`) ||
+			!strings.HasSuffix(got, `{"end":true}`+"\n") {
+			t.Errorf("answer %d: %s", n, got)
+		}
+	}
+	if len(answers(read)) > 0 {
+		t.Errorf("a read of a map is answered: %s", answers(read))
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	// One polls, and one answers; a poll may take the other's and begin anew.
+	if a.connections > 4 {
+		t.Errorf("%d connections for 9 requests", a.connections)
 	}
 }

@@ -1,4 +1,6 @@
-package mapreads
+// Package noderequests carries sealed requests of people to the agents of nodes, which poll for them, and agents' answers back, also
+// between replicas. It decides on no right, and reads no request and no answer.
+package noderequests
 
 import (
 	"context"
@@ -8,10 +10,11 @@ import (
 	"net"
 	"net/http"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/skep-dev/skep/intent"
-	"github.com/skep-dev/skep/intent/mapread"
+	"github.com/skep-dev/skep/intent/noderequest"
 )
 
 // The times of the way to an agent: how long a poll of an agent lasts, how long a request waits for the agent's next poll, how
@@ -30,8 +33,8 @@ const (
 	forgetAfter = 10 * time.Minute
 )
 
-// errNotHere says that no agent of a node polls this replica.
-var errNotHere = errors.New("its agent does not ask this controller for requests")
+// ErrNotHere says that no agent of a node polls this replica, or any.
+var ErrNotHere = errors.New("its agent does not ask this controller for requests")
 
 // Hub hands sealed requests to agents, which poll for them, and takes their answers. Agents listen on nothing. It is safe for
 // concurrent use, and needs no seal to hold: agents verify it.
@@ -131,14 +134,20 @@ func (h *Hub) Answer(w http.ResponseWriter, r *http.Request, name string) {
 		return
 	}
 	control := http.NewResponseController(w)
+	body := &patient{Reader: r.Body, control: control, done: p.done}
 	select {
-	case p.answer <- patient{r.Body, control, p.done}:
+	case p.answer <- body:
 		select {
 		case <-p.done:
 		case <-r.Context().Done():
 		}
 	case <-p.done:
 	case <-r.Context().Done():
+	}
+	if body.whole.Load() {
+		// The connection takes the next answer, too.
+		_ = control.SetReadDeadline(time.Time{})
+		return
 	}
 	// An agent that still sends learns at once that its answer is not read any more.
 	now := time.Now()
@@ -151,10 +160,12 @@ type patient struct {
 
 	control *http.ResponseController
 	done    <-chan struct{}
+	// whole reports that all of it was read.
+	whole atomic.Bool
 }
 
 // Read implements io.Reader. After the end of the request it reads nothing, and takes its deadline from no one.
-func (p patient) Read(b []byte) (int, error) {
+func (p *patient) Read(b []byte) (int, error) {
 	if err := p.control.SetReadDeadline(time.Now().Add(silence)); err != nil {
 		return 0, err
 	}
@@ -162,11 +173,15 @@ func (p patient) Read(b []byte) (int, error) {
 	case <-p.done:
 		return 0, net.ErrClosed
 	default:
-		return p.Reader.Read(b)
+		n, err := p.Reader.Read(b)
+		if err == io.EOF {
+			p.whole.Store(true)
+		}
+		return n, err
 	}
 }
 
-// Ask hands a sealed request to the agent of a node and returns its answer, to be closed. It is errNotHere where that agent does
+// Ask hands a sealed request to the agent of a node and returns its answer, to be closed. It is ErrNotHere where that agent does
 // not poll here, or not within wait.
 func (h *Hub) Ask(ctx context.Context, name, id string, envelope intent.Envelope, wait time.Duration) (io.ReadCloser, error) {
 	p := &pending{id: id, node: name, envelope: envelope, answer: make(chan io.Reader), done: make(chan struct{})}
@@ -174,7 +189,7 @@ func (h *Hub) Ask(ctx context.Context, name, id string, envelope intent.Envelope
 	n := h.nodes[name]
 	if n == nil || n.polls == 0 && time.Since(n.seen) > pollTime {
 		h.mu.Unlock()
-		return nil, errNotHere
+		return nil, ErrNotHere
 	}
 	h.waiting[id] = p
 	h.mu.Unlock()
@@ -212,7 +227,7 @@ func (h *Hub) hand(ctx context.Context, n *node, p *pending, wait time.Duration)
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	case <-timer.C:
-		return errNotHere
+		return ErrNotHere
 	}
 }
 
@@ -231,8 +246,8 @@ func (a *answered) Close() error {
 
 // Relay answers a request of another replica, which the agent of the node polls here for.
 func (h *Hub) Relay(w http.ResponseWriter, r *http.Request) {
-	envelope, err := io.ReadAll(io.LimitReader(r.Body, mapread.MaxRequest+1))
-	if err != nil || len(envelope) > mapread.MaxRequest {
+	envelope, err := io.ReadAll(io.LimitReader(r.Body, noderequest.MaxRequest+1))
+	if err != nil || len(envelope) > noderequest.MaxRequest {
 		http.Error(w, "the request is too long, or did not arrive whole", http.StatusBadRequest)
 		return
 	}
@@ -243,7 +258,7 @@ func (h *Hub) Relay(w http.ResponseWriter, r *http.Request) {
 	}
 	answer, err := h.Ask(r.Context(), r.PathValue("node"), r.PathValue("id"), envelope, relayTime)
 	switch {
-	case errors.Is(err, errNotHere):
+	case errors.Is(err, ErrNotHere):
 		http.Error(w, err.Error(), http.StatusNotFound)
 		return
 	case err != nil:

@@ -1,4 +1,4 @@
-package mapreads
+package aggregated
 
 import (
 	"bytes"
@@ -32,10 +32,7 @@ type frontProxy struct {
 	known  atomic.Pointer[authenticator.Request]
 }
 
-// errNoProxy says that a request is refused as none of the API server's.
-var errNoProxy = errors.New("requests come through kube-apiserver alone, which authenticates, authorises and audits them: use kubectl skep map")
-
-// lookAgain is how often what is published is read, and the APIService looked at.
+// lookAgain is how often what is published is read, and the APIServices looked at.
 const lookAgain = 10 * time.Second
 
 // look reads what the API server publishes.
@@ -109,9 +106,9 @@ func (p *frontProxy) user(r *http.Request) (user.Info, error) {
 func (s *Server) follow(ctx context.Context) {
 	said := ""
 	wait.UntilWithContext(ctx, func(ctx context.Context) {
-		err := errors.Join(s.proxy.look(ctx), s.publish(ctx))
+		err := errors.Join(s.proxy.look(ctx), s.publishAll(ctx))
 		if err != nil && err.Error() != said {
-			ctrl.LoggerFrom(ctx).Error(err, "keep reads of maps behind the API server")
+			ctrl.LoggerFrom(ctx).Error(err, "keep aggregated APIs behind the API server")
 		}
 		said = ""
 		if err != nil {
@@ -120,19 +117,28 @@ func (s *Server) follow(ctx context.Context) {
 	}, lookAgain)
 }
 
-// publish has the API server trust the certificate of this server.
-func (s *Server) publish(ctx context.Context) error {
+// publishAll has the API server trust the certificate of this server.
+func (s *Server) publishAll(ctx context.Context) error {
 	authorities, err := s.Authorities(ctx)
 	if err != nil || len(authorities) == 0 {
 		return err
 	}
+	var errs []error
+	for _, api := range s.APIs {
+		errs = append(errs, s.publish(ctx, api, authorities))
+	}
+	return errors.Join(errs...)
+}
+
+// publish writes the authorities into the APIService of an API.
+func (s *Server) publish(ctx context.Context, api API, authorities []byte) error {
 	service := &unstructured.Unstructured{}
 	service.SetAPIVersion("apiregistration.k8s.io/v1")
 	service.SetKind("APIService")
-	name := Version + "." + Group
+	name := api.Version + "." + api.Group
 	if err := s.Live.Get(ctx, types.NamespacedName{Name: name}, service); err != nil {
 		if apierrors.IsNotFound(err) {
-			return fmt.Errorf("there is no APIService %s: the chart has it with mapReads.enabled", name)
+			return fmt.Errorf("there is no APIService %s: the chart has it with %s", name, api.Value)
 		}
 		return fmt.Errorf("read APIService %s: %w", name, err)
 	}

@@ -1,4 +1,4 @@
-package mapreads
+package noderequests
 
 import (
 	"context"
@@ -62,7 +62,7 @@ func ask(t *testing.T, h *Hub, node, id string) (io.ReadCloser, error) {
 	t.Helper()
 	for {
 		answer, err := h.Ask(t.Context(), node, id, []byte(id), time.Minute)
-		if !errors.Is(err, errNotHere) {
+		if !errors.Is(err, ErrNotHere) {
 			return answer, err
 		}
 	}
@@ -97,7 +97,7 @@ func TestAnAgentAnswersForNoOtherNode(t *testing.T) {
 	go func() {
 		for {
 			_, err := h.Ask(ctx, "one", "id1", []byte("id1"), time.Minute)
-			if !errors.Is(err, errNotHere) {
+			if !errors.Is(err, ErrNotHere) {
 				asked <- err
 				return
 			}
@@ -144,7 +144,7 @@ func TestWhoReadsNoMoreEndsTheAgentsAnswer(t *testing.T) {
 func TestARequestForANodeThatDoesNotPollIsAnsweredAtOnce(t *testing.T) {
 	h := NewHub()
 	s := agents(t, h)
-	if _, err := h.Ask(t.Context(), "one", "id1", nil, time.Hour); !errors.Is(err, errNotHere) {
+	if _, err := h.Ask(t.Context(), "one", "id1", nil, time.Hour); !errors.Is(err, ErrNotHere) {
 		t.Error(err)
 	}
 	response, err := send(t.Context(), s, "", http.MethodPost, "/relay/one/id1", strings.NewReader("id1"))

@@ -1,4 +1,4 @@
-package mapreads
+package aggregated
 
 import (
 	"context"
@@ -92,7 +92,7 @@ func TestACertificateOfAUserSpeaksForNoOther(t *testing.T) {
 		p := &frontProxy{reader: published{data: map[string]string{"client-ca-file": users.pem(), "requestheader-client-ca-file": c.of,
 			"requestheader-allowed-names": c.names, "requestheader-username-headers": `["X-Remote-User"]`}}}
 		_ = p.look(t.Context())
-		r := httptest.NewRequest(http.MethodGet, ofTeam, nil)
+		r := httptest.NewRequest(http.MethodGet, "/", nil)
 		r.Header.Set("X-Remote-User", "admin")
 		r.TLS = &tls.ConnectionState{}
 		if c.shown != nil {
@@ -101,5 +101,13 @@ func TestACertificateOfAUserSpeaksForNoOther(t *testing.T) {
 		if who, err := p.user(r); (err == nil) != c.let || c.let && who.GetName() != "admin" {
 			t.Errorf("%s: %v %v", name, who, err)
 		}
+	}
+}
+
+func TestBeforeTheAPIServerIsKnownNobodyIsLetIn(t *testing.T) {
+	w := httptest.NewRecorder()
+	(&Server{APIs: []API{{Group: "g", Version: "v", Register: func(*http.ServeMux) {}}}}).handler().ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/apis/g/v", nil))
+	if w.Code != http.StatusUnauthorized || w.Header().Get("Connection") != "close" {
+		t.Errorf("%d %s %v", w.Code, w.Body, w.Header())
 	}
 }

@@ -1,4 +1,4 @@
-package mapread_test
+package noderequest_test
 
 import (
 	"errors"
@@ -9,15 +9,18 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/skep-dev/skep/api/v1alpha1"
+	view "github.com/skep-dev/skep/api/view/v1alpha1"
 	"github.com/skep-dev/skep/intent"
 	"github.com/skep-dev/skep/intent/mapread"
+	"github.com/skep-dev/skep/intent/noderequest"
+	"github.com/skep-dev/skep/intent/viewread"
 )
 
 var now = time.UnixMilli(1_800_000_000_000)
 
 func request() mapread.Request {
-	return mapread.Request{ID: strings.Repeat("0a", 16), Node: "node-1", User: "ann", UID: "9f1c", Operation: mapread.Get, Map: "counts", Key: "7",
-		Application: v1alpha1.Identity{Kind: v1alpha1.KindClusterBpfApplication, Name: "counter"}, Until: now.Add(mapread.TTL).UnixMilli()}
+	return mapread.Request{Header: noderequest.NewHeader("node-1", "ann", now), UID: "9f1c", Operation: mapread.Get, Map: "counts", Key: "7",
+		Application: v1alpha1.Identity{Kind: v1alpha1.KindClusterBpfApplication, Name: "counter"}}
 }
 
 // keys are a sealer, and who trusts it.
@@ -41,15 +44,20 @@ func keys(t testing.TB) (*intent.Sealer, *intent.Trust) {
 func TestARequestIsOpenedOnItsNodeAndInItsTimeOnly(t *testing.T) {
 	sealer, trust := keys(t)
 	stranger, _ := keys(t)
-	sealed, err := mapread.Seal(sealer, request())
+	sent := request()
+	sealed, err := noderequest.Seal(sealer, sent)
 	if err != nil {
 		t.Fatal(err)
 	}
-	got, err := mapread.Open(trust, sealed, "node-1", now)
-	if diff := cmp.Diff(request(), got); diff != "" || err != nil {
+	got, err := noderequest.Open[mapread.Request](trust, sealed, "node-1", now)
+	if diff := cmp.Diff(sent, got); diff != "" || err != nil {
 		t.Fatal(err, diff)
 	}
-	forged, err := mapread.Seal(stranger, request())
+	forged, err := noderequest.Seal(stranger, request())
+	if err != nil {
+		t.Fatal(err)
+	}
+	asView, err := noderequest.Seal(sealer, viewread.Request{Header: sent.Header})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -76,14 +84,20 @@ func TestARequestIsOpenedOnItsNodeAndInItsTimeOnly(t *testing.T) {
 		"too early":              {sealed, "node-1", now.Add(-3 * time.Minute), nil, "set the clocks"},
 		"another key":            {forged, "node-1", now, intent.ErrSeal, ""},
 		"of another type":        {asIntent, "node-1", now, intent.ErrSeal, ""},
+		"of another kind":        {asView, "node-1", now, intent.ErrSeal, ""},
 		"cut off":                {sealed[:len(sealed)/2], "node-1", now, intent.ErrSeal, ""},
-		"too long":               {append(sealed, make([]byte, mapread.MaxRequest)...), "node-1", now, intent.ErrSeal, ""},
+		"too long":               {append(sealed, make([]byte, noderequest.MaxRequest)...), "node-1", now, intent.ErrSeal, ""},
 		"a field it has not":     {wrong(`{"sudo":true}`), "node-1", now, intent.ErrFormat, ""},
 		"two documents":          {wrong(`{}{}`), "node-1", now, intent.ErrFormat, ""},
 		"nothing that is needed": {wrong(`{}`), "node-1", now, intent.ErrFormat, ""},
 	} {
-		if _, err := mapread.Open(trust, c.envelope, c.node, c.at); err == nil || c.want != nil && !errors.Is(err, c.want) || !strings.Contains(err.Error(), c.text) {
+		if _, err := noderequest.Open[mapread.Request](trust, c.envelope, c.node, c.at); err == nil || c.want != nil && !errors.Is(err, c.want) || !strings.Contains(err.Error(), c.text) {
 			t.Errorf("%s: %v", name, err)
+		}
+	}
+	for envelope, want := range map[string]string{string(sealed): mapread.PayloadType, string(asView): viewread.PayloadType, "{": "", "": ""} {
+		if got := noderequest.TypeOf(intent.Envelope(envelope)); got != want {
+			t.Errorf("%.40s has type %q, not %q", envelope, got, want)
 		}
 	}
 	if _, err := trust.Open(sealed); !errors.Is(err, intent.ErrSeal) {
@@ -106,7 +120,23 @@ func TestNoDishonestRequestIsSealed(t *testing.T) {
 	} {
 		r := request()
 		change(&r)
-		if _, err := mapread.Seal(sealer, r); err == nil {
+		if _, err := noderequest.Seal(sealer, r); err == nil {
+			t.Errorf("%s: sealed", name)
+		}
+	}
+}
+
+func TestNoDishonestScopeIsSealed(t *testing.T) {
+	sealer, _ := keys(t)
+	for name, scope := range map[string]view.Scope{
+		"of a kind that is none":               {Kind: "Secret"},
+		"of a namespace without a kind":        {Namespace: "team-a"},
+		"of a namespace of cluster's":          {Kind: v1alpha1.KindClusterBpfApplication, Namespace: "team-a"},
+		"of a name without a kind":             {Name: "app"},
+		"of a name without end":                {Kind: v1alpha1.KindClusterBpfApplication, Name: strings.Repeat("n", 1<<10)},
+		"of a namespace whose name has no end": {Kind: v1alpha1.KindBpfApplication, Namespace: strings.Repeat("n", 1<<10)},
+	} {
+		if _, err := noderequest.Seal(sealer, viewread.Request{Header: noderequest.NewHeader("node-1", "ann", now), Scope: scope}); err == nil {
 			t.Errorf("%s: sealed", name)
 		}
 	}
@@ -114,7 +144,8 @@ func TestNoDishonestRequestIsSealed(t *testing.T) {
 
 func FuzzOpen(f *testing.F) {
 	sealer, trust := keys(f)
-	sealed, err := mapread.Seal(sealer, request())
+	sent := request()
+	sealed, err := noderequest.Seal(sealer, sent)
 	if err != nil {
 		f.Fatal(err)
 	}
@@ -122,8 +153,8 @@ func FuzzOpen(f *testing.F) {
 	f.Add([]byte(`{"payloadType":"application/vnd.skep.map-read+json","payload":"e30=","signatures":[]}`))
 	f.Add([]byte(`{}`))
 	f.Fuzz(func(t *testing.T, envelope []byte) {
-		got, err := mapread.Open(trust, envelope, "node-1", now)
-		if diff := cmp.Diff(request(), got); err == nil && diff != "" {
+		got, err := noderequest.Open[mapread.Request](trust, envelope, "node-1", now)
+		if diff := cmp.Diff(sent, got); err == nil && diff != "" {
 			t.Error("opened what nobody sealed", diff)
 		}
 		if err != nil && got.ID != "" {

@@ -1,0 +1,92 @@
+package nodeview_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/skep-dev/skep/agent/nodeview"
+	"github.com/skep-dev/skep/api/v1alpha1"
+	view "github.com/skep-dev/skep/api/view/v1alpha1"
+	"github.com/skep-dev/skep/intent/noderequest"
+	"github.com/skep-dev/skep/intent/viewread"
+)
+
+// tells is what a Teller answers about a node.
+func tells(t *testing.T, teller *nodeview.Teller, request viewread.Request) (lines []noderequest.Answer) {
+	t.Helper()
+	request.Header = noderequest.NewHeader("node-1", "ann", time.Now())
+	teller.Tell(t.Context(), request, func(a noderequest.Answer) error {
+		lines = append(lines, a)
+		return nil
+	})
+	return lines
+}
+
+// node has an application with so many attachments, and a verifier's log of so many bytes.
+func node(attachments, log int) view.NodeView {
+	app := view.Application{Identity: v1alpha1.Identity{Kind: v1alpha1.KindClusterBpfApplication, Name: "app"}, VerifierLog: strings.Repeat("x", log) + "the end"}
+	for i := range attachments {
+		app.Attachments = append(app.Attachments, view.Attachment{Program: "p", Hook: "xdp", Target: view.Target{Interface: fmt.Sprint("eth", i/2)}})
+	}
+	return view.NodeView{ObjectMeta: metav1.ObjectMeta{Name: "node-1"}, Applications: []view.Application{app}}
+}
+
+func describing(n view.NodeView, err error) *nodeview.Teller {
+	return nodeview.NewTeller(func(context.Context, view.Scope) (view.NodeView, error) { return n, err }, slog.New(slog.DiscardHandler))
+}
+
+func TestAttachmentsComeEachOnALineInTheOrderOfTheirNames(t *testing.T) {
+	lines := tells(t, describing(node(40, 0), nil), viewread.Request{Attachments: true})
+	last := ""
+	for _, line := range lines[:len(lines)-1] {
+		var a view.BpfAttachment
+		if err := json.Unmarshal(line.Value, &a); err != nil || a.Name <= last || !view.IsOn(a.Name, "node-1") {
+			t.Errorf("%v: %s after %s", err, a.Name, last)
+		}
+		last = a.Name
+	}
+	if len(lines) != 41 || !lines[40].End {
+		t.Errorf("%d lines", len(lines))
+	}
+}
+
+func TestADescriptionThatIsTooLargeLeavesOutLogsFirstAndSaysSo(t *testing.T) {
+	lines := tells(t, describing(node(3, viewread.MaxView), nil), viewread.Request{})
+	var got view.NodeView
+	if len(lines) != 2 || json.Unmarshal(lines[0].Value, &got) != nil {
+		t.Fatalf("%d lines", len(lines))
+	}
+	if log := got.Applications[0].VerifierLog; !strings.HasSuffix(log, "the end") || len(log) > 4<<10 || len(got.LeftOut) != 1 || len(got.Applications[0].Attachments) != 3 {
+		t.Errorf("a log of %d bytes, %q, %d attachments", len(log), got.LeftOut, len(got.Applications[0].Attachments))
+	}
+	endless := node(0, 0)
+	endless.Applications[0].Message = strings.Repeat("x", viewread.MaxView)
+	if lines := tells(t, describing(endless, nil), viewread.Request{}); len(lines) != 1 || lines[0].Code != noderequest.TooLarge {
+		t.Errorf("%d lines, %d", len(lines), lines[0].Code)
+	}
+}
+
+func TestANodeThatIsAskedTooOftenSaysSo(t *testing.T) {
+	teller := describing(node(0, 0), nil)
+	for range 10_000 {
+		if lines := tells(t, teller, viewread.Request{}); lines[0].Code == noderequest.TooMany {
+			return
+		}
+	}
+	t.Error("it answers 10,000 requests")
+}
+
+func TestAnErrorOfTheViewerIsTold(t *testing.T) {
+	if lines := tells(t, describing(view.NodeView{}, errors.New("the kernel is silent")), viewread.Request{}); len(lines) != 1 ||
+		lines[0].Code != noderequest.Inside || lines[0].Error != "the kernel is silent" {
+		t.Errorf("%+v", lines)
+	}
+}

@@ -1,0 +1,78 @@
+package aggregated
+
+import (
+	"net/http"
+	"sync"
+	"time"
+
+	"golang.org/x/time/rate"
+	"k8s.io/apimachinery/pkg/util/cache"
+
+	"github.com/skep-dev/skep/intent/noderequest"
+)
+
+// Limits are how much users may ask for. What is beyond is answered 429.
+type Limits struct {
+	// What is what is asked for, as in: reads of maps.
+	What string
+	// A user may begin Burst requests at once and PerSecond more each second, and have OfUser on their way.
+	Burst, PerSecond, OfUser int
+	// OfAll is how many of all users are on their way, of which OfLasting may last: others keep places.
+	OfAll, OfLasting int
+}
+
+// maxUsers is how many users' rates are remembered.
+const maxUsers = 4096
+
+// Bounds holds users to Limits. It is safe for concurrent use.
+type Bounds struct {
+	limits Limits
+	users  *cache.LRUExpireCache
+
+	mu sync.Mutex
+	// under counts the requests on their way, by user.
+	under        map[string]int
+	all, lasting int
+}
+
+// NewBounds returns Bounds.
+func NewBounds(l Limits) *Bounds {
+	return &Bounds{limits: l, users: cache.NewLRUExpireCache(maxUsers), under: map[string]int{}}
+}
+
+// Enter counts a request, until leave is called, or rejects it.
+func (b *Bounds) Enter(name string, lasts bool) (leave func(), err error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	lasting, l := 0, b.limits
+	if lasts {
+		lasting = 1
+	}
+	own, ok := b.users.Get(name)
+	if !ok {
+		own = rate.NewLimiter(rate.Limit(l.PerSecond), l.Burst)
+		b.users.Add(name, own, time.Hour)
+	}
+	switch {
+	case !own.(*rate.Limiter).Allow():
+		return nil, noderequest.Fail(http.StatusTooManyRequests, "user %s asks too often: %d %s a second are allowed; try again in a few seconds", name, l.PerSecond, l.What)
+	case b.under[name] >= l.OfUser:
+		return nil, noderequest.Fail(http.StatusTooManyRequests, "user %s has %d %s on their way, and no more are allowed at once; end one", name, l.OfUser, l.What)
+	case b.all >= l.OfAll:
+		return nil, noderequest.Fail(http.StatusTooManyRequests, "%d %s are on their way, and no more are allowed at once; try again later", l.OfAll, l.What)
+	case lasts && b.lasting >= l.OfLasting:
+		return nil, noderequest.Fail(http.StatusTooManyRequests, "%d watches among %s are on their way, and no more are allowed at once; try again later", l.OfLasting, l.What)
+	}
+	b.under[name]++
+	b.all++
+	b.lasting += lasting
+	return func() {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		b.all--
+		b.lasting -= lasting
+		if b.under[name]--; b.under[name] == 0 {
+			delete(b.under, name)
+		}
+	}, nil
+}

@@ -1,0 +1,35 @@
+package aggregated
+
+import (
+	"fmt"
+	"testing"
+)
+
+func TestWatchesLeavePlacesToReads(t *testing.T) {
+	b := NewBounds(Limits{What: "reads", Burst: 2, PerSecond: 1, OfUser: 1, OfAll: 5, OfLasting: 3})
+	var leave func()
+	for n := range 3 {
+		var err error
+		if leave, err = b.Enter(fmt.Sprint("watches-", n), true); err != nil {
+			t.Fatal(n, err)
+		}
+	}
+	if _, err := b.Enter("ann", true); err == nil {
+		t.Error("one more watch has a place")
+	}
+	for n := range 2 {
+		if _, err := b.Enter(fmt.Sprint("reads-", n), false); err != nil {
+			t.Error(n, err)
+		}
+	}
+	if _, err := b.Enter("bob", false); err == nil {
+		t.Error("one more read has a place")
+	}
+	leave()
+	if _, err := b.Enter("ann", true); err != nil {
+		t.Error("after one ended:", err)
+	}
+	if _, err := b.Enter("watches-0", false); err == nil {
+		t.Error("a user has more than one user's places")
+	}
+}

@@ -1,0 +1,68 @@
+package noderequests
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"net/http"
+
+	ctrl "sigs.k8s.io/controller-runtime"
+
+	"github.com/skep-dev/skep/intent"
+	"github.com/skep-dev/skep/intent/noderequest"
+)
+
+// Asker asks the agents of nodes.
+type Asker struct {
+	// Hub has the agents that poll this replica, and Sealer signs requests. Needed.
+	Hub    *Hub
+	Sealer func() *intent.Sealer
+	// Relay asks other replicas for the answer of a node's agent; nil means that there are none.
+	Relay func(ctx context.Context, node, id string, envelope []byte) (io.ReadCloser, error)
+}
+
+// Ask has the agent of a node answer a request. The error is ErrNotHere where no replica reaches the agent.
+func (a *Asker) Ask(ctx context.Context, request noderequest.Request) (io.ReadCloser, error) {
+	head := request.Head()
+	envelope, err := noderequest.Seal(a.Sealer(), request)
+	if err != nil {
+		return nil, err
+	}
+	answer, err := a.Hub.Ask(ctx, head.Node, head.ID, envelope, deliverTime)
+	if !errors.Is(err, ErrNotHere) || a.Relay == nil {
+		return answer, err
+	}
+	if answer, err = a.Relay(ctx, head.Node, head.ID, envelope); err != nil {
+		ctrl.Log.WithName("noderequests").V(1).Info("no replica reaches the agent", "node", head.Node, "error", err.Error())
+		return nil, ErrNotHere
+	}
+	return answer, nil
+}
+
+// Each calls do with each value of an answer, whose lines have at most so many bytes, until do returns an error, which Each returns.
+// A line that only says that the agent is there has no value. An answer that is not whole is a noderequest.Failure.
+func Each(answer io.Reader, most int, do func(value json.RawMessage) error) error {
+	lines := bufio.NewScanner(answer)
+	lines.Buffer(nil, most)
+	for lines.Scan() {
+		var line noderequest.Answer
+		if err := json.Unmarshal(lines.Bytes(), &line); err != nil {
+			return noderequest.Fail(http.StatusBadGateway, "its agent sends what is no answer")
+		}
+		switch {
+		case line.Error != "":
+			return noderequest.Failure{Code: line.Code, Text: line.Error}
+		case line.End:
+			return nil
+		}
+		if err := do(line.Value); err != nil {
+			return err
+		}
+	}
+	if errors.Is(lines.Err(), bufio.ErrTooLong) {
+		return noderequest.Fail(http.StatusBadGateway, "its agent sends a line of more than %d bytes: the answer ended before it was whole", most)
+	}
+	return noderequest.Fail(http.StatusBadGateway, "the answer of its agent ended before it was whole")
+}

@@ -1,0 +1,154 @@
+package views
+
+import (
+	"cmp"
+	"encoding/base64"
+	"encoding/json"
+	"mime"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/selection"
+	"k8s.io/apimachinery/pkg/util/validation"
+
+	"github.com/skep-dev/skep/api/v1alpha1"
+	view "github.com/skep-dev/skep/api/view/v1alpha1"
+	"github.com/skep-dev/skep/intent/noderequest"
+)
+
+// query are the parameters of a request.
+type query struct {
+	limit int
+	from  position
+	// labels and fields choose objects.
+	labels labels.Selector
+	fields fields.Selector
+}
+
+// position is where a page begins: at a node, after the attachment of a name. Everybody may make one: it opens nothing.
+type position struct {
+	Node  string `json:"node,omitempty"`
+	After string `json:"after,omitempty"`
+}
+
+// token is a position as clients hand it back.
+func (p position) token() string {
+	text, _ := json.Marshal(p) // It is of texts.
+	return base64.RawURLEncoding.EncodeToString(text)
+}
+
+// maxToken bounds a token, in bytes.
+const maxToken = 2048
+
+// parsePosition reads a token.
+func parsePosition(token string) (position, error) {
+	var p position
+	if token == "" {
+		return p, nil
+	}
+	text, err := base64.RawURLEncoding.DecodeString(token)
+	if err == nil {
+		err = json.Unmarshal(text, &p)
+	}
+	if err != nil || len(token) > maxToken || len(validation.IsDNS1123Subdomain(p.Node)) > 0 ||
+		p.After != "" && len(validation.IsDNS1123Subdomain(p.After)) > 0 {
+		return position{}, noderequest.Fail(http.StatusBadRequest, "the parameter continue was not made by this API: list again without it")
+	}
+	return p, nil
+}
+
+// selectable are the fields that a field selector may name.
+func selectable() []string {
+	return []string{"metadata.name", "metadata.namespace", "node", "application", "program", "hook", "state"}
+}
+
+// parseQuery reads parameters.
+func parseQuery(from url.Values) (q query, err error) {
+	if from.Get("watch") == "true" || from.Get("watch") == "1" {
+		return q, noderequest.Fail(http.StatusMethodNotAllowed, "this API has no watch: list again")
+	}
+	if q.limit, err = positive("limit", from.Get("limit")); err != nil {
+		return q, err
+	}
+	if q.from, err = parsePosition(from.Get("continue")); err != nil {
+		return q, err
+	}
+	if q.labels, err = labels.Parse(from.Get("labelSelector")); err != nil {
+		return q, noderequest.Fail(http.StatusBadRequest, "labelSelector: %v", err)
+	}
+	text := from.Get("fieldSelector")
+	if node := from.Get("node"); node != "" {
+		if problems := validation.IsDNS1123Subdomain(node); len(problems) > 0 {
+			return q, noderequest.Fail(http.StatusBadRequest, "node %.64q is no name: %s", node, strings.Join(problems, "; "))
+		}
+		text = strings.TrimPrefix(text+",node="+node, ",")
+	}
+	if q.fields, err = fields.ParseSelector(text); err != nil {
+		return q, noderequest.Fail(http.StatusBadRequest, "fieldSelector: %v", err)
+	}
+	for _, r := range q.fields.Requirements() {
+		if !slices.Contains(selectable(), r.Field) {
+			return q, noderequest.Fail(http.StatusBadRequest, "fieldSelector: there is no field %.64q; it is one of %s", r.Field, strings.Join(selectable(), ", "))
+		}
+	}
+	return q, nil
+}
+
+// exact is the value that a field must have, if the selector says so.
+func (q query) exact(field string) (string, bool) {
+	for _, r := range q.fields.Requirements() {
+		if r.Field == field && (r.Operator == selection.Equals || r.Operator == selection.DoubleEquals) {
+			return r.Value, true
+		}
+	}
+	return "", false
+}
+
+// chooses reports whether an attachment is asked for.
+func (q query) chooses(a *view.BpfAttachment) bool {
+	return q.labels.Matches(labels.Set(a.Labels)) && q.fields.Matches(fields.Set{"metadata.name": a.Name, "metadata.namespace": a.Namespace,
+		"node": a.Node, "application": a.Application.Name, "program": a.Program, "hook": a.Hook, "state": a.State})
+}
+
+// named is a query for one object.
+func (query) named(name string) query {
+	return query{labels: labels.Everything(), fields: fields.OneTermEqualSelector("metadata.name", name)}
+}
+
+// choosesNode reports whether a node is asked for.
+func (q query) choosesNode(n *v1alpha1.BpfNode) bool {
+	return q.labels.Matches(labels.Set(n.Labels)) && q.fields.Matches(fields.Set{"metadata.name": n.Name, "node": n.Name})
+}
+
+// page is how many objects a page has, of at most so many.
+func (q query) page(most int) int { return min(cmp.Or(q.limit, most), most) }
+
+// wantsTable reports whether a client prefers a Table to objects.
+func wantsTable(accept string) (bool, error) {
+	if accept == "" {
+		return false, nil
+	}
+	for part := range strings.SplitSeq(accept, ",") {
+		kind, params, err := mime.ParseMediaType(part)
+		if err != nil || kind != "application/json" && kind != "*/*" && kind != "application/*" {
+			continue
+		}
+		switch {
+		case params["as"] == "":
+			return false, nil
+		case params["as"] == "Table" && params["g"] == metav1.GroupName && params["v"] == "v1":
+			return true, nil
+		}
+	}
+	return false, noderequest.Fail(http.StatusNotAcceptable, "this API answers application/json, as objects or as a Table of meta.k8s.io/v1")
+}
+
+// sortNodes orders nodes by name.
+func sortNodes(nodes []*v1alpha1.BpfNode) {
+	slices.SortFunc(nodes, func(a, b *v1alpha1.BpfNode) int { return cmp.Compare(a.Name, b.Name) })
+}

@@ -1,0 +1,223 @@
+// Package views serves view.skep.dev, by which people with the right see what runs on nodes. It owns the pages of lists, and that nobody
+// is shown more than the scope of a request; it keeps nothing of what agents answer.
+package views
+
+import (
+	"context"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sync/semaphore"
+	authorizationv1 "k8s.io/api/authorization/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/validation"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/skep-dev/skep/api/v1alpha1"
+	view "github.com/skep-dev/skep/api/view/v1alpha1"
+	"github.com/skep-dev/skep/controller/aggregated"
+	"github.com/skep-dev/skep/controller/noderequests"
+	"github.com/skep-dev/skep/intent/noderequest"
+)
+
+// The resources.
+const (
+	attachments        = "bpfattachments"
+	clusterAttachments = "clusterbpfattachments"
+	nodeViews          = "nodeviews"
+	applications       = "bpfapplications"
+	clusterApps        = "clusterbpfapplications"
+)
+
+// The bounds of what is asked of nodes: by one request at once, by all, and whole descriptions by all, which are large. A node has
+// nodeTime to answer, and a page ends after pageTime: what is left is on the next one.
+const (
+	ofRequest = 16
+	ofAll     = 64
+	ofWhole   = 4
+	nodeTime  = 5 * time.Second
+	pageTime  = 25 * time.Second
+)
+
+// reviewed is for how long the API server's answer that a user may is believed.
+const reviewed = 5 * time.Second
+
+// Options are what the API is made of. All but NodeTime are needed.
+type Options struct {
+	// Writer asks whether users may, and Cache has the BpfNodes.
+	Writer client.Client
+	Cache  client.Reader
+	// Asker asks agents.
+	Asker *noderequests.Asker
+	// NodeTime bounds the wait for a node; zero means 5 seconds.
+	NodeTime time.Duration
+}
+
+// views answers requests.
+type views struct {
+	Options
+	bounds  *aggregated.Bounds
+	reviews *aggregated.Reviews
+	// asks and whole are places.
+	asks, whole *semaphore.Weighted
+}
+
+// API returns the API.
+func API(o Options) aggregated.API {
+	if o.NodeTime == 0 {
+		o.NodeTime = nodeTime
+	}
+	v := &views{
+		Options: o, asks: semaphore.NewWeighted(ofAll), whole: semaphore.NewWeighted(ofWhole),
+		bounds:  aggregated.NewBounds(aggregated.Limits{What: "requests to see nodes", Burst: 60, PerSecond: 10, OfUser: 6, OfAll: 24}),
+		reviews: aggregated.NewReviews(o.Writer, reviewed),
+	}
+	read, get := metav1.Verbs{"get", "list"}, metav1.Verbs{"get"}
+	api := aggregated.API{Group: view.Group, Version: view.Version, Value: "view.enabled", Resources: []metav1.APIResource{
+		{Name: attachments, SingularName: "bpfattachment", Kind: view.KindBpfAttachment, Namespaced: true, Verbs: read, ShortNames: []string{"bpfat"}},
+		{Name: clusterAttachments, SingularName: "clusterbpfattachment", Kind: view.KindClusterBpfAttachment, Verbs: read, ShortNames: []string{"cbpfat"}},
+		{Name: nodeViews, SingularName: "nodeview", Kind: view.KindNodeView, Verbs: read},
+		{Name: applications + "/view", Kind: view.KindNodeView + "List", Namespaced: true, Verbs: get},
+		{Name: clusterApps + "/view", Kind: view.KindNodeView + "List", Verbs: get},
+	}}
+	api.Register = func(mux *http.ServeMux) {
+		for path, answer := range map[string]handler{
+			"/" + attachments:                                          v.listAttachments,
+			"/namespaces/{namespace}/" + attachments:                   v.listAttachments,
+			"/namespaces/{namespace}/" + attachments + "/{name}":       v.getAttachment,
+			"/" + clusterAttachments:                                   v.listAttachments,
+			"/" + clusterAttachments + "/{name}":                       v.getAttachment,
+			"/" + nodeViews:                                            v.listNodes,
+			"/" + nodeViews + "/{name}":                                v.getNode,
+			"/namespaces/{namespace}/" + applications + "/{name}/view": v.getApplication,
+			"/" + clusterApps + "/{name}/view":                         v.getApplication,
+		} {
+			mux.HandleFunc("GET "+api.Base()+path, v.answer(strings.TrimPrefix(strings.TrimPrefix(path, "/namespaces/{namespace}"), "/"), answer))
+		}
+	}
+	return api
+}
+
+// request is what a user asks for.
+type request struct {
+	user string
+	// resource and subresource are those of the path, and namespace and name what it names; they may be empty.
+	resource, subresource, namespace, name string
+	query                                  query
+	// asTable says that the answer is one for people.
+	asTable bool
+}
+
+// kind is of the applications that the resource is about; empty for nodes.
+func (r request) kind() string {
+	switch r.resource {
+	case attachments, applications:
+		return v1alpha1.KindBpfApplication
+	case clusterAttachments, clusterApps:
+		return v1alpha1.KindClusterBpfApplication
+	}
+	return ""
+}
+
+// handler answers a request: by an object, and by warnings about nodes that did not answer.
+type handler func(ctx context.Context, r request) (object any, about warnings, err error)
+
+// answer is a handler of HTTP for a resource of the path.
+func (v *views) answer(path string, answer handler) http.HandlerFunc {
+	parts := strings.Split(path, "/")
+	return func(w http.ResponseWriter, hr *http.Request) {
+		ctx, cancel := context.WithTimeout(hr.Context(), 2*pageTime)
+		defer cancel()
+		r := request{user: aggregated.UserOf(ctx).GetName(), resource: parts[0], namespace: hr.PathValue("namespace"), name: hr.PathValue("name")}
+		if len(parts) > 2 {
+			r.subresource = parts[2]
+		}
+		object, about, err := v.serve(ctx, hr, r, answer)
+		if err != nil {
+			ctrl.Log.WithName("views").Info("a request to see nodes is not answered", "user", r.user, "path", hr.URL.Path, "error", err.Error())
+			aggregated.Reject(w, err)
+			return
+		}
+		for _, text := range about.headers() {
+			w.Header().Add("Warning", text)
+		}
+		aggregated.WriteJSON(w, http.StatusOK, object)
+	}
+}
+
+// serve answers a request that the user may make.
+func (v *views) serve(ctx context.Context, hr *http.Request, r request, answer handler) (object any, about warnings, err error) {
+	for what, name := range map[string]string{"namespace": r.namespace, "name": r.name} {
+		if problems := validation.IsDNS1123Subdomain(name); len(problems) > 0 && name != "" {
+			return nil, about, noderequest.Fail(http.StatusBadRequest, "%s %.64q is no name: %s", what, name, strings.Join(problems, "; "))
+		}
+	}
+	if r.query, err = parseQuery(hr.URL.Query()); err != nil {
+		return nil, about, err
+	}
+	if r.asTable, err = wantsTable(hr.Header.Get("Accept")); err != nil {
+		return nil, about, err
+	}
+	leave, err := v.bounds.Enter(r.user, false)
+	if err != nil {
+		return nil, about, err
+	}
+	defer leave()
+	attributes := authorizationv1.ResourceAttributes{Group: view.Group, Version: view.Version, Verb: "get", Resource: r.resource,
+		Subresource: r.subresource, Namespace: r.namespace, Name: r.name}
+	if r.name == "" {
+		attributes.Verb = "list"
+	}
+	if err := v.reviews.Check(ctx, aggregated.UserOf(ctx), attributes, "such as ClusterRole skep-cluster-viewer"); err != nil {
+		return nil, about, err
+	}
+	return answer(ctx, r)
+}
+
+// nodes are the BpfNodes that a request is about, in the order of their names.
+func (v *views) nodes(ctx context.Context, scope view.Scope, q query) ([]*v1alpha1.BpfNode, error) {
+	var reports v1alpha1.BpfNodeList
+	if err := v.Cache.List(ctx, &reports, client.UnsafeDisableDeepCopy); err != nil {
+		return nil, noderequest.Fail(http.StatusServiceUnavailable, "the BpfNodes cannot be listed; try again")
+	}
+	only, hasOnly := q.exact("node")
+	var found []*v1alpha1.BpfNode
+	for i := range reports.Items {
+		n := &reports.Items[i]
+		if (!hasOnly || only == n.Name) && n.Name >= q.from.Node && mayHave(&n.Status, scope) {
+			found = append(found, n)
+		}
+	}
+	sortNodes(found)
+	return found, nil
+}
+
+// mayHave reports whether a node may run an application of the scope: it reports one, or its report has no room for all names.
+func mayHave(n *v1alpha1.BpfNodeStatus, scope view.Scope) bool {
+	if scope.IsWhole() || len(n.Loaded) > 0 || n.Counts.NotReported > 0 {
+		return true
+	}
+	for i := range n.Applications {
+		a := &n.Applications[i]
+		gone := a.State == v1alpha1.NodeRemoved || a.State == v1alpha1.NodeNotSelected
+		if !gone && scope.Has(v1alpha1.Identity{Kind: a.Kind, Namespace: a.Namespace, Name: a.Name}) {
+			return true
+		}
+	}
+	return false
+}
+
+// positive reads a number of a query.
+func positive(name, text string) (int, error) {
+	if text == "" {
+		return 0, nil
+	}
+	n, err := strconv.Atoi(text)
+	if err != nil || n < 0 {
+		return 0, noderequest.Fail(http.StatusBadRequest, "%s=%.32q is no number of objects", name, text)
+	}
+	return n, nil
+}
