@@ -53,20 +53,10 @@ func newNodeViewList() view.NodeViewList {
 func reported(n *v1alpha1.BpfNode) view.NodeView {
 	counts := n.Status.Counts
 	return view.NodeView{TypeMeta: metav1.TypeMeta{APIVersion: view.GroupVersion, Kind: view.KindNodeView},
-		ObjectMeta: metav1.ObjectMeta{Name: n.Name, Labels: n.Labels}, Observed: observed(n), Agent: n.Status.Agent, Kernel: n.Status.Kernel,
+		ObjectMeta: metav1.ObjectMeta{Name: n.Name, Labels: n.Labels}, Agent: n.Status.Agent, Kernel: n.Status.Kernel,
 		Applications: []view.Application{},
 		Others:       &view.Others{Applications: len(n.Status.Applications) + len(n.Status.Loaded) + int(counts.NotReported), Programs: int(counts.Programs)},
 		LeftOut:      []string{"A list has counts: get the node to see what runs there."}}
-}
-
-// observed is when a node last reported; the zero time where that is not known.
-func observed(n *v1alpha1.BpfNode) (last metav1.Time) {
-	for _, f := range n.ManagedFields {
-		if f.Time != nil && f.Time.After(last.Time) {
-			last = *f.Time
-		}
-	}
-	return last
 }
 
 // getNode answers what a node says of itself.

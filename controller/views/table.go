@@ -3,11 +3,9 @@ package views
 import (
 	"fmt"
 	"strconv"
-	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/util/duration"
 
 	view "github.com/skep-dev/skep/api/view/v1alpha1"
 	"github.com/skep-dev/skep/text"
@@ -78,18 +76,14 @@ func nodeTable(meta metav1.ListMeta, items []view.NodeView) *metav1.Table {
 		column("Applications", "", "How many applications have an intent for it.", false),
 		column("Programs", "", "How many BPF programs its kernel has, programs of others included.", false),
 		column("Kernel", "", "Its kernel.", false),
-		column("Observed", "", "When its agent reported.", false),
-		column("Agent", "", "The agent's version.", true),
+		column("Agent", "", "The agent's version.", false),
 	)
 	for _, n := range items {
-		programs, apps, since := len(n.Programs), len(n.Applications), "<unknown>"
+		programs, apps := len(n.Programs), len(n.Applications)
 		if n.Others != nil {
 			programs, apps = programs+n.Others.Programs, apps+n.Others.Applications
 		}
-		if !n.Observed.IsZero() {
-			since = duration.HumanDuration(time.Since(n.Observed.Time))
-		}
-		row(t, n.ObjectMeta, n.Name, strconv.Itoa(apps), strconv.Itoa(programs), cell(n.Kernel.Release), since, cell(n.Agent.Version))
+		row(t, n.ObjectMeta, n.Name, strconv.Itoa(apps), strconv.Itoa(programs), cell(n.Kernel.Release), cell(n.Agent.Version))
 	}
 	return t
 }

@@ -113,6 +113,8 @@ type mapsWorld struct {
 	// address is where the controller serves, and mirror where agents ask.
 	address, mirror string
 	node            *machine
+	// stop ends the controller, and again starts another at the same addresses.
+	stop, again func()
 }
 
 func newMapsWorld(t *testing.T) *mapsWorld {
@@ -129,24 +131,28 @@ func newMapsWorld(t *testing.T) *mapsWorld {
 		t.Fatal(err)
 	}
 	at := netip.MustParseAddrPort(webhook)
-	listen := func() net.Listener {
-		l, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	listen := func(address string) net.Listener {
+		l, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", address)
 		if err != nil {
 			t.Fatal(err)
 		}
 		return l
 	}
-	mirrors, maps := listen(), listen()
-	w.mirror, w.address = "https://"+mirrors.Addr().String(), maps.Addr().String()
+	controls := func(mirrors, apis net.Listener) (stop func()) {
+		return w.control(func(o *controller.Options) {
+			// With the chart's rights and no others.
+			o.Config = w.as("system:serviceaccount:default:skep-controller")
+			o.Admission = admission.Options{Host: at.Addr().String(), Port: int(at.Port()), Names: []string{mapsHost, "example.com"}}
+			o.Mirror.Listener = mirrors
+			o.Aggregated = controller.AggregatedOptions{Listener: apis, View: true, MapReads: true, Recheck: 200 * time.Millisecond}
+		})
+	}
+	mirrors, apis := listen("127.0.0.1:0"), listen("127.0.0.1:0")
+	w.mirror, w.address = "https://"+mirrors.Addr().String(), apis.Addr().String()
 	w.installs("rbac.yaml")
 	w.aggregate()
-	w.control(func(o *controller.Options) {
-		// With the chart's rights and no others.
-		o.Config = w.as("system:serviceaccount:default:skep-controller")
-		o.Admission = admission.Options{Host: at.Addr().String(), Port: int(at.Port()), Names: []string{mapsHost, "example.com"}}
-		o.Mirror.Listener = mirrors
-		o.Aggregated = controller.AggregatedOptions{Listener: maps, View: true, MapReads: true, Recheck: 200 * time.Millisecond}
-	})
+	w.stop = controls(mirrors, apis)
+	w.again = func() { w.stop = controls(listen(mirrors.Addr().String()), listen(w.address)) }
 	w.runs()
 	return w
 }
@@ -341,7 +347,7 @@ func TestMapsAreReadByTheirOwnRightThroughTheAPIServer(t *testing.T) {
 	})
 	w.othersDoNot(t, on)
 	w.isAudited(t)
-	w.takesNobodyElse(t, on)
+	w.refusesOthers(t, mapsOf+on, w.as("reader"))
 	w.byCommand(t, w.as("operator"))
 	w.watches(t, on)
 	w.isBounded(t, w.as("hasty"), on)
@@ -403,11 +409,10 @@ func (w *mapsWorld) isAudited(t *testing.T) {
 	})
 }
 
-// takesNobodyElse has the controller answer the API server alone, and agents take no request of anybody else.
-func (w *mapsWorld) takesNobodyElse(t *testing.T, on string) {
+// refusesOthers has the controller answer the API server alone: no user who may, and who comes straight to it.
+func (w *mapsWorld) refusesOthers(t *testing.T, path string, users *rest.Config) {
 	t.Run("a client that is not the API server gets nothing", func(t *testing.T) {
 		own, der, key := certificate(t, "front-proxy-client", nil, nil)
-		users := w.as("reader")
 		ofUser, err := tls.X509KeyPair(users.CertData, users.KeyData)
 		if err != nil {
 			t.Fatal(err)
@@ -416,7 +421,7 @@ func (w *mapsWorld) takesNobodyElse(t *testing.T, on string) {
 			"no certificate": nil, "a certificate of its own": {{Certificate: [][]byte{der}, PrivateKey: key, Leaf: own}}, "a user's certificate": {ofUser},
 		} {
 			to := &http.Client{Transport: &http.Transport{DisableKeepAlives: true, TLSClientConfig: &tls.Config{InsecureSkipVerify: true, Certificates: shown}}}
-			request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "https://"+w.address+mapsOf+on, nil)
+			request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "https://"+w.address+path, nil)
 			if err != nil {
 				t.Fatal(err)
 			}
