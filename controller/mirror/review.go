@@ -50,7 +50,7 @@ type answer struct {
 
 // The bounds of what is remembered of tokens: for how long, and of how many.
 const (
-	acceptedFor  = time.Minute
+	acceptedFor  = 2 * time.Minute
 	refusedFor   = 10 * time.Second
 	familiarFor  = 2 * time.Hour
 	maxAnswers   = 8192
