@@ -38,7 +38,8 @@ func (a AggregatedOptions) Check() error {
 }
 
 // registerAggregated has the manager serve the APIs that are asked for, and returns what the mirror serves agents for them.
-func registerAggregated(mgr ctrl.Manager, o Options, ring *sealing.Ring, store *intents.Store, certificates *admission.Certificates) (mirror.NodeRequests, error) {
+func registerAggregated(mgr ctrl.Manager, o Options, ring *sealing.Ring, store *intents.Store, certificates *admission.Certificates,
+) (mirror.NodeRequests, error) {
 	a := o.Aggregated
 	if err := a.Check(); err != nil {
 		return nil, err

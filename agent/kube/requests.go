@@ -62,7 +62,8 @@ type openedRequest struct {
 func mapReads(reader *remote.Reader) opener {
 	return func(t *intent.Trust, e intent.Envelope, node string, now time.Time) (openedRequest, error) {
 		r, err := noderequest.Open[mapread.Request](t, e, node, now)
-		return openedRequest{r.Header, r.Operation == mapread.Watch, func(ctx context.Context, send func(noderequest.Answer) error) { reader.Read(ctx, r, send) }}, err
+		answer := func(ctx context.Context, send func(noderequest.Answer) error) { reader.Read(ctx, r, send) }
+		return openedRequest{r.Header, r.Operation == mapread.Watch, answer}, err
 	}
 }
 
@@ -70,7 +71,8 @@ func mapReads(reader *remote.Reader) opener {
 func views(teller *nodeview.Teller) opener {
 	return func(t *intent.Trust, e intent.Envelope, node string, now time.Time) (openedRequest, error) {
 		r, err := noderequest.Open[viewread.Request](t, e, node, now)
-		return openedRequest{r.Header, false, func(ctx context.Context, send func(noderequest.Answer) error) { teller.Tell(ctx, r, send) }}, err
+		answer := func(ctx context.Context, send func(noderequest.Answer) error) { teller.Tell(ctx, r, send) }
+		return openedRequest{r.Header, false, answer}, err
 	}
 }
 

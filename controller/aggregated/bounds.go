@@ -55,13 +55,15 @@ func (b *Bounds) Enter(name string, lasts bool) (leave func(), err error) {
 	}
 	switch {
 	case !own.(*rate.Limiter).Allow():
-		return nil, noderequest.Fail(http.StatusTooManyRequests, "user %s asks too often: %d %s a second are allowed; try again in a few seconds", name, l.PerSecond, l.What)
+		return nil, noderequest.Fail(http.StatusTooManyRequests, "user %s asks too often: %d %s a second are allowed; try again in a few seconds", name,
+			l.PerSecond, l.What)
 	case b.under[name] >= l.OfUser:
 		return nil, noderequest.Fail(http.StatusTooManyRequests, "user %s has %d %s on their way, and no more are allowed at once; end one", name, l.OfUser, l.What)
 	case b.all >= l.OfAll:
 		return nil, noderequest.Fail(http.StatusTooManyRequests, "%d %s are on their way, and no more are allowed at once; try again later", l.OfAll, l.What)
 	case lasts && b.lasting >= l.OfLasting:
-		return nil, noderequest.Fail(http.StatusTooManyRequests, "%d watches among %s are on their way, and no more are allowed at once; try again later", l.OfLasting, l.What)
+		return nil, noderequest.Fail(http.StatusTooManyRequests, "%d watches among %s are on their way, and no more are allowed at once; try again later",
+			l.OfLasting, l.What)
 	}
 	b.under[name]++
 	b.all++

@@ -29,7 +29,25 @@ func TestWatchesLeavePlacesToReads(t *testing.T) {
 	if _, err := b.Enter("ann", true); err != nil {
 		t.Error("after one ended:", err)
 	}
-	if _, err := b.Enter("watches-0", false); err == nil {
-		t.Error("a user has more than one user's places")
+}
+
+func TestAUserHasAUsersPlaces(t *testing.T) {
+	b := NewBounds(Limits{What: "reads", Burst: 10, PerSecond: 1, OfUser: 2, OfAll: 5})
+	leave, err := b.Enter("ann", false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := b.Enter("ann", false); err != nil {
+		t.Error("a second request:", err)
+	}
+	if _, err := b.Enter("ann", false); err == nil {
+		t.Error("a third request has a place")
+	}
+	if _, err := b.Enter("bob", false); err != nil {
+		t.Error("another user:", err)
+	}
+	leave()
+	if _, err := b.Enter("ann", false); err != nil {
+		t.Error("after one ended:", err)
 	}
 }

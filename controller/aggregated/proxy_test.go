@@ -106,7 +106,8 @@ func TestACertificateOfAUserSpeaksForNoOther(t *testing.T) {
 
 func TestBeforeTheAPIServerIsKnownNobodyIsLetIn(t *testing.T) {
 	w := httptest.NewRecorder()
-	(&Server{APIs: []API{{Group: "g", Version: "v", Register: func(*http.ServeMux) {}}}}).handler().ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/apis/g/v", nil))
+	s := &Server{APIs: []API{{Group: "g", Version: "v", Register: func(*http.ServeMux) {}}}}
+	s.handler().ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/apis/g/v", nil))
 	if w.Code != http.StatusUnauthorized || w.Header().Get("Connection") != "close" {
 		t.Errorf("%d %s %v", w.Code, w.Body, w.Header())
 	}

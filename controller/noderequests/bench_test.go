@@ -9,6 +9,8 @@ import (
 	"runtime"
 	"testing"
 	"time"
+
+	"github.com/skep-dev/skep/test/harness/await"
 )
 
 // BenchmarkPolls measures what a controller keeps for an agent that polls: an agent each, over TLS.
@@ -33,9 +35,7 @@ func BenchmarkPolls(b *testing.B) {
 			// Of the client's side only the socket is kept.
 			open = append(open, conn)
 		}
-		for h.polling() < agents {
-			time.Sleep(time.Millisecond)
-		}
+		await.True(b, "all agents to poll", time.Minute, func() bool { return h.polling() == agents })
 		b.ReportMetric(float64(inUse()-before)/agents/1024, "KiB/agent")
 		for _, conn := range open {
 			_ = conn.Close()

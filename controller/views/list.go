@@ -40,34 +40,8 @@ func (v *views) listAttachments(ctx context.Context, r request) (any, warnings, 
 		return nil, warnings{}, err
 	}
 	p := page{most: r.query.page(maxPage)}
-	end := time.Now().Add(pageTime)
-	for len(nodes) > 0 && p.next == (position{}) {
-		if p.asked > 0 && time.Now().After(end) {
-			p.next = position{Node: nodes[0].Name}
-			break
-		}
-		batch := nodes[:min(len(nodes), p.batch())]
-		nodes = nodes[len(batch):]
-		answers := make([]answered, len(batch))
-		var all sync.WaitGroup
-		for i, n := range batch {
-			all.Go(func() { answers[i] = v.attachments(ctx, n.Name, scope, r, p.room()) })
-		}
-		all.Wait()
-		if err := ctx.Err(); err != nil {
-			return nil, p.about, err
-		}
-		for i, a := range answers {
-			var after *v1alpha1.BpfNode
-			if i+1 < len(batch) {
-				after = batch[i+1]
-			} else if len(nodes) > 0 {
-				after = nodes[0]
-			}
-			if p.add(a, batch[i].Name, after); p.next != (position{}) {
-				break
-			}
-		}
+	if err := v.gather(ctx, &p, nodes, scope, r); err != nil {
+		return nil, p.about, err
 	}
 	list := view.BpfAttachmentList{TypeMeta: metav1.TypeMeta{APIVersion: view.GroupVersion, Kind: view.KindBpfAttachment + "List"}, Items: p.items}
 	if r.resource == clusterAttachments {
@@ -83,6 +57,35 @@ func (v *views) listAttachments(ctx context.Context, r request) (any, warnings, 
 		return attachmentTable(list.ListMeta, list.Items), p.about, nil
 	}
 	return list, p.about, nil
+}
+
+// gather fills a page with what nodes answer, some at once.
+func (v *views) gather(ctx context.Context, p *page, nodes []*v1alpha1.BpfNode, scope view.Scope, r request) error {
+	end := time.Now().Add(pageTime)
+	for len(nodes) > 0 && p.next == (position{}) {
+		if p.asked > 0 && time.Now().After(end) {
+			p.next = position{Node: nodes[0].Name}
+			return nil
+		}
+		asked := nodes[:min(len(nodes), p.batch())]
+		answers := make([]answered, len(asked))
+		var all sync.WaitGroup
+		for i, n := range asked {
+			all.Go(func() { answers[i] = v.attachments(ctx, n.Name, scope, r, p.room()) })
+		}
+		all.Wait()
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		for _, a := range answers {
+			node := nodes[0].Name
+			nodes = nodes[1:]
+			if p.add(a, node, nodes); p.next != (position{}) {
+				return nil
+			}
+		}
+	}
+	return nil
 }
 
 // page gathers the attachments of a page.
@@ -118,8 +121,8 @@ type answered struct {
 	err  error
 }
 
-// add adds the attachments of a node, and ends the page where it is full; after is the next node, if there is one.
-func (p *page) add(a answered, node string, after *v1alpha1.BpfNode) {
+// add adds the attachments of a node, and ends the page where it is full; after are the next nodes.
+func (p *page) add(a answered, node string, after []*v1alpha1.BpfNode) {
 	p.asked++
 	if a.err != nil {
 		p.about.add(node, a.err)
@@ -133,8 +136,8 @@ func (p *page) add(a answered, node string, after *v1alpha1.BpfNode) {
 		p.next = position{Node: node, After: took[len(took)-1].Name}
 	case len(a.items) > 0 && len(took) == 0:
 		p.next = position{Node: node}
-	case full && after != nil:
-		p.next = position{Node: after.Name}
+	case full && len(after) > 0:
+		p.next = position{Node: after[0].Name}
 	}
 }
 

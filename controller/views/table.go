@@ -22,7 +22,8 @@ func column(name, format, description string, wide bool) metav1.TableColumnDefin
 
 // table is a Table without rows.
 func table(meta metav1.ListMeta, columns ...metav1.TableColumnDefinition) *metav1.Table {
-	return &metav1.Table{TypeMeta: metav1.TypeMeta{APIVersion: "meta.k8s.io/v1", Kind: "Table"}, ListMeta: meta, ColumnDefinitions: columns, Rows: []metav1.TableRow{}}
+	return &metav1.Table{TypeMeta: metav1.TypeMeta{APIVersion: "meta.k8s.io/v1", Kind: "Table"}, ListMeta: meta, ColumnDefinitions: columns,
+		Rows: []metav1.TableRow{}}
 }
 
 // row adds a row about an object.

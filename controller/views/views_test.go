@@ -220,7 +220,7 @@ func TestAListComesInPagesThatHaveEachAttachmentOnce(t *testing.T) {
 	for path, want := range map[string]int{
 		"/bpfattachments": 90, "/namespaces/team-a/bpfattachments": 45, "/clusterbpfattachments": 45, "/namespaces/none/bpfattachments": 0,
 	} {
-		for _, limit := range []int{1, 4, 5, 7, 45, 90, 1000} {
+		for _, limit := range []int{1, 4, 5, 7, 20, 45, 90, 1000} {
 			seen, last, token := map[string]bool{}, "", ""
 			for {
 				list, _ := f.list(t, fmt.Sprintf("%s%s?limit=%d&continue=%s", base, path, limit, token))
@@ -270,7 +270,8 @@ func TestATableFitsATerminalAndTellsMoreWhereItIsWide(t *testing.T) {
 		t.Errorf("%v %s", err, table.Rows[0].Object.Raw)
 	}
 	for accept, want := range map[string]int{
-		"application/json;as=Table;v=v2;g=meta.k8s.io": http.StatusNotAcceptable, "application/yaml": http.StatusNotAcceptable, "": http.StatusOK, "*/*": http.StatusOK,
+		"application/json;as=Table;v=v2;g=meta.k8s.io": http.StatusNotAcceptable, "application/yaml": http.StatusNotAcceptable,
+		"": http.StatusOK, "*/*": http.StatusOK,
 	} {
 		var object map[string]any
 		if got := f.get(t, base+"/bpfattachments", accept, &object); got.StatusCode != want {
@@ -295,6 +296,7 @@ func TestSelectorsChooseAttachments(t *testing.T) {
 		"fieldSelector=secret=x":                              {0, 0, 400},
 		"labelSelector=(":                                     {0, 0, 400},
 		"limit=-1":                                            {0, 0, 400},
+		"continue=eyJub2RlIjoiLi4ifQ":                         {0, 0, 400},
 		"continue=x":                                          {0, 0, 400},
 		"node=..":                                             {0, 0, 400},
 		"watch=true":                                          {0, 0, 405},
@@ -323,7 +325,8 @@ func TestNodesThatDoNotAnswerAreNamedAndTheRestIsShown(t *testing.T) {
 		t.Errorf("%d %d", response.StatusCode, len(list.Items))
 	}
 	warnings := response.Header.Values("Warning")
-	if len(warnings) != 4 || !strings.HasPrefix(warnings[0], `299 skep "nodes node-0000, node-0001, node-0002, node-0003, node-0004 and 15 more: its agent does not`) {
+	const first = `299 skep "nodes node-0000, node-0001, node-0002, node-0003, node-0004 and 15 more: its agent does not`
+	if len(warnings) != 4 || !strings.HasPrefix(warnings[0], first) {
 		t.Errorf("%d warnings: %q", len(warnings), warnings)
 	}
 	if len(fmt.Sprint(warnings)) > 2000 {
@@ -368,7 +371,8 @@ func TestWhatAnAgentAnswersBeyondTheScopeIsNotShown(t *testing.T) {
 	} {
 		f.lines["node-0000"] = c.lines
 		list, response := f.list(t, base+"/namespaces/team-a/bpfattachments?node=node-0000")
-		if warned := fmt.Sprint(response.Header.Values("Warning")); len(list.Items) != c.shown || !strings.Contains(warned, c.says) || (c.says == "") != (warned == "[]") {
+		warned := fmt.Sprint(response.Header.Values("Warning"))
+		if len(list.Items) != c.shown || !strings.Contains(warned, c.says) || (c.says == "") != (warned == "[]") {
 			t.Errorf("%s: %d are shown, %s", name, len(list.Items), warned)
 		}
 		for _, a := range list.Items {
@@ -412,7 +416,8 @@ func TestAnApplicationIsDescribedOnItsNodesAndNothingElse(t *testing.T) {
 func TestANodeIsDescribedWholeAndAListAsksNoNode(t *testing.T) {
 	f := newFleet(t, 3, 1)
 	var list view.NodeViewList
-	if asked := f.asks(func() { f.get(t, base+"/nodeviews?limit=2&labelSelector=zone=a", "", &list) }); len(asked) != 0 || len(list.Items) != 2 || list.Continue == "" {
+	asked := f.asks(func() { f.get(t, base+"/nodeviews?limit=2&labelSelector=zone=a", "", &list) })
+	if len(asked) != 0 || len(list.Items) != 2 || list.Continue == "" {
 		t.Errorf("%d are asked: %+v", len(asked), list)
 	}
 	var table metav1.Table
@@ -426,7 +431,9 @@ func TestANodeIsDescribedWholeAndAListAsksNoNode(t *testing.T) {
 		t.Errorf("%+v", node)
 	}
 	f.away["node-0001"] = noderequests.ErrNotHere
-	for path, want := range map[string]int{"/nodeviews/node-0001": http.StatusGatewayTimeout, "/nodeviews/none": http.StatusNotFound, "/nodeviews/N_": http.StatusBadRequest} {
+	for path, want := range map[string]int{
+		"/nodeviews/node-0001": http.StatusGatewayTimeout, "/nodeviews/none": http.StatusNotFound, "/nodeviews/N_": http.StatusBadRequest,
+	} {
 		var status metav1.Status
 		if f.get(t, base+path, "", &status); int(status.Code) != want {
 			t.Errorf("%s: %+v", path, status)
@@ -526,7 +533,9 @@ func FuzzAnswer(f *testing.F) {
 	if err != nil {
 		f.Fatal(err)
 	}
-	for _, lines := range []string{fmt.Sprintf("{\"value\":%s}\n{\"end\":true}\n", whole), `{"value":{"applications":[{"kind":"x"}]}}`, `{"error":"\r\nX: y","code":7}`, "{}", "null\n"} {
+	for _, lines := range []string{
+		fmt.Sprintf("{\"value\":%s}\n{\"end\":true}\n", whole), `{"value":{"applications":[{"kind":"x"}]}}`, `{"error":"\r\nX: y","code":7}`, "{}", "null\n",
+	} {
 		f.Add(lines)
 	}
 	f.Fuzz(func(t *testing.T, lines string) {

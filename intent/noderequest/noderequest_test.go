@@ -91,7 +91,8 @@ func TestARequestIsOpenedOnItsNodeAndInItsTimeOnly(t *testing.T) {
 		"two documents":          {wrong(`{}{}`), "node-1", now, intent.ErrFormat, ""},
 		"nothing that is needed": {wrong(`{}`), "node-1", now, intent.ErrFormat, ""},
 	} {
-		if _, err := noderequest.Open[mapread.Request](trust, c.envelope, c.node, c.at); err == nil || c.want != nil && !errors.Is(err, c.want) || !strings.Contains(err.Error(), c.text) {
+		_, err := noderequest.Open[mapread.Request](trust, c.envelope, c.node, c.at)
+		if err == nil || c.want != nil && !errors.Is(err, c.want) || !strings.Contains(err.Error(), c.text) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}

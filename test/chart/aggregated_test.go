@@ -40,7 +40,8 @@ func TestPeopleAskNodesWhereThatIsOn(t *testing.T) {
 		}
 		controller := typed[appsv1.Deployment](t, objects, "Deployment", "skep-controller").Spec.Template.Spec.Containers[0]
 		has9445 := slices.Contains(controller.Args, "--api-address=:9445")
-		if has9445 != (c.view || c.reads) || slices.Contains(controller.Args, "--view=true") != c.view || slices.Contains(controller.Args, "--map-reads=true") != c.reads {
+		if has9445 != (c.view || c.reads) ||
+			slices.Contains(controller.Args, "--view=true") != c.view || slices.Contains(controller.Args, "--map-reads=true") != c.reads {
 			t.Errorf("%s: the controller has %v", sentence, controller.Args)
 		}
 	}

@@ -77,6 +77,11 @@ func (w *mapsWorld) edits(name, namespace string) *rest.Config {
 	return w.as(name)
 }
 
+// viewOf is the path of the description of exec-snoop of a namespace.
+func viewOf(namespace string) string {
+	return viewBase + "/namespaces/" + namespace + "/bpfapplications/exec-snoop/view"
+}
+
 // podless is a container runtime without pods.
 type podless struct {
 	cri.UnimplementedRuntimeServiceServer
@@ -164,14 +169,14 @@ func TestWhatRunsIsSeenByRightsOfKubernetes(t *testing.T) {
 	}{
 		"the namespace":                {editor, "get bpfattachments -n team-a", []string{"NODE", "TARGET", node, "snoop", "NoPods"}, "MESSAGE", false},
 		"more of it":                   {editor, "get bpfattachments -n team-a -o wide", []string{"MESSAGE", "POSITION", "NAME"}, "team-b", false},
-		"an object":                    {editor, "get -n team-a -o yaml " + name, []string{"kind: BpfAttachment", "namespace: team-a", "hook: tracepoint"}, "team-b", false},
+		"an object":                    {editor, "get -n team-a -o yaml " + name, []string{"kind: BpfAttachment", "namespace: team-a"}, "team-b", false},
 		"what of it chooses":           {editor, "get bpfat -n team-a --field-selector state=Attached", []string{"No resources found"}, node, false},
-		"by a label":                   {editor, "get bpfat -n team-a -l view.skep.dev/node=" + node + " -o json", []string{`"kind": "List"`, `"program": "snoop"`}, "team-b", false},
-		"its application":              {editor, "get --raw " + viewBase + "/namespaces/team-a/bpfapplications/exec-snoop/view", []string{`"kind":"NodeViewList"`, `"namespace":"team-a"`}, "team-b", false},
+		"by a label":                   {editor, "get bpfat -n team-a -o json -l view.skep.dev/node=" + node, []string{`"program": "snoop"`}, "team-b", false},
+		"its application":              {editor, "get --raw " + viewOf("team-a"), []string{`"kind":"NodeViewList"`, `"namespace":"team-a"`}, "team-b", false},
 		"a description":                {editor, "describe -n team-a " + name, []string{"Hook:", "tracepoint"}, "team-b", false},
 		"no other namespace":           {editor, "get bpfattachments -n team-b", []string{"forbidden"}, node, true},
 		"no object of another":         {editor, "get -n team-b " + name, []string{"forbidden"}, node + " ", true},
-		"no application of another":    {editor, "get --raw " + viewBase + "/namespaces/team-b/bpfapplications/exec-snoop/view", []string{"orbidden"}, node, true},
+		"no application of another":    {editor, "get --raw " + viewOf("team-b"), []string{"orbidden"}, node, true},
 		"not all namespaces":           {editor, "get bpfattachments -A", []string{"forbidden"}, node, true},
 		"none of the cluster":          {editor, "get clusterbpfattachments", []string{"forbidden"}, node, true},
 		"no list of nodes":             {editor, "get nodeviews", []string{"forbidden"}, node, true},

@@ -125,7 +125,8 @@ func (r *Reader) enter(request mapread.Request) (leave func(), err error) {
 		places, what = r.watches, "watches"
 	}
 	if !r.limiter(request.User).Allow() || !r.node.Allow() {
-		return nil, noderequest.Fail(noderequest.TooMany, "node %s was asked too often: a user may begin %d read a second, and all users %d; try again in a few seconds",
+		return nil, noderequest.Fail(noderequest.TooMany, "node %s was asked too often: a user may begin %d read a second, and all users %d; "+
+			"try again in a few seconds",
 			request.Node, userPerSecond, nodePerSecond)
 	}
 	r.mu.Lock()
@@ -244,7 +245,8 @@ func (r *Reader) watch(ctx context.Context, m show.Map, request mapread.Request,
 	r.watched[m.ID] = struct{}{}
 	r.mu.Unlock()
 	if busy {
-		return noderequest.Fail(noderequest.Conflict, "map %s of %s is watched by another user on node %s, and two consumers lose records: try again when that watch has ended",
+		return noderequest.Fail(noderequest.Conflict, "map %s of %s is watched by another user on node %s, and two consumers lose records: "+
+			"try again when that watch has ended",
 			m.Name, m.Application, request.Node)
 	}
 	defer func() {
@@ -288,7 +290,8 @@ func (a *answer) add(ctx context.Context, value any) error {
 	}
 	switch {
 	case len(line) > noderequest.MaxAnswer-1<<10:
-		return noderequest.Fail(noderequest.TooLarge, "the answer ends here: an entry or record takes %d bytes, and at most %d are sent; read it on the node by skep map",
+		return noderequest.Fail(noderequest.TooLarge, "the answer ends here: an entry or record takes %d bytes, and at most %d are sent; "+
+			"read it on the node by skep map",
 			len(line), noderequest.MaxAnswer-1<<10)
 	case a.entries > 0 && a.sent >= a.entries, a.size+len(line) > a.bytes:
 		return noderequest.Fail(noderequest.TooLarge, "the answer ends here, after %d lines of %d bytes: there is more than one answer may have; "+
