@@ -33,6 +33,8 @@ type asker struct {
 	answers map[string][]string
 	// connections counts those that were made.
 	connections int
+	// shown is the token of the last answer.
+	shown string
 }
 
 func newAsker(t *testing.T) *asker {
@@ -50,6 +52,7 @@ func newAsker(t *testing.T) *asker {
 		body, _ := io.ReadAll(r.Body)
 		a.mu.Lock()
 		defer a.mu.Unlock()
+		a.shown = r.Header.Get("Authorization")
 		a.answers[r.PathValue("id")] = append(a.answers[r.PathValue("id")], string(body))
 	})
 	a.Server = httptest.NewUnstartedServer(mux)
@@ -162,13 +165,31 @@ func TestAnAgentDescribesItsNodeOverConnectionsThatItKeeps(t *testing.T) {
 			t.Errorf("answer %d: %s", n, got)
 		}
 	}
+	// A token and certificates that were renewed count from the next request on.
+	renewed := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: a.Certificate().Raw})
+	for name, body := range map[string][]byte{"token": []byte("renewed"), "ca.pem": append(renewed, renewed...)} {
+		if err := os.WriteFile(filepath.Join(w.dir, name), body, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	before := a.connected()
+	id := send(viewread.Request{Header: noderequest.NewHeader(w.name, "ann", time.Now())})
+	until(t, "an answer with the renewed token", func() bool { return len(answers(id)) == 1 })
+	if now := a.connected(); a.shown != "Bearer renewed" || now == before {
+		t.Errorf("it shows %q, over %d new connections", a.shown, now-before)
+	}
 	if len(answers(read)) > 0 {
 		t.Errorf("a read of a map is answered: %s", answers(read))
 	}
+	// One polls, and one answers; a poll may take the other's and begin anew.
+	if before > 4 {
+		t.Errorf("%d connections for 9 requests", before)
+	}
+}
+
+// connected is how many connections were made.
+func (a *asker) connected() int {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	// One polls, and one answers; a poll may take the other's and begin anew.
-	if a.connections > 4 {
-		t.Errorf("%d connections for 9 requests", a.connections)
-	}
+	return a.connections
 }
