@@ -23,6 +23,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/skep-dev/skep/agent"
+	"github.com/skep-dev/skep/agent/cost"
+	"github.com/skep-dev/skep/agent/metrics/programs"
 	"github.com/skep-dev/skep/agent/nodeview"
 	"github.com/skep-dev/skep/agent/readers/mapmetrics"
 	"github.com/skep-dev/skep/agent/reconcile/quota"
@@ -97,6 +99,8 @@ type Options struct {
 	// RegistryBackoff is how long to wait before a registry is asked again; see
 	// registry.Options.
 	RegistryBackoff time.Duration
+	// Cost measures what programs cost while Run runs; nil measures nothing.
+	Cost *cost.Clock
 	// DryRun evaluates and loads nothing.
 	DryRun bool
 	// Version is the build's, for those who look at the host.
@@ -307,8 +311,11 @@ func (h *Host) openAgent() error {
 	if o.Containers = o.HostContainers(); h.opts.RuntimeEndpoint != "" {
 		o.Containers = o.RuntimeContainers(h.opts.RuntimeEndpoint, h.opts.NRISocket)
 	}
-	h.agent, err = agent.New(o)
-	return err
+	if h.agent, err = agent.New(o); err != nil {
+		return err
+	}
+	h.metrics.registry.MustRegister(programs.New(programs.Options{Status: h.agent.Status, Clock: h.opts.Cost}))
+	return nil
 }
 
 // Close lets everything go. What is loaded stays.
@@ -328,8 +335,11 @@ func (h *Host) Close() error {
 
 // Run syncs until ctx ends: at once, at every interval, and soon after a
 // folder, a policy or a signer changed. listen, where not nil, serves metrics
-// and health. Programs stay when it returns.
+// and health. Programs stay when it returns, and a Left in the state folder.
 func (h *Host) Run(ctx context.Context, listen net.Listener) error {
+	if err := forget(h.opts.State); err != nil {
+		return err
+	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	var group sync.WaitGroup
@@ -344,6 +354,9 @@ func (h *Host) Run(ctx context.Context, listen net.Listener) error {
 	if h.agent != nil {
 		start(h.agent.Run)
 	}
+	if h.opts.Cost != nil {
+		group.Go(func() { h.opts.Cost.Run(ctx) })
+	}
 	start(h.serveSocket)
 	if listen != nil {
 		start(func(ctx context.Context) error { return h.serveMetrics(ctx, listen) })
@@ -357,6 +370,9 @@ func (h *Host) Run(ctx context.Context, listen net.Listener) error {
 	cancel()
 	group.Wait()
 	h.evaluations.Wait()
+	if h.agent != nil {
+		leave(h)
+	}
 	return err
 }
 
@@ -396,7 +412,7 @@ func (h *Host) loop(ctx context.Context, fail <-chan error, moved <-chan struct{
 }
 
 // Once syncs once and waits until the agent has done, or tried once, what
-// follows from it.
+// follows from it. It leaves a Left in the state folder, unless it loads nothing.
 func (h *Host) Once(ctx context.Context) (Status, error) {
 	h.catalog.waited = fetchTimeout
 	if h.agent == nil {
@@ -409,8 +425,10 @@ func (h *Host) Once(ctx context.Context) (Status, error) {
 	h.whole(ctx)
 	err := h.agent.Settled(ctx)
 	stop()
+	err = errors.Join(err, <-done)
 	settleVersions(h)
-	return h.Status(), errors.Join(err, <-done)
+	leave(h)
+	return h.Status(), err
 }
 
 // whole syncs once and acts on every answer that the sync had registries asked

@@ -21,6 +21,9 @@ import (
 
 // Status is all a host knows of itself, as skep status -o json prints it.
 type Status struct {
+	// Run is the skep run that answers, or that left this.
+	Run RunStatus `json:"run"`
+
 	Source   SourceStatus   `json:"source"`
 	Settings SettingsStatus `json:"settings"`
 	// UnloadProtection is set while a change of policies waits for a human.
@@ -51,6 +54,9 @@ type SourceStatus struct {
 type SettingsStatus struct {
 	// Revision identifies active signers and policies.
 	Revision string `json:"revision"`
+	// Signers are the names of active signers, and Policies the folders and profiles that policies are read from.
+	Signers  []string `json:"signers"`
+	Policies []string `json:"policies"`
 	// Cautions are what the author of policies and signers may not have meant, such as a
 	// policy that replaces baseline.
 	Cautions []string `json:"cautions,omitempty"`
@@ -131,6 +137,7 @@ func (h *Host) Status() Status {
 	s, versions := h.status, h.published
 	s.Applications = append([]Application{}, s.Applications...)
 	h.mu.Unlock()
+	s.Run = h.run()
 	if h.agent == nil {
 		for i := range s.Applications {
 			s.Applications[i].concludeDry()
@@ -259,12 +266,13 @@ func (h *Host) publish(began time.Time, outcomes []outcome, on protections, sour
 			Address: source.Redact(h.opts.Source), Revision: h.catalog.tree.Revision, Cautions: h.catalog.defs.misplaced, Error: text(sourceErr),
 			UnloadProtection: on.source,
 		},
-		Settings:         SettingsStatus{Cautions: h.settings.cautions, Error: text(h.settings.err)},
+		Settings: SettingsStatus{Cautions: h.settings.cautions, Error: text(h.settings.err), Signers: []string{},
+			Policies: h.opts.ActivePolicies()},
 		UnloadProtection: on.policies, Problems: append([]schemas.Problem{}, h.catalog.defs.problems...), Synced: h.opts.Now(),
 		Applications: []Application{},
 	}
 	if h.settings.evaluator != nil {
-		s.Settings.Revision = h.settings.evaluator.Revision()
+		s.Settings.Revision, s.Settings.Signers = h.settings.evaluator.Revision(), h.settings.trust.Names()
 	}
 	h.mu.Lock()
 	before := h.status

@@ -48,7 +48,7 @@ func Unload(ctx context.Context, state, bpffs, maps string) (Unloaded, error) {
 		err = agent.Cleanup(bpffs, agentState)
 	}
 	if err == nil {
-		err = agent.RemoveReaders(maps)
+		err = errors.Join(agent.RemoveReaders(maps), forget(state))
 	}
 	if err != nil {
 		return Unloaded{}, fmt.Errorf("unload: %w", err)

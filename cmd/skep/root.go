@@ -8,8 +8,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/skep-dev/skep/cmd/internal/version"
-	"github.com/skep-dev/skep/cmd/skep/internal/host"
 	"github.com/skep-dev/skep/cmd/skep/internal/images"
+	"github.com/skep-dev/skep/cmd/skep/internal/inspect"
 	"github.com/skep-dev/skep/cmd/skep/internal/migrate"
 	"github.com/skep-dev/skep/cmd/skep/internal/rollout"
 )
@@ -37,8 +37,9 @@ func newRoot(s streams) *cobra.Command {
 	root.SetErr(s.err)
 	addGroup(root, "Author:", images.NewImage(), images.NewKey(), images.NewSign(), images.NewVerify(),
 		newSchema(), newRender(), newTags(), newVet(), newDiff(), newPolicy(), migrate.New())
-	addGroup(root, "Operate:", newRun(), newReconcile(), host.NewConfirm(), rollout.New(), newUnload())
-	addGroup(root, "Inspect:", host.NewStatus(), host.NewExplain(), host.NewChain(), newInventory(), newMap())
+	addGroup(root, "Operate:", newRun(), inspect.NewReconcile(), inspect.NewConfirm(), rollout.New(), newUnload())
+	addGroup(root, "Inspect:", inspect.NewStatus(), inspect.NewExplain(), inspect.NewHistory(), inspect.NewChain(), inspect.NewTop(),
+		inspect.NewInventory(), newMap())
 	addGroup(root, "Other commands:", newVersion(), newMan())
 	root.SetHelpCommandGroupID("Other commands:")
 	root.SetCompletionCommandGroupID("Other commands:")

@@ -6,22 +6,23 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"slices"
+	"os"
 	"time"
 
 	"github.com/spf13/cobra"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/skep-dev/skep/agent/cost"
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/cmd/internal/exit"
 	"github.com/skep-dev/skep/cmd/internal/logging"
 	"github.com/skep-dev/skep/cmd/internal/version"
 	"github.com/skep-dev/skep/cmd/skep/internal/display"
 	"github.com/skep-dev/skep/cmd/skep/internal/host"
+	"github.com/skep-dev/skep/cmd/skep/internal/where"
 	"github.com/skep-dev/skep/nodemode"
 	"github.com/skep-dev/skep/nodemode/source"
-	"github.com/skep-dev/skep/policies"
 )
 
 // runFlags are those of skep run that are not nodemode.Options themselves.
@@ -32,7 +33,9 @@ type runFlags struct {
 	verbose bool
 	// logFormat is text or json.
 	logFormat string
-	maps      resource.QuantityValue
+	// programStats has the cost of programs measured.
+	programStats bool
+	maps         resource.QuantityValue
 }
 
 func newRun() *cobra.Command {
@@ -58,6 +61,10 @@ func newRun() *cobra.Command {
 			}
 			logging.Default(log)
 			o.Log, o.MapMemory, o.Version = log, f.maps.Value(), version.This().String()
+			if f.programStats {
+				node, _ := os.Hostname()
+				o.Cost = cost.New(cost.Options{Node: node, Log: log})
+			}
 			logStart(o)
 			h, err := nodemode.New(cmd.Context(), o)
 			if err != nil {
@@ -71,7 +78,7 @@ func newRun() *cobra.Command {
 	flags.StringVar(&o.Ref, "ref", "", "branch, tag or commit (default: the repository's HEAD)")
 	flags.StringVar(&o.Path, "path", "", "folder of the definitions within the source")
 	settingsFlags(cmd, &o.Policies, &o.Replaces, &o.Signers)
-	flags.StringVar(&o.State, "state", host.DefaultState, "folder for keys, caches and the socket")
+	flags.StringVar(&o.State, "state", where.DefaultState, "folder for keys, caches and the socket")
 	flags.StringVar(&o.BPFFS, "bpffs", "", "folder for pins on a BPF file system (default /sys/fs/bpf/skep)")
 	flags.StringVar(&o.MapsDir, "maps-dir", host.DefaultMapsDir, "folder in which members of the groups that definitions grant maps to find them; "+
 		"empty makes none")
@@ -105,6 +112,7 @@ func boundFlags(cmd *cobra.Command, o *nodemode.Options, f *runFlags) {
 		"percent of an interface's maps, functions and TCX programs, and of the memory for maps, that the applications of one namespace may have together; "+
 			"100 sets no bound")
 	o.SharedTargets.Flags(flags.IntVar)
+	flags.BoolVar(&f.programStats, "program-stats", true, cost.Usage)
 	flags.Var(&f.maps, "map-memory", "memory that the maps of all applications may take together, such as 3Gi; 0 sets no bound")
 }
 
@@ -120,12 +128,8 @@ func gitFlags(cmd *cobra.Command, o *nodemode.Options) {
 
 // logStart says in one line what is about to run, before anything can fail.
 func logStart(o nodemode.Options) {
-	active := o.Policies
-	if !slices.Contains(slices.Concat(o.Policies, o.Replaces), policies.ProfileBaseline) {
-		active = append([]string{policies.ProfileBaseline}, active...)
-	}
-	o.Log.Info("skep run", "version", version.This().String(), "source", source.Redact(o.Source), "ref", cmp.Or(o.Ref, "-"), "path", cmp.Or(o.Path, "-"),
-		"policies", display.List(active), "signers", cmp.Or(display.List(o.Signers), "none"), "state", o.State, "dryRun", o.DryRun)
+	o.Log.Info("skep run", "version", o.Version, "source", source.Redact(o.Source), "ref", cmp.Or(o.Ref, "-"), "path", cmp.Or(o.Path, "-"),
+		"policies", display.List(o.ActivePolicies()), "signers", cmp.Or(display.List(o.Signers), "none"), "state", o.State, "dryRun", o.DryRun)
 }
 
 func runHost(cmd *cobra.Command, h *nodemode.Host, f runFlags, state string) error {

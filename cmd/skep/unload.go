@@ -9,6 +9,7 @@ import (
 
 	"github.com/skep-dev/skep/agent/inventory"
 	"github.com/skep-dev/skep/cmd/skep/internal/host"
+	"github.com/skep-dev/skep/cmd/skep/internal/where"
 	"github.com/skep-dev/skep/nodemode"
 	"github.com/skep-dev/skep/text"
 )
@@ -42,7 +43,7 @@ func newUnload() *cobra.Command {
 		},
 	}
 	cmd.Flags().BoolVar(&all, "all", false, "every program of Skep's on this host")
-	cmd.Flags().StringVar(&state, "state", host.DefaultState, "state folder of skep run")
+	cmd.Flags().StringVar(&state, "state", where.DefaultState, "state folder of skep run")
 	cmd.Flags().StringVar(&bpffs, "bpffs", defaultPins, "folder of Skep's pins")
 	cmd.Flags().StringVar(&maps, "maps-dir", host.DefaultMapsDir, "folder of the maps that groups were granted")
 	return cmd

@@ -4,12 +4,9 @@ import (
 	"cmp"
 	"fmt"
 	"io"
-	"net/http"
 	"slices"
 	"strconv"
 	"strings"
-
-	"github.com/spf13/cobra"
 
 	"github.com/skep-dev/skep/agent"
 	"github.com/skep-dev/skep/cmd/internal/exit"
@@ -18,51 +15,29 @@ import (
 	"github.com/skep-dev/skep/text"
 )
 
-// NewChain returns skep chain.
-func NewChain() *cobra.Command {
-	var (
-		l      client
-		output string
-	)
-	cmd := &cobra.Command{
-		Use:   "chain [IFACE [in NETNS]]",
-		Short: "Show the programs of an interface in the order they run, Skep's and others', and how often each XDP program returned which verdict",
-		Long: "IFACE is a name, of this and of every other network namespace, or a name and its namespace as\n" +
-			"skep prints them, such as eth0 in net:[4026532281]. Without it all interfaces are shown.",
-		Args: cobra.ArbitraryArgs,
-		RunE: func(cmd *cobra.Command, args []string) error {
-			var all []agent.ChainStatus
-			if err := l.do(cmd.Context(), http.MethodGet, "chains", &all); err != nil {
-				return err
-			}
-			// The name of a network namespace has spaces, which the shell may have split.
-			name := strings.Join(args, " ")
-			chosen := []agent.ChainStatus{}
-			for _, c := range all {
-				if name == "" || c.Interface == name || c.Label() == name {
-					chosen = append(chosen, c)
-				}
-			}
-			if name != "" && len(chosen) == 0 {
-				return exit.Absent("show chain of %s: no program of Skep's runs there in an order, at xdp, tcx, tc or netkit; see skep inventory for others", name)
-			}
-			if output == "json" {
-				return display.JSON(cmd.OutOrStdout(), chosen)
-			}
-			if len(chosen) == 0 {
-				fmt.Fprintln(cmd.ErrOrStderr(), noChains)
-			}
-			for _, c := range chosen {
-				if err := printChain(cmd.OutOrStdout(), c); err != nil {
-					return err
-				}
-			}
-			return nil
-		},
+// PrintChains prints those of an interface, or all if name is empty; aside gets what is no answer.
+func PrintChains(w, aside io.Writer, format, name string, all []agent.ChainStatus) error {
+	chosen := []agent.ChainStatus{}
+	for _, c := range all {
+		if name == "" || c.Interface == name || c.Label() == name {
+			chosen = append(chosen, c)
+		}
 	}
-	display.OutputFlag(cmd, &output, "text", "json")
-	l.register(cmd, clusterShows)
-	return cmd
+	if name != "" && len(chosen) == 0 {
+		return exit.Absent("show chain of %s: no program of Skep's runs there in an order, at xdp, tcx, tc or netkit; see skep inventory for others", name)
+	}
+	if format == "json" {
+		return display.JSON(w, chosen)
+	}
+	if len(chosen) == 0 {
+		fmt.Fprintln(aside, noChains)
+	}
+	for _, c := range chosen {
+		if err := printChain(w, c); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // noChains answers where no interface has a chain, as kubectl get does.

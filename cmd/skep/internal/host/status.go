@@ -1,45 +1,34 @@
-// Package host has the commands that ask skep run on this host: status, explain, chain,
-// confirm and reconcile. They change nothing themselves.
+// Package host asks the skep run of this host, and prints what it answers. If none runs, it shows what the last one left, as far
+// as the kernel still has it. It changes nothing itself.
 package host
 
 import (
 	"cmp"
-	"context"
-	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
-	"net"
-	"net/http"
-	"net/url"
-	"path/filepath"
 	"slices"
 	"strings"
-	"time"
 
-	"github.com/spf13/cobra"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/skep-dev/skep/agent"
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/cmd/internal/exit"
 	"github.com/skep-dev/skep/cmd/skep/internal/display"
+	"github.com/skep-dev/skep/cmd/skep/internal/where"
 	"github.com/skep-dev/skep/nodemode"
 	"github.com/skep-dev/skep/policies"
 	"github.com/skep-dev/skep/schemas"
 	"github.com/skep-dev/skep/text"
 )
 
-// DefaultState is where a host keeps what it has to remember.
-const DefaultState = "/var/lib/skep"
-
 // DefaultMapsDir is where members of groups find the maps that these were granted.
 const DefaultMapsDir = "/run/skep/maps"
 
-// confirmHere is how a change is confirmed that unload protection holds, where skep run answers
+// ConfirmHere is how a change is confirmed that unload protection holds, where skep run answers
 // with the state folder. The revision follows.
-func confirmHere(state string) string {
-	if state == DefaultState {
+func ConfirmHere(state string) string {
+	if state == where.DefaultState {
 		return "skep confirm"
 	}
 	return "skep confirm --state " + state
@@ -47,102 +36,12 @@ func confirmHere(state string) string {
 
 // ConfirmLater is the same where skep run ended.
 func ConfirmLater(state string) string {
-	return "start skep run without --once, and run: " + confirmHere(state)
+	return "start skep run without --once, and run: " + ConfirmHere(state)
 }
 
-// How a cluster is asked, and how a change is confirmed there.
-const (
-	clusterShows    = "A cluster is asked by `kubectl get cbpfapp,bpfapp -A`"
-	clusterConfirms = "This command is for a host; in a cluster, the message of the application names the annotation that confirms"
-)
-
-// client asks the skep run of a state folder through its socket.
-type client struct {
-	state string
-	// cluster says how the same is done in a cluster.
-	cluster string
-}
-
-// register adds the flags; cluster says how the same is done in a cluster.
-func (l *client) register(cmd *cobra.Command, cluster string) {
-	l.cluster = cluster
-	cmd.Flags().StringVar(&l.state, "state", DefaultState, "state folder of the skep run to ask")
-}
-
-// do sends one request to the socket and reads its JSON into v.
-func (l *client) do(ctx context.Context, method, path string, v any) error {
-	socket := filepath.Join(l.state, nodemode.SocketName)
-	var dialer net.Dialer
-	c := &http.Client{Transport: &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-		return dialer.DialContext(ctx, "unix", socket)
-	}}}
-	req, err := http.NewRequestWithContext(ctx, method, "http://skep/v1/"+path, nil)
-	if err != nil {
-		return err
-	}
-	resp, err := c.Do(req)
-	if err != nil {
-		return fmt.Errorf("skep run does not answer; is it running with this --state, without --once, and are you root? %s (%s: %w)",
-			l.cluster, socket, errors.Unwrap(err))
-	}
-	defer func() { _ = resp.Body.Close() }()
-	if resp.StatusCode != http.StatusOK {
-		text, _ := io.ReadAll(io.LimitReader(resp.Body, 4096))
-		return errors.New(strings.TrimSpace(string(text)))
-	}
-	return json.NewDecoder(resp.Body).Decode(v)
-}
-
-// NewStatus returns skep status.
-func NewStatus() *cobra.Command {
-	var (
-		l      client
-		output string
-		watch  bool
-	)
-	cmd := &cobra.Command{
-		Use:   "status [APP...]",
-		Short: "Show what skep run keeps loaded on this host, and what is denied",
-		Long: "The exit code is 0 where skep run answers, whatever it shows, and 1 where there is no application APP.\n" +
-			"skep run --once and skep vet are those that fail where something is denied.",
-		RunE: func(cmd *cobra.Command, args []string) error {
-			if watch {
-				return l.watch(cmd, output, args)
-			}
-			s, err := l.status(cmd.Context(), args)
-			if err != nil {
-				return err
-			}
-			return PrintStatus(cmd.OutOrStdout(), output, confirmHere(l.state), s)
-		},
-	}
-	cmd.Flags().BoolVarP(&watch, "watch", "w", false, "print the status again whenever it changes, until Ctrl-C")
-	display.OutputFlag(cmd, &output, "text", "wide", "json", "yaml")
-	l.register(cmd, clusterShows)
-	return cmd
-}
-
-// status is that of skep run, of the named applications alone where any are.
-func (l *client) status(ctx context.Context, names []string) (nodemode.Status, error) {
-	var s nodemode.Status
-	if err := l.do(ctx, http.MethodGet, "status", &s); err != nil || len(names) == 0 {
-		return s, err
-	}
-	for _, name := range names {
-		if _, known := find(s, name); !known {
-			return s, noApplication("show status of", name)
-		}
-	}
-	s.Applications = slices.DeleteFunc(s.Applications, func(a nodemode.Application) bool { return !slices.Contains(names, a.Identity().String()) })
-	s.Problems = slices.DeleteFunc(s.Problems, func(p schemas.Problem) bool {
-		return p.Definition != nil && !slices.Contains(names, p.Definition.String())
-	})
-	return s, nil
-}
-
-// named returns the one application of a name as skep status prints it or, where no
+// Named returns the one application of a name as skep status prints it or, where no
 // application of the cluster has it, of a name in a namespace.
-func named(s nodemode.Status, name string) (nodemode.Application, error) {
+func Named(s nodemode.Status, name string) (nodemode.Application, error) {
 	if a, known := find(s, name); known {
 		return a, nil
 	}
@@ -196,55 +95,6 @@ func find(s nodemode.Status, name string) (a nodemode.Application, known bool) {
 		}
 	}
 	return a, len(a.Problems) > 0
-}
-
-// watchInterval is how often a status that is watched is asked for.
-const watchInterval = time.Second
-
-// watch prints the status whenever it changed, until it cannot be had or ctx ends.
-func (l *client) watch(cmd *cobra.Command, output string, names []string) error {
-	var last string
-	tick := time.NewTicker(watchInterval)
-	defer tick.Stop()
-	for {
-		s, err := l.status(cmd.Context(), names)
-		if err != nil {
-			return err
-		}
-		// When skep run last looked changes, and what it saw may not.
-		same := s
-		same.Synced = time.Time{}
-		var now strings.Builder
-		if err := PrintStatus(&now, output, confirmHere(l.state), same); err != nil {
-			return err
-		}
-		if now.String() != last {
-			if err := printNext(cmd.OutOrStdout(), output, confirmHere(l.state), last == "", s); err != nil {
-				return err
-			}
-			last = now.String()
-		}
-		select {
-		case <-cmd.Context().Done():
-			return cmd.Context().Err()
-		case <-tick.C:
-		}
-	}
-}
-
-// printNext prints one status of several, apart from the one before.
-func printNext(w io.Writer, output, confirm string, first bool, s nodemode.Status) error {
-	if !first {
-		apart := map[string]string{"json": "", "yaml": "---\n"}
-		between, known := apart[output]
-		if !known {
-			between = "\n"
-		}
-		if _, err := io.WriteString(w, between); err != nil {
-			return err
-		}
-	}
-	return PrintStatus(w, output, confirm, s)
 }
 
 // PrintStatus says where definitions come from, what waits for a human and how it is
@@ -482,43 +332,20 @@ func statusRow(a nodemode.Application, whole bool) []string {
 	return []string{a.Identity().String(), string(ready.Status), cmp.Or(digest, "-"), cmp.Or(signers, "-"), cmp.Or(places, "-"), why}
 }
 
-// NewExplain returns skep explain.
-func NewExplain() *cobra.Command {
-	var (
-		l      client
-		output string
-	)
-	cmd := &cobra.Command{
-		Use:   "explain APP",
-		Short: "Tell all about one application: reasons, conditions, links, the verifier's log",
-		Long: "APP is a name or NAMESPACE/NAME, as skep status prints it; of a name that is in one namespace alone,\n" +
-			"the name is enough. The exit code is 1 where there is none, or more than one.",
-		Args: cobra.ExactArgs(1),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			var s nodemode.Status
-			if err := l.do(cmd.Context(), http.MethodGet, "status", &s); err != nil {
-				return err
-			}
-			a, err := named(s, args[0])
-			switch {
-			case err != nil:
-				return err
-			case output != "text":
-				return display.Data(cmd.OutOrStdout(), output, a)
-			case len(a.Conditions) > 0:
-				explain(cmd.OutOrStdout(), a)
-				return nil
-			}
-			fmt.Fprintf(cmd.OutOrStdout(), "%s %s\n  it does not run, and its definition cannot be read\n", a.Kind, a.Identity())
-			for _, p := range a.Problems {
-				printProblem(cmd.OutOrStdout(), p)
-			}
-			return nil
-		},
+// Explain prints all about one application.
+func Explain(w io.Writer, format string, a nodemode.Application) error {
+	switch {
+	case format != "text":
+		return display.Data(w, format, a)
+	case len(a.Conditions) > 0:
+		explain(w, a)
+		return nil
 	}
-	display.OutputFlag(cmd, &output, "text", "json", "yaml")
-	l.register(cmd, clusterShows)
-	return cmd
+	fmt.Fprintf(w, "%s %s\n  it does not run, and its definition cannot be read\n", a.Kind, a.Identity())
+	for _, p := range a.Problems {
+		printProblem(w, p)
+	}
+	return nil
 }
 
 func explain(w io.Writer, a nodemode.Application) {
@@ -666,26 +493,6 @@ func explainAgent(w io.Writer, a nodemode.Application) {
 // printProblem says place, message and fix as printReason does.
 func printProblem(w io.Writer, p schemas.Problem) {
 	display.Reason(w, display.Paint(w, display.Red, "problem"), policies.Reason{Rule: p.Source.String(), Path: p.Path, Message: p.Message, Fix: p.Fix}, "")
-}
-
-// NewConfirm returns skep confirm.
-func NewConfirm() *cobra.Command {
-	var l client
-	cmd := &cobra.Command{
-		Use:   "confirm REVISION",
-		Short: "Confirm a change of policies or of the source that unload protection holds back",
-		Args:  cobra.ExactArgs(1),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			var released nodemode.UnloadProtection
-			if err := l.do(cmd.Context(), http.MethodPost, "confirm?revision="+url.QueryEscape(args[0]), &released); err != nil {
-				return err
-			}
-			_, err := fmt.Fprintf(cmd.OutOrStdout(), "confirmed: %s; skep run unloads %s\n", text.Printable(released.Reason), display.List(released.Applications))
-			return err
-		},
-	}
-	l.register(cmd, clusterConfirms)
-	return cmd
 }
 
 // printAside says what denies nothing: warnings, and what policies in Audit mode would

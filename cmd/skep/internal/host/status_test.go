@@ -9,6 +9,7 @@ import (
 
 	"github.com/skep-dev/skep/agent"
 	"github.com/skep-dev/skep/api/v1alpha1"
+	"github.com/skep-dev/skep/cmd/skep/internal/where"
 	"github.com/skep-dev/skep/nodemode"
 	"github.com/skep-dev/skep/schemas"
 )
@@ -101,7 +102,7 @@ func TestStatusSaysLoudlyWhatUnloadProtectionHolds(t *testing.T) {
 	var out bytes.Buffer
 	protection := &nodemode.UnloadProtection{Revision: "source:12", Reason: "the source was a, and is b", Applications: []string{"one", "two"}}
 	held := nodemode.Status{Source: nodemode.SourceStatus{Address: "b", UnloadProtection: protection}}
-	if err := PrintStatus(&out, "text", confirmHere(DefaultState), held); err != nil {
+	if err := PrintStatus(&out, "text", ConfirmHere(where.DefaultState), held); err != nil {
 		t.Fatal(err)
 	}
 	var ended bytes.Buffer
@@ -123,7 +124,7 @@ func TestStatusLabelsWhatIsWrongByWhatItIsAbout(t *testing.T) {
 	s := nodemode.Status{Source: nodemode.SourceStatus{Address: "a", Error: "it is away"}, Settings: nodemode.SettingsStatus{
 		Error: "read signers: z.yaml is broken\nso is y.yaml",
 	}}
-	if err := PrintStatus(&out, "text", confirmHere(DefaultState), s); err != nil {
+	if err := PrintStatus(&out, "text", ConfirmHere(where.DefaultState), s); err != nil {
 		t.Fatal(err)
 	}
 	want := "source  a \n        it is away\nsettings\n        read signers: z.yaml is broken\n        so is y.yaml\nno application\n"
@@ -216,5 +217,13 @@ func TestStatusSaysWhatIsSkippedAndWhatRunsNowhere(t *testing.T) {
 				t.Errorf("the row is %q, and it says %q", row, &said)
 			}
 		})
+	}
+}
+
+func TestNoCellIsCutInsideAWord(t *testing.T) {
+	a := nodemode.Application{Digest: "sha256:" + strings.Repeat("ab", 32), Signers: []string{"release-of-the-team", "security"}}
+	a.Name = strings.Repeat("n", 60)
+	if row := statusRow(a, false); row[0] != a.Name || row[2] != "abababababab" || row[3] != "release-of-the-team, +1" {
+		t.Errorf("on a terminal: %q", row)
 	}
 }

@@ -3,6 +3,7 @@
 package kubeconfig
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -18,14 +19,67 @@ import (
 )
 
 // Flags are kubectl's.
-type Flags struct{ file, context, namespace string }
+type Flags struct {
+	file      string
+	overrides clientcmd.ConfigOverrides
+}
 
-// Register adds the flags to a command.
+// fileFlag names the kubeconfig.
+const fileFlag = "kubeconfig"
+
+// names are the flags that kubectl has, by their names in client-go.
+func names() clientcmd.ConfigOverrideFlags {
+	n := clientcmd.RecommendedConfigOverrideFlags("")
+	n.CurrentContext.Description = "context of the kubeconfig"
+	n.ContextOverrideFlags.Namespace.Description = "namespace (default the context's)"
+	// kubectl has none of these.
+	n.AuthOverrideFlags.Username, n.AuthOverrideFlags.Password, n.ClusterOverrideFlags.ProxyURL = clientcmd.FlagInfo{}, clientcmd.FlagInfo{}, clientcmd.FlagInfo{}
+	return n
+}
+
+// Register adds the flags to a command. Help lists the three that most callers need.
 func (k *Flags) Register(cmd *cobra.Command) {
-	cmd.Flags().StringVar(&k.file, "kubeconfig", "", "kubeconfig file (default $KUBECONFIG, else ~/.kube/config)")
-	cmd.Flags().StringVar(&k.context, "context", "", "context of the kubeconfig")
-	cmd.Flags().StringVarP(&k.namespace, "namespace", "n", "", "namespace (default the context's)")
+	known := map[string]bool{clientcmd.FlagContext: true, clientcmd.FlagNamespace: true}
+	cmd.Flags().StringVar(&k.file, fileFlag, "", "kubeconfig file (default $KUBECONFIG, else ~/.kube/config); kubectl's other flags, such as --as, are known, too")
+	clientcmd.BindOverrideFlags(&k.overrides, cmd.Flags(), names())
+	for _, name := range flagNames() {
+		if f := cmd.Flags().Lookup(name); f != nil && !known[name] && name != fileFlag {
+			f.Hidden = true
+		}
+	}
 	k.complete(cmd)
+}
+
+// flagNames are the long names of all flags.
+func flagNames() []string {
+	return []string{
+		fileFlag, clientcmd.FlagContext, clientcmd.FlagNamespace, clientcmd.FlagClusterName, clientcmd.FlagAuthInfoName, clientcmd.FlagAPIServer,
+		clientcmd.FlagTLSServerName, clientcmd.FlagInsecure, clientcmd.FlagCertFile, clientcmd.FlagKeyFile, clientcmd.FlagCAFile, clientcmd.FlagBearerToken,
+		clientcmd.FlagImpersonate, clientcmd.FlagImpersonateUID, clientcmd.FlagImpersonateGroup, clientcmd.FlagTimeout, clientcmd.FlagDisableCompression,
+	}
+}
+
+// Given returns the first of the flags that the caller gave, as --NAME; empty if there is none.
+func (k *Flags) Given(cmd *cobra.Command) string {
+	for _, name := range flagNames() {
+		if cmd.Flags().Changed(name) {
+			return "--" + name
+		}
+	}
+	return ""
+}
+
+// chosen is the configuration that flags and files name.
+func (k *Flags) chosen() clientcmd.ClientConfig {
+	rules := clientcmd.NewDefaultClientConfigLoadingRules()
+	rules.ExplicitPath = k.file
+	return clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, &k.overrides)
+}
+
+// Exists reports whether there is a kubeconfig, or the command runs in a pod.
+func (k *Flags) Exists() bool {
+	_, err := k.chosen().ClientConfig()
+	return !clientcmd.IsEmptyConfig(err)
 }
 
 // complete completes the values of the flags, as the caller may read them. No registration can fail: the flags were just made.
@@ -78,18 +132,23 @@ func (k *Flags) Load() (*rest.Config, string, error) {
 	if err != nil {
 		return nil, "", fmt.Errorf("read kubeconfig: %w; name one by --kubeconfig", err)
 	}
-	namespace := k.namespace
-	if namespace == "" {
-		if namespace, _, err = chosen.Namespace(); err != nil {
-			return nil, "", fmt.Errorf("read kubeconfig: %w", err)
-		}
+	namespace, _, err := chosen.Namespace()
+	if err != nil {
+		return nil, "", fmt.Errorf("read kubeconfig: %w", err)
 	}
 	return config, namespace, nil
 }
 
-// chosen is the kubeconfig that the flags choose.
-func (k *Flags) chosen() clientcmd.ClientConfig {
-	rules := clientcmd.NewDefaultClientConfigLoadingRules()
-	rules.ExplicitPath = k.file
-	return clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, &clientcmd.ConfigOverrides{CurrentContext: k.context})
+// InNamespace chooses a namespace, as -n does.
+func (k *Flags) InNamespace(namespace string) { k.overrides.Context.Namespace = namespace }
+
+// Describe names the cluster and the context for people: cluster NAME, context NAME.
+func (k *Flags) Describe() string {
+	raw, err := k.chosen().RawConfig()
+	name := cmp.Or(k.overrides.CurrentContext, raw.CurrentContext)
+	context := raw.Contexts[name]
+	if err != nil || context == nil {
+		return "cluster " + cmp.Or(k.overrides.ClusterInfo.Server, "of this pod")
+	}
+	return fmt.Sprintf("cluster %s, context %s", cmp.Or(k.overrides.Context.Cluster, context.Cluster), name)
 }

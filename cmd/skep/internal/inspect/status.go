@@ -1,0 +1,96 @@
+package inspect
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/skep-dev/skep/cmd/skep/internal/display"
+	"github.com/skep-dev/skep/cmd/skep/internal/host"
+	"github.com/skep-dev/skep/cmd/skep/internal/where"
+	"github.com/skep-dev/skep/nodemode"
+)
+
+// answer is a status: all of it, and what of it is news if it changes.
+type answer struct{ whole, news func(io.Writer) error }
+
+// asked asks for a status.
+type asked func(context.Context) (answer, error)
+
+// askStatus returns what asks the place that the caller means.
+func askStatus(cmd *cobra.Command, f *where.Flags, output string, names []string) (asked, error) {
+	if _, err := f.Cluster(cmd); err != nil {
+		return nil, err
+	}
+	return func(ctx context.Context) (answer, error) {
+		s, err := host.Client{State: f.State}.Status(ctx, names)
+		same := s
+		// When skep run last looked changes, and what it saw may not.
+		same.Synced = time.Time{}
+		show := func(w io.Writer, s nodemode.Status) error {
+			return host.PrintStatus(w, output, host.ConfirmHere(f.State), s)
+		}
+		return answer{
+			whole: func(w io.Writer) error {
+				host.PrintHealth(w, output, s)
+				return show(w, s)
+			},
+			news: func(w io.Writer) error { return show(w, same) },
+		}, err
+	}, nil
+}
+
+// watchInterval is how often a status that is watched is asked for.
+const watchInterval = time.Second
+
+// follow shows the status whenever it changed, until it cannot be had or ctx ends.
+func follow(cmd *cobra.Command, output string, ask asked) error {
+	last := ""
+	tick := time.NewTicker(watchInterval)
+	defer tick.Stop()
+	w := cmd.OutOrStdout()
+	for {
+		is, err := ask(cmd.Context())
+		if err != nil {
+			return err
+		}
+		var news strings.Builder
+		if err := is.news(&news); err != nil {
+			return err
+		}
+		if news.String() != last {
+			if _, err := io.WriteString(w, between(w, output, last == "")); err != nil {
+				return err
+			}
+			if err := is.whole(w); err != nil {
+				return err
+			}
+			last = news.String()
+		}
+		select {
+		case <-cmd.Context().Done():
+			return cmd.Context().Err()
+		case <-tick.C:
+		}
+	}
+}
+
+// erase has a terminal forget what it shows, and begin at its first line.
+const erase = "\x1b[H\x1b[2J\x1b[3J"
+
+// between is what parts one status from the previous one: a terminal is redrawn.
+func between(w io.Writer, output string, first bool) string {
+	switch {
+	case display.Terminal(w) && output != "json" && output != "yaml":
+		return erase + fmt.Sprintf("last change %s, Ctrl-C ends\n\n", time.Now().Format(time.TimeOnly))
+	case first || output == "json":
+		return ""
+	case output == "yaml":
+		return "---\n"
+	}
+	return "\n"
+}
