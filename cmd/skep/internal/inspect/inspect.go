@@ -10,6 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/skep-dev/skep/cmd/skep/internal/cluster"
 	"github.com/skep-dev/skep/cmd/skep/internal/display"
 	"github.com/skep-dev/skep/cmd/skep/internal/host"
 	"github.com/skep-dev/skep/cmd/skep/internal/rollout"
@@ -24,6 +25,11 @@ func thisHost() string {
 		name = "unknown"
 	}
 	return "host " + cmp.Or(name, "unknown")
+}
+
+// open returns a client for the cluster that the flags name.
+func open(cmd *cobra.Command, f *where.Flags) (*cluster.Client, error) {
+	return cluster.Open(&f.Kube, cmd.Flags().Changed("namespace"), cmd.ErrOrStderr())
 }
 
 // NewStatus returns skep status.

@@ -9,6 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/skep-dev/skep/cmd/skep/internal/cluster"
 	"github.com/skep-dev/skep/cmd/skep/internal/display"
 	"github.com/skep-dev/skep/cmd/skep/internal/host"
 	"github.com/skep-dev/skep/cmd/skep/internal/where"
@@ -23,8 +24,19 @@ type asked func(context.Context) (answer, error)
 
 // askStatus returns what asks the place that the caller means.
 func askStatus(cmd *cobra.Command, f *where.Flags, output string, names []string) (asked, error) {
-	if _, err := f.Cluster(cmd); err != nil {
+	isCluster, err := f.Cluster(cmd)
+	if err != nil {
 		return nil, err
+	}
+	if isCluster {
+		c, err := open(cmd, f)
+		return func(ctx context.Context) (answer, error) {
+			s, err := c.Status(ctx, names)
+			return answer{
+				whole: func(w io.Writer) error { return cluster.PrintStatus(w, output, s) },
+				news:  func(w io.Writer) error { return cluster.PrintNews(w, s) },
+			}, err
+		}, err
 	}
 	return func(ctx context.Context) (answer, error) {
 		s, err := host.Client{State: f.State}.Status(ctx, names)

@@ -1,0 +1,181 @@
+// Package cluster reads what a cluster knows of Skep, as the caller, and prints it. What the caller may not read is unknown and
+// names the right that is missing: it must not make the rest unreadable. It changes nothing.
+package cluster
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"path"
+	"strconv"
+	"strings"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
+
+	"github.com/skep-dev/skep/api/v1alpha1"
+	"github.com/skep-dev/skep/cmd/skep/internal/kubeconfig"
+)
+
+// Client asks an API server as the caller.
+type Client struct {
+	// Place names the cluster for people.
+	Place string
+	// Namespace is the caller's, and Chosen reports whether the caller named it.
+	Namespace string
+	Chosen    bool
+
+	rest *rest.RESTClient
+}
+
+// pageSize is how many objects one request asks for.
+const pageSize = 500
+
+// Open returns a client for the cluster of the flags. warnings gets what the API server warns of.
+func Open(k *kubeconfig.Flags, namespaceChosen bool, warnings io.Writer) (*Client, error) {
+	config, namespace, err := k.Load()
+	if err != nil {
+		return nil, err
+	}
+	return open(config, k.Describe(), namespace, namespaceChosen, warnings)
+}
+
+// open is Open with a configuration.
+func open(config *rest.Config, place, namespace string, chosen bool, warnings io.Writer) (*Client, error) {
+	config = rest.CopyConfig(config)
+	// A command asks a few times and ends: it need not space its requests.
+	config.QPS = -1
+	config.NegotiatedSerializer = scheme.Codecs.WithoutConversion()
+	config.WarningHandler = rest.NewWarningWriter(warnings, rest.WarningWriterOptions{Deduplicate: true})
+	client, err := rest.UnversionedRESTClientFor(config)
+	if err != nil {
+		return nil, fmt.Errorf("read kubeconfig: %w", err)
+	}
+	return &Client{Place: place, Namespace: namespace, Chosen: chosen, rest: client}, nil
+}
+
+// object is where an object or a list is, and what reading it needs.
+type object struct {
+	// group is the API with its version, such as apps/v1; empty is the core's.
+	group, namespace, resource, name, subresource string
+	query                                         url.Values
+}
+
+// path is that of the API.
+func (o object) path() string {
+	parts := []string{"/apis", o.group}
+	if o.group == "" {
+		parts = []string{"/api/v1"}
+	}
+	if o.namespace != "" {
+		parts = append(parts, "namespaces", o.namespace)
+	}
+	return path.Join(append(parts, o.resource, o.name, o.subresource)...)
+}
+
+// right says what a caller needs to read it.
+func (o object) right() string {
+	verb := "list"
+	if o.name != "" {
+		verb = "get"
+	}
+	resource := o.resource
+	if group, _, _ := strings.Cut(o.group, "/"); group != "" {
+		resource += "." + group
+	}
+	if o.subresource != "" {
+		resource += "/" + o.subresource
+	}
+	if o.name != "" {
+		resource += " " + o.name
+	}
+	if o.namespace != "" {
+		return fmt.Sprintf("%s %s in namespace %s", verb, resource, o.namespace)
+	}
+	return verb + " " + resource
+}
+
+// check rejects names that would be another path.
+func (o object) check() error {
+	for _, name := range []string{o.namespace, o.name} {
+		if strings.ContainsAny(name, "/%?#") || name == "." || name == ".." {
+			return fmt.Errorf("%q is the name of no object", name)
+		}
+	}
+	return nil
+}
+
+// errForbidden is in the error of what the caller may not read.
+var errForbidden = errors.New("forbidden")
+
+// get reads an object, or a page of a list, as the media type, or as JSON if it is empty.
+func (c *Client) get(ctx context.Context, o object, media string, into any) error {
+	if err := o.check(); err != nil {
+		return err
+	}
+	request := c.rest.Get().AbsPath(o.path()).SetHeader("Accept", "application/json")
+	if media != "" {
+		request.SetHeader("Accept", media)
+	}
+	for name, values := range o.query {
+		for _, value := range values {
+			request.Param(name, value)
+		}
+	}
+	body, err := request.Do(ctx).Raw()
+	if apierrors.IsForbidden(err) || apierrors.IsUnauthorized(err) {
+		return fmt.Errorf("%w: %w", errForbidden, err)
+	}
+	if err != nil {
+		return fmt.Errorf("%s: %w", o.right(), err)
+	}
+	if err := json.Unmarshal(body, into); err != nil {
+		return fmt.Errorf("%s: read the answer of the API server: %w", o.right(), err)
+	}
+	return nil
+}
+
+// page is a list of the API server with one kind of items.
+type page[T any] struct {
+	metav1.ListMeta `json:"metadata"`
+	Items           []T `json:"items"`
+}
+
+// list reads a list, page by page.
+func list[T any](ctx context.Context, c *Client, o object) (all []T, err error) {
+	query := o.query
+	for next := ""; ; {
+		o.query = url.Values{"limit": {strconv.Itoa(pageSize)}}
+		for name, values := range query {
+			o.query[name] = values
+		}
+		if next != "" {
+			o.query.Set("continue", next)
+		}
+		var p page[T]
+		if err := c.get(ctx, o, "", &p); err != nil {
+			return nil, err
+		}
+		if all = append(all, p.Items...); p.Continue == "" {
+			return all, nil
+		}
+		next = p.Continue
+	}
+}
+
+// ours is an object of Skep's own API.
+func ours(namespace, resource, name string) object {
+	return object{group: v1alpha1.APIVersion, namespace: namespace, resource: resource, name: name}
+}
+
+// isAbsent reports whether there is no such object, or no such API.
+func isAbsent(err error) bool {
+	status := apierrors.APIStatus(nil)
+	return apierrors.IsNotFound(err) || errors.As(err, &status) && status.Status().Code == http.StatusNotFound
+}

@@ -1,0 +1,126 @@
+package cluster
+
+import (
+	"cmp"
+	"fmt"
+	"io"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/duration"
+
+	"github.com/skep-dev/skep/api/v1alpha1"
+	"github.com/skep-dev/skep/cmd/skep/internal/display"
+	"github.com/skep-dev/skep/text"
+)
+
+// colours of the states of a part.
+var colours = map[string]string{OK: display.Green, Warning: display.Red, Unknown: display.Faint}
+
+// PrintStatus prints how Skep does, then a line for each application, and why those that are not ready are not.
+func PrintStatus(w io.Writer, format string, s Status) error {
+	if format == "json" || format == "yaml" {
+		return display.Data(w, format, s)
+	}
+	fmt.Fprintln(w, text.Line(s.Cluster))
+	for _, p := range s.Health {
+		state := fmt.Sprintf("%-8s", p.State)
+		fmt.Fprintf(w, "%-17s  %s %s\n", p.Name, display.Paint(w, colours[p.State], state), text.Line(p.Message))
+	}
+	for _, right := range s.Needs {
+		fmt.Fprintf(w, "%-17s  %s some are not shown: it needs the right to %s\n", "applications", display.Paint(w, display.Faint, fmt.Sprintf("%-8s", Unknown)), text.Line(right))
+	}
+	if len(s.Applications) == 0 {
+		where := ""
+		if s.Namespace != "" {
+			where = " in namespace " + s.Namespace
+		}
+		_, err := fmt.Fprintf(w, "\nno application%s\n", where)
+		return err
+	}
+	fmt.Fprintln(w)
+	if err := printApplications(w, format == "wide", s.Applications); err != nil {
+		return err
+	}
+	for _, a := range s.Applications {
+		printWhy(w, a)
+	}
+	return nil
+}
+
+// PrintNews prints what of a status is news if it changes: no times, and no durations.
+func PrintNews(w io.Writer, s Status) error {
+	type news struct {
+		States       []string
+		Applications []Application
+	}
+	n := news{Applications: s.Applications}
+	for _, p := range s.Health {
+		n.States = append(n.States, p.Name+" "+p.State)
+	}
+	return display.JSON(w, n)
+}
+
+// printApplications is a table with a line for each application; wide has its image and how long it has been as it is.
+func printApplications(w io.Writer, wide bool, all []Application) error {
+	header := []string{"APPLICATION", "READY", "DIGEST", "SIGNERS", "NODES", "REASON"}
+	if wide {
+		header = append(header, "FOR", "IMAGE")
+	}
+	whole := wide || !display.Terminal(w)
+	var rows [][]string
+	for _, a := range all {
+		ready := a.condition(v1alpha1.ConditionReady)
+		digest, signers, nodes, why := a.Status.Digest, display.List(a.Status.Signers), "-", ""
+		if !whole {
+			digest, signers = display.Short(digest), display.Fit(a.Status.Signers, 14)
+		}
+		if a.Status.Nodes != nil {
+			nodes = a.Status.Nodes.Summary
+		}
+		if ready.Status != metav1.ConditionTrue {
+			why = ready.Reason
+		}
+		row := []string{a.Identity.String(), string(ready.Status), cmp.Or(digest, "-"), cmp.Or(signers, "-"), nodes, why}
+		if wide {
+			row[len(row)-1] = cmp.Or(why, "-")
+			row = append(row, cmp.Or(since(ready), "-"), a.Image)
+		}
+		rows = append(rows, row)
+	}
+	return display.Table(w, header, rows)
+}
+
+// since is how long a condition has been as it is; empty if that is not known.
+func since(c metav1.Condition) string {
+	if c.LastTransitionTime.IsZero() {
+		return ""
+	}
+	return duration.HumanDuration(time.Since(c.LastTransitionTime.Time))
+}
+
+// printWhy says why an application is not as it is defined: the reasons of a denial, else what Ready says.
+func printWhy(w io.Writer, a Application) {
+	ready := a.condition(v1alpha1.ConditionReady)
+	if ready.Status == metav1.ConditionTrue && len(a.Denied) == 0 {
+		return
+	}
+	fmt.Fprintf(w, "\n%s%s\n", a.Identity, forSince(ready))
+	if len(a.Denied) == 0 {
+		fmt.Fprintf(w, "  %s\n", text.Printable(ready.Message))
+	}
+	for _, r := range a.Denied {
+		display.Reason(w, display.Paint(w, display.Red, "denied"), r, "")
+	}
+	if v := a.condition(v1alpha1.ConditionVerified); len(a.Denied) > 0 && v.Status == metav1.ConditionFalse {
+		fmt.Fprintf(w, "  verified  %s\n", text.Printable(v.Message))
+	}
+}
+
+// forSince is how long, for the end of a line.
+func forSince(c metav1.Condition) string {
+	if s := since(c); s != "" {
+		return fmt.Sprintf(" (%s for %s)", c.Reason, s)
+	}
+	return ""
+}
