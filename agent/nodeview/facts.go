@@ -150,6 +150,9 @@ func interfaceOf(c agent.ChainStatus) view.Interface {
 	on := plan.Target{Interface: c.Interface, Ifindex: c.Ifindex, NetnsID: c.NetnsID, In: c.In}
 	i := view.Interface{Target: target(c.Label(), on), Hook: c.Hook, Mode: c.XDPMode, ModeReason: message(c.XDPReason), LinkID: c.LinkID,
 		ProgramID: c.ProgramID, Members: []view.Member{}, Error: message(c.Error)}
+	if c.ProgramID != 0 && c.Error == "" {
+		i.RoomLeft = &view.Room{Maps: c.Room.Maps, Subprograms: c.Room.Subprograms}
+	}
 	for _, m := range c.Members {
 		one := view.Member{Program: name(m.Program), ProgramID: m.ID, Priority: m.Priority, Preference: m.Pref, ProceedOn: m.ProceedOn,
 			SwitchedOff: m.SwitchedOff, Notes: m.Notes, Runs: m.Runs, Verdicts: m.Verdicts}

@@ -144,8 +144,17 @@ type Interface struct {
 	ProgramID uint32 `json:"programId,omitempty"`
 	// Members are in the order in which a packet meets them.
 	Members []Member `json:"members"`
+	// RoomLeft is what the kernel's limits leave to further programs of an XDP chain.
+	RoomLeft *Room `json:"roomLeft,omitempty"`
 	// Error says what of it is not known.
 	Error string `json:"error,omitempty"`
+}
+
+// Room is what the kernel's limits leave to a chain.
+type Room struct {
+	// Maps counts maps, and Subprograms functions.
+	Maps        int `json:"maps"`
+	Subprograms int `json:"subprograms"`
 }
 
 // Member is a program of an Interface.
