@@ -2,6 +2,7 @@ package nodemode
 
 import (
 	"cmp"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -14,9 +15,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/skep-dev/skep/agent"
 	"github.com/skep-dev/skep/agent/program/rights"
 	"github.com/skep-dev/skep/agent/reconcile/live"
+	view "github.com/skep-dev/skep/api/view/v1alpha1"
 	"github.com/skep-dev/skep/atomicfile"
 	"github.com/skep-dev/skep/policies"
 )
@@ -29,9 +30,9 @@ type Left struct {
 	// Ended is when it ended, and Boot identifies the boot of the kernel: nothing outlives it.
 	Ended time.Time `json:"ended"`
 	Boot  string    `json:"boot"`
-	// Status is its last status, and Chains what ran in an order.
-	Status Status              `json:"status"`
-	Chains []agent.ChainStatus `json:"chains"`
+	// Status is its last status, and Node describes the host, without the programs of the kernel: those are to be read anew.
+	Status Status        `json:"status"`
+	Node   view.NodeView `json:"node"`
 }
 
 // ReadLeft reads what the last skep run of a state folder left. The error wraps fs.ErrNotExist if none ended there.
@@ -56,11 +57,18 @@ func CurrentBoot() string {
 	return strings.TrimSpace(string(boot))
 }
 
+// leaveTime is how long the last look may take.
+const leaveTime = 10 * time.Second
+
 // leave writes what is known, for commands that ask when no skep run runs.
 func (h *Host) leave() {
 	l := Left{Ended: h.opts.Now(), Boot: CurrentBoot(), Status: h.Status()}
-	chains, failed := h.agent.Chains()
-	l.Chains = chains
+	// What ended skep run ends no look at what it leaves.
+	ctx, cancel := context.WithTimeout(context.Background(), leaveTime)
+	defer cancel()
+	node, failed := h.viewer.View(ctx, view.Scope{})
+	node.Programs = nil
+	l.Node = node
 	body, err := json.Marshal(l)
 	if err == nil {
 		err = atomicfile.Write(filepath.Join(h.opts.State, LeftName), body)

@@ -179,11 +179,8 @@ func (f facts) programs() []view.Program {
 	var all []view.Program
 	for i := range f.inventory.Programs {
 		p := &f.inventory.Programs[i]
-		one := view.Program{ID: p.ID, Type: p.Type, Name: name(p.Name), Tag: p.Tag, LoadedAt: metav1.NewTime(p.LoadedAt), JITBytes: p.JitedBytes,
-			MemoryBytes: p.MemlockBytes + ownMaps[p.ID]}
-		for _, at := range p.Attached {
-			one.Attached = append(one.Attached, path(at.Hook+"@"+at.Target))
-		}
+		one := Program(p)
+		one.MemoryBytes += ownMaps[p.ID]
 		uid, isOurs := f.sight.Owners[ebpf.ProgramID(p.ID)]
 		whose, isKnown := identities[uid]
 		switch {
@@ -203,6 +200,16 @@ func (f facts) programs() []view.Program {
 		all = append(all, one)
 	}
 	return all
+}
+
+// Program describes a program of the kernel, without whose it is, who holds it, and what it costs.
+func Program(p *inventory.Program) view.Program {
+	one := view.Program{ID: p.ID, Type: p.Type, Name: name(p.Name), Tag: p.Tag, LoadedAt: metav1.NewTime(p.LoadedAt), JITBytes: p.JitedBytes,
+		MemoryBytes: p.MemlockBytes}
+	for _, at := range p.Attached {
+		one.Attached = append(one.Attached, path(strings.TrimSuffix(at.Hook+"@"+at.Target, "@")))
+	}
+	return one
 }
 
 // ownMaps is what the kernel charges for the maps that a program alone uses, by its id.

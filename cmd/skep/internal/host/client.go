@@ -15,7 +15,7 @@ import (
 	"strings"
 	"syscall"
 
-	"github.com/skep-dev/skep/agent"
+	view "github.com/skep-dev/skep/api/view/v1alpha1"
 	"github.com/skep-dev/skep/cmd/skep/internal/where"
 	"github.com/skep-dev/skep/nodemode"
 	"github.com/skep-dev/skep/schemas"
@@ -80,16 +80,16 @@ func (c Client) Status(ctx context.Context, names []string) (nodemode.Status, er
 	return s, nil
 }
 
-// Chains are the interfaces where programs run in an order. If no skep run runs, they are those that the last one left, as far
-// as the kernel still has them.
-func (c Client) Chains(ctx context.Context) ([]agent.ChainStatus, error) {
-	var all []agent.ChainStatus
-	err := c.do(ctx, http.MethodGet, "chains", &all)
+// Node describes this host. If no skep run runs, it is what the last one left, without the interfaces where the kernel has nothing
+// of it any more, and without programs.
+func (c Client) Node(ctx context.Context) (view.NodeView, error) {
+	var n view.NodeView
+	err := c.do(ctx, http.MethodGet, "node", &n)
 	if errors.Is(err, errNotRunning) {
 		left, leftErr := c.left(ctx, err)
-		all, err = left.Chains, leftErr
+		n, err = left.Node, leftErr
 	}
-	return all, err
+	return n, err
 }
 
 // Reconcile has an application looked at again, or each one if name is empty, and returns which.

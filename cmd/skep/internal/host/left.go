@@ -14,6 +14,7 @@ import (
 	"github.com/skep-dev/skep/agent"
 	"github.com/skep-dev/skep/agent/inventory"
 	"github.com/skep-dev/skep/api/v1alpha1"
+	view "github.com/skep-dev/skep/api/view/v1alpha1"
 	"github.com/skep-dev/skep/cmd/skep/internal/display"
 	"github.com/skep-dev/skep/nodemode"
 )
@@ -39,7 +40,7 @@ func (c Client) left(ctx context.Context, notRunning error) (nodemode.Left, erro
 	for i := range l.Status.Applications {
 		k.compare(&l.Status.Applications[i])
 	}
-	l.Chains = slices.DeleteFunc(l.Chains, k.lacks)
+	l.Node.Interfaces = slices.DeleteFunc(l.Node.Interfaces, k.lacks)
 	return l, nil
 }
 
@@ -117,10 +118,10 @@ func (k kernel) has(program uint32, l agent.LinkStatus) bool {
 	return slices.ContainsFunc(k.programs[program].Attached, func(p inventory.Place) bool { return p.Hook == l.Hook && p.Target == l.Target })
 }
 
-// lacks reports whether the kernel has no member of a chain any more.
-func (k kernel) lacks(c agent.ChainStatus) bool {
-	if c.LinkID != 0 {
-		return !k.links[c.LinkID]
+// lacks reports whether the kernel has nothing of Skep's on a hook of an interface any more.
+func (k kernel) lacks(i view.Interface) bool {
+	if i.LinkID != 0 {
+		return !k.links[i.LinkID]
 	}
-	return !slices.ContainsFunc(c.Members, func(m agent.MemberStatus) bool { return !m.Unmanaged && k.runs(m.ID) })
+	return !slices.ContainsFunc(i.Members, func(m view.Member) bool { return m.Application != nil && k.runs(m.ProgramID) })
 }

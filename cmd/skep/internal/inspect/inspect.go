@@ -10,9 +10,11 @@ import (
 
 	"github.com/spf13/cobra"
 
+	view "github.com/skep-dev/skep/api/view/v1alpha1"
 	"github.com/skep-dev/skep/cmd/skep/internal/cluster"
 	"github.com/skep-dev/skep/cmd/skep/internal/display"
 	"github.com/skep-dev/skep/cmd/skep/internal/host"
+	"github.com/skep-dev/skep/cmd/skep/internal/nodes"
 	"github.com/skep-dev/skep/cmd/skep/internal/rollout"
 	"github.com/skep-dev/skep/cmd/skep/internal/where"
 	"github.com/skep-dev/skep/text"
@@ -106,21 +108,50 @@ func NewChain() *cobra.Command {
 		Use:   "chain [IFACE [in NETNS]]",
 		Short: "Show the programs of an interface in the order they run, Skep's and others', and how often each XDP program returned which verdict",
 		Long: "IFACE is a name, of this and of every other network namespace, or a name and its namespace as\n" +
-			"skep prints them, such as eth0 in net:[4026532281]. Without it all interfaces are shown.",
+			"skep prints them, such as eth0 in net:[4026532281]. Without it all interfaces are shown. In a cluster,\n" +
+			"name the node by --node; " + nodeRight,
 		Args: cobra.ArbitraryArgs,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			all, err := host.Client{State: f.State}.Chains(cmd.Context())
+			n, place, err := node(cmd, &f)
 			if err != nil {
 				return err
 			}
-			where.Say(cmd, output, thisHost())
 			// The name of a network namespace has spaces, which the shell may have split.
-			return host.PrintChains(cmd.OutOrStdout(), cmd.ErrOrStderr(), output, strings.Join(args, " "), all)
+			chosen, err := nodes.Interfaces(n, strings.Join(args, " "))
+			if err != nil {
+				return err
+			}
+			where.Say(cmd, output, place)
+			return nodes.PrintChains(cmd.OutOrStdout(), cmd.ErrOrStderr(), output, n, chosen)
 		},
 	}
 	display.OutputFlag(cmd, &output, "text", "json")
 	f.Register(cmd)
+	f.RegisterNode(cmd, "node of the cluster to ask (default: this host)")
 	return cmd
+}
+
+// nodeRight says what a caller needs to ask a node.
+const nodeRight = "it needs the right to get nodeviews.view.skep.dev,\nand that the chart has view.enabled=true."
+
+// node describes this host, or the node of the cluster that the flags name.
+func node(cmd *cobra.Command, f *where.Flags) (n view.NodeView, place string, err error) {
+	isCluster, err := f.Cluster(cmd)
+	switch {
+	case err != nil:
+		return n, "", err
+	case !isCluster:
+		n, err = host.Client{State: f.State}.Node(cmd.Context())
+		return n, thisHost(), err
+	case f.Node == "":
+		return n, "", fmt.Errorf("%s: a cluster has many nodes: name one by --node; kubectl get bpfnodes lists them", cmd.Name())
+	}
+	c, err := open(cmd, f)
+	if err != nil {
+		return n, "", err
+	}
+	n, err = c.Node(cmd.Context(), f.Node)
+	return n, c.Place + ", node " + f.Node, err
 }
 
 // NewConfirm returns skep confirm.

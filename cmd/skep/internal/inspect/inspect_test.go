@@ -22,14 +22,15 @@ import (
 	"github.com/skep-dev/skep/agent"
 	"github.com/skep-dev/skep/agent/reconcile/others"
 	"github.com/skep-dev/skep/api/v1alpha1"
+	view "github.com/skep-dev/skep/api/view/v1alpha1"
 	"github.com/skep-dev/skep/cmd/internal/exit"
 	"github.com/skep-dev/skep/nodemode"
 	"github.com/skep-dev/skep/schemas"
 	"github.com/skep-dev/skep/test/harness/recommended"
 )
 
-// answering is a skep run that answers with a status and chains, and returns its state folder.
-func answering(t *testing.T, status *atomic.Pointer[nodemode.Status], chains ...agent.ChainStatus) (state string) {
+// answering is a skep run that answers with a status and interfaces, and returns its state folder.
+func answering(t *testing.T, status *atomic.Pointer[nodemode.Status], interfaces ...view.Interface) (state string) {
 	t.Helper()
 	state = t.TempDir()
 	var listen net.ListenConfig
@@ -39,7 +40,9 @@ func answering(t *testing.T, status *atomic.Pointer[nodemode.Status], chains ...
 	}
 	mux := http.NewServeMux()
 	mux.HandleFunc("/v1/status", func(w http.ResponseWriter, _ *http.Request) { _ = json.NewEncoder(w).Encode(status.Load()) })
-	mux.HandleFunc("/v1/chains", func(w http.ResponseWriter, _ *http.Request) { _ = json.NewEncoder(w).Encode(chains) })
+	mux.HandleFunc("/v1/node", func(w http.ResponseWriter, _ *http.Request) {
+		_ = json.NewEncoder(w).Encode(view.NodeView{Interfaces: interfaces})
+	})
 	mux.HandleFunc("POST /v1/confirm", func(w http.ResponseWriter, r *http.Request) {
 		if is := status.Load().UnloadProtection; is != nil && is.Revision == r.FormValue("revision") {
 			_ = json.NewEncoder(w).Encode(is)
@@ -201,11 +204,12 @@ func TestChainsAreAskedForAsTheyArePrinted(t *testing.T) {
 	var status atomic.Pointer[nodemode.Status]
 	status.Store(new(nodemode.Status{}))
 	runs := uint64(9)
-	first := agent.MemberStatus{Application: "guard", Program: "drop_some", Runs: &runs, Verdicts: map[string]uint64{"Drop": 2, "Pass": 7}, SwitchedOff: true}
-	state := answering(t, &status,
-		agent.ChainStatus{Interface: "eth0", Ifindex: 2, Members: []agent.MemberStatus{first}},
-		agent.ChainStatus{Interface: "eth0", Ifindex: 3, NetnsID: 7, In: "pod team-a/web"},
-		agent.ChainStatus{Interface: "eth0", Ifindex: 3, NetnsID: 8})
+	first := view.Member{Application: &v1alpha1.Identity{Name: "guard"}, Program: "drop_some", Runs: &runs, Verdicts: map[string]uint64{"Drop": 2, "Pass": 7},
+		SwitchedOff: true}
+	on := func(text string, members ...view.Member) view.Interface {
+		return view.Interface{Target: view.Target{Text: text, Interface: "eth0"}, Hook: "xdp", Members: members}
+	}
+	state := answering(t, &status, on("eth0", first), on("eth0 in pod team-a/web"), on("eth0 in net:[8]"))
 	for _, c := range []struct {
 		args []string
 		want []string
@@ -303,13 +307,15 @@ func TestProgramsOfOthersAreShownInTheirOrder(t *testing.T) {
 	status.Store(new(nodemode.Status{}))
 	notes := agent.LinkStatus{Hook: "tcx/ingress", Target: "eth0", State: agent.Attached,
 		Behind: []others.Program{{ID: 41, Name: "cil_from_netdev"}, {ID: 42}}}.Notes()
+	on := func(hook, fault string, members ...view.Member) view.Interface {
+		return view.Interface{Target: view.Target{Text: "eth0", Interface: "eth0"}, Hook: hook, Error: fault, Members: members}
+	}
 	state := answering(t, &status,
-		agent.ChainStatus{Interface: "eth0", Ifindex: 2, Hook: "xdp", Members: []agent.MemberStatus{{Program: "cil_xdp_entry", Unmanaged: true, ID: 40}}},
-		agent.ChainStatus{Interface: "eth0", Ifindex: 2, Hook: "tcx/ingress", Members: []agent.MemberStatus{
-			{Program: "cil_from_netdev", Unmanaged: true, ID: 41}, {Unmanaged: true, ID: 42},
-			{Application: "net/count", Program: "count", Priority: 500, ID: 50, Notes: notes}}},
-		agent.ChainStatus{Interface: "eth0", Ifindex: 2, Hook: "tc/egress", Error: "the list is cut", Members: []agent.MemberStatus{
-			{Unmanaged: true, Pref: 1}, {Application: "shape", Program: "shape", Priority: 1, ID: 51, Pref: 2030}}})
+		on("xdp", "", view.Member{Program: "cil_xdp_entry", ProgramID: 40}),
+		on("tcx/ingress", "", view.Member{Program: "cil_from_netdev", ProgramID: 41}, view.Member{ProgramID: 42},
+			view.Member{Application: &v1alpha1.Identity{Namespace: "net", Name: "count"}, Program: "count", Priority: 500, ProgramID: 50, Notes: notes}),
+		on("tc/egress", "the list is cut", view.Member{Preference: 1},
+			view.Member{Application: &v1alpha1.Identity{Name: "shape"}, Program: "shape", Priority: 1, ProgramID: 51, Preference: 2030}))
 	var out locked
 	if err := ask(t.Context(), &out, "chain", "--state", state); err != nil {
 		t.Fatal(err)

@@ -45,8 +45,11 @@ type Flags struct {
 func (f *Flags) Register(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&f.State, stateFlag, DefaultState, "ask the skep run of this host that has this state folder")
 	cmd.Flags().BoolVar(&f.host, hostFlag, false, "ask the skep run of this host, also if there is a kubeconfig")
-	f.Kube.Register(cmd)
+	f.RegisterCluster(cmd)
 }
+
+// RegisterCluster adds the flags of a cluster alone.
+func (f *Flags) RegisterCluster(cmd *cobra.Command) { f.Kube.Register(cmd) }
 
 // RegisterNode adds --node.
 func (f *Flags) RegisterNode(cmd *cobra.Command, usage string) {

@@ -1,0 +1,45 @@
+package cluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
+	view "github.com/skep-dev/skep/api/view/v1alpha1"
+	"github.com/skep-dev/skep/cmd/internal/exit"
+)
+
+// Node has a node describe itself.
+func (c *Client) Node(ctx context.Context, name string) (n view.NodeView, err error) {
+	o := object{group: view.GroupVersion, resource: "nodeviews", name: name}
+	if err = c.get(ctx, o, "", &n); err != nil {
+		return n, c.explainView(ctx, o, err)
+	}
+	return n, nil
+}
+
+// explainView says why a node, or an application on nodes, is not described, and what to do.
+func (c *Client) explainView(ctx context.Context, o object, err error) error {
+	switch {
+	case errors.Is(err, errForbidden):
+		return fmt.Errorf("%s: you may not: it needs the right to %s", c.Place, o.right())
+	case isAbsent(err) && !c.hasViews(ctx):
+		return errNoViews
+	case isAbsent(err):
+		return exit.Absent("%w", err)
+	case apierrors.IsServiceUnavailable(err):
+		return fmt.Errorf("the API %s is not available: kubectl get apiservice %s.%s says why (%w)", view.Group, view.Version, view.Group, err)
+	}
+	return err
+}
+
+// errNoViews says how a cluster without the API gets it.
+var errNoViews = fmt.Errorf("the cluster has no API %s, by which nodes are asked: an admin installs the chart with view.enabled=true", view.Group)
+
+// hasViews reports whether the cluster has the API, as far as that is known.
+func (c *Client) hasViews(ctx context.Context) bool {
+	var found any
+	return !isAbsent(c.get(ctx, object{group: view.GroupVersion}, "", &found))
+}

@@ -1,0 +1,69 @@
+package inspect
+
+import (
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	"github.com/skep-dev/skep/agent/inventory"
+	"github.com/skep-dev/skep/cmd/skep/internal/display"
+	"github.com/skep-dev/skep/cmd/skep/internal/host"
+	"github.com/skep-dev/skep/cmd/skep/internal/nodes"
+	"github.com/skep-dev/skep/cmd/skep/internal/where"
+)
+
+// NewInventory returns skep inventory.
+func NewInventory() *cobra.Command {
+	var (
+		f             where.Flags
+		output, bpffs string
+	)
+	cmd := &cobra.Command{
+		Use:   "inventory",
+		Short: "List every BPF program, link and map on this host, or every program on a node of a cluster, Skep's and others'",
+		Long: "This host's kernel is asked, whether skep run runs or not. This needs CAP_SYS_ADMIN: the kernel lets nobody else look\n" +
+			"BPF objects up by id. With --node a node of the cluster is asked; " + nodeRight,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			isCluster, _, err := f.Explicit(cmd)
+			if err != nil {
+				return err
+			}
+			if isCluster {
+				return printNodesInventory(cmd, &f, output)
+			}
+			all, err := inventory.List(cmd.Context(), inventory.Of(bpffs))
+			if err != nil {
+				return err
+			}
+			where.Say(cmd, output, thisHost())
+			if output == "json" {
+				return display.JSON(cmd.OutOrStdout(), all)
+			}
+			if err := nodes.PrintPrograms(cmd.OutOrStdout(), output == "wide", host.Programs(all)); err != nil {
+				return err
+			}
+			_, err = fmt.Fprintf(cmd.OutOrStdout(), "\n%d programs, %d links, %d maps; -o json tells all\n", len(all.Programs), len(all.Links), len(all.Maps))
+			return err
+		},
+	}
+	cmd.Flags().StringVar(&bpffs, "bpffs", "", "folder of Skep's pins on this host (default /sys/fs/bpf/skep)")
+	display.OutputFlag(cmd, &output, "text", "wide", "json")
+	f.RegisterCluster(cmd)
+	f.RegisterNode(cmd, "node of the cluster to ask (default: this host)")
+	return cmd
+}
+
+// printNodesInventory prints the programs of a node of the cluster.
+func printNodesInventory(cmd *cobra.Command, f *where.Flags, output string) error {
+	n, place, err := node(cmd, f)
+	if err != nil {
+		return err
+	}
+	where.Say(cmd, output, place)
+	if output == "json" {
+		return display.JSON(cmd.OutOrStdout(), map[string]any{"programs": n.Programs, "leftOut": n.LeftOut})
+	}
+	nodes.PrintLeftOut(cmd.ErrOrStderr(), n)
+	return nodes.PrintPrograms(cmd.OutOrStdout(), output == "wide", n.Programs)
+}
