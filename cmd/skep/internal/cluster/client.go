@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"net/url"
 	"path"
@@ -147,25 +148,29 @@ type page[T any] struct {
 	Items           []T `json:"items"`
 }
 
-// list reads a list, page by page.
+// list reads a list.
 func list[T any](ctx context.Context, c *Client, o object) (all []T, err error) {
+	err = pages(ctx, c, o, func(items []T) { all = append(all, items...) })
+	return all, err
+}
+
+// pages reads a list, and hands over the items of each page.
+func pages[T any](ctx context.Context, c *Client, o object, take func([]T)) error {
 	query := o.query
 	for next := ""; ; {
 		o.query = url.Values{"limit": {strconv.Itoa(pageSize)}}
-		for name, values := range query {
-			o.query[name] = values
-		}
+		maps.Copy(o.query, query)
 		if next != "" {
 			o.query.Set("continue", next)
 		}
 		var p page[T]
 		if err := c.get(ctx, o, "", &p); err != nil {
-			return nil, err
+			return err
 		}
-		if all = append(all, p.Items...); p.Continue == "" {
-			return all, nil
+		take(p.Items)
+		if next = p.Continue; next == "" {
+			return nil
 		}
-		next = p.Continue
 	}
 }
 

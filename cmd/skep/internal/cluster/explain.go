@@ -58,13 +58,15 @@ func (c *Client) Explain(ctx context.Context, arg, node string) (e Explanation, 
 		return e, err
 	}
 	e.Nodes, e.Views, e.Events = []NodeReport{}, []view.NodeView{}, []Event{}
-	reports, err := list[v1alpha1.BpfNode](ctx, c, ours("", "bpfnodes", ""))
-	e.missing("the states on nodes", ours("", "bpfnodes", ""), err)
-	for _, n := range reports {
-		if r := n.Status.Of(e.uid); r != nil && (node == "" || n.Name == node) {
-			e.Nodes = append(e.Nodes, NodeReport{Node: n.Name, State: r.State, Message: r.Message, Skipped: r.Skipped})
+	// Reports are large: of each page, only what is about the application is kept.
+	err = pages(ctx, c, ours("", "bpfnodes", ""), func(reports []v1alpha1.BpfNode) {
+		for _, n := range reports {
+			if r := n.Status.Of(e.uid); r != nil && (node == "" || n.Name == node) {
+				e.Nodes = append(e.Nodes, NodeReport{Node: n.Name, State: r.State, Message: r.Message, Skipped: r.Skipped})
+			}
 		}
-	}
+	})
+	e.missing("the states on nodes", ours("", "bpfnodes", ""), err)
 	o := e.object()
 	o.group, o.subresource = view.GroupVersion, "view"
 	if node != "" {

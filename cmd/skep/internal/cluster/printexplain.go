@@ -118,3 +118,12 @@ func printLogs(w io.Writer, views []view.NodeView) error {
 	}
 	return nil
 }
+
+// printHistory is a table of the last versions.
+func printHistory(w io.Writer, e Explanation) error {
+	if len(e.Status.History) == 0 {
+		return nil
+	}
+	fmt.Fprintln(w)
+	return nodes.PrintHistory(w, false, e.Status.History)
+}

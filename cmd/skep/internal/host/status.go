@@ -40,8 +40,8 @@ func ConfirmLater(state string) string {
 }
 
 // Named returns the one application of a name as skep status prints it or, where no
-// application of the cluster has it, of a name in a namespace.
-func Named(s nodemode.Status, name string) (nodemode.Application, error) {
+// application of the cluster has it, of a name in a namespace. verb begins errors.
+func Named(s nodemode.Status, verb, name string) (nodemode.Application, error) {
 	if a, known := find(s, name); known {
 		return a, nil
 	}
@@ -53,12 +53,12 @@ func Named(s nodemode.Status, name string) (nodemode.Application, error) {
 	}
 	switch len(all) {
 	case 0:
-		return nodemode.Application{}, noApplication("explain", name)
+		return nodemode.Application{}, noApplication(verb, name)
 	case 1:
 		a, _ := find(s, all[0])
 		return a, nil
 	}
-	return nodemode.Application{}, exit.Absent("explain %s: several applications have this name; choose one as NAMESPACE/NAME: %s", name, display.List(all))
+	return nodemode.Application{}, exit.Absent("%s %s: several applications have this name; choose one as NAMESPACE/NAME: %s", verb, name, display.List(all))
 }
 
 // identities lists applications and what is defined and cannot be read.

@@ -4,12 +4,14 @@ package inspect
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"os"
 	"strings"
 
 	"github.com/spf13/cobra"
 
+	"github.com/skep-dev/skep/api/v1alpha1"
 	view "github.com/skep-dev/skep/api/view/v1alpha1"
 	"github.com/skep-dev/skep/cmd/skep/internal/cluster"
 	"github.com/skep-dev/skep/cmd/skep/internal/display"
@@ -81,11 +83,18 @@ func NewExplain() *cobra.Command {
 			"the name is enough. The exit code is 1 where there is none, or more than one.",
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
+			isCluster, err := f.Cluster(cmd)
+			if err != nil {
+				return err
+			}
+			if isCluster {
+				return explainInCluster(cmd, &f, output, args[0])
+			}
 			s, err := host.Client{State: f.State}.Status(cmd.Context(), nil)
 			if err != nil {
 				return err
 			}
-			a, err := host.Named(s, args[0])
+			a, err := host.Named(s, "explain", args[0])
 			if err != nil {
 				return err
 			}
@@ -95,7 +104,77 @@ func NewExplain() *cobra.Command {
 	}
 	display.OutputFlag(cmd, &output, "text", "json", "yaml")
 	f.Register(cmd)
+	f.RegisterNode(cmd, "node of the cluster to ask alone (default: every node that runs it)")
 	return cmd
+}
+
+// explainInCluster prints all about an application of a cluster.
+func explainInCluster(cmd *cobra.Command, f *where.Flags, output, name string) error {
+	c, err := open(cmd, f)
+	if err != nil {
+		return err
+	}
+	e, err := c.Explain(cmd.Context(), name, f.Node)
+	if err != nil {
+		return err
+	}
+	where.Say(cmd, output, c.Place)
+	return cluster.PrintExplanation(cmd.OutOrStdout(), output, e)
+}
+
+// NewHistory returns skep history.
+func NewHistory() *cobra.Command {
+	var (
+		f      where.Flags
+		output string
+	)
+	cmd := &cobra.Command{
+		Use:   "history APP",
+		Short: "Show the last ten versions of an application: when, what changed, who signed, and what became of each",
+		Long: "APP is a name or NAMESPACE/NAME, as skep status prints it. The newest version is first. Changes name variables,\n" +
+			"and show no values.",
+		Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			place, all, err := history(cmd, &f, args[0])
+			if err != nil {
+				return err
+			}
+			where.Say(cmd, output, place)
+			if output == "json" || output == "yaml" {
+				return display.Data(cmd.OutOrStdout(), output, append([]v1alpha1.ApplicationVersion{}, all...))
+			}
+			if len(all) == 0 {
+				fmt.Fprintf(cmd.ErrOrStderr(), "No versions found: none of %s was evaluated yet, or what evaluated it keeps no history\n", text.Line(args[0]))
+				return nil
+			}
+			return nodes.PrintHistory(cmd.OutOrStdout(), output == "wide", all)
+		},
+	}
+	display.OutputFlag(cmd, &output, "text", "wide", "json", "yaml")
+	f.Register(cmd)
+	return cmd
+}
+
+// history reads the versions of an application where the flags say.
+func history(cmd *cobra.Command, f *where.Flags, name string) (place string, all []v1alpha1.ApplicationVersion, err error) {
+	isCluster, err := f.Cluster(cmd)
+	if err != nil {
+		return "", nil, err
+	}
+	if isCluster {
+		c, err := open(cmd, f)
+		if err != nil {
+			return "", nil, err
+		}
+		a, err := c.Find(cmd.Context(), "show history of", name)
+		return c.Place, a.Status.History, err
+	}
+	s, err := host.Client{State: f.State}.Status(cmd.Context(), nil)
+	if err != nil {
+		return "", nil, err
+	}
+	a, err := host.Named(s, "show history of", name)
+	return host.Place(s.Run), a.History, err
 }
 
 // NewChain returns skep chain.
@@ -183,23 +262,22 @@ func NewReconcile() *cobra.Command {
 		Short: "Have applications looked at again at once, such as after a new signature",
 		Long: "On a host, APPLICATION is a name as skep status prints it; without one, skep run looks at all. It fetches the\n" +
 			"source and asks registries again about what is denied or was out of reach.\n\n" +
-			"In a cluster, APPLICATION is cbpfapp/NAME for a ClusterBpfApplication, or bpfapp/NAME for a BpfApplication of\n" +
-			"the namespace. The command sets the annotation reconcile.fluxcd.io/requestedAt, as flux reconcile does: the tag\n" +
+			"In a cluster, APPLICATION is a name as kubectl skep status prints it, cbpfapp/NAME for a ClusterBpfApplication, or\n" +
+			"bpfapp/NAME for a BpfApplication of the namespace. The command sets the annotation reconcile.fluxcd.io/requestedAt, as flux reconcile does: the tag\n" +
 			"is resolved again, too. The controller answers one request of an application in ten seconds.",
 		Example: "  skep reconcile\n  skep reconcile team/app\n  skep reconcile bpfapp/app -n team",
 		Args:    cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			name := strings.Join(args, "")
-			cluster, named, err := f.Explicit(cmd)
+			isCluster, named, err := f.Explicit(cmd)
 			if err == nil && !named && !rollout.IsTarget(name) {
-				cluster, err = f.Cluster(cmd)
+				isCluster, err = f.Cluster(cmd)
 			}
 			switch {
 			case err != nil:
 				return err
-			case cluster || rollout.IsTarget(name):
-				where.Say(cmd, "", f.Kube.Describe())
-				return rollout.Reconcile(cmd.Context(), cmd.OutOrStdout(), &f.Kube, name)
+			case isCluster || rollout.IsTarget(name):
+				return reconcileInCluster(cmd, &f, name)
 			}
 			where.Say(cmd, "", thisHost())
 			names, err := host.Client{State: f.State}.Reconcile(cmd.Context(), name)
@@ -216,4 +294,27 @@ func NewReconcile() *cobra.Command {
 	}
 	f.Register(cmd)
 	return cmd
+}
+
+// reconcileInCluster has the controller look at an application again.
+func reconcileInCluster(cmd *cobra.Command, f *where.Flags, name string) error {
+	if name == "" {
+		return errors.New("reconcile: in a cluster, name the application; kubectl skep status lists all")
+	}
+	if !rollout.IsTarget(name) {
+		c, err := open(cmd, f)
+		if err != nil {
+			return err
+		}
+		a, err := c.Find(cmd.Context(), "reconcile", name)
+		if err != nil {
+			return err
+		}
+		if name = "cbpfapp/" + a.Name; a.Namespace != "" {
+			name = "bpfapp/" + a.Name
+			f.Kube.InNamespace(a.Namespace)
+		}
+	}
+	where.Say(cmd, "", f.Kube.Describe())
+	return rollout.Reconcile(cmd.Context(), cmd.OutOrStdout(), &f.Kube, name)
 }
