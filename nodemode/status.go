@@ -223,7 +223,7 @@ func (a *Application) Skipped() (programs []agent.ProgramStatus) {
 	return programs
 }
 
-// conclude sets Ready from the others: the first that is not true says why.
+// conclude sets Ready from the others: the first that is not true says why, and since when.
 func (a *Application) conclude() {
 	ready := metav1.Condition{Type: v1alpha1.ConditionReady, Status: metav1.ConditionTrue, Reason: ReasonSucceeded, Message: "loaded and attached as defined"}
 	if a.Error != "" {
@@ -245,8 +245,12 @@ func (a *Application) conclude() {
 			ready.Reason, ready.Message = c.Reason, c.Message
 		case c.Status != metav1.ConditionTrue:
 			ready.Status, ready.Reason, ready.Message = c.Status, or(c.Reason, "Progressing"), or(c.Message, "not deployed yet")
+			ready.LastTransitionTime = c.LastTransitionTime
 			meta.SetStatusCondition(&a.Conditions, ready)
 			return
+		}
+		if c.LastTransitionTime.After(ready.LastTransitionTime.Time) {
+			ready.LastTransitionTime = c.LastTransitionTime
 		}
 	}
 	meta.SetStatusCondition(&a.Conditions, ready)

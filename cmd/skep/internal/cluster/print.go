@@ -4,10 +4,8 @@ import (
 	"cmp"
 	"fmt"
 	"io"
-	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/util/duration"
 
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/cmd/skep/internal/display"
@@ -84,19 +82,11 @@ func printApplications(w io.Writer, wide bool, all []Application) error {
 		row := []string{a.Identity.String(), string(ready.Status), cmp.Or(digest, "-"), cmp.Or(signers, "-"), nodes, why}
 		if wide {
 			row[len(row)-1] = cmp.Or(why, "-")
-			row = append(row, cmp.Or(since(ready), "-"), a.Image)
+			row = append(row, cmp.Or(display.Since(ready), "-"), a.Image)
 		}
 		rows = append(rows, row)
 	}
 	return display.Table(w, header, rows)
-}
-
-// since is how long a condition has been as it is; empty if that is not known.
-func since(c metav1.Condition) string {
-	if c.LastTransitionTime.IsZero() {
-		return ""
-	}
-	return duration.HumanDuration(time.Since(c.LastTransitionTime.Time))
 }
 
 // printWhy says why an application is not as it is defined: the reasons of a denial, else what Ready says.
@@ -105,7 +95,7 @@ func printWhy(w io.Writer, a Application) {
 	if ready.Status == metav1.ConditionTrue && len(a.Denied) == 0 {
 		return
 	}
-	fmt.Fprintf(w, "\n%s%s\n", a.Identity, forSince(ready))
+	fmt.Fprintf(w, "\n%s%s\n", a.Identity, display.ForSince(ready))
 	if len(a.Denied) == 0 {
 		fmt.Fprintf(w, "  %s\n", text.Printable(ready.Message))
 	}
@@ -115,12 +105,4 @@ func printWhy(w io.Writer, a Application) {
 	if v := a.condition(v1alpha1.ConditionVerified); len(a.Denied) > 0 && v.Status == metav1.ConditionFalse {
 		fmt.Fprintf(w, "  verified  %s\n", text.Printable(v.Message))
 	}
-}
-
-// forSince is how long, for the end of a line.
-func forSince(c metav1.Condition) string {
-	if s := since(c); s != "" {
-		return fmt.Sprintf(" (%s for %s)", c.Reason, s)
-	}
-	return ""
 }

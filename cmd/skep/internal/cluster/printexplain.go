@@ -24,7 +24,7 @@ func PrintExplanation(w io.Writer, format string, e Explanation) error {
 	fmt.Fprintf(w, "  digest   %s\n", cmp.Or(e.Status.Digest, "-"))
 	fmt.Fprintf(w, "  signers  %s\n", cmp.Or(display.List(e.Status.Signers), "none"))
 	for _, c := range e.Status.Conditions {
-		fmt.Fprintf(w, "  %-11s %-8s %-5s %s\n", c.Type, c.Status, cmp.Or(since(c), "-"), text.Printable(c.Message))
+		fmt.Fprintf(w, "  %-11s %-8s %-5s %s\n", c.Type, c.Status, cmp.Or(display.Since(c), "-"), text.Printable(c.Message))
 	}
 	for _, r := range e.Denied {
 		display.Reason(w, display.Paint(w, display.Red, "denied"), r, "")

@@ -3,6 +3,7 @@
 package display
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -10,8 +11,11 @@ import (
 	"slices"
 	"strings"
 	"text/tabwriter"
+	"time"
 
 	"github.com/spf13/cobra"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/duration"
 	"sigs.k8s.io/yaml"
 
 	"github.com/skep-dev/skep/policies"
@@ -125,6 +129,22 @@ const (
 	Red   = "31"
 	Faint = "2"
 )
+
+// Since is how long a condition has been as it is, such as 3m; empty if that is not known.
+func Since(c metav1.Condition) string {
+	if c.LastTransitionTime.IsZero() {
+		return ""
+	}
+	return duration.HumanDuration(time.Since(c.LastTransitionTime.Time))
+}
+
+// ForSince is its reason and Since in parentheses, for the end of a line.
+func ForSince(c metav1.Condition) string {
+	if since := Since(c); since != "" {
+		return fmt.Sprintf(" (%s for %s)", cmp.Or(c.Reason, string(c.Status)), since)
+	}
+	return ""
+}
 
 // List returns a list in one line.
 func List(s []string) string { return strings.Join(s, ", ") }

@@ -176,7 +176,7 @@ func printWhy(w io.Writer, a nodemode.Application) {
 	if len(a.Reasons)+len(a.Warnings)+len(a.Audited)+len(skipped)+len(notes) == 0 && unreached == "" && runs(ready) {
 		return
 	}
-	fmt.Fprintf(w, "\n%s\n", a.Identity())
+	fmt.Fprintf(w, "\n%s%s\n", a.Identity(), notRunningSince(ready))
 	if twoVersions(a) {
 		printVersions(w, a)
 	}
@@ -200,6 +200,14 @@ func printWhy(w io.Writer, a nodemode.Application) {
 		fmt.Fprintf(w, "  verified  %s\n", text.Printable(v.Message))
 	}
 	printAside(w, a.Warnings, a.Audited)
+}
+
+// notRunningSince says since when an application does not run as it is defined.
+func notRunningSince(ready metav1.Condition) string {
+	if runs(ready) {
+		return ""
+	}
+	return display.ForSince(ready)
 }
 
 // notesOf says what has to be known of the attachments of an application that run.

@@ -4,10 +4,12 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/skep-dev/skep/cmd/skep/internal/cluster"
 	"github.com/skep-dev/skep/cmd/skep/internal/display"
@@ -40,9 +42,7 @@ func askStatus(cmd *cobra.Command, f *where.Flags, output string, names []string
 	}
 	return func(ctx context.Context) (answer, error) {
 		s, err := host.Client{State: f.State}.Status(ctx, names)
-		same := s
-		// When skep run last looked changes, and what it saw may not.
-		same.Synced = time.Time{}
+		same := timeless(s)
 		show := func(w io.Writer, s nodemode.Status) error {
 			return host.PrintStatus(w, output, host.ConfirmHere(f.State), s)
 		}
@@ -54,6 +54,19 @@ func askStatus(cmd *cobra.Command, f *where.Flags, output string, names []string
 			news: func(w io.Writer) error { return show(w, same) },
 		}, err
 	}, nil
+}
+
+// timeless is a status without times: when skep run last looked changes, and how long ago something was, while what it saw may not.
+func timeless(s nodemode.Status) nodemode.Status {
+	s.Synced, s.Applications = time.Time{}, slices.Clone(s.Applications)
+	for i := range s.Applications {
+		a := &s.Applications[i]
+		a.Conditions = slices.Clone(a.Conditions)
+		for j := range a.Conditions {
+			a.Conditions[j].LastTransitionTime = metav1.Time{}
+		}
+	}
+	return s
 }
 
 // watchInterval is how often a status that is watched is asked for.
