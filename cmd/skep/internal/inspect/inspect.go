@@ -262,7 +262,7 @@ func NewReconcile() *cobra.Command {
 		Short: "Have applications looked at again at once, such as after a new signature",
 		Long: "On a host, APPLICATION is a name as skep status prints it; without one, skep run looks at all. It fetches the\n" +
 			"source and asks registries again about what is denied or was out of reach.\n\n" +
-			"In a cluster, APPLICATION is a name as kubectl skep status prints it, cbpfapp/NAME for a ClusterBpfApplication, or\n" +
+			"In a cluster, APPLICATION is a name as skep status prints it, cbpfapp/NAME for a ClusterBpfApplication, or\n" +
 			"bpfapp/NAME for a BpfApplication of the namespace. The command sets the annotation reconcile.fluxcd.io/requestedAt, as flux reconcile does: the tag\n" +
 			"is resolved again, too. The controller answers one request of an application in ten seconds.",
 		Example: "  skep reconcile\n  skep reconcile team/app\n  skep reconcile bpfapp/app -n team",
@@ -299,7 +299,7 @@ func NewReconcile() *cobra.Command {
 // reconcileInCluster has the controller look at an application again.
 func reconcileInCluster(cmd *cobra.Command, f *where.Flags, name string) error {
 	if name == "" {
-		return errors.New("reconcile: in a cluster, name the application; kubectl skep status lists all")
+		return errors.New("reconcile: in a cluster, name the application as status prints it")
 	}
 	if !rollout.IsTarget(name) {
 		c, err := open(cmd, f)
