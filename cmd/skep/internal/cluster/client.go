@@ -17,7 +17,9 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
 	"k8s.io/client-go/rest"
 
 	"github.com/skep-dev/skep/api/v1alpha1"
@@ -52,13 +54,21 @@ func open(config *rest.Config, place, namespace string, chosen bool, warnings io
 	config = rest.CopyConfig(config)
 	// A command asks a few times and ends: it need not space its requests.
 	config.QPS = -1
-	config.NegotiatedSerializer = scheme.Codecs.WithoutConversion()
+	config.NegotiatedSerializer = statuses()
 	config.WarningHandler = rest.NewWarningWriter(warnings, rest.WarningWriterOptions{Deduplicate: true})
 	client, err := rest.UnversionedRESTClientFor(config)
 	if err != nil {
 		return nil, fmt.Errorf("read kubeconfig: %w", err)
 	}
 	return &Client{Place: place, Namespace: namespace, Chosen: chosen, rest: client}, nil
+}
+
+// statuses decodes what an API server answers if it does not answer with an object.
+func statuses() runtime.NegotiatedSerializer {
+	scheme, core := runtime.NewScheme(), schema.GroupVersion{Version: "v1"}
+	metav1.AddToGroupVersion(scheme, core)
+	scheme.AddUnversionedTypes(core, &metav1.Status{})
+	return serializer.NewCodecFactory(scheme).WithoutConversion()
 }
 
 // object is where an object or a list is, and what reading it needs.

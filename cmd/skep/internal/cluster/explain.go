@@ -9,7 +9,6 @@ import (
 	"slices"
 	"strings"
 
-	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/skep-dev/skep/api/v1alpha1"
@@ -104,17 +103,17 @@ func (e *Explanation) missing(what string, o object, err error) {
 func (c *Client) events(ctx context.Context, e *Explanation) error {
 	// Events of objects without a namespace are in this one.
 	o := object{namespace: cmp.Or(e.Namespace, metav1.NamespaceDefault), resource: "events", query: url.Values{"fieldSelector": {"involvedObject.uid=" + e.uid}}}
-	all, err := list[corev1.Event](ctx, c, o)
+	all, err := list[event](ctx, c, o)
 	e.missing("events", o, err)
 	for _, one := range all {
-		event := Event{Time: one.LastTimestamp, Count: max(one.Count, 1), Type: one.Type, Reason: one.Reason, Message: one.Message}
+		seen := Event{Time: one.LastTimestamp, Count: max(one.Count, 1), Type: one.Type, Reason: one.Reason, Message: one.Message}
 		if one.Series != nil {
-			event.Time, event.Count = metav1.NewTime(one.Series.LastObservedTime.Time), one.Series.Count
+			seen.Time, seen.Count = metav1.NewTime(one.Series.LastObservedTime.Time), one.Series.Count
 		}
-		if event.Time.IsZero() {
-			event.Time = metav1.NewTime(one.EventTime.Time)
+		if seen.Time.IsZero() {
+			seen.Time = metav1.NewTime(one.EventTime.Time)
 		}
-		e.Events = append(e.Events, event)
+		e.Events = append(e.Events, seen)
 	}
 	slices.SortFunc(e.Events, func(x, y Event) int { return x.Time.Compare(y.Time.Time) })
 	e.Events = e.Events[max(0, len(e.Events)-maxEvents):]

@@ -18,10 +18,6 @@ import (
 	"sync"
 	"time"
 
-	admissionv1 "k8s.io/api/admissionregistration/v1"
-	appsv1 "k8s.io/api/apps/v1"
-	coordinationv1 "k8s.io/api/coordination/v1"
-	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/duration"
@@ -59,7 +55,7 @@ const (
 
 // health asks how each part does, all at once.
 func (c *Client) health(ctx context.Context) []Part {
-	var hooks admissionv1.ValidatingWebhookConfiguration
+	var hooks webhooks
 	of := object{group: "admissionregistration.k8s.io/v1", resource: "validatingwebhookconfigurations", name: webhookName}
 	hooksErr := c.get(ctx, of, "", &hooks)
 	namespace := defaultNamespace
@@ -104,7 +100,7 @@ func part(name string, o object, err error, tell func() (state, message string))
 
 // controller says how many replicas are ready, and which one leads.
 func (c *Client) controller(ctx context.Context, namespace string) Part {
-	var d appsv1.Deployment
+	var d deployment
 	o := object{group: "apps/v1", namespace: namespace, resource: "deployments", name: controllerName}
 	p := part("controller", o, c.get(ctx, o, "", &d), func() (string, string) {
 		wanted := int32(1)
@@ -113,16 +109,16 @@ func (c *Client) controller(ctx context.Context, namespace string) Part {
 		}
 		return warnIf(d.Status.ReadyReplicas < max(wanted, 1)), fmt.Sprintf("%d of %d ready", d.Status.ReadyReplicas, wanted)
 	})
-	var l coordinationv1.Lease
+	var l lease
 	o = object{group: "coordination.k8s.io/v1", namespace: namespace, resource: "leases", name: controllerName}
 	leader := part("", o, c.get(ctx, o, "", &l), func() (string, string) {
-		if l.Spec.HolderIdentity == nil || *l.Spec.HolderIdentity == "" || l.Spec.RenewTime == nil {
+		if l.Spec.HolderIdentity == "" || l.Spec.RenewTime == nil {
 			return Warning, "none"
 		}
 		// The identity of a replica is the Pod's name, and something unique.
-		holder, _, _ := strings.Cut(*l.Spec.HolderIdentity, "_")
+		holder, _, _ := strings.Cut(l.Spec.HolderIdentity, "_")
 		renewed := time.Since(l.Spec.RenewTime.Time)
-		late := l.Spec.LeaseDurationSeconds != nil && renewed > time.Duration(*l.Spec.LeaseDurationSeconds)*time.Second
+		late := renewed > time.Duration(l.Spec.LeaseDurationSeconds)*time.Second
 		return warnIf(late), fmt.Sprintf("%s, which renewed the lease %s ago", holder, duration.HumanDuration(renewed))
 	})
 	p.Message += "; leader " + leader.Message
@@ -153,7 +149,7 @@ func warnIf(fault bool) string {
 const soon = 14 * 24 * time.Hour
 
 // authority says until when the webhook's certificate authority is valid.
-func authority(hooks admissionv1.ValidatingWebhookConfiguration, now time.Time) (state, message string) {
+func authority(hooks webhooks, now time.Time) (state, message string) {
 	var until time.Time
 	for _, h := range hooks.Webhooks {
 		for rest := h.ClientConfig.CABundle; ; {
@@ -198,7 +194,7 @@ func (c *Client) agents(ctx context.Context, namespace string) Part {
 		}
 		return warnIf(count == 0 || len(notReady) > 0), message
 	})
-	var d appsv1.DaemonSet
+	var d daemonSet
 	o = object{group: "apps/v1", namespace: namespace, resource: "daemonsets", name: agentName}
 	if c.get(ctx, o, "", &d) == nil {
 		p.Message = fmt.Sprintf("%d of %d ready; %s", d.Status.NumberReady, d.Status.DesiredNumberScheduled, p.Message)
@@ -243,7 +239,7 @@ func (c *Client) reports(ctx context.Context, o object) (versions map[string]int
 
 // trust names the keys whose seals agents accept.
 func (c *Client) trust(ctx context.Context, namespace string) Part {
-	var m corev1.ConfigMap
+	var m configMap
 	o := object{namespace: namespace, resource: "configmaps", name: trustName}
 	return part("trust", o, c.get(ctx, o, "", &m), func() (string, string) {
 		ids := keyIDs([]byte(m.Data[trustFile]))
