@@ -60,7 +60,8 @@ func (c *cluster) deniedApplication(namespace, name string) {
 	app.Status.ObservedGeneration = app.Generation
 	for _, kind := range []string{v1alpha1.ConditionReady, v1alpha1.ConditionAllowed} {
 		app.Status.Conditions = append(app.Status.Conditions, metav1.Condition{Type: kind, Status: metav1.ConditionFalse, Reason: "Denied",
-			LastTransitionTime: metav1.Now(), ObservedGeneration: app.Generation, Message: "front/priority at spec.programs[0].attach[0].priority: it asks for priority 10 (ask for 100)"})
+			LastTransitionTime: metav1.Now(), ObservedGeneration: app.Generation,
+			Message: "front/priority at spec.programs[0].attach[0].priority: it asks for priority 10 (ask for 100)"})
 	}
 	if err := c.Status().Update(c.t.Context(), app); err != nil {
 		c.t.Fatal(err)

@@ -51,7 +51,8 @@ func onNodes(t *testing.T) *fake {
 	sees := func(node string, a view.Application) view.NodeView {
 		return view.NodeView{ObjectMeta: metav1.ObjectMeta{Name: node}, Applications: []view.Application{a}}
 	}
-	rejected := view.Application{Error: "load drop_some: the verifier rejects it", VerifierLog: "; return *data; @ drop.c:7\n3: (61) r0 = *(u32 *)(r1 +0)\ninvalid access"}
+	rejected := view.Application{Error: "load drop_some: the verifier rejects it",
+		VerifierLog: "; return *data; @ drop.c:7\n3: (61) r0 = *(u32 *)(r1 +0)\ninvalid access"}
 	f.objects["/apis/view.skep.dev/v1alpha1/clusterbpfapplications/firewall/view"] = []any{
 		sees("a", view.Application{Attachments: []view.Attachment{{Program: "drop_some", Hook: "xdp", Target: view.Target{Text: "eth0"}, State: "Attached",
 			Position: 1, Of: 2, Runs: &runs, Verdicts: map[string]uint64{"Drop": 34, "Pass": 1200}}}}), sees("b", rejected), sees("c", rejected)}

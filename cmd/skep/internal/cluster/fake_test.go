@@ -79,5 +79,6 @@ func (f *fake) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 // reject answers with a Status.
 func reject(w http.ResponseWriter, code int32, reason metav1.StatusReason) {
 	w.WriteHeader(int(code))
-	_ = json.NewEncoder(w).Encode(metav1.Status{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Status"}, Status: metav1.StatusFailure, Code: code, Reason: reason})
+	_ = json.NewEncoder(w).Encode(metav1.Status{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Status"}, Status: metav1.StatusFailure,
+		Code: code, Reason: reason})
 }

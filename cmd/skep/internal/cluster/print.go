@@ -26,7 +26,8 @@ func PrintStatus(w io.Writer, format string, s Status) error {
 		fmt.Fprintf(w, "%-17s  %s %s\n", p.Name, display.Paint(w, colours[p.State], state), text.Line(p.Message))
 	}
 	for _, right := range s.Needs {
-		fmt.Fprintf(w, "%-17s  %s some are not shown: it needs the right to %s\n", "applications", display.Paint(w, display.Faint, fmt.Sprintf("%-8s", Unknown)), text.Line(right))
+		state := display.Paint(w, display.Faint, fmt.Sprintf("%-8s", Unknown))
+		fmt.Fprintf(w, "%-17s  %s some are not shown: it needs the right to %s\n", "applications", state, text.Line(right))
 	}
 	if len(s.Applications) == 0 {
 		where := ""

@@ -29,8 +29,8 @@ func PrintExplanation(w io.Writer, format string, e Explanation) error {
 	for _, r := range e.Denied {
 		display.Reason(w, display.Paint(w, display.Red, "denied"), r, "")
 	}
-	for _, print := range []func(io.Writer, Explanation) error{printNodes, printAttachments, printHistory, printEvents} {
-		if err := print(w, e); err != nil {
+	for _, section := range []func(io.Writer, Explanation) error{printNodes, printAttachments, printHistory, printEvents} {
+		if err := section(w, e); err != nil {
 			return err
 		}
 	}

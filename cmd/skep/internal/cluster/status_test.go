@@ -45,8 +45,9 @@ func ready(namespace, name string) stored {
 	return app(namespace, name, condition(v1alpha1.ConditionReady, metav1.ConditionTrue, "Succeeded", "it runs"))
 }
 
-var why = policies.Reason{Rule: "front/priority", Path: "spec.programs[0].attach[0].priority", Message: "hello asks for priority 10; places before 100 are for firewalls",
-	Fix: "give it a priority of 100 (or more)"}
+var why = policies.Reason{Rule: "front/priority", Path: "spec.programs[0].attach[0].priority",
+	Message: "hello asks for priority 10; places before 100 are for firewalls",
+	Fix:     "give it a priority of 100 (or more)"}
 
 func denied(namespace, name string) stored {
 	sentence := gate.Sentence(why)
@@ -80,6 +81,11 @@ func trusted(t testing.TB) string {
 	return string(pem.EncodeToMemory(&pem.Block{Type: "PUBLIC KEY", Bytes: der}))
 }
 
+// conditionedAs is a policy or a signer.
+func conditionedAs(name string, is metav1.Condition) map[string]any {
+	return map[string]any{"metadata": map[string]any{"name": name}, "status": map[string]any{"conditions": []any{is}}}
+}
+
 // installed is a cluster with Skep in namespace bpf, and two applications.
 func installed(t testing.TB) *fake {
 	t.Helper()
@@ -94,8 +100,8 @@ func installed(t testing.TB) *fake {
 			"renewTime": metav1.NewMicroTime(time.Now())}},
 		"/api/v1/namespaces/bpf/configmaps/skep-trust": m{"data": m{"trust.pem": trusted(t)}},
 		of("bpfnodes"):                                []any{[]any{"a", "6.18", "v0.1.0"}, []any{"b", "6.12", "v0.1.0"}, []any{"c", "6.1", "v0.0.9"}},
-		of("clusterbpfpolicies"):                      []any{m{"metadata": m{"name": "front"}, "status": m{"conditions": []any{condition("Ready", "False", "Invalid", "it is broken")}}}},
-		of("bpfsigners"):                              []any{m{"metadata": m{"name": "release"}, "status": m{"conditions": []any{condition("Ready", "True", "Succeeded", "")}}}},
+		of("clusterbpfpolicies"):                      []any{conditionedAs("front", condition("Ready", "False", "Invalid", "it is broken"))},
+		of("bpfsigners"):                              []any{conditionedAs("release", condition("Ready", "True", "Succeeded", ""))},
 		of("clusterbpfapplications"):                  []any{ready("", "firewall")},
 		of("bpfapplications"):                         []any{denied("team-a", "hello"), ready("team-b", "other")},
 		of("namespaces", "team-a", "bpfapplications"): []any{denied("team-a", "hello")},
@@ -194,7 +200,8 @@ func TestANamespaceThatIsChosenIsTheOnlyOneShown(t *testing.T) {
 	if got := printed(t, installed(t).client(t, false), "firewall"); strings.Contains(got, "team-") || !strings.Contains(got, "\nfirewall ") {
 		t.Errorf("of one application it says:\n%s", got)
 	}
-	if _, err := installed(t).client(t, false).Status(t.Context(), []string{"nothing"}); err == nil || !strings.Contains(err.Error(), "show status of nothing: there is no") {
+	_, err := installed(t).client(t, false).Status(t.Context(), []string{"nothing"})
+	if err == nil || !strings.Contains(err.Error(), "show status of nothing: there is no") {
 		t.Errorf("of none it says %v", err)
 	}
 }
@@ -231,8 +238,8 @@ func TestTheStatusOfAClusterHasStableKeys(t *testing.T) {
 	for _, one := range []any{all["health"].([]any)[0], all["applications"].([]any)[1], all["applications"].([]any)[1].(map[string]any)["denied"].([]any)[0]} {
 		keys = append(keys, sorted(one.(map[string]any))...)
 	}
-	want := []string{"applications", "cluster", "health", "message", "name", "state", "denied", "image", "kind", "name", "namespace", "status", "fix", "message", "path",
-		"rule"}
+	want := []string{"applications", "cluster", "health", "message", "name", "state", "denied", "image", "kind", "name", "namespace", "status", "fix", "message",
+		"path", "rule"}
 	if !slices.Equal(keys, want) {
 		t.Errorf("the keys are %q, want %q", keys, want)
 	}

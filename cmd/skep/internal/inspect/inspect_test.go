@@ -7,6 +7,7 @@ import (
 	"errors"
 	"net"
 	"net/http"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -338,5 +339,28 @@ not all is known: the list is cut
 `
 	if diff := cmp.Diff(want, out.String()); diff != "" {
 		t.Errorf("chain (-want +got):\n%s", diff)
+	}
+}
+
+// TestATerminalIsRedrawn between two answers for people; elsewhere and for programs one follows the other.
+func TestATerminalIsRedrawn(t *testing.T) {
+	// A terminal, as far as commands look: a character device.
+	terminal, err := os.OpenFile(os.DevNull, os.O_WRONLY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = terminal.Close() }()
+	for _, first := range []bool{true, false} {
+		if got := between(terminal, "text", first); !strings.HasPrefix(got, erase+"last change ") {
+			t.Errorf("a terminal gets %q", got)
+		}
+		if got := between(terminal, "json", first); got != "" {
+			t.Errorf("JSON on a terminal gets %q", got)
+		}
+	}
+	for output, want := range map[string]string{"text": "\n", "wide": "\n", "yaml": "---\n", "json": ""} {
+		if got := between(new(bytes.Buffer), output, false); got != want {
+			t.Errorf("-o %s in a pipe gets %q between two, want %q", output, got, want)
+		}
 	}
 }

@@ -117,8 +117,8 @@ func Refused(state string, err error) error {
 	if inner := new(net.OpError); errors.As(err, &inner) {
 		err = inner.Err
 	}
-	return fmt.Errorf("the skep run of this host answers its own user, which is root in general: run the command as that user, or name a cluster by --context (%s: %w)",
-		filepath.Join(state, nodemode.SocketName), rootCause(err))
+	return fmt.Errorf("the skep run of this host answers its own user, which is root in general: run the command as that user, or name a cluster by "+
+		"--context (%s: %w)", filepath.Join(state, nodemode.SocketName), rootCause(err))
 }
 
 // rootCause is the innermost error: paths and calls are said once.

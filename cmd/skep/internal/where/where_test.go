@@ -81,10 +81,11 @@ func TestAPlaceIsChosen(t *testing.T) {
 		place      string
 		err        []string
 	}{
-		"kubectl's plug-in asks a cluster":                {as: "kubectl skep", kubeconfig: true, files: []string{socket}, place: cluster},
-		"a state folder is this host's":                   {kubeconfig: true, args: []string{"--state", "elsewhere"}, place: "host"},
-		"this host is named":                              {kubeconfig: true, args: []string{"--host"}, place: "host"},
-		"a context is a cluster's":                        {kubeconfig: true, files: []string{socket}, args: []string{"--context", "other"}, place: "cluster kind-b, context other"},
+		"kubectl's plug-in asks a cluster": {as: "kubectl skep", kubeconfig: true, files: []string{socket}, place: cluster},
+		"a state folder is this host's":    {kubeconfig: true, args: []string{"--state", "elsewhere"}, place: "host"},
+		"this host is named":               {kubeconfig: true, args: []string{"--host"}, place: "host"},
+		"a context is a cluster's": {kubeconfig: true, files: []string{socket}, args: []string{"--context", "other"},
+			place: "cluster kind-b, context other"},
 		"a namespace is a cluster's":                      {kubeconfig: true, files: []string{socket}, args: []string{"-n", "team"}, place: cluster},
 		"a node is a cluster's":                           {kubeconfig: true, files: []string{socket}, args: []string{"--node", "a"}, place: cluster},
 		"another user is a cluster's":                     {kubeconfig: true, files: []string{socket}, args: []string{"--as", "jane"}, place: cluster},
@@ -130,7 +131,7 @@ func TestAHostThatRefusesIsNoReasonToAskACluster(t *testing.T) {
 		if err := os.MkdirAll(dir, 0o755); err != nil {
 			t.Fatal(err)
 		}
-		if err := os.Chmod(dir, 0o755); err != nil { //nolint:gosec // others are to reach it
+		if err := os.Chmod(dir, 0o755); err != nil {
 			t.Fatal(err)
 		}
 	}
