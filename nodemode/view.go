@@ -27,6 +27,9 @@ func newViewer(h *Host) *nodeview.Viewer {
 	if h.agent != nil {
 		o.Status, o.Look = h.agent.Status, h.agent.Look
 	}
+	if h.opts.Cost != nil {
+		o.Cost = h.opts.Cost.Latest
+	}
 	return nodeview.New(o)
 }
 

@@ -39,6 +39,9 @@ const (
 	keptOfEach  = 256
 )
 
+// Usage is of the flag --program-stats, which switches a Clock off.
+const Usage = "measure what each program of the kernel costs, for 1 second of every 15: it has the kernel count runs (BPF_ENABLE_STATS)"
+
 // sysctl is 1 where an administrator has the kernel count always.
 const sysctl = "/proc/sys/kernel/bpf_stats_enabled"
 
@@ -61,7 +64,8 @@ type Clock struct {
 	latest  map[uint32]view.Cost
 	totals  map[uint32]Total
 	windows []Window
-	leftOut int
+	// measured counts windows, and leftOut the programs that the last one left out.
+	measured, leftOut int
 }
 
 // Window is a window that was measured.
@@ -196,6 +200,7 @@ func (c *Clock) keep(end time.Time, leftOut int, all []difference) {
 		c.windows = slices.Clone(c.windows[len(c.windows)-kept:])
 	}
 	c.latest, c.totals, c.leftOut = latest, totals, leftOut
+	c.measured++
 }
 
 // plus adds a window, which stands for its interval.
@@ -228,6 +233,13 @@ func (c *Clock) Windows() []Window {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return slices.Clone(c.windows)
+}
+
+// Measured is how many windows were measured.
+func (c *Clock) Measured() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.measured
 }
 
 // LeftOut is how many programs the last window left out, as there were more than MaxPrograms.

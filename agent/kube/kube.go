@@ -26,6 +26,7 @@ import (
 
 	"github.com/skep-dev/skep/agent"
 	"github.com/skep-dev/skep/agent/attach/profile"
+	"github.com/skep-dev/skep/agent/cost"
 	"github.com/skep-dev/skep/agent/inventory"
 	"github.com/skep-dev/skep/agent/nodeview"
 	"github.com/skep-dev/skep/agent/readers/mapmetrics"
@@ -104,6 +105,8 @@ type Options struct {
 	MapReads bool
 	// View has the agent describe the node for users of the cluster, as the controller seals their requests.
 	View bool
+	// Cost measures what programs cost, while the caller has it run; nil measures nothing.
+	Cost *cost.Clock
 	// InsecureMetrics serves metrics to every client; default is to those whom the API
 	// server lets get the path.
 	InsecureMetrics bool

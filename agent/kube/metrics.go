@@ -9,6 +9,7 @@ import (
 
 	"github.com/skep-dev/skep/agent"
 	agentmetrics "github.com/skep-dev/skep/agent/metrics"
+	"github.com/skep-dev/skep/agent/metrics/programs"
 	"github.com/skep-dev/skep/api/v1alpha1"
 )
 
@@ -55,7 +56,7 @@ func (m *metrics) watch(a *Agent) {
 			}
 			return 0
 		}))
-	m.registry.MustRegister(
+	m.registry.MustRegister(programs.New(programs.Options{Status: a.holder.Report, Clock: a.opts.Cost}),
 		prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "skep_agent_volumes", Help: "Volumes of pods that read maps."},
 			func() float64 { current, behind := a.volumes.Count(); return float64(current + behind) }),
 		prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "skep_agent_volumes_behind", Help: "Volumes of pods that do not have what they should."},

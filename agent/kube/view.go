@@ -24,5 +24,8 @@ func (a *Agent) newViewer() *nodeview.Viewer {
 	if l, ok := a.holder.(looker); ok {
 		o.Look = l.Look
 	}
+	if a.opts.Cost != nil {
+		o.Cost = a.opts.Cost.Latest
+	}
 	return nodeview.New(o)
 }

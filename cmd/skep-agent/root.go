@@ -20,6 +20,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/skep-dev/skep/agent"
+	"github.com/skep-dev/skep/agent/cost"
 	"github.com/skep-dev/skep/agent/kube"
 	"github.com/skep-dev/skep/agent/state/pins"
 	"github.com/skep-dev/skep/cmd/internal/logging"
@@ -38,6 +39,8 @@ type flags struct {
 	cleanup       bool
 	mount         string
 	pprof         int
+	// programStats has the cost of programs measured.
+	programStats bool
 	// memory is the container's limit, and maps what is asked for maps of it; nil asks
 	// for nothing.
 	memory int64
@@ -117,6 +120,7 @@ func addFlags(cmd *cobra.Command, o *kube.Options, f *flags, maps *resource.Quan
 		"and listens on nothing")
 	s.BoolVar(&o.View, "view", false, "describe the node for users of the cluster whose requests the controller seals; the agent polls the mirror for "+
 		"them, and listens on nothing")
+	s.BoolVar(&f.programStats, "program-stats", true, cost.Usage)
 	s.StringVar(&f.kubeconfig, "kubeconfig", "", "kubeconfig of the API server (default: the Pod's service account)")
 	s.StringVar(&f.listen, "listen", "", "address for /metrics, /healthz and /readyz, such as :9092 (default: none)")
 	s.BoolVar(&f.secureMetrics, "metrics-secure", true, "serve that address over https, and /metrics to those alone whom the API server lets get it, "+
@@ -143,6 +147,9 @@ func hold(ctx context.Context, to io.Writer, o kube.Options, f flags) error {
 	config.UserAgent = "skep-agent/" + version.This().Version
 	o.Node.MapMemory = mapMemory(log, f.maps, f.memory)
 	o.Config, o.Log, o.Version, o.InsecureMetrics = config, log, version.This().Version, !f.secureMetrics
+	if f.programStats {
+		o.Cost = cost.New(cost.Options{Node: o.NodeName, Log: log})
+	}
 	agent, err := kube.New(o)
 	if err != nil {
 		return err
@@ -155,6 +162,9 @@ func hold(ctx context.Context, to io.Writer, o kube.Options, f flags) error {
 	group.Go(func() error { agent.ServeSocket(ctx); return nil })
 	group.Go(func() error { agent.ServeVolumes(ctx); return nil })
 	group.Go(func() error { agent.ServeRequests(ctx); return nil })
+	if o.Cost != nil {
+		group.Go(func() error { o.Cost.Run(ctx); return nil })
+	}
 	group.Go(func() error { return agent.Run(ctx) })
 	return errors.Join(group.Wait(), agent.Close())
 }

@@ -97,10 +97,11 @@ func layers() []row {
 		{"agent/readers/mapmetrics", with(agent, "agent/program/rights")},
 		{"agent/inventory", with(program, "agent/program/holders", "agent/program/owner", "agent/state/pins")},
 		{"agent/reconcile", reconcile},
+		{"agent/cost", []string{"api/v1alpha1", "api/view", "bytecode/plain"}},
 		{"agent/metrics", with(agent, "agent")},
 		{"agent/nodeview", with(agent, "agent")},
 		{"agent/kube", with(agent, "agent")},
-		{"agent", with(reconcile, "agent/reconcile", "agent/readers", "!agent/kube", "!agent/metrics", "!agent/inventory", "!agent/nodeview")},
+		{"agent", with(reconcile, "agent/reconcile", "agent/readers", "!agent/kube", "!agent/metrics", "!agent/inventory", "!agent/nodeview", "!agent/cost")},
 		{"nodemode", with(five, "agent", "listen")},
 		{"controller", with(five, "api/view", "placement", "kubeauth", "listen")},
 		// The demo is a user of node mode, as the command line is.

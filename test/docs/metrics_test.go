@@ -45,7 +45,7 @@ type metric struct {
 var maker = regexp.MustCompile(`^New(Counter|Gauge|Histogram)(Vec|Func)?$`)
 
 // metricsOf finds the metrics that a file makes: by New… with options that name
-// them, or by NewDesc for a gauge.
+// them, or by NewDesc for a gauge, which is a counter if its name says so.
 func metricsOf(file *ast.File) map[string]metric {
 	found := map[string]metric{}
 	ast.Inspect(file, func(n ast.Node) bool {
@@ -69,7 +69,11 @@ func metricsOf(file *ast.File) map[string]metric {
 			}
 		// Series of maps are named by definitions.
 		case of.Sel.Name == "NewDesc" && len(literals(call.Args[0])) > 0:
-			found[literals(call.Args[0])[0]] = metric{Type: "gauge", Labels: literals(call.Args[2])}
+			m := metric{Type: "gauge", Labels: literals(call.Args[2])}
+			if strings.HasSuffix(literals(call.Args[0])[0], "_total") {
+				m.Type = "counter"
+			}
+			found[literals(call.Args[0])[0]] = m
 		}
 		return true
 	})
@@ -194,6 +198,7 @@ func TestAMetricIsFoundWhereverItIsMade(t *testing.T) {
 var a = prometheus.NewCounterVec(prometheus.CounterOpts{Name: "skep_a_total", Help: "A."}, []string{"x", "y"})
 var b = prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "skep_b"}, f)
 var c = prometheus.NewDesc("skep_c", "C.", []string{"z"}, nil)
+var d = prometheus.NewDesc("skep_d_total", "D.", nil, nil)
 `
 	file, err := parser.ParseFile(token.NewFileSet(), "p.go", source, 0)
 	if err != nil {
@@ -201,6 +206,7 @@ var c = prometheus.NewDesc("skep_c", "C.", []string{"z"}, nil)
 	}
 	want := map[string]metric{
 		"skep_a_total": {Type: "counter", Labels: []string{"x", "y"}}, "skep_b": {Type: "gauge"}, "skep_c": {Type: "gauge", Labels: []string{"z"}},
+		"skep_d_total": {Type: "counter"},
 	}
 	if diff := cmp.Diff(want, metricsOf(file)); diff != "" {
 		t.Errorf("found (-want +got):\n%s", diff)

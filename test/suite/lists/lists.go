@@ -15,7 +15,7 @@ func Concurrent() []string {
 	return []string{
 		"agent", "agent/attach", "agent/attach/clsact", "agent/attach/hooks", "agent/attach/targets", "agent/kube", "agent/nodeview", "agent/pods/containers",
 		"agent/pods/netns", "agent/pods/process", "agent/program/deadline", "agent/program/functions", "agent/program/guard",
-		"agent/nodeview", "agent/queue", "agent/readers/csi", "agent/readers/host", "agent/readers/mapmetrics", "agent/readers/mounter", "agent/readers/remote",
+		"agent/metrics/programs", "agent/queue", "agent/readers/csi", "agent/readers/host", "agent/readers/mapmetrics", "agent/readers/mounter", "agent/readers/remote",
 		"agent/readers/serve",
 		"agent/readers/show", "agent/readers/volumes",
 		"agent/reconcile/accepted", "agent/reconcile/admission", "agent/reconcile/build", "agent/reconcile/chainfit",
