@@ -1,0 +1,81 @@
+package inspect
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	view "github.com/skep-dev/skep/api/view/v1alpha1"
+	"github.com/skep-dev/skep/cmd/skep/internal/display"
+	"github.com/skep-dev/skep/cmd/skep/internal/host"
+	"github.com/skep-dev/skep/cmd/skep/internal/top"
+	"github.com/skep-dev/skep/cmd/skep/internal/where"
+)
+
+// topFlags are those of skep top.
+type topFlags struct {
+	where   where.Flags
+	request top.Request
+	output  string
+	watch   bool
+	once    bool
+}
+
+// NewTop returns skep top.
+func NewTop() *cobra.Command {
+	var f topFlags
+	cmd := &cobra.Command{
+		Use:   "top [OWNER...]",
+		Short: "Show what each program costs: share of a CPU, runs, time of a run and memory; Skep's programs and others'",
+		Long: "skep run measures for 1 second of every 15. A terminal is redrawn after each measurement until Ctrl-C; elsewhere, and\n" +
+			"with --once, the last one is printed. CPU % is of one CPU. OWNER leaves the programs of an application, as NAME or\n" +
+			"NAMESPACE/NAME, or those that a process holds, by its name. Members of an XDP chain run in the chain's program.",
+		Example: "  skep top\n  skep top --once --sort memory\n  skep top --unmanaged\n  skep top team-a/web -o json",
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if !slices.Contains(top.Orders(), f.request.Sort) {
+				return fmt.Errorf("unknown order %q; use --sort with one of %s", f.request.Sort, display.List(top.Orders()))
+			}
+			if f.once && f.watch {
+				return fmt.Errorf("%s: --once ends after one look, and --watch does not: give one of them", cmd.Name())
+			}
+			f.request.Owners, f.request.JSON = args, f.output == "json"
+			f.request.Follow = f.watch || !f.once && !f.request.JSON && display.Terminal(cmd.OutOrStdout())
+			from, place, err := f.source(cmd)
+			if err != nil {
+				return err
+			}
+			if !f.request.Follow {
+				where.Say(cmd, f.output, place)
+			}
+			return top.Show(cmd.Context(), cmd.OutOrStdout(), from, f.request)
+		},
+	}
+	flags := cmd.Flags()
+	flags.StringVar(&f.request.Sort, "sort", top.ByCPU, "order: "+strings.Join(top.Orders(), ", "))
+	_ = cmd.RegisterFlagCompletionFunc("sort", cobra.FixedCompletions(top.Orders(), cobra.ShellCompDirectiveNoFileComp))
+	flags.BoolVar(&f.request.Unmanaged, "unmanaged", false, "show only programs that are not Skep's")
+	flags.BoolVarP(&f.watch, "watch", "w", false, "show programs again after each measurement, also if the output is no terminal")
+	flags.BoolVar(&f.once, "once", false, "show the last measurement and end, also on a terminal")
+	display.OutputFlag(cmd, &f.output, "text", "json")
+	f.where.Register(cmd)
+	return cmd
+}
+
+// source is what describes the nodes that the flags name.
+func (f *topFlags) source(cmd *cobra.Command) (from top.Source, place string, err error) {
+	isCluster, err := f.where.Cluster(cmd)
+	switch {
+	case err != nil:
+		return nil, "", err
+	case isCluster:
+		return nil, "", fmt.Errorf("%s: a cluster is not asked yet: run it on the node's host", cmd.Name())
+	}
+	client := host.Client{State: f.where.State}
+	return func(ctx context.Context) ([]view.NodeView, error) {
+		n, err := client.View(ctx)
+		return []view.NodeView{n}, err
+	}, thisHost(), nil
+}
