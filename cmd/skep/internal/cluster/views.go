@@ -7,6 +7,7 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
+	"github.com/skep-dev/skep/api/v1alpha1"
 	view "github.com/skep-dev/skep/api/view/v1alpha1"
 	"github.com/skep-dev/skep/cmd/internal/exit"
 )
@@ -18,6 +19,19 @@ func (c *Client) Node(ctx context.Context, name string) (n view.NodeView, err er
 		return n, c.explainView(ctx, o, err)
 	}
 	return n, nil
+}
+
+// Nodes has each node that runs an application describe what it has of it, for the caller.
+func (c *Client) Nodes(ctx context.Context, of v1alpha1.Identity) ([]view.NodeView, error) {
+	o := object{group: view.GroupVersion, resource: clusterWide, name: of.Name, subresource: "view"}
+	if of.Kind == v1alpha1.KindBpfApplication {
+		o.resource, o.namespace = namespaced, of.Namespace
+	}
+	all, err := list[view.NodeView](ctx, c, o)
+	if err != nil {
+		return nil, c.explainView(ctx, o, err)
+	}
+	return all, nil
 }
 
 // explainView says why a node, or an application on nodes, is not described, and what to do.

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -32,8 +33,11 @@ func NewTop() *cobra.Command {
 		Short: "Show what each program costs: share of a CPU, runs, time of a run and memory; Skep's programs and others'",
 		Long: "skep run measures for 1 second of every 15. A terminal is redrawn after each measurement until Ctrl-C; elsewhere, and\n" +
 			"with --once, the last one is printed. CPU % is of one CPU. OWNER leaves the programs of an application, as NAME or\n" +
-			"NAMESPACE/NAME, or those that a process holds, by its name. Members of an XDP chain run in the chain's program.",
-		Example: "  skep top\n  skep top --once --sort memory\n  skep top --unmanaged\n  skep top team-a/web -o json",
+			"NAMESPACE/NAME, or those that a process holds, by its name. Members of an XDP chain run in the chain's program.\n\n" +
+			"In a cluster, name a node by --node, or one application, whose programs are shown on each of its nodes. For a node,\n" +
+			nodeRight + " For an application, the right to get bpfapplications/view\nof view.skep.dev is enough.",
+		Example: "  skep top\n  skep top --once --sort memory\n  skep top --unmanaged\n  skep top team-a/web -o json\n" +
+			"  skep top --node node-1\n  skep top web -n team-a",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if !slices.Contains(top.Orders(), f.request.Sort) {
 				return fmt.Errorf("unknown order %q; use --sort with one of %s", f.request.Sort, display.List(top.Orders()))
@@ -61,8 +65,12 @@ func NewTop() *cobra.Command {
 	flags.BoolVar(&f.once, "once", false, "show the last measurement and end, also on a terminal")
 	display.OutputFlag(cmd, &f.output, "text", "json")
 	f.where.Register(cmd)
+	f.where.RegisterNode(cmd, "node of the cluster to ask for all its programs (default: this host)")
 	return cmd
 }
+
+// clusterInterval is how often a cluster is asked: each look goes to the node.
+const clusterInterval = 5 * time.Second
 
 // source is what describes the nodes that the flags name.
 func (f *topFlags) source(cmd *cobra.Command) (from top.Source, place string, err error) {
@@ -71,11 +79,42 @@ func (f *topFlags) source(cmd *cobra.Command) (from top.Source, place string, er
 	case err != nil:
 		return nil, "", err
 	case isCluster:
-		return nil, "", fmt.Errorf("%s: a cluster is not asked yet: run it on the node's host", cmd.Name())
+		return f.inCluster(cmd)
 	}
 	client := host.Client{State: f.where.State}
+	return one(client.Node), thisHost(), nil
+}
+
+// inCluster is source in a cluster: a node with all its programs, or an application on its nodes.
+func (f *topFlags) inCluster(cmd *cobra.Command) (top.Source, string, error) {
+	names := f.request.Owners
+	if f.where.Node == "" && len(names) != 1 {
+		return nil, "", fmt.Errorf("%s: a cluster has many nodes: name one by --node, or one application", cmd.Name())
+	}
+	c, err := open(cmd, &f.where)
+	if err != nil {
+		return nil, "", err
+	}
+	f.request.Interval = clusterInterval
+	if f.where.Node != "" {
+		if c.Chosen {
+			f.request.Namespace = c.Namespace
+		}
+		return one(func(ctx context.Context) (view.NodeView, error) { return c.Node(ctx, f.where.Node) }), c.Place + ", node " + f.where.Node, nil
+	}
+	application, err := c.Find(cmd.Context(), "show the cost of", names[0])
+	if err != nil {
+		return nil, "", err
+	}
+	// Each node describes nothing else.
+	f.request.Owners = nil
+	return func(ctx context.Context) ([]view.NodeView, error) { return c.Nodes(ctx, application.Identity) }, c.Place, nil
+}
+
+// one is a source of one node.
+func one(from func(context.Context) (view.NodeView, error)) top.Source {
 	return func(ctx context.Context) ([]view.NodeView, error) {
-		n, err := client.View(ctx)
+		n, err := from(ctx)
 		return []view.NodeView{n}, err
-	}, thisHost(), nil
+	}
 }

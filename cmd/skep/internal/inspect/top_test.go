@@ -2,18 +2,88 @@ package inspect
 
 import (
 	"encoding/json"
+	"fmt"
 	"net"
 	"net/http"
+	"net/http/httptest"
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/spf13/cobra"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/skep-dev/skep/api/v1alpha1"
 	view "github.com/skep-dev/skep/api/view/v1alpha1"
 	"github.com/skep-dev/skep/nodemode"
 )
+
+// TestTopAsksACluster for a node with all its programs, or for an application on its nodes.
+func TestTopAsksACluster(t *testing.T) {
+	measured := view.Program{ID: 7, Name: "count", Type: "XDP", Cost: &view.Cost{WindowSeconds: 1, Runs: 10, Nanoseconds: 1000},
+		Application: &v1alpha1.Identity{Kind: v1alpha1.KindBpfApplication, Namespace: "team-a", Name: "web"}}
+	node := func(name string, all ...view.Program) view.NodeView {
+		return view.NodeView{ObjectMeta: metav1.ObjectMeta{Name: name}, Programs: all}
+	}
+	const group = "/apis/view.skep.dev/v1alpha1/"
+	answers := map[string]any{
+		group + "namespaces/team-a/bpfapplications/web/view": view.NodeViewList{Items: []view.NodeView{node("node-1", measured),
+			node("node-2", measured)}},
+		group + "nodeviews/node-1":                                      node("node-1", measured, view.Program{ID: 8, Name: "foreign", Type: "XDP"}),
+		"/apis/skep.dev/v1alpha1/namespaces/team-a/bpfapplications/web": v1alpha1.BpfApplication{ObjectMeta: metav1.ObjectMeta{Namespace: "team-a", Name: "web"}},
+	}
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		answer, known := answers[r.URL.Path]
+		if !known {
+			http.NotFound(w, r)
+			return
+		}
+		w.Header().Set("Content-Type", "application/json")
+		_ = json.NewEncoder(w).Encode(answer)
+	}))
+	defer server.Close()
+	config := filepath.Join(t.TempDir(), "config")
+	if err := os.WriteFile(config, fmt.Appendf(nil, "apiVersion: v1\nkind: Config\ncurrent-context: a\nclusters: [{name: a, cluster: {server: %q}}]\n"+
+		"contexts: [{name: a, context: {cluster: a}}]\n", server.URL), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for args, c := range map[string]struct {
+		has, lacks []string
+		err        string
+	}{
+		"--node node-1":           {[]string{"foreign", "team-a/web"}, []string{"NODE"}, ""},
+		"--node node-1 -n team-a": {[]string{"team-a/web"}, []string{"foreign"}, ""},
+		"--node node-1 web":       {[]string{"team-a/web"}, []string{"foreign"}, ""},
+		"web -n team-a":           {[]string{"NODE", "node-1", "node-2"}, []string{"foreign"}, ""},
+		"team-a/web":              {[]string{"node-2"}, nil, ""},
+		"":                        {nil, nil, "name one by --node, or one application"},
+		"web dns":                 {nil, nil, "name one by --node, or one application"},
+		"none -n team-a":          {nil, nil, "none"},
+	} {
+		var out, aside strings.Builder
+		root := &cobra.Command{SilenceUsage: true, SilenceErrors: true}
+		root.AddCommand(NewTop())
+		root.SetOut(&out)
+		root.SetErr(&aside)
+		root.SetArgs(append([]string{"top", "--kubeconfig", config}, strings.Fields(args)...))
+		err := root.ExecuteContext(t.Context())
+		if c.err == "" && err != nil || c.err != "" && (err == nil || !strings.Contains(err.Error(), c.err)) {
+			t.Errorf("top %s: %v, want %q", args, err, c.err)
+		}
+		for _, want := range c.has {
+			if !strings.Contains(out.String(), want) {
+				t.Errorf("top %s lacks %s: %s", args, want, &out)
+			}
+		}
+		for _, not := range c.lacks {
+			if strings.Contains(out.String(), not) {
+				t.Errorf("top %s has %s: %s", args, not, &out)
+			}
+		}
+	}
+}
 
 // TestTopAsksTheHost for its programs, and says what of its flags is wrong.
 func TestTopAsksTheHost(t *testing.T) {
