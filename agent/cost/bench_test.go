@@ -30,7 +30,7 @@ func BenchmarkWindow(b *testing.B) {
 				b.Cleanup(func() {
 					_ = p.Close()
 					// A kernel that frees a thousand programs at once may hang (see leaks.Hangs).
-					time.Sleep(time.Millisecond)
+					<-time.After(time.Millisecond)
 				})
 			}
 			c := cost.New(cost.Options{})

@@ -65,14 +65,14 @@ func Print(nodes []view.NodeView, rows []Row, s Screen, paint func(string) strin
 
 // cells are a row as text. What was not measured has no number.
 func cells(r Row, node bool) []string {
-	cost := []string{"-", "-", "-"}
+	all := []string{"-", "-", "-"}
 	if r.Measured != nil {
-		cost = []string{percent(r.CPUShare), short(r.RunsPerSecond), "-"}
+		all = []string{percent(r.CPUShare), short(r.RunsPerSecond), "-"}
 		if r.RunsPerSecond > 0 {
-			cost[2] = strconv.FormatFloat(r.NanosecondsPerRun, 'f', 0, 64)
+			all[2] = strconv.FormatFloat(r.NanosecondsPerRun, 'f', 0, 64)
 		}
 	}
-	all := append(cost, size(r.MemoryBytes), r.place(), cmp.Or(r.Program, "-"), r.owner())
+	all = append(all, size(r.MemoryBytes), r.place(), cmp.Or(r.Program, "-"), r.owner())
 	if node {
 		all = append(all, r.Node)
 	}
