@@ -345,6 +345,16 @@ func TestWhatCannotBeIsRefused(t *testing.T) {
 	}
 }
 
+// TestTheCostOfProgramsIsMeasuredUnlessItIsSwitchedOff renders the agent.
+func TestTheCostOfProgramsIsMeasuredUnlessItIsSwitchedOff(t *testing.T) {
+	for value, off := range map[string]bool{`agent.programStats=true`: false, `agent.programStats=false`: true} {
+		agent := typed[appsv1.DaemonSet](t, setting{values: []string{value}}.objects(t), "DaemonSet", "skep-agent").Spec.Template.Spec.Containers[0]
+		if slices.Contains(agent.Args, "--program-stats=false") != off {
+			t.Errorf("%s: its arguments are %q", value, agent.Args)
+		}
+	}
+}
+
 // TestMapsHaveALimit renders the agent, whose container the kernel charges for maps.
 func TestMapsHaveALimit(t *testing.T) {
 	for sentence, c := range map[string]struct {
