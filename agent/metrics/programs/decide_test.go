@@ -87,7 +87,11 @@ func TestSeriesAreBounded(t *testing.T) {
 		}
 		all = append(all, of(fmt.Sprintf("app-%04d", n), "Deployed", program1("p", n+1, links...)))
 	}
+	all[MaxPrograms+7].Application = v1alpha1.Identity{Kind: v1alpha1.KindClusterBpfApplication, Name: "zebra"}
 	n := nodeOf(all)
+	if last := uint32(MaxPrograms + 8); n.ids[last].application.Name != "zebra" || n.unlisted[last] {
+		t.Errorf("the cluster's application has no series: %+v", n.ids[last])
+	}
 	if len(n.ids) != MaxPrograms || len(n.unlisted) != 20 || len(n.attachments) != MaxAttachments || n.leftOut != 20+5*MaxPrograms-MaxAttachments {
 		t.Errorf("%d programs, %d without series, %d attachments, %d left out", len(n.ids), len(n.unlisted), len(n.attachments), n.leftOut)
 	}

@@ -38,12 +38,12 @@ type node struct {
 	leftOut int
 }
 
-// nodeOf finds what has series, within the bounds: of more, the applications that come first by their names.
+// nodeOf finds what has series, within the bounds: of more, the cluster's applications, and then those that come first by their names.
 func nodeOf(all []agent.ApplicationStatus) node {
 	n := node{ids: map[uint32]program{}, unlisted: map[uint32]bool{}, attachments: map[attachment]int{}}
 	all = slices.Clone(all)
 	slices.SortStableFunc(all, func(a, b agent.ApplicationStatus) int {
-		return cmp.Or(strings.Compare(a.Application.Kind, b.Application.Kind), strings.Compare(a.Application.String(), b.Application.String()))
+		return cmp.Or(strings.Compare(b.Application.Kind, a.Application.Kind), strings.Compare(a.Application.String(), b.Application.String()))
 	})
 	named := map[program]bool{}
 	for _, s := range all {
