@@ -90,6 +90,7 @@ assets: ## Build the Kubernetes, etcd and helm that tests run (minutes, once)
 	@test -n "$$CI" || test "$$(id -u)" != 0 || go run ./test/harness/assets containerd flux || \
 		echo 'assets: tests go on without what could not be built, and say so' >&2
 	@go run -exec true -tags grpcnotrace -modfile=tools.mod helm.sh/helm/v4/cmd/helm
+	@cd test/dashboards && go test -c -vet=off -ldflags=-w -o /dev/null .
 	@go run -exec true -modfile=tools.mod github.com/kubernetes-csi/csi-test/v5/cmd/csi-sanity
 
 test: assets ## Run every test; those that need the kernel need root. RACE, KERNELS, E2E and GITOPS say what else
@@ -149,6 +150,7 @@ verify: ## Fail where make generate would change a file
 lint: ## Run golangci-lint
 	$(GOLANGCI) run
 	cd skepmap && go run -modfile=../tools.mod github.com/golangci/golangci-lint/v2/cmd/golangci-lint run
+	cd test/dashboards && go run -modfile=../../tools.mod github.com/golangci/golangci-lint/v2/cmd/golangci-lint run
 	go test ./test/docs -run RetiredWord
 
 fmt: ## Format the Go code

@@ -40,6 +40,13 @@ func newMetrics() *metrics {
 		writes: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "skep_agent_writes_total", Help: "Writes of the BpfNode, by verb and by what the API server said."}, []string{"verb", "result"}),
 	}
+	// increase() sees no first event of a series that begins with it.
+	for _, fare := range []string{accepted, badSeal, badFormat, overtaken, conflicts, notAtHand} {
+		m.intents.WithLabelValues(fare)
+	}
+	for _, result := range []string{"ok", "failed"} {
+		m.fetches.WithLabelValues(result)
+	}
 	m.registry.MustRegister(m.applications, m.intents, m.fetches, m.fetchTime, m.writes,
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	m.kernel = agentmetrics.New(m.registry)

@@ -421,7 +421,7 @@ func TestThePageListsEveryValue(t *testing.T) {
 }
 
 // whole are the values that the table describes as one.
-var whole = regexp.MustCompile(`\.(resources|nodeSelector|affinity|labels|podAnnotations|cacheVolume|storage)$`)
+var whole = regexp.MustCompile(`\.(resources|nodeSelector|affinity|labels|annotations|podAnnotations|cacheVolume|storage)$`)
 
 // leaves are the paths of values.
 func leaves(path string, value any) []string {
@@ -446,5 +446,46 @@ func TestAMetricKeepsTheNamespaceOfItsApplication(t *testing.T) {
 	}
 	if honor := endpoints[0].(map[string]any)["honorLabels"]; honor != true {
 		t.Errorf("honorLabels is %v", honor)
+	}
+}
+
+// TestTheSeriesOfAnAgentNameItsNode: dashboards choose by that label.
+func TestTheSeriesOfAnAgentNameItsNode(t *testing.T) {
+	monitor := one(t, setting{values: []string{`serviceMonitor.enabled=true`, `agent.exposeMetrics=true`}}.objects(t), "ServiceMonitor", "skep-agent").Object
+	endpoints, _, err := unstructured.NestedSlice(monitor, "spec", "endpoints")
+	if err != nil || len(endpoints) != 1 {
+		t.Fatalf("%v, %v", endpoints, err)
+	}
+	want := []any{map[string]any{"sourceLabels": []any{"__meta_kubernetes_pod_node_name"}, "targetLabel": "node"}}
+	if diff := cmp.Diff(want, endpoints[0].(map[string]any)["relabelings"]); diff != "" {
+		t.Errorf("relabelings (-want +got):\n%s", diff)
+	}
+}
+
+// TestDashboardsAndRulesAreAsTheirFilesHaveThem: the module in test/dashboards evaluates the files.
+func TestDashboardsAndRulesAreAsTheirFilesHaveThem(t *testing.T) {
+	objects := setting{values: []string{`dashboards.enabled=true`, `prometheusRule.enabled=true`}}.objects(t)
+	for _, name := range []string{"fleet", "application", "node", "admission"} {
+		file, err := os.ReadFile(filepath.Join(folder(), "files", "dashboards", name+".json"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		config := typed[corev1.ConfigMap](t, objects, "ConfigMap", "skep-dashboard-"+name)
+		if config.Labels["grafana_dashboard"] != "1" || config.Data["skep-"+name+".json"] != string(file) {
+			t.Errorf("%s: labels %v, or other contents than the file's", config.Name, config.Labels)
+		}
+	}
+	for _, name := range []string{"cluster", "hosts"} {
+		file, err := os.ReadFile(filepath.Join(folder(), "files", "rules", name+".yaml"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		var want map[string]any
+		if err := yaml.Unmarshal(file, &want); err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(want, one(t, objects, "PrometheusRule", "skep-"+name).Object["spec"]); diff != "" {
+			t.Errorf("%s (-file +object):\n%s", name, diff)
+		}
 	}
 }

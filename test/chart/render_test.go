@@ -53,7 +53,7 @@ func settings() map[string]setting {
 		"the defaults on the oldest cluster": {older: true},
 		"everything that can be left out":    {values: bare},
 		"everything that can be had": {values: rich, foreign: []string{
-			"Certificate", "Certificate", "Issuer", "Issuer", "SecurityContextConstraints", "ServiceMonitor", "ServiceMonitor",
+			"Certificate", "Certificate", "Issuer", "Issuer", "PrometheusRule", "PrometheusRule", "SecurityContextConstraints", "ServiceMonitor", "ServiceMonitor",
 		}},
 		"cert-manager on the oldest cluster": {older: true, values: []string{`certificates.certManager=true`, `certificates.path="` + path + `"`},
 			foreign: []string{"Certificate", "Certificate", "Issuer", "Issuer"}},
@@ -96,7 +96,8 @@ var (
 		`networkPolicy.metricsFrom=[{"namespaceSelector":{"matchLabels":{"name":"monitoring"}}}]`,
 		`cue={"enabled":true,"storage":{"ephemeral":{"volumeClaimTemplate":{"spec":{"accessModes":["ReadWriteOnce"],` +
 			`"resources":{"requests":{"storage":"1Gi"}}}}}},"noCrossNamespaceRefs":false,"watchLabelSelector":"a in (b,c)","tagNamespaces":["*"]}`,
-		`serviceMonitor.enabled=true`, `serviceMonitor.labels={"release":"prometheus"}`, `openshift.enabled=true`,
+		`serviceMonitor.enabled=true`, `serviceMonitor.labels={"release":"prometheus"}`, `prometheusRule={"enabled":true,"labels":{"release":"prometheus"}}`,
+		`dashboards={"enabled":true,"labels":{"team":"bpf"},"annotations":{"grafana_folder":"Skep"}}`, `openshift.enabled=true`,
 	}
 )
 

@@ -12,13 +12,13 @@ import (
 	"github.com/skep-dev/skep/test/harness/deployment"
 )
 
-// deploys runs two controllers, each a process of its own, and returns their
+// deploys runs two controllers, each a process of its own with these flags too, and returns their
 // mirror as agents see it.
-func (c *cluster) deploys() ([]*deployment.Replica, served) {
+func (c *cluster) deploys(flags ...string) ([]*deployment.Replica, served) {
 	c.t.Helper()
 	o := deployment.Options{
 		Binary: command.Build(c.t, "skep-controller"), Kubeconfig: filepath.Join(c.t.TempDir(), "kubeconfig"), Namespace: "default",
-		Flags: []string{"--certificate-name=example.com"}, Restart: true,
+		Flags: append([]string{"--certificate-name=example.com"}, flags...), Restart: true,
 	}
 	if err := writeKubeconfig(c.plane.Config, o.Kubeconfig); err != nil {
 		c.t.Fatal(err)
