@@ -131,7 +131,7 @@ func TestEveryAlertCanFire(t *testing.T) {
 			s, until := play(t, told[name].Series)
 			for _, one := range s {
 				one.labels.Range(func(l labels.Label) {
-					metric := labels.MustNewMatcher(labels.MatchEqual, labels.MetricName, one.labels.Get(labels.MetricName))
+					metric := labels.MustNewMatcher(labels.MatchEqual, model.MetricNameLabel, one.labels.Get(model.MetricNameLabel))
 					if len(all.matching(metric, labels.MustNewMatcher(labels.MatchNotEqual, l.Name, ""))) == 0 {
 						t.Errorf("the scenario has %s, and no scrape has such a series with the label %s", one.labels, l.Name)
 					}

@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/prometheus/common/model"
 	"github.com/prometheus/prometheus/model/histogram"
 	"github.com/prometheus/prometheus/model/labels"
 	"github.com/prometheus/prometheus/model/textparse"
@@ -189,7 +190,7 @@ func (s store) scrape(body []byte, of map[string]string, at time.Duration) error
 		entry, err := p.Next()
 		switch {
 		case errors.Is(err, io.EOF):
-			s.add(labels.NewBuilder(labels.FromMap(of)).Set(labels.MetricName, "up").Labels(), at, 1)
+			s.add(labels.NewBuilder(labels.FromMap(of)).Set(model.MetricNameLabel, "up").Labels(), at, 1)
 			return nil
 		case err != nil:
 			return err

@@ -230,12 +230,11 @@ func (o *observed) skepRun() {
 		os.WriteFile(filepath.Join(o.host, "signers", "signer.yaml"), []byte(o.manifests(o.Signer("team-a"))), 0o600)); err != nil {
 		t.Fatal(err)
 	}
-	run := exec.Command(command.Build(t, "skep"), "run", "--source", filepath.Join(o.host, "defs"), "--signers", filepath.Join(o.host, "signers"),
+	// Mounts of its own, as a machine has.
+	run := exec.Command(need.Program(t, "unshare", "util-linux"), "--mount", "--propagation", "private", "sh", "-c",
+		"mount -t bpf -o mode=0700 bpf "+bpffsOf+` && exec "$0" "$@"`, command.Build(t, "skep"), "run", "--source", filepath.Join(o.host, "defs"), "--signers", filepath.Join(o.host, "signers"),
 		"--state", filepath.Join(o.host, "state"), "--bpffs", bpffsOf+"/skep", "--listen", address, "--maps-dir", filepath.Join(o.host, "maps"),
 		"--interval", "1s", "--allowed-registry", "127.0.0.1:*")
-	// Mounts, as a machine has.
-	run.Args = append([]string{"unshare", "--mount", "--propagation", "private", "sh", "-c", "mount -t bpf -o mode=0700 bpf " + bpffsOf + ` && exec "$0" "$@"`}, run.Args...)
-	run.Path = need.Program(t, "unshare", "util-linux")
 	var said strings.Builder
 	run.Stderr = &said
 	if err := child.Start(run); err != nil {
