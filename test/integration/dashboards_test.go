@@ -12,7 +12,9 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
+	"golang.org/x/sys/unix"
 	admissionv1 "k8s.io/api/admissionregistration/v1"
 	corev1 "k8s.io/api/core/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
@@ -63,6 +65,9 @@ func TestDashboardsAndAlerts(t *testing.T) {
 		o.outOfReach(round)
 		o.webhookAway(round)
 		o.onTheHost(round)
+		if round == 1 {
+			o.measures()
+		}
 		o.scrape("story", round)
 	}
 	// Flags as the suite's, so that both link one set of compiled packages.
@@ -230,9 +235,10 @@ func (o *observed) skepRun() {
 		os.WriteFile(filepath.Join(o.host, "signers", "signer.yaml"), []byte(o.manifests(o.Signer("team-a"))), 0o600)); err != nil {
 		t.Fatal(err)
 	}
-	// Mounts of its own, as a machine has.
-	run := exec.Command(need.Program(t, "unshare", "util-linux"), "--mount", "--propagation", "private", "sh", "-c",
-		"mount -t bpf -o mode=0700 bpf "+bpffsOf+` && exec "$0" "$@"`, command.Build(t, "skep"), "run", "--source", filepath.Join(o.host, "defs"), "--signers", filepath.Join(o.host, "signers"),
+	// Mounts of its own, as a machine has, and a limit that the kernel shows to its first network namespace alone.
+	run := exec.Command(need.Program(t, "unshare", "util-linux"), "--mount", "--propagation", "private", "sh", "-c", "mount -t bpf -o mode=0700 bpf "+bpffsOf+
+		" && cp -r /proc/sys/net/core "+o.host+"; echo 264241152 > "+o.host+"/core/bpf_jit_limit && mount --bind "+o.host+"/core /proc/sys/net/core"+
+		` && exec "$0" "$@"`, command.Build(t, "skep"), "run", "--source", filepath.Join(o.host, "defs"), "--signers", filepath.Join(o.host, "signers"),
 		"--state", filepath.Join(o.host, "state"), "--bpffs", bpffsOf+"/skep", "--listen", address, "--maps-dir", filepath.Join(o.host, "maps"),
 		"--interval", "1s", "--allowed-registry", "127.0.0.1:*")
 	var said strings.Builder
@@ -247,6 +253,19 @@ func (o *observed) skepRun() {
 		}
 	})
 	o.targets["run-host"] = address
+	// The tracepoint of its applications, all the time.
+	done := make(chan struct{})
+	go func() {
+		for tick := time.NewTicker(time.Millisecond); ; <-tick.C {
+			select {
+			case <-done:
+				return
+			default:
+				_, _ = unix.Getpgid(0)
+			}
+		}
+	}()
+	t.Cleanup(func() { close(done) })
 }
 
 // onTheHost adds a definition whose image these parties signed, and waits until it runs, or is denied if none did.
@@ -260,14 +279,37 @@ func (o *observed) onTheHost(round int, signers ...string) {
 	if err := os.WriteFile(filepath.Join(o.host, "defs", name+".yaml"), []byte(o.manifests(application(name, image))), 0o600); err != nil {
 		o.t.Fatal(err)
 	}
-	want := fmt.Sprintf("skep_applications{allowed=%q} %d\n", allowed, round+1)
-	o.until("the host to report "+want, func() error {
+	o.serves(fmt.Sprintf("skep_applications{allowed=%q} %d\n", allowed, round+1), `skep_applications_not_ready{reason="Progressing"}`)
+}
+
+// serves waits until the host serves a text among its metrics, and another one not.
+func (o *observed) serves(text, not string) {
+	o.t.Helper()
+	o.until("the host to serve "+text, func() error {
 		body, err := fetch(o.t.Context(), o.targets["run-host"])
-		if err == nil && (!strings.Contains(body, want) || strings.Contains(body, `skep_applications_not_ready{reason="Progressing"}`)) {
+		if err == nil && (!strings.Contains(body, text) || strings.Contains(body, not)) {
 			err = errors.New(body)
 		}
 		return err
 	})
+}
+
+// runsOnTheHost is how often the host's first program ran, by what was measured until now.
+const runsOnTheHost = `skep_program_runs_total{application="host-0-1",kind="ClusterBpfApplication",namespace="",program="tracepoint_count"} `
+
+// measures waits until the cost of programs was measured once more since the first scrape.
+func (o *observed) measures() {
+	o.t.Helper()
+	first, err := os.ReadFile(filepath.Join(o.folder, "run-host.healthy.0"))
+	if err != nil {
+		o.t.Fatal(err)
+	}
+	_, rest, found := strings.Cut(string(first), runsOnTheHost)
+	if !found {
+		o.t.Fatalf("there is no %s in\n%s", runsOnTheHost, first)
+	}
+	before, _, _ := strings.Cut(rest, "\n")
+	o.serves(runsOnTheHost, runsOnTheHost+before+"\n")
 }
 
 // fetch asks an address for its metrics.
