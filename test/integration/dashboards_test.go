@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -280,14 +281,15 @@ func (o *observed) onTheHost(round int, signers ...string) {
 		o.t.Fatal(err)
 	}
 	o.serves(fmt.Sprintf("skep_applications{allowed=%q} %d\n", allowed, round+1), `skep_applications_not_ready{reason="Progressing"}`)
+	o.serves(runsOnTheHost)
 }
 
-// serves waits until the host serves a text among its metrics, and another one not.
-func (o *observed) serves(text, not string) {
+// serves waits until the host serves a text among its metrics, and none of others.
+func (o *observed) serves(text string, not ...string) {
 	o.t.Helper()
 	o.until("the host to serve "+text, func() error {
 		body, err := fetch(o.t.Context(), o.targets["run-host"])
-		if err == nil && (!strings.Contains(body, text) || strings.Contains(body, not)) {
+		if err == nil && (!strings.Contains(body, text) || slices.ContainsFunc(not, func(other string) bool { return strings.Contains(body, other) })) {
 			err = errors.New(body)
 		}
 		return err
