@@ -61,7 +61,7 @@ func CurrentBoot() string {
 const leaveTime = 10 * time.Second
 
 // leave writes what is known, for commands that ask when no skep run runs.
-func (h *Host) leave() {
+func leave(h *Host) {
 	l := Left{Ended: h.opts.Now(), Boot: CurrentBoot(), Status: h.Status()}
 	// What ended skep run ends no look at what it leaves.
 	ctx, cancel := context.WithTimeout(context.Background(), leaveTime)
@@ -101,9 +101,9 @@ type RunStatus struct {
 	Lacks []string `json:"lacks"`
 }
 
-// run describes the process.
-func (h *Host) run() RunStatus {
-	r := RunStatus{Version: h.opts.Version, Since: h.began, Lacks: []string{}}
+// running describes this process, which began at a time.
+func (o Options) running(began time.Time) RunStatus {
+	r := RunStatus{Version: cmp.Or(o.Version, "unknown"), Since: began, Lacks: []string{}}
 	var u unix.Utsname
 	if unix.Uname(&u) == nil {
 		r.Kernel, r.Host = unix.ByteSliceToString(u.Release[:]), unix.ByteSliceToString(u.Nodename[:])
@@ -116,7 +116,6 @@ func (h *Host) run() RunStatus {
 			r.Lacks = append(r.Lacks, c.String())
 		}
 	}
-	r.Version = cmp.Or(r.Version, "unknown")
 	return r
 }
 

@@ -137,7 +137,7 @@ func (h *Host) Status() Status {
 	s, versions := h.status, h.published
 	s.Applications = append([]Application{}, s.Applications...)
 	h.mu.Unlock()
-	s.Run = h.run()
+	s.Run = h.opts.running(h.began)
 	if h.agent == nil {
 		for i := range s.Applications {
 			s.Applications[i].concludeDry()

@@ -8,10 +8,14 @@ import (
 	"strings"
 
 	view "github.com/skep-dev/skep/api/view/v1alpha1"
+	"github.com/skep-dev/skep/intent/viewread"
 )
 
 // MaxBytes bounds the JSON of a description.
-const MaxBytes = 8 << 20
+const MaxBytes = viewread.MaxView
+
+// DidNotFit ends what LeftOut says of what was left out for its size.
+const DidNotFit = " did not fit"
 
 // forLeftOut is the room that is kept for what fit adds to LeftOut.
 const forLeftOut = 1 << 10
@@ -155,7 +159,7 @@ func (r *room) share(what string, l list) []bool {
 // leave notes what did not fit.
 func (r *room) leave(what string, n int) {
 	if n > 0 {
-		r.out = append(r.out, fmt.Sprintf("%d %s did not fit", n, what))
+		r.out = append(r.out, fmt.Sprintf("%d %s", n, what)+DidNotFit)
 	}
 }
 

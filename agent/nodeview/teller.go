@@ -4,8 +4,9 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"log/slog"
+	"slices"
+	"strings"
 	"time"
 
 	"golang.org/x/time/rate"
@@ -24,9 +25,6 @@ const (
 	answerIn  = 8 * time.Second
 )
 
-// keptLog is how much of the end of a verifier's log remains where a description does not fit, in bytes.
-const keptLog = 4 << 10
-
 // Teller answers the requests of users of the cluster, by what a Viewer describes. It is safe for concurrent use.
 type Teller struct {
 	view   func(ctx context.Context, scope view.Scope) (view.NodeView, error)
@@ -43,23 +41,23 @@ func NewTeller(describe func(ctx context.Context, scope view.Scope) (view.NodeVi
 // Tell answers a request by lines, of which the last has an End or an Error. It ends where send returns an error or ctx ends.
 func (t *Teller) Tell(ctx context.Context, request viewread.Request, send func(noderequest.Answer) error) {
 	values, err := t.values(ctx, request)
+	for _, value := range values {
+		if send(noderequest.Answer{Value: value}) != nil {
+			return
+		}
+	}
 	if err != nil {
-		t.log.Warn("the node is not described to a user of the cluster", "user", request.User, "request", request.ID, "error", err)
+		t.log.Warn("the node is not described whole to a user of the cluster", "user", request.User, "request", request.ID, "error", err)
 		known := noderequest.Failure{Code: noderequest.Inside, Text: err.Error()}
 		_ = errors.As(err, &known)
 		_ = send(noderequest.Answer{Error: known.Text, Code: known.Code})
 		return
 	}
 	t.log.Debug("the node is described to a user of the cluster", "user", request.User, "request", request.ID, "lines", len(values))
-	for _, value := range values {
-		if send(noderequest.Answer{Value: value}) != nil {
-			return
-		}
-	}
 	_ = send(noderequest.Answer{End: true})
 }
 
-// values are the lines of an answer.
+// values are the lines of an answer; with an error, those before it.
 func (t *Teller) values(ctx context.Context, request viewread.Request) ([]json.RawMessage, error) {
 	ctx, cancel := context.WithTimeout(ctx, answerIn)
 	defer cancel()
@@ -77,7 +75,7 @@ func (t *Teller) values(ctx context.Context, request viewread.Request) ([]json.R
 		return nil, err
 	}
 	if !request.Attachments {
-		value, err := fit(node, viewread.MaxView)
+		value, err := json.Marshal(node)
 		return []json.RawMessage{value}, err
 	}
 	var values []json.RawMessage
@@ -88,33 +86,8 @@ func (t *Teller) values(ctx context.Context, request viewread.Request) ([]json.R
 		}
 		values = append(values, value)
 	}
-	return values, nil
-}
-
-// fit is a description of at most so many bytes as JSON: without what takes most room, if it must.
-func fit(n view.NodeView, most int) (json.RawMessage, error) {
-	leaveOut := []func() string{
-		func() string {
-			for i := range n.Applications {
-				a := &n.Applications[i]
-				a.VerifierLog = a.VerifierLog[max(0, len(a.VerifierLog)-keptLog):]
-			}
-			return fmt.Sprintf("The verifier's logs did not fit: their last %d KiB are shown.", keptLog>>10)
-		},
-		func() string { n.Programs = nil; return "The programs in the kernel did not fit." },
-		func() string { n.Interfaces = nil; return "The interfaces did not fit." },
+	if left := slices.DeleteFunc(slices.Clone(node.LeftOut), func(what string) bool { return !strings.HasSuffix(what, DidNotFit) }); len(left) > 0 {
+		err = noderequest.Fail(noderequest.TooLarge, "some are not shown: %s", strings.Join(left, ", "))
 	}
-	for {
-		value, err := json.Marshal(n)
-		switch {
-		case err != nil:
-			return nil, err
-		case len(value) <= most:
-			return value, nil
-		case len(leaveOut) == 0:
-			return nil, noderequest.Fail(noderequest.TooLarge, "the description has more than %d MiB: ask for one application, or for the attachments", most>>20)
-		}
-		n.LeftOut = append(n.LeftOut, leaveOut[0]())
-		leaveOut = leaveOut[1:]
-	}
+	return values, err
 }

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"strings"
 	"testing"
 	"time"
 
@@ -30,9 +29,9 @@ func tells(t *testing.T, teller *nodeview.Teller, request viewread.Request) (lin
 	return lines
 }
 
-// node has an application with so many attachments, and a verifier's log of so many bytes.
-func node(attachments, log int) view.NodeView {
-	app := view.Application{Identity: v1alpha1.Identity{Kind: v1alpha1.KindClusterBpfApplication, Name: "app"}, VerifierLog: strings.Repeat("x", log) + "the end"}
+// nodeOf has an application with so many attachments.
+func nodeOf(attachments int) view.NodeView {
+	app := view.Application{Identity: v1alpha1.Identity{Kind: v1alpha1.KindClusterBpfApplication, Name: "app"}}
 	for i := range attachments {
 		app.Attachments = append(app.Attachments, view.Attachment{Program: "p", Hook: "xdp", Target: view.Target{Interface: fmt.Sprint("eth", i/2)}})
 	}
@@ -44,7 +43,7 @@ func describing(n view.NodeView, err error) *nodeview.Teller {
 }
 
 func TestAttachmentsComeEachOnALineInTheOrderOfTheirNames(t *testing.T) {
-	lines := tells(t, describing(node(40, 0), nil), viewread.Request{Attachments: true})
+	lines := tells(t, describing(nodeOf(40), nil), viewread.Request{Attachments: true})
 	last := ""
 	for _, line := range lines[:len(lines)-1] {
 		var a view.BpfAttachment
@@ -58,24 +57,17 @@ func TestAttachmentsComeEachOnALineInTheOrderOfTheirNames(t *testing.T) {
 	}
 }
 
-func TestADescriptionThatIsTooLargeLeavesOutLogsFirstAndSaysSo(t *testing.T) {
-	lines := tells(t, describing(node(3, viewread.MaxView), nil), viewread.Request{})
-	var got view.NodeView
-	if len(lines) != 2 || json.Unmarshal(lines[0].Value, &got) != nil {
-		t.Fatalf("%d lines", len(lines))
-	}
-	if log := got.Applications[0].VerifierLog; !strings.HasSuffix(log, "the end") || len(log) > 4<<10 || len(got.LeftOut) != 1 || len(got.Applications[0].Attachments) != 3 {
-		t.Errorf("a log of %d bytes, %q, %d attachments", len(log), got.LeftOut, len(got.Applications[0].Attachments))
-	}
-	endless := node(0, 0)
-	endless.Applications[0].Message = strings.Repeat("x", viewread.MaxView)
-	if lines := tells(t, describing(endless, nil), viewread.Request{}); len(lines) != 1 || lines[0].Code != noderequest.TooLarge {
-		t.Errorf("%d lines, %d", len(lines), lines[0].Code)
+func TestAttachmentsThatDidNotFitEndTheAnswerByAnError(t *testing.T) {
+	n := nodeOf(3)
+	n.LeftOut = []string{"interfaces are as of 12:00", "7 attachments" + nodeview.DidNotFit}
+	lines := tells(t, describing(n, nil), viewread.Request{Attachments: true})
+	if len(lines) != 4 || lines[3].Code != noderequest.TooLarge || lines[3].Error != "some are not shown: 7 attachments did not fit" {
+		t.Errorf("%d lines: %+v", len(lines), lines[len(lines)-1])
 	}
 }
 
 func TestANodeThatIsAskedTooOftenSaysSo(t *testing.T) {
-	teller := describing(node(0, 0), nil)
+	teller := describing(nodeOf(0), nil)
 	for range 10_000 {
 		if lines := tells(t, teller, viewread.Request{}); lines[0].Code == noderequest.TooMany {
 			return

@@ -37,7 +37,7 @@ const (
 const (
 	ofRequest = 16
 	ofAll     = 64
-	ofWhole   = 4
+	ofWhole   = 2
 	nodeTime  = 5 * time.Second
 	pageTime  = 25 * time.Second
 )

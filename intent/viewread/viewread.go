@@ -15,7 +15,7 @@ import (
 const PayloadType = "application/vnd.skep.view+json"
 
 // MaxView bounds a NodeView as JSON, in bytes: an agent leaves out what does not fit, and says so in it.
-const MaxView = 4 << 20
+const MaxView = 8 << 20
 
 // Request is a request of a person to see what runs on a node. Its answer holds what is in the scope and nothing else.
 type Request struct {

@@ -50,6 +50,7 @@ func (cs *chainSetter) runVersion(a plan.Action, v *pins.ChainVersion, c *pins.C
 	switch {
 	case err == nil:
 		cs.takeVersion(c, v)
+		cs.Look.Changed(cs.Pins.ChainPath(a.Device))
 		return nil
 	case isUnusable(err):
 		return cs.attachChain(a, v, c)

@@ -144,9 +144,11 @@ type LinkStatus struct {
 	NeverRan uint64 `json:"neverRan,omitempty"`
 	// PositionLost says why the program is not on the side of those of others that its definition asks for.
 	PositionLost string `json:"positionLost,omitempty"`
-	// On is Target as the node has it, or as far as a definition names it, and Priority the definition's.
+	// On is Target as the node has it, or as far as a definition names it. Priority is the definition's, and Program the kernel's id of
+	// what runs there.
 	On       plan.Target `json:"-"`
 	Priority int32       `json:"-"`
+	Program  uint32      `json:"-"`
 }
 
 // Application is what a status is made of, besides the outcome.
@@ -352,7 +354,7 @@ func (v View) linksOf(uid, program string) []LinkStatus {
 }
 
 func linkStatus(hook, target, path string, facts pins.Facts) LinkStatus {
-	s := LinkStatus{Hook: hook, Target: target, ID: uint32(facts.ID), Pin: path, State: Attached}
+	s := LinkStatus{Hook: hook, Target: target, ID: uint32(facts.ID), Pin: path, State: Attached, Program: uint32(facts.Program)}
 	if f := facts.Filter; f.Pref > 0 {
 		s.Filter = fmt.Sprintf("clsact pref %d handle %#x", f.Pref, f.Handle)
 	}

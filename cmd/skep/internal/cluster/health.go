@@ -216,9 +216,9 @@ func (c *Client) reports(ctx context.Context, o object) (versions map[string]int
 			return nil, nil, err
 		}
 		column := func(names ...string) int {
-			return slices.IndexFunc(t.ColumnDefinitions, func(d metav1.TableColumnDefinition) bool { return slices.Contains(names, d.Name) })
+			return slices.IndexFunc(t.ColumnDefinitions, func(d metav1.TableColumnDefinition) bool { return slices.Contains(names, strings.ToLower(d.Name)) })
 		}
-		name, version, ready := column("Name"), column("Version", "Agent"), column("Ready")
+		name, version, ready := column("name"), column("version", "agent"), column("ready")
 		for _, row := range t.Rows {
 			cell := func(at int) string {
 				if at < 0 || at >= len(row.Cells) || row.Cells[at] == nil {

@@ -10,7 +10,8 @@ import (
 // Programs describes the programs of this kernel as a node does, with all pins. Whose they are is read from their pins, and of which
 // application from the label beside them, which is no proof.
 func Programs(all inventory.Inventory) (programs []view.Program) {
-	for _, p := range all.Programs {
+	for i := range all.Programs {
+		p := &all.Programs[i]
 		one := nodeview.Program(p)
 		one.Chain, one.Pins = p.Managed, p.Pins
 		if p.Managed && p.Owner != nil && p.Owner.App != "" {
