@@ -172,6 +172,10 @@ func (n *node) credentials(a *authority) {
 	n.pair("pki/apiserver", a, x509.ExtKeyUsageServerAuth, "apiserver", address, kubernetes, "kubernetes.default.svc")
 	n.pair("pki/accounts", a, x509.ExtKeyUsageServerAuth, "accounts")
 	n.pair("pki/client", a, x509.ExtKeyUsageClientAuth, "apiserver")
+	// As kubeadm has it: by an authority of its own, kube-apiserver hands requests on to aggregated APIs.
+	front := newAuthority(n.t)
+	n.file("pki/front-proxy-ca.crt", front.certificate)
+	n.pair("pki/front-proxy-client", front, x509.ExtKeyUsageClientAuth, "front-proxy-client")
 	n.file("pki/tokens.csv", users)
 	for line := range strings.Lines(users) {
 		user, _, _ := strings.Cut(line, ",")
@@ -197,6 +201,9 @@ func (n *node) controlPlane() {
 		"--client-ca-file="+n.path("pki/ca.crt"), "--token-auth-file="+n.path("pki/tokens.csv"),
 		"--kubelet-client-certificate="+n.path("pki/client.crt"), "--kubelet-client-key="+n.path("pki/client.key"),
 		"--kubelet-preferred-address-types=InternalIP",
+		"--requestheader-client-ca-file="+n.path("pki/front-proxy-ca.crt"), "--requestheader-allowed-names=front-proxy-client",
+		"--requestheader-username-headers=X-Remote-User", "--requestheader-group-headers=X-Remote-Group", "--requestheader-extra-headers-prefix=X-Remote-Extra-",
+		"--proxy-client-cert-file="+n.path("pki/front-proxy-client.crt"), "--proxy-client-key-file="+n.path("pki/front-proxy-client.key"),
 		"--service-account-issuer=https://kubernetes.default.svc", "--service-account-key-file="+n.path("pki/accounts.crt"),
 		"--service-account-signing-key-file="+n.path("pki/accounts.key"), "--service-cluster-ip-range=10.0.0.0/24",
 		"--authorization-mode=Node,RBAC", "--enable-admission-plugins=NodeRestriction", "--allow-privileged=true")
