@@ -59,7 +59,7 @@ func registerAggregated(mgr ctrl.Manager, o Options, ring *sealing.Ring, store *
 		asker.Relay = peers.Relay
 	}
 	server := &aggregated.Server{Address: a.Address, Listener: a.Listener, Certificate: certificates.Get, Authorities: authorities(mgr, o),
-		Live: mgr.GetAPIReader(), Writer: direct}
+		Live: mgr.GetAPIReader(), Writer: direct, Namespace: o.Namespace, Informers: mgr.GetCache()}
 	if a.View {
 		server.APIs = append(server.APIs, views.API(views.Options{Writer: direct, Cache: mgr.GetClient(), Asker: asker}))
 	}

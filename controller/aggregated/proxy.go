@@ -132,10 +132,8 @@ func (s *Server) publishAll(ctx context.Context) error {
 
 // publish writes the authorities into the APIService of an API.
 func (s *Server) publish(ctx context.Context, api API, authorities []byte) error {
-	service := &unstructured.Unstructured{}
-	service.SetAPIVersion("apiregistration.k8s.io/v1")
-	service.SetKind("APIService")
-	name := api.Version + "." + api.Group
+	service := api.service()
+	name := service.GetName()
 	if err := s.Live.Get(ctx, types.NamespacedName{Name: name}, service); err != nil {
 		if apierrors.IsNotFound(err) {
 			return fmt.Errorf("there is no APIService %s: the chart has it with %s", name, api.Value)

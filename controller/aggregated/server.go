@@ -14,6 +14,7 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apiserver/pkg/authentication/user"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/skep-dev/skep/intent/noderequest"
@@ -47,6 +48,9 @@ type Server struct {
 	// Live reads past the cache, and Writer writes APIServices. Needed.
 	Live   client.Reader
 	Writer client.Client
+	// Namespace is that of the Server, and Informers are of the API server: once the namespace is deleted, the APIServices are, too. Needed.
+	Namespace string
+	Informers cache.Informers
 	// APIs are what is served.
 	APIs []API
 
@@ -73,6 +77,7 @@ func (s *Server) Start(ctx context.Context) error {
 	var following sync.WaitGroup
 	defer following.Wait()
 	following.Go(func() { s.follow(ctx) })
+	following.Go(func() { s.leave(ctx) })
 	// Which certificate counts, changes; the handler verifies it for each request.
 	config := &tls.Config{MinVersion: tls.VersionTLS13, GetCertificate: s.Certificate, ClientAuth: tls.RequireAnyClientCert, SessionTicketsDisabled: true}
 	return listen.ServeUpTo(ctx, listener, connections, config, s.handler())
