@@ -12,6 +12,8 @@ import (
 	"github.com/skep-dev/skep/cmd/skep/internal/inspect"
 	"github.com/skep-dev/skep/cmd/skep/internal/migrate"
 	"github.com/skep-dev/skep/cmd/skep/internal/rollout"
+	"github.com/skep-dev/skep/cmd/skep/internal/sysdump"
+	"github.com/skep-dev/skep/cmd/skep/internal/ui"
 )
 
 // streams are where a command reads and writes.
@@ -39,7 +41,7 @@ func newRoot(s streams) *cobra.Command {
 		newSchema(), newRender(), newTags(), newVet(), newDiff(), newPolicy(), migrate.New())
 	addGroup(root, "Operate:", newRun(), inspect.NewReconcile(), inspect.NewConfirm(), rollout.New(), newUnload())
 	addGroup(root, "Inspect:", inspect.NewStatus(), inspect.NewExplain(), inspect.NewHistory(), inspect.NewChain(), inspect.NewTop(),
-		inspect.NewInventory(), newMap())
+		inspect.NewInventory(), newMap(), ui.New(), sysdump.New())
 	addGroup(root, "Other commands:", newVersion(), newMan())
 	root.SetHelpCommandGroupID("Other commands:")
 	root.SetCompletionCommandGroupID("Other commands:")

@@ -1,0 +1,72 @@
+// The applications, and the way of one of them from a commit to the nodes.
+
+import { h } from './dom.js';
+import { badge, icon, letterOf, overall, states, urgency } from './state.js';
+import { ago, cut, linkTo, nameOf, nodeLink, plural, short } from './text.js';
+import { picture } from './pipeline.js';
+
+// filter is what the user looks for, among names.
+let filter = '';
+
+// most is how many applications the list draws at once.
+const most = 400;
+
+const order = { Failed: 0, Unknown: 1, Waiting: 2, None: 3, Done: 4 };
+
+export const applications = {
+  label: () => 'Applications',
+  title: (rest) => rest.length === 3 && rest[2],
+  draw({ overview, rest, redraw }) {
+    const all = [...overview.applications].sort((a, b) => order[overall(a)] - order[overall(b)]);
+    const chosen = rest.length === 3 ? all.find((a) => linkTo(a) === `#/applications/${rest.map(encodeURIComponent).join('/')}`) : all[0];
+    return h('div', { class: `split${rest.length === 3 ? ' chosen' : ''}` },
+      list(all, chosen, redraw),
+      h('div', { class: 'detail' }, chosen ? detail(chosen, overview) :
+        h('p', { class: 'empty' }, rest.length === 3 ? `There is no application ${cut(rest[2], 80)}.` : 'There is no application yet: skep run --source reads definitions, and kubectl apply stores them.')));
+  },
+};
+
+function list(all, chosen, redraw) {
+  const found = all.filter((a) => nameOf(a).includes(filter));
+  return h('section', { class: 'list-of', 'aria-labelledby': 'all-applications' },
+    h('div', { class: 'list-head' }, h('h2', { id: 'all-applications' }, plural(all.length, 'application')),
+      h('input', { type: 'search', placeholder: 'Filter by name', 'aria-label': 'Filter applications by name', on: { input: (event) => { filter = event.target.value; redraw(); } } })),
+    h('ul', { class: 'rows' }, found.slice(0, most).map((a) => h('li', { key: linkTo(a) }, h('a', { href: linkTo(a), 'aria-current': a === chosen ? 'true' : null },
+      icon(overall(a), `${overall(a)}:`), h('span', { class: 'text' },
+        h('span', { class: 'first' }, h('bdi', {}, cut(a.name, 60))),
+        h('span', { class: 'fine' }, h('bdi', {}, a.namespace ? cut(a.namespace, 40) : 'cluster-wide'), a.ready === 'True' ? '' : ` · ${a.why || 'not ready'}`)))))),
+    found.length > most && h('p', { class: 'fine' }, `${plural(found.length - most, 'more')}: filter by name`),
+    found.length === 0 && all.length > 0 && h('p', { class: 'empty' }, 'No name has this in it.'));
+}
+
+function detail(a, overview) {
+  return [
+    h('div', { class: 'heading' }, h('div', {}, h('a', { class: 'back', href: '#/applications' }, 'All applications'),
+      h('h1', {}, h('bdi', {}, cut(nameOf(a), 120)))), h('p', { class: 'fine' }, badge(a.ready === 'True' ? 'Done' : overall(a)), ` ${a.kind}`, a.changed ? ` · changed ${ago(Date.parse(a.changed))}` : '')),
+    h('div', { class: 'card picture', own: true, ref: (el) => picture(el, a, overview) }),
+    reasons('Denied', a.reasons, 'Failed'),
+    reasons('Warnings', a.warnings, 'Waiting'),
+    reasons('Policies in mode Audit would deny', a.audited, 'Waiting'),
+    problems(a, overview),
+    h('section', { class: 'block' }, h('h2', {}, 'Image'), h('dl', { class: 'facts' }, [
+      ['Reference', a.image], ['Digest', a.digest], ['Signers', a.signers.join(', ') || 'none'], ['Policies', a.policies.join(', ')],
+    ].filter(([, value]) => value).map(([name, value]) => h('div', {}, h('dt', {}, name), h('dd', { class: name === 'Digest' ? 'mono' : '' }, h('bdi', {}, cut(value, 400))))))),
+  ];
+}
+
+function reasons(title, all, state) {
+  return all.length > 0 && h('section', { key: title, class: 'block' }, h('h2', {}, title), h('ul', { class: 'card reasons' }, all.map((r) => h('li', {},
+    h('p', {}, icon(state), ' ', h('span', { class: 'mono strong' }, cut(r.rule || '', 200)), r.path && h('span', { class: 'fine' }, ' at ', h('span', { class: 'mono' }, cut(r.path, 200)))),
+    h('p', {}, cut(r.message, 2000)),
+    r.fix && h('p', {}, h('span', { class: 'fix' }, 'Fix'), ' ', cut(r.fix, 1000))))));
+}
+
+// problems are the nodes that do not run the application as it is meant, with what they say.
+function problems(a, overview) {
+  const rows = [...a.states].map((letter, i) => ({ letter, i })).filter(({ letter }) => 'FUWPR'.includes(letter)).sort((x, y) => urgency[x.letter] - urgency[y.letter]);
+  if (rows.length === 0) return null;
+  return h('section', { class: 'block' }, h('h2', {}, 'Nodes where it does not run as defined'), h('ul', { class: 'card reasons' }, rows.slice(0, 100).map(({ letter, i }) => h('li', { key: overview.nodes[i].name },
+    h('p', {}, badge(letter), ' ', h('a', { href: nodeLink(overview.nodes[i].name) }, h('bdi', {}, cut(overview.nodes[i].name, 80)))),
+    a.messages?.[i] && h('p', {}, a.messages[i])))),
+  rows.length > 100 && h('p', { class: 'fine' }, `${plural(rows.length - 100, 'more node')}: see Fleet`));
+}

@@ -1,0 +1,156 @@
+// Package ui serves one read-only page from the command line's own process to a browser on this machine, with the user's own rights: it
+// asks the socket of a host or the API server of a cluster. It must not change anything, run in another process than the user's, or have
+// the browser ask anybody else.
+package ui
+
+import (
+	"context"
+	"embed"
+	"encoding/json"
+	"fmt"
+	"hash/maphash"
+	"io/fs"
+	"net"
+	"net/http"
+	"path"
+	"strings"
+	"time"
+
+	view "github.com/skep-dev/skep/api/view/v1alpha1"
+	"github.com/skep-dev/skep/listen"
+)
+
+// page is all that the browser loads.
+//
+//go:embed page
+var page embed.FS
+
+// types are the media types of the page's files: those of the machine may be others.
+var types = map[string]string{
+	".html": "text/html; charset=utf-8", ".css": "text/css; charset=utf-8", ".js": "text/javascript; charset=utf-8", ".svg": "image/svg+xml",
+}
+
+// The bounds: how often the source is asked for the same, however many tabs are open, how long it may take, how many answers and how
+// many bytes of one are kept.
+const (
+	every      = 2 * time.Second
+	patience   = 20 * time.Second
+	maxAnswers = 32
+	maxBytes   = 64 << 20
+)
+
+// Server serves the page.
+type Server struct {
+	guard    *guard
+	source   Source
+	answers  *answers
+	history  *history
+	listener net.Listener
+}
+
+// Listen takes a port of the loopback interface, a free one for 0, and serves nothing yet.
+func Listen(ctx context.Context, port int, source Source) (*Server, error) {
+	var c net.ListenConfig
+	l, err := c.Listen(ctx, "tcp", fmt.Sprintf("127.0.0.1:%d", port))
+	if err != nil {
+		return nil, fmt.Errorf("listen on port %d: %w; choose another by --port, or leave it out for a free one", port, err)
+	}
+	return &Server{guard: newGuard(l.Addr().(*net.TCPAddr).Port), source: source, answers: newAnswers(), history: newHistory(), listener: l}, nil
+}
+
+// Address is what the user opens, once.
+func (s *Server) Address() string { return s.guard.address() }
+
+// Serve answers the browser until ctx ends.
+func (s *Server) Serve(ctx context.Context) error {
+	return listen.Serve(ctx, s.listener, nil, s.guard.protect(s.handler()))
+}
+
+// handler is the page and its data, below the guard's folder.
+func (s *Server) handler() http.Handler {
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /", file)
+	mux.HandleFunc("GET /data/overview", func(w http.ResponseWriter, r *http.Request) {
+		s.answer(w, r, "overview", func(ctx context.Context) (any, error) { return s.source.Overview(ctx) })
+	})
+	mux.HandleFunc("GET /data/node", func(w http.ResponseWriter, r *http.Request) {
+		name := r.URL.Query().Get("name")
+		s.answer(w, r, "node/"+name, func(ctx context.Context) (any, error) { return s.node(ctx, name) })
+	})
+	return mux
+}
+
+// nodePage is a node, and what its programs cost in the last minutes.
+type nodePage struct {
+	view.NodeView
+
+	Cost []window `json:"cost"`
+}
+
+// node asks for a node, and remembers what its programs cost.
+func (s *Server) node(ctx context.Context, name string) (nodePage, error) {
+	if len(name) > maxName {
+		return nodePage{}, fmt.Errorf("no node has a name of %d bytes", len(name))
+	}
+	n, err := s.source.Node(ctx, name)
+	if err != nil {
+		return nodePage{}, err
+	}
+	return nodePage{n, s.history.add(name, n)}, nil
+}
+
+// maxName bounds a node's name, as Kubernetes does.
+const maxName = 253
+
+// file serves a file of the page.
+func file(w http.ResponseWriter, r *http.Request) {
+	name := strings.TrimPrefix(path.Clean(r.URL.Path), "/")
+	if name == "" {
+		name = "index.html"
+	}
+	body, err := fs.ReadFile(page, "page/"+name)
+	kind, known := types[path.Ext(name)]
+	if err != nil || !known {
+		http.Error(w, "there is no such file", http.StatusNotFound)
+		return
+	}
+	w.Header().Set("Content-Type", kind)
+	_, _ = w.Write(body)
+}
+
+// failure is what the page shows in place of an answer.
+type failure struct {
+	Error string `json:"error"`
+}
+
+// answer writes what read returned lately, as JSON, unless the browser has it.
+func (s *Server) answer(w http.ResponseWriter, r *http.Request, key string, read func(context.Context) (any, error)) {
+	a := s.answers.get(r.Context(), key, read)
+	w.Header().Set("Content-Type", "application/json")
+	if a.err != nil {
+		w.WriteHeader(http.StatusBadGateway)
+		_ = json.NewEncoder(w).Encode(failure{a.err.Error()})
+		return
+	}
+	w.Header().Set("ETag", a.tag)
+	if r.Header.Get("If-None-Match") == a.tag {
+		w.WriteHeader(http.StatusNotModified)
+		return
+	}
+	_, _ = w.Write(a.body)
+}
+
+// encode makes an answer of a value.
+func encode(v any, err error, seed maphash.Seed) answer {
+	if err != nil {
+		return answer{err: err}
+	}
+	body, err := json.Marshal(v)
+	switch {
+	case err != nil:
+		return answer{err: fmt.Errorf("write the answer: %w", err)}
+	case len(body) > maxBytes:
+		return answer{err: fmt.Errorf("the answer has %d MiB, and the page takes %d: ask for less, by skep status or kubectl", len(body)>>20, maxBytes>>20)}
+	}
+	return answer{body: body, tag: fmt.Sprintf(`"%x"`, maphash.Bytes(seed, body))}
+}

@@ -1,0 +1,201 @@
+package ui_test
+
+import (
+	"context"
+	"encoding/json"
+	"net"
+	"net/http"
+	"path/filepath"
+	"strconv"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/skep-dev/skep/agent"
+	"github.com/skep-dev/skep/api/v1alpha1"
+	view "github.com/skep-dev/skep/api/view/v1alpha1"
+	"github.com/skep-dev/skep/nodemode"
+	"github.com/skep-dev/skep/policies"
+)
+
+// quote is a text as JavaScript has it.
+func quote(s string) string { return strconv.Quote(s) }
+
+// socket is a host's, which says what a test has it say.
+type socket struct {
+	status atomic.Pointer[nodemode.Status]
+	node   atomic.Pointer[view.NodeView]
+	// asked counts requests.
+	asked atomic.Int64
+}
+
+// serveSocket serves a host's socket, and returns its state folder.
+func serveSocket(t testing.TB, s *socket) string {
+	t.Helper()
+	dir := t.TempDir()
+	var c net.ListenConfig
+	l, err := c.Listen(t.Context(), "unix", filepath.Join(dir, nodemode.SocketName))
+	if err != nil {
+		t.Fatal(err)
+	}
+	mux := http.NewServeMux()
+	answer := func(read func() any) http.HandlerFunc {
+		return func(w http.ResponseWriter, _ *http.Request) {
+			s.asked.Add(1)
+			_ = json.NewEncoder(w).Encode(read())
+		}
+	}
+	mux.HandleFunc("GET /v1/status", answer(func() any { return s.status.Load() }))
+	mux.HandleFunc("GET /v1/node", answer(func() any { return s.node.Load() }))
+	server := &http.Server{Handler: mux, ReadHeaderTimeout: time.Second}
+	go func() { _ = server.Serve(l) }()
+	t.Cleanup(func() { _ = server.Shutdown(context.Background()) })
+	return dir
+}
+
+var began = metav1.NewTime(time.Date(2026, 11, 30, 12, 0, 0, 0, time.UTC))
+
+// when is a condition.
+func when(kind string, status metav1.ConditionStatus, reason, message string) metav1.Condition {
+	return metav1.Condition{Type: kind, Status: status, Reason: reason, Message: message, LastTransitionTime: began}
+}
+
+// cluster is a ClusterBpfApplication.
+func cluster(name string) v1alpha1.Identity {
+	return v1alpha1.Identity{Kind: v1alpha1.KindClusterBpfApplication, Name: name}
+}
+
+const digest = "sha256:527ac5208b3149c7e2ec66f6ca31d0c2e56a5a38b1b8c3a6c4f23b5cf06e2d11"
+
+// allowed is an application of a host that runs.
+func allowed(name string, programs ...agent.ProgramStatus) nodemode.Application {
+	deployed := when(v1alpha1.ConditionDeployed, metav1.ConditionTrue, "Deployed", "")
+	return nodemode.Application{Kind: v1alpha1.KindClusterBpfApplication, Name: name, Source: "definitions/" + name + ".cue",
+		Image: "registry.example.com/bpf/" + name + ":v1", Digest: digest, Signers: []string{"release"},
+		Reasons: []policies.Reason{}, Warnings: []policies.Reason{}, Audited: []policies.Reason{}, Programs: programs,
+		Conditions: []metav1.Condition{
+			when(v1alpha1.ConditionVerified, metav1.ConditionTrue, "Signed", "signed by release"),
+			when(v1alpha1.ConditionAllowed, metav1.ConditionTrue, "Allowed", "allowed by baseline, front"), deployed,
+			when(v1alpha1.ConditionReady, metav1.ConditionTrue, "Succeeded", "loaded and attached as defined"),
+		},
+		Agent: &agent.ApplicationStatus{Application: cluster(name), Conditions: []metav1.Condition{deployed}, Revision: "1", Programs: programs}}
+}
+
+// denied is an application of a host that a policy denies.
+func denied(name string) nodemode.Application {
+	return nodemode.Application{Kind: v1alpha1.KindClusterBpfApplication, Name: name, Source: "definitions/" + name + ".cue",
+		Image: "registry.example.com/bpf/" + name + ":v1", Digest: digest, Signers: []string{"release"},
+		Reasons: []policies.Reason{{Rule: "front/priority", Path: "spec.programs[0].attach[0].priority",
+			Message: name + " asks for priority 10; places before 100 are for firewalls", Fix: "give it a priority of 100 or more"}},
+		Warnings: []policies.Reason{{Rule: "resolve/tag", Path: "spec.bytecode.image", Message: "the tag stands for another image now", Fix: "change the definition"}},
+		Audited:  []policies.Reason{}, Programs: []agent.ProgramStatus{},
+		Conditions: []metav1.Condition{
+			when(v1alpha1.ConditionVerified, metav1.ConditionTrue, "Signed", "signed by release"),
+			when(v1alpha1.ConditionAllowed, metav1.ConditionFalse, "Denied", "front/priority: …"),
+			when(v1alpha1.ConditionReady, metav1.ConditionFalse, "Denied", "front/priority: …"),
+		}}
+}
+
+// oneHost is a host with what a person may meet there.
+func oneHost() (nodemode.Status, view.NodeView) {
+	links := func(hook, target string) []agent.LinkStatus {
+		return []agent.LinkStatus{{Hook: hook, Target: target, State: agent.Attached, ID: 7}}
+	}
+	s := nodemode.Status{Source: nodemode.SourceStatus{Address: "https://git.example.com/definitions", Revision: "527ac5208b3149c7e2ec66f6ca31d0c2e56a5a38"},
+		Problems: nil, Synced: began.Time,
+		Applications: []nodemode.Application{
+			allowed("counter", agent.ProgramStatus{Name: "count_packets", ID: 101, Links: links("xdp", "eth0")}),
+			denied("first"),
+			allowed("guard", agent.ProgramStatus{Name: "guard_port", ID: 102, Links: links("xdp", "eth0")}),
+			allowed("opens", agent.ProgramStatus{Name: "on_open", ID: 103, Links: links("tracepoint", "syscalls/sys_enter_openat")}),
+		}}
+	return s, nodeView("web-1", 1_204_331)
+}
+
+// nodeView is a node with programs on interfaces, in a pod and at a tracepoint, Skep's and others'.
+func nodeView(name string, runs uint64) view.NodeView {
+	counter, guard, opens, shop := cluster("counter"), cluster("guard"), cluster("opens"), v1alpha1.Identity{Kind: v1alpha1.KindBpfApplication, Namespace: "shop", Name: "latency"}
+	dropped, less := runs/5, runs-runs/5
+	eth0 := view.Target{Text: "eth0", Interface: "eth0", Ifindex: 2}
+	cost := func(runs, each uint64) *view.Cost {
+		return &view.Cost{Measured: metav1.Now(), WindowSeconds: 1, Runs: runs, Nanoseconds: runs * each}
+	}
+	in := view.Target{Text: "eth0 in pod shop/checkout-7d9f", Interface: "eth0", Ifindex: 3, Pod: "shop/checkout-7d9f", NetworkNamespace: 4026532281}
+	return view.NodeView{TypeMeta: metav1.TypeMeta{APIVersion: view.GroupVersion, Kind: view.KindNodeView}, ObjectMeta: metav1.ObjectMeta{Name: name},
+		Observed: metav1.Now(), Agent: v1alpha1.AgentInfo{Version: "v0.1.0"},
+		Kernel: v1alpha1.KernelProfile{Release: "6.18.5-cloud-amd64", Architecture: "amd64", BTF: true, Lockdown: "none", Hooks: []string{"xdp", "tcx/ingress", "tracepoint"}},
+		Applications: []view.Application{
+			{Identity: counter, State: v1alpha1.NodeLoaded, Image: "registry.example.com/bpf/counter:v1", Digest: digest, Signers: []string{"release"},
+				Attachments: []view.Attachment{{Program: "count_packets", ProgramID: 101, Hook: "xdp", Target: eth0, State: "Attached", Position: 2, Of: 2, Runs: &less}}},
+			{Identity: guard, State: v1alpha1.NodeLoaded,
+				Attachments: []view.Attachment{{Program: "guard_port", ProgramID: 102, Hook: "xdp", Target: eth0, State: "Attached", Position: 1, Of: 2, Runs: &runs}}},
+			{Identity: opens, State: v1alpha1.NodeLoaded, Attachments: []view.Attachment{
+				{Program: "on_open", ProgramID: 103, Hook: "tracepoint", State: "Attached", Target: view.Target{Text: "syscalls/sys_enter_openat", Tracepoint: "syscalls/sys_enter_openat"}}}},
+			{Identity: shop, State: v1alpha1.NodeFailed, Message: "the verifier rejects on_connect: R1 invalid mem access 'scalar'", Pods: []string{"shop/checkout-7d9f"},
+				Error: "load program on_connect: permission denied: R1 invalid mem access 'scalar'", VerifierLog: "0: R1=ctx() R10=fp0\n; u64 *p = (u64 *)ctx->peer;\n0: (79) r1 = *(u64 *)(r1 +0)\n1: (71) r2 = *(u8 *)(r1 +0)\nR1 invalid mem access 'scalar'",
+				Attachments: []view.Attachment{{Program: "on_packet", ProgramID: 104, Hook: "tcx/ingress", State: "Failed", Target: in, Message: "the version is not loaded", Position: 1, Of: 1}}},
+		},
+		Interfaces: []view.Interface{
+			{Target: eth0, Hook: "xdp", Mode: v1alpha1.XDPNative, LinkID: 9, ProgramID: 99, Members: []view.Member{
+				{Application: &guard, Program: "guard_port", ProgramID: 102, Priority: 20, ProceedOn: []string{"Pass"}, Runs: &runs, Verdicts: map[string]uint64{"Pass": less, "Drop": dropped}},
+				{Application: &counter, Program: "count_packets", ProgramID: 101, Priority: 50, ProceedOn: []string{"Pass"}, Runs: &less, Verdicts: map[string]uint64{"Pass": less}},
+			}},
+			{Target: eth0, Hook: "tcx/ingress", Members: []view.Member{
+				{Program: "cil_from_netdev", ProgramID: 44, Notes: []string{"it runs before Skep's programs and can end the run"}},
+				{Application: &counter, Program: "arrivals", ProgramID: 105, Priority: 100},
+			}},
+			{Target: in, Hook: "tcx/ingress", Members: []view.Member{{Application: &shop, Program: "on_packet", ProgramID: 104, Priority: 10}}},
+		},
+		Programs: []view.Program{
+			{ID: 44, Type: "SchedCLS", Name: "cil_from_netdev", Holders: []view.Process{{PID: 812, Name: "cilium-agent"}}, Pins: []string{"/sys/fs/bpf/cilium/from_netdev"},
+				Attached: []string{"tcx/ingress@eth0"}, MemoryBytes: 69632, Cost: cost(4100, 890)},
+			{ID: 61, Type: "CGroupDevice", Name: "sd_devices", Holders: []view.Process{{PID: 1, Name: "systemd"}}, MemoryBytes: 4096, Attached: []string{"cgroup_device@/system.slice"}},
+			{ID: 101, Type: "XDP", Name: "count_packets", Application: &counter, MemoryBytes: 8192, Cost: cost(3280, 42)},
+			{ID: 102, Type: "XDP", Name: "guard_port", Application: &guard, MemoryBytes: 8192, Cost: cost(4100, 66)},
+			{ID: 103, Type: "TracePoint", Name: "on_open", Application: &opens, MemoryBytes: 12288, Cost: cost(910, 310)},
+			{ID: 105, Type: "SchedCLS", Name: "arrivals", Application: &counter, MemoryBytes: 8192, Cost: cost(3280, 51)},
+		},
+		Loads: []view.Load{{Application: shop, Since: began, Waiting: "another load"}}}
+}
+
+// startHost serves a host, and opens its page.
+func startHost(t testing.TB) (*socket, *tab) {
+	t.Helper()
+	s := &socket{}
+	status, node := oneHost()
+	s.status.Store(&status)
+	s.node.Store(&node)
+	return s, open(t, browser(t), startUI(t, "--state", serveSocket(t, s)))
+}
+
+func TestANodeShowsWhatAPacketMeetsAndCountsGoUp(t *testing.T) {
+	s, p := startHost(t)
+	p.view("#/nodes/web-1")
+	p.shows("li.member", "guard_port")
+	p.shows("li.member .runs", "1,204,331")
+	more := nodeView("web-1", 1_204_931)
+	s.node.Store(&more)
+	p.shows("li.member .runs", "1,204,931")
+	p.shows("li.member .moving", "/s")
+	p.shot("node-light")
+	p.size(1280, 900, "dark")
+	p.shot("node-dark")
+	p.size(360, 800, "light")
+	p.shot("node-narrow")
+}
+
+func TestAnApplicationShowsItsWay(t *testing.T) {
+	_, p := startHost(t)
+	p.shows(".detail h1", "first")
+	p.shows(".pipeline", "Denied")
+	p.shows(".reasons", "give it a priority of 100 or more")
+	p.shot("application-denied")
+	p.size(1280, 900, "dark")
+	p.view("#/applications/ClusterBpfApplication/-/guard")
+	p.shows(".detail h1", "guard")
+	p.shot("application-dark")
+	p.size(360, 800, "light")
+	p.shot("application-narrow")
+}
