@@ -199,3 +199,18 @@ func TestAnApplicationShowsItsWay(t *testing.T) {
 	p.size(360, 800, "light")
 	p.shot("application-narrow")
 }
+
+func TestTheOtherViewsOfAHost(t *testing.T) {
+	_, p := startHost(t)
+	p.view("#/fleet")
+	p.shows("[role=grid]", "counter on")
+	p.shot("fleet-host")
+	p.view("#/trust")
+	p.shows(".tile", "signed 4 applications")
+	p.shot("trust-host")
+	p.view("#/cost")
+	p.shows("table", "cil_from_netdev")
+	p.shot("cost-host")
+	p.size(1280, 900, "dark")
+	p.shot("cost-host-dark")
+}

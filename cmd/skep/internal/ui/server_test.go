@@ -127,6 +127,10 @@ func TestTheAddressOpensOneBrowserOnce(t *testing.T) {
 	if resp, _ := ask(t, second, http.MethodGet, page, nil); resp.StatusCode != http.StatusForbidden {
 		t.Errorf("a browser without the cookie gets %d", resp.StatusCode)
 	}
+	second.cookies = []*http.Cookie{{Name: cookies[0].Name, Value: "guessed"}}
+	if resp, _ := ask(t, second, http.MethodGet, page, nil); resp.StatusCode != http.StatusForbidden {
+		t.Errorf("a browser with another cookie gets %d", resp.StatusCode)
+	}
 }
 
 func TestOnlyThePageIsAnswered(t *testing.T) {

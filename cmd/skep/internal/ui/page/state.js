@@ -38,7 +38,7 @@ export function lookOf(state) {
 }
 
 // parts draw a shape in 16 by 16: what is filled, and the line on it.
-const parts = {
+export const parts = {
   check: ['M8 1a7 7 0 1 0 0 14A7 7 0 0 0 8 1Z', 'M4.700 8.300l2.300 2.300 4.300-4.800'],
   diamond: ['M8 .5 15.500 8 8 15.500.5 8Z', 'M5.800 5.800l4.400 4.400M10.200 5.800l-4.400 4.400'],
   triangle: ['M8 1.200 15.500 14.500H.5Z', 'M8 5.800v4M8 12v.4'],
