@@ -17,8 +17,10 @@ import (
 
 	"github.com/chromedp/cdproto/cdp"
 	"github.com/chromedp/cdproto/emulation"
+	"github.com/chromedp/cdproto/input"
 	"github.com/chromedp/cdproto/log"
 	"github.com/chromedp/cdproto/network"
+	"github.com/chromedp/cdproto/page"
 	"github.com/chromedp/cdproto/runtime"
 	"github.com/chromedp/chromedp"
 
@@ -98,8 +100,8 @@ type tab struct {
 	requests   []string
 }
 
-// open opens an address in a tab of the browser.
-func open(t testing.TB, in context.Context, address string) *tab {
+// open opens an address in a tab of the browser, whose documents run the scripts first.
+func open(t testing.TB, in context.Context, address string, scripts ...string) *tab {
 	t.Helper()
 	ctx, cancel := chromedp.NewContext(in)
 	u, err := url.Parse(address)
@@ -126,6 +128,9 @@ func open(t testing.TB, in context.Context, address string) *tab {
 	call(p, network.Enable, network.EnableParams{})
 	call(p, log.Enable, cdp.Empty{})
 	call(p, emulation.SetTimezoneOverride, emulation.SetTimezoneOverrideParams{TimezoneID: "UTC"})
+	for _, script := range scripts {
+		call(p, page.AddScriptToEvaluateOnNewDocument, page.AddScriptToEvaluateOnNewDocumentParams{Source: script})
+	}
 	p.do(chromedp.Navigate(address))
 	return p
 }
@@ -241,5 +246,20 @@ func (p *tab) shot(name string) {
 	}
 	if err := os.WriteFile(filepath.Join(dir, name+".png"), png, 0o600); err != nil {
 		p.Fatal(err)
+	}
+}
+
+// keys presses keys, by their names in KeyboardEvent.key.
+func (p *tab) keys(names ...string) {
+	p.Helper()
+	codes := map[string]int64{"ArrowLeft": 37, "ArrowUp": 38, "ArrowRight": 39, "ArrowDown": 40, "End": 35, "Home": 36, "Enter": 13, "Tab": 9}
+	for _, name := range names {
+		for _, kind := range []input.DispatchKeyEventType{input.DispatchKeyEventTypeKeyDown, input.DispatchKeyEventTypeKeyUp} {
+			key := input.DispatchKeyEventParams{Type: kind, Key: name, Code: name, WindowsVirtualKeyCode: codes[name]}
+			if name == "Enter" {
+				key.Text = "\r"
+			}
+			call(p, input.DispatchKeyEvent, key)
+		}
 	}
 }

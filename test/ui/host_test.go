@@ -31,6 +31,12 @@ type socket struct {
 	asked atomic.Int64
 }
 
+// put has the socket say something else.
+func (s *socket) put(status *nodemode.Status, node *view.NodeView) {
+	s.status.Store(status)
+	s.node.Store(node)
+}
+
 // serveSocket serves a host's socket, and returns its state folder.
 func serveSocket(t testing.TB, s *socket) string {
 	t.Helper()

@@ -2,78 +2,55 @@ package ui
 
 import (
 	"context"
-	"encoding/json"
-	"errors"
 	"fmt"
-	"io"
-	"net"
-	"net/http"
 	"os"
-	"path/filepath"
 	"slices"
-	"strings"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/skep-dev/skep/api/v1alpha1"
 	view "github.com/skep-dev/skep/api/view/v1alpha1"
+	"github.com/skep-dev/skep/cmd/skep/internal/host"
 	"github.com/skep-dev/skep/nodemode"
 	"github.com/skep-dev/skep/text"
 )
 
-// socket asks the skep run of this machine.
-type socket struct {
+// thisHost asks the skep run of this machine.
+type thisHost struct {
 	name   string
-	client *http.Client
+	client host.Client
 }
 
-// NewHost returns the source of a host, which answers at the socket of a state folder.
+// NewHost returns the source of a host whose skep run has a state folder.
 func NewHost(state string) (Source, error) {
 	name, err := os.Hostname()
 	if err != nil {
 		return nil, fmt.Errorf("read the name of this host: %w", err)
 	}
-	var dialer net.Dialer
-	at := filepath.Join(state, nodemode.SocketName)
-	return &socket{name, &http.Client{Transport: &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-		return dialer.DialContext(ctx, "unix", at)
-	}}}}, nil
-}
-
-// get asks the socket and reads its JSON into v.
-func (h *socket) get(ctx context.Context, path string, v any) error {
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://skep/v1/"+path, nil)
-	if err != nil {
-		return err
-	}
-	resp, err := h.client.Do(req)
-	if err != nil {
-		return fmt.Errorf("skep run does not answer; start it without --once, or name its folder by --state (%w)", errors.Unwrap(err))
-	}
-	defer func() { _ = resp.Body.Close() }()
-	body, err := io.ReadAll(io.LimitReader(resp.Body, maxBytes))
-	switch {
-	case err != nil:
-		return fmt.Errorf("read the answer of skep run: %w", err)
-	case resp.StatusCode == http.StatusNotFound:
-		return fmt.Errorf("skep run is of an earlier version and does not answer %s; start this version's", path)
-	case resp.StatusCode != http.StatusOK:
-		return fmt.Errorf("skep run answers: %s", text.Cut(strings.TrimSpace(string(body)), maxMessage))
-	}
-	return json.Unmarshal(body, v)
+	return &thisHost{name, host.Client{State: state}}, nil
 }
 
 // Node implements Source. There is one.
-func (h *socket) Node(ctx context.Context, _ string) (n view.NodeView, err error) {
-	err = h.get(ctx, "node", &n)
-	return n, err
+func (h *thisHost) Node(ctx context.Context, _ string) (view.NodeView, error) {
+	return h.client.Node(ctx)
+}
+
+// Application implements Source.
+func (h *thisHost) Application(ctx context.Context, id v1alpha1.Identity) (view.NodeViewList, error) {
+	n, err := h.client.Node(ctx)
+	if err != nil {
+		return view.NodeViewList{}, err
+	}
+	n.Applications = slices.DeleteFunc(n.Applications, func(a view.Application) bool { return a.Identity != id })
+	n.Interfaces, n.Programs = nil, nil
+	return view.NodeViewList{Items: []view.NodeView{n}}, nil
 }
 
 // Overview implements Source.
-func (h *socket) Overview(ctx context.Context) (Overview, error) {
-	var s nodemode.Status
-	if err := h.get(ctx, "status", &s); err != nil {
+func (h *thisHost) Overview(ctx context.Context) (Overview, error) {
+	s, err := h.client.Status(ctx, nil)
+	if err != nil {
 		return Overview{}, err
 	}
 	return overviewOf(h.name, s), nil
@@ -113,7 +90,7 @@ func notesOf(s nodemode.Status) []string {
 	notes := []string{}
 	for _, p := range []*nodemode.UnloadProtection{s.Source.UnloadProtection, s.UnloadProtection} {
 		if p != nil {
-			notes = append(notes, fmt.Sprintf("Unload protection waits for a person: %s. Confirm it by skep confirm %s", p.Reason, p.Revision))
+			notes = append(notes, fmt.Sprintf("Unload protection waits for a person to confirm revision %s: %s", p.Revision, p.Reason))
 		}
 	}
 	if s.Settings.Error != "" {

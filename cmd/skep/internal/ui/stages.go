@@ -94,6 +94,9 @@ func (p progress) source() Stage {
 			s.Lines = append(s.Lines, line)
 		}
 	}
+	if p.Cluster {
+		s.Title = "Stored"
+	}
 	if denied := p.deniedBy("shape"); len(denied) > 0 {
 		s.State, s.Title, s.Lines = StageFailed, "Definition invalid", denied
 	}

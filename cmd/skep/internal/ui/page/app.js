@@ -69,7 +69,7 @@ function frame() {
   const { name } = where();
   const overview = loaded.get('data/overview')?.value;
   render(document.getElementById('place'), overview ? [h('span', { class: 'kind' }, overview.cluster ? 'cluster' : 'host'), h('bdi', {}, cut(overview.place, 60))] : []);
-  render(document.getElementById('nav'), Object.entries(views).map(([key, view]) => h('a', { href: `#/${key}`, 'aria-current': key === name ? 'page' : null }, view.label(overview))));
+  render(document.getElementById('nav'), Object.entries(views).filter(([, view]) => !view.hidden?.(overview)).map(([key, view]) => h('a', { href: `#/${key}`, 'aria-current': key === name ? 'page' : null }, view.label(overview))));
   render(document.getElementById('live'), failure ? h('span', { class: 'stopped' }, answered ? `No answer; last ${ago(answered)}` : 'No answer') : h('span', { class: 'running' }, 'Live'));
   render(document.getElementById('alert'), failure && h('p', {}, failure));
 }

@@ -1,8 +1,8 @@
 // The applications, and the way of one of them from a commit to the nodes.
 
 import { h } from './dom.js';
-import { badge, icon, letterOf, overall, states, urgency } from './state.js';
-import { ago, cut, linkTo, nameOf, nodeLink, plural, short } from './text.js';
+import { badge, icon, overall, urgency } from './state.js';
+import { ago, cut, linkTo, nameOf, nodeLink, plural } from './text.js';
 import { picture } from './pipeline.js';
 
 // filter is what the user looks for, among names.
@@ -11,7 +11,7 @@ let filter = '';
 // most is how many applications the list draws at once.
 const most = 400;
 
-const order = { Failed: 0, Unknown: 1, Waiting: 2, None: 3, Done: 4 };
+const order = { Denied: 0, Failed: 1, Unknown: 2, Waiting: 3, Ready: 4 };
 
 export const applications = {
   label: () => 'Applications',
@@ -42,7 +42,7 @@ function list(all, chosen, redraw) {
 function detail(a, overview) {
   return [
     h('div', { class: 'heading' }, h('div', {}, h('a', { class: 'back', href: '#/applications' }, 'All applications'),
-      h('h1', {}, h('bdi', {}, cut(nameOf(a), 120)))), h('p', { class: 'fine' }, badge(a.ready === 'True' ? 'Done' : overall(a)), ` ${a.kind}`, a.changed ? ` · changed ${ago(Date.parse(a.changed))}` : '')),
+      h('h1', {}, h('bdi', {}, cut(nameOf(a), 120)))), h('p', { class: 'fine line' }, badge(overall(a)), ` ${a.kind}`, a.changed ? ` · changed ${ago(Date.parse(a.changed))}` : '')),
     h('div', { class: 'card picture', own: true, ref: (el) => picture(el, a, overview) }),
     reasons('Denied', a.reasons, 'Failed'),
     reasons('Warnings', a.warnings, 'Waiting'),
@@ -56,17 +56,26 @@ function detail(a, overview) {
 
 function reasons(title, all, state) {
   return all.length > 0 && h('section', { key: title, class: 'block' }, h('h2', {}, title), h('ul', { class: 'card reasons' }, all.map((r) => h('li', {},
-    h('p', {}, icon(state), ' ', h('span', { class: 'mono strong' }, cut(r.rule || '', 200)), r.path && h('span', { class: 'fine' }, ' at ', h('span', { class: 'mono' }, cut(r.path, 200)))),
+    h('p', { class: 'line' }, icon(state), h('span', { class: 'mono strong' }, cut(r.rule || '', 200)), r.path && h('span', { class: 'fine' }, 'at ', h('span', { class: 'mono' }, cut(r.path, 200)))),
     h('p', {}, cut(r.message, 2000)),
     r.fix && h('p', {}, h('span', { class: 'fix' }, 'Fix'), ' ', cut(r.fix, 1000))))));
 }
 
-// problems are the nodes that do not run the application as it is meant, with what they say.
+// problems are the nodes that do not run the application as it is meant, those together that say the same.
 function problems(a, overview) {
-  const rows = [...a.states].map((letter, i) => ({ letter, i })).filter(({ letter }) => 'FUWPR'.includes(letter)).sort((x, y) => urgency[x.letter] - urgency[y.letter]);
-  if (rows.length === 0) return null;
-  return h('section', { class: 'block' }, h('h2', {}, 'Nodes where it does not run as defined'), h('ul', { class: 'card reasons' }, rows.slice(0, 100).map(({ letter, i }) => h('li', { key: overview.nodes[i].name },
-    h('p', {}, badge(letter), ' ', h('a', { href: nodeLink(overview.nodes[i].name) }, h('bdi', {}, cut(overview.nodes[i].name, 80)))),
-    a.messages?.[i] && h('p', {}, a.messages[i])))),
-  rows.length > 100 && h('p', { class: 'fine' }, `${plural(rows.length - 100, 'more node')}: see Fleet`));
+  const groups = new Map();
+  [...a.states].forEach((letter, i) => {
+    if (!'FUWPR'.includes(letter)) return;
+    const key = `${letter}${a.messages?.[i] || ''}`;
+    if (!groups.has(key)) groups.set(key, { letter, message: a.messages?.[i], nodes: [] });
+    groups.get(key).nodes.push(overview.nodes[i].name);
+  });
+  if (groups.size === 0) return null;
+  const all = [...groups.values()].sort((x, y) => urgency[x.letter] - urgency[y.letter] || y.nodes.length - x.nodes.length);
+  return h('section', { key: 'problems', class: 'block' }, h('h2', {}, overview.cluster ? 'Nodes where it does not run as defined' : 'It does not run as defined'),
+    h('ul', { class: 'card reasons' }, all.slice(0, 50).map((g) => h('li', { key: `${g.letter}${g.message}` },
+      h('p', { class: 'line' }, badge(g.letter), h('span', {}, overview.cluster ? `on ${plural(g.nodes.length, 'node')}` : '')),
+      g.message && h('p', {}, g.message),
+      h('p', { class: 'names' }, g.nodes.slice(0, 12).map((name, i) => [i > 0 && ', ', h('a', { href: nodeLink(name) }, h('bdi', {}, cut(name, 80)))]), g.nodes.length > 12 && ` and ${g.nodes.length - 12} more`)))),
+    all.length > 50 && h('p', { class: 'fine' }, 'More is in Fleet.'));
 }

@@ -17,6 +17,7 @@ const longest = 300;
 
 export const fleet = {
   label: () => 'Fleet',
+  hidden: (overview) => overview && !overview.cluster,
   draw({ overview, redraw }) {
     const seen = look(overview);
     const set = (name, value) => {
@@ -98,7 +99,7 @@ function picture({ rows, columns }, { applications, nodes }, redraw) {
   const { a, n, letter, message } = pair(row, column);
   return [
     h('div', {
-      class: 'card grid', role: 'grid', tabindex: 0, own: true, 'aria-label': 'States of applications on nodes; the arrow keys move, Enter opens the application', ref: (element) => grid(element, {
+      key: 'grid', class: 'card grid', role: 'grid', tabindex: 0, own: true, 'aria-label': 'States of applications on nodes; the arrow keys move, Enter opens the application', ref: (element) => grid(element, {
         rows: rows.map((r) => r.name), columns: columns.map((c) => c.name), size: choice.size,
         at: (i, j) => applications[rows[i].row].states[columns[j].column] || '.',
         label: (i, j) => {
@@ -112,7 +113,7 @@ function picture({ rows, columns }, { applications, nodes }, redraw) {
         open: (i, j) => { location.hash = linkTo(pair(i, j).a); },
       }),
     }),
-    h('p', { class: 'chosen-cell' }, badge(letter), ' ', h('a', { href: linkTo(a) }, h('bdi', {}, cut(nameOf(a), 80))), ' on ', h('a', { href: nodeLink(n.name) }, h('bdi', {}, cut(n.name, 80))),
+    h('p', { class: 'chosen-cell line' }, badge(letter), ' ', h('a', { href: linkTo(a) }, h('bdi', {}, cut(nameOf(a), 80))), ' on ', h('a', { href: nodeLink(n.name) }, h('bdi', {}, cut(n.name, 80))),
       message && h('span', { class: 'why' }, cut(message, 500))),
   ];
 }
@@ -128,7 +129,7 @@ function list({ rows, columns }, { applications, nodes }) {
   if (choice.order === 'urgency') all.sort((x, y) => urgency[x.letter] - urgency[y.letter]);
   if (all.length === 0) return h('p', { class: 'empty' }, 'No application or node has this.');
   return [
-    h('div', { class: 'card' }, table('States of applications on nodes', ['State', 'Application', 'Node', 'Message'], all.slice(0, longest).map(({ a, n, letter, message }) => [
+    h('div', { key: 'table', class: 'card' }, table('States of applications on nodes', ['State', 'Application', 'Node', 'Message'], all.slice(0, longest).map(({ a, n, letter, message }) => [
       badge(letter), h('a', { href: linkTo(a) }, h('bdi', {}, cut(nameOf(a), 80))), h('a', { href: nodeLink(n.name) }, h('bdi', {}, cut(n.name, 80))), cut(message || '', 300),
     ]))),
     all.length > longest && h('p', { class: 'fine' }, `${plural(all.length - longest, 'more row')}: choose a state, or look for a name`),

@@ -37,14 +37,17 @@ class Grid {
   show(shown) {
     this.shown = shown;
     this.cell = sizes[shown.size];
-    this.left = Math.min(210, Math.max(90, this.element.clientWidth * 0.28));
-    this.top = shown.size === 'large' ? 92 : 10;
+    this.left = shown.size === 'large' ? Math.min(230, Math.max(128, this.element.clientWidth * 0.28)) : 12;
+    this.top = shown.size === 'large' ? 92 : 12;
+    this.heads = distinct(shown.columns);
     this.row = Math.max(0, Math.min(this.row, shown.rows.length - 1));
     this.column = Math.max(0, Math.min(this.column, shown.columns.length - 1));
     this.element.setAttribute('aria-rowcount', shown.rows.length);
     this.element.setAttribute('aria-colcount', shown.columns.length);
     this.spacer.style.setProperty('width', `${this.left + shown.columns.length * this.cell.w + 12}px`);
     this.spacer.style.setProperty('height', `${this.top + shown.rows.length * this.cell.h + 6}px`);
+    // It is no higher than what it shows.
+    this.element.style.setProperty('max-height', `${Math.max(140, this.top + shown.rows.length * this.cell.h + 26)}px`);
     this.say();
     this.draw();
   }
@@ -164,12 +167,13 @@ class Grid {
     if (this.shown.rows.length === 0) return;
     c.strokeStyle = look.color(document.activeElement === this.element ? 'focus' : 'strong');
     c.lineWidth = 2;
-    c.strokeRect(x + 1, y + 1, Math.max(w, 9) - 2, tall - 2);
+    const out = icon ? -1 : 1;
+    c.strokeRect(x - out, y - out, w + 2 * out - (icon ? 0 : 1), tall + 2 * out - (icon ? 0 : 1));
   }
 
   drawRows(c, look, from, to, height) {
     c.fillStyle = look.color('surface');
-    c.fillRect(0, 0, this.left - 4, height);
+    c.fillRect(0, 0, this.left - (this.cell.icon ? 4 : 0), height);
     if (!this.cell.icon) return;
     c.textBaseline = 'middle';
     for (let row = from.row; row < to.row; row += 1) {
@@ -193,12 +197,26 @@ class Grid {
       c.textBaseline = 'middle';
       c.font = `${column === this.column ? '650 ' : ''}11.5px ${look.family}`;
       c.fillStyle = look.color(column === this.column ? 'text' : 'muted');
-      c.fillText(fit(c, this.shown.columns[column], this.top - 18), 0, 0);
+      c.fillText(fit(c, this.heads[column], this.top - 18), 0, 0);
       c.restore();
     }
     c.fillStyle = look.color('line');
     c.fillRect(0, this.top - 1, width, 1);
   }
+}
+
+// distinct leaves out what all names begin and end with, up to a separator: names of nodes differ in between.
+function distinct(names) {
+  if (names.length < 2) return names;
+  const common = (all) => {
+    let n = 0;
+    while (n < all[0].length && all.every((name) => name[n] === all[0][n])) n += 1;
+    const cutAt = Math.max(...['-', '.', '_'].map((c) => all[0].slice(0, n).lastIndexOf(c)));
+    return cutAt + 1;
+  };
+  const begin = common(names);
+  const end = common(names.map((name) => [...name].reverse().join('')));
+  return names.map((name) => (name.length > begin + end ? name.slice(begin, name.length - Math.max(0, end - 1) - (end > 0 ? 1 : 0)) : name));
 }
 
 // fit shortens a name to a width, in its middle: names of nodes differ at their ends.

@@ -78,7 +78,7 @@ function facts(n) {
 
 function loads(n) {
   if (!n.loads?.length) return null;
-  return section('Loading now', h('ul', { class: 'plain' }, n.loads.map((l) => h('li', {}, icon(l.waiting ? 'P' : 'W'), ' ', appLink(l.application),
+  return section('Loading now', h('ul', { class: 'plain loads' }, n.loads.map((l) => h('li', {}, icon(l.waiting ? 'P' : 'W'), ' ', appLink(l.application),
     l.since ? ` since ${ago(Date.parse(l.since))}` : '', l.waiting ? ` · waits: ${l.waiting}` : ''))));
 }
 
@@ -161,7 +161,7 @@ function verdicts(all) {
 
 function applications(n) {
   return section('Applications', n.applications.length === 0 ? h('p', { class: 'empty' }, 'No application is meant for this node.') :
-    h('div', { class: 'card list' }, n.applications.map((a) => h('details', { key: `${a.kind}/${nameOf(a)}` },
+    h('div', { class: 'card list' }, n.applications.map((a) => h('details', { key: `${a.kind}/${nameOf(a)}`, 'aria-label': cut(nameOf(a), 100) },
       h('summary', {}, badge(a.state), h('bdi', { class: 'strong' }, cut(nameOf(a), 60)), h('span', { class: 'fine' },
         [plural(a.attachments.length, 'attachment'), a.pods?.length ? plural(a.pods.length, 'pod') : '', a.retained ? 'previous version' : ''].filter(Boolean).join(' · ')),
       a.message && h('span', { class: 'why' }, cut(a.message, 200))),
@@ -169,7 +169,7 @@ function applications(n) {
       a.error && h('p', { class: 'error' }, a.error),
       a.pods?.length > 0 && h('p', {}, h('span', { class: 'fine' }, 'Pods: '), cut(a.pods.join(', '), 600)),
       attachments(a),
-      a.verifierLog && h('details', { class: 'log' }, h('summary', {}, 'Log of the verifier'), h('pre', { tabindex: 0 }, a.verifierLog))))),
+      a.verifierLog && h('details', { class: 'log', 'aria-label': 'Log of the verifier' }, h('summary', {}, 'Log of the verifier'), h('pre', { tabindex: 0 }, a.verifierLog))))),
   );
 }
 

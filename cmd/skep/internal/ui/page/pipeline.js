@@ -17,13 +17,14 @@ function wrap(text, width, font, most) {
   const fits = (s) => measure.measureText(s).width <= width;
   const out = [];
   let line = '';
-  for (const word of clean(text).split(/\s+/)) {
+  // A path or an address breaks after its separators.
+  for (const word of clean(text).split(/(?<=\s)|(?<=[/:@])(?=\S)/)) {
     let rest = word;
-    if (line && fits(`${line} ${rest}`)) {
-      line = `${line} ${rest}`;
+    if (line && fits((line + rest).trimEnd())) {
+      line += rest;
       continue;
     }
-    if (line) out.push(line);
+    if (line) out.push(line.trimEnd());
     while (!fits(rest) && out.length <= most) {
       let n = rest.length;
       while (n > 1 && !fits(rest.slice(0, n))) n = Math.min(n - 1, Math.ceil(n * width / measure.measureText(rest.slice(0, n)).width));

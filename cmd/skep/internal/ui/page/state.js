@@ -22,7 +22,7 @@ export const urgency = Object.fromEntries(Object.keys(states).map((letter, i) =>
 const looks = {
   Done: ['good', 'check'], Failed: ['bad', 'diamond'], Waiting: ['wait', 'clock'], Unknown: ['odd', 'question'], None: ['none', 'dash'],
   Attached: ['good', 'check'], Ran: ['good', 'check'], NoPods: ['none', 'dash'], Skipped: ['none', 'dash'], SwitchedOff: ['kept', 'pause'],
-  DriftConflict: ['bad', 'diamond'],
+  DriftConflict: ['bad', 'diamond'], Ready: ['good', 'check'], Denied: ['bad', 'diamond'],
 };
 
 // letterOf is the letter of a node's state.
@@ -75,9 +75,10 @@ export function badge(state) {
   return h('span', { class: `badge text-${lookOf(state)[0]}` }, icon(state), h('span', {}, name));
 }
 
-// overall is the state of an application from its stages: the first that did not go well, or Done.
+// overall is how an application does: the first step that failed, or whether it is ready.
 export function overall(application) {
-  const stage = application.stages.find((s) => s.state === 'Failed') || application.stages.find((s) => s.state === 'Unknown' || s.state === 'Waiting');
-  if (stage) return stage.state;
-  return application.ready === 'True' ? 'Done' : 'Waiting';
+  if (application.stages.some((s) => s.name === 'verdict' && s.state === 'Failed')) return 'Denied';
+  if (application.stages.some((s) => s.state === 'Failed')) return 'Failed';
+  if (application.ready === 'True') return 'Ready';
+  return application.stages.some((s) => s.state === 'Unknown') ? 'Unknown' : 'Waiting';
 }

@@ -6,13 +6,14 @@ import { cut, linkTo, nameOf, plural, short } from './text.js';
 import { table } from './node.js';
 
 // longest is how many applications are listed.
-const longest = 500;
+const longest = 100;
 
 export const trust = {
   label: () => 'Signers',
   draw({ overview }) {
     const { applications, signers, policies } = overview;
     const signed = new Map(signers.map((s) => [s.name, applications.filter((a) => a.signers.includes(s.name))]));
+    const sorted = [...applications].sort((x, y) => (overall(x) === 'Denied' ? 0 : 1) - (overall(y) === 'Denied' ? 0 : 1));
     const unsigned = applications.filter((a) => a.signers.length === 0);
     return [
       h('div', { class: 'heading' }, h('h1', {}, 'Who signed what, and which policies decided')),
@@ -29,7 +30,7 @@ export const trust = {
         h('p', {}, `allowed ${plural(applications.filter((a) => a.policies.includes(p.name)).length, 'application')}, denied ${applications.filter((a) => a.reasons.some((r) => r.rule.startsWith(`${p.name}/`))).length}`))))),
       h('section', { class: 'block' }, h('h2', {}, 'Applications'), unsigned.length > 0 && h('p', { class: 'fine' }, `${plural(unsigned.length, 'application')} without a signature that counts`),
         applications.length === 0 ? h('p', { class: 'empty' }, 'There is no application yet.') : h('div', { class: 'card' }, table('Who signed which application by which policy',
-          ['State', 'Application', 'Digest', 'Signed by', 'Allowed by', 'Denied by'], applications.slice(0, longest).map((a) => [
+          ['State', 'Application', 'Digest', 'Signed by', 'Allowed by', 'Denied by'], sorted.slice(0, longest).map((a) => [
             badge(overall(a)), h('a', { href: linkTo(a) }, h('bdi', {}, cut(nameOf(a), 80))), h('span', { class: 'mono' }, short(a.digest)), h('bdi', {}, cut(a.signers.join(', '), 120)),
             h('bdi', {}, cut(a.policies.join(', '), 120)), h('bdi', {}, cut([...new Set(a.reasons.map((r) => r.rule))].join(', '), 120)),
           ]))),

@@ -1,0 +1,23 @@
+package ui_test
+
+import "testing"
+
+// whenShown has a page keep when its first cell of the fleet was painted, in milliseconds since it was asked for.
+const whenShown = `new MutationObserver((_, o) => {
+	if (!document.querySelector('[role=gridcell]')) return;
+	o.disconnect();
+	requestAnimationFrame(() => setTimeout(() => { window.shownAt = performance.now(); }));
+}).observe(document, { childList: true, subtree: true });`
+
+// BenchmarkFirstPaint opens the page of a fleet of 1,000 nodes and 200 applications, of which the process knows nothing yet.
+func BenchmarkFirstPaint(b *testing.B) {
+	config := serveCluster(b, fleetOf(1000, 200))
+	in := browser(b)
+	var sum float64
+	for b.Loop() {
+		p := open(b, in, startUI(b, "--kubeconfig", config)+"#/fleet", whenShown)
+		p.holds("the fleet is shown", `window.shownAt > 0`)
+		sum += evaluate[float64](p, `window.shownAt`)
+	}
+	b.ReportMetric(sum/float64(b.N), "ms-to-paint/op")
+}

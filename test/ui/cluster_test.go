@@ -1,0 +1,227 @@
+package ui_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/skep-dev/skep/api/v1alpha1"
+	view "github.com/skep-dev/skep/api/view/v1alpha1"
+)
+
+// apiServer answers for objects by their paths: lists page by page, and 404 for what it does not have.
+type apiServer struct {
+	lists   map[string][]any
+	objects map[string]any
+}
+
+// ServeHTTP implements http.Handler.
+func (s *apiServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	w.Header().Set("Content-Type", "application/json")
+	if one, known := s.objects[r.URL.Path]; known {
+		_ = json.NewEncoder(w).Encode(one)
+		return
+	}
+	all, known := s.lists[r.URL.Path]
+	if !known || r.Method != http.MethodGet {
+		w.WriteHeader(http.StatusNotFound)
+		_ = json.NewEncoder(w).Encode(metav1.Status{TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}, Status: metav1.StatusFailure,
+			Reason: metav1.StatusReasonNotFound, Code: http.StatusNotFound})
+		return
+	}
+	from, _ := strconv.Atoi(r.URL.Query().Get("continue"))
+	to := len(all)
+	if limit, _ := strconv.Atoi(r.URL.Query().Get("limit")); limit > 0 {
+		to = min(to, from+limit)
+	}
+	next := ""
+	if to < len(all) {
+		next = strconv.Itoa(to)
+	}
+	_ = json.NewEncoder(w).Encode(map[string]any{"metadata": map[string]any{"continue": next}, "items": all[from:to]})
+}
+
+// serveCluster serves a cluster, and returns its kubeconfig.
+func serveCluster(t testing.TB, s *apiServer) string {
+	t.Helper()
+	server := httptest.NewServer(s)
+	t.Cleanup(server.Close)
+	path := filepath.Join(t.TempDir(), "kubeconfig")
+	config := `{"apiVersion":"v1","kind":"Config","current-context":"admin@prod-eu","clusters":[{"name":"prod-eu","cluster":{"server":"` + server.URL + `"}}],
+		"contexts":[{"name":"admin@prod-eu","context":{"cluster":"prod-eu","user":"admin"}}],"users":[{"name":"admin","user":{}}]}`
+	if err := os.WriteFile(path, []byte(config), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+// The names of applications, and of the teams whose namespaces some are in.
+var (
+	kinds = []string{"firewall", "latency", "flow-export", "syscall-audit", "dns-watch", "tcp-retrans", "xdp-counter", "file-opens"}
+	teams = []string{"", "checkout", "search", "payments", "identity"}
+)
+
+// stateOf says how an application does on a node: as in a fleet, nearly all is well.
+func stateOf(app, node int) (v1alpha1.NodeState, string) {
+	switch n := app*31 + node*17 + app*node%13; {
+	case app == 3 && node%9 == 4:
+		return v1alpha1.NodeFailed, "load program on_exec: the verifier rejects it: R2 min value is negative"
+	case app == 5 && node%50 == 7:
+		return v1alpha1.NodeUnsupported, "the kernel 5.15 has no hook tcx/ingress"
+	case n%997 == 0:
+		return v1alpha1.NodeWaiting, "no interface matches bond*"
+	case n%463 == 0:
+		return v1alpha1.NodePending, ""
+	case app%11 == 7 && node%3 != 0:
+		return v1alpha1.NodeNotSelected, ""
+	}
+	return v1alpha1.NodeLoaded, ""
+}
+
+// fleetOf is a cluster of so many nodes and applications.
+func fleetOf(nodes, apps int) *apiServer {
+	s := &apiServer{lists: map[string][]any{}, objects: map[string]any{}}
+	path := func(resource string) string { return "/apis/" + v1alpha1.APIVersion + "/" + resource }
+	for _, resource := range []string{"bpfapplications", "clusterbpfapplications", "bpfsigners", "clusterbpfpolicies", "bpfpolicies", "bpfnodes"} {
+		s.lists[path(resource)] = []any{}
+	}
+	add := func(resource string, object any) { s.lists[path(resource)] = append(s.lists[path(resource)], object) }
+	var all []v1alpha1.Identity
+	for i := range apps {
+		team := teams[i%len(teams)]
+		id := v1alpha1.Identity{Kind: v1alpha1.KindBpfApplication, Namespace: team, Name: fmt.Sprintf("%s-%02d", kinds[i%len(kinds)], i)}
+		if team == "" {
+			id.Kind = v1alpha1.KindClusterBpfApplication
+		}
+		all = append(all, id)
+		if team == "" {
+			add("clusterbpfapplications", application(id, i))
+		} else {
+			add("bpfapplications", application(id, i))
+		}
+	}
+	for j := range nodes {
+		n := v1alpha1.BpfNode{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("ip-10-%d-%d-%d.eu-central-1", j/250, j/50%5, j%250)}}
+		n.Status.Kernel.Release, n.Status.Agent.Version = "6.12.48-cloud-amd64", "v0.1.0"
+		for i, id := range all {
+			state, message := stateOf(i, j)
+			uid := "uid-" + strconv.Itoa(i)
+			if state == v1alpha1.NodeLoaded && message == "" {
+				n.Status.Counts.Loaded++
+				n.Status.Loaded = append(n.Status.Loaded, v1alpha1.LoadedAs(uid, 1))
+				continue
+			}
+			n.Status.Applications = append(n.Status.Applications,
+				v1alpha1.NodeApplication{Kind: id.Kind, Namespace: id.Namespace, Name: id.Name, UID: uid, Serial: 1, State: state, Message: message})
+		}
+		add("bpfnodes", n)
+		v := nodeView(n.Name, uint64(1_000_000+j))
+		s.objects["/apis/"+view.GroupVersion+"/nodeviews/"+n.Name] = v
+	}
+	add("bpfsigners", v1alpha1.BpfSigner{ObjectMeta: metav1.ObjectMeta{Name: "release"}, Spec: v1alpha1.BpfSignerSpec{Key: &v1alpha1.KeySigner{}}})
+	add("bpfsigners", v1alpha1.BpfSigner{ObjectMeta: metav1.ObjectMeta{Name: "ci"}, Spec: v1alpha1.BpfSignerSpec{Keyless: &v1alpha1.KeylessSigner{
+		Identities: []v1alpha1.IdentityMatch{{Issuer: "https://token.actions.example.com", Subject: "https://git.example.com/platform/bpf/.ci@refs/heads/main"}}}}})
+	add("bpfsigners", v1alpha1.BpfSigner{ObjectMeta: metav1.ObjectMeta{Name: "alice-laptop"}, Spec: v1alpha1.BpfSignerSpec{Key: &v1alpha1.KeySigner{}, Revoked: true}})
+	add("clusterbpfpolicies", v1alpha1.ClusterBpfPolicy{ObjectMeta: metav1.ObjectMeta{Name: "front"}})
+	add("bpfpolicies", v1alpha1.BpfPolicy{ObjectMeta: metav1.ObjectMeta{Name: "own-pods", Namespace: "checkout"}, Spec: v1alpha1.BpfPolicySpec{Mode: "Audit"}})
+	return s
+}
+
+// application is one of a cluster, as the API server stores it.
+func application(id v1alpha1.Identity, i int) any {
+	a := v1alpha1.ClusterBpfApplication{TypeMeta: metav1.TypeMeta{APIVersion: v1alpha1.APIVersion, Kind: id.Kind},
+		ObjectMeta: metav1.ObjectMeta{Name: id.Name, Namespace: id.Namespace, UID: types.UID("uid-" + strconv.Itoa(i)), Generation: 3,
+			Labels: map[string]string{"kustomize.toolkit.fluxcd.io/name": "bpf", "kustomize.toolkit.fluxcd.io/namespace": "flux-system"}}}
+	a.Spec.Bytecode.Image = "registry.example.com/bpf/" + id.Name + ":v2"
+	a.Spec.Programs = []v1alpha1.Program{{Name: "on_packet", Attach: []v1alpha1.Attachment{{Hook: "tcx/ingress"}}}}
+	s := &a.Status
+	s.Digest, s.Serial, s.Policies = digest, 1, []string{"baseline", "front"}
+	s.Signers = [][]string{{"release"}, {"ci"}, {"release", "ci"}}[i%3]
+	s.Conditions = []metav1.Condition{
+		when(v1alpha1.ConditionVerified, metav1.ConditionTrue, "Signed", "signed by "+strings.Join(s.Signers, ", ")),
+		when(v1alpha1.ConditionAllowed, metav1.ConditionTrue, "Allowed", "allowed by baseline, front"),
+		when(v1alpha1.ConditionDeployed, metav1.ConditionTrue, "Deployed", ""), when(v1alpha1.ConditionReady, metav1.ConditionTrue, "Succeeded", ""),
+	}
+	switch i {
+	case 3:
+		s.Rollout = &v1alpha1.RolloutStatus{State: v1alpha1.RolloutStopped, Step: 2, Steps: 4, Nodes: 250, Message: "it failed on 111 nodes"}
+		s.Conditions[2] = when(v1alpha1.ConditionDeployed, metav1.ConditionFalse, "Failed", "failed on 111 nodes")
+		s.Conditions[3] = when(v1alpha1.ConditionReady, metav1.ConditionFalse, "Failed", "failed on 111 nodes")
+	case 6:
+		s.Conditions[1] = when(v1alpha1.ConditionAllowed, metav1.ConditionFalse, "Denied",
+			"front/priority at spec.programs[0].attach[0].priority: it asks for priority 10; places before 100 are for firewalls (give it a priority of 100 or more)")
+		s.Conditions[3] = when(v1alpha1.ConditionReady, metav1.ConditionFalse, "Denied", "front/priority")
+	}
+	return a
+}
+
+// startCluster serves a cluster, and opens its page.
+func startCluster(t testing.TB, s *apiServer) *tab {
+	t.Helper()
+	return open(t, browser(t), startUI(t, "--kubeconfig", serveCluster(t, s)))
+}
+
+func TestAFleetOfAnySize(t *testing.T) {
+	for _, nodes := range []int{1, 100, 1000} {
+		t.Run(strconv.Itoa(nodes), func(t *testing.T) {
+			p := startCluster(t, fleetOf(nodes, min(200, 4*nodes+8)))
+			p.view("#/fleet")
+			p.shows("[role=gridcell]", " on ip-10-0-0-")
+			p.shot(fmt.Sprintf("fleet-%d", nodes))
+			p.view("#/applications")
+			p.shows(".detail h1", "-")
+			p.shot(fmt.Sprintf("applications-%d", nodes))
+			p.view("#/nodes")
+			p.shows("h1", "ip-10-0-0-0")
+			p.shows("li.member", "guard_port")
+			p.view("#/trust")
+			p.shows(".tile", "revoked")
+			p.shot(fmt.Sprintf("trust-%d", nodes))
+			p.view("#/cost")
+			p.shows("table", "cil_from_netdev")
+		})
+	}
+}
+
+func TestTheArrowKeysMoveInTheFleet(t *testing.T) {
+	p := startCluster(t, fleetOf(100, 40))
+	p.view("#/fleet")
+	p.shows("[role=gridcell]", " on ")
+	evaluate[bool](p, `document.querySelector('[role=grid]').focus(); true`)
+	at := func() string { return evaluate[string](p, `document.querySelector('[role=gridcell]').textContent`) }
+	place := func() string {
+		return evaluate[string](p, `(() => { const c = document.querySelector('[role=gridcell]'); return c.parentElement.getAttribute('aria-rowindex') + ' ' + c.getAttribute('aria-colindex') })()`)
+	}
+	first := at()
+	p.keys("ArrowRight", "ArrowRight", "ArrowDown")
+	p.holds("the focus moved", `document.querySelector('[role=gridcell]').getAttribute('aria-colindex') === '3'`)
+	if got := place(); got != "2 3" || at() == first {
+		t.Errorf("the focus is at %s, %q", got, at())
+	}
+	p.keys("End")
+	p.holds("the focus is in the last column", `document.querySelector('[role=gridcell]').getAttribute('aria-colindex') === '100'`)
+	p.holds("it is seen", `document.querySelector('[role=grid]').scrollLeft > 100`)
+	p.shot("fleet-end")
+	name, _, _ := strings.Cut(at(), " on ")
+	p.keys("Enter")
+	p.shows(".detail h1", name)
+	p.view("#/fleet")
+	p.size(360, 800, "light")
+	p.shot("fleet-narrow")
+	p.size(1280, 900, "dark")
+	p.shot("fleet-dark")
+	evaluate[bool](p, `[...document.querySelectorAll('.toggle button')].find((b) => b.textContent === 'Small').click(); true`)
+	p.shot("fleet-small")
+	evaluate[bool](p, `[...document.querySelectorAll('.toggle button')].find((b) => b.textContent === 'Table').click(); true`)
+	p.shows("table", "Failed")
+	p.shot("fleet-table")
+}
