@@ -24,6 +24,8 @@ type cell struct {
 	turn chan struct{}
 	at   time.Time
 	last answer
+	// ahead reports that it was read before a browser asked.
+	ahead bool
 }
 
 // answer is JSON with a tag that changes with it, or why there is none.
@@ -51,8 +53,23 @@ func (a *answers) cell(key string) *cell {
 	return c
 }
 
-// get returns the answer to a key, read anew if it is old. Reading goes on for the others if ctx ends.
-func (a *answers) get(ctx context.Context, key string, read func(context.Context) (any, error)) answer {
+// aheadFor is how long what was read before a browser asked is better than to wait.
+const aheadFor = time.Minute
+
+// prepare reads the answer to a key before a browser asks for it.
+func (a *answers) prepare(ctx context.Context, key string, read reader) {
+	c := a.cell(key)
+	c.turn <- struct{}{}
+	defer func() { <-c.turn }()
+	a.read(ctx, c, read)
+	c.ahead = true
+}
+
+// reader reads from the source.
+type reader func(context.Context) (any, error)
+
+// get returns the answer to a key, read anew if it is old. Reading continues for the others if ctx ends.
+func (a *answers) get(ctx context.Context, key string, read reader) answer {
 	c := a.cell(key)
 	select {
 	case c.turn <- struct{}{}:
@@ -60,12 +77,18 @@ func (a *answers) get(ctx context.Context, key string, read func(context.Context
 	case <-ctx.Done():
 		return answer{err: ctx.Err()}
 	}
-	if time.Since(c.at) < every {
-		return c.last
+	age := time.Since(c.at)
+	if age >= every && (!c.ahead || age >= aheadFor || c.last.err != nil) {
+		a.read(context.WithoutCancel(ctx), c, read)
 	}
-	limited, cancel := context.WithTimeout(context.WithoutCancel(ctx), patience)
+	c.ahead = false
+	return c.last
+}
+
+// read reads the answer of a cell, whose turn the caller has.
+func (a *answers) read(ctx context.Context, c *cell, read reader) {
+	limited, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	v, err := read(limited)
 	c.last, c.at = encode(v, err, a.seed), time.Now()
-	return c.last
 }

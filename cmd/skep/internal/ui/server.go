@@ -61,8 +61,9 @@ func Listen(ctx context.Context, port int, source Source) (*Server, error) {
 // Address is what the user opens, once.
 func (s *Server) Address() string { return s.guard.address() }
 
-// Serve answers the browser until ctx ends.
+// Serve answers the browser until ctx ends. It asks for what the page shows first while the user opens it.
 func (s *Server) Serve(ctx context.Context) error {
+	go s.answers.prepare(ctx, overview, s.overview)
 	return listen.Serve(ctx, s.listener, nil, s.guard.protect(s.handler()))
 }
 
@@ -71,7 +72,7 @@ func (s *Server) handler() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /", file)
 	mux.HandleFunc("GET /data/overview", func(w http.ResponseWriter, r *http.Request) {
-		s.answer(w, r, "overview", func(ctx context.Context) (any, error) { return s.source.Overview(ctx) })
+		s.answer(w, r, overview, s.overview)
 	})
 	mux.HandleFunc("GET /data/node", func(w http.ResponseWriter, r *http.Request) {
 		name := r.URL.Query().Get("name")
@@ -79,6 +80,12 @@ func (s *Server) handler() http.Handler {
 	})
 	return mux
 }
+
+// overview is the key of the overview.
+const overview = "overview"
+
+// overview asks for the overview.
+func (s *Server) overview(ctx context.Context) (any, error) { return s.source.Overview(ctx) }
 
 // nodePage is a node, and what its programs cost in the last minutes.
 type nodePage struct {
@@ -124,7 +131,7 @@ type failure struct {
 }
 
 // answer writes what read returned lately, as JSON, unless the browser has it.
-func (s *Server) answer(w http.ResponseWriter, r *http.Request, key string, read func(context.Context) (any, error)) {
+func (s *Server) answer(w http.ResponseWriter, r *http.Request, key string, read reader) {
 	a := s.answers.get(r.Context(), key, read)
 	w.Header().Set("Content-Type", "application/json")
 	if a.err != nil {
