@@ -50,7 +50,7 @@ UPDATE ?=
 ARCH ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help build bin/skep bin/skep-demo images cut release demo demo-cluster containerd flux assets test test-integration test-gitops test-e2e test-kernels test-arm64 corpus fuzz bench bench-cluster cosign generate verify lint fmt clean
+.PHONY: help build bin/skep bin/skep-demo images cut release demo demo-cluster containerd flux assets test test-integration test-gitops test-e2e test-kernels test-arm64 ui-pictures corpus fuzz bench bench-cluster cosign generate verify lint fmt clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -118,6 +118,9 @@ test-arm64: ## Run the tests that need no kernel for arm64, under qemu-user (min
 corpus: ## Run the objects of test/corpus, and some that nobody here wrote, on Linux 6.12 (qemu) and on this kernel
 	go run ./test/corpus/gather bin/corpus
 	SKEP_VM_PACKAGES=test/corpus SKEP_VM_TIMEOUT=40m $(SUITE) -kernels own,6.12 -flags '-v -run OtherKernels -timeout 60m' ./test/kernel
+
+ui-pictures: ## Make the pictures of docs/ui.md anew, in Chromium; look at them, and commit them
+	SKEP_UPDATE=1 go test -count 1 -run '^TestPicturesOfThePage$$' ./test/ui
 
 # Without a bound on it, the search for a smaller input of the same coverage takes
 # most of the time: one target ran 134 inputs a minute.

@@ -2,6 +2,8 @@ package arch_test
 
 import (
 	"fmt"
+	"go/build"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -345,6 +347,40 @@ func TestTheAgentStaysSmall(t *testing.T) {
 	for _, w := range heavyLinks(load(t)) {
 		t.Error(w)
 	}
+}
+
+// TestOnlyTheCommandLineHasAPage: controller, agent, mounter and the root process serve no HTML.
+func TestOnlyTheCommandLineHasAPage(t *testing.T) {
+	const page = "cmd/skep/internal/ui"
+	g := load(t)
+	pages := []restriction{{module + "/" + page, nil}}
+	if links(g, []string{"cmd/skep"}, pages) == nil {
+		t.Fatal("the command line has no page: the rule is wrong")
+	}
+	for _, l := range links(g, []string{"cmd/skep-controller", "cmd/skep-agent", "cmd/skep-mounter", "nodemode"}, pages) {
+		t.Error(l)
+	}
+	for _, dir := range folders(t) {
+		built, err := build.ImportDir(filepath.Join(root(t), dir), 0)
+		if err != nil || dir == page {
+			continue
+		}
+		for _, pattern := range built.EmbedPatterns {
+			if files, _ := filepath.Glob(filepath.Join(root(t), dir, pattern)); slices.ContainsFunc(files, isPage) {
+				t.Errorf("%s embeds %s: only %s has a page", dir, pattern, page)
+			}
+		}
+	}
+}
+
+// isPage reports whether a file is a page for a browser, or a folder that has one.
+func isPage(name string) bool {
+	found := false
+	_ = filepath.WalkDir(name, func(path string, _ fs.DirEntry, err error) error {
+		found = found || slices.Contains([]string{".html", ".js", ".css"}, filepath.Ext(path))
+		return err
+	})
+	return found
 }
 
 // TestNoProductionBinaryLinksTheDemo looks at what is for the demo and for tests alone.

@@ -22,7 +22,7 @@ const module = "github.com/skep-dev/skep/"
 
 // machine is what a plan depends on.
 type machine struct {
-	root, race, kernels, cluster, containerd, flux bool
+	root, race, kernels, cluster, containerd, flux, chromium bool
 	// children is the variable by which test binaries know what they have as confined children; empty
 	// where they are to be their own, so that the race detector sees children, too.
 	children string
@@ -49,6 +49,7 @@ func look(ctx context.Context, o options) (machine, error) {
 		root: root, contained: root && !leaks.Allowed(), hangs: root && leaks.Hangs(), race: o.race == "none" || races(ctx),
 		kernels:    has("qemu-system-x86_64", "xz", "apt-cache", "dpkg"),
 		cluster:    has("/usr/bin/containerd", "/usr/sbin/runc", "/usr/sbin/nft", "/usr/lib/cni/bridge", "/usr/sbin/ip", "/etc/ssl/certs/ca-certificates.crt"),
+		chromium:   has("chromium"),
 		containerd: noContainerd == nil, flux: noFlux == nil, nameless: noLocalhost != nil, children: children,
 	}, err
 }
@@ -126,6 +127,7 @@ func newPlan(o options, m machine, packages []string) plan {
 			"GITOPS=no: the tests with Flux's controllers are LEFT OUT. Run them with: make test-gitops"},
 		{m.loads() && o.gitops == "auto" && has("test/integration"), m.flux, "SKEP_GITOPS=1",
 			"NO FLUX: the tests with its controllers are SKIPPED. Build them with: make flux"},
+		{has("test/ui"), m.chromium, "", "NO CHROMIUM: the tests of skep ui in a browser are SKIPPED. They need: apt-get install chromium"},
 		{hasPlane, !m.nameless, "",
 			"NO NAME localhost: packages with a control plane are LEFT OUT. Give it to the machine: echo 127.0.0.1 localhost | sudo tee -a /etc/hosts"},
 		{o.race != "none", m.race, "", "NO RACE DETECTOR: it needs a C compiler and a platform that has it: apt-get install gcc libc6-dev"},

@@ -144,6 +144,17 @@ func TestPlan(t *testing.T) {
 	}
 }
 
+// TestAMissingBrowserIsSaid, where packages need it.
+func TestAMissingBrowserIsSaid(t *testing.T) {
+	said := func(chromium bool, packages ...string) bool {
+		p := newPlan(options{race: "none"}, machine{root: true, chromium: chromium}, packages)
+		return slices.ContainsFunc(p.leftOut, func(line string) bool { return strings.Contains(line, "apt-get install chromium") })
+	}
+	if !said(false, module+"test/ui") || said(true, module+"test/ui") || said(false, module+"text") {
+		t.Error("a machine without chromium says so where test/ui is run, and nowhere else")
+	}
+}
+
 // TestGoTestThatEnds has another program in the place of go, which prints events and ends.
 func TestGoTestThatEnds(t *testing.T) {
 	const pass = `{"Action":"pass","Package":"a","Elapsed":1}`

@@ -231,20 +231,30 @@ func (p *tab) holds(what, condition string) {
 	}
 }
 
-// shot keeps a picture of the page where SKEP_UI_SHOTS names a folder for it.
+// shot keeps a picture of the whole page where SKEP_UI_SHOTS names a folder for it.
 func (p *tab) shot(name string) {
 	p.Helper()
-	dir := os.Getenv("SKEP_UI_SHOTS")
-	if dir == "" {
-		return
+	if dir := os.Getenv("SKEP_UI_SHOTS"); dir != "" {
+		p.write(filepath.Join(dir, name+".png"), chromedp.FullScreenshot(100))
 	}
+}
+
+// picture keeps what the window shows.
+func (p *tab) picture(path string) {
+	p.Helper()
+	p.write(path, chromedp.CaptureScreenshot())
+}
+
+// write keeps a picture.
+func (p *tab) write(path string, picture chromedp.Action[[]byte]) {
+	p.Helper()
 	ctx, cancel := context.WithTimeout(p.ctx, patience)
 	defer cancel()
-	png, err := chromedp.Run(ctx, chromedp.FullScreenshot(100))
-	if err != nil {
-		p.Fatal(err)
+	png, err := chromedp.Run(ctx, picture)
+	if err == nil {
+		err = os.WriteFile(path, png, 0o644)
 	}
-	if err := os.WriteFile(filepath.Join(dir, name+".png"), png, 0o600); err != nil {
+	if err != nil {
 		p.Fatal(err)
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"net"
 	"net/http"
+	"os"
 	"path/filepath"
 	"strconv"
 	"sync/atomic"
@@ -18,6 +19,7 @@ import (
 	view "github.com/skep-dev/skep/api/view/v1alpha1"
 	"github.com/skep-dev/skep/nodemode"
 	"github.com/skep-dev/skep/policies"
+	"github.com/skep-dev/skep/test/harness/module"
 )
 
 // quote is a text as JavaScript has it.
@@ -219,4 +221,37 @@ func TestTheOtherViewsOfAHost(t *testing.T) {
 	p.shot("cost-host")
 	p.size(1280, 900, "dark")
 	p.shot("cost-host-dark")
+}
+
+// maxPicture is how many bytes a picture of the documentation has at most.
+const maxPicture = 150 << 10
+
+// TestPicturesOfThePage makes those of the documentation, if SKEP_UPDATE is set, and looks whether they are there and small: fonts of
+// machines differ.
+func TestPicturesOfThePage(t *testing.T) {
+	pictures := map[string]string{"ui-node.png": "#/nodes/web-1", "ui-application.png": "#/applications", "ui-fleet.png": "#/fleet"}
+	dir := filepath.Join(module.Root(), "docs/images")
+	if os.Getenv("SKEP_UPDATE") != "" {
+		s, host := startHost(t)
+		host.size(1120, 780, "light")
+		host.view(pictures["ui-node.png"])
+		host.shows("li.member .runs", "1,204,331")
+		more := nodeView("web-1", 1_208_731)
+		s.node.Store(&more)
+		host.shows("li.member .moving", "/s")
+		host.picture(filepath.Join(dir, "ui-node.png"))
+		cluster := startCluster(t, fleetOf(100, 40))
+		cluster.size(1120, 640, "light")
+		for _, name := range []string{"ui-application.png", "ui-fleet.png"} {
+			cluster.view(pictures[name])
+			cluster.shows("h1", map[bool]string{true: "Fleet", false: "xdp-counter-06"}[name == "ui-fleet.png"])
+			cluster.picture(filepath.Join(dir, name))
+		}
+	}
+	for name := range pictures {
+		info, err := os.Stat(filepath.Join(dir, name))
+		if err != nil || info.Size() > maxPicture {
+			t.Errorf("%s: %v, or it has more than %d bytes; make ui-pictures makes it", name, err, maxPicture)
+		}
+	}
 }

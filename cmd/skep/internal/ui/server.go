@@ -157,7 +157,7 @@ func encode(v any, err error, seed maphash.Seed) answer {
 	case err != nil:
 		return answer{err: fmt.Errorf("write the answer: %w", err)}
 	case len(body) > maxBytes:
-		return answer{err: fmt.Errorf("the answer has %d MiB, and the page takes %d: ask for less, by skep status or kubectl", len(body)>>20, maxBytes>>20)}
+		return answer{err: fmt.Errorf("the answer has %d MiB, and the page takes %d: ask for less on the command line", len(body)>>20, maxBytes>>20)}
 	}
 	return answer{body: body, tag: fmt.Sprintf(`"%x"`, maphash.Bytes(seed, body))}
 }

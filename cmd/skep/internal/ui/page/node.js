@@ -71,7 +71,7 @@ function facts(n) {
     ['Types of the kernel (BTF)', k.btf === undefined ? '' : k.btf ? 'yes' : 'no'],
     ['Lockdown', k.lockdown],
     ['Hooks', k.hooks ? plural(k.hooks.length, 'hook') : ''],
-    ['Looked at', n.observed ? new Date(n.observed).toLocaleTimeString() : ''],
+    ['Observed', n.observed ? new Date(n.observed).toLocaleTimeString('en-GB') : ''],
   ].filter(([, value]) => value);
   return h('dl', { class: 'facts' }, rows.map(([name, value]) => h('div', {}, h('dt', {}, name), h('dd', {}, value))));
 }
