@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -155,6 +156,13 @@ func (p *tab) note(event any) {
 	case *network.EventRequestWillBeSent:
 		p.requests = append(p.requests, e.Request.URL)
 	}
+}
+
+// forgive takes complaints back that have a text.
+func (p *tab) forgive(text string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.complaints = slices.DeleteFunc(p.complaints, func(c string) bool { return strings.Contains(c, text) })
 }
 
 // call sends a command of the protocol.

@@ -142,6 +142,16 @@ func fleetOf(nodes, apps int) *apiServer {
 		v := nodeView(n.Name, uint64(1_000_000+j))
 		s.objects["/apis/"+view.GroupVersion+"/nodeviews/"+n.Name] = v
 	}
+	// What the first nodes say of the application that fails on some.
+	failing := view.NodeViewList{ListMeta: metav1.ListMeta{Continue: "more"}}
+	for _, node := range []string{"ip-10-0-0-4.eu-central-1", "ip-10-0-0-13.eu-central-1"} {
+		v := nodeView(node, 1)
+		v.Applications = v.Applications[3:]
+		failing.Items = append(failing.Items, v)
+	}
+	if apps > 3 {
+		s.objects["/apis/"+view.GroupVersion+"/namespaces/payments/bpfapplications/syscall-audit-03/view"] = failing
+	}
 	add("bpfsigners", v1alpha1.BpfSigner{ObjectMeta: metav1.ObjectMeta{Name: "release"}, Spec: v1alpha1.BpfSignerSpec{Key: &v1alpha1.KeySigner{}}})
 	add("bpfsigners", v1alpha1.BpfSigner{ObjectMeta: metav1.ObjectMeta{Name: "ci"}, Spec: v1alpha1.BpfSignerSpec{Keyless: &v1alpha1.KeylessSigner{
 		Identities: []v1alpha1.IdentityMatch{{Issuer: "https://token.actions.example.com", Subject: "https://git.example.com/platform/bpf/.ci@refs/heads/main"}}}}})
@@ -239,4 +249,25 @@ func TestTheArrowKeysMoveInTheFleet(t *testing.T) {
 	evaluate[bool](p, `[...document.querySelectorAll('.toggle button')].find((b) => b.textContent === 'Table').click(); true`)
 	p.shows("table", "Failed")
 	p.shot("fleet-table")
+}
+
+func TestTheNodesOfAnApplicationAreAskedOnDemand(t *testing.T) {
+	p := startCluster(t, fleetOf(20, 10))
+	p.view("#/applications/BpfApplication/payments/syscall-audit-03")
+	p.shows(".detail h1", "payments/syscall-audit-03")
+	if got := evaluate[bool](p, `document.querySelector('.detail').textContent.includes('verifier rejects')`); !got {
+		t.Error("what the nodes reported is not there")
+	}
+	evaluate[bool](p, `[...document.querySelectorAll('button')].find((b) => b.textContent === 'Ask its nodes').click(); true`)
+	p.shows(".detail pre", "R1 invalid mem access")
+	p.shows(".detail table", "eth0 in pod shop/checkout-7d9f")
+	p.shows(".detail", "There are more than these")
+	p.shot("application-nodes")
+	// Another application cannot be asked, and says why.
+	p.view("#/applications/ClusterBpfApplication/-/firewall-00")
+	p.shows(".detail h1", "firewall-00")
+	evaluate[bool](p, `[...document.querySelectorAll('button')].find((b) => b.textContent === 'Ask its nodes').click(); true`)
+	p.shows(".detail .note", "no API view.skep.dev")
+	// The browser says of each answer that is an error that it is one.
+	p.forgive("502")
 }

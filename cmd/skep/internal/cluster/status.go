@@ -41,6 +41,8 @@ type Application struct {
 	Status v1alpha1.BpfApplicationStatus `json:"status"`
 
 	uid string
+	// from is the object that it was read from.
+	from stored
 }
 
 // condition is one of the application; its status is Unknown if it has none of that type.
@@ -59,6 +61,13 @@ type stored struct {
 		Bytecode struct {
 			Image string `json:"image"`
 		} `json:"bytecode"`
+		Suspend  bool `json:"suspend"`
+		Programs []struct {
+			Name   string `json:"name"`
+			Attach []struct {
+				Hook string `json:"hook"`
+			} `json:"attach"`
+		} `json:"programs"`
 	} `json:"spec"`
 	Status v1alpha1.BpfApplicationStatus `json:"status"`
 }
@@ -66,7 +75,7 @@ type stored struct {
 // application is what is told of it.
 func (s stored) application(kind string) Application {
 	a := Application{Identity: v1alpha1.Identity{Kind: kind, Namespace: s.Namespace, Name: s.Name}, Image: s.Spec.Bytecode.Image, Denied: []policies.Reason{},
-		Status: s.Status, uid: string(s.UID)}
+		Status: s.Status, uid: string(s.UID), from: s}
 	if c := a.condition(v1alpha1.ConditionAllowed); c.Status == metav1.ConditionFalse {
 		a.Denied = append(a.Denied, reasons(c.Message)...)
 	}
@@ -83,15 +92,16 @@ const (
 func (c *Client) Status(ctx context.Context, names []string) (Status, error) {
 	s := Status{Cluster: c.Place, Applications: []Application{}}
 	var group errgroup.Group
+	var namespace string
 	group.Go(func() error {
-		s.Health = c.health(ctx)
+		s.Health, namespace = c.Health(ctx)
 		return nil
 	})
 	group.Go(func() error { return c.applications(ctx, &s) })
 	if err := group.Wait(); err != nil {
 		return Status{}, err
 	}
-	s.Health = append(s.Health, protection(s.Applications, len(s.Needs) > 0 || c.Chosen))
+	s.Health = append(s.Health, c.registries(ctx, namespace, s.Applications), protection(s.Applications, len(s.Needs) > 0 || c.Chosen))
 	for _, name := range names {
 		if !slices.ContainsFunc(s.Applications, func(a Application) bool { return a.Identity.String() == name }) {
 			return s, exit.Absent("show status of %s: there is no such application, or you may not read it; skep status lists all, those of namespaces as "+

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/url"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
@@ -56,4 +57,26 @@ var errNoViews = fmt.Errorf("the cluster has no API %s, by which nodes are asked
 func (c *Client) hasViews(ctx context.Context) bool {
 	var found any
 	return !isAbsent(c.get(ctx, object{group: view.GroupVersion}, "", &found))
+}
+
+// Report is what a node last wrote to the API server.
+func (c *Client) Report(ctx context.Context, name string) (n v1alpha1.BpfNode, err error) {
+	err = c.get(ctx, ours("", "bpfnodes", name), "", &n)
+	return n, err
+}
+
+// viewPage is how many nodes are asked about one application at once.
+const viewPage = "50"
+
+// View has the first nodes of an application describe it; the list's Continue is not empty if there are more.
+func (c *Client) View(ctx context.Context, id v1alpha1.Identity) (all view.NodeViewList, err error) {
+	o := object{group: view.GroupVersion, namespace: id.Namespace, resource: clusterWide, name: id.Name, subresource: "view",
+		query: url.Values{"limit": {viewPage}}}
+	if id.IsNamespaced() {
+		o.resource = namespaced
+	}
+	if err = c.get(ctx, o, "", &all); err != nil {
+		return all, c.explainView(ctx, o, err)
+	}
+	return all, nil
 }

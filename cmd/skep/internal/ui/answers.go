@@ -68,8 +68,8 @@ func (a *answers) prepare(ctx context.Context, key string, read reader) {
 // reader reads from the source.
 type reader func(context.Context) (any, error)
 
-// get returns the answer to a key, read anew if it is old. Reading continues for the others if ctx ends.
-func (a *answers) get(ctx context.Context, key string, read reader) answer {
+// get returns the answer to a key, read anew if it is older than fresh. Reading continues for the others if ctx ends.
+func (a *answers) get(ctx context.Context, key string, fresh time.Duration, read reader) answer {
 	c := a.cell(key)
 	select {
 	case c.turn <- struct{}{}:
@@ -78,7 +78,7 @@ func (a *answers) get(ctx context.Context, key string, read reader) answer {
 		return answer{err: ctx.Err()}
 	}
 	age := time.Since(c.at)
-	if age >= every && (!c.ahead || age >= aheadFor || c.last.err != nil) {
+	if age >= fresh && (!c.ahead || age >= aheadFor || c.last.err != nil) {
 		a.read(context.WithoutCancel(ctx), c, read)
 	}
 	c.ahead = false

@@ -16,6 +16,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/skep-dev/skep/api/v1alpha1"
 	view "github.com/skep-dev/skep/api/view/v1alpha1"
 	"github.com/skep-dev/skep/listen"
 )
@@ -30,10 +31,11 @@ var types = map[string]string{
 	".html": "text/html; charset=utf-8", ".css": "text/css; charset=utf-8", ".js": "text/javascript; charset=utf-8", ".svg": "image/svg+xml",
 }
 
-// The bounds: how often the source is asked for the same, however many tabs are open, how long it may take, how many answers and how
-// many bytes of one are kept.
+// The bounds: how often the source is asked for the same, however many tabs are open, and for an application on its nodes; how long it may
+// take; how many answers and how many bytes of one are kept.
 const (
 	every      = 2 * time.Second
+	everyView  = 10 * time.Second
 	patience   = 20 * time.Second
 	maxAnswers = 32
 	maxBytes   = 64 << 20
@@ -72,11 +74,18 @@ func (s *Server) handler() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /", file)
 	mux.HandleFunc("GET /data/overview", func(w http.ResponseWriter, r *http.Request) {
-		s.answer(w, r, overview, s.overview)
+		s.answer(w, r, overview, every, s.overview)
+	})
+	mux.HandleFunc("GET /data/application", func(w http.ResponseWriter, r *http.Request) {
+		q := r.URL.Query()
+		id := v1alpha1.Identity{Kind: q.Get("kind"), Namespace: q.Get("namespace"), Name: q.Get("name")}
+		s.answer(w, r, "application/"+id.Kind+"/"+id.Namespace+"/"+id.Name, everyView, func(ctx context.Context) (any, error) {
+			return s.source.Application(ctx, id)
+		})
 	})
 	mux.HandleFunc("GET /data/node", func(w http.ResponseWriter, r *http.Request) {
 		name := r.URL.Query().Get("name")
-		s.answer(w, r, "node/"+name, func(ctx context.Context) (any, error) { return s.node(ctx, name) })
+		s.answer(w, r, "node/"+name, every, func(ctx context.Context) (any, error) { return s.node(ctx, name) })
 	})
 	return mux
 }
@@ -131,8 +140,8 @@ type failure struct {
 }
 
 // answer writes what read returned lately, as JSON, unless the browser has it.
-func (s *Server) answer(w http.ResponseWriter, r *http.Request, key string, read reader) {
-	a := s.answers.get(r.Context(), key, read)
+func (s *Server) answer(w http.ResponseWriter, r *http.Request, key string, fresh time.Duration, read reader) {
+	a := s.answers.get(r.Context(), key, fresh, read)
 	w.Header().Set("Content-Type", "application/json")
 	if a.err != nil {
 		w.WriteHeader(http.StatusBadGateway)

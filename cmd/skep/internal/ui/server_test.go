@@ -10,6 +10,7 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"github.com/skep-dev/skep/api/v1alpha1"
 	view "github.com/skep-dev/skep/api/view/v1alpha1"
 	"github.com/skep-dev/skep/cmd/skep/internal/ui"
 )
@@ -28,6 +29,11 @@ func (s *source) Overview(context.Context) (ui.Overview, error) {
 func (s *source) Node(context.Context, string) (view.NodeView, error) {
 	s.asked.Add(1)
 	return view.NodeView{}, s.err
+}
+
+func (s *source) Application(context.Context, v1alpha1.Identity) (view.NodeViewList, error) {
+	s.asked.Add(1)
+	return view.NodeViewList{}, s.err
 }
 
 // serve serves a page until the test ends.

@@ -15,6 +15,8 @@ type Source interface {
 	Overview(ctx context.Context) (Overview, error)
 	// Node describes a node.
 	Node(ctx context.Context, name string) (view.NodeView, error)
+	// Application has nodes describe an application; the list's Continue is not empty if there are more than those.
+	Application(ctx context.Context, id v1alpha1.Identity) (view.NodeViewList, error)
 }
 
 // Overview is what the page shows before anybody asks for a node.

@@ -29,7 +29,7 @@ function where() {
 // load asks for data, and reports whether they are others than before.
 async function load(path) {
   const before = loaded.get(path);
-  const answer = await fetch(path, { headers: before ? { 'If-None-Match': before.tag } : {}, signal: AbortSignal.timeout(30000) }).catch(() => {
+  const answer = await fetch(path, { headers: before?.tag ? { 'If-None-Match': before.tag } : {}, signal: AbortSignal.timeout(30000) }).catch(() => {
     throw new Error('skep ui does not answer. Start it again, and open the address that it prints.');
   });
   if (answer.status === 304) return false;
@@ -38,6 +38,17 @@ async function load(path) {
   if (!answer.ok) throw new Error(value.error || `the page's process answers ${answer.status}`);
   loaded.set(path, { tag: answer.headers.get('ETag'), value, at: Date.now(), last: before?.value, lastAt: before?.at });
   return true;
+}
+
+// attempt asks for data that a view can do without: why they are missing is data, too.
+async function attempt(path) {
+  try {
+    return await load(path);
+  } catch (error) {
+    const same = loaded.get(path)?.error === error.message;
+    loaded.set(path, { error: error.message });
+    return !same;
+  }
 }
 
 // tick asks for all that the view needs, and draws it.
@@ -50,7 +61,7 @@ async function tick() {
     if (news && loaded.size === 1) draw();
     const overview = loaded.get('data/overview').value;
     const { name, rest } = where();
-    for (const path of views[name].needs?.(rest, overview) || []) news = (await load(path)) || news;
+    for (const path of views[name].needs?.(rest, overview) || []) news = (views[name].optional ? await attempt(path) : await load(path)) || news;
     news = news || failure !== '';
     failure = '';
     answered = Date.now();
@@ -72,6 +83,8 @@ function frame() {
   render(document.getElementById('nav'), Object.entries(views).filter(([, view]) => !view.hidden?.(overview)).map(([key, view]) => h('a', { href: `#/${key}`, 'aria-current': key === name ? 'page' : null }, view.label(overview))));
   render(document.getElementById('live'), failure ? h('span', { class: 'stopped' }, answered ? `No answer; last ${ago(answered)}` : 'No answer') : h('span', { class: 'running' }, 'Live'));
   render(document.getElementById('alert'), failure && h('p', {}, failure));
+  const notes = overview?.notes || [];
+  render(document.getElementById('notes'), notes.length > 0 && h('details', { open: notes.length < 3 || null, 'aria-label': 'Notes' }, h('summary', {}, `${notes.length} note${notes.length === 1 ? '' : 's'}`), h('ul', {}, notes.slice(0, 50).map((note) => h('li', {}, cut(note, 1000))))));
 }
 
 // draw draws the view.
@@ -86,7 +99,7 @@ function draw() {
   }
   const view = views[name];
   const data = Object.fromEntries((view.needs?.(rest, overview) || []).map((path) => [path, loaded.get(path)]));
-  const drawn = view.draw({ overview, rest, data, redraw: draw });
+  const drawn = view.draw({ overview, rest, data, redraw: draw, again: () => { draw(); tick(); } });
   document.title = `${view.title?.(rest) || view.label(overview)} · ${cut(overview.place, 40)} · Skep`;
   // Another view begins anew: no element of the one before is reused in it.
   render(main, h('div', { key: `${name}/${rest.join('/')}`, class: `view view-${name}` }, drawn));

@@ -2,7 +2,8 @@
 
 import { h } from './dom.js';
 import { badge, icon, overall, urgency } from './state.js';
-import { ago, cut, linkTo, nameOf, nodeLink, plural } from './text.js';
+import { ago, cut, linkTo, nameOf, nodeLink, number, plural } from './text.js';
+import { table } from './node.js';
 import { picture } from './pipeline.js';
 
 // filter is what the user looks for, among names.
@@ -13,15 +14,27 @@ const most = 400;
 
 const order = { Denied: 0, Failed: 1, Unknown: 2, Waiting: 3, Ready: 4 };
 
+// asked are the applications of a cluster whose nodes the user wants to be asked.
+const asked = new Set();
+
+const sorted = (overview) => [...overview.applications].sort((a, b) => order[overall(a)] - order[overall(b)]);
+const find = (rest, all) => (rest.length === 3 ? all.find((a) => linkTo(a) === `#/applications/${rest.map(encodeURIComponent).join('/')}`) : all[0]);
+const path = (a) => `data/application?${new URLSearchParams({ kind: a.kind, namespace: a.namespace || '', name: a.name })}`;
+
 export const applications = {
   label: () => 'Applications',
   title: (rest) => rest.length === 3 && rest[2],
-  draw({ overview, rest, redraw }) {
-    const all = [...overview.applications].sort((a, b) => order[overall(a)] - order[overall(b)]);
-    const chosen = rest.length === 3 ? all.find((a) => linkTo(a) === `#/applications/${rest.map(encodeURIComponent).join('/')}`) : all[0];
+  optional: true,
+  needs(rest, overview) {
+    const chosen = find(rest, sorted(overview));
+    return chosen && (!overview.cluster || asked.has(linkTo(chosen))) ? [path(chosen)] : [];
+  },
+  draw({ overview, rest, data, redraw, again }) {
+    const all = sorted(overview);
+    const chosen = find(rest, all);
     return h('div', { class: `split${rest.length === 3 ? ' chosen' : ''}` },
       list(all, chosen, redraw),
-      h('div', { class: 'detail' }, chosen ? detail(chosen, overview) :
+      h('div', { class: 'detail' }, chosen ? detail(chosen, overview, data[path(chosen)], again) :
         h('p', { class: 'empty' }, rest.length === 3 ? `There is no application ${cut(rest[2], 80)}.` : 'There is no application yet: skep run --source reads definitions, and kubectl apply stores them.')));
   },
 };
@@ -39,7 +52,7 @@ function list(all, chosen, redraw) {
     found.length === 0 && all.length > 0 && h('p', { class: 'empty' }, 'No name has this in it.'));
 }
 
-function detail(a, overview) {
+function detail(a, overview, views, again) {
   return [
     h('div', { class: 'heading' }, h('div', {}, h('a', { class: 'back', href: '#/applications' }, 'All applications'),
       h('h1', {}, h('bdi', {}, cut(nameOf(a), 120)))), h('p', { class: 'fine line' }, badge(overall(a)), ` ${a.kind}`, a.changed ? ` · changed ${ago(Date.parse(a.changed))}` : '')),
@@ -48,6 +61,7 @@ function detail(a, overview) {
     reasons('Warnings', a.warnings, 'Waiting'),
     reasons('Policies in mode Audit would deny', a.audited, 'Waiting'),
     problems(a, overview),
+    places(a, overview, views, again),
     h('section', { class: 'block' }, h('h2', {}, 'Image'), h('dl', { class: 'facts' }, [
       ['Reference', a.image], ['Digest', a.digest], ['Signers', a.signers.join(', ') || 'none'], ['Policies', a.policies.join(', ')],
     ].filter(([, value]) => value).map(([name, value]) => h('div', {}, h('dt', {}, name), h('dd', { class: name === 'Digest' ? 'mono' : '' }, h('bdi', {}, cut(value, 400))))))),
@@ -78,4 +92,39 @@ function problems(a, overview) {
       g.message && h('p', {}, g.message),
       h('p', { class: 'names' }, g.nodes.slice(0, 12).map((name, i) => [i > 0 && ', ', h('a', { href: nodeLink(name) }, h('bdi', {}, cut(name, 80)))]), g.nodes.length > 12 && ` and ${g.nodes.length - 12} more`)))),
     all.length > 50 && h('p', { class: 'fine' }, 'More is in Fleet.'));
+}
+
+// places are where it is attached, on the nodes that were asked.
+function places(a, overview, views, again) {
+  const ask = h('button', {
+    type: 'button', on: {
+      click: () => {
+        asked.add(linkTo(a));
+        again();
+      },
+    },
+  }, 'Ask its nodes');
+  if (overview.cluster && !asked.has(linkTo(a))) return section(h('p', { class: 'line' }, ask, h('span', { class: 'fine' }, 'each node is asked, the first 50')));
+  if (views?.error) return section(h('p', { class: 'note' }, views.error));
+  if (!views) return section(h('p', { class: 'empty' }, 'Reading…'));
+  const rows = [];
+  const logs = new Map();
+  for (const n of views.value.items || []) {
+    for (const one of n.applications || []) {
+      if (one.verifierLog && !logs.has(one.verifierLog)) logs.set(one.verifierLog, n.metadata.name);
+      for (const t of one.attachments || []) {
+        rows.push([badge(t.state), ...(overview.cluster ? [h('a', { href: nodeLink(n.metadata.name) }, h('bdi', {}, cut(n.metadata.name, 80)))] : []),
+          h('bdi', { class: 'mono' }, cut(t.program, 60)), h('span', { class: 'mono' }, cut(t.hook, 60)), h('bdi', {}, cut(t.target.text, 100)), t.position ? `${t.position} of ${t.of}` : '', t.runs === undefined ? '' : number(t.runs)]);
+      }
+    }
+  }
+  return section(
+    rows.length === 0 ? h('p', { class: 'empty' }, 'It is attached nowhere.') : h('div', { class: 'card' }, table('Where it is attached',
+      ['State', ...(overview.cluster ? ['Node'] : []), 'Program', 'Hook', 'Target', 'Place', 'Runs'], rows.slice(0, 300))),
+    (rows.length > 300 || views.value.metadata?.continue) && h('p', { class: 'fine' }, 'There are more than these: kubectl get bpfattachments lists all.'),
+    [...logs].slice(0, 3).map(([log, name]) => h('details', { key: name, class: 'log', open: true, 'aria-label': 'Log of the verifier' }, h('summary', {}, 'Log of the verifier', overview.cluster && ` on ${cut(name, 80)}`), h('pre', { tabindex: 0 }, log))));
+}
+
+function section(...content) {
+  return h('section', { key: 'places', class: 'block' }, h('h2', {}, 'Where it is attached'), content);
 }
