@@ -134,6 +134,8 @@ func undetermined(c metav1.Condition) (StageState, string) {
 		return StageWaiting, "Not evaluated yet"
 	case lifecycle.ReasonImageNotFound:
 		return StageFailed, "No such image"
+	case lifecycle.ReasonNotEvaluated:
+		return StageNone, "Not evaluated"
 	}
 	return StageUnknown, "Could not be determined"
 }
@@ -146,7 +148,11 @@ func (p progress) bytecode() Stage {
 	if p.Digest != "" {
 		s.Lines = append(s.Lines, short(p.Digest))
 	}
-	switch denied := p.deniedBy("bytecode", "inspect", "resolve"); {
+	if missing := p.deniedBy("resolve"); len(missing) > 0 {
+		s.State, s.Title, s.Lines = StageFailed, "No such image", missing
+		return s
+	}
+	switch denied := p.deniedBy("bytecode", "inspect"); {
 	case len(denied) > 0:
 		s.State, s.Title, s.Lines = StageFailed, "Does not fit", denied
 	case p.Digest == "":
