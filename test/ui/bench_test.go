@@ -11,11 +11,11 @@ const whenShown = `new MutationObserver((_, o) => {
 
 // BenchmarkFirstPaint opens the page of a fleet of 1,000 nodes and 200 applications, of which the process knows nothing yet.
 func BenchmarkFirstPaint(b *testing.B) {
-	config := serveCluster(b, fleetOf(1000, 200))
+	config := serveCluster(b, fleetOf(b, 1000, 200))
 	in := browser(b)
 	var sum float64
 	for b.Loop() {
-		p := open(b, in, startUI(b, "--kubeconfig", config)+"#/fleet", whenShown)
+		p := open(in, b, startUI(b, "--kubeconfig", config)+"#/fleet", whenShown)
 		p.holds("the fleet is shown", `window.shownAt > 0`)
 		sum += evaluate[float64](p, `window.shownAt`)
 	}

@@ -102,7 +102,7 @@ type tab struct {
 }
 
 // open opens an address in a tab of the browser, whose documents run the scripts first.
-func open(t testing.TB, in context.Context, address string, scripts ...string) *tab {
+func open(in context.Context, t testing.TB, address string, scripts ...string) *tab {
 	t.Helper()
 	ctx, cancel := chromedp.NewContext(in)
 	u, err := url.Parse(address)

@@ -97,7 +97,8 @@ func stateOf(app, node int) (v1alpha1.NodeState, string) {
 }
 
 // fleetOf is a cluster of so many nodes and applications.
-func fleetOf(nodes, apps int) *apiServer {
+func fleetOf(t testing.TB, nodes, apps int) *apiServer {
+	t.Helper()
 	s := &apiServer{lists: map[string][]json.RawMessage{}, objects: map[string]any{}}
 	path := func(resource string) string { return "/apis/" + v1alpha1.APIVersion + "/" + resource }
 	for _, resource := range []string{"bpfapplications", "clusterbpfapplications", "bpfsigners", "clusterbpfpolicies", "bpfpolicies", "bpfnodes"} {
@@ -139,13 +140,13 @@ func fleetOf(nodes, apps int) *apiServer {
 				v1alpha1.NodeApplication{Kind: id.Kind, Namespace: id.Namespace, Name: id.Name, UID: uid, Serial: 1, State: state, Message: message})
 		}
 		add("bpfnodes", n)
-		v := nodeView(n.Name, uint64(1_000_000+j))
+		v := nodeView(t, n.Name, uint64(1_000_000+j))
 		s.objects["/apis/"+view.GroupVersion+"/nodeviews/"+n.Name] = v
 	}
 	// What the first nodes say of the application that fails on some.
 	failing := view.NodeViewList{ListMeta: metav1.ListMeta{Continue: "more"}}
 	for _, node := range []string{"ip-10-0-0-4.eu-central-1", "ip-10-0-0-13.eu-central-1"} {
-		v := nodeView(node, 1)
+		v := nodeView(t, node, 1)
 		v.Applications = v.Applications[3:]
 		failing.Items = append(failing.Items, v)
 	}
@@ -155,7 +156,8 @@ func fleetOf(nodes, apps int) *apiServer {
 	add("bpfsigners", v1alpha1.BpfSigner{ObjectMeta: metav1.ObjectMeta{Name: "release"}, Spec: v1alpha1.BpfSignerSpec{Key: &v1alpha1.KeySigner{}}})
 	add("bpfsigners", v1alpha1.BpfSigner{ObjectMeta: metav1.ObjectMeta{Name: "ci"}, Spec: v1alpha1.BpfSignerSpec{Keyless: &v1alpha1.KeylessSigner{
 		Identities: []v1alpha1.IdentityMatch{{Issuer: "https://token.actions.example.com", Subject: "https://git.example.com/platform/bpf/.ci@refs/heads/main"}}}}})
-	add("bpfsigners", v1alpha1.BpfSigner{ObjectMeta: metav1.ObjectMeta{Name: "alice-laptop"}, Spec: v1alpha1.BpfSignerSpec{Key: &v1alpha1.KeySigner{}, Revoked: true}})
+	add("bpfsigners", v1alpha1.BpfSigner{ObjectMeta: metav1.ObjectMeta{Name: "alice-laptop"},
+		Spec: v1alpha1.BpfSignerSpec{Key: &v1alpha1.KeySigner{}, Revoked: true}})
 	add("clusterbpfpolicies", v1alpha1.ClusterBpfPolicy{ObjectMeta: metav1.ObjectMeta{Name: "front"}})
 	add("bpfpolicies", v1alpha1.BpfPolicy{ObjectMeta: metav1.ObjectMeta{Name: "own-pods", Namespace: "checkout"}, Spec: v1alpha1.BpfPolicySpec{Mode: "Audit"}})
 	return s
@@ -192,13 +194,13 @@ func application(id v1alpha1.Identity, i int) any {
 // startCluster serves a cluster, and opens its page.
 func startCluster(t testing.TB, s *apiServer) *tab {
 	t.Helper()
-	return open(t, browser(t), startUI(t, "--kubeconfig", serveCluster(t, s)))
+	return open(browser(t), t, startUI(t, "--kubeconfig", serveCluster(t, s)))
 }
 
 func TestAFleetOfAnySize(t *testing.T) {
 	for _, nodes := range []int{1, 100, 1000} {
 		t.Run(strconv.Itoa(nodes), func(t *testing.T) {
-			p := startCluster(t, fleetOf(nodes, min(200, 4*nodes+8)))
+			p := startCluster(t, fleetOf(t, nodes, min(200, 4*nodes+8)))
 			p.view("#/fleet")
 			p.shows("[role=gridcell]", " on ip-10-0-0-")
 			p.shot(fmt.Sprintf("fleet-%d", nodes))
@@ -218,13 +220,16 @@ func TestAFleetOfAnySize(t *testing.T) {
 }
 
 func TestTheArrowKeysMoveInTheFleet(t *testing.T) {
-	p := startCluster(t, fleetOf(100, 40))
+	p := startCluster(t, fleetOf(t, 100, 40))
 	p.view("#/fleet")
 	p.shows("[role=gridcell]", " on ")
 	evaluate[bool](p, `document.querySelector('[role=grid]').focus(); true`)
 	at := func() string { return evaluate[string](p, `document.querySelector('[role=gridcell]').textContent`) }
 	place := func() string {
-		return evaluate[string](p, `(() => { const c = document.querySelector('[role=gridcell]'); return c.parentElement.getAttribute('aria-rowindex') + ' ' + c.getAttribute('aria-colindex') })()`)
+		return evaluate[string](p, `(() => {
+			const cell = document.querySelector('[role=gridcell]');
+			return cell.parentElement.getAttribute('aria-rowindex') + ' ' + cell.getAttribute('aria-colindex');
+		})()`)
 	}
 	first := at()
 	p.keys("ArrowRight", "ArrowRight", "ArrowDown")
@@ -252,7 +257,7 @@ func TestTheArrowKeysMoveInTheFleet(t *testing.T) {
 }
 
 func TestTheNodesOfAnApplicationAreAskedOnDemand(t *testing.T) {
-	p := startCluster(t, fleetOf(20, 10))
+	p := startCluster(t, fleetOf(t, 20, 10))
 	p.view("#/applications/BpfApplication/payments/syscall-audit-03")
 	p.shows(".detail h1", "payments/syscall-audit-03")
 	if got := evaluate[bool](p, `document.querySelector('.detail').textContent.includes('verifier rejects')`); !got {

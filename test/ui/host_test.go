@@ -2,6 +2,7 @@ package ui_test
 
 import (
 	"context"
+	_ "embed"
 	"encoding/json"
 	"net"
 	"net/http"
@@ -97,7 +98,7 @@ func denied(name string) nodemode.Application {
 		Image: "registry.example.com/bpf/" + name + ":v1", Digest: digest, Signers: []string{"release"},
 		Reasons: []policies.Reason{{Rule: "front/priority", Path: "spec.programs[0].attach[0].priority",
 			Message: name + " asks for priority 10; places before 100 are for firewalls", Fix: "give it a priority of 100 or more"}},
-		Warnings: []policies.Reason{{Rule: "resolve/tag", Path: "spec.bytecode.image", Message: "the tag stands for another image now", Fix: "change the definition"}},
+		Warnings: []policies.Reason{{Rule: "resolve/tag", Path: "spec.bytecode.image", Message: "the tag stands for another image", Fix: "change the definition"}},
 		Audited:  []policies.Reason{}, Programs: []agent.ProgramStatus{},
 		Conditions: []metav1.Condition{
 			when(v1alpha1.ConditionVerified, metav1.ConditionTrue, "Signed", "signed by release"),
@@ -107,7 +108,8 @@ func denied(name string) nodemode.Application {
 }
 
 // oneHost is a host with what a person may meet there.
-func oneHost() (nodemode.Status, view.NodeView) {
+func oneHost(t testing.TB) (nodemode.Status, view.NodeView) {
+	t.Helper()
 	links := func(hook, target string) []agent.LinkStatus {
 		return []agent.LinkStatus{{Hook: hook, Target: target, State: agent.Attached, ID: 7}}
 	}
@@ -119,63 +121,42 @@ func oneHost() (nodemode.Status, view.NodeView) {
 			allowed("guard", agent.ProgramStatus{Name: "guard_port", ID: 102, Links: links("xdp", "eth0")}),
 			allowed("opens", agent.ProgramStatus{Name: "on_open", ID: 103, Links: links("tracepoint", "syscalls/sys_enter_openat")}),
 		}}
-	return s, nodeView("web-1", 1_204_331)
+	return s, nodeView(t, "web-1", 1_204_331)
 }
 
-// nodeView is a node with programs on interfaces, in a pod and at a tracepoint, Skep's and others'.
-func nodeView(name string, runs uint64) view.NodeView {
-	counter, guard, opens, shop := cluster("counter"), cluster("guard"), cluster("opens"), v1alpha1.Identity{Kind: v1alpha1.KindBpfApplication, Namespace: "shop", Name: "latency"}
-	dropped, less := runs/5, runs-runs/5
-	eth0 := view.Target{Text: "eth0", Interface: "eth0", Ifindex: 2}
-	cost := func(runs, each uint64) *view.Cost {
-		return &view.Cost{Measured: metav1.Now(), WindowSeconds: 1, Runs: runs, Nanoseconds: runs * each}
+// aNode has programs on interfaces, in a pod and at a tracepoint, Skep's and others'.
+//
+//go:embed testdata/node.json
+var aNode []byte
+
+// nodeView is a node whose first program on eth0 ran so often, and dropped each fifth packet.
+func nodeView(t testing.TB, name string, runs uint64) view.NodeView {
+	t.Helper()
+	var n view.NodeView
+	if err := json.Unmarshal(aNode, &n); err != nil {
+		t.Fatal(err)
 	}
-	in := view.Target{Text: "eth0 in pod shop/checkout-7d9f", Interface: "eth0", Ifindex: 3, Pod: "shop/checkout-7d9f", NetworkNamespace: 4026532281}
-	return view.NodeView{TypeMeta: metav1.TypeMeta{APIVersion: view.GroupVersion, Kind: view.KindNodeView}, ObjectMeta: metav1.ObjectMeta{Name: name},
-		Observed: metav1.Now(), Agent: v1alpha1.AgentInfo{Version: "v0.1.0"},
-		Kernel: v1alpha1.KernelProfile{Release: "6.18.5-cloud-amd64", Architecture: "amd64", BTF: true, Lockdown: "none", Hooks: []string{"xdp", "tcx/ingress", "tracepoint"}},
-		Applications: []view.Application{
-			{Identity: counter, State: v1alpha1.NodeLoaded, Image: "registry.example.com/bpf/counter:v1", Digest: digest, Signers: []string{"release"},
-				Attachments: []view.Attachment{{Program: "count_packets", ProgramID: 101, Hook: "xdp", Target: eth0, State: "Attached", Position: 2, Of: 2, Runs: &less}}},
-			{Identity: guard, State: v1alpha1.NodeLoaded,
-				Attachments: []view.Attachment{{Program: "guard_port", ProgramID: 102, Hook: "xdp", Target: eth0, State: "Attached", Position: 1, Of: 2, Runs: &runs}}},
-			{Identity: opens, State: v1alpha1.NodeLoaded, Attachments: []view.Attachment{
-				{Program: "on_open", ProgramID: 103, Hook: "tracepoint", State: "Attached", Target: view.Target{Text: "syscalls/sys_enter_openat", Tracepoint: "syscalls/sys_enter_openat"}}}},
-			{Identity: shop, State: v1alpha1.NodeFailed, Message: "the verifier rejects on_connect: R1 invalid mem access 'scalar'", Pods: []string{"shop/checkout-7d9f"},
-				Error: "load program on_connect: permission denied: R1 invalid mem access 'scalar'", VerifierLog: "0: R1=ctx() R10=fp0\n; u64 *p = (u64 *)ctx->peer;\n0: (79) r1 = *(u64 *)(r1 +0)\n1: (71) r2 = *(u8 *)(r1 +0)\nR1 invalid mem access 'scalar'",
-				Attachments: []view.Attachment{{Program: "on_packet", ProgramID: 104, Hook: "tcx/ingress", State: "Failed", Target: in, Message: "the version is not loaded", Position: 1, Of: 1}}},
-		},
-		Interfaces: []view.Interface{
-			{Target: eth0, Hook: "xdp", Mode: v1alpha1.XDPNative, LinkID: 9, ProgramID: 99, Members: []view.Member{
-				{Application: &guard, Program: "guard_port", ProgramID: 102, Priority: 20, ProceedOn: []string{"Pass"}, Runs: &runs, Verdicts: map[string]uint64{"Pass": less, "Drop": dropped}},
-				{Application: &counter, Program: "count_packets", ProgramID: 101, Priority: 50, ProceedOn: []string{"Pass"}, Runs: &less, Verdicts: map[string]uint64{"Pass": less}},
-			}},
-			{Target: eth0, Hook: "tcx/ingress", Members: []view.Member{
-				{Program: "cil_from_netdev", ProgramID: 44, Notes: []string{"it runs before Skep's programs and can end the run"}},
-				{Application: &counter, Program: "arrivals", ProgramID: 105, Priority: 100},
-			}},
-			{Target: in, Hook: "tcx/ingress", Members: []view.Member{{Application: &shop, Program: "on_packet", ProgramID: 104, Priority: 10}}},
-		},
-		Programs: []view.Program{
-			{ID: 44, Type: "SchedCLS", Name: "cil_from_netdev", Holders: []view.Process{{PID: 812, Name: "cilium-agent"}}, Pins: []string{"/sys/fs/bpf/cilium/from_netdev"},
-				Attached: []string{"tcx/ingress@eth0"}, MemoryBytes: 69632, Cost: cost(4100, 890)},
-			{ID: 61, Type: "CGroupDevice", Name: "sd_devices", Holders: []view.Process{{PID: 1, Name: "systemd"}}, MemoryBytes: 4096, Attached: []string{"cgroup_device@/system.slice"}},
-			{ID: 101, Type: "XDP", Name: "count_packets", Application: &counter, MemoryBytes: 8192, Cost: cost(3280, 42)},
-			{ID: 102, Type: "XDP", Name: "guard_port", Application: &guard, MemoryBytes: 8192, Cost: cost(4100, 66)},
-			{ID: 103, Type: "TracePoint", Name: "on_open", Application: &opens, MemoryBytes: 12288, Cost: cost(910, 310)},
-			{ID: 105, Type: "SchedCLS", Name: "arrivals", Application: &counter, MemoryBytes: 8192, Cost: cost(3280, 51)},
-		},
-		Loads: []view.Load{{Application: shop, Since: began, Waiting: "another load"}}}
+	n.Name, n.Observed = name, metav1.Now()
+	dropped, passed := runs/5, runs-runs/5
+	members := n.Interfaces[0].Members
+	members[0].Runs, members[0].Verdicts = &runs, map[string]uint64{"Pass": passed, "Drop": dropped}
+	members[1].Runs, members[1].Verdicts = &passed, map[string]uint64{"Pass": passed}
+	for i := range n.Programs {
+		if cost := n.Programs[i].Cost; cost != nil {
+			cost.Measured = n.Observed
+		}
+	}
+	return n
 }
 
 // startHost serves a host, and opens its page.
 func startHost(t testing.TB) (*socket, *tab) {
 	t.Helper()
 	s := &socket{}
-	status, node := oneHost()
+	status, node := oneHost(t)
 	s.status.Store(&status)
 	s.node.Store(&node)
-	return s, open(t, browser(t), startUI(t, "--state", serveSocket(t, s)))
+	return s, open(browser(t), t, startUI(t, "--state", serveSocket(t, s)))
 }
 
 func TestANodeShowsWhatAPacketMeetsAndCountsGoUp(t *testing.T) {
@@ -183,7 +164,7 @@ func TestANodeShowsWhatAPacketMeetsAndCountsGoUp(t *testing.T) {
 	p.view("#/nodes/web-1")
 	p.shows("li.member", "guard_port")
 	p.shows("li.member .runs", "1,204,331")
-	more := nodeView("web-1", 1_204_931)
+	more := nodeView(t, "web-1", 1_204_931)
 	s.node.Store(&more)
 	p.shows("li.member .runs", "1,204,931")
 	p.shows("li.member .moving", "/s")
@@ -236,11 +217,11 @@ func TestPicturesOfThePage(t *testing.T) {
 		host.size(1120, 780, "light")
 		host.view(pictures["ui-node.png"])
 		host.shows("li.member .runs", "1,204,331")
-		more := nodeView("web-1", 1_208_731)
+		more := nodeView(t, "web-1", 1_208_731)
 		s.node.Store(&more)
 		host.shows("li.member .moving", "/s")
 		host.picture(filepath.Join(dir, "ui-node.png"))
-		cluster := startCluster(t, fleetOf(100, 40))
+		cluster := startCluster(t, fleetOf(t, 100, 40))
 		cluster.size(1120, 640, "light")
 		for _, name := range []string{"ui-application.png", "ui-fleet.png"} {
 			cluster.view(pictures[name])

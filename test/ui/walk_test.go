@@ -88,7 +88,7 @@ func TestANewUserSeesPacketsCounted(t *testing.T) {
 		_, err := os.Stat(filepath.Join(state, nodemode.SocketName))
 		return err == nil
 	})
-	p := open(t, browser(t), startUI(t, "--state", state))
+	p := open(browser(t), t, startUI(t, "--state", state))
 	p.shows(".detail h1", "xdp-counter")
 	p.shows(".pipeline", "by author")
 	p.shot("walk-application")

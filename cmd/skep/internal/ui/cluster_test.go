@@ -82,7 +82,8 @@ func TestANodeThatCannotBeAskedShowsItsReport(t *testing.T) {
 	if len(v.LeftOut) != 1 || !strings.HasSuffix(v.LeftOut[0], ": the API view.skep.dev is off") {
 		t.Errorf("it leaves out %q", v.LeftOut)
 	}
-	if len(v.Applications) != 1 || v.Applications[0].Name != "app" || v.Applications[0].Message != "why" || len(v.Programs) != 1 || v.Programs[0].Holders[0].Name != "cilium-agent" {
+	if len(v.Applications) != 1 || v.Applications[0].Name != "app" || v.Applications[0].Message != "why" ||
+		len(v.Programs) != 1 || v.Programs[0].Holders[0].Name != "cilium-agent" {
 		t.Errorf("it shows %+v, %+v", v.Applications, v.Programs)
 	}
 }
@@ -92,7 +93,8 @@ func TestCostsAreKeptForAWhile(t *testing.T) {
 	at := func(i int) view.NodeView {
 		n := view.NodeView{Programs: []view.Program{{ID: 1, Name: "mine", Chain: true}, {ID: 2, Name: "theirs"}, {ID: 3, Name: "idle"}}}
 		for j := range 2 {
-			n.Programs[j].Cost = &view.Cost{Measured: metav1.NewTime(start.Add(time.Duration(i) * 15 * time.Second)), WindowSeconds: 1, Runs: 10, Nanoseconds: uint64(j+1) * 1e7}
+			measured := metav1.NewTime(start.Add(time.Duration(i) * 15 * time.Second))
+			n.Programs[j].Cost = &view.Cost{Measured: measured, WindowSeconds: 1, Runs: 10, Nanoseconds: uint64(j+1) * 1e7}
 		}
 		return n
 	}

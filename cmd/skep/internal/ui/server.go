@@ -131,7 +131,7 @@ func file(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	w.Header().Set("Content-Type", kind)
-	_, _ = w.Write(body)
+	_, _ = w.Write(body) //nolint:gosec // It is a file of the binary's.
 }
 
 // failure is what the page shows in place of an answer.

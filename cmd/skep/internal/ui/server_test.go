@@ -216,7 +216,8 @@ func TestAnErrorIsShownAsText(t *testing.T) {
 	b := &browser{}
 	page := enter(t, b, s)
 	resp, body := ask(t, b, http.MethodGet, page+"data/overview", nil)
-	if resp.StatusCode != http.StatusBadGateway || resp.Header.Get("Content-Type") != "application/json" || !strings.Contains(body, `forbidden: \u003cscript\u003e`) {
+	if resp.StatusCode != http.StatusBadGateway || resp.Header.Get("Content-Type") != "application/json" ||
+		!strings.Contains(body, `forbidden: \u003cscript\u003e`) {
 		t.Errorf("it answers %d, %s", resp.StatusCode, body)
 	}
 }
