@@ -179,6 +179,8 @@ func TestAnApplicationShowsItsWay(t *testing.T) {
 	_, p := startHost(t)
 	p.shows(".detail h1", "first")
 	p.shows(".pipeline", "Denied")
+	p.shows(".pipeline", "firewalls")
+	p.shows(".pipeline", "give it a priority")
 	p.shows(".reasons", "give it a priority of 100 or more")
 	p.shot("application-denied")
 	p.size(1280, 900, "dark")
