@@ -4,6 +4,7 @@ import (
 	"context"
 	_ "embed"
 	"encoding/json"
+	"fmt"
 	"net"
 	"net/http"
 	"os"
@@ -192,7 +193,7 @@ func TestAnApplicationShowsItsWay(t *testing.T) {
 }
 
 func TestTheOtherViewsOfAHost(t *testing.T) {
-	_, p := startHost(t)
+	s, p := startHost(t)
 	p.view("#/fleet")
 	p.shows("[role=grid]", "counter on")
 	p.shot("fleet-host")
@@ -201,6 +202,18 @@ func TestTheOtherViewsOfAHost(t *testing.T) {
 	p.shot("trust-host")
 	p.view("#/cost")
 	p.shows("table", "cil_from_netdev")
+	for i := range 4 {
+		// Windows of the next minute.
+		n := nodeView(t, "web-1", 1)
+		for j := range n.Programs {
+			if cost := n.Programs[j].Cost; cost != nil {
+				cost.Measured = metav1.NewTime(n.Observed.Add(time.Duration(i+1) * 15 * time.Second))
+				cost.Runs += cost.Runs * uint64((i*3+j*2)%5) / 8
+			}
+		}
+		s.node.Store(&n)
+		p.holds("the window is in the plot", fmt.Sprintf(`document.querySelector('.plot path.series-0').getAttribute('d').split('L').length === %d`, i+2))
+	}
 	p.shot("cost-host")
 	p.size(1280, 900, "dark")
 	p.shot("cost-host-dark")

@@ -59,8 +59,10 @@ function plot(windows) {
   const width = 1000;
   const height = 260;
   const pad = { left: 64, right: 16, top: 14, bottom: 28 };
-  const first = Date.parse(windows[0].at);
-  const span = Math.max(60000, Date.parse(windows[windows.length - 1].at) - first);
+  // Now is at the right.
+  const last = Date.parse(windows[windows.length - 1].at);
+  const span = Math.max(60000, last - Date.parse(windows[0].at));
+  const first = last - span;
   const most = nice(Math.max(1e-6, ...windows.flatMap((w) => (w.programs || []).filter((p) => chosen.some((c) => c.id === p.id)).map((p) => p.share))));
   const x = (at) => pad.left + (Date.parse(at) - first) / span * (width - pad.left - pad.right);
   const y = (share) => height - pad.bottom - share / most * (height - pad.top - pad.bottom);
