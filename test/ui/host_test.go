@@ -208,7 +208,7 @@ func TestTheOtherViewsOfAHost(t *testing.T) {
 		for j := range n.Programs {
 			if cost := n.Programs[j].Cost; cost != nil {
 				cost.Measured = metav1.NewTime(n.Observed.Add(time.Duration(i+1) * 15 * time.Second))
-				cost.Runs += cost.Runs * uint64((i*3+j*2)%5) / 8
+				cost.Nanoseconds += cost.Nanoseconds * uint64((i*3+j*2)%5) / 8
 			}
 		}
 		s.node.Store(&n)
