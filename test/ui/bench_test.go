@@ -1,6 +1,9 @@
 package ui_test
 
-import "testing"
+import (
+	"slices"
+	"testing"
+)
 
 // whenShown has a page keep when its first cell of the fleet was painted, in milliseconds since it was asked for.
 const whenShown = `new MutationObserver((_, o) => {
@@ -13,11 +16,13 @@ const whenShown = `new MutationObserver((_, o) => {
 func BenchmarkFirstPaint(b *testing.B) {
 	config := serveCluster(b, fleetOf(b, 1000, 200))
 	in := browser(b)
-	var sum float64
+	var all []float64
 	for b.Loop() {
 		p := open(in, b, startUI(b, "--kubeconfig", config)+"#/fleet", whenShown)
 		p.holds("the fleet is shown", `window.shownAt > 0`)
-		sum += evaluate[float64](p, `window.shownAt`)
+		all = append(all, evaluate[float64](p, `window.shownAt`))
 	}
-	b.ReportMetric(sum/float64(b.N), "ms-to-paint/op")
+	slices.Sort(all)
+	b.ReportMetric(all[len(all)/2], "ms-p50")
+	b.ReportMetric(all[len(all)-1], "ms-max")
 }
