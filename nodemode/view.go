@@ -25,7 +25,12 @@ func newViewer(h *Host) *nodeview.Viewer {
 		Status:    func() []agent.ApplicationStatus { return nil },
 		Inventory: func(ctx context.Context) (inventory.Inventory, error) { return inventory.List(ctx, of) }}
 	if h.agent != nil {
-		o.Status, o.Look = h.agent.Status, h.agent.Look
+		// One person at a time asks a host: what is left in chains is worked out, too.
+		o.Status, o.Look = h.agent.Status, func(ctx context.Context) (agent.Sight, error) {
+			s, err := h.agent.Look(ctx)
+			s.Chains = s.Measured()
+			return s, err
+		}
 	}
 	if h.opts.Cost != nil {
 		o.Cost = h.opts.Cost.Latest

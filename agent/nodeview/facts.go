@@ -150,7 +150,7 @@ func interfaceOf(c agent.ChainStatus) view.Interface {
 	on := plan.Target{Interface: c.Interface, Ifindex: c.Ifindex, NetnsID: c.NetnsID, In: c.In}
 	i := view.Interface{Target: target(c.Label(), on), Hook: c.Hook, Mode: c.XDPMode, ModeReason: message(c.XDPReason), LinkID: c.LinkID,
 		ProgramID: c.ProgramID, Members: []view.Member{}, Error: message(c.Error)}
-	if c.ProgramID != 0 && c.Error == "" {
+	if c.Usage.Members > 0 && c.Error == "" {
 		i.RoomLeft = &view.Room{Maps: c.Room.Maps, Subprograms: c.Room.Subprograms}
 	}
 	for _, m := range c.Members {
