@@ -90,6 +90,8 @@ func actOnce(ctx context.Context, h *Host, began time.Time, anew bool) bool {
 	if !ok || ctx.Err() != nil {
 		return false
 	}
+	// What became of a version is known no more once another replaces it.
+	settleVersions(h)
 	on := protections{policies: h.protect(observations), source: held}
 	weighing := h.weighs(observations)
 	outcomes := make([]outcome, 0, len(observations))
