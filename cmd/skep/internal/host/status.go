@@ -375,8 +375,15 @@ func explain(w io.Writer, a nodemode.Application) {
 	for _, p := range a.Problems {
 		printProblem(w, p)
 	}
+	said := map[string]string{}
 	for _, c := range a.Conditions {
-		fmt.Fprintf(w, "  %-10s %-8s %s\n", c.Type, c.Status, text.Printable(withoutSkipped(a, c.Message)))
+		message := withoutSkipped(a, c.Message)
+		if first := said[message]; first != "" && message != "" {
+			message = "as " + first
+		} else {
+			said[message] = c.Type
+		}
+		fmt.Fprintf(w, "  %-10s %-8s %s\n", c.Type, c.Status, text.Printable(message))
 	}
 	for _, r := range a.Reasons {
 		display.Reason(w, display.Paint(w, display.Red, "denied"), r, "")
@@ -490,7 +497,8 @@ func explainAgent(w io.Writer, a nodemode.Application) {
 		}
 		fmt.Fprintf(w, "  map %s %s\n", m.Map, text.Printable(what))
 	}
-	if a.Agent.Error != "" {
+	isSaid := slices.ContainsFunc(a.Conditions, func(c metav1.Condition) bool { return c.Message == a.Agent.Error })
+	if a.Agent.Error != "" && !isSaid {
 		fmt.Fprintf(w, "  %s %s\n", display.Paint(w, display.Red, "error"), text.Printable(a.Agent.Error))
 	}
 	if a.Agent.VerifierLog != "" {
