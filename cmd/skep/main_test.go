@@ -53,7 +53,8 @@ func TestMain(m *testing.M) {
 // password beside its signer, which is revoked in NAME.revoked.yaml, since 2026 in
 // NAME.since.yaml, and called NAME-twin in NAME.twin.yaml, "json FILE PATH VALUE", "cut FROM TO", "registry",
 // which starts one at $REGISTRY, "modules", which starts one of CUE modules, "artifact REF", which writes what flux pull artifact finds there, and
-// "pipeline FILE STEP TO", which writes the script of a step of examples/ci.
+// "pipeline FILE STEP TO", which writes the script of a step of examples/ci, "until PATTERN ARGS..." and "packets IFACE PORT N", and
+// "plain FILE", which writes the last output as it is each time.
 func TestCommands(t *testing.T) {
 	testscript.Run(t, testscript.Params{
 		Dir:                 "testdata",
@@ -84,6 +85,9 @@ func TestCommands(t *testing.T) {
 			"artifact": readArtifact,
 			"pipeline": pipelineStep,
 			"modules":  serveModules,
+			"until":    untilShown,
+			"packets":  sendPackets,
+			"plain":    withoutPassing,
 		},
 	})
 }
