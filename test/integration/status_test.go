@@ -27,12 +27,18 @@ import (
 // plugin runs kubectl skep with the kubeconfig of a user, and returns what it prints.
 func plugin(t testing.TB, config *rest.Config, args ...string) (stdout, stderr string, code int) {
 	t.Helper()
-	dir := t.TempDir()
-	path, kubeconfig := filepath.Join(dir, "kubectl-skep"), filepath.Join(dir, "config")
-	if err := os.Symlink(command.Build(t, "skep"), path); err != nil {
+	kubeconfig := filepath.Join(t.TempDir(), "config")
+	if err := writeKubeconfig(config, kubeconfig); err != nil {
 		t.Fatal(err)
 	}
-	if err := writeKubeconfig(config, kubeconfig); err != nil {
+	return pluginBy(t, kubeconfig, args...)
+}
+
+// pluginBy runs kubectl skep with a kubeconfig.
+func pluginBy(t testing.TB, kubeconfig string, args ...string) (stdout, stderr string, code int) {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "kubectl-skep")
+	if err := os.Symlink(command.Build(t, "skep"), path); err != nil {
 		t.Fatal(err)
 	}
 	var out, aside bytes.Buffer

@@ -201,6 +201,7 @@ func TestWhatRunsIsSeenByRightsOfKubernetes(t *testing.T) {
 		})
 	}
 	w.refusesOthers(t, viewBase+"/nodeviews/"+node, operator)
+	w.day(t, editor, operator)
 	w.losesItsNode(t, operator)
 	w.losesItsController(t)
 }

@@ -126,9 +126,13 @@ func (c *Client) Find(ctx context.Context, verb, arg string) (Application, error
 	first, name, isPair := strings.Cut(arg, "/")
 	get := func(namespace, resource, kind, name string) (Application, error) {
 		var s stored
-		err := c.get(ctx, ours(namespace, resource, name), "", &s)
-		if isAbsent(err) {
+		o := ours(namespace, resource, name)
+		err := c.get(ctx, o, "", &s)
+		switch {
+		case isAbsent(err):
 			err = c.noApplication(verb, arg)
+		case errors.Is(err, errForbidden):
+			err = fmt.Errorf("%s %s: it needs the right to %s", verb, arg, o.right())
 		}
 		return s.application(kind), err
 	}

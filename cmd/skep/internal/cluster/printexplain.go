@@ -23,8 +23,9 @@ func PrintExplanation(w io.Writer, format string, e Explanation) error {
 	fmt.Fprintf(w, "  image    %s\n", text.Line(cmp.Or(e.Image, "-")))
 	fmt.Fprintf(w, "  digest   %s\n", cmp.Or(e.Status.Digest, "-"))
 	fmt.Fprintf(w, "  signers  %s\n", cmp.Or(display.List(e.Status.Signers), "none"))
+	said := display.Once{}
 	for _, c := range e.Status.Conditions {
-		fmt.Fprintf(w, "  %-11s %-8s %-5s %s\n", c.Type, c.Status, cmp.Or(display.Since(c), "-"), text.Printable(c.Message))
+		fmt.Fprintf(w, "  %-11s %-8s %-5s %s\n", c.Type, c.Status, cmp.Or(display.Since(c), "-"), text.Printable(said.Message(c.Type, c.Message)))
 	}
 	for _, r := range e.Denied {
 		display.Reason(w, display.Paint(w, display.Red, "denied"), r, "")

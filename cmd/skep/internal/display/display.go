@@ -164,3 +164,15 @@ func Reason(w io.Writer, kind string, r policies.Reason, place string) {
 		fmt.Fprintf(w, "          fix: %s\n", text.Printable(r.Fix))
 	}
 }
+
+// Once are the messages of conditions that were printed, with the condition of each.
+type Once map[string]string
+
+// Message is what to print of a condition: its message, or which condition said it already.
+func (o Once) Message(kind, message string) string {
+	if first := o[message]; first != "" && message != "" {
+		return "as " + first
+	}
+	o[message] = kind
+	return message
+}

@@ -375,15 +375,9 @@ func explain(w io.Writer, a nodemode.Application) {
 	for _, p := range a.Problems {
 		printProblem(w, p)
 	}
-	said := map[string]string{}
+	said := display.Once{}
 	for _, c := range a.Conditions {
-		message := withoutSkipped(a, c.Message)
-		if first := said[message]; first != "" && message != "" {
-			message = "as " + first
-		} else {
-			said[message] = c.Type
-		}
-		fmt.Fprintf(w, "  %-10s %-8s %s\n", c.Type, c.Status, text.Printable(message))
+		fmt.Fprintf(w, "  %-10s %-8s %s\n", c.Type, c.Status, text.Printable(said.Message(c.Type, withoutSkipped(a, c.Message))))
 	}
 	for _, r := range a.Reasons {
 		display.Reason(w, display.Paint(w, display.Red, "denied"), r, "")

@@ -40,7 +40,7 @@ func NewInventory() *cobra.Command {
 			if output == "json" {
 				return display.JSON(cmd.OutOrStdout(), all)
 			}
-			if err := nodes.PrintPrograms(cmd.OutOrStdout(), output == "wide", host.Programs(all)); err != nil {
+			if err := nodes.PrintPrograms(cmd.OutOrStdout(), output == "wide", host.Programs(all), nil); err != nil {
 				return err
 			}
 			_, err = fmt.Fprintf(cmd.OutOrStdout(), "\n%d programs, %d links, %d maps; -o json tells all\n", len(all.Programs), len(all.Links), len(all.Maps))
@@ -65,5 +65,5 @@ func printNodesInventory(cmd *cobra.Command, f *where.Flags, output string) erro
 		return display.JSON(cmd.OutOrStdout(), map[string]any{"programs": n.Programs, "leftOut": n.LeftOut})
 	}
 	nodes.PrintLeftOut(cmd.ErrOrStderr(), n)
-	return nodes.PrintPrograms(cmd.OutOrStdout(), output == "wide", n.Programs)
+	return nodes.PrintPrograms(cmd.OutOrStdout(), output == "wide", n.Programs, n.Interfaces)
 }

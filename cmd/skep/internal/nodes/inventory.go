@@ -5,6 +5,7 @@ import (
 	"io"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"time"
 
 	view "github.com/skep-dev/skep/api/view/v1alpha1"
@@ -12,11 +13,17 @@ import (
 )
 
 // PrintPrograms is a table with a line for each program of a kernel; wide has tag, time of loading, and every pin, and shortens
-// nothing.
-func PrintPrograms(w io.Writer, wide bool, all []view.Program) error {
+// nothing. in are the interfaces, by which a chain has its members.
+func PrintPrograms(w io.Writer, wide bool, all []view.Program, in []view.Interface) error {
 	header := []string{"ID", "TYPE", "NAME", "ATTACHED", "OWNER", "HELD BY"}
 	if wide {
 		header = append(header, "TAG", "LOADED", "PINS")
+	}
+	chains := map[uint32][]string{}
+	for _, i := range in {
+		for _, m := range i.Members {
+			chains[i.ProgramID] = append(chains[i.ProgramID], application(m))
+		}
 	}
 	var rows [][]string
 	for _, p := range all {
@@ -31,7 +38,7 @@ func PrintPrograms(w io.Writer, wide bool, all []view.Program) error {
 		if display.Terminal(w) && !wide {
 			attached, held = display.Fit(p.Attached, 22), display.Fit(holders, 16)
 		}
-		row := []string{strconv.Itoa(int(p.ID)), p.Type, p.Name, cmp.Or(attached, "-"), owner(p), cmp.Or(held, "-")}
+		row := []string{strconv.Itoa(int(p.ID)), p.Type, p.Name, cmp.Or(attached, "-"), owner(p, chains[p.ID]), cmp.Or(held, "-")}
 		if wide {
 			row = append(row, p.Tag, p.LoadedAt.UTC().Format(time.RFC3339), cmp.Or(display.List(p.Pins), "-"))
 		}
@@ -40,13 +47,13 @@ func PrintPrograms(w io.Writer, wide bool, all []view.Program) error {
 	return display.Table(w, header, rows)
 }
 
-// owner says whose a program is.
-func owner(p view.Program) string {
+// owner says whose a program is; members are those of a chain.
+func owner(p view.Program, members []string) string {
 	switch {
 	case p.Application != nil:
 		return "skep " + p.Application.String()
 	case p.Chain:
-		return "skep"
+		return strings.TrimSpace("skep " + strings.Join(members, ","))
 	}
 	return "unmanaged"
 }
