@@ -426,6 +426,14 @@ func (s *show) managed(ctx context.Context) (int, error) {
 	return n, nil
 }
 
+// next says what to type after the demo.
+func (s *show) next() {
+	fmt.Fprintln(s.Out)
+	s.Say("Next, on this host: the five lines of README.md (Start). Then, in the same folder and in two terminals:")
+	s.Say("  skep run --source . --signers ~/author.signer.yaml")
+	s.Say("  skep top     its packets in a second, and what each costs; skep ui shows the same in a browser")
+}
+
 // keep leaves everything as it is until ctx ends.
 func (s *show) keep(ctx context.Context) error {
 	s.Act("It is yours: look around, then end it with Ctrl-C", "Everything still runs in namespaces of its own, and goes when the demo ends.")

@@ -98,5 +98,6 @@ func Inside(ctx context.Context, o Options, dir string) (err error) {
 			return show.keep(ctx)
 		}
 	}
+	show.next()
 	return nil
 }

@@ -185,8 +185,8 @@ func TestNoPageNamesAMetricThatIsNotServed(t *testing.T) {
 			continue
 		}
 		for _, found := range anyMetric.FindAllString(read(t, name), -1) {
-			// Definitions name the series of maps.
-			if !strings.HasPrefix(found, "skep_map") && !strings.HasPrefix(found, "skep_histogram") && !slices.Contains(known, ofHistogram.ReplaceAllString(found, "")) {
+			// Definitions name the series of maps, and a chain's program has a name like a metric's.
+			if found != "skep_xdp_chain" && !strings.HasPrefix(found, "skep_map") && !strings.HasPrefix(found, "skep_histogram") && !slices.Contains(known, ofHistogram.ReplaceAllString(found, "")) {
 				t.Errorf("%s: there is no metric %s", name, found)
 			}
 		}
