@@ -186,7 +186,10 @@ func TestNoPageNamesAMetricThatIsNotServed(t *testing.T) {
 		}
 		for _, found := range anyMetric.FindAllString(read(t, name), -1) {
 			// Definitions name the series of maps, and a chain's program has a name like a metric's.
-			if found != "skep_xdp_chain" && !strings.HasPrefix(found, "skep_map") && !strings.HasPrefix(found, "skep_histogram") && !slices.Contains(known, ofHistogram.ReplaceAllString(found, "")) {
+			if found == "skep_xdp_chain" || strings.HasPrefix(found, "skep_map") || strings.HasPrefix(found, "skep_histogram") {
+				continue
+			}
+			if !slices.Contains(known, ofHistogram.ReplaceAllString(found, "")) {
 				t.Errorf("%s: there is no metric %s", name, found)
 			}
 		}

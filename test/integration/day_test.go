@@ -78,13 +78,14 @@ func (w *mapsWorld) day(t *testing.T, editor, operator *rest.Config) {
 		asks  string
 		wants []string
 	}{
-		"who attached this to eth0": {operator, "chain eth0 " + on, []string{"\n1 100 guard drop_port Pass ", " Drop 20, Pass ", "\n2 500 meter count_packets Pass "}},
-		"who else":                  {operator, "inventory " + on, []string{"skep_xdp_chain xdp@eth0 skep guard,meter"}},
-		"why did my packets stop":   {w.plane.Config, "explain guard", []string{w.node.name + " drop_port xdp eth0 Attached 1 of 2 ", " Drop 20, Pass "}},
-		"which failed":              {w.plane.Config, "status", []string{"reader False", "guard True"}},
-		"why":                       {w.plane.Config, "explain reader", []string{w.node.name + " Failed", "; return data[64] ? XDP_PASS : XDP_DROP;"}},
-		"what does it cost":         {operator, "top --once " + on, []string{"xdp@eth0 skep_xdp_chain guard +1"}},
-		"what changed":              {w.plane.Config, "history guard", []string{"team-a variable port", "Deployed"}},
+		"who attached this to eth0": {operator, "chain eth0 " + on,
+			[]string{"\n1 100 guard drop_port Pass ", " Drop 20, Pass ", "\n2 500 meter count_packets Pass "}},
+		"who else":                {operator, "inventory " + on, []string{"skep_xdp_chain xdp@eth0 skep guard,meter"}},
+		"why did my packets stop": {w.plane.Config, "explain guard", []string{w.node.name + " drop_port xdp eth0 Attached 1 of 2 ", " Drop 20, Pass "}},
+		"which failed":            {w.plane.Config, "status", []string{"reader False", "guard True"}},
+		"why":                     {w.plane.Config, "explain reader", []string{w.node.name + " Failed", "; return data[64] ? XDP_PASS : XDP_DROP;"}},
+		"what does it cost":       {operator, "top --once " + on, []string{"xdp@eth0 skep_xdp_chain guard +1"}},
+		"what changed":            {w.plane.Config, "history guard", []string{"team-a variable port", "Deployed"}},
 	} {
 		t.Run(question, func(t *testing.T) { shows(t, q.as, q.wants, strings.Fields(q.asks)...) })
 	}
