@@ -82,11 +82,7 @@ func newRun() *cobra.Command {
 	flags.StringVar(&o.BPFFS, "bpffs", "", "folder for pins on a BPF file system (default /sys/fs/bpf/skep)")
 	flags.StringVar(&o.MapsDir, "maps-dir", host.DefaultMapsDir, "folder in which members of the groups that definitions grant maps to find them; "+
 		"empty makes none")
-	flags.StringVar(&o.RuntimeEndpoint, "container-runtime-endpoint", "",
-		"socket of this host's container runtime, such as unix:///run/containerd/containerd.sock, whose pods definitions choose (default: none; "+
-			"units of systemd and cgroups are in the place of pods)")
-	flags.StringVar(&o.NRISocket, "nri-socket", "", "socket of the container runtime for NRI plug-ins, such as /var/run/nri/nri.sock, by which programs are "+
-		"attached in a container before its first instruction; one that is not there is looked for again (default: none, and they are soon after)")
+	runtimeFlags(cmd, &o)
 	flags.DurationVar(&o.Interval, "interval", 30*time.Second, "how often to fetch and evaluate again")
 	boundFlags(cmd, &o, &f)
 	flags.StringToStringVar(&o.Labels, "label", nil, "label of this node, for node selectors: key=value")
@@ -103,6 +99,16 @@ func newRun() *cobra.Command {
 	_ = cmd.MarkFlagRequired("source")
 	display.OutputFlag(cmd, &f.output, "text", "json")
 	return cmd
+}
+
+// runtimeFlags say where the container runtime is.
+func runtimeFlags(cmd *cobra.Command, o *nodemode.Options) {
+	flags := cmd.Flags()
+	flags.StringVar(&o.RuntimeEndpoint, "container-runtime-endpoint", "",
+		"socket of this host's container runtime, such as unix:///run/containerd/containerd.sock, whose pods definitions choose (default: none; "+
+			"units of systemd and cgroups are in the place of pods)")
+	flags.StringVar(&o.NRISocket, "nri-socket", "", "socket of the container runtime for NRI plug-ins, such as /var/run/nri/nri.sock, by which programs are "+
+		"attached in a container before its first instruction; one that is not there is looked for again (default: none, and they are soon after)")
 }
 
 // boundFlags are the flags of what applications may take of the host.
