@@ -140,16 +140,21 @@ func (c *Client) get(ctx context.Context, o object, media string, into any) erro
 		}
 	}
 	body, err := request.Do(ctx).Raw()
-	if apierrors.IsForbidden(err) || apierrors.IsUnauthorized(err) {
-		return fmt.Errorf("%w: %w", errForbidden, err)
-	}
 	if err != nil {
-		return fmt.Errorf("%s: %w", o.right(), err)
+		return o.explain(err)
 	}
 	if err := json.Unmarshal(body, into); err != nil {
 		return fmt.Errorf("%s: read the answer of the API server: %w", o.right(), err)
 	}
 	return nil
+}
+
+// explain says which right an error is about, and marks those of a caller who lacks it.
+func (o object) explain(err error) error {
+	if apierrors.IsForbidden(err) || apierrors.IsUnauthorized(err) {
+		return fmt.Errorf("%w: %w", errForbidden, err)
+	}
+	return fmt.Errorf("%s: %w", o.right(), err)
 }
 
 // page is a list of the API server with one kind of items.
@@ -160,12 +165,15 @@ type page[T any] struct {
 
 // list reads a list.
 func list[T any](ctx context.Context, c *Client, o object) (all []T, err error) {
-	err = pages(ctx, c, o, func(items []T) { all = append(all, items...) })
+	err = pages(ctx, c, o, func(items []T) (more bool) {
+		all = append(all, items...)
+		return true
+	})
 	return all, err
 }
 
-// pages reads a list, and hands over the items of each page.
-func pages[T any](ctx context.Context, c *Client, o object, take func([]T)) error {
+// pages reads a list, and hands over the items of each page while more are wanted.
+func pages[T any](ctx context.Context, c *Client, o object, take func([]T) (more bool)) error {
 	query := o.query
 	for next := ""; ; {
 		o.query = url.Values{"limit": {strconv.Itoa(pageSize)}}
@@ -177,8 +185,7 @@ func pages[T any](ctx context.Context, c *Client, o object, take func([]T)) erro
 		if err := c.get(ctx, o, "", &p); err != nil {
 			return err
 		}
-		take(p.Items)
-		if next = p.Continue; next == "" {
+		if next = p.Continue; !take(p.Items) || next == "" {
 			return nil
 		}
 	}

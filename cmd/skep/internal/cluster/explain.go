@@ -58,12 +58,13 @@ func (c *Client) Explain(ctx context.Context, arg, node string) (e Explanation, 
 	}
 	e.Nodes, e.Views, e.Events = []NodeReport{}, []view.NodeView{}, []Event{}
 	// Reports are large: of each page, only what is about the application is kept.
-	err = pages(ctx, c, ours("", "bpfnodes", ""), func(reports []v1alpha1.BpfNode) {
+	err = pages(ctx, c, ours("", "bpfnodes", ""), func(reports []v1alpha1.BpfNode) (more bool) {
 		for _, n := range reports {
 			if r := n.Status.Of(e.uid); r != nil && (node == "" || n.Name == node) {
 				e.Nodes = append(e.Nodes, NodeReport{Node: n.Name, State: r.State, Message: r.Message, Skipped: r.Skipped})
 			}
 		}
+		return true
 	})
 	e.missing("the states on nodes", ours("", "bpfnodes", ""), err)
 	o := e.object()

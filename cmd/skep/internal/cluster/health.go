@@ -53,17 +53,22 @@ const (
 	trustFile        = "trust.pem"
 )
 
-// health asks how each part does, all at once.
-func (c *Client) health(ctx context.Context) []Part {
-	var hooks webhooks
-	of := object{group: "admissionregistration.k8s.io/v1", resource: "validatingwebhookconfigurations", name: webhookName}
-	hooksErr := c.get(ctx, of, "", &hooks)
-	namespace := defaultNamespace
+// hooks reads the webhook of the chart, and with it the namespace that Skep is in.
+func (c *Client) hooks(ctx context.Context) (hooks webhooks, of object, namespace string, err error) {
+	of = object{group: "admissionregistration.k8s.io/v1", resource: "validatingwebhookconfigurations", name: webhookName}
+	err = c.get(ctx, of, "", &hooks)
+	namespace = defaultNamespace
 	for _, h := range hooks.Webhooks {
 		if h.ClientConfig.Service != nil {
 			namespace = h.ClientConfig.Service.Namespace
 		}
 	}
+	return hooks, of, namespace, err
+}
+
+// Health asks how each part does, all at once.
+func (c *Client) Health(ctx context.Context) []Part {
+	hooks, of, namespace, hooksErr := c.hooks(ctx)
 	ask := []func() Part{
 		func() Part { return c.controller(ctx, namespace) },
 		func() Part {
