@@ -164,14 +164,17 @@ func flags(args []any) (kept []any) {
 	return kept
 }
 
-// hidesValues is a path whose message may quote a value of a variable or a content of a map.
-var hidesValues = regexp.MustCompile(`\b(variables\.|maps\.[^\s:]+\.contents\b)`)
+// The paths whose messages may quote a value of a variable or a content of a map, and those below maps that do not.
+var (
+	hidesValues = regexp.MustCompile(`\b(variables|maps)\b`)
+	hidesNone   = regexp.MustCompile(`\bmaps\.[^.\s:]+\.(maxEntries|valueSize|onUpdate|sharedWith|export|metrics|from)\b`)
+)
 
 // hideByPath leaves out what a reason or a problem says of a path that hides values.
 func hideByPath(object map[string]any) {
 	for _, name := range []string{"path", "field"} {
 		path, _ := object[name].(string)
-		if !hidesValues.MatchString(path) {
+		if !hidesValues.MatchString(path) || hidesNone.MatchString(path) {
 			continue
 		}
 		for _, said := range []string{"message", "fix"} {
@@ -258,7 +261,7 @@ var credentials = []struct {
 	{regexp.MustCompile(`\beyJ[\w-]{8,}\.[\w-]+(\.[\w-]*)?`), leftOut},
 	{regexp.MustCompile(`(?i)\b(bearer|basic) [\w.~+/=-]{16,}`), "$1 " + leftOut},
 	{regexp.MustCompile(`(?i)\b(password|passwd|token|secret|authorization)(\\?["']?[:=] ?\\?["']?)[^\s"',;\\]+`), "$1$2" + leftOut},
-	{regexp.MustCompile(`\b((?:spec\.)?(?:variables\.[^\s:"\\]+|maps\.[^\s:"\\]+\.contents[^\s:"\\]*):) [^\n]*`), "$1 " + leftOut},
+	{regexp.MustCompile(`\b((?:variables(?:\.[^\s:"\\]+)?|spec\.maps(?:\.[^\s:."\\]+)?|maps\.[^\s:"\\]+\.contents[^\s:"\\]*):) [^\n]*`), "$1 " + leftOut},
 }
 
 // userinfo is a user and a password before a host without a scheme; a tag before a digest is none.
