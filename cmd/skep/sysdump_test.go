@@ -95,7 +95,8 @@ func TestAnArchiveOfAHostHasNoSecrets(t *testing.T) {
 			CombinedOutput(); err != nil {
 			t.Fatalf("%v: %s", err, out)
 		}
-		for _, file := range []string{"README.txt", "MANIFEST.txt", "versions.json", "status.json", "node.json", "inventory.json", "kernel.json", "mounts.json", "process.json"} {
+		for _, file := range []string{"README.txt", "MANIFEST.txt", "versions.json", "status.json", "node.json",
+			"inventory.json", "kernel.json", "mounts.json", "process.json"} {
 			body, err := os.ReadFile(filepath.Join(dir, name+".d", file))
 			if err != nil && file != "process.json" {
 				t.Error(err)
@@ -107,7 +108,8 @@ func TestAnArchiveOfAHostHasNoSecrets(t *testing.T) {
 				t.Errorf("%s has %s: …%s…", name, secret, whole[max(0, at-200):at+40])
 			}
 		}
-		for _, want := range []string{"kept-app", "kept-misfit", "kept-invalid", "/proc/sys/net/core/bpf_jit_limit", `"type": "bpf"`, "variables.only_pid", "tracepoint_count"} {
+		for _, want := range []string{"kept-app", "kept-misfit", "kept-invalid", "/proc/sys/net/core/bpf_jit_limit",
+			`"type": "bpf"`, "variables.only_pid", "tracepoint_count"} {
 			if !strings.Contains(whole, want) {
 				t.Errorf("%s lacks %q:\n%.3000s", name, want, whole)
 			}
@@ -123,7 +125,8 @@ func TestAnArchiveOfAHostHasNoSecrets(t *testing.T) {
 	if code := exitCode(t, run.Wait()); code != 0 {
 		t.Fatalf("skep run: exit code %d: %s", code, stderr)
 	}
-	if whole := dump("left"); !strings.Contains(whole, "process.json  NOT READ: find the process of skep run: ") || !strings.Contains(whole, nodemode.ReasonSucceeded) {
+	if whole := dump("left"); !strings.Contains(whole, "process.json  NOT READ: find the process of skep run: ") ||
+		!strings.Contains(whole, nodemode.ReasonSucceeded) {
 		t.Errorf("it lacks what skep run left:\n%s", whole)
 	}
 }

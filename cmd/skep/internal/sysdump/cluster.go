@@ -82,15 +82,10 @@ func clusterSteps(d *dump, c *cluster.Client) []step {
 
 // versions tells of the API server, and how the parts of Skep do.
 func (in *inCluster) versions(ctx context.Context) {
-	if v, err := in.client.Version(ctx); err != nil {
-		in.lack("kubernetes.json", err)
-	} else {
-		in.json("kubernetes.json", v)
-	}
+	v, err := in.client.Version(ctx)
+	in.typed("kubernetes.json", v, err)
 	in.home = in.client.Home(ctx)
-	if parts, err := in.all(in.client.Health(ctx)); err == nil {
-		in.json("health.json", parts)
-	}
+	in.typed("health.json", in.client.Health(ctx), nil)
 }
 
 // list adds the objects of a list that the caller may read: of all namespaces, or else of the caller's. see sees each before it is
@@ -148,7 +143,7 @@ func (in *inCluster) allApplications(ctx context.Context) {
 				failed = append(failed, id)
 			})
 	}
-	in.applications = append(failed, others...)
+	in.applications = slices.Concat(failed, others)
 }
 
 // isReady reports whether the condition Ready of an object is not False.
@@ -173,7 +168,7 @@ func (in *inCluster) allNodes(ctx context.Context) {
 			}
 			failed = append(failed, name)
 		})
-	in.nodes = append(failed, others...)
+	in.nodes = slices.Concat(failed, others)
 }
 
 // events adds the events of Skep's objects, and of its namespace.
@@ -189,7 +184,8 @@ func (in *inCluster) workloads(ctx context.Context) {
 	for _, resource := range []string{"deployments", "daemonsets"} {
 		in.list(ctx, "skep/"+resource+".json", cluster.Ref{API: "apps/v1", Namespace: in.home, Resource: resource}, true, keep, nil)
 	}
-	in.list(ctx, "skep/pods.json", cluster.Ref{Namespace: in.home, Resource: "pods"}, true, shapeOf("every object", "conditions", "pods", "pod at spec"), func(o map[string]any) {
+	keep = shapeOf("every object", "conditions", "pods", "pod at spec")
+	in.list(ctx, "skep/pods.json", cluster.Ref{Namespace: in.home, Resource: "pods"}, true, keep, func(o map[string]any) {
 		p := pod{name: (&unstructured.Unstructured{Object: o}).GetName()}
 		for _, one := range objects(o, "spec", "containers") {
 			p.containers = append(p.containers, fmt.Sprint(one["name"]))
@@ -243,36 +239,16 @@ func (in *inCluster) entryPoints(ctx context.Context) {
 // views adds what nodes say that they run, or, for a caller who may not read that, what they say of its applications.
 func (in *inCluster) views(ctx context.Context) {
 	for _, name := range in.nodes[:min(len(in.nodes), maxViews)] {
-		file := "nodes/" + name + ".json"
 		found, err := in.client.Node(ctx, name)
-		if err != nil {
-			in.lack(file, err)
-			return
-		}
-		in.typed(file, found)
+		in.typed("nodes/"+name+".json", found, err)
 	}
 	if len(in.nodes) > 0 {
 		return
 	}
 	for _, id := range in.applications[:min(len(in.applications), maxViews)] {
-		file := "applications/" + strings.ReplaceAll(id.String(), "/", "_") + ".json"
 		found, err := in.client.Nodes(ctx, id)
-		if err != nil {
-			in.lack(file, err)
-			return
-		}
-		in.typed(file, found)
+		in.typed("applications/"+strings.ReplaceAll(id.String(), "/", "_")+".json", found, err)
 	}
-}
-
-// typed adds a value of a type of Skep's own.
-func (in *inCluster) typed(file string, value any) {
-	plain, err := in.all(value)
-	if err != nil {
-		in.lack(file, err)
-		return
-	}
-	in.json(file, plain)
 }
 
 // logs adds the last lines of Skep's containers, and of those that ended before.

@@ -24,14 +24,7 @@ func hostSteps(d *dump, c host.Client) []step {
 	ask := func(file string, read func(context.Context) (any, error)) func(context.Context) {
 		return func(ctx context.Context) {
 			value, err := read(ctx)
-			if err == nil {
-				value, err = d.all(value)
-			}
-			if err != nil {
-				d.lack(file, err)
-				return
-			}
-			d.json(file, value)
+			d.typed(file, value, err)
 		}
 	}
 	return []step{

@@ -56,7 +56,7 @@ func New() *cobra.Command {
 		},
 	}
 	cmd.Flags().StringVarP(&file, "output", "o", "", "file to write (default skep-sysdump-TIME.tar.gz in the current folder)")
-	cmd.Flags().BoolVar(&policies, "include-policies", false, "add the Rego and the parameters of policies in a cluster, which tell what is forbidden and for whom")
+	cmd.Flags().BoolVar(&policies, "include-policies", false, "add Rego and parameters of policies, which tell what is forbidden and for whom")
 	f.Register(cmd)
 	return cmd
 }
@@ -152,11 +152,15 @@ func (d *dump) run(cmd *cobra.Command, steps []step) error {
 	return nil
 }
 
-// all keeps everything, with texts scrubbed: of types of Skep's own that hold no secrets.
-func (d *dump) all(value any) (any, error) {
-	plain, err := generic(value)
-	if err != nil {
-		return nil, err
+// typed adds a value of a type of Skep's own, which holds no secrets, with texts scrubbed; or notes why it could not be read.
+func (d *dump) typed(file string, value any, err error) {
+	var plain any
+	if err == nil {
+		plain, err = generic(value)
 	}
-	return (&shape{how: asAll}).redact(plain, d.text), nil
+	if err != nil {
+		d.lack(file, err)
+		return
+	}
+	d.json(file, (&shape{how: asAll}).redact(plain, d.text))
 }

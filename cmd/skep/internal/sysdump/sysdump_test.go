@@ -48,7 +48,8 @@ const world = `
 - {metadata: {name: kept-signer}, spec: {key: {publicKey: kept-public}, annotations: {team: SECRET-demand}}}
 /apis/skep.dev/v1alpha1/bpfnodes:
 - {metadata: {name: good}, status: {counts: {failed: 0}}}
-- {metadata: {name: bad}, status: {counts: {failed: 1}, agent: {version: kept-agent}, applications: [{name: app, message: "it says SECRET-variable kept-said"}]}}
+- {metadata: {name: bad}, status: {counts: {failed: 1}, agent: {version: kept-agent},
+    applications: [{name: app, message: "it says SECRET-variable kept-said"}]}}
 /apis/skep.dev/v1alpha1/bpfintents:
 - {metadata: {name: kept-intent}, spec: {envelope: SECRET-envelope, serial: 7, application: {name: app}}}
 /apis/skep.dev/v1alpha1/bpfimages:
@@ -56,7 +57,8 @@ const world = `
 /apis/skep.dev/v1alpha1/cueartifacts:
 - {metadata: {name: kept-cue, namespace: team-a}, spec: {tags: [{name: kept_tag, value: SECRET-tag}], expressions: [SECRET-expression]}}
 /api/v1/events:
-- {metadata: {name: kept-event, namespace: team-a}, reason: kept-reason, message: "pull with Bearer SECRETabcdefghijklmnop of https://user:SECRET-event@r.example.com"}
+- {metadata: {name: kept-event, namespace: team-a}, reason: kept-reason,
+    message: "pull with Bearer SECRETabcdefghijklmnop of https://user:SECRET-event@r.example.com"}
 /api/v1/namespaces/skep-system/events: []
 /apis/apps/v1/namespaces/skep-system/deployments:
 - metadata: {name: skep-controller, namespace: skep-system}
@@ -98,7 +100,8 @@ func inWorld(t *testing.T) fake {
 	}
 	line := `level=ERROR msg="kept-line" error="git https://user:SECRET-git@git.example.com/x?token=SECRET-token" said="is SECRET-value"` + "\n"
 	f.objects["/api/v1/namespaces/skep-system/pods/skep-agent-1/log"] = logText(line)
-	f.objects["/api/v1/namespaces/skep-system/pods/skep-controller-1/log"] = logText(line + "password=SECRET-password eyJhbGciOiJSUzI1NiJ9.SECRETpayload.SECRETsignature\n")
+	f.objects["/api/v1/namespaces/skep-system/pods/skep-controller-1/log"] = logText(line +
+		"password=SECRET-password eyJhbGciOiJSUzI1NiJ9.SECRETpayload.SECRETsignature\n")
 	return f
 }
 
@@ -131,13 +134,15 @@ func TestAnArchiveOfAClusterHasNoSecrets(t *testing.T) {
 // TestACallerOfANamespaceGetsThatAlone, and reads which rights are missing.
 func TestACallerOfANamespaceGetsThatAlone(t *testing.T) {
 	f := inWorld(t)
-	f.readable = []string{"/version", "/apis/skep.dev/v1alpha1/namespaces/team-a/", "/apis/view.skep.dev/v1alpha1/namespaces/team-a/", "/api/v1/namespaces/team-a/"}
+	f.readable = []string{"/version", "/apis/skep.dev/v1alpha1/namespaces/team-a/",
+		"/apis/view.skep.dev/v1alpha1/namespaces/team-a/", "/api/v1/namespaces/team-a/"}
 	f.objects["/apis/skep.dev/v1alpha1/namespaces/team-a/bpfapplications"] = f.objects["/apis/skep.dev/v1alpha1/bpfapplications"]
 	files, said := f.dumped(t)
 	has(t, files, "bpfapplications.json", "kept-label")
 	has(t, files, "applications/team-a_app.json", "kept-seen")
 	has(t, files, "MANIFEST.txt", "bpfapplications.json of every namespace  NOT READ: it needs the right to list bpfapplications.skep.dev\n",
-		"bpfnodes.json  NOT READ: it needs the right to list bpfnodes.skep.dev\n", "skep/pods.json  NOT READ: it needs the right to list pods in namespace skep-system\n",
+		"bpfnodes.json  NOT READ: it needs the right to list bpfnodes.skep.dev\n",
+		"skep/pods.json  NOT READ: it needs the right to list pods in namespace skep-system\n",
 		"clusterbpfpolicies.json  NOT READ: it needs the right to list clusterbpfpolicies.skep.dev\n")
 	lacks(t, files, "SECRET", "kept-policy", "kept-signer", "kept-agent", "skep-agent-1")
 	if !strings.Contains(said, "parts could not be read; MANIFEST.txt says why") {
@@ -150,7 +155,8 @@ func TestAnArchiveIsBounded(t *testing.T) {
 	f := inWorld(t)
 	var many []any
 	for i := range 300 {
-		many = append(many, map[string]any{"metadata": map[string]any{"name": fmt.Sprint("image-", i)}, "spec": map[string]any{"repository": strings.Repeat("r", 20_000)}})
+		many = append(many, map[string]any{"metadata": map[string]any{"name": fmt.Sprint("image-", i)},
+			"spec": map[string]any{"repository": strings.Repeat("r", 20_000)}})
 	}
 	f.objects["/apis/skep.dev/v1alpha1/bpfimages"] = many
 	files, _ := f.dumped(t)
