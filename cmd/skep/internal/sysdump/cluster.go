@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"cmp"
 	"context"
+	"encoding/base64"
 	"errors"
 	"fmt"
 	"slices"
@@ -43,11 +44,12 @@ type pod struct {
 	containers, restarted []string
 }
 
-// clusterSteps read a cluster. Applications are first: what others say of their variables is scrubbed.
+// clusterSteps read a cluster. Intents and applications are first: what others say of their variables is scrubbed.
 func clusterSteps(d *dump, c *cluster.Client) []step {
 	in := &inCluster{dump: d, client: c}
 	steps := []step{
 		{"versions", in.versions},
+		{"intents", in.intents},
 		{"applications", in.allApplications},
 	}
 	rules := []string{"every object", "conditions", "bpfpolicies"}
@@ -62,7 +64,6 @@ func clusterSteps(d *dump, c *cluster.Client) []step {
 		{"bpfpolicies", false, rules},
 		{"clusterbpfpolicies", true, rules},
 		{"bpfsigners", true, []string{"every object", "conditions", "bpfsigners"}},
-		{"bpfintents", true, []string{"every object", "bpfintents"}},
 		{"bpfimages", true, []string{"every object", "bpfimages"}},
 		{"cueartifacts", false, []string{"every object", "conditions", "cueartifacts"}},
 	} {
@@ -123,6 +124,17 @@ func (in *inCluster) lackRight(what string, r cluster.Ref, err error) {
 	case err != nil:
 		in.lack(what, err)
 	}
+}
+
+// intents adds which intents there are, and learns what is not to be in texts: what nodes run may be older than its definition.
+func (in *inCluster) intents(ctx context.Context) {
+	r := cluster.Ref{API: v1alpha1.APIVersion, Resource: "bpfintents"}
+	in.list(ctx, "bpfintents.json", r, false, shapeOf("every object", "bpfintents"), func(o map[string]any) {
+		envelope, _, _ := unstructured.NestedString(o, "spec", "envelope")
+		if body, err := base64.StdEncoding.DecodeString(envelope); err == nil {
+			in.learnSealed(body)
+		}
+	})
 }
 
 // allApplications adds the applications, and learns what is not to be in texts.

@@ -28,12 +28,24 @@ func hostSteps(d *dump, c host.Client) []step {
 		}
 	}
 	return []step{
+		{"kept intents", func(context.Context) { d.learnKept(c.State) }},
 		{"the status", ask("status.json", func(ctx context.Context) (any, error) { return c.Status(ctx, nil) })},
 		{"the node", ask("node.json", func(ctx context.Context) (any, error) { return c.Node(ctx) })},
 		{"the inventory", ask("inventory.json", func(ctx context.Context) (any, error) { return inventory.List(ctx, inventory.Of("")) })},
 		{"the kernel", ask("kernel.json", func(context.Context) (any, error) { return kernel() })},
 		{"mounts", ask("mounts.json", func(context.Context) (any, error) { return mounts() })},
 		{"the process", ask("process.json", func(ctx context.Context) (any, error) { return process(ctx, c.State) })},
+	}
+}
+
+// learnKept learns what the intents of a state folder set. A user who may not read them may not read what quotes them.
+func (d *dump) learnKept(state string) {
+	// The pattern is well formed.
+	paths, _ := filepath.Glob(filepath.Join(state, "agent", "intents", "*"))
+	for _, path := range paths {
+		if body, err := os.ReadFile(filepath.Clean(path)); err == nil {
+			d.learnSealed(body)
+		}
 	}
 }
 

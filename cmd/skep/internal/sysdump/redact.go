@@ -2,6 +2,7 @@ package sysdump
 
 import (
 	_ "embed"
+	"encoding/json"
 	"maps"
 	"regexp"
 	"slices"
@@ -210,7 +211,22 @@ func (s *scrubber) learn(application map[string]any) {
 			s.collect(m["contents"])
 		}
 	}
+	// Of an intent, there is the version before, too.
+	if previous, has := spec["previous"]; has {
+		s.learn(map[string]any{"spec": previous})
+	}
 	s.replacer = nil
+}
+
+// learnSealed is learn of what an envelope holds. A seal that does not hold does not matter here.
+func (s *scrubber) learnSealed(body []byte) {
+	var envelope struct {
+		Payload []byte `json:"payload"`
+	}
+	var payload any
+	if json.Unmarshal(body, &envelope) == nil && json.Unmarshal(envelope.Payload, &payload) == nil {
+		s.learn(map[string]any{"spec": payload})
+	}
 }
 
 // collect notes the values below a value. Numbers are in logs of the verifier in hexadecimal, too.

@@ -1,14 +1,17 @@
 package sysdump
 
 import (
+	"encoding/base64"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/spf13/cobra"
 	"sigs.k8s.io/yaml"
 )
 
@@ -51,7 +54,7 @@ const world = `
 - {metadata: {name: bad}, status: {counts: {failed: 1}, agent: {version: kept-agent},
     applications: [{name: app, message: "it says SECRET-variable kept-said"}]}}
 /apis/skep.dev/v1alpha1/bpfintents:
-- {metadata: {name: kept-intent}, spec: {envelope: SECRET-envelope, serial: 7, application: {name: app}}}
+- {metadata: {name: kept-intent}, spec: {serial: 7, application: {name: app}}}
 /apis/skep.dev/v1alpha1/bpfimages:
 - {metadata: {name: kept-bpfimage}, spec: {memory: {a: SECRET-memory}, programs: [kept_image_program]}}
 /apis/skep.dev/v1alpha1/cueartifacts:
@@ -98,7 +101,11 @@ func inWorld(t *testing.T) fake {
 	if err := yaml.Unmarshal([]byte(world), &f.objects); err != nil {
 		t.Fatal(err)
 	}
-	line := `level=ERROR msg="kept-line" error="git https://user:SECRET-git@git.example.com/x?token=SECRET-token" said="is SECRET-value"` + "\n"
+	// The version on nodes, and the version before it, have other values than the definition.
+	payload := base64.StdEncoding.EncodeToString([]byte(`{"variables":{"key":"OLDVALUE1"},"previous":{"variables":{"key":"OLDVALUE2"}}}`))
+	f.objects["/apis/skep.dev/v1alpha1/bpfintents"].([]any)[0].(map[string]any)["spec"].(map[string]any)["envelope"] =
+		base64.StdEncoding.EncodeToString([]byte(`{"payload":"` + payload + `"}`))
+	line := `level=ERROR msg="kept-line" error="git https://user:SECRET-git@git.example.com/x?token=SECRET-token" said="is SECRET-value, it was OLDVALUE1, and OLDVALUE2"` + "\n"
 	f.objects["/api/v1/namespaces/skep-system/pods/skep-agent-1/log"] = logText(line)
 	f.objects["/api/v1/namespaces/skep-system/pods/skep-controller-1/log"] = logText(line +
 		"password=SECRET-password eyJhbGciOiJSUzI1NiJ9.SECRETpayload.SECRETsignature\n")
@@ -108,7 +115,7 @@ func inWorld(t *testing.T) fake {
 // TestAnArchiveOfAClusterHasNoSecrets: each place that may have one has one.
 func TestAnArchiveOfAClusterHasNoSecrets(t *testing.T) {
 	files, _ := inWorld(t).dumped(t)
-	lacks(t, files, "SECRET", "70000", "4711471147", "118d3582b", "feedface", `\"x1`)
+	lacks(t, files, "SECRET", "OLDVALUE", "envelope\"", "70000", "4711471147", "118d3582b", "feedface", `\"x1`)
 	for name, texts := range map[string]string{
 		"README.txt": "MANIFEST.txt", "versions.json": `"skep"`, "kubernetes.json": "kept-version", "health.json": `"webhook"`,
 		"bpfapplications.json": "kept-label kept-requested kept-requester r.example.com/kept-image:v1@sha256:12 kept-pull kept_variable kept_map kept_program " +
@@ -147,6 +154,27 @@ func TestACallerOfANamespaceGetsThatAlone(t *testing.T) {
 	lacks(t, files, "SECRET", "kept-policy", "kept-signer", "kept-agent", "skep-agent-1")
 	if !strings.Contains(said, "parts could not be read; MANIFEST.txt says why") {
 		t.Errorf("it says %q", said)
+	}
+}
+
+// TestAFileThatExistsStays, and nothing is left of an archive that cannot be made.
+func TestAFileThatExistsStays(t *testing.T) {
+	cmd := &cobra.Command{}
+	cmd.SetContext(t.Context())
+	path := filepath.Join(t.TempDir(), "file")
+	broken := errors.New("broken")
+	if err := write(cmd, path, func(*os.File) error { return broken }); !errors.Is(err, broken) {
+		t.Errorf("%v, want what broke it", err)
+	}
+	if _, err := os.Stat(path); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("%v, want no file", err)
+	}
+	if err := os.WriteFile(path, []byte("before"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	err := write(cmd, path, func(*os.File) error { return nil })
+	if body, _ := os.ReadFile(path); err == nil || !strings.Contains(err.Error(), "exists and is not overwritten: name another file by -o") || string(body) != "before" {
+		t.Errorf("%v, and the file is %q", err, body)
 	}
 }
 
