@@ -57,7 +57,8 @@ func (c *cluster) withSecrets() {
 		app.Status.ObservedGeneration = app.Generation
 		for _, kind := range []string{v1alpha1.ConditionReady, v1alpha1.ConditionAllowed} {
 			app.Status.Conditions = append(app.Status.Conditions, metav1.Condition{Type: kind, Status: metav1.ConditionFalse, Reason: "Failed",
-				ObservedGeneration: app.Generation, LastTransitionTime: metav1.Now(), Message: "kept-message: GET https://user:SECRET-registry@r.example.com: it is SECRET-value, 4711471147"})
+				ObservedGeneration: app.Generation, LastTransitionTime: metav1.Now(),
+				Message: "kept-message: GET https://user:SECRET-registry@r.example.com: it is SECRET-value, 4711471147"})
 		}
 		if err := c.Status().Update(c.t.Context(), app); err != nil {
 			c.t.Fatal(err)
@@ -125,7 +126,8 @@ func TestAnArchiveHasNoSecretsOfTheAPIServer(t *testing.T) {
 		has, manifest, lacks []string
 	}{
 		"an admin": {c.plane.Config, nil, []string{"kept-image", "kept_variable", "kept_map", "kept-annotation", "kept-message",
-			"of-default", "of-other-team", "KeptReason", "kept-container", "KEPT_ENV", "--kept-flag=", `"version": "v9"`}, []string{"bpfnodes.json  ", "2 objects"}, []string{"OfOthers"}},
+			"of-default", "of-other-team", "KeptReason", "kept-container", "KEPT_ENV", "--kept-flag=", `"version": "v9"`},
+			[]string{"bpfnodes.json  ", "2 objects"}, []string{"OfOthers"}},
 		"an editor of a namespace": {jane, nil, []string{"of-default", "kept-message"}, []string{
 			"bpfapplications.json of every namespace  NOT READ: it needs the right to list bpfapplications.skep.dev\n",
 			"bpfnodes.json  NOT READ: it needs the right to list bpfnodes.skep.dev\n",

@@ -105,7 +105,8 @@ func inWorld(t *testing.T) fake {
 	payload := base64.StdEncoding.EncodeToString([]byte(`{"variables":{"key":"OLDVALUE1"},"previous":{"variables":{"key":"OLDVALUE2"}}}`))
 	f.objects["/apis/skep.dev/v1alpha1/bpfintents"].([]any)[0].(map[string]any)["spec"].(map[string]any)["envelope"] =
 		base64.StdEncoding.EncodeToString([]byte(`{"payload":"` + payload + `"}`))
-	line := `level=ERROR msg="kept-line" error="git https://user:SECRET-git@git.example.com/x?token=SECRET-token" said="is SECRET-value, it was OLDVALUE1, and OLDVALUE2"` + "\n"
+	line := `level=ERROR msg="kept-line" error="git https://user:SECRET-git@git.example.com/x?token=SECRET-token" ` +
+		`said="is SECRET-value, it was OLDVALUE1, and OLDVALUE2"` + "\n"
 	f.objects["/api/v1/namespaces/skep-system/pods/skep-agent-1/log"] = logText(line)
 	f.objects["/api/v1/namespaces/skep-system/pods/skep-controller-1/log"] = logText(line +
 		"password=SECRET-password eyJhbGciOiJSUzI1NiJ9.SECRETpayload.SECRETsignature\n")
@@ -173,7 +174,8 @@ func TestAFileThatExistsStays(t *testing.T) {
 		t.Fatal(err)
 	}
 	err := write(cmd, path, func(*os.File) error { return nil })
-	if body, _ := os.ReadFile(path); err == nil || !strings.Contains(err.Error(), "exists and is not overwritten: name another file by -o") || string(body) != "before" {
+	const want = "exists and is not overwritten: name another file by -o"
+	if body, _ := os.ReadFile(path); err == nil || !strings.Contains(err.Error(), want) || string(body) != "before" {
 		t.Errorf("%v, and the file is %q", err, body)
 	}
 }
