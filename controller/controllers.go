@@ -182,11 +182,11 @@ func Scheme() (*runtime.Scheme, error) {
 }
 
 // registries reads images, and caches them in the room there is.
-func (o Options) registries(room int64, counts *gatemetrics.Metrics) (*registry.Client, error) {
+func (o Options) registries(room int64, counts *gatemetrics.Metrics, to events.EventRecorder) (*registry.Client, error) {
 	return registry.NewClient(registry.Options{
 		CacheBytes: room / 4 * 3, CacheDir: filepath.Join(o.Cache, "bytecode"),
 		InsecureRegistries: o.InsecureRegistries, UserAgent: "skep-controller", Answered: counts.Answered,
-		AllowedRegistries: o.allowedRegistries(), Unreachable: newUnreachable().log, Backoff: o.RegistryBackoff,
+		AllowedRegistries: o.allowedRegistries(), Unreachable: newUnreachable(to, o.Namespace).report, Backoff: o.RegistryBackoff,
 	}.ForInspection())
 }
 
@@ -245,7 +245,8 @@ func join(ctx context.Context, o Options, engine *policies.Engine) (ctrl.Manager
 	registry := o.registry()
 	counts := gatemetrics.New(registry)
 	room := cmp.Or(o.CacheSize, 1<<30)
-	registries, err := o.registries(room, counts)
+	told := brief{mgr.GetEventRecorder(leaseName)}
+	registries, err := o.registries(room, counts, told)
 	if err != nil {
 		return nil, fmt.Errorf("open registries: %w", err)
 	}
@@ -261,7 +262,6 @@ func join(ctx context.Context, o Options, engine *policies.Engine) (ctrl.Manager
 	keeper := policy.NewKeeper(policy.Options{Reader: mgr.GetClient(), Direct: direct, Namespace: o.Namespace, Keys: ring.Keys,
 		Evaluator: evaluator, Engine: engine})
 	secrets := &pull.Secrets{Live: mgr.GetAPIReader(), Cached: mgr.GetClient(), Namespace: o.Namespace, Shared: shared}
-	told := brief{mgr.GetEventRecorder(leaseName)}
 	elector, err := newElector(mgr, o, told)
 	if err != nil {
 		return nil, fmt.Errorf("elect a leader: %w", err)

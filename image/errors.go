@@ -56,6 +56,27 @@ func (e *kindError) Unwrap() []error { return []error{e.kind, e.err} }
 // OfKind makes an error one of a kind, which its text does not name.
 func OfKind(kind, err error) error { return &kindError{kind: kind, err: err} }
 
+// withheldError is an error that does not name its cause.
+type withheldError struct {
+	error
+	cause string
+}
+
+func (e *withheldError) Unwrap() error { return e.error }
+
+// Withhold returns err with a cause that its text does not name, since people who name images read that. It must have no
+// secret.
+func Withhold(err error, cause string) error { return &withheldError{err, cause} }
+
+// WithheldCause returns the cause that the text of an error does not name, for administrators; empty if there is none.
+func WithheldCause(err error) string {
+	var withheld *withheldError
+	if !errors.As(err, &withheld) {
+		return ""
+	}
+	return withheld.cause
+}
+
 // Malformed is an error of the kind ErrMalformed.
 func Malformed(format string, args ...any) error {
 	return OfKind(ErrMalformed, fmt.Errorf(format, args...))

@@ -122,6 +122,9 @@ func (r *Reconciler) setStatus(app application, st *state) error {
 		verified.Message += fmt.Sprintf("; the tag stands for %s now, and is not followed: change the definition, or its annotation %s, to take that",
 			moved, gate.AnnotationRequestedAt)
 	}
+	if cause := withheldCause(app, s); cause != "" {
+		verified.Message += "; " + cause
+	}
 	conditions.Set(app, &verified)
 	conditions.Set(app, &allowed)
 	if s.Err == nil && s.Verdict.Unevaluated() == nil {
@@ -139,6 +142,18 @@ func (r *Reconciler) setStatus(app application, st *state) error {
 	}
 	setReady(app, st)
 	return nil
+}
+
+// withheldCause is why a registry could not be reached, for an application of the cluster: administrators alone read these.
+// The condition Ready does not name it, since Ready becomes an event in namespace default.
+func withheldCause(app application, s lifecycle.Observation) string {
+	switch {
+	case app.GetNamespace() != "":
+		return ""
+	case s.Err != nil:
+		return image.WithheldCause(s.Err)
+	}
+	return image.WithheldCause(s.Verdict.Unevaluated())
 }
 
 // setDeployed sets the status of app to what is deployed of it.

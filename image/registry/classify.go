@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"regexp"
 	"strings"
 
 	remotetransport "github.com/google/go-containerregistry/pkg/v1/remote/transport"
@@ -19,16 +20,19 @@ import (
 // in the network.
 const unreachableText = "registry %s could not be reached or is not allowed; ask your platform team"
 
-// withheld replaces an error of the way to a registry, whose cause is told to report,
-// by one that does not say the cause. What the registry itself answered is kept.
-func withheld(registry string, err error, report func(registry string, cause error)) error {
+// withheld replaces an error of the way to a registry, whose cause goes to report,
+// by one whose text does not name the cause. What the registry itself answered is kept.
+func withheld(registry string, err error, report func(registry string, cause error) error) error {
 	if err == nil || report == nil || answeredBy(registry, err) {
 		return err
 	}
-	report(registry, &remoteError{text: describe(err)})
+	cause := report(registry, &remoteError{text: ownPort.ReplaceAllString(describe(err), "")})
 	hidden := &remoteError{text: fmt.Sprintf(unreachableText, registry), cause: endOf(err)}
-	return image.OfKind(image.ErrUnavailable, hidden)
+	return image.OfKind(image.ErrUnavailable, image.Withhold(hidden, cause.Error()))
 }
+
+// ownPort is the near end of a connection in errors of package net. It differs each time, and one cause would read like many.
+var ownPort = regexp.MustCompile(`\S+:\d+->`)
 
 // answeredBy reports whether an error is what a registry said of what it was asked
 // for: not what stands in its place, nor where it sent on to, nor how it was reached.

@@ -79,8 +79,8 @@ type Options struct {
 	// dialled, unless a proxy dials. Nil means every registry at every address: it is for
 	// who names the images themselves. A Transport of one's own does its own dialling.
 	AllowedRegistries []string
-	// Unreachable is told why a registry could not be reached, and errors do not say
-	// it: whoever reads them learns nothing of the network. Nil means that errors do.
+	// Unreachable is called with the reason why a registry could not be reached. Texts of errors then do not name it, so that
+	// their readers learn nothing of the network; image.WithheldCause does. Nil means that texts name it.
 	Unreachable func(registry string, cause error)
 	// Answered is told the status of each answer of a registry, 0 where there was
 	// none. Nil means that nobody counts.

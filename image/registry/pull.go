@@ -66,14 +66,15 @@ func (c *Client) registry(r image.Resolved) (*registrySource, error) {
 	return &registrySource{puller: puller, repo: repo, secrets: c.secrets, report: c.report()}, err
 }
 
-// report is Options.Unreachable for causes that repeat no secret.
-func (c *Client) report() func(registry string, cause error) {
+// report is Options.Unreachable. It returns the cause that was reported, which repeats no secret.
+func (c *Client) report() func(registry string, cause error) error {
 	if c.options.Unreachable == nil {
 		return nil
 	}
-	return func(registry string, cause error) {
+	return func(registry string, cause error) error {
 		c.secrets.Hide(&cause, registry)
 		c.options.Unreachable(registry, cause)
+		return cause
 	}
 }
 

@@ -32,8 +32,8 @@ type registrySource struct {
 	puller  *remote.Puller
 	repo    name.Repository
 	secrets *transport.Secrets
-	// report is Options.Unreachable.
-	report func(registry string, cause error)
+	// report is that of Client.
+	report func(registry string, cause error) error
 }
 
 // classify is Classify of an error of this repository's registry.

@@ -107,14 +107,7 @@ func (c *Client) events(ctx context.Context, e *Explanation) error {
 	all, err := list[event](ctx, c, o)
 	e.missing("events", o, err)
 	for _, one := range all {
-		seen := Event{Time: one.LastTimestamp, Count: max(one.Count, 1), Type: one.Type, Reason: one.Reason, Message: one.Message}
-		if one.Series != nil {
-			seen.Time, seen.Count = metav1.NewTime(one.Series.LastObservedTime.Time), one.Series.Count
-		}
-		if seen.Time.IsZero() {
-			seen.Time = metav1.NewTime(one.EventTime.Time)
-		}
-		e.Events = append(e.Events, seen)
+		e.Events = append(e.Events, one.seen())
 	}
 	slices.SortFunc(e.Events, func(x, y Event) int { return x.Time.Compare(y.Time.Time) })
 	e.Events = e.Events[max(0, len(e.Events)-maxEvents):]

@@ -66,8 +66,8 @@ func (c *Client) hooks(ctx context.Context) (hooks webhooks, of object, namespac
 	return hooks, of, namespace, err
 }
 
-// Health asks how each part does, all at once.
-func (c *Client) Health(ctx context.Context) []Part {
+// Health asks how each part does, all at once, and returns Skep's namespace.
+func (c *Client) Health(ctx context.Context) (parts []Part, namespace string) {
 	hooks, of, namespace, hooksErr := c.hooks(ctx)
 	ask := []func() Part{
 		func() Part { return c.controller(ctx, namespace) },
@@ -80,13 +80,13 @@ func (c *Client) Health(ctx context.Context) []Part {
 		func() Part { return c.conditioned(ctx, "signers", ours("", "bpfsigners", "")) },
 		func() Part { return c.conditioned(ctx, "sources", ours("", "cueartifacts", "")) },
 	}
-	parts := make([]Part, len(ask))
+	parts = make([]Part, len(ask))
 	var group sync.WaitGroup
 	for i, f := range ask {
 		group.Go(func() { parts[i] = f() })
 	}
 	group.Wait()
-	return parts
+	return parts, namespace
 }
 
 // part is a part of which an object tells, unless it could not be read.

@@ -57,3 +57,15 @@ type (
 		} `json:"series"`
 	}
 )
+
+// seen is an event as it is shown, at the time when it was last observed.
+func (e event) seen() Event {
+	seen := Event{Time: e.LastTimestamp, Count: max(e.Count, 1), Type: e.Type, Reason: e.Reason, Message: e.Message}
+	if e.Series != nil {
+		seen.Time, seen.Count = metav1.NewTime(e.Series.LastObservedTime.Time), e.Series.Count
+	}
+	if seen.Time.IsZero() {
+		seen.Time = metav1.NewTime(e.EventTime.Time)
+	}
+	return seen
+}

@@ -152,6 +152,7 @@ trust              OK       keys fe812c12f3ab4ce6
 policies           Warning  1, not ready: front (Invalid)
 signers            OK       1, all ready
 sources            OK       none: the API cueartifacts is not installed
+registries         OK       none is out of reach
 unload protection  OK       holds nothing back
 ` + applicationsOfAll + whyHello
 	got := printed(t, installed(t).client(t, false))
@@ -167,7 +168,8 @@ func TestWhatACallerMayNotReadIsUnknown(t *testing.T) {
 		f.forbidden[path] = path != of("namespaces", "team-a", "bpfapplications")
 	}
 	for _, path := range []string{"/apis/apps/v1/namespaces/skep-system/deployments/skep-controller", of("cueartifacts"),
-		"/apis/coordination.k8s.io/v1/namespaces/skep-system/leases/skep-controller", "/api/v1/namespaces/skep-system/configmaps/skep-trust"} {
+		"/apis/coordination.k8s.io/v1/namespaces/skep-system/leases/skep-controller", "/api/v1/namespaces/skep-system/configmaps/skep-trust",
+		"/api/v1/namespaces/skep-system/events"} {
 		f.forbidden[path] = true
 	}
 	const unknown = "Unknown  unknown: it needs the right to "
@@ -180,6 +182,7 @@ trust              ` + unknown + `get configmaps skep-trust in namespace skep-sy
 policies           ` + unknown + `list clusterbpfpolicies.skep.dev
 signers            ` + unknown + `list bpfsigners.skep.dev
 sources            ` + unknown + `list cueartifacts.skep.dev
+registries         ` + unknown + `list events in namespace skep-system
 unload protection  OK       holds nothing back, of what is shown
 applications       Unknown  some are not shown: it needs the right to list clusterbpfapplications.skep.dev
 applications       Unknown  some are not shown: it needs the right to list bpfapplications.skep.dev in every namespace
@@ -189,6 +192,38 @@ team-a/hello  False  sha256:abababababababababababababababababababababababababab
 ` + whyHello
 	if diff := cmp.Diff(want, printed(t, f.client(t, false))); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+// TestTheStatusNamesWhyARegistryIsAway, and how many applications wait for it. A cause that is past is left out.
+func TestTheStatusNamesWhyARegistryIsAway(t *testing.T) {
+	const unknown = "r.example.com: x509: certificate signed by unknown authority"
+	away := func(name, registry string) stored {
+		return app("team-a", name, condition(v1alpha1.ConditionVerified, metav1.ConditionUnknown, "EvaluationFailed", "resolve image of it: resolve "+registry+
+			"/a:v1: registry "+registry+" could not be reached or is not allowed; ask your platform team"))
+	}
+	event := func(message string, ago time.Duration) map[string]any {
+		return map[string]any{"reason": v1alpha1.ReasonRegistryUnreachable, "message": message, "eventTime": metav1.NewMicroTime(time.Now().Add(-ago))}
+	}
+	for sentence, c := range map[string]struct {
+		applications, events []any
+		want                 string
+	}{
+		"two wait": {[]any{away("a", "r.example.com"), away("b", "r.example.com")}, []any{event(unknown, 40*time.Minute)},
+			"Warning  " + unknown + " (applications that wait: 2)"},
+		"the newest cause counts": {[]any{away("a", "r.example.com")}, []any{event(unknown, time.Minute), event("r.example.com: refused", time.Hour)},
+			"Warning  " + unknown + " (applications that wait: 1)"},
+		"another one waits": {[]any{away("a", "s.example.com")}, []any{event(unknown, time.Hour)}, "OK       none is out of reach"},
+		"somebody tried it": {nil, []any{event(unknown, time.Minute)}, "Warning  " + unknown},
+		"it is past":        {nil, []any{event(unknown, 30*time.Minute)}, "OK       none is out of reach"},
+	} {
+		t.Run(sentence, func(t *testing.T) {
+			f := installed(t)
+			f.objects[of("bpfapplications")], f.objects["/api/v1/namespaces/bpf/events"] = c.applications, c.events
+			if got := printed(t, f.client(t, false)); !strings.Contains(got, "\nregistries         "+c.want+"\n") {
+				t.Errorf("want %q in\n%s", c.want, got)
+			}
+		})
 	}
 }
 
