@@ -3,6 +3,7 @@ package kube_test
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -20,6 +21,7 @@ import (
 	"github.com/skep-dev/skep/agent/kube"
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/intent"
+	"github.com/skep-dev/skep/test/fixture/programs"
 	"github.com/skep-dev/skep/test/harness/child"
 	"github.com/skep-dev/skep/test/harness/command"
 	"github.com/skep-dev/skep/test/harness/need"
@@ -266,5 +268,58 @@ func TestTheProcessSaysWhatItLacks(t *testing.T) {
 				t.Errorf("%v, %s", err, out)
 			}
 		})
+	}
+}
+
+// TestTheLogTellsTheStoryOfAnApplication of the process: each state once, with the keys of the controller's log, and each line is JSON.
+func TestTheLogTellsTheStoryOfAnApplication(t *testing.T) {
+	need.Kernel(t)
+	w, binary := newWorld(t, plane), command.Build(t, "skep-agent")
+	p := w.run(binary)
+	first := w.payload("story")
+	w.apply(first)
+	w.awaits(first, v1alpha1.NodeLoaded)
+	second := w.payload("story")
+	second.ImageDigest = "sha256:second"
+	w.apply(second)
+	w.awaits(second, v1alpha1.NodeLoaded)
+	third := w.payload("story")
+	third.ObjectDigest = w.mirror.put(programs.Object("xdp_rejected"))
+	third.Programs = []v1alpha1.Program{{Name: "xdp_rejected", Attach: []v1alpha1.Attachment{{Hook: "xdp", Interfaces: &v1alpha1.Interfaces{Names: []string{"lo"}}}}}}
+	w.apply(third)
+	w.awaits(third, v1alpha1.NodeFailed)
+	waits := w.payload("story")
+	waits.ObjectDigest = w.mirror.put(programs.Object("xdp_count"))
+	waits.Programs = []v1alpha1.Program{{Name: "count_packets", Attach: []v1alpha1.Attachment{{Hook: "xdp", Interfaces: &v1alpha1.Interfaces{Names: []string{"none0"}}}}}}
+	w.apply(waits)
+	w.awaits(waits, v1alpha1.NodeWaiting)
+	gone := w.tombstone(waits)
+	w.apply(gone)
+	until(t, "it to be removed", func() bool { return w.reported(gone).State == v1alpha1.NodeRemoved })
+	if err := errors.Join(p.Process.Signal(syscall.SIGTERM), p.Wait()); err != nil {
+		t.Errorf("after SIGTERM: %v", err)
+	}
+	type line struct {
+		Msg, Level, Application, Digest, Node, Reason string
+		Serial                                        int64
+	}
+	var story []string
+	for text := range strings.Lines(w.log.text.String()) {
+		var l line
+		if err := json.Unmarshal([]byte(text), &l); err != nil {
+			t.Errorf("%v: %s", err, text)
+		}
+		if !strings.HasPrefix(l.Msg, "application ") {
+			continue
+		}
+		if l.Level != "INFO" || l.Application != "story" || l.Node != w.name || l.Reason == "" {
+			t.Errorf("%s", text)
+		}
+		story = append(story, fmt.Sprint(l.Msg, " ", l.Serial))
+	}
+	want := []string{fmt.Sprint("application loaded ", first.Serial), fmt.Sprint("application loaded ", second.Serial),
+		fmt.Sprint("application failed ", third.Serial), fmt.Sprint("application waiting ", waits.Serial), fmt.Sprint("application unloaded ", gone.Serial)}
+	if !slices.Equal(story, want) {
+		t.Errorf("it tells %q, want %q", story, want)
 	}
 }

@@ -34,6 +34,14 @@ type Application struct {
 	// Conflict says that another intent was sent under the newest one's serial, and
 	// nothing since that settles which of them holds.
 	Conflict error
+	// Logged is what was logged last of what became of it.
+	Logged Logged
+}
+
+// Logged is a state and the serial of the version that it is about.
+type Logged struct {
+	State  v1alpha1.NodeState
+	Serial int64
 }
 
 // newApplication returns an application whose newest intent is o.
@@ -47,7 +55,7 @@ func newApplication(o intent.Opened, e intent.Envelope) *Application {
 // intent of its was the newest.
 func (app *Application) inherit(old *Application) {
 	app.Deployed, app.Checked, app.Lacks, app.Maps, app.Status = old.Deployed, old.Checked, old.Lacks, old.Maps, old.Status
-	app.Loaded, app.FailedBefore = old.Loaded, old.FailedBefore
+	app.Loaded, app.FailedBefore, app.Logged = old.Loaded, old.FailedBefore, old.Logged
 }
 
 // Options are what a Store is told once. All are required but Node and Labels.

@@ -22,6 +22,8 @@ import (
 // Options are what one reconcile has. All are required.
 type Options struct {
 	Log *slog.Logger
+	// Node is the node's name, for the log.
+	Node string
 	// BackOff is how long an application that failed waits.
 	BackOff retry.BackOff
 	// Intents has the applications, which Applications changes, and Decisions has the outcomes.
@@ -85,8 +87,13 @@ func (r *Round) application(app *accepted.Application) {
 		out.Errs, behind = []error{&repeated{app.Status.Error, app.Status.Unsupported}}, app.Behind
 	}
 	app.Behind = behind
+	before := app.Status
 	app.Status = r.view.Application(report.Application{Known: app.Known, Maps: app.Maps, VerifierLog: app.VerifierLog, Conflict: app.Conflict, Before: app.Status},
 		out)
+	if !out.IsPending() {
+		// The status of a version that is on its way has the words about the version before.
+		r.logState(app, before)
+	}
 	app.Loaded = slices.Sorted(maps.Keys(r.Look.Revisions()[payload.UID]))
 	app.Exhausted = payload.Tombstone && app.Deployed == nil && len(out.Errs) == 0 && !r.leaves(payload.UID)
 }

@@ -48,7 +48,7 @@ func (v *Versions) install(app *decide.Application, r *build.LoadedRevision) err
 	}
 	app.Maps = r.Reports
 	identity := app.Newest.Payload().Application.String()
-	v.Log.Info("loaded", "application", identity, "revision", r.Name)
+	v.Log.Debug("load ended", "application", identity, "revision", r.Name)
 	for _, m := range r.Reports {
 		if m.Kept && m.Reason != "" {
 			v.Log.Warn("map kept its contents", "application", identity, "map", m.Map, "reason", m.Reason)
