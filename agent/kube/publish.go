@@ -108,6 +108,9 @@ type publisher struct {
 	// since that found the same ones.
 	ids   []uint32
 	looks int
+	// pods are how many have programs attached, as counted at podsAt.
+	pods   int32
+	podsAt time.Time
 	// passed tells that the agent underneath went round since it had the
 	// intents.
 	passed bool
@@ -181,6 +184,14 @@ const listTime = 30 * time.Second
 // who holds a program changes without the program.
 const relistAfter = 10
 
+// recountAfter is how many intervals between looks pods are not counted again. They come and go, and none is to be a write.
+const recountAfter = 5
+
+// countPods counts pods with attached programs again.
+func (p *publisher) countPods(applications []agent.ApplicationStatus) {
+	p.pods, p.podsAt = podsOf(applications), time.Now()
+}
+
 // look lists the programs in the kernel where they are others than before.
 func (p *publisher) look(ctx context.Context) {
 	ids, err := inventory.ProgramIDs(ctx)
@@ -219,9 +230,12 @@ func (p *publisher) wanted() (v1alpha1.BpfNodeStatus, bool) {
 	if runs := running(applications); !slices.Equal(runs, p.ran) {
 		p.ran, p.stale = runs, true
 	}
+	if time.Since(p.podsAt) >= recountAfter*p.opts.InventoryInterval {
+		p.countPods(applications)
+	}
 	p.metrics.report(applications)
 	have, _ := p.own.get()
-	f := facts{version: p.opts.Version, profile: *p.opts.Profile, applications: applications, fare: fare, programs: p.programs, now: time.Now()}
+	f := facts{version: p.opts.Version, profile: *p.opts.Profile, applications: applications, fare: fare, pods: p.pods, programs: p.programs, now: time.Now()}
 	if have != nil {
 		f.conditions = have.Status.Conditions
 	}
@@ -277,6 +291,8 @@ func (p *publisher) write(ctx context.Context) error {
 	if p.wanted(); p.stale {
 		p.list(ctx)
 	}
+	// What is written has the newest count.
+	p.countPods(p.holder.Report())
 	want, known := p.wanted()
 	have, listed := p.own.get()
 	if !known || !listed {

@@ -8,6 +8,7 @@ import (
 	"reflect"
 	"slices"
 	"sort"
+	"strings"
 	"time"
 
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -15,6 +16,7 @@ import (
 
 	"github.com/skep-dev/skep/agent"
 	"github.com/skep-dev/skep/agent/inventory"
+	"github.com/skep-dev/skep/agent/reconcile/plan"
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/intent"
 	"github.com/skep-dev/skep/text"
@@ -34,6 +36,8 @@ type facts struct {
 	applications []agent.ApplicationStatus
 	// fare is how an application's BpfIntent fared; empty where there is none.
 	fare func(uid string) string
+	// pods are how many have programs attached.
+	pods int32
 	// programs is nil where they cannot be listed.
 	programs []inventory.Program
 	// conditions are those that the BpfNode has, and now is the time of one that changes.
@@ -51,6 +55,7 @@ func (f facts) status() v1alpha1.BpfNodeStatus {
 		Agent:  v1alpha1.AgentInfo{Version: f.version, IntentFormat: intent.FormatVersion},
 		Kernel: f.profile,
 	}
+	s.Counts.Pods = f.pods
 	f.addApplications(&s)
 	f.addPrograms(&s)
 	s.SharedTargets = f.shares()
@@ -92,6 +97,22 @@ func (f facts) addApplications(s *v1alpha1.BpfNodeStatus) {
 		}
 		s.Applications = append(s.Applications, one)
 	}
+}
+
+// podsOf counts the pods of this node in which programs are attached.
+func podsOf(applications []agent.ApplicationStatus) int32 {
+	pods := map[string]bool{}
+	for _, a := range applications {
+		for _, p := range a.Programs {
+			for _, l := range p.Links {
+				if pod, isPod := strings.CutPrefix(l.On.In, plan.InPod); isPod && l.State == agent.Attached {
+					pod, _, _ = strings.Cut(pod, plan.InContainer)
+					pods[pod] = true
+				}
+			}
+		}
+	}
+	return int32(len(pods)) //nolint:gosec // a node has few pods
 }
 
 // ready is the one condition of a BpfNode. It keeps its time unless its status changes, and says nothing that changes without a count.

@@ -22,6 +22,7 @@ import (
 // +kubebuilder:printcolumn:name="Kernel",type=string,JSONPath=`.status.kernel.release`
 // +kubebuilder:printcolumn:name="Loaded",type=integer,JSONPath=`.status.counts.loaded`
 // +kubebuilder:printcolumn:name="Failed",type=integer,JSONPath=`.status.counts.failed`
+// +kubebuilder:printcolumn:name="Pods",type=integer,JSONPath=`.status.counts.pods`
 // +kubebuilder:printcolumn:name="Programs",type=integer,JSONPath=`.status.counts.programs`
 // +kubebuilder:printcolumn:name="Unmanaged",type=integer,JSONPath=`.status.counts.unmanaged`
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
@@ -253,6 +254,9 @@ type NodeCounts struct {
 	// NotReported counts the applications for the node that did not fit even so.
 	// +optional
 	NotReported int32 `json:"notReported,omitempty"`
+	// Pods counts the pods in which programs are attached. If nothing else changes, it is up to five minutes old.
+	// +optional
+	Pods int32 `json:"pods,omitempty"`
 	// Programs counts the BPF programs in the kernel, Unmanaged those of them
 	// that are not Skep's.
 	Programs  int32 `json:"programs"`
