@@ -276,6 +276,10 @@ func TestTheLogTellsTheStoryOfAnApplication(t *testing.T) {
 	need.Kernel(t)
 	w, binary := newWorld(t, plane), command.Build(t, "skep-agent")
 	p := w.run(binary)
+	on := func(program, iface string) []v1alpha1.Program {
+		at := v1alpha1.Attachment{Hook: "xdp", Interfaces: &v1alpha1.Interfaces{Names: []string{iface}}}
+		return []v1alpha1.Program{{Name: program, Attach: []v1alpha1.Attachment{at}}}
+	}
 	first := w.payload("story")
 	w.apply(first)
 	w.awaits(first, v1alpha1.NodeLoaded)
@@ -285,12 +289,12 @@ func TestTheLogTellsTheStoryOfAnApplication(t *testing.T) {
 	w.awaits(second, v1alpha1.NodeLoaded)
 	third := w.payload("story")
 	third.ObjectDigest = w.mirror.put(programs.Object("xdp_rejected"))
-	third.Programs = []v1alpha1.Program{{Name: "xdp_rejected", Attach: []v1alpha1.Attachment{{Hook: "xdp", Interfaces: &v1alpha1.Interfaces{Names: []string{"lo"}}}}}}
+	third.Programs = on("xdp_rejected", "lo")
 	w.apply(third)
 	w.awaits(third, v1alpha1.NodeFailed)
 	waits := w.payload("story")
 	waits.ObjectDigest = w.mirror.put(programs.Object("xdp_count"))
-	waits.Programs = []v1alpha1.Program{{Name: "count_packets", Attach: []v1alpha1.Attachment{{Hook: "xdp", Interfaces: &v1alpha1.Interfaces{Names: []string{"none0"}}}}}}
+	waits.Programs = on("count_packets", "none0")
 	w.apply(waits)
 	w.awaits(waits, v1alpha1.NodeWaiting)
 	gone := w.tombstone(waits)

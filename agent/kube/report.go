@@ -112,7 +112,7 @@ func podsOf(applications []agent.ApplicationStatus) int32 {
 			}
 		}
 	}
-	return int32(len(pods)) //nolint:gosec // a node has few pods
+	return int32(len(pods))
 }
 
 // ready is the one condition of a BpfNode. It keeps its time unless its status changes, and says nothing that changes without a count.
