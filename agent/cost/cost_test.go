@@ -202,6 +202,40 @@ func TestWithoutTheRightNothingIsMeasured(t *testing.T) {
 	}
 }
 
+// TestAHotProgramEndsItsWindowEarly, and what is measured is right for the length that it had: one program runs ten times as often as another.
+func TestAHotProgramEndsItsWindowEarly(t *testing.T) {
+	hot, hotID := program(t)
+	seldom, seldomID := program(t)
+	c := cost.New(cost.Options{})
+	c.MostRuns(1_000)
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan struct{})
+	t.Cleanup(func() { cancel(); <-ended })
+	go func() {
+		defer close(ended)
+		for ctx.Err() == nil {
+			run(t, hot, 100)
+			run(t, seldom, 10)
+		}
+	}()
+	await.True(t, "a window to end early", time.Minute, func() bool {
+		before := c.Totals()
+		measured(t, c, nil)
+		w := c.Windows()
+		length := w[len(w)-1].Seconds
+		a, b := c.Latest()[hotID], c.Latest()[seldomID]
+		if ratio := float64(a.Runs) / float64(b.Runs); a.Runs > 1_000 && (ratio < 8 || ratio > 12.5) {
+			t.Errorf("%d runs beside %d: a ratio of %.1f, not 10", a.Runs, b.Runs, ratio)
+		}
+		// The counters have the rate of the window, as if it had lasted for the whole interval.
+		rate := (c.Totals()[hotID].Runs - before[hotID].Runs) / cost.Interval.Seconds()
+		if of := rate / (float64(a.Runs) / a.WindowSeconds); of < 0.99 || of > 1.01 || a.WindowSeconds > length {
+			t.Errorf("the counter has %.0f runs a second of %d in %.3f s", rate, a.Runs, a.WindowSeconds)
+		}
+		return length < cost.Length.Seconds()
+	})
+}
+
 // TestTheClockRunsAndEnds: the first window is at once, and in the middle of it or of a rest Run ends with its context.
 func TestTheClockRunsAndEnds(t *testing.T) {
 	p, id := program(t)

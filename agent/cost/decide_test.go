@@ -48,6 +48,34 @@ func TestProgramsAreComparedByID(t *testing.T) {
 	}
 }
 
+// TestAWindowEndsWhenEnoughWasCounted: what its look is followed by.
+func TestAWindowEndsWhenEnoughWasCounted(t *testing.T) {
+	const ms = time.Millisecond
+	for sentence, c := range map[string]struct {
+		elapsed time.Duration
+		runs    uint64
+		want    time.Duration
+	}{
+		"nothing runs":                          {50 * ms, 0, 200 * ms},
+		"nothing runs still":                    {250 * ms, 0, 750 * ms},
+		"a second is over":                      {Length, 0, 0},
+		"the look was late":                     {3 * Length, 10, 0},
+		"the end is near, and few runs":         {950 * ms, 0, 0},
+		"few runs":                              {50 * ms, 1000, 200 * ms},
+		"as many as there may be in a second":   {250 * ms, mostRuns / 4, 750 * ms},
+		"twice as many":                         {250 * ms, mostRuns / 2, 250 * ms},
+		"ten times as many: it ends at a tenth": {50 * ms, mostRuns / 2, 50 * ms},
+		"nearly enough":                         {100 * ms, mostRuns - 10, 0},
+		"enough":                                {50 * ms, mostRuns, 0},
+		"far more than enough, on many CPUs":    {50 * ms, 100 * mostRuns, 0},
+		"a burst after the first look ends at the second": {250 * ms, mostRuns + 1, 0},
+	} {
+		if got := more(c.elapsed, c.runs, mostRuns); got != c.want {
+			t.Errorf("%s: after %v with %d runs it lasts %v more, want %v", sentence, c.elapsed, c.runs, got, c.want)
+		}
+	}
+}
+
 // TestAWindowStandsForItsInterval whatever its length was; a window without one adds nothing.
 func TestAWindowStandsForItsInterval(t *testing.T) {
 	var total Total

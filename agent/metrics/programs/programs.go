@@ -55,7 +55,7 @@ var (
 			"An application without a program has its own state, and no program.",
 		[]string{"kind", "namespace", "application", "program", "hook", "state", "reason"}, nil)
 	runs = prometheus.NewDesc("skep_program_runs_total",
-		"Runs of a program, estimated: they are counted for 1 second of every 15, and each second stands for its 15.",
+		"Runs of a program, estimated: they are counted for up to 1 second of every 15, and each window stands for its 15.",
 		[]string{"kind", "namespace", "application", "program"}, nil)
 	seconds = prometheus.NewDesc("skep_program_run_seconds_total",
 		"Time that a program ran, on all CPUs together, estimated as its runs are: the rate is the share of one CPU.",
