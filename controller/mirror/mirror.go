@@ -91,6 +91,8 @@ type NodeRequests interface {
 	Answer(w http.ResponseWriter, r *http.Request, node string)
 	// Relay answers a replica to which the agent of a node does not come.
 	Relay(w http.ResponseWriter, r *http.Request)
+	// Connections has the connections of polls that Next answered, to be served again. Next leaves none to its server.
+	Connections(of net.Addr) net.Listener
 }
 
 // atOnce is how many objects are on their way to one node at once, and how many are
@@ -139,13 +141,21 @@ func (s *Server) Start(ctx context.Context) error {
 		MaxHeaderBytes: 64 << 10,
 		TLSConfig:      &tls.Config{MinVersion: tls.VersionTLS13, GetCertificate: s.Certificate},
 		BaseContext:    func(net.Listener) context.Context { return ctx },
+		// A poll waits by itself on its connection, which HTTP/2 shares.
+		Protocols: new(http.Protocols),
 	}
+	server.Protocols.SetHTTP1(true)
 	go func() {
 		<-ctx.Done()
 		grace, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
 		defer cancel()
 		_ = server.Shutdown(grace)
 	}()
+	if s.Requests != nil {
+		// What these connections have is TLS already.
+		again := s.Requests.Connections(listener.Addr())
+		go func() { _ = server.Serve(again) }()
+	}
 	err := server.ServeTLS(listener, "", "")
 	if errors.Is(err, http.ErrServerClosed) {
 		return nil

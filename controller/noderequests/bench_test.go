@@ -59,7 +59,7 @@ func (h *Hub) polling() (n int) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for _, node := range h.nodes {
-		if node.polls > 0 {
+		if len(node.polls) > 0 {
 			n++
 		}
 	}

@@ -9,6 +9,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -43,13 +44,17 @@ type Hub struct {
 	nodes map[string]*node
 	// waiting are the requests that were handed out, by id, until their answer begins.
 	waiting map[string]*pending
+	// next takes connections whose polls were answered; nil closes them. ended says that this replica ends.
+	next  *connections
+	ended bool
 }
 
 // node is what is known of a node's agent.
 type node struct {
-	polls int
+	// polls wait for a request, and came is closed when another one comes.
+	polls []*parked
 	seen  time.Time
-	queue chan *pending
+	came  chan struct{}
 }
 
 // pending is a request on its way.
@@ -64,60 +69,86 @@ type pending struct {
 // NewHub makes a Hub.
 func NewHub() *Hub { return &Hub{nodes: map[string]*node{}, waiting: map[string]*pending{}} }
 
-// begin counts a poll of a node; nil where it has too many.
-func (h *Hub) begin(name string) *node {
+// Next answers an agent's poll with the next request for its node; none within the time of a poll is 204. Until then the connection waits alone:
+// the handler ends.
+func (h *Hub) Next(w http.ResponseWriter, _ *http.Request, name string) {
+	conn, buffered, err := http.NewResponseController(w).Hijack()
+	if err != nil {
+		http.Error(w, "the connection cannot wait: poll by HTTP/1.1", http.StatusHTTPVersionNotSupported)
+		return
+	}
+	if buffered.Reader.Buffered() > 0 || conn.SetDeadline(time.Time{}) != nil {
+		// The agent does not wait for an answer.
+		_ = conn.Close()
+		return
+	}
+	h.park(name, conn)
+}
+
+// park has a connection wait for a request for a node.
+func (h *Hub) park(name string, conn net.Conn) {
+	p := &parked{conn: conn}
 	h.mu.Lock()
-	defer h.mu.Unlock()
 	now := time.Now()
 	for other, n := range h.nodes {
-		if n.polls == 0 && now.Sub(n.seen) > forgetAfter {
+		if len(n.polls) == 0 && now.Sub(n.seen) > forgetAfter {
 			delete(h.nodes, other)
 		}
 	}
 	n := h.nodes[name]
 	if n == nil {
-		n = &node{queue: make(chan *pending)}
+		n = &node{came: make(chan struct{})}
 		h.nodes[name] = n
 	}
-	if n.polls >= maxPolls {
-		return nil
+	// Polls of an agent that was restarted take no place of its new ones.
+	n.polls = slices.DeleteFunc(n.polls, func(p *parked) bool {
+		gone := p.gone()
+		if gone {
+			p.timer.Stop()
+			_ = p.conn.Close()
+		}
+		return gone
+	})
+	status := http.StatusTooManyRequests
+	switch {
+	case h.ended:
+		status = http.StatusNoContent
+	case len(n.polls) < maxPolls:
+		status = 0
+		p.timer = time.AfterFunc(pollTime, func() { h.expire(n, p) })
+		n.polls = append(n.polls, p)
+		close(n.came)
+		n.came = make(chan struct{})
 	}
-	n.polls++
-	return n
+	h.mu.Unlock()
+	if status != 0 {
+		_ = p.answer(status, nil, nil)
+	}
 }
 
-func (h *Hub) end(n *node) {
+// expire answers a poll to which no request came.
+func (h *Hub) expire(n *node, p *parked) {
+	h.mu.Lock()
+	at, next := slices.Index(n.polls, p), h.next
+	if at >= 0 {
+		n.polls, n.seen = slices.Delete(n.polls, at, at+1), time.Now()
+	}
+	h.mu.Unlock()
+	if at >= 0 {
+		_ = p.answer(http.StatusNoContent, nil, next)
+	}
+}
+
+// take takes the newest poll of a node; nil where there is none, and came is closed when one comes.
+func (h *Hub) take(n *node) (p *parked, came <-chan struct{}, next *connections) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	n.polls--
-	n.seen = time.Now()
-}
-
-// Next answers an agent's poll with the next request for its node; none within the time of a poll is 204.
-func (h *Hub) Next(w http.ResponseWriter, r *http.Request, name string) {
-	n := h.begin(name)
-	if n == nil {
-		http.Error(w, "the node polls already", http.StatusTooManyRequests)
-		return
+	if last := len(n.polls) - 1; last >= 0 {
+		p = n.polls[last]
+		n.polls, n.seen = slices.Delete(n.polls, last, last+1), time.Now()
+		p.timer.Stop()
 	}
-	defer h.end(n)
-	// What is read of the connection meanwhile is its end.
-	if http.NewResponseController(w).SetReadDeadline(time.Now().Add(2*pollTime)) != nil {
-		http.Error(w, "the connection cannot wait", http.StatusInternalServerError)
-		return
-	}
-	over := time.NewTimer(pollTime)
-	defer over.Stop()
-	select {
-	case <-r.Context().Done():
-		// The agent is gone, or this replica ends: an answer without a status would be an empty request.
-		w.WriteHeader(http.StatusNoContent)
-	case <-over.C:
-		w.WriteHeader(http.StatusNoContent)
-	case p := <-n.queue:
-		w.Header().Set("Content-Type", "application/json")
-		_, _ = w.Write(p.envelope)
-	}
+	return p, n.came, h.next
 }
 
 // Answer takes an agent's answer to a request for its node.
@@ -187,7 +218,7 @@ func (h *Hub) Ask(ctx context.Context, name, id string, envelope intent.Envelope
 	p := &pending{id: id, node: name, envelope: envelope, answer: make(chan io.Reader), done: make(chan struct{})}
 	h.mu.Lock()
 	n := h.nodes[name]
-	if n == nil || n.polls == 0 && time.Since(n.seen) > pollTime {
+	if n == nil || len(n.polls) == 0 && time.Since(n.seen) > pollTime {
 		h.mu.Unlock()
 		return nil, ErrNotHere
 	}
@@ -221,13 +252,23 @@ func (h *Hub) Ask(ctx context.Context, name, id string, envelope intent.Envelope
 func (h *Hub) hand(ctx context.Context, n *node, p *pending, wait time.Duration) error {
 	timer := time.NewTimer(wait)
 	defer timer.Stop()
-	select {
-	case n.queue <- p:
-		return nil
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	case <-timer.C:
-		return ErrNotHere
+	for {
+		poll, came, next := h.take(n)
+		if poll != nil {
+			if poll.gone() {
+				_ = poll.conn.Close()
+			} else if poll.answer(http.StatusOK, p.envelope, next) == nil {
+				return nil
+			}
+			continue
+		}
+		select {
+		case <-came:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-timer.C:
+			return ErrNotHere
+		}
 	}
 }
 

@@ -8,9 +8,13 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/skep-dev/skep/test/harness/await"
 )
 
 // agents serves a Hub as the mirror does: the header Node takes the place of a token.
@@ -180,33 +184,144 @@ func TestAReplicaHasTheAnswerOfAnAgentThatPollsAnother(t *testing.T) {
 
 func TestANodeHasFewPolls(t *testing.T) {
 	h := NewHub()
-	for range maxPolls {
-		if h.begin("one") == nil {
-			t.Fatal("it may not poll")
-		}
+	s := agents(t, h)
+	ctx, end := context.WithCancel(t.Context())
+	poll := func(node string) <-chan int {
+		code := make(chan int, 1)
+		go func() {
+			response, err := send(ctx, s, node, http.MethodGet, "/next", nil)
+			if err != nil {
+				code <- 0
+				return
+			}
+			_ = response.Body.Close()
+			code <- response.StatusCode
+		}()
+		return code
 	}
-	if h.begin("one") != nil || h.begin("two") == nil {
-		t.Error("one node has all polls")
+	for n := range maxPolls {
+		poll("one")
+		await.True(t, "a poll", time.Minute, func() bool { return h.waitingPolls("one") == n+1 })
 	}
+	if code := <-poll("one"); code != http.StatusTooManyRequests {
+		t.Errorf("one node's third poll is answered %d", code)
+	}
+	poll("two")
+	await.True(t, "another node's poll", time.Minute, func() bool { return h.waitingPolls("two") == 1 })
+	// Those of an agent that is gone take no place of its successor's.
+	end()
+	await.True(t, "the agent to be gone", time.Minute, func() bool { return h.allGone("one") })
+	ctx = t.Context()
+	last := poll("one")
+	await.True(t, "the successor's poll", time.Minute, func() bool { return h.waitingPolls("one") == 1 || len(last) == 1 })
+	_ = h.Connections(nil).Close()
+	if code := <-last; code != http.StatusNoContent {
+		t.Errorf("the successor's poll is answered %d", code)
+	}
+}
+
+// allGone reports whether the agents of all polls of a node closed their connections.
+func (h *Hub) allGone(name string) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return !slices.ContainsFunc(h.nodes[name].polls, func(p *parked) bool { return !p.gone() })
 }
 
 // TestAReplicaThatEndsHandsOutNoRequest to an agent that polls it.
 func TestAReplicaThatEndsHandsOutNoRequest(t *testing.T) {
 	h := NewHub()
-	ending, end := context.WithCancel(t.Context())
-	s := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		time.AfterFunc(0, end)
-		h.Next(w, r, "one")
-	}))
-	s.Config.BaseContext = func(net.Listener) context.Context { return ending }
-	s.Start()
-	defer s.Close()
-	response, err := send(t.Context(), s, "one", http.MethodGet, "/", nil)
-	if err != nil {
-		t.Fatal(err)
+	s := agents(t, h)
+	next := h.Connections(s.Listener.Addr())
+	for range 2 {
+		code := make(chan int, 1)
+		go func() {
+			response, err := send(t.Context(), s, "one", http.MethodGet, "/next", nil)
+			if err != nil {
+				t.Error(err)
+				code <- 0
+				return
+			}
+			_ = response.Body.Close()
+			code <- response.StatusCode
+		}()
+		await.True(t, "a poll", time.Minute, func() bool { return h.waitingPolls("one") == 1 || len(code) == 1 })
+		// The second poll comes after the end.
+		_ = next.Close()
+		if got := <-code; got != http.StatusNoContent {
+			t.Errorf("an agent that polls is answered %d", got)
+		}
 	}
-	defer response.Body.Close()
-	if response.StatusCode != http.StatusNoContent {
-		t.Errorf("an agent that polls is answered %d", response.StatusCode)
+}
+
+// TestAPollThatWasAnsweredLeavesItsConnection for the next one, and for answers.
+func TestAPollThatWasAnsweredLeavesItsConnection(t *testing.T) {
+	h := NewHub()
+	s := httptest.NewTLSServer(agents(t, h).Config.Handler)
+	t.Cleanup(s.Close)
+	next := h.Connections(s.Listener.Addr())
+	t.Cleanup(func() { _ = next.Close() })
+	go func() { _ = s.Config.Serve(next) }()
+	opened := atomic.Int32{}
+	client := s.Client().Transport.(*http.Transport)
+	client.DialContext = func(ctx context.Context, network, address string) (net.Conn, error) {
+		opened.Add(1)
+		return (&net.Dialer{}).DialContext(ctx, network, address)
 	}
+	for n := range 10 {
+		code := polls(t, s, "one", "one", strings.NewReader("whole\n"))
+		answer, err := ask(t, h, "one", fmt.Sprint("id", n))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if body, err := io.ReadAll(answer); string(body) != "whole\n" || err != nil || answer.Close() != nil {
+			t.Errorf("%q %v", body, err)
+		}
+		if got := <-code; got != http.StatusOK {
+			t.Errorf("the agent is answered %d", got)
+		}
+	}
+	if n := opened.Load(); n != 1 {
+		t.Errorf("ten polls and answers took %d connections", n)
+	}
+}
+
+// TestAnAgentThatIsGoneIsHandedNoRequest: the request waits for the poll of the agent that takes its place.
+func TestAnAgentThatIsGoneIsHandedNoRequest(t *testing.T) {
+	h := NewHub()
+	s := agents(t, h)
+	ctx, end := context.WithCancel(t.Context())
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		if response, err := send(ctx, s, "one", http.MethodGet, "/next", nil); err == nil {
+			_ = response.Body.Close()
+		}
+	}()
+	await.True(t, "a poll", time.Minute, func() bool { return h.waitingPolls("one") == 1 })
+	end()
+	<-ended
+	await.True(t, "the agent to be gone", time.Minute, func() bool { return h.allGone("one") })
+	asked := make(chan error, 1)
+	go func() {
+		answer, err := h.Ask(t.Context(), "one", "id1", []byte("id1"), time.Minute)
+		if err == nil {
+			_ = answer.Close()
+		}
+		asked <- err
+	}()
+	await.True(t, "the request to find no poll", time.Minute, func() bool { return h.waitingPolls("one") == 0 })
+	code := polls(t, s, "one", "one", strings.NewReader("by its successor\n"))
+	if err := <-asked; err != nil || <-code != http.StatusOK {
+		t.Error(err)
+	}
+}
+
+// waitingPolls counts the polls of a node.
+func (h *Hub) waitingPolls(name string) int {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if n := h.nodes[name]; n != nil {
+		return len(n.polls)
+	}
+	return 0
 }
