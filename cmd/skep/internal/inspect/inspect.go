@@ -6,6 +6,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"math"
 	"os"
 	"strings"
 
@@ -67,6 +68,7 @@ func NewStatus() *cobra.Command {
 	cmd.Flags().BoolVarP(&watch, "watch", "w", false, "show the status again whenever it changes, until Ctrl-C; a terminal is redrawn")
 	display.OutputFlag(cmd, &output, "text", "wide", "json", "yaml")
 	f.Register(cmd)
+	cmd.ValidArgsFunction = applications(&f, math.MaxInt)
 	return cmd
 }
 
@@ -104,6 +106,7 @@ func NewExplain() *cobra.Command {
 	}
 	display.OutputFlag(cmd, &output, "text", "json", "yaml")
 	f.Register(cmd)
+	cmd.ValidArgsFunction = applications(&f, 1)
 	f.RegisterNode(cmd, "node of the cluster to ask alone (default: every node that runs it)")
 	return cmd
 }
@@ -152,6 +155,7 @@ func NewHistory() *cobra.Command {
 	}
 	display.OutputFlag(cmd, &output, "text", "wide", "json", "yaml")
 	f.Register(cmd)
+	cmd.ValidArgsFunction = applications(&f, 1)
 	return cmd
 }
 
@@ -293,6 +297,7 @@ func NewReconcile() *cobra.Command {
 		},
 	}
 	f.Register(cmd)
+	cmd.ValidArgsFunction = applications(&f, 1)
 	return cmd
 }
 

@@ -3,6 +3,7 @@ package inspect
 import (
 	"context"
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 	"time"
@@ -65,6 +66,7 @@ func NewTop() *cobra.Command {
 	flags.BoolVar(&f.once, "once", false, "show the last measurement and end, also on a terminal")
 	display.OutputFlag(cmd, &f.output, "text", "json")
 	f.where.Register(cmd)
+	cmd.ValidArgsFunction = applications(&f.where, math.MaxInt)
 	f.where.RegisterNode(cmd, "node of the cluster to ask for all its programs (default: this host)")
 	return cmd
 }

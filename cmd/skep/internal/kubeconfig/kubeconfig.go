@@ -16,6 +16,8 @@ import (
 	"k8s.io/client-go/metadata"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
+
+	"github.com/skep-dev/skep/api/v1alpha1"
 )
 
 // Flags are kubectl's.
@@ -97,29 +99,66 @@ func (k *Flags) complete(cmd *cobra.Command) {
 // completeTime is how long a cluster may take to answer a shell.
 const completeTime = 3 * time.Second
 
-// Names completes the names of objects of the cluster: those of the namespace, where they have one.
+// Names completes the names of objects of the cluster that are in no namespace.
 func (k *Flags) Names(resource schema.GroupVersionResource) cobra.CompletionFunc {
 	return func(cmd *cobra.Command, _ []string, _ string) ([]cobra.Completion, cobra.ShellCompDirective) {
 		ctx, cancel := context.WithTimeout(cmd.Context(), completeTime)
 		defer cancel()
-		config, _, err := k.Load()
-		if err != nil {
-			return nil, cobra.ShellCompDirectiveError
-		}
-		client, err := metadata.NewForConfig(config)
-		if err != nil {
-			return nil, cobra.ShellCompDirectiveError
-		}
-		found, err := client.Resource(resource).List(ctx, metav1.ListOptions{Limit: mostNames})
+		found, err := k.list(ctx, resource, "")
 		if err != nil {
 			return nil, cobra.ShellCompDirectiveError
 		}
 		var names []cobra.Completion
-		for _, one := range found.Items {
+		for _, one := range found {
 			names = append(names, one.Name)
 		}
 		return names, cobra.ShellCompDirectiveNoFileComp
 	}
+}
+
+// list reads what objects are called: of one namespace, or of all if it is empty.
+func (k *Flags) list(ctx context.Context, resource schema.GroupVersionResource, namespace string) ([]metav1.PartialObjectMetadata, error) {
+	config, _, err := k.Load()
+	if err != nil {
+		return nil, err
+	}
+	client, err := metadata.NewForConfig(config)
+	if err != nil {
+		return nil, err
+	}
+	found, err := client.Resource(resource).Namespace(namespace).List(ctx, metav1.ListOptions{Limit: mostNames})
+	if err != nil {
+		return nil, err
+	}
+	return found.Items, nil
+}
+
+// Applications returns the applications that the caller may list, for a shell to complete: those of the chosen namespace, else of all, else of the
+// context's, and those of the cluster. What cannot be read in time is left out.
+func (k *Flags) Applications(ctx context.Context, inOneNamespace bool) (all []v1alpha1.Identity) {
+	ctx, cancel := context.WithTimeout(ctx, completeTime)
+	defer cancel()
+	_, namespace, err := k.Load()
+	if err != nil {
+		return nil
+	}
+	namespaced := v1alpha1.GroupVersion().WithResource("bpfapplications")
+	of := ""
+	if inOneNamespace {
+		of = namespace
+	}
+	found, err := k.list(ctx, namespaced, of)
+	if err != nil && of == "" {
+		found, _ = k.list(ctx, namespaced, namespace)
+	}
+	for _, one := range found {
+		all = append(all, v1alpha1.Identity{Kind: v1alpha1.KindBpfApplication, Namespace: one.Namespace, Name: one.Name})
+	}
+	found, _ = k.list(ctx, v1alpha1.GroupVersion().WithResource("clusterbpfapplications"), "")
+	for _, one := range found {
+		all = append(all, v1alpha1.Identity{Kind: v1alpha1.KindClusterBpfApplication, Name: one.Name})
+	}
+	return all
 }
 
 // mostNames bounds the objects that a shell is given.

@@ -78,6 +78,23 @@ func parseTarget(arg string) (target, error) {
 	return target{}, fmt.Errorf("%q is no application's type; use bpfapp or cbpfapp", kind)
 }
 
+// targets completes applications as parseTarget reads them: those of the namespace, and of the cluster.
+func targets(k *kubeconfig.Flags) cobra.CompletionFunc {
+	return func(cmd *cobra.Command, args []string, _ string) (names []cobra.Completion, _ cobra.ShellCompDirective) {
+		if len(args) > 0 {
+			return nil, cobra.ShellCompDirectiveNoFileComp
+		}
+		for _, a := range k.Applications(cmd.Context(), true) {
+			kind := "bpfapp/"
+			if a.Namespace == "" {
+				kind = "cbpfapp/"
+			}
+			names = append(names, kind+a.Name)
+		}
+		return names, cobra.ShellCompDirectiveNoFileComp
+	}
+}
+
 // find gets an application from the cluster.
 func find(ctx context.Context, k *kubeconfig.Flags, arg string) (*rolled, error) {
 	named, err := parseTarget(arg)
@@ -203,6 +220,7 @@ func newRolloutStatus() *cobra.Command {
 	cmd.Flags().BoolVarP(&watch, "watch", "w", true, "wait until the rollout is over")
 	cmd.Flags().DurationVar(&timeout, "timeout", 0, "how long to wait; 0 means without end")
 	k.Register(cmd)
+	cmd.ValidArgsFunction = targets(&k)
 	return cmd
 }
 
@@ -257,6 +275,7 @@ func newRolloutResume() *cobra.Command {
 		},
 	}
 	k.Register(cmd)
+	cmd.ValidArgsFunction = targets(&k)
 	return cmd
 }
 
@@ -288,5 +307,6 @@ func newRolloutUndo() *cobra.Command {
 		},
 	}
 	k.Register(cmd)
+	cmd.ValidArgsFunction = targets(&k)
 	return cmd
 }

@@ -14,6 +14,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/cmd/skep/internal/kubeconfig"
 	"github.com/skep-dev/skep/nodemode"
 	"github.com/skep-dev/skep/text"
@@ -54,6 +55,7 @@ func (f *Flags) RegisterCluster(cmd *cobra.Command) { f.Kube.Register(cmd) }
 // RegisterNode adds --node.
 func (f *Flags) RegisterNode(cmd *cobra.Command, usage string) {
 	cmd.Flags().StringVar(&f.Node, nodeFlag, "", usage)
+	_ = cmd.RegisterFlagCompletionFunc(nodeFlag, f.Kube.Names(v1alpha1.GroupVersion().WithResource("bpfnodes")))
 }
 
 // IsPlugin reports whether kubectl runs the command.

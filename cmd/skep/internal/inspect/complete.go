@@ -1,0 +1,46 @@
+package inspect
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/skep-dev/skep/cmd/skep/internal/host"
+	"github.com/skep-dev/skep/cmd/skep/internal/where"
+)
+
+// completeTime is how long skep run may take to answer a shell.
+const completeTime = 3 * time.Second
+
+// applications completes the names of up to so many applications as status prints them, of this host or of a cluster. Where they cannot be read, a
+// shell completes nothing.
+func applications(f *where.Flags, most int) cobra.CompletionFunc {
+	return func(cmd *cobra.Command, args []string, _ string) (names []cobra.Completion, _ cobra.ShellCompDirective) {
+		isCluster, err := f.Cluster(cmd)
+		if err != nil || len(args) >= most {
+			return nil, cobra.ShellCompDirectiveNoFileComp
+		}
+		if isCluster {
+			chosen := cmd.Flags().Changed("namespace")
+			for _, a := range f.Kube.Applications(cmd.Context(), chosen) {
+				// With -n, a name alone is one of the namespace.
+				if !chosen || a.Namespace != "" {
+					names = append(names, a.String())
+				}
+			}
+		} else {
+			ctx, cancel := context.WithTimeout(cmd.Context(), completeTime)
+			defer cancel()
+			s, err := host.Client{State: f.State}.Status(ctx, nil)
+			if err != nil {
+				return nil, cobra.ShellCompDirectiveNoFileComp
+			}
+			for _, a := range s.Applications {
+				names = append(names, a.Identity().String())
+			}
+		}
+		return slices.DeleteFunc(names, func(name string) bool { return slices.Contains(args, name) }), cobra.ShellCompDirectiveNoFileComp
+	}
+}
