@@ -12,6 +12,7 @@ import (
 
 	"github.com/skep-dev/skep/intent"
 	"github.com/skep-dev/skep/intent/noderequest"
+	"github.com/skep-dev/skep/text"
 )
 
 // Asker asks the agents of nodes.
@@ -53,7 +54,7 @@ func Each(answer io.Reader, most int, do func(value json.RawMessage) error) erro
 		}
 		switch {
 		case line.Error != "":
-			return noderequest.Failure{Code: line.Code, Text: line.Error}
+			return failure(line)
 		case line.End:
 			return nil
 		}
@@ -65,4 +66,19 @@ func Each(answer io.Reader, most int, do func(value json.RawMessage) error) erro
 		return noderequest.Fail(http.StatusBadGateway, "its agent sends a line of more than %d bytes: the answer ended before it was whole", most)
 	}
 	return noderequest.Fail(http.StatusBadGateway, "the answer of its agent ended before it was whole")
+}
+
+// maxError bounds what an agent says of an error, in bytes.
+const maxError = 4 << 10
+
+// failure is the error of an agent, for a terminal. Its status is one that agents have: with another, a client would take the agent for
+// the API server, such as that the user is not known.
+func failure(of noderequest.Answer) noderequest.Failure {
+	switch of.Code {
+	case noderequest.NotFound, noderequest.Conflict, noderequest.TooLarge, noderequest.Unprocessable, noderequest.TooMany, noderequest.Inside,
+		noderequest.Late:
+	default:
+		of.Code = http.StatusBadGateway
+	}
+	return noderequest.Failure{Code: of.Code, Text: text.Line(text.Cut(of.Error, maxError))}
 }

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"sync"
 	"time"
@@ -148,7 +149,7 @@ func (v *views) attachments(ctx context.Context, node string, scope view.Scope, 
 		after = r.query.from.After
 	}
 	last := ""
-	a.err = v.ask(ctx, viewread.Request{Header: noderequest.NewHeader(node, r.user, time.Now()), Scope: scope, Attachments: true}, v.asks, maxAttachment,
+	a.err = v.ask(ctx, viewread.Request{Header: noderequest.NewHeader(node, r.user, time.Now()), Scope: scope, Attachments: true}, &v.asks, maxAttachment,
 		func(value json.RawMessage) error {
 			var one view.BpfAttachment
 			if err := json.Unmarshal(value, &one); err != nil {
@@ -172,8 +173,10 @@ func (v *views) attachments(ctx context.Context, node string, scope view.Scope, 
 				a.more = true
 				return errEnough
 			}
-			a.items, a.bytes = append(a.items, one), a.bytes+len(value)
-			return nil
+			// What is written may be longer than what came.
+			written, err := json.Marshal(one)
+			a.items, a.bytes = append(a.items, one), a.bytes+len(written)
+			return err
 		})
 	return a
 }
@@ -185,16 +188,16 @@ func rebuilt(node string, of view.BpfAttachment) view.BpfAttachment {
 	return b
 }
 
+// maxAnswer bounds all that an agent sends for one request, in bytes: the attachments of a description have more bytes than it.
+const maxAnswer = 4 * viewread.MaxView
+
 // ask has the agent of a node answer within its time, and calls do with each value, of at most so many bytes.
-func (v *views) ask(ctx context.Context, request viewread.Request, places interface {
-	Acquire(ctx context.Context, n int64) error
-	Release(n int64)
-}, most int, do func(json.RawMessage) error,
-) error {
-	if err := places.Acquire(ctx, 1); err != nil {
+func (v *views) ask(ctx context.Context, request viewread.Request, at *places, most int, do func(json.RawMessage) error) error {
+	leave, err := at.acquire(ctx, request.Node, v.NodeTime)
+	if err != nil {
 		return err
 	}
-	defer places.Release(1)
+	defer leave()
 	ctx, cancel := context.WithTimeout(ctx, v.NodeTime)
 	defer cancel()
 	answer, err := v.Asker.Ask(ctx, request)
@@ -202,7 +205,7 @@ func (v *views) ask(ctx context.Context, request viewread.Request, places interf
 		defer answer.Close()
 		// A read of the answer ends with the context.
 		defer context.AfterFunc(ctx, func() { _ = answer.Close() })()
-		err = noderequests.Each(answer, most, func(value json.RawMessage) error {
+		err = noderequests.Each(io.LimitReader(answer, maxAnswer), most, func(value json.RawMessage) error {
 			if len(value) == 0 {
 				return nil
 			}
@@ -221,7 +224,7 @@ func (v *views) ask(ctx context.Context, request viewread.Request, places interf
 // getAttachment answers an attachment, by the node that its name has.
 func (v *views) getAttachment(ctx context.Context, r request) (any, warnings, error) {
 	scope := view.Scope{Kind: r.kind(), Namespace: r.namespace}
-	nodes, err := v.nodes(ctx, view.Scope{}, r.query)
+	nodes, err := v.nodes(ctx, scope, r.query)
 	if err != nil {
 		return nil, warnings{}, err
 	}

@@ -1,6 +1,7 @@
 package views
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -67,7 +68,7 @@ func (v *views) getNode(ctx context.Context, r request) (any, warnings, error) {
 		}
 		return nil, warnings{}, noderequest.Fail(http.StatusNotFound, "nodeviews.%s %q not found: kubectl get bpfnodes lists those with an agent", view.Group, r.name)
 	}
-	n, _, err := v.describe(ctx, r.name, r.user, view.Scope{})
+	d, err := v.describe(ctx, r.name, r, view.Scope{})
 	switch {
 	case err != nil:
 		var known noderequest.Failure
@@ -76,9 +77,16 @@ func (v *views) getNode(ctx context.Context, r request) (any, warnings, error) {
 		}
 		return nil, warnings{}, noderequest.Fail(known.Code, "node %s: %v", r.name, err)
 	case r.asTable:
-		return nodeTable(metav1.ListMeta{}, []view.NodeView{n}), warnings{}, nil
+		return d.table, warnings{}, nil
 	}
-	return n, warnings{}, nil
+	return d.json, warnings{}, nil
+}
+
+// describedList is a view.NodeViewList as JSON.
+type describedList struct {
+	metav1.TypeMeta `json:",inline"`
+	metav1.ListMeta `json:"metadata"`
+	Items           []json.RawMessage `json:"items"`
 }
 
 // getApplication answers an application on the nodes that report it, one after the other: each answer may be large.
@@ -89,41 +97,95 @@ func (v *views) getApplication(ctx context.Context, r request) (any, warnings, e
 		return nil, warnings{}, err
 	}
 	var about warnings
-	list, bytes, end := newNodeViewList(), 0, time.Now().Add(pageTime)
+	list, size, end := describedList{newNodeViewList().TypeMeta, metav1.ListMeta{}, []json.RawMessage{}}, 0, time.Now().Add(pageTime)
 	for i, node := range nodes {
-		if i > 0 && (len(list.Items) >= r.query.page(maxViews) || bytes >= maxViewsBytes || time.Now().After(end)) {
+		if i > 0 && (len(list.Items) >= r.query.page(maxViews) || size >= maxViewsBytes || time.Now().After(end)) {
 			list.Continue = position{Node: node.Name}.token()
 			break
 		}
-		n, size, err := v.describe(ctx, node.Name, r.user, scope)
+		d, err := v.describe(ctx, node.Name, r, scope)
 		switch {
 		case ctx.Err() != nil:
 			return nil, about, ctx.Err()
 		case err != nil:
 			about.add(node.Name, err)
-		case len(n.Applications) > 0:
-			list.Items, bytes = append(list.Items, n), bytes+size
+		case !d.empty:
+			list.Items, size = append(list.Items, d.json), size+len(d.json)
 		}
 	}
 	return list, about, nil
 }
 
-// describe has a node describe itself, and leaves the scope of it. Its size is in bytes as JSON.
-func (v *views) describe(ctx context.Context, node, user string, scope view.Scope) (n view.NodeView, size int, err error) {
+// maxParts bounds the parts of a description: each takes some hundred bytes of memory, though it may have two as JSON. Those that an
+// agent sends have 48 bytes and more.
+const maxParts = viewread.MaxView / 48
+
+// parts counts the objects of a text of JSON, and the members of its lists.
+func parts(value []byte) (n int) {
+	var (
+		lists  []bool // of what is open at a place, whether it is a list
+		quoted bool
+		before byte // before a place, without space
+	)
+	for i := 0; i < len(value); i++ {
+		c := value[i]
+		switch {
+		case quoted && c == '\\':
+			i++
+		case c == '"':
+			quoted = !quoted
+		case quoted, c == ' ', c == '\t', c == '\r', c == '\n':
+			continue
+		case c == '{', c == '[':
+			if c == '[' || before == ':' {
+				n++
+			}
+			lists = append(lists, c == '[')
+		case c == '}', c == ']':
+			lists = lists[:max(0, len(lists)-1)]
+		case c == ',' && len(lists) > 0 && lists[len(lists)-1]:
+			n++
+		}
+		before = c
+	}
+	return n
+}
+
+// described is what a node says of itself, in the scope, as this server writes it; empty counts no application of the scope.
+type described struct {
+	json  json.RawMessage
+	empty bool
+	// table is the node for people; nil if it was not asked for.
+	table *metav1.Table
+}
+
+// describe has a node describe itself, and leaves the scope of it. It is kept as JSON, of which the size is bounded.
+func (v *views) describe(ctx context.Context, node string, r request, scope view.Scope) (d described, err error) {
 	// A line is the description and what an Answer has around it.
-	err = v.ask(ctx, viewread.Request{Header: noderequest.NewHeader(node, user, time.Now()), Scope: scope}, v.whole, viewread.MaxView+1<<10,
+	const most = viewread.MaxView + 1<<10
+	err = v.ask(ctx, viewread.Request{Header: noderequest.NewHeader(node, r.user, time.Now()), Scope: scope}, &v.whole, most,
 		func(value json.RawMessage) error {
+			var n view.NodeView
+			if parts(value) > maxParts {
+				return noderequest.Fail(http.StatusBadGateway, "its agent sends a description of too many parts")
+			}
 			if err := json.Unmarshal(value, &n); err != nil {
 				return noderequest.Fail(http.StatusBadGateway, "its agent sends what is no description")
 			}
-			size = len(value)
-			return nil
+			restrict(&n, node, scope)
+			if d.empty = len(n.Applications) == 0; r.asTable {
+				d.table = nodeTable(metav1.ListMeta{}, []view.NodeView{n})
+			}
+			// What is written may be longer than what came.
+			if d.json, err = json.Marshal(n); err == nil && len(d.json) > most {
+				err = noderequest.Fail(http.StatusBadGateway, "its agent sends a description that is too long")
+			}
+			return cmp.Or(err, errEnough)
 		})
-	if err == nil && size == 0 {
+	if err == nil && d.json == nil {
 		err = noderequest.Fail(http.StatusBadGateway, "its agent sends no description")
 	}
-	restrict(&n, node, scope)
-	return n, size, err
+	return d, err
 }
 
 // restrict leaves of a description what is in the scope: an agent is trusted less than the API server, which knows what a user may

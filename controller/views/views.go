@@ -21,6 +21,7 @@ import (
 	"github.com/skep-dev/skep/controller/aggregated"
 	"github.com/skep-dev/skep/controller/noderequests"
 	"github.com/skep-dev/skep/intent/noderequest"
+	"github.com/skep-dev/skep/limit"
 )
 
 // The resources.
@@ -32,12 +33,14 @@ const (
 	clusterApps        = "clusterbpfapplications"
 )
 
-// The bounds of what is asked of nodes: by one request at once, by all, and whole descriptions by all, which are large. A node has
-// nodeTime to answer, and a page ends after pageTime: what is left is on the next one.
+// The bounds of what is asked of nodes: by one request at once, by all, and whole descriptions by all, which are large. One node answers
+// ofNode requests at once, of which one is for the whole: a slow one takes no places from others. A node has nodeTime to answer, and a
+// page ends after pageTime: what is left is on the next one.
 const (
 	ofRequest = 16
 	ofAll     = 64
-	ofWhole   = 2
+	ofWhole   = 3
+	ofNode    = 2
 	nodeTime  = 5 * time.Second
 	pageTime  = 25 * time.Second
 )
@@ -62,7 +65,30 @@ type views struct {
 	bounds  *aggregated.Bounds
 	reviews *aggregated.Reviews
 	// asks and whole are places.
-	asks, whole *semaphore.Weighted
+	asks, whole places
+}
+
+// places bound what is asked at once: of one node, and of all.
+type places struct {
+	perNode limit.PerName
+	ofNode  int64
+	ofAll   *semaphore.Weighted
+}
+
+// acquire waits for a place to ask a node, and no longer than within for the node. A request that waits for a node takes no place from
+// others.
+func (p *places) acquire(ctx context.Context, node string, within time.Duration) (release func(), err error) {
+	patience, cancel := context.WithTimeout(ctx, within)
+	defer cancel()
+	leave, err := p.perNode.Acquire(patience, node, 1, p.ofNode)
+	if err != nil {
+		return nil, noderequest.Fail(http.StatusGatewayTimeout, "its agent answered others for %s, and had no time for this request; try again", within)
+	}
+	if err := p.ofAll.Acquire(ctx, 1); err != nil {
+		leave()
+		return nil, err
+	}
+	return func() { p.ofAll.Release(1); leave() }, nil
 }
 
 // API returns the API.
@@ -71,7 +97,7 @@ func API(o Options) aggregated.API {
 		o.NodeTime = nodeTime
 	}
 	v := &views{
-		Options: o, asks: semaphore.NewWeighted(ofAll), whole: semaphore.NewWeighted(ofWhole),
+		Options: o, asks: places{ofNode: ofNode, ofAll: semaphore.NewWeighted(ofAll)}, whole: places{ofNode: 1, ofAll: semaphore.NewWeighted(ofWhole)},
 		bounds:  aggregated.NewBounds(aggregated.Limits{What: "requests to see nodes", Burst: 60, PerSecond: 10, OfUser: 6, OfAll: 24}),
 		reviews: aggregated.NewReviews(o.Writer, reviewed),
 	}
@@ -135,6 +161,13 @@ func (v *views) answer(path string, answer handler) http.HandlerFunc {
 		if len(parts) > 2 {
 			r.subresource = parts[2]
 		}
+		leave, err := v.bounds.Enter(r.user, false)
+		if err != nil {
+			aggregated.Reject(w, err)
+			return
+		}
+		// An answer counts until its reader has it.
+		defer leave()
 		object, about, err := v.serve(ctx, hr, r, answer)
 		if err != nil {
 			ctrl.Log.WithName("views").Info("a request to see nodes is not answered", "user", r.user, "path", hr.URL.Path, "error", err.Error())
@@ -161,11 +194,6 @@ func (v *views) serve(ctx context.Context, hr *http.Request, r request, answer h
 	if r.asTable, err = wantsTable(hr.Header.Get("Accept")); err != nil {
 		return nil, about, err
 	}
-	leave, err := v.bounds.Enter(r.user, false)
-	if err != nil {
-		return nil, about, err
-	}
-	defer leave()
 	attributes := authorizationv1.ResourceAttributes{Group: view.Group, Version: view.Version, Verb: "get", Resource: r.resource,
 		Subresource: r.subresource, Namespace: r.namespace, Name: r.name}
 	if r.name == "" {

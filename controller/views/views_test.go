@@ -34,6 +34,7 @@ import (
 	"github.com/skep-dev/skep/intent/noderequest"
 	"github.com/skep-dev/skep/intent/viewread"
 	"github.com/skep-dev/skep/test/fixture/seals"
+	"github.com/skep-dev/skep/test/harness/await"
 )
 
 // fleet is a cluster's API server and the agents of its nodes.
@@ -44,6 +45,9 @@ type fleet struct {
 	// away are nodes that do not answer, and lines what one answers in place of what it should.
 	away  map[string]error
 	lines map[string]string
+	// slow is a node that answers when the channel is closed.
+	slow    string
+	answers chan struct{}
 	// denied has the API server say no.
 	denied bool
 	// who asks; empty is another user each time.
@@ -136,6 +140,13 @@ func (f *fleet) relay(ctx context.Context, node, _ string, envelope []byte) (io.
 	f.mu.Lock()
 	f.asked = append(f.asked, request)
 	f.mu.Unlock()
+	if node == f.slow {
+		select {
+		case <-f.answers:
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+	}
 	if err := f.away[node]; err != nil {
 		return nil, err
 	}
@@ -451,6 +462,15 @@ func TestAnAttachmentIsFoundByItsName(t *testing.T) {
 		t.Errorf("%d are asked: %s", len(asked), diff)
 	}
 	f.away["node-0010"] = noderequests.ErrNotHere
+	// A reader of a namespace learns nothing of nodes where nothing of it is.
+	asked = f.asks(func() {
+		if response := f.get(t, base+"/namespaces/none/bpfattachments/app.node-0010.0123456789", "", &one); response.StatusCode != http.StatusNotFound {
+			t.Errorf("a node without an application of the namespace: %d", response.StatusCode)
+		}
+	})
+	if len(asked) != 0 {
+		t.Errorf("a node is asked for what it does not have: %+v", asked)
+	}
 	for path, want := range map[string]int{
 		"/namespaces/team-a/bpfattachments/" + name: http.StatusNotFound, "/namespaces/team-b/bpfattachments/app.node-9.0123456789": http.StatusNotFound,
 		"/clusterbpfattachments/" + name: http.StatusNotFound, "/namespaces/team-b/bpfattachments/app.node-0010.0123456789": http.StatusGatewayTimeout,
@@ -506,6 +526,130 @@ func TestAUserWhoAsksTooOftenIsAnsweredSo(t *testing.T) {
 		}
 	}
 	t.Error("1000 requests are answered")
+}
+
+func TestADescriptionThatIsLargerThanItLooksIsRejected(t *testing.T) {
+	f := newFleet(t, 1, 10_000)
+	const node, application = base + "/nodeviews/node-0000", base + "/namespaces/team-a/bpfapplications/app/view"
+	var whole view.NodeView
+	if f.get(t, node, "", &whole); len(whole.Applications) != 3 || len(whole.Applications[0].Attachments) != 10_000 {
+		t.Fatalf("a large description of an honest agent is not answered: %+v", whole.TypeMeta)
+	}
+	const start = `{"value":{"applications":[{"kind":"BpfApplication","namespace":"team-a","name":"app",`
+	// Each has less than the bytes that a description may have.
+	for says, descriptions := range map[string][]string{
+		"too many parts": {
+			`"attachments":[{}` + strings.Repeat(`,{}`, 1_000_000) + `]`, `"attachments":[1` + strings.Repeat(`,1`, 1_000_000) + `]`,
+			`"attachments":["{"` + strings.Repeat(` , ""`, 1_000_000) + `]`, `"attachments":[[` + strings.Repeat(`],[`, 1_000_000) + `]]`,
+			`"x\"":{}` + strings.Repeat(`,"x":{}`, 1_000_000),
+		},
+		"too long": {`"verifierLog":"` + strings.Repeat("<", 3_000_000) + `"`},
+	} {
+		for _, d := range descriptions {
+			f.lines["node-0000"] = start + d + "}]}}\n{\"end\":true}\n"
+			var status metav1.Status
+			if f.get(t, node, "", &status); status.Code != http.StatusBadGateway || !strings.Contains(status.Message, says) {
+				t.Errorf("%.120s: %d %s", d, status.Code, status.Message)
+			}
+			var list view.NodeViewList
+			if r := f.get(t, application, "", &list); len(list.Items) != 0 || !strings.Contains(r.Header.Get("Warning"), says) {
+				t.Errorf("%.120s: %d nodes, %s", d, len(list.Items), r.Header.Get("Warning"))
+			}
+		}
+	}
+}
+
+func TestANodeThatAnswersWithoutEndIsNotReadWithoutEnd(t *testing.T) {
+	f := newFleet(t, 1, 1)
+	f.lines["node-0000"] = strings.Repeat(`{"x":"`+strings.Repeat("x", 60<<10)+"\"}\n", 600) + `{"end":true}` + "\n"
+	_, response := f.list(t, base+"/namespaces/team-a/bpfattachments")
+	if warned := response.Header.Get("Warning"); warned == "" {
+		t.Errorf("36 MiB are read for one request")
+	}
+}
+
+func TestWhatAnAgentSaysOfAnErrorIsForATerminalAndSpeaksForTheAgentAlone(t *testing.T) {
+	f := newFleet(t, 1, 1)
+	for sent, want := range map[int]int{500: 500, 404: 404, 401: 502, 403: 502, 503: 502, 200: 502} {
+		f.lines["node-0000"] = fmt.Sprintf(`{"error":"\u001b[31mlog in\n%s","code":%d}`+"\n", strings.Repeat("x", 1<<20), sent)
+		var status metav1.Status
+		f.get(t, base+"/nodeviews/node-0000", "", &status)
+		if int(status.Code) != want || strings.ContainsAny(status.Message, "\x1b\n") || len(status.Message) > 8<<10 || !strings.Contains(status.Message, "log in") {
+			t.Errorf("%d: %d %.80q of %d bytes", sent, status.Code, status.Message, len(status.Message))
+		}
+	}
+}
+
+// asksOf counts what a node was asked.
+func (f *fleet) asksOf(node string) (n int) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, r := range f.asked {
+		if r.Node == node {
+			n++
+		}
+	}
+	return n
+}
+
+func TestANodeThatIsSlowKeepsNoPlacesFromOthers(t *testing.T) {
+	f := newFleet(t, 2, 1)
+	f.slow, f.answers = "node-0000", make(chan struct{})
+	var all sync.WaitGroup
+	ask := func() {
+		r := httptest.NewRequest(http.MethodGet, base+"/nodeviews/node-0000", nil)
+		r.Header.Set("X-Remote-User", fmt.Sprint("user-", f.users.Add(1)))
+		f.served.ServeHTTP(httptest.NewRecorder(), r)
+	}
+	for range 12 {
+		all.Go(ask)
+	}
+	await.True(t, "the slow node is asked", time.Minute, func() bool { return f.asksOf(f.slow) > 0 })
+	var other view.NodeView
+	f.get(t, base+"/nodeviews/node-0001", "", &other)
+	if n := f.asksOf(f.slow); other.Name != "node-0001" || n > 1 {
+		t.Errorf("the slow node has %d places, and another one describes itself as %q", n, other.Name)
+	}
+	close(f.answers)
+	all.Wait()
+}
+
+// parked is a reader of an answer that takes none of it until released.
+type parked struct {
+	*httptest.ResponseRecorder
+
+	waiting *atomic.Int64
+	release chan struct{}
+}
+
+// Write implements io.Writer.
+func (p parked) Write(b []byte) (int, error) {
+	p.waiting.Add(1)
+	<-p.release
+	return p.ResponseRecorder.Write(b)
+}
+
+func TestAnAnswerCountsUntilItsReaderHasIt(t *testing.T) {
+	f := newFleet(t, 1, 1)
+	f.who = "slow"
+	p := parked{nil, new(atomic.Int64), make(chan struct{})}
+	var all sync.WaitGroup
+	ask := func() {
+		r := httptest.NewRequest(http.MethodGet, base+"/namespaces/team-a/bpfattachments", nil)
+		r.Header.Set("X-Remote-User", f.who)
+		f.served.ServeHTTP(parked{httptest.NewRecorder(), p.waiting, p.release}, r)
+	}
+	for range 6 {
+		all.Go(ask)
+	}
+	await.True(t, "six answers wait for their reader", time.Minute, func() bool { return p.waiting.Load() == 6 })
+	var status metav1.Status
+	f.get(t, base+"/nodeviews", "", &status)
+	if status.Code != http.StatusTooManyRequests {
+		t.Errorf("one more is answered: %+v", status)
+	}
+	close(p.release)
+	all.Wait()
 }
 
 func FuzzContinue(f *testing.F) {
