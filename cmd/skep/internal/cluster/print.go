@@ -22,8 +22,8 @@ func PrintStatus(w io.Writer, format string, s Status) error {
 	}
 	fmt.Fprintln(w, text.Line(s.Cluster))
 	for _, p := range s.Health {
-		state := fmt.Sprintf("%-8s", p.State)
-		fmt.Fprintf(w, "%-17s  %s %s\n", p.Name, display.Paint(w, colours[p.State], state), text.Line(p.Message))
+		state := fmt.Sprintf("%-8s", text.Line(p.State))
+		fmt.Fprintf(w, "%-17s  %s %s\n", text.Line(p.Name), display.Paint(w, colours[p.State], state), text.Line(p.Message))
 	}
 	for _, right := range s.Needs {
 		state := display.Paint(w, display.Faint, fmt.Sprintf("%-8s", Unknown))
@@ -34,7 +34,7 @@ func PrintStatus(w io.Writer, format string, s Status) error {
 		if s.Namespace != "" {
 			where = " in namespace " + s.Namespace
 		}
-		_, err := fmt.Fprintf(w, "\nno application%s\n", where)
+		_, err := fmt.Fprintf(w, "\nno application%s\n", text.Line(where))
 		return err
 	}
 	fmt.Fprintln(w)
@@ -96,7 +96,7 @@ func printWhy(w io.Writer, a Application) {
 	if ready.Status == metav1.ConditionTrue && len(a.Denied) == 0 {
 		return
 	}
-	fmt.Fprintf(w, "\n%s%s\n", a.Identity, display.ForSince(ready))
+	fmt.Fprintf(w, "\n%s%s\n", text.Line(a.Identity.String()), display.ForSince(ready))
 	if len(a.Denied) == 0 {
 		fmt.Fprintf(w, "  %s\n", text.Printable(ready.Message))
 	}

@@ -19,13 +19,14 @@ func PrintExplanation(w io.Writer, format string, e Explanation) error {
 	if format != "text" {
 		return display.Data(w, format, e)
 	}
-	fmt.Fprintf(w, "%s %s\n", e.Kind, e.Identity)
+	fmt.Fprintf(w, "%s\n", text.Line(e.Kind+" "+e.Identity.String()))
 	fmt.Fprintf(w, "  image    %s\n", text.Line(cmp.Or(e.Image, "-")))
-	fmt.Fprintf(w, "  digest   %s\n", cmp.Or(e.Status.Digest, "-"))
-	fmt.Fprintf(w, "  signers  %s\n", cmp.Or(display.List(e.Status.Signers), "none"))
+	fmt.Fprintf(w, "  digest   %s\n", text.Line(cmp.Or(e.Status.Digest, "-")))
+	fmt.Fprintf(w, "  signers  %s\n", text.Line(cmp.Or(display.List(e.Status.Signers), "none")))
 	said := display.Once{}
 	for _, c := range e.Status.Conditions {
-		fmt.Fprintf(w, "  %-11s %-8s %-5s %s\n", c.Type, c.Status, cmp.Or(display.Since(c), "-"), text.Printable(said.Message(c.Type, c.Message)))
+		fmt.Fprintf(w, "  %-11s %-8s %-5s %s\n", text.Line(c.Type), text.Line(string(c.Status)), cmp.Or(display.Since(c), "-"),
+			text.Printable(said.Message(c.Type, c.Message)))
 	}
 	for _, r := range e.Denied {
 		display.Reason(w, display.Paint(w, display.Red, "denied"), r, "")
@@ -113,7 +114,7 @@ func printLogs(w io.Writer, views []view.NodeView) error {
 		}
 	}
 	for _, said := range order {
-		if _, err := fmt.Fprintf(w, "\n%s %s: %s\n", display.Paint(w, display.Red, "error"), "on "+first(on[said]), strings.TrimSpace(said)); err != nil {
+		if _, err := fmt.Fprintf(w, "\n%s %s: %s\n", display.Paint(w, display.Red, "error"), text.Line("on "+first(on[said])), strings.TrimSpace(said)); err != nil {
 			return err
 		}
 	}

@@ -71,7 +71,12 @@ func YAML(v any) ([]byte, error) {
 func Table(w io.Writer, header []string, rows [][]string) error {
 	tw := tabwriter.NewWriter(w, 0, 8, 2, ' ', 0)
 	for _, row := range append([][]string{header}, rows...) {
-		if _, err := fmt.Fprintln(tw, text.Printable(strings.Join(row, "\t"))); err != nil {
+		cells := make([]string, len(row))
+		for i, cell := range row {
+			// A cell is not to look like other cells or rows.
+			cells[i] = text.Line(cell)
+		}
+		if _, err := fmt.Fprintln(tw, strings.Join(cells, "\t")); err != nil {
 			return err
 		}
 	}
@@ -141,7 +146,7 @@ func Since(c metav1.Condition) string {
 // ForSince is its reason and Since in parentheses, for the end of a line.
 func ForSince(c metav1.Condition) string {
 	if since := Since(c); since != "" {
-		return fmt.Sprintf(" (%s for %s)", cmp.Or(c.Reason, string(c.Status)), since)
+		return fmt.Sprintf(" (%s for %s)", text.Line(cmp.Or(c.Reason, string(c.Status))), since)
 	}
 	return ""
 }

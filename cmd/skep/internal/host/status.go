@@ -397,7 +397,7 @@ func explain(w io.Writer, a nodemode.Application) {
 
 // printProgram is a line for a program and one for each of its links.
 func printProgram(w io.Writer, p agent.ProgramStatus) {
-	line := "  program " + p.Name
+	line := "  program " + text.Line(p.Name)
 	if p.ID != 0 {
 		line += fmt.Sprintf(" id %d tag %s", p.ID, p.Tag)
 	}

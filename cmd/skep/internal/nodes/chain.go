@@ -63,7 +63,7 @@ func application(m view.Member) string {
 	if m.Application == nil {
 		return "unmanaged"
 	}
-	return m.Application.String()
+	return text.Line(m.Application.String())
 }
 
 // printSequence prints what runs on a hook other than xdp, or what others run there.
@@ -96,7 +96,7 @@ func printSequence(w io.Writer, i view.Interface) error {
 func printNotes(w io.Writer, i view.Interface) error {
 	for _, m := range i.Members {
 		for _, note := range m.Notes {
-			fmt.Fprintf(w, "%s %s: %s\n", application(m), text.Printable(m.Program), text.Printable(note))
+			fmt.Fprintf(w, "%s %s: %s\n", application(m), text.Line(m.Program), text.Line(note))
 		}
 	}
 	if i.Error == "" {
@@ -120,7 +120,7 @@ func printChain(w io.Writer, i view.Interface) error {
 	}
 	fmt.Fprintf(w, "%s  program %d, link %d", text.Line(i.Target.Text), i.ProgramID, i.LinkID)
 	if i.Mode != "" {
-		fmt.Fprintf(w, ", mode %s", i.Mode)
+		fmt.Fprintf(w, ", mode %s", text.Line(string(i.Mode)))
 	}
 	fmt.Fprintln(w)
 	if i.ModeReason != "" {
