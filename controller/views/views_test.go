@@ -539,11 +539,11 @@ func TestADescriptionThatIsLargerThanItLooksIsRejected(t *testing.T) {
 	// Each has less than the bytes that a description may have.
 	for says, descriptions := range map[string][]string{
 		"too many parts": {
-			`"attachments":[{}` + strings.Repeat(`,{}`, 1_000_000) + `]`, `"attachments":[1` + strings.Repeat(`,1`, 1_000_000) + `]`,
-			`"attachments":["{"` + strings.Repeat(` , ""`, 1_000_000) + `]`, `"attachments":[[` + strings.Repeat(`],[`, 1_000_000) + `]]`,
-			`"x\"":{}` + strings.Repeat(`,"x":{}`, 1_000_000),
+			`"attachments":[{}` + strings.Repeat(`,{}`, 300_000) + `]`, `"attachments":[1` + strings.Repeat(`,1`, 300_000) + `]`,
+			`"attachments":["{"` + strings.Repeat(` , ""`, 300_000) + `]`, `"attachments":[[` + strings.Repeat(`],[`, 300_000) + `]]`,
+			`"x\"":{}` + strings.Repeat(`,"x":{}`, 300_000),
 		},
-		"too long": {`"verifierLog":"` + strings.Repeat("<", 3_000_000) + `"`},
+		"too long": {`"verifierLog":"` + strings.Repeat("<", 2_000_000) + `"`},
 	} {
 		for _, d := range descriptions {
 			f.lines["node-0000"] = start + d + "}]}}\n{\"end\":true}\n"
