@@ -193,7 +193,7 @@ const maxAnswer = 4 * viewread.MaxView
 
 // ask has the agent of a node answer within its time, and calls do with each value, of at most so many bytes.
 func (v *views) ask(ctx context.Context, request viewread.Request, at *places, most int, do func(json.RawMessage) error) error {
-	leave, err := at.acquire(ctx, request.Node, v.NodeTime)
+	leave, err := at.acquire(ctx, request.Node, request.User, v.NodeTime)
 	if err != nil {
 		return err
 	}

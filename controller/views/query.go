@@ -67,6 +67,17 @@ func selectable() []string {
 	return []string{"metadata.name", "metadata.namespace", "node", "application", "program", "hook", "state"}
 }
 
+// maxTerms bounds the terms of a selector, of which each is compared with each object.
+const maxTerms = 32
+
+// fewTerms rejects a selector of too many terms.
+func fewTerms(name string, terms int) error {
+	if terms > maxTerms {
+		return noderequest.Fail(http.StatusBadRequest, "%s has %d terms, and at most %d are compared: select with fewer", name, terms, maxTerms)
+	}
+	return nil
+}
+
 // parseQuery reads parameters.
 func parseQuery(from url.Values) (q query, err error) {
 	if from.Get("watch") == "true" || from.Get("watch") == "1" {
@@ -81,6 +92,10 @@ func parseQuery(from url.Values) (q query, err error) {
 	if q.labels, err = labels.Parse(from.Get("labelSelector")); err != nil {
 		return q, noderequest.Fail(http.StatusBadRequest, "labelSelector: %v", err)
 	}
+	terms, _ := q.labels.Requirements()
+	if err = fewTerms("labelSelector", len(terms)); err != nil {
+		return q, err
+	}
 	text := from.Get("fieldSelector")
 	if node := from.Get("node"); node != "" {
 		if problems := validation.IsDNS1123Subdomain(node); len(problems) > 0 {
@@ -90,6 +105,9 @@ func parseQuery(from url.Values) (q query, err error) {
 	}
 	if q.fields, err = fields.ParseSelector(text); err != nil {
 		return q, noderequest.Fail(http.StatusBadRequest, "fieldSelector: %v", err)
+	}
+	if err = fewTerms("fieldSelector", len(q.fields.Requirements())); err != nil {
+		return q, err
 	}
 	for _, r := range q.fields.Requirements() {
 		if !slices.Contains(selectable(), r.Field) {

@@ -34,13 +34,14 @@ const (
 )
 
 // The bounds of what is asked of nodes: by one request at once, by all, and whole descriptions by all, which are large. One node answers
-// ofNode requests at once, of which one is for the whole: a slow one takes no places from others. A node has nodeTime to answer, and a
-// page ends after pageTime: what is left is on the next one.
+// ofNode requests at once, of which one is for the whole: a slow one takes no places from others. One user has ofUser of the places, and
+// ofWhole/2 of those for the whole. A node has nodeTime to answer, and a page ends after pageTime: what is left is on the next one.
 const (
 	ofRequest = 16
 	ofAll     = 64
-	ofWhole   = 3
+	ofWhole   = 4
 	ofNode    = 2
+	ofUser    = 24
 	nodeTime  = 5 * time.Second
 	pageTime  = 25 * time.Second
 )
@@ -68,27 +69,33 @@ type views struct {
 	asks, whole places
 }
 
-// places bound what is asked at once: of one node, and of all.
+// places bound what is asked at once: of one node, by one user, and by all.
 type places struct {
-	perNode limit.PerName
-	ofNode  int64
-	ofAll   *semaphore.Weighted
+	perNode, perUser limit.PerName
+	ofNode, ofUser   int64
+	ofAll            *semaphore.Weighted
 }
 
 // acquire waits for a place to ask a node, and no longer than within for the node. A request that waits for a node takes no place from
 // others.
-func (p *places) acquire(ctx context.Context, node string, within time.Duration) (release func(), err error) {
+func (p *places) acquire(ctx context.Context, node, user string, within time.Duration) (release func(), err error) {
 	patience, cancel := context.WithTimeout(ctx, within)
 	defer cancel()
 	leave, err := p.perNode.Acquire(patience, node, 1, p.ofNode)
 	if err != nil {
 		return nil, noderequest.Fail(http.StatusGatewayTimeout, "its agent answered others for %s, and had no time for this request; try again", within)
 	}
-	if err := p.ofAll.Acquire(ctx, 1); err != nil {
+	leaveUser, err := p.perUser.Acquire(ctx, user, 1, p.ofUser)
+	if err != nil {
 		leave()
 		return nil, err
 	}
-	return func() { p.ofAll.Release(1); leave() }, nil
+	if err := p.ofAll.Acquire(ctx, 1); err != nil {
+		leaveUser()
+		leave()
+		return nil, err
+	}
+	return func() { p.ofAll.Release(1); leaveUser(); leave() }, nil
 }
 
 // API returns the API.
@@ -97,7 +104,8 @@ func API(o Options) aggregated.API {
 		o.NodeTime = nodeTime
 	}
 	v := &views{
-		Options: o, asks: places{ofNode: ofNode, ofAll: semaphore.NewWeighted(ofAll)}, whole: places{ofNode: 1, ofAll: semaphore.NewWeighted(ofWhole)},
+		Options: o, asks: places{ofNode: ofNode, ofUser: ofUser, ofAll: semaphore.NewWeighted(ofAll)},
+		whole:   places{ofNode: 1, ofUser: ofWhole / 2, ofAll: semaphore.NewWeighted(ofWhole)},
 		bounds:  aggregated.NewBounds(aggregated.Limits{What: "requests to see nodes", Burst: 60, PerSecond: 10, OfUser: 6, OfAll: 24}),
 		reviews: aggregated.NewReviews(o.Writer, reviewed),
 	}

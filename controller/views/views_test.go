@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"cmp"
 	"context"
+	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -45,7 +46,7 @@ type fleet struct {
 	// away are nodes that do not answer, and lines what one answers in place of what it should.
 	away  map[string]error
 	lines map[string]string
-	// slow is a node that answers when the channel is closed.
+	// slow begins the names of nodes that answer when the channel is closed.
 	slow    string
 	answers chan struct{}
 	// denied has the API server say no.
@@ -89,7 +90,7 @@ func newFleet(t testing.TB, nodes, attachments int) *fleet {
 	asker := &noderequests.Asker{Hub: noderequests.NewHub(), Sealer: func() *intent.Sealer { return f.key.Sealer }, Relay: f.relay}
 	f.served = aggregated.Authenticated(func(r *http.Request) (user.Info, error) {
 		return &user.DefaultInfo{Name: r.Header.Get("X-Remote-User")}, nil
-	}, views.API(views.Options{Writer: f, Cache: f, Asker: asker}))
+	}, views.API(views.Options{Writer: f, Cache: f, Asker: asker, NodeTime: time.Minute}))
 	return f
 }
 
@@ -140,7 +141,7 @@ func (f *fleet) relay(ctx context.Context, node, _ string, envelope []byte) (io.
 	f.mu.Lock()
 	f.asked = append(f.asked, request)
 	f.mu.Unlock()
-	if node == f.slow {
+	if f.slow != "" && strings.HasPrefix(node, f.slow) {
 		select {
 		case <-f.answers:
 		case <-ctx.Done():
@@ -580,12 +581,12 @@ func TestWhatAnAgentSaysOfAnErrorIsForATerminalAndSpeaksForTheAgentAlone(t *test
 	}
 }
 
-// asksOf counts what a node was asked.
+// asksOf counts what the nodes were asked whose names begin so.
 func (f *fleet) asksOf(node string) (n int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for _, r := range f.asked {
-		if r.Node == node {
+		if strings.HasPrefix(r.Node, node) {
 			n++
 		}
 	}
@@ -612,6 +613,48 @@ func TestANodeThatIsSlowKeepsNoPlacesFromOthers(t *testing.T) {
 	}
 	close(f.answers)
 	all.Wait()
+}
+
+func TestAUserOfManySlowNodesLeavesPlacesToOthers(t *testing.T) {
+	f := newFleet(t, 120, 1)
+	var all sync.WaitGroup
+	f.slow, f.answers = "node-01", make(chan struct{})
+	defer func() {
+		close(f.answers)
+		all.Wait()
+	}()
+	// The first four nodes answer, so that sixteen are asked at once then.
+	start := base64.RawURLEncoding.EncodeToString([]byte(`{"node":"node-0096"}`))
+	for range 6 {
+		all.Go(func() {
+			r := httptest.NewRequest(http.MethodGet, base+"/bpfattachments?continue="+start, nil)
+			r.Header.Set("X-Remote-User", "eager")
+			f.served.ServeHTTP(httptest.NewRecorder(), r)
+		})
+	}
+	const most = 24
+	await.True(t, "slow nodes are asked", time.Minute, func() bool { return f.asksOf(f.slow) >= most })
+	for range 50 {
+		list, _ := f.list(t, base+"/bpfattachments?node=node-0000")
+		if n := f.asksOf(f.slow); len(list.Items) != 2 || n > most {
+			t.Fatalf("a user has %d places, and another one sees %d attachments", n, len(list.Items))
+		}
+	}
+}
+
+func TestASelectorHasFewTerms(t *testing.T) {
+	f := newFleet(t, 1, 1)
+	const path = base + "/namespaces/team-a/bpfattachments?"
+	for query, want := range map[string]int{
+		"labelSelector=%21a" + strings.Repeat(",%21a", 31):           http.StatusOK,
+		"labelSelector=%21a" + strings.Repeat(",%21a", 32):           http.StatusBadRequest,
+		"fieldSelector=hook%21=a" + strings.Repeat(",hook%21=a", 32): http.StatusBadRequest,
+	} {
+		var object map[string]any
+		if response := f.get(t, path+query, "", &object); response.StatusCode != want {
+			t.Errorf("%d terms: %d %v", strings.Count(query, ",")+1, response.StatusCode, object["message"])
+		}
+	}
 }
 
 // parked is a reader of an answer that takes none of it until released.
