@@ -7,20 +7,25 @@ import (
 	"log/slog"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"golang.org/x/time/rate"
+	"k8s.io/apimachinery/pkg/util/cache"
 
 	view "github.com/skep-dev/skep/api/view/v1alpha1"
 	"github.com/skep-dev/skep/intent/noderequest"
 	"github.com/skep-dev/skep/intent/viewread"
 )
 
-// The bounds of a node's answers to users of the cluster: how many begin in a second and at once, how many are made at the same
-// time, and how long one may take.
+// The bounds of a node's answers to users of the cluster: how many begin in a second and at once, of one user and of all, of how many
+// users that is remembered, how many are made at the same time, and how long one may take.
 const (
-	perSecond = 10
+	perSecond = 5
 	burst     = 60
+	perAll    = 20
+	burstAll  = 240
+	maxUsers  = 64
 	atOnce    = 2
 	answerIn  = 8 * time.Second
 )
@@ -29,13 +34,17 @@ const (
 type Teller struct {
 	view   func(ctx context.Context, scope view.Scope) (view.NodeView, error)
 	log    *slog.Logger
-	rate   *rate.Limiter
+	all    *rate.Limiter
 	places chan struct{}
+
+	mu    sync.Mutex
+	users *cache.LRUExpireCache
 }
 
 // NewTeller returns a Teller of what a Viewer's View returns.
 func NewTeller(describe func(ctx context.Context, scope view.Scope) (view.NodeView, error), log *slog.Logger) *Teller {
-	return &Teller{view: describe, log: log, rate: rate.NewLimiter(perSecond, burst), places: make(chan struct{}, atOnce)}
+	return &Teller{view: describe, log: log, all: rate.NewLimiter(perAll, burstAll), places: make(chan struct{}, atOnce),
+		users: cache.NewLRUExpireCache(maxUsers)}
 }
 
 // Tell answers a request by lines, of which the last has an End or an Error. It ends where send returns an error or ctx ends.
@@ -61,8 +70,12 @@ func (t *Teller) Tell(ctx context.Context, request viewread.Request, send func(n
 func (t *Teller) values(ctx context.Context, request viewread.Request) ([]json.RawMessage, error) {
 	ctx, cancel := context.WithTimeout(ctx, answerIn)
 	defer cancel()
-	if !t.rate.Allow() {
-		return nil, noderequest.Fail(noderequest.TooMany, "the node is asked too often: it describes itself %d times a second; try again in a few seconds", perSecond)
+	if !t.of(request.User).Allow() {
+		return nil, noderequest.Fail(noderequest.TooMany, "you ask the node too often: it describes itself to a user %d times a second; try again in a few seconds",
+			perSecond)
+	}
+	if !t.all.Allow() {
+		return nil, noderequest.Fail(noderequest.TooMany, "the node is asked too often: it describes itself %d times a second; try again in a few seconds", perAll)
 	}
 	select {
 	case t.places <- struct{}{}:
@@ -90,4 +103,16 @@ func (t *Teller) values(ctx context.Context, request viewread.Request) ([]json.R
 		err = noderequest.Fail(noderequest.TooLarge, "some are not shown: %s", strings.Join(left, ", "))
 	}
 	return values, err
+}
+
+// of is the rate of a user: one that asks without end takes nothing from others.
+func (t *Teller) of(user string) *rate.Limiter {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if own, ok := t.users.Get(user); ok {
+		return own.(*rate.Limiter)
+	}
+	own := rate.NewLimiter(perSecond, burst)
+	t.users.Add(user, own, time.Hour)
+	return own
 }

@@ -1,6 +1,7 @@
 package nodeview_test
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -21,7 +22,7 @@ import (
 // tells is what a Teller answers about a node.
 func tells(t *testing.T, teller *nodeview.Teller, request viewread.Request) (lines []noderequest.Answer) {
 	t.Helper()
-	request.Header = noderequest.NewHeader("node-1", "ann", time.Now())
+	request.Header = noderequest.NewHeader("node-1", cmp.Or(request.User, "ann"), time.Now())
 	teller.Tell(t.Context(), request, func(a noderequest.Answer) error {
 		lines = append(lines, a)
 		return nil
@@ -66,14 +67,29 @@ func TestAttachmentsThatDidNotFitEndTheAnswerByAnError(t *testing.T) {
 	}
 }
 
-func TestANodeThatIsAskedTooOftenSaysSo(t *testing.T) {
+func TestANodeThatIsAskedTooOftenSaysSoAndAnswersOthers(t *testing.T) {
 	teller := describing(nodeOf(0), nil)
+	asks := func(user string) noderequest.Answer {
+		return tells(t, teller, viewread.Request{Header: noderequest.Header{User: user}})[0]
+	}
+	answered := 0
+	for asks("hasty").Code != noderequest.TooMany {
+		if answered++; answered == 10_000 {
+			t.Fatal("it answers 10,000 requests")
+		}
+	}
 	for range 10_000 {
-		if lines := tells(t, teller, viewread.Request{}); lines[0].Code == noderequest.TooMany {
+		asks("hasty")
+	}
+	if first := asks("ann"); first.Code != 0 {
+		t.Errorf("another user is answered: %+v", first)
+	}
+	for i := range 10_000 {
+		if asks(fmt.Sprint("user-", i)).Code == noderequest.TooMany {
 			return
 		}
 	}
-	t.Error("it answers 10,000 requests")
+	t.Error("it answers 10,000 users at once")
 }
 
 func TestAnErrorOfTheViewerIsTold(t *testing.T) {
