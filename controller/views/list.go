@@ -20,8 +20,10 @@ import (
 	"github.com/skep-dev/skep/intent/viewread"
 )
 
-// The bounds of a page of attachments: of how many, of how many bytes as JSON, and of how many bytes one may be.
+// The bounds of a page of attachments: of how many, of how many bytes as JSON, and of how many bytes one may be. Of one node, pages have
+// maxOfNode: more than fit into its description, so that a list ends whatever an agent answers.
 const (
+	maxOfNode     = 1 << 16
 	maxPage       = 1000
 	maxPageBytes  = 4 << 20
 	maxAttachment = 64 << 10
@@ -40,7 +42,7 @@ func (v *views) listAttachments(ctx context.Context, r request) (any, warnings, 
 	if err != nil {
 		return nil, warnings{}, err
 	}
-	p := page{most: r.query.page(maxPage)}
+	p := page{from: r.query.from, most: r.query.page(maxPage)}
 	if err := v.gather(ctx, &p, nodes, scope, r); err != nil {
 		return nil, p.about, err
 	}
@@ -91,6 +93,8 @@ func (v *views) gather(ctx context.Context, p *page, nodes []*v1alpha1.BpfNode, 
 
 // page gathers the attachments of a page.
 type page struct {
+	// from is where it begins.
+	from position
 	// most is how many it may have, and next where the next page begins; empty where there is none.
 	most  int
 	next  position
@@ -134,7 +138,10 @@ func (p *page) add(a answered, node string, after []*v1alpha1.BpfNode) {
 	full := p.room() == 0 || p.bytes >= maxPageBytes
 	switch {
 	case len(took) > 0 && (a.more || len(took) < len(a.items)):
-		p.next = position{Node: node, After: took[len(took)-1].Name}
+		p.next = position{Node: node, After: took[len(took)-1].Name, Seen: len(took)}
+		if node == p.from.Node {
+			p.next.Seen += p.from.Seen
+		}
 	case len(a.items) > 0 && len(took) == 0:
 		p.next = position{Node: node}
 	case full && len(after) > 0:
@@ -146,7 +153,10 @@ func (p *page) add(a answered, node string, after []*v1alpha1.BpfNode) {
 func (v *views) attachments(ctx context.Context, node string, scope view.Scope, r request, most int) (a answered) {
 	after := ""
 	if r.query.from.Node == node {
-		after = r.query.from.After
+		if after = r.query.from.After; r.query.from.Seen >= maxOfNode {
+			a.err = noderequest.Fail(http.StatusBadGateway, "its agent has more than %d attachments: the rest is not shown", maxOfNode)
+			return a
+		}
 	}
 	last := ""
 	a.err = v.ask(ctx, viewread.Request{Header: noderequest.NewHeader(node, r.user, time.Now()), Scope: scope, Attachments: true}, &v.asks, maxAttachment,

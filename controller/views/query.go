@@ -34,6 +34,8 @@ type query struct {
 type position struct {
 	Node  string `json:"node,omitempty"`
 	After string `json:"after,omitempty"`
+	// Seen counts the attachments of the node on the pages before.
+	Seen int `json:"seen,omitempty"`
 }
 
 // token is a position as clients hand it back.

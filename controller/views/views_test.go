@@ -46,6 +46,9 @@ type fleet struct {
 	// away are nodes that do not answer, and lines what one answers in place of what it should.
 	away  map[string]error
 	lines map[string]string
+	// endless is a node that always has more, and sent counts that.
+	endless string
+	sent    atomic.Int64
 	// slow begins the names of nodes that answer when the channel is closed.
 	slow    string
 	answers chan struct{}
@@ -150,6 +153,14 @@ func (f *fleet) relay(ctx context.Context, node, _ string, envelope []byte) (io.
 	}
 	if err := f.away[node]; err != nil {
 		return nil, err
+	}
+	if node == f.endless {
+		var out strings.Builder
+		for range 2000 {
+			fmt.Fprintf(&out, `{"value":{"metadata":{"name":"app.%s.%010x"},"application":{"kind":"BpfApplication","namespace":"team-a","name":"app"}}}`+"\n",
+				node, f.sent.Add(1))
+		}
+		return io.NopCloser(strings.NewReader(out.String())), nil
 	}
 	if lines, odd := f.lines[node]; odd {
 		return io.NopCloser(strings.NewReader(lines)), ctx.Err()
@@ -640,6 +651,22 @@ func TestAUserOfManySlowNodesLeavesPlacesToOthers(t *testing.T) {
 			t.Fatalf("a user has %d places, and another one sees %d attachments", n, len(list.Items))
 		}
 	}
+}
+
+func TestAListEndsThoughANodeAlwaysHasMore(t *testing.T) {
+	f := newFleet(t, 2, 1)
+	f.endless = "node-0000"
+	token := ""
+	for range 100 {
+		list, response := f.list(t, base+"/namespaces/team-a/bpfattachments?continue="+token)
+		if token = list.Continue; token == "" {
+			if last := list.Items[len(list.Items)-1]; last.Node != "node-0001" || !strings.Contains(response.Header.Get("Warning"), "the rest is not shown") {
+				t.Errorf("the last is on %s: %q", last.Node, response.Header.Get("Warning"))
+			}
+			return
+		}
+	}
+	t.Error("the list has no end")
 }
 
 func TestASelectorHasFewTerms(t *testing.T) {
