@@ -95,7 +95,7 @@ func parseQuery(from url.Values) (q query, err error) {
 		return q, noderequest.Fail(http.StatusBadRequest, "labelSelector: %v", err)
 	}
 	terms, _ := q.labels.Requirements()
-	if err = fewTerms("labelSelector", len(terms)); err != nil {
+	if err := fewTerms("labelSelector", len(terms)); err != nil {
 		return q, err
 	}
 	text := from.Get("fieldSelector")
@@ -108,7 +108,7 @@ func parseQuery(from url.Values) (q query, err error) {
 	if q.fields, err = fields.ParseSelector(text); err != nil {
 		return q, noderequest.Fail(http.StatusBadRequest, "fieldSelector: %v", err)
 	}
-	if err = fewTerms("fieldSelector", len(q.fields.Requirements())); err != nil {
+	if err := fewTerms("fieldSelector", len(q.fields.Requirements())); err != nil {
 		return q, err
 	}
 	for _, r := range q.fields.Requirements() {

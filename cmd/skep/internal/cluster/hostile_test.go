@@ -65,7 +65,7 @@ func TestNoFieldOfWhatAClusterAnswersReachesTheTerminalAsItIs(t *testing.T) {
 	sequence := n.Interfaces[0]
 	xdp := sequence
 	xdp.Hook = "xdp"
-	for name, print := range map[string]func(w io.Writer) error{
+	for name, show := range map[string]func(w io.Writer) error{
 		"status":    func(w io.Writer) error { return PrintStatus(w, "wide", s) },
 		"explain":   func(w io.Writer) error { return PrintExplanation(w, "text", e) },
 		"chain":     func(w io.Writer) error { return nodes.PrintChains(w, w, "text", n, []view.Interface{sequence, xdp}) },
@@ -73,7 +73,7 @@ func TestNoFieldOfWhatAClusterAnswersReachesTheTerminalAsItIs(t *testing.T) {
 		"history":   func(w io.Writer) error { return nodes.PrintHistory(w, true, e.Status.History) },
 	} {
 		var out bytes.Buffer
-		if err := print(&out); err != nil {
+		if err := show(&out); err != nil {
 			t.Errorf("%s: %v", name, err)
 		}
 		for line := range strings.Lines(out.String()) {
