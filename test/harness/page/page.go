@@ -74,7 +74,7 @@ func Steps(t testing.TB, body, from, to string) []Step {
 }
 
 // changing is what is another thing each time: digests, ages and kernels.
-var changing = regexp.MustCompile(`sha(1|256):[0-9a-f]+|\b[0-9]+(s|m([0-9]+s)?)\b|\bv?[0-9]+\.[0-9]+\.[0-9]+\S*`)
+var changing = regexp.MustCompile(`sha(1|256):[0-9a-f]+|\b[0-9]+(s|m([0-9]+s)?)\b|\bv?[0-9]+\.[0-9]+\.[0-9]+\S*|\(devel\)`)
 
 // Says reports whether an output is what a page shows. What stands for anything
 // there is an ellipsis, for many lines where it stands alone.

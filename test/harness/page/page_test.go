@@ -61,7 +61,7 @@ func TestPagesHaveStepsToWalk(t *testing.T) {
 		name, from, to  string
 		commands, files int
 	}{
-		{"getting-started-cluster.md", "## 1. Install", "## 5. Uninstall", 14, 1},
+		{"getting-started-cluster.md", "## 1. Install", "## 5. Uninstall", 15, 1},
 		{"getting-started-cluster.md", "## 5. Uninstall", "## On kind", 4, 0},
 		{"pods.md", "## A team traces its own pods", "## Choose pods", 17, 2},
 		{"gitops.md", "## 1. The repository", "## 3. A denied commit, and a deletion", 10, 4},

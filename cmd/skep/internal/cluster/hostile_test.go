@@ -69,7 +69,7 @@ func TestNoFieldOfWhatAClusterAnswersReachesTheTerminalAsItIs(t *testing.T) {
 		"status":    func(w io.Writer) error { return PrintStatus(w, "wide", s) },
 		"explain":   func(w io.Writer) error { return PrintExplanation(w, "text", e) },
 		"chain":     func(w io.Writer) error { return nodes.PrintChains(w, w, "text", n, []view.Interface{sequence, xdp}) },
-		"inventory": func(w io.Writer) error { return nodes.PrintPrograms(w, true, n.Programs) },
+		"inventory": func(w io.Writer) error { return nodes.PrintPrograms(w, true, n.Programs, n.Interfaces) },
 		"history":   func(w io.Writer) error { return nodes.PrintHistory(w, true, e.Status.History) },
 	} {
 		var out bytes.Buffer

@@ -86,7 +86,8 @@ func (in *inCluster) versions(ctx context.Context) {
 	v, err := in.client.Version(ctx)
 	in.typed("kubernetes.json", v, err)
 	in.home = in.client.Home(ctx)
-	in.typed("health.json", in.client.Health(ctx), nil)
+	health, _ := in.client.Health(ctx)
+	in.typed("health.json", health, nil)
 }
 
 // list adds the objects of a list that the caller may read: of all namespaces, or else of the caller's. see sees each before it is
