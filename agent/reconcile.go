@@ -218,8 +218,8 @@ func (rec *reconcile) finish() {
 	}
 	// Last of all, when the status says what is attached.
 	defer rec.env.starts.Finish(starts.Round{Decisions: rec.decisions, Open: rec.look.Open, Containers: rec.seen.Pods.Snapshot, Loads: rec.loadRound})
-	ended := finish.New(finish.Options{Log: rec.env.opts.Log, Node: rec.env.opts.Node, BackOff: rec.env.opts.BackOff, Intents: rec.intents, Decisions: rec.decisions, Look: rec.look,
-		Positions: rec.positions, UnmanagedFiles: rec.unmanagedFiles})
+	ended := finish.New(finish.Options{Log: rec.env.opts.Log, Node: rec.env.opts.Node, BackOff: rec.env.opts.BackOff, Intents: rec.intents,
+		Decisions: rec.decisions, Look: rec.look, Positions: rec.positions, UnmanagedFiles: rec.unmanagedFiles})
 	ended.Applications()
 	rec.publishMetrics()
 	publishes := rec.observed && rec.loop.readers.Publish(rec.intents.Applications, rec.look, rec.decisions.IsGone)

@@ -68,7 +68,7 @@ func (s *Server) withdraw(ctx context.Context) error {
 	var errs []error
 	for _, api := range s.APIs {
 		service := api.service()
-		if err := s.Writer.Delete(ctx, service); client.IgnoreNotFound(err) != nil {
+		if err := client.IgnoreNotFound(s.Writer.Delete(ctx, service)); err != nil {
 			errs = append(errs, fmt.Errorf("remove APIService %s: %w", service.GetName(), err))
 		}
 	}

@@ -49,14 +49,16 @@ func TestAPIServicesGoWithTheNamespaceOfTheirServer(t *testing.T) {
 	}
 	informers := &informertest.FakeInformers{Scheme: scheme}
 	namespace := func(name string, deleted *metav1.Time) *metav1.PartialObjectMetadata {
-		return &metav1.PartialObjectMetadata{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Namespace"}, ObjectMeta: metav1.ObjectMeta{Name: name, DeletionTimestamp: deleted}}
+		return &metav1.PartialObjectMetadata{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Namespace"},
+			ObjectMeta: metav1.ObjectMeta{Name: name, DeletionTimestamp: deleted}}
 	}
 	informer, err := informers.FakeInformerFor(t.Context(), namespace("", nil))
 	if err != nil {
 		t.Fatal(err)
 	}
 	server := &removed{}
-	s := &Server{Writer: server, Informers: informers, Namespace: "skep-system", APIs: []API{{Group: "view.skep.dev", Version: "v1"}, {Group: "maps.skep.dev", Version: "v1"}}}
+	s := &Server{Writer: server, Informers: informers, Namespace: "skep-system",
+		APIs: []API{{Group: "view.skep.dev", Version: "v1"}, {Group: "maps.skep.dev", Version: "v1"}}}
 	ctx, stop := context.WithCancel(t.Context())
 	var left sync.WaitGroup
 	left.Go(func() { s.leave(ctx) })

@@ -15,9 +15,8 @@ func Concurrent() []string {
 	return []string{
 		"agent", "agent/attach", "agent/attach/clsact", "agent/attach/hooks", "agent/attach/targets", "agent/kube", "agent/nodeview", "agent/pods/containers",
 		"agent/pods/netns", "agent/pods/process", "agent/program/deadline", "agent/program/functions", "agent/program/guard",
-		"agent/metrics/programs", "agent/queue", "agent/readers/csi", "agent/readers/host", "agent/readers/mapmetrics", "agent/readers/mounter", "agent/readers/remote",
-		"agent/readers/serve",
-		"agent/readers/show", "agent/readers/volumes",
+		"agent/metrics/programs", "agent/queue", "agent/readers/csi", "agent/readers/host", "agent/readers/mapmetrics", "agent/readers/mounter",
+		"agent/readers/remote", "agent/readers/serve", "agent/readers/show", "agent/readers/volumes",
 		"agent/reconcile/accepted", "agent/reconcile/admission", "agent/reconcile/build", "agent/reconcile/chainfit",
 		"agent/reconcile/changes", "agent/reconcile/decide", "agent/reconcile/live", "agent/reconcile/prepare", "agent/reconcile/sharing",
 		"agent/reconcile/starts", "agent/state/objects", "agent/state/pins",

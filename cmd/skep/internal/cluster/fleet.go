@@ -60,7 +60,7 @@ func (c *Client) Fleet(ctx context.Context) (Fleet, error) {
 		f.Applications = append(f.Applications, a.from.defined(a))
 	}
 	slices.Sort(needs.rights)
-	f.Needs = append(s.Needs, needs.rights...)
+	f.Needs = slices.Concat(s.Needs, needs.rights)
 	return f, nil
 }
 
