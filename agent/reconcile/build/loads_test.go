@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -325,8 +326,8 @@ func TestWhatTheKernelReplacesForLongIsLong(t *testing.T) {
 
 // TestLoadsAreListed: what waits keeps its time while other reconciles ask for it again, and what ended is not listed.
 func TestLoadsAreListed(t *testing.T) {
-	now := time.Unix(0, 0)
-	l := NewLoads(func() time.Time { return now }, slog.New(slog.DiscardHandler), func(Loadable, time.Duration, error) {})
+	var now atomic.Int64
+	l := NewLoads(func() time.Time { return time.Unix(now.Load(), 0) }, slog.New(slog.DiscardHandler), func(Loadable, time.Duration, error) {})
 	first, second, measured := &held{may: make(chan bool)}, &held{may: make(chan bool)}, &held{may: make(chan bool)}
 	named := func(one asked, app string) asked {
 		return asked{one.key, func() (Request, error) {
@@ -338,7 +339,7 @@ func TestLoadsAreListed(t *testing.T) {
 	asks := []asked{named(first.ask("1", ForNew, "a"), "first"), named(second.ask("2", ForNew, "b"), "second"), measured.ask("3", ForReplacing, "c")}
 	for range 3 {
 		reconcile(t, l, asks...)
-		now = now.Add(time.Second)
+		now.Add(1)
 	}
 	is := func(want string) {
 		t.Helper()
