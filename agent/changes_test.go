@@ -230,7 +230,7 @@ func TestSweepsNextToALoadFollowChanges(t *testing.T) {
 	if w.Give(a, next); !a.ReconcileIfWoken(t.Context()) {
 		t.Fatal("an intent causes no reconcile")
 	}
-	// Only a full reconcile finds that, since none is told.
+	// Only a full reconcile finds that, since no event reports it.
 	world.Must(t, os.Remove(linkPin(w, first.UID)))
 	if !a.Sweep(t.Context()) || world.LinkPins(w, first.UID) != 0 {
 		t.Error("a sweep next to a load takes no reconcile, or a full one")

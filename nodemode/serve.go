@@ -26,14 +26,6 @@ func (h *Host) serveSocket(ctx context.Context) error {
 	}
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /v1/status", func(w http.ResponseWriter, _ *http.Request) { answer(w, h.Status()) })
-	mux.HandleFunc("GET /v1/chains", func(w http.ResponseWriter, r *http.Request) {
-		sight, err := h.viewer.Sight(r.Context())
-		if err != nil {
-			http.Error(w, err.Error(), http.StatusInternalServerError)
-			return
-		}
-		answer(w, sight.Measured())
-	})
 	mux.HandleFunc("GET /v1/node", func(w http.ResponseWriter, r *http.Request) { serveNode(h.viewer, w, r) })
 	mux.HandleFunc("POST /v1/confirm", func(w http.ResponseWriter, r *http.Request) {
 		released, err := h.Confirm(r.URL.Query().Get("revision"))

@@ -65,9 +65,6 @@ func TestAHostDescribesItselfOnItsSocket(t *testing.T) {
 	if status, body = get("/v1/node?namespace=team-a"); status != http.StatusBadRequest || !strings.Contains(string(body), "kind") {
 		t.Errorf("a namespace without a kind: %d %s", status, body)
 	}
-	if status, body = get("/v1/chains"); status != http.StatusOK || !json.Valid(body) {
-		t.Errorf("chains: %d %s", status, body)
-	}
 }
 
 // isDescribed reports whether the one application has an attachment whose program is among those of the kernel as its own.

@@ -99,9 +99,6 @@ func (v *Viewer) View(ctx context.Context, scope view.Scope) (view.NodeView, err
 	return fit(Redact(whole, scope), MaxBytes), nil
 }
 
-// Sight returns what a look at the node saw less than a second ago.
-func (v *Viewer) Sight(ctx context.Context) (agent.Sight, error) { return v.sight.get(ctx) }
-
 // describe reads the whole node. What cannot be read is left out.
 func (v *Viewer) describe(ctx context.Context) (view.NodeView, error) {
 	f := facts{Options: v.o, status: v.o.Status()}

@@ -121,7 +121,7 @@ func TestHistoryTellsWhatBecameOfVersions(t *testing.T) {
 	}
 }
 
-// unsigned is an edit to an image that nobody signed.
+// unsigned is an edit to an image without a signature.
 func (f *fleet) unsigned(n int) {
 	ref := f.build(n)
 	f.edit(func(s *v1alpha1.BpfApplicationSpec) { s.Bytecode.Image = ref })

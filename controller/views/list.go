@@ -149,7 +149,7 @@ func (p *page) add(a answered, node string, after []*v1alpha1.BpfNode) {
 	}
 }
 
-// attachments are those of a node that a request chooses, in the order of their names: at most so many, after where it goes on.
+// attachments are those of a node that a request chooses, in the order of their names: at most so many, from where the page begins.
 func (v *views) attachments(ctx context.Context, node string, scope view.Scope, r request, most int) (a answered) {
 	after := ""
 	if r.query.from.Node == node {

@@ -1,5 +1,5 @@
-// Package views serves view.skep.dev, by which people with the right see what runs on nodes. It owns the pages of lists, and that nobody
-// is shown more than the scope of a request; it keeps nothing of what agents answer.
+// Package views serves view.skep.dev, by which people with the right see what runs on nodes. It owns the pages of lists, and shows no
+// user more than the scope of a request; it keeps nothing of what agents answer.
 package views
 
 import (

@@ -14,7 +14,7 @@ import (
 // runbook is the page with a heading for each alert.
 const runbook = "docs/operations/alerts.md"
 
-// TestEveryAlertHasItsHeading: whoever is paged finds what to do by the link of the alert.
+// TestEveryAlertHasItsHeading: the link of an alert leads to what to do.
 func TestEveryAlertHasItsHeading(t *testing.T) {
 	files, err := filepath.Glob(filepath.Join(root, "charts/skep/files/rules/*.yaml"))
 	if err != nil || len(files) == 0 {

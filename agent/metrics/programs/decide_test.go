@@ -193,7 +193,7 @@ func TestMachineCodeIsSummed(t *testing.T) {
 			"0x0-0x1 2097152 bpf_prog_pack_alloc+0x132/0x3a0 pages=512 vmalloc vpages N0=512\n0x0-0x1 20480 load_module+0x1/0x2 pages=4 vmalloc N0=4\n", 512},
 		"two packs":              {strings.Repeat("0x0-0x1 2101248 alloc_new_pack+0x1/0x2 pages=512 vmalloc N0=512\n", 2), 1024},
 		"each program by itself": {"0x0-0x1 8192 bpf_jit_alloc_exec+0x1/0x2 pages=1 vmalloc N0=1\n0x0-0x1 12288 bpf_jit_binary_alloc+0x1/0x2 pages=2 vmalloc\n", 3},
-		"an area of nobody":      {"0x0-0x1 8192 vm_map_ram\n0x0-0x1    8192\n", 0},
+		"an area of others":      {"0x0-0x1 8192 vm_map_ram\n0x0-0x1    8192\n", 0},
 	} {
 		got, err := machineCode(strings.NewReader(c.areas))
 		if err != nil || got != c.pages*4096 {

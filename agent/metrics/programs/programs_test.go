@@ -15,7 +15,7 @@ import (
 	"github.com/skep-dev/skep/test/harness/series"
 )
 
-// TestAnAgentsProgramsHaveTheirCost: one that is alone at its interface, two of different applications in one chain, and a program of nobody's.
+// TestAnAgentsProgramsHaveTheirCost: one that is alone at its interface, two of different applications in one chain, and a program that is not Skep's.
 func TestAnAgentsProgramsHaveTheirCost(t *testing.T) {
 	need.Kernel(t)
 	w := world.New(t)

@@ -72,7 +72,7 @@ type stored struct {
 	Status v1alpha1.BpfApplicationStatus `json:"status"`
 }
 
-// application is what is told of it.
+// application describes it for printing.
 func (s stored) application(kind string) Application {
 	a := Application{Identity: v1alpha1.Identity{Kind: kind, Namespace: s.Namespace, Name: s.Name}, Image: s.Spec.Bytecode.Image, Denied: []policies.Reason{},
 		Status: s.Status, uid: string(s.UID), from: s}

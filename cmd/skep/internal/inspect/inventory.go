@@ -21,7 +21,7 @@ func NewInventory() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "inventory",
 		Short: "List every BPF program, link and map on this host, or every program on a node of a cluster, Skep's and others'",
-		Long: "This host's kernel is asked, whether skep run runs or not. This needs CAP_SYS_ADMIN: the kernel lets nobody else look\n" +
+		Long: "This host's kernel is asked, whether skep run runs or not. This needs CAP_SYS_ADMIN: the kernel lets no other process look\n" +
 			"BPF objects up by id. With --node a node of the cluster is asked; " + nodeRight,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {

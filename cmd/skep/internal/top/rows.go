@@ -1,4 +1,4 @@
-// Package top shows what programs cost: those of a host or of nodes, as a table that a terminal redraws. It asks nobody itself, measures
+// Package top shows what programs cost: those of a host or of nodes, as a table that a terminal redraws. It reads no host or cluster itself, measures
 // nothing, and knows no command.
 package top
 

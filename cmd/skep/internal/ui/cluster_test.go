@@ -116,6 +116,6 @@ func TestCostsAreKeptForAWhile(t *testing.T) {
 		h.add(string(rune('b'+i)), at(0))
 	}
 	if got := h.add("a", view.NodeView{}); len(got) != 0 {
-		t.Errorf("%d windows of a node are kept that nobody looked at lately", len(got))
+		t.Errorf("%d windows of a node are kept though no view showed it lately", len(got))
 	}
 }
