@@ -104,6 +104,8 @@ func (l *mirrorLine) do(ctx context.Context, method, path string, body io.Reader
 	if err != nil {
 		return nil, scrub(err)
 	}
+	// An answer comes on a connection of its own, whose buffers the controller would else keep, of each node of a list.
+	request.Close = body != nil
 	request.Header.Set("Authorization", "Bearer "+strings.TrimSpace(string(token)))
 	// A token goes nowhere but to the mirror.
 	client := &http.Client{Transport: transport, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}

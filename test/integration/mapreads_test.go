@@ -51,7 +51,7 @@ import (
 const mapsHost = "skep-webhook.default.svc"
 
 // frontProxy makes what kube-apiserver is known by to the servers that it aggregates, in files, and returns its flags.
-func frontProxy(t *testing.T, audit string) map[string][]string {
+func frontProxy(t testing.TB, audit string) map[string][]string {
 	t.Helper()
 	dir := t.TempDir()
 	write := func(name, kind string, der []byte) string {
@@ -81,7 +81,7 @@ func frontProxy(t *testing.T, audit string) map[string][]string {
 }
 
 // certificate makes one for clients, by an authority or of its own.
-func certificate(t *testing.T, name string, by *x509.Certificate, byKey *ecdsa.PrivateKey) (*x509.Certificate, []byte, *ecdsa.PrivateKey) {
+func certificate(t testing.TB, name string, by *x509.Certificate, byKey *ecdsa.PrivateKey) (*x509.Certificate, []byte, *ecdsa.PrivateKey) {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {

@@ -45,7 +45,14 @@ type scale struct {
 }
 
 func newScale(b *testing.B, nodes int) *scale {
-	s := &scale{cluster: newCluster(b), b: b, nodes: nodes}
+	s := newScaleOn(b, newCluster(b), nodes)
+	s.starts()
+	return s
+}
+
+// newScaleOn starts a controller amid nodes whose agents are yet to start.
+func newScaleOn(b *testing.B, c *cluster, nodes int, flags ...string) *scale {
+	s := &scale{cluster: c, b: b, nodes: nodes}
 	create := errgroup.Group{}
 	create.SetLimit(8)
 	for i := range nodes {
@@ -63,17 +70,22 @@ func newScale(b *testing.B, nodes int) *scale {
 	}
 	signer := s.Signer("team-a")
 	s.create(signer)
-	s.controller = s.process(command.Build(b, "skep-controller"))
+	s.controller = s.process(command.Build(b, "skep-controller"), flags...)
 	s.condition(signer, v1alpha1.ConditionReady, metav1.ConditionTrue, "Active")
-	s.agents = s.simulates(nodes)
+	return s
+}
+
+// starts starts the agents, and waits until each has reported.
+func (s *scale) starts(change ...func(folder string, o *orders)) {
+	s.b.Helper()
+	s.agents = s.simulates(s.nodes, change...)
 	s.until("every node to report", func() error {
 		var list v1alpha1.BpfNodeList
-		if err := s.List(b.Context(), &list); err != nil || len(list.Items) < nodes {
+		if err := s.List(s.b.Context(), &list); err != nil || len(list.Items) < s.nodes {
 			return fmt.Errorf("%d do, %w", len(list.Items), err)
 		}
 		return nil
 	})
-	return s
 }
 
 // measures applies so many applications, and then a new version of each.

@@ -26,6 +26,7 @@ import (
 	"github.com/skep-dev/skep/agent"
 	"github.com/skep-dev/skep/agent/inventory"
 	"github.com/skep-dev/skep/agent/kube"
+	"github.com/skep-dev/skep/agent/reconcile/plan"
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/intent"
 )
@@ -34,6 +35,8 @@ import (
 type memory struct {
 	node   string
 	passed chan struct{}
+	// attachments is how many each application is said to have.
+	attachments int
 
 	mu    sync.Mutex
 	trust *intent.Trust
@@ -83,8 +86,20 @@ func (m *memory) Report() []agent.ApplicationStatus {
 			Conditions: []metav1.Condition{{Type: v1alpha1.ConditionDeployed, Status: metav1.ConditionTrue, Reason: "Deployed"}}}
 		if p.Tombstone || len(p.Programs) == 0 {
 			s.Wanted, s.Revision, s.Conditions[0].Status = "", "", metav1.ConditionFalse
+		} else if m.attachments > 0 {
+			s.Programs = []agent.ProgramStatus{{Name: "count", ID: 1, Links: m.links()}}
 		}
 		all = append(all, s)
+	}
+	return all
+}
+
+// links are attachments of an application.
+func (m *memory) links() []agent.LinkStatus {
+	all := make([]agent.LinkStatus, m.attachments)
+	for i := range all {
+		on := fmt.Sprintf("eth%d", i)
+		all[i] = agent.LinkStatus{Hook: "tcx/ingress", Target: on, ID: uint32(i + 1), State: agent.Attached, On: plan.Target{Interface: on, Ifindex: i + 1}}
 	}
 	return all
 }
@@ -173,6 +188,10 @@ const simulatedEnv = "SKEP_SIMULATED"
 type orders struct {
 	Nodes             int
 	Kubeconfig, Trust string
+	// Mirror is where they ask for requests of users, if anywhere, and Authority the file of who signs its certificate.
+	Mirror, Authority string
+	// Attachments is how many each application has on a node.
+	Attachments int
 }
 
 // simulate runs agents until its input ends. To each line it answers what they
@@ -196,6 +215,7 @@ func simulate(folder string) error {
 			return err
 		}
 		agents.Go(func() { _ = one.Run(ctx) })
+		agents.Go(func() { one.ServeRequests(ctx) })
 	}
 	for in := bufio.NewScanner(os.Stdin); in.Scan(); {
 		if err := json.NewEncoder(os.Stdout).Encode(count.spent()); err != nil {
@@ -219,10 +239,13 @@ func simulated(name, folder string, o orders, count *traffic, change ...func(*ku
 	if err := os.Mkdir(state, 0o700); err != nil {
 		return nil, err
 	}
+	holder := newMemory(name)
+	holder.attachments = o.Attachments
 	options := kube.Options{
 		NodeName: name, Version: "simulated", Config: config, TrustFile: o.Trust, TrustInterval: time.Hour,
-		Node:    agent.Options{StateDir: state},
-		Holder:  newMemory(name),
+		Node:   agent.Options{StateDir: state},
+		Holder: holder, View: o.Mirror != "",
+		Mirror:  kube.Mirror{URL: o.Mirror, CAFile: o.Authority, TokenFile: filepath.Join(folder, name+".token")},
 		Profile: &v1alpha1.KernelProfile{Release: "6.12.0", Architecture: "amd64", BTF: true},
 		Inventory: func(context.Context) (inventory.Inventory, error) {
 			return inventory.Inventory{}, nil
@@ -243,11 +266,15 @@ type agents struct {
 
 // simulates starts agents on so many nodes, which are there already. They
 // believe the cluster's key.
-func (c *cluster) simulates(nodes int) *agents {
+func (c *cluster) simulates(nodes int, change ...func(folder string, o *orders)) *agents {
 	t := c.t
 	t.Helper()
 	folder := t.TempDir()
-	body, err := json.Marshal(c.orders(folder, nodes))
+	o := c.orders(folder, nodes)
+	for _, f := range change {
+		f(folder, &o)
+	}
+	body, err := json.Marshal(o)
 	if err != nil {
 		t.Fatal(err)
 	}
