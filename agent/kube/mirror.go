@@ -70,8 +70,8 @@ func (m Mirror) get(ctx context.Context, digest string) ([]byte, error) {
 	return body, errors.Join(err, response.Body.Close())
 }
 
-// mirrorLine asks the mirror with the node's token, which is read for each request. Connections are kept for as long as the file of
-// certificates says the same. It is safe for concurrent use.
+// mirrorLine asks the mirror with the node's token, which is read for each request, over one connection at a time. It is kept for as long
+// as the file of certificates says the same. It is safe for concurrent use.
 type mirrorLine struct {
 	mirror Mirror
 	// within bounds the wait for the header of an answer; zero is no bound.
@@ -113,7 +113,7 @@ func (l *mirrorLine) do(ctx context.Context, method, path string, body io.Reader
 	return response, scrub(err)
 }
 
-// open returns connections whose certificates count now.
+// open returns a connection whose certificates count now.
 func (l *mirrorLine) open() (*http.Transport, error) {
 	m := l.mirror
 	var bundle []byte
@@ -141,11 +141,11 @@ func (l *mirrorLine) open() (*http.Transport, error) {
 	}
 	l.bundle = bundle
 	l.transport = &http.Transport{TLSClientConfig: settings, TLSHandshakeTimeout: 10 * time.Second, ResponseHeaderTimeout: l.within,
-		IdleConnTimeout: idleFor, DisableCompression: true}
+		IdleConnTimeout: idleFor, DisableCompression: true, MaxConnsPerHost: 1}
 	return l.transport, nil
 }
 
-// close closes connections that no request uses.
+// close closes the connection, if no request uses it.
 func (l *mirrorLine) close() {
 	l.mu.Lock()
 	defer l.mu.Unlock()

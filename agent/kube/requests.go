@@ -40,8 +40,9 @@ type requests struct {
 	agent *Agent
 	// kinds answer by payload type.
 	kinds map[string]opener
-	line  mirrorLine
 	mu    sync.Mutex
+	// idle are lines that no request uses, of which the last one is used first.
+	idle []*mirrorLine
 	// taken are the ids of requests, which mu guards: of two that are the same, one is taken.
 	taken *cache.LRUExpireCache
 }
@@ -79,7 +80,7 @@ func views(teller *nodeview.Teller) opener {
 // ServeRequests asks the controller for requests of users, and answers those whose seal holds, until ctx ends. It listens on
 // nothing, and nothing waits for it. Without Options.MapReads and Options.View it does nothing.
 func (a *Agent) ServeRequests(ctx context.Context) {
-	r := &requests{agent: a, kinds: map[string]opener{}, line: mirrorLine{mirror: a.opts.Mirror}, taken: cache.NewLRUExpireCache(maxRequests)}
+	r := &requests{agent: a, kinds: map[string]opener{}, taken: cache.NewLRUExpireCache(maxRequests)}
 	if a.opts.MapReads {
 		r.kinds[mapread.PayloadType] = mapReads(remote.New(remote.Options{Root: a.opts.Node.BPFFS, Log: a.opts.Log}))
 	}
@@ -89,7 +90,7 @@ func (a *Agent) ServeRequests(ctx context.Context) {
 	if len(r.kinds) == 0 {
 		return
 	}
-	defer r.line.close()
+	defer r.close()
 	places := make(chan struct{}, requestsAtOnce)
 	var all sync.WaitGroup
 	defer all.Wait()
@@ -100,15 +101,17 @@ func (a *Agent) ServeRequests(ctx context.Context) {
 			return
 		case places <- struct{}{}:
 		}
-		envelope, err := r.next(ctx)
+		line := r.open()
+		envelope, err := line.next(ctx)
 		if err == nil {
 			all.Go(func() {
-				defer func() { <-places }()
-				r.take(ctx, envelope)
+				defer func() { r.leave(line); <-places }()
+				r.take(ctx, envelope, line)
 			})
 			failures = 0
 			continue
 		}
+		r.leave(line)
 		<-places
 		if errors.Is(err, errNoRequest) {
 			failures = 0
@@ -125,11 +128,39 @@ func (a *Agent) ServeRequests(ctx context.Context) {
 	}
 }
 
+// open returns a line for one request: it is polled for and answered on the same connection, since another one may lead to a replica
+// of the controller that does not wait for the answer.
+func (r *requests) open() *mirrorLine {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	last := len(r.idle) - 1
+	if last < 0 {
+		return &mirrorLine{mirror: r.agent.opts.Mirror}
+	}
+	line := r.idle[last]
+	r.idle = r.idle[:last]
+	return line
+}
+
+// leave keeps a line for another request.
+func (r *requests) leave(line *mirrorLine) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.idle = append(r.idle, line)
+}
+
+// close closes all lines.
+func (r *requests) close() {
+	for _, line := range r.idle {
+		line.close()
+	}
+}
+
 // next polls for a request.
-func (r *requests) next(ctx context.Context) (intent.Envelope, error) {
+func (l *mirrorLine) next(ctx context.Context) (intent.Envelope, error) {
 	ctx, cancel := context.WithTimeout(ctx, pollWithin)
 	defer cancel()
-	response, err := r.line.do(ctx, http.MethodGet, "v1/requests", nil)
+	response, err := l.do(ctx, http.MethodGet, "v1/requests", nil)
 	if err != nil {
 		return nil, err
 	}
@@ -147,7 +178,7 @@ func (r *requests) next(ctx context.Context) (intent.Envelope, error) {
 }
 
 // take answers a request whose seal holds, once.
-func (r *requests) take(ctx context.Context, envelope intent.Envelope) {
+func (r *requests) take(ctx context.Context, envelope intent.Envelope, line *mirrorLine) {
 	log, now := r.agent.opts.Log, time.Now()
 	open := r.kinds[noderequest.TypeOf(envelope)]
 	if open == nil {
@@ -164,7 +195,7 @@ func (r *requests) take(ctx context.Context, envelope intent.Envelope) {
 		log.Warn("a request of a user came again, and is rejected", "request", request.ID, "user", request.User)
 		return
 	}
-	if err := r.answer(ctx, request); err != nil && ctx.Err() == nil {
+	if err := request.send(ctx, line); err != nil && ctx.Err() == nil {
 		log.Info("an answer to a user was not taken whole", "request", request.ID, "error", err)
 	}
 }
@@ -180,21 +211,21 @@ func (r *requests) isNew(request noderequest.Header, now time.Time) bool {
 	return true
 }
 
-// answer sends the answer to a request while it is made.
-func (r *requests) answer(ctx context.Context, request openedRequest) error {
+// send sends the answer to a request while it is made.
+func (r openedRequest) send(ctx context.Context, line *mirrorLine) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	body, to := io.Pipe()
-	lines := &lines{to: to, buffer: bufio.NewWriterSize(to, 32<<10), prompt: request.prompt, stalled: func() {
+	lines := &lines{to: to, buffer: bufio.NewWriterSize(to, 32<<10), prompt: r.prompt, stalled: func() {
 		cancel(errors.New("the controller takes no lines"))
 		_ = to.CloseWithError(errors.New("the controller takes no lines"))
 	}}
 	var work sync.WaitGroup
 	work.Go(func() {
-		request.answer(ctx, lines.send)
+		r.answer(ctx, lines.send)
 		_ = to.CloseWithError(lines.end())
 	})
 	work.Go(func() { lines.keepAlive(ctx) })
-	response, err := r.line.do(ctx, http.MethodPost, "v1/requests/"+request.ID, body)
+	response, err := line.do(ctx, http.MethodPost, "v1/requests/"+r.ID, body)
 	// Who has an answer reads no more: the user is gone, or has all.
 	cancel(nil)
 	_ = body.CloseWithError(io.ErrClosedPipe)

@@ -35,7 +35,12 @@ type asker struct {
 	connections, kept int
 	// shown is the token of the last answer.
 	shown string
+	// by is the replica that handed out the last request, and astray counts answers that came to another one.
+	by, astray int
 }
+
+// replica is the key of the replica to which a connection leads.
+type replica struct{}
 
 func newAsker(t *testing.T) *asker {
 	t.Helper()
@@ -44,6 +49,9 @@ func newAsker(t *testing.T) *asker {
 	mux.HandleFunc("GET /v1/requests", func(w http.ResponseWriter, r *http.Request) {
 		select {
 		case e := <-a.requests:
+			a.mu.Lock()
+			a.by = r.Context().Value(replica{}).(int)
+			a.mu.Unlock()
 			_, _ = w.Write(e)
 		case <-r.Context().Done():
 		}
@@ -56,6 +64,9 @@ func newAsker(t *testing.T) *asker {
 		if !r.Close {
 			a.kept++
 		}
+		if r.Context().Value(replica{}) != a.by {
+			a.astray++
+		}
 		a.answers[r.PathValue("id")] = append(a.answers[r.PathValue("id")], string(body))
 	})
 	a.Server = httptest.NewUnstartedServer(mux)
@@ -65,6 +76,10 @@ func newAsker(t *testing.T) *asker {
 		if state == http.StateNew {
 			a.connections++
 		}
+	}
+	// Two replicas have connections in turn, as behind a Service.
+	a.Config.ConnContext = func(ctx context.Context, _ net.Conn) context.Context {
+		return context.WithValue(ctx, replica{}, a.connected()%2)
 	}
 	a.StartTLS()
 	t.Cleanup(a.Close)
@@ -175,6 +190,11 @@ func TestAnAgentDescribesItsNodeAndKeepsOneConnection(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	a.mu.Lock()
+	if a.astray > 0 {
+		t.Errorf("%d answers came to a replica that does not wait for them", a.astray)
+	}
+	a.mu.Unlock()
 	before := a.connected()
 	id := send(viewread.Request{Header: noderequest.NewHeader(w.name, "ann", time.Now())})
 	until(t, "an answer with the renewed token", func() bool { return len(answers(id)) == 1 })

@@ -31,15 +31,18 @@ func (a *Asker) Ask(ctx context.Context, request noderequest.Request) (io.ReadCl
 	if err != nil {
 		return nil, err
 	}
-	answer, err := a.Hub.Ask(ctx, head.Node, head.ID, envelope, deliverTime)
-	if !errors.Is(err, ErrNotHere) || a.Relay == nil {
+	if a.Relay == nil {
+		return a.Hub.Ask(ctx, head.Node, head.ID, envelope, deliverTime)
+	}
+	answer, err := a.Hub.Ask(ctx, head.Node, head.ID, envelope, passTime)
+	if !errors.Is(err, ErrNotHere) {
 		return answer, err
 	}
-	if answer, err = a.Relay(ctx, head.Node, head.ID, envelope); err != nil {
-		ctrl.Log.WithName("noderequests").V(1).Info("no replica reaches the agent", "node", head.Node, "error", err.Error())
-		return nil, ErrNotHere
+	if answer, err = a.Relay(ctx, head.Node, head.ID, envelope); err == nil {
+		return answer, nil
 	}
-	return answer, nil
+	ctrl.Log.WithName("noderequests").V(1).Info("no replica reaches the agent", "node", head.Node, "error", err.Error())
+	return a.Hub.Ask(ctx, head.Node, head.ID, envelope, deliverTime)
 }
 
 // Each calls do with each value of an answer, whose lines have at most so many bytes, until do returns an error, which Each returns.

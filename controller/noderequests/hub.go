@@ -18,11 +18,13 @@ import (
 	"github.com/skep-dev/skep/intent/noderequest"
 )
 
-// The times of the way to an agent: how long a poll of an agent lasts, how long a request waits for the agent's next poll, how
-// long the agent may take to begin its answer, and after which time without a line the answer is taken to be lost.
+// The times of the way to an agent: how long a poll of an agent lasts, how long a request waits for the agent's next poll, and before
+// other replicas are asked, where each connection of an agent may lead, how long the agent may take to begin its answer, and after which
+// time without a line the answer is taken to be lost.
 const (
 	pollTime    = 50 * time.Second
 	deliverTime = 3 * time.Second
+	passTime    = 250 * time.Millisecond
 	relayTime   = time.Second
 	answerTime  = 10 * time.Second
 	silence     = 30 * time.Second

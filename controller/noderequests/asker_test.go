@@ -1,0 +1,82 @@
+package noderequests
+
+import (
+	"bufio"
+	"context"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/skep-dev/skep/intent"
+	"github.com/skep-dev/skep/intent/noderequest"
+	"github.com/skep-dev/skep/intent/viewread"
+	"github.com/skep-dev/skep/test/fixture/seals"
+)
+
+// poll has an agent poll, and take a request.
+func (h *Hub) poll(t *testing.T, node string) (taken <-chan error) {
+	t.Helper()
+	agent, conn := net.Pipe()
+	h.park(node, conn)
+	done := make(chan error, 1)
+	go func() {
+		response, err := http.ReadResponse(bufio.NewReader(agent), nil)
+		if err == nil {
+			err = response.Body.Close()
+		}
+		done <- err
+	}()
+	return done
+}
+
+// TestAnAgentThatCameToAnotherReplicaIsAskedThere without the wait for one that is between two polls: each of its connections may lead to
+// another replica.
+func TestAnAgentThatCameToAnotherReplicaIsAskedThere(t *testing.T) {
+	sealer := seals.New(t).Sealer
+	synctest.Test(t, func(t *testing.T) {
+		ask := func(a *Asker) (io.ReadCloser, time.Duration, error) {
+			began := time.Now()
+			answer, err := a.Ask(t.Context(), viewread.Request{Header: noderequest.NewHeader("one", "ann", began)})
+			return answer, time.Since(began), err
+		}
+		a := &Asker{Hub: NewHub(), Sealer: func() *intent.Sealer { return sealer }}
+		// It polled this replica a moment ago.
+		taken := a.Hub.poll(t, "one")
+		if _, _, err := ask(a); err == nil {
+			t.Fatal("a request is answered by nobody")
+		}
+		if err := <-taken; err != nil {
+			t.Fatal(err)
+		}
+		a.Relay = func(context.Context, string, string, []byte) (io.ReadCloser, error) {
+			return io.NopCloser(strings.NewReader("there")), nil
+		}
+		if answer, after, err := ask(a); err != nil || after > deliverTime/4 {
+			t.Errorf("%v %v after %s", answer, err, after)
+		}
+		// It comes back while the other is asked.
+		a.Relay = func(context.Context, string, string, []byte) (io.ReadCloser, error) {
+			taken = a.Hub.poll(t, "one")
+			return nil, ErrNotHere
+		}
+		_, _, _ = ask(a)
+		synctest.Wait()
+		select {
+		case err := <-taken:
+			if err != nil {
+				t.Error(err)
+			}
+		default:
+			t.Error("an agent that came back is not asked")
+		}
+		// It is nowhere.
+		a.Relay = func(context.Context, string, string, []byte) (io.ReadCloser, error) { return nil, net.ErrClosed }
+		if _, _, err := ask(a); err != ErrNotHere { //nolint:errorlint // It is returned as it is.
+			t.Error(err)
+		}
+	})
+}
