@@ -70,7 +70,7 @@ func (t *Teller) Tell(ctx context.Context, request viewread.Request, send func(n
 func (t *Teller) values(ctx context.Context, request viewread.Request) ([]json.RawMessage, error) {
 	ctx, cancel := context.WithTimeout(ctx, answerIn)
 	defer cancel()
-	if !t.of(request.User).Allow() {
+	if !t.of(request.Share()).Allow() {
 		return nil, noderequest.Fail(noderequest.TooMany, "you ask the node too often: it describes itself to a user %d times a second; try again in a few seconds",
 			perSecond)
 	}
@@ -105,14 +105,14 @@ func (t *Teller) values(ctx context.Context, request viewread.Request) ([]json.R
 	return values, err
 }
 
-// of is the rate of a user: one that asks without end takes nothing from others.
-func (t *Teller) of(user string) *rate.Limiter {
+// of is the rate of a share: who asks without end takes nothing from others.
+func (t *Teller) of(share string) *rate.Limiter {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if own, ok := t.users.Get(user); ok {
+	if own, ok := t.users.Get(share); ok {
 		return own.(*rate.Limiter)
 	}
 	own := rate.NewLimiter(perSecond, burst)
-	t.users.Add(user, own, time.Hour)
+	t.users.Add(share, own, time.Hour)
 	return own
 }

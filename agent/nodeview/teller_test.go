@@ -81,6 +81,15 @@ func TestANodeThatIsAskedTooOftenSaysSoAndAnswersOthers(t *testing.T) {
 	for range 10_000 {
 		asks("hasty")
 	}
+	if first := asks("system:serviceaccount:team:first"); first.Code != 0 {
+		t.Errorf("an account is answered: %+v", first)
+	}
+	for range 10_000 {
+		asks("system:serviceaccount:team:hasty")
+	}
+	if next := asks("system:serviceaccount:team:next"); next.Code != noderequest.TooMany {
+		t.Errorf("another account of the namespace is answered: %+v", next)
+	}
 	if first := asks("ann"); first.Code != 0 {
 		t.Errorf("another user is answered: %+v", first)
 	}

@@ -15,7 +15,7 @@ import (
 type Limits struct {
 	// What is what is asked for, as in: reads of maps.
 	What string
-	// A user may begin Burst requests at once and PerSecond more each second, and have OfUser on their way.
+	// A user, or the service accounts of a namespace together, may begin Burst requests at once and PerSecond more each second, and have OfUser on their way.
 	Burst, PerSecond, OfUser int
 	// OfAll is how many of all users are on their way, of which OfLasting may last: others keep places.
 	OfAll, OfLasting int
@@ -30,7 +30,7 @@ type Bounds struct {
 	users  *cache.LRUExpireCache
 
 	mu sync.Mutex
-	// under counts the requests on their way, by user.
+	// under counts the requests on their way, by noderequest.ShareOf.
 	under        map[string]int
 	all, lasting int
 }
@@ -40,11 +40,11 @@ func NewBounds(l Limits) *Bounds {
 	return &Bounds{limits: l, users: cache.NewLRUExpireCache(maxUsers), under: map[string]int{}}
 }
 
-// Enter counts a request, until leave is called, or rejects it.
-func (b *Bounds) Enter(name string, lasts bool) (leave func(), err error) {
+// Enter counts a request of a user, until leave is called, or rejects it.
+func (b *Bounds) Enter(user string, lasts bool) (leave func(), err error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	lasting, l := 0, b.limits
+	lasting, l, name := 0, b.limits, noderequest.ShareOf(user)
 	if lasts {
 		lasting = 1
 	}
@@ -55,10 +55,9 @@ func (b *Bounds) Enter(name string, lasts bool) (leave func(), err error) {
 	}
 	switch {
 	case !own.(*rate.Limiter).Allow():
-		return nil, noderequest.Fail(http.StatusTooManyRequests, "user %s asks too often: %d %s a second are allowed; try again in a few seconds", name,
-			l.PerSecond, l.What)
+		return nil, noderequest.Fail(http.StatusTooManyRequests, "%s may begin %d %s a second; try again in a few seconds", name, l.PerSecond, l.What)
 	case b.under[name] >= l.OfUser:
-		return nil, noderequest.Fail(http.StatusTooManyRequests, "user %s has %d %s on their way, and no more are allowed at once; end one", name, l.OfUser, l.What)
+		return nil, noderequest.Fail(http.StatusTooManyRequests, "%s may have %d %s on their way at once; end one", name, l.OfUser, l.What)
 	case b.all >= l.OfAll:
 		return nil, noderequest.Fail(http.StatusTooManyRequests, "%d %s are on their way, and no more are allowed at once; try again later", l.OfAll, l.What)
 	case lasts && b.lasting >= l.OfLasting:

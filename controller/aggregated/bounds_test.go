@@ -51,3 +51,21 @@ func TestAUserHasAUsersPlaces(t *testing.T) {
 		t.Error("after one ended:", err)
 	}
 }
+
+func TestServiceAccountsOfANamespaceHaveOneShare(t *testing.T) {
+	b := NewBounds(Limits{What: "reads", Burst: 10, PerSecond: 1, OfUser: 2, OfAll: 5})
+	for n := range 2 {
+		if _, err := b.Enter(fmt.Sprint("system:serviceaccount:team-a:worker-", n), false); err != nil {
+			t.Error(n, err)
+		}
+	}
+	_, err := b.Enter("system:serviceaccount:team-a:worker-2", false)
+	if want := "service accounts of namespace team-a may have 2 reads on their way at once; end one"; err == nil || err.Error() != want {
+		t.Errorf("a third account: %v", err)
+	}
+	for _, name := range []string{"system:serviceaccount:team-b:worker-0", "service accounts of namespace team-a"} {
+		if _, err := b.Enter(name, false); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}

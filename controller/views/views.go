@@ -76,26 +76,26 @@ type places struct {
 	ofAll            *semaphore.Weighted
 }
 
-// acquire waits for a place to ask a node, and no longer than within for the node. A request that waits for a node takes no place from
-// others.
+// acquire waits for a place to ask a node, and no longer than within for the node. A request that waits for another of its user takes no
+// place from others, and one that waits for the node takes none but its user's.
 func (p *places) acquire(ctx context.Context, node, user string, within time.Duration) (release func(), err error) {
+	leaveUser, err := p.perUser.Acquire(ctx, noderequest.ShareOf(user), 1, p.ofUser)
+	if err != nil {
+		return nil, err
+	}
 	patience, cancel := context.WithTimeout(ctx, within)
 	defer cancel()
 	leave, err := p.perNode.Acquire(patience, node, 1, p.ofNode)
 	if err != nil {
+		leaveUser()
 		return nil, noderequest.Fail(http.StatusGatewayTimeout, "its agent answered others for %s, and had no time for this request; try again", within)
 	}
-	leaveUser, err := p.perUser.Acquire(ctx, user, 1, p.ofUser)
-	if err != nil {
-		leave()
-		return nil, err
-	}
 	if err := p.ofAll.Acquire(ctx, 1); err != nil {
-		leaveUser()
 		leave()
+		leaveUser()
 		return nil, err
 	}
-	return func() { p.ofAll.Release(1); leaveUser(); leave() }, nil
+	return func() { p.ofAll.Release(1); leave(); leaveUser() }, nil
 }
 
 // API returns the API.

@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strings"
 	"time"
 
 	"github.com/skep-dev/skep/intent"
@@ -50,6 +51,19 @@ func NewHeader(node, user string, now time.Time) Header {
 
 // Head returns the Header, also of a request that embeds it.
 func (h Header) Head() Header { return h }
+
+// Share is whose share of requests a request takes, for messages, too. Service accounts of a namespace have one together: who may make
+// one of them may make many.
+func (h Header) Share() string { return ShareOf(h.User) }
+
+// ShareOf is the Share of requests of a user.
+func ShareOf(user string) string {
+	if account, is := strings.CutPrefix(user, "system:serviceaccount:"); is {
+		namespace, _, _ := strings.Cut(account, ":")
+		return "service accounts of namespace " + namespace
+	}
+	return "user " + user
+}
 
 // Kept is how long an agent has to remember that it took a request.
 func (h Header) Kept(now time.Time) time.Duration {

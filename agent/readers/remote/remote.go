@@ -57,7 +57,7 @@ type Reader struct {
 
 // place is a user's, of one kind.
 type place struct {
-	user, kind string
+	share, kind string
 }
 
 // The limits of limiters: how many reads of a user and of the node begin in a second, and of how many users they are remembered.
@@ -124,17 +124,17 @@ func (r *Reader) enter(request mapread.Request) (leave func(), err error) {
 	if request.Operation == mapread.Watch {
 		places, what = r.watches, "watches"
 	}
-	if !r.limiter(request.User).Allow() || !r.node.Allow() {
+	if !r.limiter(request.Share()).Allow() || !r.node.Allow() {
 		return nil, noderequest.Fail(noderequest.TooMany, "node %s was asked too often: a user may begin %d read a second, and all users %d; "+
 			"try again in a few seconds",
 			request.Node, userPerSecond, nodePerSecond)
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	own := place{request.User, what}
+	own := place{request.Share(), what}
 	if most := max(cap(places)/2, 1); r.has[own] >= most {
-		return nil, noderequest.Fail(noderequest.TooMany, "user %s has %d of the %d %s of maps on node %s, and no more are allowed to one user at once; end one",
-			request.User, most, cap(places), what, request.Node)
+		return nil, noderequest.Fail(noderequest.TooMany, "%s may have %d of the %d %s of maps on node %s at once; end one",
+			request.Share(), most, cap(places), what, request.Node)
 	}
 	select {
 	case places <- struct{}{}:
@@ -153,14 +153,14 @@ func (r *Reader) enter(request mapread.Request) (leave func(), err error) {
 	}, nil
 }
 
-// limiter is a user's own.
-func (r *Reader) limiter(user string) *rate.Limiter {
+// limiter is a share's own.
+func (r *Reader) limiter(share string) *rate.Limiter {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	own, ok := r.users.Get(user)
+	own, ok := r.users.Get(share)
 	if !ok {
 		own = rate.NewLimiter(userPerSecond, r.o.UserBurst)
-		r.users.Add(user, own, time.Hour)
+		r.users.Add(share, own, time.Hour)
 	}
 	return own.(*rate.Limiter)
 }

@@ -161,10 +161,15 @@ func TestOneUserLeavesPlacesToOthers(t *testing.T) {
 	request.Operation, request.Map = mapread.Dump, ".bss"
 	bob := request
 	bob.User = "bob"
+	request.User = "system:serviceaccount:team:ann"
+	sister := request
+	sister.User = "system:serviceaccount:team:eve"
 	r := remote.New(remote.Options{Root: root, Log: slog.New(slog.DiscardHandler), AtOnce: 2})
 	once := sync.OnceFunc(func() {
-		if last := read(t.Context(), r, request).last(); last.Code != noderequest.TooMany || !strings.Contains(last.Error, "user ann has 1 of the 2 reads") {
-			t.Errorf("a second of one user: %+v", last)
+		for _, second := range []mapread.Request{request, sister} {
+			if last := read(t.Context(), r, second).last(); last.Code != noderequest.TooMany || !strings.Contains(last.Error, "namespace team may have 1 of the 2 reads") {
+				t.Errorf("a second of one user: %+v", last)
+			}
 		}
 		if last := read(t.Context(), r, bob).last(); !last.End {
 			t.Errorf("another user's: %+v", last)
