@@ -11,6 +11,8 @@ import (
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/skep-dev/skep/api/v1alpha1"
@@ -42,7 +44,7 @@ func (v *views) listAttachments(ctx context.Context, r request) (any, warnings, 
 	if err != nil {
 		return nil, warnings{}, err
 	}
-	p := page{from: r.query.from, most: r.query.page(maxPage)}
+	p := page{from: r.query.from, most: r.query.page(maxPage), items: []view.BpfAttachment{}}
 	if err := v.gather(ctx, &p, nodes, scope, r); err != nil {
 		return nil, p.about, err
 	}
@@ -57,7 +59,7 @@ func (v *views) listAttachments(ctx context.Context, r request) (any, warnings, 
 		}
 	}
 	if r.asTable {
-		return attachmentTable(list.ListMeta, list.Items), p.about, nil
+		return attachmentTable(list.ListMeta, r.query.include, list.Items), p.about, nil
 	}
 	return list, p.about, nil
 }
@@ -234,19 +236,17 @@ func (v *views) ask(ctx context.Context, request viewread.Request, at *places, m
 // getAttachment answers an attachment, by the node that its name has.
 func (v *views) getAttachment(ctx context.Context, r request) (any, warnings, error) {
 	scope := view.Scope{Kind: r.kind(), Namespace: r.namespace}
-	nodes, err := v.nodes(ctx, scope, r.query)
+	only := request{user: r.user, query: query{labels: labels.Everything(), fields: fields.OneTermEqualSelector("metadata.name", r.name)}}
+	nodes, err := v.nodes(ctx, scope, only.query)
 	if err != nil {
 		return nil, warnings{}, err
 	}
 	var failed error
 	for _, n := range nodes {
-		if !view.IsOn(r.name, n.Name) {
-			continue
-		}
-		found := v.attachments(ctx, n.Name, scope, request{user: r.user, query: r.query.named(r.name)}, 1)
+		found := v.attachments(ctx, n.Name, scope, only, 1)
 		switch {
 		case len(found.items) > 0 && r.asTable:
-			return attachmentTable(metav1.ListMeta{}, found.items), warnings{}, nil
+			return attachmentTable(metav1.ListMeta{}, r.query.include, found.items), warnings{}, nil
 		case len(found.items) > 0:
 			return found.items[0], warnings{}, nil
 		case found.err != nil:

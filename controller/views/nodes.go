@@ -41,7 +41,7 @@ func (v *views) listNodes(ctx context.Context, r request) (any, warnings, error)
 		list.Items = append(list.Items, reported(n))
 	}
 	if r.asTable {
-		return nodeTable(list.ListMeta, list.Items), warnings{}, nil
+		return nodeTable(list.ListMeta, r.query.include, list.Items), warnings{}, nil
 	}
 	return list, warnings{}, nil
 }
@@ -174,7 +174,7 @@ func (v *views) describe(ctx context.Context, node string, r request, scope view
 			}
 			restrict(&n, node, scope)
 			if d.empty = len(n.Applications) == 0; r.asTable {
-				d.table = nodeTable(metav1.ListMeta{}, []view.NodeView{n})
+				d.table = nodeTable(metav1.ListMeta{}, r.query.include, []view.NodeView{n})
 			}
 			// What is written may be longer than what came.
 			if d.json, err = json.Marshal(n); err == nil && len(d.json) > most {

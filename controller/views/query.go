@@ -28,6 +28,8 @@ type query struct {
 	// labels and fields choose objects.
 	labels labels.Selector
 	fields fields.Selector
+	// include is what of an object a row of a Table has.
+	include metav1.IncludeObjectPolicy
 }
 
 // position is where a page begins: at a node, after the attachment of a name. Everybody may make one: it opens nothing.
@@ -64,9 +66,20 @@ func parsePosition(token string) (position, error) {
 	return p, nil
 }
 
-// selectable are the fields that a field selector may name.
-func selectable() []string {
+// selectable are the fields that a field selector of a resource may name.
+func (r request) selectable() []string {
+	switch {
+	case r.subresource != "":
+		return []string{"node"}
+	case r.resource == nodeViews:
+		return []string{"metadata.name", "node"}
+	}
 	return []string{"metadata.name", "metadata.namespace", "node", "application", "program", "hook", "state"}
+}
+
+// isTrue reports whether a parameter is set, as Kubernetes reads it.
+func isTrue(from url.Values, name string) bool {
+	return from.Has(name) && from.Get(name) != "0" && !strings.EqualFold(from.Get(name), "false")
 }
 
 // maxTerms bounds the terms of a selector, of which each is compared with each object.
@@ -80,10 +93,15 @@ func fewTerms(name string, terms int) error {
 	return nil
 }
 
-// parseQuery reads parameters.
-func parseQuery(from url.Values) (q query, err error) {
-	if from.Get("watch") == "true" || from.Get("watch") == "1" {
+// parseQuery reads parameters, of which a field selector may name some fields.
+func parseQuery(from url.Values, selectable []string) (q query, err error) {
+	if isTrue(from, "watch") {
 		return q, noderequest.Fail(http.StatusMethodNotAllowed, "this API has no watch: list again")
+	}
+	switch q.include = metav1.IncludeObjectPolicy(from.Get("includeObject")); q.include {
+	case "", metav1.IncludeNone, metav1.IncludeMetadata, metav1.IncludeObject:
+	default:
+		return q, noderequest.Fail(http.StatusBadRequest, "includeObject=%.32q is none of None, Metadata and Object", q.include)
 	}
 	if q.limit, err = positive("limit", from.Get("limit")); err != nil {
 		return q, err
@@ -112,18 +130,25 @@ func parseQuery(from url.Values) (q query, err error) {
 		return q, err
 	}
 	for _, r := range q.fields.Requirements() {
-		if !slices.Contains(selectable(), r.Field) {
-			return q, noderequest.Fail(http.StatusBadRequest, "fieldSelector: there is no field %.64q; it is one of %s", r.Field, strings.Join(selectable(), ", "))
+		if !slices.Contains(selectable, r.Field) {
+			return q, noderequest.Fail(http.StatusBadRequest, "fieldSelector: there is no field %.64q; it is one of %s", r.Field, strings.Join(selectable, ", "))
 		}
 	}
 	return q, nil
 }
 
-// exact is the value that a field must have, if the selector says so.
+// exact is the value that a field must have, or the label of its name, if a selector says so.
 func (q query) exact(field string) (string, bool) {
+	are := []selection.Operator{selection.Equals, selection.DoubleEquals, selection.In}
 	for _, r := range q.fields.Requirements() {
-		if r.Field == field && (r.Operator == selection.Equals || r.Operator == selection.DoubleEquals) {
+		if r.Field == field && slices.Contains(are, r.Operator) {
 			return r.Value, true
+		}
+	}
+	terms, _ := q.labels.Requirements()
+	for _, r := range terms {
+		if values := r.ValuesUnsorted(); r.Key() == view.Group+"/"+field && len(values) == 1 && slices.Contains(are, r.Operator()) {
+			return values[0], true
 		}
 	}
 	return "", false
@@ -133,11 +158,6 @@ func (q query) exact(field string) (string, bool) {
 func (q query) chooses(a *view.BpfAttachment) bool {
 	return q.labels.Matches(labels.Set(a.Labels)) && q.fields.Matches(fields.Set{"metadata.name": a.Name, "metadata.namespace": a.Namespace,
 		"node": a.Node, "application": a.Application.Name, "program": a.Program, "hook": a.Hook, "state": a.State})
-}
-
-// named is a query for one object.
-func (query) named(name string) query {
-	return query{labels: labels.Everything(), fields: fields.OneTermEqualSelector("metadata.name", name)}
 }
 
 // choosesNode reports whether a node is asked for.

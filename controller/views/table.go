@@ -1,6 +1,7 @@
 package views
 
 import (
+	"encoding/json"
 	"fmt"
 	"strconv"
 
@@ -26,10 +27,17 @@ func table(meta metav1.ListMeta, columns ...metav1.TableColumnDefinition) *metav
 		Rows: []metav1.TableRow{}}
 }
 
-// row adds a row about an object.
-func row(t *metav1.Table, of metav1.ObjectMeta, cells ...any) {
-	partial := &metav1.PartialObjectMetadata{TypeMeta: metav1.TypeMeta{APIVersion: "meta.k8s.io/v1", Kind: "PartialObjectMetadata"}, ObjectMeta: of}
-	t.Rows = append(t.Rows, metav1.TableRow{Cells: cells, Object: runtime.RawExtension{Object: partial}})
+// row adds a row about an object, of which it has what a client asked for.
+func row(t *metav1.Table, include metav1.IncludeObjectPolicy, meta metav1.ObjectMeta, object any, cells ...any) {
+	var raw runtime.RawExtension
+	switch include {
+	case metav1.IncludeNone:
+	case metav1.IncludeObject:
+		raw.Raw, _ = json.Marshal(object) // Its types have nothing that JSON lacks.
+	default:
+		raw.Object = &metav1.PartialObjectMetadata{TypeMeta: metav1.TypeMeta{APIVersion: "meta.k8s.io/v1", Kind: "PartialObjectMetadata"}, ObjectMeta: meta}
+	}
+	t.Rows = append(t.Rows, metav1.TableRow{Cells: cells, Object: raw})
 }
 
 // maxCell bounds a cell, in characters.
@@ -39,7 +47,7 @@ const maxCell = 200
 func cell(s string) string { return text.CutRunes(text.Line(s), maxCell) }
 
 // attachmentTable shows attachments.
-func attachmentTable(meta metav1.ListMeta, items []view.BpfAttachment) *metav1.Table {
+func attachmentTable(meta metav1.ListMeta, include metav1.IncludeObjectPolicy, items []view.BpfAttachment) *metav1.Table {
 	t := table(meta,
 		column("Node", "", "The node.", false),
 		column("Application", "", "The application.", false),
@@ -64,14 +72,14 @@ func attachmentTable(meta metav1.ListMeta, items []view.BpfAttachment) *metav1.T
 		if a.Runs != nil {
 			runs = strconv.FormatUint(*a.Runs, 10)
 		}
-		row(t, a.ObjectMeta, a.Node, a.Application.Name, cell(a.Program), cell(a.Hook), cell(a.Target.Text), cell(a.State), id, position, runs,
+		row(t, include, a.ObjectMeta, a, a.Node, a.Application.Name, cell(a.Program), cell(a.Hook), cell(a.Target.Text), cell(a.State), id, position, runs,
 			cell(a.Message), a.Name)
 	}
 	return t
 }
 
 // nodeTable shows nodes.
-func nodeTable(meta metav1.ListMeta, items []view.NodeView) *metav1.Table {
+func nodeTable(meta metav1.ListMeta, include metav1.IncludeObjectPolicy, items []view.NodeView) *metav1.Table {
 	t := table(meta,
 		column("Name", "name", "The node.", false),
 		column("Applications", "", "How many applications have an intent for it.", false),
@@ -84,7 +92,7 @@ func nodeTable(meta metav1.ListMeta, items []view.NodeView) *metav1.Table {
 		if n.Others != nil {
 			programs, apps = programs+n.Others.Programs, apps+n.Others.Applications
 		}
-		row(t, n.ObjectMeta, n.Name, strconv.Itoa(apps), strconv.Itoa(programs), cell(n.Kernel.Release), cell(n.Agent.Version))
+		row(t, include, n.ObjectMeta, n, n.Name, strconv.Itoa(apps), strconv.Itoa(programs), cell(n.Kernel.Release), cell(n.Agent.Version))
 	}
 	return t
 }

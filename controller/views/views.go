@@ -196,7 +196,7 @@ func (v *views) serve(ctx context.Context, hr *http.Request, r request, answer h
 			return nil, about, noderequest.Fail(http.StatusBadRequest, "%s %.64q is no name: %s", what, name, strings.Join(problems, "; "))
 		}
 	}
-	if r.query, err = parseQuery(hr.URL.Query()); err != nil {
+	if r.query, err = parseQuery(hr.URL.Query(), r.selectable()); err != nil {
 		return nil, about, err
 	}
 	if r.asTable, err = wantsTable(hr.Header.Get("Accept")); err != nil {
@@ -220,10 +220,12 @@ func (v *views) nodes(ctx context.Context, scope view.Scope, q query) ([]*v1alph
 		return nil, noderequest.Fail(http.StatusServiceUnavailable, "the BpfNodes cannot be listed; try again")
 	}
 	only, hasOnly := q.exact("node")
+	name, hasName := q.exact("metadata.name")
 	var found []*v1alpha1.BpfNode
 	for i := range reports.Items {
 		n := &reports.Items[i]
-		if (!hasOnly || only == n.Name) && n.Name >= q.from.Node && mayHave(&n.Status, scope) {
+		isNamed := !hasName || name == n.Name || view.IsOn(name, n.Name)
+		if isNamed && (!hasOnly || only == n.Name) && n.Name >= q.from.Node && mayHave(&n.Status, scope) {
 			found = append(found, n)
 		}
 	}

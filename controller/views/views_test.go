@@ -293,6 +293,30 @@ func TestATableFitsATerminalAndTellsMoreWhereItIsWide(t *testing.T) {
 	if err := json.Unmarshal(table.Rows[0].Object.Raw, &of); err != nil || of.Name != name || of.Namespace == "" || !strings.HasPrefix(name, "app.node-0000.") {
 		t.Errorf("%v %s", err, table.Rows[0].Object.Raw)
 	}
+	// kubectl get --sort-by sorts by fields of the objects.
+	for include, want := range map[string]string{
+		"None": "", "Metadata": `"kind":"PartialObjectMetadata"`, "Object": `"kind":"BpfAttachment",`,
+	} {
+		var table metav1.Table
+		f.get(t, base+"/bpfattachments?limit=1&includeObject="+include, asTable, &table)
+		var list view.BpfAttachmentList
+		raw := string(table.Rows[0].Object.Raw)
+		if one, _ := f.list(t, base+"/bpfattachments?limit=1"); include == "Object" {
+			list.Items = []view.BpfAttachment{{}}
+			if err := json.Unmarshal([]byte(raw), &list.Items[0]); err != nil || gocmp.Diff(one.Items, list.Items) != "" {
+				t.Errorf("%v %s", err, gocmp.Diff(one.Items, list.Items))
+			}
+		}
+		if !strings.Contains(raw, want) || want == "" && raw != "" {
+			t.Errorf("%s: %s", include, raw)
+		}
+	}
+	for path, want := range map[string]string{"/nodeviews": `"kind":"NodeView",`, "/nodeviews/node-0000": `"verifierLog":`} {
+		f.get(t, base+path+"?includeObject=Object", asTable, &table)
+		if raw := string(table.Rows[0].Object.Raw); !strings.Contains(raw, want) {
+			t.Errorf("%s: %s", path, raw)
+		}
+	}
 	for accept, want := range map[string]int{
 		"application/json;as=Table;v=v2;g=meta.k8s.io": http.StatusNotAcceptable, "application/yaml": http.StatusNotAcceptable,
 		"": http.StatusOK, "*/*": http.StatusOK,
@@ -307,30 +331,51 @@ func TestATableFitsATerminalAndTellsMoreWhereItIsWide(t *testing.T) {
 func TestSelectorsChooseAttachments(t *testing.T) {
 	f := newFleet(t, 3, 5)
 	for selector, want := range map[string]struct{ items, asked, code int }{
-		"fieldSelector=node=node-0001":                        {10, 1, 200},
-		"node=node-0001":                                      {10, 1, 200},
-		"fieldSelector=state=Failed":                          {6, 3, 200},
-		"fieldSelector=state!=Failed,program=prog1":           {12, 3, 200},
-		"fieldSelector=application=app,hook=tcx/ingress":      {30, 3, 200},
-		"fieldSelector=application=other":                     {0, 0, 200},
-		"fieldSelector=hook=xdp":                              {0, 3, 200},
-		"fieldSelector=metadata.namespace=team-a":             {15, 3, 200},
-		"labelSelector=view.skep.dev/program=prog0":           {18, 3, 200},
-		"labelSelector=view.skep.dev/node%20in%20(node-0002)": {10, 3, 200},
-		"fieldSelector=secret=x":                              {0, 0, 400},
-		"labelSelector=(":                                     {0, 0, 400},
-		"limit=-1":                                            {0, 0, 400},
-		"continue=eyJub2RlIjoiLi4ifQ":                         {0, 0, 400},
-		"continue=x":                                          {0, 0, 400},
-		"node=..":                                             {0, 0, 400},
-		"watch=true":                                          {0, 0, 405},
-		"watch=1":                                             {0, 0, 405},
+		"fieldSelector=node=node-0001":                         {10, 1, 200},
+		"node=node-0001":                                       {10, 1, 200},
+		"fieldSelector=state=Failed":                           {6, 3, 200},
+		"fieldSelector=state!=Failed,program=prog1":            {12, 3, 200},
+		"fieldSelector=application=app,hook=tcx/ingress":       {30, 3, 200},
+		"fieldSelector=application=other":                      {0, 0, 200},
+		"fieldSelector=hook=xdp":                               {0, 3, 200},
+		"fieldSelector=metadata.namespace=team-a":              {15, 3, 200},
+		"labelSelector=view.skep.dev/program=prog0":            {18, 3, 200},
+		"labelSelector=view.skep.dev/node%20in%20(node-0002)":  {10, 1, 200},
+		"labelSelector=view.skep.dev/node=node-0002":           {10, 1, 200},
+		"labelSelector=view.skep.dev/node!=node-0002":          {20, 3, 200},
+		"labelSelector=view.skep.dev/application=other":        {0, 0, 200},
+		"fieldSelector=node!=node-0002":                        {20, 3, 200},
+		"fieldSelector=metadata.name=app.node-0002.0123456789": {0, 1, 200},
+		"includeObject=All":                                    {0, 0, 400},
+		"fieldSelector=secret=x":                               {0, 0, 400},
+		"labelSelector=(":                                      {0, 0, 400},
+		"limit=-1":                                             {0, 0, 400},
+		"continue=eyJub2RlIjoiLi4ifQ":                          {0, 0, 400},
+		"continue=x":                                           {0, 0, 400},
+		"node=..":                                              {0, 0, 400},
+		"watch=true":                                           {0, 0, 405},
+		"watch=1":                                              {0, 0, 405},
+		"watch=yes":                                            {0, 0, 405},
+		"watch=false":                                          {30, 3, 200},
 	} {
 		var list view.BpfAttachmentList
 		var response *http.Response
 		asked := f.asks(func() { list, response = f.list(t, base+"/bpfattachments?"+selector) })
 		if len(list.Items) != want.items || len(asked) != want.asked || response.StatusCode != want.code {
 			t.Errorf("%s: %d of %d nodes, %d", selector, len(list.Items), len(asked), response.StatusCode)
+		}
+		if list.Items == nil && want.code == http.StatusOK {
+			t.Errorf("%s: no list", selector)
+		}
+	}
+	// What a resource has no field for chooses none of it silently.
+	for path, want := range map[string]int{
+		"/nodeviews?fieldSelector=state=Failed": 400, "/nodeviews?fieldSelector=node=node-0001": 200, "/nodeviews?fieldSelector=metadata.name=node-0001": 200,
+		"/namespaces/team-a/bpfapplications/app/view?fieldSelector=state=Failed": 400, "/namespaces/team-a/bpfapplications/app/view?node=node-0001": 200,
+	} {
+		var list struct{ Items []any }
+		if response := f.get(t, base+path, "", &list); response.StatusCode != want || want == 200 && len(list.Items) != 1 {
+			t.Errorf("%s: %d, %d objects", path, response.StatusCode, len(list.Items))
 		}
 	}
 }
