@@ -12,6 +12,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/go-logr/logr"
+	"golang.org/x/time/rate"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -23,6 +25,8 @@ import (
 	"k8s.io/apiserver/pkg/authentication/user"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/skep-dev/skep/text"
 )
 
 // frontProxy knows the API server by its client certificate, and whom it speaks for by its headers, as the API server
@@ -30,7 +34,16 @@ import (
 type frontProxy struct {
 	reader client.Reader
 	known  atomic.Pointer[authenticator.Request]
+	// log has why requests are rejected, now and then: kube-apiserver tells users of one whose certificate ended that they are to log in.
+	log  logr.Logger
+	said rate.Sometimes
 }
+
+// sayAgain is how often why a request is rejected is logged, and maxCause bounds that, in characters.
+const (
+	sayAgain = time.Minute
+	maxCause = 300
+)
 
 // lookAgain is how often what is published is read, and the APIServices looked at.
 const lookAgain = 10 * time.Second
@@ -97,6 +110,11 @@ func (p *frontProxy) user(r *http.Request) (user.Info, error) {
 	}
 	response, ok, err := (*known).AuthenticateRequest(r)
 	if err != nil || !ok {
+		cause := "it shows no certificate, or names no user"
+		if err != nil {
+			cause = text.CutRunes(text.Line(err.Error()), maxCause)
+		}
+		p.said.Do(func() { p.log.Info("a request is rejected as none of kube-apiserver's", "from", r.RemoteAddr, "cause", cause) })
 		return nil, errNoProxy
 	}
 	return response.User, nil

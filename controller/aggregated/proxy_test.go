@@ -12,9 +12,11 @@ import (
 	"math/big"
 	"net/http"
 	"net/http/httptest"
+	"strings"
 	"testing"
 	"time"
 
+	"github.com/go-logr/logr/funcr"
 	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
@@ -110,5 +112,29 @@ func TestBeforeTheAPIServerIsKnownNobodyIsLetIn(t *testing.T) {
 	s.handler().ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/apis/g/v", nil))
 	if w.Code != http.StatusUnauthorized || w.Header().Get("Connection") != "close" {
 		t.Errorf("%d %s %v", w.Code, w.Body, w.Header())
+	}
+}
+
+// TestWhyKubeAPIServerIsNotKnownIsLogged once for many requests, and told no client.
+func TestWhyKubeAPIServerIsNotKnownIsLogged(t *testing.T) {
+	front := newAuthority(t)
+	var said []string
+	p := &frontProxy{log: funcr.New(func(_, args string) { said = append(said, args) }, funcr.Options{}),
+		reader: published{data: map[string]string{"requestheader-client-ca-file": front.pem(), "requestheader-username-headers": `["X-Remote-User"]`}}}
+	if err := p.look(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	expired := front.signs("proxy")
+	expired.NotAfter = time.Now().Add(-time.Hour)
+	r := httptest.NewRequest(http.MethodGet, "/", nil)
+	r.Header.Set("X-Remote-User", "admin")
+	r.TLS = &tls.ConnectionState{PeerCertificates: []*x509.Certificate{expired}}
+	for range 3 {
+		if _, err := p.user(r); err != errNoProxy { //nolint:errorlint // It is told as it is.
+			t.Error(err)
+		}
+	}
+	if len(said) != 1 || !strings.Contains(said[0], "expired") || !strings.Contains(said[0], r.RemoteAddr) {
+		t.Errorf("%q", said)
 	}
 }

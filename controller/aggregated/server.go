@@ -14,6 +14,7 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apiserver/pkg/authentication/user"
+	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -73,7 +74,7 @@ func (s *Server) Start(ctx context.Context) error {
 			return fmt.Errorf("serve aggregated APIs: %w", err)
 		}
 	}
-	s.proxy.reader = s.Live
+	s.proxy.reader, s.proxy.log, s.proxy.said.Interval = s.Live, ctrl.LoggerFrom(ctx), sayAgain
 	var following sync.WaitGroup
 	defer following.Wait()
 	following.Go(func() { s.follow(ctx) })
