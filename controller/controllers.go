@@ -255,12 +255,10 @@ func join(ctx context.Context, o Options, engine *policies.Engine) (ctrl.Manager
 	if err != nil {
 		return nil, err
 	}
-	direct, err := newDirect(mgr)
+	keeper, err := newKeeper(mgr, o, policy.Options{Keys: ring.Keys, Evaluator: evaluator, Engine: engine})
 	if err != nil {
 		return nil, err
 	}
-	keeper := policy.NewKeeper(policy.Options{Reader: mgr.GetClient(), Direct: direct, Namespace: o.Namespace, Keys: ring.Keys,
-		Evaluator: evaluator, Engine: engine})
 	secrets := &pull.Secrets{Live: mgr.GetAPIReader(), Cached: mgr.GetClient(), Namespace: o.Namespace, Shared: shared}
 	elector, err := newElector(mgr, o, told)
 	if err != nil {
@@ -293,6 +291,16 @@ func join(ctx context.Context, o Options, engine *policies.Engine) (ctrl.Manager
 	)
 	return mgr, errors.Join(registry.Register(newCensus(mgr.GetClient(), keeper)), addRunnables(mgr, elector, keeper,
 		&imagestore.Pruner{Reader: mgr.GetClient(), Open: ring.OpenIntent, Cache: registries.Cache(), MaxBytes: room / 4}))
+}
+
+// newKeeper keeps the active policies of a cluster.
+func newKeeper(mgr ctrl.Manager, o Options, of policy.Options) (*policy.Keeper, error) {
+	direct, err := newDirect(mgr)
+	if err != nil {
+		return nil, err
+	}
+	of.Reader, of.Direct, of.Namespace = mgr.GetClient(), direct, o.Namespace
+	return policy.NewKeeper(of), nil
 }
 
 // registerServers has the manager serve the webhook, the mirror and aggregated APIs.

@@ -114,7 +114,9 @@ func (p *frontProxy) user(r *http.Request) (user.Info, error) {
 		if err != nil {
 			cause = text.CutRunes(text.Line(err.Error()), maxCause)
 		}
-		p.said.Do(func() { p.log.Info("a request is rejected as none of kube-apiserver's", "from", r.RemoteAddr, "cause", cause) })
+		p.said.Do(func() {
+			p.log.Info("a request is rejected as none of kube-apiserver's", "from", r.RemoteAddr, "cause", cause)
+		})
 		return nil, errNoProxy
 	}
 	return response.User, nil
