@@ -29,6 +29,8 @@ type API struct {
 	Value string
 	// Resources are those by which kube-apiserver and kubectl find it.
 	Resources []metav1.APIResource
+	// OpenAPI is its document of OpenAPI v3, as JSON; nil for none.
+	OpenAPI []byte
 	// Register adds the handlers of its resources. They have the paths below Base, and users by UserOf.
 	Register func(*http.ServeMux)
 }
@@ -98,6 +100,7 @@ func Authenticated(userOf func(*http.Request) (user.Info, error), apis ...API) h
 		}
 		api.Register(mux)
 	}
+	registerOpenAPI(mux, apis)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		who, err := userOf(r)
 		if err != nil {

@@ -4,6 +4,7 @@ package views
 
 import (
 	"context"
+	_ "embed" // for openapi.json
 	"net/http"
 	"strconv"
 	"strings"
@@ -23,6 +24,11 @@ import (
 	"github.com/skep-dev/skep/intent/noderequest"
 	"github.com/skep-dev/skep/limit"
 )
+
+// openAPI is what kubectl explain shows: the comments of the types.
+//
+//go:embed openapi.json
+var openAPI []byte
 
 // The resources.
 const (
@@ -110,7 +116,7 @@ func API(o Options) aggregated.API {
 		reviews: aggregated.NewReviews(o.Writer, reviewed),
 	}
 	read, get := metav1.Verbs{"get", "list"}, metav1.Verbs{"get"}
-	api := aggregated.API{Group: view.Group, Version: view.Version, Value: "view.enabled", Resources: []metav1.APIResource{
+	api := aggregated.API{Group: view.Group, Version: view.Version, Value: "view.enabled", OpenAPI: openAPI, Resources: []metav1.APIResource{
 		{Name: attachments, SingularName: "bpfattachment", Kind: view.KindBpfAttachment, Namespaced: true, Verbs: read, ShortNames: []string{"bpfat"}},
 		{Name: clusterAttachments, SingularName: "clusterbpfattachment", Kind: view.KindClusterBpfAttachment, Verbs: read, ShortNames: []string{"cbpfat"}},
 		{Name: nodeViews, SingularName: "nodeview", Kind: view.KindNodeView, Verbs: read},

@@ -155,6 +155,13 @@ func TestWhatRunsIsSeenByRightsOfKubernetes(t *testing.T) {
 		}
 		return nil
 	})
+	w.until("kubectl to explain a field", func() error {
+		out, err := w.kubectl(editor, "explain", "clusterbpfattachments.target")
+		if err != nil || !strings.Contains(out, "KIND:       ClusterBpfAttachment") || !strings.Contains(out, "Tracepoint a tracepoint") {
+			return fmt.Errorf("%w: %s", errors.Join(err, errors.New("it is not explained")), out)
+		}
+		return nil
+	})
 	names, err := w.kubectl(editor, "get", "bpfat", "-n", "team-a", "-o", "name")
 	name := strings.TrimSpace(names)
 	if err != nil || !strings.HasPrefix(name, "bpfattachment.view.skep.dev/exec-snoop."+node+".") {
@@ -172,6 +179,8 @@ func TestWhatRunsIsSeenByRightsOfKubernetes(t *testing.T) {
 		"an object":                    {editor, "get -n team-a -o yaml " + name, []string{"kind: BpfAttachment", "namespace: team-a"}, "team-b", false},
 		"what of it chooses":           {editor, "get bpfat -n team-a --field-selector state=Attached", []string{"No resources found"}, node, false},
 		"by a label":                   {editor, "get bpfat -n team-a -o json -l view.skep.dev/node=" + node, []string{`"program": "snoop"`}, "team-b", false},
+		"in the order of a field":      {editor, "get bpfat -n team-a --sort-by=.state", []string{"STATE", "NoPods"}, "team-b", false},
+		"no watch, whatever the right": {w.plane.Config, "get bpfattachments -A -w", []string{"(MethodNotAllowed)", "this API has no watch"}, "forbidden", true},
 		"its application":              {editor, "get --raw " + viewOf("team-a"), []string{`"kind":"NodeViewList"`, `"namespace":"team-a"`}, "team-b", false},
 		"a description":                {editor, "describe -n team-a " + name, []string{"Hook:", "tracepoint"}, "team-b", false},
 		"no other namespace":           {editor, "get bpfattachments -n team-b", []string{"forbidden"}, node, true},
