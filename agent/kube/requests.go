@@ -41,8 +41,6 @@ type requests struct {
 	// kinds answer by payload type.
 	kinds map[string]opener
 	mu    sync.Mutex
-	// idle are lines that no request uses, of which the last one is used first.
-	idle []*mirrorLine
 	// taken are the ids of requests, which mu guards: of two that are the same, one is taken.
 	taken *cache.LRUExpireCache
 }
@@ -90,28 +88,27 @@ func (a *Agent) ServeRequests(ctx context.Context) {
 	if len(r.kinds) == 0 {
 		return
 	}
-	defer r.close()
 	places := make(chan struct{}, requestsAtOnce)
 	var all sync.WaitGroup
 	defer all.Wait()
-	failures := 0
+	failures, line := 0, r.newLine()
+	defer func() { line.close() }()
 	for ctx.Err() == nil {
 		select {
 		case <-ctx.Done():
 			return
 		case places <- struct{}{}:
 		}
-		line := r.open()
 		envelope, err := line.next(ctx)
 		if err == nil {
+			brought := line
 			all.Go(func() {
-				defer func() { r.leave(line); <-places }()
-				r.take(ctx, envelope, line)
+				defer func() { brought.close(); <-places }()
+				r.take(ctx, envelope, brought)
 			})
-			failures = 0
+			failures, line = 0, r.newLine()
 			continue
 		}
-		r.leave(line)
 		<-places
 		if errors.Is(err, errNoRequest) {
 			failures = 0
@@ -128,33 +125,9 @@ func (a *Agent) ServeRequests(ctx context.Context) {
 	}
 }
 
-// open returns a line for one request: it is polled for and answered on the same connection, since another one may lead to a replica
-// of the controller that does not wait for the answer.
-func (r *requests) open() *mirrorLine {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	last := len(r.idle) - 1
-	if last < 0 {
-		return &mirrorLine{mirror: r.agent.opts.Mirror}
-	}
-	line := r.idle[last]
-	r.idle = r.idle[:last]
-	return line
-}
-
-// leave keeps a line for another request.
-func (r *requests) leave(line *mirrorLine) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.idle = append(r.idle, line)
-}
-
-// close closes all lines.
-func (r *requests) close() {
-	for _, line := range r.idle {
-		line.close()
-	}
-}
+// newLine returns a line for one request: it is polled for and answered on the same connection, since another one may lead to a
+// replica of the controller that does not wait for the answer.
+func (r *requests) newLine() *mirrorLine { return &mirrorLine{mirror: r.agent.opts.Mirror} }
 
 // next polls for a request.
 func (l *mirrorLine) next(ctx context.Context) (intent.Envelope, error) {
