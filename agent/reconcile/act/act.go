@@ -343,7 +343,7 @@ func (act *Actor) try(owners []string, a plan.Action) error {
 	}
 	if a.Verb == plan.SetChain && err != nil && !decide.IsPending(err) && act.Chains.LeavesOut(a) {
 		act.Log.Warn("go on with a part of the chain", "application", act.named(a), "action", a.String(), "error", err)
-		act.Decisions.Again, err = true, &decide.QueuedError{Why: "the next reconcile goes on with a part of the chain: " + err.Error()}
+		act.Decisions.Again, err = true, &decide.QueuedError{Why: "the next reconcile goes on with a part of the chain"}
 	}
 	if err != nil {
 		act.endWithdrawn(a, err)
@@ -430,7 +430,7 @@ func (act *Actor) backedOff(owners []string, a plan.Action) error {
 	act.Chains.Waiting.Fail(a.Device, lately)
 	for _, uid := range act.affected(owners, a) {
 		if out := act.Decisions.Outcomes[uid]; out != nil {
-			out.Fail(uid, a, lately)
+			out.Fail(uid, a, decide.Told(act.Decisions, uid, lately))
 		}
 	}
 	return lately
@@ -456,7 +456,7 @@ func (act *Actor) note(uid string, a plan.Action, err error) {
 			act.Decisions.NotePending(uid, err)
 			return
 		}
-		out.Fail(uid, a, err)
+		out.Fail(uid, a, decide.Told(act.Decisions, uid, err))
 		if wait := new(retry.ConflictError); errors.As(err, &wait) {
 			return
 		}

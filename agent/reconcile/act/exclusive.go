@@ -65,6 +65,9 @@ func (mk *linkMaker) heldBy(a plan.Action) string {
 	for l := range mk.Look.Links() {
 		key := l.Attachment.Key()
 		if is, _ := l.Attachment.Exclusive(); is == place && (l.UID != a.UID || key != a.Attachment.Key() && key != a.Replaces) {
+			if reader, holder := a.Attachment.Application, l.Attachment.Application; reader.IsNamespaced() && reader.Namespace != holder.Namespace {
+				return "a program of " + plan.Whose(reader, holder)
+			}
 			return fmt.Sprintf("program %s of application %s", l.Attachment.Program, mk.Decisions.NameOf(l.UID))
 		}
 	}

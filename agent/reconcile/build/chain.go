@@ -16,6 +16,7 @@ import (
 	"github.com/skep-dev/skep/agent/reconcile/plan/order"
 	"github.com/skep-dev/skep/agent/state/objects"
 	"github.com/skep-dev/skep/agent/state/pins"
+	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/bytecode"
 	"github.com/skep-dev/skep/intent"
 )
@@ -33,8 +34,48 @@ func (e *MemberError) Error() string { return e.Err.Error() }
 // Unwrap returns the cause.
 func (e *MemberError) Unwrap() error { return e.Err }
 
-// Chain links a chain for the kernel that runs and loads it. It runs beside the loop.
+// ChainError is why a chain could not be made. Its words are of all its members.
+type ChainError struct {
+	// Members are the applications by the keys of their programs.
+	Members map[string]v1alpha1.Identity
+	Err     error
+}
+
+// Error implements error.
+func (e *ChainError) Error() string { return e.Err.Error() }
+
+// Unwrap returns the cause.
+func (e *ChainError) Unwrap() error { return e.Err }
+
+// IsOf reports whether all members are of one namespace.
+func (e *ChainError) IsOf(namespace string) bool {
+	for _, id := range e.Members {
+		if id.Namespace != namespace {
+			return false
+		}
+	}
+	return true
+}
+
+// Explain returns the error of a chain of these parts as a *ChainError.
+func Explain(parts []Part, err error) error {
+	of := &ChainError{Members: make(map[string]v1alpha1.Identity, len(parts)), Err: err}
+	for _, part := range parts {
+		of.Members[part.Key] = part.Member.Identity
+	}
+	return of
+}
+
+// Chain links a chain for the kernel that runs and loads it. It runs beside the loop. It fails with a *ChainError.
 func Chain(parts []Part, files *objects.Cache, o chain.Options, shared SharedMaps, turn Turn) (*pins.ChainVersion, error) {
+	v, err := loadChain(parts, files, o, shared, turn)
+	if err != nil {
+		return nil, Explain(parts, err)
+	}
+	return v, nil
+}
+
+func loadChain(parts []Part, files *objects.Cache, o chain.Options, shared SharedMaps, turn Turn) (*pins.ChainVersion, error) {
 	linked, err := link(parts, files, o, again(turn.Types))
 	if err != nil {
 		return nil, err

@@ -220,7 +220,7 @@ func (r *Round) exclude(want plan.Chain, running []plan.Member, newcomers []admi
 	}
 	place := plan.Place{Hook: plan.XDP, Device: want.Device, Interface: want.Interface}
 	return func() {
-		r.admission.RejectAt(place, culprit, err)
+		r.admission.RejectAt(place, culprit, decide.Told(r.decisions, culprit.UID, err))
 		for _, c := range later {
 			r.decisions.Postpone(c.UID, fmt.Sprintf("it is queued: the kernel rejected %s with another application", place))
 			r.decisions.Again = true

@@ -35,12 +35,15 @@ func (r *Round) leaveOutJoiners(want plan.Chain, running []plan.Member) unfitCha
 	case n == 0 || n == 1 && len(running) == 0:
 		return nil
 	case n == 1:
-		return r.reject(want, joiners, func(admission.Claim) error { return fmt.Errorf("join the chain of %s: %w", want.Interface, failure) })
+		return r.reject(want, joiners, func(c admission.Claim) error {
+			return fmt.Errorf("join the chain of %s: %w", want.Interface, decide.Told(r.decisions, c.UID, failure))
+		})
 	default:
 		return func() {
 			for _, one := range joiners[(n+1)/2:] {
 				r.Waiting.postpone(one.UID, want.Device,
-					fmt.Sprintf("it is queued: the kernel did not attach the chain of %s with it and others: %v", want.Interface, failure))
+					fmt.Sprintf("it is queued: the kernel did not attach the chain of %s with it and others: %v", want.Interface,
+						decide.Told(r.decisions, one.UID, failure)))
 			}
 		}
 	}

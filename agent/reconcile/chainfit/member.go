@@ -52,10 +52,11 @@ func (r *Round) goOnWithout(want plan.Chain, running []plan.Member, lost *build.
 	if newcomers := plan.Newcomers(want.Members, running); len(newcomers) > 0 {
 		if r.decisions.IsOnItsWay(lost.UID) {
 			return func() {
-				r.decisions.Postpone(newcomers[0], fmt.Sprintf("it waits for a version that is on its way and changes the chain of %s: %v", want.Interface, lost))
+				r.decisions.Postpone(newcomers[0], fmt.Sprintf("it waits for a version that is on its way and changes the chain of %s: %v", want.Interface,
+					decide.Told(r.decisions, newcomers[0], lost)))
 			}
 		}
-		return func() { r.decisions.Reject(newcomers[0], lost) }
+		return func() { r.decisions.Reject(newcomers[0], decide.Told(r.decisions, newcomers[0], lost)) }
 	}
 	return func() { r.decisions.Leave(want, running, lost) }
 }

@@ -34,7 +34,8 @@ func (w *Waiting) Fail(d plan.Device, err error) {
 		if out.Leave(report.Behind{}); decide.IsPending(err) {
 			continue
 		}
-		out.Refuse(fmt.Errorf("change the chain of %s: it waits for the programs of others there: %w", w.decisions.Look.InterfaceName(d), err))
+		out.Refuse(fmt.Errorf("change the chain of %s: it waits for the programs of others there: %w", w.decisions.Look.InterfaceName(d),
+			decide.Told(w.decisions, uid, err)))
 	}
 	if !decide.IsPending(err) {
 		delete(w.postponed, d)

@@ -209,5 +209,5 @@ func (d *Decisions) fail(app *Application, o intent.Opened, err error) {
 			app.VerifierLog = report.JointLog + "\n" + app.VerifierLog
 		}
 	}
-	d.Log.Error("load", "application", payload.Application.String(), "serial", payload.Serial, "error", err)
+	d.Log.Error("load", "application", payload.Application.String(), "serial", payload.Serial, "error", whole(err))
 }

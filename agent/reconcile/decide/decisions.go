@@ -286,7 +286,7 @@ func unnamed(p plan.Place) plan.Place {
 // TakeOut leaves a member out of a chain that cannot be made with it. Of the chain's members only its own are read.
 func (d *Decisions) TakeOut(c plan.Chain, lost *build.MemberError) {
 	d.Want.Out[c.Device] = append(d.Want.Out[c.Device], lost.UID)
-	d.blame(lost.UID, c, lost, &takenOutError{on: c.Interface, err: lost.Err})
+	d.blame(lost.UID, c, lost, func(err error) error { return &takenOutError{on: c.Interface, err: err} })
 }
 
 // KeepOut leaves an application that stays as it is out of the chain of a device.
@@ -306,11 +306,13 @@ func (d *Decisions) Leave(c plan.Chain, running []plan.Member, err error) {
 		blamed = append(blamed, lost.UID)
 	}
 	for _, uid := range blamed {
-		d.blame(uid, c, err, fmt.Errorf("change the chain of %s: it stays as it is: %w", c.Interface, err))
+		d.blame(uid, c, err, func(err error) error {
+			return fmt.Errorf("change the chain of %s: it stays as it is: %w", c.Interface, err)
+		})
 	}
 	d.Leaving[c.Device] = LeavingOf(d, c.Device, c.Members, running)
 	for _, uid := range plan.Leavers(c.Members, running) {
-		d.blame(uid, c, err, &leaveError{d: d, on: c, uid: uid, err: err})
+		d.blame(uid, c, err, func(err error) error { return &leaveError{d: d, on: c, uid: uid, err: err} })
 	}
 }
 
@@ -372,16 +374,16 @@ func (d *Decisions) ReportUnseen(err error) {
 	}
 }
 
-// blame tells an application that it is not in a chain as it is to be. The
+// blame tells an application that it is not in a chain as it is to be, in words around the cause. The
 // cause is tried again after a while.
-func (d *Decisions) blame(uid string, c plan.Chain, cause, err error) {
+func (d *Decisions) blame(uid string, c plan.Chain, cause error, words func(error) error) {
 	out := d.Outcome(uid)
-	out.Fail(uid, plan.Action{Verb: plan.SetChain, Interface: c.Interface, Members: c.Members}, err)
+	out.Fail(uid, plan.Action{Verb: plan.SetChain, Interface: c.Interface, Members: c.Members}, words(Told(d, uid, cause)))
 	if d.isLate(cause) {
 		return
 	}
 	out.Leave(report.Retry{})
-	d.Log.Error("make chain", "application", d.NameOf(uid), "interface", c.Interface, "error", err)
+	d.Log.Error("make chain", "application", d.NameOf(uid), "interface", c.Interface, "error", words(cause))
 	if app := d.byUID[uid]; app != nil {
 		d.copied.note(app, lostMember, cause)
 	}

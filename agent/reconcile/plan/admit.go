@@ -254,20 +254,20 @@ func (g *grants) hasOtherMode(c *Claim) *OverLimitError {
 		if len(c.Modes) > 0 && other.Modes[0] != c.Modes[0] && other.choosesFor(c) {
 			return &OverLimitError{
 				Limit: "xdpMode", Fix: "leave xdpMode out to follow, or attach to another interface",
-				Reason: fmt.Sprintf("it asks for %s, and %s, which has precedence on the interface, for %s", c.Modes[0], c.describe(other), other.Modes[0]),
+				Reason: fmt.Sprintf("it asks for %s, and %s, which has precedence on the interface, for %s", c.Modes[0], Whose(c.Identity, other.Identity), other.Modes[0]),
 			}
 		}
 	}
 	return nil
 }
 
-// describe says whose another claim is. A namespace is not told the names that others chose:
+// Whose names an application to another one that is told of it. A namespace is not told the names that others chose:
 // it may not see that they exist.
-func (c *Claim) describe(other *Claim) string {
+func Whose(reader, other v1alpha1.Identity) string {
 	switch {
-	case c.Identity.Namespace == "", c.Identity.Namespace == other.Identity.Namespace:
-		return "application " + other.Identity.String()
-	case other.Identity.Namespace == "":
+	case reader.Namespace == "", reader.Namespace == other.Namespace:
+		return "application " + other.String()
+	case other.Namespace == "":
 		return "a " + v1alpha1.KindClusterBpfApplication
 	}
 	return "an application of another namespace"
