@@ -12,21 +12,22 @@ import (
 	view "github.com/skep-dev/skep/api/view/v1alpha1"
 )
 
-// What a scoped description has in the place of a name that is not its reader's, and of what could not be read.
+// What a scoped description has in the place of words that are not its reader's, and of what could not be read.
 const (
 	withheld = "(withheld)"
 	unread   = "parts of the node could not be read, or did not fit"
 )
 
 // Redact returns the part of a description that a reader with the scope may see. Of others it has counts, and no name, pod, place or log:
-// what is not known to be the reader's is taken away. It is pure, and leaves the whole as it is.
+// what is not known to be the reader's is taken away. Messages of the reader's own applications are as a team may read them: they stay as they
+// are, since to withhold what others are called would confirm a guess. It is pure, and leaves the whole as it is.
 func Redact(whole view.NodeView, scope view.Scope) view.NodeView {
 	if scope.IsWhole() {
 		return whole
 	}
 	n := view.NodeView{TypeMeta: whole.TypeMeta, ObjectMeta: metav1.ObjectMeta{Name: whole.Name}, Observed: whole.Observed, Scope: scope,
 		Agent: whole.Agent, Kernel: whole.Kernel, Applications: []view.Application{}, Others: &view.Others{}}
-	r := redaction{scope: scope, orders: map[order]view.Interface{}, names: namesOfOthers(whole, scope)}
+	r := redaction{scope: scope, orders: map[order]view.Interface{}}
 	for _, i := range whole.Interfaces {
 		r.orders[orderOf(i.Hook, i.Target)] = i
 	}
@@ -47,7 +48,6 @@ func Redact(whole view.NodeView, scope view.Scope) view.NodeView {
 	}
 	for _, l := range whole.Loads {
 		if scope.Has(l.Application) {
-			l.Waiting = r.words(l.Waiting)
 			n.Loads = append(n.Loads, l)
 		}
 	}
@@ -70,20 +70,13 @@ func orderOf(hook string, t view.Target) order { return order{hook, t.Ifindex, t
 type redaction struct {
 	scope  view.Scope
 	orders map[order]view.Interface
-	// names are those of others.
-	names map[string]bool
 }
 
 // application redacts one of the reader's.
 func (r redaction) application(a view.Application) view.Application {
-	a.Message, a.Error, a.VerifierLog = r.words(a.Message), r.words(a.Error), r.words(a.VerifierLog)
 	if strings.HasPrefix(a.VerifierLog, agent.JointLog) {
 		// It has the source of others.
 		a.VerifierLog = agent.JointLog + " " + withheld
-	}
-	a.Conditions = slices.Clone(a.Conditions)
-	for i := range a.Conditions {
-		a.Conditions[i].Message = r.words(a.Conditions[i].Message)
 	}
 	a.Pods = slices.DeleteFunc(slices.Clone(a.Pods), func(pod string) bool { return !r.hasPod(pod) })
 	attachments := a.Attachments
@@ -93,7 +86,6 @@ func (r redaction) application(a view.Application) view.Application {
 			continue
 		}
 		at.Notes = r.notes(a.Identity, at)
-		at.Message, at.Target.Text = r.words(at.Message), r.words(at.Target.Text)
 		a.Attachments = append(a.Attachments, at)
 	}
 	return a
@@ -155,69 +147,4 @@ func placesOf(all []view.Application, id v1alpha1.Identity, program uint32) (pla
 		}
 	}
 	return places
-}
-
-// namesOfOthers are the names in a description that are not the reader's own, too.
-func namesOfOthers(whole view.NodeView, scope view.Scope) map[string]bool {
-	names, own := map[string]bool{}, map[string]bool{}
-	of := func(id *v1alpha1.Identity) map[string]bool {
-		if id != nil && scope.Has(*id) {
-			return own
-		}
-		return names
-	}
-	for _, a := range whole.Applications {
-		to := of(&a.Identity)
-		to[a.Identity.String()], to[a.UID] = true, true
-		for _, at := range a.Attachments {
-			to[at.Program] = true
-		}
-		for _, pod := range a.Pods {
-			if scope.Namespace != "" && !strings.HasPrefix(pod, scope.Namespace+"/") {
-				names[pod] = true
-			}
-		}
-	}
-	for _, i := range whole.Interfaces {
-		for _, m := range i.Members {
-			of(m.Application)[m.Program] = true
-		}
-	}
-	for _, p := range whole.Programs {
-		of(p.Application)[p.Name] = true
-	}
-	for name := range own {
-		delete(names, name)
-	}
-	delete(names, "")
-	return names
-}
-
-// words withholds the names of others in a message.
-func (r redaction) words(s string) string {
-	var out strings.Builder
-	for s != "" {
-		end := strings.IndexFunc(s, isOfNoName)
-		if end < 0 {
-			end = len(s)
-		}
-		word := s[:end]
-		if bare := strings.TrimRight(word, "./"); r.names[word] || r.names[bare] {
-			word = withheld + word[len(bare):]
-		}
-		out.WriteString(word)
-		s = s[end:]
-		next := strings.IndexFunc(s, func(c rune) bool { return !isOfNoName(c) })
-		if next < 0 {
-			next = len(s)
-		}
-		out.WriteString(s[:next])
-		s = s[next:]
-	}
-	return out.String()
-}
-
-// isOfNoName reports whether no name of an application, a pod or a function has the character.
-func isOfNoName(c rune) bool {
-	return !(c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || strings.ContainsRune("._-/", c))
 }

@@ -8,6 +8,9 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
 	"github.com/skep-dev/skep/agent"
 	"github.com/skep-dev/skep/agent/nodeview"
 	"github.com/skep-dev/skep/api/v1alpha1"
@@ -54,14 +57,13 @@ func marked[T any]() T {
 
 func TestNothingOfOthersIsInAScope(t *testing.T) {
 	own := v1alpha1.Identity{Kind: v1alpha1.KindBpfApplication, Namespace: "team-a", Name: "web"}
-	app := view.Application{Identity: own, UID: "1", Pods: []string{"team-a/web", marker + "/web"}, Message: "it waits for " + marker + ".",
-		Error: "fetch object of " + marker + ": lost", VerifierLog: "; " + marker + "()", Attachments: []view.Attachment{
+	app := view.Application{Identity: own, UID: "1", Pods: []string{"team-a/web", marker + "/web"}, Message: "it waits.",
+		Error: "fetch object: lost", VerifierLog: "; own()", Attachments: []view.Attachment{
 			{Program: "own", Hook: "tcx/ingress", Target: view.Target{Text: "eth0", Ifindex: 2}, Position: 3, Of: 4, LinkID: 7, ProgramID: 9,
-				Message: "behind (" + marker + ")", Notes: []string{"behind " + marker + " (id 4), which can end the chain", "moved by " + marker,
+				Message: "it failed", Notes: []string{"behind " + marker + " (id 4), which can end the chain", "moved by " + marker,
 					"has never run, while the interface received packets (5)"}},
 			{Program: "own", Hook: "uprobe", Target: view.Target{Text: "/app in pod " + marker + "/web", Pod: marker + "/web"}}}}
-	app.Conditions = marked[view.Application]().Conditions
-	app.Conditions[0].Reason, app.Conditions[0].Status, app.Conditions[0].Type = "Queued", "False", "Deployed"
+	app.Conditions = []metav1.Condition{{Reason: "Queued", Status: "False", Type: "Deployed", Message: "it waits."}}
 	whole := marked[view.NodeView]()
 	whole.ManagedFields = nil
 	whole.TypeMeta.Kind, whole.TypeMeta.APIVersion, whole.Name = view.KindNodeView, view.GroupVersion, "n1"
@@ -78,7 +80,7 @@ func TestNothingOfOthersIsInAScope(t *testing.T) {
 	joint.UID, joint.Attachments, joint.VerifierLog = "2", nil, agent.JointLog+"\n; return others_secret(); @ "+marker+".c:7"
 	whole.Applications = append(whole.Applications, joint)
 	load := marked[view.Load]()
-	load.Application = own
+	load.Application, load.Waiting = own, "it waits."
 	whole.Loads = append(whole.Loads, load)
 	before, err := json.Marshal(whole)
 	if err != nil || strings.Count(string(before), marker) < 60 {
@@ -100,7 +102,7 @@ func TestNothingOfOthersIsInAScope(t *testing.T) {
 		if got := fmt.Sprint(is.Attachments[0].Notes); got != want {
 			t.Errorf("notes are %s, want %s", got, want)
 		}
-		if is.Message != "it waits for (withheld)." || is.Error != "fetch object of (withheld): lost" || len(is.Pods) != 1 || len(is.Attachments) != 1 {
+		if is.Message != "it waits." || is.Error != "fetch object: lost" || len(is.Pods) != 1 || len(is.Attachments) != 1 {
 			t.Errorf("the application is %+v", is)
 		}
 		if got := fmt.Sprint(n.Programs[0].Attached); got != "[tcx/ingress@eth0]" {
@@ -112,6 +114,28 @@ func TestNothingOfOthersIsInAScope(t *testing.T) {
 	}
 	if body, _ := json.Marshal(nodeview.Redact(whole, view.Scope{})); !bytes.Equal(body, before) {
 		t.Error("the whole node is not whole")
+	}
+}
+
+// TestAGuessIsNotConfirmed: what a reader wrote into its own application comes back as it is, whatever others are called.
+func TestAGuessIsNotConfirmed(t *testing.T) {
+	own := v1alpha1.Identity{Kind: v1alpha1.KindBpfApplication, Namespace: "team-a", Name: "web"}
+	const guesses = "team-b/secret secret_function falco team-b/pod"
+	described := func(app, function, program, pod string) view.NodeView {
+		others := v1alpha1.Identity{Kind: v1alpha1.KindBpfApplication, Namespace: "team-b", Name: app}
+		return view.NodeView{Applications: []view.Application{
+			{Identity: others, UID: "1", Pods: []string{"team-b/" + pod}, Attachments: []view.Attachment{{Program: function, Hook: "tcx/ingress"}}},
+			{Identity: own, UID: "2", Message: guesses, Error: guesses, VerifierLog: "; " + guesses,
+				Conditions:  []metav1.Condition{{Type: "Deployed", Message: "no pod of this node is chosen by pods (" + guesses + ")"}},
+				Attachments: []view.Attachment{{Program: "own", Hook: "tcx/ingress", Message: guesses, Target: view.Target{Text: guesses}}}}},
+			Interfaces: []view.Interface{{Hook: "tcx/ingress", Members: []view.Member{{Application: &others, Program: function}, {Program: program}}}},
+			Programs:   []view.Program{{ID: 3, Name: function, Application: &others}, {ID: 4, Name: program}},
+			Loads:      []view.Load{{Application: own, Waiting: guesses}}}
+	}
+	scope := view.Scope{Kind: v1alpha1.KindBpfApplication, Namespace: "team-a"}
+	right, wrong := described("secret", "secret_function", "falco", "pod"), described("a", "b", "c", "d")
+	if diff := cmp.Diff(nodeview.Redact(wrong, scope), nodeview.Redact(right, scope)); diff != "" {
+		t.Errorf("a guess that is right is answered otherwise (-wrong +right):\n%s", diff)
 	}
 }
 
