@@ -50,12 +50,13 @@ type NodeViewList struct {
 	Items           []NodeView `json:"items"`
 }
 
-// Attachments are the attachments of a node, in the order of their names.
+// Attachments are the attachments of a node, in the order of their names. An application that should run and has none is listed, too: with its
+// own state and message, and no program.
 func Attachments(n NodeView) []BpfAttachment {
 	var all []BpfAttachment
 	seen := map[string]int{}
 	for _, a := range n.Applications {
-		for _, at := range a.Attachments {
+		for _, at := range orItself(a) {
 			b := NewAttachment(n.Name, a.Identity, at)
 			if seen[b.Name]++; seen[b.Name] > 1 {
 				b.Name = attachmentName(b, seen[b.Name])
@@ -67,6 +68,19 @@ func Attachments(n NodeView) []BpfAttachment {
 	return all
 }
 
+// orItself are the attachments of an application, or itself where it should have some.
+func orItself(a Application) []Attachment {
+	if len(a.Attachments) > 0 {
+		return a.Attachments
+	}
+	switch a.State {
+	case v1alpha1.NodeFailed, v1alpha1.NodeUnsupported, v1alpha1.NodePending, v1alpha1.NodeWaiting:
+		return []Attachment{{State: string(a.State), Message: a.Message}}
+	case v1alpha1.NodeLoaded, v1alpha1.NodeRetained, v1alpha1.NodeNotSelected, v1alpha1.NodeRemoved:
+	}
+	return nil
+}
+
 // NewAttachment is an attachment of an application on a node.
 func NewAttachment(node string, application v1alpha1.Identity, a Attachment) BpfAttachment {
 	b := BpfAttachment{TypeMeta: metav1.TypeMeta{APIVersion: GroupVersion, Kind: KindClusterBpfAttachment}, Node: node, Application: application, Attachment: a}
@@ -76,7 +90,7 @@ func NewAttachment(node string, application v1alpha1.Identity, a Attachment) Bpf
 	b.Name = attachmentName(b, 1)
 	b.Labels = map[string]string{}
 	for label, value := range map[string]string{LabelNode: node, LabelApplication: application.Name, LabelProgram: a.Program} {
-		if len(validation.IsValidLabelValue(value)) == 0 {
+		if value != "" && len(validation.IsValidLabelValue(value)) == 0 {
 			b.Labels[label] = value
 		}
 	}

@@ -94,7 +94,8 @@ type Attachment struct {
 	// Hook is the name of libbpf's section, such as tcx/ingress.
 	Hook   string `json:"hook"`
 	Target Target `json:"target"`
-	// State is Attached, Waiting, Failed, NoPods, Ran, Skipped, SwitchedOff or DriftConflict, and Message says why.
+	// State is Attached, Waiting, Failed, NoPods, Ran, Skipped, SwitchedOff or DriftConflict, and Message says why. In lists, an application
+	// that has no attachment has one without a program, with its own state: Failed, Unsupported, Waiting or Pending.
 	State   string `json:"state"`
 	Message string `json:"message,omitempty"`
 	// Position is its place in the order at this hook and target, from 1, and Of how many there are, programs of others included;
