@@ -144,13 +144,13 @@ func TestWhatRunsIsSeenByRightsOfKubernetes(t *testing.T) {
 	operator, node := w.as("operator"), w.node.name
 	w.until("an editor to see the attachments of the namespace", func() error {
 		out, err := w.kubectl(editor, "get", "bpfattachments", "-n", "team-a")
-		if err != nil || !strings.Contains(out, "exec-snoop") {
+		if err != nil || !strings.Contains(out, "NoPods") {
 			return fmt.Errorf("%w: %s", errors.Join(err, errors.New("no attachment")), out)
 		}
 		return nil
 	})
 	w.until("the operator to see both", func() error {
-		if out, err := w.kubectl(operator, "get", "bpfattachments", "-A"); err != nil || strings.Count(out, "exec-snoop") != 2 {
+		if out, err := w.kubectl(operator, "get", "bpfattachments", "-A"); err != nil || strings.Count(out, "NoPods") != 2 {
 			return fmt.Errorf("%w: %s", errors.Join(err, errors.New("not both")), out)
 		}
 		return nil
