@@ -366,5 +366,6 @@ func turns(t *testing.T, a *agent.Agent, n int) {
 				return slices.Contains([]string{"Loading", "Fetching", "Queued"}, s.Conditions[0].Reason)
 			})
 		})
+		_ = a.Settled(t.Context())
 	}
 }

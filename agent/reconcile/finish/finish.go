@@ -88,8 +88,8 @@ func (r *Round) application(app *accepted.Application) {
 	}
 	app.Behind = behind
 	before := app.Status
-	app.Status = r.view.Application(report.Application{Known: app.Known, Maps: app.Maps, VerifierLog: app.VerifierLog, Conflict: app.Conflict, Before: app.Status},
-		out)
+	app.Status = r.view.Application(report.Application{Known: app.Known, Maps: app.Maps, VerifierLog: app.VerifierLog,
+		Rejected: app.Rejected[payload.Serial] != nil, Conflict: app.Conflict, Before: app.Status}, out)
 	if !out.IsPending() {
 		// The status of a version that is on its way has the words about the version before.
 		r.logState(app, before)

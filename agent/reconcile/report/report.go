@@ -158,6 +158,8 @@ type Application struct {
 	Maps []loader.MapReport
 	// VerifierLog is what the verifier said at the last rejection.
 	VerifierLog string
+	// Rejected reports that the newest version could not be had before.
+	Rejected bool
 	// Conflict says that another intent was sent under the newest one's serial.
 	Conflict error
 	// Before is the last status.
@@ -447,7 +449,12 @@ func (v View) whyNotDeployed(app Application, out *Outcome, s ApplicationStatus)
 		return whyNotGone(app, out, s)
 	}
 	keepsPrevious := s.Revision != "" && s.Revision != s.Wanted && !s.isOff()
-	switch h := out.Hindrance().(type) {
+	hindrance := out.Hindrance()
+	if app.Rejected && s.Error != "" {
+		// Another attempt is under way: what is known until it ends is the last one.
+		hindrance = Refused{}
+	}
+	switch h := hindrance.(type) {
 	case Queued:
 		return "Queued", h.Why
 	case Loading:
