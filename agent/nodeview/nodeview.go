@@ -47,7 +47,7 @@ type Viewer struct {
 	o         Options
 	sight     *shared[agent.Sight]
 	inventory *shared[inventory.Inventory]
-	whole     *shared[view.NodeView]
+	described *shared[*described]
 }
 
 // New returns a Viewer.
@@ -62,7 +62,7 @@ func New(o Options) *Viewer {
 		o.Profile = sync.OnceValue(o.Profile)
 	}
 	v := &Viewer{o: o, sight: share(lookFresh, o.Look), inventory: share(inventoryFresh, o.Inventory)}
-	v.whole = share(lookFresh, v.describe)
+	v.described = share(lookFresh, v.describe)
 	return v
 }
 
@@ -92,15 +92,39 @@ func (v *Viewer) View(ctx context.Context, scope view.Scope) (view.NodeView, err
 	if err := check(scope); err != nil {
 		return view.NodeView{}, err
 	}
-	whole, err := v.whole.get(ctx)
+	d, err := v.described.get(ctx)
 	if err != nil {
 		return view.NodeView{}, fmt.Errorf("describe node %s: %w", v.o.Node, err)
 	}
-	return fit(Redact(whole, scope), MaxBytes), nil
+	return d.part(scope), nil
+}
+
+// described is a node, and the parts of it that readers asked for: to fit a large one takes a second, and is done once for all.
+type described struct {
+	whole view.NodeView
+	mu    sync.Mutex
+	parts map[view.Scope]func() view.NodeView
+}
+
+// maxParts is how many parts are kept, of the scopes that are asked for first.
+const maxParts = 16
+
+// part is the part of the node that is in the scope.
+func (d *described) part(scope view.Scope) view.NodeView {
+	d.mu.Lock()
+	one := d.parts[scope]
+	if one == nil {
+		one = sync.OnceValue(func() view.NodeView { return fit(Redact(d.whole, scope), MaxBytes) })
+		if len(d.parts) < maxParts {
+			d.parts[scope] = one
+		}
+	}
+	d.mu.Unlock()
+	return one()
 }
 
 // describe reads the whole node. What cannot be read is left out.
-func (v *Viewer) describe(ctx context.Context) (view.NodeView, error) {
+func (v *Viewer) describe(ctx context.Context) (*described, error) {
 	f := facts{Options: v.o, status: v.o.Status()}
 	if f.Profile != nil {
 		f.Kernel = f.Profile()
@@ -126,5 +150,5 @@ func (v *Viewer) describe(ctx context.Context) (view.NodeView, error) {
 		f.cost = v.o.Cost()
 	}
 	f.now = time.Now()
-	return f.describe(), nil
+	return &described{whole: f.describe(), parts: map[view.Scope]func() view.NodeView{}}, nil
 }

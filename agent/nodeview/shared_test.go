@@ -3,6 +3,7 @@ package nodeview_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -11,6 +12,7 @@ import (
 	"github.com/skep-dev/skep/agent"
 	"github.com/skep-dev/skep/agent/inventory"
 	"github.com/skep-dev/skep/agent/nodeview"
+	"github.com/skep-dev/skep/api/v1alpha1"
 	view "github.com/skep-dev/skep/api/view/v1alpha1"
 )
 
@@ -112,5 +114,38 @@ func TestAReaderWaitsNoLongerForABusyLoopThanItLikes(t *testing.T) {
 			t.Errorf("a loop that is busy again: %v, %v", n.LeftOut, err)
 		}
 		close(l.free)
+	})
+}
+
+// TestReadersOfAScopeShareItsPart: it is made and measured once, however many ask for it.
+func TestReadersOfAScopeShareItsPart(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		own := agent.ApplicationStatus{Application: v1alpha1.Identity{Kind: v1alpha1.KindBpfApplication, Namespace: "team", Name: "web"}}
+		v := nodeview.New(nodeview.Options{Node: "n1", Status: func() []agent.ApplicationStatus { return []agent.ApplicationStatus{own} }})
+		see := func(scope view.Scope) *view.Application {
+			t.Helper()
+			n, err := v.View(t.Context(), scope)
+			if err != nil || len(n.Applications) != 1 {
+				t.Fatalf("%+v, %v", n, err)
+			}
+			return &n.Applications[0]
+		}
+		team := view.Scope{Kind: v1alpha1.KindBpfApplication, Namespace: "team"}
+		first := see(team)
+		if see(team) != first || see(view.Scope{}) == first {
+			t.Error("readers share no part, or one of another scope")
+		}
+		for i := range 100 {
+			if _, err := v.View(t.Context(), view.Scope{Kind: v1alpha1.KindBpfApplication, Namespace: fmt.Sprint("other-", i)}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if see(team) != first {
+			t.Error("readers of other scopes took the part away")
+		}
+		<-time.After(time.Second)
+		if see(team) == first {
+			t.Error("a part is as old as the first reader")
+		}
 	})
 }
