@@ -18,6 +18,19 @@ import (
 	"github.com/skep-dev/skep/text"
 )
 
+// OccupiedError is the error of a place that a program which is not Skep's has.
+type OccupiedError struct {
+	// Place says what is occupied, and Fix what to do. ToTeams says it without what the node runs there.
+	Place, Fix, ToTeams string
+	Err                 error
+}
+
+// Error implements error.
+func (o *OccupiedError) Error() string { return o.Place + "; " + o.Fix + ": " + o.Err.Error() }
+
+// Unwrap returns the kernel's error.
+func (o *OccupiedError) Unwrap() error { return o.Err }
+
 // occupant describes the program that has a place.
 func (r Request) occupant(program ebpf.ProgramID, kind link.Type, place uint64) holders.Occupant {
 	return cmp.Or(r.Host.Occupants, new(holders.Finder)).Find(program, kind, place)
@@ -39,7 +52,9 @@ func (r Request) occupiedXDP(cause error) error {
 	if o.Link == 0 {
 		command = r.inside(fmt.Sprintf("ip link set dev %s %s off", text.Word(name), xdpWord(is.AttachMode)))
 	}
-	return fmt.Errorf("%s%s holds an XDP program that is not Skep's: %s; %s: `%s`: %w", name, relation, o, fix, command, cause)
+	place := fmt.Sprintf("%s%s holds an XDP program that is not Skep's", name, relation)
+	return &OccupiedError{Place: fmt.Sprintf("%s: %s", place, o), Fix: fmt.Sprintf("%s: `%s`", fix, command), Err: cause,
+		ToTeams: place + "; choose another interface or hook, or have an administrator detach it"}
 }
 
 // detachLink is the command that ends a link, whichever process holds it.
@@ -123,5 +138,7 @@ func (r Request) occupied(h hook.Hook, namespace int, err error) error {
 	if o.Link == 0 {
 		command = r.inside(fmt.Sprintf("bpftool prog detach id %d %s", o.Program, h.Name))
 	}
-	return fmt.Errorf("another program has the place of %s in the network namespace, which takes one program: %s; detach it: `%s`: %w", h.Name, o, command, err)
+	place := fmt.Sprintf("another program has the place of %s in the network namespace, which takes one program", h.Name)
+	return &OccupiedError{Place: fmt.Sprintf("%s: %s", place, o), Fix: fmt.Sprintf("detach it: `%s`", command), Err: err,
+		ToTeams: place + "; have an administrator detach it"}
 }

@@ -5,6 +5,9 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/link"
+
 	"github.com/skep-dev/skep/agent"
 	"github.com/skep-dev/skep/intent"
 	"github.com/skep-dev/skep/test/fixture/world"
@@ -68,6 +71,32 @@ func TestATeamIsNotToldWhoseProgramAChainCannotBeMadeWith(t *testing.T) {
 			}
 			t.Error("it has no status")
 		})
+	}
+}
+
+// TestATeamIsNotToldWhatTheNodeRuns: a tool has the interface, and an administrator is told its program, its process and the command that detaches it.
+func TestATeamIsNotToldWhatTheNodeRuns(t *testing.T) {
+	need.Kernel(t)
+	w := world.New(t)
+	world.Veth(t, "cn0", "cn1")
+	a, _ := w.Start()
+	l, err := link.AttachXDP(link.XDPOptions{Program: world.ForeignProgram(t, ebpf.XDP), Interface: world.Index(t, "cn0"), Flags: link.XDPGenericMode})
+	world.Must(t, err)
+	t.Cleanup(func() { _ = l.Close() })
+	team := world.Tenant(world.Member(w, "y", "xdp_count", "count_packets", 0), "alpha", "own", 2, 3)
+	if err := w.Accept(a, team); err == nil {
+		t.Error("it displaced another program")
+	}
+	const told = "cn0 holds an XDP program that is not Skep's; "
+	s := world.StatusOf(a, "own")
+	if name := named(t, *s, "bpftool", "foreign", "pid"); !strings.Contains(s.Error, told+"choose another interface or hook, or have an administrator detach it") || name != "" {
+		t.Errorf("a team is told %q, with %q", s.Error, name)
+	}
+	if err := w.Accept(a, w.Tombstone(team)); err != nil {
+		t.Error(err)
+	}
+	if err := w.Accept(a, world.Member(w, "ca", "xdp_gpl", "xdp_gpl", 1)); err == nil || !strings.Contains(err.Error(), "bpftool link detach") {
+		t.Errorf("an administrator is told %v", err)
 	}
 }
 

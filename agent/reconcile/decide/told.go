@@ -4,13 +4,14 @@ import (
 	"errors"
 	"syscall"
 
+	"github.com/skep-dev/skep/agent/attach"
 	"github.com/skep-dev/skep/agent/program/chain"
 	"github.com/skep-dev/skep/agent/reconcile/build"
 	"github.com/skep-dev/skep/agent/reconcile/plan"
 	"github.com/skep-dev/skep/api/v1alpha1"
 )
 
-// withheldError is the error of a chain in the words that a namespace may read.
+// withheldError is an error in the words that a namespace may read.
 type withheldError struct {
 	words string
 	err   error
@@ -30,12 +31,15 @@ func whole(err error) error {
 	return err
 }
 
-// Told is the error of a chain as it may stand in the status of an application. A namespace reads that of its own: it has no names of others,
-// nor what the kernel or a registry says of their programs.
+// Told is an error as it may stand in the status of an application. A namespace reads that of its own: it has no names of others, nor what the
+// kernel or a registry says of their programs, or runs at the place.
 func Told(d *Decisions, uid string, err error) error {
 	reader, isKnown := identityOf(d, uid)
 	if isKnown && !reader.IsNamespaced() {
 		return err
+	}
+	if occupied, is := errors.AsType[*attach.OccupiedError](err); is {
+		return &withheldError{occupied.ToTeams, err}
 	}
 	of, isOfChain := errors.AsType[*build.ChainError](err)
 	lost, isLost := errors.AsType[*build.MemberError](err)
