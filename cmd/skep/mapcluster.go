@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"encoding/json"
 	"errors"
 	"strings"
@@ -9,6 +8,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/skep-dev/skep/agent/readers/show"
+	"github.com/skep-dev/skep/cmd/skep/internal/cluster"
 	"github.com/skep-dev/skep/cmd/skep/internal/clustermaps"
 	"github.com/skep-dev/skep/cmd/skep/internal/display"
 )
@@ -62,7 +62,7 @@ func (m *mapCommand) inCluster(cmd *cobra.Command, args []string) error {
 func (m *mapCommand) takeEntry(cmd *cobra.Command) func(json.RawMessage) error {
 	return func(line json.RawMessage) error {
 		var e show.Entry
-		if err := exactly(line, &e); err != nil {
+		if err := cluster.Decode(line, &e); err != nil {
 			return err
 		}
 		return m.print(cmd.OutOrStdout(), e)
@@ -73,16 +73,9 @@ func (m *mapCommand) takeEntry(cmd *cobra.Command) func(json.RawMessage) error {
 func (m *mapCommand) takeRecord(cmd *cobra.Command) func(json.RawMessage) error {
 	return func(line json.RawMessage) error {
 		var r show.Record
-		if err := exactly(line, &r); err != nil {
+		if err := cluster.Decode(line, &r); err != nil {
 			return err
 		}
 		return m.printRecord(cmd, r)
 	}
-}
-
-// exactly reads JSON with its numbers as they are written: those of 64 bits are no floating-point ones.
-func exactly(line []byte, into any) error {
-	numbers := json.NewDecoder(bytes.NewReader(line))
-	numbers.UseNumber()
-	return numbers.Decode(into)
 }

@@ -3,6 +3,7 @@
 package cluster
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -143,10 +144,17 @@ func (c *Client) get(ctx context.Context, o object, media string, into any) erro
 	if err != nil {
 		return o.explain(err)
 	}
-	if err := json.Unmarshal(body, into); err != nil {
+	if err := Decode(body, into); err != nil {
 		return fmt.Errorf("%s: read the answer of the API server: %w", o.right(), err)
 	}
 	return nil
+}
+
+// Decode reads JSON with its numbers as they are written: those of 64 bits are no floating-point ones.
+func Decode(body []byte, into any) error {
+	numbers := json.NewDecoder(bytes.NewReader(body))
+	numbers.UseNumber()
+	return numbers.Decode(into)
 }
 
 // explain says which right an error is about, and marks those of a caller who lacks it.

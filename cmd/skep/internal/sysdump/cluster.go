@@ -5,6 +5,7 @@ import (
 	"cmp"
 	"context"
 	"encoding/base64"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -174,14 +175,21 @@ func (in *inCluster) allNodes(ctx context.Context) {
 	in.list(ctx, "bpfnodes.json", cluster.Ref{API: v1alpha1.APIVersion, Resource: "bpfnodes"}, false,
 		shapeOf("every object", "conditions", "bpfnodes"), func(o map[string]any) {
 			name := (&unstructured.Unstructured{Object: o}).GetName()
-			count, _, _ := unstructured.NestedFloat64(o, "status", "counts", "failed")
-			if isReady(o) && count == 0 {
+			counts, _, _ := unstructured.NestedMap(o, "status", "counts")
+			if isReady(o) && !isPositive(counts["failed"]) {
 				others = append(others, name)
 				return
 			}
 			failed = append(failed, name)
 		})
 	in.nodes = slices.Concat(failed, others)
+}
+
+// isPositive reports whether a value of JSON is a number above zero.
+func isPositive(value any) bool {
+	number, _ := value.(json.Number)
+	n, err := number.Int64()
+	return err == nil && n > 0
 }
 
 // events adds the events of Skep's objects, and of its namespace.
@@ -204,7 +212,7 @@ func (in *inCluster) workloads(ctx context.Context) {
 			p.containers = append(p.containers, fmt.Sprint(one["name"]))
 		}
 		for _, one := range objects(o, "status", "containerStatuses") {
-			if count, _ := one["restartCount"].(float64); count > 0 {
+			if isPositive(one["restartCount"]) {
 				p.restarted = append(p.restarted, fmt.Sprint(one["name"]))
 			}
 		}

@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/skep-dev/skep/agent/inventory"
+	"github.com/skep-dev/skep/cmd/skep/internal/cluster"
 	"github.com/skep-dev/skep/cmd/skep/internal/host"
 	"github.com/skep-dev/skep/nodemode"
 )
@@ -53,7 +54,7 @@ func (d *dump) learnKept(state string) {
 func generic(value any) (plain any, err error) {
 	body, err := json.Marshal(value)
 	if err == nil {
-		err = json.Unmarshal(body, &plain)
+		err = cluster.Decode(body, &plain)
 	}
 	return plain, err
 }

@@ -3,11 +3,14 @@ package sysdump
 import (
 	_ "embed"
 	"encoding/json"
+	"fmt"
 	"maps"
 	"regexp"
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/skep-dev/skep/cmd/skep/internal/cluster"
 )
 
 // allowed lists what an archive may have, by kinds of objects.
@@ -224,7 +227,7 @@ func (s *scrubber) learnSealed(body []byte) {
 		Payload []byte `json:"payload"`
 	}
 	var payload any
-	if json.Unmarshal(body, &envelope) == nil && json.Unmarshal(envelope.Payload, &payload) == nil {
+	if json.Unmarshal(body, &envelope) == nil && cluster.Decode(envelope.Payload, &payload) == nil {
 		s.learn(map[string]any{"spec": payload})
 	}
 }
@@ -246,8 +249,13 @@ func (s *scrubber) collect(value any) {
 			s.note(strconv.FormatUint(number, 10))
 			s.note("0x" + strconv.FormatUint(number, 16))
 		}
-	case float64:
-		s.collect(strconv.FormatFloat(v, 'f', -1, 64))
+		// A register has a negative number in 64 bits, or in 32.
+		if number, err := strconv.ParseInt(v, 0, 64); err == nil && number < 0 {
+			s.note(fmt.Sprintf("0x%x", uint64(number)))
+			s.note(fmt.Sprintf("0x%x", uint32(number)))
+		}
+	case json.Number:
+		s.collect(v.String())
 	}
 }
 

@@ -1,7 +1,9 @@
 package sysdump
 
 import (
+	"bytes"
 	"encoding/base64"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -31,7 +33,8 @@ const world = `
     managedFields: [{manager: SECRET-manager}]
   spec:
     bytecode: {image: "https://user:SECRET-image@r.example.com/kept-image:v1@sha256:12", imagePullSecrets: [{name: kept-pull}]}
-    variables: {kept_variable: SECRET-variable, nested: {a: [SECRET-nested, 4711471147]}, short: 70000, port: "0xfeedfacecafe"}
+    variables: {kept_variable: SECRET-variable, nested: {a: [SECRET-nested, 4711471147]}, short: 70000, port: "0xfeedfacecafe",
+      wide: 1234605616436508552, negative: -4711471148}
     maps: {kept_map: {maxEntries: 7, contents: [{key: SECRET-key, value: {"a": "SECRET-value"}}]}}
     programs: [{name: kept_program, attach: [{binary: {path: /kept/path}}]}]
     unknown: SECRET-unknown
@@ -89,7 +92,8 @@ const world = `
   {metadata: {name: v1alpha1.view.skep.dev}, spec: {group: view.skep.dev}, status: {conditions: [{type: Available, message: kept-available}]}}
 /apis/view.skep.dev/v1alpha1/nodeviews/bad:
   metadata: {name: bad}
-  applications: [{name: app, verifierLog: "kept-log R1=4711471147 R2=0x118d3582b and R3=0xfeedfacecafe", error: "variables.short: 70000 is too much"}]
+  applications: [{name: app, verifierLog: "kept-log R1=4711471147 R2=0x118d3582b and R3=0xfeedfacecafe
+    R4=1234605616436508552 R5=0x1122334455667788 R6=-4711471148 R7=0xfffffffee72ca7d4 R8=17293822569102704640", error: "variables.short: 70000 is too much"}]
 /apis/view.skep.dev/v1alpha1/nodeviews/good: {metadata: {name: good}}
 /apis/view.skep.dev/v1alpha1/namespaces/team-a/bpfapplications/app/view: [{metadata: {name: kept-seen}}]
 `
@@ -98,11 +102,17 @@ const world = `
 func inWorld(t *testing.T) fake {
 	t.Helper()
 	f := fake{objects: map[string]any{}}
-	if err := yaml.Unmarshal([]byte(world), &f.objects); err != nil {
+	body, err := yaml.YAMLToJSON([]byte(world))
+	if err != nil {
+		t.Fatal(err)
+	}
+	numbers := json.NewDecoder(bytes.NewReader(body))
+	numbers.UseNumber()
+	if err := numbers.Decode(&f.objects); err != nil {
 		t.Fatal(err)
 	}
 	// The version on nodes, and the version before it, have other values than the definition.
-	payload := base64.StdEncoding.EncodeToString([]byte(`{"variables":{"key":"OLDVALUE1"},"previous":{"variables":{"key":"OLDVALUE2"}}}`))
+	payload := base64.StdEncoding.EncodeToString([]byte(`{"variables":{"key":"OLDVALUE1","wide":17293822569102704640},"previous":{"variables":{"key":"OLDVALUE2"}}}`))
 	f.objects["/apis/skep.dev/v1alpha1/bpfintents"].([]any)[0].(map[string]any)["spec"].(map[string]any)["envelope"] =
 		base64.StdEncoding.EncodeToString([]byte(`{"payload":"` + payload + `"}`))
 	line := `level=ERROR msg="kept-line" error="git https://user:SECRET-git@git.example.com/x?token=SECRET-token" ` +
@@ -116,7 +126,7 @@ func inWorld(t *testing.T) fake {
 // TestAnArchiveOfAClusterHasNoSecrets: each place that may have one has one.
 func TestAnArchiveOfAClusterHasNoSecrets(t *testing.T) {
 	files, _ := inWorld(t).dumped(t)
-	lacks(t, files, "SECRET", "OLDVALUE", "envelope\"", "70000", "4711471147", "118d3582b", "feedface", `\"x1`)
+	lacks(t, files, "SECRET", "OLDVALUE", "envelope\"", "70000", "4711471147", "118d3582b", "feedface", "1234605616436508552", "1122334455667788", "4711471148", "fffffffee72", "17293822569102704640", `\"x1`)
 	for name, texts := range map[string]string{
 		"README.txt": "MANIFEST.txt", "versions.json": `"skep"`, "kubernetes.json": "kept-version", "health.json": `"webhook"`,
 		"bpfapplications.json": "kept-label kept-requested kept-requester r.example.com/kept-image:v1@sha256:12 kept-pull kept_variable kept_map kept_program " +
