@@ -5,7 +5,9 @@ package cluster
 import (
 	"bytes"
 	"context"
+	"crypto/x509"
 	"encoding/json"
+	"encoding/pem"
 	"errors"
 	"fmt"
 	"io"
@@ -15,6 +17,7 @@ import (
 	"path"
 	"strconv"
 	"strings"
+	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -35,7 +38,8 @@ type Client struct {
 	Namespace string
 	Chosen    bool
 
-	rest *rest.RESTClient
+	rest   *rest.RESTClient
+	config *rest.Config
 }
 
 // pageSize is how many objects one request asks for.
@@ -61,7 +65,7 @@ func open(config *rest.Config, place, namespace string, chosen bool, warnings io
 	if err != nil {
 		return nil, fmt.Errorf("read kubeconfig: %w", err)
 	}
-	return &Client{Place: place, Namespace: namespace, Chosen: chosen, rest: client}, nil
+	return &Client{Place: place, Namespace: namespace, Chosen: chosen, rest: client, config: config}, nil
 }
 
 // statuses decodes what an API server answers if it does not answer with an object.
@@ -142,7 +146,7 @@ func (c *Client) get(ctx context.Context, o object, media string, into any) erro
 	}
 	body, err := request.Do(ctx).Raw()
 	if err != nil {
-		return o.explain(err)
+		return c.explain(o, err)
 	}
 	if err := Decode(body, into); err != nil {
 		return fmt.Errorf("%s: read the answer of the API server: %w", o.right(), err)
@@ -157,12 +161,35 @@ func Decode(body []byte, into any) error {
 	return numbers.Decode(into)
 }
 
-// explain says which right an error is about, and marks those of a caller who lacks it.
-func (o object) explain(err error) error {
-	if apierrors.IsForbidden(err) || apierrors.IsUnauthorized(err) {
+// explain says what an error is about: the right that the caller lacks, credentials, the cluster, or the object.
+func (c *Client) explain(o object, err error) error {
+	var away *url.Error
+	switch {
+	case apierrors.IsForbidden(err):
 		return fmt.Errorf("%w: %w", errForbidden, err)
+	case apierrors.IsUnauthorized(err):
+		return fmt.Errorf("%s: %s does not accept your credentials%s: renew the client certificate or token of the kubeconfig (%w)", o.right(), c.Place,
+			c.certificateEnd(), err)
+	case errors.As(err, &away) && away.Timeout():
+		return fmt.Errorf("%s did not answer in time at %s: %w", c.Place, c.config.Host, away.Err)
+	case errors.As(err, &away):
+		return fmt.Errorf("%s cannot be reached at %s: %w", c.Place, c.config.Host, away.Err)
 	}
 	return fmt.Errorf("%s: %w", o.right(), err)
+}
+
+// certificateEnd says when the client certificate of the caller ended, if it did.
+func (c *Client) certificateEnd() string {
+	files := rest.CopyConfig(c.config)
+	if err := rest.LoadTLSFiles(files); err != nil {
+		return ""
+	}
+	if block, _ := pem.Decode(files.CertData); block != nil {
+		if cert, err := x509.ParseCertificate(block.Bytes); err == nil && cert.NotAfter.Before(time.Now()) {
+			return ", and the client certificate of the kubeconfig ended at " + cert.NotAfter.UTC().Format(time.RFC3339)
+		}
+	}
+	return ""
 }
 
 // page is a list of the API server with one kind of items.

@@ -73,7 +73,7 @@ func (c *Client) Explain(ctx context.Context, arg, node string) (e Explanation, 
 		o.query = url.Values{"fieldSelector": {"node=" + node}}
 	}
 	views, err := list[view.NodeView](ctx, c, o)
-	if isAbsent(err) {
+	if err != nil && !IsForbidden(err) {
 		err = c.explainView(ctx, o, err)
 	}
 	e.missing("attachments and the verifier's log", o, err)
@@ -118,32 +118,34 @@ func (c *Client) events(ctx context.Context, e *Explanation) error {
 // application of the cluster, or of the only namespace that has one of that name. verb begins errors.
 func (c *Client) Find(ctx context.Context, verb, arg string) (Application, error) {
 	first, name, isPair := strings.Cut(arg, "/")
-	get := func(namespace, resource, kind, name string) (Application, error) {
-		var s stored
-		o := ours(namespace, resource, name)
-		err := c.get(ctx, o, "", &s)
-		switch {
-		case isAbsent(err):
-			err = c.noApplication(verb, arg)
-		case errors.Is(err, errForbidden):
-			err = fmt.Errorf("%s %s: it needs the right to %s", verb, arg, o.right())
-		}
-		return s.application(kind), err
-	}
-	switch kind := strings.TrimSuffix(strings.TrimSuffix(strings.ToLower(first), "."+v1alpha1.Group), "s"); {
-	case isPair && (kind == "cbpfapp" || kind == "clusterbpfapplication"):
-		return get("", clusterWide, v1alpha1.KindClusterBpfApplication, name)
-	case isPair && (kind == "bpfapp" || kind == "bpfapplication"):
-		return get(c.Namespace, namespaced, v1alpha1.KindBpfApplication, name)
+	kind, o := v1alpha1.KindBpfApplication, ours(first, namespaced, name)
+	switch prefix := strings.TrimSuffix(strings.TrimSuffix(strings.ToLower(first), "."+v1alpha1.Group), "s"); {
+	case isPair && (prefix == "cbpfapp" || prefix == "clusterbpfapplication"):
+		kind, o = v1alpha1.KindClusterBpfApplication, ours("", clusterWide, name)
+	case isPair && (prefix == "bpfapp" || prefix == "bpfapplication"):
+		o.namespace = c.Namespace
 	case isPair:
-		return get(first, namespaced, v1alpha1.KindBpfApplication, name)
 	case c.Chosen:
-		return get(c.Namespace, namespaced, v1alpha1.KindBpfApplication, arg)
+		o = ours(c.Namespace, namespaced, arg)
+	default:
+		kind, o = v1alpha1.KindClusterBpfApplication, ours("", clusterWide, arg)
 	}
-	if a, err := get("", clusterWide, v1alpha1.KindClusterBpfApplication, arg); err == nil {
-		return a, nil
+	if o.name == "" {
+		return Application{}, c.noApplication(verb, arg)
 	}
-	return c.findAnywhere(ctx, verb, arg)
+	var s stored
+	err := c.get(ctx, o, "", &s)
+	switch {
+	case err == nil:
+		return s.application(kind), nil
+	case !isAbsent(err) && !IsForbidden(err):
+		return Application{}, err
+	case !isPair && !c.Chosen:
+		return c.findAnywhere(ctx, verb, arg)
+	case isAbsent(err):
+		return Application{}, c.noApplication(verb, arg)
+	}
+	return Application{}, fmt.Errorf("%s %s: it needs the right to %s", verb, arg, o.right())
 }
 
 // findAnywhere finds an application by its name in the only namespace that has one, of those that the caller may read.

@@ -19,6 +19,8 @@ type fake struct {
 	objects map[string]any
 	// forbidden are the paths that the caller may not read.
 	forbidden map[string]bool
+	// unknown reports that the caller's credentials are not accepted.
+	unknown bool
 
 	mu       sync.Mutex
 	requests []string
@@ -44,6 +46,9 @@ func (f *fake) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Content-Type", "application/json")
 	found, known := f.objects[r.URL.Path]
 	switch {
+	case f.unknown:
+		reject(w, http.StatusUnauthorized, metav1.StatusReasonUnauthorized)
+		return
 	case f.forbidden[r.URL.Path]:
 		reject(w, http.StatusForbidden, metav1.StatusReasonForbidden)
 		return

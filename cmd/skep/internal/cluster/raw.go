@@ -83,7 +83,7 @@ func (c *Client) Log(ctx context.Context, namespace, pod, container string, prev
 	stream, err := c.rest.Get().AbsPath(o.path()).Param("container", container).Param("previous", strconv.FormatBool(previous)).
 		Param("tailLines", strconv.FormatInt(lines, 10)).Stream(ctx)
 	if err != nil {
-		return nil, o.explain(err)
+		return nil, c.explain(o, err)
 	}
 	defer func() { _ = stream.Close() }()
 	body, err := io.ReadAll(io.LimitReader(stream, most))

@@ -91,25 +91,30 @@ const (
 // Status reads how Skep does and the applications that the caller may read, or those of the names alone.
 func (c *Client) Status(ctx context.Context, names []string) (Status, error) {
 	s := Status{Cluster: c.Place, Applications: []Application{}}
-	var group errgroup.Group
+	// Without applications there is no answer: nothing waits for a cluster that is away.
+	group, within := errgroup.WithContext(ctx)
 	var namespace string
 	group.Go(func() error {
-		s.Health, namespace = c.Health(ctx)
+		s.Health, namespace = c.Health(within)
 		return nil
 	})
-	group.Go(func() error { return c.applications(ctx, &s) })
+	group.Go(func() error { return c.applications(within, &s) })
 	if err := group.Wait(); err != nil {
 		return Status{}, err
 	}
 	s.Health = append(s.Health, c.registries(ctx, namespace, s.Applications), protection(s.Applications, len(s.Needs) > 0 || c.Chosen))
+	// In a namespace that the caller chose, a name alone is one of it.
+	is := func(a Application, name string) bool { return a.Identity.String() == name || c.Chosen && a.Name == name }
 	for _, name := range names {
-		if !slices.ContainsFunc(s.Applications, func(a Application) bool { return a.Identity.String() == name }) {
+		if !slices.ContainsFunc(s.Applications, func(a Application) bool { return is(a, name) }) {
 			return s, exit.Absent("show status of %s: there is no such application, or you may not read it; skep status lists all, those of namespaces as "+
 				"NAMESPACE/NAME", name)
 		}
 	}
 	if len(names) > 0 {
-		s.Applications = slices.DeleteFunc(s.Applications, func(a Application) bool { return !slices.Contains(names, a.Identity.String()) })
+		s.Applications = slices.DeleteFunc(s.Applications, func(a Application) bool {
+			return !slices.ContainsFunc(names, func(name string) bool { return is(a, name) })
+		})
 	}
 	return s, nil
 }

@@ -235,6 +235,11 @@ func TestANamespaceThatIsChosenIsTheOnlyOneShown(t *testing.T) {
 	if got := printed(t, installed(t).client(t, false), "firewall"); strings.Contains(got, "team-") || !strings.Contains(got, "\nfirewall ") {
 		t.Errorf("of one application it says:\n%s", got)
 	}
+	for _, name := range []string{"hello", "team-a/hello"} {
+		if got := printed(t, installed(t).client(t, true), name); !strings.Contains(got, "\nteam-a/hello ") {
+			t.Errorf("of %s in a namespace it says:\n%s", name, got)
+		}
+	}
 	_, err := installed(t).client(t, false).Status(t.Context(), []string{"nothing"})
 	if err == nil || !strings.Contains(err.Error(), "show status of nothing: there is no") {
 		t.Errorf("of none it says %v", err)
