@@ -89,6 +89,7 @@ func TestShellsCompleteWhatAClusterHas(t *testing.T) {
 		"status takes many, each once":   {[]string{"status", "--kubeconfig", all, "audit", ""}, "team-a/web team-b/dns :4"},
 		"history":                        {[]string{"history", "--kubeconfig", all, ""}, "team-a/web team-b/dns audit :4"},
 		"reconcile, in a namespace":      {[]string{"reconcile", "--kubeconfig", all, "-n", "team-a", ""}, "team-a/web :4"},
+		"history, in all namespaces":     {[]string{"history", "--kubeconfig", all, "-n", "team-a", "-A", ""}, "team-a/web team-b/dns audit :4"},
 		"top":                            {[]string{"top", "--kubeconfig", all, ""}, "team-a/web team-b/dns audit :4"},
 		"rollout status":                 {[]string{"rollout", "status", "--kubeconfig", all, ""}, "bpfapp/web cbpfapp/audit :4"},
 		"rollout undo":                   {[]string{"rollout", "undo", "--kubeconfig", all, ""}, "bpfapp/web cbpfapp/audit :4"},

@@ -28,7 +28,7 @@ func (m *mapCommand) inCluster(cmd *cobra.Command, args []string) error {
 	r := clustermaps.Request{Node: m.node, Name: args[0]}
 	if of, name, found := strings.Cut(args[0], "/"); found {
 		r.Namespace, r.Name = of, name
-	} else if cmd.Flags().Changed("namespace") {
+	} else if m.kube.Chosen() {
 		r.Namespace = namespace
 	}
 	listed, all := []json.RawMessage{}, []show.Map{}

@@ -46,12 +46,12 @@ type Client struct {
 const pageSize = 500
 
 // Open returns a client for the cluster of the flags. warnings gets what the API server warns of.
-func Open(k *kubeconfig.Flags, namespaceChosen bool, warnings io.Writer) (*Client, error) {
+func Open(k *kubeconfig.Flags, warnings io.Writer) (*Client, error) {
 	config, namespace, err := k.Load()
 	if err != nil {
 		return nil, err
 	}
-	return open(config, k.Describe(), namespace, namespaceChosen, warnings)
+	return open(config, k.Describe(), namespace, k.Chosen(), warnings)
 }
 
 // open is Open with a configuration.

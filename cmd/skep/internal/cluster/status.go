@@ -104,7 +104,9 @@ func (c *Client) Status(ctx context.Context, names []string) (Status, error) {
 	}
 	s.Health = append(s.Health, c.registries(ctx, namespace, s.Applications), protection(s.Applications, len(s.Needs) > 0 || c.Chosen))
 	// In a namespace that the caller chose, a name alone is one of it.
-	is := func(a Application, name string) bool { return a.Identity.String() == name || c.Chosen && a.Name == name }
+	is := func(a Application, name string) bool {
+		return a.Identity.String() == name || c.Chosen && a.Name == name
+	}
 	for _, name := range names {
 		if !slices.ContainsFunc(s.Applications, func(a Application) bool { return is(a, name) }) {
 			return s, exit.Absent("show status of %s: there is no such application, or you may not read it; skep status lists all, those of namespaces as "+

@@ -23,7 +23,7 @@ func applications(f *where.Flags, most int) cobra.CompletionFunc {
 			return nil, cobra.ShellCompDirectiveNoFileComp
 		}
 		if isCluster {
-			chosen := cmd.Flags().Changed("namespace")
+			chosen := f.Kube.Chosen()
 			for _, a := range f.Kube.Applications(cmd.Context(), chosen) {
 				// With -n, a name alone is one of the namespace.
 				if !chosen || a.Namespace != "" {

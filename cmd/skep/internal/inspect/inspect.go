@@ -34,7 +34,7 @@ func thisHost() string {
 
 // open returns a client for the cluster that the flags name.
 func open(cmd *cobra.Command, f *where.Flags) (*cluster.Client, error) {
-	return cluster.Open(&f.Kube, cmd.Flags().Changed("namespace"), cmd.ErrOrStderr())
+	return cluster.Open(&f.Kube, cmd.ErrOrStderr())
 }
 
 // NewStatus returns skep status.

@@ -24,38 +24,52 @@ import (
 type Flags struct {
 	file      string
 	overrides clientcmd.ConfigOverrides
+	// everywhere reports that the caller wants all namespaces, also with -n, as kubectl does.
+	everywhere bool
 }
 
-// fileFlag names the kubeconfig.
-const fileFlag = "kubeconfig"
+// The flags that are not of clientcmd.
+const (
+	fileFlag       = "kubeconfig"
+	everywhereFlag = "all-namespaces"
+)
 
 // names are the flags that kubectl has, by their names in client-go.
 func names() clientcmd.ConfigOverrideFlags {
 	n := clientcmd.RecommendedConfigOverrideFlags("")
 	n.CurrentContext.Description = "context of the kubeconfig"
 	n.ContextOverrideFlags.Namespace.Description = "namespace (default the context's)"
-	// kubectl has none of these.
+	n.ClusterOverrideFlags.APIServer.ShortName = "s"
+	// API servers take no passwords any more, and a proxy is the kubeconfig's.
 	n.AuthOverrideFlags.Username, n.AuthOverrideFlags.Password, n.ClusterOverrideFlags.ProxyURL = clientcmd.FlagInfo{}, clientcmd.FlagInfo{}, clientcmd.FlagInfo{}
 	return n
 }
 
 // Register adds the flags to a command. Help lists the three that most callers need.
 func (k *Flags) Register(cmd *cobra.Command) {
-	known := map[string]bool{clientcmd.FlagContext: true, clientcmd.FlagNamespace: true}
+	known := map[string]bool{fileFlag: true, clientcmd.FlagContext: true, clientcmd.FlagNamespace: true}
 	cmd.Flags().StringVar(&k.file, fileFlag, "", "kubeconfig file (default $KUBECONFIG, else ~/.kube/config); kubectl's other flags, such as --as, are known, too")
 	clientcmd.BindOverrideFlags(&k.overrides, cmd.Flags(), names())
 	for _, name := range flagNames() {
-		if f := cmd.Flags().Lookup(name); f != nil && !known[name] && name != fileFlag {
+		if f := cmd.Flags().Lookup(name); f != nil && !known[name] {
 			f.Hidden = true
 		}
 	}
 	k.complete(cmd)
 }
 
+// RegisterEverywhere adds -A to a command that shows all namespaces unless one is chosen.
+func (k *Flags) RegisterEverywhere(cmd *cobra.Command) {
+	cmd.Flags().BoolVarP(&k.everywhere, everywhereFlag, "A", false, "all namespaces, as far as you may read them (default without -n)")
+}
+
+// Chosen reports whether the caller chose one namespace.
+func (k *Flags) Chosen() bool { return k.overrides.Context.Namespace != "" && !k.everywhere }
+
 // flagNames are the long names of all flags.
 func flagNames() []string {
 	return []string{
-		fileFlag, clientcmd.FlagContext, clientcmd.FlagNamespace, clientcmd.FlagClusterName, clientcmd.FlagAuthInfoName, clientcmd.FlagAPIServer,
+		fileFlag, everywhereFlag, clientcmd.FlagContext, clientcmd.FlagNamespace, clientcmd.FlagClusterName, clientcmd.FlagAuthInfoName, clientcmd.FlagAPIServer,
 		clientcmd.FlagTLSServerName, clientcmd.FlagInsecure, clientcmd.FlagCertFile, clientcmd.FlagKeyFile, clientcmd.FlagCAFile, clientcmd.FlagBearerToken,
 		clientcmd.FlagImpersonate, clientcmd.FlagImpersonateUID, clientcmd.FlagImpersonateGroup, clientcmd.FlagTimeout, clientcmd.FlagDisableCompression,
 	}
@@ -189,5 +203,5 @@ func (k *Flags) Describe() string {
 	if err != nil || context == nil {
 		return "cluster " + cmp.Or(k.overrides.ClusterInfo.Server, "of this pod")
 	}
-	return fmt.Sprintf("cluster %s, context %s", cmp.Or(k.overrides.Context.Cluster, context.Cluster), name)
+	return fmt.Sprintf("cluster %s, context %s", cmp.Or(k.overrides.ClusterInfo.Server, k.overrides.Context.Cluster, context.Cluster), name)
 }

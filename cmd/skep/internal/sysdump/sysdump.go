@@ -76,7 +76,7 @@ func (r request) make(cmd *cobra.Command) error {
 	var client *cluster.Client
 	if r.cluster {
 		var err error
-		if client, err = cluster.Open(&r.where.Kube, cmd.Flags().Changed("namespace"), cmd.ErrOrStderr()); err != nil {
+		if client, err = cluster.Open(&r.where.Kube, cmd.ErrOrStderr()); err != nil {
 			return err
 		}
 	}

@@ -50,7 +50,7 @@ func choose(cmd *cobra.Command, f *where.Flags) (Source, string, error) {
 		source, err := NewHost(f.State)
 		return source, "this host", err
 	}
-	c, err := cluster.Open(&f.Kube, cmd.Flags().Changed("namespace"), cmd.ErrOrStderr())
+	c, err := cluster.Open(&f.Kube, cmd.ErrOrStderr())
 	if err != nil {
 		return nil, "", err
 	}

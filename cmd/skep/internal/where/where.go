@@ -50,7 +50,10 @@ func (f *Flags) Register(cmd *cobra.Command) {
 }
 
 // RegisterCluster adds the flags of a cluster alone.
-func (f *Flags) RegisterCluster(cmd *cobra.Command) { f.Kube.Register(cmd) }
+func (f *Flags) RegisterCluster(cmd *cobra.Command) {
+	f.Kube.Register(cmd)
+	f.Kube.RegisterEverywhere(cmd)
+}
 
 // RegisterNode adds --node.
 func (f *Flags) RegisterNode(cmd *cobra.Command, usage string) {
