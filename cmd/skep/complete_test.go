@@ -109,6 +109,42 @@ func TestShellsCompleteWhatAClusterHas(t *testing.T) {
 	}
 }
 
+// TestAPluginForCredentialsHoldsNoShell: kubectl's plug-ins know no deadline.
+func TestAPluginForCredentialsHoldsNoShell(t *testing.T) {
+	config := apiServer(t, nil)
+	body, err := os.ReadFile(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	// It ends when its file is gone, and gets no credentials.
+	file := filepath.Join(t.TempDir(), "hangs")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	plugin := fmt.Sprintf("user: {exec: {apiVersion: client.authentication.k8s.io/v1, interactiveMode: Never, command: sh, args: [-c, %q]}}",
+		"while [ -e "+file+" ]; do sleep 0.1; done")
+	text := strings.NewReplacer("user: {}", plugin, "http://", "https://").Replace(string(body))
+	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, args := range [][]string{{"explain", "--kubeconfig", config, ""}, {"chain", "--kubeconfig", config, "--node", ""}} {
+		got := make(chan []string, 1)
+		go func() { got <- completed(t, args...) }()
+		// A completion takes three seconds at most, and this waits for a machine that is slow.
+		select {
+		case names := <-got:
+			if len(names) != 1 {
+				t.Errorf("%q: a shell is given %q", args, names)
+			}
+		case <-time.After(time.Minute):
+			t.Errorf("%q: a shell waits for the plug-in", args)
+		}
+	}
+	if err := os.Remove(file); err != nil {
+		t.Fatal(err)
+	}
+}
+
 func TestShellsCompleteWhatAHostRuns(t *testing.T) {
 	state := t.TempDir()
 	l, err := (&net.ListenConfig{}).Listen(t.Context(), "unix", filepath.Join(state, nodemode.SocketName))

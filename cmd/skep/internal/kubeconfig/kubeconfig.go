@@ -140,11 +140,25 @@ func (k *Flags) list(ctx context.Context, resource schema.GroupVersionResource, 
 	if err != nil {
 		return nil, err
 	}
-	found, err := client.Resource(resource).Namespace(namespace).List(ctx, metav1.ListOptions{Limit: mostNames})
-	if err != nil {
-		return nil, err
+	type answer struct {
+		all *metav1.PartialObjectMetadataList
+		err error
 	}
-	return found.Items, nil
+	answers := make(chan answer, 1)
+	go func() {
+		all, err := client.Resource(resource).Namespace(namespace).List(ctx, metav1.ListOptions{Limit: mostNames})
+		answers <- answer{all, err}
+	}()
+	// A plug-in that fetches credentials knows no deadline.
+	select {
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	case is := <-answers:
+		if is.err != nil {
+			return nil, is.err
+		}
+		return is.all.Items, nil
+	}
 }
 
 // Applications returns the applications that the caller may list, for a shell to complete: those of the chosen namespace, else of all, else of the
