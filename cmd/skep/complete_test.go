@@ -94,6 +94,8 @@ func TestShellsCompleteWhatAClusterHas(t *testing.T) {
 		"rollout status":                 {[]string{"rollout", "status", "--kubeconfig", all, ""}, "bpfapp/web cbpfapp/audit :4"},
 		"rollout undo":                   {[]string{"rollout", "undo", "--kubeconfig", all, ""}, "bpfapp/web cbpfapp/audit :4"},
 		"a node":                         {[]string{"chain", "--kubeconfig", all, "--node", ""}, "node-1 node-2 :4"},
+		"maps of a node":                 {[]string{"map", "dump", "--kubeconfig", all, "--node", "node-1", ""}, "team-a/web team-b/dns audit :4"},
+		"a node with maps":               {[]string{"map", "get", "--kubeconfig", all, "--node", ""}, "node-1 node-2 :4"},
 		"a namespace":                    {[]string{"status", "--kubeconfig", all, "-n", ""}, "team-a team-b :4"},
 		"what a tenant may list":         {[]string{"explain", "--kubeconfig", own, ""}, "team-a/web :4"},
 		"a caller who may list nothing":  {[]string{"explain", "--kubeconfig", nothing, ""}, ":4"},

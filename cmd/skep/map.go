@@ -1,24 +1,22 @@
 package main
 
 import (
-	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"strconv"
 	"strings"
-	"unicode"
-	"unicode/utf16"
 
 	"github.com/spf13/cobra"
 
 	"github.com/skep-dev/skep/agent/inventory"
 	"github.com/skep-dev/skep/agent/readers/show"
+	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/cmd/internal/exit"
 	"github.com/skep-dev/skep/cmd/skep/internal/display"
 	"github.com/skep-dev/skep/cmd/skep/internal/kubeconfig"
+	"github.com/skep-dev/skep/cmd/skep/internal/where"
 )
 
 // mapCommand is what the commands below skep map have in common.
@@ -44,9 +42,11 @@ func newMap() *cobra.Command {
 	for _, c := range cmd.Commands() {
 		m.kube.Register(c)
 		c.Flags().StringVar(&m.node, "node", "", "node of the cluster to read on (default: this host)")
+		// The flag was just made, so that nothing can fail.
+		_ = c.RegisterFlagCompletionFunc("node", m.kube.Names(v1alpha1.GroupVersion().WithResource("bpfnodes")))
 		local := c.RunE
 		c.RunE = func(cmd *cobra.Command, args []string) error {
-			if m.node == "" && !strings.HasPrefix(cmd.Root().DisplayName(), "kubectl") {
+			if !m.isCluster(cmd) {
 				return local(cmd, args)
 			}
 			return m.inCluster(cmd, args)
@@ -80,8 +80,19 @@ func absent(err error) error {
 	return err
 }
 
-// complete completes the application, and its map.
+// isCluster reports whether the caller names a node of a cluster, or the cluster.
+func (m *mapCommand) isCluster(cmd *cobra.Command) bool {
+	return m.node != "" || m.kube.Given(cmd) != "" || where.IsPlugin(cmd)
+}
+
+// complete completes the application and, on this host, its map.
 func (m *mapCommand) complete(cmd *cobra.Command, args []string, _ string) (found []cobra.Completion, _ cobra.ShellCompDirective) {
+	if m.isCluster(cmd) {
+		if len(args) == 0 {
+			found = m.kube.ApplicationNames(cmd.Context())
+		}
+		return found, cobra.ShellCompDirectiveNoFileComp
+	}
 	all, err := m.all(cmd.Context())
 	if err != nil {
 		return nil, cobra.ShellCompDirectiveError
@@ -234,7 +245,7 @@ func (m *mapCommand) print(w io.Writer, e show.Entry) error {
 	if m.output == "json" {
 		return printLine(w, e)
 	}
-	key, err := oneLine(e.Key)
+	key, err := display.JSONLine(e.Key)
 	if err != nil {
 		return err
 	}
@@ -242,7 +253,7 @@ func (m *mapCommand) print(w io.Writer, e show.Entry) error {
 	if e.Values == nil {
 		value = e.Value
 	}
-	text, err := oneLine(value)
+	text, err := display.JSONLine(value)
 	if err != nil {
 		return err
 	}
@@ -252,32 +263,10 @@ func (m *mapCommand) print(w io.Writer, e show.Entry) error {
 
 // printLine prints a value as JSON on a line.
 func printLine(w io.Writer, v any) error {
-	line, err := oneLine(v)
+	line, err := display.JSONLine(v)
 	if err != nil {
 		return err
 	}
 	_, err = fmt.Fprintln(w, line)
 	return err
-}
-
-// oneLine is a value as JSON, which a terminal takes no command from: the library escapes control
-// characters of ASCII alone.
-func oneLine(v any) (string, error) {
-	var out bytes.Buffer
-	e := json.NewEncoder(&out)
-	e.SetEscapeHTML(false)
-	if err := e.Encode(v); err != nil {
-		return "", err
-	}
-	var line strings.Builder
-	for _, r := range strings.TrimSuffix(out.String(), "\n") {
-		if unicode.IsPrint(r) {
-			line.WriteRune(r)
-			continue
-		}
-		for _, half := range utf16.Encode([]rune{r}) {
-			fmt.Fprintf(&line, "\\u%04x", half)
-		}
-	}
-	return line.String(), nil
 }

@@ -1,16 +1,16 @@
 package main
 
-import "testing"
+import (
+	"bytes"
+	"strings"
+	"testing"
+)
 
-func TestALineHoldsNoCommandForATerminal(t *testing.T) {
-	for want, v := range map[string]any{
-		`{"a":"<b>&é"}`:         map[string]any{"a": "<b>&é"},
-		`"\u001b[31m \u009b2J"`: "\x1b[31m \u009b2J",
-		`"\u202e\udb40\udc01"`:  "\u202e\U000e0001",
-		`"\ufffd\u007f\n"`:      "\xff\x7f\n",
-	} {
-		if got, err := oneLine(v); got != want || err != nil {
-			t.Errorf("%s, %v; want %s", got, err, want)
-		}
+// TestAContextIsNoHost: what names a cluster never shows the maps of this host.
+func TestAContextIsNoHost(t *testing.T) {
+	root := newRoot(streams{out: &bytes.Buffer{}, err: &bytes.Buffer{}})
+	root.SetArgs([]string{"map", "list", "guard", "--context", "elsewhere"})
+	if err := root.ExecuteContext(t.Context()); err == nil || !strings.Contains(err.Error(), "name it by --node") {
+		t.Errorf("%v, want that a node is named", err)
 	}
 }

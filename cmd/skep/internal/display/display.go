@@ -3,6 +3,7 @@
 package display
 
 import (
+	"bytes"
 	"cmp"
 	"encoding/json"
 	"fmt"
@@ -12,6 +13,8 @@ import (
 	"strings"
 	"text/tabwriter"
 	"time"
+	"unicode"
+	"unicode/utf16"
 
 	"github.com/spf13/cobra"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -38,11 +41,46 @@ func OutputFlag(cmd *cobra.Command, to *string, formats ...string) {
 
 // JSON writes v indented.
 func JSON(w io.Writer, v any) error {
-	enc := json.NewEncoder(w)
-	enc.SetIndent("", "  ")
-	enc.SetEscapeHTML(false)
-	return enc.Encode(v)
+	all, err := encoded(v, "  ")
+	if err == nil {
+		_, err = io.WriteString(w, all)
+	}
+	return err
 }
+
+// JSONLine returns v as JSON on one line.
+func JSONLine(v any) (string, error) {
+	line, err := encoded(v, "")
+	return strings.TrimSuffix(line, "\n"), err
+}
+
+// encoded is JSON that a terminal takes no command from: the library escapes control characters of ASCII alone.
+func encoded(v any, indent string) (string, error) {
+	var out bytes.Buffer
+	e := json.NewEncoder(&out)
+	e.SetIndent("", indent)
+	e.SetEscapeHTML(false)
+	if err := e.Encode(v); err != nil {
+		return "", err
+	}
+	if !strings.ContainsFunc(out.String(), isCommand) {
+		return out.String(), nil
+	}
+	var all strings.Builder
+	for _, r := range out.String() {
+		if !isCommand(r) {
+			all.WriteRune(r)
+			continue
+		}
+		for _, half := range utf16.Encode([]rune{r}) {
+			fmt.Fprintf(&all, "\\u%04x", half)
+		}
+	}
+	return all.String(), nil
+}
+
+// isCommand reports whether a terminal may obey a character instead of showing it.
+func isCommand(r rune) bool { return r != '\n' && !unicode.IsPrint(r) }
 
 // Data writes v as JSON or YAML.
 func Data(w io.Writer, format string, v any) error {
@@ -50,9 +88,11 @@ func Data(w io.Writer, format string, v any) error {
 		return JSON(w, v)
 	}
 	doc, err := YAML(v)
-	if err == nil {
-		_, err = w.Write(doc)
+	if err != nil || strings.ContainsFunc(string(doc), isCommand) {
+		// JSON is YAML, too, and has an escape for each character. The library for YAML takes none of the commands.
+		return JSON(w, v)
 	}
+	_, err = w.Write(doc)
 	return err
 }
 

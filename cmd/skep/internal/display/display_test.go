@@ -1,6 +1,39 @@
 package display
 
-import "testing"
+import (
+	"bytes"
+	"encoding/json"
+	"strings"
+	"testing"
+
+	"sigs.k8s.io/yaml"
+)
+
+// TestDataHoldsNoCommandForATerminal, and says the same all the same.
+func TestDataHoldsNoCommandForATerminal(t *testing.T) {
+	for want, v := range map[string]any{
+		`{"a":"<b>&é"}`:         map[string]any{"a": "<b>&é"},
+		`"\u001b[31m \u009b2J"`: "\x1b[31m \u009b2J",
+		`"\u202e\udb40\udc01"`:  "\u202e\U000e0001",
+		`"\ufffd\u007f\n"`:      "\xff\x7f\n",
+	} {
+		if got, err := JSONLine(v); got != want || err != nil {
+			t.Errorf("%s, %v; want %s", got, err, want)
+		}
+	}
+	hostile := map[string]string{"a": "x\x1b[2J\u009b2J\u202e\u2067y\nz"}
+	for format, parse := range map[string]func([]byte, any) error{
+		"json": json.Unmarshal, "yaml": func(doc []byte, into any) error { return yaml.Unmarshal(doc, into) }} {
+		var out bytes.Buffer
+		if err := Data(&out, format, hostile); err != nil || strings.ContainsAny(out.String(), "\x1b\u009b\u202e\u2067") {
+			t.Errorf("-o %s: %v, %q", format, err, &out)
+		}
+		var read map[string]string
+		if err := parse(out.Bytes(), &read); err != nil || read["a"] != hostile["a"] {
+			t.Errorf("-o %s is read as %q, %v", format, read, err)
+		}
+	}
+}
 
 func TestNothingIsCutInsideAWord(t *testing.T) {
 	for want, items := range map[string][]string{

@@ -23,13 +23,7 @@ func applications(f *where.Flags, most int) cobra.CompletionFunc {
 			return nil, cobra.ShellCompDirectiveNoFileComp
 		}
 		if isCluster {
-			chosen := f.Kube.Chosen()
-			for _, a := range f.Kube.Applications(cmd.Context(), chosen) {
-				// With -n, a name alone is one of the namespace.
-				if !chosen || a.Namespace != "" {
-					names = append(names, a.String())
-				}
-			}
+			names = f.Kube.ApplicationNames(cmd.Context())
 		} else {
 			ctx, cancel := context.WithTimeout(cmd.Context(), completeTime)
 			defer cancel()

@@ -189,6 +189,16 @@ func (k *Flags) Applications(ctx context.Context, inOneNamespace bool) (all []v1
 	return all
 }
 
+// ApplicationNames completes applications as commands take them. With -n, these are the namespace's.
+func (k *Flags) ApplicationNames(ctx context.Context) (names []cobra.Completion) {
+	for _, a := range k.Applications(ctx, k.Chosen()) {
+		if !k.Chosen() || a.Namespace != "" {
+			names = append(names, a.String())
+		}
+	}
+	return names
+}
+
 // mostNames bounds the objects that a shell is given.
 const mostNames = 1000
 
