@@ -108,7 +108,7 @@ func PrintStatus(w io.Writer, format, confirm string, s nodemode.Status) error {
 	if !whole {
 		revision = text.CutRunes(revision, 13)
 	}
-	fmt.Fprintf(w, "source  %s %s\n", s.Source.Address, revision)
+	fmt.Fprintf(w, "source  %s\n", text.Line(s.Source.Address+" "+revision))
 	printFailure(w, s.Source.Error)
 	if s.Settings.Error != "" {
 		fmt.Fprintln(w, "settings")
@@ -120,7 +120,8 @@ func PrintStatus(w io.Writer, format, confirm string, s nodemode.Status) error {
 	for _, b := range []*nodemode.UnloadProtection{s.Source.UnloadProtection, s.UnloadProtection} {
 		if b != nil {
 			fmt.Fprintf(w, "%s %s\n        kept until it is confirmed: %s\n        to unload: %s %s\n",
-				display.Paint(w, display.Red, "unload protection"), text.Printable(b.Reason), display.List(b.Applications), confirm, b.Revision)
+				display.Paint(w, display.Red, "unload protection"), text.Printable(b.Reason), text.Line(display.List(b.Applications)), confirm,
+				text.Line(b.Revision))
 		}
 	}
 	for _, p := range s.Problems {
@@ -176,7 +177,7 @@ func printWhy(w io.Writer, a nodemode.Application) {
 	if len(a.Reasons)+len(a.Warnings)+len(a.Audited)+len(skipped)+len(notes) == 0 && unreached == "" && runs(ready) {
 		return
 	}
-	fmt.Fprintf(w, "\n%s%s\n", a.Identity(), notRunningSince(ready))
+	fmt.Fprintf(w, "\n%s%s\n", text.Line(a.Identity().String()), notRunningSince(ready))
 	if twoVersions(a) {
 		printVersions(w, a)
 	}
@@ -250,7 +251,7 @@ func earlierRuns(a nodemode.Application) bool {
 // two.
 func printVersions(w io.Writer, a nodemode.Application) {
 	line := func(what, image, digest string) {
-		fmt.Fprintf(w, "  %-8s %s\n", what, strings.TrimSpace(text.Printable(image)+" "+digest))
+		fmt.Fprintf(w, "  %-8s %s\n", what, text.Line(strings.TrimSpace(image+" "+digest)))
 	}
 	switch {
 	case a.RunningImage != "" && a.Image != "":
@@ -349,17 +350,20 @@ func Explain(w io.Writer, format string, a nodemode.Application) error {
 		explain(w, a)
 		return nil
 	}
-	fmt.Fprintf(w, "%s %s\n  it does not run, and its definition cannot be read\n", a.Kind, a.Identity())
+	fmt.Fprintf(w, "%s\n  it does not run, and its definition cannot be read\n", heading(a))
 	for _, p := range a.Problems {
 		printProblem(w, p)
 	}
 	return nil
 }
 
+// heading is kind and name.
+func heading(a nodemode.Application) string { return text.Line(a.Kind + " " + a.Identity().String()) }
+
 func explain(w io.Writer, a nodemode.Application) {
-	fmt.Fprintf(w, "%s %s\n  source   %s\n", a.Kind, a.Identity(), text.Printable(cmp.Or(a.Source, "-")))
+	fmt.Fprintf(w, "%s\n  source   %s\n", heading(a), text.Printable(cmp.Or(a.Source, "-")))
 	printVersions(w, a)
-	fmt.Fprintf(w, "  signers  %s\n", cmp.Or(display.List(a.Signers), "none"))
+	fmt.Fprintf(w, "  signers  %s\n", text.Line(cmp.Or(display.List(a.Signers), "none")))
 	if a.Agent != nil && a.Agent.Pins != "" {
 		fmt.Fprintf(w, "  pins     %s\n", text.Printable(a.Agent.Pins))
 	}
@@ -377,7 +381,7 @@ func explain(w io.Writer, a nodemode.Application) {
 	}
 	said := display.Once{}
 	for _, c := range a.Conditions {
-		fmt.Fprintf(w, "  %-10s %-8s %s\n", c.Type, c.Status, text.Printable(said.Message(c.Type, withoutSkipped(a, c.Message))))
+		fmt.Fprintf(w, "  %-10s %-8s %s\n", text.Line(c.Type), text.Line(string(c.Status)), text.Printable(said.Message(c.Type, withoutSkipped(a, c.Message))))
 	}
 	for _, r := range a.Reasons {
 		display.Reason(w, display.Paint(w, display.Red, "denied"), r, "")
@@ -399,15 +403,16 @@ func explain(w io.Writer, a nodemode.Application) {
 func printProgram(w io.Writer, p agent.ProgramStatus) {
 	line := "  program " + text.Line(p.Name)
 	if p.ID != 0 {
-		line += fmt.Sprintf(" id %d tag %s", p.ID, p.Tag)
+		line += fmt.Sprintf(" id %d tag %s", p.ID, text.Line(p.Tag))
 	}
 	fmt.Fprintln(w, line)
 	for _, l := range p.Links {
 		where := l.Hook
 		if hasTarget(l) {
-			where += " on " + text.Printable(l.Target)
+			where += " on " + l.Target
 		}
-		line := fmt.Sprintf("    %-10s %s %s", l.State, where, text.Printable(cmp.Or(l.Error, l.Filter, describeOff(l), describeMode(l), describeIterator(l))))
+		line := fmt.Sprintf("    %-10s %s %s", text.Line(string(l.State)), text.Line(where),
+			text.Printable(cmp.Or(l.Error, l.Filter, describeOff(l), describeMode(l), describeIterator(l))))
 		fmt.Fprintln(w, strings.TrimRight(line, " "))
 		for _, note := range l.Notes() {
 			fmt.Fprintf(w, "               %s\n", text.Line(note))
@@ -482,14 +487,14 @@ func explainAgent(w io.Writer, a nodemode.Application) {
 		case m.Reason != "":
 			what += ": " + m.Reason
 		}
-		fmt.Fprintf(w, "  map %s %s\n", m.Map, what)
+		fmt.Fprintf(w, "  map %s\n", text.Line(m.Map+" "+what))
 	}
 	for _, m := range a.Agent.TakenMaps {
 		what := fmt.Sprintf("is map %s of application %s", m.OwnersMap, m.Owner.Name)
 		if m.Message != "" {
 			what += ", or was: " + m.Message
 		}
-		fmt.Fprintf(w, "  map %s %s\n", m.Map, text.Printable(what))
+		fmt.Fprintf(w, "  map %s\n", text.Line(m.Map+" "+what))
 	}
 	isSaid := slices.ContainsFunc(a.Conditions, func(c metav1.Condition) bool { return c.Message == a.Agent.Error })
 	if a.Agent.Error != "" && !isSaid {

@@ -112,7 +112,8 @@ func inWorld(t *testing.T) fake {
 		t.Fatal(err)
 	}
 	// The version on nodes, and the version before it, have other values than the definition.
-	payload := base64.StdEncoding.EncodeToString([]byte(`{"variables":{"key":"OLDVALUE1","wide":17293822569102704640},"previous":{"variables":{"key":"OLDVALUE2"}}}`))
+	payload := base64.StdEncoding.EncodeToString([]byte(
+		`{"variables":{"key":"OLDVALUE1","wide":17293822569102704640},"previous":{"variables":{"key":"OLDVALUE2"}}}`))
 	f.objects["/apis/skep.dev/v1alpha1/bpfintents"].([]any)[0].(map[string]any)["spec"].(map[string]any)["envelope"] =
 		base64.StdEncoding.EncodeToString([]byte(`{"payload":"` + payload + `"}`))
 	line := `level=ERROR msg="kept-line" error="git https://user:SECRET-git@git.example.com/x?token=SECRET-token" ` +
@@ -126,7 +127,8 @@ func inWorld(t *testing.T) fake {
 // TestAnArchiveOfAClusterHasNoSecrets: each place that may have one has one.
 func TestAnArchiveOfAClusterHasNoSecrets(t *testing.T) {
 	files, _ := inWorld(t).dumped(t)
-	lacks(t, files, "SECRET", "OLDVALUE", "envelope\"", "70000", "4711471147", "118d3582b", "feedface", "1234605616436508552", "1122334455667788", "4711471148", "fffffffee72", "17293822569102704640", `\"x1`)
+	lacks(t, files, "SECRET", "OLDVALUE", "envelope\"", "70000", "4711471147", "118d3582b", "feedface",
+		"1234605616436508552", "1122334455667788", "4711471148", "fffffffee72", "17293822569102704640", `\"x1`)
 	for name, texts := range map[string]string{
 		"README.txt": "MANIFEST.txt", "versions.json": `"skep"`, "kubernetes.json": "kept-version", "health.json": `"webhook"`,
 		"bpfapplications.json": "kept-label kept-requested kept-requester r.example.com/kept-image:v1@sha256:12 kept-pull kept_variable kept_map kept_program " +

@@ -187,7 +187,7 @@ func summary(nodes []view.NodeView, rows []Row) (lines []string) {
 		for _, what := range n.LeftOut {
 			what = "not all is known: " + text.Line(what)
 			if len(nodes) > 1 {
-				what = n.Name + ": " + what
+				what = text.Line(n.Name) + ": " + what
 			}
 			lines = append(lines, what)
 		}

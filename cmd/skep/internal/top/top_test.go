@@ -21,6 +21,7 @@ import (
 	"github.com/skep-dev/skep/cmd/skep/internal/top"
 	"github.com/skep-dev/skep/test/harness/await"
 	"github.com/skep-dev/skep/test/harness/golden"
+	"github.com/skep-dev/skep/test/harness/hostile"
 )
 
 // TestProgramsAreShown as each case says: the first part has the nodes, and the name of each other part the flags and arguments.
@@ -174,6 +175,19 @@ func TestATerminalIsRedrawn(t *testing.T) {
 			if n := len([]rune(l)); n > 60 {
 				t.Errorf("%d characters on a screen of 60: %q", n, l)
 			}
+		}
+	}
+}
+
+func TestNoFieldOfANodeReachesTheTerminalAsItIs(t *testing.T) {
+	var n view.NodeView
+	hostile.Fill(&n)
+	nodes := []view.NodeView{n, n}
+	lines := top.Print(nodes, top.Rows(nodes, top.Choice{}), top.Screen{}, func(line string) string { return line })
+	hostile.Check(t, "top", strings.Join(lines, "\n"))
+	for _, line := range lines {
+		if strings.Contains(line, "\n") {
+			t.Errorf("a line is several: %q", line)
 		}
 	}
 }
