@@ -150,16 +150,6 @@ func Short(digest string) string {
 	return text.CutRunes(hex, 13)[:min(12, len(hex))]
 }
 
-// Terminal reports whether w is one a person looks at.
-func Terminal(w io.Writer) bool {
-	f, ok := w.(*os.File)
-	if !ok {
-		return false
-	}
-	info, err := f.Stat()
-	return err == nil && info.Mode()&os.ModeCharDevice != 0
-}
-
 // Paint colours s for a terminal, unless NO_COLOR is set (no-color.org).
 func Paint(w io.Writer, code, s string) string {
 	if os.Getenv("NO_COLOR") != "" || !Terminal(w) {

@@ -3,11 +3,35 @@ package display
 import (
 	"bytes"
 	"encoding/json"
+	"io"
+	"os"
 	"strings"
 	"testing"
 
 	"sigs.k8s.io/yaml"
+
+	"github.com/skep-dev/skep/test/harness/terminal"
 )
+
+// TestWhatIsNoTerminalIsNone: a null device is a character device, and no person looks at it.
+func TestWhatIsNoTerminalIsNone(t *testing.T) {
+	null, err := os.OpenFile(os.DevNull, os.O_WRONLY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = null.Close() }()
+	screen := terminal.New(t, 80, 24).File
+	for _, c := range []struct {
+		w    io.Writer
+		term string
+		want bool
+	}{{null, "xterm", false}, {new(bytes.Buffer), "xterm", false}, {screen, "xterm", true}, {screen, "", true}, {screen, "dumb", false}} {
+		t.Setenv("TERM", c.term)
+		if got := Terminal(c.w); got != c.want {
+			t.Errorf("%T with TERM=%s: %v", c.w, c.term, got)
+		}
+	}
+}
 
 // TestDataHoldsNoCommandForATerminal, and says the same all the same.
 func TestDataHoldsNoCommandForATerminal(t *testing.T) {

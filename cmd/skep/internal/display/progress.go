@@ -3,6 +3,7 @@ package display
 import (
 	"fmt"
 	"io"
+	"strings"
 	"sync"
 	"time"
 
@@ -50,7 +51,7 @@ func (p *Progress) Step(format string, args ...any) {
 		return
 	}
 	p.Done()
-	line := text.CutRunes(text.Printable(fmt.Sprintf(format, args...)), 90)
+	line := strings.TrimSuffix(text.CutRunes(text.Line(fmt.Sprintf(format, args...)), p.room()), "…")
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.terminal {
@@ -70,6 +71,15 @@ func (p *Progress) Step(format string, args ...any) {
 		}
 		told = told || since >= slow
 	})
+}
+
+// room is how many characters a step has: a line that wraps, with its time, could not be written anew.
+func (p *Progress) room() int {
+	const most, time = 90, len(" 1h59m59s")
+	if columns, _, _ := Size(p.w); columns > 0 {
+		return max(1, min(most, columns-time-1))
+	}
+	return most
 }
 
 // Done ends the last step, and removes the line from a terminal.

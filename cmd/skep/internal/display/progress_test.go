@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/skep-dev/skep/test/harness/terminal"
 )
 
 func TestProgressIsALineOnATerminalAndElsewhereALineForASlowStep(t *testing.T) {
@@ -42,6 +44,24 @@ func TestProgressIsALineOnATerminalAndElsewhereALineForASlowStep(t *testing.T) {
 	}
 	(*Progress)(nil).Step("nothing")
 	(*Progress)(nil).Done()
+}
+
+// TestProgressFitsATerminal: a line that wraps could not be written anew.
+func TestProgressFitsATerminal(t *testing.T) {
+	screen := terminal.New(t, 30, 8)
+	var second func(time.Duration)
+	p := &Progress{w: screen.File, terminal: true, tick: func(f func(time.Duration)) func() {
+		second = f
+		return func() {}
+	}}
+	p.Step("pulling %s\nand more", strings.Repeat("registry", 20))
+	second(time.Hour + 59*time.Minute + 59*time.Second)
+	p.Done()
+	for part := range strings.SplitSeq(screen.Written(t), "\r\x1b[K") {
+		if n := len([]rune(part)); n > 30 || strings.Contains(part, "\n") {
+			t.Errorf("%d columns of 30: %q", n, part)
+		}
+	}
 }
 
 // lines has a bar before each write.

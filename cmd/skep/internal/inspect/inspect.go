@@ -51,14 +51,14 @@ func NewStatus() *cobra.Command {
 			"The exit code is 0 where there is an answer, whatever it shows, and 1 where there is no application APP.\n" +
 			"skep run --once and skep vet are those that fail where something is denied.",
 		RunE: func(cmd *cobra.Command, args []string) error {
-			ask, err := askStatus(cmd, &f, output, args)
+			from, err := askStatus(cmd, &f, output, args)
 			if err != nil {
 				return err
 			}
 			if watch {
-				return follow(cmd, output, ask)
+				return follow(cmd, output, from)
 			}
-			is, err := ask(cmd.Context())
+			is, err := from.ask(cmd.Context())
 			if err != nil {
 				return err
 			}

@@ -25,9 +25,11 @@ import (
 	"github.com/skep-dev/skep/api/v1alpha1"
 	view "github.com/skep-dev/skep/api/view/v1alpha1"
 	"github.com/skep-dev/skep/cmd/internal/exit"
+	"github.com/skep-dev/skep/cmd/skep/internal/where"
 	"github.com/skep-dev/skep/nodemode"
 	"github.com/skep-dev/skep/schemas"
 	"github.com/skep-dev/skep/test/harness/recommended"
+	"github.com/skep-dev/skep/test/harness/terminal"
 )
 
 // answering is a skep run that answers with a status and interfaces, and returns its state folder.
@@ -342,19 +344,34 @@ not all is known: the list is cut
 	}
 }
 
-// TestATerminalIsRedrawn between two answers for people; elsewhere and for programs one follows the other.
-func TestATerminalIsRedrawn(t *testing.T) {
-	// A terminal, as far as commands look: a character device.
-	terminal, err := os.OpenFile(os.DevNull, os.O_WRONLY, 0)
-	if err != nil {
+// TestAClusterIsAskedLessOftenThanAHost: each look lists all applications.
+func TestAClusterIsAskedLessOftenThanAHost(t *testing.T) {
+	config := filepath.Join(t.TempDir(), "config")
+	if err := os.WriteFile(config, []byte(`{clusters: [{name: c, cluster: {server: "https://127.0.0.1:1"}}], contexts: [{name: c, context: {cluster: c}}],
+		current-context: c}`), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	defer func() { _ = terminal.Close() }()
-	for _, first := range []bool{true, false} {
-		if got := between(terminal, "text", first); !strings.HasPrefix(got, erase+"last change ") {
-			t.Errorf("a terminal gets %q", got)
+	for flag, want := range map[string]time.Duration{"--host": watchInterval, "--kubeconfig=" + config: clusterInterval} {
+		var f where.Flags
+		cmd := &cobra.Command{}
+		f.Register(cmd)
+		if err := cmd.ParseFlags([]string{flag}); err != nil {
+			t.Fatal(err)
 		}
-		if got := between(terminal, "json", first); got != "" {
+		if from, err := askStatus(cmd, &f, "text", nil); err != nil || from.every != want || watchInterval >= clusterInterval {
+			t.Errorf("%s: every %s, %v", flag, from.every, err)
+		}
+	}
+}
+
+// TestATerminalIsRedrawn between two answers for people; elsewhere and for programs one follows the other.
+func TestATerminalIsRedrawn(t *testing.T) {
+	screen := terminal.New(t, 80, 3)
+	for first, want := range map[bool]string{true: "\n\n\n\x1b[H\x1b[Jlast change ", false: "\x1b[H\x1b[Jlast change "} {
+		if got := between(screen.File, "text", first); !strings.HasPrefix(got, want) {
+			t.Errorf("a terminal gets %q, want %q", got, want)
+		}
+		if got := between(screen.File, "json", first); got != "" {
 			t.Errorf("JSON on a terminal gets %q", got)
 		}
 	}

@@ -21,26 +21,29 @@ import (
 // answer is a status: all of it, and what of it is news if it changes.
 type answer struct{ whole, news func(io.Writer) error }
 
-// asked asks for a status.
-type asked func(context.Context) (answer, error)
+// asked asks for a status, and every is how often it is asked for while it is watched.
+type asked struct {
+	ask   func(context.Context) (answer, error)
+	every time.Duration
+}
 
 // askStatus returns what asks the place that the caller means.
 func askStatus(cmd *cobra.Command, f *where.Flags, output string, names []string) (asked, error) {
 	isCluster, err := f.Cluster(cmd)
 	if err != nil {
-		return nil, err
+		return asked{}, err
 	}
 	if isCluster {
 		c, err := open(cmd, f)
-		return func(ctx context.Context) (answer, error) {
+		return asked{func(ctx context.Context) (answer, error) {
 			s, err := c.Status(ctx, names)
 			return answer{
 				whole: func(w io.Writer) error { return cluster.PrintStatus(w, output, s) },
 				news:  func(w io.Writer) error { return cluster.PrintNews(w, s) },
 			}, err
-		}, err
+		}, clusterInterval}, err
 	}
-	return func(ctx context.Context) (answer, error) {
+	return asked{func(ctx context.Context) (answer, error) {
 		s, err := host.Client{State: f.State}.Status(ctx, names)
 		same := timeless(s)
 		show := func(w io.Writer, s nodemode.Status) error {
@@ -53,7 +56,7 @@ func askStatus(cmd *cobra.Command, f *where.Flags, output string, names []string
 			},
 			news: func(w io.Writer) error { return show(w, same) },
 		}, err
-	}, nil
+	}, watchInterval}, nil
 }
 
 // timeless is a status without times: when skep run last looked changes, and how long ago something was, while what it saw may not.
@@ -69,17 +72,20 @@ func timeless(s nodemode.Status) nodemode.Status {
 	return s
 }
 
-// watchInterval is how often a status that is watched is asked for.
-const watchInterval = time.Second
+// How often a host is asked, and a cluster: a look lists all applications there, or goes to a node.
+const (
+	watchInterval   = time.Second
+	clusterInterval = 5 * time.Second
+)
 
 // follow shows the status whenever it changed, until it cannot be had or ctx ends.
-func follow(cmd *cobra.Command, output string, ask asked) error {
+func follow(cmd *cobra.Command, output string, from asked) error {
 	last := ""
-	tick := time.NewTicker(watchInterval)
+	tick := time.NewTicker(from.every)
 	defer tick.Stop()
 	w := cmd.OutOrStdout()
 	for {
-		is, err := ask(cmd.Context())
+		is, err := from.ask(cmd.Context())
 		if err != nil {
 			return err
 		}
@@ -104,14 +110,11 @@ func follow(cmd *cobra.Command, output string, ask asked) error {
 	}
 }
 
-// erase has a terminal forget what it shows, and begin at its first line.
-const erase = "\x1b[H\x1b[2J\x1b[3J"
-
 // between is what parts one status from the previous one: a terminal is redrawn.
 func between(w io.Writer, output string, first bool) string {
 	switch {
 	case display.Terminal(w) && output != "json" && output != "yaml":
-		return erase + fmt.Sprintf("last change %s, Ctrl-C ends\n\n", time.Now().Format(time.TimeOnly))
+		return display.Redraw(w, first) + display.Below + fmt.Sprintf("last change %s, Ctrl-C ends\n\n", time.Now().Format(time.TimeOnly))
 	case first || output == "json":
 		return ""
 	case output == "yaml":

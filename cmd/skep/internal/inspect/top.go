@@ -6,7 +6,6 @@ import (
 	"math"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/spf13/cobra"
 
@@ -70,9 +69,6 @@ func NewTop() *cobra.Command {
 	f.where.RegisterNode(cmd, "node of the cluster to ask for all its programs (default: this host)")
 	return cmd
 }
-
-// clusterInterval is how often a cluster is asked: each look goes to the node.
-const clusterInterval = 5 * time.Second
 
 // source is what describes the nodes that the flags name.
 func (f *topFlags) source(cmd *cobra.Command) (from top.Source, place string, err error) {

@@ -3,11 +3,8 @@ package top
 import (
 	"context"
 	"io"
-	"os"
 	"strings"
 	"time"
-
-	"golang.org/x/sys/unix"
 
 	view "github.com/skep-dev/skep/api/view/v1alpha1"
 	"github.com/skep-dev/skep/cmd/internal/exit"
@@ -27,13 +24,6 @@ type Request struct {
 	// Interval is how often the source is asked; zero means every second.
 	Interval time.Duration
 }
-
-// What has a terminal begin at its first line, forget the rest of a line, and forget what is below.
-const (
-	begin = "\x1b[H"
-	rest  = "\x1b[K"
-	below = "\x1b[J"
-)
 
 // Show shows programs.
 func Show(ctx context.Context, w io.Writer, from Source, r Request) error {
@@ -75,38 +65,19 @@ func (r Request) write(w io.Writer, nodes []view.NodeView, isFirst bool) error {
 	if r.JSON {
 		return display.JSON(w, rows)
 	}
-	s, isRedrawn := screen(w), r.Follow && display.Terminal(w)
-	between, end := "\n", "\n"
-	if isRedrawn {
-		between, end = rest+"\n", rest+below
-	}
-	page := ""
+	var s Screen
+	s.Width, s.Height, _ = display.Size(w)
+	page, between, end := "", "\n", "\n"
 	switch {
-	case isRedrawn && isFirst:
-		// What was on the terminal scrolls away, and is not lost.
-		page = strings.Repeat("\n", s.Height) + begin
-	case isRedrawn:
-		page = begin
+	case r.Follow && display.Terminal(w):
+		page, between, end = display.Redraw(w, isFirst), display.RestOfLine+"\n", display.RestOfLine+display.Below
 	case !isFirst:
 		page = "\n"
-	}
-	if !isRedrawn {
+		fallthrough
+	default:
 		s.Height = 0
 	}
 	lines := Print(nodes, rows, s, func(line string) string { return display.Paint(w, display.Faint, line) })
 	_, err := io.WriteString(w, page+strings.Join(lines, between)+end)
 	return err
-}
-
-// screen is the size of a terminal.
-func screen(w io.Writer) Screen {
-	f, ok := w.(*os.File)
-	if !ok {
-		return Screen{}
-	}
-	size, err := unix.IoctlGetWinsize(int(f.Fd()), unix.TIOCGWINSZ)
-	if err != nil {
-		return Screen{}
-	}
-	return Screen{Width: int(size.Col), Height: int(size.Row)}
 }
