@@ -17,7 +17,7 @@ var colours = map[string]string{OK: display.Green, Warning: display.Red, Unknown
 
 // PrintStatus prints how Skep does, then a line for each application, and why those that are not ready are not.
 func PrintStatus(w io.Writer, format string, s Status) error {
-	if format == "json" || format == "yaml" {
+	if display.IsData(format) {
 		return display.Data(w, format, s)
 	}
 	fmt.Fprintln(w, text.Line(s.Cluster))

@@ -82,6 +82,9 @@ func encoded(v any, indent string) (string, error) {
 // isCommand reports whether a terminal may obey a character instead of showing it.
 func isCommand(r rune) bool { return r != '\n' && !unicode.IsPrint(r) }
 
+// IsData reports whether a format is for programs.
+func IsData(format string) bool { return format == "json" || format == "yaml" }
+
 // Data writes v as JSON or YAML.
 func Data(w io.Writer, format string, v any) error {
 	if format == "json" {

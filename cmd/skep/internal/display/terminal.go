@@ -34,9 +34,17 @@ func Size(w io.Writer) (columns, lines int, isTerminal bool) {
 	return int(size.Col), int(size.Row), true
 }
 
-// Redraw has a terminal begin at its first line. What was on it before the first time scrolls away, and is not lost.
-func Redraw(w io.Writer, isFirst bool) string {
-	if !isFirst {
+// Between is what parts an answer in a format from the previous one. A terminal begins at its first line: what was on it before the first
+// answer scrolls away, and is not lost.
+func Between(w io.Writer, format string, isFirst bool) string {
+	switch {
+	case format == "json", isFirst && (IsData(format) || !Terminal(w)):
+		return ""
+	case format == "yaml":
+		return "---\n"
+	case !Terminal(w):
+		return "\n"
+	case !isFirst:
 		return home
 	}
 	_, lines, _ := Size(w)

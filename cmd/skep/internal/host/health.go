@@ -25,7 +25,7 @@ func Place(r nodemode.RunStatus) string {
 
 // PrintHealth says how skep run itself does, for people.
 func PrintHealth(w io.Writer, format string, s nodemode.Status) {
-	if format == "json" || format == "yaml" {
+	if display.IsData(format) {
 		return
 	}
 	since := ""

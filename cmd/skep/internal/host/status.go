@@ -100,7 +100,7 @@ func find(s nodemode.Status, name string) (a nodemode.Application, known bool) {
 // PrintStatus says where definitions come from, what waits for a human and how it is
 // confirmed, and how each application is doing.
 func PrintStatus(w io.Writer, format, confirm string, s nodemode.Status) error {
-	if format == "json" || format == "yaml" {
+	if display.IsData(format) {
 		return display.Data(w, format, s)
 	}
 	whole := format == "wide" || !display.Terminal(w)

@@ -143,7 +143,7 @@ func NewHistory() *cobra.Command {
 				return err
 			}
 			where.Say(cmd, output, place)
-			if output == "json" || output == "yaml" {
+			if display.IsData(output) {
 				return display.Data(cmd.OutOrStdout(), output, append([]v1alpha1.ApplicationVersion{}, all...))
 			}
 			if len(all) == 0 {
@@ -208,7 +208,7 @@ func NewChain() *cobra.Command {
 			return nodes.PrintChains(cmd.OutOrStdout(), cmd.ErrOrStderr(), output, n, chosen)
 		},
 	}
-	display.OutputFlag(cmd, &output, "text", "json")
+	display.OutputFlag(cmd, &output, "text", "json", "yaml")
 	f.Register(cmd)
 	f.RegisterNode(cmd, "node of the cluster to ask (default: this host)")
 	return cmd

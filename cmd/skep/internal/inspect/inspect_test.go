@@ -237,7 +237,7 @@ func TestChainsAreAskedForAsTheyArePrinted(t *testing.T) {
 			t.Errorf("%q shows %q, want %q", c.args, got, c.want)
 		}
 	}
-	for format, want := range map[string]string{"text": "9 (off)  Drop 2, Pass 7", "json": `"Drop": 2`} {
+	for format, want := range map[string]string{"text": "9 (off)  Drop 2, Pass 7", "json": `"Drop": 2`, "yaml": "      Drop: 2\n"} {
 		var out locked
 		if err := ask(t.Context(), &out, "chain", "eth0", "-o", format, "--state", state); err != nil || !strings.Contains(out.String(), want) {
 			t.Errorf("%s: %v, %s; want %q in it", format, err, out.String(), want)

@@ -6,6 +6,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/skep-dev/skep/agent/inventory"
+	view "github.com/skep-dev/skep/api/view/v1alpha1"
 	"github.com/skep-dev/skep/cmd/skep/internal/display"
 	"github.com/skep-dev/skep/cmd/skep/internal/host"
 	"github.com/skep-dev/skep/cmd/skep/internal/nodes"
@@ -37,8 +38,8 @@ func NewInventory() *cobra.Command {
 				return err
 			}
 			where.Say(cmd, output, thisHost())
-			if output == "json" {
-				return display.JSON(cmd.OutOrStdout(), all)
+			if display.IsData(output) {
+				return display.Data(cmd.OutOrStdout(), output, all)
 			}
 			if err := nodes.PrintPrograms(cmd.OutOrStdout(), output == "wide", host.Programs(all), nil); err != nil {
 				return err
@@ -48,7 +49,7 @@ func NewInventory() *cobra.Command {
 		},
 	}
 	cmd.Flags().StringVar(&bpffs, "bpffs", "", "folder of Skep's pins on this host (default /sys/fs/bpf/skep)")
-	display.OutputFlag(cmd, &output, "text", "wide", "json")
+	display.OutputFlag(cmd, &output, "text", "wide", "json", "yaml")
 	f.RegisterCluster(cmd)
 	f.RegisterNode(cmd, "node of the cluster to ask (default: this host)")
 	return cmd
@@ -61,8 +62,9 @@ func printNodesInventory(cmd *cobra.Command, f *where.Flags, output string) erro
 		return err
 	}
 	where.Say(cmd, output, place)
-	if output == "json" {
-		return display.JSON(cmd.OutOrStdout(), map[string]any{"programs": n.Programs, "leftOut": n.LeftOut})
+	if display.IsData(output) {
+		return display.Data(cmd.OutOrStdout(), output, map[string]any{"programs": append([]view.Program{}, n.Programs...),
+			"leftOut": append([]string{}, n.LeftOut...)})
 	}
 	nodes.PrintLeftOut(cmd.ErrOrStderr(), n)
 	return nodes.PrintPrograms(cmd.OutOrStdout(), output == "wide", n.Programs, n.Interfaces)

@@ -110,15 +110,11 @@ func follow(cmd *cobra.Command, output string, from asked) error {
 	}
 }
 
-// between is what parts one status from the previous one: a terminal is redrawn.
+// between is what parts one status from the previous one: a terminal is redrawn, and has the time.
 func between(w io.Writer, output string, first bool) string {
-	switch {
-	case display.Terminal(w) && output != "json" && output != "yaml":
-		return display.Redraw(w, first) + display.Below + fmt.Sprintf("last change %s, Ctrl-C ends\n\n", time.Now().Format(time.TimeOnly))
-	case first || output == "json":
-		return ""
-	case output == "yaml":
-		return "---\n"
+	parted := display.Between(w, output, first)
+	if display.Terminal(w) && !display.IsData(output) {
+		parted += display.Below + fmt.Sprintf("last change %s, Ctrl-C ends\n\n", time.Now().Format(time.TimeOnly))
 	}
-	return "\n"
+	return parted
 }

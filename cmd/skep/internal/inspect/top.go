@@ -45,8 +45,8 @@ func NewTop() *cobra.Command {
 			if f.once && f.watch {
 				return fmt.Errorf("%s: --once ends after one look, and --watch does not: give one of them", cmd.Name())
 			}
-			f.request.Owners, f.request.JSON = args, f.output == "json"
-			f.request.Follow = f.watch || !f.once && !f.request.JSON && display.Terminal(cmd.OutOrStdout())
+			f.request.Owners, f.request.Output = args, f.output
+			f.request.Follow = f.watch || !f.once && !display.IsData(f.output) && display.Terminal(cmd.OutOrStdout())
 			from, place, err := f.source(cmd)
 			if err != nil {
 				return err
@@ -63,7 +63,7 @@ func NewTop() *cobra.Command {
 	flags.BoolVar(&f.request.Unmanaged, "unmanaged", false, "show only programs that are not Skep's")
 	flags.BoolVarP(&f.watch, "watch", "w", false, "show programs again after each measurement, also if the output is no terminal")
 	flags.BoolVar(&f.once, "once", false, "show the last measurement and end, also on a terminal")
-	display.OutputFlag(cmd, &f.output, "text", "json")
+	display.OutputFlag(cmd, &f.output, "text", "json", "yaml")
 	f.where.Register(cmd)
 	cmd.ValidArgsFunction = applications(&f.where, math.MaxInt)
 	f.where.RegisterNode(cmd, "node of the cluster to ask for all its programs (default: this host)")

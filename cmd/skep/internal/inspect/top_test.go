@@ -20,8 +20,8 @@ import (
 	"github.com/skep-dev/skep/nodemode"
 )
 
-// TestTopAsksACluster for a node with all its programs, or for an application on its nodes.
-func TestTopAsksACluster(t *testing.T) {
+// TestNodesOfAClusterAreAsked for all that they have, or for an application on its nodes.
+func TestNodesOfAClusterAreAsked(t *testing.T) {
 	measured := view.Program{ID: 7, Name: "count", Type: "XDP", Cost: &view.Cost{WindowSeconds: 1, Runs: 10, Nanoseconds: 1000},
 		Application: &v1alpha1.Identity{Kind: v1alpha1.KindBpfApplication, Namespace: "team-a", Name: "web"}}
 	node := func(name string, all ...view.Program) view.NodeView {
@@ -31,6 +31,7 @@ func TestTopAsksACluster(t *testing.T) {
 	answers := map[string]any{
 		group + "namespaces/team-a/bpfapplications/web/view": view.NodeViewList{Items: []view.NodeView{node("node-1", measured),
 			node("node-2", measured)}},
+		group + "nodeviews/empty":                                       node("empty"),
 		group + "nodeviews/node-1":                                      node("node-1", measured, view.Program{ID: 8, Name: "foreign", Type: "XDP"}),
 		"/apis/skep.dev/v1alpha1/namespaces/team-a/bpfapplications/web": v1alpha1.BpfApplication{ObjectMeta: metav1.ObjectMeta{Namespace: "team-a", Name: "web"}},
 	}
@@ -53,33 +54,38 @@ func TestTopAsksACluster(t *testing.T) {
 		has, lacks []string
 		err        string
 	}{
-		"--node node-1":           {[]string{"foreign", "team-a/web"}, []string{"NODE"}, ""},
-		"--node node-1 -n team-a": {[]string{"team-a/web"}, []string{"foreign"}, ""},
-		"--node node-1 web":       {[]string{"team-a/web"}, []string{"foreign"}, ""},
-		"web -n team-a":           {[]string{"NODE", "node-1", "node-2"}, []string{"foreign"}, ""},
-		"team-a/web":              {[]string{"node-2"}, nil, ""},
-		"":                        {nil, nil, "name one by --node, or one application"},
-		"web dns":                 {nil, nil, "name one by --node, or one application"},
-		"none -n team-a":          {nil, nil, "none"},
+		"top --node node-1":               {[]string{"foreign", "team-a/web"}, []string{"NODE"}, ""},
+		"top --node node-1 -n team-a":     {[]string{"team-a/web"}, []string{"foreign"}, ""},
+		"top --node node-1 web":           {[]string{"team-a/web"}, []string{"foreign"}, ""},
+		"top web -n team-a":               {[]string{"NODE", "node-1", "node-2"}, []string{"foreign"}, ""},
+		"top team-a/web":                  {[]string{"node-2"}, nil, ""},
+		"top":                             {nil, nil, "name one by --node, or one application"},
+		"top web dns":                     {nil, nil, "name one by --node, or one application"},
+		"top none -n team-a":              {nil, nil, "none"},
+		"top --node node-1 -o yaml":       {[]string{"\n  program: count\n"}, nil, ""},
+		"inventory --node node-1 -o wide": {[]string{"foreign", "skep team-a/web", "PINS"}, nil, ""},
+		"inventory --node node-1 -o yaml": {[]string{"leftOut: []\nprograms:\n- ", "\n  name: foreign\n"}, nil, ""},
+		"inventory --node empty -o json":  {[]string{"\"programs\": []", "\"leftOut\": []"}, []string{"null"}, ""},
+		"chain --node empty -o yaml":      {[]string{"[]\n"}, nil, ""},
 	} {
 		var out, aside strings.Builder
 		root := &cobra.Command{SilenceUsage: true, SilenceErrors: true}
-		root.AddCommand(NewTop())
+		root.AddCommand(NewTop(), NewInventory(), NewChain())
 		root.SetOut(&out)
 		root.SetErr(&aside)
-		root.SetArgs(append([]string{"top", "--kubeconfig", config}, strings.Fields(args)...))
+		root.SetArgs(append(strings.Fields(args), "--kubeconfig", config))
 		err := root.ExecuteContext(t.Context())
 		if c.err == "" && err != nil || c.err != "" && (err == nil || !strings.Contains(err.Error(), c.err)) {
-			t.Errorf("top %s: %v, want %q", args, err, c.err)
+			t.Errorf("%s: %v, want %q", args, err, c.err)
 		}
 		for _, want := range c.has {
 			if !strings.Contains(out.String(), want) {
-				t.Errorf("top %s lacks %s: %s", args, want, &out)
+				t.Errorf("%s lacks %s: %s", args, want, &out)
 			}
 		}
 		for _, not := range c.lacks {
 			if strings.Contains(out.String(), not) {
-				t.Errorf("top %s has %s: %s", args, not, &out)
+				t.Errorf("%s has %s: %s", args, not, &out)
 			}
 		}
 	}
@@ -109,7 +115,8 @@ func TestTopAsksTheHost(t *testing.T) {
 		"--sort size":          {"", "", `unknown order "size"; use --sort with one of cpu, runs, ns, memory, name`},
 		"--once -w":            {"", "", "--once ends after one look"},
 		"nothing":              {"", "", "show programs of nothing: no program"},
-		"-o yaml":              {"", "", `unknown output "yaml"`},
+		"-o wide":              {"", "", `unknown output "wide"`},
+		"--once -o yaml":       {"  program: count\n", "", ""},
 	} {
 		var out, aside strings.Builder
 		root := &cobra.Command{SilenceUsage: true, SilenceErrors: true}

@@ -33,8 +33,8 @@ func Interfaces(n view.NodeView, name string) ([]view.Interface, error) {
 
 // PrintChains prints interfaces; aside gets what is no answer, and what of the node is not known.
 func PrintChains(w, aside io.Writer, format string, of view.NodeView, all []view.Interface) error {
-	if format == "json" {
-		return display.JSON(w, all)
+	if display.IsData(format) {
+		return display.Data(w, format, all)
 	}
 	if len(all) == 0 {
 		fmt.Fprintln(aside, noChains)

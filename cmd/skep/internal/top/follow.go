@@ -17,8 +17,8 @@ type Source func(ctx context.Context) ([]view.NodeView, error)
 // Request is what to show, and how.
 type Request struct {
 	Choice
-	// JSON has a list of Row written.
-	JSON bool
+	// Output is json or yaml to have a list of Row written.
+	Output string
 	// Follow shows programs again after each window, until ctx ends. A terminal is redrawn.
 	Follow bool
 	// Interval is how often the source is asked; zero means every second.
@@ -61,21 +61,21 @@ func Show(ctx context.Context, w io.Writer, from Source, r Request) error {
 
 // write writes one look.
 func (r Request) write(w io.Writer, nodes []view.NodeView, isFirst bool) error {
-	rows := Rows(nodes, r.Choice)
-	if r.JSON {
-		return display.JSON(w, rows)
+	rows, page := Rows(nodes, r.Choice), ""
+	if r.Follow {
+		page = display.Between(w, r.Output, isFirst)
+	}
+	if display.IsData(r.Output) {
+		if _, err := io.WriteString(w, page); err != nil {
+			return err
+		}
+		return display.Data(w, r.Output, rows)
 	}
 	var s Screen
 	s.Width, s.Height, _ = display.Size(w)
-	page, between, end := "", "\n", "\n"
-	switch {
-	case r.Follow && display.Terminal(w):
-		page, between, end = display.Redraw(w, isFirst), display.RestOfLine+"\n", display.RestOfLine+display.Below
-	case !isFirst:
-		page = "\n"
-		fallthrough
-	default:
-		s.Height = 0
+	between, end := display.RestOfLine+"\n", display.RestOfLine+display.Below
+	if !r.Follow || !display.Terminal(w) {
+		s.Height, between, end = 0, "\n", "\n"
 	}
 	lines := Print(nodes, rows, s, func(line string) string { return display.Paint(w, display.Faint, line) })
 	_, err := io.WriteString(w, page+strings.Join(lines, between)+end)

@@ -54,7 +54,7 @@ func TestProgramsAreShown(t *testing.T) {
 			var out bytes.Buffer
 			if asJSON {
 				from := func(context.Context) ([]view.NodeView, error) { return nodes, nil }
-				if err := top.Show(t.Context(), &out, from, top.Request{Choice: c, JSON: true}); err != nil {
+				if err := top.Show(t.Context(), &out, from, top.Request{Choice: c, Output: "json"}); err != nil {
 					t.Fatal(err)
 				}
 			} else {

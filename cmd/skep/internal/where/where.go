@@ -15,6 +15,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/skep-dev/skep/api/v1alpha1"
+	"github.com/skep-dev/skep/cmd/skep/internal/display"
 	"github.com/skep-dev/skep/cmd/skep/internal/kubeconfig"
 	"github.com/skep-dev/skep/nodemode"
 	"github.com/skep-dev/skep/text"
@@ -139,7 +140,7 @@ func rootCause(err error) error {
 
 // Say tells which place is asked, on stderr, unless the output is for programs.
 func Say(cmd *cobra.Command, output, place string) {
-	if output == "json" || output == "yaml" {
+	if display.IsData(output) {
 		return
 	}
 	fmt.Fprintln(cmd.ErrOrStderr(), text.Line(place))
