@@ -24,6 +24,7 @@ type dashboard struct {
 type variable struct {
 	Name, Type, Query, AllValue string
 	IncludeAll                  bool
+	Refresh                     int
 }
 
 type panel struct {
@@ -31,7 +32,7 @@ type panel struct {
 	Title, Type, Description string
 	FieldConfig              struct{ Defaults struct{ Unit string } }
 	Datasource               struct{ Type, UID string }
-	Targets                  []struct{ Expr, RefID string }
+	Targets                  []struct{ Expr, RefID, LegendFormat string }
 	GridPos                  struct{ H, W, X, Y int }
 }
 
@@ -89,11 +90,7 @@ func (d dashboard) fill(t *testing.T, all store, until time.Duration) func(expr 
 
 func TestEveryPanelHasData(t *testing.T) {
 	all, until := scraped(t, "healthy", "story")
-	paths, err := filepath.Glob(filepath.Join(files, "dashboards", "*.json"))
-	if err != nil || len(paths) != 4 {
-		t.Fatalf("the dashboards are %v, %v", paths, err)
-	}
-	for _, path := range paths {
+	for _, path := range paths(t) {
 		t.Run(filepath.Base(path), func(t *testing.T) {
 			d := read(t, path)
 			fill := d.fill(t, all, until)
@@ -122,12 +119,8 @@ func TestEveryPanelHasData(t *testing.T) {
 }
 
 func TestEveryPanelSaysWhatItShows(t *testing.T) {
-	paths, err := filepath.Glob(filepath.Join(files, "dashboards", "*.json"))
-	if err != nil {
-		t.Fatal(err)
-	}
 	titles := map[string]string{}
-	for _, path := range paths {
+	for _, path := range paths(t) {
 		d, name := read(t, path), filepath.Base(path)
 		if d.UID != "skep-"+strings.TrimSuffix(name, ".json") || d.Title == "" || d.SchemaVersion < 39 || titles[d.Title] != "" {
 			t.Errorf("%s: uid %s, title %s, schema version %d", name, d.UID, d.Title, d.SchemaVersion)

@@ -39,16 +39,19 @@ type store map[string]*series
 type series struct {
 	labels  labels.Labels
 	samples []chunks.Sample
+	// counter is set for a series that only grows, of a histogram as well.
+	counter bool
 }
 
 // add appends a sample.
-func (s store) add(l labels.Labels, at time.Duration, value float64) {
+func (s store) add(l labels.Labels, at time.Duration, value float64) *series {
 	one, found := s[l.String()]
 	if !found {
 		one = &series{labels: l}
 		s[l.String()] = one
 	}
 	one.samples = append(one.samples, sample{at.Milliseconds(), value})
+	return one
 }
 
 // sample is a value at a time in milliseconds.
@@ -186,6 +189,7 @@ func (s store) scrape(body []byte, of map[string]string, at time.Duration) error
 	if err != nil {
 		return err
 	}
+	grows := false
 	for {
 		entry, err := p.Next()
 		switch {
@@ -194,6 +198,10 @@ func (s store) scrape(body []byte, of map[string]string, at time.Duration) error
 			return nil
 		case err != nil:
 			return err
+		case entry == textparse.EntryType:
+			_, kind := p.Type()
+			grows = kind == model.MetricTypeCounter || kind == model.MetricTypeHistogram
+			continue
 		case entry != textparse.EntrySeries:
 			continue
 		}
@@ -206,7 +214,7 @@ func (s store) scrape(body []byte, of map[string]string, at time.Duration) error
 				b.Set(name, value)
 			}
 		}
-		s.add(b.Labels(), at, value)
+		s.add(b.Labels(), at, value).counter = grows
 	}
 }
 
