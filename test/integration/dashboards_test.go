@@ -272,15 +272,16 @@ func (o *observed) skepRun() {
 // onTheHost adds a definition whose image these parties signed, and waits until it runs, or is denied if none did.
 func (o *observed) onTheHost(round int, signers ...string) {
 	o.t.Helper()
-	name, allowed := fmt.Sprintf("host-%d-%d", round, len(signers)), "False"
-	if len(signers) > 0 {
-		allowed = "True"
-	}
+	name := fmt.Sprintf("host-%d-%d", round, len(signers))
 	image, _ := o.Push(name+":v1", append(programs.Object("tracepoint_count"), name...), signers...)
 	if err := os.WriteFile(filepath.Join(o.host, "defs", name+".yaml"), []byte(o.manifests(application(name, image))), 0o600); err != nil {
 		o.t.Fatal(err)
 	}
-	o.serves(fmt.Sprintf("skep_applications{allowed=%q} %d\n", allowed, round+1), `skep_applications_not_ready{reason="Progressing"}`)
+	if len(signers) > 0 {
+		o.serves(fmt.Sprintf("skep_applications{allowed=\"True\"} %d\n", round+1), "skep_applications_not_ready{")
+	} else {
+		o.serves(fmt.Sprintf("skep_applications_not_ready{reason=\"Denied\"} %d\n", round+1))
+	}
 	o.serves(runsOnTheHost)
 }
 
