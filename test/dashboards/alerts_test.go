@@ -3,8 +3,10 @@ package dashboards
 import (
 	"log/slog"
 	"maps"
+	"math"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -13,6 +15,7 @@ import (
 	"github.com/prometheus/common/model"
 	"github.com/prometheus/prometheus/model/labels"
 	"github.com/prometheus/prometheus/model/rulefmt"
+	"github.com/prometheus/prometheus/model/value"
 	"github.com/prometheus/prometheus/promql"
 	"github.com/prometheus/prometheus/template"
 	"go.yaml.in/yaml/v3"
@@ -86,29 +89,61 @@ func play(t *testing.T, of map[string]string) (s store, until time.Duration) {
 }
 
 // firing evaluates an alert once an interval, and returns for what it fires at the end: what its expression has yielded all the time that
-// the alert waits.
+// the alert waits, and what it yielded before less than the time that the alert stays.
 func firing(t *testing.T, rule rulefmt.Rule, s store, until time.Duration) (fires promql.Vector) {
 	t.Helper()
-	since := map[string]time.Duration{}
+	type state struct {
+		promql.Sample
+		since, last time.Duration
+		fires       bool
+	}
+	states := map[string]*state{}
 	for at := time.Duration(0); at <= until; at += interval {
 		active, err := s.ask(t.Context(), rule.Expr, at)
 		if err != nil {
 			t.Fatal(err)
 		}
-		before := since
-		since, fires = map[string]time.Duration{}, nil
 		for _, one := range active {
 			key := one.Metric.String()
-			since[key] = at
-			if began, found := before[key]; found {
-				since[key] = began
+			now, found := states[key]
+			if !found {
+				now = &state{since: at}
+				states[key] = now
 			}
-			if at-since[key] >= time.Duration(rule.For) {
-				fires = append(fires, one)
-			}
+			now.Sample, now.last = one, at
+			now.fires = now.fires || at-now.since >= time.Duration(rule.For)
+		}
+		maps.DeleteFunc(states, func(_ string, s *state) bool {
+			return s.last < at && !(s.fires && at-s.last < time.Duration(rule.KeepFiringFor))
+		})
+	}
+	for _, key := range slices.Sorted(maps.Keys(states)) {
+		if states[key].fires {
+			fires = append(fires, states[key].Sample)
 		}
 	}
 	return fires
+}
+
+// TestNoAlertEndsWithARestart: the series of a binary that restarts are away for a scrape or two, which ends no alert about a state. Alerts
+// on rates look further back, and whether a target is up is not said by the binary.
+func TestNoAlertEndsWithARestart(t *testing.T) {
+	scenarios, looksBack := scenarios(t), regexp.MustCompile(`increase\(|rate\(|\bup\{`)
+	for name, rule := range alerts(t) {
+		if looksBack.MatchString(rule.Expr) {
+			continue
+		}
+		s, until := play(t, scenarios[name].Series)
+		for _, one := range s {
+			last := one.samples[len(one.samples)-1].F()
+			s.add(one.labels, until+interval, math.Float64frombits(value.StaleNaN))
+			s.add(one.labels, until+3*interval, last)
+		}
+		if len(firing(t, rule, s, until)) == 0 || len(firing(t, rule, s, until+3*interval)) == 0 {
+			t.Errorf("%s fires before a restart for\n%s\nand afterwards for\n%s", name, described(firing(t, rule, s, until)),
+				described(firing(t, rule, s, until+3*interval)))
+		}
+	}
 }
 
 func TestEveryAlertCanFire(t *testing.T) {
