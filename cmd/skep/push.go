@@ -23,7 +23,7 @@ import (
 const epochVariable = "SOURCE_DATE_EPOCH"
 
 // renderLong describes skep render.
-const renderLong = "Print the definitions that a CUE package or file comes to.\n\n" +
+const renderLong = "Print the definitions that a CUE package or file renders to.\n\n" +
 	"With --package or --expression, the folder PATH alone is rendered: no folder below, no YAML and no JSON. A\n" +
 	"CueArtifact with the same package, expressions and tags renders the same.\n\n" +
 	"With --push, put what would be printed into a registry as an OCI artifact of Flux's media types, which\n" +

@@ -106,7 +106,7 @@ func newRender() *cobra.Command {
 	)
 	cmd := &cobra.Command{
 		Use:   "render PATH",
-		Short: "Print the definitions a CUE package or file comes to, or push them for Flux and Argo CD",
+		Short: "Print the definitions of a CUE package or file, or push them for Flux and Argo CD",
 		Long:  renderLong,
 		Example: "  skep render -t env=prod definitions\n" +
 			"  skep render --push oci://registry.example.com/bpf/definitions:main --sign --key cosign.key definitions",

@@ -16,7 +16,7 @@ func newTags() *cobra.Command {
 	var output string
 	cmd := &cobra.Command{
 		Use:   "tags PATH",
-		Short: "List the tags that a CUE package takes, which skep render -t gives values to",
+		Short: "List the tags of a CUE package, which skep render -t sets",
 		Long: "List the fields with a @tag attribute: the name of each, the type and the default of its value, and the names of\n" +
 			"values that can be given alone (short). Nothing is evaluated.\n\n" +
 			"With -o argocd it prints them as parameters that a Config Management Plugin of Argo CD announces.",

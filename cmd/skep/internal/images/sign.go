@@ -199,7 +199,7 @@ func NewVerify() *cobra.Command {
 	)
 	cmd := &cobra.Command{
 		Use:   "verify --signers FILE REF|oci:DIR",
-		Short: "Tell which known signers signed an image",
+		Short: "Show which known signers signed an image",
 		Args:  cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			engine := policies.NewEngine(policies.EngineOptions{})

@@ -46,7 +46,7 @@ func NewStatus() *cobra.Command {
 	)
 	cmd := &cobra.Command{
 		Use:   "status [APP...]",
-		Short: "Show how Skep itself does, what it keeps loaded, and what is denied, on this host or in a cluster",
+		Short: "Show Skep's own health, what it keeps loaded, and what is denied, on this host or in a cluster",
 		Long: "After skep run --once, it shows what that left, as far as the kernel still has it.\n\n" +
 			"The exit code is 0 where there is an answer, whatever it shows, and 1 where there is no application APP.\n" +
 			"skep run --once and skep vet are those that fail where something is denied.",
@@ -80,7 +80,7 @@ func NewExplain() *cobra.Command {
 	)
 	cmd := &cobra.Command{
 		Use:   "explain APP",
-		Short: "Tell all about one application: reasons, conditions, attachments, the verifier's log",
+		Short: "Explain the state of an application: reasons, conditions, attachments, the verifier's log",
 		Long: "APP is a name or NAMESPACE/NAME, as skep status prints it; of a name that is in one namespace alone,\n" +
 			"the name is enough. The exit code is 1 where there is none, or more than one.",
 		Args: cobra.ExactArgs(1),
@@ -189,7 +189,7 @@ func NewChain() *cobra.Command {
 	)
 	cmd := &cobra.Command{
 		Use:   "chain [IFACE [in NETNS]]",
-		Short: "Show the programs of an interface in the order they run, Skep's and others', and how often each XDP program returned which verdict",
+		Short: "Show the programs of an interface in the order they run, Skep's and others', with counts of the verdicts of XDP programs",
 		Long: "IFACE is a name, of this and of every other network namespace, or a name and its namespace as\n" +
 			"skep prints them, such as eth0 in net:[4026532281]. Without it all interfaces are shown. In a cluster,\n" +
 			"name the node by --node; " + nodeRight,
@@ -263,7 +263,7 @@ func NewReconcile() *cobra.Command {
 	var f where.Flags
 	cmd := &cobra.Command{
 		Use:   "reconcile [APPLICATION]",
-		Short: "Have applications looked at again at once, such as after a new signature",
+		Short: "Evaluate applications again now, for example after a new signature",
 		Long: "On a host, APPLICATION is a name as skep status prints it; without one, skep run looks at all. It fetches the\n" +
 			"source and asks registries again about what is denied or was out of reach.\n\n" +
 			"In a cluster, APPLICATION is a name as skep status prints it, cbpfapp/NAME for a ClusterBpfApplication, or\n" +

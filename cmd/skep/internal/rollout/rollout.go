@@ -32,7 +32,7 @@ import (
 func New() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "rollout",
-		Short: "Follow and steer how a new version comes to the nodes of a cluster",
+		Short: "Follow and control the rollout of a new version in a cluster",
 		Long: "A new version comes to one node first, or as spec.rollout says; where it fails on a node it stops, and the\n" +
 			"other nodes keep the version before. An application is named as kubectl does: cbpfapp/NAME for a\n" +
 			"ClusterBpfApplication, bpfapp/NAME for a BpfApplication of the namespace.",
