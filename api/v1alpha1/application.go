@@ -787,7 +787,7 @@ type Functions struct {
 	// +kubebuilder:validation:Pattern=`^[A-Za-z0-9_]*$`
 	Module string `json:"module,omitempty"`
 
-	// Offset is how many bytes into the function a kprobe lies.
+	// Offset is the place of a kprobe in the function, in bytes.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=1048576
@@ -956,7 +956,7 @@ type BpfApplicationStatus struct {
 	// +listType=atomic
 	Policies []string `json:"policies,omitempty"`
 
-	// Serial is that of the newest sealed intent.
+	// Serial is the serial of the newest sealed intent.
 	// +optional
 	Serial int64 `json:"serial,omitempty"`
 

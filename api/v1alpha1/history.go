@@ -54,7 +54,7 @@ type ApplicationVersion struct {
 	// +optional
 	// +kubebuilder:validation:MaxLength=32
 	Definition string `json:"definition,omitempty"`
-	// Serial is that of the intent that first sealed it; absent if it was denied.
+	// Serial is the serial of the intent that first sealed it; absent if it was denied.
 	// +optional
 	Serial int64 `json:"serial,omitempty"`
 	// Image is the reference as written, and Digest what it resolved to.

@@ -29,8 +29,8 @@ type BpfImageList struct {
 	Items           []BpfImage `json:"items"`
 }
 
-// BpfImageSpec is what registries had beside the image, and what people read of
-// it.
+// BpfImageSpec has what registries stored next to the image, and fields of it for
+// people to read.
 type BpfImageSpec struct {
 	// Memory holds what was collected of each repository that has the image, in
 	// gzip. signatures.* are its signatures as JSON, not sealed: who reads them

@@ -31,7 +31,7 @@ type BpfIntentList struct {
 	Items           []BpfIntent `json:"items"`
 }
 
-// BpfIntentSpec is the seal, and beside it what people read of its contents.
+// BpfIntentSpec has the sealed intent, and fields of its contents for people to read.
 type BpfIntentSpec struct {
 	// Envelope is the sealed intent: a DSSE envelope as JSON.
 	Envelope []byte `json:"envelope"`

@@ -7,13 +7,12 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// BpfNode is what one node's agent says of it: what its kernel can do, how
-// every application is doing there, and which BPF programs are in its kernel,
-// Skep's or not. It bears the node's name, is owned by the Node, and is written
-// by that node's agent alone.
+// BpfNode is the report of a node's agent: what the kernel supports, the state of
+// every application on the node, and the BPF programs in the kernel, Skep's or
+// not. It has the node's name and is owned by the Node. Only the node's agent
+// writes it.
 //
-// It has no status subresource: nobody but its agent writes any of it, and one
-// patch is to carry all that changed.
+// It has no status subresource, so that one patch carries all changes.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:resource:scope=Cluster,shortName=bpfnode,categories=skep
@@ -96,9 +95,9 @@ type BpfNodeStatus struct {
 	// +kubebuilder:validation:MaxItems=100
 	Unmanaged []UnmanagedProgram `json:"unmanaged,omitempty"`
 
-	// SharedTargets tells of each namespace what its applications have together at
-	// targets that tasks of others run, too. Of more than 64 it lists those that
-	// have most of what they may have.
+	// SharedTargets has, for each namespace, what its applications use of its bounds
+	// at targets that tasks of others run, too. Of more than 64 namespaces it lists
+	// those that are nearest to their bounds.
 	// +optional
 	// +listType=map
 	// +listMapKey=namespace
@@ -109,7 +108,7 @@ type BpfNodeStatus struct {
 // NamespaceShare is what the applications of a namespace have together on a node
 // at tracepoints, functions and places in files, and what they may have.
 type NamespaceShare struct {
-	// Namespace is theirs.
+	// Namespace is the namespace of these applications.
 	// +kubebuilder:validation:MaxLength=63
 	Namespace string `json:"namespace"`
 	// Programs counts those at the target that has the most of them, of at most
@@ -276,11 +275,12 @@ type NodeApplication struct {
 	// UID is the application's.
 	// +kubebuilder:validation:MaxLength=128
 	UID string `json:"uid"`
-	// Serial is that under which the version that State is about was first
-	// sealed. A rollout that moves on elsewhere does not change it, and a node
-	// that it has not come to speaks of the version before. For State Removed
-	// it is the tombstone's, which the node thereby acknowledges. Where the API
-	// server lost the intent that the node accepted, it is that one's own.
+	// Serial is the serial of the intent that first sealed the version in State.
+	// A step of the rollout on other nodes does not change it, and a node that
+	// the rollout has not reached reports the previous version. For State Removed
+	// it is the serial of the tombstone, which the node thereby acknowledges. If
+	// the API server lost the intent that the node accepted, it is the serial of
+	// that intent.
 	Serial int64 `json:"serial"`
 	// Revision is what runs; empty where nothing does.
 	// +optional

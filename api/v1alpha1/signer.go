@@ -58,9 +58,9 @@ type BpfSignerSpec struct {
 	// +optional
 	CountAttestations bool `json:"countAttestations,omitempty"`
 
-	// Repository is where the signer's signatures lie as well as beside the image, such
-	// as registry.example.com/signatures: what COSIGN_REPOSITORY was when they were
-	// made. No more than four repositories of all signers are read, in alphabetical
+	// Repository has signatures of the signer, too, in addition to the repository of the
+	// image, such as registry.example.com/signatures: the value of COSIGN_REPOSITORY
+	// when they were made. No more than four repositories of all signers are read, in alphabetical
 	// order, with Skep's own credentials.
 	// +optional
 	// +kubebuilder:validation:MaxLength=255
