@@ -180,7 +180,8 @@ func summary(nodes []view.NodeView, rows []Row) (lines []string) {
 	}
 	first := fmt.Sprintf("programs: %d, CPU: %s %% of one, measured at %s", len(rows), percent(share), measured.Local().Format(time.TimeOnly))
 	if measured.IsZero() {
-		first = fmt.Sprintf("programs: %d, none measured: the first window is still open, or the log of skep run says why (see --program-stats)", len(rows))
+		first = fmt.Sprintf("programs: %d, none measured: the first window is still open, skep run or the agent is not running, "+
+			"or its log says why (see --program-stats)", len(rows))
 	}
 	lines = []string{first}
 	for _, n := range nodes {
