@@ -14,7 +14,6 @@ import (
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/gate"
 	"github.com/skep-dev/skep/lifecycle"
-	"github.com/skep-dev/skep/nodemode/source"
 	"github.com/skep-dev/skep/policies"
 	"github.com/skep-dev/skep/schemas"
 )
@@ -54,6 +53,8 @@ type SourceStatus struct {
 type SettingsStatus struct {
 	// Revision identifies active signers and policies.
 	Revision string `json:"revision"`
+	// PolicyRevision identifies the policies of the cluster alone, as the history of applications records it.
+	PolicyRevision string `json:"policyRevision,omitempty"`
 	// Signers are the names of active signers, and Policies the folders and profiles that policies are read from.
 	Signers  []string `json:"signers"`
 	Policies []string `json:"policies"`
@@ -68,6 +69,8 @@ type SettingsStatus struct {
 type UnloadProtection struct {
 	// Revision is what to confirm.
 	Revision string `json:"revision"`
+	// PolicyRevision identifies the policies of the cluster alone, as the history of applications records it.
+	PolicyRevision string `json:"policyRevision,omitempty"`
 	// Reason says what changed.
 	Reason string `json:"reason"`
 	// Applications would be unloaded.
@@ -267,7 +270,7 @@ func or(s, nothing string) string {
 func (h *Host) publish(began time.Time, outcomes []outcome, on protections, sourceErr error) {
 	s := Status{
 		Source: SourceStatus{
-			Address: source.Redact(h.opts.Source), Revision: h.catalog.tree.Revision, Cautions: h.catalog.defs.misplaced, Error: text(sourceErr),
+			Address: h.opts.source().Shown(), Revision: h.catalog.tree.Revision, Cautions: h.catalog.defs.misplaced, Error: text(sourceErr),
 			UnloadProtection: on.source,
 		},
 		Settings: SettingsStatus{Cautions: h.settings.cautions, Error: text(h.settings.err), Signers: []string{},
@@ -277,6 +280,7 @@ func (h *Host) publish(began time.Time, outcomes []outcome, on protections, sour
 	}
 	if h.settings.evaluator != nil {
 		s.Settings.Revision, s.Settings.Signers = h.settings.evaluator.Revision(), h.settings.trust.Names()
+		_, s.Settings.PolicyRevision, _ = strings.Cut(h.settings.evaluator.RevisionIn(""), "/")
 	}
 	h.mu.Lock()
 	before := h.status

@@ -134,7 +134,7 @@ func gitFlags(cmd *cobra.Command, o *nodemode.Options) {
 
 // logStart says in one line what is about to run, before anything can fail.
 func logStart(o nodemode.Options) {
-	o.Log.Info("skep run", "version", o.Version, "source", source.Redact(o.Source), "ref", cmp.Or(o.Ref, "-"), "path", cmp.Or(o.Path, "-"),
+	o.Log.Info("skep run", "version", o.Version, "source", source.Options{Address: o.Source}.Shown(), "ref", cmp.Or(o.Ref, "-"), "path", cmp.Or(o.Path, "-"),
 		"policies", display.List(o.ActivePolicies()), "signers", cmp.Or(display.List(o.Signers), "none"), "state", o.State, "dryRun", o.DryRun)
 }
 

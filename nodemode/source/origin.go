@@ -28,6 +28,14 @@ func (o Options) Origin() Origin {
 	return from
 }
 
+// Shown is the address for people, without secrets. That of a folder is absolute, since the reader may be in another one.
+func (o Options) Shown() string {
+	if dir := o.Origin().Address; filepath.IsAbs(dir) {
+		return dir
+	}
+	return Redact(o.Address)
+}
+
 // String is the origin for people.
 func (o Origin) String() string {
 	if o == (Origin{}) {

@@ -24,3 +24,16 @@ func TestOneSourceIsOneOriginHoweverItIsSpelt(t *testing.T) {
 		})
 	}
 }
+
+func TestAnAddressIsShownWithoutSecretsAndAFolderWhole(t *testing.T) {
+	t.Chdir(t.TempDir())
+	here := Options{Address: "."}.Origin().Address
+	for address, want := range map[string]string{
+		"defs": here + "/defs", "/srv/defs": "/srv/defs", "https://u:secret@h/x.git?token=secret": "https://h/x.git",
+		"git@h:x.git": "git@h:x.git", "ssh://git@h/x.git": "ssh://git@h/x.git", "file:///srv/defs": "file:///srv/defs",
+	} {
+		if got := (Options{Address: address}).Shown(); got != want {
+			t.Errorf("%s is shown as %s, want %s", address, got, want)
+		}
+	}
+}

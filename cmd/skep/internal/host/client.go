@@ -81,7 +81,7 @@ func (c Client) Status(ctx context.Context, names []string) (nodemode.Status, er
 }
 
 // Node describes this host. If no skep run runs, it is what the last one left, without the interfaces where the kernel has nothing
-// of it any more, and without programs.
+// of it any more, and with the programs that the kernel has now.
 func (c Client) Node(ctx context.Context) (view.NodeView, error) {
 	var n view.NodeView
 	err := c.do(ctx, http.MethodGet, "node", &n)

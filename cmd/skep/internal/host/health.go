@@ -40,8 +40,8 @@ func PrintHealth(w io.Writer, format string, s nodemode.Status) {
 		kernel += "; skep run lacks " + display.List(s.Run.Lacks)
 	}
 	policy := cmp.Or(display.List(s.Settings.Policies), "none")
-	if s.Settings.Revision != "" {
-		policy += ", revision " + display.Short(s.Settings.Revision)
+	if revision := s.Settings.PolicyRevision; revision != "" {
+		policy += ", revision " + revision[:min(12, len(revision))]
 	}
 	fmt.Fprintln(w, text.Line(Place(s.Run)+since))
 	fmt.Fprintf(w, "kernel  %s\n", text.Line(kernel))

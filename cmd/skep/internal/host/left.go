@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"slices"
 	"strings"
+	"time"
 
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -41,7 +42,27 @@ func (c Client) left(ctx context.Context, notRunning error) (nodemode.Left, erro
 		k.compare(&l.Status.Applications[i])
 	}
 	l.Node.Interfaces = slices.DeleteFunc(l.Node.Interfaces, k.lacks)
+	l.Node.Programs = k.described
+	for i := range l.Node.Programs {
+		own(&l.Node.Programs[i], l)
+	}
+	l.Node.LeftOut = append(l.Node.LeftOut, fmt.Sprintf("skep run is not running since %s: counts are from then, and costs are not measured",
+		l.Ended.UTC().Format(time.RFC3339)))
 	return l, nil
+}
+
+// own says whose a program of the kernel is, by what the last skep run knew.
+func own(p *view.Program, l nodemode.Left) {
+	for _, a := range l.Status.Applications {
+		if slices.ContainsFunc(a.Programs, func(one agent.ProgramStatus) bool { return one.ID == p.ID }) {
+			id := a.Identity()
+			p.Application = &id
+			return
+		}
+	}
+	p.Chain = p.Chain || slices.ContainsFunc(l.Node.Interfaces, func(i view.Interface) bool {
+		return i.ProgramID == p.ID && slices.ContainsFunc(i.Members, func(m view.Member) bool { return m.Application != nil })
+	})
 }
 
 // kernel is what the kernel has now.
@@ -50,15 +71,18 @@ type kernel struct {
 	same     bool
 	links    map[uint32]bool
 	programs map[uint32]inventory.Program
+	// described are all programs of the kernel.
+	described []view.Program
 }
 
-// readKernel asks the kernel, if it is the boot that skep run ran on.
+// readKernel asks the kernel. Of another boot than skep run ran on, only what is described counts, and may be unknown.
 func readKernel(ctx context.Context, boot string) (kernel, error) {
 	k := kernel{same: boot == nodemode.CurrentBoot(), links: map[uint32]bool{}, programs: map[uint32]inventory.Program{}}
+	all, err := inventory.List(ctx, inventory.Options{})
+	k.described = Programs(all)
 	if !k.same {
 		return k, nil
 	}
-	all, err := inventory.List(ctx, inventory.Options{})
 	for _, l := range all.Links {
 		k.links[l.ID] = true
 	}

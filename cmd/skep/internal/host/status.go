@@ -108,7 +108,7 @@ func PrintStatus(w io.Writer, format, confirm string, s nodemode.Status) error {
 	if !whole {
 		revision = text.CutRunes(revision, 13)
 	}
-	fmt.Fprintf(w, "source  %s\n", text.Line(s.Source.Address+" "+revision))
+	fmt.Fprintln(w, strings.TrimRight("source  "+text.Line(s.Source.Address+" "+revision), " "))
 	printFailure(w, s.Source.Error)
 	if s.Settings.Error != "" {
 		fmt.Fprintln(w, "settings")

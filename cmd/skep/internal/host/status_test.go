@@ -127,7 +127,7 @@ func TestStatusLabelsWhatIsWrongByWhatItIsAbout(t *testing.T) {
 	if err := PrintStatus(&out, "text", ConfirmHere(where.DefaultState), s); err != nil {
 		t.Fatal(err)
 	}
-	want := "source  a \n        it is away\nsettings\n        read signers: z.yaml is broken\n        so is y.yaml\nno application\n"
+	want := "source  a\n        it is away\nsettings\n        read signers: z.yaml is broken\n        so is y.yaml\nno application\n"
 	if out.String() != want {
 		t.Errorf("says %q, want %q", &out, want)
 	}

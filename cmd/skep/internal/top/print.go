@@ -178,10 +178,15 @@ func summary(nodes []view.NodeView, rows []Row) (lines []string) {
 	for _, r := range rows {
 		share += r.CPUShare
 	}
-	first := fmt.Sprintf("programs: %d, CPU: %s %% of one, measured at %s", len(rows), percent(share), measured.Local().Format(time.TimeOnly))
-	if measured.IsZero() {
-		first = fmt.Sprintf("programs: %d, none measured: the first window is still open, skep run or the agent is not running, "+
-			"or its log says why (see --program-stats)", len(rows))
+	first := fmt.Sprintf("programs: %d", len(rows))
+	isPartial := slices.ContainsFunc(nodes, func(n view.NodeView) bool { return len(n.LeftOut) > 0 })
+	switch {
+	case !measured.IsZero():
+		first += fmt.Sprintf(", CPU: %s %% of one, measured at %s", percent(share), measured.Local().Format(time.TimeOnly))
+	case len(rows) > 0 && isPartial:
+		first += ", none measured"
+	case len(rows) > 0:
+		first += ", none measured: the first window is still open, or the log of skep run or the agent says why (see --program-stats)"
 	}
 	lines = []string{first}
 	for _, n := range nodes {
