@@ -367,7 +367,7 @@ func TestAClusterIsAskedLessOftenThanAHost(t *testing.T) {
 // TestATerminalIsRedrawn between two answers for people; elsewhere and for programs one follows the other.
 func TestATerminalIsRedrawn(t *testing.T) {
 	screen := terminal.New(t, 80, 3)
-	for first, want := range map[bool]string{true: "\n\n\n\x1b[H\x1b[Jlast change ", false: "\x1b[H\x1b[Jlast change "} {
+	for first, want := range map[bool]string{true: "\n\n\n\x1b[H\x1b[Jwatched since ", false: "\x1b[H\x1b[Jlast change "} {
 		if got := between(screen.File, "text", first); !strings.HasPrefix(got, want) {
 			t.Errorf("a terminal gets %q, want %q", got, want)
 		}

@@ -114,7 +114,11 @@ func follow(cmd *cobra.Command, output string, from asked) error {
 func between(w io.Writer, output string, first bool) string {
 	parted := display.Between(w, output, first)
 	if display.Terminal(w) && !display.IsData(output) {
-		parted += display.Below + fmt.Sprintf("last change %s, Ctrl-C ends\n\n", time.Now().Format(time.TimeOnly))
+		what := "last change"
+		if first {
+			what = "watched since"
+		}
+		parted += display.Below + fmt.Sprintf("%s %s, Ctrl-C ends\n\n", what, time.Now().Format(time.TimeOnly))
 	}
 	return parted
 }

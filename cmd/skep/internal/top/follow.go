@@ -33,6 +33,12 @@ func Show(ctx context.Context, w io.Writer, from Source, r Request) error {
 	tick := time.NewTicker(r.Interval)
 	defer tick.Stop()
 	shown, isFirst := time.Time{}, true
+	defer func() {
+		if !isFirst && r.isRedrawn(w) {
+			// What is printed next begins a line.
+			_, _ = io.WriteString(w, "\n")
+		}
+	}()
 	for {
 		nodes, err := from(ctx)
 		if err != nil {
@@ -59,6 +65,11 @@ func Show(ctx context.Context, w io.Writer, from Source, r Request) error {
 	}
 }
 
+// isRedrawn reports whether each look takes the place of the previous one.
+func (r Request) isRedrawn(w io.Writer) bool {
+	return r.Follow && !display.IsData(r.Output) && display.Terminal(w)
+}
+
 // write writes one look.
 func (r Request) write(w io.Writer, nodes []view.NodeView, isFirst bool) error {
 	rows, page := Rows(nodes, r.Choice), ""
@@ -74,7 +85,7 @@ func (r Request) write(w io.Writer, nodes []view.NodeView, isFirst bool) error {
 	var s Screen
 	s.Width, s.Height, _ = display.Size(w)
 	between, end := display.RestOfLine+"\n", display.RestOfLine+display.Below
-	if !r.Follow || !display.Terminal(w) {
+	if !r.isRedrawn(w) {
 		s.Height, between, end = 0, "\n", "\n"
 	}
 	lines := Print(nodes, rows, s, func(line string) string { return display.Paint(w, display.Faint, line) })

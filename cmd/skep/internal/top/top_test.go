@@ -156,7 +156,11 @@ func TestATerminalIsRedrawn(t *testing.T) {
 	if !errors.Is(err, gone) {
 		t.Fatal(err)
 	}
-	pages := strings.Split(screen.Written(t), "\x1b[H")
+	shown, isEnded := strings.CutSuffix(screen.Written(t), "\r\n")
+	if !isEnded {
+		t.Errorf("what is printed next does not begin a line: %q", shown)
+	}
+	pages := strings.Split(shown, "\x1b[H")
 	if len(pages) != 3 {
 		t.Fatalf("%d pages: %q", len(pages), pages)
 	}
