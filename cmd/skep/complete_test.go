@@ -17,6 +17,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/skep-dev/skep/api/v1alpha1"
+	view "github.com/skep-dev/skep/api/view/v1alpha1"
 	"github.com/skep-dev/skep/nodemode"
 )
 
@@ -98,6 +99,9 @@ func TestShellsCompleteWhatAClusterHas(t *testing.T) {
 		"a node with maps":               {[]string{"map", "get", "--kubeconfig", all, "--node", ""}, "node-1 node-2 :4"},
 		"a namespace":                    {[]string{"status", "--kubeconfig", all, "-n", ""}, "team-a team-b :4"},
 		"what a tenant may list":         {[]string{"explain", "--kubeconfig", own, ""}, "team-a/web :4"},
+		"a profile, or a folder":         {[]string{"vet", "--policy", ""}, "baseline restricted :0"},
+		"what a policy may replace":      {[]string{"run", "--replaces", ""}, "baseline :4"},
+		"an interface is no file":        {[]string{"chain", "--kubeconfig", all, "--node", "node-1", ""}, ":4"},
 		"a caller who may list nothing":  {[]string{"explain", "--kubeconfig", nothing, ""}, ":4"},
 		"no rights to nodes":             {[]string{"explain", "--kubeconfig", own, "--node", ""}, ":1"},
 		"no kubeconfig":                  {[]string{"explain", "--kubeconfig", "nowhere", ""}, ":4"},
@@ -153,7 +157,12 @@ func TestShellsCompleteWhatAHostRuns(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := &http.Server{ReadHeaderTimeout: time.Minute, Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+	s := &http.Server{ReadHeaderTimeout: time.Minute, Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/v1/node" {
+			_ = json.NewEncoder(w).Encode(view.NodeView{Interfaces: []view.Interface{
+				{Target: view.Target{Interface: "eth0"}, Hook: "xdp"}, {Target: view.Target{Interface: "eth0"}, Hook: "tcx/ingress"}, {Target: view.Target{Interface: "lo"}}}})
+			return
+		}
 		_ = json.NewEncoder(w).Encode(nodemode.Status{Applications: []nodemode.Application{
 			{Kind: v1alpha1.KindBpfApplication, Namespace: "team-a", Name: "web"}, {Kind: v1alpha1.KindClusterBpfApplication, Name: "audit"}}})
 	})}
@@ -166,5 +175,8 @@ func TestShellsCompleteWhatAHostRuns(t *testing.T) {
 		if got := completed(t, command, "--state", t.TempDir(), ""); !slices.Equal(got, []string{":4"}) {
 			t.Errorf("%s where no skep run is: a shell is given %q", command, got)
 		}
+	}
+	if got := completed(t, "chain", "--state", state, ""); !slices.Equal(got, []string{"eth0", "lo", ":4"}) {
+		t.Errorf("chain: a shell is given %q", got)
 	}
 }

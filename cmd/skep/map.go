@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -105,7 +106,9 @@ func (m *mapCommand) complete(cmd *cobra.Command, args []string, _ string) (foun
 			found = append(found, one.Name)
 		}
 	}
-	return found, cobra.ShellCompDirectiveNoFileComp
+	// An application is listed once for each of its maps.
+	slices.Sort(found)
+	return slices.Compact(found), cobra.ShellCompDirectiveNoFileComp
 }
 
 func (m *mapCommand) list() *cobra.Command {
@@ -130,6 +133,10 @@ func (m *mapCommand) list() *cobra.Command {
 			}
 			if m.output == "json" {
 				return display.JSON(cmd.OutOrStdout(), chosen)
+			}
+			if len(chosen) == 0 {
+				fmt.Fprintln(cmd.ErrOrStderr(), "No maps found: no program of Skep's is loaded; see skep status")
+				return nil
 			}
 			return m.printMaps(cmd, chosen)
 		},

@@ -34,11 +34,15 @@ func (f *gateFlags) register(cmd *cobra.Command) {
 }
 
 // settingsFlags are those that say which policies decide and whose signatures count.
-func settingsFlags(cmd *cobra.Command, policies, replaces, signers *[]string) {
-	cmd.Flags().StringSliceVar(policies, "policy", nil, "folder of policies, or a profile: baseline, restricted; baseline applies in any case, "+
+func settingsFlags(cmd *cobra.Command, policyFolders, replaces, signers *[]string) {
+	cmd.Flags().StringSliceVar(policyFolders, "policy", nil, "folder of policies, or a profile: baseline, restricted; baseline applies in any case, "+
 		"unless one replaces it")
 	cmd.Flags().StringSliceVar(replaces, "replaces", nil, "built-in policy that the .rego files and profiles of --policy replace: "+
 		"baseline (objects have spec.replaces)")
+	// A folder is completed, too, by the shell.
+	_ = cmd.RegisterFlagCompletionFunc("policy", cobra.FixedCompletions(policies.Profiles(),
+		cobra.ShellCompDirectiveDefault))
+	_ = cmd.RegisterFlagCompletionFunc("replaces", cobra.FixedCompletions([]string{policies.ProfileBaseline}, cobra.ShellCompDirectiveNoFileComp))
 	cmd.Flags().StringSliceVar(signers, "signers", nil, "file or folder of BpfSigner objects")
 }
 

@@ -38,3 +38,25 @@ func applications(f *where.Flags, most int) cobra.CompletionFunc {
 		return slices.DeleteFunc(names, func(name string) bool { return slices.Contains(args, name) }), cobra.ShellCompDirectiveNoFileComp
 	}
 }
+
+// interfaces completes the name of an interface of this host that has programs in an order.
+func interfaces(f *where.Flags) cobra.CompletionFunc {
+	return func(cmd *cobra.Command, args []string, _ string) (names []cobra.Completion, _ cobra.ShellCompDirective) {
+		isCluster, err := f.Cluster(cmd)
+		if err != nil || isCluster || len(args) > 0 {
+			return nil, cobra.ShellCompDirectiveNoFileComp
+		}
+		ctx, cancel := context.WithTimeout(cmd.Context(), completeTime)
+		defer cancel()
+		n, err := host.Client{State: f.State}.Node(ctx)
+		if err != nil {
+			return nil, cobra.ShellCompDirectiveNoFileComp
+		}
+		for _, i := range n.Interfaces {
+			if !slices.Contains(names, i.Target.Interface) {
+				names = append(names, i.Target.Interface)
+			}
+		}
+		return names, cobra.ShellCompDirectiveNoFileComp
+	}
+}

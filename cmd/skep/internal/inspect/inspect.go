@@ -210,6 +210,7 @@ func NewChain() *cobra.Command {
 	}
 	display.OutputFlag(cmd, &output, "text", "json", "yaml")
 	f.Register(cmd)
+	cmd.ValidArgsFunction = interfaces(&f)
 	f.RegisterNode(cmd, "node of the cluster to ask (default: this host)")
 	return cmd
 }
