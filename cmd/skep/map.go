@@ -135,7 +135,7 @@ func (m *mapCommand) list() *cobra.Command {
 				return display.JSON(cmd.OutOrStdout(), chosen)
 			}
 			if len(chosen) == 0 {
-				fmt.Fprintln(cmd.ErrOrStderr(), "No maps found: no program of Skep's is loaded; see skep status")
+				fmt.Fprintln(cmd.ErrOrStderr(), "No maps found: no program of Skep's is loaded")
 				return nil
 			}
 			return m.printMaps(cmd, chosen)

@@ -523,8 +523,11 @@ func printAside(w io.Writer, warnings, audited []policies.Reason) {
 
 // describeMode says how an interface runs an XDP program; empty of other links.
 func describeMode(l agent.LinkStatus) string {
-	if l.XDPReason != "" {
-		return fmt.Sprintf("%s: %s", l.XDPMode, l.XDPReason)
+	switch {
+	case l.XDPReason != "":
+		return fmt.Sprintf("in mode %s: %s", l.XDPMode, l.XDPReason)
+	case l.XDPMode != "":
+		return fmt.Sprintf("in mode %s", l.XDPMode)
 	}
-	return string(l.XDPMode)
+	return ""
 }

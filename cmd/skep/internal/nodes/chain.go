@@ -142,6 +142,9 @@ func printChain(w io.Writer, i view.Interface) error {
 	if err := display.Table(w, []string{"#", "PRIORITY", "APPLICATION", "PROGRAM", "PROCEED ON", "RUNS", "VERDICTS"}, rows); err != nil {
 		return err
 	}
+	if len(i.Members) == 1 && i.Members[0].Runs == nil {
+		fmt.Fprintln(w, "not counted: a program that is alone runs without the chain that counts; skep top shows its runs")
+	}
 	if err := printNotes(w, i); err != nil || i.RoomLeft == nil {
 		return err
 	}
