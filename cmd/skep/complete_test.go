@@ -160,7 +160,8 @@ func TestShellsCompleteWhatAHostRuns(t *testing.T) {
 	s := &http.Server{ReadHeaderTimeout: time.Minute, Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path == "/v1/node" {
 			_ = json.NewEncoder(w).Encode(view.NodeView{Interfaces: []view.Interface{
-				{Target: view.Target{Interface: "eth0"}, Hook: "xdp"}, {Target: view.Target{Interface: "eth0"}, Hook: "tcx/ingress"}, {Target: view.Target{Interface: "lo"}}}})
+				{Target: view.Target{Interface: "eth0"}, Hook: "xdp"}, {Target: view.Target{Interface: "eth0"}, Hook: "tcx/ingress"},
+				{Target: view.Target{Interface: "lo"}}}})
 			return
 		}
 		_ = json.NewEncoder(w).Encode(nodemode.Status{Applications: []nodemode.Application{

@@ -33,7 +33,8 @@ func newMap() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "map",
 		Short: "Show the maps of Skep's programs on this host or on a node of a cluster, their entries and records",
-		Long: "On this host it needs CAP_SYS_ADMIN, reads the kernel, and needs neither grants nor a running agent.\n" +
+		Long: "Show the maps of Skep's programs, their entries and records.\n\n" +
+			"On this host it needs CAP_SYS_ADMIN, reads the kernel, and needs neither grants nor a running agent.\n" +
 			"By --node it reads on a node of the cluster, where mapReads is enabled, and needs the verbs get and watch of\n" +
 			"clusterbpfapplications/maps or bpfapplications/maps in the API group maps.skep.dev. A reader without privilege\n" +
 			"gets maps by spec.maps.NAME.export. APPLICATION is NAME or NAMESPACE/NAME; with -n, NAME is of that namespace.",
@@ -160,7 +161,8 @@ func (m *mapCommand) dump() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "dump APPLICATION MAP",
 		Short: "Print all entries of a map",
-		Long: "Keys and values are decoded by the BTF of the map; without BTF they are hex digits. A per-CPU map has a list\n" +
+		Long: "Print all entries of a map.\n\n" +
+			"Keys and values are decoded by the BTF of the map; without BTF they are hex digits. A per-CPU map has a list\n" +
 			"of values, one for each possible CPU. " + perLine,
 		Args:              cobra.ExactArgs(2),
 		ValidArgsFunction: m.complete,
@@ -181,7 +183,8 @@ func (m *mapCommand) get() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "get APPLICATION MAP KEY",
 		Short: "Print the entry of a key",
-		Long: "KEY is JSON as the key's type has it, such as 7 or '{\"port\": 53}', as dump prints it; without BTF it is the\n" +
+		Long: "Print the entry of a key.\n\n" +
+			"KEY is JSON as the key's type has it, such as 7 or '{\"port\": 53}', as dump prints it; without BTF it is the\n" +
 			"hex digits of its bytes. Exit code 1 says that the map has no such key.",
 		Args:              cobra.ExactArgs(3),
 		ValidArgsFunction: m.complete,
@@ -206,7 +209,8 @@ func (m *mapCommand) watch() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "watch APPLICATION MAP",
 		Short: "Print the records of a ring or perf buffer as they come",
-		Long: "It takes the records, as every consumer does, and does not start while another process consumes them. The\n" +
+		Long: "Print the records of a ring or perf buffer as they come, until Ctrl-C.\n\n" +
+			"It takes the records, as every consumer does, and does not start while another process consumes them. The\n" +
 			"map has no type for its records: --type names a struct of the program's. " + perLine,
 		Args:              cobra.ExactArgs(2),
 		ValidArgsFunction: m.complete,

@@ -21,7 +21,7 @@ import (
 )
 
 func newPolicy() *cobra.Command {
-	cmd := &cobra.Command{Use: "policy", Short: "Test policies, and see what they see"}
+	cmd := &cobra.Command{Use: "policy", Short: "Test policies, and show their input"}
 	cmd.AddCommand(newPolicyTest(), newPolicyInput(), newPolicySchema())
 	return cmd
 }

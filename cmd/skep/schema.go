@@ -16,7 +16,7 @@ import (
 )
 
 func newSchema() *cobra.Command {
-	cmd := &cobra.Command{Use: "schema", Short: "The CUE schema of definitions, the JSON Schema, and the table of hooks"}
+	cmd := &cobra.Command{Use: "schema", Short: "Write the CUE schema of definitions and the JSON Schema, and list the hooks"}
 	cmd.AddCommand(newSchemaVendor(), newSchemaJSON(), newSchemaHooks())
 	return cmd
 }

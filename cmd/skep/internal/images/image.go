@@ -27,7 +27,7 @@ import (
 
 // NewImage returns skep image.
 func NewImage() *cobra.Command {
-	cmd := &cobra.Command{Use: "image", Short: "Pack, move and look into bytecode images"}
+	cmd := &cobra.Command{Use: "image", Short: "Pack, move and inspect bytecode images"}
 	cmd.AddCommand(newImageBuild(), newImageCopy("push", "Copy an image to a registry"), newImageCopy("pull", "Copy an image to an OCI layout on disk"),
 		newImageInspect())
 	return cmd

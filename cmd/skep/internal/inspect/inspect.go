@@ -47,9 +47,10 @@ func NewStatus() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "status [APP...]",
 		Short: "Show Skep's own health, what it keeps loaded, and what is denied, on this host or in a cluster",
-		Long: "After skep run --once, it shows what that left, as far as the kernel still has it.\n\n" +
-			"The exit code is 0 where there is an answer, whatever it shows, and 1 where there is no application APP.\n" +
-			"skep run --once and skep vet are those that fail where something is denied.",
+		Long: "Show the health of Skep, then each application: whether it runs, where, and why not.\n\n" +
+			"After skep run --once, it shows what that run left, as far as the kernel still has it.\n\n" +
+			"The exit code is 0 for every state, and 1 where there is no application APP. To fail where something is denied, use skep vet\n" +
+			"or skep run --once.",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			from, err := askStatus(cmd, &f, output, args)
 			if err != nil {
@@ -80,8 +81,10 @@ func NewExplain() *cobra.Command {
 	)
 	cmd := &cobra.Command{
 		Use:   "explain APP",
-		Short: "Explain the state of an application: reasons, conditions, attachments, the verifier's log",
-		Long: "APP is a name or NAMESPACE/NAME, as skep status prints it; of a name that is in one namespace alone,\n" +
+		Short: "Show why one application runs or not: reasons, conditions, attachments, the verifier's log",
+		Long: "Show all that is known of one application: source, image, signers, reasons, conditions, attachments, the verifier's log, and\n" +
+			"in a cluster the state on each node, history and events.\n\n" +
+			"APP is a name or NAMESPACE/NAME, as skep status prints it; of a name that is in one namespace alone,\n" +
 			"the name is enough. The exit code is 1 where there is none, or more than one.",
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -134,7 +137,8 @@ func NewHistory() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "history APP",
 		Short: "Show the last ten versions of an application: when, what changed, who signed, and what became of each",
-		Long: "APP is a name or NAMESPACE/NAME, as skep status prints it. The newest version is first. Changes name variables,\n" +
+		Long: "Show the last ten versions of an application, with what changed from the version that ran before.\n\n" +
+			"APP is a name or NAMESPACE/NAME, as skep status prints it. The newest version is first. Changes name variables,\n" +
 			"and show no values.",
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -189,8 +193,10 @@ func NewChain() *cobra.Command {
 	)
 	cmd := &cobra.Command{
 		Use:   "chain [IFACE [in NETNS]]",
-		Short: "Show the programs of an interface in the order they run, Skep's and others', with counts of the verdicts of XDP programs",
-		Long: "IFACE is a name, of this and of every other network namespace, or a name and its namespace as\n" +
+		Short: "Show the programs of an interface in the order they run, Skep's and others', and how often each XDP program returned which verdict",
+		Long: "Show the programs of interfaces in the order in which a packet meets them, at xdp, tcx, tc and netkit, Skep's and others'. Several XDP\n" +
+			"programs of Skep's on an interface are counted by verdict.\n\n" +
+			"IFACE is a name, of this and of every other network namespace, or a name and its namespace as\n" +
 			"skep prints them, such as eth0 in net:[4026532281]. Without it all interfaces are shown. In a cluster,\n" +
 			"name the node by --node; " + nodeRight,
 		Args: cobra.ArbitraryArgs,
@@ -244,7 +250,8 @@ func NewConfirm() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "confirm REVISION",
 		Short: "Confirm a change of policies or of the source that unload protection holds back on this host",
-		Long:  "In a cluster, the message of the application names the annotation that confirms.",
+		Long: "Confirm a change of policies, signers or the source that would unload many applications. skep status prints the REVISION.\n\n" +
+			"In a cluster, the message of the application names the annotation that confirms.",
 		Args:  cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			released, err := host.Client{State: state}.Confirm(cmd.Context(), args[0])
@@ -264,8 +271,9 @@ func NewReconcile() *cobra.Command {
 	var f where.Flags
 	cmd := &cobra.Command{
 		Use:   "reconcile [APPLICATION]",
-		Short: "Evaluate applications again now, for example after a new signature",
-		Long: "On a host, APPLICATION is a name as skep status prints it; without one, skep run looks at all. It fetches the\n" +
+		Short: "Evaluate applications again now, such as after a new signature",
+		Long: "Evaluate one application again, or on a host all, without waiting for the next interval.\n\n" +
+			"On a host, APPLICATION is a name as skep status prints it; without one, skep run looks at all. It fetches the\n" +
 			"source and asks registries again about what is denied or was out of reach.\n\n" +
 			"In a cluster, APPLICATION is a name as skep status prints it, cbpfapp/NAME for a ClusterBpfApplication, or\n" +
 			"bpfapp/NAME for a BpfApplication of the namespace. The command sets the annotation reconcile.fluxcd.io/requestedAt, as flux reconcile does: the tag\n" +

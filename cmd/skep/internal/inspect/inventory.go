@@ -22,7 +22,8 @@ func NewInventory() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "inventory",
 		Short: "List every BPF program, link and map on this host, or every program on a node of a cluster, Skep's and others'",
-		Long: "This host's kernel is asked, whether skep run runs or not. This needs CAP_SYS_ADMIN: the kernel lets no other process look\n" +
+		Long: "List every BPF program in the kernel, with its type, places, owner and holders.\n\n" +
+			"This host's kernel is asked, whether skep run runs or not. This needs CAP_SYS_ADMIN: the kernel lets no other process look\n" +
 			"BPF objects up by id. With --node a node of the cluster is asked; " + nodeRight,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -44,7 +45,7 @@ func NewInventory() *cobra.Command {
 			if err := nodes.PrintPrograms(cmd.OutOrStdout(), output == "wide", host.Programs(all), nil); err != nil {
 				return err
 			}
-			_, err = fmt.Fprintf(cmd.OutOrStdout(), "\n%d programs, %d links, %d maps; -o json tells all\n", len(all.Programs), len(all.Links), len(all.Maps))
+			_, err = fmt.Fprintf(cmd.OutOrStdout(), "\n%d programs, %d links, %d maps; -o json lists all\n", len(all.Programs), len(all.Links), len(all.Maps))
 			return err
 		},
 	}

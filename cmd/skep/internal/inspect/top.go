@@ -31,7 +31,8 @@ func NewTop() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "top [OWNER...]",
 		Short: "Show what each program costs: share of a CPU, runs, time of a run and memory; Skep's programs and others'",
-		Long: "skep run measures for up to 1 second of every 15. A terminal is redrawn after each measurement until Ctrl-C;\n" +
+		Long: "Show what each program of the kernel costs, those of others too.\n\n" +
+			"skep run measures for up to 1 second of every 15. A terminal is redrawn after each measurement until Ctrl-C;\n" +
 			"elsewhere, and with --once, the last one is printed. CPU % is of one CPU. OWNER leaves the programs of an application, as NAME or\n" +
 			"NAMESPACE/NAME, or those that a process holds, by its name. Members of an XDP chain run in the chain's program.\n\n" +
 			"In a cluster, name a node by --node, or one application, whose programs are shown on each of its nodes. For a node,\n" +

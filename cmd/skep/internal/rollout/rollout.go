@@ -32,9 +32,10 @@ import (
 func New() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "rollout",
-		Short: "Follow and control the rollout of a new version in a cluster",
-		Long: "A new version comes to one node first, or as spec.rollout says; where it fails on a node it stops, and the\n" +
-			"other nodes keep the version before. An application is named as kubectl does: cbpfapp/NAME for a\n" +
+		Short: "Follow, resume and undo the rollout of a new version in a cluster",
+		Long: "Follow, resume and undo the rollout of a new version.\n\n" +
+			"A new version is rolled out to one node first, or as spec.rollout says. Where it fails on a node the rollout stops, and the\n" +
+			"other nodes keep the previous version. An application is named as kubectl does: cbpfapp/NAME for a\n" +
 			"ClusterBpfApplication, bpfapp/NAME for a BpfApplication of the namespace.",
 	}
 	cmd.AddCommand(newRolloutStatus(), newRolloutResume(), newRolloutUndo())
@@ -283,8 +284,9 @@ func newRolloutUndo() *cobra.Command {
 	var k kubeconfig.Flags
 	cmd := &cobra.Command{
 		Use:   "undo TYPE/NAME",
-		Short: "Bring the version before back to every node, until the definition changes",
-		Long: "The definition stays as it is, and so does git: the version before runs until the spec changes, or until\n" +
+		Short: "Bring the previous version back to every node, until the definition changes",
+		Long: "Bring the previous version back to every node.\n\n" +
+			"The definition and git stay as they are: the previous version runs until the spec changes, or until\n" +
 			"skep rollout resume.",
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {

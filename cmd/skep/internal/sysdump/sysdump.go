@@ -41,7 +41,8 @@ func New() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "sysdump",
 		Short: "Write what a bug report needs to an archive, without secrets, values of variables and contents of maps",
-		Long: "It reads this host or a cluster, as the caller. The archive has a README of its files, and a MANIFEST that names what\n" +
+		Long: "Write an archive for a bug report.\n\n" +
+			"It reads this host or a cluster, as the caller. The archive has a README of its files, and a MANIFEST that names what\n" +
 			"could not be read and the right that is missing. It has at most 64 MiB, and 4 MiB in a file.\n\n" +
 			"Names stay: those of applications, nodes, namespaces, images and signers, with labels, addresses of pods and logs of\n" +
 			"Skep. Look through it before you publish it.",

@@ -19,8 +19,8 @@ func New() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "ui",
 		Short: "Show what runs, where, in which order and why, on a page in your browser",
-		Long: "Serves one read-only page on the loopback interface of this machine, with your own rights, until Ctrl-C. The address that\n" +
-			"it prints opens one browser, once.",
+		Long: "Serve one read-only page on the loopback interface of this machine, with your own rights, until Ctrl-C. The address that\n" +
+			"it prints works once, for one browser.",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			source, place, err := choose(cmd, &f)
@@ -31,7 +31,8 @@ func New() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			fmt.Fprintf(cmd.OutOrStdout(), "%s\nOpen it in a browser on this machine: it opens one, once. It shows %s. Ctrl-C ends it.\n", s.Address(), text.Line(place))
+			fmt.Fprintf(cmd.OutOrStdout(), "%s\nOpen this address in a browser on this machine; it works once. The page shows %s. Ctrl-C ends it.\n",
+				s.Address(), text.Line(place))
 			return s.Serve(cmd.Context())
 		},
 	}

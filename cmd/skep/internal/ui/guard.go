@@ -67,7 +67,7 @@ func (g *guard) protect(page http.Handler) http.Handler {
 			return
 		}
 		if c, err := r.Cookie(g.cookie); err != nil || !same(c.Value, g.session) || !strings.HasPrefix(r.URL.Path, g.folder) {
-			http.Error(w, "open the address that skep ui printed", http.StatusForbidden)
+			http.Error(w, "Open the address that skep ui printed. It works once: if it was opened before, start skep ui again.", http.StatusForbidden)
 			return
 		}
 		http.StripPrefix(strings.TrimSuffix(g.folder, "/"), page).ServeHTTP(w, r)
@@ -103,7 +103,7 @@ func (g *guard) isForeign(r *http.Request) string {
 // open gives the browser that has the token the cookie, and leads it to the page.
 func (g *guard) open(w http.ResponseWriter, r *http.Request) {
 	if !same(r.URL.Query().Get("token"), g.token) || !g.opened.CompareAndSwap(false, true) {
-		http.Error(w, "this address was opened before, or is another process's: it opens one browser, once. Start skep ui again for a new one",
+		http.Error(w, "This address was opened before, or is another process's. It works once: start skep ui again for a new one.",
 			http.StatusForbidden)
 		return
 	}
