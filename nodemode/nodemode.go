@@ -20,8 +20,6 @@ import (
 	"sync"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/skep-dev/skep/agent"
 	"github.com/skep-dev/skep/agent/cost"
 	"github.com/skep-dev/skep/agent/metrics/programs"
@@ -269,8 +267,8 @@ func (h *Host) openState() error {
 		return fmt.Errorf("open state: %w", err)
 	}
 	h.lock = lock
-	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
-		return fmt.Errorf("open state %s: another skep run uses it; stop that one or name another --state: %w", h.opts.State, err)
+	if err := alone(lock); err != nil {
+		return fmt.Errorf("open state %s: %w; stop that one or name another --state", h.opts.State, err)
 	}
 	h.origin = readOrigin(h.opts.State)
 	path := filepath.Join(h.opts.State, "seal.key")

@@ -1,7 +1,6 @@
 package nodemode
 
 import (
-	"fmt"
 	"maps"
 	"slices"
 	"strings"
@@ -16,6 +15,7 @@ import (
 	"github.com/skep-dev/skep/lifecycle"
 	"github.com/skep-dev/skep/policies"
 	"github.com/skep-dev/skep/schemas"
+	"github.com/skep-dev/skep/text"
 )
 
 // Status is all a host knows of itself, as skep status -o json prints it.
@@ -270,10 +270,10 @@ func or(s, nothing string) string {
 func (h *Host) publish(began time.Time, outcomes []outcome, on protections, sourceErr error) {
 	s := Status{
 		Source: SourceStatus{
-			Address: h.opts.source().Shown(), Revision: h.catalog.tree.Revision, Cautions: h.catalog.defs.misplaced, Error: text(sourceErr),
+			Address: h.opts.source().Shown(), Revision: h.catalog.tree.Revision, Cautions: h.catalog.defs.misplaced, Error: message(sourceErr),
 			UnloadProtection: on.source,
 		},
-		Settings: SettingsStatus{Cautions: h.settings.cautions, Error: text(h.settings.err), Signers: []string{},
+		Settings: SettingsStatus{Cautions: h.settings.cautions, Error: message(h.settings.err), Signers: []string{},
 			Policies: h.opts.ActivePolicies()},
 		UnloadProtection: on.policies, Problems: append([]schemas.Problem{}, h.catalog.defs.problems...), Synced: h.opts.Now(),
 		Applications: []Application{},
@@ -317,7 +317,7 @@ func (h *Host) publish(began time.Time, outcomes []outcome, on protections, sour
 	}
 }
 
-func text(err error) string {
+func message(err error) string {
 	if err == nil {
 		return ""
 	}
@@ -330,7 +330,7 @@ func (h *Host) describe(o outcome, before []metav1.Condition) Application {
 	a := Application{
 		Kind: o.id.Kind, Namespace: o.id.Namespace, Name: o.id.Name,
 		Signers: []string{}, Reasons: []policies.Reason{}, Warnings: []policies.Reason{}, Audited: []policies.Reason{}, Programs: []agent.ProgramStatus{},
-		Conditions: append([]metav1.Condition{}, before...), Error: text(o.err),
+		Conditions: append([]metav1.Condition{}, before...), Error: message(o.err),
 	}
 	switch {
 	case o.action == lifecycle.Unload:
@@ -385,5 +385,5 @@ func (o Options) logChange(was, is Application) {
 	if before.Status == now.Status && said(before) == said(now) && was.Digest == is.Digest && slices.EqualFunc(was.Audited, is.Audited, sameRule) {
 		return
 	}
-	o.Log.Info(fmt.Sprintf("application %s", strings.ToLower(now.Reason)), "application", is.Identity().String(), "digest", is.Digest, "message", now.Message)
+	o.Log.Info("application "+text.Words(now.Reason), "application", is.Identity().String(), "digest", is.Digest, "message", now.Message)
 }

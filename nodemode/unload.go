@@ -64,14 +64,25 @@ func lockUnused(state string) (unlock func(), err error) {
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		return func() {}, nil
+	case errors.Is(err, fs.ErrPermission):
+		return nil, fmt.Errorf("%w: run the command as the user of skep run, which is root in general", err)
 	case err != nil:
 		return nil, err
 	}
-	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+	if err := alone(lock); err != nil {
 		_ = lock.Close()
-		return nil, fmt.Errorf("skep run uses %s; stop it first: %w", state, err)
+		return nil, fmt.Errorf("state %s: %w; stop it first", state, err)
 	}
 	return func() { _ = lock.Close() }, nil
+}
+
+// alone has this process alone use a state folder.
+func alone(lock *os.File) error {
+	err := unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+	if errors.Is(err, unix.EWOULDBLOCK) {
+		return errors.New("another skep run uses it")
+	}
+	return err
 }
 
 // list is what is in the kernel; the BPF file system is that of bpffs.

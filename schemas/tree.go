@@ -146,7 +146,7 @@ func (t *tree) walk(root *os.Root, dir string) error {
 	err := fs.WalkDir(root.FS(), dir, func(name string, e fs.DirEntry, err error) error {
 		switch {
 		case err != nil:
-			return cause(err)
+			return fmt.Errorf("read %s: %w", text.Line(name), cause(err))
 		case e.IsDir():
 			t.within(name).dirs++
 			if t.inside.dirs > maxTreeDirs || t.outside.dirs > maxOutsideDirs {

@@ -70,3 +70,9 @@ func Word(s string) string {
 	}
 	return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'"
 }
+
+// inner is where a word begins inside of a name such as EvaluationFailed.
+var inner = regexp.MustCompile(`([a-z])([A-Z])`)
+
+// Words writes a name such as EvaluationFailed as words: evaluation failed.
+func Words(name string) string { return strings.ToLower(inner.ReplaceAllString(name, "$1 $2")) }

@@ -42,3 +42,11 @@ func TestWhatATerminalWouldObeyIsShown(t *testing.T) {
 		t.Errorf("Line = %q, want %q", got, want)
 	}
 }
+
+func TestNamesAreWrittenAsWords(t *testing.T) {
+	for name, want := range map[string]string{"": "", "Allowed": "allowed", "EvaluationFailed": "evaluation failed", "RolledBack": "rolled back", "NoPods": "no pods"} {
+		if got := text.Words(name); got != want {
+			t.Errorf("%s is written %q, want %q", name, got, want)
+		}
+	}
+}

@@ -2,7 +2,6 @@ package application
 
 import (
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -133,12 +132,12 @@ func logDecisions(log logr.Logger, before, now application) {
 			continue
 		}
 		logged = true
-		log.Info("application "+strings.ToLower(string(v.Result)), "version", v.Version, "digest", v.Digest, "serial", v.Serial,
+		log.Info("application "+text.Words(string(v.Result)), "version", v.Version, "digest", v.Digest, "serial", v.Serial,
 			"signers", v.SignedBy, "changes", v.Changes, "rules", v.Message, "reason", text.CutRunes(reasonOf(now, v), maxReason))
 	}
 	was, is := conditions.Get(before, v1alpha1.ConditionAllowed), conditions.Get(now, v1alpha1.ConditionAllowed)
 	if is != nil && !logged && (was == nil || was.Status != is.Status || was.Reason != is.Reason) {
-		log.Info("application "+strings.ToLower(is.Reason), "digest", now.Report().Digest, "reason", text.CutRunes(is.Message, maxReason))
+		log.Info("application "+text.Words(is.Reason), "digest", now.Report().Digest, "reason", text.CutRunes(is.Message, maxReason))
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"cmp"
 	"runtime"
 	"runtime/debug"
+	"strings"
 )
 
 // What the linker sets for a release: its version, its commit, and when the commit was
@@ -53,11 +54,11 @@ func of(info *debug.BuildInfo, linked Build) Build {
 	return b
 }
 
-// String returns the version and, if known, the commit.
+// String returns the version and, if known, the commit. What Go made of a commit has it already.
 func (b Build) String() string {
 	s := b.Version
-	if b.Revision != "" {
-		s += " " + b.Revision[:min(12, len(b.Revision))]
+	if short := b.Revision[:min(12, len(b.Revision))]; !strings.Contains(s, short) {
+		s += " " + short
 	}
 	if b.Modified {
 		s += " with changes"

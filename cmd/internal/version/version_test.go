@@ -25,7 +25,9 @@ func TestVersionTellsTheCommit(t *testing.T) {
 		"a release": {
 			noGit, Build{Version: "v1.2.3", Revision: "fedcba9876543210", Time: "2026-05-06T07:08:09Z"}, "v1.2.3 fedcba987654", "2026-05-06T07:08:09Z",
 		},
-		"go install of a version":       {&debug.BuildInfo{Main: debug.Module{Version: "v1.2.3"}}, Build{}, "v1.2.3", ""},
+		"go install of a version": {&debug.BuildInfo{Main: debug.Module{Version: "v1.2.3"}}, Build{}, "v1.2.3", ""},
+		"a commit that Go named": {&debug.BuildInfo{Main: debug.Module{Version: "v0.0.0-20260102030405-0123456789ab+dirty"}, Settings: changed.Settings}, Build{},
+			"v0.0.0-20260102030405-0123456789ab+dirty with changes", ""},
 		"a build that looked at no git": {noGit, Build{}, "(devel)", ""},
 		"a build that knows nothing":    {nil, Build{}, "unknown", ""},
 	} {

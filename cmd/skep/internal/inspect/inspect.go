@@ -252,7 +252,7 @@ func NewConfirm() *cobra.Command {
 		Short: "Confirm a change of policies or of the source that unload protection holds back on this host",
 		Long: "Confirm a change of policies, signers or the source that would unload many applications. skep status prints the REVISION.\n\n" +
 			"In a cluster, the message of the application names the annotation that confirms.",
-		Args:  cobra.ExactArgs(1),
+		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			released, err := host.Client{State: state}.Confirm(cmd.Context(), args[0])
 			if err != nil {

@@ -5,6 +5,7 @@ package kubeconfig
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -206,6 +207,9 @@ const mostNames = 1000
 func (k *Flags) Load() (*rest.Config, string, error) {
 	chosen := k.chosen()
 	config, err := chosen.ClientConfig()
+	if clientcmd.IsEmptyConfig(err) {
+		return nil, "", errors.New("read kubeconfig: there is none, at $KUBECONFIG or ~/.kube/config; name one by --kubeconfig")
+	}
 	if err != nil {
 		return nil, "", fmt.Errorf("read kubeconfig: %w; name one by --kubeconfig", err)
 	}

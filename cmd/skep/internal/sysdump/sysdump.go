@@ -49,6 +49,11 @@ func New() *cobra.Command {
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			isCluster, err := f.Cluster(cmd)
+			if errors.Is(err, where.ErrNowhere) {
+				// A skep run that does not start is what a report may be about: the kernel is described.
+				err = nil
+				where.Say(cmd, "", "neither skep run nor a kubeconfig is there; the archive describes the kernel of this host")
+			}
 			if err != nil {
 				return err
 			}

@@ -85,6 +85,9 @@ func (f *Flags) Explicit(cmd *cobra.Command) (cluster, named bool, err error) {
 	return kube != "" || IsPlugin(cmd), kube != "" || host != "" || IsPlugin(cmd), nil
 }
 
+// ErrNowhere is why nothing can be asked: this host has no skep run, and no kubeconfig names a cluster.
+var ErrNowhere = errors.New("there is no skep run on this host")
+
 // Cluster reports whether the command asks a cluster: if the caller says so, or if this host has no skep run and there is a
 // kubeconfig.
 func (f *Flags) Cluster(cmd *cobra.Command) (bool, error) {
@@ -103,8 +106,8 @@ func (f *Flags) Cluster(cmd *cobra.Command) (bool, error) {
 	case f.Kube.Exists():
 		return true, nil
 	}
-	return false, fmt.Errorf("%s: there is no skep run on this host (no file %s), and no kubeconfig names a cluster: start skep run, name its folder by --%s, "+
-		"or name a kubeconfig by --kubeconfig", cmd.Name(), filepath.Join(f.State, nodemode.SocketName), stateFlag)
+	return false, fmt.Errorf("%s: %w (no file %s), and no kubeconfig names a cluster: start skep run, name its folder by --%s, "+
+		"or name a kubeconfig by --kubeconfig", cmd.Name(), ErrNowhere, filepath.Join(f.State, nodemode.SocketName), stateFlag)
 }
 
 // hostHas reports whether a skep run of this host runs, or left what it last knew.

@@ -2,6 +2,7 @@ package where
 
 import (
 	"bytes"
+	"errors"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -111,6 +112,9 @@ func TestAPlaceIsChosen(t *testing.T) {
 			place, err := newMachine(t, c.kubeconfig, c.files...).choose(as, c.args...)
 			if (err != nil) != (c.err != nil) {
 				t.Fatalf("%v, want %q", err, c.err)
+			}
+			if isNowhere := sentence == "there is neither"; errors.Is(err, ErrNowhere) != isNowhere {
+				t.Errorf("%v: is that nothing can be asked: %t, want %t", err, !isNowhere, isNowhere)
 			}
 			for _, want := range c.err {
 				if !strings.Contains(err.Error(), want) {
