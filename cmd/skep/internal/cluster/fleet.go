@@ -46,13 +46,7 @@ func (c *Client) Fleet(ctx context.Context) (Fleet, error) {
 	group.Go(func() error { return read(within, c, ours("", "bpfnodes", ""), &f.Nodes, needs) })
 	group.Go(func() error { return read(within, c, ours("", "bpfsigners", ""), &f.Signers, needs) })
 	group.Go(func() error { return read(within, c, ours("", "clusterbpfpolicies", ""), &f.ClusterPolicies, needs) })
-	group.Go(func() error {
-		namespace := ""
-		if c.Chosen {
-			namespace = c.Namespace
-		}
-		return read(within, c, ours(namespace, "bpfpolicies", ""), &f.Policies, needs)
-	})
+	group.Go(func() error { return c.policies(within, &f.Policies, needs) })
 	if err := group.Wait(); err != nil {
 		return Fleet{}, err
 	}
@@ -64,23 +58,42 @@ func (c *Client) Fleet(ctx context.Context) (Fleet, error) {
 	return f, nil
 }
 
+// policies reads those of all namespaces, or of the caller's if that is what the caller chose or may read.
+func (c *Client) policies(ctx context.Context, to *[]v1alpha1.BpfPolicy, needs *needed) error {
+	const resource = "bpfpolicies"
+	if !c.Chosen {
+		var everywhere needed
+		err := read(ctx, c, ours("", resource, ""), to, &everywhere)
+		if err != nil || len(everywhere.rights) == 0 {
+			return err
+		}
+		needs.add(everywhere.rights[0] + " in every namespace")
+	}
+	return read(ctx, c, ours(c.Namespace, resource, ""), to, needs)
+}
+
 // needed collects rights that the caller lacks.
 type needed struct {
 	mu     sync.Mutex
 	rights []string
 }
 
+// add notes a right.
+func (n *needed) add(right string) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.rights = append(n.rights, right)
+}
+
 // read reads a list; one that the caller may not read is empty.
 func read[T any](ctx context.Context, c *Client, o object, to *[]T, needs *needed) error {
 	all, err := list[T](ctx, c, o)
 	if errors.Is(err, errForbidden) {
-		needs.mu.Lock()
-		defer needs.mu.Unlock()
-		needs.rights = append(needs.rights, o.right())
+		needs.add(o.right())
 		return nil
 	}
 	if err != nil {
-		return fmt.Errorf("%s: %w", c.Place, err)
+		return c.explainAbsence(fmt.Errorf("%s: %w", c.Place, err))
 	}
 	*to = all
 	return nil
