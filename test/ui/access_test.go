@@ -15,6 +15,7 @@ import (
 	view "github.com/skep-dev/skep/api/view/v1alpha1"
 	"github.com/skep-dev/skep/nodemode"
 	"github.com/skep-dev/skep/policies"
+	"github.com/skep-dev/skep/test/harness/browser"
 )
 
 // textOf is the text of a value of the accessibility tree.
@@ -31,11 +32,11 @@ var named = []string{"button", "link", "textbox", "searchbox", "combobox", "grid
 	"group", "heading", "option", "columnheader"}
 
 // checkTree fails for a control without a name, and returns how often each role is there.
-func checkTree(t *testing.T, p *tab, where string) map[string]int {
+func checkTree(t *testing.T, p *browser.Tab, where string) map[string]int {
 	t.Helper()
 	roles := map[string]int{}
 	level := 0
-	for _, n := range call(p, accessibility.GetFullAXTree, accessibility.GetFullAXTreeParams{}).Nodes {
+	for _, n := range browser.Call(p, accessibility.GetFullAXTree, accessibility.GetFullAXTreeParams{}).Nodes {
 		role := textOf(n.Role)
 		if n.Ignored {
 			continue
@@ -71,8 +72,8 @@ func TestEachViewIsAccessible(t *testing.T) {
 		"#/trust":                          {"table", "list"},
 		"#/cost":                           {"table", "img"},
 	} {
-		p.view(hash)
-		p.holds("the view is there", `document.querySelector('h1') && !document.querySelector('main').textContent.includes('Reading…')`)
+		p.View(hash)
+		p.Holds("the view is there", `document.querySelector('h1') && !document.querySelector('main').textContent.includes('Reading…')`)
 		roles := checkTree(t, p, hash)
 		for _, role := range append(want, "banner", "navigation", "main", "heading", "link") {
 			alias := map[string]string{"img": "image"}[role]
@@ -80,7 +81,7 @@ func TestEachViewIsAccessible(t *testing.T) {
 				t.Errorf("%s has no %s: %v", hash, role, roles)
 			}
 		}
-		if got := evaluate[int](p, `document.querySelectorAll('h1').length`); got != 1 {
+		if got := browser.Evaluate[int](p, `document.querySelectorAll('h1').length`); got != 1 {
 			t.Errorf("%s has %d first headings", hash, got)
 		}
 	}
@@ -89,13 +90,13 @@ func TestEachViewIsAccessible(t *testing.T) {
 // TestTheKeyboardReachesEverything goes through a view with Tab alone: each place shows that it has the focus.
 func TestTheKeyboardReachesEverything(t *testing.T) {
 	p := startCluster(t, fleetOf(t, 3, 4))
-	p.view("#/fleet")
-	p.shows("[role=gridcell]", " on ")
-	evaluate[bool](p, `document.activeElement.blur(); true`)
+	p.View("#/fleet")
+	p.Shows("[role=gridcell]", " on ")
+	browser.Evaluate[bool](p, `document.activeElement.blur(); true`)
 	var seen []string
 	for range 24 {
-		p.keys("Tab")
-		seen = append(seen, evaluate[string](p, `(() => {
+		p.Keys("Tab")
+		seen = append(seen, browser.Evaluate[string](p, `(() => {
 			const e = document.activeElement;
 			if (e === document.body) return 'body';
 			const s = getComputedStyle(e);
@@ -120,6 +121,8 @@ func hostile() []string {
 		`<script>document.title = "taken"</script>`, `"><img src=x onerror="document.title='taken'">`, `'"&amp;` + "`${1}`", "javascript:alert(1)",
 		"safe\u202eexe.cod", "nul\x00bell\x07esc\x1b[31m", strings.Repeat("LongName", 1250), "🐝🐝 família 日本語", "../../etc/passwd",
 		`</title><svg onload=alert(1)>`, "two\nlines\ttab",
+		// Names that every object of JavaScript has, and a state's letter that none has.
+		"constructor", "__proto__", "Q",
 	}
 }
 
@@ -169,7 +172,7 @@ func dress(t *testing.T, s string) (*nodemode.Status, *view.NodeView) {
 
 func TestHostileTextIsText(t *testing.T) {
 	s, p := startHost(t)
-	elements := evaluate[int](p, `document.querySelectorAll('script, iframe, object, style, link').length`)
+	elements := browser.Evaluate[int](p, `document.querySelectorAll('script, iframe, object, style, link').length`)
 	for i, text := range hostile() {
 		status, node := dress(t, text)
 		// The number of loads says which text is shown.
@@ -177,30 +180,33 @@ func TestHostileTextIsText(t *testing.T) {
 			node.Loads = append(node.Loads, node.Loads[0])
 		}
 		s.put(status, node)
-		p.view("#/nodes")
-		p.holds("the text is there", fmt.Sprintf(`document.querySelectorAll('.loads li').length === %d`, 1+i%2))
-		p.size([]int64{360, 1280}[i%2], 800, "light")
+		p.View("#/nodes")
+		p.Holds("the text is there", fmt.Sprintf(`document.querySelectorAll('.loads li').length === %d`, 1+i%2))
+		p.Size([]int64{320, 1280}[i%2], 800, "light")
 		for _, hash := range []string{"#/nodes", "#/fleet", "#/trust", "#/cost", "#/applications"} {
-			p.view(hash)
-			if wide := evaluate[int](p, `document.documentElement.scrollWidth - document.documentElement.clientWidth`); wide > 0 {
+			p.View(hash)
+			if broken := browser.Evaluate[string](p, `document.getElementById('alert').textContent`); broken != "" {
+				t.Errorf("%.40q breaks %s: %s", text, hash, broken)
+			}
+			if wide := browser.Evaluate[int](p, `document.documentElement.scrollWidth - document.documentElement.clientWidth`); wide > 0 {
 				t.Errorf("%.40q makes %s %d pixels wider than the window", text, hash, wide)
 			}
 		}
-		p.holds("the first application is there", `/^[01]/.test(document.querySelector('.detail h1')?.textContent)`)
-		if title := evaluate[string](p, `document.title`); strings.Contains(title, "taken") {
+		p.Holds("the first application is there", `/^[01]/.test(document.querySelector('.detail h1')?.textContent)`)
+		if title := browser.Evaluate[string](p, `document.title`); strings.Contains(title, "taken") {
 			t.Errorf("%q ran: %s", text, title)
 		}
-		if got := evaluate[int](p, `document.querySelectorAll('script, iframe, object, style, link').length`); got != elements {
+		if got := browser.Evaluate[int](p, `document.querySelectorAll('script, iframe, object, style, link').length`); got != elements {
 			t.Errorf("%.40q made elements: %d, %d before", text, got, elements)
 		}
-		if got := evaluate[int](p, `document.querySelectorAll('main img, main [onerror], main [onload]').length`); got != 0 {
+		if got := browser.Evaluate[int](p, `document.querySelectorAll('main img, main [onerror], main [onload]').length`); got != 0 {
 			t.Errorf("%.40q made %d elements in the page", text, got)
 		}
-		if hidden := evaluate[bool](p, `/[\u0000-\u0008\u000b-\u001f\u202a-\u202e\u2066-\u2069]/.test(document.body.textContent)`); hidden {
+		if hidden := browser.Evaluate[bool](p, `/[\u0000-\u0008\u000b-\u001f\u202a-\u202e\u2066-\u2069]/.test(document.body.textContent)`); hidden {
 			t.Errorf("%.40q: a character is in the page that changes what others look like", text)
 		}
 	}
-	p.size(360, 800, "light")
-	p.view("#/nodes")
-	p.shot("hostile-narrow")
+	p.Size(320, 800, "light")
+	p.View("#/nodes")
+	p.Shot("hostile-narrow")
 }

@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -17,17 +18,29 @@ import (
 
 	"github.com/skep-dev/skep/api/v1alpha1"
 	view "github.com/skep-dev/skep/api/view/v1alpha1"
+	"github.com/skep-dev/skep/test/harness/browser"
 )
 
 // apiServer answers for objects by their paths: lists page by page, and 404 for what it does not have.
 type apiServer struct {
 	lists   map[string][]json.RawMessage
 	objects map[string]any
+	// refuses is the status with which requests of some paths are answered.
+	refuses atomic.Pointer[func(path string) int]
 }
 
 // ServeHTTP implements http.Handler.
 func (s *apiServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Content-Type", "application/json")
+	if refuses := s.refuses.Load(); refuses != nil {
+		if code := (*refuses)(r.URL.Path); code != 0 {
+			reason := map[int]metav1.StatusReason{http.StatusForbidden: metav1.StatusReasonForbidden, http.StatusUnauthorized: metav1.StatusReasonUnauthorized}[code]
+			w.WriteHeader(code)
+			_ = json.NewEncoder(w).Encode(metav1.Status{TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}, Status: metav1.StatusFailure,
+				Reason: reason, Code: int32(code)})
+			return
+		}
+	}
 	if one, known := s.objects[r.URL.Path]; known {
 		_ = json.NewEncoder(w).Encode(one)
 		return
@@ -191,88 +204,95 @@ func application(id v1alpha1.Identity, i int) any {
 	return a
 }
 
-// startCluster serves a cluster, and opens its page.
-func startCluster(t testing.TB, s *apiServer) *tab {
+// startCluster serves a cluster, and opens its page, which runs the scripts first.
+func startCluster(t testing.TB, s *apiServer, scripts ...string) *browser.Tab {
 	t.Helper()
-	return open(browser(t), t, startUI(t, "--kubeconfig", serveCluster(t, s)))
+	return browser.Open(browser.Start(t), t, browser.UI(t, "--kubeconfig", serveCluster(t, s)), scripts...)
 }
 
 func TestAFleetOfAnySize(t *testing.T) {
 	for _, nodes := range []int{1, 100, 1000} {
 		t.Run(strconv.Itoa(nodes), func(t *testing.T) {
 			p := startCluster(t, fleetOf(t, nodes, min(200, 4*nodes+8)))
-			p.view("#/fleet")
-			p.shows("[role=gridcell]", " on ip-10-0-0-")
-			p.shot(fmt.Sprintf("fleet-%d", nodes))
-			p.view("#/applications")
-			p.shows(".detail h1", "-")
-			p.shot(fmt.Sprintf("applications-%d", nodes))
-			p.view("#/nodes")
-			p.shows("h1", "ip-10-0-0-0")
-			p.shows("li.member", "guard_port")
-			p.view("#/trust")
-			p.shows(".tile", "revoked")
-			p.shot(fmt.Sprintf("trust-%d", nodes))
-			p.view("#/cost")
-			p.shows("table", "cil_from_netdev")
+			p.View("#/fleet")
+			p.Shows("[role=gridcell]", " on ip-10-0-0-")
+			p.Shot(fmt.Sprintf("fleet-%d", nodes))
+			p.View("#/applications")
+			p.Shows(".detail h1", "-")
+			p.Shot(fmt.Sprintf("applications-%d", nodes))
+			p.View("#/nodes")
+			p.Shows("h1", "ip-10-0-0-0")
+			p.Shows("li.member", "guard_port")
+			p.View("#/trust")
+			p.Shows(".tile", "revoked")
+			p.Shot(fmt.Sprintf("trust-%d", nodes))
+			p.View("#/cost")
+			p.Shows("table", "cil_from_netdev")
 		})
 	}
 }
 
 func TestTheArrowKeysMoveInTheFleet(t *testing.T) {
 	p := startCluster(t, fleetOf(t, 100, 40))
-	p.view("#/fleet")
-	p.shows("[role=gridcell]", " on ")
-	evaluate[bool](p, `document.querySelector('[role=grid]').focus(); true`)
-	at := func() string { return evaluate[string](p, `document.querySelector('[role=gridcell]').textContent`) }
+	p.View("#/fleet")
+	p.Shows("[role=gridcell]", " on ")
+	browser.Evaluate[bool](p, `document.querySelector('[role=grid]').focus(); true`)
+	at := func() string {
+		return browser.Evaluate[string](p, `document.querySelector('[role=gridcell]').textContent`)
+	}
 	place := func() string {
-		return evaluate[string](p, `(() => {
+		return browser.Evaluate[string](p, `(() => {
 			const cell = document.querySelector('[role=gridcell]');
 			return cell.parentElement.getAttribute('aria-rowindex') + ' ' + cell.getAttribute('aria-colindex');
 		})()`)
 	}
 	first := at()
-	p.keys("ArrowRight", "ArrowRight", "ArrowDown")
-	p.holds("the focus moved", `document.querySelector('[role=gridcell]').getAttribute('aria-colindex') === '3'`)
+	p.Keys("ArrowRight", "ArrowRight", "ArrowDown")
+	p.Holds("the focus moved", `document.querySelector('[role=gridcell]').getAttribute('aria-colindex') === '3'`)
 	if got := place(); got != "2 3" || at() == first {
 		t.Errorf("the focus is at %s, %q", got, at())
 	}
-	p.keys("End")
-	p.holds("the focus is in the last column", `document.querySelector('[role=gridcell]').getAttribute('aria-colindex') === '100'`)
-	p.holds("it is seen", `document.querySelector('[role=grid]').scrollLeft > 100`)
-	p.shot("fleet-end")
+	p.Keys("End")
+	p.Holds("the focus is in the last column", `document.querySelector('[role=gridcell]').getAttribute('aria-colindex') === '100'`)
+	p.Holds("it is seen", `document.querySelector('[role=grid]').scrollLeft > 100`)
+	p.Shot("fleet-end")
 	name, _, _ := strings.Cut(at(), " on ")
-	p.keys("Enter")
-	p.shows(".detail h1", name)
-	p.view("#/fleet")
-	p.size(360, 800, "light")
-	p.shot("fleet-narrow")
-	p.size(1280, 900, "dark")
-	p.shot("fleet-dark")
-	evaluate[bool](p, `[...document.querySelectorAll('.toggle button')].find((b) => b.textContent === 'Small').click(); true`)
-	p.shot("fleet-small")
-	evaluate[bool](p, `[...document.querySelectorAll('.toggle button')].find((b) => b.textContent === 'Table').click(); true`)
-	p.shows("table", "Failed")
-	p.shot("fleet-table")
+	p.Keys("Enter")
+	p.Shows(".detail h1", name)
+	p.View("#/fleet")
+	p.Holds("the cell is chosen that was, and seen", `(() => {
+		const cell = document.querySelector('[role=gridcell]');
+		return cell.getAttribute('aria-colindex') === '100' && document.querySelector('[role=grid]').scrollLeft > 100 &&
+			cell.textContent.startsWith(document.querySelector('.chosen-cell a').textContent + ' ');
+	})()`)
+	p.Size(320, 800, "light")
+	p.Shot("fleet-narrow")
+	p.Size(1280, 900, "dark")
+	p.Shot("fleet-dark")
+	browser.Evaluate[bool](p, `[...document.querySelectorAll('.toggle button')].find((b) => b.textContent === 'Small').click(); true`)
+	p.Shot("fleet-small")
+	browser.Evaluate[bool](p, `[...document.querySelectorAll('.toggle button')].find((b) => b.textContent === 'Table').click(); true`)
+	p.Shows("table", "Failed")
+	p.Shot("fleet-table")
 }
 
 func TestTheNodesOfAnApplicationAreAskedOnDemand(t *testing.T) {
 	p := startCluster(t, fleetOf(t, 20, 10))
-	p.view("#/applications/BpfApplication/payments/syscall-audit-03")
-	p.shows(".detail h1", "payments/syscall-audit-03")
-	if got := evaluate[bool](p, `document.querySelector('.detail').textContent.includes('verifier rejects')`); !got {
+	p.View("#/applications/BpfApplication/payments/syscall-audit-03")
+	p.Shows(".detail h1", "payments/syscall-audit-03")
+	if got := browser.Evaluate[bool](p, `document.querySelector('.detail').textContent.includes('verifier rejects')`); !got {
 		t.Error("what the nodes reported is not there")
 	}
-	evaluate[bool](p, `[...document.querySelectorAll('button')].find((b) => b.textContent === 'Ask its nodes').click(); true`)
-	p.shows(".detail pre", "R1 invalid mem access")
-	p.shows(".detail table", "eth0 in pod shop/checkout-7d9f")
-	p.shows(".detail", "There are more than these")
-	p.shot("application-nodes")
+	browser.Evaluate[bool](p, `[...document.querySelectorAll('button')].find((b) => b.textContent === 'Ask its nodes').click(); true`)
+	p.Shows(".detail pre", "R1 invalid mem access")
+	p.Shows(".detail table", "eth0 in pod shop/checkout-7d9f")
+	p.Shows(".detail", "There are more than these")
+	p.Shot("application-nodes")
 	// Another application cannot be asked, and says why.
-	p.view("#/applications/ClusterBpfApplication/-/firewall-00")
-	p.shows(".detail h1", "firewall-00")
-	evaluate[bool](p, `[...document.querySelectorAll('button')].find((b) => b.textContent === 'Ask its nodes').click(); true`)
-	p.shows(".detail .note", "no API view.skep.dev")
+	p.View("#/applications/ClusterBpfApplication/-/firewall-00")
+	p.Shows(".detail h1", "firewall-00")
+	browser.Evaluate[bool](p, `[...document.querySelectorAll('button')].find((b) => b.textContent === 'Ask its nodes').click(); true`)
+	p.Shows(".detail .error", "no API view.skep.dev")
 	// The browser says of each answer that is an error that it is one.
-	p.forgive("502")
+	p.Forgive("502")
 }

@@ -9,7 +9,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
-	"strconv"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -21,18 +21,16 @@ import (
 	view "github.com/skep-dev/skep/api/view/v1alpha1"
 	"github.com/skep-dev/skep/nodemode"
 	"github.com/skep-dev/skep/policies"
+	"github.com/skep-dev/skep/test/harness/browser"
 	"github.com/skep-dev/skep/test/harness/module"
 )
-
-// quote is a text as JavaScript has it.
-func quote(s string) string { return strconv.Quote(s) }
 
 // socket is a host's, which says what a test has it say.
 type socket struct {
 	status atomic.Pointer[nodemode.Status]
 	node   atomic.Pointer[view.NodeView]
-	// asked counts requests.
-	asked atomic.Int64
+	// held has requests wait until it is unlocked.
+	held sync.RWMutex
 }
 
 // put has the socket say something else.
@@ -53,7 +51,8 @@ func serveSocket(t testing.TB, s *socket) string {
 	mux := http.NewServeMux()
 	answer := func(read func() any) http.HandlerFunc {
 		return func(w http.ResponseWriter, _ *http.Request) {
-			s.asked.Add(1)
+			s.held.RLock()
+			defer s.held.RUnlock()
 			_ = json.NewEncoder(w).Encode(read())
 		}
 	}
@@ -150,58 +149,58 @@ func nodeView(t testing.TB, name string, runs uint64) view.NodeView {
 	return n
 }
 
-// startHost serves a host, and opens its page.
-func startHost(t testing.TB) (*socket, *tab) {
+// startHost serves a host, and opens its page, which runs the scripts first.
+func startHost(t testing.TB, scripts ...string) (*socket, *browser.Tab) {
 	t.Helper()
 	s := &socket{}
 	status, node := oneHost(t)
 	s.status.Store(&status)
 	s.node.Store(&node)
-	return s, open(browser(t), t, startUI(t, "--state", serveSocket(t, s)))
+	return s, browser.Open(browser.Start(t), t, browser.UI(t, "--state", serveSocket(t, s)), scripts...)
 }
 
 func TestANodeShowsWhatAPacketMeetsAndCountsGoUp(t *testing.T) {
 	s, p := startHost(t)
-	p.view("#/nodes/web-1")
-	p.shows("li.member", "guard_port")
-	p.shows("li.member .runs", "1,204,331")
+	p.View("#/nodes/web-1")
+	p.Shows("li.member", "guard_port")
+	p.Shows("li.member .runs", "1,204,331")
 	more := nodeView(t, "web-1", 1_204_931)
 	s.node.Store(&more)
-	p.shows("li.member .runs", "1,204,931")
-	p.shows("li.member .moving", "/s")
-	p.shot("node-light")
-	p.size(1280, 900, "dark")
-	p.shot("node-dark")
-	p.size(360, 800, "light")
-	p.shot("node-narrow")
+	p.Shows("li.member .runs", "1,204,931")
+	p.Shows("li.member .moving", "/s")
+	p.Shot("node-light")
+	p.Size(1280, 900, "dark")
+	p.Shot("node-dark")
+	p.Size(360, 800, "light")
+	p.Shot("node-narrow")
 }
 
 func TestAnApplicationShowsItsWay(t *testing.T) {
 	_, p := startHost(t)
-	p.shows(".detail h1", "first")
-	p.shows(".pipeline", "Denied")
-	p.shows(".pipeline", "firewalls")
-	p.shows(".pipeline", "give it a priority")
-	p.shows(".reasons", "give it a priority of 100 or more")
-	p.shot("application-denied")
-	p.size(1280, 900, "dark")
-	p.view("#/applications/ClusterBpfApplication/-/guard")
-	p.shows(".detail h1", "guard")
-	p.shot("application-dark")
-	p.size(360, 800, "light")
-	p.shot("application-narrow")
+	p.Shows(".detail h1", "first")
+	p.Shows(".pipeline", "Denied")
+	p.Shows(".pipeline", "firewalls")
+	p.Shows(".pipeline", "give it a priority")
+	p.Shows(".reasons", "give it a priority of 100 or more")
+	p.Shot("application-denied")
+	p.Size(1280, 900, "dark")
+	p.View("#/applications/ClusterBpfApplication/-/guard")
+	p.Shows(".detail h1", "guard")
+	p.Shot("application-dark")
+	p.Size(360, 800, "light")
+	p.Shot("application-narrow")
 }
 
 func TestTheOtherViewsOfAHost(t *testing.T) {
 	s, p := startHost(t)
-	p.view("#/fleet")
-	p.shows("[role=grid]", "counter on")
-	p.shot("fleet-host")
-	p.view("#/trust")
-	p.shows(".tile", "signed 4 applications")
-	p.shot("trust-host")
-	p.view("#/cost")
-	p.shows("table", "cil_from_netdev")
+	p.View("#/fleet")
+	p.Shows("[role=grid]", "counter on")
+	p.Shot("fleet-host")
+	p.View("#/trust")
+	p.Shows(".tile", "signed 4 applications")
+	p.Shot("trust-host")
+	p.View("#/cost")
+	p.Shows("table", "cil_from_netdev")
 	for i := range 4 {
 		// Windows of the next minute.
 		n := nodeView(t, "web-1", 1)
@@ -212,11 +211,11 @@ func TestTheOtherViewsOfAHost(t *testing.T) {
 			}
 		}
 		s.node.Store(&n)
-		p.holds("the window is in the plot", fmt.Sprintf(`document.querySelector('.plot path.series-0').getAttribute('d').split('L').length === %d`, i+2))
+		p.Holds("the window is in the plot", fmt.Sprintf(`document.querySelector('.plot path.series-0').getAttribute('d').split('L').length === %d`, i+2))
 	}
-	p.shot("cost-host")
-	p.size(1280, 900, "dark")
-	p.shot("cost-host-dark")
+	p.Shot("cost-host")
+	p.Size(1280, 900, "dark")
+	p.Shot("cost-host-dark")
 }
 
 // maxPicture is how many bytes a picture of the documentation has at most.
@@ -229,19 +228,19 @@ func TestPicturesOfThePage(t *testing.T) {
 	dir := filepath.Join(module.Root(), "docs/images")
 	if os.Getenv("SKEP_UPDATE") != "" {
 		s, host := startHost(t)
-		host.size(1120, 780, "light")
-		host.view(pictures["ui-node.png"])
-		host.shows("li.member .runs", "1,204,331")
+		host.Size(1120, 780, "light")
+		host.View(pictures["ui-node.png"])
+		host.Shows("li.member .runs", "1,204,331")
 		more := nodeView(t, "web-1", 1_208_731)
 		s.node.Store(&more)
-		host.shows("li.member .moving", "/s")
-		host.picture(filepath.Join(dir, "ui-node.png"))
+		host.Shows("li.member .moving", "/s")
+		host.Picture(filepath.Join(dir, "ui-node.png"))
 		cluster := startCluster(t, fleetOf(t, 100, 40))
-		cluster.size(1120, 640, "light")
+		cluster.Size(1120, 640, "light")
 		for _, name := range []string{"ui-application.png", "ui-fleet.png"} {
-			cluster.view(pictures[name])
-			cluster.shows("h1", map[bool]string{true: "Fleet", false: "xdp-counter-06"}[name == "ui-fleet.png"])
-			cluster.picture(filepath.Join(dir, name))
+			cluster.View(pictures[name])
+			cluster.Shows("h1", map[bool]string{true: "Fleet", false: "xdp-counter-06"}[name == "ui-fleet.png"])
+			cluster.Picture(filepath.Join(dir, name))
 		}
 	}
 	for name := range pictures {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/skep-dev/skep/nodemode"
 	"github.com/skep-dev/skep/test/harness/await"
+	"github.com/skep-dev/skep/test/harness/browser"
 	"github.com/skep-dev/skep/test/harness/child"
 	"github.com/skep-dev/skep/test/harness/command"
 	"github.com/skep-dev/skep/test/harness/module"
@@ -84,20 +85,20 @@ func TestANewUserSeesPacketsCounted(t *testing.T) {
 			t.Errorf("unload: %v: %s\n%s", err, out, log.String())
 		}
 	})
-	await.True(t, "skep run answers", patience, func() bool {
+	await.True(t, "skep run answers", browser.Patience, func() bool {
 		_, err := os.Stat(filepath.Join(state, nodemode.SocketName))
 		return err == nil
 	})
-	p := open(browser(t), t, startUI(t, "--state", state))
-	p.shows(".detail h1", "xdp-counter")
-	p.shows(".pipeline", "by author")
-	p.shot("walk-application")
-	p.view("#/nodes")
-	p.shows("li.member", "count_packets")
+	p := browser.Open(browser.Start(t), t, browser.UI(t, "--state", state))
+	p.Shows(".detail h1", "xdp-counter")
+	p.Shows(".pipeline", "by author")
+	p.Shot("walk-application")
+	p.View("#/nodes")
+	p.Shows("li.member", "count_packets")
 	// The page's own requests are packets of lo.
-	p.holds("packets are counted", `/[1-9].*run/.test(document.querySelector('li.member .runs')?.textContent || '')`)
-	p.shot("walk-node")
-	p.view("#/cost")
-	p.shows("table", "count_packets")
-	p.shot("walk-cost")
+	p.Holds("packets are counted", `/[1-9].*run/.test(document.querySelector('li.member .runs')?.textContent || '')`)
+	p.Shot("walk-node")
+	p.View("#/cost")
+	p.Shows("table", "count_packets")
+	p.Shot("walk-cost")
 }

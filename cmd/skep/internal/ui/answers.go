@@ -2,6 +2,7 @@ package ui
 
 import (
 	"context"
+	"fmt"
 	"hash/maphash"
 	"sync"
 	"time"
@@ -13,9 +14,10 @@ import (
 type answers struct {
 	seed maphash.Seed
 
-	// mu guards cells, which are dropped in the order of their use.
+	// mu guards cells, which are dropped in the order of their use, and bytes, which they have together.
 	mu    sync.Mutex
 	cells *simplelru.LRU[string, *cell]
+	bytes int
 }
 
 // cell is one answer. Those who ask while it is read wait for it.
@@ -24,6 +26,9 @@ type cell struct {
 	turn chan struct{}
 	at   time.Time
 	last answer
+	// size is what it has of the bytes, and dropped reports that it counts no more. Both are guarded by the answers' mutex.
+	size    int
+	dropped bool
 	// ahead reports that it was read before a browser asked.
 	ahead bool
 }
@@ -36,9 +41,12 @@ type answer struct {
 }
 
 func newAnswers() *answers {
+	a := &answers{seed: maphash.MakeSeed()}
 	// It fails for no places alone.
-	cells, _ := simplelru.NewLRU[string, *cell](maxAnswers, nil)
-	return &answers{seed: maphash.MakeSeed(), cells: cells}
+	a.cells, _ = simplelru.NewLRU(maxAnswers, func(_ string, c *cell) {
+		a.bytes, c.dropped = a.bytes-c.size, true
+	})
+	return a
 }
 
 // cell is the one of a key.
@@ -68,21 +76,37 @@ func (a *answers) prepare(ctx context.Context, key string, read reader) {
 // reader reads from the source.
 type reader func(context.Context) (any, error)
 
+// waiting is how long a browser waits for an answer, if the source does not end in time either.
+const waiting = patience + 5*time.Second
+
+// errHangs says what makes a source deaf to its time.
+var errHangs = fmt.Errorf("no answer for %s: look at the terminal of skep ui, where a credential plug-in of your kubeconfig may wait for you", waiting)
+
 // get returns the answer to a key, read anew if it is older than fresh. Reading continues for the others if ctx ends.
 func (a *answers) get(ctx context.Context, key string, fresh time.Duration, read reader) answer {
 	c := a.cell(key)
+	limited, cancel := context.WithTimeoutCause(ctx, waiting, errHangs)
+	defer cancel()
 	select {
 	case c.turn <- struct{}{}:
+	case <-limited.Done():
+		return answer{err: context.Cause(limited)}
+	}
+	got := make(chan answer, 1)
+	go func() {
 		defer func() { <-c.turn }()
-	case <-ctx.Done():
-		return answer{err: ctx.Err()}
+		if age := time.Since(c.at); age >= fresh && (!c.ahead || age >= aheadFor || c.last.err != nil) {
+			a.read(context.WithoutCancel(ctx), c, read)
+		}
+		c.ahead = false
+		got <- c.last
+	}()
+	select {
+	case last := <-got:
+		return last
+	case <-limited.Done():
+		return answer{err: context.Cause(limited)}
 	}
-	age := time.Since(c.at)
-	if age >= fresh && (!c.ahead || age >= aheadFor || c.last.err != nil) {
-		a.read(context.WithoutCancel(ctx), c, read)
-	}
-	c.ahead = false
-	return c.last
 }
 
 // read reads the answer of a cell, whose turn the caller has.
@@ -91,4 +115,18 @@ func (a *answers) read(ctx context.Context, c *cell, read reader) {
 	defer cancel()
 	v, err := read(limited)
 	c.last, c.at = encode(v, err, a.seed), time.Now()
+	a.bound(c)
+}
+
+// bound counts the bytes of a cell's new answer, and drops answers that were not asked for lately where all have too many.
+func (a *answers) bound(c *cell) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if c.dropped {
+		return
+	}
+	a.bytes, c.size = a.bytes+len(c.last.body)-c.size, len(c.last.body)
+	for a.bytes > maxAllBytes {
+		a.cells.RemoveOldest()
+	}
 }

@@ -3,6 +3,7 @@ package ui
 import (
 	"context"
 	"errors"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -82,6 +83,44 @@ func TestWhatWasReadAheadIsShownOnce(t *testing.T) {
 		<-time.After(every)
 		if got := a.get(t.Context(), "other", every, s.read); got.err != nil {
 			t.Errorf("an error that was read ahead is shown: %v", got.err)
+		}
+	})
+}
+
+// TestASourceThatHangsIsSaid to each browser that asks, and one of them alone asks it.
+func TestASourceThatHangsIsSaid(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a, asked, awake := newAnswers(), 0, make(chan struct{})
+		hang := func(context.Context) (any, error) {
+			asked++
+			<-awake
+			return asked, nil
+		}
+		for range 3 {
+			if got := a.get(t.Context(), "key", every, hang); !errors.Is(got.err, errHangs) {
+				t.Errorf("it answers %s, %v", got.body, got.err)
+			}
+		}
+		close(awake)
+		synctest.Wait()
+		if got := a.get(t.Context(), "key", every, hang); got.err != nil || asked != 1 {
+			t.Errorf("it answers %v after %d requests", got.err, asked)
+		}
+	})
+}
+
+// TestLargeAnswersAreDropped where all have more bytes than are kept, the one that was not asked for longest first.
+func TestLargeAnswersAreDropped(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := newAnswers()
+		large := func(context.Context) (any, error) { return strings.Repeat(" ", maxAllBytes/3), nil }
+		for _, key := range []string{"first", "second", "first", "third"} {
+			if got := a.get(t.Context(), key, every, large); got.err != nil {
+				t.Error(got.err)
+			}
+		}
+		if got := a.cells.Keys(); !slices.Equal(got, []string{"first", "third"}) || a.bytes > maxAllBytes {
+			t.Errorf("%q are kept, of %d bytes", got, a.bytes)
 		}
 	})
 }

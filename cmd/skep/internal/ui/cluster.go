@@ -72,10 +72,8 @@ func viewOf(n v1alpha1.BpfNode, why error) view.NodeView {
 
 // overviewOfCluster is the overview of what the user may read.
 func overviewOfCluster(place string, f cluster.Fleet) Overview {
-	o := Overview{Place: place, Cluster: true, Nodes: []Node{}, Applications: []Application{}, Signers: signersOf(f), Policies: policiesOf(f), Notes: []string{}}
-	for _, right := range f.Needs {
-		o.Notes = append(o.Notes, "You see a part: you lack the right to "+right)
-	}
+	o := Overview{Place: place, Cluster: true, Nodes: []Node{}, Applications: []Application{}, Signers: signersOf(f), Policies: policiesOf(f),
+		Needs: f.Needs, Notes: []string{}}
 	reports := make([]map[string]report, 0, len(f.Nodes))
 	slices.SortFunc(f.Nodes, func(a, b v1alpha1.BpfNode) int { return cmp.Compare(a.Name, b.Name) })
 	for i := range f.Nodes {
@@ -84,8 +82,9 @@ func overviewOfCluster(place string, f cluster.Fleet) Overview {
 			Failed: n.Status.Counts.Failed, Programs: n.Status.Counts.Programs, Unmanaged: n.Status.Counts.Unmanaged})
 		reports = append(reports, reportsOf(n))
 	}
+	room := maxAllMessages
 	for _, a := range f.Applications {
-		o.Applications = append(o.Applications, definedOf(a, reports))
+		o.Applications = append(o.Applications, definedOf(a, reports, &room))
 	}
 	return o
 }
@@ -112,8 +111,8 @@ type report struct {
 	message string
 }
 
-// definedOf is an application, with what each node says of it.
-func definedOf(d cluster.Defined, reports []map[string]report) Application {
+// definedOf is an application, with what each node says of it. Messages take of the room, in bytes.
+func definedOf(d cluster.Defined, reports []map[string]report, room *int) Application {
 	s := d.Status
 	a := Application{Identity: d.Identity, Image: d.Image, Digest: s.Digest,
 		Signers: append([]string{}, s.Signers...), Policies: append([]string{}, s.Policies...),
@@ -133,15 +132,41 @@ func definedOf(d cluster.Defined, reports []map[string]report) Application {
 			on.letter = letterOf(v1alpha1.NodeRetained)
 		}
 		letters = append(letters, on.letter)
-		if on.message != "" && len(a.Messages) < maxMessages {
-			a.Messages[i] = text.Cut(on.message, maxMessage)
+		if message := text.Cut(on.message, maxMessage); message != "" && len(a.Messages) < maxMessages && len(message) <= *room {
+			a.Messages[i] = message
+			*room -= len(message)
 		}
 	}
 	a.States = string(letters)
+	counted := a.States
+	if len(reports) == 0 {
+		counted = countedBy(s.Nodes)
+	}
 	a.describe(progress{File: cameBy(d), Image: d.Image, Digest: s.Digest, Programs: d.Programs, Conditions: s.Conditions, Reasons: a.Reasons,
-		Suspended: d.Suspended, Rollout: s.Rollout, Cluster: true, States: a.States})
+		Suspended: d.Suspended, Rollout: s.Rollout, Cluster: true, States: counted})
 	return a
 }
+
+// countedBy are the letters of the nodes that the controller counted, for those who may not read the nodes.
+func countedBy(n *v1alpha1.NodesStatus) string {
+	if n == nil {
+		return ""
+	}
+	var all strings.Builder
+	for _, of := range []struct {
+		state v1alpha1.NodeState
+		count int32
+	}{
+		{v1alpha1.NodeLoaded, n.Loaded}, {v1alpha1.NodeFailed, n.Failed}, {v1alpha1.NodeUnsupported, n.Unsupported},
+		{v1alpha1.NodeRetained, n.Retained}, {v1alpha1.NodePending, n.Pending + n.Unreachable + n.NotReported},
+	} {
+		all.WriteString(strings.Repeat(string(letterOf(of.state)), int(min(max(of.count, 0), maxCounted))))
+	}
+	return all.String()
+}
+
+// maxCounted is more nodes than a cluster has.
+const maxCounted = 20_000
 
 // cameBy says what brought an application to the cluster: the marks of Flux, Argo CD and Helm, or who changed it last.
 func cameBy(d cluster.Defined) string {

@@ -2,6 +2,7 @@ package ui
 
 import (
 	"errors"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -52,8 +53,44 @@ func TestAFleetIsOfWhatNodesReport(t *testing.T) {
 	if diff := cmp.Diff([]Policy{{Name: "team/own", Scope: "namespace team"}, {Name: "baseline", Scope: "built in"}}, o.Policies); diff != "" {
 		t.Error(diff)
 	}
-	if diff := cmp.Diff([]string{"You see a part: you lack the right to list clusterbpfpolicies.skep.dev"}, o.Notes); diff != "" {
+	if diff := cmp.Diff([]string{"list clusterbpfpolicies.skep.dev"}, o.Needs); diff != "" {
 		t.Error(diff)
+	}
+}
+
+// TestATenantSeesHowManyNodesRunIt as the controller counted them, without the right to list nodes.
+func TestATenantSeesHowManyNodesRunIt(t *testing.T) {
+	app := cluster.Defined{UID: "one"}
+	app.Status.Nodes = &v1alpha1.NodesStatus{Selected: 7, Loaded: 3, Failed: 1, Pending: 1, Unreachable: 1, NotReported: 1}
+	a := overviewOfCluster("prod", cluster.Fleet{Applications: []cluster.Defined{app}}).Applications[0]
+	rollout, nodes := a.Stages[4], a.Stages[5]
+	if rollout.Title != "Everywhere" || nodes.Title != "Loaded on 3 of 7" || nodes.State != StageFailed || a.States != "" {
+		t.Errorf("it shows %+v, %+v, of %q", rollout, nodes, a.States)
+	}
+}
+
+// TestWhatNodesSayIsBounded for all applications together.
+func TestWhatNodesSayIsBounded(t *testing.T) {
+	var f cluster.Fleet
+	for i := range 200 {
+		f.Applications = append(f.Applications, cluster.Defined{UID: strconv.Itoa(i)})
+	}
+	for range maxMessages {
+		n := reports("node", nil)
+		for i := range f.Applications {
+			n.Status.Applications = append(n.Status.Applications, v1alpha1.NodeApplication{UID: strconv.Itoa(i), State: v1alpha1.NodeFailed,
+				Message: strings.Repeat("x", maxMessage)})
+		}
+		f.Nodes = append(f.Nodes, n)
+	}
+	said := 0
+	for _, a := range overviewOfCluster("prod", f).Applications {
+		for _, message := range a.Messages {
+			said += len(message)
+		}
+	}
+	if said > maxAllMessages || said < maxAllMessages-maxMessage {
+		t.Errorf("%d bytes of messages are kept", said)
 	}
 }
 
@@ -104,13 +141,21 @@ func TestCostsAreKeptForAWhile(t *testing.T) {
 		h.add("a", at(i))
 		h.add("a", at(i))
 	}
-	all := h.add("a", at(0))
+	all := h.add("a", view.NodeView{})
 	if len(all) != maxWindows || all[0].At.Sub(all[len(all)-1].At) != -(maxWindows-1)*15*time.Second {
 		t.Fatalf("%d windows, from %s to %s", len(all), all[0].At, all[len(all)-1].At)
 	}
 	want := []sample{{ID: 2, Name: "theirs", Share: 0.02, Rate: 10, Each: 2e6}, {ID: 1, Name: "mine", Ours: true, Share: 0.01, Rate: 10, Each: 1e6}}
 	if diff := cmp.Diff(want, all[0].Programs); diff != "" {
 		t.Error(diff)
+	}
+	// The node's clock is set back, and then runs on.
+	if all := h.add("a", at(2*maxWindows-3)); len(all) != maxWindows-2 || all[len(all)-1].At != start.Add((2*maxWindows-3)*15*time.Second) {
+		t.Errorf("after the clock was set back there are %d windows, to %s", len(all), all[len(all)-1].At)
+	}
+	// Somebody looks again after an hour.
+	if all := h.add("a", at(2*maxWindows+240)); len(all) != 1 {
+		t.Errorf("%d windows are shown beside one of an hour later", len(all)-1)
 	}
 	for i := range maxNodes {
 		h.add(string(rune('b'+i)), at(0))

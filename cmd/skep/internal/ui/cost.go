@@ -12,10 +12,11 @@ import (
 	view "github.com/skep-dev/skep/api/view/v1alpha1"
 )
 
-// How much of the past is kept: of so many nodes, so many windows, and of each the programs that cost most.
+// How much of the past is kept: of so many nodes, so many windows of the last while, and of each the programs that cost most.
 const (
 	maxNodes    = 16
 	maxWindows  = 120
+	maxAge      = 30 * time.Minute
 	maxPrograms = 64
 )
 
@@ -54,14 +55,19 @@ func newHistory() *history {
 	return &history{nodes: nodes}
 }
 
-// add remembers the newest window of a node, once, and returns all that are known, the oldest first.
+// add remembers the newest window of a node, once, and returns those of the last while, the oldest first. Where the node's clock was set
+// back, those that lie in its future are dropped.
 func (h *history) add(name string, n view.NodeView) []window {
 	newest, measured := windowOf(n)
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	known, _ := h.nodes.Get(name)
-	if measured && (len(known) == 0 || known[len(known)-1].At.Before(newest.At)) {
-		known = append(slices.Clone(known[max(0, len(known)+1-maxWindows):]), newest)
+	if measured && (len(known) == 0 || !known[len(known)-1].At.Equal(newest.At)) {
+		known = append(slices.DeleteFunc(slices.Clone(known), func(w window) bool {
+			age := newest.At.Sub(w.At)
+			return age <= 0 || age > maxAge
+		}), newest)
+		known = known[max(0, len(known)-maxWindows):]
 		h.nodes.Add(name, known)
 	}
 	return append([]window{}, known...)

@@ -32,13 +32,15 @@ var types = map[string]string{
 }
 
 // The bounds: how often the source is asked for the same, however many tabs are open, and for an application on its nodes; how long it may
-// take; how many answers and how many bytes of one are kept.
+// take; how many answers are kept, how many bytes of one and of all.
 const (
 	every      = 2 * time.Second
 	everyView  = 10 * time.Second
 	patience   = 20 * time.Second
 	maxAnswers = 32
 	maxBytes   = 64 << 20
+	// The largest answer is kept with another.
+	maxAllBytes = 2 * maxBytes
 )
 
 // Server serves the page.

@@ -31,6 +31,8 @@ type Overview struct {
 	Applications []Application `json:"applications"`
 	Signers      []Signer      `json:"signers"`
 	Policies     []Policy      `json:"policies"`
+	// Needs are the rights without which something is missing, as "list bpfnodes.skep.dev".
+	Needs []string `json:"needs,omitempty"`
 	// Notes say what waits for a person, or could not be read, and why.
 	Notes []string `json:"notes"`
 }
@@ -96,10 +98,11 @@ type Policy struct {
 	Ready string `json:"ready,omitempty"`
 }
 
-// maxMessages bounds the messages of nodes on one application, and maxMessage the bytes of each.
+// maxMessages bounds the messages of nodes on one application, maxMessage the bytes of each and maxAllMessages those of all.
 const (
-	maxMessages = 200
-	maxMessage  = 512
+	maxMessages    = 200
+	maxMessage     = 512
+	maxAllMessages = 8 << 20
 )
 
 // letterOf is how a state stands in Application.States.

@@ -14,65 +14,110 @@ const views = { applications, fleet, nodes: node, trust, cost };
 // interval is how often the data are asked for, in milliseconds; the page's process asks no more often whatever this says.
 const interval = 2000;
 
+// kept is how many answers are kept, the newest; silent is how long an answer may take before the page says so.
+const kept = 8;
+const silent = 5000;
+
+// loaded has by path: the value, when it came, the value before, and why there is no newer one.
 const loaded = new Map();
 let failure = '';
+let broken = '';
 let answered = 0;
+let asking = 0;
+let drawn = 0;
 let shown = '';
 let timer = 0;
+let turn = 0;
 
 // where reads the address of the view: its name and what follows.
 function where() {
-  const [name, ...rest] = location.hash.replace(/^#\/?/, '').split('/').map(decodeURIComponent);
-  return views[name] ? { name, rest } : { name: 'applications', rest: [] };
+  const [name, ...rest] = location.hash.replace(/^#\/?/, '').split('/').map(decoded);
+  return Object.hasOwn(views, name) ? { name, rest } : { name: 'applications', rest: [] };
+}
+
+function decoded(part) {
+  try {
+    return decodeURIComponent(part);
+  } catch {
+    return part;
+  }
 }
 
 // load asks for data, and reports whether they are others than before.
 async function load(path) {
   const before = loaded.get(path);
-  const answer = await fetch(path, { headers: before?.tag ? { 'If-None-Match': before.tag } : {}, signal: AbortSignal.timeout(30000) }).catch(() => {
-    throw new Error('skep ui does not answer. Start it again, and open the address that it prints.');
-  });
-  if (answer.status === 304) return false;
-  const type = answer.headers.get('Content-Type') || '';
-  const value = type.startsWith('application/json') ? await answer.json() : { error: await answer.text() };
-  if (!answer.ok) throw new Error(value.error || `the page's process answers ${answer.status}`);
-  loaded.set(path, { tag: answer.headers.get('ETag'), value, at: Date.now(), last: before?.value, lastAt: before?.at });
-  return true;
+  const { ok, status, tag, value } = await ask(path, before?.tag);
+  if (!ok && status !== 304) throw new Error(value.error || `the page's process answers ${status}`);
+  loaded.delete(path);
+  // Rates are of a clock that is never set.
+  loaded.set(path, status === 304 ? { ...before, error: '', read: Date.now() } :
+    { tag, value, at: performance.now(), read: Date.now(), last: before?.value, lastAt: before?.at, error: '' });
+  for (const old of loaded.keys()) {
+    if (loaded.size <= kept) break;
+    loaded.delete(old);
+  }
+  return status !== 304 || Boolean(before.error);
 }
 
-// attempt asks for data that a view can do without: why they are missing is data, too.
+// ask is an answer of the page's process.
+async function ask(path, tag) {
+  try {
+    const answer = await fetch(path, { headers: tag ? { 'If-None-Match': tag } : {}, signal: AbortSignal.timeout(30000) });
+    const { ok, status, headers } = answer;
+    const isJSON = (headers.get('Content-Type') || '').startsWith('application/json');
+    return { ok, status, tag: headers.get('ETag'), value: status === 304 ? null : isJSON ? await answer.json() : { error: await answer.text() } };
+  } catch (error) {
+    throw new Error(error.name === 'TimeoutError' ? 'skep ui has not answered for 30 seconds.' : 'skep ui does not answer. Start it again, and open the address that it prints.');
+  }
+}
+
+// attempt asks for data of one view: why there are none is shown there, with what was read before.
 async function attempt(path) {
   try {
     return await load(path);
   } catch (error) {
-    const same = loaded.get(path)?.error === error.message;
-    loaded.set(path, { error: error.message });
-    return !same;
+    const before = loaded.get(path);
+    loaded.set(path, { ...before, error: error.message });
+    return before?.error !== error.message;
   }
 }
 
-// tick asks for all that the view needs, and draws it.
+// tick asks for all that the view needs, and draws it. A later one takes over.
 async function tick() {
   clearTimeout(timer);
-  const asked = location.hash;
+  turn += 1;
+  const mine = turn;
+  asking ||= Date.now();
   let news = false;
   try {
     news = await load('data/overview');
+    if (mine !== turn) return;
     if (news && loaded.size === 1) draw();
     const overview = loaded.get('data/overview').value;
     const { name, rest } = where();
-    for (const path of views[name].needs?.(rest, overview) || []) news = (views[name].optional ? await attempt(path) : await load(path)) || news;
+    for (const path of views[name].needs?.(rest, overview) || []) news = await attempt(path) || news;
+    if (mine !== turn) return;
     news = news || failure !== '';
     failure = '';
     answered = Date.now();
   } catch (error) {
+    if (mine !== turn) return;
     news = failure !== error.message;
     failure = error.message;
   }
+  asking = 0;
   if (news) draw();
   frame();
-  clearTimeout(timer);
-  timer = setTimeout(() => (document.hidden ? (timer = setTimeout(tick, interval)) : tick()), asked === location.hash ? interval : 0);
+  // A page that is not seen asks for nothing.
+  if (!document.hidden) timer = setTimeout(tick, interval);
+}
+
+// live says how old the page is.
+function live() {
+  const last = answered ? `; last ${ago(answered)}` : '';
+  if (failure) return h('span', { class: 'stopped' }, `No answer${last}`);
+  if (asking && Date.now() - asking > silent) return h('span', { class: 'stopped' }, `Waiting for an answer${last}`);
+  return h('span', { class: 'running' }, 'Live');
 }
 
 // frame draws what surrounds the view.
@@ -81,28 +126,40 @@ function frame() {
   const overview = loaded.get('data/overview')?.value;
   render(document.getElementById('place'), overview ? [h('span', { class: 'kind' }, overview.cluster ? 'cluster' : 'host'), h('bdi', {}, cut(overview.place, 60))] : []);
   render(document.getElementById('nav'), Object.entries(views).filter(([, view]) => !view.hidden?.(overview)).map(([key, view]) => h('a', { href: `#/${key}`, 'aria-current': key === name ? 'page' : null }, view.label(overview))));
-  render(document.getElementById('live'), failure ? h('span', { class: 'stopped' }, answered ? `No answer; last ${ago(answered)}` : 'No answer') : h('span', { class: 'running' }, 'Live'));
-  render(document.getElementById('alert'), failure && h('p', {}, failure));
-  const notes = overview?.notes || [];
+  render(document.getElementById('live'), live());
+  render(document.getElementById('alert'), [failure, broken].filter(Boolean).map((text) => h('p', {}, text)));
+  const needs = overview?.needs?.length ? [`You see a part. You lack the right to: ${overview.needs.join('; ')}.`] : [];
+  const notes = [...needs, ...(overview?.notes || [])];
   render(document.getElementById('notes'), notes.length > 0 && h('details', { open: notes.length < 3 || null, 'aria-label': 'Notes' }, h('summary', {}, `${notes.length} note${notes.length === 1 ? '' : 's'}`), h('ul', {}, notes.slice(0, 50).map((note) => h('li', {}, cut(note, 1000))))));
 }
 
-// draw draws the view.
+// draw draws the view. One that cannot be drawn says so, and is tried again.
 function draw() {
+  drawn = Date.now();
+  const main = document.getElementById('main');
+  try {
+    view(main);
+    broken = '';
+  } catch (error) {
+    broken = `This view cannot be drawn: ${error.message}. The same is in skep status and skep inventory, and the others may work.`;
+    render(main, h('p', { class: 'empty' }, 'There is nothing to show.'));
+  }
+  frame();
+}
+
+function view(main) {
   const { name, rest } = where();
   const overview = loaded.get('data/overview')?.value;
-  const main = document.getElementById('main');
-  frame();
   if (!overview) {
     render(main, h('p', { class: 'empty' }, failure ? 'There is nothing to show yet.' : 'Reading…'));
     return;
   }
-  const view = views[name];
-  const data = Object.fromEntries((view.needs?.(rest, overview) || []).map((path) => [path, loaded.get(path)]));
-  const drawn = view.draw({ overview, rest, data, redraw: draw, again: () => { draw(); tick(); } });
-  document.title = `${view.title?.(rest) || view.label(overview)} · ${cut(overview.place, 40)} · Skep`;
+  const one = views[name];
+  const data = Object.fromEntries((one.needs?.(rest, overview) || []).map((path) => [path, loaded.get(path)]));
+  const content = one.draw({ overview, rest, data, redraw: draw, again: () => { draw(); tick(); } });
+  document.title = `${one.title?.(rest) || one.label(overview)} · ${cut(overview.place, 40)} · Skep`;
   // Another view begins anew: no element of the one before is reused in it.
-  render(main, h('div', { key: `${name}/${rest.join('/')}`, class: `view view-${name}` }, drawn));
+  render(main, h('div', { key: one.keeps ? name : `${name}/${rest.join('/')}`, class: `view view-${name}` }, content));
 }
 
 window.addEventListener('hashchange', () => {
@@ -112,7 +169,9 @@ window.addEventListener('hashchange', () => {
   if (now !== shown) {
     shown = now;
     window.scrollTo(0, 0);
-    document.getElementById('main').focus({ preventScroll: true });
+    // Who goes through a list stays in it.
+    const at = document.activeElement;
+    if (!views[name].keeps || at === document.body || !at.offsetParent) document.getElementById('main').focus({ preventScroll: true });
   }
   tick();
 });
@@ -122,4 +181,15 @@ document.querySelector('.skip').addEventListener('click', (event) => {
   document.getElementById('main').focus();
 });
 window.addEventListener('resize', () => draw());
+document.addEventListener('visibilitychange', () => {
+  if (document.hidden) clearTimeout(timer);
+  else tick();
+});
+for (const scheme of ['(prefers-color-scheme: dark)', '(forced-colors: active)']) matchMedia(scheme).addEventListener('change', () => draw());
+// How long ago something was is said anew.
+setInterval(() => {
+  if (document.hidden) return;
+  if (Date.now() - drawn >= 10000) draw();
+  else frame();
+}, 1000);
 tick();

@@ -2,8 +2,8 @@
 
 import { h } from './dom.js';
 import { badge, icon, overall, urgency } from './state.js';
-import { ago, cut, linkTo, nameOf, nodeLink, number, plural } from './text.js';
-import { table } from './node.js';
+import { ago, cut, lacking, linkTo, nameOf, nodeLink, number, plural } from './text.js';
+import { stale, table } from './node.js';
 import { picture } from './pipeline.js';
 
 // filter is what the user looks for, among names.
@@ -24,7 +24,7 @@ const path = (a) => `data/application?${new URLSearchParams({ kind: a.kind, name
 export const applications = {
   label: () => 'Applications',
   title: (rest) => rest.length === 3 && rest[2],
-  optional: true,
+  keeps: true,
   needs(rest, overview) {
     const chosen = find(rest, sorted(overview));
     return chosen && (!overview.cluster || asked.has(linkTo(chosen))) ? [path(chosen)] : [];
@@ -34,16 +34,21 @@ export const applications = {
     const chosen = find(rest, all);
     return h('div', { class: `split${rest.length === 3 ? ' chosen' : ''}` },
       list(all, chosen, redraw),
-      h('div', { class: 'detail' }, chosen ? detail(chosen, overview, data[path(chosen)], again) :
-        h('p', { class: 'empty' }, rest.length === 3 ? `There is no application ${cut(rest[2], 80)}.` : 'There is no application yet: skep run --source reads definitions, and kubectl apply stores them.')));
+      h('div', { key: chosen ? linkTo(chosen) : 'none', class: 'detail' }, chosen ? detail(chosen, overview, data[path(chosen)], again) :
+        h('p', { class: 'empty' }, rest.length === 3 ? `There is no application ${cut(rest[2], 80)} that you may see.` : none(overview))));
   },
 };
 
+function none(overview) {
+  const why = lacking(overview, 'bpfapplications', 'applications');
+  return why ? `${why} kubectl skep ui -n NAMESPACE shows those of one namespace.` : 'There is no application yet: skep run --source reads definitions, and kubectl apply stores them.';
+}
+
 function list(all, chosen, redraw) {
-  const found = all.filter((a) => nameOf(a).includes(filter));
+  const found = all.filter((a) => nameOf(a).includes(filter.toLowerCase()));
   return h('section', { class: 'list-of', 'aria-labelledby': 'all-applications' },
     h('div', { class: 'list-head' }, h('h2', { id: 'all-applications' }, plural(all.length, 'application')),
-      h('input', { type: 'search', placeholder: 'Filter by name', 'aria-label': 'Filter applications by name', on: { input: (event) => { filter = event.target.value; redraw(); } } })),
+      h('input', { type: 'search', value: filter, placeholder: 'Filter by name', 'aria-label': 'Filter applications by name', on: { input: (event) => { filter = event.target.value; redraw(); } } })),
     h('ul', { class: 'rows' }, found.slice(0, most).map((a) => h('li', { key: linkTo(a) }, h('a', { href: linkTo(a), 'aria-current': a === chosen ? 'true' : null },
       icon(overall(a), `${overall(a)}:`), h('span', { class: 'text' },
         h('span', { class: 'first' }, h('bdi', {}, cut(a.name, 60))),
@@ -105,8 +110,7 @@ function places(a, overview, views, again) {
     },
   }, 'Ask its nodes');
   if (overview.cluster && !asked.has(linkTo(a))) return section(h('p', { class: 'line' }, ask, h('span', { class: 'fine' }, 'each node is asked, the first 50')));
-  if (views?.error) return section(h('p', { class: 'note' }, views.error));
-  if (!views) return section(h('p', { class: 'empty' }, 'Reading…'));
+  if (!views?.value) return section(stale(views) || h('p', { class: 'empty' }, 'Reading…'));
   const rows = [];
   const logs = new Map();
   for (const n of views.value.items || []) {
@@ -118,7 +122,7 @@ function places(a, overview, views, again) {
       }
     }
   }
-  return section(
+  return section(stale(views),
     rows.length === 0 ? h('p', { class: 'empty' }, 'It is attached nowhere.') : h('div', { class: 'card' }, table('Where it is attached',
       ['State', ...(overview.cluster ? ['Node'] : []), 'Program', 'Hook', 'Target', 'Place', 'Runs'], rows.slice(0, 300))),
     (rows.length > 300 || views.value.metadata?.continue) && h('p', { class: 'fine' }, 'There are more than these: kubectl get bpfattachments lists all.'),

@@ -23,9 +23,10 @@ export function render(root, ...tree) {
   for (const want of wanted) {
     const found = reuse(want, keyed, free);
     const node = found || make(want, root);
-    update(node, want);
     if (node === at) at = at.nextSibling;
     else root.insertBefore(node, at);
+    // What is drawn as wide as its element needs it in the document.
+    update(node, want);
   }
   while (at) {
     const next = at.nextSibling;

@@ -3,7 +3,7 @@
 import { h } from './dom.js';
 import { grid } from './grid.js';
 import { badge, icon, states, urgency } from './state.js';
-import { cut, linkTo, nameOf, nodeLink, number, plural } from './text.js';
+import { cut, lacking, linkTo, nameOf, nodeLink, number, plural } from './text.js';
 import { table } from './node.js';
 
 // What the user chose: the state that rows and columns must have somewhere, their order, and how they are shown.
@@ -19,6 +19,11 @@ export const fleet = {
   label: () => 'Fleet',
   hidden: (overview) => overview && !overview.cluster,
   draw({ overview, redraw }) {
+    if (overview.nodes.length === 0) {
+      const why = lacking(overview, 'bpfnodes', 'nodes');
+      return [h('div', { class: 'heading' }, h('h1', {}, 'Fleet')),
+        h('p', { class: 'empty' }, why ? `${why} Applications shows on how many nodes each runs.` : 'No node reports yet.')];
+    }
     const seen = look(overview);
     const set = (name, value) => {
       choice[name] = value;
@@ -28,8 +33,8 @@ export const fleet = {
       h('div', { class: 'heading' }, h('h1', {}, 'Fleet'), h('p', { class: 'fine' }, `${plural(overview.applications.length, 'application')} × ${plural(overview.nodes.length, 'node')}`)),
       legend(seen, set),
       h('div', { class: 'tools' },
-        h('label', { class: 'field' }, 'Find ', h('input', { type: 'search', placeholder: 'application or node', on: { input: (event) => set('search', event.target.value) } })),
-        h('label', { class: 'field' }, 'Order ', h('select', { on: { change: (event) => set('order', event.target.value) } }, h('option', { value: 'urgency' }, 'problems first'), h('option', { value: 'name' }, 'by name'))),
+        h('label', { class: 'field' }, 'Find ', h('input', { type: 'search', value: choice.search, placeholder: 'application or node', on: { input: (event) => set('search', event.target.value) } })),
+        h('label', { class: 'field' }, 'Order ', h('select', { on: { change: (event) => set('order', event.target.value) } }, h('option', { value: 'urgency', selected: choice.order === 'urgency' }, 'problems first'), h('option', { value: 'name', selected: choice.order === 'name' }, 'by name'))),
         toggle('Form', 'form', { grid: 'Grid', table: 'Table' }, set),
         choice.form === 'grid' && toggle('Cells', 'size', { large: 'Large', small: 'Small' }, set)),
       choice.form === 'grid' ? picture(seen, overview, redraw) : list(seen, overview),
@@ -63,8 +68,9 @@ function look({ applications, nodes }) {
   let columns = nodes.map((n, column) => ({ column, worst: columnWorst[column], name: n.name })).filter(({ column }) => columnHas[column]);
   let found = rows;
   if (choice.search) {
-    const some = found.filter(({ name }) => name.includes(choice.search));
-    const others = columns.filter(({ name }) => name.includes(choice.search));
+    const wanted = choice.search.toLowerCase();
+    const some = found.filter(({ name }) => name.includes(wanted));
+    const others = columns.filter(({ name }) => name.includes(wanted));
     if (some.length > 0 || others.length === 0) found = some;
     if (others.length > 0) columns = others;
   }
@@ -100,7 +106,7 @@ function picture({ rows, columns }, { applications, nodes }, redraw) {
   return [
     h('div', {
       key: 'grid', class: 'card grid', role: 'grid', tabindex: 0, own: true, 'aria-label': 'States of applications on nodes; the arrow keys move, Enter opens the application', ref: (element) => grid(element, {
-        rows: rows.map((r) => r.name), columns: columns.map((c) => c.name), size: choice.size,
+        rows: rows.map((r) => r.name), columns: columns.map((c) => c.name), row, column, size: choice.size,
         at: (i, j) => applications[rows[i].row].states[columns[j].column] || '.',
         label: (i, j) => {
           const one = pair(i, j);

@@ -10,17 +10,17 @@ const sizes = { large: { w: 20, h: 22, icon: 13 }, small: { w: 7, h: 9, icon: 0 
 
 const shapes = Object.fromEntries(Object.entries(parts).map(([name, [fill, line]]) => [name, { fill: fill && new Path2D(fill), line: line && new Path2D(line) }]));
 
-// grid draws into an element: what it shows are rows, columns, at(row, column), a letter, label(row, column), open(row, column) and
-// chosen(row, column), which is called when the focus moves.
+// grid draws into an element: what it shows are rows, columns, at(row, column), a letter, row and column, the cell that has the focus,
+// label(row, column), open(row, column) and chosen(row, column), which is called when the focus moves.
 export function grid(element, shown) {
+  const isNew = !element.skepGrid;
   const g = element.skepGrid ||= new Grid(element);
   g.show(shown);
+  if (isNew) g.reveal();
 }
 
 class Grid {
   constructor(element) {
-    this.row = 0;
-    this.column = 0;
     this.element = element;
     render(element, h('div', { class: 'grid-size' }), h('canvas', { 'aria-hidden': 'true' }), h('div', { role: 'row', class: 'hidden' }));
     [this.spacer, this.canvas, this.live] = element.children;
@@ -31,7 +31,6 @@ class Grid {
     element.addEventListener('mousedown', (event) => this.point(event));
     element.addEventListener('dblclick', () => this.shown.open(this.row, this.column));
     new ResizeObserver(() => this.later()).observe(element);
-    matchMedia('(prefers-color-scheme: dark)').addEventListener('change', () => this.later());
   }
 
   show(shown) {
@@ -40,8 +39,8 @@ class Grid {
     this.left = shown.size === 'large' ? Math.min(230, Math.max(128, this.element.clientWidth * 0.28)) : 12;
     this.top = shown.size === 'large' ? 92 : 12;
     this.heads = distinct(shown.columns);
-    this.row = Math.max(0, Math.min(this.row, shown.rows.length - 1));
-    this.column = Math.max(0, Math.min(this.column, shown.columns.length - 1));
+    this.row = shown.row;
+    this.column = shown.column;
     this.element.setAttribute('aria-rowcount', shown.rows.length);
     this.element.setAttribute('aria-colcount', shown.columns.length);
     this.spacer.style.setProperty('width', `${this.left + shown.columns.length * this.cell.w + 12}px`);
@@ -97,11 +96,19 @@ class Grid {
     if (row < this.shown.rows.length && column < this.shown.columns.length) this.move(row, column);
   }
 
-  // move gives another cell the focus, and scrolls to it.
+  // move gives another cell the focus.
   move(row, column) {
-    const e = this.element;
     this.row = Math.max(0, Math.min(row, this.shown.rows.length - 1));
     this.column = Math.max(0, Math.min(column, this.shown.columns.length - 1));
+    this.reveal();
+    this.say();
+    this.shown.chosen(this.row, this.column);
+    this.later();
+  }
+
+  // reveal scrolls to the cell that has the focus.
+  reveal() {
+    const e = this.element;
     const x = this.column * this.cell.w;
     const y = this.row * this.cell.h;
     const width = e.clientWidth - this.left;
@@ -110,9 +117,6 @@ class Grid {
     if (x + this.cell.w > e.scrollLeft + width) e.scrollLeft = x + this.cell.w - width;
     if (y < e.scrollTop) e.scrollTop = y;
     if (y + this.cell.h > e.scrollTop + height) e.scrollTop = y + this.cell.h - height;
-    this.say();
-    this.shown.chosen(this.row, this.column);
-    this.later();
   }
 
   draw() {
@@ -146,7 +150,7 @@ class Grid {
 
   drawCells(c, look, from, to) {
     const tones = Object.fromEntries(Object.values(states).map((s) => [s.tone, look.color(s.tone)]));
-    const marks = { light: look.color('mark'), dark: '#1a1200' };
+    const marks = { light: look.color('mark'), dark: look.color('dark-mark') };
     const { w, h: tall, icon } = this.cell;
     c.lineCap = 'round';
     for (let row = from.row; row < to.row; row += 1) {

@@ -2,7 +2,7 @@
 
 import { h } from './dom.js';
 import { badge, icon } from './state.js';
-import { ago, bytes, cut, linkTo, nameOf, nanoseconds, nodeLink, number, percent, plural, rate } from './text.js';
+import { ago, bytes, cut, lacking, linkTo, nameOf, nanoseconds, nodeLink, number, percent, plural, rate } from './text.js';
 
 // nameFrom is the node that the address names, or the first.
 function nameFrom(rest, overview) { return rest[0] || overview.nodes[0]?.name || ''; }
@@ -19,10 +19,16 @@ export const node = {
     const n = loaded?.value;
     return [
       h('div', { class: 'heading' }, h('h1', {}, h('bdi', {}, cut(name || 'No node', 80))), overview.nodes.length > 1 && choose(overview, name)),
-      n ? body(n, loaded) : h('p', { class: 'empty' }, name ? 'Reading…' : 'No node reports.'),
+      stale(loaded),
+      n ? body(n, loaded) : !loaded?.error && h('p', { class: 'empty' }, name ? 'Reading…' : lacking(overview, 'bpfnodes', 'nodes') || 'No node reports.'),
     ];
   },
 };
+
+// stale says why data are not newer, or are missing.
+export function stale(loaded) {
+  return loaded?.error && h('p', { class: 'error' }, loaded.error.replace(/\.?$/, '.'), loaded.value && ` What follows was read ${ago(loaded.read)}.`);
+}
 
 // choose leads to another node.
 function choose(overview, name) {
@@ -58,7 +64,7 @@ function body(n, loaded) {
 
 // counts calls back with each count of runs, by a key that stays.
 function counts(n, each) {
-  for (const i of n?.interfaces || []) i.members.forEach((m, at) => m.runs !== undefined && each(memberKey(i, m, at), m.runs));
+  for (const i of n?.interfaces || []) (i.members || []).forEach((m, at) => m.runs !== undefined && each(memberKey(i, m, at), m.runs));
 }
 
 function memberKey(i, m, at) { return `${i.target.text}|${i.hook}|${m.application ? nameOf(m.application) : m.programId || at}|${m.program}`; }
@@ -97,7 +103,7 @@ function direction(hook) {
 }
 
 function interfaces(n, programs, speed) {
-  if (!n.interfaces?.length) return section('Interfaces', h('p', { class: 'empty' }, 'No program runs on an interface in an order.'));
+  if (!n.interfaces?.length) return !n.leftOut && section('Interfaces', h('p', { class: 'empty' }, 'No program runs on an interface in an order.'));
   const byDevice = Map.groupBy(n.interfaces, (i) => i.target.text || i.target.interface);
   return section('Interfaces', [...byDevice].map(([device, hooks]) => h('article', { key: device, class: 'card device' },
     h('h3', {}, h('bdi', {}, cut(device, 80))),
@@ -111,13 +117,13 @@ function hookRow(i, programs, speed) {
     i.error && h('p', { class: 'note' }, i.error),
     h('ol', { class: 'chain', 'aria-label': `Programs at ${i.hook}, in the order in which a packet meets them` },
       h('li', { class: 'end' }, from),
-      i.members.map((m, at) => member(i, m, at, programs, speed)),
+      (i.members || []).map((m, at) => member(i, m, at, programs, speed)),
       h('li', { class: 'end' }, to)));
 }
 
 function member(i, m, at, programs, speed) {
   const key = memberKey(i, m, at);
-  const program = programs.get(m.programId || (i.members.length === 1 ? i.programId : 0));
+  const program = programs.get(m.programId || (i.members?.length === 1 ? i.programId : 0));
   const moving = m.runs !== undefined && speed(key, m.runs);
   return h('li', { key, class: `member${m.application ? '' : ' foreign'}${m.switchedOff ? ' off' : ''}` },
     h('p', { class: 'name' }, h('span', { class: 'place' }, at + 1), h('bdi', { class: 'mono' }, cut(m.program || program?.name || 'program', 40))),
@@ -160,10 +166,10 @@ function verdicts(all) {
 }
 
 function applications(n) {
-  return section('Applications', n.applications.length === 0 ? h('p', { class: 'empty' }, 'No application is meant for this node.') :
+  return section('Applications', !n.applications?.length ? h('p', { class: 'empty' }, 'No application is meant for this node.') :
     h('div', { class: 'card list' }, n.applications.map((a) => h('details', { key: `${a.kind}/${nameOf(a)}`, 'aria-label': cut(nameOf(a), 100) },
       h('summary', {}, badge(a.state), h('bdi', { class: 'strong' }, cut(nameOf(a), 60)), h('span', { class: 'fine' },
-        [plural(a.attachments.length, 'attachment'), a.pods?.length ? plural(a.pods.length, 'pod') : '', a.retained ? 'previous version' : ''].filter(Boolean).join(' · ')),
+        [a.attachments?.length || !n.leftOut ? plural(a.attachments?.length || 0, 'attachment') : '', a.pods?.length ? plural(a.pods.length, 'pod') : '', a.retained ? 'previous version' : ''].filter(Boolean).join(' · ')),
       a.message && h('span', { class: 'why' }, cut(a.message, 200))),
       h('p', {}, appLink(a)),
       a.error && h('p', { class: 'error' }, a.error),
@@ -174,7 +180,7 @@ function applications(n) {
 }
 
 function attachments(a) {
-  if (a.attachments.length === 0) return null;
+  if (!a.attachments?.length) return null;
   return table('Attachments', ['State', 'Program', 'Hook', 'Target', 'Place', 'Runs'], a.attachments.map((t) => [
     badge(t.state), h('bdi', { class: 'mono' }, cut(t.program, 60)), h('span', { class: 'mono' }, t.hook), h('bdi', {}, cut(t.target.text, 100)),
     t.position ? `${t.position} of ${t.of}` : '', t.runs === undefined ? '' : number(t.runs),
@@ -195,8 +201,8 @@ export function table(caption, header, rows, notes) {
 // places are attachments elsewhere than on an interface: functions, tracepoints, cgroups and binaries.
 function places(n, programs) {
   const rows = [];
-  for (const a of n.applications) {
-    for (const t of a.attachments) {
+  for (const a of n.applications || []) {
+    for (const t of a.attachments || []) {
       if (t.target.interface && !t.target.pod) continue;
       rows.push([badge(t.state), h('span', { class: 'mono' }, t.hook), h('bdi', {}, cut(t.target.text, 100)), appLink(a), h('bdi', { class: 'mono' }, cut(t.program, 40)), spent(programs.get(t.programId))]);
     }
@@ -214,7 +220,7 @@ function spent(program) {
 function others(n) {
   const all = (n.programs || []).filter((p) => !p.application && !p.chain);
   if (n.others) return section('Programs of others', h('p', {}, `${plural(n.others.programs, 'program')} of ${plural(n.others.applications, 'application')} that you may not see.`));
-  if (all.length === 0) return section('Programs of others', h('p', { class: 'empty' }, 'The kernel has no program that is not Skep’s.'));
+  if (all.length === 0) return !n.leftOut && section('Programs of others', h('p', { class: 'empty' }, 'The kernel has no program that is not Skep’s.'));
   return section('Programs of others', h('div', { class: 'card' }, table('Programs of others', ['Id', 'Type', 'Name', 'Attached', 'Held by', 'Memory', 'Cost'], all.slice(0, 500).map((p) => [
     p.id, p.type, h('bdi', { class: 'mono' }, cut(p.name || '–', 40)), h('bdi', {}, cut((p.attached || []).join(', ') || '–', 120)),
     h('bdi', {}, cut([...(p.holders || []).map((one) => `${one.name} (${one.pid})`), ...(p.pins || [])].join(', ') || '–', 120)),

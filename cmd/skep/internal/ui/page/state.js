@@ -33,8 +33,8 @@ export function letterOf(name) {
 
 // lookOf is tone and shape of any state.
 export function lookOf(state) {
-  const node = states[state.length === 1 ? state : letterOf(state)];
-  return looks[state] || [node.tone, node.shape];
+  const node = states[Object.hasOwn(states, state) ? state : letterOf(state)];
+  return Object.hasOwn(looks, state) ? looks[state] : [node.tone, node.shape];
 }
 
 // parts draw a shape in 16 by 16: what is filled, and the line on it.
@@ -71,7 +71,7 @@ export function placed(state, x, y, size) {
 
 // badge is a state's shape and name.
 export function badge(state) {
-  const name = state.length === 1 ? states[state].name : state.replace(/([a-z])([A-Z])/g, (_, a, b) => `${a} ${b.toLowerCase()}`);
+  const name = Object.hasOwn(states, state) ? states[state].name : state.replace(/([a-z])([A-Z])/g, (_, a, b) => `${a} ${b.toLowerCase()}`);
   return h('span', { class: `badge text-${lookOf(state)[0]}` }, icon(state), h('span', {}, name));
 }
 

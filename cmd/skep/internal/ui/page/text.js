@@ -68,5 +68,11 @@ export function linkTo(application) {
   return `#/applications/${[application.kind, application.namespace || '-', application.name].map(encodeURIComponent).join('/')}`;
 }
 
+// lacking says that something is not shown since the user lacks the right to read a resource; empty if the user has it.
+export function lacking(overview, resource, what) {
+  const right = (overview.needs || []).find((one) => one.split(' ')[1].startsWith(`${resource}.`));
+  return right ? `You may not see ${what}: you lack the right to ${right}.` : '';
+}
+
 // nodeLink is the page of a node.
 export function nodeLink(name) { return `#/nodes/${encodeURIComponent(name)}`; }

@@ -2,7 +2,7 @@
 
 import { h } from './dom.js';
 import { badge, icon, overall } from './state.js';
-import { cut, linkTo, nameOf, plural, short } from './text.js';
+import { cut, lacking, linkTo, nameOf, plural, short } from './text.js';
 import { table } from './node.js';
 
 // longest is how many applications are listed.
@@ -12,18 +12,22 @@ export const trust = {
   label: () => 'Signers',
   draw({ overview }) {
     const { applications, signers, policies } = overview;
+    const missing = (resource, what) => {
+      const why = lacking(overview, resource, what);
+      return why && h('p', { class: 'fine missing' }, `${why} Those that applications name are here.`);
+    };
     const signed = new Map(signers.map((s) => [s.name, applications.filter((a) => a.signers.includes(s.name))]));
     const sorted = [...applications].sort((x, y) => (overall(x) === 'Denied' ? 0 : 1) - (overall(y) === 'Denied' ? 0 : 1));
     const unsigned = applications.filter((a) => a.signers.length === 0);
     return [
       h('div', { class: 'heading' }, h('h1', {}, 'Who signed what, and which policies decided')),
-      h('section', { class: 'block' }, h('h2', {}, 'Signers'), signers.length === 0 ? h('p', { class: 'empty' }, 'No signer’s signature counted for any application.') :
+      h('section', { class: 'block' }, h('h2', {}, 'Signers'), missing('bpfsigners', 'the signers of the cluster'), signers.length === 0 ? h('p', { class: 'empty' }, 'No signer’s signature counted for any application.') :
         h('ul', { class: 'tiles' }, signers.map((s) => h('li', { key: s.name, class: 'card tile' },
           h('p', { class: 'strong' }, s.revoked ? icon('F', 'revoked') : icon('L'), ' ', h('bdi', {}, cut(s.name, 60)), s.revoked && h('span', { class: 'text-bad' }, ' revoked')),
           s.kind && h('p', { class: 'fine' }, s.kind, s.detail ? ': ' : '', h('bdi', {}, cut(s.detail || '', 160))),
           h('p', {}, `signed ${plural(signed.get(s.name).length, 'application')}`),
-          h('p', { class: 'fine names' }, signed.get(s.name).slice(0, 6).map((a, i) => [i > 0 && ', ', h('a', { href: linkTo(a) }, h('bdi', {}, cut(nameOf(a), 40)))]), signed.get(s.name).length > 6 && ', …'))))),
-      policies.length > 0 && h('section', { class: 'block' }, h('h2', {}, 'Policies'), h('ul', { class: 'tiles' }, policies.map((p) => h('li', { key: p.name, class: 'card tile' },
+          h('p', { class: 'fine names' }, signed.get(s.name).slice(0, 4).map((a, i) => [i > 0 && ', ', h('a', { href: linkTo(a) }, h('bdi', {}, cut(nameOf(a), 40)))]), signed.get(s.name).length > 4 && ` and ${signed.get(s.name).length - 4} more`))))),
+      (policies.length > 0 || missing('clusterbpfpolicies', '')) && h('section', { class: 'block' }, h('h2', {}, 'Policies'), missing('clusterbpfpolicies', 'the policies of the cluster'), h('ul', { class: 'tiles' }, policies.map((p) => h('li', { key: p.name, class: 'card tile' },
         h('p', { class: 'strong' }, h('bdi', {}, cut(p.name, 60)), p.mode === 'Audit' && h('span', { class: 'chip' }, 'Audit: denies nothing')),
         p.scope && h('p', { class: 'fine' }, cut(p.scope, 120)),
         p.ready === 'False' && h('p', { class: 'note' }, 'it is not ready, and what it matches is denied'),
