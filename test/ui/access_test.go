@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/chromedp/cdproto/accessibility"
+	"github.com/chromedp/cdproto/emulation"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/skep-dev/skep/agent"
@@ -85,6 +86,28 @@ func TestEachViewIsAccessible(t *testing.T) {
 			t.Errorf("%s has %d first headings", hash, got)
 		}
 	}
+}
+
+// TestAUsersOwnColors replace those of the page, and what is chosen is still seen.
+func TestAUsersOwnColors(t *testing.T) {
+	p := startCluster(t, fleetOf(t, 12, 20))
+	browser.Call(p, emulation.SetEmulatedMedia, emulation.SetEmulatedMediaParams{Features: []*emulation.MediaFeature{{Name: "forced-colors", Value: "active"}}})
+	p.View("#/fleet")
+	p.Shows("[role=gridcell]", " on ")
+	p.Shot("forced-fleet")
+	if got := browser.Evaluate[string](p, `[...document.querySelectorAll('nav a[aria-current], button[aria-pressed=true]')].map((e) => {
+		const [on, off] = [e, e.parentElement.querySelector(':scope > :not([aria-current]):not([aria-pressed=true])')].map((one) => getComputedStyle(one));
+		return on.outlineStyle !== off.outlineStyle || on.textDecorationLine !== off.textDecorationLine ? '' : e.textContent;
+	}).join(' ').trim()`); got != "" {
+		t.Errorf("the choice of %s is not seen", got)
+	}
+	// The grid is drawn in what the style sheet names.
+	if got := browser.Evaluate[string](p, `getComputedStyle(document.documentElement).getPropertyValue('--surface').trim()`); got != "Canvas" {
+		t.Errorf("the grid's ground is %s", got)
+	}
+	p.View("#/applications")
+	p.Shows(".detail h1", "-")
+	p.Shot("forced-application")
 }
 
 // TestTheKeyboardReachesEverything goes through a view with Tab alone: each place shows that it has the focus.

@@ -162,6 +162,7 @@ func TestWhatTheUserTypedStays(t *testing.T) {
 	p.Shows("h1", "-")
 	p.View("#/constructor")
 	p.Shows(".rows", "watch")
+	p.Holds("the filter is shown anew", `document.querySelector('.list-head input').value === 'WATCH'`)
 }
 
 // TestThePageDoesNotGrow however often views are changed and nodes are looked at.

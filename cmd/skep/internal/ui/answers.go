@@ -25,6 +25,8 @@ type cell struct {
 	// turn has a place for the one that reads.
 	turn chan struct{}
 	at   time.Time
+	// took is how long it was read.
+	took time.Duration
 	last answer
 	// size is what it has of the bytes, and dropped reports that it counts no more. Both are guarded by the answers' mutex.
 	size    int
@@ -95,7 +97,7 @@ func (a *answers) get(ctx context.Context, key string, fresh time.Duration, read
 	got := make(chan answer, 1)
 	go func() {
 		defer func() { <-c.turn }()
-		if age := time.Since(c.at); age >= fresh && (!c.ahead || age >= aheadFor || c.last.err != nil) {
+		if age := time.Since(c.at); age >= c.pause(fresh) && (!c.ahead || age >= aheadFor || c.last.err != nil) {
 			a.read(context.WithoutCancel(ctx), c, read)
 		}
 		c.ahead = false
@@ -109,12 +111,21 @@ func (a *answers) get(ctx context.Context, key string, fresh time.Duration, read
 	}
 }
 
+// pause is how long an answer is good: a large fleet, which is read slowly, is read less often.
+func (c *cell) pause(fresh time.Duration) time.Duration {
+	if c.last.err != nil {
+		return fresh
+	}
+	return max(fresh, rest*c.took)
+}
+
 // read reads the answer of a cell, whose turn the caller has.
 func (a *answers) read(ctx context.Context, c *cell, read reader) {
 	limited, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
+	began := time.Now()
 	v, err := read(limited)
-	c.last, c.at = encode(v, err, a.seed), time.Now()
+	c.last, c.at, c.took = encode(v, err, a.seed), time.Now(), time.Since(began)
 	a.bound(c)
 }
 

@@ -47,7 +47,12 @@ func TestTheSourceIsAskedOnceForAllTabs(t *testing.T) {
 		if s.asked != 1 {
 			t.Errorf("the source was asked %d times", s.asked)
 		}
-		<-time.After(every)
+		// It took a second, and is left alone for four.
+		<-time.After(3*time.Second - time.Millisecond)
+		if got := a.get(t.Context(), "key", every, s.read); string(got.body) != "1" {
+			t.Errorf("an answer that took long is %s", got.body)
+		}
+		<-time.After(time.Millisecond)
 		if got := a.get(t.Context(), "key", every, s.read); string(got.body) != "2" {
 			t.Errorf("an old answer is %s", got.body)
 		}
@@ -97,8 +102,9 @@ func TestASourceThatHangsIsSaid(t *testing.T) {
 			return asked, nil
 		}
 		for range 3 {
-			if got := a.get(t.Context(), "key", every, hang); !errors.Is(got.err, errHangs) {
-				t.Errorf("it answers %s, %v", got.body, got.err)
+			began := time.Now()
+			if got := a.get(t.Context(), "key", every, hang); !errors.Is(got.err, errHangs) || time.Since(began) != waiting {
+				t.Errorf("it answers %s, %v after %s", got.body, got.err, time.Since(began))
 			}
 		}
 		close(awake)

@@ -32,11 +32,12 @@ var types = map[string]string{
 }
 
 // The bounds: how often the source is asked for the same, however many tabs are open, and for an application on its nodes; how long it may
-// take; how many answers are kept, how many bytes of one and of all.
+// take, and how many times as long it is left alone; how many answers are kept, how many bytes of one and of all.
 const (
 	every      = 2 * time.Second
 	everyView  = 10 * time.Second
 	patience   = 20 * time.Second
+	rest       = 4
 	maxAnswers = 32
 	maxBytes   = 64 << 20
 	// The largest answer is kept with another.
