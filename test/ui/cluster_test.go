@@ -25,15 +25,15 @@ import (
 type apiServer struct {
 	lists   map[string][]json.RawMessage
 	objects map[string]any
-	// refuses is the status with which requests of some paths are answered.
-	refuses atomic.Pointer[func(path string) int]
+	// refuses is the status with which some requests are answered.
+	refuses atomic.Pointer[func(*http.Request) int]
 }
 
 // ServeHTTP implements http.Handler.
 func (s *apiServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Content-Type", "application/json")
 	if refuses := s.refuses.Load(); refuses != nil {
-		if code := (*refuses)(r.URL.Path); code != 0 {
+		if code := (*refuses)(r); code != 0 {
 			reason := map[int]metav1.StatusReason{http.StatusForbidden: metav1.StatusReasonForbidden, http.StatusUnauthorized: metav1.StatusReasonUnauthorized}[code]
 			w.WriteHeader(code)
 			_ = json.NewEncoder(w).Encode(metav1.Status{TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}, Status: metav1.StatusFailure,
@@ -77,9 +77,17 @@ func serveCluster(t testing.TB, s *apiServer) string {
 	t.Helper()
 	server := httptest.NewServer(s)
 	t.Cleanup(server.Close)
+	return kubeconfigOf(t, server.URL, "{}")
+}
+
+// kubeconfigOf writes the kubeconfig of a cluster, with a user in JSON.
+func kubeconfigOf(t testing.TB, address, user string) string {
+	t.Helper()
 	path := filepath.Join(t.TempDir(), "kubeconfig")
-	config := `{"apiVersion":"v1","kind":"Config","current-context":"admin@prod-eu","clusters":[{"name":"prod-eu","cluster":{"server":"` + server.URL + `"}}],
-		"contexts":[{"name":"admin@prod-eu","context":{"cluster":"prod-eu","user":"admin"}}],"users":[{"name":"admin","user":{}}]}`
+	anyServer := strconv.FormatBool(strings.HasPrefix(address, "https:"))
+	config := `{"apiVersion":"v1","kind":"Config","current-context":"admin@prod-eu",
+		"clusters":[{"name":"prod-eu","cluster":{"server":"` + address + `","insecure-skip-tls-verify":` + anyServer + `}}],
+		"contexts":[{"name":"admin@prod-eu","context":{"cluster":"prod-eu","user":"admin"}}],"users":[{"name":"admin","user":` + user + `}]}`
 	if err := os.WriteFile(path, []byte(config), 0o600); err != nil {
 		t.Fatal(err)
 	}

@@ -3,6 +3,9 @@ package ui_test
 import (
 	"fmt"
 	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -23,15 +26,62 @@ const asking = `window.asked = []; const ask = window.fetch.bind(window);
 // TestClocksThatAreSet change what is said of the past, and no rate.
 func TestClocksThatAreSet(t *testing.T) {
 	s, p := startHost(t, clock)
-	p.Shows(".detail h1", "first")
+	// All is read, and nothing is new from now on.
+	p.Shows(".detail", "It is attached nowhere.")
 	browser.Evaluate[bool](p, `window.shift = 100 * 86400000; true`)
 	p.Shows(".detail .heading", "days ago")
 	p.View("#/nodes")
 	p.Shows("li.member .runs", "1,204,331")
+	put := func(runs uint64) {
+		n := nodeView(t, "web-1", runs)
+		s.node.Store(&n)
+	}
+	// An hour is missing between these two: their rate would be wrong.
 	browser.Evaluate[bool](p, `window.shift = -3600000; true`)
-	more := nodeView(t, "web-1", 1_204_931)
-	s.node.Store(&more)
+	put(9_204_931)
+	p.Shows("li.member .runs", "9,204,931")
+	if got := browser.Evaluate[int](p, `document.querySelectorAll('.moving').length`); got != 0 {
+		t.Errorf("%d rates are of an hour that was not", got)
+	}
+	put(9_205_931)
 	p.Shows("li.member .moving", "/s")
+}
+
+// TestAPlugInMakesNewCredentials once the API server does not accept the old ones.
+func TestAPlugInMakesNewCredentials(t *testing.T) {
+	dir := t.TempDir()
+	token, plugIn := filepath.Join(dir, "token"), filepath.Join(dir, "plug-in")
+	write := func(path, text string, mode os.FileMode) {
+		if err := os.WriteFile(path, []byte(text), mode); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s := fleetOf(t, 3, 8)
+	accept := func(token string) {
+		refuses := func(r *http.Request) int {
+			if r.Header.Get("Authorization") != "Bearer "+token {
+				return http.StatusUnauthorized
+			}
+			return 0
+		}
+		s.refuses.Store(&refuses)
+	}
+	write(token, "one", 0o600)
+	accept("one")
+	write(plugIn, "#!/bin/sh\nprintf '{\"kind\":\"ExecCredential\",\"apiVersion\":\"client.authentication.k8s.io/v1\",\"status\":{\"token\":\"%s\"}}' \"$(cat "+
+		token+")\"\n", 0o700)
+	// Credentials are sent by TLS alone.
+	server := httptest.NewTLSServer(s)
+	t.Cleanup(server.Close)
+	kubeconfig := kubeconfigOf(t, server.URL,
+		fmt.Sprintf(`{"exec":{"apiVersion":"client.authentication.k8s.io/v1","interactiveMode":"Never","command":%q}}`, plugIn))
+	p := browser.Open(browser.Start(t), t, browser.UI(t, "--kubeconfig", kubeconfig))
+	p.Shows(".detail h1", "xdp-counter-06")
+	accept("two")
+	p.Shows("#alert", "does not accept your credentials")
+	write(token, "two", 0o600)
+	p.Shows("#live", "Live")
+	p.Forgive("502")
 }
 
 // TestASourceThatDoesNotAnswerIsSaid while the page waits for it.
@@ -55,7 +105,10 @@ func TestAClusterThatGoesAwayAndComesBack(t *testing.T) {
 	p := startCluster(t, s)
 	p.View("#/nodes/ip-10-0-0-1.eu-central-1")
 	p.Shows("li.member", "guard_port")
-	refuse := func(refuses func(path string) int) { s.refuses.Store(&refuses) }
+	refuse := func(what func(path string) int) {
+		refuses := func(r *http.Request) int { return what(r.URL.Path) }
+		s.refuses.Store(&refuses)
+	}
 	// The right to ask nodes is taken away.
 	refuse(func(path string) int {
 		if strings.Contains(path, "/nodeviews/") || strings.Contains(path, "/bpfnodes/") {

@@ -49,9 +49,8 @@ async function load(path) {
   const { ok, status, tag, value } = await ask(path, before?.tag);
   if (!ok && status !== 304) throw new Error(value.error || `the page's process answers ${status}`);
   loaded.delete(path);
-  // Rates are of a clock that is never set.
   loaded.set(path, status === 304 ? { ...before, error: '', read: Date.now() } :
-    { tag, value, at: performance.now(), read: Date.now(), last: before?.value, lastAt: before?.at, error: '' });
+    { tag, value, at: performance.now(), read: Date.now(), last: before?.value, lastAt: before?.at, lastRead: before?.read, error: '' });
   for (const old of loaded.keys()) {
     if (loaded.size <= kept) break;
     loaded.delete(old);

@@ -49,7 +49,7 @@ function body(n, loaded) {
   const before = new Map();
   const programs = new Map((n.programs || []).map((p) => [p.id, p]));
   counts(loaded.last, (key, runs) => before.set(key, runs));
-  const seconds = (loaded.at - (loaded.lastAt || loaded.at)) / 1000;
+  const seconds = passed(loaded);
   const speed = (key, runs) => (before.has(key) && seconds > 0 && runs >= before.get(key) ? (runs - before.get(key)) / seconds : null);
   return [
     facts(n),
@@ -60,6 +60,12 @@ function body(n, loaded) {
     places(n, programs),
     others(n),
   ];
+}
+
+// passed is how many seconds are between two answers: 0 where a clock was set, or the machine slept, which stops one of the two clocks.
+function passed(loaded) {
+  const ran = (loaded.at - (loaded.lastAt || loaded.at)) / 1000;
+  return Math.abs((loaded.read - loaded.lastRead) / 1000 - ran) < 5 ? ran : 0;
 }
 
 // counts calls back with each count of runs, by a key that stays.
