@@ -170,6 +170,9 @@ func (v *views) attachments(ctx context.Context, node string, scope view.Scope, 
 			if !scope.Has(one.Application) {
 				return noderequest.Fail(http.StatusBadGateway, "its agent sends attachments that were not asked for")
 			}
+			if !canBe(one.Application) {
+				return noderequest.Fail(http.StatusBadGateway, "its agent sends an attachment of what is no application")
+			}
 			one = rebuilt(node, one)
 			if !view.IsOn(one.Name, node) || len(validation.IsDNS1123Subdomain(one.Name)) > 0 {
 				return noderequest.Fail(http.StatusBadGateway, "its agent sends an attachment with a name that none has")
@@ -191,6 +194,13 @@ func (v *views) attachments(ctx context.Context, node string, scope view.Scope, 
 			return err
 		})
 	return a
+}
+
+// canBe reports whether the API server has such names.
+func canBe(id v1alpha1.Identity) bool {
+	isKind := id.Kind == v1alpha1.KindBpfApplication || id.Kind == v1alpha1.KindClusterBpfApplication
+	isIn := id.IsNamespaced() && len(validation.IsDNS1123Label(id.Namespace)) == 0 || !id.IsNamespaced() && id.Namespace == ""
+	return isKind && isIn && len(validation.IsDNS1123Subdomain(id.Name)) == 0
 }
 
 // rebuilt is what an agent says of an attachment, as this server writes it.

@@ -172,6 +172,9 @@ func (v *views) describe(ctx context.Context, node string, r request, scope view
 			if err := json.Unmarshal(value, &n); err != nil {
 				return noderequest.Fail(http.StatusBadGateway, "its agent sends what is no description")
 			}
+			if slices.ContainsFunc(n.Applications, func(a view.Application) bool { return !canBe(a.Identity) }) {
+				return noderequest.Fail(http.StatusBadGateway, "its agent sends names that no application has")
+			}
 			restrict(&n, node, scope)
 			if d.empty = len(n.Applications) == 0; r.asTable {
 				d.table = nodeTable(metav1.ListMeta{}, r.query.include, []view.NodeView{n})

@@ -47,7 +47,8 @@ func TestFieldsAreExplained(t *testing.T) {
 				}
 			}
 		}
-		if of != (kind{view.Group, view.Version, name}) || !strings.Contains(field, "Hook is the name of libbpf's section") && !strings.Contains(field, "Loads are those under way") {
+		isExplained := strings.Contains(field, "Hook is the name of libbpf's section") || strings.Contains(field, "Loads are those under way")
+		if of != (kind{view.Group, view.Version, name}) || !isExplained {
 			t.Errorf("%s is %+v, with %q", resource, of, field)
 		}
 	}

@@ -452,6 +452,37 @@ func TestWhatAnAgentAnswersBeyondTheScopeIsNotShown(t *testing.T) {
 	}
 }
 
+// TestAnAgentNamesNoApplicationThatCannotBe where the scope has no name or namespace to compare with.
+func TestAnAgentNamesNoApplicationThatCannotBe(t *testing.T) {
+	f := newFleet(t, 1, 1)
+	for _, id := range []v1alpha1.Identity{
+		{Kind: v1alpha1.KindBpfApplication, Namespace: "\x1b[2J", Name: "app"}, {Kind: v1alpha1.KindBpfApplication, Namespace: "team-a", Name: "App\n"},
+		{Kind: v1alpha1.KindBpfApplication, Name: "app"}, {Kind: v1alpha1.KindClusterBpfApplication, Namespace: "team-a", Name: "app"}, {Kind: "Pod", Name: "app"},
+	} {
+		attachment, err := json.Marshal(view.NewAttachment("node-0000", id, view.Attachment{}))
+		if err != nil {
+			t.Fatal(err)
+		}
+		f.lines["node-0000"] = fmt.Sprintf("{\"value\":%s}\n{\"end\":true}\n", attachment)
+		for _, path := range []string{"/bpfattachments", "/clusterbpfattachments"} {
+			list, response := f.list(t, base+path)
+			if warned := response.Header.Get("Warning"); len(list.Items) > 0 ||
+				!strings.Contains(warned, "no application") && !strings.Contains(warned, "not asked for") {
+				t.Errorf("%s: %+v: %+v %s", path, id, list.Items, warned)
+			}
+		}
+		application, err := json.Marshal(view.NodeView{Applications: []view.Application{{Identity: id}}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		f.lines["node-0000"] = fmt.Sprintf("{\"value\":%s}\n{\"end\":true}\n", application)
+		var status metav1.Status
+		if f.get(t, base+"/nodeviews/node-0000", "", &status); status.Code != http.StatusBadGateway {
+			t.Errorf("%+v: %+v", id, status)
+		}
+	}
+}
+
 func TestAnApplicationIsDescribedOnItsNodesAndNothingElse(t *testing.T) {
 	f := newFleet(t, 3, 1)
 	whole, err := json.Marshal(f.nodes["node-0001"])

@@ -167,7 +167,8 @@ func TestOneUserLeavesPlacesToOthers(t *testing.T) {
 	r := remote.New(remote.Options{Root: root, Log: slog.New(slog.DiscardHandler), AtOnce: 2})
 	once := sync.OnceFunc(func() {
 		for _, second := range []mapread.Request{request, sister} {
-			if last := read(t.Context(), r, second).last(); last.Code != noderequest.TooMany || !strings.Contains(last.Error, "namespace team may have 1 of the 2 reads") {
+			last := read(t.Context(), r, second).last()
+			if last.Code != noderequest.TooMany || !strings.Contains(last.Error, "namespace team may have 1 of the 2 reads") {
 				t.Errorf("a second of one user: %+v", last)
 			}
 		}
