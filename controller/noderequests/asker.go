@@ -38,7 +38,9 @@ func (a *Asker) Ask(ctx context.Context, request noderequest.Request) (io.ReadCl
 	if !errors.Is(err, ErrNotHere) {
 		return answer, err
 	}
-	if answer, err = a.Relay(ctx, head.Node, head.ID, envelope); err == nil {
+	done := a.Hub.relays(head.ID)
+	answer, err = a.Relay(ctx, head.Node, head.ID, envelope)
+	if done(); err == nil {
 		return answer, nil
 	}
 	ctrl.Log.WithName("noderequests").V(1).Info("no replica reaches the agent", "node", head.Node, "error", err.Error())

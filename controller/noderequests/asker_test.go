@@ -2,10 +2,12 @@ package noderequests
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -32,6 +34,11 @@ func (h *Hub) poll(t *testing.T, node string) (taken <-chan error) {
 	}()
 	return done
 }
+
+// deadlined is a recorder with deadlines.
+type deadlined struct{ *httptest.ResponseRecorder }
+
+func (deadlined) SetReadDeadline(time.Time) error { return nil }
 
 // TestAnAgentThatCameToAnotherReplicaIsAskedThere without the wait for one that is between two polls: each of its connections may lead to
 // another replica.
@@ -73,6 +80,18 @@ func TestAnAgentThatCameToAnotherReplicaIsAskedThere(t *testing.T) {
 		default:
 			t.Error("an agent that came back is not asked")
 		}
+		// This replica is one of those behind the Service.
+		a.Relay = func(ctx context.Context, node, id string, envelope []byte) (io.ReadCloser, error) {
+			r := httptest.NewRequestWithContext(ctx, http.MethodPost, "/", bytes.NewReader(envelope))
+			r.SetPathValue("node", node)
+			r.SetPathValue("id", id)
+			w, began := deadlined{httptest.NewRecorder()}, time.Now()
+			if a.Hub.Relay(w, r); w.Code != http.StatusNotFound || time.Since(began) > 0 {
+				t.Errorf("it answers itself %d after %s", w.Code, time.Since(began))
+			}
+			return nil, ErrNotHere
+		}
+		_, _, _ = ask(a)
 		// It is nowhere.
 		a.Relay = func(context.Context, string, string, []byte) (io.ReadCloser, error) { return nil, net.ErrClosed }
 		if _, _, err := ask(a); err != ErrNotHere { //nolint:errorlint // It is returned as it is.

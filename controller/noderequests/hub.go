@@ -24,7 +24,7 @@ import (
 const (
 	pollTime    = 50 * time.Second
 	deliverTime = 3 * time.Second
-	passTime    = 250 * time.Millisecond
+	passTime    = 50 * time.Millisecond
 	relayTime   = time.Second
 	answerTime  = 10 * time.Second
 	silence     = 30 * time.Second
@@ -46,6 +46,8 @@ type Hub struct {
 	nodes map[string]*node
 	// waiting are the requests that were handed out, by id, until their answer begins.
 	waiting map[string]*pending
+	// relayed are the ids of requests that other replicas are asked: this one may be among them.
+	relayed map[string]bool
 	// next takes connections whose polls were answered; nil closes them. ended says that this replica ends.
 	next  *connections
 	ended bool
@@ -69,7 +71,7 @@ type pending struct {
 }
 
 // NewHub makes a Hub.
-func NewHub() *Hub { return &Hub{nodes: map[string]*node{}, waiting: map[string]*pending{}} }
+func NewHub() *Hub { return &Hub{nodes: map[string]*node{}, waiting: map[string]*pending{}, relayed: map[string]bool{}} }
 
 // Next answers an agent's poll with the next request for its node; none within the time of a poll is 204. Until then the connection waits alone:
 // the handler ends.
@@ -287,11 +289,30 @@ func (a *answered) Close() error {
 	return nil
 }
 
+// relays notes that other replicas are asked a request, until done is called.
+func (h *Hub) relays(id string) (done func()) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.relayed[id] = true
+	return func() {
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		delete(h.relayed, id)
+	}
+}
+
 // Relay answers a request of another replica, which the agent of the node polls here for.
 func (h *Hub) Relay(w http.ResponseWriter, r *http.Request) {
 	envelope, err := io.ReadAll(io.LimitReader(r.Body, noderequest.MaxRequest+1))
 	if err != nil || len(envelope) > noderequest.MaxRequest {
 		http.Error(w, "the request is too long, or did not arrive whole", http.StatusBadRequest)
+		return
+	}
+	h.mu.Lock()
+	own := h.relayed[r.PathValue("id")]
+	h.mu.Unlock()
+	if own {
+		http.Error(w, ErrNotHere.Error(), http.StatusNotFound)
 		return
 	}
 	control := http.NewResponseController(w)
