@@ -20,13 +20,13 @@ import (
 
 // OccupiedError is the error of a place that a program which is not Skep's has.
 type OccupiedError struct {
-	// Place says what is occupied, and Fix what to do. ToTeams says it without what the node runs there.
-	Place, Fix, ToTeams string
-	Err                 error
+	// Place says what is occupied, Fix what to do, and Command how. ToTeams says it without what the node runs there.
+	Place, Fix, Command, ToTeams string
+	Err                          error
 }
 
 // Error implements error.
-func (o *OccupiedError) Error() string { return o.Place + "; " + o.Fix + ": " + o.Err.Error() }
+func (o *OccupiedError) Error() string { return fmt.Sprintf("%s; %s: `%s`: %v", o.Place, o.Fix, o.Command, o.Err) }
 
 // Unwrap returns the kernel's error.
 func (o *OccupiedError) Unwrap() error { return o.Err }
@@ -53,7 +53,7 @@ func (r Request) occupiedXDP(cause error) error {
 		command = r.inside(fmt.Sprintf("ip link set dev %s %s off", text.Word(name), xdpWord(is.AttachMode)))
 	}
 	place := fmt.Sprintf("%s%s holds an XDP program that is not Skep's", name, relation)
-	return &OccupiedError{Place: fmt.Sprintf("%s: %s", place, o), Fix: fmt.Sprintf("%s: `%s`", fix, command), Err: cause,
+	return &OccupiedError{Place: fmt.Sprintf("%s: %s", place, o), Fix: fix, Command: command, Err: cause,
 		ToTeams: place + "; choose another interface or hook, or have an administrator detach it"}
 }
 
@@ -139,6 +139,6 @@ func (r Request) occupied(h hook.Hook, namespace int, err error) error {
 		command = r.inside(fmt.Sprintf("bpftool prog detach id %d %s", o.Program, h.Name))
 	}
 	place := fmt.Sprintf("another program has the place of %s in the network namespace, which takes one program", h.Name)
-	return &OccupiedError{Place: fmt.Sprintf("%s: %s", place, o), Fix: fmt.Sprintf("detach it: `%s`", command), Err: err,
+	return &OccupiedError{Place: fmt.Sprintf("%s: %s", place, o), Fix: "detach it", Command: command, Err: err,
 		ToTeams: place + "; have an administrator detach it"}
 }
