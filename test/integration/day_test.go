@@ -3,6 +3,7 @@ package integration
 import (
 	"context"
 	"fmt"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -90,7 +91,8 @@ func (w *mapsWorld) day(t *testing.T, editor, operator *rest.Config) {
 		t.Run(question, func(t *testing.T) { shows(t, q.as, q.wants, strings.Fields(q.asks)...) })
 	}
 	w.dayOfTenant(t, editor, on)
-	w.choosesCluster(t)
+	w.dumpsTenant(t, editor)
+	w.choosesCluster(t, editor)
 }
 
 // dayOfTenant asks as a user with the role edit in team-a, who sees nothing of others.
@@ -101,7 +103,9 @@ func (w *mapsWorld) dayOfTenant(t *testing.T, editor *rest.Config, on string) {
 		wants []string
 		fails bool
 	}{
-		"what runs":              {"status -n team-a", []string{mine + " "}, false},
+		"what runs": {"status -n team-a", []string{mine + " "}, false},
+		"what runs where it may not look": {"status", []string{"no application in namespace default",
+			"some are not shown: it needs the right to list bpfapplications.skep.dev in namespace default"}, false},
 		"all about it":           {"explain " + mine, []string{"BpfApplication " + mine, w.node.name + " snoop tracepoint"}, false},
 		"what changed":           {"history " + mine, []string{"VERSION AGO RESULT"}, false},
 		"what it costs":          {"top --once " + mine, []string{"MEMORY"}, false},
@@ -140,34 +144,71 @@ func (w *mapsWorld) dayOfTenant(t *testing.T, editor *rest.Config, on string) {
 	}
 }
 
-// choosesCluster has a kubeconfig of two clusters.
-func (w *mapsWorld) choosesCluster(t *testing.T) {
+// dumpsTenant has the editor write a bug report, which has nothing of others either.
+func (w *mapsWorld) dumpsTenant(t *testing.T, editor *rest.Config) {
+	t.Run("by an editor: a bug report", func(t *testing.T) {
+		file := filepath.Join(t.TempDir(), "dump.tar.gz")
+		if stdout, stderr, code := plugin(t, editor, "sysdump", "-n", "team-a", "-o", file); code != 0 || stdout != file+"\n" {
+			t.Fatalf("exit code %d: %s%s", code, stdout, stderr)
+		}
+		all, err := exec.CommandContext(t.Context(), "tar", "xzOf", file).CombinedOutput()
+		if err != nil || !strings.Contains(string(all), `"namespace": "team-a"`) || !strings.Contains(string(all), `"state": "NoPods"`) {
+			t.Errorf("%v: it lacks the application or its attachment:\n%s", err, all)
+		}
+		for _, not := range []string{"guard", "drop_port", "count_packets", "data[64]", "team-b"} {
+			if at := strings.Index(string(all), not); at >= 0 {
+				t.Errorf("it has %q: …%s…", not, all[max(0, at-200):min(len(all), at+100)])
+			}
+		}
+	})
+}
+
+// choosesCluster has two kubeconfigs of two clusters, and one user of both who may see one namespace of the first.
+func (w *mapsWorld) choosesCluster(t *testing.T, editor *rest.Config) {
 	t.Run("the context chooses the cluster", func(t *testing.T) {
 		other := newCluster(t)
 		app := &v1alpha1.ClusterBpfApplication{ObjectMeta: metav1.ObjectMeta{Name: "elsewhere"}, Spec: fleet("r.example.com/elsewhere:v1").Spec}
 		other.create(app)
-		file := clientcmdapi.NewConfig()
+		var files []string
 		for name, config := range map[string]*rest.Config{"here": w.plane.Config, "there": other.plane.Config} {
+			file := clientcmdapi.NewConfig()
 			file.Clusters[name+"-cluster"] = &clientcmdapi.Cluster{Server: config.Host, CertificateAuthorityData: config.CAData}
 			file.AuthInfos[name+"-admin"] = &clientcmdapi.AuthInfo{ClientCertificateData: config.CertData, ClientKeyData: config.KeyData}
 			file.Contexts[name] = &clientcmdapi.Context{Cluster: name + "-cluster", AuthInfo: name + "-admin"}
+			if name == "here" {
+				file.CurrentContext = name
+				file.AuthInfos["editor"] = &clientcmdapi.AuthInfo{ClientCertificateData: editor.CertData, ClientKeyData: editor.KeyData}
+				file.Contexts["team"] = &clientcmdapi.Context{Cluster: "here-cluster", AuthInfo: "editor", Namespace: "team-a"}
+				file.Contexts["foreign"] = &clientcmdapi.Context{Cluster: "there-cluster", AuthInfo: "editor"}
+			}
+			files = append(files, filepath.Join(t.TempDir(), name))
+			if err := clientcmd.WriteToFile(*file, files[len(files)-1]); err != nil {
+				t.Fatal(err)
+			}
 		}
-		file.CurrentContext = "here"
-		kubeconfig := filepath.Join(t.TempDir(), "config")
-		if err := clientcmd.WriteToFile(*file, kubeconfig); err != nil {
-			t.Fatal(err)
-		}
-		for _, c := range []struct{ args, has, lacks []string }{
-			{[]string{"status"}, []string{"cluster here-cluster, context here\n", "\nguard"}, []string{"elsewhere"}},
-			{[]string{"status", "--context", "there"}, []string{"cluster there-cluster, context there\n", "\nelsewhere"}, []string{"guard"}},
-			{[]string{"explain", "elsewhere", "--context=there"}, []string{"cluster there-cluster, context there\n", "view.skep.dev"}, []string{"guard"}},
+		kubeconfig := strings.Join(files, string(filepath.ListSeparator))
+		const rejected = "cluster there-cluster, context foreign does not accept your credentials"
+		for args, c := range map[string]struct {
+			has, lacks []string
+			code       int
+		}{
+			"status":                            {[]string{"cluster here-cluster, context here\n", "\nguard"}, []string{"elsewhere"}, 0},
+			"status --context there":            {[]string{"cluster there-cluster, context there\n", "\nelsewhere"}, []string{"guard"}, 0},
+			"explain elsewhere --context there": {[]string{"cluster there-cluster, context there\n", "view.skep.dev"}, []string{"guard"}, 0},
+			"status --context team": {[]string{"\nteam-a/exec-snoop ", "some are not shown: it needs the right to list clusterbpfapplications.skep.dev\n",
+				"some are not shown: it needs the right to list bpfapplications.skep.dev in every namespace\n"}, []string{"guard", "team-b"}, 0},
+			"status -A --context team":          {[]string{"\nteam-a/exec-snoop ", " in every namespace\n"}, []string{"guard", "team-b"}, 0},
+			"explain exec-snoop --context team": {[]string{"BpfApplication team-a/exec-snoop\n", " snoop "}, []string{"guard", "team-b"}, 0},
+			// The second cluster does not know who signed the editor's certificate.
+			"status --context foreign":        {[]string{rejected}, []string{"elsewhere", "right to"}, 2},
+			"top elsewhere --context foreign": {[]string{rejected}, []string{"right to"}, 2},
 		} {
-			stdout, stderr, code := pluginBy(t, kubeconfig, c.args...)
+			stdout, stderr, code := pluginBy(t, kubeconfig, strings.Fields(args)...)
 			all := stderr + stdout
 			t.Log(all)
 			lacks := func(want string) bool { return !strings.Contains(all, want) }
-			if code != 0 || slices.ContainsFunc(c.has, lacks) || !slices.ContainsFunc(c.lacks, lacks) {
-				t.Errorf("%q: exit code %d, want %q and not %q in\n%s", c.args, code, c.has, c.lacks, all)
+			if code != c.code || slices.ContainsFunc(c.has, lacks) || !slices.ContainsFunc(c.lacks, lacks) && len(c.lacks) > 0 {
+				t.Errorf("%q: exit code %d, want %q and not %q in\n%s", args, code, c.has, c.lacks, all)
 			}
 		}
 	})
