@@ -429,9 +429,10 @@ func (s *show) managed(ctx context.Context) (int, error) {
 // next says what to type after the demo.
 func (s *show) next() {
 	fmt.Fprintln(s.Out)
-	s.Say("Next, on this host: the five lines of README.md (Start). Then, in the same folder and in two terminals:")
+	s.Say("Next, on this host: Install and Start in README.md. Then, in the same folder and in three terminals:")
 	s.Say("  skep run --source . --signers ~/author.signer.yaml")
-	s.Say("  skep top     its packets in a second, and what each costs; skep ui shows the same in a browser")
+	s.Say("  skep ui             packets counted in your browser; skep top shows what each program costs")
+	s.Say("  ping 127.0.0.1      packets, where nothing else uses lo")
 }
 
 // keep leaves everything as it is until ctx ends.
