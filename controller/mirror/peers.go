@@ -126,12 +126,15 @@ func (p *Peers) meet(ctx context.Context) (*met, error) {
 	return next, nil
 }
 
+// meetTime is how long a connection to a peer may take, and to begin TLS: one whose node is gone stays among the addresses for a while.
+const meetTime = time.Second
+
 // newPeerClient asks servers of this name that the authorities signed for.
 func newPeerClient(authorities []byte, serverName string) *http.Client {
 	pool := x509.NewCertPool()
 	pool.AppendCertsFromPEM(authorities)
 	transport := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: pool, ServerName: serverName, MinVersion: tls.VersionTLS13}, DisableCompression: true,
-		IdleConnTimeout: 30 * time.Second, MaxIdleConnsPerHost: 16}
+		DialContext: (&net.Dialer{Timeout: meetTime}).DialContext, TLSHandshakeTimeout: meetTime, IdleConnTimeout: 30 * time.Second, MaxIdleConnsPerHost: 16}
 	return &http.Client{Transport: transport, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/pem"
 	"io"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -33,10 +34,18 @@ func TestARequestToReadAMapGoesToTheReplicaThatReachesTheNode(t *testing.T) {
 	if err := os.WriteFile(token, []byte("t\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	addresses := []string{"127.0.0.1:1", first, second}
+	// One is gone with its node, and its address still among the others: nothing answers there.
+	gone, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer gone.Close()
+	addresses := []string{"127.0.0.1:1", gone.Addr().String(), first, second}
 	p := &Peers{ServerName: "example.com", TokenFile: token, Addresses: func(context.Context) ([]string, error) { return addresses, nil },
 		Authorities: func(context.Context) ([]byte, error) { return authorities, nil }}
-	answer, err := p.Relay(t.Context(), "one", "id1", []byte("sealed"))
+	inTime, cancel := context.WithTimeout(t.Context(), relayWithin-time.Second)
+	defer cancel()
+	answer, err := p.Relay(inTime, "one", "id1", []byte("sealed"))
 	if err != nil {
 		t.Fatal(err)
 	}
