@@ -34,7 +34,7 @@ import (
 type frontProxy struct {
 	reader client.Reader
 	known  atomic.Pointer[authenticator.Request]
-	// log has why requests are rejected, now and then: kube-apiserver tells users of one whose certificate ended that they are to log in.
+	// log has why requests are rejected, now and then: users are told to look there.
 	log  logr.Logger
 	said rate.Sometimes
 }

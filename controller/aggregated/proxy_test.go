@@ -106,12 +106,21 @@ func TestACertificateOfAUserSpeaksForNoOther(t *testing.T) {
 	}
 }
 
+// TestBeforeTheAPIServerIsKnownNobodyIsLetIn but all find the API: kube-controller-manager deletes no namespace of the cluster while an API does not
+// say what it has.
 func TestBeforeTheAPIServerIsKnownNobodyIsLetIn(t *testing.T) {
-	w := httptest.NewRecorder()
-	s := &Server{APIs: []API{{Group: "g", Version: "v", Register: func(*http.ServeMux) {}}}}
-	s.handler().ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/apis/g/v", nil))
-	if w.Code != http.StatusUnauthorized || w.Header().Get("Connection") != "close" {
-		t.Errorf("%d %s %v", w.Code, w.Body, w.Header())
+	s := &Server{APIs: []API{{Group: "g", Version: "v", OpenAPI: []byte("{}"), Register: func(mux *http.ServeMux) {
+		mux.HandleFunc("GET /apis/g/v/things", func(http.ResponseWriter, *http.Request) { t.Error("a stranger is let in") })
+	}}}}
+	for path, want := range map[string]int{
+		"/apis/g/v/things": http.StatusServiceUnavailable, "/apis/g/v/others": http.StatusServiceUnavailable,
+		"/apis/g": http.StatusOK, "/apis/g/v": http.StatusOK, "/openapi/v3": http.StatusOK, "/openapi/v3/apis/g/v": http.StatusOK,
+	} {
+		w := httptest.NewRecorder()
+		s.handler().ServeHTTP(w, httptest.NewRequest(http.MethodGet, path, nil))
+		if w.Code != want || w.Header().Get("Connection") != "close" {
+			t.Errorf("%s: %d %s %v", path, w.Code, w.Body, w.Header())
+		}
 	}
 }
 

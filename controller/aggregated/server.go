@@ -82,7 +82,7 @@ func (s *Server) Start(ctx context.Context) error {
 	following.Go(func() { s.follow(ctx) })
 	following.Go(func() { s.leave(ctx) })
 	// Which certificate counts, changes; the handler verifies it for each request.
-	config := &tls.Config{MinVersion: tls.VersionTLS13, GetCertificate: s.Certificate, ClientAuth: tls.RequireAnyClientCert, SessionTicketsDisabled: true}
+	config := &tls.Config{MinVersion: tls.VersionTLS13, GetCertificate: s.Certificate, ClientAuth: tls.RequestClientCert, SessionTicketsDisabled: true}
 	return listen.ServeUpTo(ctx, listener, connections, config, s.handler())
 }
 
@@ -91,22 +91,30 @@ func (s *Server) handler() http.Handler {
 	return Authenticated(s.proxy.user, s.APIs...)
 }
 
-// Authenticated serves APIs to users that the function finds in requests; what it rejects is answered 401.
+// Authenticated serves APIs to users that the function finds in requests; what it rejects is answered 503. All may see what the APIs have:
+// while one does not say that, kube-controller-manager deletes no namespace of the cluster.
 func Authenticated(userOf func(*http.Request) (user.Info, error), apis ...API) http.Handler {
-	mux := http.NewServeMux()
+	mux, open := http.NewServeMux(), http.NewServeMux()
 	for _, api := range apis {
 		for path, object := range map[string]any{"/apis/" + api.Group: api.group(), api.Base(): api.resources()} {
-			mux.HandleFunc("GET "+path, func(w http.ResponseWriter, _ *http.Request) { WriteJSON(w, http.StatusOK, object) })
+			open.HandleFunc("GET "+path, func(w http.ResponseWriter, _ *http.Request) { WriteJSON(w, http.StatusOK, object) })
 		}
 		api.Register(mux)
 	}
-	registerOpenAPI(mux, apis)
+	registerOpenAPI(open, apis)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		who, err := userOf(r)
 		if err != nil {
 			// It keeps no connection, of which there are few.
 			w.Header().Set("Connection", "close")
-			Reject(w, noderequest.Fail(http.StatusUnauthorized, "%v", err))
+		}
+		if _, known := open.Handler(r); known != "" {
+			open.ServeHTTP(w, r)
+			return
+		}
+		if err != nil {
+			// With 401, a user whom kube-apiserver knows would be asked to log in.
+			Reject(w, noderequest.Fail(http.StatusServiceUnavailable, "%v", err))
 			return
 		}
 		// A request has no body, and takes as long as its answer does.
@@ -134,4 +142,5 @@ func (a API) group() metav1.APIGroup {
 }
 
 // errNoProxy says that a request is refused as none of the API server's.
-var errNoProxy = errors.New("requests come through kube-apiserver alone, which authenticates, authorises and audits them: use kubectl")
+var errNoProxy = errors.New("this is not known as a request of kube-apiserver, which authenticates, authorises and audits those of users: use kubectl. " +
+	"If you did, the log of skep-controller says why the certificate of kube-apiserver's front proxy is not known")

@@ -134,7 +134,7 @@ func TestRequestsThatAreNoneOfTheAPIServersAreRejected(t *testing.T) {
 	h := newServer(t, api, "", nil)
 	w := httptest.NewRecorder()
 	h.ServeHTTP(w, httptest.NewRequest(http.MethodGet, ofTeam+"?node=n", nil))
-	if w.Code != http.StatusUnauthorized || api.asked.Load() != nil || w.Header().Get("Connection") != "close" {
+	if w.Code != http.StatusServiceUnavailable || api.asked.Load() != nil || w.Header().Get("Connection") != "close" {
 		t.Errorf("%d %s %v", w.Code, w.Body, w.Header())
 	}
 }

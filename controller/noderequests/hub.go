@@ -71,7 +71,9 @@ type pending struct {
 }
 
 // NewHub makes a Hub.
-func NewHub() *Hub { return &Hub{nodes: map[string]*node{}, waiting: map[string]*pending{}, relayed: map[string]bool{}} }
+func NewHub() *Hub {
+	return &Hub{nodes: map[string]*node{}, waiting: map[string]*pending{}, relayed: map[string]bool{}}
+}
 
 // Next answers an agent's poll with the next request for its node; none within the time of a poll is 204. Until then the connection waits alone:
 // the handler ends.
