@@ -26,7 +26,9 @@ type OccupiedError struct {
 }
 
 // Error implements error.
-func (o *OccupiedError) Error() string { return fmt.Sprintf("%s; %s: `%s`: %v", o.Place, o.Fix, o.Command, o.Err) }
+func (o *OccupiedError) Error() string {
+	return o.Place + "; " + o.Fix + ": `" + o.Command + "`: " + o.Err.Error()
+}
 
 // Unwrap returns the kernel's error.
 func (o *OccupiedError) Unwrap() error { return o.Err }
