@@ -273,7 +273,7 @@ func (d *Decisions) LeaveOut(uid string, why map[plan.Place]error) {
 		}
 		out.Leave(report.Retry{})
 		app.LeftOut[place] = err
-		d.Log.Error("leave out", "application", app.Newest.Payload().Application.String(), "place", place.String(), "error", err)
+		d.Log.Error("leave out", "application", app.Newest.Payload().Application.String(), "place", place.String(), "error", whole(err))
 	}
 }
 
