@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/skep-dev/skep/cmd/internal/exit"
 	"github.com/skep-dev/skep/nodemode"
 )
 
@@ -21,7 +22,7 @@ func TestReconcileAsksTheHost(t *testing.T) {
 		t.Fatal(err)
 	}
 	server := &http.Server{ReadHeaderTimeout: time.Second, Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if r.Method != http.MethodPost || r.URL.Path != "/v1/reconcile" {
+		if r.Method != http.MethodPost || r.URL.Path != "/v1/reconcile" || r.FormValue("application") == "nothing" {
 			http.NotFound(w, r)
 			return
 		}
@@ -36,5 +37,9 @@ func TestReconcileAsksTheHost(t *testing.T) {
 		if err != nil || !strings.Contains(string(out), want) {
 			t.Errorf("skep %q: %v, %s%s, want %q", args, err, out, stderr, want)
 		}
+	}
+	cmd, _ := skepProcess(t, t.TempDir(), "reconcile", "nothing", "--state", state)
+	if code := exitCode(t, cmd.Run()); code != exit.Denied {
+		t.Errorf("of an application that does not exist: exit code %d", code)
 	}
 }

@@ -146,7 +146,7 @@ func (c *Client) get(ctx context.Context, o object, media string, into any) erro
 	}
 	body, err := request.Do(ctx).Raw()
 	if err != nil {
-		return c.explain(o, err)
+		return c.explain(o.right(), err)
 	}
 	if err := Decode(body, into); err != nil {
 		return fmt.Errorf("%s: read the answer of the API server: %w", o.right(), err)
@@ -161,21 +161,21 @@ func Decode(body []byte, into any) error {
 	return numbers.Decode(into)
 }
 
-// explain says what an error is about: the right that the caller lacks, credentials, the cluster, or the object.
-func (c *Client) explain(o object, err error) error {
+// explain says what an error of doing something is about: a right that the caller lacks, credentials, the cluster, or the object.
+func (c *Client) explain(do string, err error) error {
 	var away *url.Error
 	switch {
 	case apierrors.IsForbidden(err):
 		return fmt.Errorf("%w: %w", errForbidden, err)
 	case apierrors.IsUnauthorized(err):
-		return fmt.Errorf("%s: %s does not accept your credentials%s: renew the client certificate or token of the kubeconfig (%w)", o.right(), c.Place,
+		return fmt.Errorf("%s: %s does not accept your credentials%s: renew the client certificate or token of the kubeconfig (%w)", do, c.Place,
 			c.certificateEnd(), err)
 	case errors.As(err, &away) && away.Timeout():
 		return fmt.Errorf("%s did not answer in time at %s: %w", c.Place, c.config.Host, away.Err)
 	case errors.As(err, &away):
 		return fmt.Errorf("%s cannot be reached at %s: %w", c.Place, c.config.Host, away.Err)
 	}
-	return fmt.Errorf("%s: %w", o.right(), err)
+	return fmt.Errorf("%s: %w", do, err)
 }
 
 // certificateEnd says when the client certificate of the caller ended, if it did.

@@ -2,7 +2,6 @@ package cluster
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -62,16 +61,13 @@ func (c *Client) Home(ctx context.Context) string {
 	return namespace
 }
 
-// Version is what the API server says of its build.
+// Version is what the API server says of its build, to each user.
 func (c *Client) Version(ctx context.Context) (v map[string]string, err error) {
 	body, err := c.rest.Get().AbsPath("/version").Do(ctx).Raw()
-	if err == nil {
-		err = json.Unmarshal(body, &v)
-	}
 	if err != nil {
-		return nil, fmt.Errorf("read the version of the API server: %w", err)
+		return nil, c.explain("read the version of the API server", err)
 	}
-	return v, nil
+	return v, Decode(body, &v)
 }
 
 // Log reads the last lines that a container of a pod wrote, or the one before it, and no more than a number of bytes.
@@ -83,7 +79,7 @@ func (c *Client) Log(ctx context.Context, namespace, pod, container string, prev
 	stream, err := c.rest.Get().AbsPath(o.path()).Param("container", container).Param("previous", strconv.FormatBool(previous)).
 		Param("tailLines", strconv.FormatInt(lines, 10)).Stream(ctx)
 	if err != nil {
-		return nil, c.explain(o, err)
+		return nil, c.explain(o.right(), err)
 	}
 	defer func() { _ = stream.Close() }()
 	body, err := io.ReadAll(io.LimitReader(stream, most))

@@ -1,6 +1,7 @@
 package host
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -14,15 +15,22 @@ import (
 	"slices"
 	"strings"
 	"syscall"
+	"time"
 
 	view "github.com/skep-dev/skep/api/view/v1alpha1"
+	"github.com/skep-dev/skep/cmd/internal/exit"
 	"github.com/skep-dev/skep/cmd/skep/internal/where"
 	"github.com/skep-dev/skep/nodemode"
 	"github.com/skep-dev/skep/schemas"
 )
 
 // Client asks the skep run of a state folder through its socket.
-type Client struct{ State string }
+type Client struct {
+	State string
+
+	// patience is how long skep run may take to answer; zero means two minutes. A look at its kernel takes longest.
+	patience time.Duration
+}
 
 // errNotRunning is why nothing answers at the socket.
 var errNotRunning = errors.New("skep run is not running")
@@ -31,7 +39,8 @@ var errNotRunning = errors.New("skep run is not running")
 func (c Client) do(ctx context.Context, method, path string, v any) error {
 	socket := filepath.Join(c.State, nodemode.SocketName)
 	var dialer net.Dialer
-	transport := &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+	patience := cmp.Or(c.patience, 2*time.Minute)
+	transport := &http.Transport{ResponseHeaderTimeout: patience, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 		return dialer.DialContext(ctx, "unix", socket)
 	}}
 	defer transport.CloseIdleConnections()
@@ -44,16 +53,29 @@ func (c Client) do(ctx context.Context, method, path string, v any) error {
 	case errors.Is(err, fs.ErrPermission):
 		return where.Refused(c.State, err)
 	case errors.Is(err, syscall.ECONNREFUSED), errors.Is(err, fs.ErrNotExist):
-		return fmt.Errorf("%w with this --state: start it without --once (%s: %w)", errNotRunning, socket, errors.Unwrap(err))
+		return fmt.Errorf("%w with this --state: start it without --once, or name a cluster by --context if the command asks one (%s: %w)", errNotRunning,
+			socket, errors.Unwrap(err))
+	case isTimeout(err):
+		return fmt.Errorf("skep run did not answer within %s: its process may be stopped (%s)", patience, socket)
 	case err != nil:
 		return fmt.Errorf("ask skep run: %w", err)
 	}
 	defer func() { _ = resp.Body.Close() }()
 	if resp.StatusCode != http.StatusOK {
 		text, _ := io.ReadAll(io.LimitReader(resp.Body, 4096))
-		return errors.New(strings.TrimSpace(string(text)))
+		err := errors.New(strings.TrimSpace(string(text)))
+		if resp.StatusCode == http.StatusNotFound {
+			err = exit.Absent("%w", err)
+		}
+		return err
 	}
 	return json.NewDecoder(resp.Body).Decode(v)
+}
+
+// isTimeout reports whether an error of a request is that no answer came.
+func isTimeout(err error) bool {
+	var of *url.Error
+	return errors.As(err, &of) && of.Timeout()
 }
 
 // Status is the status of skep run, of the named applications alone where any are. If no skep run runs, it is what the last

@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"maps"
 	"slices"
 	"time"
@@ -207,11 +208,13 @@ const mostNames = 1000
 func (k *Flags) Load() (*rest.Config, string, error) {
 	chosen := k.chosen()
 	config, err := chosen.ClientConfig()
-	if clientcmd.IsEmptyConfig(err) {
+	switch {
+	case clientcmd.IsEmptyConfig(err):
 		return nil, "", errors.New("read kubeconfig: there is none, at $KUBECONFIG or ~/.kube/config; name one by --kubeconfig")
-	}
-	if err != nil {
+	case errors.Is(err, fs.ErrNotExist):
 		return nil, "", fmt.Errorf("read kubeconfig: %w; name one by --kubeconfig", err)
+	case err != nil:
+		return nil, "", fmt.Errorf("read kubeconfig: %w", err)
 	}
 	namespace, _, err := chosen.Namespace()
 	if err != nil {

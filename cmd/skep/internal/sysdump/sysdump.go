@@ -85,6 +85,10 @@ func (r request) make(cmd *cobra.Command) error {
 		if client, err = cluster.Open(&r.where.Kube, cmd.ErrOrStderr()); err != nil {
 			return err
 		}
+		// A cluster that is away, or takes no credentials of the caller's, has nothing to report.
+		if _, err := client.Version(cmd.Context()); err != nil && !cluster.IsForbidden(err) {
+			return fmt.Errorf("sysdump: %w", err)
+		}
 	}
 	var a *archive
 	err := write(cmd, path, func(out *os.File) error {

@@ -192,6 +192,22 @@ func TestAFileThatExistsStays(t *testing.T) {
 	}
 }
 
+// TestAClusterThatIsAwayIsNoArchive: each of its parts would take half a minute to be away.
+func TestAClusterThatIsAwayIsNoArchive(t *testing.T) {
+	dir := t.TempDir()
+	config, out := filepath.Join(dir, "config"), filepath.Join(dir, "out.tar.gz")
+	if err := os.WriteFile(config, []byte(strings.Replace(kubeconfigFile, "SERVER", "http://127.0.0.1:1", 1)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	cmd := New()
+	cmd.SilenceUsage, cmd.SilenceErrors = true, true
+	cmd.SetArgs([]string{"--kubeconfig", config, "-o", out})
+	err := cmd.ExecuteContext(t.Context())
+	if _, missing := os.Stat(out); err == nil || !strings.Contains(err.Error(), "cluster c, context c cannot be reached") || missing == nil {
+		t.Errorf("%v, %v, want no file of a cluster that is away", err, missing)
+	}
+}
+
 // TestAnArchiveIsBounded in each file and in all.
 func TestAnArchiveIsBounded(t *testing.T) {
 	f := inWorld(t)

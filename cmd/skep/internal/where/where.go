@@ -127,7 +127,7 @@ func Refused(state string, err error) error {
 		err = inner.Err
 	}
 	return fmt.Errorf("the skep run of this host answers its own user, which is root in general: run the command as that user, or name a cluster by "+
-		"--context (%s: %w)", filepath.Join(state, nodemode.SocketName), rootCause(err))
+		"--context if the command asks one (%s: %w)", filepath.Join(state, nodemode.SocketName), rootCause(err))
 }
 
 // rootCause is the innermost error: paths and calls are said once.

@@ -161,6 +161,22 @@ func TestAHostThatRefusesIsNoReasonToAskACluster(t *testing.T) {
 	}
 }
 
+// TestAWrongFlagIsNoMissingKubeconfig: what is wrong is named, and --kubeconfig where that mends it.
+func TestAWrongFlagIsNoMissingKubeconfig(t *testing.T) {
+	m := newMachine(t, true)
+	for flag, mends := range map[string]bool{"--request-timeout=soon": false, "--context=none": false, "--kubeconfig=nowhere": true} {
+		var f Flags
+		cmd := &cobra.Command{}
+		f.Register(cmd)
+		if err := cmd.ParseFlags([]string{flag}); err != nil {
+			t.Fatal(err)
+		}
+		if _, _, err := f.Kube.Load(); err == nil || strings.Contains(err.Error(), "name one by --kubeconfig") != mends {
+			t.Errorf("%s in %s: %v", flag, m.home, err)
+		}
+	}
+}
+
 // TestThePlaceIsSaidToPeopleAlone: output for programs stays as it is.
 func TestThePlaceIsSaidToPeopleAlone(t *testing.T) {
 	for output, want := range map[string]string{"text": "host a b\n", "wide": "host a b\n", "json": "", "yaml": ""} {
