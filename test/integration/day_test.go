@@ -1,6 +1,7 @@
 package integration
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"os/exec"
@@ -156,7 +157,7 @@ func (w *mapsWorld) dumpsTenant(t *testing.T, editor *rest.Config) {
 			t.Errorf("%v: it lacks the application or its attachment:\n%s", err, all)
 		}
 		for _, not := range []string{"guard", "drop_port", "count_packets", "data[64]", "team-b"} {
-			if at := strings.Index(string(all), not); at >= 0 {
+			if at := bytes.Index(all, []byte(not)); at >= 0 {
 				t.Errorf("it has %q: …%s…", not, all[max(0, at-200):min(len(all), at+100)])
 			}
 		}

@@ -62,8 +62,8 @@ func TestAClusterThatCannotBeReachedIsNamed(t *testing.T) {
 	}
 	t.Cleanup(func() { _ = silent.Close() })
 	for want, config := range map[string]*rest.Config{
-		" cannot be reached at https://127.0.0.1:1: dial tcp 127.0.0.1:1: connect: connection refused": {Host: "https://127.0.0.1:1"},
-		" did not answer in time at http://" + silent.Addr().String() + ": ": {
+		"cannot be reached at https://127.0.0.1:1: dial tcp 127.0.0.1:1: connect: connection refused": {Host: "https://127.0.0.1:1"},
+		"did not answer in time at http://" + silent.Addr().String() + ": ": {
 			Host: "http://" + silent.Addr().String(), Timeout: 50 * time.Millisecond},
 	} {
 		c, err := open(config, "cluster kind-a, context admin@a", "team-a", false, io.Discard)
@@ -71,7 +71,7 @@ func TestAClusterThatCannotBeReachedIsNamed(t *testing.T) {
 			t.Fatal(err)
 		}
 		for what, err := range asks(t.Context(), c) {
-			if want := c.Place + want; err == nil || !strings.Contains(err.Error(), want) {
+			if want := c.Place + " " + want; err == nil || !strings.Contains(err.Error(), want) {
 				t.Errorf("%s: %v, want %q", what, err, want)
 			}
 		}
