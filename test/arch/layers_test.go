@@ -45,8 +45,9 @@ func layers() []row {
 		{"api/view", []string{"api/v1alpha1"}},
 		// What the CRDs say of hooks is made from the table.
 		{"api/v1alpha1/gencrds", []string{"api/v1alpha1", "hook"}},
-		{"api/v1alpha1/genpage", nil},
-		{"api/v1alpha1/genjsonschema", []string{"api/v1alpha1"}},
+		{"api/v1alpha1/crdfiles", nil},
+		{"api/v1alpha1/genpage", []string{"api/v1alpha1/crdfiles"}},
+		{"api/v1alpha1/genjsonschema", []string{"api/v1alpha1", "api/v1alpha1/crdfiles"}},
 		{"hook", nil},
 		{"confined", nil},
 		{"schemas", with(one, "confined")},

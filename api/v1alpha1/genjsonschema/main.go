@@ -6,13 +6,12 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
-	"path/filepath"
 	"slices"
 
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
-	"sigs.k8s.io/yaml"
 
 	"github.com/skep-dev/skep/api/v1alpha1"
+	"github.com/skep-dev/skep/api/v1alpha1/crdfiles"
 )
 
 // written are the kinds that people write; Skep writes the others.
@@ -34,26 +33,18 @@ func main() {
 
 // run writes the schema of the CRDs in dir.
 func run(dir, file string) error {
-	names, err := filepath.Glob(filepath.Join(dir, "*.yaml"))
+	all, err := crdfiles.Read(dir)
 	if err != nil {
 		return err
 	}
 	definitions := map[string]any{}
-	for _, name := range names {
-		data, err := os.ReadFile(name) //nolint:gosec // a file of the source tree
-		if err != nil {
-			return err
-		}
-		var crd apiextensionsv1.CustomResourceDefinition
-		if err := yaml.UnmarshalStrict(data, &crd); err != nil {
-			return fmt.Errorf("read %s: %w", name, err)
-		}
+	for _, crd := range all {
 		kind := crd.Spec.Names.Kind
 		if !slices.Contains(written, kind) {
 			continue
 		}
 		if definitions[kind], err = definition(kind, crd.Spec.Versions[0].Schema.OpenAPIV3Schema); err != nil {
-			return fmt.Errorf("read %s: %w", name, err)
+			return fmt.Errorf("read %s: %w", kind, err)
 		}
 	}
 	out, err := json.MarshalIndent(document(definitions), "", " ")
