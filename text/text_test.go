@@ -44,7 +44,7 @@ func TestWhatATerminalWouldObeyIsShown(t *testing.T) {
 }
 
 func TestNamesAreWrittenAsWords(t *testing.T) {
-	for name, want := range map[string]string{"": "", "Allowed": "allowed", "EvaluationFailed": "evaluation failed", "RolledBack": "rolled back", "NoPods": "no pods"} {
+	for name, want := range map[string]string{"": "", "Allowed": "allowed", "EvaluationFailed": "evaluation failed", "RolledBack": "rolled back"} {
 		if got := text.Words(name); got != want {
 			t.Errorf("%s is written %q, want %q", name, got, want)
 		}

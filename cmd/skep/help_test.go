@@ -14,7 +14,7 @@ func TestHelpBeginsWithWhatACommandDoes(t *testing.T) {
 	walk = func(c *cobra.Command) {
 		for _, help := range []string{c.Short, c.Long} {
 			first, _, _ := strings.Cut(help, " ")
-			if help != "" && (!unicode.IsUpper([]rune(first)[0]) || strings.ToUpper(first) == first || articles[first]) {
+			if help != "" && (!unicode.IsUpper(rune(first[0])) || strings.ToUpper(first) == first || articles[first]) {
 				t.Errorf("%s: the help begins %q, not with what the command does", c.CommandPath(), help[:min(60, len(help))])
 			}
 		}

@@ -96,7 +96,6 @@ func newRun() *cobra.Command {
 	gitFlags(cmd, &o)
 	flags.BoolVarP(&f.verbose, "verbose", "v", false, "log more")
 	flags.StringVar(&f.logFormat, "log-format", "text", "format: text, json")
-	_ = cmd.RegisterFlagCompletionFunc("log-format", cobra.FixedCompletions([]string{"text", "json"}, cobra.ShellCompDirectiveNoFileComp))
 	_ = cmd.MarkFlagRequired("source")
 	display.OutputFlag(cmd, &f.output, "text", "json")
 	return cmd
