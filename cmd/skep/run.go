@@ -179,15 +179,7 @@ func leaves(s nodemode.Status) error {
 	if programs == 0 {
 		return &exit.Stopped{Leaves: "no program is loaded"}
 	}
-	return &exit.Stopped{Leaves: fmt.Sprintf("%s of %s stay loaded and attached", counted(programs, "program"), counted(applications, "application"))}
-}
-
-// counted is a number of things.
-func counted(n int, what string) string {
-	if n == 1 {
-		return "1 " + what
-	}
-	return fmt.Sprintf("%d %ss", n, what)
+	return &exit.Stopped{Leaves: fmt.Sprintf("%s of %s stay loaded and attached", display.Count(programs, "program"), display.Count(applications, "application"))}
 }
 
 // onceError is the status as an exit code.

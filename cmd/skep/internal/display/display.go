@@ -184,6 +184,14 @@ func ForSince(c metav1.Condition) string {
 	return ""
 }
 
+// Count is a number of things.
+func Count(n int, what string) string {
+	if n == 1 {
+		return "1 " + what
+	}
+	return fmt.Sprintf("%d %ss", n, what)
+}
+
 // List returns a list in one line.
 func List(s []string) string { return strings.Join(s, ", ") }
 

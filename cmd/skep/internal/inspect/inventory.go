@@ -45,7 +45,8 @@ func NewInventory() *cobra.Command {
 			if err := nodes.PrintPrograms(cmd.OutOrStdout(), output == "wide", host.Programs(all), nil); err != nil {
 				return err
 			}
-			_, err = fmt.Fprintf(cmd.OutOrStdout(), "\n%d programs, %d links, %d maps; -o json lists all\n", len(all.Programs), len(all.Links), len(all.Maps))
+			_, err = fmt.Fprintf(cmd.OutOrStdout(), "\n%s, %s, %s; -o json lists all\n", display.Count(len(all.Programs), "program"),
+				display.Count(len(all.Links), "link"), display.Count(len(all.Maps), "map"))
 			return err
 		},
 	}

@@ -106,9 +106,9 @@ func (r request) make(cmd *cobra.Command) error {
 	if err != nil {
 		return err
 	}
-	fmt.Fprintf(cmd.ErrOrStderr(), "%d files; look through them before you publish them\n", a.files)
+	fmt.Fprintf(cmd.ErrOrStderr(), "%s; look through the archive before you publish it\n", display.Count(a.files, "file"))
 	if a.missing > 0 {
-		fmt.Fprintf(cmd.ErrOrStderr(), "%d parts could not be read; MANIFEST.txt says why\n", a.missing)
+		fmt.Fprintf(cmd.ErrOrStderr(), "%s could not be read; MANIFEST.txt says why\n", display.Count(a.missing, "part"))
 	}
 	_, err = fmt.Fprintln(cmd.OutOrStdout(), path)
 	return err
