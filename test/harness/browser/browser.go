@@ -44,7 +44,8 @@ func UI(t testing.TB, args ...string) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return Address(t, exec.Command(binary, append([]string{"ui"}, args...)...))
+	// Address ends it, by Ctrl-C.
+	return Address(t, exec.CommandContext(context.Background(), binary, append([]string{"ui"}, args...)...))
 }
 
 // Address runs a command of skep ui until the test ends, and returns the address that it prints.
