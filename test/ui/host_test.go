@@ -216,6 +216,9 @@ func TestTheOtherViewsOfAHost(t *testing.T) {
 	p.Shot("cost-host")
 	p.Size(1280, 900, "dark")
 	p.Shot("cost-host-dark")
+	p.Size(320, 800, "light")
+	p.Holds("the plot fits", `document.querySelector('.plot svg').getBoundingClientRect().width <= 320`)
+	p.Shot("cost-narrow")
 }
 
 // maxPicture is how many bytes a picture of the documentation has at most.

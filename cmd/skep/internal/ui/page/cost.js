@@ -64,7 +64,8 @@ function plot(windows) {
       totals.set(p.id, one);
     }
   }
-  const chosen = [...totals.values()].sort((a, b) => b.share - a.share).slice(0, lines);
+  // What costs nothing needs no line.
+  const chosen = [...totals.values()].filter((c) => c.share > 0).sort((a, b) => b.share - a.share).slice(0, lines);
   const now = (c) => percent(windows[windows.length - 1].programs?.find((p) => p.id === c.id)?.share || 0);
   const label = `Share of one CPU of the ${chosen.length} programs that cost most: ${chosen.map((c) => `${c.name}, ${now(c)}`).join('; ')}`;
   return h('div', { class: 'card plot' },
@@ -78,7 +79,7 @@ function plot(windows) {
 function draw(element, windows, chosen, label) {
   const width = Math.max(240, element.clientWidth || 1000);
   const height = 260;
-  const pad = { left: 62, right: 30, top: 14, bottom: 28 };
+  const pad = { left: 72, right: 30, top: 14, bottom: 28 };
   // Now is at the right.
   const last = Date.parse(windows[windows.length - 1].at);
   const span = Math.max(60000, last - Date.parse(windows[0].at));
