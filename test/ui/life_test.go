@@ -16,8 +16,8 @@ import (
 	"github.com/skep-dev/skep/test/harness/browser"
 )
 
-// clock lets a test set the page's clock, by so many milliseconds.
-const clock = `window.shift = 0; const now = Date.now.bind(Date); Date.now = () => now() + window.shift;`
+// clock lets a test set the page's clock, by so many milliseconds, and by a step whenever it is read.
+const clock = `window.shift = 0; window.step = 0; const now = Date.now.bind(Date); Date.now = () => now() + (window.shift += window.step);`
 
 // asking keeps what the page asks for, with the tag of what it has.
 const asking = `window.asked = []; const ask = window.fetch.bind(window);
@@ -25,7 +25,7 @@ const asking = `window.asked = []; const ask = window.fetch.bind(window);
 
 // TestClocksThatAreSet change what is said of the past, and no rate.
 func TestClocksThatAreSet(t *testing.T) {
-	s, p := startHost(t, clock)
+	s, p := startHost(t, clock, asking)
 	// All is read, and nothing is new from now on.
 	p.Shows(".detail", "It is attached nowhere.")
 	browser.Evaluate[bool](p, `window.shift = 100 * 86400000; true`)
@@ -36,13 +36,15 @@ func TestClocksThatAreSet(t *testing.T) {
 		n := nodeView(t, "web-1", runs)
 		s.node.Store(&n)
 	}
-	// An hour is missing between these two: their rate would be wrong.
-	browser.Evaluate[bool](p, `window.shift = -3600000; true`)
+	// An hour is missing between any two answers: their rate would be wrong.
+	browser.Evaluate[bool](p, `window.step = -3600000; true`)
 	put(9_204_931)
 	p.Shows("li.member .runs", "9,204,931")
 	if got := browser.Evaluate[int](p, `document.querySelectorAll('.moving').length`); got != 0 {
 		t.Errorf("%d rates are of an hour that was not", got)
 	}
+	browser.Evaluate[bool](p, `window.step = 0; window.asked.length = 0; true`)
+	p.Holds("an answer is of the clock that is set no more", `window.asked.filter((one) => one.startsWith('data/node')).length > 1`)
 	put(9_205_931)
 	p.Shows("li.member .moving", "/s")
 }

@@ -49,8 +49,9 @@ async function load(path) {
   const { ok, status, tag, value } = await ask(path, before?.tag);
   if (!ok && status !== 304) throw new Error(value.error || `the page's process answers ${status}`);
   loaded.delete(path);
-  loaded.set(path, status === 304 ? { ...before, error: '', read: Date.now() } :
-    { tag, value, at: performance.now(), read: Date.now(), last: before?.value, lastAt: before?.at, lastRead: before?.read, error: '' });
+  const times = { at: performance.now(), read: Date.now() };
+  loaded.set(path, status === 304 ? { ...before, ...times, error: '' } :
+    { tag, value, ...times, last: before?.value, lastAt: before?.at, lastRead: before?.read, error: '' });
   for (const old of loaded.keys()) {
     if (loaded.size <= kept) break;
     loaded.delete(old);
