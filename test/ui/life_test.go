@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/chromedp/cdproto/cdp"
@@ -91,11 +92,13 @@ func TestASourceThatDoesNotAnswerIsSaid(t *testing.T) {
 	s, p := startHost(t, clock)
 	p.Shows("#live", "Live")
 	s.held.Lock()
+	answer := sync.OnceFunc(s.held.Unlock)
+	defer answer()
 	browser.Evaluate[bool](p, `window.ticking = setInterval(() => { window.shift += 1000; }, 100); true`)
 	p.Shows("#live", "Waiting for an answer; last")
 	p.Shows(".detail h1", "first")
 	browser.Evaluate[bool](p, `clearInterval(window.ticking); true`)
-	s.held.Unlock()
+	answer()
 	p.Shows("#live", "Live")
 	// What was asked too long ago is an error.
 	p.Forgive("502")
