@@ -35,6 +35,7 @@ func TestAUserInstallsSkep(t *testing.T) {
 	}{
 		{"the tutorial's commands say what the tutorial shows", (*node).tutorial},
 		{"packets are counted in the kernel", (*node).counting},
+		{"both controllers bring what the node answers", (*node).answering},
 		{"an agent goes and comes back to what runs", (*node).agentGoes},
 		{"the controller that leads is killed", (*node).leaderDies},
 		{"an editor of a namespace runs what is signed, there", (*node).edits},
@@ -189,6 +190,17 @@ func (n *node) send(count int) {
 }
 
 func (n *node) counting() { n.sees(counter...) }
+
+// answering asks for attachments again and again. Each request is for the controller to which the Service leads the agent next, and the
+// API server asks one of the two.
+func (n *node) answering() {
+	n.must(namespaced("rollout", "status", "deployment/skep-controller", "--timeout=2m")...)
+	for range 12 {
+		if out := n.must("get", "clusterbpfattachments"); strings.Contains(out, "Warning") || !strings.Contains(out, "count_packets") {
+			n.t.Fatalf("attachments are\n%s", out)
+		}
+	}
+}
 
 // namespaced puts the namespace of Skep's own Pods before the arguments.
 func namespaced(args ...string) []string {

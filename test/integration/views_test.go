@@ -211,7 +211,7 @@ func TestWhatRunsIsSeenByRightsOfKubernetes(t *testing.T) {
 	}
 	w.refusesOthers(t, viewBase+"/nodeviews/"+node, operator)
 	w.day(t, editor, operator)
-	w.page(t, editor)
+	t.Run("the page", func(t *testing.T) { w.page(t, editor) })
 	w.losesItsNode(t, operator)
 	w.losesItsController(t)
 }

@@ -88,7 +88,7 @@ func TestAllPackagesAreRun(t *testing.T) {
 // TestPlan decides for machines.
 func TestPlan(t *testing.T) {
 	all := []string{module + "test/e2e", module + "test/kernel", module + "test/integration", module + "agent", module + "controller/policy", module + "text"}
-	whole := machine{root: true, race: true, kernels: true, cluster: true, containerd: true, flux: true}
+	whole := machine{root: true, race: true, kernels: true, cluster: true, containerd: true, flux: true, chromium: true}
 	auto := options{race: "none", e2e: "auto", gitops: "auto", atOnce: 3}
 	for sentence, c := range map[string]struct {
 		o       options
@@ -105,17 +105,18 @@ func TestPlan(t *testing.T) {
 		"a container": {auto, machine{root: true, race: true, cluster: true, containerd: true, flux: true, contained: true}, nil, 2, nil,
 			[]string{"NO NAMESPACES"}},
 		"what is not wanted":    {options{race: "none", e2e: "no", gitops: "no"}, whole, nil, 2, nil, []string{"E2E=no", "GITOPS=no"}},
-		"root and nothing else": {auto, machine{root: true}, nil, 2, nil, []string{"NO CLUSTER", "NO FLUX"}},
-		"no containerd 2":       {auto, machine{root: true, cluster: true, flux: true}, []string{"SKEP_E2E=1", "SKEP_GITOPS=1"}, 2, nil, []string{"NO CONTAINERD 2"}},
+		"root and nothing else": {auto, machine{root: true}, nil, 2, nil, []string{"NO CLUSTER", "NO FLUX", "NO CHROMIUM"}},
+		"no containerd 2": {auto, machine{root: true, cluster: true, flux: true, chromium: true}, []string{"SKEP_E2E=1", "SKEP_GITOPS=1"}, 2, nil,
+			[]string{"NO CONTAINERD 2"}},
 		"CI": {options{race: "ours", kernels: "6.12", e2e: "auto", gitops: "auto"}, whole, []string{"SKEP_VM_KERNELS=6.12", "SKEP_E2E=1", "SKEP_GITOPS=1"}, 3,
 			[]string{"agent", "controller/policy"}, nil},
-		"kernels without qemu": {options{race: "none", kernels: "own,6.12", e2e: "no", gitops: "no"}, machine{root: true, race: true},
+		"kernels without qemu": {options{race: "none", kernels: "own,6.12", e2e: "no", gitops: "no"}, machine{root: true, race: true, chromium: true},
 			[]string{"SKEP_VM_KERNELS=own"}, 2, nil,
 			[]string{"NO VIRTUAL MACHINES", "E2E=no", "GITOPS=no"}},
 		"the own kernel without qemu": {options{race: "none", kernels: "own", e2e: "auto", gitops: "auto"}, machine{},
 			[]string{"SKEP_VM_KERNELS=own"}, 2, nil, []string{"NOT ROOT"}},
 		"a machine without localhost": {auto, machine{nameless: true}, nil, 2, nil, []string{"NOT ROOT", "NO NAME localhost"}},
-		"no compiler for the race detector": {options{race: "all", e2e: "no", gitops: "no"}, machine{root: true}, nil, 2, nil,
+		"no compiler for the race detector": {options{race: "all", e2e: "no", gitops: "no"}, machine{root: true, chromium: true}, nil, 2, nil,
 			[]string{"E2E=no", "GITOPS=no", "NO RACE DETECTOR"}},
 	} {
 		t.Run(sentence, func(t *testing.T) {
@@ -150,8 +151,8 @@ func TestAMissingBrowserIsSaid(t *testing.T) {
 		p := newPlan(options{race: "none"}, machine{root: true, chromium: chromium}, packages)
 		return slices.ContainsFunc(p.leftOut, func(line string) bool { return strings.Contains(line, "apt-get install chromium") })
 	}
-	if !said(false, module+"test/ui") || said(true, module+"test/ui") || said(false, module+"text") {
-		t.Error("a machine without chromium says so where test/ui is run, and nowhere else")
+	if !said(false, module+"test/ui") || !said(false, module+"test/integration") || said(true, module+"test/ui") || said(false, module+"text") {
+		t.Error("a machine without chromium says so where a browser is needed, and nowhere else")
 	}
 }
 
