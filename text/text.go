@@ -57,6 +57,9 @@ func Printable(s string) string {
 	}, s)
 }
 
+// Indented is Printable with lines after the first further to the right than any of a command's own, so that none is taken for one.
+func Indented(s string) string { return strings.ReplaceAll(Printable(s), "\n", "\n            ") }
+
 // Line is Printable on one line: line ends and tabs become spaces.
 func Line(s string) string { return strings.NewReplacer("\n", " ", "\t", " ").Replace(Printable(s)) }
 

@@ -50,3 +50,9 @@ func TestNamesAreWrittenAsWords(t *testing.T) {
 		}
 	}
 }
+
+func TestNoFurtherLineLooksLikeOneOfACommand(t *testing.T) {
+	if got, want := text.Indented("a\x1b[2J\nDENIED b"), "a\ufffd[2J\n            DENIED b"; got != want {
+		t.Errorf("it is %q, want %q", got, want)
+	}
+}

@@ -152,11 +152,10 @@ func printObjects(w io.Writer, format string, objects []schemas.Object) error {
 		return display.JSON(w, map[string]any{"apiVersion": "v1", "kind": "List", "items": items})
 	}
 	for _, item := range items {
-		doc, err := display.YAML(item)
-		if err != nil {
+		if _, err := fmt.Fprintln(w, "---"); err != nil {
 			return err
 		}
-		if _, err := fmt.Fprintf(w, "---\n%s", doc); err != nil {
+		if err := display.Data(w, format, item); err != nil {
 			return err
 		}
 	}

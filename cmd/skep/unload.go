@@ -52,15 +52,15 @@ func newUnload() *cobra.Command {
 // printRemoved names each program with where it was, and fails where some are left.
 func printRemoved(w io.Writer, u nodemode.Unloaded) error {
 	for _, p := range u.Gone {
-		fmt.Fprintln(w, text.Printable("unloaded "+programName(p)))
+		fmt.Fprintln(w, text.Line("unloaded "+programName(p)))
 	}
 	for _, p := range u.Left {
-		fmt.Fprintln(w, text.Printable("still loaded "+programName(p)))
+		fmt.Fprintln(w, text.Line("still loaded "+programName(p)))
 		for _, pin := range p.Pins {
-			fmt.Fprintln(w, text.Printable("  held by the pin "+pin))
+			fmt.Fprintln(w, text.Line("  held by the pin "+pin))
 		}
 		for _, h := range p.Holders {
-			fmt.Fprintln(w, text.Printable(fmt.Sprintf("  held by the process %d %s", h.PID, h.Name)))
+			fmt.Fprintln(w, text.Line(fmt.Sprintf("  held by the process %d %s", h.PID, h.Name)))
 		}
 	}
 	if len(u.Left) > 0 {

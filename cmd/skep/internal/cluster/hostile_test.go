@@ -20,6 +20,8 @@ func TestNoFieldOfWhatAClusterAnswersReachesTheTerminalAsItIs(t *testing.T) {
 	for _, v := range []any{&n, &e, &s} {
 		hostile.Fill(v)
 	}
+	// The lines of a log stand as the kernel wrote them, under a heading of their own.
+	e.Views[0].Applications[0].VerifierLog = "\x1b[2J\u202e"
 	sequence := n.Interfaces[0]
 	xdp := sequence
 	xdp.Hook = "xdp"

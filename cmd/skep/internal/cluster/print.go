@@ -98,12 +98,12 @@ func printWhy(w io.Writer, a Application) {
 	}
 	fmt.Fprintf(w, "\n%s%s\n", text.Line(a.Identity.String()), display.ForSince(ready))
 	if len(a.Denied) == 0 {
-		fmt.Fprintf(w, "  %s\n", text.Printable(ready.Message))
+		fmt.Fprintf(w, "  %s\n", text.Indented(ready.Message))
 	}
 	for _, r := range a.Denied {
 		display.Reason(w, display.Paint(w, display.Red, "denied"), r, "")
 	}
 	if v := a.condition(v1alpha1.ConditionVerified); len(a.Denied) > 0 && v.Status == metav1.ConditionFalse {
-		fmt.Fprintf(w, "  verified  %s\n", text.Printable(v.Message))
+		fmt.Fprintf(w, "  verified  %s\n", text.Indented(v.Message))
 	}
 }

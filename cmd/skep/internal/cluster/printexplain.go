@@ -26,7 +26,7 @@ func PrintExplanation(w io.Writer, format string, e Explanation) error {
 	said := display.Once{}
 	for _, c := range e.Status.Conditions {
 		fmt.Fprintf(w, "  %-11s %-8s %-5s %s\n", text.Line(c.Type), text.Line(string(c.Status)), cmp.Or(display.Since(c), "-"),
-			text.Printable(said.Message(c.Type, c.Message)))
+			text.Indented(said.Message(c.Type, c.Message)))
 	}
 	for _, r := range e.Denied {
 		display.Reason(w, display.Paint(w, display.Red, "denied"), r, "")
@@ -103,7 +103,7 @@ func printLogs(w io.Writer, views []view.NodeView) error {
 			if a.Error == "" && a.VerifierLog == "" {
 				continue
 			}
-			said := text.Printable(a.Error)
+			said := text.Indented(a.Error)
 			if a.VerifierLog != "" {
 				said += "\n\nverifier log:\n" + text.Printable(a.VerifierLog)
 			}

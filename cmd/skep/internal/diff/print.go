@@ -43,10 +43,10 @@ func (c Change) print(w io.Writer) {
 	}
 	fmt.Fprintln(w)
 	for _, why := range c.Reasons {
-		fmt.Fprintf(w, "  %s\n", text.Printable(why))
+		fmt.Fprintf(w, "  %s\n", text.Indented(why))
 	}
 	for _, why := range c.Warnings {
-		fmt.Fprintf(w, "  warning: %s\n", text.Printable(why))
+		fmt.Fprintf(w, "  warning: %s\n", text.Indented(why))
 	}
 	for line := range strings.Lines(c.Diff) {
 		fmt.Fprintln(w, paintLine(w, text.Printable(strings.TrimSuffix(line, "\n"))))

@@ -40,47 +40,53 @@ func OutputFlag(cmd *cobra.Command, to *string, formats ...string) {
 }
 
 // JSON writes v indented.
-func JSON(w io.Writer, v any) error {
-	all, err := encoded(v, "  ")
-	if err == nil {
-		_, err = io.WriteString(w, all)
-	}
-	return err
-}
+func JSON(w io.Writer, v any) error { return write(w, v, "  ", escapeJSON) }
 
 // JSONLine returns v as JSON on one line.
 func JSONLine(v any) (string, error) {
-	line, err := encoded(v, "")
-	return strings.TrimSuffix(line, "\n"), err
+	var out strings.Builder
+	err := write(&out, v, "", escapeJSON)
+	return strings.TrimSuffix(out.String(), "\n"), err
 }
 
-// encoded is JSON that a terminal takes no command from: the library escapes control characters of ASCII alone.
-func encoded(v any, indent string) (string, error) {
+// write writes JSON that a terminal takes no command from: the library escapes control characters of ASCII alone.
+func write(w io.Writer, v any, indent string, escape func(rune) string) error {
 	var out bytes.Buffer
 	e := json.NewEncoder(&out)
 	e.SetIndent("", indent)
 	e.SetEscapeHTML(false)
 	if err := e.Encode(v); err != nil {
-		return "", err
+		return err
 	}
-	if !strings.ContainsFunc(out.String(), isCommand) {
-		return out.String(), nil
-	}
-	var all strings.Builder
-	for _, r := range out.String() {
-		if !isCommand(r) {
+	doc := out.String()
+	if strings.ContainsFunc(doc, isCommand) {
+		var all strings.Builder
+		for _, r := range doc {
+			if isCommand(r) {
+				all.WriteString(escape(r))
+				continue
+			}
 			all.WriteRune(r)
-			continue
 		}
-		for _, half := range utf16.Encode([]rune{r}) {
-			fmt.Fprintf(&all, "\\u%04x", half)
-		}
+		doc = all.String()
 	}
-	return all.String(), nil
+	_, err := io.WriteString(w, doc)
+	return err
 }
 
-// isCommand reports whether a terminal may obey a character instead of showing it.
-func isCommand(r rune) bool { return r != '\n' && !unicode.IsPrint(r) }
+// escapeJSON has two escapes for a character of more than 16 bits, which YAML does not read.
+func escapeJSON(r rune) (all string) {
+	for _, half := range utf16.Encode([]rune{r}) {
+		all += fmt.Sprintf("\\u%04x", half)
+	}
+	return all
+}
+
+// escapeYAML has an escape for each character, where JSON is written as YAML.
+func escapeYAML(r rune) string { return fmt.Sprintf("\\U%08x", r) }
+
+// isCommand reports whether a terminal may obey a character instead of showing it. It shows a space of any width.
+func isCommand(r rune) bool { return r != '\n' && !unicode.IsPrint(r) && !unicode.Is(unicode.Zs, r) }
 
 // IsData reports whether a format is for programs.
 func IsData(format string) bool { return format == "json" || format == "yaml" }
@@ -92,8 +98,8 @@ func Data(w io.Writer, format string, v any) error {
 	}
 	doc, err := YAML(v)
 	if err != nil || strings.ContainsFunc(string(doc), isCommand) {
-		// JSON is YAML, too, and has an escape for each character. The library for YAML takes none of the commands.
-		return JSON(w, v)
+		// JSON is YAML, too, and quotes each text. The library for YAML escapes some of the commands alone.
+		return write(w, v, "  ", escapeYAML)
 	}
 	_, err = w.Write(doc)
 	return err
@@ -101,7 +107,13 @@ func Data(w io.Writer, format string, v any) error {
 
 // YAML returns v as one YAML document.
 func YAML(v any) ([]byte, error) {
-	out, err := yaml.Marshal(v)
+	// The library reads no control characters as they are.
+	var doc bytes.Buffer
+	var out []byte
+	err := write(&doc, v, "", escapeYAML)
+	if err == nil {
+		out, err = yaml.JSONToYAML(doc.Bytes())
+	}
 	if err != nil {
 		return nil, fmt.Errorf("write YAML: %w", err)
 	}
@@ -198,16 +210,16 @@ func List(s []string) string { return strings.Join(s, ", ") }
 // Reason writes rule, path, message and fix on lines a person reads; place is that of the
 // field that the reason names, or empty.
 func Reason(w io.Writer, kind string, r policies.Reason, place string) {
-	fmt.Fprintf(w, "  %s  %s", kind, text.Printable(r.Rule))
+	fmt.Fprintf(w, "  %s  %s", kind, text.Indented(r.Rule))
 	if r.Path != "" {
-		fmt.Fprintf(w, " at %s", text.Printable(r.Path))
+		fmt.Fprintf(w, " at %s", text.Indented(r.Path))
 	}
 	if place != "" {
-		fmt.Fprintf(w, " %s", Paint(w, Faint, "("+text.Printable(place)+")"))
+		fmt.Fprintf(w, " %s", Paint(w, Faint, "("+text.Indented(place)+")"))
 	}
-	fmt.Fprintf(w, "\n          %s\n", text.Printable(r.Message))
+	fmt.Fprintf(w, "\n          %s\n", text.Indented(r.Message))
 	if r.Fix != "" {
-		fmt.Fprintf(w, "          fix: %s\n", text.Printable(r.Fix))
+		fmt.Fprintf(w, "          fix: %s\n", text.Indented(r.Fix))
 	}
 }
 

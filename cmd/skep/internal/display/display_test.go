@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"io"
+	"maps"
 	"os"
 	"strings"
 	"testing"
@@ -40,12 +41,13 @@ func TestDataHoldsNoCommandForATerminal(t *testing.T) {
 		`"\u001b[31m \u009b2J"`: "\x1b[31m \u009b2J",
 		`"\u202e\udb40\udc01"`:  "\u202e\U000e0001",
 		`"\ufffd\u007f\n"`:      "\xff\x7f\n",
+		"\"\u00a0\u3000\"":      "\u00a0\u3000",
 	} {
 		if got, err := JSONLine(v); got != want || err != nil {
 			t.Errorf("%s, %v; want %s", got, err, want)
 		}
 	}
-	hostile := map[string]string{"a": "x\x1b[2J\u009b2J\u202e\u2067y\nz"}
+	hostile := map[string]string{"a": "x\x1b[2J\u009b2J\u202e\u2067y\nz", "b": "\x7f\u0085\ufeff", "c": "\U000e0001"}
 	for format, parse := range map[string]func([]byte, any) error{
 		"json": json.Unmarshal, "yaml": func(doc []byte, into any) error { return yaml.Unmarshal(doc, into) }} {
 		var out bytes.Buffer
@@ -53,7 +55,7 @@ func TestDataHoldsNoCommandForATerminal(t *testing.T) {
 			t.Errorf("-o %s: %v, %q", format, err, &out)
 		}
 		var read map[string]string
-		if err := parse(out.Bytes(), &read); err != nil || read["a"] != hostile["a"] {
+		if err := parse(out.Bytes(), &read); err != nil || !maps.Equal(read, hostile) {
 			t.Errorf("-o %s is read as %q, %v", format, read, err)
 		}
 	}

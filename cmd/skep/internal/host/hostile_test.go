@@ -26,6 +26,8 @@ func TestNoFieldOfWhatAHostAnswersReachesTheTerminalAsItIs(t *testing.T) {
 	versions.RunningImage = ""
 	var details agent.ApplicationStatus
 	hostile.Fill(&details)
+	// The lines of a log stand as the kernel wrote them, under a heading of their own.
+	details.VerifierLog, s.Applications[0].Agent.VerifierLog = "\x1b[2J\u202e", "\x1b[2J\u202e"
 	details.Maps[0].Kept, details.Alternatives[0].Sets[0].Error = false, ""
 	kept.Agent = &details
 	var program agent.ProgramStatus

@@ -115,17 +115,17 @@ func PrintStatus(w io.Writer, format, confirm string, s nodemode.Status) error {
 		printFailure(w, s.Settings.Error)
 	}
 	for _, caution := range slices.Concat(s.Source.Cautions, s.Settings.Cautions) {
-		fmt.Fprintf(w, "warning %s\n", text.Printable(caution))
+		fmt.Fprintf(w, "warning %s\n", text.Indented(caution))
 	}
 	for _, b := range []*nodemode.UnloadProtection{s.Source.UnloadProtection, s.UnloadProtection} {
 		if b != nil {
 			fmt.Fprintf(w, "%s %s\n        kept until it is confirmed: %s\n        to unload: %s %s\n",
-				display.Paint(w, display.Red, "unload protection"), text.Printable(b.Reason), text.Line(display.List(b.Applications)), confirm,
+				display.Paint(w, display.Red, "unload protection"), text.Indented(b.Reason), text.Line(display.List(b.Applications)), confirm,
 				text.Line(b.Revision))
 		}
 	}
 	for _, p := range s.Problems {
-		fmt.Fprintf(w, "%s %s\n", display.Paint(w, display.Red, "problem"), text.Printable(p.Error()))
+		fmt.Fprintf(w, "%s %s\n", display.Paint(w, display.Red, "problem"), text.Indented(p.Error()))
 	}
 	if len(s.Applications) == 0 {
 		_, err := fmt.Fprintln(w, "no application")
@@ -182,13 +182,13 @@ func printWhy(w io.Writer, a nodemode.Application) {
 		printVersions(w, a)
 	}
 	if len(a.Reasons) == 0 && !runs(ready) {
-		fmt.Fprintf(w, "  %s\n", text.Printable(ready.Message))
+		fmt.Fprintf(w, "  %s\n", text.Indented(ready.Message))
 	}
 	if unreached != "" {
 		fmt.Fprintf(w, "  %s\n", unreached)
 	}
 	for _, p := range skipped {
-		fmt.Fprintf(w, "  skipped   %s: %s\n", text.Printable(p.Name), text.Printable(p.Links[0].Error))
+		fmt.Fprintf(w, "  skipped   %s: %s\n", text.Indented(p.Name), text.Indented(p.Links[0].Error))
 	}
 	for _, note := range notes {
 		fmt.Fprintf(w, "  %s\n", note)
@@ -198,7 +198,7 @@ func printWhy(w io.Writer, a nodemode.Application) {
 		display.Reason(w, display.Paint(w, display.Red, "denied"), r, "")
 	}
 	if v := a.Condition(v1alpha1.ConditionVerified); len(a.Reasons) > 0 && v.Status == metav1.ConditionFalse {
-		fmt.Fprintf(w, "  verified  %s\n", text.Printable(v.Message))
+		fmt.Fprintf(w, "  verified  %s\n", text.Indented(v.Message))
 	}
 	printAside(w, a.Warnings, a.Audited)
 }
@@ -235,7 +235,7 @@ func notesOf(a nodemode.Application) (all []string) {
 // printUnloaded says why an application that is defined does not run any more.
 func printUnloaded(w io.Writer, a nodemode.Application) {
 	if a.Unloaded != "" {
-		fmt.Fprintf(w, "  %s %s\n", display.Paint(w, display.Red, "unloaded"), text.Printable(a.Unloaded))
+		fmt.Fprintf(w, "  %s %s\n", display.Paint(w, display.Red, "unloaded"), text.Indented(a.Unloaded))
 	}
 }
 
@@ -361,14 +361,14 @@ func Explain(w io.Writer, format string, a nodemode.Application) error {
 func heading(a nodemode.Application) string { return text.Line(a.Kind + " " + a.Identity().String()) }
 
 func explain(w io.Writer, a nodemode.Application) {
-	fmt.Fprintf(w, "%s\n  source   %s\n", heading(a), text.Printable(cmp.Or(a.Source, "-")))
+	fmt.Fprintf(w, "%s\n  source   %s\n", heading(a), text.Indented(cmp.Or(a.Source, "-")))
 	printVersions(w, a)
 	fmt.Fprintf(w, "  signers  %s\n", text.Line(cmp.Or(display.List(a.Signers), "none")))
 	if a.Agent != nil && a.Agent.Pins != "" {
-		fmt.Fprintf(w, "  pins     %s\n", text.Printable(a.Agent.Pins))
+		fmt.Fprintf(w, "  pins     %s\n", text.Indented(a.Agent.Pins))
 	}
 	if a.Agent != nil && a.Agent.ReadersFolder != "" {
-		fmt.Fprintf(w, "  readers  %s\n", text.Printable(a.Agent.ReadersFolder))
+		fmt.Fprintf(w, "  readers  %s\n", text.Indented(a.Agent.ReadersFolder))
 	}
 	if a.Agent != nil {
 		for _, why := range a.Agent.UnpublishedMaps {
@@ -381,7 +381,7 @@ func explain(w io.Writer, a nodemode.Application) {
 	}
 	said := display.Once{}
 	for _, c := range a.Conditions {
-		fmt.Fprintf(w, "  %-10s %-8s %s\n", text.Line(c.Type), text.Line(string(c.Status)), text.Printable(said.Message(c.Type, withoutSkipped(a, c.Message))))
+		fmt.Fprintf(w, "  %-10s %-8s %s\n", text.Line(c.Type), text.Line(string(c.Status)), text.Indented(said.Message(c.Type, withoutSkipped(a, c.Message))))
 	}
 	for _, r := range a.Reasons {
 		display.Reason(w, display.Paint(w, display.Red, "denied"), r, "")
@@ -412,7 +412,7 @@ func printProgram(w io.Writer, p agent.ProgramStatus) {
 			where += " on " + l.Target
 		}
 		line := fmt.Sprintf("    %-10s %s %s", text.Line(string(l.State)), text.Line(where),
-			text.Printable(cmp.Or(l.Error, l.Filter, describeOff(l), describeMode(l), describeIterator(l))))
+			text.Indented(cmp.Or(l.Error, l.Filter, describeOff(l), describeMode(l), describeIterator(l))))
 		fmt.Fprintln(w, strings.TrimRight(line, " "))
 		for _, note := range l.Notes() {
 			fmt.Fprintf(w, "               %s\n", text.Line(note))
@@ -459,7 +459,7 @@ func printAlternatives(w io.Writer, a nodemode.Application) (left map[string]boo
 		return left
 	}
 	for _, alternative := range a.Agent.Alternatives {
-		fmt.Fprintf(w, "  alternative %s\n", text.Printable(alternative.Name))
+		fmt.Fprintf(w, "  alternative %s\n", text.Indented(alternative.Name))
 		for _, set := range alternative.Sets {
 			state := "Runs"
 			if set.Error != "" {
@@ -468,7 +468,7 @@ func printAlternatives(w io.Writer, a nodemode.Application) (left map[string]boo
 					left[name] = true
 				}
 			}
-			line := fmt.Sprintf("    %-10s %s %s", state, text.Printable(display.List(set.Programs)), text.Printable(set.Error))
+			line := fmt.Sprintf("    %-10s %s %s", state, text.Indented(display.List(set.Programs)), text.Indented(set.Error))
 			fmt.Fprintln(w, strings.TrimRight(line, " "))
 		}
 	}
@@ -498,7 +498,7 @@ func explainAgent(w io.Writer, a nodemode.Application) {
 	}
 	isSaid := slices.ContainsFunc(a.Conditions, func(c metav1.Condition) bool { return c.Message == a.Agent.Error })
 	if a.Agent.Error != "" && !isSaid {
-		fmt.Fprintf(w, "  %s %s\n", display.Paint(w, display.Red, "error"), text.Printable(a.Agent.Error))
+		fmt.Fprintf(w, "  %s %s\n", display.Paint(w, display.Red, "error"), text.Indented(a.Agent.Error))
 	}
 	if a.Agent.VerifierLog != "" {
 		fmt.Fprintf(w, "\nverifier log:\n%s\n", text.Printable(a.Agent.VerifierLog))

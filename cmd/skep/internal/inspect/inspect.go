@@ -258,7 +258,7 @@ func NewConfirm() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			_, err = fmt.Fprintf(cmd.OutOrStdout(), "confirmed: %s; skep run unloads %s\n", text.Printable(released.Reason), display.List(released.Applications))
+			_, err = fmt.Fprintf(cmd.OutOrStdout(), "confirmed: %s; skep run unloads %s\n", text.Indented(released.Reason), text.Line(display.List(released.Applications)))
 			return err
 		},
 	}
@@ -300,7 +300,7 @@ func NewReconcile() *cobra.Command {
 			case len(names) == 0:
 				_, err = fmt.Fprintln(cmd.OutOrStdout(), "the source is read again; it defined no application")
 			default:
-				_, err = fmt.Fprintf(cmd.OutOrStdout(), "looking again at %s; skep status shows the outcome\n", display.List(names))
+				_, err = fmt.Fprintf(cmd.OutOrStdout(), "looking again at %s; skep status shows the outcome\n", text.Line(display.List(names)))
 			}
 			return err
 		},

@@ -102,7 +102,7 @@ func printNotes(w io.Writer, i view.Interface) error {
 	if i.Error == "" {
 		return nil
 	}
-	_, err := fmt.Fprintf(w, "not all is known: %s\n", text.Printable(i.Error))
+	_, err := fmt.Fprintf(w, "not all is known: %s\n", text.Indented(i.Error))
 	return err
 }
 
@@ -124,7 +124,7 @@ func printChain(w io.Writer, i view.Interface) error {
 	}
 	fmt.Fprintln(w)
 	if i.ModeReason != "" {
-		fmt.Fprintln(w, text.Printable(i.ModeReason))
+		fmt.Fprintln(w, text.Indented(i.ModeReason))
 	}
 	var rows [][]string
 	for at, m := range i.Members {

@@ -182,14 +182,14 @@ func (r *rolled) state() (line string, over bool, err error) {
 		return "it is about to be undone", false, nil
 	case ready.Status == metav1.ConditionTrue && r.Status.Rollout != nil && r.Status.Rollout.Step == 0:
 		// It was undone, or is held back, and has no steps.
-		return "", true, fmt.Errorf("%s: %s; %s", r.named, text.Printable(r.Status.Rollout.Message), text.Printable(ready.Message))
+		return "", true, fmt.Errorf("%s: %s; %s", r.named, text.Indented(r.Status.Rollout.Message), text.Indented(ready.Message))
 	case ready.Status == metav1.ConditionTrue && r.Status.Rollout != nil:
 		return "", true, fmt.Errorf("%s: the rollout waits at step %d of %d: %s", r.named, r.Status.Rollout.Step, r.Status.Rollout.Steps,
-			text.Printable(ready.Message))
+			text.Indented(ready.Message))
 	case ready.Status == metav1.ConditionTrue:
 		return ready.Message, true, nil
 	case apimeta.IsStatusConditionTrue(r.Status.Conditions, v1alpha1.ConditionStalled):
-		return "", true, fmt.Errorf("%s: %s", r.named, text.Printable(ready.Message))
+		return "", true, fmt.Errorf("%s: %s", r.named, text.Indented(ready.Message))
 	}
 	return ready.Message, false, nil
 }
@@ -238,12 +238,12 @@ func (r *rolled) follow(ctx context.Context, w io.Writer, watch bool) error {
 		line, over, err := r.state()
 		if err == nil && line != said {
 			said = line
-			_, err = fmt.Fprintf(w, "%s: %s\n", r.named, text.Printable(line))
+			_, err = fmt.Fprintf(w, "%s: %s\n", r.named, text.Indented(line))
 		}
 		return over || !watch, err
 	})
 	if errors.Is(err, context.DeadlineExceeded) {
-		return fmt.Errorf("%s: it is not over: %s", r.named, text.Printable(said))
+		return fmt.Errorf("%s: it is not over: %s", r.named, text.Indented(said))
 	}
 	return err
 }
