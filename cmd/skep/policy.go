@@ -85,19 +85,20 @@ func printReport(cmd *cobra.Command, report policies.Report) {
 		if r.Outcome == policies.Failed || r.Outcome == policies.Errored {
 			colour = display.Red
 		}
-		fmt.Fprintf(w, "%s %s/%s (%s:%d)\n", display.Paint(w, colour, string(r.Outcome)), r.Policy, r.Name, r.File, r.Line)
+		what := fmt.Sprintf("%s/%s (%s:%d)", r.Policy, r.Name, r.File, r.Line)
+		fmt.Fprintf(w, "%s %s\n", display.Paint(w, colour, text.Line(string(r.Outcome))), text.Line(what))
 		if r.Message != "" {
-			fmt.Fprintf(w, "  %s\n", r.Message)
+			fmt.Fprintf(w, "  %s\n", text.Indented(r.Message))
 		}
 		if r.Output != "" {
-			fmt.Fprintf(w, "  %s\n", r.Output)
+			fmt.Fprintf(w, "  %s\n", text.Indented(r.Output))
 		}
 		if r.Trace != "" {
 			fmt.Fprintf(w, "  trace:\n    %s\n", strings.ReplaceAll(text.Printable(strings.TrimSuffix(r.Trace, "\n")), "\n", "\n    "))
 		}
 	}
 	for _, name := range report.Untested {
-		fmt.Fprintf(w, "%s %s has no test\n", display.Paint(w, display.Faint, "untested"), name)
+		fmt.Fprintf(w, "%s %s has no test\n", display.Paint(w, display.Faint, "untested"), text.Line(name))
 	}
 	fmt.Fprintf(w, "%d passed, %d failed, %d skipped\n", counts[policies.Passed], counts[policies.Failed]+counts[policies.Errored], counts[policies.Skipped])
 }

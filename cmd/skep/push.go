@@ -17,6 +17,7 @@ import (
 	"github.com/skep-dev/skep/image"
 	"github.com/skep-dev/skep/nodemode/source"
 	"github.com/skep-dev/skep/schemas"
+	"github.com/skep-dev/skep/text"
 )
 
 // epochVariable fixes the time of what is built (https://reproducible-builds.org/specs/source-date-epoch/).
@@ -75,11 +76,11 @@ func rendered(ctx context.Context, from schemas.Options) ([]byte, error) {
 	return out.Bytes(), nil
 }
 
-// problemsError joins problems, a line each.
+// problemsError joins problems, a line each, so that none looks like several.
 func problemsError(problems []schemas.Problem) error {
 	all := make([]error, 0, len(problems))
 	for _, p := range problems {
-		all = append(all, p)
+		all = append(all, errors.New(text.Indented(p.Error())))
 	}
 	return errors.Join(all...)
 }

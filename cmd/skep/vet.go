@@ -166,7 +166,7 @@ func newVet() *cobra.Command {
 // warn says cautions on stderr, a line each.
 func warn(cmd *cobra.Command, cautions []string) {
 	for _, caution := range cautions {
-		fmt.Fprintf(cmd.ErrOrStderr(), "warning %s\n", text.Printable(caution))
+		fmt.Fprintf(cmd.ErrOrStderr(), "warning %s\n", text.Indented(caution))
 	}
 }
 
@@ -239,7 +239,7 @@ func vetError(results []vetResult) error {
 		none = append(none, display.List(unknown)+": could not be determined")
 	}
 	if len(none) > 0 {
-		return fmt.Errorf("vet %s; the reasons are above", strings.Join(none, "; "))
+		return fmt.Errorf("vet %s; the reasons are above", text.Line(strings.Join(none, "; ")))
 	}
 	if slices.ContainsFunc(results, func(r vetResult) bool { return !r.Allowed }) {
 		return exit.ErrDenied
@@ -281,19 +281,19 @@ func printVetResult(w io.Writer, r vetResult) {
 	case !r.Allowed:
 		answer = display.Paint(w, display.Red, "DENIED")
 	}
-	fmt.Fprintf(w, "%s %s %s %s\n", answer, cmp.Or(r.Kind, "file"), r.Application, display.Paint(w, display.Faint, r.Source.String()))
+	fmt.Fprintf(w, "%s %s %s\n", answer, text.Line(cmp.Or(r.Kind, "file")+" "+r.Application), display.Paint(w, display.Faint, text.Line(r.Source.String())))
 	if r.Digest != "" {
-		fmt.Fprintf(w, "  image   %s\n  signers %s\n", r.Digest, cmp.Or(display.List(r.Signers), "none"))
+		fmt.Fprintf(w, "  image   %s\n  signers %s\n", text.Line(r.Digest), text.Line(cmp.Or(display.List(r.Signers), "none")))
 	}
 	for _, why := range r.Reasons {
 		r.printReason(w, display.Paint(w, display.Red, kind), why)
 	}
 	if r.unknown() {
 		fmt.Fprintf(w, "  could not be evaluated\n          %s\n          fix: %s\n",
-			text.Printable(r.Error), "fix what it names, such as a registry out of reach, and vet again")
+			text.Indented(r.Error), "fix what it names, such as a registry out of reach, and vet again")
 	}
 	for _, why := range r.Rejected {
-		fmt.Fprintf(w, "  %s %s\n", display.Paint(w, display.Faint, "signature did not count:"), text.Printable(strings.TrimPrefix(why.Signer+": ", ": ")+why.Reason))
+		fmt.Fprintf(w, "  %s %s\n", display.Paint(w, display.Faint, "signature did not count:"), text.Indented(strings.TrimPrefix(why.Signer+": ", ": ")+why.Reason))
 	}
 	for _, why := range r.Warnings {
 		r.printReason(w, "warning", why)
