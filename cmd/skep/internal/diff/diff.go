@@ -16,6 +16,7 @@ import (
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/cmd/skep/internal/display"
 	"github.com/skep-dev/skep/schemas"
+	"github.com/skep-dev/skep/text"
 )
 
 // Action is what becomes of an object.
@@ -60,8 +61,8 @@ type Change struct {
 	Diff string `json:"diff"`
 }
 
-// String is kind, namespace and name.
-func (c Change) String() string { return c.Kind + " " + c.Identity.String() }
+// String is kind, namespace and name on one line, which a terminal shows and does not obey.
+func (c Change) String() string { return text.Line(c.Kind + " " + c.Identity.String()) }
 
 // Rejected reports whether the object would not run, or whether that could not be determined.
 func (c Change) Rejected() bool {

@@ -27,7 +27,7 @@ func (r *Report) Print(w io.Writer, format string) error {
 	for _, c := range r.Changes {
 		c.print(w)
 	}
-	_, err := fmt.Fprintf(w, "%s (%s)\n", r.Summary(), r.Against)
+	_, err := fmt.Fprintf(w, "%s (%s)\n", r.Summary(), text.Line(r.Against))
 	return err
 }
 
@@ -37,9 +37,9 @@ func (c Change) print(w io.Writer) {
 	if c.Action == Removed || c.Rejected() {
 		colour = display.Red
 	}
-	fmt.Fprintf(w, "%s %s", display.Paint(w, colour, string(c.Action)), c)
+	fmt.Fprintf(w, "%s %s", display.Paint(w, colour, text.Line(string(c.Action))), c)
 	if c.Answer != "" {
-		fmt.Fprintf(w, " %s", display.Paint(w, colour, string(c.Answer)))
+		fmt.Fprintf(w, " %s", display.Paint(w, colour, text.Line(string(c.Answer))))
 	}
 	fmt.Fprintln(w)
 	for _, why := range c.Reasons {
@@ -118,7 +118,7 @@ func (g group) leftOut(shown int) string {
 	for _, c := range left[:min(len(left), 5)] {
 		names = append(names, c.String())
 	}
-	return fmt.Sprintf("%d more (%s), first %s", len(left), g.name, code(text.Cut(text.Line(strings.Join(names, ", ")), maxSample)))
+	return fmt.Sprintf("%d more (%s), first %s", len(left), g.name, code(text.Cut(strings.Join(names, ", "), maxSample)))
 }
 
 // shares divides room among needs: nobody gets more than it needs, nor less for another's
@@ -168,7 +168,7 @@ func (r *Report) markdown(most int) string {
 	rows, folds := make([][]string, len(groups)), make([][]string, len(groups))
 	for i, g := range groups {
 		for _, c := range g.changes {
-			rows[i] = append(rows[i], fmt.Sprintf("| %s | %s %s | %s |\n", c.Action, c.Kind, code(c.Identity.String()), answerCell(c)))
+			rows[i] = append(rows[i], fmt.Sprintf("| %s | %s %s | %s |\n", text.Line(string(c.Action)), text.Line(c.Kind), code(c.Identity.String()), answerCell(c)))
 			folds[i] = append(folds[i], c.details(most))
 		}
 	}
@@ -228,7 +228,7 @@ func (c Change) details(most int) string {
 	if c.Rejected() {
 		open = " open"
 	}
-	head := fmt.Sprintf("\n<details%s><summary>%s %s</summary>\n\n%sdiff\n", open, c.Action, text.Cut(text.Line(c.String()), maxSample), fence)
+	head := fmt.Sprintf("\n<details%s><summary>%s %s</summary>\n\n%sdiff\n", open, text.Line(string(c.Action)), text.Cut(c.String(), maxSample), fence)
 	tail := fence + "\n\n</details>\n"
 	const forCut = 48
 	room := most - len(head) - len(tail) - forCut
@@ -283,4 +283,4 @@ func fenceFor(lines []string) string {
 }
 
 // code is a name as code: names have no backticks, by the API server's rules.
-func code(name string) string { return "`" + strings.ReplaceAll(name, "`", "'") + "`" }
+func code(name string) string { return "`" + strings.ReplaceAll(text.Line(name), "`", "'") + "`" }

@@ -23,6 +23,7 @@ import (
 	"github.com/skep-dev/skep/cmd/skep/internal/display"
 	"github.com/skep-dev/skep/image"
 	"github.com/skep-dev/skep/image/registry"
+	"github.com/skep-dev/skep/text"
 )
 
 // NewImage returns skep image.
@@ -248,9 +249,9 @@ func namesFile(where string) bool {
 func printInspection(w io.Writer, got inspection) error {
 	f := got.Facts
 	fmt.Fprintf(w, "Digest      %s\nLicense     %s\nBTF         %t, CO-RE %t\nMap memory  %s with %d CPUs%s\nMin kernel  %s (advice)\n",
-		got.Digest, cmp.Or(f.License, "none"), f.BTF, f.CORE, size(f.MemoryBytes), f.CPUs, unbounded(f.Maps), f.MinKernel)
+		text.Line(got.Digest), text.Line(cmp.Or(f.License, "none")), f.BTF, f.CORE, size(f.MemoryBytes), f.CPUs, text.Line(unbounded(f.Maps)), text.Line(f.MinKernel))
 	for _, why := range f.MinKernelReasons {
-		fmt.Fprintf(w, "            %s: %s %s\n", why.Kernel, why.Feature, why.Program)
+		fmt.Fprintf(w, "            %s\n", text.Line(why.Kernel+": "+why.Feature+" "+why.Program))
 	}
 	if err := printPrograms(w, f.Programs); err != nil {
 		return err
@@ -262,7 +263,7 @@ func printInspection(w io.Writer, got inspection) error {
 		return err
 	}
 	for _, m := range got.Mismatches {
-		fmt.Fprintln(w, display.Paint(w, display.Red, "label claims otherwise: ")+m.Message)
+		fmt.Fprintln(w, display.Paint(w, display.Red, "label claims otherwise: ")+text.Indented(m.Message))
 	}
 	return nil
 }
@@ -283,10 +284,10 @@ func printPrograms(w io.Writer, programs []bytecode.Program) error {
 	}
 	for _, p := range programs {
 		if p.ReadsKernelMemory {
-			fmt.Fprintf(w, "%s reads kernel memory: %s\n", p.Name, display.List(p.ReadsKernelMemoryBy))
+			fmt.Fprintf(w, "%s reads kernel memory: %s\n", text.Line(p.Name), text.Line(display.List(p.ReadsKernelMemoryBy)))
 		}
 		if len(p.ReadsRegistersBy) == 1 {
-			fmt.Fprintf(w, "%s reads registers of the task alone in a namespace, by its %s\n", p.Name, p.ReadsRegistersBy[0])
+			fmt.Fprintf(w, "%s reads registers of the task alone in a namespace, by its %s\n", text.Line(p.Name), text.Line(string(p.ReadsRegistersBy[0])))
 		}
 	}
 	return nil

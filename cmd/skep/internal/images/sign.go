@@ -260,29 +260,30 @@ func madeBy(kind, subject string, claims signing.Claims, at time.Time) string {
 	if !at.IsZero() {
 		words = append(words, "at", at.Format(time.RFC3339))
 	}
-	return text.Indented(strings.Join(slices.DeleteFunc(words, func(w string) bool { return w == "" }), " "))
+	return text.Line(strings.Join(slices.DeleteFunc(words, func(w string) bool { return w == "" }), " "))
 }
 
 func printEvidence(cmd *cobra.Command, e signing.Evidence) {
 	w := cmd.OutOrStdout()
 	if len(e.Signatures) == 0 {
-		fmt.Fprintf(w, "%s no known signer signed %s\n", display.Paint(w, display.Red, "DENIED"), e.Digest)
+		fmt.Fprintf(w, "%s no known signer signed %s\n", display.Paint(w, display.Red, "DENIED"), text.Line(e.Digest))
 	}
 	for _, s := range e.Signatures {
 		verb := "signed"
 		if s.PredicateType != "" {
 			verb = "attested"
 		}
-		fmt.Fprintf(w, "%s %s %s %s (%s)\n", display.Paint(w, display.Green, "VERIFIED"), s.Signer, verb, e.Digest, madeBy(s.Kind, s.Subject, s.Claims, s.Time))
+		fmt.Fprintf(w, "%s %s (%s)\n", display.Paint(w, display.Green, "VERIFIED"), text.Line(s.Signer+" "+verb+" "+e.Digest),
+			madeBy(s.Kind, s.Subject, s.Claims, s.Time))
 	}
 	for _, a := range e.Attestations {
-		fmt.Fprintf(w, "ATTESTED %s says %s (%s)\n", a.Signer, text.Indented(a.PredicateType), madeBy(a.Kind, a.Subject, a.Claims, a.Time))
+		fmt.Fprintf(w, "ATTESTED %s (%s)\n", text.Line(a.Signer+" says "+a.PredicateType), madeBy(a.Kind, a.Subject, a.Claims, a.Time))
 	}
 	if names := e.Attesters(); len(e.Signatures) == 0 && len(names) > 0 {
 		fmt.Fprintf(w, "%s\n",
-			display.Paint(w, display.Faint, "attestations alone do not count: set countAttestations on BpfSigner "+strings.Join(names, ", ")+" to have them count"))
+			display.Paint(w, display.Faint, "attestations alone do not count: set countAttestations on BpfSigner "+text.Line(display.List(names))+" to have them count"))
 	}
 	for _, r := range e.Rejected {
-		fmt.Fprintf(w, "%s %s %s\n", display.Paint(w, display.Faint, "did not count:"), cmp.Or(r.Signer, "-"), text.Indented(r.Reason))
+		fmt.Fprintf(w, "%s %s\n", display.Paint(w, display.Faint, "did not count:"), text.Line(cmp.Or(r.Signer, "-")+" "+r.Reason))
 	}
 }
