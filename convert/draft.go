@@ -120,7 +120,7 @@ func (d *draft) document() (Document, error) {
 	}
 	// JSON is YAML: its nodes keep the order of the fields, and take comments.
 	var tree yaml.Node
-	if err := yaml.Unmarshal(plain, &tree); err != nil {
+	if err := yaml.Unmarshal([]byte(text.YAML(string(plain))), &tree); err != nil {
 		return doc, fmt.Errorf("line %d: write %s: %w", d.line, d.from, err)
 	}
 	places := map[string]*yaml.Node{}
@@ -143,14 +143,14 @@ func (d *draft) document() (Document, error) {
 	if err := encoder.Encode(&tree); err != nil {
 		return doc, fmt.Errorf("line %d: write %s: %w", d.line, d.from, err)
 	}
-	doc.YAML = out.Bytes()
+	doc.YAML = []byte(text.YAML(out.String()))
 	return doc, nil
 }
 
 // block has a tree written in block style, and indexes the nodes that a comment can precede.
 func block(n *yaml.Node, place string, places map[string]*yaml.Node) {
 	if len(n.Content) > 0 || n.Kind == yaml.ScalarNode {
-		n.Style = 0
+		n.Style = styleOf(n)
 	}
 	for i, child := range n.Content {
 		switch {
@@ -159,12 +159,20 @@ func block(n *yaml.Node, place string, places map[string]*yaml.Node) {
 			places[below] = child
 			block(child, below, places)
 		case i%2 == 0:
-			child.Style = 0
+			child.Style = styleOf(child)
 			below := join(place, child.Value)
 			places[below] = child
 			block(n.Content[i+1], below, places)
 		}
 	}
+}
+
+// styleOf leaves the style to the library, unless text is to have escapes.
+func styleOf(n *yaml.Node) yaml.Style {
+	if text.Obeyed(n.Value) {
+		return yaml.DoubleQuotedStyle
+	}
+	return 0
 }
 
 // nearest is the place itself, or the innermost one around it that is in the document.

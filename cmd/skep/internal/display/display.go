@@ -3,7 +3,6 @@
 package display
 
 import (
-	"bytes"
 	"cmp"
 	"encoding/json"
 	"fmt"
@@ -13,8 +12,6 @@ import (
 	"strings"
 	"text/tabwriter"
 	"time"
-	"unicode"
-	"unicode/utf16"
 
 	"github.com/spf13/cobra"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -40,53 +37,31 @@ func OutputFlag(cmd *cobra.Command, to *string, formats ...string) {
 }
 
 // JSON writes v indented.
-func JSON(w io.Writer, v any) error { return write(w, v, "  ", escapeJSON) }
+func JSON(w io.Writer, v any) error { return write(w, v, text.JSON) }
 
-// JSONLine returns v as JSON on one line.
-func JSONLine(v any) (string, error) {
-	var out strings.Builder
-	err := write(&out, v, "", escapeJSON)
-	return strings.TrimSuffix(out.String(), "\n"), err
-}
-
-// write writes JSON that a terminal takes no command from: the library escapes control characters of ASCII alone.
-func write(w io.Writer, v any, indent string, escape func(rune) string) error {
-	var out bytes.Buffer
-	e := json.NewEncoder(&out)
-	e.SetIndent("", indent)
-	e.SetEscapeHTML(false)
-	if err := e.Encode(v); err != nil {
-		return err
+// write writes v indented as JSON, with what a terminal would obey escaped: the library escapes control characters of ASCII alone.
+func write(w io.Writer, v any, escaped func(string) string) error {
+	doc, err := encoded(v, "  ")
+	if err == nil {
+		_, err = io.WriteString(w, escaped(doc))
 	}
-	doc := out.String()
-	if strings.ContainsFunc(doc, isCommand) {
-		var all strings.Builder
-		for _, r := range doc {
-			if isCommand(r) {
-				all.WriteString(escape(r))
-				continue
-			}
-			all.WriteRune(r)
-		}
-		doc = all.String()
-	}
-	_, err := io.WriteString(w, doc)
 	return err
 }
 
-// escapeJSON has two escapes for a character of more than 16 bits, which YAML does not read.
-func escapeJSON(r rune) (all string) {
-	for _, half := range utf16.Encode([]rune{r}) {
-		all += fmt.Sprintf("\\u%04x", half)
-	}
-	return all
+// JSONLine returns v as JSON on one line.
+func JSONLine(v any) (string, error) {
+	line, err := encoded(v, "")
+	return strings.TrimSuffix(text.JSON(line), "\n"), err
 }
 
-// escapeYAML has an escape for each character, where JSON is written as YAML.
-func escapeYAML(r rune) string { return fmt.Sprintf("\\U%08x", r) }
-
-// isCommand reports whether a terminal may obey a character instead of showing it. It shows a space of any width.
-func isCommand(r rune) bool { return r != '\n' && !unicode.IsPrint(r) && !unicode.Is(unicode.Zs, r) }
+func encoded(v any, indent string) (string, error) {
+	var out strings.Builder
+	e := json.NewEncoder(&out)
+	e.SetIndent("", indent)
+	e.SetEscapeHTML(false)
+	err := e.Encode(v)
+	return out.String(), err
+}
 
 // IsData reports whether a format is for programs.
 func IsData(format string) bool { return format == "json" || format == "yaml" }
@@ -97,9 +72,9 @@ func Data(w io.Writer, format string, v any) error {
 		return JSON(w, v)
 	}
 	doc, err := YAML(v)
-	if err != nil || strings.ContainsFunc(string(doc), isCommand) {
+	if err != nil || text.Obeyed(string(doc)) {
 		// JSON is YAML, too, and quotes each text. The library for YAML escapes some of the commands alone.
-		return write(w, v, "  ", escapeYAML)
+		return write(w, v, text.YAML)
 	}
 	_, err = w.Write(doc)
 	return err
@@ -107,12 +82,10 @@ func Data(w io.Writer, format string, v any) error {
 
 // YAML returns v as one YAML document.
 func YAML(v any) ([]byte, error) {
-	// The library reads no control characters as they are.
-	var doc bytes.Buffer
+	doc, err := encoded(v, "")
 	var out []byte
-	err := write(&doc, v, "", escapeYAML)
 	if err == nil {
-		out, err = yaml.JSONToYAML(doc.Bytes())
+		out, err = yaml.JSONToYAML([]byte(text.YAML(doc)))
 	}
 	if err != nil {
 		return nil, fmt.Errorf("write YAML: %w", err)

@@ -304,7 +304,8 @@ func newRolloutUndo() *cobra.Command {
 			if err := app.annotate(cmd.Context(), map[string]*string{v1alpha1.AnnotationUndo: &generation}); err != nil {
 				return err
 			}
-			_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s: the version before comes back to every node: image %s\n", app.named, display.Short(app.Status.PreviousDigest))
+			_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s: the version before comes back to every node: image %s\n", app.named,
+				text.Line(display.Short(app.Status.PreviousDigest)))
 			return err
 		},
 	}

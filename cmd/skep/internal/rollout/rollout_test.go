@@ -18,6 +18,8 @@ import (
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/cmd/skep/internal/kubeconfig"
 	"github.com/skep-dev/skep/test/harness/controlplane"
+	"github.com/skep-dev/skep/test/harness/hostile"
+	"github.com/skep-dev/skep/text"
 )
 
 // fleet is a cluster with one application whose status tests write.
@@ -162,6 +164,23 @@ func TestRolloutsAreFollowedAndSteered(t *testing.T) {
 	f.says(metav1.ConditionTrue, "loaded on 3 of 3 nodes", func(*v1alpha1.BpfApplicationStatus) {})
 	if out := <-done; !strings.HasSuffix(out, "loaded on 3 of 3 nodes\n") {
 		t.Errorf("it waited and said %q", out)
+	}
+
+	t.Log("no message reaches the terminal as it is")
+	for ready, rollout := range map[metav1.ConditionStatus]*v1alpha1.RolloutStatus{
+		metav1.ConditionFalse: nil, metav1.ConditionTrue: {State: v1alpha1.RolloutStopped, Message: hostile.Text}, metav1.ConditionUnknown: nil,
+	} {
+		f.says(ready, hostile.Text, func(s *v1alpha1.BpfApplicationStatus) {
+			s.PreviousDigest, s.Rollout = hostile.Text, rollout
+			if ready == metav1.ConditionUnknown {
+				stalled(s)
+			}
+		})
+		for _, args := range [][]string{{"status", "--watch=false"}, {"status", "--timeout=10ms"}, {"undo"}} {
+			out, err := f.skep(t.Context(), append([]string{"rollout", args[0], "bpfapp/app"}, args[1:]...)...)
+			hostile.Check(t, "rollout "+args[0], out+text.Printable(errText(err)))
+		}
+		f.annotation(v1alpha1.AnnotationUndo)
 	}
 
 	for arg, want := range map[string]string{
