@@ -6,6 +6,8 @@ import (
 	"io"
 
 	"sigs.k8s.io/yaml"
+
+	"github.com/skep-dev/skep/text"
 )
 
 // Format is how Write writes objects.
@@ -43,7 +45,7 @@ func Write(w io.Writer, objects []Object, f Format) error {
 // writeYAML writes one document for each object.
 func writeYAML(w io.Writer, objects []Object) error {
 	for i, o := range objects {
-		doc, err := yaml.JSONToYAML(o.JSON)
+		doc, err := yaml.JSONToYAML([]byte(text.YAML(string(o.JSON))))
 		if err != nil {
 			return fmt.Errorf("write %s %s as YAML: %w", o.Identity.Kind, o.Identity, err)
 		}
