@@ -137,8 +137,10 @@ func TestTheStatusOfAClusterIsWhatItsCallerMayRead(t *testing.T) {
 			"\nagents             OK       2 report: v9 on 2\n", "\npolicies           OK       0, all ready\n", why, denied, "\nother-team/theirs  False",
 			"\ncontroller         Warning  there is no deployments.apps skep-controller in namespace skep-system"}, []string{"Unknown"}},
 		"an editor of a namespace sees that": {jane, []string{"status"}, []string{
-			"\nagents             Unknown  unknown: it needs the right to list bpfnodes.skep.dev\n", why, denied,
+			"\n8 parts of Skep are not shown: they need rights of an administrator; -o wide names each\n", why, denied,
 			"some are not shown: it needs the right to list bpfapplications.skep.dev in every namespace\n"}, []string{"theirs", otherTeam}},
+		"with the right of each part": {jane, []string{"status", "-o", "wide"}, []string{
+			"\nagents             Unknown  unknown: it needs the right to list bpfnodes.skep.dev\n"}, []string{"theirs", otherTeam}},
 		"an admin as that user": {c.plane.Config, []string{"status", "--as", "jane", "-n", "default"}, []string{why, denied}, []string{"theirs", otherTeam}},
 		"one application":       {jane, []string{"explain", "mine"}, []string{"BpfApplication default/mine\n", denied, "view.skep.dev"}, []string{"theirs"}},
 		"as JSON":               {jane, []string{"status", "-o", "json"}, []string{`"rule": "front/priority"`, `"needs": [`}, []string{"theirs"}},

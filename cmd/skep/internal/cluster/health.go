@@ -41,6 +41,9 @@ type Part struct {
 	Message string `json:"message"`
 	// Needs is the right that the caller lacks to know.
 	Needs string `json:"needs,omitempty"`
+
+	// hidden is that nothing is known of it for want of a right.
+	hidden bool
 }
 
 // The names that the chart gives.
@@ -93,7 +96,7 @@ func (c *Client) Health(ctx context.Context) (parts []Part, namespace string) {
 func part(name string, o object, err error, tell func() (state, message string)) Part {
 	switch {
 	case errors.Is(err, errForbidden):
-		return Part{Name: name, State: Unknown, Message: "unknown: it needs the right to " + o.right(), Needs: o.right()}
+		return Part{Name: name, State: Unknown, Message: "unknown: it needs the right to " + o.right(), Needs: o.right(), hidden: true}
 	case isAbsent(err):
 		return Part{Name: name, State: Warning, Message: fmt.Sprintf("there is no %s", strings.TrimPrefix(strings.TrimPrefix(o.right(), "get "), "list "))}
 	case err != nil:
@@ -128,7 +131,7 @@ func (c *Client) controller(ctx context.Context, namespace string) Part {
 	})
 	p.Message += "; leader " + leader.Message
 	p.Needs = cmp.Or(p.Needs, leader.Needs)
-	p.State = worst(p.State, leader.State)
+	p.State, p.hidden = worst(p.State, leader.State), p.hidden && leader.hidden
 	return p
 }
 
@@ -203,7 +206,7 @@ func (c *Client) agents(ctx context.Context, namespace string) Part {
 	o = object{group: "apps/v1", namespace: namespace, resource: "daemonsets", name: agentName}
 	if c.get(ctx, o, "", &d) == nil {
 		p.Message = fmt.Sprintf("%d of %d ready; %s", d.Status.NumberReady, d.Status.DesiredNumberScheduled, p.Message)
-		p.State = worst(p.State, warnIf(d.Status.NumberReady < d.Status.DesiredNumberScheduled))
+		p.State, p.hidden = worst(p.State, warnIf(d.Status.NumberReady < d.Status.DesiredNumberScheduled)), false
 	}
 	return p
 }

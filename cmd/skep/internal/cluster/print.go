@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"io"
+	"slices"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -21,7 +22,12 @@ func PrintStatus(w io.Writer, format string, s Status) error {
 		return display.Data(w, format, s)
 	}
 	fmt.Fprintln(w, text.Line(s.Cluster))
-	for _, p := range s.Health {
+	parts := s.Health
+	if shown := slices.DeleteFunc(slices.Clone(parts), func(p Part) bool { return p.hidden }); format != "wide" && len(parts)-len(shown) > 1 {
+		fmt.Fprintf(w, "%d parts of Skep are not shown: they need rights of an administrator; -o wide names each\n", len(parts)-len(shown))
+		parts = shown
+	}
+	for _, p := range parts {
 		state := fmt.Sprintf("%-8s", text.Line(p.State))
 		fmt.Fprintf(w, "%-17s  %s %s\n", text.Line(p.Name), display.Paint(w, colours[p.State], state), text.Line(p.Message))
 	}

@@ -111,12 +111,17 @@ func installed(t testing.TB) *fake {
 // printed is a status as people read it, without what changes each second.
 func printed(t *testing.T, c *Client, names ...string) string {
 	t.Helper()
+	return printedAs(t, "text", c, names...)
+}
+
+func printedAs(t *testing.T, format string, c *Client, names ...string) string {
+	t.Helper()
 	s, err := c.Status(t.Context(), names)
 	if err != nil {
 		t.Fatal(err)
 	}
 	var out bytes.Buffer
-	if err := PrintStatus(&out, "text", s); err != nil {
+	if err := PrintStatus(&out, format, s); err != nil {
 		t.Fatal(err)
 	}
 	text, date := out.String(), time.Now().Add(400*24*time.Hour+time.Hour).UTC().Format("2006-01-02")
@@ -172,8 +177,21 @@ func TestWhatACallerMayNotReadIsUnknown(t *testing.T) {
 		"/api/v1/namespaces/skep-system/events"} {
 		f.forbidden[path] = true
 	}
-	const unknown = "Unknown  unknown: it needs the right to "
+	shown := `unload protection  OK       holds nothing back, of what is shown
+applications       Unknown  some are not shown: it needs the right to list clusterbpfapplications.skep.dev
+applications       Unknown  some are not shown: it needs the right to list bpfapplications.skep.dev in every namespace
+`
 	want := `cluster kind-a, context admin@a
+8 parts of Skep are not shown: they need rights of an administrator; -o wide names each
+` + shown + `
+APPLICATION   READY  DIGEST                                                                   SIGNERS  NODES  REASON
+team-a/hello  False  sha256:abababababababababababababababababababababababababababababababab  release  3/3    Denied
+` + whyHello
+	if diff := cmp.Diff(want, printed(t, f.client(t, false))); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	const unknown = "Unknown  unknown: it needs the right to "
+	want = `cluster kind-a, context admin@a
 controller         ` + unknown + `get deployments.apps skep-controller in namespace skep-system; ` +
 		`leader unknown: it needs the right to get leases.coordination.k8s.io skep-controller in namespace skep-system
 webhook            ` + unknown + `get validatingwebhookconfigurations.admissionregistration.k8s.io skep
@@ -183,15 +201,18 @@ policies           ` + unknown + `list clusterbpfpolicies.skep.dev
 signers            ` + unknown + `list bpfsigners.skep.dev
 sources            ` + unknown + `list cueartifacts.skep.dev
 registries         ` + unknown + `list events in namespace skep-system
-unload protection  OK       holds nothing back, of what is shown
-applications       Unknown  some are not shown: it needs the right to list clusterbpfapplications.skep.dev
-applications       Unknown  some are not shown: it needs the right to list bpfapplications.skep.dev in every namespace
+` + shown
+	if got := printedAs(t, "wide", f.client(t, false)); !strings.HasPrefix(got, want) {
+		t.Errorf("(-want +got):\n%s", cmp.Diff(want, got))
+	}
 
-APPLICATION   READY  DIGEST                                                                   SIGNERS  NODES  REASON
-team-a/hello  False  sha256:abababababababababababababababababababababababababababababababab  release  3/3    Denied
-` + whyHello
-	if diff := cmp.Diff(want, printed(t, f.client(t, false))); diff != "" {
-		t.Errorf("(-want +got):\n%s", diff)
+	t.Log("what is known of a part is shown, and a single right is named")
+	f.forbidden = map[string]bool{of("bpfnodes"): true, of("bpfsigners"): true}
+	got := printed(t, f.client(t, false))
+	for _, want := range []string{"\nagents             Unknown  3 of 3 ready; unknown: it needs", "\nsigners            " + unknown + "list bpfsigners.skep.dev\n"} {
+		if !strings.Contains(got, want) {
+			t.Errorf("want %q in\n%s", want, got)
+		}
 	}
 }
 
