@@ -209,7 +209,8 @@ registries         ` + unknown + `list events in namespace skep-system
 	t.Log("what is known of a part is shown, and a single right is named")
 	f.forbidden = map[string]bool{of("bpfnodes"): true, of("bpfsigners"): true}
 	got := printed(t, f.client(t, false))
-	for _, want := range []string{"\nagents             Unknown  3 of 3 ready; unknown: it needs", "\nsigners            " + unknown + "list bpfsigners.skep.dev\n"} {
+	for _, want := range []string{"\nagents             Unknown  3 of 3 ready; unknown: it needs",
+		"\nsigners            " + unknown + "list bpfsigners.skep.dev\n"} {
 		if !strings.Contains(got, want) {
 			t.Errorf("want %q in\n%s", want, got)
 		}

@@ -258,7 +258,8 @@ func NewConfirm() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			_, err = fmt.Fprintf(cmd.OutOrStdout(), "confirmed: %s; skep run unloads %s\n", text.Indented(released.Reason), text.Line(display.List(released.Applications)))
+			_, err = fmt.Fprintf(cmd.OutOrStdout(), "confirmed: %s; skep run unloads %s\n", text.Indented(released.Reason),
+				text.Line(display.List(released.Applications)))
 			return err
 		},
 	}
