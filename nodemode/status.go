@@ -53,7 +53,7 @@ type SourceStatus struct {
 type SettingsStatus struct {
 	// Revision identifies active signers and policies.
 	Revision string `json:"revision"`
-	// PolicyRevision identifies the policies of the cluster alone, as the history of applications records it.
+	// PolicyRevision identifies the policies of all namespaces, without the signers, as the history of applications records it.
 	PolicyRevision string `json:"policyRevision,omitempty"`
 	// Signers are the names of active signers, and Policies the folders and profiles that policies are read from.
 	Signers  []string `json:"signers"`
@@ -69,8 +69,6 @@ type SettingsStatus struct {
 type UnloadProtection struct {
 	// Revision is what to confirm.
 	Revision string `json:"revision"`
-	// PolicyRevision identifies the policies of the cluster alone, as the history of applications records it.
-	PolicyRevision string `json:"policyRevision,omitempty"`
 	// Reason says what changed.
 	Reason string `json:"reason"`
 	// Applications would be unloaded.
