@@ -3,7 +3,6 @@ package cluster
 import (
 	"context"
 	"errors"
-	"fmt"
 	"slices"
 	"sync"
 
@@ -93,7 +92,7 @@ func read[T any](ctx context.Context, c *Client, o object, to *[]T, needs *neede
 		return nil
 	}
 	if err != nil {
-		return c.explainAbsence(fmt.Errorf("%s: %w", c.Place, err))
+		return c.explainAbsence(err)
 	}
 	*to = all
 	return nil
