@@ -144,7 +144,7 @@ func (c *Client) get(ctx context.Context, o object, media string, into any) erro
 			request.Param(name, value)
 		}
 	}
-	body, err := request.Do(ctx).Raw()
+	body, err := bodyOf(request.Do(ctx))
 	if err != nil {
 		return c.explain(o.right(), err)
 	}
@@ -152,6 +152,12 @@ func (c *Client) get(ctx context.Context, o object, media string, into any) erro
 		return fmt.Errorf("%s: read the answer of the API server: %w", o.right(), err)
 	}
 	return nil
+}
+
+// bodyOf is an answer. Its error has what the API server says: that of Raw has the code of the answer alone.
+func bodyOf(answer rest.Result) ([]byte, error) {
+	body, _ := answer.Raw()
+	return body, answer.Error()
 }
 
 // Decode reads JSON with its numbers as they are written: those of 64 bits are no floating-point ones.

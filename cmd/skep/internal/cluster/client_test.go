@@ -97,3 +97,16 @@ func TestANameThatIsEmptyIsNoApplication(t *testing.T) {
 		}
 	}
 }
+
+// TestAnAPIThatIsAwayIsNotOneThatSaysWhyItDoesNotAnswer: of what the controller itself says, kubectl get apiservice knows nothing.
+func TestAnAPIThatIsAwayIsNotOneThatSaysWhyItDoesNotAnswer(t *testing.T) {
+	const looksThere = "kubectl get apiservice v1alpha1.view.skep.dev says why"
+	for says, isAway := range map[string]bool{"": true, "this is not known as a request of kube-apiserver": false} {
+		f := installed(t)
+		f.away = &says
+		_, err := f.client(t, false).Node(t.Context(), "a")
+		if err == nil || strings.Contains(err.Error(), looksThere) != isAway || !strings.Contains(err.Error(), says) {
+			t.Errorf("%q: %v", says, err)
+		}
+	}
+}

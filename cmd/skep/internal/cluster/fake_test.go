@@ -12,6 +12,8 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
+
+	view "github.com/skep-dev/skep/api/view/v1alpha1"
 )
 
 // fake is an API server with objects by their paths; a slice is a list.
@@ -21,6 +23,8 @@ type fake struct {
 	forbidden map[string]bool
 	// unknown reports that the caller's credentials are not accepted.
 	unknown bool
+	// away is why view.skep.dev answers 503: without words of its own, kube-apiserver does not reach it.
+	away *string
 
 	mu       sync.Mutex
 	requests []string
@@ -48,6 +52,15 @@ func (f *fake) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	switch {
 	case f.unknown:
 		reject(w, http.StatusUnauthorized, metav1.StatusReasonUnauthorized)
+		return
+	case f.away != nil && strings.HasPrefix(r.URL.Path, "/apis/"+view.Group+"/"):
+		if *f.away == "" {
+			http.Error(w, "service unavailable", http.StatusServiceUnavailable)
+			return
+		}
+		w.WriteHeader(http.StatusServiceUnavailable)
+		_ = json.NewEncoder(w).Encode(metav1.Status{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Status"}, Status: metav1.StatusFailure,
+			Code: http.StatusServiceUnavailable, Reason: metav1.StatusReasonServiceUnavailable, Message: *f.away})
 		return
 	case f.forbidden[r.URL.Path]:
 		reject(w, http.StatusForbidden, metav1.StatusReasonForbidden)

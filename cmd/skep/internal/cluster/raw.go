@@ -63,7 +63,7 @@ func (c *Client) Home(ctx context.Context) string {
 
 // Version is what the API server says of its build, to each user.
 func (c *Client) Version(ctx context.Context) (v map[string]string, err error) {
-	body, err := c.rest.Get().AbsPath("/version").Do(ctx).Raw()
+	body, err := bodyOf(c.rest.Get().AbsPath("/version").Do(ctx))
 	if err != nil {
 		return nil, c.explain("read the version of the API server", err)
 	}

@@ -44,7 +44,8 @@ func (c *Client) explainView(ctx context.Context, o object, err error) error {
 		return errNoViews
 	case isAbsent(err):
 		return exit.Absent("%w", err)
-	case apierrors.IsServiceUnavailable(err):
+	case apierrors.IsServiceUnavailable(err) && apierrors.IsUnexpectedServerError(err):
+		// It is kube-apiserver that answers: what the API itself says has the cause.
 		return fmt.Errorf("the API %s is not available: kubectl get apiservice %s.%s says why (%w)", view.Group, view.Version, view.Group, err)
 	}
 	return err
