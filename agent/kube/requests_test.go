@@ -22,6 +22,7 @@ import (
 	"github.com/skep-dev/skep/intent/noderequest"
 	"github.com/skep-dev/skep/intent/viewread"
 	"github.com/skep-dev/skep/test/fixture/seals"
+	"github.com/skep-dev/skep/test/harness/await"
 )
 
 // asker is a controller that hands out requests of users.
@@ -31,8 +32,8 @@ type asker struct {
 
 	mu      sync.Mutex
 	answers map[string][]string
-	// connections counts those that were made, and kept answers after which one was kept.
-	connections, kept int
+	// connections counts those that were made, open those of them that did not end, and kept answers after which one was kept.
+	connections, open, kept int
 	// shown is the token of the last answer.
 	shown string
 	// by is the replica that handed out the last request, and astray counts answers that came to another one.
@@ -73,8 +74,13 @@ func newAsker(t *testing.T) *asker {
 	a.Config.ConnState = func(_ net.Conn, state http.ConnState) {
 		a.mu.Lock()
 		defer a.mu.Unlock()
-		if state == http.StateNew {
+		switch state {
+		case http.StateNew:
 			a.connections++
+			a.open++
+		case http.StateClosed:
+			a.open--
+		case http.StateActive, http.StateIdle, http.StateHijacked:
 		}
 	}
 	// Two replicas have connections in turn, as behind a Service.
@@ -207,6 +213,12 @@ func TestAnAgentDescribesItsNodeAndKeepsOneConnection(t *testing.T) {
 	if a.kept > 0 {
 		t.Errorf("%d answers leave a connection", a.kept)
 	}
+	// Also of the request that is not answered. It would end by itself once it was idle for half a minute.
+	await.True(t, "the connection that polls to be the only one", 20*time.Second, func() bool {
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		return a.open == 1
+	})
 }
 
 // connected is how many connections were made.
