@@ -260,7 +260,7 @@ func (v *views) getAttachment(ctx context.Context, r request) (any, warnings, er
 		case len(found.items) > 0:
 			return found.items[0], warnings{}, nil
 		case found.err != nil:
-			failed = noderequest.Fail(http.StatusGatewayTimeout, "node %s: %v", n.Name, found.err)
+			failed = onNode(n.Name, found.err)
 		}
 	}
 	if failed == nil {

@@ -71,15 +71,20 @@ func (v *views) getNode(ctx context.Context, r request) (any, warnings, error) {
 	d, err := v.describe(ctx, r.name, r, view.Scope{})
 	switch {
 	case err != nil:
-		var known noderequest.Failure
-		if !errors.As(err, &known) {
-			known.Code = http.StatusGatewayTimeout
-		}
-		return nil, warnings{}, noderequest.Fail(known.Code, "node %s: %v", r.name, err)
+		return nil, warnings{}, onNode(r.name, err)
 	case r.asTable:
 		return d.table, warnings{}, nil
 	}
 	return d.json, warnings{}, nil
+}
+
+// onNode says of which node an error is, and keeps its status.
+func onNode(node string, err error) error {
+	var known noderequest.Failure
+	if !errors.As(err, &known) {
+		known.Code = http.StatusGatewayTimeout
+	}
+	return noderequest.Fail(known.Code, "node %s: %v", node, err)
 }
 
 // describedList is a view.NodeViewList as JSON.

@@ -551,6 +551,7 @@ func TestAnAttachmentIsFoundByItsName(t *testing.T) {
 		t.Errorf("%d are asked: %s", len(asked), diff)
 	}
 	f.away["node-0010"] = noderequests.ErrNotHere
+	f.lines["node-0009"] = fmt.Sprintf("{\"error\":\"asked too often\",\"code\":%d}\n", noderequest.TooMany)
 	// A reader of a namespace learns nothing of nodes where nothing of it is.
 	asked = f.asks(func() {
 		if response := f.get(t, base+"/namespaces/none/bpfattachments/app.node-0010.0123456789", "", &one); response.StatusCode != http.StatusNotFound {
@@ -563,6 +564,7 @@ func TestAnAttachmentIsFoundByItsName(t *testing.T) {
 	for path, want := range map[string]int{
 		"/namespaces/team-a/bpfattachments/" + name: http.StatusNotFound, "/namespaces/team-b/bpfattachments/app.node-9.0123456789": http.StatusNotFound,
 		"/clusterbpfattachments/" + name: http.StatusNotFound, "/namespaces/team-b/bpfattachments/app.node-0010.0123456789": http.StatusGatewayTimeout,
+		"/namespaces/team-b/bpfattachments/app.node-0009.0123456789": http.StatusTooManyRequests,
 	} {
 		var status metav1.Status
 		if f.get(t, base+path, "", &status); int(status.Code) != want {
