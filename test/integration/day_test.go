@@ -207,8 +207,9 @@ func (w *mapsWorld) choosesCluster(t *testing.T, editor *rest.Config) {
 			stdout, stderr, code := pluginBy(t, kubeconfig, strings.Fields(args)...)
 			all := stderr + stdout
 			t.Log(all)
-			lacks := func(want string) bool { return !strings.Contains(all, want) }
-			if code != c.code || slices.ContainsFunc(c.has, lacks) || !slices.ContainsFunc(c.lacks, lacks) && len(c.lacks) > 0 {
+			has := func(text string) bool { return strings.Contains(all, text) }
+			lacks := func(text string) bool { return !has(text) }
+			if code != c.code || slices.ContainsFunc(c.has, lacks) || slices.ContainsFunc(c.lacks, has) {
 				t.Errorf("%q: exit code %d, want %q and not %q in\n%s", args, code, c.has, c.lacks, all)
 			}
 		}
