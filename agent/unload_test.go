@@ -1,6 +1,7 @@
 package agent_test
 
 import (
+	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -347,7 +348,7 @@ func TestALinkThatSomebodyElseHoldsIsReportedUntilItEnds(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = held.Close() }()
-	if err := w.Accept(a, w.Tombstone(p)); err == nil || !strings.Contains(err.Error(), "another pin or process holds it") {
+	if err := w.Accept(a, w.Tombstone(p)); err == nil || !strings.Contains(err.Error(), "another pin or process holds it: "+itself()) {
 		t.Errorf("Settled = %v", err)
 	}
 	if s := reportOf(a, "app"); !s.Unloading {
@@ -368,6 +369,33 @@ func TestALinkThatSomebodyElseHoldsIsReportedUntilItEnds(t *testing.T) {
 	world.Until(t, "it to be gone", time.Minute, func() bool { s := reportOf(a, "app"); return !s.Unloading && s.Error == "" })
 	w.LeavesNothing()
 }
+
+// TestATeamIsNotToldWhichProcessHoldsItsLink: an administrator is.
+func TestATeamIsNotToldWhichProcessHoldsItsLink(t *testing.T) {
+	need.Kernel(t)
+	w := world.New(t)
+	a, _ := w.Start()
+	p := world.Tenant(w.Intent("own", "raw_tp_count", world.RawProgram()), "alpha", "own", 1, 2)
+	w.Must(a, p)
+	_, l := world.One(t, a)
+	held, err := link.NewFromID(link.ID(l.ID))
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = w.Accept(a, w.Tombstone(p))
+	const want = "because another pin or process holds it; have an administrator remove the pin, or end the process"
+	if err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), itself()) {
+		t.Errorf("it is told %v", err)
+	}
+	if err := held.Close(); err != nil {
+		t.Fatal(err)
+	}
+	world.Until(t, "it to be gone", time.Minute, func() bool { s := reportOf(a, "own"); return !s.Unloading && s.Error == "" })
+	w.LeavesNothing()
+}
+
+// itself is this process, as messages name it.
+func itself() string { return fmt.Sprintf("process %d (", os.Getpid()) }
 
 // TestALinkThatWasReplacedIsReportedUntilItEnds has somebody else hold the link of a version when
 // another version takes its place: both run until then.

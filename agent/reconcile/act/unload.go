@@ -97,9 +97,13 @@ func (en *ender) reportRemnant(uid string, r live.Remnant, isClosing bool, err e
 	}
 	at := r.Attachment
 	if err == nil {
-		err = fmt.Errorf("detach %s from %s %s: its pin is removed, and link %d runs on, because another pin or process holds it: %s; "+
-			"remove the pin, or end the process",
-			at.Program, at.Hook, strings.TrimSpace(at.Target.String()), r.Facts.ID, en.LookupRound.Host().Occupants.Holders(r.Facts.ID))
+		// What else the node runs is told to administrators.
+		holder, who := "", "have an administrator "
+		if !at.Application.IsNamespaced() {
+			holder, who = fmt.Sprintf(": %s", en.LookupRound.Host().Occupants.Holders(r.Facts.ID)), ""
+		}
+		err = fmt.Errorf("detach %s from %s %s: its pin is removed, and link %d runs on, because another pin or process holds it%s; "+
+			"%sremove the pin, or end the process", at.Program, at.Hook, strings.TrimSpace(at.Target.String()), r.Facts.ID, holder, who)
 	}
 	out.Errs = append(out.Errs, err)
 }
