@@ -132,6 +132,8 @@ func rejected(response *http.Response) error {
 		return errors.New("the cluster has no API maps.skep.dev: an admin installs the chart with mapReads.enabled=true")
 	case response.StatusCode == http.StatusServiceUnavailable && !isStatus:
 		return errors.New("the API maps.skep.dev is not available; kubectl get apiservice v1alpha1.maps.skep.dev says why")
+	case response.StatusCode == http.StatusUnauthorized:
+		return errors.New("the cluster does not accept your credentials: renew the client certificate or token of the kubeconfig")
 	case !isStatus:
 		return fmt.Errorf("the API server answers %s", response.Status)
 	case response.StatusCode == http.StatusForbidden:
