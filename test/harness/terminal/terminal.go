@@ -20,9 +20,10 @@ type Terminal struct {
 	manager *os.File
 }
 
-// New makes a terminal of so many columns and lines.
+// New makes a terminal of so many columns and lines, which obeys commands whatever the test's own does.
 func New(t *testing.T, width, height uint16) Terminal {
 	t.Helper()
+	t.Setenv("TERM", "xterm")
 	manager, err := os.OpenFile("/dev/ptmx", os.O_RDWR, 0)
 	if err != nil {
 		t.Skip("no terminals here: ", err)
