@@ -327,6 +327,7 @@ func TestNothingIsPublishedWhereReadersCanMakePins(t *testing.T) {
 	recommended.Run(t, world.StatusOf(a, "counter").UnpublishedMaps[0], "chmod 0755 %s")
 	clock.Forward(time.Minute)
 	world.Looks(t, a)
+	h.published(true, "counter", "counts")
 	wants(t, "of the group", reader.Open(t, h.path("counter", "counts"), h.mapID("counter", "counts"), metrics), reads)
 	// What is published goes where one is mounted later.
 	world.Must(t, os.Chmod(open, 0o777))
@@ -336,6 +337,7 @@ func TestNothingIsPublishedWhereReadersCanMakePins(t *testing.T) {
 	recommended.Run(t, world.StatusOf(a, "counter").UnpublishedMaps[0], "chmod 0755 %s")
 	clock.Forward(time.Minute)
 	world.Looks(t, a)
+	h.published(true, "counter", "counts")
 	wants(t, "of the group", reader.Open(t, h.path("counter", "counts"), h.mapID("counter", "counts"), metrics), reads)
 }
 
@@ -363,6 +365,7 @@ func TestAFileSystemThatIsNotMountedIsReportedWithItsCommand(t *testing.T) {
 	recommended.Run(t, why[0], "mount -t bpf -o mode=0755 bpf %s")
 	clock.Forward(time.Minute)
 	world.Looks(t, a)
+	h.published(true, "counter", "counts")
 	wants(t, "of the group", reader.Open(t, h.path("counter", "counts"), h.mapID("counter", "counts"), metrics), reads)
 }
 
