@@ -2,6 +2,7 @@ package serve_test
 
 import (
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -17,8 +18,8 @@ import (
 // TestReplacedRingBuffersAreNotHeldWithoutEnd: a reader keeps the descriptors of ring buffers that new versions replace, whose memory is
 // the agent's.
 func TestReplacedRingBuffersAreNotHeldWithoutEnd(t *testing.T) {
-	var loaded ebpf.MapID
-	s := serve.New(serve.Options{Held: 4096, IsLoaded: func(id ebpf.MapID) bool { return id == loaded }})
+	var loaded atomic.Uint32
+	s := serve.New(serve.Options{Held: 4096, IsLoaded: func(id ebpf.MapID) bool { return uint32(id) == loaded.Load() }})
 	f, path := folderOf(t, s, "shop")
 	other, otherPath := folderOf(t, s, "other")
 	var held []int
@@ -38,7 +39,7 @@ func TestReplacedRingBuffersAreNotHeldWithoutEnd(t *testing.T) {
 		}
 		generation++
 		granted := grant(t, ring, skepmap.Consume, generation, nil)
-		loaded = granted.Map.ID
+		loaded.Store(uint32(granted.Map.ID))
 		f.Grant(map[string]serve.Granted{"events": granted})
 		end()
 		end = func() { _ = ring.Close() }
