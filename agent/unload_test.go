@@ -106,7 +106,7 @@ func TestAnUnloadThatFailsIsReportedAndTriedAgain(t *testing.T) {
 				<-a.Reconciled()
 				s := reportOf(a, "app")
 				if !s.Unloading || s.Conditions[0].Reason != "Unloading" || !strings.Contains(s.Error, "read-only file system") {
-					t.Fatalf("it is told as %+v", s)
+					t.Fatalf("it reads as %+v", s)
 				}
 			}
 			if c.runs {
@@ -352,7 +352,7 @@ func TestALinkThatSomebodyElseHoldsIsReportedUntilItEnds(t *testing.T) {
 		t.Errorf("Settled = %v", err)
 	}
 	if s := reportOf(a, "app"); !s.Unloading {
-		t.Errorf("it is told as %+v", s)
+		t.Errorf("it reads as %+v", s)
 	}
 	if _, err := os.Stat(l.Pin); !os.IsNotExist(err) {
 		t.Errorf("the pin: %v", err)
@@ -385,7 +385,7 @@ func TestATeamIsNotToldWhichProcessHoldsItsLink(t *testing.T) {
 	err = w.Accept(a, w.Tombstone(p))
 	const want = "because another pin or process holds it; have an administrator remove the pin, or end the process"
 	if err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), itself()) {
-		t.Errorf("it is told %v", err)
+		t.Errorf("it reads %v", err)
 	}
 	if err := held.Close(); err != nil {
 		t.Fatal(err)

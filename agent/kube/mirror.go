@@ -104,7 +104,7 @@ func (l *mirrorLine) do(ctx context.Context, method, path string, body io.Reader
 	if err != nil {
 		return nil, scrub(err)
 	}
-	// An answer comes on a connection of its own, whose buffers the controller would else keep, of each node of a list.
+	// An answer ends its connection: the controller would keep the buffers of one for each node of a list.
 	request.Close = body != nil
 	request.Header.Set("Authorization", "Bearer "+strings.TrimSpace(string(token)))
 	// A token goes nowhere but to the mirror.

@@ -15,7 +15,7 @@ import (
 	"github.com/skep-dev/skep/text"
 )
 
-// TestNoFieldOfADefinitionReachesTheTerminalAsItIs: in a pipeline, whoever opens a pull request writes names, files and what messages quote.
+// TestNoFieldOfADefinitionReachesTheTerminalAsItIs: the author of a pull request writes names, files and what messages quote.
 func TestNoFieldOfADefinitionReachesTheTerminalAsItIs(t *testing.T) {
 	var r vetResult
 	hostile.Fill(&r)

@@ -139,7 +139,7 @@ func TestWhyKubeAPIServerIsNotKnownIsLogged(t *testing.T) {
 	r.Header.Set("X-Remote-User", "admin")
 	r.TLS = &tls.ConnectionState{PeerCertificates: []*x509.Certificate{expired}}
 	for range 3 {
-		if _, err := p.user(r); err != errNoProxy { //nolint:errorlint // It is told as it is.
+		if _, err := p.user(r); err != errNoProxy { //nolint:errorlint // It is returned as it is.
 			t.Error(err)
 		}
 	}

@@ -54,7 +54,7 @@ func TestAnAgentThatCameToAnotherReplicaIsAskedThere(t *testing.T) {
 		// It polled this replica a moment ago.
 		taken := a.Hub.poll(t, "one")
 		if _, _, err := ask(a); err == nil {
-			t.Fatal("a request is answered by nobody")
+			t.Fatal("a request is answered without an agent")
 		}
 		if err := <-taken; err != nil {
 			t.Fatal(err)

@@ -343,7 +343,7 @@ func (act *Actor) try(owners []string, a plan.Action) error {
 	}
 	if a.Verb == plan.SetChain && err != nil && !decide.IsPending(err) && act.Chains.LeavesOut(a) {
 		act.Log.Warn("go on with a part of the chain", "application", act.named(a), "action", a.String(), "error", err)
-		act.Decisions.Again, err = true, &decide.QueuedError{Why: "the next reconcile goes on with a part of the chain"}
+		act.Decisions.Again, err = true, &decide.QueuedError{Why: "the next reconcile continues with a part of the chain"}
 	}
 	if err != nil {
 		act.endWithdrawn(a, err)

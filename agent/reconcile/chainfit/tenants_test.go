@@ -65,7 +65,7 @@ func TestATeamIsNotToldWhoseProgramAChainCannotBeMadeWith(t *testing.T) {
 					t.Errorf("the status says %q, want %q", message, c.want)
 				}
 				if name := named(t, s, "beta", "secret", "xdp_pass"); name != "" && s.Application.IsNamespaced() {
-					t.Errorf("a team is told %s: %+v", name, s)
+					t.Errorf("a team reads %s: %+v", name, s)
 				}
 				return
 			}
@@ -74,7 +74,7 @@ func TestATeamIsNotToldWhoseProgramAChainCannotBeMadeWith(t *testing.T) {
 	}
 }
 
-// TestATeamIsNotToldWhatTheNodeRuns: a tool has the interface, and an administrator is told its program, its process and the command that detaches it.
+// TestATeamIsNotToldWhatTheNodeRuns: a tool has the interface, and an administrator reads its program, its process and the command that detaches it.
 func TestATeamIsNotToldWhatTheNodeRuns(t *testing.T) {
 	need.Kernel(t)
 	w := world.New(t)
@@ -90,13 +90,13 @@ func TestATeamIsNotToldWhatTheNodeRuns(t *testing.T) {
 	const told = "cn0 holds an XDP program that is not Skep's; choose another interface or hook, or have an administrator detach it"
 	s := world.StatusOf(a, "own")
 	if name := named(t, *s, "bpftool", "foreign", "pid"); !strings.Contains(s.Error, told) || name != "" {
-		t.Errorf("a team is told %q, with %q", s.Error, name)
+		t.Errorf("a team reads %q, with %q", s.Error, name)
 	}
 	if err := w.Accept(a, w.Tombstone(team)); err != nil {
 		t.Error(err)
 	}
 	if err := w.Accept(a, world.Member(w, "ca", "xdp_gpl", "xdp_gpl", 1)); err == nil || !strings.Contains(err.Error(), "bpftool link detach") {
-		t.Errorf("an administrator is told %v", err)
+		t.Errorf("an administrator reads %v", err)
 	}
 }
 

@@ -20,7 +20,7 @@ import (
 	"github.com/skep-dev/skep/test/fixture/seals"
 )
 
-// TestWhatTheKernelSaysOfAChainIsOfAllItsPrograms: the one at fault is told its own name and the rule, and what the kernel says only
+// TestWhatTheKernelSaysOfAChainIsOfAllItsPrograms: the one at fault reads its own name and the rule, and what the kernel says only
 // where no program of another namespace can be meant.
 func TestWhatTheKernelSaysOfAChainIsOfAllItsPrograms(t *testing.T) {
 	key := seals.New(t)
@@ -66,10 +66,10 @@ func TestWhatTheKernelSaysOfAChainIsOfAllItsPrograms(t *testing.T) {
 		t.Run(sentence, func(t *testing.T) {
 			got := decide.Told(d, c.uid, c.err)
 			if !strings.Contains(got.Error(), c.want) || c.want != whole && strings.Contains(got.Error(), "secret") {
-				t.Errorf("it is told %q, want %q", got, c.want)
+				t.Errorf("it reads %q, want %q", got, c.want)
 			}
 			if c.want == own && got.Error() != own {
-				t.Errorf("it is told %q, want %q", got, own)
+				t.Errorf("it reads %q, want %q", got, own)
 			}
 			if !errors.Is(got, c.err) {
 				t.Error("the cause is lost")

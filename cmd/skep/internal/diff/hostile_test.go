@@ -9,7 +9,7 @@ import (
 	"github.com/skep-dev/skep/text"
 )
 
-// TestNoFieldOfAnObjectReachesTheTerminalAsItIs: whoever may write one object writes its annotations, and what messages quote.
+// TestNoFieldOfAnObjectReachesTheTerminalAsItIs: the author of one object writes its annotations, and what messages quote.
 func TestNoFieldOfAnObjectReachesTheTerminalAsItIs(t *testing.T) {
 	var r Report
 	hostile.Fill(&r)

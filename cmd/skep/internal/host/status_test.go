@@ -122,12 +122,12 @@ func TestStatusSaysLoudlyWhatUnloadProtectionHolds(t *testing.T) {
 func TestStatusLabelsWhatIsWrongByWhatItIsAbout(t *testing.T) {
 	var out bytes.Buffer
 	s := nodemode.Status{Source: nodemode.SourceStatus{Address: "a", Error: "it is away"}, Settings: nodemode.SettingsStatus{
-		Error: "read signers: z.yaml is broken\nso is y.yaml",
+		Error: "read signers: z.yaml is broken\ny.yaml is broken, too",
 	}}
 	if err := PrintStatus(&out, "text", ConfirmHere(where.DefaultState), s); err != nil {
 		t.Fatal(err)
 	}
-	want := "source  a\n        it is away\nsettings\n        read signers: z.yaml is broken\n        so is y.yaml\nno application\n"
+	want := "source  a\n        it is away\nsettings\n        read signers: z.yaml is broken\n        y.yaml is broken, too\nno application\n"
 	if out.String() != want {
 		t.Errorf("says %q, want %q", &out, want)
 	}

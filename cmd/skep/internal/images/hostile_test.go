@@ -10,7 +10,7 @@ import (
 	"github.com/skep-dev/skep/test/harness/hostile"
 )
 
-// TestNoFieldOfAnImageReachesTheTerminalAsItIs: whoever built an image wrote its license, names, labels and certificates.
+// TestNoFieldOfAnImageReachesTheTerminalAsItIs: the author of an image wrote its license, names, labels and certificates.
 func TestNoFieldOfAnImageReachesTheTerminalAsItIs(t *testing.T) {
 	var (
 		out      bytes.Buffer

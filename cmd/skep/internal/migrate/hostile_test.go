@@ -12,7 +12,7 @@ import (
 	"github.com/skep-dev/skep/text"
 )
 
-// TestNoFieldOfAManifestReachesTheTerminalAsItIs: whoever may write one of bpfman's objects writes its names, labels and globals.
+// TestNoFieldOfAManifestReachesTheTerminalAsItIs: the author of one of bpfman's objects writes its names, labels and globals.
 func TestNoFieldOfAManifestReachesTheTerminalAsItIs(t *testing.T) {
 	quoted, err := json.Marshal(hostile.Text)
 	if err != nil {

@@ -161,17 +161,17 @@ func TestAHostThatRefusesIsNoReasonToAskACluster(t *testing.T) {
 	}
 }
 
-// TestAWrongFlagIsNoMissingKubeconfig: what is wrong is named, and --kubeconfig where that mends it.
+// TestAWrongFlagIsNoMissingKubeconfig: what is wrong is named, and --kubeconfig where that helps.
 func TestAWrongFlagIsNoMissingKubeconfig(t *testing.T) {
 	m := newMachine(t, true)
-	for flag, mends := range map[string]bool{"--request-timeout=soon": false, "--context=none": false, "--kubeconfig=nowhere": true} {
+	for flag, helps := range map[string]bool{"--request-timeout=soon": false, "--context=none": false, "--kubeconfig=nowhere": true} {
 		var f Flags
 		cmd := &cobra.Command{}
 		f.Register(cmd)
 		if err := cmd.ParseFlags([]string{flag}); err != nil {
 			t.Fatal(err)
 		}
-		if _, _, err := f.Kube.Load(); err == nil || strings.Contains(err.Error(), "name one by --kubeconfig") != mends {
+		if _, _, err := f.Kube.Load(); err == nil || strings.Contains(err.Error(), "name one by --kubeconfig") != helps {
 			t.Errorf("%s in %s: %v", flag, m.home, err)
 		}
 	}
