@@ -69,7 +69,7 @@ func (v *views) gather(ctx context.Context, p *page, nodes []*v1alpha1.BpfNode, 
 	end := time.Now().Add(pageTime)
 	for len(nodes) > 0 && p.next == (position{}) {
 		if p.asked > 0 && time.Now().After(end) {
-			p.next = position{Node: nodes[0].Name}
+			p.next = position{At: nodes[0].Name}
 			return nil
 		}
 		asked := nodes[:min(len(nodes), p.batch())]
@@ -140,21 +140,21 @@ func (p *page) add(a answered, node string, after []*v1alpha1.BpfNode) {
 	full := p.room() == 0 || p.bytes >= maxPageBytes
 	switch {
 	case len(took) > 0 && (a.more || len(took) < len(a.items)):
-		p.next = position{Node: node, After: took[len(took)-1].Name, Seen: len(took)}
-		if node == p.from.Node {
+		p.next = position{At: node, After: took[len(took)-1].Name, Seen: len(took)}
+		if node == p.from.At {
 			p.next.Seen += p.from.Seen
 		}
 	case len(a.items) > 0 && len(took) == 0:
-		p.next = position{Node: node}
+		p.next = position{At: node}
 	case full && len(after) > 0:
-		p.next = position{Node: after[0].Name}
+		p.next = position{At: after[0].Name}
 	}
 }
 
 // attachments are those of a node that a request chooses, in the order of their names: at most so many, from where the page begins.
 func (v *views) attachments(ctx context.Context, node string, scope view.Scope, r request, most int) (a answered) {
 	after := ""
-	if r.query.from.Node == node {
+	if r.query.from.At == node {
 		if after = r.query.from.After; r.query.from.Seen >= maxOfNode {
 			a.err = noderequest.Fail(http.StatusBadGateway, "its agent has more than %d attachments: the rest is not shown", maxOfNode)
 			return a

@@ -32,10 +32,10 @@ func (v *views) listNodes(ctx context.Context, r request) (any, warnings, error)
 	if err != nil {
 		return nil, warnings{}, err
 	}
-	nodes = slices.DeleteFunc(nodes, func(n *v1alpha1.BpfNode) bool { return !r.query.choosesNode(n) })
+	nodes = slices.DeleteFunc(nodes, func(n *v1alpha1.BpfNode) bool { return !r.query.choosesObject(n) })
 	list := newNodeViewList()
 	if most := r.query.page(maxNodes); len(nodes) > most {
-		list.Continue, nodes = position{Node: nodes[most].Name}.token(), nodes[:most]
+		list.Continue, nodes = position{At: nodes[most].Name}.token(), nodes[:most]
 	}
 	for _, n := range nodes {
 		list.Items = append(list.Items, reported(n))
@@ -87,15 +87,15 @@ func onNode(node string, err error) error {
 	return noderequest.Fail(known.Code, "node %s: %v", node, err)
 }
 
-// describedList is a view.NodeViewList as JSON.
+// describedList is a list of objects as JSON.
 type describedList struct {
 	metav1.TypeMeta `json:",inline"`
 	metav1.ListMeta `json:"metadata"`
 	Items           []json.RawMessage `json:"items"`
 }
 
-// getApplication answers an application on the nodes that report it, one after the other: each answer may be large.
-func (v *views) getApplication(ctx context.Context, r request) (any, warnings, error) {
+// getOnNodes answers an application on the nodes that report it, one after the other: each answer may be large.
+func (v *views) getOnNodes(ctx context.Context, r request) (any, warnings, error) {
 	scope := view.Scope{Kind: r.kind(), Namespace: r.namespace, Name: r.name}
 	nodes, err := v.nodes(ctx, scope, r.query)
 	if err != nil {
@@ -105,7 +105,7 @@ func (v *views) getApplication(ctx context.Context, r request) (any, warnings, e
 	list, size, end := describedList{newNodeViewList().TypeMeta, metav1.ListMeta{}, []json.RawMessage{}}, 0, time.Now().Add(pageTime)
 	for i, node := range nodes {
 		if i > 0 && (len(list.Items) >= r.query.page(maxViews) || size >= maxViewsBytes || time.Now().After(end)) {
-			list.Continue = position{Node: node.Name}.token()
+			list.Continue = position{At: node.Name}.token()
 			break
 		}
 		d, err := v.describe(ctx, node.Name, r, scope)

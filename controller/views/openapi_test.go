@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/skep-dev/skep/api/v1alpha1"
 	view "github.com/skep-dev/skep/api/view/v1alpha1"
 )
 
@@ -38,16 +39,17 @@ func TestFieldsAreExplained(t *testing.T) {
 	}
 	tag := f.get(t, where, "application/json", &document).Header.Get("ETag")
 	for resource, name := range map[string]string{"bpfattachments": view.KindBpfAttachment, "clusterbpfattachments": view.KindClusterBpfAttachment,
-		"nodeviews": view.KindNodeView} {
+		"bpfapplications": v1alpha1.KindBpfApplication, "clusterbpfapplications": v1alpha1.KindClusterBpfApplication, "nodeviews": view.KindNodeView} {
 		of, field := document.Paths[base+"/"+resource].Get.Of, ""
 		for _, schema := range document.Components.Schemas {
 			for _, one := range schema.Of {
 				if one == of {
-					field = schema.Properties["hook"].Description + schema.Properties["loads"].Description
+					field = schema.Properties["hook"].Description + schema.Properties["loads"].Description + schema.Properties["leftOut"].Description
 				}
 			}
 		}
-		isExplained := strings.Contains(field, "Hook is the name of libbpf's section") || strings.Contains(field, "Loads are those under way")
+		isExplained := strings.Contains(field, "Hook is the name of libbpf's section") || strings.Contains(field, "Loads are those under way") ||
+			strings.Contains(field, "LeftOut says what is not shown")
 		if of != (kind{view.Group, view.Version, name}) || !isExplained {
 			t.Errorf("%s is %+v, with %q", resource, of, field)
 		}

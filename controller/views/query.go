@@ -32,9 +32,10 @@ type query struct {
 	include metav1.IncludeObjectPolicy
 }
 
-// position is where a page begins: at a node, after the attachment of a name. Everybody may make one: it opens nothing.
+// position is where a page begins: at a node, after the attachment of a name, or at an application. Everybody may make one: it opens nothing.
 type position struct {
-	Node  string `json:"node,omitempty"`
+	// At is a node's name, or an application's as v1alpha1.Identity writes it.
+	At    string `json:"at,omitempty"`
 	After string `json:"after,omitempty"`
 	// Seen counts the attachments of the node on the pages before.
 	Seen int `json:"seen,omitempty"`
@@ -59,8 +60,9 @@ func parsePosition(token string) (position, error) {
 	if err == nil {
 		err = json.Unmarshal(text, &p)
 	}
-	if err != nil || len(token) > maxToken || len(validation.IsDNS1123Subdomain(p.Node)) > 0 ||
-		p.After != "" && len(validation.IsDNS1123Subdomain(p.After)) > 0 {
+	isName := func(s string) bool { return len(validation.IsDNS1123Subdomain(s)) == 0 }
+	namespace, name, isNamespaced := strings.Cut(p.At, "/")
+	if err != nil || len(token) > maxToken || !isName(namespace) || isNamespaced && !isName(name) || p.After != "" && !isName(p.After) {
 		return position{}, noderequest.Fail(http.StatusBadRequest, "the parameter continue was not made by this API: list again without it")
 	}
 	return p, nil
@@ -73,6 +75,8 @@ func (r request) selectable() []string {
 		return []string{"node"}
 	case r.resource == nodeViews:
 		return []string{"metadata.name", "node"}
+	case r.resource == applications, r.resource == clusterApps:
+		return []string{"metadata.name", "metadata.namespace"}
 	}
 	return []string{"metadata.name", "metadata.namespace", "node", "application", "program", "hook", "state"}
 }
@@ -160,9 +164,10 @@ func (q query) chooses(a *view.BpfAttachment) bool {
 		"node": a.Node, "application": a.Application.Name, "program": a.Program, "hook": a.Hook, "state": a.State})
 }
 
-// choosesNode reports whether a node is asked for.
-func (q query) choosesNode(n *v1alpha1.BpfNode) bool {
-	return q.labels.Matches(labels.Set(n.Labels)) && q.fields.Matches(fields.Set{"metadata.name": n.Name, "node": n.Name})
+// choosesObject reports whether an object of the API server is asked for; a node is one by the field node, too.
+func (q query) choosesObject(o metav1.Object) bool {
+	return q.labels.Matches(labels.Set(o.GetLabels())) &&
+		q.fields.Matches(fields.Set{"metadata.name": o.GetName(), "metadata.namespace": o.GetNamespace(), "node": o.GetName()})
 }
 
 // page is how many objects a page has, of at most so many.

@@ -5,9 +5,12 @@ import (
 	"fmt"
 	"strconv"
 
+	apimeta "k8s.io/apimachinery/pkg/api/meta"
+	metatable "k8s.io/apimachinery/pkg/api/meta/table"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 
+	"github.com/skep-dev/skep/api/v1alpha1"
 	view "github.com/skep-dev/skep/api/view/v1alpha1"
 	"github.com/skep-dev/skep/text"
 )
@@ -74,6 +77,28 @@ func attachmentTable(meta metav1.ListMeta, include metav1.IncludeObjectPolicy, i
 		}
 		row(t, include, a.ObjectMeta, a, a.Node, a.Application.Name, cell(a.Program), cell(a.Hook), cell(a.Target.Text), cell(a.State), id, position, runs,
 			cell(a.Message), a.Name)
+	}
+	return t
+}
+
+// applicationTable shows applications, as kubectl get shows those of skep.dev.
+func applicationTable(meta metav1.ListMeta, include metav1.IncludeObjectPolicy, items []view.BpfApplication) *metav1.Table {
+	t := table(meta,
+		column("Name", "name", "The application.", false),
+		column("Ready", "", "Whether it runs as it is defined.", false),
+		column("Loaded", "", "On how many of its nodes it is loaded.", false),
+		column("Age", "", "How long it has been there.", false),
+		column("Status", "", "Why it is ready or not.", false),
+	)
+	for _, a := range items {
+		ready, status, loaded := "", "", ""
+		if c := apimeta.FindStatusCondition(a.Status.Conditions, v1alpha1.ConditionReady); c != nil {
+			ready, status = string(c.Status), c.Message
+		}
+		if a.Status.Nodes != nil {
+			loaded = a.Status.Nodes.Summary
+		}
+		row(t, include, a.ObjectMeta, a, a.Name, ready, cell(loaded), metatable.ConvertToHumanReadableDateType(a.CreationTimestamp), cell(status))
 	}
 	return t
 }

@@ -57,7 +57,7 @@ const reviewed = 5 * time.Second
 
 // Options are what the API is made of. All but NodeTime are needed.
 type Options struct {
-	// Writer asks whether users may, and Cache has the BpfNodes.
+	// Writer asks whether users may, and Cache has BpfNodes and applications.
 	Writer client.Client
 	Cache  client.Reader
 	// Asker asks agents.
@@ -120,6 +120,8 @@ func API(o Options) aggregated.API {
 		{Name: attachments, SingularName: "bpfattachment", Kind: view.KindBpfAttachment, Namespaced: true, Verbs: read, ShortNames: []string{"bpfat"}},
 		{Name: clusterAttachments, SingularName: "clusterbpfattachment", Kind: view.KindClusterBpfAttachment, Verbs: read, ShortNames: []string{"cbpfat"}},
 		{Name: nodeViews, SingularName: "nodeview", Kind: view.KindNodeView, Verbs: read},
+		{Name: applications, SingularName: "bpfapplication", Kind: v1alpha1.KindBpfApplication, Namespaced: true, Verbs: read, ShortNames: []string{"bpfview"}},
+		{Name: clusterApps, SingularName: "clusterbpfapplication", Kind: v1alpha1.KindClusterBpfApplication, Verbs: read, ShortNames: []string{"cbpfview"}},
 		{Name: applications + "/view", Kind: view.KindNodeView + "List", Namespaced: true, Verbs: get},
 		{Name: clusterApps + "/view", Kind: view.KindNodeView + "List", Verbs: get},
 	}}
@@ -132,8 +134,13 @@ func API(o Options) aggregated.API {
 			"/" + clusterAttachments + "/{name}":                       v.getAttachment,
 			"/" + nodeViews:                                            v.listNodes,
 			"/" + nodeViews + "/{name}":                                v.getNode,
-			"/namespaces/{namespace}/" + applications + "/{name}/view": v.getApplication,
-			"/" + clusterApps + "/{name}/view":                         v.getApplication,
+			"/" + applications:                                         v.listApplications,
+			"/namespaces/{namespace}/" + applications:                  v.listApplications,
+			"/namespaces/{namespace}/" + applications + "/{name}":      v.getApplication,
+			"/namespaces/{namespace}/" + applications + "/{name}/view": v.getOnNodes,
+			"/" + clusterApps:                                          v.listApplications,
+			"/" + clusterApps + "/{name}":                              v.getApplication,
+			"/" + clusterApps + "/{name}/view":                         v.getOnNodes,
 		} {
 			mux.HandleFunc("GET "+api.Base()+path, v.answer(strings.TrimPrefix(strings.TrimPrefix(path, "/namespaces/{namespace}"), "/"), answer))
 		}
@@ -231,7 +238,7 @@ func (v *views) nodes(ctx context.Context, scope view.Scope, q query) ([]*v1alph
 	for i := range reports.Items {
 		n := &reports.Items[i]
 		isNamed := !hasName || name == n.Name || view.IsOn(name, n.Name)
-		if isNamed && (!hasOnly || only == n.Name) && n.Name >= q.from.Node && mayHave(&n.Status, scope) {
+		if isNamed && (!hasOnly || only == n.Name) && n.Name >= q.from.At && mayHave(&n.Status, scope) {
 			found = append(found, n)
 		}
 	}

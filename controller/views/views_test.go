@@ -44,6 +44,9 @@ type fleet struct {
 	client.Client
 	key   seals.Key
 	nodes map[string]view.NodeView
+	apps  []v1alpha1.BpfApplication
+	// clusterApps are those of the cluster.
+	clusterApps []v1alpha1.ClusterBpfApplication
 	// away are nodes that do not answer, and lines what one answers in place of what it should.
 	away  map[string]error
 	lines map[string]string
@@ -114,26 +117,50 @@ func (f *fleet) report(name string) v1alpha1.BpfNode {
 	r := v1alpha1.BpfNode{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"zone": "a"}},
 		Status: v1alpha1.BpfNodeStatus{Kernel: n.Kernel, Counts: v1alpha1.NodeCounts{Programs: 7}}}
 	for _, a := range n.Applications {
-		r.Status.Applications = append(r.Status.Applications, v1alpha1.NodeApplication{Kind: a.Kind, Namespace: a.Namespace, Name: a.Name, State: a.State})
+		r.Status.Applications = append(r.Status.Applications, v1alpha1.NodeApplication{Kind: a.Kind, Namespace: a.Namespace, Name: a.Name, UID: a.UID, State: a.State})
 	}
 	return r
 }
 
 // List implements client.Reader.
-func (f *fleet) List(_ context.Context, o client.ObjectList, _ ...client.ListOption) error {
-	list := o.(*v1alpha1.BpfNodeList)
-	for name := range f.nodes {
-		list.Items = append(list.Items, f.report(name))
+func (f *fleet) List(_ context.Context, o client.ObjectList, options ...client.ListOption) error {
+	in := (&client.ListOptions{}).ApplyOptions(options).Namespace
+	switch list := o.(type) {
+	case *v1alpha1.BpfNodeList:
+		for name := range f.nodes {
+			list.Items = append(list.Items, f.report(name))
+		}
+	case *v1alpha1.BpfApplicationList:
+		list.Items = slices.DeleteFunc(slices.Clone(f.apps), func(a v1alpha1.BpfApplication) bool { return in != "" && a.Namespace != in })
+	case *v1alpha1.ClusterBpfApplicationList:
+		list.Items = slices.Clone(f.clusterApps)
 	}
 	return nil
 }
 
 // Get implements client.Reader.
-func (f *fleet) Get(_ context.Context, key client.ObjectKey, _ client.Object, _ ...client.GetOption) error {
-	if _, there := f.nodes[key.Name]; !there {
-		return apierrors.NewNotFound(schema.GroupResource{Resource: "bpfnodes"}, key.Name)
+func (f *fleet) Get(_ context.Context, key client.ObjectKey, o client.Object, _ ...client.GetOption) error {
+	switch o := o.(type) {
+	case *v1alpha1.BpfNode:
+		if _, there := f.nodes[key.Name]; there {
+			return nil
+		}
+	case *v1alpha1.BpfApplication:
+		for i := range f.apps {
+			if client.ObjectKeyFromObject(&f.apps[i]) == key {
+				f.apps[i].DeepCopyInto(o)
+				return nil
+			}
+		}
+	case *v1alpha1.ClusterBpfApplication:
+		for i := range f.clusterApps {
+			if f.clusterApps[i].Name == key.Name {
+				f.clusterApps[i].DeepCopyInto(o)
+				return nil
+			}
+		}
 	}
-	return nil
+	return apierrors.NewNotFound(schema.GroupResource{Resource: "objects"}, key.Name)
 }
 
 // relay is a replica that the agents of all nodes poll.
@@ -350,7 +377,7 @@ func TestSelectorsChooseAttachments(t *testing.T) {
 		"fieldSelector=secret=x":                               {0, 0, 400},
 		"labelSelector=(":                                      {0, 0, 400},
 		"limit=-1":                                             {0, 0, 400},
-		"continue=eyJub2RlIjoiLi4ifQ":                          {0, 0, 400},
+		"continue=eyJhdCI6Ii4uIn0":                             {0, 0, 400},
 		"continue=x":                                           {0, 0, 400},
 		"node=..":                                              {0, 0, 400},
 		"watch=true":                                           {0, 0, 405},
@@ -721,7 +748,7 @@ func TestAUserOfManySlowNodesLeavesPlacesToOthers(t *testing.T) {
 		all.Wait()
 	}()
 	for n := range 6 {
-		start := base64.RawURLEncoding.EncodeToString(fmt.Appendf(nil, `{"node":"node-%04d"}`, n/2*20))
+		start := base64.RawURLEncoding.EncodeToString(fmt.Appendf(nil, `{"at":"node-%04d"}`, n/2*20))
 		all.Go(func() {
 			r := httptest.NewRequest(http.MethodGet, base+"/bpfattachments?continue="+start, nil)
 			r.Header.Set("X-Remote-User", fmt.Sprint("system:serviceaccount:team-a:eager-", n))

@@ -40,9 +40,8 @@ func (w *warnings) add(node string, err error) {
 	w.nodes[reason] = append(w.nodes[reason], node)
 }
 
-// headers are the values of the header Warning.
-func (w *warnings) headers() []string {
-	var all []string
+// sentences are the warnings as text.
+func (w *warnings) sentences() (all []string) {
 	for _, reason := range w.reasons {
 		nodes, more, what := w.nodes[reason], "", "node"
 		if n := len(nodes) - maxNamed; n > 0 {
@@ -56,8 +55,12 @@ func (w *warnings) headers() []string {
 	if w.cut != "" {
 		all = append(all, w.cut)
 	}
-	var headers []string
-	for _, one := range all {
+	return all
+}
+
+// headers are the values of the header Warning.
+func (w *warnings) headers() (headers []string) {
+	for _, one := range w.sentences() {
 		// What no header may hold is not said.
 		if header, err := utilnet.NewWarningHeader(299, "skep", one); err == nil {
 			headers = append(headers, header)

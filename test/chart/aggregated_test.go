@@ -60,10 +60,10 @@ func TestAViewerOfANamespaceSeesItsAttachmentsAlone(t *testing.T) {
 		}
 		return resources
 	}
-	if got := allowed("skep-application-viewer"); !slices.Equal(got, []string{"bpfattachments", "bpfapplications/view"}) {
+	if got := allowed("skep-application-viewer"); !slices.Equal(got, []string{"bpfattachments", "bpfapplications", "bpfapplications/view"}) {
 		t.Errorf("a viewer may see %v", got)
 	}
-	if got := allowed("skep-cluster-viewer"); len(got) != 5 || slices.ContainsFunc(got, func(r string) bool { return strings.HasSuffix(r, "/maps") }) {
+	if got := allowed("skep-cluster-viewer"); len(got) != 7 || slices.ContainsFunc(got, func(r string) bool { return strings.HasSuffix(r, "/maps") }) {
 		t.Errorf("a viewer of the cluster may see %v", got)
 	}
 	if labels := one(t, objects, "ClusterRole", "skep-map-reader").GetLabels(); len(labels) != 1 || labels["app.kubernetes.io/name"] != "skep" {

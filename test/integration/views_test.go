@@ -24,7 +24,9 @@ import (
 
 	"github.com/skep-dev/skep/api/v1alpha1"
 	view "github.com/skep-dev/skep/api/view/v1alpha1"
+	"github.com/skep-dev/skep/test/fixture/programs"
 	"github.com/skep-dev/skep/test/harness/child"
+	"github.com/skep-dev/skep/test/harness/recommended"
 )
 
 const viewBase = "/apis/" + view.GroupVersion
@@ -183,9 +185,14 @@ func TestWhatRunsIsSeenByRightsOfKubernetes(t *testing.T) {
 		"no watch, whatever the right": {w.plane.Config, "get bpfattachments -A -w", []string{"(MethodNotAllowed)", "this API has no watch"}, "forbidden", true},
 		"its application":              {editor, "get --raw " + viewOf("team-a"), []string{`"kind":"NodeViewList"`, `"namespace":"team-a"`}, "team-b", false},
 		"a description":                {editor, "describe -n team-a " + name, []string{"Hook:", "tracepoint"}, "team-b", false},
+		"an application":               {editor, "describe -n team-a bpfview exec-snoop", []string{"Attachments:", node, "NoPods", "Conditions:", "Age", "From"}, "team-b", false},
+		"all of the namespace":         {editor, "describe -n team-a bpfview", []string{"Attachments:", "NoPods"}, "team-b", false},
+		"a list of them":               {editor, "get -n team-a bpfview", []string{"NAME", "READY", "exec-snoop"}, "team-b", false},
+		"no application of another":    {editor, "describe -n team-b bpfview exec-snoop", []string{"forbidden"}, node, true},
+		"plain names are of objects":   {editor, "get -n team-a bpfapplications,bpfapplication,bpfapp -o name", []string{"bpfapplication.skep.dev/exec-snoop"}, "view.", false},
 		"no other namespace":           {editor, "get bpfattachments -n team-b", []string{"forbidden"}, node, true},
 		"no object of another":         {editor, "get -n team-b " + name, []string{"forbidden"}, node + " ", true},
-		"no application of another":    {editor, "get --raw " + viewOf("team-b"), []string{"orbidden"}, node, true},
+		"no description of another":    {editor, "get --raw " + viewOf("team-b"), []string{"orbidden"}, node, true},
 		"not all namespaces":           {editor, "get bpfattachments -A", []string{"forbidden"}, node, true},
 		"none of the cluster":          {editor, "get clusterbpfattachments", []string{"forbidden"}, node, true},
 		"no list of nodes":             {editor, "get nodeviews", []string{"forbidden"}, node, true},
@@ -193,18 +200,21 @@ func TestWhatRunsIsSeenByRightsOfKubernetes(t *testing.T) {
 		"nothing":                      {w.as("nobody"), "get bpfattachments -n team-a", []string{"forbidden"}, node, true},
 		"by the operator: all":         {operator, "get bpfattachments -A", []string{"NAMESPACE", "team-a", "team-b"}, "MESSAGE", false},
 		"by the operator: the cluster": {operator, "get cbpfat", []string{"tracepoint", "sys_enter_execve", "Attached"}, "team-a", false},
+		"by the operator: one of them": {operator, "describe cbpfview exec-snoop", []string{"sys_enter_execve", "Attached"}, "team-b", false},
+		"with its events":              {w.plane.Config, "describe cbpfview exec-snoop", []string{"sys_enter_execve", "Age", "From", "loaded on 1 of 1 nodes"}, "", false},
 		"by the operator: nodes":       {operator, "get nodeviews", []string{"APPLICATIONS", "KERNEL", "AGENT", node}, "", false},
 		"by the operator: a node":      {operator, "get nodeviews " + node + " -o json", []string{`"namespace": "team-b"`, `"kind": "NodeView"`}, "", false},
 		"by the operator: no maps":     {operator, "get --raw " + mapsOf + "?node=" + node, []string{"orbidden"}, "events", true},
 	} {
 		t.Run(sentence, func(t *testing.T) {
 			out, err := w.kubectl(c.as, strings.Fields(c.args)...)
+			t.Logf("$ kubectl %s\n%s", c.args, out)
 			if (err != nil) != c.fails || c.lacks != "" && strings.Contains(out, c.lacks) {
-				t.Errorf("%s: %v\n%s", c.args, err, out)
+				t.Errorf("%v, with %q", err, c.lacks)
 			}
 			for _, want := range c.wants {
 				if !strings.Contains(out, want) {
-					t.Errorf("%s lacks %q:\n%s", c.args, want, out)
+					t.Errorf("it lacks %q", want)
 				}
 			}
 		})
@@ -212,8 +222,37 @@ func TestWhatRunsIsSeenByRightsOfKubernetes(t *testing.T) {
 	w.refusesOthers(t, viewBase+"/nodeviews/"+node, operator)
 	w.day(t, editor, operator)
 	t.Run("the page", func(t *testing.T) { w.page(t, editor) })
+	w.describesMuch(t, operator)
 	w.losesItsNode(t, operator)
 	w.losesItsController(t)
+}
+
+// describesMuch has an application run on more interfaces than a description shows: its sentence has the command that lists all.
+func (w *mapsWorld) describesMuch(t *testing.T, operator *rest.Config) {
+	t.Run("what a description leaves out", func(t *testing.T) {
+		const pairs = 60
+		w.node.inNode("sh", "-c", fmt.Sprintf("for i in $(seq %d); do ip link add many$i type veth peer name many-$i || exit 1; done", pairs))
+		ref, _ := w.Push("everywhere:v1", programs.Object("tcx_count"), "team-a")
+		app := fleet(ref)
+		app.Name, app.Spec.Programs = "everywhere", []v1alpha1.Program{{Name: "count_ingress", Attach: []v1alpha1.Attachment{
+			{Hook: "tcx/ingress", Interfaces: &v1alpha1.Interfaces{Names: []string{"many*"}}}}}}
+		w.create(app)
+		w.summary(app, "1/1")
+		kubeconfig := filepath.Join(t.TempDir(), "kubeconfig")
+		if err := writeKubeconfig(operator, kubeconfig); err != nil {
+			t.Fatal(err)
+		}
+		t.Setenv("KUBECONFIG", kubeconfig)
+		t.Setenv("PATH", filepath.Dir(w.plane.Kubectl)+":"+os.Getenv("PATH"))
+		out, err := w.kubectl(operator, "describe", "cbpfview", "everywhere")
+		if err != nil || strings.Count(out, "tcx/ingress") != 100 {
+			t.Fatal(err, out)
+		}
+		all := recommended.Run(t, out, "kubectl get clusterbpfattachments --field-selector application=…")
+		if got := strings.Count(all, "tcx/ingress"); got != 2*pairs {
+			t.Errorf("%d attachments, not %d:\n%s", got, 2*pairs, all)
+		}
+	})
 }
 
 // losesItsNode kills the agent: a list shows the rest and warns.

@@ -44,9 +44,9 @@ func run(crds io.Reader, file string) error {
 			return err
 		}
 		kinds := map[string]string{crd.Spec.Names.Plural: crd.Spec.Names.Kind}
-		if crd.Spec.Names.Kind == view.KindBpfAttachment {
-			// They have the same fields.
-			kinds["clusterbpfattachments"] = view.KindClusterBpfAttachment
+		if crd.Spec.Names.Kind != view.KindNodeView {
+			// Those of the cluster have the same fields.
+			kinds["cluster"+crd.Spec.Names.Plural] = "Cluster" + crd.Spec.Names.Kind
 		}
 		if err := add(paths, schemas, crd.Spec.Names.Kind, kinds, crd.Spec.Versions[0].Schema.OpenAPIV3Schema); err != nil {
 			return err
