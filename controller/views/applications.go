@@ -1,18 +1,18 @@
 package views
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
 	"net/http"
 	"slices"
+	"strings"
+	"sync/atomic"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/fields"
-	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
+	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/skep-dev/skep/api/v1alpha1"
@@ -20,9 +20,11 @@ import (
 	"github.com/skep-dev/skep/intent/noderequest"
 )
 
-// The bounds of applications: how many attachments one shows, and how many a page of a list has, which ends after maxPageBytes.
+// The bounds of applications: how many attachments a description has, and of one node where there are many nodes, and how many
+// applications a page has, which ends after maxPageBytes, too.
 const (
 	maxShown        = 100
+	maxShownOfNode  = 10
 	maxApplications = 500
 )
 
@@ -32,8 +34,8 @@ type application interface {
 	v1alpha1.Application
 }
 
-// seen is an application without its attachments. Annotations stay out: kubectl apply keeps the values of variables there.
-func seen(a v1alpha1.Application) view.BpfApplication {
+// withoutAttachments is an application as it is listed. Spec and annotations stay out: values of variables are there.
+func withoutAttachments(a v1alpha1.Application) view.BpfApplication {
 	return view.BpfApplication{TypeMeta: metav1.TypeMeta{APIVersion: view.GroupVersion, Kind: a.Identity().Kind}, Status: *a.Report(),
 		ObjectMeta: metav1.ObjectMeta{Namespace: a.GetNamespace(), Name: a.GetName(), UID: a.GetUID(), Generation: a.GetGeneration(),
 			CreationTimestamp: a.GetCreationTimestamp(), DeletionTimestamp: a.GetDeletionTimestamp(), Labels: a.GetLabels()}}
@@ -41,47 +43,62 @@ func seen(a v1alpha1.Application) view.BpfApplication {
 
 // listApplications answers a page of applications, without asking a node.
 func (v *views) listApplications(ctx context.Context, r request) (any, warnings, error) {
-	found, err := v.applications(ctx, r)
+	found, err := v.find(ctx, r)
 	if err != nil {
+		ctrl.Log.WithName("views").Error(err, "list applications", "resource", r.resource)
 		return nil, warnings{}, noderequest.Fail(http.StatusServiceUnavailable, "the applications cannot be listed; try again")
 	}
-	list := describedList{TypeMeta: metav1.TypeMeta{APIVersion: view.GroupVersion, Kind: r.kind() + "List"}, Items: []json.RawMessage{}}
+	var about warnings
+	list := rawList{TypeMeta: metav1.TypeMeta{APIVersion: view.GroupVersion, Kind: r.kind() + "List"}, Items: []json.RawMessage{}}
+	size, most := 0, r.query.page(maxApplications)
+	if r.query.limit == 0 {
+		// kubectl get --sort-by sorts one page alone.
+		most = len(found)
+	}
 	var rows []view.BpfApplication
-	size := 0
 	for _, a := range found {
-		if len(rows) == r.query.page(maxApplications) || size > maxPageBytes {
+		if len(list.Items) == most || size > maxPageBytes {
 			list.Continue = position{At: a.Identity().String()}.token()
 			break
 		}
-		one := seen(a)
-		written, err := json.Marshal(one)
+		one := withoutAttachments(a)
+		part := any(one)
+		if r.asTable && r.query.include != metav1.IncludeObject {
+			part = one.ObjectMeta
+		}
+		written, err := json.Marshal(part)
 		if err != nil {
-			return nil, warnings{}, err
+			return nil, about, err
 		}
 		rows, list.Items, size = append(rows, one), append(list.Items, written), size+len(written)
 	}
-	if r.asTable {
-		return applicationTable(list.ListMeta, r.query.include, rows), warnings{}, nil
+	if list.Continue != "" && r.query.limit == 0 {
+		about.cut = cutAfter(len(list.Items))
 	}
-	return list, warnings{}, nil
+	if r.asTable {
+		return applicationTable(list.ListMeta, r.query.include, rows), about, nil
+	}
+	return list, about, nil
 }
 
-// applications are those that a request chooses, by namespace and name. They are the cache's: to be read.
-func (v *views) applications(ctx context.Context, r request) (found []v1alpha1.Application, err error) {
+// find returns the applications that a request chooses, from where its page begins, by namespace and name. They are shared with the cache: read only.
+func (v *views) find(ctx context.Context, r request) (found []v1alpha1.Application, err error) {
 	in := []client.ListOption{client.InNamespace(r.namespace), client.UnsafeDisableDeepCopy}
+	from := v1alpha1.Identity{Name: r.query.from.At}
 	if r.resource == applications {
 		var list v1alpha1.BpfApplicationList
 		err = v.Cache.List(ctx, &list, in...)
 		found = pointers[v1alpha1.BpfApplication](list.Items)
+		from.Namespace, from.Name, _ = strings.Cut(r.query.from.At, "/")
 	} else {
 		var list v1alpha1.ClusterBpfApplicationList
 		err = v.Cache.List(ctx, &list, in...)
 		found = pointers[v1alpha1.ClusterBpfApplication](list.Items)
 	}
 	found = slices.DeleteFunc(found, func(a v1alpha1.Application) bool {
-		return a.Identity().String() < r.query.from.At || !r.query.choosesObject(a)
+		return a.Identity().Compare(from) < 0 || !r.query.choosesObject(a)
 	})
-	slices.SortFunc(found, func(a, b v1alpha1.Application) int { return cmp.Compare(a.Identity().String(), b.Identity().String()) })
+	slices.SortFunc(found, func(a, b v1alpha1.Application) int { return a.Identity().Compare(b.Identity()) })
 	return found, err
 }
 
@@ -97,63 +114,119 @@ func pointers[T any, P interface {
 	return all
 }
 
-// getApplication answers an application with the first of its attachments.
+// getApplication answers an application with its attachments.
 func (v *views) getApplication(ctx context.Context, r request) (any, warnings, error) {
 	var of application = &v1alpha1.BpfApplication{}
 	if r.resource == clusterApps {
 		of = &v1alpha1.ClusterBpfApplication{}
 	}
-	switch err := v.Cache.Get(ctx, types.NamespacedName{Namespace: r.namespace, Name: r.name}, of); {
+	name := types.NamespacedName{Namespace: r.namespace, Name: r.name}
+	switch err := v.Cache.Get(ctx, name, of); {
 	case apierrors.IsNotFound(err):
 		return nil, warnings{}, noderequest.Fail(http.StatusNotFound, "%s.%s %q not found", r.resource, view.Group, r.name)
 	case err != nil:
-		return nil, warnings{}, noderequest.Fail(http.StatusServiceUnavailable, "%s %s cannot be read; try again", r.kind(), of.Identity())
+		ctrl.Log.WithName("views").Error(err, "read an application", "resource", r.resource, "application", name)
+		return nil, warnings{}, noderequest.Fail(http.StatusServiceUnavailable, "%s %q cannot be read; try again", r.resource, r.name)
 	}
-	one := seen(of)
+	one := withoutAttachments(of)
 	if r.asTable {
 		return applicationTable(metav1.ListMeta{}, r.query.include, []view.BpfApplication{one}), warnings{}, nil
 	}
-	p, err := v.attached(ctx, of, r)
-	if err != nil {
-		return nil, warnings{}, err
-	}
-	for _, a := range p.items {
-		one.Attachments = append(one.Attachments, view.NodeAttachment{Node: a.Node, Attachment: a.Attachment})
-	}
-	if p.next != (position{}) {
-		p.about.cut = fmt.Sprintf("only %d attachments are shown: `kubectl get %s --field-selector application=%s` lists all", len(p.items),
-			attachmentsOf(of.Identity()), r.name)
-	}
-	one.LeftOut = p.about.sentences()
+	one.Attachments, one.LeftOut = v.attached(ctx, of, r)
 	return one, warnings{}, nil
 }
 
-// attachmentsOf are the attachments of an application, as arguments of kubectl get.
-func attachmentsOf(of v1alpha1.Identity) string {
-	if !of.IsNamespaced() {
-		return clusterAttachments
+// attached asks the nodes that report an application for its attachments, and returns what is left out.
+func (v *views) attached(ctx context.Context, of v1alpha1.Application, r request) (all []view.NodeAttachment, leftOut []string) {
+	id, uid := of.Identity(), string(of.GetUID())
+	scope := view.Scope{Kind: id.Kind, Namespace: id.Namespace, Name: id.Name}
+	nodes, err := v.nodes(ctx, scope, everything())
+	if err != nil {
+		return nil, []string{err.Error()}
 	}
-	return "-n " + of.Namespace + " " + attachments
+	nodes, deleted := byState(nodes, id, uid)
+	p, isCut := page{most: maxShown}, atomic.Bool{}
+	share := max(maxShownOfNode, maxShown/max(1, len(nodes)))
+	err = v.gather(ctx, &p, nodes, func(node string, _ int) answered {
+		a := v.shown(ctx, node, scope, uid, r.user, share)
+		if a.more {
+			isCut.Store(true)
+		}
+		a.more = false
+		return a
+	})
+	for _, a := range p.items {
+		all = append(all, view.NodeAttachment{Node: a.Node, Attachment: a.Attachment})
+	}
+	leftOut = p.about.sentences()
+	if err != nil {
+		leftOut = append(leftOut, "not all nodes answered in time: "+err.Error())
+	}
+	if p.late > 0 {
+		leftOut = append(leftOut, fmt.Sprintf("after %s, %d nodes were not asked any more", pageTime, p.late))
+	}
+	if deleted > 0 {
+		leftOut = append(leftOut, fmt.Sprintf("%d nodes still unload an application of this name that was deleted", deleted))
+	}
+	if isCut.Load() || p.next != (position{}) {
+		leftOut = append(leftOut, fmt.Sprintf("the first %d attachments are shown, of one node at most %d: "+
+			"`kubectl get %s --field-selector application=%s` lists all", len(all), share, attachmentsOf(id), id.Name))
+	}
+	return all, leftOut
 }
 
-// attached asks the nodes that report an application, those with a problem first.
-func (v *views) attached(ctx context.Context, of v1alpha1.Application, r request) (p page, err error) {
-	id, everything := of.Identity(), query{labels: labels.Everything(), fields: fields.Everything()}
-	scope := view.Scope{Kind: id.Kind, Namespace: id.Namespace, Name: id.Name}
-	nodes, err := v.nodes(ctx, scope, everything)
-	if err != nil {
-		return p, err
+// attachmentsOf are the attachments of an application's kind, as arguments of kubectl get.
+func attachmentsOf(id v1alpha1.Identity) string {
+	if !id.IsNamespaced() {
+		return clusterAttachments
 	}
-	var failing, others []*v1alpha1.BpfNode
+	return "-n " + id.Namespace + " " + attachments
+}
+
+// byState returns the nodes that report an application: first those where it failed, last those that it is on its way to. It counts those
+// that report a deleted one of its name.
+func byState(nodes []*v1alpha1.BpfNode, id v1alpha1.Identity, uid string) (order []*v1alpha1.BpfNode, deleted int) {
+	var failed, loaded, others []*v1alpha1.BpfNode
 	for _, n := range nodes {
-		switch report := n.Status.Of(string(of.GetUID())); {
-		case report != nil && report.State != v1alpha1.NodeLoaded:
-			failing = append(failing, n)
-		case report != nil || n.Status.Counts.NotReported > 0:
+		report := n.Status.Of(uid)
+		switch {
+		case report == nil && n.Status.Counts.NotReported > 0, report != nil && report.State == v1alpha1.NodeLoaded:
+			loaded = append(loaded, n)
+		case report == nil:
+			if slices.ContainsFunc(n.Status.Applications, func(a v1alpha1.NodeApplication) bool {
+				return (v1alpha1.Identity{Kind: a.Kind, Namespace: a.Namespace, Name: a.Name}) == id && !isGone(a.State)
+			}) {
+				deleted++
+			}
+		case report.State == v1alpha1.NodeFailed, report.State == v1alpha1.NodeUnsupported:
+			failed = append(failed, n)
+		default:
 			others = append(others, n)
 		}
 	}
-	p.most = maxShown
-	err = v.gather(ctx, &p, append(failing, others...), scope, request{user: r.user, query: everything})
-	return p, err
+	return slices.Concat(failed, loaded, others), deleted
+}
+
+// shown are the attachments of a node that a description has: at most so many, first what is not attached.
+func (v *views) shown(ctx context.Context, node string, scope view.Scope, uid, user string, most int) (a answered) {
+	var attached answered
+	a.err = v.each(ctx, node, scope, user, func(one view.BpfAttachment) error {
+		to := &a
+		if one.State == view.StateAttached {
+			to = &attached
+		}
+		switch {
+		case one.ApplicationUID != "" && one.ApplicationUID != uid:
+			return nil
+		case len(to.items) == most || to.bytes > maxPageBytes/ofRequest:
+			a.more = true
+			return nil
+		}
+		return to.keep(one)
+	})
+	room := most - len(a.items)
+	a.more = a.more || len(attached.items) > room
+	a.items = append(a.items, attached.items[:min(len(attached.items), room)]...)
+	a.bytes += attached.bytes
+	return a
 }

@@ -1,31 +1,40 @@
 package views_test
 
 import (
+	"encoding/json"
+	"errors"
 	"fmt"
+	"maps"
 	"net/http"
+	"net/http/httptest"
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	gocmp "github.com/google/go-cmp/cmp"
 	authorizationv1 "k8s.io/api/authorization/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/skep-dev/skep/api/v1alpha1"
 	view "github.com/skep-dev/skep/api/view/v1alpha1"
 	"github.com/skep-dev/skep/controller/noderequests"
+	"github.com/skep-dev/skep/controller/views"
+	"github.com/skep-dev/skep/test/harness/hostile"
 )
 
 // hasApplications adds the applications of the nodes to the API server.
 func (f *fleet) hasApplications() {
 	meta := func(namespace, name string) metav1.ObjectMeta {
-		return metav1.ObjectMeta{Namespace: namespace, Name: name, UID: "u", Generation: 3, Labels: map[string]string{"team": "a"},
+		uid := types.UID(uidOf(v1alpha1.Identity{Namespace: namespace, Name: name}))
+		return metav1.ObjectMeta{Namespace: namespace, Name: name, UID: uid, Generation: 3, Labels: map[string]string{"team": "a"},
 			CreationTimestamp: metav1.NewTime(time.Now().Add(-2 * time.Hour).Truncate(time.Second)),
 			Annotations:       map[string]string{"kubectl.kubernetes.io/last-applied-configuration": "secret"},
 			ManagedFields:     []metav1.ManagedFieldsEntry{{Manager: "kubectl"}}}
 	}
-	status := v1alpha1.BpfApplicationStatus{Version: "v1", Nodes: &v1alpha1.NodesStatus{Summary: "2/3"},
+	status := v1alpha1.BpfApplicationStatus{Version: "v1", SignedBy: "release", Nodes: &v1alpha1.NodesStatus{Summary: "2/3"},
 		Conditions: []metav1.Condition{{Type: v1alpha1.ConditionReady, Status: metav1.ConditionFalse, Message: "loaded on\n2 of 3 nodes"}}}
 	for _, namespace := range []string{"team-b", "team-a"} {
 		f.apps = append(f.apps, v1alpha1.BpfApplication{ObjectMeta: meta(namespace, "app"), Status: status})
@@ -34,6 +43,13 @@ func (f *fleet) hasApplications() {
 	for i := range f.apps {
 		f.apps[i].Spec.Programs = []v1alpha1.Program{{Name: "secret"}}
 	}
+}
+
+// described asks for an application; asked counts the requests to nodes.
+func (f *fleet) described(t *testing.T, path string) (got view.BpfApplication, asked int) {
+	t.Helper()
+	all := f.asks(func() { f.get(t, base+path, "application/json", &got) })
+	return got, len(all)
 }
 
 // on names the attachments of an application by node.
@@ -66,13 +82,13 @@ func TestAnApplicationIsDescribedWithItsAttachments(t *testing.T) {
 	if len(got.LeftOut) != 1 || !strings.HasPrefix(got.LeftOut[0], "node node-0001: ") || response.Header.Get("Warning") != "" {
 		t.Errorf("left out: %q, warnings: %q", got.LeftOut, response.Header.Values("Warning"))
 	}
-	if diff := gocmp.Diff(authorizationv1.ResourceAttributes{Group: view.Group, Version: view.Version, Verb: "get", Resource: "bpfapplications", Namespace: "team-a",
-		Name: "app"}, f.reviews[0]); diff != "" || len(f.reviews) != 1 {
+	right := authorizationv1.ResourceAttributes{Group: view.Group, Version: view.Version, Verb: "get", Resource: "bpfapplications", Namespace: "team-a", Name: "app"}
+	if diff := gocmp.Diff(right, f.reviews[0]); diff != "" || len(f.reviews) != 1 {
 		t.Errorf("%d reviews: %s", len(f.reviews), diff)
 	}
 	var of view.BpfApplication
 	f.get(t, base+"/clusterbpfapplications/all", "application/json", &of)
-	if of.Kind != v1alpha1.KindClusterBpfApplication || of.Name != "all" || of.UID != "u" || len(of.Attachments) != 2 {
+	if of.Kind != v1alpha1.KindClusterBpfApplication || of.Name != "all" || of.UID != "uid of all" || len(of.Attachments) != 2 {
 		t.Errorf("%+v", of)
 	}
 	var none metav1.Status
@@ -83,28 +99,182 @@ func TestAnApplicationIsDescribedWithItsAttachments(t *testing.T) {
 	}
 }
 
-func byNode(a, b view.NodeAttachment) int { return strings.Compare(a.Node, b.Node) }
-
-// TestADescriptionHasTheFirstAttachments and the command that lists all: in a description each takes some ten lines.
+// TestADescriptionHasTheFirstAttachments of a share for each node, and the command that lists all: in a description each takes some ten lines.
 func TestADescriptionHasTheFirstAttachments(t *testing.T) {
-	f := newFleet(t, 30, 7)
+	f := newFleet(t, 30, 12)
 	f.hasApplications()
 	for path, want := range map[string]string{
-		"/namespaces/team-a/bpfapplications/app": "only 100 attachments are shown: `kubectl get -n team-a bpfattachments --field-selector application=app` lists all",
-		"/clusterbpfapplications/all":            "only 100 attachments are shown: `kubectl get clusterbpfattachments --field-selector application=all` lists all",
+		"/namespaces/team-a/bpfapplications/app": "`kubectl get -n team-a bpfattachments --field-selector application=app` lists all",
+		"/clusterbpfapplications/all":            "`kubectl get clusterbpfattachments --field-selector application=all` lists all",
 	} {
-		var got view.BpfApplication
-		asked := f.asks(func() { f.get(t, base+path, "application/json", &got) })
-		if len(got.Attachments) != 100 || !slices.Equal(got.LeftOut, []string{want}) || len(asked) > 25 || !slices.IsSortedFunc(got.Attachments, byNode) {
-			t.Errorf("%s: %d attachments, %d nodes asked, left out %q", path, len(got.Attachments), len(asked), got.LeftOut)
+		got, asked := f.described(t, path)
+		ofNode := map[string]int{}
+		for _, a := range got.Attachments {
+			ofNode[a.Node]++
+		}
+		if len(got.Attachments) != 100 || len(ofNode) != 10 || ofNode["node-0000"] != 10 || asked > 25 {
+			t.Errorf("%s: %d attachments, %v, %d nodes asked", path, len(got.Attachments), ofNode, asked)
+		}
+		// The last state of newFleet's five is Failed.
+		if got.Attachments[0].State != "Failed" || got.Attachments[1].State != "Failed" || got.Attachments[2].State != "Attached" {
+			t.Errorf("%s: what is not attached does not come first: %+v", path, got.Attachments[:3])
+		}
+		if diff := gocmp.Diff([]string{"the first 100 attachments are shown, of one node at most 10: " + want}, got.LeftOut); diff != "" {
+			t.Error(diff)
 		}
 	}
-	// A node of another object of the name is not asked.
-	f.apps[1].UID = "recreated"
-	var got view.BpfApplication
-	if asked := f.asks(func() { f.get(t, base+"/namespaces/team-a/bpfapplications/app", "application/json", &got) }); len(asked) > 0 || got.LeftOut != nil {
-		t.Errorf("%d nodes asked: %+v", len(asked), got)
+	// One node may fill a description that has no other.
+	one := newFleet(t, 1, 99)
+	one.hasApplications()
+	if got, _ := one.described(t, "/clusterbpfapplications/all"); len(got.Attachments) != 99 || got.LeftOut != nil {
+		t.Errorf("%d attachments of the only node, left out %q", len(got.Attachments), got.LeftOut)
 	}
+}
+
+// TestTheNodeThatFailedIsDescribedFirst, before those that a rollout has not come to, however many there are of these.
+func TestTheNodeThatFailedIsDescribedFirst(t *testing.T) {
+	f := newFleet(t, 200, 1)
+	f.hasApplications()
+	for name, n := range f.nodes {
+		n.Applications[0].State = v1alpha1.NodePending
+		f.nodes[name] = n
+	}
+	f.nodes["node-0150"].Applications[0].State = v1alpha1.NodeFailed
+	f.nodes["node-0151"].Applications[0].State = v1alpha1.NodeLoaded
+	got, _ := f.described(t, "/namespaces/team-a/bpfapplications/app")
+	if all := on(got); len(all) != 100 || !slices.Equal(all[:3], []string{"node-0150 prog0 eth0", "node-0151 prog0 eth0", "node-0000 prog0 eth0"}) {
+		t.Errorf("%d attachments: %q", len(all), all[:3])
+	}
+}
+
+// TestADescriptionIsOfOneObject: a deleted application of the same name may still be unloaded.
+func TestADescriptionIsOfOneObject(t *testing.T) {
+	f := newFleet(t, 3, 1)
+	f.hasApplications()
+	n := f.nodes["node-0000"]
+	old := n.Applications[0]
+	old.UID, old.Attachments = "deleted", []view.Attachment{{Program: "of_the_deleted", Hook: "xdp", State: view.StateAttached}}
+	n.Applications = append(n.Applications, old)
+	f.nodes["node-0000"] = n
+	f.nodes["node-0001"].Applications[0].UID = "deleted"
+	got, asked := f.described(t, "/namespaces/team-a/bpfapplications/app")
+	if diff := gocmp.Diff([]string{"node-0000 prog0 eth0", "node-0002 prog0 eth0"}, on(got)); diff != "" || asked != 2 {
+		t.Errorf("%d nodes asked: %s", asked, diff)
+	}
+	if diff := gocmp.Diff([]string{"1 nodes still unload an application of this name that was deleted"}, got.LeftOut); diff != "" {
+		t.Error(diff)
+	}
+}
+
+// TestANodeThatReportsLittleIsAsked: that it runs an application may be said in short, or have had no room in its report.
+func TestANodeThatReportsLittleIsAsked(t *testing.T) {
+	for sentence, change := range map[string]func(*v1alpha1.BpfNodeStatus){
+		"in short": func(s *v1alpha1.BpfNodeStatus) {
+			s.Applications, s.Loaded = nil, []string{v1alpha1.LoadedAs("uid of team-a/app", 3)}
+		},
+		"no room": func(s *v1alpha1.BpfNodeStatus) { s.Applications, s.Counts.NotReported = nil, 1 },
+	} {
+		f := newFleet(t, 1, 1)
+		f.hasApplications()
+		f.reports = change
+		if got, asked := f.described(t, "/namespaces/team-a/bpfapplications/app"); len(got.Attachments) != 1 || asked != 1 {
+			t.Errorf("%s: %d nodes asked, %+v", sentence, asked, got)
+		}
+	}
+}
+
+// TestANodeThatIsBusyIsAskedAgain, since kubectl describe of many objects asks one node for one after the other.
+func TestANodeThatIsBusyIsAskedAgain(t *testing.T) {
+	f := newFleet(t, 1, 1)
+	f.hasApplications()
+	f.busy.Store(2)
+	if got, asked := f.described(t, "/namespaces/team-a/bpfapplications/app"); len(got.Attachments) != 1 || got.LeftOut != nil || asked != 3 {
+		t.Errorf("asked %d times: %+v", asked, got)
+	}
+}
+
+// TestNoTextOfANodeBeginsALineOfADescription, where it could be taken for that of another node, or for an event.
+func TestNoTextOfANodeBeginsALineOfADescription(t *testing.T) {
+	f := newFleet(t, 1, 1)
+	f.hasApplications()
+	hostile.Fill(&f.nodes["node-0000"].Applications[0].Attachments[0])
+	var body map[string]any
+	f.get(t, base+"/namespaces/team-a/bpfapplications/app", "", &body)
+	texts := 0
+	var walk func(v any)
+	walk = func(v any) {
+		switch v := v.(type) {
+		case string:
+			if texts++; strings.ContainsAny(v, "\x1b\x07\u009b\u202e\n\t") {
+				t.Errorf("%q", v)
+			}
+		case []any:
+			for _, one := range v {
+				walk(one)
+			}
+		case map[string]any:
+			for key, one := range v {
+				walk(key)
+				walk(one)
+			}
+		}
+	}
+	if walk(body["attachments"]); texts < 40 {
+		t.Errorf("%d texts: %+v", texts, body)
+	}
+}
+
+// TestADescriptionHasNothingOfADefinition: values of variables are in the spec and in an annotation of kubectl apply.
+func TestADescriptionHasNothingOfADefinition(t *testing.T) {
+	f := newFleet(t, 1, 1)
+	f.hasApplications()
+	for _, accept := range []string{"", asTable} {
+		for path, want := range map[string][]string{
+			"/namespaces/team-a/bpfapplications/app?includeObject=Object": {"apiVersion", "attachments", "kind", "metadata", "status"},
+			"/namespaces/team-a/bpfapplications?includeObject=Object":     {"apiVersion", "items", "kind", "metadata"},
+		} {
+			var body map[string]any
+			f.get(t, base+path, accept, &body)
+			text, err := json.Marshal(body)
+			if err != nil || strings.Contains(string(text), "secret") {
+				t.Errorf("%v %s", err, text)
+			}
+			if keys := slices.Sorted(maps.Keys(body)); accept == "" && !slices.Equal(keys, want) {
+				t.Errorf("%s has %q", path, keys)
+			}
+		}
+	}
+}
+
+// TestWhatIsNotReadIsSaid: no answer of the API server's cache means no application, and time that ended no attachment.
+func TestWhatIsNotReadIsSaid(t *testing.T) {
+	f := newFleet(t, 300, 1)
+	f.hasApplications()
+	f.broken = errors.New("away")
+	for _, path := range []string{"/namespaces/team-a/bpfapplications/app", "/namespaces/team-a/bpfapplications", "/clusterbpfapplications"} {
+		var status metav1.Status
+		if f.get(t, base+path, "", &status); status.Code != http.StatusServiceUnavailable {
+			t.Errorf("%s: %+v", path, status)
+		}
+	}
+	f.broken = nil
+	synctest.Test(t, func(t *testing.T) {
+		f.answers = make(chan struct{})
+		f.slow = func(node string) bool { return node < "node-0200" }
+		served := f.api(views.Options{})
+		r := httptest.NewRequest(http.MethodGet, base+"/namespaces/team-a/bpfapplications/app", nil)
+		r.Header.Set("X-Remote-User", "ann")
+		w := httptest.NewRecorder()
+		served.ServeHTTP(w, r)
+		var got view.BpfApplication
+		if err := json.Unmarshal(w.Body.Bytes(), &got); err != nil {
+			t.Fatal(err, w.Body)
+		}
+		if len(got.LeftOut) != 3 || !strings.HasPrefix(got.LeftOut[0], "nodes node-0000, ") || !strings.HasPrefix(got.LeftOut[1], "after 25s, 2") ||
+			!strings.HasSuffix(got.LeftOut[1], " nodes were not asked any more") || !strings.HasSuffix(got.LeftOut[2], " lists all") || got.Status.Version != "v1" {
+			t.Errorf("%q", got.LeftOut)
+		}
+	})
 }
 
 // TestApplicationsAreListedWithoutAskingNodes, in pages and by selectors, so that kubectl finds those to describe.
@@ -152,11 +322,42 @@ func TestApplicationsAreListedWithoutAskingNodes(t *testing.T) {
 	}
 	var table metav1.Table
 	f.get(t, base+"/namespaces/team-a/bpfapplications/app", asTable, &table)
-	if diff := gocmp.Diff([]any{"app", "False", "2/3", "120m", `loaded on 2 of 3 nodes`}, table.Rows[0].Cells); diff != "" {
+	if diff := gocmp.Diff([]any{"app", "False", "2/3", "release", "v1", "120m", `loaded on 2 of 3 nodes`}, table.Rows[0].Cells); diff != "" {
 		t.Error(diff)
 	}
 	var failed metav1.Status
 	if response := f.get(t, base+"/bpfapplications?fieldSelector=state%3DFailed", "", &failed); response.StatusCode != http.StatusBadRequest {
 		t.Errorf("%+v", failed)
+	}
+}
+
+// TestAPageOfApplicationsHasItsBounds: by number, by bytes, and without a limit by bytes alone, since kubectl get --sort-by sorts one page.
+func TestAPageOfApplicationsHasItsBounds(t *testing.T) {
+	f := newFleet(t, 0, 0)
+	for i := range 1200 {
+		f.apps = append(f.apps, v1alpha1.BpfApplication{ObjectMeta: metav1.ObjectMeta{Namespace: "team-a", Name: fmt.Sprintf("more-%04d", i)}})
+	}
+	var list view.BpfApplicationList
+	if got := f.get(t, base+"/bpfapplications", "", &list); len(list.Items) != 1200 || list.Continue != "" || got.Header.Get("Warning") != "" {
+		t.Errorf("%d applications without a limit", len(list.Items))
+	}
+	if f.get(t, base+"/bpfapplications?limit=1000", "", &list); len(list.Items) != 500 || list.Continue == "" {
+		t.Errorf("%d applications with a high limit", len(list.Items))
+	}
+	for i := range f.apps {
+		f.apps[i].Status.Conditions = []metav1.Condition{{Message: strings.Repeat("x", 10<<10)}}
+	}
+	list = view.BpfApplicationList{}
+	said := f.get(t, base+"/bpfapplications", "", &list).Header.Get("Warning")
+	if len(list.Items) > 450 || list.Continue == "" || !strings.Contains(said, "ends after") {
+		t.Errorf("%d large applications, with warning %q", len(list.Items), said)
+	}
+	var table metav1.Table
+	if f.get(t, base+"/bpfapplications", asTable, &table); len(table.Rows) != 1200 || table.Continue != "" {
+		t.Errorf("%d rows, which have none of the large messages", len(table.Rows))
+	}
+	table = metav1.Table{}
+	if f.get(t, base+"/bpfapplications?includeObject=Object", asTable, &table); len(table.Rows) > 450 || table.Continue == "" {
+		t.Errorf("%d rows with large objects", len(table.Rows))
 	}
 }

@@ -20,6 +20,7 @@ import (
 	"github.com/skep-dev/skep/controller/noderequests"
 	"github.com/skep-dev/skep/intent/noderequest"
 	"github.com/skep-dev/skep/intent/viewread"
+	"github.com/skep-dev/skep/text"
 )
 
 // The bounds of a page of attachments: of how many, of how many bytes as JSON, and of how many bytes one may be. Of one node, pages have
@@ -45,7 +46,8 @@ func (v *views) listAttachments(ctx context.Context, r request) (any, warnings, 
 		return nil, warnings{}, err
 	}
 	p := page{from: r.query.from, most: r.query.page(maxPage), items: []view.BpfAttachment{}}
-	if err := v.gather(ctx, &p, nodes, scope, r); err != nil {
+	err = v.gather(ctx, &p, nodes, func(node string, room int) answered { return v.attachments(ctx, node, scope, r, room) })
+	if err != nil {
 		return nil, p.about, err
 	}
 	list := view.BpfAttachmentList{TypeMeta: metav1.TypeMeta{APIVersion: view.GroupVersion, Kind: view.KindBpfAttachment + "List"}, Items: p.items}
@@ -55,7 +57,7 @@ func (v *views) listAttachments(ctx context.Context, r request) (any, warnings, 
 	if p.next != (position{}) {
 		list.Continue = p.next.token()
 		if r.query.limit == 0 {
-			p.about.cut = fmt.Sprintf("the list ends after %d objects: ask with the parameters limit and continue", len(p.items))
+			p.about.cut = cutAfter(len(p.items))
 		}
 	}
 	if r.asTable {
@@ -64,19 +66,24 @@ func (v *views) listAttachments(ctx context.Context, r request) (any, warnings, 
 	return list, p.about, nil
 }
 
-// gather fills a page with what nodes answer, some at once.
-func (v *views) gather(ctx context.Context, p *page, nodes []*v1alpha1.BpfNode, scope view.Scope, r request) error {
+// cutAfter warns a client that set no limit.
+func cutAfter(objects int) string {
+	return fmt.Sprintf("the list ends after %d objects: ask with the parameters limit and continue", objects)
+}
+
+// gather fills a page with what nodes answer, some at once; ask asks one for as many as there is room for.
+func (v *views) gather(ctx context.Context, p *page, nodes []*v1alpha1.BpfNode, ask func(node string, room int) answered) error {
 	end := time.Now().Add(pageTime)
 	for len(nodes) > 0 && p.next == (position{}) {
 		if p.asked > 0 && time.Now().After(end) {
-			p.next = position{At: nodes[0].Name}
+			p.next, p.late = position{At: nodes[0].Name}, len(nodes)
 			return nil
 		}
 		asked := nodes[:min(len(nodes), p.batch())]
 		answers := make([]answered, len(asked))
 		var all sync.WaitGroup
 		for i, n := range asked {
-			all.Go(func() { answers[i] = v.attachments(ctx, n.Name, scope, r, p.room()) })
+			all.Go(func() { answers[i] = ask(n.Name, p.room()) })
 		}
 		all.Wait()
 		if err := ctx.Err(); err != nil {
@@ -102,9 +109,9 @@ type page struct {
 	next  position
 	items []view.BpfAttachment
 	bytes int
-	// asked counts nodes.
-	asked int
-	about warnings
+	// asked counts nodes, and late those that were not asked since time ended.
+	asked, late int
+	about       warnings
 }
 
 // batch is how many nodes are asked next: as many as fill the page, by what those had that were asked.
@@ -126,6 +133,14 @@ type answered struct {
 	// more says that the node has more than was asked for.
 	more bool
 	err  error
+}
+
+// keep adds an attachment.
+func (a *answered) keep(one view.BpfAttachment) error {
+	// What is written may be longer than what came.
+	written, err := json.Marshal(one)
+	a.items, a.bytes = append(a.items, one), a.bytes+len(written)
+	return err
 }
 
 // add adds the attachments of a node, and ends the page where it is full; after are the next nodes.
@@ -160,8 +175,23 @@ func (v *views) attachments(ctx context.Context, node string, scope view.Scope, 
 			return a
 		}
 	}
+	a.err = v.each(ctx, node, scope, r.user, func(one view.BpfAttachment) error {
+		switch {
+		case one.Name <= after || !r.query.chooses(&one):
+			return nil
+		case len(a.items) == most || a.bytes > maxPageBytes/2 && len(a.items) > 0:
+			a.more = true
+			return errEnough
+		}
+		return a.keep(one)
+	})
+	return a
+}
+
+// each calls do with the attachments of a node, in the order of their names, and checks what its agent sends.
+func (v *views) each(ctx context.Context, node string, scope view.Scope, user string, do func(view.BpfAttachment) error) error {
 	last := ""
-	a.err = v.ask(ctx, viewread.Request{Header: noderequest.NewHeader(node, r.user, time.Now()), Scope: scope, Attachments: true}, &v.asks, maxAttachment,
+	return v.ask(ctx, viewread.Request{Header: noderequest.NewHeader(node, user, time.Now()), Scope: scope, Attachments: true}, &v.asks, maxAttachment,
 		func(value json.RawMessage) error {
 			var one view.BpfAttachment
 			if err := json.Unmarshal(value, &one); err != nil {
@@ -181,19 +211,8 @@ func (v *views) attachments(ctx context.Context, node string, scope view.Scope, 
 				return noderequest.Fail(http.StatusBadGateway, "its agent sends attachments that are not in the order of their names")
 			}
 			last = one.Name
-			switch {
-			case one.Name <= after || !r.query.chooses(&one):
-				return nil
-			case len(a.items) == most || a.bytes > maxPageBytes/2 && len(a.items) > 0:
-				a.more = true
-				return errEnough
-			}
-			// What is written may be longer than what came.
-			written, err := json.Marshal(one)
-			a.items, a.bytes = append(a.items, one), a.bytes+len(written)
-			return err
+			return do(one)
 		})
-	return a
 }
 
 // canBe reports whether the API server has such names.
@@ -203,18 +222,64 @@ func canBe(id v1alpha1.Identity) bool {
 	return isKind && isIn && len(validation.IsDNS1123Subdomain(id.Name)) == 0
 }
 
-// rebuilt is what an agent says of an attachment, as this server writes it.
+// rebuilt is what an agent says of an attachment, as this server writes it: each text on one line, since kubectl describe prints lines of
+// many nodes as they come.
 func rebuilt(node string, of view.BpfAttachment) view.BpfAttachment {
-	b := view.NewAttachment(node, of.Application, of.Attachment)
-	b.Name = of.Name
+	at := of.Attachment
+	for _, s := range []*string{&at.Program, &at.Hook, &at.State, &at.Message, (*string)(&at.Mode), &at.Target.Text, &at.Target.Interface, &at.Target.Pod,
+		&at.Target.Container, &at.Target.Function, &at.Target.Tracepoint, &at.Target.Cgroup, &at.Target.Binary, &at.Target.Symbol} {
+		*s = text.Line(*s)
+	}
+	for i := range at.Notes {
+		at.Notes[i] = text.Line(at.Notes[i])
+	}
+	verdicts := at.Verdicts
+	at.Verdicts = nil
+	for name, n := range verdicts {
+		if at.Verdicts == nil {
+			at.Verdicts = map[string]uint64{}
+		}
+		at.Verdicts[text.Line(name)] += n
+	}
+	b := view.NewAttachment(node, of.Application, at)
+	b.Name, b.ApplicationUID = of.Name, text.Line(of.ApplicationUID)
 	return b
 }
+
+// maxTries is how often a node is asked that has answered the user too often, and askAgain how long that waits.
+const (
+	maxTries = 4
+	askAgain = time.Second
+)
 
 // maxAnswer bounds all that an agent sends for one request, in bytes: the attachments of a description have more bytes than it.
 const maxAnswer = 4 * viewread.MaxView
 
-// ask has the agent of a node answer within its time, and calls do with each value, of at most so many bytes.
-func (v *views) ask(ctx context.Context, request viewread.Request, at *places, most int, do func(json.RawMessage) error) error {
+// ask is askOnce, again after a while where the node has answered too many requests of the user's: kubectl describe of many objects asks for one
+// after the other.
+func (v *views) ask(ctx context.Context, request viewread.Request, at *places, most int, do func(json.RawMessage) error) (err error) {
+	hasAnswered := false
+	for range maxTries {
+		var known noderequest.Failure
+		err = v.askOnce(ctx, request, at, most, func(value json.RawMessage) error {
+			hasAnswered = true
+			return do(value)
+		})
+		if hasAnswered || !errors.As(err, &known) || known.Code != http.StatusTooManyRequests {
+			return err
+		}
+		select {
+		case <-time.After(askAgain):
+		case <-ctx.Done():
+			return err
+		}
+		request.Header = noderequest.NewHeader(request.Node, request.User, time.Now())
+	}
+	return err
+}
+
+// askOnce has the agent of a node answer within its time, and calls do with each value, of at most so many bytes.
+func (v *views) askOnce(ctx context.Context, request viewread.Request, at *places, most int, do func(json.RawMessage) error) error {
 	leave, err := at.acquire(ctx, request.Node, request.User, v.NodeTime)
 	if err != nil {
 		return err

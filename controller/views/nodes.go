@@ -87,22 +87,22 @@ func onNode(node string, err error) error {
 	return noderequest.Fail(known.Code, "node %s: %v", node, err)
 }
 
-// describedList is a list of objects as JSON.
-type describedList struct {
+// rawList is a list of objects that are JSON.
+type rawList struct {
 	metav1.TypeMeta `json:",inline"`
 	metav1.ListMeta `json:"metadata"`
 	Items           []json.RawMessage `json:"items"`
 }
 
-// getOnNodes answers an application on the nodes that report it, one after the other: each answer may be large.
-func (v *views) getOnNodes(ctx context.Context, r request) (any, warnings, error) {
+// getViews answers an application on the nodes that report it, one after the other: each answer may be large.
+func (v *views) getViews(ctx context.Context, r request) (any, warnings, error) {
 	scope := view.Scope{Kind: r.kind(), Namespace: r.namespace, Name: r.name}
 	nodes, err := v.nodes(ctx, scope, r.query)
 	if err != nil {
 		return nil, warnings{}, err
 	}
 	var about warnings
-	list, size, end := describedList{newNodeViewList().TypeMeta, metav1.ListMeta{}, []json.RawMessage{}}, 0, time.Now().Add(pageTime)
+	list, size, end := rawList{newNodeViewList().TypeMeta, metav1.ListMeta{}, []json.RawMessage{}}, 0, time.Now().Add(pageTime)
 	for i, node := range nodes {
 		if i > 0 && (len(list.Items) >= r.query.page(maxViews) || size >= maxViewsBytes || time.Now().After(end)) {
 			list.Continue = position{At: node.Name}.token()

@@ -32,6 +32,9 @@ type query struct {
 	include metav1.IncludeObjectPolicy
 }
 
+// everything chooses all.
+func everything() query { return query{labels: labels.Everything(), fields: fields.Everything()} }
+
 // position is where a page begins: at a node, after the attachment of a name, or at an application. Everybody may make one: it opens nothing.
 type position struct {
 	// At is a node's name, or an application's as v1alpha1.Identity writes it.

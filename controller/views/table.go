@@ -87,6 +87,8 @@ func applicationTable(meta metav1.ListMeta, include metav1.IncludeObjectPolicy, 
 		column("Name", "name", "The application.", false),
 		column("Ready", "", "Whether it runs as it is defined.", false),
 		column("Loaded", "", "On how many of its nodes it is loaded.", false),
+		column("Signers", "", "Whose signatures counted.", false),
+		column("Version", "", "What is sealed for the nodes.", true),
 		column("Age", "", "How long it has been there.", false),
 		column("Status", "", "Why it is ready or not.", false),
 	)
@@ -98,7 +100,8 @@ func applicationTable(meta metav1.ListMeta, include metav1.IncludeObjectPolicy, 
 		if a.Status.Nodes != nil {
 			loaded = a.Status.Nodes.Summary
 		}
-		row(t, include, a.ObjectMeta, a, a.Name, ready, cell(loaded), metatable.ConvertToHumanReadableDateType(a.CreationTimestamp), cell(status))
+		row(t, include, a.ObjectMeta, a, a.Name, ready, cell(loaded), cell(a.Status.SignedBy), cell(a.Status.Version),
+			metatable.ConvertToHumanReadableDateType(a.CreationTimestamp), cell(status))
 	}
 	return t
 }

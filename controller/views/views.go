@@ -137,10 +137,10 @@ func API(o Options) aggregated.API {
 			"/" + applications:                                         v.listApplications,
 			"/namespaces/{namespace}/" + applications:                  v.listApplications,
 			"/namespaces/{namespace}/" + applications + "/{name}":      v.getApplication,
-			"/namespaces/{namespace}/" + applications + "/{name}/view": v.getOnNodes,
+			"/namespaces/{namespace}/" + applications + "/{name}/view": v.getViews,
 			"/" + clusterApps:                                          v.listApplications,
 			"/" + clusterApps + "/{name}":                              v.getApplication,
-			"/" + clusterApps + "/{name}/view":                         v.getOnNodes,
+			"/" + clusterApps + "/{name}/view":                         v.getViews,
 		} {
 			mux.HandleFunc("GET "+api.Base()+path, v.answer(strings.TrimPrefix(strings.TrimPrefix(path, "/namespaces/{namespace}"), "/"), answer))
 		}
@@ -253,12 +253,16 @@ func mayHave(n *v1alpha1.BpfNodeStatus, scope view.Scope) bool {
 	}
 	for i := range n.Applications {
 		a := &n.Applications[i]
-		gone := a.State == v1alpha1.NodeRemoved || a.State == v1alpha1.NodeNotSelected
-		if !gone && scope.Has(v1alpha1.Identity{Kind: a.Kind, Namespace: a.Namespace, Name: a.Name}) {
+		if !isGone(a.State) && scope.Has(v1alpha1.Identity{Kind: a.Kind, Namespace: a.Namespace, Name: a.Name}) {
 			return true
 		}
 	}
 	return false
+}
+
+// isGone reports whether an application of the state has nothing on its node.
+func isGone(s v1alpha1.NodeState) bool {
+	return s == v1alpha1.NodeRemoved || s == v1alpha1.NodeNotSelected
 }
 
 // positive reads a number of a query.

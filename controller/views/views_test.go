@@ -56,6 +56,12 @@ type fleet struct {
 	// slow nodes answer when the channel is closed.
 	slow    func(node string) bool
 	answers chan struct{}
+	// busy is how many of the next requests nodes have no time for.
+	busy atomic.Int64
+	// reports changes what nodes report.
+	reports func(*v1alpha1.BpfNodeStatus)
+	// broken is what the API server answers to reads of applications.
+	broken error
 	// denied has the API server say no.
 	denied bool
 	// who asks; empty is another user each time.
@@ -81,7 +87,7 @@ func newFleet(t testing.TB, nodes, attachments int) *fleet {
 			{Kind: v1alpha1.KindBpfApplication, Namespace: "team-a", Name: "app"}, {Kind: v1alpha1.KindBpfApplication, Namespace: "team-b", Name: "app"},
 			{Kind: v1alpha1.KindClusterBpfApplication, Name: "all"},
 		} {
-			app := view.Application{Identity: id, UID: "u", State: v1alpha1.NodeLoaded, VerifierLog: "processed 12 insns"}
+			app := view.Application{Identity: id, UID: uidOf(id), State: v1alpha1.NodeLoaded, VerifierLog: "processed 12 insns"}
 			for i := range attachments {
 				state := "Attached"
 				if i%5 == 4 {
@@ -94,11 +100,20 @@ func newFleet(t testing.TB, nodes, attachments int) *fleet {
 		}
 		f.nodes[name] = node
 	}
-	asker := &noderequests.Asker{Hub: noderequests.NewHub(), Sealer: func() *intent.Sealer { return f.key.Sealer }, Relay: f.relay}
-	f.served = aggregated.Authenticated(func(r *http.Request) (user.Info, error) {
-		return &user.DefaultInfo{Name: r.Header.Get("X-Remote-User")}, nil
-	}, views.API(views.Options{Writer: f, Cache: f, Asker: asker, NodeTime: time.Minute}))
+	f.served = f.api(views.Options{NodeTime: time.Minute})
 	return f
+}
+
+// uidOf is the UID of an application.
+func uidOf(id v1alpha1.Identity) string { return "uid of " + id.String() }
+
+// api serves the API to users by a header.
+func (f *fleet) api(o views.Options) http.Handler {
+	o.Writer, o.Cache = f, f
+	o.Asker = &noderequests.Asker{Hub: noderequests.NewHub(), Sealer: func() *intent.Sealer { return f.key.Sealer }, Relay: f.relay}
+	return aggregated.Authenticated(func(r *http.Request) (user.Info, error) {
+		return &user.DefaultInfo{Name: r.Header.Get("X-Remote-User")}, nil
+	}, views.API(o))
 }
 
 // Create implements client.Client: it reviews.
@@ -117,7 +132,11 @@ func (f *fleet) report(name string) v1alpha1.BpfNode {
 	r := v1alpha1.BpfNode{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"zone": "a"}},
 		Status: v1alpha1.BpfNodeStatus{Kernel: n.Kernel, Counts: v1alpha1.NodeCounts{Programs: 7}}}
 	for _, a := range n.Applications {
-		r.Status.Applications = append(r.Status.Applications, v1alpha1.NodeApplication{Kind: a.Kind, Namespace: a.Namespace, Name: a.Name, UID: a.UID, State: a.State})
+		r.Status.Applications = append(r.Status.Applications,
+			v1alpha1.NodeApplication{Kind: a.Kind, Namespace: a.Namespace, Name: a.Name, UID: a.UID, State: a.State})
+	}
+	if f.reports != nil {
+		f.reports(&r.Status)
 	}
 	return r
 }
@@ -125,6 +144,9 @@ func (f *fleet) report(name string) v1alpha1.BpfNode {
 // List implements client.Reader.
 func (f *fleet) List(_ context.Context, o client.ObjectList, options ...client.ListOption) error {
 	in := (&client.ListOptions{}).ApplyOptions(options).Namespace
+	if _, nodes := o.(*v1alpha1.BpfNodeList); !nodes && f.broken != nil {
+		return f.broken
+	}
 	switch list := o.(type) {
 	case *v1alpha1.BpfNodeList:
 		for name := range f.nodes {
@@ -140,6 +162,9 @@ func (f *fleet) List(_ context.Context, o client.ObjectList, options ...client.L
 
 // Get implements client.Reader.
 func (f *fleet) Get(_ context.Context, key client.ObjectKey, o client.Object, _ ...client.GetOption) error {
+	if f.broken != nil {
+		return f.broken
+	}
 	switch o := o.(type) {
 	case *v1alpha1.BpfNode:
 		if _, there := f.nodes[key.Name]; there {
@@ -181,6 +206,9 @@ func (f *fleet) relay(ctx context.Context, node, _ string, envelope []byte) (io.
 	}
 	if err := f.away[node]; err != nil {
 		return nil, err
+	}
+	if f.busy.Add(-1) >= 0 {
+		return io.NopCloser(strings.NewReader(fmt.Sprintf("{\"error\":\"asked too often\",\"code\":%d}\n", noderequest.TooMany))), nil
 	}
 	if node == f.endless {
 		var out strings.Builder
@@ -610,6 +638,11 @@ func TestTheServerAsksOncePerPageWhetherAUserMay(t *testing.T) {
 		"/clusterbpfattachments":                      {Verb: "list", Resource: "clusterbpfattachments"},
 		"/clusterbpfattachments/a":                    {Verb: "get", Resource: "clusterbpfattachments", Name: "a"},
 		"/nodeviews":                                  {Verb: "list", Resource: "nodeviews"},
+		"/bpfapplications":                            {Verb: "list", Resource: "bpfapplications"},
+		"/namespaces/team-a/bpfapplications":          {Verb: "list", Resource: "bpfapplications", Namespace: "team-a"},
+		"/clusterbpfapplications":                     {Verb: "list", Resource: "clusterbpfapplications"},
+		"/namespaces/team-a/bpfapplications/app":      {Verb: "get", Resource: "bpfapplications", Namespace: "team-a", Name: "app"},
+		"/clusterbpfapplications/all":                 {Verb: "get", Resource: "clusterbpfapplications", Name: "all"},
 		"/nodeviews/node-0001":                        {Verb: "get", Resource: "nodeviews", Name: "node-0001"},
 		"/namespaces/team-a/bpfapplications/app/view": {Verb: "get", Resource: "bpfapplications", Subresource: "view", Namespace: "team-a", Name: "app"},
 		"/clusterbpfapplications/all/view":            {Verb: "get", Resource: "clusterbpfapplications", Subresource: "view", Name: "all"},
@@ -838,26 +871,38 @@ func TestAnAnswerCountsUntilItsReaderHasIt(t *testing.T) {
 }
 
 func FuzzContinue(f *testing.F) {
-	for _, token := range []string{"", "e30", "eyJub2RlIjoibm9kZS0wMDAxIn0", "eyJub2RlIjoibm9kZS0wMDAxIiwiYWZ0ZXIiOiJ4In0", "eyJub2RlIjoiLi4ifQ", "%00"} {
+	good := map[string]bool{"": true}
+	for position, isGood := range map[string]bool{
+		`{"at":"node-0001"}`: true, `{"at":"node-0001","after":"x"}`: true, `{"at":"team-a/app"}`: true, `{"at":".."}`: false, `{"at":"a/b/c"}`: false, "{}": false,
+	} {
+		good[base64.RawURLEncoding.EncodeToString([]byte(position))] = isGood
+	}
+	for token := range good {
 		f.Add(token)
 	}
+	f.Add("%00")
 	all := newFleet(f, 2, 1)
+	all.hasApplications()
 	f.Fuzz(func(t *testing.T, token string) {
-		r := httptest.NewRequest(http.MethodGet, base+"/namespaces/team-a/bpfattachments", nil)
-		query := r.URL.Query()
-		query.Set("continue", token)
-		r.URL.RawQuery = query.Encode()
-		r.Header.Set("X-Remote-User", fmt.Sprint("user-", all.users.Add(1)))
-		w := httptest.NewRecorder()
-		all.served.ServeHTTP(w, r)
-		if w.Code != http.StatusOK && w.Code != http.StatusBadRequest || strings.Contains(w.Body.String(), "team-b") {
-			t.Errorf("%q: %d %s", token, w.Code, w.Body)
+		for _, path := range []string{"/namespaces/team-a/bpfattachments", "/namespaces/team-a/bpfapplications"} {
+			r := httptest.NewRequest(http.MethodGet, base+path, nil)
+			query := r.URL.Query()
+			query.Set("continue", token)
+			r.URL.RawQuery = query.Encode()
+			r.Header.Set("X-Remote-User", fmt.Sprint("user-", all.users.Add(1)))
+			w := httptest.NewRecorder()
+			all.served.ServeHTTP(w, r)
+			isGood, known := good[token]
+			if w.Code != http.StatusOK && (w.Code != http.StatusBadRequest || known && isGood) || strings.Contains(w.Body.String(), "team-b") {
+				t.Errorf("%s %q: %d %s", path, token, w.Code, w.Body)
+			}
 		}
 	})
 }
 
 func FuzzAnswer(f *testing.F) {
 	all := newFleet(f, 1, 1)
+	all.hasApplications()
 	whole, err := json.Marshal(view.Attachments(all.nodes["node-0000"])[0])
 	if err != nil {
 		f.Fatal(err)
@@ -869,7 +914,8 @@ func FuzzAnswer(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, lines string) {
 		all.lines["node-0000"] = lines
-		for _, path := range []string{"/namespaces/team-a/bpfattachments", "/namespaces/team-a/bpfapplications/app/view", "/nodeviews/node-0000"} {
+		for _, path := range []string{"/namespaces/team-a/bpfattachments", "/namespaces/team-a/bpfapplications/app/view", "/nodeviews/node-0000",
+			"/namespaces/team-a/bpfapplications/app"} {
 			r := httptest.NewRequest(http.MethodGet, base+path, nil)
 			r.Header.Set("X-Remote-User", fmt.Sprint("user-", all.users.Add(1)))
 			w := httptest.NewRecorder()

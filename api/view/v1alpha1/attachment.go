@@ -32,6 +32,8 @@ type BpfAttachment struct {
 	// Node is the node, and Application whose attachment it is.
 	Node        string            `json:"node"`
 	Application v1alpha1.Identity `json:"application"`
+	// ApplicationUID tells it from one of the same name that was deleted, and is still being unloaded; empty from an agent of an older version.
+	ApplicationUID string `json:"applicationUID,omitempty"`
 
 	Attachment `json:",inline"`
 }
@@ -58,6 +60,7 @@ func Attachments(n NodeView) []BpfAttachment {
 	for _, a := range n.Applications {
 		for _, at := range orItself(a) {
 			b := NewAttachment(n.Name, a.Identity, at)
+			b.ApplicationUID = a.UID
 			if seen[b.Name]++; seen[b.Name] > 1 {
 				b.Name = attachmentName(b, seen[b.Name])
 			}

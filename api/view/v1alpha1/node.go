@@ -84,6 +84,9 @@ type Application struct {
 	VerifierLog string `json:"verifierLog,omitempty"`
 }
 
+// StateAttached is the state of an Attachment that runs.
+const StateAttached = "Attached"
+
 // Attachment is a program of an application at one place.
 type Attachment struct {
 	// Program is the name of the function, and ProgramID the kernel's id, 0 if it is not loaded. A program of a chain runs in the chain's.

@@ -14,6 +14,7 @@ import (
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"sigs.k8s.io/yaml"
 
+	"github.com/skep-dev/skep/api/v1alpha1"
 	view "github.com/skep-dev/skep/api/view/v1alpha1"
 )
 
@@ -44,7 +45,8 @@ func run(crds io.Reader, file string) error {
 			return err
 		}
 		kinds := map[string]string{crd.Spec.Names.Plural: crd.Spec.Names.Kind}
-		if crd.Spec.Names.Kind != view.KindNodeView {
+		switch crd.Spec.Names.Kind {
+		case view.KindBpfAttachment, v1alpha1.KindBpfApplication:
 			// Those of the cluster have the same fields.
 			kinds["cluster"+crd.Spec.Names.Plural] = "Cluster" + crd.Spec.Names.Kind
 		}
