@@ -244,8 +244,7 @@ func ranUnguarded(t *testing.T, w *world.World, r *world.Runtime, p intent.Paylo
 	a, stop := world.StartOn(w, r)
 	cluster := p
 	cluster.Application = v1alpha1.Identity{Kind: v1alpha1.KindClusterBpfApplication, Name: p.Application.Name}
-	world.Must(t, w.Accept(a, append(others, cluster)...))
-	world.HasLinks(w, a, p.UID, 1)
+	has(w, a, append(others, cluster)...)
 	stop()
 	dir, err := statedir.Open(filepath.Join(w.Dir, "state"))
 	world.Must(t, err)
