@@ -82,7 +82,8 @@ func TestAnApplicationIsDescribedWithItsAttachments(t *testing.T) {
 	if len(got.LeftOut) != 1 || !strings.HasPrefix(got.LeftOut[0], "node node-0001: ") || response.Header.Get("Warning") != "" {
 		t.Errorf("left out: %q, warnings: %q", got.LeftOut, response.Header.Values("Warning"))
 	}
-	right := authorizationv1.ResourceAttributes{Group: view.Group, Version: view.Version, Verb: "get", Resource: "bpfapplications", Namespace: "team-a", Name: "app"}
+	right := authorizationv1.ResourceAttributes{Group: view.Group, Version: view.Version, Verb: "get", Resource: "bpfapplications",
+		Namespace: "team-a", Name: "app"}
 	if diff := gocmp.Diff(right, f.reviews[0]); diff != "" || len(f.reviews) != 1 {
 		t.Errorf("%d reviews: %s", len(f.reviews), diff)
 	}
