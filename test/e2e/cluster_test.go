@@ -200,6 +200,9 @@ func (n *node) answering() {
 			n.t.Fatalf("attachments are\n%s", out)
 		}
 	}
+	if out := n.must("describe", "cbpfview", "counter"); !strings.Contains(out, "count_packets") || strings.Contains(out, "Left Out") {
+		n.t.Fatalf("a description is\n%s", out)
+	}
 }
 
 // namespaced puts the namespace of Skep's own Pods before the arguments.
