@@ -49,7 +49,7 @@ func Unloaded(uid string, tombstone int64, nodes []Node, now time.Time) (c metav
 	for _, n := range nodes {
 		var a *v1alpha1.NodeApplication
 		if n.Reported != nil {
-			a = n.Reported.Of(uid)
+			a = of(n.Reported, uid)
 		}
 		switch {
 		case a == nil && n.Reported != nil && n.Reported.Counts.NotReported > 0:

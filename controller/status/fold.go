@@ -17,6 +17,7 @@ import (
 
 	"github.com/skep-dev/skep/api/v1alpha1"
 	"github.com/skep-dev/skep/placement"
+	"github.com/skep-dev/skep/text"
 )
 
 // Node is one node of the cluster as the fold sees it.
@@ -97,10 +98,10 @@ func Answers(w Wanted, nodes []Node) ([]Answer, error) {
 			a.Reachable = !a.NotReported
 		}
 		if said := n.Reported; a.Reachable && a.State == v1alpha1.NodeLoaded {
-			a.Skipped = said.Of(w.UID).Skipped
+			a.Skipped = of(said, w.UID).Skipped
 		}
 		if a.Reachable && a.State != v1alpha1.NodeLoaded && a.State != v1alpha1.NodeUnsupported {
-			a.KernelWarning = w.Needs.Doubt(n.Reported.Kernel.Release)
+			a.KernelWarning = w.Needs.Doubt(text.Line(n.Reported.Kernel.Release))
 		}
 		all = append(all, a)
 	}
@@ -166,13 +167,25 @@ func first(answers []Answer, say func(Answer) string) string {
 	return first
 }
 
+// of is what a node says of an application, on one line each: kubectl describe prints line ends as they are, and what follows could look like
+// another field or an event.
+func of(n *v1alpha1.BpfNodeStatus, uid string) *v1alpha1.NodeApplication {
+	found := n.Of(uid)
+	if found == nil || found.Message == "" && found.Skipped == "" {
+		return found
+	}
+	a := *found
+	a.Message, a.Skipped = text.Line(a.Message), text.Line(a.Skipped)
+	return &a
+}
+
 // answer is what one reachable node says of the newest intent; an empty state
 // where its report had no room for the application.
 func answer(w Wanted, name string, n v1alpha1.BpfNodeStatus) (v1alpha1.NodeState, string) {
 	if missing := w.Needs.Missing(n.Kernel); missing != "" {
 		return v1alpha1.NodeUnsupported, missing
 	}
-	a := n.Of(w.UID)
+	a := of(&n, w.UID)
 	switch {
 	case a != nil && a.Serial > w.Serial:
 		// It has seen a newer intent, which the API server lost.
@@ -184,7 +197,7 @@ func answer(w Wanted, name string, n v1alpha1.BpfNodeStatus) (v1alpha1.NodeState
 		return v1alpha1.NodeRetained, ""
 	case a != nil && a.Serial == w.Serial && a.State == v1alpha1.NodeLoaded && w.Revision != "" && a.Revision != "" && a.Revision != w.Revision:
 		return v1alpha1.NodeFailed, fmt.Sprintf("it runs revision %s, and under serial %d revision %s is sealed; change the application, which seals a newer serial",
-			a.Revision, a.Serial, w.Revision)
+			text.Line(a.Revision), a.Serial, w.Revision)
 	case a != nil && a.Serial == w.Serial:
 		return a.State, a.Message
 	case a == nil && n.Counts.NotReported > 0:

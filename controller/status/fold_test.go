@@ -1,9 +1,12 @@
 package status
 
 import (
+	"bytes"
+	"encoding/json"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -169,6 +172,26 @@ func TestTheFirstNodeOfWhichNothingIsSaidIsNamed(t *testing.T) {
 				slices.Reverse(c.nodes)
 			}
 		})
+	}
+}
+
+// TestNoTextOfANodeBeginsALine of a status, where kubectl describe would print it like a field or an event.
+func TestNoTextOfANodeBeginsALine(t *testing.T) {
+	const evil = "no\nEvents:\n\tNormal  Succeeded"
+	var nodes []Node
+	for i, state := range []v1alpha1.NodeState{v1alpha1.NodeFailed, v1alpha1.NodeWaiting, v1alpha1.NodeLoaded, v1alpha1.NodePending, v1alpha1.NodeUnsupported} {
+		n := says(string(rune('a'+i)), 7, state, evil)
+		n.Reported.Applications[0].Skipped, n.Reported.Applications[0].Revision, n.Reported.Kernel.Release = evil, evil, "6.9"+evil
+		nodes = append(nodes, n)
+	}
+	for _, w := range []Wanted{{UID: "uid", Serial: 7}, {UID: "uid", Serial: 7, Revision: "r"}} {
+		folded, err := Fold(w, nodes)
+		unloaded, _ := Unloaded("uid", 9, nodes, time.UnixMilli(9))
+		for _, all := range []any{folded, Deployed(folded), unloaded} {
+			if text, _ := json.Marshal(all); err != nil || bytes.Contains(text, []byte(`\n`)) || bytes.Contains(text, []byte(`\t`)) || !bytes.Contains(text, []byte("Events:")) {
+				t.Errorf("%v %s", err, text)
+			}
+		}
 	}
 }
 

@@ -4,10 +4,11 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"net/http"
 	"slices"
 	"strings"
-	"sync/atomic"
+	"unicode/utf8"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -18,15 +19,21 @@ import (
 	"github.com/skep-dev/skep/api/v1alpha1"
 	view "github.com/skep-dev/skep/api/view/v1alpha1"
 	"github.com/skep-dev/skep/intent/noderequest"
+	"github.com/skep-dev/skep/text"
 )
 
-// The bounds of applications: how many attachments a description has, and of one node where there are many nodes, and how many
-// applications a page has, which ends after maxPageBytes, too.
+// The bounds of a description: how many attachments it has, and of one node where there are many nodes, and of each attachment how many characters
+// of a text, how many notes and how many verdicts.
 const (
-	maxShown        = 100
-	maxShownOfNode  = 10
-	maxApplications = 500
+	maxShown       = 100
+	maxShownOfNode = 10
+	maxText        = 1000
+	maxNotes       = 10
+	maxVerdicts    = 20
 )
+
+// maxApplications is how many applications a page has, at most. It also ends after maxPageBytes.
+const maxApplications = 500
 
 // application is an application of either kind.
 type application interface {
@@ -145,16 +152,8 @@ func (v *views) attached(ctx context.Context, of v1alpha1.Application, r request
 		return nil, []string{err.Error()}
 	}
 	nodes, deleted := byState(nodes, id, uid)
-	p, isCut := page{most: maxShown}, atomic.Bool{}
-	share := max(maxShownOfNode, maxShown/max(1, len(nodes)))
-	err = v.gather(ctx, &p, nodes, func(node string, _ int) answered {
-		a := v.shown(ctx, node, scope, uid, r.user, share)
-		if a.more {
-			isCut.Store(true)
-		}
-		a.more = false
-		return a
-	})
+	p, share := page{most: maxShown}, max(maxShownOfNode, maxShown/max(1, len(nodes)))
+	err = v.gather(ctx, &p, nodes, func(node string, _ int) answered { return v.shown(ctx, node, scope, uid, r.user, share) })
 	for _, a := range p.items {
 		all = append(all, view.NodeAttachment{Node: a.Node, Attachment: a.Attachment})
 	}
@@ -163,16 +162,27 @@ func (v *views) attached(ctx context.Context, of v1alpha1.Application, r request
 		leftOut = append(leftOut, "not all nodes answered in time: "+err.Error())
 	}
 	if p.late > 0 {
-		leftOut = append(leftOut, fmt.Sprintf("after %s, %d nodes were not asked any more", pageTime, p.late))
+		leftOut = append(leftOut, fmt.Sprintf("time ended after %s; not asked: %s", pageTime, count(p.late, "node")))
 	}
 	if deleted > 0 {
-		leftOut = append(leftOut, fmt.Sprintf("%d nodes still unload an application of this name that was deleted", deleted))
+		leftOut = append(leftOut, "an application of this name that was deleted is still being unloaded on "+count(deleted, "node"))
 	}
-	if isCut.Load() || p.next != (position{}) {
-		leftOut = append(leftOut, fmt.Sprintf("the first %d attachments are shown, of one node at most %d: "+
-			"`kubectl get %s --field-selector application=%s` lists all", len(all), share, attachmentsOf(id), id.Name))
+	if p.short {
+		leftOut = append(leftOut, fmt.Sprintf("of an attachment, %d characters of a text, %d notes and %d verdicts are shown", maxText, maxNotes, maxVerdicts))
+	}
+	if p.left || p.next != (position{}) && p.late == 0 {
+		leftOut = append(leftOut, fmt.Sprintf("at most %d attachments are shown, and of one node %d: "+
+			"`kubectl get %s --field-selector application=%s` lists all", maxShown, share, attachmentsOf(id), id.Name))
 	}
 	return all, leftOut
+}
+
+// count is a number of things.
+func count(n int, thing string) string {
+	if n != 1 {
+		thing += "s"
+	}
+	return fmt.Sprintf("%d %s", n, thing)
 }
 
 // attachmentsOf are the attachments of an application's kind, as arguments of kubectl get.
@@ -183,50 +193,83 @@ func attachmentsOf(id v1alpha1.Identity) string {
 	return "-n " + id.Namespace + " " + attachments
 }
 
-// byState returns the nodes that report an application: first those where it failed, last those that it is on its way to. It counts those
-// that report a deleted one of its name.
+// byState returns the nodes that report an application: first those where it failed, then those where it waits, last those that it has not come
+// to. It counts those that report a deleted one of its name.
 func byState(nodes []*v1alpha1.BpfNode, id v1alpha1.Identity, uid string) (order []*v1alpha1.BpfNode, deleted int) {
-	var failed, loaded, others []*v1alpha1.BpfNode
+	var failed, waiting, loaded, others []*v1alpha1.BpfNode
 	for _, n := range nodes {
+		if slices.ContainsFunc(n.Status.Applications, func(a v1alpha1.NodeApplication) bool {
+			return a.UID != uid && (v1alpha1.Identity{Kind: a.Kind, Namespace: a.Namespace, Name: a.Name}) == id && !isGone(a.State)
+		}) {
+			deleted++
+		}
 		report := n.Status.Of(uid)
-		switch {
-		case report == nil && n.Status.Counts.NotReported > 0, report != nil && report.State == v1alpha1.NodeLoaded:
-			loaded = append(loaded, n)
-		case report == nil:
-			if slices.ContainsFunc(n.Status.Applications, func(a v1alpha1.NodeApplication) bool {
-				return (v1alpha1.Identity{Kind: a.Kind, Namespace: a.Namespace, Name: a.Name}) == id && !isGone(a.State)
-			}) {
-				deleted++
+		if report == nil {
+			if n.Status.Counts.NotReported > 0 {
+				loaded = append(loaded, n)
 			}
-		case report.State == v1alpha1.NodeFailed, report.State == v1alpha1.NodeUnsupported:
+			continue
+		}
+		switch report.State {
+		case v1alpha1.NodeFailed, v1alpha1.NodeUnsupported:
 			failed = append(failed, n)
-		default:
+		case v1alpha1.NodeWaiting:
+			waiting = append(waiting, n)
+		case v1alpha1.NodeLoaded:
+			loaded = append(loaded, n)
+		case v1alpha1.NodePending, v1alpha1.NodeRetained, v1alpha1.NodeNotSelected, v1alpha1.NodeRemoved:
 			others = append(others, n)
 		}
 	}
-	return slices.Concat(failed, loaded, others), deleted
+	return slices.Concat(failed, waiting, loaded, others), deleted
 }
 
 // shown are the attachments of a node that a description has: at most so many, first what is not attached.
 func (v *views) shown(ctx context.Context, node string, scope view.Scope, uid, user string, most int) (a answered) {
 	var attached answered
+	read := 0
 	a.err = v.each(ctx, node, scope, user, func(one view.BpfAttachment) error {
 		to := &a
 		if one.State == view.StateAttached {
 			to = &attached
 		}
+		if read++; read > maxOfNode {
+			a.left = true
+			return errEnough
+		}
 		switch {
 		case one.ApplicationUID != "" && one.ApplicationUID != uid:
-			return nil
-		case len(to.items) == most || to.bytes > maxPageBytes/ofRequest:
-			a.more = true
-			return nil
+		case len(to.items) == most:
+			a.left = true
+		default:
+			to.short = brief(&one.Attachment) || to.short
+			to.items = append(to.items, one)
 		}
-		return to.keep(one)
+		return nil
 	})
-	room := most - len(a.items)
-	a.more = a.more || len(attached.items) > room
-	a.items = append(a.items, attached.items[:min(len(attached.items), room)]...)
-	a.bytes += attached.bytes
+	if room := most - len(a.items); len(attached.items) > room {
+		a.left, attached.items = true, attached.items[:room]
+	}
+	a.short = a.short || attached.short && len(attached.items) > 0
+	a.items = append(a.items, attached.items...)
 	return a
+}
+
+// brief shortens an attachment for people, and reports whether it did.
+func brief(a *view.Attachment) (isShort bool) {
+	if len(a.Notes) > maxNotes {
+		a.Notes, isShort = a.Notes[:maxNotes], true
+	}
+	for i, name := range slices.Sorted(maps.Keys(a.Verdicts)) {
+		if i >= maxVerdicts || utf8.RuneCountInString(name) > maxText {
+			delete(a.Verdicts, name)
+			isShort = true
+		}
+	}
+	for _, s := range texts(a) {
+		if short := text.CutRunes(*s, maxText); short != *s {
+			*s, isShort = short, true
+		}
+	}
+	return isShort
 }

@@ -45,6 +45,19 @@ func (f *fleet) hasApplications() {
 	}
 }
 
+// attachmentLine is a line of a node's answer, as an agent of an older version sends it: without the application's UID.
+func (f *fleet) attachmentLine(t *testing.T) string {
+	t.Helper()
+	a := view.Attachments(f.nodes["node-0000"])
+	one := a[slices.IndexFunc(a, func(a view.BpfAttachment) bool { return a.Namespace == "team-a" })]
+	one.ApplicationUID = ""
+	value, err := json.Marshal(one)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return fmt.Sprintf("{\"value\":%s}\n", value)
+}
+
 // described asks for an application; asked counts the requests to nodes.
 func (f *fleet) described(t *testing.T, path string) (got view.BpfApplication, asked int) {
 	t.Helper()
@@ -120,7 +133,7 @@ func TestADescriptionHasTheFirstAttachments(t *testing.T) {
 		if got.Attachments[0].State != "Failed" || got.Attachments[1].State != "Failed" || got.Attachments[2].State != "Attached" {
 			t.Errorf("%s: what is not attached does not come first: %+v", path, got.Attachments[:3])
 		}
-		if diff := gocmp.Diff([]string{"the first 100 attachments are shown, of one node at most 10: " + want}, got.LeftOut); diff != "" {
+		if diff := gocmp.Diff([]string{"at most 100 attachments are shown, and of one node 10: " + want}, got.LeftOut); diff != "" {
 			t.Error(diff)
 		}
 	}
@@ -140,11 +153,52 @@ func TestTheNodeThatFailedIsDescribedFirst(t *testing.T) {
 		n.Applications[0].State = v1alpha1.NodePending
 		f.nodes[name] = n
 	}
-	f.nodes["node-0150"].Applications[0].State = v1alpha1.NodeFailed
+	f.nodes["node-0150"].Applications[0].State = v1alpha1.NodeUnsupported
 	f.nodes["node-0151"].Applications[0].State = v1alpha1.NodeLoaded
+	f.nodes["node-0152"].Applications[0].State = v1alpha1.NodeWaiting
 	got, _ := f.described(t, "/namespaces/team-a/bpfapplications/app")
-	if all := on(got); len(all) != 100 || !slices.Equal(all[:3], []string{"node-0150 prog0 eth0", "node-0151 prog0 eth0", "node-0000 prog0 eth0"}) {
-		t.Errorf("%d attachments: %q", len(all), all[:3])
+	if all := on(got); len(all) != 100 || !slices.Equal(all[:4], []string{"node-0150 prog0 eth0", "node-0152 prog0 eth0", "node-0151 prog0 eth0", "node-0000 prog0 eth0"}) {
+		t.Errorf("%d attachments: %q", len(all), all[:4])
+	}
+}
+
+// TestANodeHasItsShareOfADescription, whatever it sends: of its attachments, of their texts, and of what is read of it.
+func TestANodeHasItsShareOfADescription(t *testing.T) {
+	f := newFleet(t, 2, 0)
+	f.hasApplications()
+	long := view.Attachment{Hook: "xdp", State: view.StateAttached, Message: strings.Repeat("x", 5000), Notes: make([]string, 5000), Verdicts: map[string]uint64{}}
+	for i := range 100 {
+		long.Verdicts[fmt.Sprint(i)] = 1
+	}
+	for i := range 30 {
+		failed := view.Attachment{Hook: "tcx/egress", State: "Failed", Target: view.Target{Ifindex: i}}
+		f.nodes["node-0000"].Applications[0].Attachments = append(f.nodes["node-0000"].Applications[0].Attachments, failed)
+		long.Target.Ifindex = i
+		f.nodes["node-0000"].Applications[0].Attachments = append(f.nodes["node-0000"].Applications[0].Attachments, long)
+	}
+	f.nodes["node-0001"].Applications[0].Attachments = []view.Attachment{{Hook: "tcx/egress", State: view.StateAttached}}
+	got, _ := f.described(t, "/namespaces/team-a/bpfapplications/app")
+	if all := on(got); len(all) != 51 || !strings.HasPrefix(all[50], "node-0001") || got.Attachments[29].State != "Failed" ||
+		len(got.LeftOut) != 2 || !strings.HasSuffix(got.LeftOut[1], " lists all") {
+		t.Errorf("%d attachments, left out %q", len(all), got.LeftOut)
+	}
+	of := f.nodes["node-0000"].Applications[0]
+	of.Attachments = []view.Attachment{long}
+	f.nodes["node-0000"].Applications[0] = of
+	got, _ = f.described(t, "/namespaces/team-a/bpfapplications/app")
+	one := got.Attachments[0]
+	if len(got.LeftOut) != 1 || !strings.HasPrefix(got.LeftOut[0], "of an attachment, 1000 characters") ||
+		len(one.Notes) != 10 || len(one.Verdicts) != 20 || len([]rune(one.Message)) != 1000 {
+		t.Errorf("left out %q, %d notes, %d verdicts", got.LeftOut, len(one.Notes), len(one.Verdicts))
+	}
+	var endless strings.Builder
+	for i := range 70_000 {
+		fmt.Fprintf(&endless, `{"value":{"metadata":{"name":"app.node-0000.%010x"},"application":{"kind":"BpfApplication","namespace":"team-a","name":"app"}}}`+"\n", i)
+	}
+	f.lines["node-0000"] = endless.String() + `{"error":"this is not read"}`
+	got, _ = f.described(t, "/namespaces/team-a/bpfapplications/app")
+	if len(got.Attachments) != 51 || len(got.LeftOut) != 1 || !strings.HasSuffix(got.LeftOut[0], " lists all") {
+		t.Errorf("of a node that sends too much, %d attachments, left out %q", len(got.Attachments), got.LeftOut)
 	}
 }
 
@@ -158,11 +212,17 @@ func TestADescriptionIsOfOneObject(t *testing.T) {
 	n.Applications = append(n.Applications, old)
 	f.nodes["node-0000"] = n
 	f.nodes["node-0001"].Applications[0].UID = "deleted"
+	gone := f.nodes["node-0002"]
+	was := gone.Applications[0]
+	was.UID, was.State = "deleted", v1alpha1.NodeRemoved
+	gone.Applications = append(gone.Applications, was)
+	gone.Applications[len(gone.Applications)-1].Attachments = nil
+	f.nodes["node-0002"] = gone
 	got, asked := f.described(t, "/namespaces/team-a/bpfapplications/app")
 	if diff := gocmp.Diff([]string{"node-0000 prog0 eth0", "node-0002 prog0 eth0"}, on(got)); diff != "" || asked != 2 {
 		t.Errorf("%d nodes asked: %s", asked, diff)
 	}
-	if diff := gocmp.Diff([]string{"1 nodes still unload an application of this name that was deleted"}, got.LeftOut); diff != "" {
+	if diff := gocmp.Diff([]string{"an application of this name that was deleted is still being unloaded on 2 nodes"}, got.LeftOut); diff != "" {
 		t.Error(diff)
 	}
 }
@@ -184,14 +244,48 @@ func TestANodeThatReportsLittleIsAsked(t *testing.T) {
 	}
 }
 
-// TestANodeThatIsBusyIsAskedAgain, since kubectl describe of many objects asks one node for one after the other.
+// TestANodeThatIsBusyIsAskedAgain, since kubectl describe of many objects asks one node for each: by a new request, as an agent answers each
+// once, and not beyond the time of a node.
 func TestANodeThatIsBusyIsAskedAgain(t *testing.T) {
-	f := newFleet(t, 1, 1)
-	f.hasApplications()
-	f.busy.Store(2)
-	if got, asked := f.described(t, "/namespaces/team-a/bpfapplications/app"); len(got.Attachments) != 1 || got.LeftOut != nil || asked != 3 {
-		t.Errorf("asked %d times: %+v", asked, got)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		f := newFleet(t, 1, 1)
+		f.hasApplications()
+		served := f.api(views.Options{})
+		for sentence, c := range map[string]struct {
+			busy, asked, attachments int
+			slow                     time.Duration
+			lines                    string
+		}{
+			"twice":               {busy: 2, asked: 3, attachments: 1},
+			"without end":         {busy: 1000, asked: 4},
+			"slow":                {busy: 1000, slow: 4900 * time.Millisecond, asked: 1},
+			"after a first value": {lines: f.attachmentLine(t) + `{"error":"busy","code":429}`, asked: 1, attachments: 1},
+		} {
+			f.busy.Store(int64(c.busy))
+			f.pause = c.slow
+			if delete(f.lines, "node-0000"); c.lines != "" {
+				f.lines["node-0000"] = c.lines
+			}
+			var got view.BpfApplication
+			began := time.Now()
+			asked := f.asks(func() {
+				r := httptest.NewRequest(http.MethodGet, base+"/namespaces/team-a/bpfapplications/app", nil)
+				r.Header.Set("X-Remote-User", sentence)
+				w := httptest.NewRecorder()
+				served.ServeHTTP(w, r)
+				if err := json.Unmarshal(w.Body.Bytes(), &got); err != nil {
+					t.Fatal(err, w.Body)
+				}
+			})
+			ids := map[string]bool{}
+			for _, one := range asked {
+				ids[one.ID] = true
+			}
+			if len(asked) != c.asked || len(ids) != c.asked || len(got.Attachments) != c.attachments || time.Since(began) > 5*time.Second {
+				t.Errorf("%s: asked %d times by %d requests within %s: %+v", sentence, len(asked), len(ids), time.Since(began), got)
+			}
+		}
+	})
 }
 
 // TestNoTextOfANodeBeginsALineOfADescription, where it could be taken for that of another node, or for an event.
@@ -271,8 +365,8 @@ func TestWhatIsNotReadIsSaid(t *testing.T) {
 		if err := json.Unmarshal(w.Body.Bytes(), &got); err != nil {
 			t.Fatal(err, w.Body)
 		}
-		if len(got.LeftOut) != 3 || !strings.HasPrefix(got.LeftOut[0], "nodes node-0000, ") || !strings.HasPrefix(got.LeftOut[1], "after 25s, 2") ||
-			!strings.HasSuffix(got.LeftOut[1], " nodes were not asked any more") || !strings.HasSuffix(got.LeftOut[2], " lists all") || got.Status.Version != "v1" {
+		if len(got.LeftOut) != 2 || !strings.HasPrefix(got.LeftOut[0], "nodes node-0000, ") || got.Status.Version != "v1" ||
+			!strings.HasPrefix(got.LeftOut[1], "time ended after 25s; not asked: 2") || !strings.HasSuffix(got.LeftOut[1], " nodes") {
 			t.Errorf("%q", got.LeftOut)
 		}
 	})

@@ -111,6 +111,8 @@ type page struct {
 	bytes int
 	// asked counts nodes, and late those that were not asked since time ended.
 	asked, late int
+	// left and short are those of the nodes.
+	left, short bool
 	about       warnings
 }
 
@@ -132,7 +134,9 @@ type answered struct {
 	bytes int
 	// more says that the node has more than was asked for.
 	more bool
-	err  error
+	// left says that a description leaves out attachments of the node, and short that it has parts of some.
+	left, short bool
+	err         error
 }
 
 // keep adds an attachment.
@@ -152,6 +156,7 @@ func (p *page) add(a answered, node string, after []*v1alpha1.BpfNode) {
 	took := a.items[:min(len(a.items), p.room())]
 	p.items = append(p.items, took...)
 	p.bytes += a.bytes
+	p.left, p.short = p.left || a.left, p.short || a.short
 	full := p.room() == 0 || p.bytes >= maxPageBytes
 	switch {
 	case len(took) > 0 && (a.more || len(took) < len(a.items)):
@@ -222,25 +227,31 @@ func canBe(id v1alpha1.Identity) bool {
 	return isKind && isIn && len(validation.IsDNS1123Subdomain(id.Name)) == 0
 }
 
+// texts are all texts of an attachment but names of verdicts.
+func texts(a *view.Attachment) []*string {
+	all := []*string{&a.Program, &a.Hook, &a.State, &a.Message, (*string)(&a.Mode), &a.Target.Text, &a.Target.Interface, &a.Target.Pod,
+		&a.Target.Container, &a.Target.Function, &a.Target.Tracepoint, &a.Target.Cgroup, &a.Target.Binary, &a.Target.Symbol}
+	for i := range a.Notes {
+		all = append(all, &a.Notes[i])
+	}
+	return all
+}
+
 // rebuilt is what an agent says of an attachment, as this server writes it: each text on one line, since kubectl describe prints lines of
 // many nodes as they come.
 func rebuilt(node string, of view.BpfAttachment) view.BpfAttachment {
 	at := of.Attachment
-	for _, s := range []*string{&at.Program, &at.Hook, &at.State, &at.Message, (*string)(&at.Mode), &at.Target.Text, &at.Target.Interface, &at.Target.Pod,
-		&at.Target.Container, &at.Target.Function, &at.Target.Tracepoint, &at.Target.Cgroup, &at.Target.Binary, &at.Target.Symbol} {
+	for _, s := range texts(&at) {
 		*s = text.Line(*s)
 	}
-	for i := range at.Notes {
-		at.Notes[i] = text.Line(at.Notes[i])
-	}
-	verdicts := at.Verdicts
-	at.Verdicts = nil
-	for name, n := range verdicts {
-		if at.Verdicts == nil {
-			at.Verdicts = map[string]uint64{}
+	var verdicts map[string]uint64
+	for name, n := range at.Verdicts {
+		if verdicts == nil {
+			verdicts = map[string]uint64{}
 		}
-		at.Verdicts[text.Line(name)] += n
+		verdicts[text.Line(name)] += n
 	}
+	at.Verdicts = verdicts
 	b := view.NewAttachment(node, of.Application, at)
 	b.Name, b.ApplicationUID = of.Name, text.Line(of.ApplicationUID)
 	return b
@@ -255,27 +266,38 @@ const (
 // maxAnswer bounds all that an agent sends for one request, in bytes: the attachments of a description have more bytes than it.
 const maxAnswer = 4 * viewread.MaxView
 
-// ask is askOnce, again after a while where the node has answered too many requests of the user's: kubectl describe of many objects asks for one
-// after the other.
-func (v *views) ask(ctx context.Context, request viewread.Request, at *places, most int, do func(json.RawMessage) error) (err error) {
-	hasAnswered := false
-	for range maxTries {
-		var known noderequest.Failure
-		err = v.askOnce(ctx, request, at, most, func(value json.RawMessage) error {
+// ask is askOnce, again after a while where the node has answered the user too often: kubectl describe of many objects asks one node for each.
+// A place is for the time of a try; all tries have the time of one.
+func (v *views) ask(ctx context.Context, request viewread.Request, at *places, most int, do func(json.RawMessage) error) error {
+	end, hasAnswered := time.Now().Add(v.NodeTime), false
+	once := func(ctx context.Context) error {
+		return v.askOnce(ctx, request, at, most, func(value json.RawMessage) error {
 			hasAnswered = true
 			return do(value)
 		})
-		if hasAnswered || !errors.As(err, &known) || known.Code != http.StatusTooManyRequests {
-			return err
-		}
+	}
+	err := once(ctx)
+	ctx, cancel := context.WithDeadline(ctx, end)
+	defer cancel()
+	for try := 1; try < maxTries && isBusy(err) && !hasAnswered; try++ {
 		select {
 		case <-time.After(askAgain):
 		case <-ctx.Done():
 			return err
 		}
+		// An agent answers each request once.
 		request.Header = noderequest.NewHeader(request.Node, request.User, time.Now())
+		if next := once(ctx); ctx.Err() == nil {
+			err = next
+		}
 	}
 	return err
+}
+
+// isBusy reports whether a node has answered the user, or all, too often.
+func isBusy(err error) bool {
+	var known noderequest.Failure
+	return errors.As(err, &known) && known.Code == http.StatusTooManyRequests
 }
 
 // askOnce has the agent of a node answer within its time, and calls do with each value, of at most so many bytes.

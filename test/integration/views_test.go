@@ -159,7 +159,7 @@ func TestWhatRunsIsSeenByRightsOfKubernetes(t *testing.T) {
 	})
 	w.until("kubectl to explain a field", func() error {
 		out, err := w.kubectl(editor, "explain", "clusterbpfattachments.target")
-		if err != nil || !strings.Contains(out, "KIND:       ClusterBpfAttachment") || !strings.Contains(out, "Tracepoint a tracepoint") {
+		if err != nil || !strings.Contains(out, "KIND:       ClusterBpfAttachment") || !strings.Contains(out, "Tracepoint is a tracepoint") {
 			return fmt.Errorf("%w: %s", errors.Join(err, errors.New("it is not explained")), out)
 		}
 		return nil

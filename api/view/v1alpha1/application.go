@@ -14,8 +14,8 @@ type BpfApplication struct {
 
 	// Status is that of the application.
 	Status v1alpha1.BpfApplicationStatus `json:"status,omitzero"`
-	// Attachments are at most a hundred, by node: nodes where the application failed come first, and on each node what is not attached. A list
-	// has none.
+	// Attachments are at most a hundred, by node: nodes where the application failed or waits come first, and on each node what is not
+	// attached. A list has none.
 	Attachments []NodeAttachment `json:"attachments,omitempty"`
 	// LeftOut says what is not shown, such as that of nodes that did not answer, one sentence each.
 	LeftOut []string `json:"leftOut,omitempty"`

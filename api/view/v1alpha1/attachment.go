@@ -29,8 +29,9 @@ type BpfAttachment struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata,omitzero"`
 
-	// Node is the node, and Application whose attachment it is.
-	Node        string            `json:"node"`
+	// Node is the node's name.
+	Node string `json:"node"`
+	// Application is whose attachment it is.
 	Application v1alpha1.Identity `json:"application"`
 	// ApplicationUID tells it from one of the same name that was deleted, and is still being unloaded; empty from an agent of an older version.
 	ApplicationUID string `json:"applicationUID,omitempty"`

@@ -89,30 +89,34 @@ const StateAttached = "Attached"
 
 // Attachment is a program of an application at one place.
 type Attachment struct {
-	// Program is the name of the function, and ProgramID the kernel's id, 0 if it is not loaded. A program of a chain runs in the chain's.
-	Program   string `json:"program"`
+	// Program is the name of the function.
+	Program string `json:"program"`
+	// ProgramID is the kernel's id of the program; 0 if it is not loaded. A program of a chain runs in the chain's.
 	ProgramID uint32 `json:"programId,omitempty"`
 	// LinkID is the kernel's id of the link; 0 without one.
 	LinkID uint32 `json:"linkId,omitempty"`
 	// Hook is the name of libbpf's section, such as tcx/ingress.
-	Hook   string `json:"hook"`
+	Hook string `json:"hook"`
+	// Target is where it is attached.
 	Target Target `json:"target"`
-	// State is Attached, Waiting, Failed, NoPods, Ran, Skipped, SwitchedOff or DriftConflict, and Message says why. In lists, an application
-	// that has no attachment has one without a program, with its own state: Failed, Unsupported, Waiting or Pending.
-	State   string `json:"state"`
+	// State is Attached, Waiting, Failed, NoPods, Ran, Skipped, SwitchedOff or DriftConflict. In lists, an application that has no
+	// attachment has one without a program, with its own state: Failed, Unsupported, Waiting or Pending.
+	State string `json:"state"`
+	// Message says why it has this state.
 	Message string `json:"message,omitempty"`
-	// Position is its place in the order at this hook and target, from 1, and Of how many there are, programs of others included;
-	// 0 where the kernel keeps no order.
+	// Position is its place in the order at this hook and target, from 1, programs of others included; 0 where the kernel keeps no order.
 	Position int `json:"position,omitempty"`
-	Of       int `json:"of,omitempty"`
+	// Of is how many programs there are in the order.
+	Of int `json:"of,omitempty"`
 	// Priority is the definition's.
 	Priority int32 `json:"priority,omitempty"`
 	// Mode is how an interface runs an XDP program: Native, Generic or Offload.
 	Mode v1alpha1.XDPMode `json:"mode,omitempty"`
 	// Notes say what the reader has to know, such as which programs of others run before it.
 	Notes []string `json:"notes,omitempty"`
-	// Runs counts since it was attached, and Verdicts counts what it returned, by name; absent where nothing counts.
-	Runs     *uint64           `json:"runs,omitempty"`
+	// Runs counts since it was attached; absent where nothing counts.
+	Runs *uint64 `json:"runs,omitempty"`
+	// Verdicts counts what it returned, by name; absent where nothing counts.
 	Verdicts map[string]uint64 `json:"verdicts,omitempty"`
 }
 
@@ -120,19 +124,25 @@ type Attachment struct {
 type Target struct {
 	// Text is all of it for people, such as: eth0 in pod team-a/web.
 	Text string `json:"text"`
-	// Interface is a network device, Ifindex its index, and NetworkNamespace the inode of its namespace where that is not the agent's.
-	Interface        string `json:"interface,omitempty"`
-	Ifindex          int    `json:"ifindex,omitempty"`
+	// Interface is a network device.
+	Interface string `json:"interface,omitempty"`
+	// Ifindex is the index of the network device.
+	Ifindex int `json:"ifindex,omitempty"`
+	// NetworkNamespace is the inode of the device's network namespace where that is not the agent's.
 	NetworkNamespace uint64 `json:"networkNamespace,omitempty"`
-	// Pod is NAMESPACE/NAME, and Container the container's name in it, or the runtime's id where the name is not known.
-	Pod       string `json:"pod,omitempty"`
+	// Pod is NAMESPACE/NAME.
+	Pod string `json:"pod,omitempty"`
+	// Container is the container's name in the pod, or the runtime's id where the name is not known.
 	Container string `json:"container,omitempty"`
-	// Function is one of the kernel, Tracepoint a tracepoint, Cgroup a path below the mount of cgroup2.
-	Function   string `json:"function,omitempty"`
+	// Function is one of the kernel.
+	Function string `json:"function,omitempty"`
+	// Tracepoint is a tracepoint of the kernel, such as syscalls/sys_enter_execve.
 	Tracepoint string `json:"tracepoint,omitempty"`
-	Cgroup     string `json:"cgroup,omitempty"`
-	// Binary is a file, and Symbol a function or a probe in it.
+	// Cgroup is a path below the mount of cgroup2.
+	Cgroup string `json:"cgroup,omitempty"`
+	// Binary is a file.
 	Binary string `json:"binary,omitempty"`
+	// Symbol is a function or a probe in the file.
 	Symbol string `json:"symbol,omitempty"`
 }
 
