@@ -157,7 +157,8 @@ func TestTheNodeThatFailedIsDescribedFirst(t *testing.T) {
 	f.nodes["node-0151"].Applications[0].State = v1alpha1.NodeLoaded
 	f.nodes["node-0152"].Applications[0].State = v1alpha1.NodeWaiting
 	got, _ := f.described(t, "/namespaces/team-a/bpfapplications/app")
-	if all := on(got); len(all) != 100 || !slices.Equal(all[:4], []string{"node-0150 prog0 eth0", "node-0152 prog0 eth0", "node-0151 prog0 eth0", "node-0000 prog0 eth0"}) {
+	want := []string{"node-0150 prog0 eth0", "node-0152 prog0 eth0", "node-0151 prog0 eth0", "node-0000 prog0 eth0"}
+	if all := on(got); len(all) != 100 || !slices.Equal(all[:4], want) {
 		t.Errorf("%d attachments: %q", len(all), all[:4])
 	}
 }
@@ -193,7 +194,8 @@ func TestANodeHasItsShareOfADescription(t *testing.T) {
 	}
 	var endless strings.Builder
 	for i := range 70_000 {
-		fmt.Fprintf(&endless, `{"value":{"metadata":{"name":"app.node-0000.%010x"},"application":{"kind":"BpfApplication","namespace":"team-a","name":"app"}}}`+"\n", i)
+		const one = `{"value":{"metadata":{"name":"app.node-0000.%010x"},"application":{"kind":"BpfApplication","namespace":"team-a","name":"app"}}}`
+		fmt.Fprintf(&endless, one+"\n", i)
 	}
 	f.lines["node-0000"] = endless.String() + `{"error":"this is not read"}`
 	got, _ = f.described(t, "/namespaces/team-a/bpfapplications/app")

@@ -208,7 +208,7 @@ func (f *fleet) relay(ctx context.Context, node, _ string, envelope []byte) (io.
 	if err := f.away[node]; err != nil {
 		return nil, err
 	}
-	time.Sleep(f.pause)
+	<-time.After(f.pause)
 	if f.busy.Add(-1) >= 0 {
 		return io.NopCloser(strings.NewReader(fmt.Sprintf("{\"error\":\"asked too often\",\"code\":%d}\n", noderequest.TooMany))), nil
 	}
