@@ -167,8 +167,8 @@ func first(answers []Answer, say func(Answer) string) string {
 	return first
 }
 
-// of is what a node says of an application, on one line each: kubectl describe prints line ends as they are, and what follows could look like
-// another field or an event.
+// of returns what a node says of an application, with each text on one line: kubectl describe prints line ends as they are, and the next line
+// could look like another field or an event.
 func of(n *v1alpha1.BpfNodeStatus, uid string) *v1alpha1.NodeApplication {
 	found := n.Of(uid)
 	if found == nil || found.Message == "" && found.Skipped == "" {

@@ -267,7 +267,7 @@ const (
 const maxAnswer = 4 * viewread.MaxView
 
 // ask is askOnce, again after a while where the node has answered the user too often: kubectl describe of many objects asks one node for each.
-// A place is for the time of a try; all tries have the time of one.
+// Between two tries it has no place, so that it keeps others from the node no longer; no try begins after the time of the node.
 func (v *views) ask(ctx context.Context, request viewread.Request, at *places, most int, do func(json.RawMessage) error) error {
 	end, hasAnswered := time.Now().Add(v.NodeTime), false
 	once := func(ctx context.Context) error {
